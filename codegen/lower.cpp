@@ -1,0 +1,192 @@
+#include "codegen/lower.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+/// Lowers one layer. Body values are translated to the plan's: a body input is the node's input.
+class LayerLowering {
+ public:
+  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const LowerOptions& options)
+      : plan_(plan), layer_(layer), ops_(ops), options_(options), node_(plan.graph.node(layer.node)) {}
+
+  Result<LoweredLayer> run() {
+    if (node_.body && layer_.contract != "pointwise") {
+      FERRULE_TRY(anchored());
+    } else if (layer_.contract == "pointwise") {
+      FERRULE_TRY(pointwise());
+    } else {
+      single();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  const Graph& graph() const { return node_.body ? *node_.body : plan_.graph; }
+
+  /// The plan's value for a value of the graph the layer's nodes live in.
+  ValueId outer(ValueId v) const {
+    if (!node_.body || !v) return v;
+    const Graph& body = *node_.body;
+    for (size_t k = 0; k < body.inputs().size(); ++k)
+      if (body.inputs()[k] == v) return node_.inputs[k];
+    for (size_t k = 0; k < body.outputs().size(); ++k)
+      if (body.outputs()[k] == v) return node_.outputs[k];
+    return {};
+  }
+
+  std::vector<ValueId> outer(std::span<const ValueId> vs) const {
+    std::vector<ValueId> r;
+    for (ValueId v : vs) r.push_back(outer(v));
+    return r;
+  }
+
+  Launch launch(Launch::Kind kind, std::string primitive, NodeId node) const {
+    Launch l;
+    l.kind = kind;
+    l.primitive = std::move(primitive);
+    l.graph = &graph();
+    l.node = node;
+    return l;
+  }
+
+  Status pointwise() {
+    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
+    std::vector<ValueId> outputs;
+    if (node_.body) outputs = node_.body->outputs();
+    else outputs.push_back(node_.outputs[0]);
+    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, graph(), nodes, outputs));
+    generated(std::move(region));
+    return {};
+  }
+
+  void generated(LoweredRegion region) {
+    Launch l = launch(Launch::Kind::generated, "pointwise", {});
+    l.inputs = outer(region.inputs);
+    l.outputs = outer(region.outputs);
+    l.region = std::move(region);
+    out_.launches.push_back(std::move(l));
+  }
+
+  /// An anchor with a tail: one library call if its epilogue takes all of the tail, else the call and a
+  /// generated kernel for the tail (two kernels, and counted as two).
+  Status anchored() {
+    const Graph& body = *node_.body;
+    NodeId anchor;
+    std::vector<NodeId> tail;
+    for (NodeId id : body.order()) {
+      if (!anchor && contract_of(body, body.node(id), ops_) == layer_.contract) anchor = id;
+      else tail.push_back(id);
+    }
+    if (!anchor)
+      return error(Code::rule_broken, layer_.name, escape(layer_.rule), "made a group without its anchor");
+    const Node& a = body.node(anchor);
+    Launch l = launch(Launch::Kind::library, a.op, anchor);
+    l.inputs = outer(a.inputs);
+    if (tail.empty()) {
+      l.outputs = node_.outputs;
+      out_.launches.push_back(std::move(l));
+      return {};
+    }
+    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, body.outputs()));
+    if (epilogue(l, region, a.outputs[0])) {
+      out_.launches.push_back(std::move(l));
+      return {};
+    }
+    ValueId temporary{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
+    out_.temporaries.push_back({body.value(a.outputs[0]).type, plan_.layout(node_.outputs[0])});
+    l.outputs = {temporary};
+    out_.launches.push_back(std::move(l));
+    std::vector<ValueId> inputs;
+    for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? temporary : outer(v));
+    generated(std::move(region));
+    out_.launches.back().inputs = std::move(inputs);
+    return {};
+  }
+
+  bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
+    if (region.outputs.size() != 1) return false;
+    auto at = std::find(region.inputs.begin(), region.inputs.end(), result);
+    if (at == region.inputs.end()) return false;
+    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), options_.strict);
+    if (!ops) return false;
+    for (PostOp& op : *ops) {
+      if (op.deviates && l.deviation.find(op.deviation) == std::string::npos)
+        l.deviation += (l.deviation.empty() ? "" : "; ") + op.deviation;
+      if (op.operand < 0) continue;
+      l.inputs.push_back(outer(region.inputs[static_cast<size_t>(op.operand)]));
+      op.operand = static_cast<int>(l.inputs.size()) - 1;
+    }
+    l.post_ops = std::move(*ops);
+    l.outputs = node_.outputs;
+    return true;
+  }
+
+  void single() {
+    Launch::Kind kind = Launch::Kind::library;
+    if (layer_.contract == "interpret") kind = Launch::Kind::interpret;
+    if (layer_.contract == "copy") kind = moves_nothing() ? Launch::Kind::view : Launch::Kind::copy;
+    if (layer_.contract == "view") kind = Launch::Kind::view;
+    Launch l = launch(kind, node_.op, layer_.node);
+    l.inputs = node_.inputs;
+    l.outputs = node_.outputs;
+    out_.launches.push_back(std::move(l));
+  }
+
+  /// A transpose from one layout to the other is the same memory; one that only moves axes of size 1, too.
+  bool moves_nothing() const {
+    auto perm = node_.attrs.ints("perm");
+    const Type& x = plan_.graph.value(node_.inputs[0]).type;
+    if (perm.empty() || !x.shape || !node_.domain.empty()) return false;
+    if (plan_.graph.constant(node_.inputs[0])) return false;
+    std::vector<size_t> from = memory_order(*x.shape, plan_.layout(node_.inputs[0]));
+    const Type& y = plan_.graph.value(node_.outputs[0]).type;
+    std::vector<size_t> to = memory_order(*y.shape, plan_.layout(node_.outputs[0]));
+    for (size_t& axis : to) axis = static_cast<size_t>(perm[axis]);
+    return from == to;
+  }
+
+  /// Axes from outermost to innermost in memory, those of size 1 left out.
+  static std::vector<size_t> memory_order(const Shape& s, Layout layout) {
+    std::vector<size_t> order;
+    bool last = layout == Layout::channels_last && s.size() >= 3;
+    for (size_t k = 0; k < s.size(); ++k)
+      if (!(last && k == 1) && !(s[k] == Dim(1))) order.push_back(k);
+    if (last && !(s[1] == Dim(1))) order.push_back(1);
+    return order;
+  }
+
+  const Plan& plan_;
+  const Layer& layer_;
+  const OpTable& ops_;
+  const LowerOptions& options_;
+  const Node& node_;
+  LoweredLayer out_;
+};
+
+}  // namespace
+
+int LoweredLayer::kernels() const {
+  return static_cast<int>(std::count_if(launches.begin(), launches.end(), [](const Launch& l) {
+    return l.kind != Launch::Kind::view;
+  }));
+}
+
+Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
+  (void)target;
+  Lowered lowered;
+  for (Layer& layer : plan.layers) {
+    FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, options).run());
+    layer.kernels = l.kernels();
+    for (const Launch& launch : l.launches)
+      if (!launch.deviation.empty()) layer.numerics = "library";
+    lowered.layers.push_back(std::move(l));
+  }
+  return lowered;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,62 @@
+// Plan -> launches: for every layer the kernels that will run, in order. A library call with the part of the
+// tail that its epilogue takes, then a generated kernel for the rest; a generated kernel for a pointwise
+// region; a copy; a view (no kernel). It opens no device library: explain's `kernels` is counted here, and the
+// backends launch exactly this.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "codegen/library.h"
+#include "engine/formula/ops.h"
+#include "engine/plan.h"
+#include "engine/target.h"
+
+namespace ferrule {
+
+struct Launch {
+  enum class Kind : uint8_t {
+    library,    ///< a library primitive with post_ops
+    generated,  ///< a generated pointwise kernel: `region`
+    copy,       ///< elements moved: Transpose, Slice, Concat, Pad, Expand, Reorder
+    interpret,  ///< no kernel: the interpreter runs the node (slow, and explained as such)
+    view,       ///< the output is the input's memory under other dims: no kernel
+  } kind = Kind::interpret;
+  std::string primitive;          ///< the anchor's operator: "Conv", "MatMul", "MaxPool", "Transpose", …; "pointwise"
+  const Graph* graph = nullptr;   ///< where `node` and the value ids below live: the plan's graph or a group's body
+  NodeId node;                    ///< the anchor; none for generated regions without one
+  std::vector<PostOp> post_ops;   ///< library: operand k of a binary / sum is inputs[post_op.operand]
+  std::optional<LoweredRegion> region;  ///< generated
+  /// Values of the *plan's* graph that the launch reads and writes; a value between two launches of one
+  /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
+  std::vector<ValueId> inputs, outputs;
+  std::string deviation;          ///< how the library's epilogue differs from the formula; empty: not
+};
+
+/// A value that only lives between two launches of one layer.
+struct Temporary {
+  Type type;
+  Layout layout = Layout::plain;
+};
+
+struct LoweredLayer {
+  std::vector<Launch> launches;
+  std::vector<Temporary> temporaries;
+  int kernels() const;            ///< launches that are not views
+};
+
+/// Temporaries are addressed as ValueId{kTemporary + k} in their layer's launches.
+inline constexpr uint32_t kTemporary = 0x80000000u;
+
+struct LowerOptions {
+  bool strict = false;            ///< no library epilogue that deviates from its formula
+};
+
+struct Lowered {
+  std::vector<LoweredLayer> layers;  ///< by layer of the plan
+};
+
+/// Also writes Layer::kernels and Layer::numerics into the plan.  errors: codegen_failed, formula_invalid.
+Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options = {});
+
+}  // namespace ferrule

@@ -1,0 +1,129 @@
+#include "engine/base/diagnostics.h"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+
+namespace ferrule {
+namespace {
+
+struct Row {
+  std::string_view name;
+  Exit exit;
+  std::string_view text, hint;
+};
+
+constexpr auto kRows = std::to_array<Row>({
+#define FERRULE_DIAGNOSTIC(id, exit, text, hint) {#id, Exit::exit, text, hint},
+#include "engine/base/diagnostics.def"
+#undef FERRULE_DIAGNOSTIC
+});
+
+const Row& row(Code c) {
+  size_t i = static_cast<size_t>(c);
+  FERRULE_ASSERT(i < kRows.size(), "Code out of range");
+  return kRows[i];
+}
+
+/// Length of the well-formed UTF-8 sequence at the start of `s`, 0 if there is none; its code point.
+size_t decode(std::string_view s, uint32_t& point) {
+  auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
+  unsigned char b = byte(0);
+  if (b < 0x80) return point = b, 1;
+  size_t n = b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : 2;
+  if (b < 0xc2 || b > 0xf4 || s.size() < n) return 0;
+  point = b & (0xffu >> (n + 1));
+  for (size_t i = 1; i < n; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    point = (point << 6) | (byte(i) & 0x3fu);
+  }
+  static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  return point < kLeast[n] || point > 0x10ffff || surrogate ? 0 : n;
+}
+
+/// Code points that are invisible or change the direction or layout of what surrounds them.
+bool is_hidden(uint32_t p) {
+  return p < 0x20 || (p >= 0x7f && p < 0xa0) || p == 0xad || p == 0x61c ||
+         (p >= 0x200b && p <= 0x200f) || (p >= 0x2028 && p <= 0x202e) ||
+         (p >= 0x2060 && p <= 0x206f) || p == 0xfeff || (p >= 0xfff0 && p <= 0xffff) ||
+         (p >= 0xe0000 && p <= 0xe0fff);
+}
+
+std::string indented(std::string_view text) {
+  std::string out = "\n  ";
+  for (char c : text) {
+    out += c;
+    if (c == '\n') out += "  ";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string_view code_name(Code c) { return row(c).name; }
+Exit exit_code(Code c) { return row(c).exit; }
+
+Error make_error_v(Code c, std::string place, fmt::format_args args) {
+  const Row& r = row(c);
+  Error e;
+  e.code = c;
+  e.place = std::move(place);
+  // A row whose text has more fields than the caller passed must still give a message.
+  try {
+    e.message = fmt::vformat(r.text, args);
+  } catch (const fmt::format_error&) {
+    e.message = r.text;
+  }
+  // A hint of "{}" is filled by who makes the error; it is the last argument where there is a second.
+  if (r.hint == "{}") {
+    if (auto last = args.get(1)) {
+      try {
+        e.hint = fmt::vformat("{1}", args);
+      } catch (const fmt::format_error&) {
+      }
+    }
+  } else {
+    e.hint = r.hint;
+  }
+  return e;
+}
+
+std::string render(const Error& e) {
+  std::string out = fmt::format("error[{}]: {}{}{}", code_name(e.code), e.place,
+                                e.place.empty() ? "" : ": ", e.message);
+  if (!e.excerpt.empty()) out += indented(e.excerpt);
+  if (!e.hint.empty()) out += "\nhint: " + e.hint;
+  for (const Error& next : e.more) out += "\n" + render(next);
+  return out;
+}
+
+std::string escape(std::string_view text, size_t max) {
+  std::string out;
+  while (!text.empty()) {
+    uint32_t point = 0;
+    size_t n = decode(text, point);
+    bool plain = n > 0 && !is_hidden(point);
+    if (n == 0) n = 1;
+    std::string piece;
+    if (plain)
+      piece = text.substr(0, n);
+    else
+      for (size_t i = 0; i < n; ++i)
+        piece += fmt::format("\\x{:02X}", static_cast<unsigned char>(text[i]));
+    if (out.size() + piece.size() > max) return out + "…";
+    out += piece;
+    text.remove_prefix(n);
+  }
+  return out;
+}
+
+void bug(std::string_view what, const char* file, int line) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "ferrule: internal error at %s:%d: %.*s\n", file, line,
+               static_cast<int>(what.size()), what.data());
+  std::fflush(stderr);
+  std::_Exit(static_cast<int>(Exit::bug));
+}
+
+}  // namespace ferrule

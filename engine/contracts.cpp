@@ -1,0 +1,237 @@
+#include "engine/contracts.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/epilogue.h"
+#include "engine/graph/infer.h"
+
+namespace ferrule {
+namespace {
+
+Accept yes() { return {Truth::yes, {}}; }
+Accept no(std::string reason) { return {Truth::no, std::move(reason)}; }
+Accept unknown(std::string fact) { return {Truth::unknown, std::move(fact)}; }
+
+const Type& type_of(const Graph& g, ValueId v) { return g.value(v).type; }
+
+/// Rank of the data operand; 3 to 5 for everything that slides a window.
+Accept windowed(const Graph& g, const Node& n) {
+  const Type& x = type_of(g, n.inputs[0]);
+  if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
+  if (x.rank() < 3 || x.rank() > 5) return no(fmt::format("rank {} (3 to 5 have kernels)", x.rank()));
+  return yes();
+}
+
+Accept check_conv(const Graph& g, const Node& n) {
+  if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
+  if (n.inputs.size() < 2 || !g.constant(n.inputs[1])) return no("the weights are not constant");
+  if (n.inputs.size() > 2 && n.inputs[2] && !g.constant(n.inputs[2])) return no("the bias is not constant");
+  return yes();
+}
+
+Accept check_gemm(const Graph& g, const Node& n) {
+  for (size_t k = 0; k < 2; ++k) {
+    const Type& t = type_of(g, n.inputs[k]);
+    if (!t.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[k]).name)));
+    if (t.rank() < 1) return no("an operand has rank 0");
+  }
+  if (n.inputs.size() > 2 && n.inputs[2] && !type_of(g, n.inputs[2]).shape)
+    return unknown("shape of the bias");
+  return yes();
+}
+
+Accept check_pool(const Graph& g, const Node& n) {
+  if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
+  if (n.outputs.size() > 1) return no("Indices are wanted");
+  for (int64_t d : n.attrs.ints("dilations"))
+    if (d != 1) return no("dilated");
+  return yes();
+}
+
+Accept check_resize(const Graph& g, const Node& n) {
+  if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
+  std::string mode = n.attrs.s("mode", "nearest");
+  if (mode != "nearest" && mode != "linear") return no("mode " + escape(mode));
+  if (n.attrs.i("antialias")) return no("antialias");
+  if (!n.attrs.ints("axes").empty()) return no("a subset of axes");
+  std::string transform = n.attrs.s("coordinate_transformation_mode", "half_pixel");
+  if (transform == "tf_crop_and_resize") return no("coordinate_transformation_mode tf_crop_and_resize");
+  if (n.attrs.s("keep_aspect_ratio_policy", "stretch") != "stretch") return no("keep_aspect_ratio_policy");
+  for (size_t k = 2; k < n.inputs.size(); ++k)
+    if (n.inputs[k] && !g.constant(n.inputs[k])) return no("scales or sizes are not constant");
+  const Type& x = type_of(g, n.inputs[0]);
+  const Type& y = type_of(g, n.outputs[0]);
+  if (!y.shape) return unknown("output shape");
+  for (int k = 0; k < 2; ++k)
+    if (!((*x.shape)[k] == (*y.shape)[k])) return no("the batch or channel axis is resized");
+  return yes();
+}
+
+Accept check_any_shape(const Graph& g, const Node& n) {
+  if (!type_of(g, n.inputs[0]).shape)
+    return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
+  return yes();
+}
+
+/// Reductions with constant axes: the library works on dims, so they must be known when planning.
+Accept check_reduce(const Graph& g, const Node& n) {
+  if (n.inputs.size() > 1 && n.inputs[1] && !g.constant(n.inputs[1])) return no("the axes are not constant");
+  return check_any_shape(g, n);
+}
+
+/// Copies whose parameters are all constant: pure index arithmetic with fixed strides.
+Accept check_copy(const Graph& g, const Node& n) {
+  if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
+  size_t first = n.op == "Concat" ? n.inputs.size() : 1;
+  for (size_t k = first; k < n.inputs.size(); ++k)
+    if (n.inputs[k] && !g.constant(n.inputs[k])) {
+      if (n.op == "Expand") continue;  // only its output shape matters, which is known
+      return no(fmt::format("input {} is not constant", k));
+    }
+  if (n.op == "Pad" && n.attrs.s("mode", "constant") != "constant")
+    return no("mode " + escape(n.attrs.s("mode")));
+  return yes();
+}
+
+struct Row {
+  std::string_view contract;
+  std::vector<std::string_view> ops;  ///< anchors, ai.onnx
+  Accept (*check)(const Graph&, const Node&);
+  bool tail;                          ///< may carry an epilogue
+  bool any_type;                      ///< element type does not matter (bytes are moved)
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> kRows = {
+      {"conv", {"Conv"}, check_conv, true, false},
+      {"deconv", {"ConvTranspose"}, check_conv, true, false},
+      {"gemm", {"MatMul", "Gemm"}, check_gemm, true, false},
+      {"pool", {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}, check_pool, false, false},
+      {"resize", {"Resize"}, check_resize, false, false},
+      {"softmax", {"Softmax", "LogSoftmax"}, check_any_shape, false, false},
+      {"reduce", {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}, check_reduce, false, false},
+      {"copy", {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand"}, check_copy, false, true},
+      {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
+  };
+  return kRows;
+}
+
+const Row* row_of(std::string_view contract) {
+  for (const Row& r : rows())
+    if (r.contract == contract) return &r;
+  return nullptr;
+}
+
+const Row* row_of(const Node& n) {
+  if (!n.domain.empty()) return nullptr;
+  for (const Row& r : rows())
+    if (std::find(r.ops.begin(), r.ops.end(), n.op) != r.ops.end()) return &r;
+  return nullptr;
+}
+
+Accept check_type(const ContractFacts& facts, const Type& t, std::string_view contract, const Target& target) {
+  if (t.dtype == DType::undefined) return unknown("element type");
+  if (std::find(facts.types.begin(), facts.types.end(), t.dtype) == facts.types.end())
+    return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t.dtype)));
+  return yes();
+}
+
+/// Pointwise: every node a formula, element types known, bounded operands.
+Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  auto it = target.contracts.find("pointwise");
+  if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
+  for (NodeId id : nodes) {
+    const Node& n = g.node(id);
+    if (!ops.pointwise(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
+    for (ValueId v : n.inputs)
+      if (v)
+        if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
+    for (ValueId v : n.outputs)
+      if (v)
+        if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
+  }
+  return yes();
+}
+
+/// How an operand is spread over the anchor's result; what a library epilogue can take.
+bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
+  if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
+  int offset = y.rank() - r.rank();
+  bool full = true, single = true;
+  for (int k = 0; k < y.rank(); ++k) {
+    Dim d = k < offset ? Dim(1) : (*r.shape)[k - offset];
+    const Dim& e = (*y.shape)[k];
+    if (!(d == e)) full = false;
+    bool channel = channel_is_last ? k == y.rank() - 1 : k == 1;
+    if (!(d == Dim(1)) && !(channel && d == e)) single = false;
+  }
+  return full || single;  // single: one value, or one a channel
+}
+
+/// The tail as one program must be a sequence of what the library's epilogue does.
+Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, std::string_view contract,
+                    const ContractFacts& facts, const OpTable& ops) {
+  if (tail.empty()) return yes();
+  if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
+    return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract, facts.max_epilogue_ops));
+  ValueId last = g.node(tail.back()).outputs[0];
+  std::array<ValueId, 1> outputs{last};
+  auto region = lower_region(ops, g, tail, outputs);
+  if (!region) return no(region.error().message);
+  const Type& y = type_of(g, from);
+  if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
+  uint32_t anchor = 0xffffffffu;
+  int operands = 0;
+  for (size_t k = 0; k < region->inputs.size(); ++k) {
+    if (region->inputs[k] == from) {
+      anchor = static_cast<uint32_t>(k);
+      continue;
+    }
+    ++operands;
+    const Value& r = g.value(region->inputs[k]);
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm"))
+      return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
+  }
+  if (anchor == 0xffffffffu) return no("the tail does not read the result");
+  if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
+  if (facts.generated_tail || to_post_ops(region->program, anchor, false)) return yes();
+  return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+}
+
+}  // namespace
+
+std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
+  if (n.body && n.op.starts_with("group.")) return n.op.substr(6);
+  if (n.domain == "ferrule") return "copy";  // Reorder
+  if (const Row* r = row_of(n)) return std::string(r->contract);
+  if (ops.pointwise(n)) return "pointwise";
+  (void)g;
+  return "interpret";
+}
+
+bool is_contract(std::string_view name) {
+  return name == "pointwise" || name == "interpret" || row_of(name) != nullptr;
+}
+
+Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
+               const Target& target, const OpTable& ops) {
+  if (contract == "interpret") return yes();
+  if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
+  const Row* row = row_of(contract);
+  if (!row) return no("there is no contract " + escape(contract));
+  auto facts = target.contracts.find(std::string(contract));
+  if (facts == target.contracts.end()) return no(fmt::format("{} has no {} kernels", target.name, contract));
+  std::vector<NodeId> tail;
+  for (NodeId n : nodes)
+    if (n != anchor) tail.push_back(n);
+  const Node& a = g.node(anchor);
+  if (row_of(a) != row) return no(fmt::format("{} is not a {}", escape(a.op), contract));
+  if (!row->any_type)
+    if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
+  if (Accept c = row->check(g, a); c.truth != Truth::yes) return c;
+  if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
+  return accepts_tail(g, tail, a.outputs[0], contract, facts->second, ops);
+}
+
+}  // namespace ferrule

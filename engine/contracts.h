@@ -1,0 +1,26 @@
+// Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), which operator may
+// anchor each, and whether a target has a kernel for a given group. One row per contract in contracts.cpp.
+// Conditions ask it through accepts(group); the planner asks again, so that a rule without the condition
+// is refused, never computed wrongly.
+#pragma once
+#include "engine/formula/ops.h"
+#include "engine/graph/graph.h"
+#include "engine/target.h"
+
+namespace ferrule {
+
+struct Accept {
+  Truth truth = Truth::no;
+  std::string reason;     ///< why not, or which fact is missing
+};
+
+/// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula operators,
+/// "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
+std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
+bool is_contract(std::string_view name);
+
+/// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for regions.
+Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
+               const Target& target, const OpTable& ops);
+
+}  // namespace ferrule

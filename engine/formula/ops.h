@@ -1,0 +1,81 @@
+// Operators as formulas: the table read from rules/ops/*.yaml. One entry is an operator on every backend,
+// fusable everywhere. lower_node turns a node of such an operator into a scalar program; lower_region does
+// it for a whole body of them. Entries with `row:` (reductions) are parsed and kept; they have no scalar
+// program and are lowered by a later stage.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/result.h"
+#include "engine/formula/scalar.h"
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+struct FormulaExpr;  // formula.h: the parsed expression
+
+struct OpFormula {
+  std::string op, domain;
+  std::vector<std::string> inputs;   ///< "x", "lo?" (optional), "xs..." (variadic, folded pairwise)
+  std::map<std::string, Attr> attrs; ///< name -> default
+  std::string out_type;              ///< "" = type of the first input; "bool"; "attr:to"; "in:1"
+  std::vector<std::pair<std::string, std::shared_ptr<const FormulaExpr>>> let;
+  std::shared_ptr<const FormulaExpr> expr;
+  std::string row;                   ///< axis attribute of a row operator; empty for pointwise
+  std::vector<std::string> classes;  ///< "activation", "binary", "unary", "compare", "logic", "commutative", …
+  std::vector<DType> types;          ///< element types of the first input the operator allows; empty = all numeric
+  std::string source;
+  std::string place;                 ///< file:line
+  bool pointwise() const { return row.empty(); }
+};
+
+class OpTable {
+ public:
+  /// Reads every *.yaml in `dir`/ops of each rules directory, later ones replacing entries of earlier ones.
+  /// errors: yaml_*, formula_invalid with place, caret and hint; all problems at once.
+  static Result<OpTable> load(std::span<const std::string> rule_dirs);
+  const OpFormula* find(std::string_view domain, std::string_view op) const;
+  const OpFormula* find(const Node& n) const { return find(n.domain, n.op); }
+  bool pointwise(const Node& n) const {
+    const OpFormula* f = find(n);
+    return f && f->pointwise();
+  }
+  /// Members of an op class ("@activation" is class "activation"; "@pointwise" is every formula without row).
+  bool in_class(const Node& n, std::string_view cls) const;
+  std::vector<std::string> class_names() const;
+  const std::map<std::string, OpFormula>& all() const { return ops_; }  ///< key "domain::op" or "op"
+
+ private:
+  std::map<std::string, OpFormula> ops_;
+};
+
+/// The node as a scalar program: one program input per present input (in order; absent optionals are
+/// resolved, and inputs that are single-element constants become immediates when `immediates`), one output.
+/// errors: formula_invalid / unsupported_type.
+struct LoweredNode {
+  Program program;
+  std::vector<size_t> input_slots;  ///< program input k reads node input input_slots[k]
+};
+Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n, bool immediates);
+
+/// A graph of pointwise nodes (a group's body, or any list of nodes) as one program.
+struct LoweredRegion {
+  Program program;
+  std::vector<ValueId> inputs;   ///< values of `g` read from outside, one per program input
+  std::vector<ValueId> outputs;  ///< values of `g` written, one per program output
+};
+/// `nodes`: in topological order; `outputs`: values of theirs that are needed outside.
+Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+                                   std::span<const ValueId> outputs);
+
+/// Broadcasts and evaluates one pointwise node on tensors (the interpreter's path).
+Result<Tensor> evaluate_node(const OpTable& ops, const Graph& g, const Node& n,
+                             std::span<const Tensor* const> inputs, bool f64);
+/// Element type of the node's output.
+Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<const DType> inputs);
+
+}  // namespace ferrule

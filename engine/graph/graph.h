@@ -1,0 +1,177 @@
+// The graph everything works on: values (SSA) and nodes in tables addressed by ids, nested graphs with
+// explicit captures, and groups as nodes that keep the originals as their body. Only the members below
+// change it, and they keep producers, uses and captures right; verify.h checks the rest.
+// After normalisation every operator has the shape of its newest ONNX version (onnx/normalize.h), so
+// nothing beyond the importer knows an opset.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/base/dim.h"
+#include "engine/base/dtype.h"
+#include "engine/base/ids.h"
+#include "engine/base/result.h"
+#include "engine/graph/tensor.h"
+
+namespace ferrule {
+
+class Graph;
+
+using Attr = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
+                          std::vector<std::string>, Tensor>;
+bool same_attr(const Attr& a, const Attr& b);
+std::string str(const Attr& a);
+
+/// Attributes, sorted by name (deterministic), with typed look-ups.
+class Attrs {
+ public:
+  const Attr* find(std::string_view name) const;
+  void set(std::string name, Attr value) { items_[std::move(name)] = std::move(value); }
+  void erase(std::string_view name);
+  int64_t i(std::string_view name, int64_t otherwise = 0) const;
+  double f(std::string_view name, double otherwise = 0) const;
+  std::string s(std::string_view name, std::string otherwise = "") const;
+  std::vector<int64_t> ints(std::string_view name) const;  ///< empty when absent
+  const std::map<std::string, Attr, std::less<>>& items() const { return items_; }
+  bool empty() const { return items_.empty(); }
+
+ private:
+  std::map<std::string, Attr, std::less<>> items_;
+};
+
+/// What is known of a value before it is computed.
+struct Type {
+  DType dtype = DType::undefined;
+  std::optional<Shape> shape;  ///< nullopt: not even the rank is known
+  bool known() const { return dtype != DType::undefined && shape.has_value(); }
+  int rank() const { return shape ? static_cast<int>(shape->size()) : -1; }
+};
+std::string str(const Type& t);  ///< "f32[1,C,H,W]"
+
+/// One place where a value is read: input `slot` of `node`, or (slot = kCapture) captured by one of the
+/// node's nested graphs.
+struct Use {
+  static constexpr int kCapture = -1;
+  NodeId node;
+  int slot = 0;
+  friend bool operator==(const Use&, const Use&) = default;
+};
+
+struct Value {
+  std::string name;            ///< unique in its graph; the ONNX name where there is one
+  Type type;
+  NodeId producer;             ///< none: graph input, constant, or captured from outside
+  int producer_slot = 0;
+  std::optional<Tensor> constant;  ///< set: this value is that constant (initializer, Constant node, folded)
+  std::vector<Use> uses;
+  bool is_input = false;       ///< a graph input
+  bool is_output = false;      ///< a graph output (of this graph)
+  ValueId outer;               ///< nested graphs: the captured value in the enclosing graph
+  /// Known integer contents of a small shape-like tensor as dims (row-major), from inference.
+  std::optional<std::vector<Dim>> contents;
+  bool dead = false;
+};
+
+struct Node {
+  std::string op;              ///< "Conv", or "group.conv" for a fired group
+  std::string domain;          ///< "" for ai.onnx; "ferrule" for groups
+  std::string name;            ///< unique label for messages; the ONNX node name, or made from op and output
+  std::vector<ValueId> inputs; ///< none = optional input left out; trailing ones are trimmed
+  std::vector<ValueId> outputs;///< none = output not wanted; trailing ones are trimmed
+  Attrs attrs;                 ///< all attributes of the newest version, defaults filled
+  /// Nested graphs by attribute name ("then_branch", "body").
+  std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;
+  /// Groups only: the original nodes; its inputs / outputs correspond to this node's, in order.
+  std::shared_ptr<const Graph> body;
+  std::string rule;            ///< id of the rule that made this node; empty if the model did
+  std::vector<std::string> origins;  ///< ONNX names of the nodes it stands for (itself at import)
+  int since_opset = 0;         ///< the model's opset for its domain, for messages only
+  int order = 0;               ///< position in a topological order as of the last sort()
+  bool dead = false;
+};
+
+class Graph {
+ public:
+  Graph() = default;
+  Graph(Graph&&) = default;
+  Graph& operator=(Graph&&) = default;
+  std::unique_ptr<Graph> clone() const;  ///< deep copy with the same ids
+
+  std::string name;
+
+  // --- reading
+  const Node& node(NodeId id) const { return nodes_[id.index]; }
+  const Value& value(ValueId id) const { return values_[id.index]; }
+  size_t node_slots() const { return nodes_.size(); }    ///< table sizes, dead entries included
+  size_t value_slots() const { return values_.size(); }
+  size_t live_nodes() const { return live_; }
+  const std::vector<ValueId>& inputs() const { return inputs_; }
+  const std::vector<ValueId>& outputs() const { return outputs_; }
+  /// Live nodes in the order of the last sort(), then insertion.
+  std::vector<NodeId> order() const;
+  ValueId find_value(std::string_view name) const;  ///< none if absent
+  NodeId find_node(std::string_view name) const;
+  const Node* producer(ValueId v) const {
+    return v && values_[v.index].producer ? &nodes_[values_[v.index].producer.index] : nullptr;
+  }
+  const Tensor* constant(ValueId v) const {
+    return v && values_[v.index].constant ? &*values_[v.index].constant : nullptr;
+  }
+  ValueId input(NodeId n, size_t slot) const {
+    const auto& in = nodes_[n.index].inputs;
+    return slot < in.size() ? in[slot] : ValueId{};
+  }
+  ValueId output(NodeId n, size_t slot = 0) const {
+    const auto& out = nodes_[n.index].outputs;
+    return slot < out.size() ? out[slot] : ValueId{};
+  }
+
+  // --- changing (the only mutators)
+  ValueId add_input(std::string name, Type type);
+  ValueId add_constant(std::string name, Tensor value);
+  ValueId add_value(std::string name, Type type = {});   ///< still to be produced by a node
+  ValueId add_capture(std::string name, Type type, ValueId outer);  ///< nested graphs only
+  void add_output(ValueId v);
+  void set_output(size_t k, ValueId v);                   ///< output k becomes v
+  /// Adds a node; producers, uses and captures (from its subgraphs' `outer`) are recorded. Outputs must
+  /// have no producer yet. Empty name: one is made. Returns its id. shapes: not inferred here.
+  NodeId add_node(Node node);
+  void remove_node(NodeId n);                             ///< its outputs must be unused
+  void set_input(NodeId n, size_t slot, ValueId v);
+  void set_attr(NodeId n, std::string name, Attr value);
+  void set_type(ValueId v, Type type) { values_[v.index].type = std::move(type); }
+  void set_contents(ValueId v, std::optional<std::vector<Dim>> c) { values_[v.index].contents = std::move(c); }
+  void set_constant(ValueId v, Tensor t);                 ///< v becomes a constant; its producer loses the output
+  /// Every use of `from` (captures and graph outputs included) becomes one of `to`. A graph output keeps
+  /// its name: `to` takes over `from`'s name when `from` was a graph output and `to` was not.
+  /// Where both are graph outputs, or `to` is a graph input / constant, an Identity is inserted instead.
+  void replace_uses(ValueId from, ValueId to);
+  void rename(ValueId v, std::string name);
+  /// Removes nodes nobody needs and constants nobody reads. Returns how many nodes went.
+  int remove_dead();
+  /// Topological order into Node::order, stable with respect to the present one.
+  /// errors: graph_cycle, naming the nodes.
+  Status sort();
+  std::string fresh_name(std::string_view base) const;    ///< a value / node name not yet used
+
+  /// Where the value is read outside nodes: as graph output.
+  bool escapes(ValueId v) const { return values_[v.index].is_output; }
+
+ private:
+  void add_use(ValueId v, Use u);
+  void drop_use(ValueId v, Use u);
+  std::vector<Node> nodes_;
+  std::vector<Value> values_;
+  std::vector<ValueId> inputs_, outputs_;
+  std::map<std::string, ValueId, std::less<>> value_names_;
+  std::map<std::string, NodeId, std::less<>> node_names_;
+  size_t live_ = 0;
+};
+
+}  // namespace ferrule

@@ -1,0 +1,78 @@
+// An immutable tensor constant: element type, dims, and bytes that somebody keeps alive (a buffer, or a
+// file mapped into memory). Copying a Tensor copies a pointer. Row-major, dense.
+#pragma once
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/diagnostics.h"
+#include "engine/base/dtype.h"
+
+namespace ferrule {
+
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Wraps bytes owned by `owner`; `bytes` is at least size_bytes(dtype, numel).
+  Tensor(DType dtype, std::vector<int64_t> dims, std::shared_ptr<const void> owner, const void* bytes)
+      : dtype_(dtype), dims_(std::move(dims)), owner_(std::move(owner)), data_(bytes) {}
+  /// A tensor of strings.
+  Tensor(std::vector<int64_t> dims, std::vector<std::string> strings)
+      : dtype_(DType::string), dims_(std::move(dims)),
+        strings_(std::make_shared<const std::vector<std::string>>(std::move(strings))) {}
+
+  /// A new tensor and its writable bytes (zeroed, 64-byte aligned); fill them before sharing it.
+  static std::pair<Tensor, void*> allocate(DType dtype, std::vector<int64_t> dims);
+  /// From values in order; T must be the C type of `dtype` (bool as uint8_t, f16 / bf16 as uint16_t).
+  template <class T>
+  static Tensor of(DType dtype, std::vector<int64_t> dims, std::span<const T> values) {
+    auto [t, p] = allocate(dtype, std::move(dims));
+    FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(), "Tensor::of: wrong number of values");
+    std::copy(values.begin(), values.end(), static_cast<T*>(p));
+    return t;
+  }
+  static Tensor of_i64(std::vector<int64_t> dims, const std::vector<int64_t>& values) {
+    return of<int64_t>(DType::i64, std::move(dims), values);
+  }
+  static Tensor of_f32(std::vector<int64_t> dims, const std::vector<float>& values) {
+    return of<float>(DType::f32, std::move(dims), values);
+  }
+  /// One element of any numeric type, converted from `value` with one rounding.
+  static Tensor scalar(DType dtype, double value, std::vector<int64_t> dims = {});
+
+  DType dtype() const { return dtype_; }
+  const std::vector<int64_t>& dims() const { return dims_; }
+  int rank() const { return static_cast<int>(dims_.size()); }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int64_t d : dims_) n *= d;
+    return n;
+  }
+  int64_t bytes() const { return size_bytes(dtype_, numel()); }
+  const void* data() const { return data_; }
+  template <class T>
+  std::span<const T> as() const { return {static_cast<const T*>(data_), static_cast<size_t>(numel())}; }
+  const std::vector<std::string>& strings() const { return *strings_; }
+
+  /// Element `i` (row-major) as double / int64, from any numeric or bool type.
+  double at_f64(int64_t i) const;
+  int64_t at_i64(int64_t i) const;
+  std::vector<int64_t> to_i64() const;  ///< all elements; integer or bool types
+  std::vector<double> to_f64() const;
+  /// Same bytes under other dims of the same number of elements.
+  Tensor reshaped(std::vector<int64_t> dims) const;
+  /// Bit-identical content, dtype and dims.
+  bool identical(const Tensor& other) const;
+  size_t hash() const;
+
+ private:
+  DType dtype_ = DType::undefined;
+  std::vector<int64_t> dims_;
+  std::shared_ptr<const void> owner_;
+  const void* data_ = nullptr;
+  std::shared_ptr<const std::vector<std::string>> strings_;
+};
+
+}  // namespace ferrule

@@ -1,0 +1,41 @@
+// The stages in order: the first file to read. model -> import -> normalise -> rewrite -> group -> plan.
+#pragma once
+#include "engine/graph/journal.h"
+#include "engine/match/match.h"
+#include "engine/plan.h"
+#include "engine/rule/load.h"
+
+namespace ferrule {
+
+struct EngineOptions {
+  std::vector<std::string> rule_dirs;         ///< first: the shipped rules
+  RuleSelection selection;
+  std::string target;                         ///< empty: the host's
+  Limits limits;
+  bool fold = true;
+  bool overridable = false;
+  bool near_misses = false;
+  std::vector<std::string> ignore_profit;
+  std::map<std::string, std::vector<int64_t>> shapes;  ///< concrete input shapes; empty entries stay symbolic
+};
+
+/// Rules, operators and target, loaded once and shared.
+struct Knowledge {
+  OpTable ops;
+  RuleSet rules;
+  Target target;
+};
+Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options);
+
+/// The fused graph and all that was recorded on the way.
+struct Fused {
+  Graph graph;
+  Journal journal;
+  std::vector<Rejection> near_misses;
+  std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
+};
+/// `imported` is consumed. Fixes shapes, runs every phase of pipeline.yaml.
+Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                   const Cancel* cancel = nullptr);
+
+}  // namespace ferrule

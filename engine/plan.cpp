@@ -1,0 +1,205 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+namespace ferrule {
+namespace {
+
+/// Whether the two layouts of these dims are the same memory: one channel, or nothing but channels.
+bool same_memory(const Type& t) {
+  if (!t.shape || t.rank() < 3) return true;
+  if ((*t.shape)[1] == Dim(1)) return true;
+  for (int k = 2; k < t.rank(); ++k)
+    if (!((*t.shape)[k] == Dim(1))) return false;
+  return true;
+}
+
+bool can_be_channels_last(const Type& t) { return t.shape && t.rank() >= 3 && t.rank() <= 5; }
+
+/// Chooses a layout for every value, forward; puts a Reorder where a kernel cannot read what is there.
+class LayoutPlanner {
+ public:
+  LayoutPlanner(Plan& plan, const Target& target, const OpTable& ops) : plan_(plan), target_(target), ops_(ops) {}
+
+  Status run() {
+    Graph& g = plan_.graph;
+    plan_.layouts.assign(g.value_slots(), Layout::plain);
+    for (NodeId id : g.order()) {
+      place(id);
+      add_layer(id);
+    }
+    for (size_t k = 0; k < g.outputs().size(); ++k) require_output(k);
+    return {};
+  }
+
+ private:
+  Layout layout(ValueId v) const { return plan_.layouts[v.index]; }
+  void set(ValueId v, Layout l) {
+    if (v.index >= plan_.layouts.size()) plan_.layouts.resize(v.index + 1, Layout::plain);
+    plan_.layouts[v.index] = l;
+  }
+  const Type& type(ValueId v) const { return plan_.graph.value(v).type; }
+  bool has(ValueId v, Layout l) const { return layout(v) == l || same_memory(type(v)); }
+
+  void place(NodeId id) {
+    const std::string contract = kernel_contract(id);
+    if (contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize") {
+      sliding(id);
+    } else if (contract == "pointwise") {
+      set_outputs(id, follows(id));
+    } else if (contract == "copy") {
+      copies(id);
+    } else {
+      for (size_t k = 0; k < plan_.graph.node(id).inputs.size(); ++k) require(id, k, Layout::plain);
+    }
+  }
+
+  /// The contract that really runs the node: a single node whose contract refuses it is interpreted.
+  std::string kernel_contract(NodeId id) const {
+    const Graph& g = plan_.graph;
+    const Node& n = g.node(id);
+    std::string contract = contract_of(g, n, ops_);
+    if (n.body || n.domain == "ferrule") return contract;
+    std::array<NodeId, 1> one{id};
+    return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract : "interpret";
+  }
+
+  /// Windows slide over channels-last images; tail operands of the result's size are read the same way.
+  void sliding(NodeId id) {
+    const Node& n = plan_.graph.node(id);
+    const Type y = type(n.outputs[0]);
+    if (!can_be_channels_last(y)) return set_outputs(id, Layout::plain);
+    for (size_t k = 0; k < n.inputs.size(); ++k) {
+      ValueId v = plan_.graph.input(id, k);
+      if (!v || plan_.graph.constant(v) || type(v).rank() != y.rank()) continue;
+      require(id, k, Layout::channels_last);
+    }
+    set_outputs(id, Layout::channels_last);
+  }
+
+  /// Generated kernels read and write any strides: the result is laid out as its largest operand is.
+  Layout follows(NodeId id) const {
+    const Graph& g = plan_.graph;
+    const Node& n = g.node(id);
+    if (n.outputs.empty() || !can_be_channels_last(type(n.outputs[0]))) return Layout::plain;
+    for (ValueId v : n.inputs) {
+      if (!v || g.constant(v) || layout(v) != Layout::channels_last) continue;
+      if (same_memory(type(v)) || type(v).rank() != type(n.outputs[0]).rank()) continue;
+      return Layout::channels_last;
+    }
+    return Layout::plain;
+  }
+
+  void copies(NodeId id) {
+    const Node& n = plan_.graph.node(id);
+    auto perm = n.attrs.ints("perm");
+    if (perm.empty()) return set_outputs(id, follows(id));
+    // A transpose between the two layouts moves nothing: the same memory under the other name.
+    ValueId x = n.inputs[0];
+    if (static_cast<int>(perm.size()) >= 3 && layout(x) == Layout::plain && perm == from_channels_last(perm.size()))
+      return set_outputs(id, Layout::channels_last);
+    set_outputs(id, Layout::plain);
+  }
+  static std::vector<int64_t> from_channels_last(size_t rank) {
+    std::vector<int64_t> p(rank);
+    p[0] = 0;
+    p[1] = static_cast<int64_t>(rank) - 1;
+    for (size_t k = 2; k < rank; ++k) p[k] = static_cast<int64_t>(k) - 1;
+    return p;
+  }
+
+  void set_outputs(NodeId id, Layout l) {
+    for (ValueId v : plan_.graph.node(id).outputs)
+      if (v) set(v, can_be_channels_last(type(v)) ? l : Layout::plain);
+  }
+
+  void require(NodeId id, size_t slot, Layout wanted) {
+    ValueId v = plan_.graph.input(id, slot);
+    if (!v || plan_.graph.constant(v) || has(v, wanted)) return;
+    plan_.graph.set_input(id, slot, reordered(v, wanted));
+  }
+
+  void require_output(size_t k) {
+    ValueId v = plan_.graph.outputs()[k];
+    if (has(v, Layout::plain)) return;
+    // The output keeps its name; what the kernel writes gets another.
+    std::string output = plan_.graph.value(v).name;
+    plan_.graph.rename(v, plan_.graph.fresh_name(output + ".channels_last"));
+    ValueId r = reordered(v, Layout::plain);
+    plan_.graph.set_output(k, r);
+    plan_.graph.rename(r, output);
+  }
+
+  /// One reorder a value and layout, shared by all its readers; it is a layer, and shown as one.
+  ValueId reordered(ValueId v, Layout wanted) {
+    if (auto it = reorders_.find(v); it != reorders_.end()) return it->second;
+    Graph& g = plan_.graph;
+    ValueId out = g.add_value(g.fresh_name(g.value(v).name + "." + std::string(name(wanted))), g.value(v).type);
+    Node n;
+    n.op = "Reorder";
+    n.domain = "ferrule";
+    n.name = g.fresh_name("reorder(" + g.value(v).name + ")");
+    n.inputs = {v};
+    n.outputs = {out};
+    NodeId id = g.add_node(std::move(n));
+    set(out, wanted);
+    Layer layer;
+    layer.name = g.node(id).name;
+    layer.contract = "copy";
+    layer.node = id;
+    layer.reorder_from = v;
+    layer.reorder_to = out;
+    plan_.layers.push_back(std::move(layer));
+    return reorders_[v] = out;
+  }
+
+  void add_layer(NodeId id) {
+    const Node& n = plan_.graph.node(id);
+    Layer layer;
+    layer.name = n.name;
+    layer.contract = kernel_contract(id);
+    layer.node = id;
+    layer.nodes = n.origins;
+    layer.rule = n.rule;
+    plan_.layers.push_back(std::move(layer));
+  }
+
+  Plan& plan_;
+  const Target& target_;
+  const OpTable& ops_;
+  std::map<ValueId, ValueId> reorders_;
+};
+
+}  // namespace
+
+std::string_view name(Layout l) { return l == Layout::plain ? "plain" : "channels_last"; }
+
+std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout) {
+  const size_t rank = dims.size();
+  std::vector<int64_t> strides(rank, 1);
+  std::vector<size_t> order;  // innermost first
+  if (layout == Layout::channels_last && rank >= 3) order.push_back(1);
+  for (size_t k = rank; k-- > 0;)
+    if (!(layout == Layout::channels_last && rank >= 3 && k == 1)) order.push_back(k);
+  int64_t step = 1;
+  for (size_t k : order) {
+    strides[k] = step;
+    step *= std::max<int64_t>(dims[k], 1);
+  }
+  return strides;
+}
+
+Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops) {
+  Plan plan;
+  plan.graph = std::move(fused);
+  plan.target = target.name;
+  FERRULE_TRY(plan.graph.sort());
+  FERRULE_TRY(LayoutPlanner(plan, target, ops).run());
+  FERRULE_TRY(plan.graph.sort());
+  plan.layouts.resize(plan.graph.value_slots(), Layout::plain);
+  return plan;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,39 @@
+// The Plan: what runs, in which order, in which memory layout, with every layer named as TensorRT's users
+// know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph, target): it
+// never measures and never opens a device library. codegen/lower then says how many kernels each layer is.
+#pragma once
+#include "engine/contracts.h"
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+/// Memory layouts: a closed set, never a library's opaque format.
+enum class Layout : uint8_t { plain, channels_last };  ///< channels_last: N spatial… C
+std::string_view name(Layout l);
+
+struct Layer {
+  std::string name;                 ///< "Conv_3 + Relu_4", "fusedPointwiseNode(a, b)", "reorder(x)"
+  std::string contract;
+  NodeId node;                      ///< of Plan::graph; none for reorders
+  std::vector<std::string> nodes;   ///< ONNX node names; empty for layers the planner added
+  std::string rule;                 ///< id of the rule, empty if none
+  ValueId reorder_from;             ///< reorder layers: the value …
+  ValueId reorder_to;               ///< … and its copy in the other layout
+  int kernels = -1;                 ///< launches; set by codegen/lower. 0: a view or no work
+  std::string numerics;             ///< "library" where a library epilogue deviates from the formula
+};
+
+struct Plan {
+  Graph graph;                      ///< reorders are values of their own in it, produced by Reorder nodes
+  std::vector<Layer> layers;        ///< execution order
+  std::vector<Layout> layouts;      ///< by ValueId::index
+  std::string target;
+  Layout layout(ValueId v) const { return layouts[v.index]; }
+};
+
+/// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and unknown.
+Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops);
+/// Row-major strides in elements of a value of these dims in this layout.
+std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout);
+
+}  // namespace ferrule

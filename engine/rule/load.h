@@ -1,0 +1,30 @@
+// Rules from directories: strict YAML (base/yaml.h) -> Rule structs, all errors at once with file, line,
+// column and caret. Later directories add rules or replace those of the same id (user packs).
+#pragma once
+#include <span>
+
+#include "engine/formula/ops.h"
+#include "engine/rule/rule.h"
+
+namespace ferrule {
+
+struct RuleSelection {
+  std::vector<std::string> disable, enable;  ///< globs over ids, applied in this order
+};
+
+/// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the selection.
+/// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid).
+Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
+                           const RuleSelection& selection, const Limits& limits);
+/// One rule from text (tests, `rules check FILE`).
+Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops, const Limits& limits);
+/// Prints the rule as YAML; load(print(rule)) equals rule.
+std::string print_rule(const Rule& r);
+/// The JSON Schema of rule files, generated from the loader's own tables.
+std::string rule_schema();
+/// Static checks over a whole set beyond loading: unreachable rules, overlaps, unused names, cycles of
+/// before/after, rewrites that do not decrease. Each finding is one line; `errors` those that must fail.
+struct CheckReport { std::vector<Error> errors; std::vector<std::string> notes; };
+CheckReport check_rules(const RuleSet& set, const OpTable& ops);
+
+}  // namespace ferrule

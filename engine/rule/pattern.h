@@ -1,0 +1,93 @@
+// The pattern language's syntax tree, and nothing else: rule files write patterns and replacements as text
+// (EBNF in rules/README.md), load.cpp parses them into this, match/ interprets it. Replacements use the
+// same tree: calls, references, numbers, copied attributes; no alternatives, marks or op sets.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+struct Expr;  // expr.h: a condition expression
+
+/// Where in a rule file something stands (1-based), for errors and `why`.
+struct Place {
+  std::string file;
+  int line = 0, column = 0;
+};
+
+/// `axis=1`, `alpha=$a` (bind, or require the value bound before), and in replacements `pads={expr}`.
+struct AttrPattern {
+  std::string name;
+  enum class Kind { literal, bind, expression } kind = Kind::literal;
+  Attr literal;
+  std::string bind;                      ///< without the $
+  std::shared_ptr<const Expr> expression;
+  Place place;
+};
+
+/// One element of a shape pattern `[B, H, 3]`, `[..., M, N]`.
+struct DimPattern {
+  enum class Kind { symbol, constant, rest, any } kind = Kind::any;  ///< rest = "...", any = "_"
+  std::string symbol;
+  int64_t constant = 0;
+};
+
+struct PatternExpr {
+  enum class Kind {
+    reference,     ///< a name: a line's result, or a value from outside
+    call,          ///< an operator applied to arguments
+    number,        ///< `2` equal to, `~0.5(1e-3)` near: a constant of one element, never raising rank
+    alternatives,  ///< (#a e1 | #b e2)
+  } kind = Kind::reference;
+  Place place;
+
+  // reference
+  std::string name;
+  bool constant = false;   ///< W! : must be a constant
+  bool optional = false;   ///< B? : may be absent.   Op?(a, b): the call may be absent and passes `a`
+  bool variadic = false;   ///< xs...
+  std::optional<std::vector<DimPattern>> shape;  ///< also allowed on a call
+
+  // number
+  double number = 0;
+  bool near = false;
+  double rtol = 1e-3;      ///< for near; compared in the constant's own dtype
+
+  // call
+  std::string label;               ///< [conv]
+  std::vector<std::string> ops;    ///< "Conv", "com.microsoft::Gelu", "group.conv"; a label in a replacement
+  std::vector<std::string> classes;///< "activation" for @activation
+  std::vector<AttrPattern> attrs;
+  bool any_attrs = false;          ///< `<...>`; in a replacement `<...conv>` copies those of label `copy_attrs`
+  std::string copy_attrs;
+  std::vector<std::shared_ptr<const PatternExpr>> args;
+  std::vector<std::string> results;///< names of the outputs, "" = unnamed / must be unused
+
+  // alternatives
+  std::vector<std::pair<std::string, std::shared_ptr<const PatternExpr>>> choices;  ///< tag, expression
+};
+using PatternExprPtr = std::shared_ptr<const PatternExpr>;
+
+/// `a, b = expr`
+struct PatternLine {
+  std::vector<std::string> results;
+  PatternExprPtr expr;
+  Place place;
+};
+
+struct Pattern {
+  std::vector<PatternLine> lines;      ///< blocks are expanded; nested calls stay nested
+  std::vector<std::string> outputs;    ///< names that may be used outside; default: the last line's results
+  const PatternLine* line_of(const std::string& result) const;
+  const PatternLine& root() const { return lines.back(); }
+  /// Operator names / classes that the root call may have; the matcher's index.
+  std::vector<std::string> root_ops() const;
+  std::vector<std::string> root_classes() const;
+};
+
+}  // namespace ferrule

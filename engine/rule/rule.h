@@ -1,0 +1,98 @@
+// A rule as plain structs: exactly what its YAML file says (design.md §4), parsed and checked, no
+// behaviour. load.h fills it, print (rule -> YAML) inverts it, match/ rewrite / group read it.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/limits.h"
+#include "engine/rule/expr.h"
+#include "engine/rule/pattern.h"
+
+namespace ferrule {
+
+enum class RuleKind { rewrite, absorb, window, region, merge, place };
+std::string_view name(RuleKind k);
+
+/// Class of a condition (design.md §4.4).
+enum class ConditionClass { sound, kernel, profit };
+std::string_view name(ConditionClass c);
+
+struct Condition {
+  std::string id;
+  ConditionClass cls = ConditionClass::sound;
+  std::shared_ptr<const Expr> expr;
+  std::string text;   ///< the expression as written
+  std::string why;    ///< with {expr} holes
+  std::string hint;
+  Place place;
+};
+
+/// What a region or a tail may be made of.
+struct RegionSpec {
+  std::vector<std::string> ops, classes;  ///< of: "@pointwise", "{Add|Relu}"
+  int max_ops = 64;
+  int max_inputs = 16;
+  int min_ops = 1;
+  bool multi_output = true;               ///< tails: false
+  /// Asked for each candidate before it joins; names: `node` (label of the candidate), `anchor`.
+  std::vector<Condition> where;
+  Place place;
+};
+
+/// `fires` or `holds`: ONNX text, optionally changed by edits of an earlier firing case.
+struct RuleTest {
+  std::string name;
+  std::string model;                       ///< ONNX text; empty: the first firing case
+  /// Closed edit verbs: leak, output, input, set, const, rewire, shape, dtype, drop, rename …
+  std::vector<std::pair<std::string, std::string>> edits;  ///< verb, argument text (JSON-like)
+  bool fires = true;
+  std::string declined_by;                 ///< holds: a condition id, or a guarantee D1 … D8, or "structure"
+  std::string target;                      ///< target to judge kernel conditions on; empty = default
+  std::string expect;                      ///< fires: ONNX text after, or empty
+  Place place;
+};
+
+struct Rule {
+  std::string id, doc;
+  std::vector<std::string> source;
+  RuleKind kind = RuleKind::rewrite;
+  std::string phase;
+  bool enabled = true;
+  bool experimental = false;
+  bool once = false;                       ///< may grow the graph; fires once per root
+  std::string numerics = "exact";          ///< exact | signed_zero | reassociating | approximate
+  std::vector<std::string> before, after;
+  std::vector<DType> types;                ///< element types of the root's first result; empty = any
+  Pattern match;                           ///< region rules: empty
+  std::vector<Condition> where;
+  std::vector<std::pair<std::string, std::shared_ptr<const Expr>>> let;
+  std::vector<std::string> shared;         ///< inner values that may have other users (they are kept)
+  Pattern rewrite;                         ///< kind rewrite
+  std::string contract;                    ///< absorb, window, region, merge: the group's contract
+  std::string anchor;                      ///< absorb: label of the anchor
+  RegionSpec region;                       ///< region: what grows;  absorb: the tail
+  std::map<std::string, std::string> params;
+  std::string name;                        ///< name template: "{conv} + {tail}"
+  std::vector<RuleTest> tests;
+  std::string file;                        ///< as opened
+  std::string pack;                        ///< the rules directory it came from
+  std::string text;                        ///< the file's text, for `rules show` and excerpts
+};
+
+struct Phase {
+  std::string id;
+  std::string log;                          ///< "After vertical fusions: {layers} layers"
+  bool fixpoint = true;
+  Place place;
+};
+
+/// Everything loaded from the rules directories, in firing order.
+struct RuleSet {
+  std::vector<Phase> phases;                ///< rules/pipeline.yaml
+  std::vector<std::shared_ptr<const Rule>> rules;  ///< declared order within a phase, `before`/`after` applied
+  const Rule* find(std::string_view id) const;
+};
+
+}  // namespace ferrule

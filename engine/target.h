@@ -1,0 +1,41 @@
+// A device as plain facts, read from rules/targets/*.yaml: what conditions may ask (cc, isa, caches) and
+// what each kernel contract accepts there. Planning for a device needs no library of that device.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/base/dtype.h"
+#include "engine/base/result.h"
+
+namespace ferrule {
+
+/// What one contract can do on a target.
+struct ContractFacts {
+  std::vector<DType> types;              ///< element types of the anchor's data operands
+  std::vector<std::string> epilogues;    ///< primitives / forms the library takes: "relu", "clip", "binary_add", …
+  int max_epilogue_ops = 0;              ///< tail operators a kernel takes; 0 = none
+  int max_operands = 0;                  ///< extra tensor operands of a tail
+  bool generated_tail = false;           ///< any scalar program may follow (as a second kernel unless tiled)
+};
+
+struct Target {
+  std::string name;                      ///< "cpu-avx512", "sm_90"
+  std::string device;                    ///< "cpu" or "gpu"
+  double cc = 0;                         ///< compute capability, 0 on CPUs
+  std::vector<std::string> isa;          ///< "avx2", "avx512f", "avx512_vnni", …
+  int vector_bytes = 0;                  ///< width of a SIMD register
+  int64_t l2_bytes = 0;
+  int cores = 0;                         ///< cores / SMs
+  std::map<std::string, ContractFacts> contracts;
+  bool has_isa(std::string_view name) const;
+};
+
+/// errors: unknown_target (lists those there are), yaml_*.
+Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name);
+std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
+/// The target of the machine we run on: "cpu-avx512" or "cpu-avx2" (from the CPU's own flags).
+std::string host_target();
+
+}  // namespace ferrule

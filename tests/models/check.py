@@ -1,0 +1,252 @@
+"""Runs whole models and compares them with stored outputs of an unfused reference.
+
+Each model: with every rule on, with `--disable '*'`, and with each rule that `explain` shows firing
+switched off in turn. Then what the plan must look like, and that the kernels that explain promises are
+the kernels that were launched. Last line: "N passed, N failed, N skipped" (a model that cannot be had
+is skipped, and said so).
+
+usage: check.py [--ferrule build/ferrule] [--backend NAME] [--keep DIR] [MODEL...]
+"""
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+
+import fetch
+
+# Operators that stand alone only when fusion failed: one value in, the same shape out.
+ACTIVATIONS = {
+    "Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Celu", "Gelu", "Mish", "Clip", "Sigmoid",
+    "HardSigmoid", "HardSwish", "Tanh", "Softplus", "Softsign", "ThresholdedRelu", "Erf",
+}
+ARITHMETIC = {"Add", "Sub", "Mul", "Div", "Min", "Max", "Neg", "Abs", "Exp", "Log", "Sqrt", "Pow"}
+CONVOLUTIONS = {"Conv", "ConvTranspose"}
+PRODUCTS = CONVOLUTIONS | {"Gemm", "MatMul"}
+
+
+class Report:
+    """Counts checks and prints those that fail."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def check(self, what, problem):
+        """problem: None when the check holds, else what is wrong."""
+        if problem is None:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAILED {what}: {problem}", flush=True)
+
+
+def ferrule(options, *arguments):
+    """Runs the program; returns (stdout, None) or (None, what went wrong)."""
+    command = [options.ferrule, *map(str, arguments), "--backend", options.backend,
+               "--threads", str(options.threads)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except subprocess.TimeoutExpired:
+        return None, "no end after 300 s: " + " ".join(command)
+    if done.returncode:
+        return None, f"exit status {done.returncode}: {done.stderr.strip()[-800:]}\n  " + " ".join(command)
+    return done.stdout, None
+
+
+def difference(got, wanted):
+    """None when got equals wanted within the tolerance of the test material, else a description."""
+    for name, b in wanted.items():
+        if name not in got:
+            return f"output {name} is missing (there are {', '.join(got)})"
+        a = got[name]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{name} is {a.dtype}{list(a.shape)}, wanted {b.dtype}{list(b.shape)}"
+        if b.dtype.kind != "f":
+            if not np.array_equal(a, b):
+                return f"{name}: {np.count_nonzero(a != b)} of {b.size} elements differ"
+            continue
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        finite = b[np.isfinite(b)]
+        largest = np.abs(finite).max() if finite.size else 0.0
+        relative, absolute = (1e-2, 1e-3) if wanted[name].dtype == np.float16 else (1e-4, 1e-5)
+        allowed = relative * np.abs(b) + absolute * max(1.0, largest)
+        with np.errstate(invalid="ignore"):
+            bad = ~((np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b)))
+        if bad.any():
+            at = np.unravel_index(np.argmax(np.where(bad, np.abs(np.nan_to_num(a - b)), -1)), b.shape)
+            return (f"{name}: {np.count_nonzero(bad)} of {b.size} elements differ; worst at "
+                    f"{[int(i) for i in at]}: {a[at]:.9g}, wanted {b[at]:.9g}")
+    return None
+
+
+def run(options, model, wanted, *extra):
+    """Runs a model on its stored inputs; returns (launched kernels, None) or (None, problem)."""
+    folder = model.parent
+    with tempfile.TemporaryDirectory(dir=options.keep) as scratch:
+        out = pathlib.Path(scratch) / "outputs.npz"
+        text, problem = ferrule(options, "run", model, "--inputs", folder / "inputs.npz", "--outputs",
+                                out, "--force", "--json", *extra)
+        if problem:
+            return None, problem
+        with np.load(out) as got:
+            problem = difference(dict(got), wanted)
+    if problem:
+        return None, problem
+    try:
+        return json.loads(text), None
+    except ValueError:
+        return None, "run --json printed no JSON: " + text[:200]
+
+
+def rules_in(value, found=None):
+    """Every rule that an explain answer names, in its order: whichever depth it stands at."""
+    found = {} if found is None else found
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == "rule" and isinstance(inner, str):
+                found[inner] = True
+            elif key in ("rules", "rules_fired") and isinstance(inner, list):
+                found.update((rule, True) for rule in inner if isinstance(rule, str))
+            rules_in(inner, found)
+    elif isinstance(value, list):
+        for inner in value:
+            rules_in(inner, found)
+    return found
+
+
+class Model:
+    """The ONNX graph as written, to judge a plan against it."""
+
+    def __init__(self, path):
+        graph = onnx.load(str(path), load_external_data=False).graph
+        self.nodes = list(graph.node)
+        self.constants = {t.name for t in graph.initializer}
+        self.outputs = {o.name for o in graph.output}
+        self.producer, self.readers, self.by_name = {}, {}, {}
+        for index, node in enumerate(self.nodes):
+            for value in node.output:
+                self.producer[value] = index
+            for value in node.input:
+                self.readers.setdefault(value, set()).add(index)
+            if node.op_type == "Constant":
+                self.constants.update(node.output)
+            # A node without a name is called after its operator and its first output.
+            names = [node.name] if node.name else [
+                f"{node.op_type}_{node.output[0]}", node.output[0]]
+            for name in names:
+                self.by_name.setdefault(name, index)
+
+    def indices(self, layer):
+        """The layer's nodes, or None when one is not known by that name."""
+        found = [self.by_name.get(name) for name in layer["nodes"]]
+        return None if None in found else found
+
+    def operators(self, layer):
+        """The layer's operator types."""
+        found = self.indices(layer)
+        return None if found is None else {self.nodes[i].op_type for i in found}
+
+    def single_source(self, layer):
+        """The one value from outside that the layer reads, when nothing else reads it; else None."""
+        inside = set(self.indices(layer))
+        outside = {value for i in inside for value in self.nodes[i].input
+                   if value and value not in self.constants and self.producer.get(value) not in inside}
+        if len(outside) != 1:
+            return None
+        (value,) = outside
+        if value in self.outputs or self.readers[value] - inside:
+            return None
+        return value
+
+
+def judge_plan(model, layers):
+    """Problems of a plan with every rule on."""
+    unknown = [name for layer in layers for name in layer["nodes"] if name not in model.by_name]
+    if unknown:
+        yield "node names", f"not in the model: {', '.join(unknown[:5])}"
+        return
+    yield "node names", None
+    alone = [layer["name"] for layer in layers
+             if "BatchNormalization" in model.operators(layer) and not model.operators(layer) & PRODUCTS]
+    yield "no BatchNormalization", "left: " + ", ".join(alone[:5]) if alone else None
+    alone = [layer["name"] for layer in layers
+             if layer["nodes"] and model.operators(layer) <= {"Identity", "Dropout"}]
+    yield "no Identity", "left: " + ", ".join(alone[:5]) if alone else None
+
+    in_convolution = {i for layer in layers if model.operators(layer) & CONVOLUTIONS
+                      for i in model.indices(layer)}
+    alone = []
+    for layer in layers:
+        operators = model.operators(layer)
+        if operators and operators & ACTIVATIONS and operators <= ACTIVATIONS | ARITHMETIC:
+            value = model.single_source(layer)
+            if value is not None and model.producer.get(value) in in_convolution:
+                alone.append(layer["name"])
+    yield "no activation of its own behind a convolution", \
+        "left: " + ", ".join(alone[:5]) if alone else None
+
+
+def check_model(options, report, name):
+    """All checks of one model."""
+    try:
+        folder = fetch.locate(name)
+    except fetch.Unavailable as reason:
+        print(f"skipped {reason}")
+        report.skipped += 1
+        return
+    path = folder / "model.onnx"
+    with np.load(folder / "outputs.npz") as stored:
+        wanted = dict(stored)
+    with np.load(folder / "inputs.npz") as stored:
+        shapes = [f"{key}:{'x'.join(map(str, value.shape))}" for key, value in stored.items()]
+
+    text, problem = ferrule(options, "explain", path, "--json",
+                            *(part for shape in shapes for part in ("--shapes", shape)))
+    report.check(f"{name} explain", problem)
+    plan = json.loads(text) if text else {"layers": []}
+    if text:
+        for what, problem in judge_plan(Model(path), plan["layers"]):
+            report.check(f"{name} {what}", problem)
+
+    answer, problem = run(options, path, wanted)
+    report.check(f"{name} with every rule", problem)
+    if answer is not None and text:
+        promised = sum(layer["kernels"] for layer in plan["layers"])
+        launched = answer.get("kernels_launched")
+        report.check(f"{name} kernels", None if launched == promised else
+                     f"explain promises {promised} kernels, run launched {launched}")
+
+    _, problem = run(options, path, wanted, "--disable", "*")
+    report.check(f"{name} with --disable '*'", problem)
+    rules = list(rules_in(plan))
+    for rule in rules:
+        _, problem = run(options, path, wanted, "--disable", rule)
+        report.check(f"{name} without {rule}", problem)
+    print(f"{name}: {len(plan['layers'])} layers; rules that fire: {', '.join(rules) or 'none'}",
+          flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(fetch.MODELS))
+    parser.add_argument("--ferrule", default=str(fetch.ROOT / "build" / "ferrule"))
+    parser.add_argument("--backend", default="cpu")
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--keep", help="folder for temporary files (default: the system's)")
+    options = parser.parse_args()
+    report = Report()
+    for name in options.models:
+        if name not in fetch.MODELS:
+            parser.error(f"no model named {name}; there are {', '.join(fetch.MODELS)}")
+        check_model(options, report, name)
+    print(f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test. The last line is the sum: "N passed, N failed"
+# (", N skipped" follows when something was). Exit status 0 only when nothing failed.
+#
+#   run.sh            everything that fits in fifteen minutes on 2 cores
+#   run.sh --full     also the slow parts (they look at FERRULE_TEST_FULL)
+#   run.sh --only GLOB    only the binaries and scripts whose name matches, for instance 'test_rule*' or 'models/*'
+set -uo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit 5
+
+only='*'
+while (($#)); do
+  case $1 in
+    --full) export FERRULE_TEST_FULL=1 ;;
+    --only) only=${2:?--only needs a pattern}; shift ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) echo "run.sh: unknown option '$1' (see --help)" >&2; exit 2 ;;
+  esac
+  shift
+done
+
+passed=0 failed=0 skipped=0
+started=$SECONDS
+finish() {
+  echo "$((SECONDS - started)) s"
+  local line="$passed passed, $failed failed"
+  ((skipped)) && line+=", $skipped skipped"
+  echo "$line"
+  ((failed == 0 && passed > 0))
+  exit $?
+}
+# Whatever stops us, the last line stays what readers of it expect.
+stop() { echo "FAILED: $1"; failed=$((failed + 1)); finish; }
+
+python=$(tests/setup/deps.sh --python test) || stop "tests/setup/deps.sh"
+export FERRULE_TEST_PYTHON=$python
+[[ -f build/build.ninja ]] || cmake -S . -B build -G Ninja || stop "configuring"
+ninja -C build || stop "building"
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+limit=900
+
+# run_one NAME COMMAND...: counts what the command's last summary line says. A doctest binary and our
+# scripts end with different ones; both are understood. One that ends without any, or by a signal, or
+# by a bad status that its counts do not explain, is one failure more.
+run_one() {
+  local name=$1 status begin=$SECONDS p=0 f=0 s=0 found=no
+  shift
+  # shellcheck disable=SC2053
+  [[ $name == $only ]] || return 0
+  timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
+  status=$?
+  local text
+  text=$(sed 's/\x1b\[[0-9;]*m//g' "$log")
+  if [[ $(grep -E '^\[doctest\] test cases:' <<<"$text" | tail -1) =~ :\ *[0-9]+\ *\|\ *([0-9]+)\ passed\ *\|\ *([0-9]+)\ failed ]]; then
+    found=yes p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]}
+  elif [[ $(grep -E '^[0-9]+ passed, [0-9]+ failed' <<<"$text" | tail -1) =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)? ]]; then
+    found=yes p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]} s=${BASH_REMATCH[4]:-0}
+  fi
+  if [[ $found == no ]] || { ((status != 0)) && ((f == 0)); }; then
+    f=$((f + 1))
+  fi
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  local note=
+  ((s)) && note=", $s skipped"
+  if ((f)); then
+    tail -n 60 "$log"
+    ((status == 124 || status == 137)) && note+=" (stopped after $limit s)"
+    echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $((SECONDS - begin)) s"
+  else
+    echo "ok      $name: $p passed$note, $((SECONDS - begin)) s"
+    ((s)) && grep -i '^skip' "$log" | head -n 5
+  fi
+}
+
+while read -r name; do
+  [[ -n $name ]] && run_one "$name" "build/$name" --no-colors
+done <build/tests.txt
+
+# Scripts: tests/FOLDER/run (any language) and tests/FOLDER/*_test.py.
+shopt -s nullglob
+for script in tests/*/run tests/*/*_test.py; do
+  name=${script#tests/}
+  case $script in
+    *.py) run_one "$name" "$python" "$script" ;;
+    *) [[ -x $script ]] && run_one "$name" "$script" ;;
+  esac
+done
+
+finish
