@@ -21,8 +21,8 @@ enum class Prim : uint8_t {
   load,    ///< element of input `index`, in that input's storage type
   constant,///< `f` (floats) or `i` (integers, bool)
   select,  ///< args[0] ? args[1] : args[2]
-  cast,    ///< args[0] converted to `type`: float -> int truncates (out of range: unspecified but no trap,
-           ///< NaN -> 0), int -> int wraps, to f16 / bf16 rounds to nearest even, to bool is != 0
+  cast,    ///< args[0] converted to `type`: float -> int truncates and saturates (NaN -> 0), int -> int wraps,
+           ///< to f16 / bf16 rounds to nearest even, to bool is != 0; to fp8 saturates unless `i` is 1
 };
 
 struct PrimInfo {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -60,7 +61,7 @@ struct Use {
   static constexpr int kCapture = -1;
   NodeId node;
   int slot = 0;
-  friend bool operator==(const Use&, const Use&) = default;
+  friend auto operator<=>(const Use&, const Use&) = default;
 };
 
 struct Value {
@@ -104,6 +105,8 @@ class Graph {
   std::unique_ptr<Graph> clone() const;  ///< deep copy with the same ids
 
   std::string name;
+  /// The operator that passes its input on: what replace_uses inserts where a name must be kept.
+  static constexpr const char* kIdentity = "Identity";
 
   // --- reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }
@@ -166,11 +169,22 @@ class Graph {
  private:
   void add_use(ValueId v, Use u);
   void drop_use(ValueId v, Use u);
+  void kill_value(ValueId v);
+  std::string cycle_text(const std::vector<uint32_t>& waiting) const;
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
+  };
+  template <class T>
+  using Names = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
   std::vector<Node> nodes_;
   std::vector<Value> values_;
   std::vector<ValueId> inputs_, outputs_;
-  std::map<std::string, ValueId, std::less<>> value_names_;
-  std::map<std::string, NodeId, std::less<>> node_names_;
+  Names<ValueId> value_names_;
+  Names<NodeId> node_names_;
+  mutable Names<int> next_suffix_;  // of fresh_name, so that a million of one base stay linear
+  /// Values with many uses: (node, slot) -> position in Value::uses.
+  std::unordered_map<uint32_t, std::unordered_map<uint64_t, uint32_t>> many_uses_;
   size_t live_ = 0;
 };
 

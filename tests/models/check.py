@@ -58,6 +58,14 @@ def ferrule(options, *arguments):
     return done.stdout, None
 
 
+def answer_of(text):
+    """Reads what --json printed; returns (answer, None) or (None, problem)."""
+    try:
+        return json.loads(text), None
+    except ValueError:
+        return None, "--json printed no JSON: " + text[:200]
+
+
 def difference(got, wanted):
     """None when got equals wanted within the tolerance of the test material, else a description."""
     for name, b in wanted.items():
@@ -93,30 +101,18 @@ def run(options, model, wanted, *extra):
                                 out, "--force", "--json", *extra)
         if problem:
             return None, problem
-        with np.load(out) as got:
-            problem = difference(dict(got), wanted)
-    if problem:
-        return None, problem
-    try:
-        return json.loads(text), None
-    except ValueError:
-        return None, "run --json printed no JSON: " + text[:200]
+        try:
+            with np.load(out) as got:
+                problem = difference(dict(got), wanted)
+        except (OSError, ValueError) as reason:
+            problem = f"run ended well, but its outputs cannot be read: {reason}"
+    return (None, problem) if problem else answer_of(text)
 
 
-def rules_in(value, found=None):
-    """Every rule that an explain answer names, in its order: whichever depth it stands at."""
-    found = {} if found is None else found
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "rule" and isinstance(inner, str):
-                found[inner] = True
-            elif key in ("rules", "rules_fired") and isinstance(inner, list):
-                found.update((rule, True) for rule in inner if isinstance(rule, str))
-            rules_in(inner, found)
-    elif isinstance(value, list):
-        for inner in value:
-            rules_in(inner, found)
-    return found
+def rules_in(plan):
+    """Every rule that fired: those that made layers, and rewrites, which explain counts apart."""
+    layers = (layer["rule"] for layer in plan["layers"] if layer["rule"])
+    return list(dict.fromkeys([*plan.get("rules", {}), *layers]))
 
 
 class Model:
@@ -207,15 +203,15 @@ def check_model(options, report, name):
 
     text, problem = ferrule(options, "explain", path, "--json",
                             *(part for shape in shapes for part in ("--shapes", shape)))
+    plan, problem = (None, problem) if problem else answer_of(text)
     report.check(f"{name} explain", problem)
-    plan = json.loads(text) if text else {"layers": []}
-    if text:
+    if plan:
         for what, problem in judge_plan(Model(path), plan["layers"]):
             report.check(f"{name} {what}", problem)
 
     answer, problem = run(options, path, wanted)
     report.check(f"{name} with every rule", problem)
-    if answer is not None and text:
+    if answer and plan:
         promised = sum(layer["kernels"] for layer in plan["layers"])
         launched = answer.get("kernels_launched")
         report.check(f"{name} kernels", None if launched == promised else
@@ -223,7 +219,9 @@ def check_model(options, report, name):
 
     _, problem = run(options, path, wanted, "--disable", "*")
     report.check(f"{name} with --disable '*'", problem)
-    rules = list(rules_in(plan))
+    if not plan:
+        return
+    rules = rules_in(plan)
     for rule in rules:
         _, problem = run(options, path, wanted, "--disable", rule)
         report.check(f"{name} without {rule}", problem)

@@ -21,7 +21,7 @@ unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CMAKE_GENERATOR CFLAGS CXXFLAGS LDFLAGS
 packages=(g++ cmake ninja-build ccache lld python3 python3-venv
   "llvm-$LLVM_VERSION-dev" libzstd-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler
   libsleef-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libexpected-dev
-  doctest-dev libbenchmark-dev libpng-dev)
+  doctest-dev libbenchmark-dev)
 
 onnx_options=(-DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON
   -DCMAKE_CXX_VISIBILITY_PRESET=hidden -DCMAKE_VISIBILITY_INLINES_HIDDEN=ON -DBUILD_SHARED_LIBS=OFF

@@ -1,0 +1,80 @@
+// What a device must provide: prepare a lowered plan once, then run it many times. A backend decides nothing
+// about fusion; it launches what codegen/lower wrote down, in that order. Device backends are shared
+// libraries of their own with one C entry, ferrule_backend_open, which refuses a library of another build.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "codegen/lower.h"
+#include "engine/base/limits.h"
+#include "engine/plan.h"
+#include "runtime/profiler.h"
+
+namespace ferrule {
+
+enum class LogLevel : uint8_t { error, warning, info, verbose };
+using LogCallback = std::function<void(LogLevel, std::string_view)>;
+
+/// All shapes static; everything here outlives the Executable except what `log` refers to.
+struct PrepareContext {
+  const Plan& plan;
+  const Lowered& lowered;
+  const OpTable& ops;
+  const Target& target;
+  const Limits& limits;
+  int threads = 0;  ///< 0: all cores
+  LogCallback log;
+};
+
+/// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  /// Pointers by graph input / output order, to dense row-major elements of the plan's types.
+  /// errors: library_failed, unsupported_operator, naming the layer.
+  virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
+                     RunObserver* observer = nullptr) = 0;
+  virtual int64_t launches() const = 0;             ///< kernels that the last run launched
+  virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
+  virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts
+  /// One line a step: what runs where (explain --stage=memory, golden tests).
+  virtual std::string text() const { return {}; }
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  /// Whether it can run here.  errors: library_missing.
+  virtual Status available() const { return {}; }
+  /// errors: unsupported_operator, unsupported_type, out_of_memory, library_failed.
+  virtual Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) = 0;
+};
+
+}  // namespace ferrule
+
+/// What a backend library exports. The hash covers the version and the layout of what is passed.
+extern "C" {
+struct ferrule_backend_entry {
+  uint64_t abi_hash;
+  ferrule::Backend* (*create)();
+};
+using ferrule_backend_open_fn = const ferrule_backend_entry* (*)(uint64_t abi_hash);
+}
+
+namespace ferrule {
+
+constexpr uint64_t backend_abi_hash() {
+  uint64_t h = 0xcbf29ce484222325u;
+  auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3u; };
+  for (const char* p = FERRULE_VERSION; *p; ++p) mix(static_cast<unsigned char>(*p));
+  for (uint64_t size : {sizeof(Plan), sizeof(Layer), sizeof(Graph), sizeof(Node), sizeof(Value), sizeof(Tensor),
+                        sizeof(Lowered), sizeof(LoweredLayer), sizeof(Launch), sizeof(PostOp), sizeof(Error),
+                        sizeof(PrepareContext), sizeof(Limits), sizeof(Target), uint64_t{_GLIBCXX_USE_CXX11_ABI}, uint64_t{1}})
+    mix(size);
+  return h;
+}
+
+}  // namespace ferrule

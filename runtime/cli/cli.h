@@ -1,0 +1,65 @@
+// What the commands share: global options, where the rules are, output helpers. One file a command; each
+// has one function that adds itself to the parser.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "codegen/lower.h"
+#include "engine/pipeline.h"
+
+namespace ferrule::cli {
+
+inline constexpr int kSchemaVersion = 1;
+
+/// Options every command takes.
+struct Common {
+  std::vector<std::string> rules;      ///< --rules
+  std::vector<std::string> disable, enable, limits, shapes, ignore_profit;
+  std::string backend = "auto", target;
+  int threads = 0;                     ///< 0: all cores
+  bool json = false, force = false, no_fold = false, overridable = false, strict = false;
+  std::string model;                   ///< of the command that takes one
+};
+
+/// A command's body: returns the exit code, or an error that main prints.
+using Command = std::function<Result<Exit>(const Common&)>;
+
+/// Adds the options every command takes; `model`: also the positional MODEL.
+void add_common(CLI::App& command, Common& common, bool model);
+/// Runs the body when the command is chosen; its error is printed, its exit code kept in `exit`.
+void set_body(CLI::App& command, Common& common, int& exit, Command body);
+
+/// The engine's options out of the command line. errors: usage (malformed --shapes, --limit).
+Result<EngineOptions> engine_options(const Common& common);
+/// The shipped rules: beside the program, else where it was built.
+std::string shipped_rules();
+/// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.
+Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text);
+
+/// Model -> fused graph -> plan -> launches, for the commands that run nothing.
+struct Explained {
+  std::shared_ptr<const Knowledge> knowledge;
+  Fused fused;                          ///< its graph has moved into the plan
+  Plan plan;
+  Lowered lowered;
+  size_t model_nodes = 0;
+};
+Result<Explained> explain_model(const Common& common, bool near_misses);
+
+void print_json(const nlohmann::json& j);
+/// Prints `text` to stderr unless --json or quiet.
+void talk(const std::string& text);
+
+void add_explain(CLI::App& app, Common& common, int& exit);
+void add_run(CLI::App& app, Common& common, int& exit);
+void add_bench(CLI::App& app, Common& common, int& exit);
+void add_verify(CLI::App& app, Common& common, int& exit);
+void add_compile(CLI::App& app, Common& common, int& exit);
+void add_rules(CLI::App& app, Common& common, int& exit);
+/// `rules test` and `rules coverage`, in rules_test.cpp.
+void add_rules_test(CLI::App& rules, Common& common, int& exit);
+void add_doctor(CLI::App& app, Common& common, int& exit);
+
+}  // namespace ferrule::cli

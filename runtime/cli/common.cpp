@@ -1,0 +1,137 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <iostream>
+
+#include "engine/graph/infer.h"
+#include "engine/onnx/import.h"
+#include "runtime/cli/cli.h"
+
+namespace ferrule::cli {
+namespace {
+
+bool exists(const std::string& path) {
+  struct stat s {};
+  return stat(path.c_str(), &s) == 0;
+}
+
+std::string program_folder() {
+  char path[PATH_MAX];
+  ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (n <= 0) return ".";
+  std::string text(path, static_cast<size_t>(n));
+  return text.substr(0, text.find_last_of('/'));
+}
+
+}  // namespace
+
+void add_common(CLI::App& command, Common& common, bool model) {
+  if (model) command.add_option("MODEL", common.model, "the ONNX model")->required();
+  auto* group = command.add_option_group("everywhere");
+  group->add_option("--rules", common.rules,
+                    "a rules folder; one with a pipeline.yaml replaces the shipped rules, one without adds to them")
+      ->type_name("DIR");
+  group->add_option("--disable", common.disable, "rules to switch off")->type_name("GLOB");
+  group->add_option("--enable", common.enable, "rules to switch on")->type_name("GLOB");
+  group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
+  group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto");
+  group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::NonNegativeNumber);
+  group->add_option("--shapes", common.shapes, "input shapes: name:1x3x224x224");
+  group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
+  group->add_option("--ignore-profit", common.ignore_profit, "RULE.CONDITION: profit conditions to ignore");
+  group->add_flag("--no-fold", common.no_fold, "no constant folding");
+  group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
+  group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
+  group->add_flag("--json", common.json, "output for tools");
+  group->add_flag("--force", common.force, "overwrite files");
+}
+
+void set_body(CLI::App& command, Common& common, int& exit, Command body) {
+  command.callback([&common, &exit, body = std::move(body)] {
+    auto result = body(common);
+    if (result) {
+      exit = static_cast<int>(*result);
+      return;
+    }
+    std::fprintf(stderr, "%s\n", render(result.error()).c_str());
+    exit = static_cast<int>(exit_code(result.error().code));
+  });
+}
+
+std::string shipped_rules() {
+  for (std::string candidate : {program_folder() + "/../rules", program_folder() + "/rules",
+                                program_folder() + "/../share/ferrule/rules"})
+    if (exists(candidate + "/pipeline.yaml")) return candidate;
+  return FERRULE_SOURCE_RULES;
+}
+
+Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text) {
+  auto malformed = [&] {
+    return error(Code::usage, "--shapes", fmt::format("{} is not NAME:1x3x224x224", escape(text)));
+  };
+  size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return malformed();
+  std::vector<int64_t> dims;
+  std::string rest = text.substr(colon + 1);
+  for (size_t at = 0; at < rest.size();) {
+    size_t end = rest.find_first_of("x,", at);
+    std::string part = rest.substr(at, end - at);
+    if (part.empty() || part.size() > 12 || part.find_first_not_of("0123456789") != std::string::npos) return malformed();
+    dims.push_back(std::stoll(part));
+    if (end == std::string::npos) break;
+    at = end + 1;
+    if (at == rest.size()) return malformed();
+  }
+  return std::pair{text.substr(0, colon), dims};
+}
+
+Result<EngineOptions> engine_options(const Common& common) {
+  EngineOptions o;
+  bool replaced = false;
+  for (const std::string& dir : common.rules) {
+    if (!exists(dir)) return error(Code::file_not_found, "--rules", escape(dir), "no such folder");
+    replaced = replaced || exists(dir + "/pipeline.yaml");
+  }
+  if (!replaced) o.rule_dirs.push_back(shipped_rules());
+  o.rule_dirs.insert(o.rule_dirs.end(), common.rules.begin(), common.rules.end());
+  o.selection = {common.disable, common.enable};
+  o.target = common.target;
+  for (const std::string& l : common.limits) FERRULE_TRY(set_limit(o.limits, l));
+  o.fold = !common.no_fold;
+  o.overridable = common.overridable;
+  o.ignore_profit = common.ignore_profit;
+  for (const std::string& s : common.shapes) {
+    FERRULE_ASSIGN(auto shape, parse_shape(s));
+    o.shapes[shape.first] = shape.second;
+  }
+  return o;
+}
+
+Result<Explained> explain_model(const Common& common, bool near_misses) {
+  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  options.near_misses = near_misses;
+  Explained e;
+  FERRULE_ASSIGN(e.knowledge, load_knowledge(options));
+  ImportOptions import;
+  import.limits = &options.limits;
+  import.overridable = options.overridable;
+  FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
+  e.model_nodes = imported.graph.live_nodes();
+  FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
+  e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
+  FERRULE_ASSIGN(e.plan, make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops));
+  LowerOptions lowering;
+  lowering.strict = common.strict;
+  FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lowering));
+  return e;
+}
+
+void print_json(const nlohmann::json& j) {
+  std::cout << j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+}
+
+void talk(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
+
+}  // namespace ferrule::cli

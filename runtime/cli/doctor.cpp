@@ -1,0 +1,87 @@
+// doctor: what this machine can do, what is missing, and how to get it.
+#include <dlfcn.h>
+
+#include <iostream>
+#include <thread>
+
+#include "runtime/cli/cli.h"
+
+namespace ferrule::cli {
+namespace {
+
+struct Check {
+  std::string what;
+  bool there = false;
+  std::string detail, remedy;
+};
+
+/// Whether the dynamic loader finds one of the names.
+Check library(std::string what, std::vector<std::string> names, std::string remedy) {
+  Check c{std::move(what), false, "", std::move(remedy)};
+  for (const std::string& n : names)
+    if (void* handle = dlopen(n.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+      c.there = true;
+      c.detail = n;
+      dlclose(handle);
+      return c;
+    }
+  c.detail = "not found: " + fmt::format("{}", fmt::join(names, ", "));
+  return c;
+}
+
+std::string folder() {
+  Dl_info info{};
+  dladdr(reinterpret_cast<void*>(&library), &info);
+  std::string path = info.dli_fname ? info.dli_fname : "";
+  size_t slash = path.find_last_of('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+std::vector<Check> checks(const Common& common) {
+  std::vector<Check> all;
+  all.push_back({"processor", true,
+                 fmt::format("target {}, {} hardware threads", host_target(), std::thread::hardware_concurrency()), ""});
+  Check rules{"rules", false, shipped_rules(), "run ferrule rules check"};
+  if (auto options = engine_options(common))
+    if (auto k = load_knowledge(*options)) {
+      rules.there = true;
+      rules.detail = fmt::format("{} rules, {} operators in {}", (*k)->rules.rules.size(), (*k)->ops.all().size(), shipped_rules());
+    } else {
+      rules.detail = render(k.error());
+    }
+  all.push_back(rules);
+  Check cpu = library("CPU backend (libferrule_cpu.so)", {folder() + "/libferrule_cpu.so"}, "build the target ferrule_cpu");
+  all.push_back(cpu);
+  all.push_back(library("NVRTC (compiles CUDA kernels, no GPU needed)",
+                        {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"},
+                        "install the CUDA Toolkit, or: pip install nvidia-cuda-nvrtc"));
+  all.push_back(library("NVIDIA driver", {"libcuda.so.1"}, "needed only to run on a GPU: install NVIDIA's driver"));
+  all.push_back(library("cuDNN", {"libcudnn.so.9"}, "needed only to run on a GPU: pip install nvidia-cudnn-cu13"));
+  return all;
+}
+
+Result<Exit> body(const Common& common) {
+  auto all = checks(common);
+  if (common.json) {
+    nlohmann::json out = nlohmann::json::array();
+    for (const Check& c : all) out.push_back({{"what", c.what}, {"there", c.there}, {"detail", c.detail}, {"remedy", c.there ? "" : c.remedy}});
+    print_json({{"schema_version", kSchemaVersion}, {"checks", out}});
+  } else {
+    for (const Check& c : all) {
+      std::cout << fmt::format("{:<8} {}: {}\n", c.there ? "ok" : "missing", c.what, c.detail);
+      if (!c.there) std::cout << fmt::format("         {}\n", c.remedy);
+    }
+  }
+  // Rules and the CPU backend are what everything needs; the GPU's parts may be missing.
+  return all[1].there && all[2].there ? Exit::ok : Exit::environment;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Common& common, int& exit) {
+  auto* c = app.add_subcommand("doctor", "what this machine can do, what is missing, how to get it");
+  add_common(*c, common, false);
+  set_body(*c, common, exit, body);
+}
+
+}  // namespace ferrule::cli

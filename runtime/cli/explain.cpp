@@ -1,0 +1,128 @@
+// explain: which layers were fused, by which rule, how many kernels each is, and what nearly fused.
+#include <iostream>
+#include <set>
+
+#include "engine/graph/text.h"
+#include "runtime/cli/cli.h"
+
+namespace ferrule::cli {
+namespace {
+
+using nlohmann::json;
+
+const Rule* rule_of(const Explained& e, const std::string& id) { return id.empty() ? nullptr : e.knowledge->rules.find(id); }
+
+json to_json(const Explained& e) {
+  json layers = json::array();
+  for (const Layer& l : e.plan.layers) {
+    json j{{"name", escape(l.name, 4096)}, {"contract", l.contract}, {"kernels", l.kernels}};
+    j["nodes"] = json::array();
+    for (const std::string& n : l.nodes) j["nodes"].push_back(escape(n, 4096));
+    j["rule"] = l.rule.empty() ? json(nullptr) : json(l.rule);
+    if (!l.numerics.empty()) j["numerics"] = l.numerics;
+    layers.push_back(std::move(j));
+  }
+  json phases = json::array();
+  for (const std::string& p : e.fused.journal.phases) phases.push_back(p);
+  json steps = json::array();
+  for (const Step& s : e.fused.journal.steps)
+    steps.push_back({{"phase", s.phase}, {"rule", s.rule}, {"kind", s.kind}, {"text", escape(s.text, 4096)}});
+  json rules = json::object();
+  for (const Step& s : e.fused.journal.steps)
+    if (!s.rule.empty()) rules[s.rule] = rules.value(s.rule, 0) + 1;
+  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"model_nodes", e.model_nodes},
+          {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"notes", e.fused.notes}};
+}
+
+std::string cut(const std::string& text, size_t width) {
+  return text.size() <= width ? text : text.substr(0, width - 1) + "…";
+}
+
+void print_layers(const Explained& e) {
+  int kernels = 0;
+  for (const Layer& l : e.plan.layers) kernels += l.kernels;
+  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}\n\n", e.model_nodes,
+                           e.plan.layers.size(), kernels, e.plan.target);
+  std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule", "layer");
+  int index = 0;
+  for (const Layer& l : e.plan.layers)
+    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}\n", index++, l.kernels, l.contract,
+                             l.rule.empty() ? "-" : l.rule, cut(escape(l.name), 100),
+                             l.numerics.empty() ? "" : "   numerics: " + l.numerics);
+}
+
+void print_rules(const Explained& e) {
+  std::map<std::string, int> hits;
+  for (const Step& s : e.fused.journal.steps)
+    if (!s.rule.empty()) ++hits[s.rule];
+  if (hits.empty()) return;
+  std::cout << "\nrules that fired:\n";
+  for (const auto& [id, count] : hits) {
+    const Rule* r = rule_of(e, id);
+    std::cout << fmt::format("{:>5} x {:<24} {}\n", count, id, r ? r->doc : "");
+    if (r && !r->source.empty()) std::cout << fmt::format("{:>33} source: {}\n", "", fmt::join(r->source, "; "));
+  }
+}
+
+/// The nearest refusal of each pair of rule and condition, nearest first.
+void print_near_misses(const Explained& e, size_t most) {
+  std::vector<const Rejection*> sorted;
+  for (const Rejection& r : e.fused.near_misses)
+    if (r.stage != Rejection::Stage::structure) sorted.push_back(&r);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Rejection* a, const Rejection* b) {
+    return a->total_conditions - a->passed_conditions < b->total_conditions - b->passed_conditions;
+  });
+  std::set<std::string> seen;
+  std::vector<std::string> lines;
+  for (const Rejection* r : sorted) {
+    std::string line = fmt::format("  {} ({}{}): {}", r->rule->id, r->id, r->truth == Truth::unknown ? ", unknown" : "", r->why);
+    if (seen.insert(line).second) lines.push_back(line);
+  }
+  if (lines.empty()) return;
+  std::cout << fmt::format("\nnear misses ({}):\n", lines.size());
+  for (size_t k = 0; k < lines.size() && k < most; ++k) std::cout << cut(lines[k], 160) << "\n";
+}
+
+Result<Exit> body(const Common& common, const std::string& stage, bool log) {
+  FERRULE_ASSIGN(Explained e, explain_model(common, stage.empty() && !common.json));
+  if (common.json) {
+    print_json(to_json(e));
+    return Exit::ok;
+  }
+  if (stage == "graph") {
+    std::cout << to_text(e.plan.graph) << "\n";
+    return Exit::ok;
+  }
+  if (stage == "kernels") {
+    for (size_t k = 0; k < e.plan.layers.size(); ++k)
+      for (const Launch& l : e.lowered.layers[k].launches)
+        if (l.region) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(l.region->program) << "\n";
+    return Exit::ok;
+  }
+  for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
+  if (log || stage == "journal")
+    for (const Step& s : e.fused.journal.steps) std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 400));
+  for (const std::string& p : e.fused.journal.phases) std::cout << p << "\n";
+  if (stage == "journal") return Exit::ok;
+  print_layers(e);
+  print_rules(e);
+  print_near_misses(e, 12);
+  return Exit::ok;
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app, Common& common, int& exit) {
+  auto* c = app.add_subcommand("explain", "fused layers, each with its rule; what nearly fused");
+  add_common(*c, common, true);
+  auto stage = std::make_shared<std::string>();
+  auto log = std::make_shared<bool>(false);
+  c->add_option("--stage", *stage, "print an artefact instead: graph, journal, kernels")
+      ->check(CLI::IsMember({"graph", "journal", "kernels"}));
+  c->add_flag("--log", *log, "also every single fusion, in order");
+  c->footer("Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes x:1x3x192x256 --json\n"
+            "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'");
+  set_body(*c, common, exit, [stage, log](const Common& o) { return body(o, *stage, *log); });
+}
+
+}  // namespace ferrule::cli

@@ -1,0 +1,121 @@
+// rules: work on rule files. list, show, check, test, vocabulary, schema, new.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iostream>
+
+#include "engine/proof/proof.h"
+#include "engine/rule/vocabulary.h"
+#include "runtime/cli/cli.h"
+
+namespace ferrule::cli {
+namespace {
+
+using nlohmann::json;
+
+Result<Exit> list(const Common& common) {
+  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
+  json out = json::array();
+  for (const auto& r : knowledge->rules.rules) {
+    if (common.json) {
+      out.push_back({{"id", r->id}, {"kind", name(r->kind)}, {"phase", r->phase}, {"enabled", r->enabled},
+                     {"doc", r->doc}, {"source", r->source}, {"file", r->file}});
+      continue;
+    }
+    std::cout << fmt::format("{:<28} {:<8} {:<13} {:<4} {}\n", r->id, name(r->kind), r->phase, r->enabled ? "on" : "off", r->doc);
+  }
+  if (common.json) print_json({{"schema_version", kSchemaVersion}, {"rules", out}});
+  return Exit::ok;
+}
+
+Result<Exit> show(const Common& common, const std::string& id) {
+  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
+  const Rule* r = knowledge->rules.find(id);
+  if (!r) return error(Code::rule_unknown, "rules show", escape(id));
+  std::cout << "# " << r->file << "\n" << r->text;
+  return Exit::ok;
+}
+
+Result<Exit> check(const Common& common) {
+  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
+  CheckReport report = check_rules(knowledge->rules, knowledge->ops);
+  for (const std::string& note : report.notes) std::cout << "note: " << note << "\n";
+  for (const Error& e : report.errors) std::cout << render(e) << "\n";
+  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes\n", knowledge->rules.rules.size(),
+                           knowledge->ops.all().size(), report.errors.size(), report.notes.size());
+  return report.errors.empty() ? Exit::ok : Exit::usage;
+}
+
+Result<Exit> words() {
+  for (const VocabularyEntry& v : vocabulary()) std::cout << fmt::format("{:<36} {}\n", v.signature, v.doc);
+  return Exit::ok;
+}
+
+/// A file that loads, passes its own test, and is a place to start from.
+constexpr std::string_view kTemplate = R"(# yaml-language-server: $schema=../schema.json
+ferrule: 1
+id: {id}
+kind: rewrite
+doc: One sentence on what becomes what.
+source: [where it comes from]
+phase: canonicalize
+numerics: exact
+match: |
+  t = Relu(x)
+  y = Relu(t)
+rewrite: |
+  y = Relu(x)
+tests:
+  fires:
+    - |
+      agraph (float[2,3] x) => (float[2,3] y) {{
+        t = Relu(x)
+        y = Relu(t)
+      }}
+  holds:
+    - {{declined_by: D1, leak: t}}
+)";
+
+Result<Exit> make(const Common& common, const std::string& path) {
+  std::string id = path.substr(path.find_last_of('/') + 1);
+  if (id.ends_with(".yaml")) id.resize(id.size() - 5);
+  std::string file = path.ends_with(".yaml") ? path : path + ".yaml";
+  int fd = open(file.c_str(), O_WRONLY | O_CREAT | (common.force ? O_TRUNC : O_EXCL), 0644);
+  if (fd < 0 && errno == EEXIST) return error(Code::file_exists, "rules new", escape(file));
+  if (fd < 0) return error(Code::file_not_written, "rules new", escape(file), std::strerror(errno));
+  close(fd);
+  std::ofstream(file) << fmt::format(kTemplate, fmt::arg("id", id));
+  std::cout << "wrote " << file << "\n";
+  return Exit::ok;
+}
+
+}  // namespace
+
+void add_rules(CLI::App& app, Common& common, int& exit) {
+  auto* c = app.add_subcommand("rules", "work on rules: list, show, check, test, vocabulary, schema, new");
+  c->require_subcommand(1);
+  auto text = std::make_shared<std::string>();
+  auto sub = [&](const char* name, const char* doc, Command command) {
+    auto* s = c->add_subcommand(name, doc);
+    add_common(*s, common, false);
+    set_body(*s, common, exit, std::move(command));
+    return s;
+  };
+  sub("list", "every rule, in firing order", list);
+  sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })->add_option("RULE", *text)->required();
+  sub("check", "loads and checks all rules", check);
+  sub("vocabulary", "the functions of the condition language", [](const Common&) { return words(); });
+  sub("schema", "the JSON Schema of rule files", [](const Common&) -> Result<Exit> {
+    std::cout << rule_schema() << "\n";
+    return Exit::ok;
+  });
+  sub("new", "writes a rule to start from", [text](const Common& o) { return make(o, *text); })
+      ->add_option("FILE", *text, "the new file; its name is the rule's id")->required();
+  add_rules_test(*c, common, exit);
+}
+
+}  // namespace ferrule::cli

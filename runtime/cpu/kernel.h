@@ -1,0 +1,97 @@
+// One launch of the CPU backend, in three steps: make (from dims and layouts: primitive created, weights
+// packed), bind (addresses put where the kernel wants them), run (no decisions, no allocation). Kernels know
+// operands by dims, layout and slot; they know neither the plan nor the memory planner.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/lower.h"
+#include "engine/graph/graph.h"
+#include "engine/plan.h"
+
+struct dnnl_memory;
+
+namespace ferrule::cpu {
+
+/// An operand with static dims. slot -1: absent, or a constant.
+struct Operand {
+  DType dtype = DType::undefined;
+  std::vector<int64_t> dims;  ///< logical (ONNX) order
+  Layout layout = Layout::plain;
+  int slot = -1;
+  const Tensor* constant = nullptr;
+  bool present() const { return dtype != DType::undefined; }
+  int rank() const { return static_cast<int>(dims.size()); }
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int64_t d : dims) n *= d;
+    return n;
+  }
+  int64_t bytes() const { return size_bytes(dtype, numel()); }
+  std::vector<int64_t> strides() const { return strides_of(dims, layout); }
+};
+
+/// What a factory makes a kernel from.
+struct Call {
+  std::string layer;              ///< for messages
+  const Node* node = nullptr;     ///< the anchor: operator and attributes
+  const Graph* graph = nullptr;   ///< where `node` lives
+  std::vector<Operand> inputs;    ///< the anchor's inputs by slot, then operands of the post-ops
+  std::vector<Operand> outputs;
+  std::span<const PostOp> post_ops;
+  const LoweredRegion* region = nullptr;
+  int sum_input = -1;             ///< this input is the memory of output 0 and is added to the result
+};
+
+/// Tells kernels where slots are. Cells of graph inputs and outputs are written again at each run.
+class Binder {
+ public:
+  virtual ~Binder() = default;
+  virtual void cell(int slot, const void** where) = 0;
+  virtual void cell(int slot, void** where) = 0;
+  virtual void memory(int slot, dnnl_memory* memory) = 0;
+  virtual void* scratch() = 0;  ///< of the launch being bound, scratch_bytes() long
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual int64_t scratch_bytes() const { return 0; }
+  virtual void bind(Binder& binder) = 0;
+  virtual Status run() = 0;
+  /// Which implementation it is ("brgconv_1x1:avx512_core"); for text() and profiles.
+  virtual std::string text() const { return {}; }
+};
+using KernelPtr = std::unique_ptr<Kernel>;
+
+struct Library;  // library.h: oneDNN's engine and stream, packed constants
+
+struct Context {
+  Library& library;
+  const OpTable* ops = nullptr;
+  const Target* target = nullptr;
+  const Limits* limits = nullptr;
+};
+
+/// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
+using Factory = Result<KernelPtr> (*)(Context&, const Call&);
+/// The factory of a library primitive by ONNX operator; null if there is none.
+Factory library_factory(std::string_view op);
+
+Result<KernelPtr> make_convolution(Context&, const Call&);
+Result<KernelPtr> make_deconvolution(Context&, const Call&);
+Result<KernelPtr> make_matmul(Context&, const Call&);
+Result<KernelPtr> make_gemm(Context&, const Call&);
+Result<KernelPtr> make_pool(Context&, const Call&);
+Result<KernelPtr> make_global_pool(Context&, const Call&);
+Result<KernelPtr> make_resize(Context&, const Call&);
+Result<KernelPtr> make_softmax(Context&, const Call&);
+Result<KernelPtr> make_reduce(Context&, const Call&);
+Result<KernelPtr> make_copy(Context&, const Call&);
+Result<KernelPtr> make_pointwise(Context&, const Call&);
+Result<KernelPtr> make_interpreted(Context&, const Call&);
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,117 @@
+// oneDNN as the kernels see it: one engine a process, one stream an executable, constants packed once and
+// shared, and Prepared: a primitive whose arguments are set up so that running it is one C call. Exceptions
+// of oneDNN's C++ API end in guard().
+#pragma once
+#include <dnnl.hpp>
+#include <functional>
+#include <mutex>
+
+#include "engine/base/diagnostics.h"
+#include "runtime/cpu/kernel.h"
+
+namespace ferrule::cpu {
+
+using dnnl::memory;
+
+/// 64-byte aligned memory; from 2 MiB on, on huge pages where the system gives them.
+std::shared_ptr<void> allocate(int64_t bytes);
+
+/// A constant in the layout that a primitive asked for.
+struct Packed {
+  std::shared_ptr<const void> owner;
+  const void* data = nullptr;
+  int64_t bytes = 0;  ///< of its own memory; 0 when the model's memory serves
+};
+
+/// Constants in the library's layouts, shared by all executables that want the same of the same bytes.
+class PackCache {
+ public:
+  /// `tensor` read as `from` (its dims and strides), times `scale`, in layout `to`.
+  Packed pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
+              const memory::desc& to, float scale);
+
+ private:
+  struct Entry {
+    memory::desc from, to;
+    float scale;
+    Tensor source;  ///< keeps the address from being used for other bytes
+    Packed packed;
+  };
+  std::mutex mutex_;
+  std::multimap<const void*, Entry> entries_;
+};
+
+struct Library {
+  dnnl::engine engine;
+  dnnl::stream stream;
+  PackCache* packs = nullptr;
+  int64_t packed_bytes = 0;
+  Library(PackCache* cache);
+  Packed pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale = 1);
+};
+
+/// Runs `body`, which may throw dnnl::error. `what`: the primitive, for the message.
+template <class Body>
+auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const dnnl::error& e) {
+    if (e.status == dnnl_unimplemented)
+      return error(Code::unsupported_operator, escape(call.layer), what, "oneDNN has no implementation");
+    return error(Code::library_failed, escape(call.layer), fmt::format("oneDNN {}", what), e.what());
+  }
+}
+
+std::optional<memory::data_type> data_type(DType t);
+/// The operand as it lies in memory, under its logical dims.
+memory::desc desc_of(const Operand& o);
+/// The same with rank `rank` (leading ones added); for broadcasting operands.
+memory::desc desc_of(const Operand& o, int rank);
+/// Dims of the operand in any layout; oneDNN chooses.
+memory::desc any_desc(const Operand& o);
+/// An image (N, C, spatial…) as channels-last wherever its memory can be read that way.
+memory::desc image_desc(const Operand& o);
+
+/// A primitive and its arguments in execution order.
+class Prepared final : public Kernel {
+ public:
+  Prepared(Context& context, dnnl::primitive primitive, std::string text);
+  void argument(int id, const memory::desc& desc, int slot);
+  void constant(int id, const memory::desc& desc, Packed packed);
+  /// Slot or constant, as the operand is.
+  void operand(int id, const memory::desc& desc, const Operand& o);
+  void scratchpad(const memory::desc& desc);
+
+  int64_t scratch_bytes() const override { return scratch_bytes_; }
+  void bind(Binder& binder) override;
+  Status run() override;
+  std::string text() const override { return text_; }
+
+ private:
+  Library& library_;
+  dnnl::primitive primitive_;
+  std::string text_;
+  std::vector<dnnl_exec_arg_t> arguments_;
+  std::vector<memory> memories_;
+  std::vector<std::pair<int, size_t>> slots_;  ///< slot, index of its memory
+  std::vector<Packed> packed_;
+  size_t scratch_ = SIZE_MAX;
+  int64_t scratch_bytes_ = 0;
+};
+
+/// Attributes for a call's post-ops; user scratchpad. `rank` of the destination as the primitive sees it;
+/// `collapse`: the destination is 2-D [rows, last axis] and full operands are, too.
+struct Epilogue {
+  dnnl::primitive_attr attr;
+  std::vector<std::pair<int, memory::desc>> operands;  ///< input of the call -> descriptor, by post-op
+  std::vector<int> positions;                          ///< post-op position of each
+};
+struct EpilogueShape {
+  int rank = 0;
+  bool collapse = false;  ///< leading axes are one
+  int64_t last = 0;       ///< collapse: size of the last axis
+};
+Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape);
+void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue);
+
+}  // namespace ferrule::cpu

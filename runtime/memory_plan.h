@@ -1,0 +1,57 @@
+// Where values live during a run: which values share memory (views; results written over an operand that
+// dies), from which step to which, and at which offset of one arena. Graph inputs, outputs and constants are
+// the caller's memory. Pure arithmetic on a lowered plan; it knows no device.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "codegen/lower.h"
+#include "engine/plan.h"
+
+namespace ferrule {
+
+/// One piece of memory. `first` and `last` are steps: launches counted over all layers, views included.
+struct Slot {
+  enum class Kind : uint8_t { arena, input, output, constant } kind = Kind::arena;
+  int index = -1;        ///< input / output: which one; constant: the value's index
+  int64_t bytes = 0;
+  int first = 0, last = 0;
+  int64_t offset = -1;   ///< arena only, set by place()
+};
+
+struct Storage {
+  std::vector<Slot> slots;
+  std::vector<int> by_value;                  ///< slot of each value of the plan's graph; -1: never stored
+  std::vector<std::vector<int>> temporaries;  ///< layer -> slot of each temporary
+  /// Outputs that are somebody else's memory (an input, a constant, another output) and are copied at the end.
+  struct Copy {
+    int from_slot, to_output;
+    int64_t bytes;
+  };
+  std::vector<Copy> copies;
+  int64_t arena_bytes = 0;
+  int steps = 0;
+  int slot(ValueId v, size_t layer) const {
+    if (!v) return -1;
+    return v.index >= kTemporary ? temporaries[layer][v.index - kTemporary] : by_value[v.index];
+  }
+};
+
+/// (input, output) pairs of a launch that may be the same memory: every element of the output is written
+/// after the last read of the same element of the input. Called for launches that are not views.
+using InPlace = std::function<std::vector<std::pair<int, int>>(size_t layer, const Launch&)>;
+
+/// errors: bad_shape, naming the value whose size is not known.
+Result<Storage> plan_storage(const Plan& plan, const Lowered& lowered, const InPlace& in_place);
+
+/// Gives arena slots their offsets, 64-byte aligned, largest first into the lowest gap that is free during
+/// the slot's life. `scratch`: bytes that each step needs for itself; their offsets are returned.
+std::vector<int64_t> place(Storage& storage, const std::vector<int64_t>& scratch);
+
+/// Dims and bytes of a value or temporary of `layer`.
+const Type& type_of(const Plan& plan, const Lowered& lowered, size_t layer, ValueId v);
+Layout layout_of(const Plan& plan, const Lowered& lowered, size_t layer, ValueId v);
+Result<std::vector<int64_t>> dims_of(const Plan& plan, const Lowered& lowered, size_t layer, ValueId v);
+
+}  // namespace ferrule

@@ -1,0 +1,29 @@
+#include "runtime/parallel.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+namespace ferrule {
+
+void set_threads(int threads) {
+  if (threads <= 0) threads = omp_get_num_procs();
+  if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
+}
+
+int threads() { return omp_get_max_threads(); }
+
+void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
+  grain = std::max<int64_t>(grain, 1);
+  const int64_t parts = std::min<int64_t>(omp_get_max_threads(), n / grain);
+  if (parts <= 1 || omp_in_parallel()) return fn(context, 0, n);
+#pragma omp parallel num_threads(static_cast<int>(parts))
+  {
+    // The team can be smaller than asked for.
+    const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
+    const int64_t begin = n * me / team, end = n * (me + 1) / team;
+    if (begin < end) fn(context, begin, end);
+  }
+}
+
+}  // namespace ferrule

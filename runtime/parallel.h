@@ -1,0 +1,27 @@
+// Work split over threads: OpenMP, the same libgomp as oneDNN, so that library calls and generated kernels
+// share one pool. Tiny work stays on the calling thread. The body must not throw.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace ferrule {
+
+/// Threads that the calling thread's parallel work uses from now on; 0 = one a physical core we may use.
+void set_threads(int threads);
+int threads();
+
+/// fn(context, begin, end) over disjoint ranges that cover [0, n), each at least `grain` long (but the last).
+void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context);
+
+/// As parallel_ranges, for a callable `body(begin, end)`.
+template <class Body>
+void parallel_for(int64_t n, int64_t grain, Body&& body) {
+  if (n <= 0) return;
+  if (n <= grain) return body(int64_t{0}, n);
+  using B = std::remove_reference_t<Body>;
+  parallel_ranges(n, grain, [](void* c, int64_t begin, int64_t end) { (*static_cast<B*>(c))(begin, end); },
+                  const_cast<std::remove_const_t<B>*>(std::addressof(body)));
+}
+
+}  // namespace ferrule
