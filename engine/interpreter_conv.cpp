@@ -5,17 +5,6 @@
 namespace ferrule::interp {
 namespace {
 
-/// out[i] += w * in[i * step]; the loop that has to be fast. (-O2 alone does not vectorise it.)
-template <class C>
-__attribute__((optimize("O3"))) void add_row(C* __restrict out, const C* __restrict in, C w, int64_t n,
-                                             int64_t step) {
-  if (step == 1) {
-    for (int64_t i = 0; i < n; ++i) out[i] = add(out[i], mul(w, in[i]));
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = add(out[i], mul(w, in[i * step]));
-  }
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
 /// Trailing axes that the window does not touch are one long axis.

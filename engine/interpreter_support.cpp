@@ -98,7 +98,17 @@ void convert(const Tensor& t, std::vector<C>& out) {
 template <class To, class C>
 void put(void* to, const std::vector<C>& values) {
   To* p = static_cast<To*>(to);
-  for (size_t i = 0; i < values.size(); ++i) p[i] = static_cast<To>(values[i]);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if constexpr (std::is_integral_v<To> && std::is_floating_point_v<C>) {
+      // Saturated, NaN as 0: C++ leaves those undefined.
+      constexpr C kLow = static_cast<C>(std::numeric_limits<To>::min());
+      constexpr C kHigh = static_cast<C>(std::numeric_limits<To>::max());
+      const C v = values[i];
+      p[i] = v <= kLow ? std::numeric_limits<To>::min() : v >= kHigh ? std::numeric_limits<To>::max() : v == v ? static_cast<To>(v) : To{0};
+    } else {
+      p[i] = static_cast<To>(values[i]);
+    }
+  }
 }
 
 }  // namespace

@@ -31,16 +31,23 @@ struct PrepareContext {
 /// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.
 class Executable {
  public:
+  explicit Executable(const Plan& plan) : plan_(plan) {}
   virtual ~Executable() = default;
   /// Pointers by graph input / output order, to dense row-major elements of the plan's types.
   /// errors: library_failed, unsupported_operator, naming the layer.
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
                      RunObserver* observer = nullptr) = 0;
+  /// The same with tensors; results are new ones. The default allocates outputs of the plan's sizes.
+  /// errors: bad_shape when an output's size is not known before the run.
+  virtual Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs, RunObserver* observer = nullptr);
   virtual int64_t launches() const = 0;             ///< kernels that the last run launched
   virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
   virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts
   /// One line a step: what runs where (explain --stage=memory, golden tests).
   virtual std::string text() const { return {}; }
+
+ protected:
+  const Plan& plan_;
 };
 
 class Backend {

@@ -22,6 +22,7 @@ struct OpFormula {
   std::string op, domain;
   std::vector<std::string> inputs;   ///< "x", "lo?" (optional), "xs..." (variadic, folded pairwise)
   std::map<std::string, Attr> attrs; ///< name -> default
+  std::vector<std::string> required; ///< attributes without a default
   std::string out_type;              ///< "" = type of the first input; "bool"; "attr:to"; "in:1"
   std::vector<std::pair<std::string, std::shared_ptr<const FormulaExpr>>> let;
   std::shared_ptr<const FormulaExpr> expr;
@@ -31,6 +32,10 @@ struct OpFormula {
   std::string source;
   std::string place;                 ///< file:line
   bool pointwise() const { return row.empty(); }
+  /// Whether the input at `slot` of a node is read as data; the others (CastLike's second) only lend their
+  /// type, are no operand of the program and take no part in broadcasting.
+  bool reads(size_t slot) const;
+  std::vector<bool> data;            ///< per declared input, filled by the loader
 };
 
 class OpTable {
@@ -77,5 +82,10 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph& g, const Node& n,
                              std::span<const Tensor* const> inputs, bool f64);
 /// Element type of the node's output.
 Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<const DType> inputs);
+
+/// Broadcast shape and type of a pointwise node's output.  errors: bad_shape, formula_invalid.
+Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n);
+/// The same as graph/infer.h wants it; the table must outlive its use.
+void install_pointwise_inference(const OpTable* ops);
 
 }  // namespace ferrule

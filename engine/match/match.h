@@ -3,6 +3,9 @@
 // came and which condition or guarantee stood in the way, with the values found.
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -44,11 +47,21 @@ struct MatchContext {
   int64_t* steps = nullptr;      ///< steps used by this model so far
   /// profit conditions to ignore: "RULE.CONDITION" globs.
   const std::vector<std::string>* ignore_profit = nullptr;
+  /// Whether rejections get their texts; without, only their stage and id.
+  bool explain = true;
 };
 
 using Attempt = std::variant<Match, Rejection>;
 /// Tries `rule` (any kind with a pattern) at `root`: structure, guarantees D1 to D8, conditions, let.
 Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx);
+
+/// The parts of match_rule, for the passes that bind more before they ask (group.cpp: the tail).
+/// Types, then every condition of `where`; nullopt: all are true. `let` values of `m` are set on the way.
+std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
+                               const MatchContext& ctx,
+                               const std::function<Truth(std::string*)>& accepts = {});
+/// Structure and guarantees only; `conditions` true: as match_rule.
+Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions);
 
 /// D3: whether grouping `nodes` would close a cycle (a path leaves them and comes back).
 bool convex(const Graph& g, std::span<const NodeId> nodes);

@@ -37,5 +37,7 @@ struct NameUse {
   std::string_view function;
 };
 std::vector<NameUse> name_uses(const Expr& e);
+/// End of the {…} hole of a message that starts at text[open], or npos.
+size_t hole_end(std::string_view text, size_t open);
 
 }  // namespace ferrule

@@ -439,7 +439,17 @@ class Explainer {
   std::set<std::string> seen_;
 };
 
-/// End of the hole that starts at text[open] == '{', or npos.
+std::string hole_text(const Val& v, const Graph& g) {
+  // Nodes of a list are joined as layer names are.
+  const Val::List* l = list_of(v);
+  if (!l || l->empty() || !get<NodeId>(l->front())) return str(v, g);
+  std::string s;
+  for (const Val& n : *l) s += (s.empty() ? "" : " + ") + str(n, g);
+  return s;
+}
+
+}  // namespace
+
 size_t hole_end(std::string_view text, size_t open) {
   int depth = 0;
   char quote = 0;
@@ -457,17 +467,6 @@ size_t hole_end(std::string_view text, size_t open) {
   }
   return std::string_view::npos;
 }
-
-std::string hole_text(const Val& v, const Graph& g) {
-  // Nodes of a list are joined as layer names are.
-  const Val::List* l = list_of(v);
-  if (!l || l->empty() || !get<NodeId>(l->front())) return str(v, g);
-  std::string s;
-  for (const Val& n : *l) s += (s.empty() ? "" : " + ") + str(n, g);
-  return s;
-}
-
-}  // namespace
 
 Truth compare_equal(const EvalContext& ctx, const Val& a, const Val& b, std::string* why) {
   auto na = as_number(a), nb = as_number(b);

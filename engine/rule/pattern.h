@@ -42,7 +42,9 @@ struct PatternExpr {
     reference,     ///< a name: a line's result, or a value from outside
     call,          ///< an operator applied to arguments
     number,        ///< `2` equal to, `~0.5(1e-3)` near: a constant of one element, never raising rank
-    alternatives,  ///< (#a e1 | #b e2)
+    alternatives,  ///< (a: e1 | b: e2); in a replacement (x ?? e): the first that is present
+    expression,    ///< replacements only: {expr}, a constant made of a condition expression. A number takes the
+                   ///< element type of its neighbour operand; a list of integers is a 1-D i64 tensor
   } kind = Kind::reference;
   Place place;
 
@@ -53,6 +55,8 @@ struct PatternExpr {
   bool variadic = false;   ///< xs...
   std::optional<std::vector<DimPattern>> shape;  ///< also allowed on a call
 
+  std::shared_ptr<const Expr> expression;  ///< kind expression
+
   // number
   double number = 0;
   bool near = false;
@@ -61,10 +65,10 @@ struct PatternExpr {
   // call
   std::string label;               ///< [conv]
   std::vector<std::string> ops;    ///< "Conv", "com.microsoft::Gelu", "group.conv"; a label in a replacement
-  std::vector<std::string> classes;///< "activation" for @activation
+  std::vector<std::string> classes;///< "activation" for @activation; "group" = any group
   std::vector<AttrPattern> attrs;
-  bool any_attrs = false;          ///< `<...>`; in a replacement `<...conv>` copies those of label `copy_attrs`
-  std::string copy_attrs;
+  bool any_attrs = false;          ///< `<...>`
+  std::string copy_attrs;          ///< replacements: `<...conv>` copies the attributes of label conv
   std::vector<std::shared_ptr<const PatternExpr>> args;
   std::vector<std::string> results;///< names of the outputs, "" = unnamed / must be unused
 

@@ -44,9 +44,10 @@ struct RegionSpec {
 /// `fires` or `holds`: ONNX text, optionally changed by edits of an earlier firing case.
 struct RuleTest {
   std::string name;
-  std::string model;                       ///< ONNX text; empty: the first firing case
-  /// Closed edit verbs: leak, output, input, set, const, rewire, shape, dtype, drop, rename …
-  std::vector<std::pair<std::string, std::string>> edits;  ///< verb, argument text (JSON-like)
+  std::string model;                       ///< ONNX text; empty: a firing case, changed by `edits`
+  std::string of;                          ///< name of that firing case; empty: the first one
+  /// Closed edit verbs: leak, output, input, set, const, rewire, shape, dtype, drop; arguments as JSON text.
+  std::vector<std::pair<std::string, std::string>> edits;
   bool fires = true;
   std::string declined_by;                 ///< holds: a condition id, or a guarantee D1 … D8, or "structure"
   std::string target;                      ///< target to judge kernel conditions on; empty = default
@@ -73,7 +74,7 @@ struct Rule {
   std::string contract;                    ///< absorb, window, region, merge: the group's contract
   std::string anchor;                      ///< absorb: label of the anchor
   RegionSpec region;                       ///< region: what grows;  absorb: the tail
-  std::map<std::string, std::string> params;
+  std::map<std::string, std::string> params;  ///< merge: over, key ("; " between), min, max;  place: operand -> where
   std::string name;                        ///< name template: "{conv} + {tail}"
   std::vector<RuleTest> tests;
   std::string file;                        ///< as opened
@@ -91,7 +92,9 @@ struct Phase {
 /// Everything loaded from the rules directories, in firing order.
 struct RuleSet {
   std::vector<Phase> phases;                ///< rules/pipeline.yaml
-  std::vector<std::shared_ptr<const Rule>> rules;  ///< declared order within a phase, `before`/`after` applied
+  /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list with
+  /// `enabled` false, so that they can be shown: whoever fires rules skips them.
+  std::vector<std::shared_ptr<const Rule>> rules;
   const Rule* find(std::string_view id) const;
 };
 

@@ -56,7 +56,7 @@ void read_signature(Function& f) {
     kind = kind.substr(0, kind.find_first_of(" ."));
     f.wanted.push_back(kind);
     f.max_args = repeated ? 1000 : f.max_args + 1;
-    if (!optional) ++f.min_args;
+    if (!optional && !repeated) ++f.min_args;
     s.remove_prefix(std::min(comma + 2, s.size()));
   }
 }

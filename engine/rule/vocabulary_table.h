@@ -16,7 +16,7 @@ struct Function {
   Val (*call)(const EvalContext& ctx, Args args) = nullptr;
   bool takes_missing = false;///< also called with absent and unknown arguments
   int min_args = 0, max_args = 0;            ///< read off the signature
-  std::vector<std::string_view> wanted;      ///< kinds of the parameters; the last repeats for "..."
+  std::vector<std::string_view> wanted = {};  ///< kinds of the parameters; the last repeats for "..."
 };
 
 const std::vector<Function>& functions();

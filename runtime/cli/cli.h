@@ -8,6 +8,7 @@
 
 #include "codegen/lower.h"
 #include "engine/pipeline.h"
+#include "runtime/ferrule.h"
 
 namespace ferrule::cli {
 
@@ -33,6 +34,8 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body);
 
 /// The engine's options out of the command line. errors: usage (malformed --shapes, --limit).
 Result<EngineOptions> engine_options(const Common& common);
+/// The same for a Session: backend, threads, strictness.
+Result<SessionOptions> session_options(const Common& common);
 /// The shipped rules: beside the program, else where it was built.
 std::string shipped_rules();
 /// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.

@@ -109,6 +109,18 @@ Result<EngineOptions> engine_options(const Common& common) {
   return o;
 }
 
+Result<SessionOptions> session_options(const Common& common) {
+  SessionOptions o;
+  FERRULE_ASSIGN(o.engine, engine_options(common));
+  o.backend = common.backend;
+  o.threads = common.threads;
+  o.strict = common.strict;
+  o.log = [](LogLevel level, std::string_view text) {
+    if (level <= LogLevel::warning) talk(fmt::format("{}: {}", level == LogLevel::error ? "error" : "warning", text));
+  };
+  return o;
+}
+
 Result<Explained> explain_model(const Common& common, bool near_misses) {
   FERRULE_ASSIGN(EngineOptions options, engine_options(common));
   options.near_misses = near_misses;

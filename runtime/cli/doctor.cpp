@@ -42,13 +42,11 @@ std::vector<Check> checks(const Common& common) {
   all.push_back({"processor", true,
                  fmt::format("target {}, {} hardware threads", host_target(), std::thread::hardware_concurrency()), ""});
   Check rules{"rules", false, shipped_rules(), "run ferrule rules check"};
-  if (auto options = engine_options(common))
-    if (auto k = load_knowledge(*options)) {
-      rules.there = true;
-      rules.detail = fmt::format("{} rules, {} operators in {}", (*k)->rules.rules.size(), (*k)->ops.all().size(), shipped_rules());
-    } else {
-      rules.detail = render(k.error());
-    }
+  auto knowledge = engine_options(common).and_then([](const EngineOptions& o) { return load_knowledge(o); });
+  rules.there = knowledge.has_value();
+  rules.detail = knowledge ? fmt::format("{} rules, {} operators in {}", (*knowledge)->rules.rules.size(),
+                                         (*knowledge)->ops.all().size(), shipped_rules())
+                           : render(knowledge.error());
   all.push_back(rules);
   Check cpu = library("CPU backend (libferrule_cpu.so)", {folder() + "/libferrule_cpu.so"}, "build the target ferrule_cpu");
   all.push_back(cpu);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "codegen/lower.h"
+#include "engine/base/limits.h"
 #include "engine/graph/graph.h"
 #include "engine/plan.h"
 

@@ -34,8 +34,8 @@ class PackCache {
   struct Entry {
     memory::desc from, to;
     float scale;
-    Tensor source;  ///< keeps the address from being used for other bytes
-    Packed packed;
+    std::weak_ptr<const void> owner;  ///< also keeps the source, so that its address is not used for other bytes
+    Packed packed;                    ///< without owner
   };
   std::mutex mutex_;
   std::multimap<const void*, Entry> entries_;
@@ -99,18 +99,25 @@ class Prepared final : public Kernel {
   int64_t scratch_bytes_ = 0;
 };
 
-/// Attributes for a call's post-ops; user scratchpad. `rank` of the destination as the primitive sees it;
-/// `collapse`: the destination is 2-D [rows, last axis] and full operands are, too.
-struct Epilogue {
-  dnnl::primitive_attr attr;
-  std::vector<std::pair<int, memory::desc>> operands;  ///< input of the call -> descriptor, by post-op
-  std::vector<int> positions;                          ///< post-op position of each
-};
+/// How the primitive sees its destination, and so the operands of post-ops.
 struct EpilogueShape {
   int rank = 0;
-  bool collapse = false;  ///< leading axes are one
-  int64_t last = 0;       ///< collapse: size of the last axis
+  bool collapse = false;       ///< 2-D: all leading axes are one
+  bool channels_last = false;  ///< full-size constants are packed like images
 };
+
+/// A call's post-ops as attributes; user scratchpad.
+struct Epilogue {
+  struct Entry {
+    int position, input;       ///< of the post-op; of the call
+    memory::desc desc;
+  };
+  dnnl::primitive_attr attr;
+  std::vector<Entry> operands;
+};
+/// Whether the post-op adds an operand of its own, so that the operand's memory may serve as the result's.
+bool adds_operand(const PostOp& op);
+/// errors: unsupported_operator.
 Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape);
 void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue);
 

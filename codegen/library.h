@@ -1,0 +1,3 @@
+// Library epilogues live in engine/epilogue.h: kernel conditions ask for them while planning.
+#pragma once
+#include "engine/epilogue.h"

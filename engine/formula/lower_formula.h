@@ -1,0 +1,33 @@
+// One formula applied to operands that are already in a program being built: the common part of
+// lower_node, lower_region, evaluate_node and the check of formulas at load.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/base/yaml.h"
+#include "engine/formula/formula.h"
+#include "engine/formula/ops.h"
+
+namespace ferrule {
+
+struct LoweringOperand {
+  DType type{};                    ///< storage type; undefined = absent
+  std::function<uint32_t()> get;   ///< its instruction; asked for only when the formula reads it
+  bool present() const { return type != DType::undefined; }
+};
+
+struct LoweringInput {
+  const OpFormula* formula = nullptr;
+  const Attrs* attrs = nullptr;             ///< the node's; null: defaults
+  std::vector<LoweringOperand> operands;    ///< by node input slot
+  DType result{};                           ///< storage type of the result
+  DType compute{};                          ///< of known numbers that meet no typed value
+  bool round_result = true;                 ///< false: leave it in the compute type (inside a region)
+  bool f64 = false;                         ///< casts to floats go to f64
+  std::string place;                        ///< for errors; empty: the formula's own
+};
+/// Instruction of the result.  errors: formula_invalid.
+Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out);
+
+}  // namespace ferrule

@@ -1,0 +1,118 @@
+// Words for structural failures: what stood where, and what the pattern wanted there.
+#include "engine/base/diagnostics.h"
+#include "engine/match/facts.h"
+#include "engine/match/matcher.h"
+
+namespace ferrule {
+
+std::string head_text(const PatternExpr& e) {
+  std::string out;
+  for (const std::string& op : e.ops) out += (out.empty() ? "" : "|") + op;
+  for (const std::string& c : e.classes) out += (out.empty() ? "@" : "|@") + c;
+  return e.ops.size() + e.classes.size() > 1 ? "{" + out + "}" : out;
+}
+
+std::string node_text(const Graph& g, NodeId n) {
+  return fmt::format("\"{}\" ({})", escape(g.node(n).name), escape(g.node(n).op));
+}
+
+std::string value_text(const Graph& g, ValueId v) { return fmt::format("\"{}\"", escape(g.value(v).name)); }
+
+namespace {
+
+std::string element_text(const Tensor& t) {
+  if (t.numel() != 1 || t.dtype() == DType::string) return fmt::format("{} elements", t.numel());
+  return is_float(t.dtype()) ? fmt::format("{}", t.at_f64(0)) : std::to_string(t.at_i64(0));
+}
+
+std::string found_text(const Graph& g, ValueId v) {
+  if (!v) return "nothing";
+  const Value& value = g.value(v);
+  if (value.producer) return node_text(g, value.producer);
+  if (value.constant) return "the constant " + value_text(g, v);
+  return (value.is_input ? "the graph input " : "") + value_text(g, v);
+}
+
+std::string dims_text(const std::vector<DimPattern>& dims) {
+  std::string out = "[";
+  for (const DimPattern& d : dims) {
+    if (out.size() > 1) out += ",";
+    switch (d.kind) {
+      case DimPattern::Kind::symbol: out += d.symbol; break;
+      case DimPattern::Kind::constant: out += std::to_string(d.constant); break;
+      case DimPattern::Kind::rest: out += "..."; break;
+      case DimPattern::Kind::any: out += "_"; break;
+    }
+  }
+  return out + "]";
+}
+
+std::string attribute_text(const Graph& g, const Matcher::Failure& f, const OpTable* ops, bool named) {
+  const Node& n = g.node(f.node);
+  const Attr* have = n.attrs.find(f.name);
+  std::string got = have ? str(*have) : "absent";
+  std::string text = fmt::format("{} has {} = {}", node_text(g, f.node), f.name, got);
+  if (!named) {
+    auto usual = default_attr(n, f.name, ops);
+    return text + (usual ? fmt::format("; not named by the pattern, it must be {}", str(*usual))
+                         : "; the pattern does not name that attribute");
+  }
+  for (const AttrPattern& a : f.expr->attrs)
+    if (a.name == f.name)
+      text += a.kind == AttrPattern::Kind::literal ? fmt::format(", the pattern wants {}", str(a.literal))
+                                                   : fmt::format(", ${} was bound to another value", a.bind);
+  return text;
+}
+
+}  // namespace
+
+void Matcher::describe(Rejection& r) const {
+  using K = Failure::Kind;
+  const Failure& f = best_;
+  r.stage = Rejection::Stage::structure;
+  r.matched_nodes = std::max(f.matched, 0);
+  r.id = "structure";
+  switch (f.kind) {
+    case K::extra_output: r.id = "D4"; break;
+    case K::extra_input: r.id = "D5"; break;
+    case K::default_attribute: r.id = "D6"; break;
+    case K::random: r.id = "D8"; break;
+    case K::unknown_shape: case K::gave_up: r.truth = Truth::unknown; break;
+    default: break;
+  }
+  if (r.id != "structure") r.stage = Rejection::Stage::guarantee;
+  if (!ctx_.explain) return;
+  std::string v = f.value ? value_text(g_, f.value) : "";
+  switch (f.kind) {
+    case K::none: r.why = "no embedding of the pattern"; break;
+    case K::op:
+      r.why = fmt::format("found {} where the pattern wants {}", f.node ? node_text(g_, f.node) : found_text(g_, f.value),
+                          f.expr ? head_text(*f.expr) : "another operator");
+      break;
+    case K::absent: r.why = fmt::format("{} has no operand {}", node_text(g_, f.node), f.expr->name); break;
+    case K::constant: r.why = fmt::format("found {} where the pattern wants a constant", found_text(g_, f.value)); break;
+    case K::number:
+      r.why = fmt::format("{} is {}, the pattern wants {}{}", v, g_.constant(f.value) ? element_text(*g_.constant(f.value)) : "?",
+                          f.expr->near ? "about " : "", f.expr->number);
+      break;
+    case K::rank: r.why = fmt::format("{} has rank {} and would raise the rank of the result", v, g_.value(f.value).type.rank()); break;
+    case K::type:
+      r.why = fmt::format("{} is {}, a number written with ~ wants a floating point type", v, name(g_.value(f.value).type.dtype));
+      break;
+    case K::extra_input: r.why = fmt::format("{} also reads {}, which the pattern does not name", node_text(g_, f.node), v); break;
+    case K::missing_input: r.why = node_text(g_, f.node) + " has fewer operands than the pattern"; break;
+    case K::attribute: r.why = attribute_text(g_, f, ctx_.ops, true); break;
+    case K::default_attribute: r.why = attribute_text(g_, f, ctx_.ops, false); break;
+    case K::extra_output: r.why = fmt::format("result {} of {} is used, the pattern does not name it", v, node_text(g_, f.node)); break;
+    case K::other_value: r.why = fmt::format("found {} where {} must be the same value as before", found_text(g_, f.value), f.expr->name); break;
+    case K::shape: r.why = fmt::format("{} is {}, the pattern wants {}", v, str(g_.value(f.value).type), dims_text(*f.expr->shape)); break;
+    case K::unknown_shape:
+      r.why = fmt::format("unknown: whether {} {} fits {}", v, str(g_.value(f.value).type), dims_text(*f.expr->shape));
+      break;
+    case K::random: r.why = node_text(g_, f.node) + " gives another result at each run"; break;
+    case K::inner_value: r.why = fmt::format("{} stands for {}, which the pattern itself computes", f.name, v); break;
+    case K::gave_up: r.why = fmt::format("gave up after {} steps", budget_); r.hint = "raise --limit match_steps"; break;
+  }
+}
+
+}  // namespace ferrule

@@ -1,0 +1,94 @@
+#include "engine/match/facts.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace ferrule {
+namespace {
+
+OperatorFacts& installed() {
+  static OperatorFacts facts;
+  return facts;
+}
+
+/// Operators of ONNX whose results differ from run to run (its own schemas mark them so, too).
+constexpr std::array<std::string_view, 6> kRandom = {"RandomNormal",      "RandomNormalLike", "RandomUniform",
+                                                     "RandomUniformLike", "Multinomial",      "Bernoulli"};
+
+bool same_number(double a, double b) {
+  auto x = static_cast<float>(a), y = static_cast<float>(b);
+  return x == y || (std::isnan(x) && std::isnan(y));
+}
+
+std::optional<std::vector<double>> numbers(const Attr& a) {
+  if (auto* i = std::get_if<int64_t>(&a)) return std::vector<double>{static_cast<double>(*i)};
+  if (auto* d = std::get_if<double>(&a)) return std::vector<double>{*d};
+  if (auto* v = std::get_if<std::vector<int64_t>>(&a)) return std::vector<double>(v->begin(), v->end());
+  if (auto* v = std::get_if<std::vector<double>>(&a)) return *v;
+  if (auto* s = std::get_if<std::vector<std::string>>(&a); s && s->empty()) return std::vector<double>{};
+  return std::nullopt;
+}
+
+bool is_list(const Attr& a) {
+  return std::holds_alternative<std::vector<int64_t>>(a) || std::holds_alternative<std::vector<double>>(a) ||
+         std::holds_alternative<std::vector<std::string>>(a);
+}
+
+}  // namespace
+
+void set_operator_facts(OperatorFacts facts) { installed() = std::move(facts); }
+
+std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const OpTable* ops) {
+  if (installed().default_attr)
+    if (auto a = installed().default_attr(n.domain, n.op, attribute)) return a;
+  if (const OpFormula* f = ops ? ops->find(n) : nullptr)
+    if (auto it = f->attrs.find(std::string(attribute)); it != f->attrs.end()) return it->second;
+  return std::nullopt;
+}
+
+void fill_defaults(Node& n, const OpTable* ops) {
+  if (installed().fill_defaults) installed().fill_defaults(n);
+  if (const OpFormula* f = ops ? ops->find(n) : nullptr)
+    for (const auto& [name, value] : f->attrs)
+      if (!n.attrs.find(name)) n.attrs.set(name, value);
+}
+
+bool deterministic(const Node& n) {
+  if (installed().deterministic ? !installed().deterministic(n.domain, n.op)
+                                : n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end())
+    return false;
+  for (const auto& [_, sub] : n.subgraphs)
+    for (NodeId id : sub->order())
+      if (!deterministic(sub->node(id))) return false;
+  if (n.body)
+    for (NodeId id : n.body->order())
+      if (!deterministic(n.body->node(id))) return false;
+  return true;
+}
+
+bool attr_equals(const Attr& written, const Attr& actual) {
+  if (auto a = numbers(written), b = numbers(actual); a && b)
+    return is_list(written) == is_list(actual) && std::ranges::equal(*a, *b, same_number);
+  return same_attr(written, actual);
+}
+
+bool has_op(const Node& n, std::string_view written) {
+  if (size_t at = written.find("::"); at != std::string_view::npos)
+    return n.op == written.substr(at + 2) && n.domain == written.substr(0, at);
+  if (n.op != written) return false;
+  return n.domain.empty() || n.body || written.starts_with("group.") || n.domain == "ferrule";
+}
+
+bool has_head(const Node& n, const std::vector<std::string>& ops, const std::vector<std::string>& classes,
+              const OpTable* table) {
+  for (const std::string& op : ops)
+    if (has_op(n, op)) return true;
+  for (const std::string& c : classes) {
+    if (c == "group" ? n.body != nullptr : c.starts_with("group.") ? n.op == c : table && table->in_class(n, c))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace ferrule

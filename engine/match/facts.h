@@ -1,0 +1,40 @@
+// What the matcher must know of operators beyond their formulas: the value an attribute has when nobody
+// writes it (D6), and whether an operator gives the same result twice (D8). The ONNX side installs its
+// schemas here, so that this folder knows no protobuf.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string_view>
+
+#include "engine/formula/ops.h"
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+struct OperatorFacts {
+  /// Default of an attribute of the newest version of an operator; nullopt: it has none.
+  std::function<std::optional<Attr>(std::string_view domain, std::string_view op, std::string_view attribute)>
+      default_attr;
+  /// False for random and stateful operators. Unset: the built-in table of facts.cpp.
+  std::function<bool(std::string_view domain, std::string_view op)> deterministic;
+  /// Fills the attributes that are missing with their defaults, for nodes that a rule makes.
+  std::function<void(Node&)> fill_defaults;
+};
+void set_operator_facts(OperatorFacts facts);
+
+/// The installed default, else the one of the operator's formula.
+std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const OpTable* ops);
+/// Gives a new node all its attributes, as every node has them after normalisation.
+void fill_defaults(Node& n, const OpTable* ops);
+/// Whether running the node twice gives the same results; nested graphs count.
+bool deterministic(const Node& n);
+/// Whether an attribute has the value a rule's text means: 1 and 1.0 are the same, floats compare as f32,
+/// which is how ONNX stores them.
+bool attr_equals(const Attr& written, const Attr& actual);
+/// "Conv", "com.microsoft::Gelu", "group.conv": does the node have this operator?
+bool has_op(const Node& n, std::string_view written);
+/// One of the operators or classes; "group" and "group.<contract>" are classes, too.
+bool has_head(const Node& n, const std::vector<std::string>& ops, const std::vector<std::string>& classes,
+              const OpTable* table);
+
+}  // namespace ferrule

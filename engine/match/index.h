@@ -1,0 +1,25 @@
+// Which rules can match at a node at all: by its operator, found out once per operator.
+#pragma once
+#include <span>
+#include <unordered_map>
+
+#include "engine/match/match.h"
+
+namespace ferrule {
+
+class RuleIndex {
+ public:
+  /// `rules` in firing order; those without a pattern (regions) are left out.
+  RuleIndex(std::span<const Rule* const> rules, const OpTable* ops) : rules_(rules.begin(), rules.end()), ops_(ops) {}
+  /// Rules whose root may be `n`, in firing order.
+  const std::vector<const Rule*>& at(const Node& n) const;
+  bool empty() const { return rules_.empty(); }
+
+ private:
+  bool possible(const Rule& rule, const PatternExpr& e, const Node& n, int depth) const;
+  std::vector<const Rule*> rules_;
+  const OpTable* ops_;
+  mutable std::unordered_map<std::string, std::vector<const Rule*>> by_op_;
+};
+
+}  // namespace ferrule

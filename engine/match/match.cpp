@@ -1,0 +1,189 @@
+// One attempt: the structure (matcher.h), then what the engine guarantees for every rule (D1 to D3; D4 to
+// D6 and D8 are seen while matching), then the rule's element types and conditions. An embedding that
+// fails one of these is given up for the next one; the rejection tells of the one that came furthest.
+#include "engine/match/match.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/contracts.h"
+#include "engine/match/facts.h"
+#include "engine/match/matcher.h"
+#include "engine/rule/text.h"
+
+namespace ferrule {
+namespace {
+
+bool contains(std::span<const NodeId> nodes, NodeId n) { return std::ranges::find(nodes, n) != nodes.end(); }
+
+/// Names whose values may have other users, as values.
+std::vector<ValueId> kept(const Rule& rule, const Bindings& b) {
+  std::vector<ValueId> out;
+  for (const std::string& name : rule.shared)
+    if (auto it = b.values.find(name); it != b.values.end()) out.push_back(it->second);
+  return out;
+}
+
+/// D1, D2, D3. nullopt: they hold.
+std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const MatchContext& ctx) {
+  const Graph& g = *ctx.graph;
+  std::vector<ValueId> free = kept(rule, m.bindings);
+  free.insert(free.end(), m.outputs.begin(), m.outputs.end());
+  auto reject = [&](const char* id, auto&& text) {
+    Rejection r;
+    r.stage = Rejection::Stage::guarantee;
+    r.id = id;
+    if (ctx.explain) r.why = text();
+    return r;
+  };
+  for (NodeId id : m.nodes)
+    for (ValueId v : g.node(id).outputs) {
+      if (!v || std::ranges::find(free, v) != free.end()) continue;
+      if (g.value(v).is_output)
+        return reject("D2", [&] { return value_text(g, v) + " inside the match is a graph output"; });
+      for (const Use& u : g.value(v).uses) {
+        if (contains(m.nodes, u.node) && u.slot != Use::kCapture) continue;
+        if (u.slot == Use::kCapture)
+          return reject("D2", [&] {
+            return value_text(g, v) + " inside the match is used by a nested graph of " + node_text(g, u.node);
+          });
+        return reject("D1", [&] {
+          return value_text(g, v) + " inside the match is also read by " + node_text(g, u.node);
+        });
+      }
+    }
+  bool single = free.size() == 1;  // one value leaves: nothing can come back
+  if (!single && !convex(g, m.nodes))
+    return reject("D3", [] { return "a path leaves the match and comes back: one node would make a cycle"; });
+  return std::nullopt;
+}
+
+std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchContext& ctx) {
+  if (rule.types.empty() || m.outputs.empty() || !m.outputs[0]) return std::nullopt;
+  DType have = ctx.graph->value(m.outputs[0]).type.dtype;
+  if (std::ranges::find(rule.types, have) != rule.types.end()) return std::nullopt;
+  Rejection r;
+  r.stage = Rejection::Stage::condition;
+  r.id = "types";
+  r.truth = have == DType::undefined ? Truth::unknown : Truth::no;
+  if (!ctx.explain) return r;
+  std::string want;
+  for (DType t : rule.types) want += (want.empty() ? "" : ", ") + std::string(name(t));
+  r.why = have == DType::undefined
+              ? fmt::format("the element type of {} is not known", value_text(*ctx.graph, m.outputs[0]))
+              : fmt::format("{} is {}, the rule is for {}", value_text(*ctx.graph, m.outputs[0]), name(have), want);
+  return r;
+}
+
+bool ignored(const Rule& rule, const Condition& c, const MatchContext& ctx) {
+  if (c.cls != ConditionClass::profit || !ctx.ignore_profit) return false;
+  std::string full = rule.id + "." + c.id;
+  return std::ranges::any_of(*ctx.ignore_profit, [&](const std::string& p) { return glob_match(p, full); });
+}
+
+int rank(const Rejection& r) {
+  return (static_cast<int>(r.stage) << 20) + (r.passed_conditions << 10) + r.matched_nodes;
+}
+
+}  // namespace
+
+std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
+                               const MatchContext& ctx, const std::function<Truth(std::string*)>& accepts) {
+  if (auto r = types(rule, m, ctx)) return r;
+  m.let.clear();
+  EvalContext eval{ctx.graph, &m.bindings, ctx.target, ctx.ops, accepts, &m.let};
+  if (!accepts && !rule.contract.empty() && ctx.target && ctx.ops)
+    eval.accepts = [&](std::string* reason) {
+      auto it = m.bindings.nodes.find(rule.anchor);
+      NodeId anchor = it == m.bindings.nodes.end() ? NodeId{} : it->second;
+      Accept a = ferrule::accepts(*ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, *ctx.ops);
+      if (reason) *reason = a.reason;
+      return a.truth;
+    };
+  for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
+  int passed = 0;
+  for (const Condition& c : where) {
+    std::string detail;
+    Truth t = ignored(rule, c, ctx) ? Truth::yes : evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
+    if (t == Truth::yes) {
+      ++passed;
+      continue;
+    }
+    Rejection r;
+    r.stage = Rejection::Stage::condition;
+    r.id = c.id;
+    r.cls = c.cls;
+    r.truth = t;
+    r.passed_conditions = passed;
+    r.total_conditions = static_cast<int>(where.size());
+    if (ctx.explain) {
+      r.why = t == Truth::unknown ? "unknown: " + detail : interpolate(c.why, eval);
+      if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
+      r.hint = interpolate(c.hint, eval);
+    }
+    return r;
+  }
+  return std::nullopt;
+}
+
+Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions) {
+  Rejection best;
+  best.rule = &rule;
+  best.root = root;
+  best.id = "structure";
+  best.total_conditions = static_cast<int>(rule.where.size());
+  bool judged = false;
+  Match found;
+  Matcher matcher(rule, ctx);
+  bool hit = matcher.run(root, [&](Embedding& e) {
+    Match m{&rule, root, std::move(e.bindings), std::move(e.nodes), std::move(e.outputs), {}};
+    std::optional<Rejection> r = guarantees(rule, m, ctx);
+    if (!r && conditions) r = judge(rule, rule.where, m, ctx);
+    if (!r) {
+      found = std::move(m);
+      return true;
+    }
+    r->matched_nodes = static_cast<int>(m.nodes.size());
+    if (!judged || rank(*r) > rank(best)) {
+      r->rule = &rule;
+      r->root = root;
+      r->total_conditions = static_cast<int>(rule.where.size());
+      best = std::move(*r);
+    }
+    judged = true;
+    return false;
+  });
+  if (hit) return found;
+  if (!judged) matcher.describe(best);
+  return best;
+}
+
+Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx) {
+  return match_structure(rule, root, ctx, true);
+}
+
+bool convex(const Graph& g, std::span<const NodeId> nodes) {
+  int last = 0;
+  for (NodeId n : nodes) last = std::max(last, g.node(n).order);
+  std::unordered_set<NodeId> members(nodes.begin(), nodes.end()), seen;
+  std::vector<NodeId> work;
+  bool back = false;
+  auto follow = [&](NodeId n, bool member) {
+    for (ValueId v : g.node(n).outputs)
+      if (v)
+        for (const Use& u : g.value(v).uses) {
+          if (members.contains(u.node)) back |= !member;
+          else if (g.node(u.node).order <= last && seen.insert(u.node).second) work.push_back(u.node);
+        }
+  };
+  for (NodeId n : nodes) follow(n, true);
+  while (!work.empty() && !back) {
+    NodeId n = work.back();
+    work.pop_back();
+    follow(n, false);
+  }
+  return !back;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,423 @@
+#include "engine/match/matcher.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/diagnostics.h"
+#include "engine/match/facts.h"
+
+namespace ferrule {
+
+using Kind = PatternExpr::Kind;
+using Fail = Matcher::Failure::Kind;
+
+Matcher::Matcher(const Rule& rule, const MatchContext& ctx)
+    : rule_(rule), pattern_(rule.match), ctx_(ctx), g_(*ctx.graph) {
+  budget_ = ctx.limits ? ctx.limits->match_steps : Limits().match_steps;
+}
+
+const PatternLine* Matcher::line_of(const std::string& name) const {
+  for (const PatternLine& l : pattern_.lines)
+    for (const std::string& r : l.results)
+      if (r == name) return &l;
+  return nullptr;
+}
+
+const ValueId* Matcher::bound(const std::string& name) const {
+  for (const auto& [n, v] : values_)
+    if (n == &name || *n == name) return &v;
+  return nullptr;
+}
+
+bool Matcher::same_value(ValueId a, ValueId b) const {
+  if (a == b) return true;
+  const Tensor *x = g_.constant(a), *y = g_.constant(b);
+  return x && y && x->identical(*y);
+}
+
+Matcher::Mark Matcher::mark() const {
+  return {values_.size(), nodes_.size(), lists_.size(),   attrs_.size(),      dims_.size(),
+          tags_.size(),   matched_.size(), goals_.size(), assignments_.size()};
+}
+
+void Matcher::undo(const Mark& m) {
+  values_.resize(m.values), nodes_.resize(m.nodes), lists_.resize(m.lists), attrs_.resize(m.attrs);
+  dims_.resize(m.dims), tags_.resize(m.tags), matched_.resize(m.matched);
+  goals_.resize(m.goals), assignments_.resize(m.assignments);
+}
+
+bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
+  int matched = static_cast<int>(matched_.size());
+  if (matched > best_.matched) best_ = {kind, e, v, n, name, matched};
+  return false;
+}
+
+bool Matcher::run(NodeId root, const std::function<bool(Embedding&)>& accept) {
+  accept_ = &accept;
+  const PatternLine& last = pattern_.root();
+  size_t slot = 0;
+  while (slot < last.results.size() && !g_.output(root, slot)) ++slot;
+  ValueId v = g_.output(root, slot);
+  if (!v) return fail(Fail::op, last.expr.get(), {}, root);
+  Goal goal;
+  goal.value = v;
+  bool found = line(goal, last);
+  if (ctx_.steps) *ctx_.steps += steps_;
+  return found;
+}
+
+bool Matcher::solve(const Goal* g) {
+  if (!g) return complete();
+  if (++steps_ > budget_) gave_up_ = true;
+  if (gave_up_) {
+    best_ = {Fail::gave_up, g->expr, g->value, {}, {}, static_cast<int>(matched_.size())};
+    return false;
+  }
+  if (g->assignment) return assign(*g);
+  switch (g->expr->kind) {
+    case Kind::reference: return reference(*g);
+    case Kind::call: return call(*g, nullptr, 0);
+    case Kind::number: return number(*g) && solve(g->next);
+    case Kind::expression: return fail(Fail::number, g->expr, g->value, g->parent);
+    case Kind::alternatives: break;
+  }
+  for (const auto& [tag, choice] : g->expr->choices) {
+    Mark m = mark();
+    if (!tag.empty()) tags_.push_back(&tag);
+    Goal next = *g;
+    next.expr = choice.get();
+    if (solve(&next)) return true;
+    undo(m);
+    if (gave_up_) return false;
+  }
+  return false;
+}
+
+// --- names ----------------------------------------------------------------------------------------
+
+bool Matcher::bind_value(const PatternExpr& e, const std::string& name, ValueId v) {
+  if (const ValueId* b = bound(name))
+    return same_value(*b, v) || fail(Fail::other_value, &e, v);
+  values_.emplace_back(&name, v);
+  return true;
+}
+
+bool Matcher::marks(const PatternExpr& e, ValueId v) {
+  if (e.constant && v && !g_.constant(v)) return fail(Fail::constant, &e, v);
+  return !e.shape || !v || shape(e, v);
+}
+
+bool Matcher::reference(const Goal& g) {
+  const PatternExpr& e = *g.expr;
+  if (!g.value) {
+    if (!e.optional) return fail(Fail::absent, &e, {}, g.parent);
+    return bind_value(e, e.name, {}) && solve(g.next);
+  }
+  if (const ValueId* b = bound(e.name)) {
+    if (!same_value(*b, g.value)) return fail(Fail::other_value, &e, g.value, g.parent);
+    return marks(e, g.value) && solve(g.next);
+  }
+  if (!marks(e, g.value)) return false;
+  if (const PatternLine* l = line_of(e.name)) return line(g, *l);
+  values_.emplace_back(&e.name, g.value);
+  return solve(g.next);
+}
+
+/// The value is the result of a line that was not visited before.
+bool Matcher::line(const Goal& g, const PatternLine& l) {
+  Goal goal = g;
+  goal.expr = l.expr.get();
+  if (l.results.size() != 1) {
+    if (goal.expr->kind != Kind::call || goal.expr->optional)
+      return fail(Fail::op, goal.expr, g.value, g_.value(g.value).producer);
+    return call(goal, &l.results, 0);
+  }
+  if (!l.results[0].empty() && !bind_value(*goal.expr, l.results[0], g.value)) return false;
+  return solve(&goal);
+}
+
+// --- nodes ----------------------------------------------------------------------------------------
+
+bool Matcher::call(const Goal& g, const std::vector<std::string>* results, size_t) {
+  const PatternExpr& e = *g.expr;
+  NodeId id = g.value ? g_.value(g.value).producer : NodeId{};
+  bool head = id && has_head(g_.node(id), e.ops, e.classes, ctx_.ops);
+  bool first = id && (results || g_.value(g.value).producer_slot == 0);
+  if (head && first) {
+    Mark m = mark();
+    if (matched_call(e, id, results, g.next)) return true;
+    undo(m);
+    if (gave_up_) return false;
+  } else if (!e.optional) {
+    return fail(Fail::op, &e, g.value, id);
+  }
+  if (!e.optional || e.args.empty()) return false;
+  Goal passed = g;  // the optional node is absent and passes its first operand
+  passed.expr = e.args[0].get();
+  return solve(&passed);
+}
+
+bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<std::string>* results,
+                           const Goal* next) {
+  const Node& n = g_.node(id);
+  if (!attributes(e, id) || !results_fit(e, id, results)) return false;
+  if (!deterministic(n)) return fail(Fail::random, &e, {}, id);
+  if (e.shape && !shape(e, n.outputs[0])) return false;
+  if (results)
+    for (size_t k = 0; k < results->size(); ++k)
+      if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
+  matched_.push_back(id);
+  if (!e.label.empty()) nodes_.emplace_back(&e.label, id);
+  return operands(e, id, next);
+}
+
+/// D4: results without a name in the pattern must be unused.
+bool Matcher::results_fit(const PatternExpr& e, NodeId id, const std::vector<std::string>* results) {
+  const Node& n = g_.node(id);
+  for (size_t k = results ? 0 : 1; k < n.outputs.size(); ++k) {
+    if (!n.outputs[k] || (results && k < results->size() && !(*results)[k].empty())) continue;
+    const Value& v = g_.value(n.outputs[k]);
+    if (v.is_output || !v.uses.empty()) return fail(Fail::extra_output, &e, n.outputs[k], id);
+  }
+  return true;
+}
+
+/// D6: attributes that the pattern does not name have their default.
+bool Matcher::attributes(const PatternExpr& e, NodeId id) {
+  const Node& n = g_.node(id);
+  for (const AttrPattern& p : e.attrs) {
+    const Attr* a = n.attrs.find(p.name);
+    std::optional<Attr> fallback;
+    if (!a && (fallback = default_attr(n, p.name, ctx_.ops))) a = &*fallback;
+    if (!a) return fail(Fail::attribute, &e, {}, id, p.name);
+    if (p.kind == AttrPattern::Kind::literal) {
+      if (!attr_equals(p.literal, *a)) return fail(Fail::attribute, &e, {}, id, p.name);
+      continue;
+    }
+    auto it = std::ranges::find_if(attrs_, [&](const auto& b) { return *b.first == p.bind; });
+    if (it == attrs_.end()) attrs_.emplace_back(&p.bind, *a);
+    else if (!attr_equals(it->second, *a)) return fail(Fail::attribute, &e, {}, id, p.name);
+  }
+  if (e.any_attrs) return true;
+  for (const auto& [name, value] : n.attrs.items()) {
+    if (std::ranges::any_of(e.attrs, [&](const AttrPattern& p) { return p.name == name; })) continue;
+    std::optional<Attr> fallback = default_attr(n, name, ctx_.ops);
+    if (!fallback || !attr_equals(*fallback, value)) return fail(Fail::default_attribute, &e, {}, id, name);
+  }
+  return true;
+}
+
+// --- operands -------------------------------------------------------------------------------------
+
+/// Constrained operands are tried first: fewer wrong turns.
+int Matcher::looseness(const PatternExpr& e) const {
+  switch (e.kind) {
+    case Kind::number: return 0;
+    case Kind::call: return e.optional ? 5 : 1;
+    case Kind::alternatives: return 4;
+    default: break;
+  }
+  if (bound(e.name) || line_of(e.name)) return 2;
+  return e.constant ? 3 : e.shape ? 6 : 7;
+}
+
+bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
+  const std::vector<ValueId>& in = g_.node(id).inputs;
+  size_t n = e.args.size(), variadic = n;
+  for (size_t i = 0; i < n; ++i)
+    if (e.args[i]->kind == Kind::reference && e.args[i]->variadic) variadic = i;
+  bool any_order = in.size() >= 2 && in.size() <= 64 && (variadic < n || n == in.size()) &&
+                   ctx_.ops && ctx_.ops->in_class(g_.node(id), "commutative");
+  if (any_order) {
+    Assignment& a = assignments_.emplace_back();
+    a.call = &e;
+    a.node = id;
+    for (uint32_t i = 0; i < n; ++i)
+      if (i == variadic) a.rest = e.args[i].get();
+      else a.order.push_back(i);
+    std::ranges::stable_sort(a.order, {}, [&](uint32_t i) { return looseness(*e.args[i]); });
+    if (a.order.size() > in.size()) return fail(Fail::missing_input, &e, {}, id);
+    Goal goal;
+    goal.expr = &e;
+    goal.next = next;
+    goal.assignment = &a;
+    return solve(&goal);
+  }
+  size_t fixed = variadic < n ? n - 1 : n;
+  size_t rest = variadic < n && in.size() > fixed ? in.size() - fixed : 0;
+  for (size_t i = fixed + rest; i < in.size(); ++i)
+    if (in[i]) return fail(Fail::extra_input, &e, in[i], id);
+  for (size_t i = n; i-- > 0;) {
+    if (i == variadic) {
+      std::vector<ValueId> list(in.begin() + static_cast<long>(i), in.begin() + static_cast<long>(i + rest));
+      for (ValueId v : list)
+        if (!marks(*e.args[i], v)) return false;
+      lists_.emplace_back(&e.args[i]->name, std::move(list));
+      continue;
+    }
+    size_t slot = i < variadic ? i : i - 1 + rest;
+    Goal& goal = goals_.emplace_back();
+    goal.expr = e.args[i].get();
+    goal.value = slot < in.size() ? in[slot] : ValueId{};
+    goal.parent = id;
+    goal.next = next;
+    next = &goal;
+  }
+  return solve(next);
+}
+
+bool Matcher::assign(const Goal& g) {
+  const Assignment& a = *g.assignment;
+  const std::vector<ValueId>& in = g_.node(a.node).inputs;
+  if (g.next_arg == a.order.size()) {
+    std::vector<ValueId> rest;
+    for (size_t j = 0; j < in.size(); ++j)
+      if (!(g.taken >> j & 1)) rest.push_back(in[j]);
+    if (!a.rest) return rest.empty() ? solve(g.next) : fail(Fail::extra_input, a.call, rest[0], a.node);
+    for (ValueId v : rest)
+      if (!marks(*a.rest, v)) return false;
+    Mark m = mark();
+    lists_.emplace_back(&a.rest->name, std::move(rest));
+    if (solve(g.next)) return true;
+    undo(m);
+    return false;
+  }
+  for (size_t j = 0; j < in.size(); ++j) {
+    if (g.taken >> j & 1) continue;
+    bool tried = false;  // x * x: both orders are one
+    for (size_t k = 0; k < j; ++k) tried |= !(g.taken >> k & 1) && in[k] == in[j];
+    if (tried) continue;
+    Goal rest = g;
+    rest.next_arg = g.next_arg + 1;
+    rest.taken = g.taken | uint64_t{1} << j;
+    Goal goal;
+    goal.expr = a.call->args[a.order[g.next_arg]].get();
+    goal.value = in[j];
+    goal.parent = a.node;
+    goal.next = &rest;
+    Mark m = mark();
+    if (solve(&goal)) return true;
+    undo(m);
+    if (gave_up_) return false;
+  }
+  return false;
+}
+
+/// A constant of one element, compared in its own type, that does not raise the rank of the result.
+bool Matcher::number(const Goal& g) {
+  const PatternExpr& e = *g.expr;
+  const Tensor* t = g_.constant(g.value);
+  if (!t) return fail(Fail::constant, &e, g.value, g.parent);
+  if (t->numel() != 1 || t->dtype() == DType::string) return fail(Fail::number, &e, g.value, g.parent);
+  bool real = is_float(t->dtype());
+  if (e.near && !real && rule_.types.empty()) return fail(Fail::type, &e, g.value, g.parent);
+  bool equal;
+  if (!real) {
+    equal = e.number == std::floor(e.number) && std::abs(e.number) < 9e18 &&
+            t->at_i64(0) == static_cast<int64_t>(e.number);
+  } else {
+    double k = e.number, v = t->at_f64(0);
+    double rtol = std::max(e.rtol, t->dtype() == DType::bf16 ? 1.0 / 128 : t->dtype() == DType::f16 ? 1e-3 : 0);
+    double stored = Tensor::scalar(t->dtype(), k).at_f64(0);  // in the constant's own type
+    equal = v == stored || (e.near && std::isfinite(k) && std::abs(v - k) <= rtol * (k == 0 ? 1 : std::abs(k)));
+  }
+  if (!equal) return fail(Fail::number, &e, g.value, g.parent);
+  if (t->rank() == 0 || !g.parent || !ctx_.ops || !ctx_.ops->pointwise(g_.node(g.parent))) return true;
+  int others = -1;
+  for (ValueId v : g_.node(g.parent).inputs)
+    if (v && v != g.value) others = std::max(others, g_.value(v).type.rank());
+  return t->rank() <= others || fail(Fail::rank, &e, g.value, g.parent);
+}
+
+// --- shapes ---------------------------------------------------------------------------------------
+
+bool Matcher::dim(const PatternExpr& e, const DimPattern& p, const Dim& d, ValueId v) {
+  if (p.kind == DimPattern::Kind::any) return true;
+  Dim want = p.constant;
+  if (p.kind == DimPattern::Kind::symbol) {
+    auto it = std::ranges::find_if(dims_, [&](const auto& b) { return *b.first == p.symbol; });
+    if (it == dims_.end()) return dims_.emplace_back(&p.symbol, d), true;
+    want = it->second;
+  }
+  switch (equal(want, d)) {
+    case Truth::yes: return true;
+    case Truth::no: return fail(Fail::shape, &e, v, {}, p.symbol);
+    default: return fail(Fail::unknown_shape, &e, v, {}, p.symbol);
+  }
+}
+
+bool Matcher::shape(const PatternExpr& e, ValueId v) {
+  const auto& have = g_.value(v).type.shape;
+  if (!have) return fail(Fail::unknown_shape, &e, v);
+  const std::vector<DimPattern>& want = *e.shape;
+  size_t rest = want.size();
+  for (size_t i = 0; i < want.size(); ++i)
+    if (want[i].kind == DimPattern::Kind::rest) rest = i;
+  bool open = rest < want.size();
+  if (open ? have->size() + 1 < want.size() : have->size() != want.size()) return fail(Fail::shape, &e, v);
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (i == rest) continue;
+    size_t at = i < rest ? i : have->size() - (want.size() - i);
+    if (!dim(e, want[i], (*have)[at], v)) return false;
+  }
+  return true;
+}
+
+// --- the end --------------------------------------------------------------------------------------
+
+namespace {
+
+/// Every name of the pattern that an attempt left unbound stands for something absent.
+void bind_rest(const PatternExpr& e, Bindings& b, const Pattern& p) {
+  switch (e.kind) {
+    case Kind::reference:
+      if (e.variadic) b.value_lists.try_emplace(e.name);
+      else b.values.try_emplace(e.name);
+      break;
+    case Kind::call:
+      if (!e.label.empty()) b.nodes.try_emplace(e.label);
+      for (const auto& a : e.args) bind_rest(*a, b, p);
+      break;
+    case Kind::alternatives:
+      for (const auto& [_, c] : e.choices) bind_rest(*c, b, p);
+      break;
+    default: break;
+  }
+}
+
+}  // namespace
+
+bool Matcher::complete() {
+  Embedding out;
+  out.nodes = matched_;
+  std::ranges::sort(out.nodes, [&](NodeId a, NodeId b) {
+    int x = g_.node(a).order, y = g_.node(b).order;
+    return x != y ? x < y : a.index < b.index;
+  });
+  out.nodes.erase(std::unique(out.nodes.begin(), out.nodes.end()), out.nodes.end());
+  // A name for something from outside never stands for what the pattern itself computes.
+  auto inside = [&](ValueId v) {
+    return v && g_.value(v).producer && std::ranges::find(matched_, g_.value(v).producer) != matched_.end();
+  };
+  for (const auto& [name, v] : values_)
+    if (inside(v) && !line_of(*name)) return fail(Fail::inner_value, nullptr, v, {}, *name);
+  for (const auto& [name, list] : lists_)
+    for (ValueId v : list)
+      if (inside(v)) return fail(Fail::inner_value, nullptr, v, {}, *name);
+  for (const auto& [name, v] : values_) out.bindings.values.emplace(*name, v);
+  for (const auto& [name, n] : nodes_) out.bindings.nodes.emplace(*name, n);
+  for (const auto& [name, l] : lists_) out.bindings.value_lists.emplace(*name, l);
+  for (const auto& [name, a] : attrs_) out.bindings.attrs.emplace(*name, a);
+  for (const auto& [name, d] : dims_) out.bindings.dims.emplace(*name, d);
+  for (const std::string* t : tags_) out.bindings.tags.insert(*t);
+  for (const PatternLine& l : pattern_.lines) {
+    bind_rest(*l.expr, out.bindings, pattern_);
+    for (const std::string& r : l.results)
+      if (!r.empty()) out.bindings.values.try_emplace(r);
+  }
+  const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;
+  for (const std::string& name : names) out.outputs.push_back(out.bindings.values[name]);
+  return (*accept_)(out);
+}
+
+}  // namespace ferrule

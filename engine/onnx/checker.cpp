@@ -1,0 +1,119 @@
+// onnx's own checker: schemas, attributes, tensors' bookkeeping. Its exceptions end here. Tensors with
+// external data are put aside meanwhile, because it opens their files by rules other than ours.
+#include <onnx/checker.h>
+
+#include <algorithm>
+
+#include "engine/onnx/internal.h"
+
+namespace ferrule::onnx_io {
+namespace {
+
+/// Onnx's operators, and one schema that accepts anything for those that are known otherwise.
+class Registry final : public onnx::ISchemaRegistry {
+ public:
+  Registry(const Functions& functions, const ImportOptions& options)
+      : functions_(functions), options_(options) {
+    anything_.SetName("anything").SetDomain("").SinceVersion(1).AllowUncheckedAttributes();
+    auto variadic = onnx::OpSchema::Variadic;
+    anything_.Input(0, "x", "", "T", variadic, false, 0).Output(0, "y", "", "U", variadic, false, 0);
+    anything_.TypeConstraint("T", onnx::OpSchema::all_tensor_types_ir13(), "")
+        .TypeConstraint("U", onnx::OpSchema::all_tensor_types_ir13(), "");
+    anything_.Finalize();
+  }
+  const onnx::OpSchema* GetSchema(const std::string& op, const int version,
+                                  const std::string& domain) const override {
+    if (const auto* s = onnx::OpSchemaRegistry::Schema(op, version, domain)) return s;
+    std::string d = canonical_domain(domain);
+    bool known = options_.known_operator && options_.known_operator(d, op);
+    auto it = functions_.lower_bound({d, op, ""});
+    known = known || (it != functions_.end() && std::get<0>(it->first) == d && std::get<1>(it->first) == op);
+    return known ? &anything_ : nullptr;
+  }
+
+ private:
+  const Functions& functions_;
+  const ImportOptions& options_;
+  onnx::OpSchema anything_;
+};
+
+void collect(onnx::TensorProto& t, std::vector<onnx::TensorProto*>& out) {
+  if (t.data_location() == onnx::TensorProto::EXTERNAL) out.push_back(&t);
+}
+
+void collect(onnx::GraphProto& g, std::vector<onnx::TensorProto*>& out);
+
+template <class Nodes>
+void collect_nodes(Nodes& nodes, std::vector<onnx::TensorProto*>& out) {
+  for (auto& n : nodes)
+    for (auto& a : *n.mutable_attribute()) {
+      if (a.has_t()) collect(*a.mutable_t(), out);
+      if (a.has_g()) collect(*a.mutable_g(), out);
+      for (auto& g : *a.mutable_graphs()) collect(g, out);
+    }
+}
+
+void collect(onnx::GraphProto& g, std::vector<onnx::TensorProto*>& out) {
+  for (auto& t : *g.mutable_initializer()) collect(t, out);
+  collect_nodes(*g.mutable_node(), out);
+}
+
+/// Swaps external tensors with empty ones of the same name, and back when it goes.
+class PutAside {
+ public:
+  explicit PutAside(Model& m) {
+    collect(*m.mutable_graph(), tensors_);
+    for (auto& f : *m.mutable_functions()) collect_nodes(*f.mutable_node(), tensors_);
+    for (auto* t : tensors_) {
+      onnx::TensorProto empty;
+      empty.set_name(t->name());
+      empty.set_data_type(t->data_type());
+      empty.add_dims(0);
+      aside_.push_back(std::move(empty));
+      t->Swap(&aside_.back());
+    }
+  }
+  ~PutAside() {
+    for (size_t i = 0; i < tensors_.size(); ++i) tensors_[i]->Swap(&aside_[i]);
+  }
+
+ private:
+  std::vector<onnx::TensorProto*> tensors_;
+  std::vector<onnx::TensorProto> aside_;
+};
+
+std::string one_line(std::string text) {
+  std::string out;
+  for (char c : text) {
+    if (c != '\n') out += c;
+    else if (!out.empty() && out.back() != ' ') out += ' ';
+  }
+  while (!out.empty() && (out.back() == ' ' || out.back() == '.')) out.pop_back();
+  return escape(out, 600);
+}
+
+}  // namespace
+
+Status run_checker(Model& m, const Functions& functions, const ImportOptions& options) {
+  PutAside aside(m);
+  Registry registry(functions, options);
+  onnx::checker::CheckerContext context;
+  context.set_schema_registry(&registry);
+  context.set_ir_version(static_cast<int>(m.ir_version()));
+  std::unordered_map<std::string, int> imports;
+  for (const auto& o : m.opset_import()) imports[canonical_domain(o.domain())] = static_cast<int>(o.version());
+  context.set_opset_imports(imports);
+  try {
+    onnx::checker::LexicalScopeContext scope;
+    onnx::checker::check_graph(m.graph(), context, scope);
+    if (m.functions_size() > 0) {
+      context.set_skip_opset_compatibility_check(true);  // inlined nodes keep their function's opset
+      onnx::checker::check_model_local_functions(m, context, scope);
+    }
+  } catch (const std::exception& e) {
+    return error(Code::model_invalid, "model", one_line(e.what()));
+  }
+  return {};
+}
+
+}  // namespace ferrule::onnx_io

@@ -1,0 +1,60 @@
+#include "engine/onnx/import.h"
+
+#include "engine/graph/infer.h"
+#include "engine/graph/verify.h"
+#include "engine/onnx/infer_onnx.h"
+#include "engine/onnx/internal.h"
+#include "engine/onnx/normalize.h"
+
+namespace ferrule {
+namespace {
+
+using namespace onnx_io;
+
+const Limits& limits_of(const ImportOptions& o) {
+  static const Limits kDefaults;
+  return o.limits ? *o.limits : kDefaults;
+}
+
+Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const ImportOptions& options) {
+  const Limits& limits = limits_of(options);
+  Imported out;
+  FERRULE_ASSIGN(Opsets opsets, read_opsets(m->opset_import(), "model"));
+  FERRULE_ASSIGN(Functions functions, read_functions(*m, limits));
+  FERRULE_TRY(check_structure(*m, functions, options, limits, out.notes));
+  FERRULE_TRY(run_checker(*m, functions, options));
+  FERRULE_TRY(convert(*m, functions, opsets, roots, options, limits, out));
+  for (const auto& [domain, version] : opsets) out.opsets[domain] = static_cast<int>(version);
+  out.producer = m->producer_name();
+  if (!m->producer_version().empty()) out.producer += " " + m->producer_version();
+  out.ir_version = m->ir_version();
+  m.reset();
+  FERRULE_TRY(out.graph.sort());
+  if (!options.normalize) return out;
+  install_onnx_inference();
+  FERRULE_TRY(normalize(out.graph));
+  FERRULE_TRY(verify(out.graph));
+  return out;
+}
+
+}  // namespace
+
+Result<Imported> import_file(const std::string& path, const ImportOptions& options) {
+  FERRULE_ASSIGN(auto model, read_file(path, limits_of(options)));
+  return finish(std::move(model), roots_of(path), options);
+}
+
+Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& options,
+                              const std::string& directory) {
+  FERRULE_ASSIGN(auto model, parse_bytes(bytes, limits_of(options)));
+  ExternalRoots roots;
+  if (!directory.empty()) roots = roots_of(directory + "/.");
+  return finish(std::move(model), std::move(roots), options);
+}
+
+Result<Imported> import_text(std::string_view text, const ImportOptions& options) {
+  FERRULE_ASSIGN(auto model, parse_text(text, options.text_opset));
+  return finish(std::move(model), {}, options);
+}
+
+}  // namespace ferrule

@@ -1,0 +1,44 @@
+// An ONNX file, bytes or text as a Graph: parsed with limits, checked (structure by us, schemas by onnx's
+// checker), functions counted before they are inlined, weights taken over without a copy where the file
+// stores raw bytes, then normalised (normalize.h), inferred and verified. The only way into ferrule; the
+// file is taken to be hostile.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/limits.h"
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+struct ImportOptions {
+  const Limits* limits = nullptr;  ///< default limits when null
+  bool overridable = false;        ///< initializers that are also graph inputs stay inputs
+  bool normalize = true;           ///< false: stop after conversion, for looking at the model as it is
+  /// Operators beyond ONNX's that formulas describe (domain, operator): accepted as they stand.
+  std::function<bool(std::string_view domain, std::string_view op)> known_operator;
+  int64_t text_opset = 21;         ///< import_text: opset of ai.onnx where the text has no header
+};
+
+struct Imported {
+  Graph graph;
+  std::vector<std::string> notes;           ///< what a user should know ("3 initializers are …")
+  std::map<std::string, int> opsets;        ///< domain -> version, as the model says
+  std::map<std::string, Tensor> defaults;   ///< overridable inputs and their values
+  std::string producer;                     ///< "pytorch 2.1"; may be empty
+  int64_t ir_version = 0;
+};
+
+/// errors: file_not_found, not_onnx, model_invalid, graph_cycle, dangling_input, duplicate_value,
+/// bad_attribute, bad_shape, external_data, unknown_operator, opset_unsupported, limit_exceeded.
+Result<Imported> import_file(const std::string& path, const ImportOptions& options = {});
+/// `directory`: where external data may lie; empty: nowhere.
+Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& options = {},
+                              const std::string& directory = "");
+/// ONNX's text syntax: a whole model, or just a graph ("g (float[N] x) => (float[N] y) { y = Relu(x) }").
+Result<Imported> import_text(std::string_view text, const ImportOptions& options = {});
+
+}  // namespace ferrule

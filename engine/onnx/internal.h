@@ -1,0 +1,61 @@
+// What the files of this folder share: the importer's passes over the parsed model, in order. Nothing
+// outside this folder includes it, or protobuf.
+#pragma once
+#include <onnx/onnx_pb.h>
+
+#include <set>
+
+#include "engine/onnx/import.h"
+
+namespace ferrule::onnx_io {
+
+using Model = onnx::ModelProto;
+
+/// `node "Conv_3" (Conv, opset 13)`; `opset` 0: left out.
+std::string place(const onnx::NodeProto& n, int64_t opset = 0);
+std::string quote(std::string_view name);
+/// Operator with its domain, as messages name it: "com.microsoft.Gelu".
+std::string full_name(std::string_view domain, std::string_view op);
+/// ai.onnx has two spellings.
+inline std::string canonical_domain(const std::string& d) { return d == "ai.onnx" ? "" : d; }
+
+// --- read.cpp: bytes to ModelProto
+Result<std::unique_ptr<Model>> read_file(const std::string& path, const Limits& limits);
+Result<std::unique_ptr<Model>> parse_bytes(std::string_view bytes, const Limits& limits);
+Result<std::unique_ptr<Model>> parse_text(std::string_view text, int64_t opset);
+
+// --- structure.cpp: what must hold before anything walks the model freely
+using Opsets = std::map<std::string, int64_t>;
+Result<Opsets> read_opsets(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports,
+                           const std::string& where);
+/// Functions by (domain, name, overload).
+using FunctionKey = std::tuple<std::string, std::string, std::string>;
+using Functions = std::map<FunctionKey, const onnx::FunctionProto*>;
+Result<Functions> read_functions(const Model& m, const Limits& limits);
+FunctionKey key_of(const onnx::NodeProto& n);
+/// Names, operators, order, nesting; sorts node lists that are out of order (and says so in `notes`).
+Status check_structure(Model& m, const Functions& functions, const ImportOptions& options,
+                       const Limits& limits, std::vector<std::string>& notes);
+/// onnx's own checker, without its exceptions and its look at external files.
+Status run_checker(Model& m, const Functions& functions, const ImportOptions& options);
+
+// --- tensors.cpp
+/// Where external data may lie: the model's folder, and that of the file its path finally points to.
+struct ExternalRoots {
+  std::vector<std::string> directories;   ///< real paths, the first one is where locations start
+  std::map<std::string, std::pair<std::shared_ptr<const void>, int64_t>> mapped;  ///< by real path
+};
+ExternalRoots roots_of(const std::string& model_path);
+/// `t` gives up its bytes where it holds them raw.
+Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, ExternalRoots& roots,
+                         const Limits& limits);
+Result<Tensor> to_tensor(const onnx::SparseTensorProto& t, const std::string& where,
+                         ExternalRoots& roots, const Limits& limits);
+
+// --- convert.cpp
+Status convert(Model& m, const Functions& functions, const Opsets& opsets, ExternalRoots& roots,
+               const ImportOptions& options, const Limits& limits, Imported& out);
+Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const Limits& limits,
+                     const std::string& where);
+
+}  // namespace ferrule::onnx_io

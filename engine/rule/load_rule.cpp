@@ -1,0 +1,520 @@
+#include "engine/rule/load_rule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "engine/rule/text.h"
+
+namespace ferrule {
+namespace {
+
+using yaml::Node;
+
+// --- the keys ----------------------------------------------------------------------------------------------
+
+constexpr std::string_view kText = R"({"type":"string"})";
+constexpr std::string_view kBool = R"({"type":"boolean"})";
+constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
+constexpr std::string_view kTexts = R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
+constexpr std::string_view kTextMap = R"({"type":"object","additionalProperties":{"type":"string"}})";
+constexpr std::string_view kAnyMap = R"({"type":"object"})";
+constexpr std::string_view kConditions = R"({"type":"array","items":{"$ref":"#/$defs/condition"}})";
+
+constexpr KeyDoc kRuleKeys[] = {
+    {"ferrule", R"({"const":1})", "version of the language; the first key"},
+    {"doc", kText, "what the rule does, in a sentence"},
+    {"source", kTexts, "where it comes from: catalogue entries, papers, links"},
+    {"kind", R"({"enum":["rewrite","absorb","window","region","merge","place"]})", "what it makes"},
+    {"phase", kText, "a phase of pipeline.yaml"},
+    {"enabled", kBool, "false: only with --enable"},
+    {"stability", R"({"enum":["stable","experimental"]})", "experimental: only with --enable"},
+    {"once", kBool, "the rewrite may grow the graph; it fires once per root"},
+    {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate"]})", "how results may differ; approximate: only with --enable"},
+    {"before", kTexts, "rules of the same phase that come later"},
+    {"after", kTexts, "rules of the same phase that come earlier"},
+    {"types", kTexts, "element types of the root's first result; any without it"},
+    {"blocks", kTextMap, "shared sub-patterns: square(x): \"(Mul(x, x) | Pow(x, ~2))\""},
+    {"match", kText, "the pattern"},
+    {"outputs", kTexts, "results that may be used outside; those of the last line without it"},
+    {"shared", kTexts, "inner values that may have other readers; they are kept"},
+    {"where", kConditions, "conditions"},
+    {"let", kTextMap, "named expressions for the replacement, the name and the messages"},
+    {"rewrite", kText, "kind rewrite: the replacement"},
+    {"contract", kText, "the kernel contract of the group"},
+    {"anchor", kText, "absorb: label of the anchor"},
+    {"tail", R"({"$ref":"#/$defs/region"})", "absorb: what may follow the anchor's result"},
+    {"region", R"({"$ref":"#/$defs/region"})", "region: what grows"},
+    {"merge", R"({"$ref":"#/$defs/merge"})", "merge: siblings"},
+    {"place", kTextMap, "place: where operands live: xs: \"slices(y, a)\""},
+    {"name", kText, "name of the layer, with {holes}"},
+    {"tests", R"({"$ref":"#/$defs/tests"})", "firing and holding cases"},
+};
+constexpr KeyDoc kConditionKeys[] = {
+    {"id", kText, "stable name, for messages, --ignore-profit and tests"},
+    {"sound", kText, "rewrites only: without it the result would be wrong"},
+    {"kernel", kText, "the target has no kernel for it"},
+    {"profit", kText, "it would not pay"},
+    {"why", kText, "what to say when it fails, with {holes}"},
+    {"hint", kText, "what would make it hold"},
+};
+constexpr KeyDoc kRegionKeys[] = {
+    {"of", kText, "operators it is made of: \"@pointwise\", \"{Add|@activation}\""},
+    {"max_ops", kCount, "most operators"},
+    {"max_inputs", kCount, "most tensors read"},
+    {"min_ops", kCount, "fewest operators"},
+    {"multi_output", kBool, "several results may be read outside"},
+    {"where", kConditions, "asked for each candidate; names: node, anchor"},
+};
+constexpr KeyDoc kMergeKeys[] = {
+    {"over", kText, "the operand that siblings share"},
+    {"key", kTexts, "expressions that must be equal"},
+    {"min", kCount, "fewest siblings"},
+    {"max", kCount, "most siblings"},
+};
+constexpr KeyDoc kCaseKeys[] = {
+    {"name", kText, "name of the case"},
+    {"model", kText, "ONNX text; without it a firing case is edited"},
+    {"of", kText, "name of the firing case that is edited; the first one without it"},
+    {"target", kText, "target that kernel conditions are judged on"},
+    {"expect", kText, "firing: ONNX text afterwards"},
+    {"declined_by", kText, "holding: condition id, guarantee D1 to D8, or structure"},
+    // the edit verbs; names are the pattern's, or the model's
+    {"leak", kText, "the inner value gets another reader"},
+    {"output", kText, "the value becomes a graph output, too"},
+    {"input", kText, "the constant becomes a graph input"},
+    {"set", kAnyMap, "attributes: {sm.axis: 2}"},
+    {"const", kAnyMap, "values of constants: {k: 0.64}"},
+    {"rewire", kAnyMap, "an input reads another value: {node: m, slot: 1, to: z}"},
+    {"shape", kAnyMap, "shapes of inputs and constants: {x: [1, 3, 8, 8]}"},
+    {"dtype", kAnyMap, "element types of inputs and constants: {x: f16}"},
+    {"drop", kTexts, "optional operands that are left out"},
+};
+constexpr std::string_view kVerbs[] = {"leak", "output", "input", "set", "const", "rewire", "shape", "dtype", "drop"};
+constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate"};
+constexpr std::string_view kKinds[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
+
+// --- small readers -----------------------------------------------------------------------------------------
+
+std::string json_text(std::string_view s) {
+  std::string out = "\"";
+  for (char c : s) {
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    else out += c;
+  }
+  return out + '"';
+}
+
+/// The argument of an edit verb as JSON: plain numbers and booleans as such, everything else a string.
+std::string json(const Node& n) {
+  std::string s;
+  switch (n.kind) {
+    case Node::Kind::null: return "null";
+    case Node::Kind::scalar: {
+      if (n.quoted) return json_text(n.text);
+      if (n.text == "true" || n.text == "false") return n.text;
+      if (auto i = yaml::parse_integer(n.text)) return std::to_string(*i);
+      if (auto d = yaml::parse_number(n.text); d && std::isfinite(*d)) return fmt::format("{}", *d);
+      return json_text(n.text);
+    }
+    case Node::Kind::sequence:
+      for (const Node& i : n.items) s += (s.empty() ? "" : ", ") + json(i);
+      return "[" + s + "]";
+    case Node::Kind::map:
+      for (const auto& [k, v] : n.entries) s += (s.empty() ? "" : ", ") + json_text(k.text) + ": " + json(v);
+      return "{" + s + "}";
+  }
+  return s;
+}
+
+class RuleReader {
+ public:
+  RuleReader(yaml::Reader& r, const Node& root, const Blocks& shared, const OpTable& ops)
+      : r_(r), root_(root), blocks_(shared), ops_(ops) {}
+
+  Rule run() {
+    rule_.file = r_.source().name;
+    rule_.text = r_.source().text;
+    rule_.id = std::filesystem::path(rule_.file).stem().string();
+    if (!r_.expect(root_, Node::Kind::map, "a rule")) return rule_;
+    auto names = key_names(kRuleKeys);
+    r_.keys(root_, names);
+    check_version();
+    read_head();
+    read_match();
+    read_conditions(root_.find("where"), rule_.where);
+    read_let();
+    read_kind();
+    read_tests();
+    return rule_;
+  }
+
+ private:
+  const Node* find(std::string_view key) { return root_.find(key); }
+
+  void check_version() {
+    const Node* v = root_.entries.empty() ? nullptr : find("ferrule");
+    if (!v || root_.entries[0].first.text != "ferrule")
+      r_.error(root_, "a rule file begins with ferrule: 1", "put `ferrule: 1` on its first line", Code::rule_invalid);
+    else if (v->text != "1" || v->quoted)
+      r_.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "", Code::rule_invalid);
+    for (char c : rule_.id)
+      if (!(std::islower(static_cast<unsigned char>(c)) || std::isdigit(static_cast<unsigned char>(c)) || c == '_')) {
+        r_.error(root_, fmt::format("\"{}\" is no rule id", escape(rule_.id)), "the file's name is the id: lower case, digits and _", Code::rule_invalid);
+        break;
+      }
+  }
+
+  void text(std::string_view key, std::string& to) {
+    if (const Node* n = find(key)) to = r_.string(*n);
+  }
+  void list(std::string_view key, std::vector<std::string>& to) {
+    if (const Node* n = find(key)) to = r_.strings(*n);
+  }
+
+  void read_head() {
+    if (const Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
+    list("source", rule_.source);
+    if (const Node* n = r_.required(root_, "kind")) {
+      std::string k = r_.one_of(*n, kKinds);
+      for (size_t i = 0; i < std::size(kKinds); ++i)
+        if (k == kKinds[i]) rule_.kind = static_cast<RuleKind>(i);
+    }
+    if (const Node* n = r_.required(root_, "phase")) rule_.phase = r_.string(*n);
+    if (const Node* n = find("enabled")) rule_.enabled = r_.boolean(*n);
+    if (const Node* n = find("stability")) rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
+    if (const Node* n = find("once")) rule_.once = r_.boolean(*n);
+    if (const Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
+    list("before", rule_.before);
+    list("after", rule_.after);
+    if (const Node* n = find("types")) {
+      for (const std::string& t : r_.strings(*n)) {
+        auto d = parse_dtype(t);
+        if (d && ferrule::name(*d) == t) rule_.types.push_back(*d);
+        else r_.error(*n, fmt::format("\"{}\" is no element type", escape(t)), "f32, f16, bf16, f64, i32, i64, bool, …");
+      }
+    }
+    text("name", rule_.name);
+    text("contract", rule_.contract);
+    text("anchor", rule_.anchor);
+  }
+
+  void read_match() {
+    if (const Node* n = find("blocks")) read_blocks(r_, *n, blocks_);
+    const Node* n = rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
+    if (n && rule_.kind == RuleKind::region)
+      return r_.error(*n, "a region rule has no pattern", "its region: says what grows", Code::rule_invalid);
+    if (!n || !r_.expect(*n, Node::Kind::scalar, "a pattern")) return;
+    auto p = parse_pattern(n->text, place_of(r_, *n), blocks_);
+    if (!p) return add_error(r_, std::move(p).error());
+    rule_.match = std::move(*p);
+    check_operators(*n);
+    read_outputs();
+  }
+
+  /// A class that the operator table does not have matches nothing: a slip of the pen.
+  void check_operators(const Node& n) {
+    std::vector<std::string> known = ops_.class_names();
+    known.insert(known.end(), {"pointwise", "group"});
+    auto walk = [&](auto& self, const PatternExpr& e) -> void {
+      for (const std::string& c : e.classes)
+        if (std::find(known.begin(), known.end(), c) == known.end())
+          r_.error(Code::rule_invalid, e.place.line, e.place.column, fmt::format("there is no operator class @{}", escape(c)), did_you_mean(c, known));
+      for (const PatternExprPtr& a : e.args) self(self, *a);
+      for (const auto& [tag, choice] : e.choices) self(self, *choice);
+    };
+    (void)n;
+    for (const PatternLine& l : rule_.match.lines) walk(walk, *l.expr);
+  }
+
+  void read_outputs() {
+    const BoundNames bound = bound_names(rule_.match);
+    auto inner = [&](const Node& n, const std::string& v) {
+      auto it = bound.find(v);
+      bool good = it != bound.end() && it->second.inner && it->second.kind != Bound::Kind::node;
+      if (!good) r_.error(n, fmt::format("\"{}\" is no result of the pattern", escape(v)), "", Code::rule_invalid);
+      return good;
+    };
+    if (const Node* n = find("outputs")) {
+      rule_.match.outputs.clear();
+      for (const std::string& v : r_.strings(*n))
+        if (inner(*n, v)) rule_.match.outputs.push_back(v);
+    }
+    if (const Node* n = find("shared"))
+      for (const std::string& v : r_.strings(*n))
+        if (inner(*n, v)) rule_.shared.push_back(v);
+  }
+
+  // --- conditions -------------------------------------------------------------------------------------------
+
+  ExprPtr expression(const Node& n, std::string_view what) {
+    std::string t = r_.quoted(n, what);
+    if (t.empty()) return nullptr;
+    auto e = parse_expression(t, place_of(r_, n));
+    if (e) return *e;
+    add_error(r_, std::move(e).error());
+    return nullptr;
+  }
+
+  void read_conditions(const Node* list, std::vector<Condition>& out) {
+    if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of conditions")) return;
+    for (const Node& n : list->items) read_condition(n, out);
+  }
+
+  void read_condition(const Node& n, std::vector<Condition>& out) {
+    if (!r_.expect(n, Node::Kind::map, "a condition")) return;
+    auto names = key_names(kConditionKeys);
+    r_.keys(n, names);
+    Condition c;
+    if (const Node* id = r_.required(n, "id")) c.id = r_.string(*id);
+    for (const Condition& other : rule_.where)
+      if (other.id == c.id) r_.error(n, fmt::format("two conditions are called {}", escape(c.id)), "", Code::rule_invalid);
+    const Node* expr = nullptr;
+    static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
+    for (size_t k = 0; k < 3; ++k) {
+      const Node* e = n.find(kClasses[k]);
+      if (e && expr) r_.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
+      if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
+    }
+    if (!expr)
+      return r_.error(n, "a condition without an expression", "give one of sound, kernel, profit: \"…\"", Code::rule_invalid);
+    if (c.cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
+      r_.error(*expr, "only rewrites have sound conditions", "grouping never changes results: use kernel or profit", Code::rule_invalid);
+    c.expr = expression(*expr, "a condition");
+    c.text = expr->text;
+    c.place = place_of(r_, *expr);
+    if (const Node* why = r_.required(n, "why")) c.why = r_.string(*why);
+    if (const Node* hint = n.find("hint")) c.hint = r_.string(*hint);
+    if (c.expr) out.push_back(std::move(c));
+  }
+
+  void read_let() {
+    const Node* n = find("let");
+    if (!n || !r_.expect(*n, Node::Kind::map, "named expressions")) return;
+    for (const auto& [key, value] : n->entries)
+      if (ExprPtr e = expression(value, "an expression")) rule_.let.emplace_back(key.text, e);
+  }
+
+  // --- kinds ------------------------------------------------------------------------------------------------
+
+  /// Keys that belong to other kinds are errors, so that nobody believes they do something.
+  void read_kind() {
+    struct Row { std::string_view key; std::initializer_list<RuleKind> kinds; };
+    using K = RuleKind;
+    static const Row kRows[] = {{"rewrite", {K::rewrite}}, {"contract", {K::absorb, K::window, K::region, K::merge}},
+                                {"anchor", {K::absorb, K::window}}, {"tail", {K::absorb, K::window}}, {"region", {K::region}},
+                                {"merge", {K::merge}}, {"place", {K::place}}, {"once", {K::rewrite}}};
+    for (const Row& row : kRows) {
+      const Node* n = find(row.key);
+      bool wanted = std::find(row.kinds.begin(), row.kinds.end(), rule_.kind) != row.kinds.end();
+      if (n && !wanted)
+        r_.error(*n, fmt::format("a rule of kind {} has no {}", name(rule_.kind), row.key), "", Code::rule_invalid);
+    }
+    switch (rule_.kind) {
+      case K::rewrite: return read_rewrite();
+      case K::absorb:
+        require("contract");
+        if (const Node* n = r_.required(root_, "anchor")) check_anchor(*n);
+        return read_region("tail");
+      case K::window: require("contract"); return read_region("tail");
+      case K::region:
+        require("contract");
+        require("region");
+        return read_region("region");
+      case K::merge: require("merge"); return read_merge();
+      case K::place: require("place"); return read_place();
+    }
+  }
+  void require(std::string_view key) { r_.required(root_, key); }
+
+  void check_anchor(const Node& n) {
+    auto bound = bound_names(rule_.match);
+    auto it = bound.find(rule_.anchor);
+    if (it == bound.end() || it->second.kind != Bound::Kind::node)
+      r_.error(n, fmt::format("\"{}\" is no label of the pattern", escape(rule_.anchor)), "write [conv] in front of its line", Code::rule_invalid);
+  }
+
+  void read_rewrite() {
+    const Node* n = r_.required(root_, "rewrite");
+    if (!n || !r_.expect(*n, Node::Kind::scalar, "a replacement")) return;
+    auto p = parse_replacement(n->text, place_of(r_, *n));
+    if (!p) return add_error(r_, std::move(p).error());
+    rule_.rewrite = std::move(*p);
+  }
+
+  void read_region(std::string_view key) {
+    const Node* n = find(key);
+    RegionSpec& s = rule_.region;
+    s.max_ops = n ? s.max_ops : 0;
+    s.multi_output = key == "region";
+    if (!n || !r_.expect(*n, Node::Kind::map, "a region")) return;
+    auto names = key_names(kRegionKeys);
+    r_.keys(*n, names);
+    s.place = Place{rule_.file, n->line, n->column};
+    if (const Node* of = r_.required(*n, "of")) {
+      auto status = parse_op_set(of->text, place_of(r_, *of), s.ops, s.classes);
+      if (!status) add_error(r_, std::move(status).error());
+    }
+    auto count = [&](std::string_view k, int& to) {
+      const Node* v = n->find(k);
+      if (!v) return;
+      int64_t i = r_.integer(*v);
+      if (i < 0 || i > 100000) r_.error(*v, fmt::format("{} is {}, expected 0 to 100000", k, i));
+      else to = static_cast<int>(i);
+    };
+    count("max_ops", s.max_ops);
+    count("max_inputs", s.max_inputs);
+    count("min_ops", s.min_ops);
+    if (const Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
+    read_conditions(n->find("where"), s.where);
+  }
+
+  void read_merge() {
+    const Node* n = find("merge");
+    if (!n || !r_.expect(*n, Node::Kind::map, "siblings")) return;
+    auto names = key_names(kMergeKeys);
+    r_.keys(*n, names);
+    for (const KeyDoc& k : kMergeKeys) {
+      const Node* v = n->find(k.name);
+      if (!v) continue;
+      if (k.name == "min" || k.name == "max") {
+        rule_.params[std::string(k.name)] = std::to_string(r_.integer(*v));
+        continue;
+      }
+      std::string joined;
+      for (const std::string& s : r_.strings(*v)) joined += (joined.empty() ? "" : "; ") + s;
+      rule_.params[std::string(k.name)] = joined;
+    }
+    r_.required(*n, "over");
+  }
+  void read_place() {
+    const Node* n = find("place");
+    if (!n || !r_.expect(*n, Node::Kind::map, "places")) return;
+    for (const auto& [key, value] : n->entries) rule_.params[key.text] = r_.string(value);
+  }
+
+  // --- tests ------------------------------------------------------------------------------------------------
+
+  void read_tests() {
+    const Node* n = find("tests");
+    if (!n || !r_.expect(*n, Node::Kind::map, "tests")) return;
+    r_.keys(*n, {"fires", "holds"});
+    for (bool fires : {true, false}) {
+      const Node* list = n->find(fires ? "fires" : "holds");
+      if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of cases")) continue;
+      for (const Node& c : list->items) read_case(c, fires);
+    }
+  }
+
+  void read_case(const Node& n, bool fires) {
+    RuleTest t;
+    t.fires = fires;
+    t.place = Place{rule_.file, n.line, n.column};
+    if (n.is_scalar() && fires) {
+      t.model = n.text;
+      t.place = place_of(r_, n);
+      rule_.tests.push_back(std::move(t));
+      return;
+    }
+    if (!r_.expect(n, Node::Kind::map, "a case")) return;
+    auto names = key_names(kCaseKeys);
+    r_.keys(n, names);
+    for (const auto& [key, value] : n.entries) {
+      if (is_edit_verb(key.text)) t.edits.emplace_back(key.text, json(value));
+      else if (key.text == "name") t.name = r_.string(value);
+      else if (key.text == "model") t.model = r_.string(value), t.place = place_of(r_, value);
+      else if (key.text == "of") t.of = r_.string(value);
+      else if (key.text == "target") t.target = r_.string(value);
+      else if (key.text == "expect") t.expect = r_.string(value);
+      else if (key.text == "declined_by") t.declined_by = r_.string(value);
+    }
+    check_case(n, t);
+    rule_.tests.push_back(std::move(t));
+  }
+
+  void check_case(const Node& n, const RuleTest& t) {
+    auto bad = [&](std::string message, std::string hint = "") {
+      r_.error(n, std::move(message), std::move(hint), Code::rule_invalid);
+    };
+    auto earlier = std::find_if(rule_.tests.begin(), rule_.tests.end(), [&](const RuleTest& o) {
+      return o.fires && (t.of.empty() || o.name == t.of);
+    });
+    if (t.model.empty() && earlier == rule_.tests.end())
+      bad(t.of.empty() ? "no firing case above to edit" : fmt::format("no firing case above is called {}", escape(t.of)));
+    if (t.model.empty() && t.edits.empty() && t.target.empty()) bad("a case without a model or an edit");
+    if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
+    if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
+    if (t.fires) return;
+    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "types"};
+    for (const Condition& c : rule_.where) known.push_back(c.id);
+    for (const Condition& c : rule_.region.where) known.push_back(c.id);
+    if (t.declined_by.empty()) bad("a holding case says what declines", "declined_by: a condition, D1 … D8, structure");
+    else if (std::find(known.begin(), known.end(), t.declined_by) == known.end())
+      bad(fmt::format("no condition is called {}", escape(t.declined_by)), did_you_mean(t.declined_by, known));
+  }
+
+  yaml::Reader& r_;
+  const Node& root_;
+  Blocks blocks_;
+  const OpTable& ops_;
+  Rule rule_;
+};
+
+}  // namespace
+
+std::span<const KeyDoc> rule_keys() { return kRuleKeys; }
+std::span<const KeyDoc> condition_keys() { return kConditionKeys; }
+std::span<const KeyDoc> region_keys() { return kRegionKeys; }
+std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
+std::span<const KeyDoc> case_keys() { return kCaseKeys; }
+
+std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {
+  std::vector<std::string_view> names;
+  for (const KeyDoc& k : keys) names.push_back(k.name);
+  return names;
+}
+
+bool is_edit_verb(std::string_view key) {
+  return std::find(std::begin(kVerbs), std::end(kVerbs), key) != std::end(kVerbs);
+}
+
+Place place_of(const yaml::Reader& r, const yaml::Node& scalar) {
+  auto [line, column] = scalar.position(0);
+  return Place{r.source().name, line, column};
+}
+
+void add_error(yaml::Reader& r, Error e) {
+  // The excerpt shows the file's line, not the parser's piece of it.
+  size_t second = e.place.rfind(':'), first = second == 0 || second == e.place.npos ? e.place.npos : e.place.rfind(':', second - 1);
+  if (first != e.place.npos) {
+    auto line = yaml::parse_integer(std::string_view(e.place).substr(first + 1, second - first - 1));
+    auto column = yaml::parse_integer(std::string_view(e.place).substr(second + 1));
+    size_t carets = e.excerpt.size() - std::min(e.excerpt.find_last_not_of('^') + 1, e.excerpt.size());
+    if (line && column) {
+      std::string shown = r.source().excerpt(static_cast<int>(*line), static_cast<int>(*column));
+      if (!shown.empty()) e.excerpt = shown + std::string(carets > 1 ? carets - 1 : 0, '^');
+    }
+  }
+  r.add(std::move(e));
+}
+
+void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out) {
+  if (!r.expect(map, yaml::Node::Kind::map, "blocks")) return;
+  for (const auto& [key, value] : map.entries) {
+    if (!r.expect(value, yaml::Node::Kind::scalar, "a pattern")) continue;
+    auto b = parse_block(key.text, place_of(r, key), value.text, place_of(r, value), out);
+    if (b) out[b->first] = std::move(b->second);
+    else add_error(r, std::move(b).error());
+  }
+}
+
+Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared, const OpTable& ops) {
+  size_t before = r.count();
+  Rule rule = RuleReader(r, doc.root, shared, ops).run();
+  if (r.count() == before) check_names(r, rule, doc.root);
+  return rule;
+}
+
+}  // namespace ferrule

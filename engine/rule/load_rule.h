@@ -1,0 +1,40 @@
+// One rule file; internal to engine/rule. The tables of keys are here so that the reader, "did you mean" and
+// the JSON schema cannot disagree.
+#pragma once
+#include <span>
+
+#include "engine/base/yaml.h"
+#include "engine/formula/ops.h"
+#include "engine/rule/pattern_parse.h"
+#include "engine/rule/rule.h"
+
+namespace ferrule {
+
+/// One key of a map in a rule file. `schema` is the JSON schema of its value.
+struct KeyDoc {
+  std::string_view name, schema, doc;
+};
+std::span<const KeyDoc> rule_keys();
+std::span<const KeyDoc> condition_keys();
+std::span<const KeyDoc> region_keys();
+std::span<const KeyDoc> merge_keys();
+std::span<const KeyDoc> case_keys();   ///< a test case, edit verbs included
+std::vector<std::string_view> key_names(std::span<const KeyDoc> keys);
+bool is_edit_verb(std::string_view key);
+
+/// `blocks.yaml` of a rules directory, or the `blocks:` of a rule.
+void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out);
+/// Reads the whole document; what is wrong is recorded in `r`.
+Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared, const OpTable& ops);
+
+/// Place of a scalar's text, and an error of a text parser with the file's own line as excerpt.
+Place place_of(const yaml::Reader& r, const yaml::Node& scalar);
+void add_error(yaml::Reader& r, Error e);
+
+// --- load_check.cpp: names
+/// Names that conditions, messages and replacements of the rule may use, beyond words and facts.
+BoundNames names_of(const Rule& rule);
+/// Every expression, message, name template and replacement uses bound names of the right kind.
+void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root);
+
+}  // namespace ferrule

@@ -1,0 +1,276 @@
+#include "engine/rule/pattern.h"
+
+#include <cmath>
+
+#include "engine/rule/expr.h"
+#include "engine/rule/pattern_parse.h"
+#include "engine/rule/shape_pattern.h"
+
+namespace ferrule {
+namespace {
+
+using Kind = PatternExpr::Kind;
+
+// --- printing --------------------------------------------------------------------------------------------
+
+std::string real_text(double d) {
+  if (std::isnan(d)) return "nan";
+  if (std::isinf(d)) return d < 0 ? "-inf" : "inf";
+  std::string s = fmt::format("{}", d);
+  return s.find_first_of(".e") == s.npos ? s + ".0" : s;
+}
+std::string number_text(double d) {
+  return std::isfinite(d) && d == std::trunc(d) && std::abs(d) < 1e15 && !(d == 0 && std::signbit(d))
+             ? fmt::format("{}", static_cast<int64_t>(d))
+             : real_text(d);
+}
+std::string string_text(const std::string& s) {
+  return s.find('"') == s.npos ? '"' + s + '"' : "'" + s + "'";
+}
+std::string attr_text(const Attr& a) {
+  auto list = [](const auto& items, auto text) {
+    std::string s;
+    for (const auto& i : items) s += (s.empty() ? "" : ", ") + text(i);
+    return "[" + s + "]";
+  };
+  if (auto i = std::get_if<int64_t>(&a)) return std::to_string(*i);
+  if (auto d = std::get_if<double>(&a)) return real_text(*d);
+  if (auto s = std::get_if<std::string>(&a)) return string_text(*s);
+  if (auto l = std::get_if<std::vector<int64_t>>(&a)) return list(*l, [](int64_t i) { return std::to_string(i); });
+  if (auto l = std::get_if<std::vector<double>>(&a)) return list(*l, real_text);
+  if (auto l = std::get_if<std::vector<std::string>>(&a)) return list(*l, string_text);
+  return "?";
+}
+
+std::string ops_text(const PatternExpr& e) {
+  std::string s;
+  for (const std::string& op : e.ops) s += (s.empty() ? "" : "|") + (op.starts_with("group.") ? "@" + op : op);
+  for (const std::string& c : e.classes) s += (s.empty() ? "@" : "|@") + c;
+  return e.ops.size() + e.classes.size() == 1 ? s : "{" + s + "}";
+}
+
+std::string call_text(const PatternExpr& e, bool replacement) {
+  std::string s = ops_text(e) + (e.optional ? "?" : "");
+  std::string attrs;
+  auto add = [&](const std::string& a) { attrs += (attrs.empty() ? "" : ", ") + a; };
+  if (!e.copy_attrs.empty()) add("..." + e.copy_attrs);
+  for (const AttrPattern& a : e.attrs) {
+    switch (a.kind) {
+      case AttrPattern::Kind::literal: add(a.name + "=" + attr_text(a.literal)); break;
+      case AttrPattern::Kind::bind: add(a.name + "=$" + a.bind); break;
+      case AttrPattern::Kind::expression: add(a.name + "={" + to_text(*a.expression) + "}"); break;
+    }
+  }
+  if (e.any_attrs) add("...");
+  if (!attrs.empty()) s += "<" + attrs + ">";
+  std::string args;
+  for (size_t k = 0; k < e.args.size(); ++k) args += (k ? ", " : "") + to_text(*e.args[k], replacement);
+  // A last input that is left out needs its comma, or it would not be read back.
+  if (!e.args.empty() && e.args.back()->kind == Kind::reference && e.args.back()->name.empty()) args += ",";
+  s += "(" + args + ")";
+  if (e.shape) s += to_text(*e.shape);
+  return s;
+}
+
+// --- what is bound -----------------------------------------------------------------------------------------
+
+class Collector {
+ public:
+  Collector(const Pattern& p) {
+    for (const PatternLine& l : p.lines)
+      for (const std::string& r : l.results) add_result(r, l.place);
+    visit(*p.lines.back().expr, false);
+    // Lines that only some alternative refers to are bound when it is taken.
+    for (size_t k = p.lines.size() - 1; k-- > 0;) {
+      const PatternLine& l = p.lines[k];
+      bool sure = false;
+      for (const std::string& r : l.results) sure = sure || sure_.contains(r);
+      for (const std::string& r : l.results)
+        if (!sure)
+          if (auto it = out.find(r); it != out.end()) it->second.maybe_absent = true;
+      visit(*l.expr, !sure);
+    }
+  }
+  BoundNames out;
+
+ private:
+  void add_result(const std::string& r, const Place& place) {
+    if (r.empty()) return;
+    if (r.ends_with("...")) add(r.substr(0, r.size() - 3), Bound::Kind::value_list, true, false, place);
+    else add(r, Bound::Kind::value, true, false, place);
+  }
+  void add(const std::string& name, Bound::Kind kind, bool inner, bool maybe, const Place& place) {
+    if (name.empty() || name == "_") return;
+    auto [it, fresh] = out.emplace(name, Bound{kind, inner, maybe, place});
+    if (!fresh && !maybe) it->second.maybe_absent = false;
+  }
+  void shape(const PatternExpr& e, bool maybe) {
+    if (!e.shape) return;
+    for (const DimPattern& d : *e.shape)
+      if (d.kind == DimPattern::Kind::symbol) add(d.symbol, Bound::Kind::dim, false, maybe || e.optional, e.place);
+  }
+  void visit(const PatternExpr& e, bool maybe) {
+    switch (e.kind) {
+      case Kind::reference:
+        if (!maybe) sure_.insert(e.name), sure_.insert(e.name + "...");
+        if (auto it = out.find(e.name); it == out.end() || !it->second.inner)
+          add(e.name, e.variadic ? Bound::Kind::value_list : Bound::Kind::value, false, maybe || e.optional, e.place);
+        break;
+      case Kind::call: {
+        bool gone = maybe || e.optional;
+        add(e.label, Bound::Kind::node, true, gone, e.place);
+        for (const AttrPattern& a : e.attrs)
+          if (a.kind == AttrPattern::Kind::bind) add(a.bind, Bound::Kind::attr, false, gone, a.place);
+        for (size_t k = 0; k < e.args.size(); ++k) visit(*e.args[k], k == 0 ? maybe : gone);
+        break;
+      }
+      case Kind::alternatives: alternatives(e, maybe); break;
+      default: break;
+    }
+    shape(e, maybe);
+  }
+  /// What every alternative binds is bound; the rest may be absent.
+  void alternatives(const PatternExpr& e, bool maybe) {
+    std::map<std::string, size_t> seen;
+    for (const auto& [tag, choice] : e.choices) {
+      add(tag, Bound::Kind::tag, false, true, e.place);
+      BoundNames before = out;
+      std::set<std::string> sure_before = sure_;
+      out.clear();
+      for (const auto& [n, b] : before)
+        if (b.inner && b.kind != Bound::Kind::node) out.emplace(n, b);
+      sure_.clear();
+      visit(*choice, maybe);
+      BoundNames mine = std::move(out);
+      std::set<std::string> sure_mine = std::move(sure_);
+      out = std::move(before);
+      sure_ = std::move(sure_before);
+      for (const auto& [n, b] : mine) {
+        auto [it, fresh] = out.emplace(n, b);
+        if (fresh) it->second.maybe_absent = true;
+        if (!b.maybe_absent) ++seen[n];
+      }
+      for (const std::string& n : sure_mine) ++seen["=" + n];
+    }
+    for (const auto& [n, times] : seen) {
+      if (times != e.choices.size() || maybe) continue;
+      if (n.starts_with('=')) sure_.insert(n.substr(1));
+      else if (auto it = out.find(n); it != out.end() && it->second.kind != Bound::Kind::tag) it->second.maybe_absent = false;
+    }
+  }
+  std::set<std::string> sure_;  ///< names that are referred to whichever alternatives are taken
+};
+
+void roots(const Pattern& p, const PatternExpr& e, std::vector<std::string>& ops, std::vector<std::string>& classes) {
+  auto add = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
+    for (const std::string& s : from)
+      if (std::find(to.begin(), to.end(), s) == to.end()) to.push_back(s);
+  };
+  if (e.kind == Kind::alternatives)
+    for (const auto& [tag, choice] : e.choices) roots(p, *choice, ops, classes);
+  if (e.kind == Kind::reference)
+    if (const PatternLine* l = p.line_of(e.name)) roots(p, *l->expr, ops, classes);
+  if (e.kind != Kind::call) return;
+  add(ops, e.ops);
+  add(classes, e.classes);
+  if (e.optional && !e.args.empty()) roots(p, *e.args[0], ops, classes);
+}
+
+}  // namespace
+
+const PatternLine* Pattern::line_of(const std::string& result) const {
+  for (const PatternLine& l : lines)
+    for (const std::string& r : l.results)
+      if (!r.empty() && r == result) return &l;
+  return nullptr;
+}
+
+std::vector<std::string> Pattern::root_ops() const {
+  std::vector<std::string> ops, classes;
+  if (!lines.empty()) roots(*this, *root().expr, ops, classes);
+  return ops;
+}
+
+std::vector<std::string> Pattern::root_classes() const {
+  std::vector<std::string> ops, classes;
+  if (!lines.empty()) roots(*this, *root().expr, ops, classes);
+  return classes;
+}
+
+std::string to_text(const PatternExpr& e, bool replacement) {
+  switch (e.kind) {
+    case Kind::reference: {
+      std::string s = e.name;
+      if (e.optional) s += "?";
+      if (e.constant) s += "!";
+      if (e.variadic) s += "...";
+      return e.shape ? s + to_text(*e.shape) : s;
+    }
+    case Kind::number: {
+      std::string s = (e.near ? "~" : "") + number_text(e.number);
+      return e.near && e.rtol != PatternExpr().rtol ? s + "(" + number_text(e.rtol) + ")" : s;
+    }
+    case Kind::expression: return "{" + to_text(*e.expression) + "}";
+    case Kind::call: return (e.label.empty() ? "" : "[" + e.label + "] ") + call_text(e, replacement);
+    case Kind::alternatives: break;
+  }
+  std::string s;
+  for (const auto& [tag, choice] : e.choices) {
+    if (!s.empty()) s += replacement ? " ?? " : " | ";
+    s += (tag.empty() ? "" : tag + ": ") + to_text(*choice, replacement);
+  }
+  return "(" + s + ")";
+}
+
+std::string to_text(const Pattern& p, bool replacement) {
+  std::string s;
+  for (const PatternLine& l : p.lines) {
+    std::string results;
+    for (const std::string& r : l.results) results += (results.empty() ? "" : ", ") + (r.empty() ? "_" : r);
+    bool labelled = l.expr->kind == Kind::call && !l.expr->label.empty();
+    s += (labelled ? "[" + l.expr->label + "] " : "") + results + " = ";
+    s += (labelled ? call_text(*l.expr, replacement) : to_text(*l.expr, replacement)) + "\n";
+  }
+  return s;
+}
+
+bool same(const PatternExpr& a, const PatternExpr& b) {
+  auto attr = [](const AttrPattern& x, const AttrPattern& y) {
+    if (x.name != y.name || x.kind != y.kind || x.bind != y.bind) return false;
+    if (x.kind == AttrPattern::Kind::expression) return to_text(*x.expression) == to_text(*y.expression);
+    return x.kind != AttrPattern::Kind::literal || same_attr(x.literal, y.literal);
+  };
+  auto dim = [](const DimPattern& x, const DimPattern& y) {
+    return x.kind == y.kind && x.symbol == y.symbol && x.constant == y.constant;
+  };
+  auto list = [](const auto& x, const auto& y, auto equal) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), equal);
+  };
+  bool numbers = a.number == b.number || (std::isnan(a.number) && std::isnan(b.number));
+  bool plain = a.kind == b.kind && a.name == b.name && a.constant == b.constant && a.optional == b.optional &&
+               a.variadic == b.variadic && a.shape.has_value() == b.shape.has_value() && numbers && a.near == b.near &&
+               a.rtol == b.rtol && a.label == b.label && a.ops == b.ops && a.classes == b.classes &&
+               a.any_attrs == b.any_attrs && a.copy_attrs == b.copy_attrs && a.results == b.results &&
+               !a.expression == !b.expression;
+  if (!plain) return false;
+  if (a.shape && !list(*a.shape, *b.shape, dim)) return false;
+  if (a.expression && to_text(*a.expression) != to_text(*b.expression)) return false;
+  return list(a.attrs, b.attrs, attr) && list(a.args, b.args, [](auto& x, auto& y) { return same(*x, *y); }) &&
+         list(a.choices, b.choices, [](auto& x, auto& y) { return x.first == y.first && same(*x.second, *y.second); });
+}
+
+bool same(const Pattern& a, const Pattern& b) {
+  auto line = [](const PatternLine& x, const PatternLine& y) { return x.results == y.results && same(*x.expr, *y.expr); };
+  return a.outputs == b.outputs && std::equal(a.lines.begin(), a.lines.end(), b.lines.begin(), b.lines.end(), line);
+}
+
+std::string_view name(Bound::Kind k) {
+  static constexpr std::string_view kNames[] = {"value", "node", "list", "list", "attribute", "size", "tag"};
+  return kNames[static_cast<size_t>(k)];
+}
+
+BoundNames bound_names(const Pattern& p) {
+  return p.lines.empty() ? BoundNames{} : Collector(p).out;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,198 @@
+// Vocabulary: uses, dependence, presence, cost, kernels.
+#include <algorithm>
+#include <unordered_set>
+
+#include "engine/formula/ops.h"
+#include "engine/rule/vocabulary_table.h"
+#include "engine/target.h"
+
+namespace ferrule {
+namespace {
+
+const Value* value_of(const EvalContext& ctx, const Val& v) {
+  auto id = get<ValueId>(v);
+  return id && ctx.graph ? &ctx.graph->value(*id) : nullptr;
+}
+
+Val uses(const EvalContext& ctx, Args a) {
+  const Value* v = value_of(ctx, a[0]);
+  if (!v) return unknown("a value");
+  return Val{static_cast<int64_t>(v->uses.size()) + (v->is_output ? 1 : 0)};
+}
+
+/// "Conv|Relu|@activation"
+bool is_one_of(const EvalContext& ctx, const Node& n, std::string_view set) {
+  while (!set.empty()) {
+    size_t bar = std::min(set.find('|'), set.size());
+    std::string_view item = set.substr(0, bar);
+    if (item.starts_with('@') ? ctx.ops && ctx.ops->in_class(n, item.substr(1)) : item == n.op) return true;
+    set.remove_prefix(std::min(bar + 1, set.size()));
+  }
+  return false;
+}
+Val users_all(const EvalContext& ctx, Args a) {
+  const Value* v = value_of(ctx, a[0]);
+  auto set = get<std::string>(a[1]);
+  if (!v || !set) return unknown("a value and operators");
+  if (v->is_output) return Val{false};
+  for (const Use& u : v->uses)
+    if (u.slot == Use::kCapture || !is_one_of(ctx, ctx.graph->node(u.node), *set)) return Val{false};
+  return Val{true};
+}
+Val is_output(const EvalContext& ctx, Args a) {
+  const Value* v = value_of(ctx, a[0]);
+  return v ? Val{v->is_output} : unknown("a value");
+}
+Val is_input(const EvalContext& ctx, Args a) {
+  const Value* v = value_of(ctx, a[0]);
+  return v ? Val{v->is_input} : unknown("a value");
+}
+Val producer_op(const EvalContext& ctx, Args a) {
+  auto id = get<ValueId>(a[0]);
+  if (!id || !ctx.graph) return unknown("a value");
+  const Node* n = ctx.graph->producer(*id);
+  return n ? Val{n->op} : Val{Val::Absent{}};
+}
+
+NodeId producer_of(const EvalContext& ctx, const Val& v) {
+  if (auto n = get<NodeId>(v)) return *n;
+  const Value* x = value_of(ctx, v);
+  return x ? x->producer : NodeId{};
+}
+
+/// Whether a path leads from one of `from` to node `to`. Walks producers backwards; nodes that stand before
+/// all of `from` in the last topological order cannot be reached from them.
+bool reaches(const Graph& g, const std::vector<NodeId>& from, NodeId to) {
+  if (!to) return false;
+  int lowest = INT32_MAX;
+  std::unordered_set<NodeId> targets;
+  for (NodeId n : from)
+    if (n) targets.insert(n), lowest = std::min(lowest, g.node(n).order);
+  std::unordered_set<NodeId> seen = {to};
+  std::vector<NodeId> stack = {to};
+  auto visit = [&](ValueId v) {
+    NodeId p = v ? g.value(v).producer : NodeId{};
+    // A node that a rewrite just made may not be ordered yet (0): it is searched.
+    bool before = p && g.node(p).order != 0 && g.node(p).order < lowest;
+    if (p && !before && seen.insert(p).second) stack.push_back(p);
+  };
+  while (!stack.empty()) {
+    NodeId n = stack.back();
+    stack.pop_back();
+    if (targets.contains(n)) return true;
+    for (ValueId v : g.node(n).inputs) visit(v);
+    for (const auto& [key, body] : g.node(n).subgraphs)
+      for (size_t i = 0; i < body->value_slots(); ++i)
+        visit(body->value(ValueId{static_cast<uint32_t>(i)}).outer);
+  }
+  return false;
+}
+
+Val depends(const EvalContext& ctx, Args a) {
+  if (!ctx.graph) return unknown("the graph");
+  NodeId on = producer_of(ctx, a[1]);
+  NodeId what = producer_of(ctx, a[0]);
+  auto x = get<ValueId>(a[0]), y = get<ValueId>(a[1]);
+  if (x && y && *x == *y) return Val{true};
+  if (!on) return Val{false};  // inputs and constants made by no node: only themselves depend on them
+  return Val{reaches(*ctx.graph, {on}, what)};
+}
+Val independent(const EvalContext& ctx, Args a) {
+  const Val::List* l = list_of(a[0]);
+  if (!l || !ctx.graph) return unknown("a list of nodes or values");
+  std::vector<NodeId> all;
+  for (const Val& v : *l) {
+    NodeId n = producer_of(ctx, v);
+    if (n && std::find(all.begin(), all.end(), n) == all.end()) all.push_back(n);
+  }
+  for (NodeId to : all) {
+    std::vector<NodeId> others;
+    for (NodeId n : all)
+      if (n != to) others.push_back(n);
+    if (reaches(*ctx.graph, others, to)) return Val{false};
+  }
+  return Val{true};
+}
+
+Val present(const EvalContext&, Args a) { return is_unknown(a[0]) ? a[0] : Val{!is_absent(a[0])}; }
+Val absent(const EvalContext&, Args a) { return is_unknown(a[0]) ? a[0] : Val{is_absent(a[0])}; }
+Val tag(const EvalContext& ctx, Args a) {
+  auto t = get<std::string>(a[0]);
+  if (!t || !ctx.bindings) return unknown("a tag");
+  return Val{ctx.bindings->tags.contains(*t)};
+}
+
+/// Nodes of the arguments: nodes, and lists of them; absent ones are skipped.
+void gather(const Val& v, std::vector<NodeId>& out) {
+  if (auto n = get<NodeId>(v); n && *n) out.push_back(*n);
+  if (const Val::List* l = list_of(v))
+    for (const Val& item : *l) gather(item, out);
+}
+
+/// Each value that only these nodes read is neither written nor read back: twice its size.
+Val saved_bytes(const EvalContext& ctx, Args a) {
+  if (!ctx.graph) return unknown("the graph");
+  std::vector<NodeId> list;
+  for (const Val& v : a) gather(v, list);
+  std::unordered_set<NodeId> inside(list.begin(), list.end());
+  Dim total(0);
+  for (NodeId n : list) {
+    for (ValueId v : ctx.graph->node(n).outputs) {
+      if (!v) continue;
+      const Value& x = ctx.graph->value(v);
+      bool inner = !x.uses.empty() && !x.is_output;
+      for (const Use& u : x.uses) inner = inner && inside.contains(u.node);
+      if (!inner) continue;
+      if (!x.type.known()) return unknown(fmt::format("the size of {}", quoted(ctx, v)));
+      total = total + product(*x.type.shape) * Dim(2 * size_bytes(x.type.dtype, 1));
+    }
+  }
+  return make_dim(total);
+}
+
+Val accepts(const EvalContext& ctx, Args) {
+  if (!ctx.accepts) return unknown("a target");
+  std::string reason;
+  Truth t = ctx.accepts(&reason);
+  return make_truth(t, reason);
+}
+Val isa(const EvalContext& ctx, Args a) {
+  auto name = get<std::string>(a[0]);
+  if (!name) return unknown("the name of an instruction set");
+  if (!ctx.target) return unknown("isa (no target)");
+  const auto& have = ctx.target->isa;
+  return Val{std::find(have.begin(), have.end(), *name) != have.end()};
+}
+Val join(const EvalContext& ctx, Args a) {
+  const Val::List* l = list_of(a[0]);
+  auto between = a.size() > 1 ? get<std::string>(a[1]) : nullptr;
+  if (!l || !ctx.graph) return unknown("a list");
+  std::string s;
+  for (size_t k = 0; k < l->size(); ++k)
+    s += (k ? (between ? *between : ", ") : "") + str((*l)[k], *ctx.graph);
+  return Val{s};
+}
+
+constexpr bool kMissingToo = true;
+const Function kTable[] = {
+    {{"uses", "(x: value) -> int", "how many node inputs (and graph outputs) read the value"}, uses},
+    {{"users_all", "(x: value, ops: string) -> bool", "every reader is one of 'Conv|Relu|@activation', none a graph output"}, users_all},
+    {{"is_output", "(x: value) -> bool", "a graph output"}, is_output},
+    {{"is_input", "(x: value) -> bool", "a graph input"}, is_input},
+    {{"producer_op", "(x: value) -> string", "operator that makes the value; absent for inputs and constants"}, producer_op},
+    {{"depends", "(x: any, on: any) -> bool", "a path leads from `on` to x"}, depends},
+    {{"independent", "(list: list) -> bool", "no path leads from one to another"}, independent},
+    {{"present", "(x: any) -> bool", "the optional operand or node is there"}, present, kMissingToo},
+    {{"absent", "(x: any) -> bool", "the optional operand or node is not there"}, absent, kMissingToo},
+    {{"tag", "(name: string) -> bool", "the alternative with this tag was taken: tag('erf')"}, tag},
+    {{"accepts", "(group: group) -> bool", "the contract has a kernel for the nodes about to be grouped: accepts(group)"}, accepts, kMissingToo},
+    {{"saved_bytes", "(nodes: any, more: any...) -> size", "memory traffic that grouping the nodes saves"}, saved_bytes, kMissingToo},
+    {{"isa", "(name: string) -> bool", "the CPU has the instruction set: isa('avx512_vnni')"}, isa},
+    {{"join", "(list: list, between: string = comma) -> string", "the elements as text, for names and messages"}, join},
+};
+
+}  // namespace
+
+std::span<const Function> graph_functions() { return kTable; }
+
+}  // namespace ferrule

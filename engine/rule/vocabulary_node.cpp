@@ -1,0 +1,267 @@
+// Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
+#include "engine/formula/ops.h"
+#include "engine/graph/infer.h"
+#include "engine/rule/vocabulary_table.h"
+
+namespace ferrule {
+namespace {
+
+const Node* node_of(const EvalContext& ctx, const Val& v) {
+  if (!ctx.graph) return nullptr;
+  if (auto n = get<NodeId>(v); n && *n) return &ctx.graph->node(*n);
+  if (auto x = get<ValueId>(v)) return ctx.graph->producer(*x);
+  return nullptr;
+}
+
+template <class F>
+Val with_node(const EvalContext& ctx, const Val& v, F f) {
+  const Node* n = node_of(ctx, v);
+  return n ? f(*n) : unknown("a node");
+}
+
+Val op(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [](const Node& n) {
+    bool plain = n.domain.empty() || n.domain == "ai.onnx" || n.domain == "ferrule";
+    return Val{plain ? n.op : n.domain + "::" + n.op};
+  });
+}
+Val ops(const EvalContext& ctx, Args a) {
+  const Val::List* l = list_of(a[0]);
+  if (!l) return unknown("a list of nodes");
+  Val::List out;
+  for (const Val& n : *l) out.push_back(op(ctx, Args(&n, 1)));
+  return make_list(std::move(out));
+}
+Val node_class(const EvalContext& ctx, Args a) {
+  auto cls = get<std::string>(a[1]);
+  if (!cls) return unknown("the name of a class");
+  if (!ctx.ops) return unknown("the operator table");
+  return with_node(ctx, a[0], [&](const Node& n) { return Val{ctx.ops->in_class(n, *cls)}; });
+}
+Val attr(const EvalContext& ctx, Args a) {
+  auto key = get<std::string>(a[1]);
+  if (!key) return unknown("the name of an attribute");
+  return with_node(ctx, a[0], [&](const Node& n) {
+    const Attr* x = n.attrs.find(*key);
+    return x ? from_attr(*x) : Val{Val::Absent{}};
+  });
+}
+Val has_attr(const EvalContext& ctx, Args a) {
+  auto key = get<std::string>(a[1]);
+  if (!key) return unknown("the name of an attribute");
+  return with_node(ctx, a[0], [&](const Node& n) { return Val{n.attrs.find(*key) != nullptr}; });
+}
+Val same_attrs(const EvalContext& ctx, Args a) {
+  const Node *x = node_of(ctx, a[0]), *y = node_of(ctx, a[1]);
+  if (!x || !y) return unknown("a node");
+  if (x->attrs.items().size() != y->attrs.items().size()) return Val{false};
+  for (const auto& [key, v] : x->attrs.items()) {
+    const Attr* other = y->attrs.find(key);
+    if (!other || !same_attr(v, *other)) return Val{false};
+  }
+  return Val{true};
+}
+Val name_of(const EvalContext& ctx, Args a) {
+  if (auto x = get<ValueId>(a[0]); x && ctx.graph) return Val{ctx.graph->value(*x).name};
+  return with_node(ctx, a[0], [](const Node& n) { return Val{n.name}; });
+}
+Val input(const EvalContext& ctx, Args a) {
+  auto k = get<int64_t>(a[1]);
+  if (!k || *k < 0) return unknown("the number of an input");
+  return with_node(ctx, a[0], [&](const Node& n) {
+    size_t i = static_cast<size_t>(*k);
+    return i < n.inputs.size() && n.inputs[i] ? Val{n.inputs[i]} : Val{Val::Absent{}};
+  });
+}
+Val output(const EvalContext& ctx, Args a) {
+  auto k = a.size() > 1 ? get<int64_t>(a[1]) : nullptr;
+  size_t i = k && *k > 0 ? static_cast<size_t>(*k) : 0;
+  return with_node(ctx, a[0], [&](const Node& n) {
+    return i < n.outputs.size() && n.outputs[i] ? Val{n.outputs[i]} : Val{Val::Absent{}};
+  });
+}
+Val inputs(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [](const Node& n) {
+    Val::List l;
+    for (ValueId v : n.inputs)
+      if (v) l.push_back(Val{v});
+    return make_list(std::move(l));
+  });
+}
+
+// --- axes and permutations -------------------------------------------------------------------------------
+
+Val axes_norm(const EvalContext&, Args a) {
+  auto rank = get<int64_t>(a[1]);
+  if (!rank) return unknown("a rank");
+  auto norm = [&](int64_t axis) { return axis < 0 ? axis + *rank : axis; };
+  if (auto i = get<int64_t>(a[0])) return Val{norm(*i)};
+  auto v = as_ints(a[0]);
+  if (!v) return unknown("axes");
+  for (int64_t& i : *v) i = norm(i);
+  return ints(*v);
+}
+std::optional<std::vector<int64_t>> permutation(const Val& v) {
+  auto p = as_ints(v);
+  if (!p) return std::nullopt;
+  std::vector<bool> seen(p->size());
+  for (int64_t i : *p) {
+    if (i < 0 || i >= static_cast<int64_t>(p->size()) || seen[static_cast<size_t>(i)]) return std::nullopt;
+    seen[static_cast<size_t>(i)] = true;
+  }
+  return p;
+}
+Val perm_compose(const EvalContext&, Args a) {
+  auto p = permutation(a[0]), q = permutation(a[1]);
+  if (!p || !q || p->size() != q->size()) return unknown("two permutations of one rank");
+  std::vector<int64_t> r;
+  for (int64_t i : *q) r.push_back((*p)[static_cast<size_t>(i)]);
+  return ints(r);
+}
+Val perm_inverse(const EvalContext&, Args a) {
+  auto p = permutation(a[0]);
+  if (!p) return unknown("a permutation");
+  std::vector<int64_t> r(p->size());
+  for (size_t i = 0; i < p->size(); ++i) r[static_cast<size_t>((*p)[i])] = static_cast<int64_t>(i);
+  return ints(r);
+}
+Val is_identity_perm(const EvalContext&, Args a) {
+  auto p = permutation(a[0]);
+  if (!p) return unknown("a permutation");
+  for (size_t i = 0; i < p->size(); ++i)
+    if ((*p)[i] != static_cast<int64_t>(i)) return Val{false};
+  return Val{true};
+}
+Val swaps_last_two(const EvalContext&, Args a) {
+  auto p = permutation(a[0]);
+  if (!p) return unknown("a permutation");
+  size_t n = p->size();
+  if (n < 2) return Val{false};
+  for (size_t i = 0; i < n; ++i) {
+    size_t want = i == n - 1 ? n - 2 : i == n - 2 ? n - 1 : i;
+    if ((*p)[i] != static_cast<int64_t>(want)) return Val{false};
+  }
+  return Val{true};
+}
+Val permuted(const EvalContext&, Args a) {
+  const Val::List* l = list_of(a[0]);
+  auto p = as_ints(a[1]);
+  if (!l || !p) return unknown("a list and positions");
+  Val::List out;
+  for (int64_t i : *p) {
+    if (i < 0 || i >= static_cast<int64_t>(l->size())) return unknown(fmt::format("element {}", i));
+    out.push_back((*l)[static_cast<size_t>(i)]);
+  }
+  return make_list(std::move(out));
+}
+
+// --- windows -----------------------------------------------------------------------------------------------
+
+/// What the vocabulary must know of operators with weights: which axis of the weights holds the output
+/// channels (a negative one counts from the end), whether `group` multiplies it, and whether the axes from
+/// 2 on are the window.
+struct Weighted {
+  std::string_view op;
+  int output_axis;
+  bool times_group, window;
+};
+constexpr Weighted kWeighted[] = {
+    {"Conv", 0, false, true},
+    {"ConvInteger", 0, false, true},
+    {"ConvTranspose", 1, true, true},
+    {"Gemm", 1, false, false},
+    {"MatMul", -1, false, false},
+};
+const Weighted* weighted(const Node& n) {
+  for (const Weighted& w : kWeighted)
+    if (w.op == n.op && (n.domain.empty() || n.domain == "ai.onnx")) return &w;
+  return nullptr;
+}
+
+const Shape* shape_of_input(const EvalContext& ctx, const Node& n, size_t slot) {
+  if (slot >= n.inputs.size() || !n.inputs[slot]) return nullptr;
+  const auto& s = ctx.graph->value(n.inputs[slot]).type.shape;
+  return s ? &*s : nullptr;
+}
+
+std::optional<std::vector<int64_t>> window(const EvalContext& ctx, const Node& n) {
+  std::vector<int64_t> k = n.attrs.ints("kernel_shape");
+  if (!k.empty()) return k;
+  const Weighted* w = weighted(n);
+  const Shape* s = w && w->window ? shape_of_input(ctx, n, 1) : nullptr;
+  if (!s || s->size() < 3) return std::nullopt;
+  return constant_shape(Shape(s->begin() + 2, s->end()));
+}
+
+Val kernel_size(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [&](const Node& n) {
+    auto k = window(ctx, n);
+    return k ? ints(*k) : unknown(fmt::format("the kernel size of \"{}\"", escape(n.name)));
+  });
+}
+
+/// Explicit pads; what auto_pad asks for is known once the spatial sizes are.
+Val resolved_pads_of(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [&](const Node& n) {
+    Val missing = unknown(fmt::format("the pads of \"{}\" (auto_pad {})", escape(n.name), escape(n.attrs.s("auto_pad", "NOTSET"))));
+    auto k = window(ctx, n);
+    if (!k) return missing;
+    const Shape* x = shape_of_input(ctx, n, 0);
+    Shape spatial = x && x->size() == k->size() + 2 ? Shape(x->begin() + 2, x->end()) : Shape();
+    while (spatial.size() < k->size()) spatial.push_back(Dim::unknown());
+    auto p = resolved_pads(n, spatial, *k);
+    return p ? ints(*p) : missing;
+  });
+}
+
+Val out_channels(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [&](const Node& n) {
+    const Weighted* w = weighted(n);
+    const Shape* s = w ? shape_of_input(ctx, n, 1) : nullptr;
+    if (!s || s->size() < 2) return unknown(fmt::format("the output channels of \"{}\"", escape(n.name)));
+    int axis = w->output_axis < 0 ? static_cast<int>(s->size()) + w->output_axis : w->output_axis;
+    if (n.attrs.i("transB") != 0) axis = 0;
+    Dim d = (*s)[static_cast<size_t>(axis)];
+    return make_dim(w->times_group ? d * Dim(n.attrs.i("group", 1)) : d);
+  });
+}
+
+/// One group per input channel.
+Val is_depthwise(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [&](const Node& n) {
+    int64_t group = n.attrs.i("group", 1);
+    const Shape* x = shape_of_input(ctx, n, 0);
+    if (group <= 1) return Val{false};
+    if (!x || x->size() < 2) return unknown(fmt::format("the input channels of \"{}\"", escape(n.name)));
+    return make_truth(equal((*x)[1], Dim(group)), fmt::format("whether \"{}\" has {} channels", escape(n.name), group));
+  });
+}
+
+const Function kTable[] = {
+    {{"op", "(n: node) -> string", "operator: 'Conv', 'com.microsoft::Gelu', 'group.conv'"}, op},
+    {{"ops", "(nodes: list) -> list", "operators of several nodes"}, ops},
+    {{"node_class", "(n: node, class: string) -> bool", "the operator is in the class: node_class(n, 'activation')"}, node_class},
+    {{"attr", "(n: node, name: string) -> any", "an attribute, defaults filled; absent if there is none"}, attr},
+    {{"has_attr", "(n: node, name: string) -> bool", "the attribute is there"}, has_attr},
+    {{"same_attrs", "(a: node, b: node) -> bool", "two nodes have the same attributes"}, same_attrs},
+    {{"name", "(x: any) -> string", "name of a node or value; compare with ~ '/layer1/*'"}, name_of},
+    {{"input", "(n: node, slot: int) -> value", "an input of a node, absent if left out"}, input},
+    {{"output", "(n: node, slot: int = 0) -> value", "an output of a node, absent if not wanted"}, output},
+    {{"inputs", "(n: node) -> list", "the inputs that are there"}, inputs},
+    {{"axes_norm", "(axes: any, rank: int) -> any", "an axis or a list of axes without negative numbers"}, axes_norm},
+    {{"perm_compose", "(p: list, q: list) -> list", "the permutation of a Transpose by p and then by q"}, perm_compose},
+    {{"perm_inverse", "(p: list) -> list", "the permutation that undoes p"}, perm_inverse},
+    {{"is_identity_perm", "(p: list) -> bool", "the permutation moves nothing"}, is_identity_perm},
+    {{"swaps_last_two", "(p: list) -> bool", "the permutation swaps the last two axes and nothing else"}, swaps_last_two},
+    {{"permuted", "(list: list, p: list) -> list", "the elements at the positions p"}, permuted},
+    {{"kernel_size", "(n: node) -> list", "sizes of a convolution's or pooling's window"}, kernel_size},
+    {{"resolved_pads", "(n: node) -> list", "pads [begin.., end..] of a window operator, auto_pad worked out"}, resolved_pads_of},
+    {{"out_channels", "(n: node) -> size", "output channels of a convolution, columns of a matrix product"}, out_channels},
+    {{"is_depthwise", "(n: node) -> bool", "a convolution with one group per input channel"}, is_depthwise},
+};
+
+}  // namespace
+
+std::span<const Function> node_functions() { return kTable; }
+
+}  // namespace ferrule

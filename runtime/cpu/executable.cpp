@@ -1,0 +1,273 @@
+#include "runtime/cpu/executable.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/parallel.h"
+
+namespace ferrule::cpu {
+namespace {
+
+/// Pairs that may share memory: a pointwise result over an operand of the same elements, a library result
+/// over the operand that its last step adds.
+std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l) {
+  std::vector<std::pair<int, int>> pairs;
+  if (l.outputs.size() != 1) return pairs;
+  auto same = [&](ValueId a, ValueId b) {
+    const Type &x = type_of(plan, lowered, layer, a), &y = type_of(plan, lowered, layer, b);
+    return x.shape && y.shape && *x.shape == *y.shape && size_bits(x.dtype) == size_bits(y.dtype) &&
+           layout_of(plan, lowered, layer, a) == layout_of(plan, lowered, layer, b);
+  };
+  if (l.kind == Launch::Kind::generated)
+    for (size_t k = 0; k < l.inputs.size(); ++k)
+      if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
+  if (l.kind == Launch::Kind::library)
+    for (const PostOp& op : l.post_ops)
+      if (adds_operand(op) && same(l.inputs[static_cast<size_t>(op.operand)], l.outputs[0]))
+        pairs.emplace_back(op.operand, 0);
+  return pairs;
+}
+
+int64_t available_memory() {
+  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+/// Gives one kernel its addresses; those that are the caller's are remembered for each run.
+class CpuExecutable::SlotBinder final : public Binder {
+ public:
+  SlotBinder(CpuExecutable& e, int step) : e_(e), step_(step) {}
+  void cell(int slot, const void** where) override { cell(slot, const_cast<void**>(where)); }
+  void cell(int slot, void** where) override {
+    if (External* x = external(slot)) x->cells.push_back({where, nullptr});
+    else *where = e_.address(slot);
+  }
+  void memory(int slot, dnnl_memory* m) override {
+    if (External* x = external(slot)) x->cells.push_back({nullptr, m});
+    else dnnl_memory_set_data_handle(m, e_.address(slot));
+  }
+  void* scratch() override {
+    return static_cast<char*>(e_.arena_.get()) + e_.scratch_offsets_[static_cast<size_t>(step_)];
+  }
+
+ private:
+  External* external(int slot) const {
+    const Slot& s = e_.storage_.slots[static_cast<size_t>(slot)];
+    if (s.kind == Slot::Kind::input) return &e_.inputs_[static_cast<size_t>(s.index)];
+    if (s.kind == Slot::Kind::output) return &e_.outputs_[static_cast<size_t>(s.index)];
+    return nullptr;
+  }
+  CpuExecutable& e_;
+  int step_;
+};
+
+void CpuExecutable::External::set(void* p) {
+  if (p == last) return;
+  last = p;
+  for (const Cell& c : cells) {
+    if (c.where) *c.where = p;
+    else dnnl_memory_set_data_handle(c.memory, p);
+  }
+}
+
+Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& context, PackCache& packs) {
+  try {
+    std::unique_ptr<CpuExecutable> e(new CpuExecutable(context, packs));
+    FERRULE_TRY(e->build(context));
+    return e;
+  } catch (const std::exception& x) {  // what guard() did not expect; never out of here
+    return error(Code::library_failed, "backend cpu", "oneDNN", x.what());
+  }
+}
+
+Status CpuExecutable::build(const PrepareContext& context) {
+  set_threads(threads_);
+  auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
+  FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
+  Context kernels{library_, &context.ops, &context.target, &context.limits};
+  std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
+  int step = 0;
+  for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
+    LayerSteps range{steps_.size(), steps_.size()};
+    for (const Launch& l : lowered_.layers[layer].launches) {
+      const int at = step++;
+      if (l.kind == Launch::Kind::view) continue;
+      FERRULE_ASSIGN(KernelPtr kernel, make_kernel(kernels, layer, l, context.log));
+      scratch[static_cast<size_t>(at)] = kernel->scratch_bytes();
+      steps_.push_back({std::move(kernel), at});
+    }
+    range.end = steps_.size();
+    layers_.push_back(range);
+  }
+  FERRULE_TRY(allocate_arena(context.limits, scratch));
+  inputs_.resize(plan_.graph.inputs().size());
+  outputs_.resize(plan_.graph.outputs().size());
+  for (Step& s : steps_) {
+    SlotBinder binder(*this, s.step);
+    s.kernel->bind(binder);
+  }
+  return {};
+}
+
+Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch) {
+  scratch_offsets_ = place(storage_, scratch);
+  const int64_t allowed = limits.memory_bytes ? limits.memory_bytes : available_memory() / 5 * 4;
+  if (storage_.arena_bytes > allowed)
+    return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes, allowed);
+  arena_ = allocate(storage_.arena_bytes);
+  if (!arena_) return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes, allowed);
+  return {};
+}
+
+Result<Operand> CpuExecutable::operand(size_t layer, ValueId v) const {
+  Operand o;
+  if (!v) return o;
+  FERRULE_ASSIGN(o.dims, dims_of(plan_, lowered_, layer, v));
+  o.dtype = type_of(plan_, lowered_, layer, v).dtype;
+  o.layout = layout_of(plan_, lowered_, layer, v);
+  if (v.index < kTemporary) o.constant = plan_.graph.constant(v);
+  if (!o.constant) o.slot = storage_.slot(v, layer);
+  return o;
+}
+
+Result<Call> CpuExecutable::call_of(size_t layer, const Launch& l) const {
+  Call call;
+  call.layer = plan_.layers[layer].name;
+  call.graph = l.graph;
+  if (l.node && l.graph) call.node = &l.graph->node(l.node);
+  call.post_ops = l.post_ops;
+  if (l.region) call.region = &*l.region;
+  for (ValueId v : l.inputs) {
+    FERRULE_ASSIGN(Operand o, operand(layer, v));
+    call.inputs.push_back(std::move(o));
+  }
+  // A constant that lives in the group's body has no value in the plan.
+  for (size_t k = 0; call.node && k < call.node->inputs.size() && k < call.inputs.size(); ++k) {
+    const Tensor* t = call.inputs[k].present() ? nullptr : l.graph->constant(call.node->inputs[k]);
+    if (t) call.inputs[k] = {t->dtype(), t->dims(), Layout::plain, -1, t};
+  }
+  for (ValueId v : l.outputs) {
+    FERRULE_ASSIGN(Operand o, operand(layer, v));
+    call.outputs.push_back(std::move(o));
+  }
+  if (l.kind == Launch::Kind::library)
+    for (const PostOp& op : l.post_ops)
+      if (adds_operand(op) && call.inputs[static_cast<size_t>(op.operand)].slot == call.outputs[0].slot)
+        call.sum_input = op.operand;
+  return call;
+}
+
+/// The layer's node as a whole (a group runs its body).
+Result<Call> CpuExecutable::node_call(size_t layer) const {
+  Call call;
+  const Node& n = plan_.graph.node(plan_.layers[layer].node);
+  call.layer = plan_.layers[layer].name;
+  call.node = &n;
+  call.graph = &plan_.graph;
+  for (ValueId v : n.inputs) {
+    FERRULE_ASSIGN(Operand o, operand(layer, v));
+    call.inputs.push_back(std::move(o));
+  }
+  for (ValueId v : n.outputs) {
+    FERRULE_ASSIGN(Operand o, operand(layer, v));
+    call.outputs.push_back(std::move(o));
+  }
+  return call;
+}
+
+Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, const Launch& l, const LogCallback& log) {
+  FERRULE_ASSIGN(Call call, call_of(layer, l));
+  Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
+    switch (l.kind) {
+      case Launch::Kind::generated: return make_pointwise(context, call);
+      case Launch::Kind::copy: return make_copy(context, call);
+      case Launch::Kind::library:
+        if (Factory f = library_factory(l.primitive)) return f(context, call);
+        return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
+      default: return make_interpreted(context, call);
+    }
+  }();
+  if (made || made.error().code != Code::unsupported_operator || l.kind == Launch::Kind::generated) return made;
+  // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
+  if (log) log(LogLevel::warning, fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
+  if (l.post_ops.empty()) return make_interpreted(context, call);
+  FERRULE_ASSIGN(Call whole, node_call(layer));
+  return make_interpreted(context, whole);
+}
+
+void* CpuExecutable::address(int slot) const {
+  const Slot& s = storage_.slots[static_cast<size_t>(slot)];
+  switch (s.kind) {
+    case Slot::Kind::arena: return static_cast<char*>(arena_.get()) + s.offset;
+    case Slot::Kind::input: return inputs_[static_cast<size_t>(s.index)].last;
+    case Slot::Kind::output: return outputs_[static_cast<size_t>(s.index)].last;
+    case Slot::Kind::constant:
+      return const_cast<void*>(plan_.graph.constant(ValueId{static_cast<uint32_t>(s.index)})->data());
+  }
+  return nullptr;
+}
+
+Status CpuExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) {
+  set_threads(threads_);
+  for (size_t k = 0; k < inputs_.size(); ++k) inputs_[k].set(const_cast<void*>(inputs[k]));
+  for (size_t k = 0; k < outputs_.size(); ++k) outputs_[k].set(outputs[k]);
+  launches_ = 0;
+  FERRULE_TRY(observer ? run_observed(*observer) : run_steps());
+  for (const Storage::Copy& c : storage_.copies)
+    std::memcpy(outputs[static_cast<size_t>(c.to_output)], address(c.from_slot), static_cast<size_t>(c.bytes));
+  return {};
+}
+
+Status CpuExecutable::run_steps() {
+  for (Step& s : steps_) {
+    if (Status status = s.kernel->run(); !status) [[unlikely]] return status;
+    ++launches_;
+  }
+  return {};
+}
+
+Status CpuExecutable::run_observed(RunObserver& observer) {
+  using Clock = std::chrono::steady_clock;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    const auto start = Clock::now();
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(steps_[k].kernel->run());
+    const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+    const auto count = static_cast<int>(layers_[layer].end - layers_[layer].begin);
+    launches_ += count;
+    observer.layer_done(layer, count, time.count());
+    if (observer.wants_results()) report_results(layer, observer);
+  }
+  return {};
+}
+
+void CpuExecutable::report_results(size_t layer, RunObserver& observer) const {
+  std::vector<ValueId> values;
+  std::vector<Tensor> tensors;
+  if (!plan_.layers[layer].node) return;
+  for (ValueId v : plan_.graph.node(plan_.layers[layer].node).outputs) {
+    if (!v || storage_.slot(v, layer) < 0) continue;
+    auto o = operand(layer, v);
+    if (!o) continue;
+    auto [t, p] = Tensor::allocate(o->dtype, o->dims);
+    StridedCopy(o->dims, o->strides(), strides_of(o->dims, Layout::plain), size_bits(o->dtype) / 8)
+        .run(address(storage_.slot(v, layer)), p);
+    values.push_back(v);
+    tensors.push_back(t);
+  }
+  observer.layer_results(layer, values, tensors);
+}
+
+std::string CpuExecutable::text() const {
+  std::string out = fmt::format("arena {} bytes, packed constants {} bytes\n", storage_.arena_bytes, library_.packed_bytes);
+  for (size_t layer = 0; layer < layers_.size(); ++layer)
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
+      out += fmt::format("{}: {}\n", escape(plan_.layers[layer].name), steps_[k].kernel->text());
+  return out;
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,68 @@
+// A lowered plan bound to memory on the CPU: kernels in launch order with every address in place. A run puts
+// the caller's pointers where they are read and calls the kernels one after the other.
+#pragma once
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/cpu/library.h"
+#include "runtime/memory_plan.h"
+
+namespace ferrule::cpu {
+
+class CpuExecutable final : public Executable {
+ public:
+  /// errors: as Backend::prepare.
+  static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, PackCache& packs);
+
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
+  int64_t launches() const override { return launches_; }
+  int64_t arena_bytes() const override { return storage_.arena_bytes; }
+  int64_t packed_bytes() const override { return library_.packed_bytes; }
+  std::string text() const override;
+
+ private:
+  /// A place that holds an external pointer: a kernel's cell or an argument of a primitive.
+  struct Cell {
+    void** where = nullptr;
+    dnnl_memory* memory = nullptr;
+  };
+  struct External {
+    void* last = nullptr;
+    std::vector<Cell> cells;
+    void set(void* p);
+  };
+  struct Step {
+    KernelPtr kernel;
+    int step = 0;  ///< number among all launches, views included
+  };
+  struct LayerSteps {
+    size_t begin = 0, end = 0;  ///< of steps_
+  };
+  class SlotBinder;
+
+  CpuExecutable(const PrepareContext& context, PackCache& packs)
+      : Executable(context.plan), lowered_(context.lowered), threads_(context.threads), library_(&packs) {}
+  Status build(const PrepareContext& context);
+  Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch, const LogCallback& log);
+  Result<Call> call_of(size_t layer, const Launch& launch) const;
+  Result<Call> node_call(size_t layer) const;
+  Result<Operand> operand(size_t layer, ValueId v) const;
+  Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
+  Status run_steps();
+  Status run_observed(RunObserver& observer);
+  void report_results(size_t layer, RunObserver& observer) const;
+  void* address(int slot) const;
+
+  const Lowered& lowered_;
+  int threads_ = 0;
+  Library library_;
+  Storage storage_;
+  std::vector<Step> steps_;
+  std::vector<LayerSteps> layers_;
+  std::vector<int64_t> scratch_offsets_;
+  std::shared_ptr<void> arena_;
+  std::vector<External> inputs_, outputs_;
+  int64_t launches_ = 0;
+};
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,100 @@
+// Convolution and deconvolution of 1 to 3 spatial dimensions: channels-last images, weights in oneDNN's own
+// layout (packed when the kernel is made), bias inside, the tail as post-ops.
+#include "runtime/cpu/kernels/window.h"
+#include "runtime/cpu/library.h"
+
+namespace ferrule::cpu {
+namespace {
+
+constexpr int kX = 0, kW = 1, kB = 2;
+
+bool has_bias(const Call& call) {
+  return call.node->inputs.size() > kB && call.inputs.size() > kB && call.inputs[kB].present();
+}
+
+Status check(const Call& call, std::string_view what) {
+  if (!call.inputs[kW].constant)
+    return error(Code::unsupported_operator, escape(call.layer), what, "the weights are not constant");
+  if (call.inputs[kX].dtype != DType::f32)
+    return error(Code::unsupported_operator, escape(call.layer), what, name(call.inputs[kX].dtype));
+  return {};
+}
+
+memory::desc vector_desc(int64_t n) { return memory::desc({n}, memory::data_type::f32, memory::format_tag::a); }
+
+/// Weights as [groups,] out, in, kernel… whatever order the model keeps them in.
+struct Weights {
+  memory::desc plain, any;
+};
+Weights weights_of(const Operand& w, int64_t groups, bool transposed) {
+  const size_t spatial = w.dims.size() - 2;
+  int64_t window = 1;
+  for (size_t k = 0; k < spatial; ++k) window *= w.dims[k + 2];
+  const int64_t first = w.dims[0] / groups, second = w.dims[1];
+  std::vector<int64_t> dims, strides;
+  if (groups > 1) {
+    dims.push_back(groups);
+    strides.push_back(first * second * window);
+  }
+  dims.insert(dims.end(), {transposed ? second : first, transposed ? first : second});
+  strides.insert(strides.end(), {transposed ? window : second * window, transposed ? second * window : window});
+  for (size_t k = 0; k < spatial; ++k) {
+    window /= w.dims[k + 2];
+    dims.push_back(w.dims[k + 2]);
+    strides.push_back(window);
+  }
+  return {memory::desc(dims, memory::data_type::f32, strides),
+          memory::desc(dims, memory::data_type::f32, memory::format_tag::any)};
+}
+
+template <class Primitive, class Desc>
+KernelPtr assemble(Context& context, const Call& call, const Desc& desc, const Weights& weights,
+                   const Epilogue& epilogue) {
+  auto kernel = std::make_unique<Prepared>(context, Primitive(desc), desc.impl_info_str());
+  kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[kX]);
+  kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
+                   context.library.pack(*call.inputs[kW].constant, weights.plain, desc.weights_desc()));
+  if (has_bias(call)) kernel->operand(DNNL_ARG_BIAS, desc.bias_desc(), call.inputs[kB]);
+  kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
+  bind_epilogue(*kernel, call, epilogue);
+  kernel->scratchpad(desc.scratchpad_desc());
+  return kernel;
+}
+
+std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2, w.dims.end()}; }
+
+}  // namespace
+
+Result<KernelPtr> make_convolution(Context& context, const Call& call) {
+  FERRULE_TRY(check(call, "Conv"));
+  const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
+  FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
+  return guard(call, "convolution", [&]() -> Result<KernelPtr> {
+    Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
+    memory::desc bias = has_bias(call) ? vector_desc(y.dims[1]) : memory::desc();
+    dnnl::convolution_forward::primitive_desc desc(
+        context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
+        image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
+        epilogue.attr);
+    return assemble<dnnl::convolution_forward>(context, call, desc, weights, epilogue);
+  });
+}
+
+Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
+  FERRULE_TRY(check(call, "ConvTranspose"));
+  const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
+  FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
+  return guard(call, "deconvolution", [&]() -> Result<KernelPtr> {
+    Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
+    memory::desc bias = has_bias(call) ? vector_desc(y.dims[1]) : memory::desc();
+    dnnl::deconvolution_forward::primitive_desc desc(
+        context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::deconvolution_direct,
+        image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
+        epilogue.attr);
+    return assemble<dnnl::deconvolution_forward>(context, call, desc, weights, epilogue);
+  });
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,128 @@
+// MatMul and Gemm through oneDNN's matmul. Constant right operands are packed (alpha goes into them, beta into
+// a constant C); a batch of rows against one matrix is one product of all rows.
+#include <algorithm>
+
+#include "runtime/cpu/library.h"
+
+namespace ferrule::cpu {
+namespace {
+
+/// An operand under the dims and strides that the product reads it by.
+struct View {
+  std::vector<int64_t> dims, strides;
+  memory::desc desc() const { return memory::desc(dims, memory::data_type::f32, strides); }
+  memory::desc any() const { return memory::desc(dims, memory::data_type::f32, memory::format_tag::any); }
+};
+
+View view_of(const Operand& o) { return {o.dims, o.strides()}; }
+
+View flat(int64_t rows, int64_t columns) { return {{rows, columns}, {columns, 1}}; }
+
+void add_outer(View& v, size_t rank) {
+  while (v.dims.size() < rank) {
+    const int64_t step = v.dims.empty() ? 1 : v.dims[0] * v.strides[0];
+    v.dims.insert(v.dims.begin(), 1);
+    v.strides.insert(v.strides.begin(), std::max<int64_t>(step, 1));
+  }
+}
+
+struct Product {
+  View a, b, y;
+  float scale_b = 1;                  ///< multiplied into packed b
+  std::optional<View> bias;           ///< added by the library before the post-ops
+  float scale_bias = 1;
+  bool collapse = false;
+};
+
+Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
+  const EpilogueShape shape{static_cast<int>(p.y.dims.size()), p.collapse, false};
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape));
+  return guard(call, "matmul", [&]() -> Result<KernelPtr> {
+    const Operand& b = call.inputs[1];
+    memory::desc bias = p.bias ? p.bias->desc() : memory::desc();
+    dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(), b.constant ? p.b.any() : p.b.desc(), bias,
+                                      p.y.desc(), epilogue.attr);
+    auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), desc.impl_info_str());
+    kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[0]);
+    if (b.constant)
+      kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
+                       context.library.pack(*b.constant, p.b.desc(), desc.weights_desc(), p.scale_b));
+    else
+      kernel->argument(DNNL_ARG_WEIGHTS, desc.weights_desc(), b.slot);
+    if (p.bias)
+      kernel->constant(DNNL_ARG_BIAS, bias, context.library.pack(*call.inputs[2].constant, bias, bias, p.scale_bias));
+    kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
+    bind_epilogue(*kernel, call, epilogue);
+    kernel->scratchpad(desc.scratchpad_desc());
+    return kernel;
+  });
+}
+
+Status check(const Call& call) {
+  for (size_t k = 0; k < 2; ++k) {
+    if (call.inputs[k].dtype != DType::f32)
+      return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[k].dtype));
+    if (call.inputs[k].layout != Layout::plain)
+      return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand is channels-last");
+  }
+  if (call.outputs[0].numel() == 0 || call.inputs[0].numel() == 0)
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an empty operand");
+  return {};
+}
+
+bool is_single(const std::vector<int64_t>& dims, size_t count) {
+  return std::all_of(dims.begin(), dims.begin() + static_cast<int64_t>(count), [](int64_t d) { return d == 1; });
+}
+
+}  // namespace
+
+Result<KernelPtr> make_matmul(Context& context, const Call& call) {
+  FERRULE_TRY(check(call));
+  const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
+  Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, false};
+  if (a.rank() == 1) add_outer(p.a, 2);
+  if (b.rank() == 1) p.b = {{b.dims[0], 1}, {1, 1}};
+  const int64_t columns = p.b.dims.back(), depth = p.a.dims.back();
+  if (is_single(p.b.dims, p.b.dims.size() - 2)) {  // one matrix for all rows
+    const int64_t rows = a.numel() / depth;
+    p.a = flat(rows, depth);
+    p.b = {{p.b.dims[p.b.dims.size() - 2], columns}, {p.b.strides[p.b.strides.size() - 2], p.b.strides.back()}};
+    p.y = flat(rows, columns);
+    p.collapse = true;
+    return build(context, call, p);
+  }
+  // Rank 1 operands have axes that y has not.
+  const size_t rank = std::max(p.a.dims.size(), p.b.dims.size());
+  add_outer(p.a, rank);
+  add_outer(p.b, rank);
+  std::vector<int64_t> dims = p.a.dims;
+  for (size_t k = 0; k + 2 < rank; ++k) dims[k] = std::max(p.a.dims[k], p.b.dims[k]);
+  dims[rank - 1] = columns;
+  p.y = {dims, strides_of(dims, Layout::plain)};
+  return build(context, call, p);
+}
+
+Result<KernelPtr> make_gemm(Context& context, const Call& call) {
+  FERRULE_TRY(check(call));
+  const Node& n = *call.node;
+  const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
+  auto matrix = [](const Operand& o, bool transposed) {
+    if (transposed) return View{{o.dims[1], o.dims[0]}, {1, o.dims[1]}};
+    return flat(o.dims[0], o.dims[1]);
+  };
+  Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, true};
+  const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)), beta = static_cast<float>(n.attrs.f("beta", 1));
+  if (alpha != 1 && !b.constant)
+    return error(Code::unsupported_operator, escape(call.layer), "Gemm", "alpha with matrices that are not constant");
+  p.scale_b = alpha;
+  if (n.inputs.size() > 2 && call.inputs[2].present() && beta != 0) {
+    const Operand& c = call.inputs[2];
+    if (!c.constant) return error(Code::unsupported_operator, escape(call.layer), "Gemm", "C is not constant");
+    p.bias = view_of(c);
+    p.scale_bias = beta;
+    add_outer(*p.bias, 2);
+  }
+  return build(context, call, p);
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,109 @@
+// Pooling: windows through oneDNN (channels-last), global pooling by loops of our own over whole channels.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "runtime/cpu/kernels/window.h"
+#include "runtime/cpu/library.h"
+#include "runtime/parallel.h"
+
+namespace ferrule::cpu {
+namespace {
+
+Status check(const Call& call) {
+  if (call.inputs[0].dtype != DType::f32)
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[0].dtype));
+  if (call.outputs.size() > 1 && call.outputs[1].present())
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "Indices are wanted");
+  return {};
+}
+
+/// Mean or maximum over all pixels of an image, [n, pixels, channels] in memory.
+class GlobalPool final : public Kernel {
+ public:
+  GlobalPool(const Call& call, bool mean)
+      : n_(call.inputs[0].dims[0]), channels_(call.inputs[0].dims[1]), mean_(mean), x_slot_(call.inputs[0].slot),
+        y_slot_(call.outputs[0].slot) {
+    pixels_ = n_ > 0 && channels_ > 0 ? call.inputs[0].numel() / (n_ * channels_) : 0;
+    if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
+  }
+  void bind(Binder& binder) override {
+    if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
+    binder.cell(y_slot_, &y_);
+  }
+  std::string text() const override { return "global_pool"; }
+  Status run() override {
+    constexpr int64_t kBlock = 64;
+    const int64_t blocks = (channels_ + kBlock - 1) / kBlock;
+    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, pixels_ * kBlock));
+    parallel_for(n_ * blocks, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t c = k % blocks * kBlock;
+        block(k / blocks, c, std::min(kBlock, channels_ - c));
+      }
+    });
+    return {};
+  }
+
+ private:
+  void block(int64_t image, int64_t c, int64_t count) const {
+    const float* x = static_cast<const float*>(x_) + image * pixels_ * channels_ + c;
+    float* y = static_cast<float*>(y_) + image * channels_ + c;
+    float sums[64];
+    std::fill_n(sums, count, mean_ ? 0.0f : -std::numeric_limits<float>::infinity());
+    for (int64_t p = 0; p < pixels_; ++p, x += channels_) {
+      if (mean_)
+        for (int64_t k = 0; k < count; ++k) sums[k] += x[k];
+      else
+        for (int64_t k = 0; k < count; ++k) sums[k] = x[k] > sums[k] || x[k] != x[k] ? x[k] : sums[k];
+    }
+    const auto pixels = static_cast<float>(pixels_);
+    for (int64_t k = 0; k < count; ++k) y[k] = mean_ ? sums[k] / pixels : sums[k];
+  }
+
+  int64_t n_, channels_, pixels_ = 0;
+  bool mean_;
+  int x_slot_, y_slot_;
+  const void* x_ = nullptr;
+  void* y_ = nullptr;
+};
+
+}  // namespace
+
+Result<KernelPtr> make_global_pool(Context&, const Call& call) {
+  FERRULE_TRY(check(call));
+  const Operand& x = call.inputs[0];
+  if (x.layout != Layout::channels_last && image_desc(x) == desc_of(x) && x.rank() > 2 && x.dims[1] != 1 &&
+      x.numel() != x.dims[0] * x.dims[1])
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an image that is not channels-last");
+  return std::make_unique<GlobalPool>(call, call.node->op == "GlobalAveragePool");
+}
+
+Result<KernelPtr> make_pool(Context& context, const Call& call) {
+  FERRULE_TRY(check(call));
+  const Operand &x = call.inputs[0], &y = call.outputs[0];
+  FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
+  auto algorithm = dnnl::algorithm::pooling_max;
+  if (call.node->op == "AveragePool") {
+    const bool include = call.node->attrs.i("count_include_pad") != 0;
+    algorithm = include ? dnnl::algorithm::pooling_avg_include_padding : dnnl::algorithm::pooling_avg_exclude_padding;
+    // Where ceil_mode makes windows hang over the padded end, the overhang is not counted; oneDNN would.
+    for (size_t k = 0; include && k < w.kernel.size(); ++k)
+      if (w.pads_end[k] > w.asked_end[k])
+        return error(Code::unsupported_operator, escape(call.layer), call.node->op, "ceil_mode with count_include_pad");
+  }
+  return guard(call, "pooling", [&]() -> Result<KernelPtr> {
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    dnnl::pooling_forward::primitive_desc desc(context.library.engine, dnnl::prop_kind::forward_inference, algorithm,
+                                               image_desc(x), image_desc(y), w.strides, w.kernel, w.dilations,
+                                               w.pads_begin, w.pads_end, attr);
+    auto kernel = std::make_unique<Prepared>(context, dnnl::pooling_forward(desc), desc.impl_info_str());
+    kernel->operand(DNNL_ARG_SRC, desc.src_desc(), x);
+    kernel->argument(DNNL_ARG_DST, desc.dst_desc(), y.slot);
+    kernel->scratchpad(desc.scratchpad_desc());
+    return kernel;
+  });
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,176 @@
+// Resize, nearest and linear, over the spatial axes of an image. Positions and weights are tables worked out
+// once from the operator's definition, so every coordinate mode costs the same; pixels are runs of `channels`
+// floats (channels-last) or single floats (plain). source: https://onnx.ai/onnx/operators/onnx__Resize.html
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "engine/base/diagnostics.h"
+#include "runtime/cpu/kernel.h"
+#include "runtime/parallel.h"
+
+namespace ferrule::cpu {
+namespace {
+
+/// Where an output position of one axis reads: two neighbours and the weight of the second.
+struct Tap {
+  int64_t low = 0, high = 0;
+  float weight = 0;
+};
+
+struct Axis {
+  int64_t in = 1, out = 1;
+  double scale = 1;
+};
+
+double source_position(const std::string& mode, const Axis& a, int64_t out) {
+  const auto x = static_cast<double>(out);
+  const double resized = a.scale * static_cast<double>(a.in);
+  if (mode == "asymmetric") return x / a.scale;
+  if (mode == "align_corners") return resized == 1 ? 0 : x * static_cast<double>(a.in - 1) / (resized - 1);
+  if (mode == "pytorch_half_pixel") return resized > 1 ? (x + 0.5) / a.scale - 0.5 : 0;
+  if (mode == "half_pixel_symmetric") {
+    const double adjustment = static_cast<double>(a.out) / resized, center = static_cast<double>(a.in) / 2;
+    return center * (1 - adjustment) + (x + 0.5) / a.scale - 0.5;
+  }
+  return (x + 0.5) / a.scale - 0.5;  // half_pixel
+}
+
+int64_t nearest(const std::string& mode, double x) {
+  if (mode == "floor") return static_cast<int64_t>(std::floor(x));
+  if (mode == "ceil") return static_cast<int64_t>(std::ceil(x));
+  if (mode == "round_prefer_ceil") return static_cast<int64_t>(std::floor(x + 0.5));
+  return static_cast<int64_t>(std::ceil(x - 0.5));  // round_prefer_floor
+}
+
+std::vector<Tap> taps_of(const Node& n, const Axis& a, bool linear) {
+  const std::string mode = n.attrs.s("coordinate_transformation_mode", "half_pixel");
+  const std::string rounding = n.attrs.s("nearest_mode", "round_prefer_floor");
+  std::vector<Tap> taps(static_cast<size_t>(a.out));
+  for (int64_t k = 0; k < a.out; ++k) {
+    Tap& t = taps[static_cast<size_t>(k)];
+    const double x = source_position(mode, a, k);
+    auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i, 0, a.in - 1); };
+    if (!linear || a.in == a.out) {  // an axis that keeps its size is copied
+      t.low = t.high = a.in == a.out && a.scale == 1 ? k : clamp(nearest(rounding, x));
+      if (!linear || a.scale == 1) continue;
+    }
+    const double below = std::floor(x);
+    t.low = clamp(static_cast<int64_t>(below));
+    t.high = clamp(static_cast<int64_t>(below) + 1);
+    t.weight = static_cast<float>(x - below);
+  }
+  return taps;
+}
+
+class Resize final : public Kernel {
+ public:
+  Resize(const Call& call, std::array<Axis, 3> axes, bool linear) : linear_(linear), axes_(axes) {
+    const Operand &x = call.inputs[0], &y = call.outputs[0];
+    channels_last_ = x.layout == Layout::channels_last || x.dims[1] == 1;
+    images_ = channels_last_ ? x.dims[0] : x.dims[0] * x.dims[1];
+    run_ = channels_last_ ? x.dims[1] : 1;
+    for (size_t k = 0; k < 3; ++k) taps_[k] = taps_of(*call.node, axes[k], linear);
+    x_slot_ = x.slot;
+    y_slot_ = y.slot;
+    if (x.constant) x_ = x.constant->data();
+  }
+  void bind(Binder& binder) override {
+    if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
+    binder.cell(y_slot_, &y_);
+  }
+  std::string text() const override { return linear_ ? "resize_linear" : "resize_nearest"; }
+
+  Status run() override {
+    const int64_t rows = axes_[0].out * axes_[1].out, row = axes_[2].out * run_;
+    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, row));
+    parallel_for(images_ * rows, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        const int64_t d = k / axes_[1].out % axes_[0].out, h = k % axes_[1].out;
+        const float* image = static_cast<const float*>(x_) + k / rows * axes_[0].in * axes_[1].in * axes_[2].in * run_;
+        float* y = static_cast<float*>(y_) + k * row;
+        if (linear_) linear_row(image, taps_[0][static_cast<size_t>(d)], taps_[1][static_cast<size_t>(h)], y);
+        else nearest_row(image, taps_[0][static_cast<size_t>(d)], taps_[1][static_cast<size_t>(h)], y);
+      }
+    });
+    return {};
+  }
+
+ private:
+  const float* row_at(const float* image, int64_t d, int64_t h) const {
+    return image + (d * axes_[1].in + h) * axes_[2].in * run_;
+  }
+
+  void nearest_row(const float* image, const Tap& d, const Tap& h, float* y) const {
+    const float* x = row_at(image, d.low, h.low);
+    if (run_ == 1) {
+      for (const Tap& t : taps_[2]) *y++ = x[t.low];
+      return;
+    }
+    for (const Tap& t : taps_[2]) {
+      std::memcpy(y, x + t.low * run_, static_cast<size_t>(run_) * sizeof(float));
+      y += run_;
+    }
+  }
+
+  /// Sum over the corners of the cell; corners of weight zero are not read, so that they cannot bring in NaN.
+  void linear_row(const float* image, const Tap& d, const Tap& h, float* y) const {
+    struct Corner {
+      const float* row;
+      float weight;
+    } corners[4];
+    int count = 0;
+    for (int i = 0; i < 4; ++i) {
+      const bool far_d = i & 2, far_h = i & 1;
+      const float weight = (far_d ? d.weight : 1 - d.weight) * (far_h ? h.weight : 1 - h.weight);
+      if (weight != 0) corners[count++] = {row_at(image, far_d ? d.high : d.low, far_h ? h.high : h.low), weight};
+    }
+    for (const Tap& t : taps_[2]) {
+      for (int i = 0; i < count; ++i) {
+        const float *low = corners[i].row + t.low * run_, *high = corners[i].row + t.high * run_;
+        const float a = corners[i].weight * (1 - t.weight), b = corners[i].weight * t.weight;
+        if (i == 0 && b == 0) for (int64_t c = 0; c < run_; ++c) y[c] = a * low[c];
+        else if (i == 0) for (int64_t c = 0; c < run_; ++c) y[c] = a * low[c] + b * high[c];
+        else if (b == 0) for (int64_t c = 0; c < run_; ++c) y[c] += a * low[c];
+        else for (int64_t c = 0; c < run_; ++c) y[c] += a * low[c] + b * high[c];
+      }
+      y += run_;
+    }
+  }
+
+  bool linear_, channels_last_ = false;
+  std::array<Axis, 3> axes_;
+  std::vector<Tap> taps_[3];
+  int64_t images_ = 0, run_ = 1;
+  int x_slot_ = -1, y_slot_ = -1;
+  const void* x_ = nullptr;
+  void* y_ = nullptr;
+};
+
+}  // namespace
+
+Result<KernelPtr> make_resize(Context&, const Call& call) {
+  const Operand &x = call.inputs[0], &y = call.outputs[0];
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+  };
+  if (x.dtype != DType::f32) return refuse(name(x.dtype));
+  const std::string mode = call.node->attrs.s("mode", "nearest");
+  if (mode != "nearest" && mode != "linear") return refuse("this mode");
+  if (x.rank() < 3 || x.rank() > 5 || x.dims[0] != y.dims[0] || x.dims[1] != y.dims[1]) return refuse("these axes");
+  if (x.layout != y.layout && x.dims[1] != 1) return refuse("two layouts");
+  std::array<Axis, 3> axes;
+  const size_t spatial = x.dims.size() - 2;
+  const Operand* scales = call.inputs.size() > 2 && call.inputs[2].constant ? &call.inputs[2] : nullptr;
+  for (size_t k = 0; k < spatial; ++k) {
+    Axis& a = axes[3 - spatial + k];
+    a.in = x.dims[k + 2];
+    a.out = y.dims[k + 2];
+    a.scale = static_cast<double>(a.out) / static_cast<double>(a.in);
+    if (scales && scales->numel() == x.rank()) a.scale = scales->constant->at_f64(static_cast<int64_t>(k) + 2);
+  }
+  return std::make_unique<Resize>(call, axes, mode == "linear");
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,30 @@
+// Which kernel runs which operator's library launches.
+#include <map>
+
+#include "runtime/cpu/kernel.h"
+
+namespace ferrule::cpu {
+
+Factory library_factory(std::string_view op) {
+  static const std::map<std::string_view, Factory> kFactories = {
+      {"Conv", make_convolution},
+      {"ConvTranspose", make_deconvolution},
+      {"MatMul", make_matmul},
+      {"Gemm", make_gemm},
+      {"MaxPool", make_pool},
+      {"AveragePool", make_pool},
+      {"GlobalAveragePool", make_global_pool},
+      {"GlobalMaxPool", make_global_pool},
+      {"Resize", make_resize},
+      {"Softmax", make_softmax},
+      {"LogSoftmax", make_softmax},
+      {"ReduceMean", make_reduce},
+      {"ReduceSum", make_reduce},
+      {"ReduceMax", make_reduce},
+      {"ReduceMin", make_reduce},
+  };
+  auto it = kFactories.find(op);
+  return it == kFactories.end() ? nullptr : it->second;
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,164 @@
+#include "runtime/cpu/library.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+
+namespace ferrule::cpu {
+namespace {
+
+const dnnl::engine& shared_engine() {
+  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+/// Whether the two layouts are the same memory for these dims.
+bool same_memory(const std::vector<int64_t>& dims) {
+  if (dims.size() < 3 || dims[1] == 1) return true;
+  for (size_t k = 2; k < dims.size(); ++k)
+    if (dims[k] != 1) return false;
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<void> allocate(int64_t bytes) {
+  constexpr int64_t kHuge = int64_t{2} << 20;
+  const int64_t alignment = bytes >= kHuge ? kHuge : 64;
+  const int64_t size = (std::max<int64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  void* p = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
+  if (!p) return nullptr;
+  if (bytes >= kHuge) madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
+  return {p, std::free};
+}
+
+Library::Library(PackCache* cache) : engine(shared_engine()), stream(engine), packs(cache) {}
+
+Packed Library::pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale) {
+  Packed p = packs->pack(engine, stream, tensor, from, to, scale);
+  packed_bytes += p.bytes;
+  return p;
+}
+
+Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
+                       const memory::desc& to, float scale) {
+  std::lock_guard lock(mutex_);
+  auto [begin, end] = entries_.equal_range(tensor.data());
+  for (auto it = begin; it != end;) {
+    const Entry& e = it->second;
+    std::shared_ptr<const void> owner = e.owner.lock();
+    if (!owner) {
+      it = entries_.erase(it);
+      continue;
+    }
+    if (e.from == from && e.to == to && e.scale == scale) return {owner, e.packed.data, e.packed.bytes};
+    ++it;
+  }
+  Packed packed;
+  const bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 64 == 0;
+  if (from == to && scale == 1 && aligned) {
+    packed.owner = std::make_shared<const Tensor>(tensor);
+    packed.data = tensor.data();
+  } else {
+    packed.bytes = static_cast<int64_t>(to.get_size());
+    std::shared_ptr<void> buffer = allocate(packed.bytes);
+    if (!buffer) throw dnnl::error(dnnl_out_of_memory, "could not allocate packed weights");
+    memory source(from, engine, const_cast<void*>(tensor.data())), target(to, engine, buffer.get());
+    dnnl::primitive_attr attr;
+    if (scale != 1) attr.set_scales_mask(DNNL_ARG_SRC, 0);
+    dnnl::reorder::primitive_desc desc(engine, from, engine, to, attr);
+    std::unordered_map<int, memory> arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, target}};
+    if (scale != 1) {
+      memory::desc one({1}, memory::data_type::f32, memory::format_tag::a);
+      arguments[DNNL_ARG_ATTR_SCALES | DNNL_ARG_SRC] = memory(one, engine, &scale);
+    }
+    dnnl::reorder(desc).execute(stream, arguments);
+    stream.wait();
+    packed.owner = std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer);
+    packed.data = buffer.get();
+  }
+  entries_.emplace(tensor.data(), Entry{from, to, scale, packed.owner, {nullptr, packed.data, packed.bytes}});
+  return packed;
+}
+
+std::optional<memory::data_type> data_type(DType t) {
+  switch (t) {
+    case DType::f32: return memory::data_type::f32;
+    case DType::f16: return memory::data_type::f16;
+    case DType::bf16: return memory::data_type::bf16;
+    case DType::i32: return memory::data_type::s32;
+    case DType::i8: return memory::data_type::s8;
+    case DType::u8: return memory::data_type::u8;
+    default: return std::nullopt;
+  }
+}
+
+memory::desc desc_of(const Operand& o, int rank) {
+  std::vector<int64_t> dims = o.dims, strides = o.strides();
+  const int64_t outer = o.numel();
+  while (static_cast<int>(dims.size()) < rank) {
+    dims.insert(dims.begin(), 1);
+    strides.insert(strides.begin(), outer);
+  }
+  return memory::desc(dims, data_type(o.dtype).value_or(memory::data_type::undef), strides);
+}
+
+memory::desc desc_of(const Operand& o) { return desc_of(o, o.rank()); }
+
+memory::desc any_desc(const Operand& o) {
+  return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), memory::format_tag::any);
+}
+
+memory::desc image_desc(const Operand& o) {
+  const int rank = o.rank();
+  if (rank < 3 || rank > 5 || (o.layout == Layout::plain && !same_memory(o.dims))) return desc_of(o);
+  static const memory::format_tag kTags[] = {memory::format_tag::nwc, memory::format_tag::nhwc, memory::format_tag::ndhwc};
+  return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), kTags[rank - 3]);
+}
+
+// --- Prepared ---------------------------------------------------------------------------------------
+
+Prepared::Prepared(Context& context, dnnl::primitive primitive, std::string text)
+    : library_(context.library), primitive_(std::move(primitive)), text_(std::move(text)) {}
+
+void Prepared::argument(int id, const memory::desc& desc, int slot) {
+  memories_.emplace_back(desc, library_.engine, nullptr);
+  slots_.emplace_back(slot, memories_.size() - 1);
+  arguments_.push_back({id, memories_.back().get()});
+}
+
+void Prepared::constant(int id, const memory::desc& desc, Packed packed) {
+  memories_.emplace_back(desc, library_.engine, const_cast<void*>(packed.data));
+  packed_.push_back(std::move(packed));
+  arguments_.push_back({id, memories_.back().get()});
+}
+
+void Prepared::operand(int id, const memory::desc& desc, const Operand& o) {
+  if (!o.constant) return argument(id, desc, o.slot);
+  memory::desc plain = desc_of(Operand{o.dtype, o.constant->dims(), Layout::plain, -1, nullptr});
+  // The caller may see the same elements under other dims (a collapsed batch); only equal dims are reordered.
+  constant(id, desc, library_.pack(*o.constant, plain.get_dims() == desc.get_dims() ? plain : desc, desc));
+}
+
+void Prepared::scratchpad(const memory::desc& desc) {
+  scratch_bytes_ = static_cast<int64_t>(desc.get_size());
+  if (!scratch_bytes_) return;
+  memories_.emplace_back(desc, library_.engine, nullptr);
+  scratch_ = memories_.size() - 1;
+  arguments_.push_back({DNNL_ARG_SCRATCHPAD, memories_.back().get()});
+}
+
+void Prepared::bind(Binder& binder) {
+  for (auto [slot, index] : slots_) binder.memory(slot, memories_[index].get());
+  if (scratch_ != SIZE_MAX) dnnl_memory_set_data_handle(memories_[scratch_].get(), binder.scratch());
+}
+
+Status Prepared::run() {
+  dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
+                                                static_cast<int>(arguments_.size()), arguments_.data());
+  if (status == dnnl_success) [[likely]] return {};
+  return error(Code::library_failed, text_, "oneDNN", fmt::format("status {}", static_cast<int>(status)));
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,95 @@
+// The normalised epilogue (engine/epilogue) as oneDNN's post-ops.
+#include <map>
+
+#include "runtime/cpu/library.h"
+
+namespace ferrule::cpu {
+namespace {
+
+using Algorithms = std::map<std::string_view, dnnl::algorithm>;
+
+const Algorithms& eltwise_algorithms() {
+  using A = dnnl::algorithm;
+  static const Algorithms kForms = {
+      {"relu", A::eltwise_relu},           {"clip", A::eltwise_clip},
+      {"linear", A::eltwise_linear},       {"logistic", A::eltwise_logistic},
+      {"tanh", A::eltwise_tanh},           {"elu", A::eltwise_elu},
+      {"swish", A::eltwise_swish},         {"hardswish", A::eltwise_hardswish},
+      {"hardsigmoid", A::eltwise_hardsigmoid}, {"abs", A::eltwise_abs},
+      {"sqrt", A::eltwise_sqrt},           {"square", A::eltwise_square},
+      {"exp", A::eltwise_exp},             {"round", A::eltwise_round},
+  };
+  return kForms;
+}
+
+const Algorithms& binary_algorithms() {
+  using A = dnnl::algorithm;
+  static const Algorithms kForms = {
+      {"add", A::binary_add}, {"sub", A::binary_sub}, {"mul", A::binary_mul},
+      {"div", A::binary_div}, {"max", A::binary_max}, {"min", A::binary_min},
+  };
+  return kForms;
+}
+
+std::optional<dnnl::algorithm> look_up(const Algorithms& forms, std::string_view name) {
+  auto it = forms.find(name);
+  return it == forms.end() ? std::nullopt : std::optional(it->second);
+}
+
+/// The operand as the primitive's destination is seen: collapsed to rows, or with leading ones.
+memory::desc operand_desc(const Operand& o, const EpilogueShape& shape, bool full) {
+  if (shape.collapse) {
+    const int64_t last = o.rank() ? o.dims.back() : 1;
+    return memory::desc({o.numel() / last, last}, memory::data_type::f32, memory::format_tag::ab);
+  }
+  if (!full) return desc_of({o.dtype, o.dims, Layout::plain, -1, nullptr}, shape.rank);
+  if (o.constant && shape.channels_last) {
+    Operand image = o;
+    image.layout = Layout::channels_last;
+    return image_desc(image);
+  }
+  return image_desc(o);
+}
+
+}  // namespace
+
+bool adds_operand(const PostOp& op) {
+  return op.operand >= 0 && (op.kind == PostOp::Kind::sum || (op.kind == PostOp::Kind::binary && op.alg == "add"));
+}
+
+Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape) {
+  Epilogue out;
+  dnnl::post_ops ops;
+  auto refuse = [&] {
+    return error(Code::unsupported_operator, escape(call.layer), "this epilogue", "oneDNN has no such post-op");
+  };
+  for (const PostOp& op : call.post_ops) {
+    if (op.operand < 0) {
+      auto algorithm = look_up(eltwise_algorithms(), op.alg);
+      if (!algorithm) return refuse();
+      ops.append_eltwise(*algorithm, op.alpha, op.beta);
+      continue;
+    }
+    if (op.operand == call.sum_input) {
+      ops.append_sum(1.0f);
+      continue;
+    }
+    const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
+    auto algorithm = op.kind == PostOp::Kind::sum ? dnnl::algorithm::binary_add : look_up(binary_algorithms(), op.alg);
+    if (!algorithm || o.dtype != DType::f32) return refuse();
+    memory::desc desc = operand_desc(o, shape, o.numel() == call.outputs[0].numel() && o.numel() > 1);
+    ops.append_binary(*algorithm, desc);
+    out.operands.push_back({ops.len() - 1, op.operand, desc});
+  }
+  out.attr.set_post_ops(ops);
+  out.attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return out;
+}
+
+void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue) {
+  for (const Epilogue::Entry& e : epilogue.operands)
+    kernel.operand(DNNL_ARG_ATTR_MULTIPLE_POST_OP(e.position) | DNNL_ARG_SRC_1, e.desc,
+                   call.inputs[static_cast<size_t>(e.input)]);
+}
+
+}  // namespace ferrule::cpu

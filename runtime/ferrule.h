@@ -1,0 +1,98 @@
+// The public C++ interface: load a model, run it, and see what was fused and why.
+//
+//   auto session = ferrule::Session::load("model.onnx");
+//   auto results = session->run({{"x", tensor}});
+//
+// A plan is made for each concrete set of input shapes and kept; compiled kernels are shared between plans.
+// A Session is used by one thread at a time.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/pipeline.h"
+#include "runtime/backend.h"
+
+namespace ferrule {
+
+using Shapes = std::map<std::string, std::vector<int64_t>>;  ///< input name -> dims
+
+struct SessionOptions {
+  EngineOptions engine;
+  std::string backend = "auto";  ///< cpu, reference, null, auto
+  bool strict = false;           ///< no library epilogue that deviates from its formula
+  int threads = 0;               ///< 0: all cores
+  LogCallback log;
+};
+
+/// Milliseconds spent before the first run.
+struct Timings {
+  double load_ms = 0;     ///< rules, model file
+  double plan_ms = 0;     ///< fusing, planning, lowering
+  double compile_ms = 0;  ///< kernels generated and compiled, primitives created, weights packed
+};
+
+struct Port {
+  std::string name;
+  Type type;  ///< as the model declares it
+};
+
+/// One plan, bound to a backend.
+class Compiled {
+ public:
+  const Plan& plan() const { return plan_; }
+  const Lowered& lowered() const { return lowered_; }
+  const Journal& journal() const { return fused_.journal; }
+  const std::vector<Rejection>& near_misses() const { return fused_.near_misses; }
+  const std::vector<std::string>& notes() const { return fused_.notes; }
+  std::string_view backend() const { return backend_; }
+  const Timings& timings() const { return timings_; }
+  Executable& executable() { return *executable_; }
+
+  /// Tensors by the order of the graph's inputs and outputs.
+  Result<std::vector<Tensor>> run(std::span<const Tensor> inputs, RunObserver* observer = nullptr) {
+    return executable_->run_tensors(inputs, observer);
+  }
+
+ private:
+  friend class Session;
+  Fused fused_;  ///< its graph has moved into plan_
+  Plan plan_;
+  Lowered lowered_;
+  std::string backend_;
+  Timings timings_;
+  std::unique_ptr<Executable> executable_;
+};
+
+class Session {
+ public:
+  /// errors: those of import, rules and pipeline; library_missing; usage (backend).
+  static Result<Session> load(const std::string& path, SessionOptions options = {});
+  static Result<Session> from_graph(Graph graph, SessionOptions options = {});
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  const std::vector<Port>& inputs() const;
+  const std::vector<Port>& outputs() const;
+  const std::vector<std::string>& notes() const;  ///< of the import
+  const Knowledge& knowledge() const;
+
+  /// The plan for these shapes; inputs of a declared constant shape may be left out.
+  /// errors: unknown_input, missing_input (a symbolic size without a value), input_mismatch, and all of
+  /// planning and preparing.
+  Result<Compiled*> compile(const Shapes& shapes = {});
+  /// errors: unknown_input, missing_input, input_mismatch, those of compile and of the backend.
+  Result<std::map<std::string, Tensor>> run(const std::map<std::string, Tensor>& inputs, RunObserver* observer = nullptr);
+  /// `inputs` checked against the model, in its order; left-out overridable initializers get their value.
+  Result<std::vector<Tensor>> arrange(const std::map<std::string, Tensor>& inputs) const;
+
+ private:
+  struct State;
+  explicit Session(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ferrule

@@ -1,0 +1,211 @@
+#include <chrono>
+
+#include "codegen/lower.h"
+#include "engine/base/diagnostics.h"
+#include "engine/onnx/import.h"
+#include "runtime/ferrule.h"
+#include "runtime/registry.h"
+
+namespace ferrule {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+std::string shape_text(DType dtype, const std::vector<int64_t>& dims) {
+  return str(Type{dtype, Shape(dims.begin(), dims.end())});
+}
+
+/// Whether a concrete shape can be the declared one (symbols take any size).
+bool fits(const Type& declared, const std::vector<int64_t>& dims) {
+  if (!declared.shape) return true;
+  if (declared.shape->size() != dims.size()) return false;
+  for (size_t k = 0; k < dims.size(); ++k)
+    if (auto d = (*declared.shape)[k].constant(); d && *d != dims[k]) return false;
+  return true;
+}
+
+}  // namespace
+
+struct Session::State {
+  SessionOptions options;
+  std::shared_ptr<const Knowledge> knowledge;
+  std::unique_ptr<Graph> graph;              ///< as imported; every plan starts from a copy
+  std::map<std::string, Tensor> defaults;
+  std::vector<std::string> notes;
+  std::vector<Port> inputs, outputs;
+  double load_ms = 0;
+  std::map<Shapes, std::unique_ptr<Compiled>> plans;
+
+  void log(LogLevel level, std::string_view text) const {
+    if (options.log) options.log(level, text);
+  }
+
+  void find_ports() {
+    for (ValueId v : graph->inputs()) inputs.push_back({graph->value(v).name, graph->value(v).type});
+    for (ValueId v : graph->outputs()) outputs.push_back({graph->value(v).name, graph->value(v).type});
+  }
+
+  const Port* input(std::string_view name) const {
+    for (const Port& p : inputs)
+      if (p.name == name) return &p;
+    return nullptr;
+  }
+
+  Status unknown(const std::string& name) const {
+    std::string all;
+    for (const Port& p : inputs) all += (all.empty() ? "" : ", ") + escape(p.name);
+    return error(Code::unknown_input, "inputs", escape(name), all);
+  }
+
+  /// Concrete dims of every input, from the caller or the model.
+  Result<Shapes> complete(const Shapes& given) const {
+    Shapes all;
+    for (const auto& [name, dims] : given) {
+      const Port* p = input(name);
+      if (!p) return fail(unknown(name).error());
+      if (!fits(p->type, dims))
+        return error(Code::input_mismatch, "inputs", escape(name), shape_text(p->type.dtype, dims), str(p->type));
+      all[name] = dims;
+    }
+    for (const Port& p : inputs) {
+      if (all.contains(p.name)) continue;
+      if (auto it = defaults.find(p.name); it != defaults.end()) {
+        all[p.name] = it->second.dims();
+        continue;
+      }
+      auto dims = p.type.shape ? constant_shape(*p.type.shape) : std::nullopt;
+      if (!dims) return error(Code::missing_input, "inputs", escape(p.name), str(p.type));
+      all[p.name] = *dims;
+    }
+    return all;
+  }
+
+  Result<std::unique_ptr<Compiled>> build(const Shapes& shapes) const {
+    auto c = std::make_unique<Compiled>();
+    const auto start = Clock::now();
+    EngineOptions engine = options.engine;
+    engine.shapes = shapes;
+    std::unique_ptr<Graph> copy = graph->clone();
+    FERRULE_ASSIGN(c->fused_, fuse(std::move(*copy), *knowledge, engine));
+    for (const Step& s : c->fused_.journal.steps) log(LogLevel::verbose, s.text);
+    for (const std::string& p : c->fused_.journal.phases) log(LogLevel::info, p);
+    FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
+    // From here on addresses inside the plan are kept: it stays where it is.
+    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {options.strict}));
+    c->timings_.load_ms = load_ms;
+    c->timings_.plan_ms = ms_since(start);
+    FERRULE_TRY(prepare(*c));
+    return c;
+  }
+
+  Status prepare(Compiled& c) const {
+    const auto start = Clock::now();
+    PrepareContext context{c.plan_, c.lowered_, knowledge->ops, knowledge->target, options.engine.limits,
+                           options.threads, options.log};
+    FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
+    auto executable = backend->prepare(context);
+    // auto: what the CPU backend cannot do at all (a size known only during the run) the reference does.
+    if (!executable && options.backend == "auto" && backend->name() != "reference" &&
+        (executable.error().code == Code::unsupported_operator || executable.error().code == Code::bad_shape ||
+         executable.error().code == Code::unsupported_type)) {
+      log(LogLevel::warning, "backend cpu: " + executable.error().message + "; the reference backend runs the model");
+      FERRULE_ASSIGN(backend, find_backend("reference"));
+      executable = backend->prepare(context);
+    }
+    if (!executable) return fail(executable.error());
+    c.executable_ = std::move(*executable);
+    c.backend_ = backend->name();
+    c.timings_.compile_ms = ms_since(start);
+    return {};
+  }
+};
+
+Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Result<Session> Session::load(const std::string& path, SessionOptions options) {
+  const auto start = Clock::now();
+  auto state = std::make_unique<State>();
+  state->options = std::move(options);
+  FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  ImportOptions import_options;
+  import_options.limits = &state->options.engine.limits;
+  import_options.overridable = state->options.engine.overridable;
+  const OpTable& ops = state->knowledge->ops;
+  import_options.known_operator = [&ops](std::string_view domain, std::string_view op) {
+    return ops.find(domain, op) != nullptr;
+  };
+  FERRULE_ASSIGN(Imported imported, import_file(path, import_options));
+  state->graph = std::make_unique<Graph>(std::move(imported.graph));
+  state->defaults = std::move(imported.defaults);
+  state->notes = std::move(imported.notes);
+  for (const std::string& note : state->notes) state->log(LogLevel::info, note);
+  state->find_ports();
+  state->load_ms = ms_since(start);
+  return Session(std::move(state));
+}
+
+Result<Session> Session::from_graph(Graph graph, SessionOptions options) {
+  const auto start = Clock::now();
+  auto state = std::make_unique<State>();
+  state->options = std::move(options);
+  FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  state->graph = std::make_unique<Graph>(std::move(graph));
+  state->find_ports();
+  state->load_ms = ms_since(start);
+  return Session(std::move(state));
+}
+
+const std::vector<Port>& Session::inputs() const { return state_->inputs; }
+const std::vector<Port>& Session::outputs() const { return state_->outputs; }
+const std::vector<std::string>& Session::notes() const { return state_->notes; }
+const Knowledge& Session::knowledge() const { return *state_->knowledge; }
+
+Result<Compiled*> Session::compile(const Shapes& shapes) {
+  FERRULE_ASSIGN(Shapes all, state_->complete(shapes));
+  auto it = state_->plans.find(all);
+  if (it == state_->plans.end()) {
+    FERRULE_ASSIGN(auto compiled, state_->build(all));
+    it = state_->plans.emplace(std::move(all), std::move(compiled)).first;
+  }
+  return it->second.get();
+}
+
+Result<std::vector<Tensor>> Session::arrange(const std::map<std::string, Tensor>& inputs) const {
+  for (const auto& [name, tensor] : inputs) {
+    const Port* p = state_->input(name);
+    if (!p) return fail(state_->unknown(name).error());
+    if (tensor.dtype() != p->type.dtype || !fits(p->type, tensor.dims()))
+      return error(Code::input_mismatch, "inputs", escape(name), shape_text(tensor.dtype(), tensor.dims()), str(p->type));
+  }
+  std::vector<Tensor> ordered;
+  for (const Port& p : state_->inputs) {
+    if (auto it = inputs.find(p.name); it != inputs.end()) {
+      ordered.push_back(it->second);
+    } else if (auto def = state_->defaults.find(p.name); def != state_->defaults.end()) {
+      ordered.push_back(def->second);
+    } else {
+      return error(Code::missing_input, "inputs", escape(p.name), str(p.type));
+    }
+  }
+  return ordered;
+}
+
+Result<std::map<std::string, Tensor>> Session::run(const std::map<std::string, Tensor>& inputs, RunObserver* observer) {
+  FERRULE_ASSIGN(auto ordered, arrange(inputs));
+  Shapes shapes;
+  for (size_t k = 0; k < ordered.size(); ++k) shapes[state_->inputs[k].name] = ordered[k].dims();
+  FERRULE_ASSIGN(Compiled * compiled, compile(shapes));
+  FERRULE_ASSIGN(auto results, compiled->run(ordered, observer));
+  std::map<std::string, Tensor> named;
+  for (size_t k = 0; k < results.size(); ++k) named[state_->outputs[k].name] = results[k];
+  return named;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,440 @@
+"""The program as its user meets it: what each command prints, and every refusal: its exit code, one clear
+message that names place, cause and remedy, nothing on stdout, no crash, in under two seconds.
+"""
+import json
+import os
+import random
+import re
+import sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import harness
+from harness import ENVIRONMENT, LIMIT, OK, UNSUPPORTED, USAGE, refusal, run
+
+NET = """
+agraph (float[1,2,4,4] x) => (float[1,2,4,4] y)
+<float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, float[2] g = {1.0, 2.0}, float[2] b = {0.0, 1.0},
+ float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.5}> {
+  [conv] c = Conv (x, W)
+  [norm] n = BatchNormalization (c, g, b, m, v)
+  [act] y = Relu (n)
+}
+"""
+
+
+def refused(report, what, code, *wanted, arguments, **options):
+    """Runs the program and checks that it refuses as it should, with nothing on stdout."""
+    done = run(*arguments)
+    problem = refusal(done, code, *wanted, **options)
+    if problem is None and done.out and done.code != OK:
+        problem = f"a refusal wrote to stdout: {done.out[:100]!r}"
+    report.check(what, problem)
+    return done
+
+
+def files(report, net):
+    """Things that are not a model."""
+    folder = report.folder
+    missing = folder / "missing.onnx"
+    refused(report, "no file", USAGE, "missing.onnx", "no such file|not found|cannot open",
+            arguments=["explain", missing])
+    refused(report, "a directory", USAGE, "directory|not a (regular )?file", arguments=["explain", folder])
+    fifo = folder / "pipe.onnx"
+    os.mkfifo(fifo)
+    refused(report, "a FIFO", USAGE, "pipe.onnx", arguments=["explain", fifo])
+    if os.path.exists("/dev/zero"):
+        refused(report, "/dev/zero", USAGE, "/dev/zero", arguments=["explain", "/dev/zero"])
+
+    rng = random.Random(1)
+    contents = {
+        "empty": b"", "one byte": b"\x08", "text": b"this is not a model\n", "zip": b"PK\x03\x04" + bytes(200),
+        "gzip": b"\x1f\x8b\x08" + bytes(100), "html": b"<!DOCTYPE html><html><body>404</body></html>",
+        "git lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n",
+        "random 1 KB": rng.randbytes(1024), "random 1 MB": rng.randbytes(1 << 20),
+        "zeros": bytes(4096), "only an IR version": b"\x08\x0a",
+    }
+    for name, data in contents.items():
+        path = folder / "bytes.onnx"
+        path.write_bytes(data)
+        refused(report, f"not a model: {name}", USAGE, "bytes.onnx", arguments=["explain", path])
+
+    whole = net.read_bytes()
+    for cut in range(20):
+        path = folder / "cut.onnx"
+        path.write_bytes(whole[:len(whole) * cut // 20])
+        refused(report, f"the first {cut}/20 of a model", USAGE, "cut.onnx", arguments=["explain", path])
+    if os.geteuid() != 0:
+        path = folder / "secret.onnx"
+        path.write_bytes(whole)
+        path.chmod(0)
+        refused(report, "no right to read", USAGE, "secret.onnx", "permission", arguments=["explain", path])
+
+
+def graphs(report):
+    """Models that are no graph of known operators."""
+    folder = report.folder
+
+    def bad(what, code, text, *wanted, **options):
+        path = folder / "bad.onnx"
+        onnx.save(text if isinstance(text, onnx.ModelProto) else harness.onnx_text(text), str(path))
+        return refused(report, what, code, *wanted, arguments=["explain", path], **options)
+
+    bad("a cycle", USAGE, """agraph (float[2] x) => (float[2] y) {
+        [first] a = Add (x, b)
+        [second] b = Relu (a)
+        [last] y = Relu (b) }""", r"cycl", r"first|second|\ba\b|\bb\b")
+    bad("a node that reads itself", USAGE, "agraph (float[2] x) => (float[2] y) { [own] y = Add (x, y) }", r"cycl", "own|y")
+    bad("a dangling input", USAGE, "agraph (float[2] x) => (float[2] y) { [add] y = Add (x, ghost) }", "ghost")
+    bad("an output that nothing produces", USAGE, "agraph (float[2] x) => (float[2] y) { z = Relu (x) }", r"\by\b")
+    bad("two nodes write one value", USAGE, """agraph (float[2] x) => (float[2] y) {
+        y = Relu (x)
+        y = Abs (x) }""", r"\by\b", "twice|duplicate|more than once|SSA|unique")
+    bad("an input twice", USAGE, "agraph (float[2] x, float[2] x) => (float[2] y) { y = Relu (x) }", r"\bx\b")
+    bad("a node writes an input", USAGE, """agraph (float[2] x) => (float[2] y) {
+        x = Abs (x)
+        y = Relu (x) }""", r"\bx\b")
+    bad("a perm that is none", USAGE,
+        "agraph (float[2,3] x) => (float[3,2] y) { [turn] y = Transpose <perm = [0, 0]> (x) }", "perm", "turn|Transpose")
+    bad("too few inputs", USAGE, "agraph (float[2] x) => (float[2] y) { [half] y = Add (x) }", "half|Add")
+    bad("a missing required attribute", USAGE, "agraph (float[2] x) => (float[2] y) { [c] y = Cast (x) }", r"\bto\b", "Cast|c")
+    bad("an attribute that Relu lacks", USAGE, "agraph (float[2] x) => (float[2] y) { [r] y = Relu <alpha = 2.0> (x) }", "alpha")
+    bad("shapes that cannot be added", USAGE,
+        "agraph (float[2,3] x, float[2,4] z) => (float[2,3] y) { [sum] y = Add (x, z) }", "sum|Add")
+    bad("a kernel of another depth than its input", USAGE, """agraph (float[1,3,4,4] x) => (float[1,2,4,4] y)
+        <float[2,2,1,1] W = {1.0, 2.0, 3.0, 4.0}> { [c] y = Conv (x, W) }""", r"\bc\b|Conv")
+
+    bad("an unknown operator", UNSUPPORTED,
+        "agraph (float[2] x) => (float[2] y) { [strange] y = Frobnicate (x) }", "strange", "Frobnicate", r"\b18\b")
+    bad("an unknown operator of an unknown domain", UNSUPPORTED, """
+        <ir_version: 10, opset_import: ["" : 18, "com.acme" : 3]>
+        agraph (float[2] x) => (float[2] y) { [strange] y = com.acme.Frobnicate (x) }""",
+        "strange", "Frobnicate", r"\b3\b")
+    bad("an operator newer than its opset", (USAGE, UNSUPPORTED), """<ir_version: 7, opset_import: ["" : 11]>
+        agraph (float[2] x) => (float[2] y) { [g] y = HardSwish (x) }""", "HardSwish", r"\b11\b")
+    bad("an opset of the far future", (USAGE, UNSUPPORTED), """<ir_version: 10, opset_import: ["" : 9999]>
+        agraph (float[2] x) => (float[2] y) { y = Relu (x) }""", "9999")
+    bad("an opset before 7", (USAGE, UNSUPPORTED), """<ir_version: 3, opset_import: ["" : 6]>
+        agraph (float[2] x) => (float[2] y) { y = Relu (x) }""", "opset", r"\b6\b")
+
+    bad("a function bomb", LIMIT, function_bomb(31), "nodes", "--limit", seconds=1.0)
+    bad("a function that calls itself", (USAGE, LIMIT), function_ring(1), "F0|recurs|cycl|itself")
+    bad("functions that call each other", (USAGE, LIMIT), function_ring(3), r"F\d|recurs|cycl")
+
+
+def function_bomb(depth):
+    """Functions F0 … each calling the one before twice: a few hundred bytes, 2^depth nodes."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    functions = []
+    for k in range(depth):
+        op, domain = ("Relu", "") if k == 0 else (f"F{k - 1}", "local")
+        nodes = [helper.make_node(op, ["x"], ["t"], domain=domain), helper.make_node(op, ["t"], ["y"], domain=domain)]
+        functions.append(helper.make_function("local", f"F{k}", ["x"], ["y"], nodes, opsets))
+    return caller(f"F{depth - 1}", functions, opsets)
+
+
+def function_ring(length):
+    """Functions that call each other in a ring."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("local", 1)]
+    functions = [helper.make_function("local", f"F{k}", ["x"], ["y"],
+                                      [helper.make_node(f"F{(k + 1) % length}", ["x"], ["y"], domain="local")], opsets)
+                 for k in range(length)]
+    return caller("F0", functions, opsets)
+
+
+def caller(function, functions, opsets):
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node(function, ["x"], ["y"], domain="local", name="call")], "g",
+                              value[:1], value[1:])
+    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)
+
+
+def run_inputs(report, net):
+    """`run` with inputs that do not fit, and outputs that cannot be written."""
+    folder = report.folder
+    good = folder / "in.npz"
+    np.savez(good, x=np.ones((1, 2, 4, 4), np.float32))
+    out = folder / "out.npz"
+
+    def bad(what, *wanted, arrays=None, content=None, name="bad.npz", code=USAGE):
+        path = folder / name
+        if arrays is not None:
+            np.savez(path, **arrays)
+        else:
+            path.write_bytes(content)
+        refused(report, f"run: {what}", code, *wanted, arguments=["run", net, "--inputs", path, "--outputs", out, "--force"])
+
+    one = np.ones((1, 2, 4, 4), np.float32)
+    bad("an input that the model has not", "z", r"\bx\b", arrays={"z": one})
+    bad("one input too many", "extra", arrays={"x": one, "extra": one})
+    bad("no input", r"\bx\b", arrays={})
+    bad("a wrong shape", r"\bx\b", "5", arrays={"x": np.ones((1, 2, 4, 5), np.float32)})
+    bad("a wrong rank", r"\bx\b", arrays={"x": np.ones((2, 4, 4), np.float32)})
+    bad("a wrong type", r"\bx\b", "f64|float64|double", arrays={"x": one.astype(np.float64)})
+    bad("strings", r"\bx\b|bad.npz", arrays={"x": np.array(["a", "b"])})
+    bad("Python objects", r"\bx\b|bad.npz", arrays={"x": np.array([None, {}], dtype=object)})
+    whole = good.read_bytes()
+    bad("an empty npz", "bad.npz", content=b"")
+    bad("text for npz", "bad.npz", content=b"hello\n" * 100)
+    for cut in (1, 3, 5, 7, 9):
+        bad(f"the first {cut}/10 of an npz", "bad.npz", content=whole[:len(whole) * cut // 10])
+    at = whole.index(b"'shape': (1, 2, 4, 4)")
+    bad("an npz that claims a huge shape", "bad.npz",
+        content=whole[:at] + b"'shape': (9, 9, 9, 9)" + whole[at + 21:])
+    at = whole.index(b"'descr': '<f4'")
+    bad("an npz of an unknown type", "bad.npz|x", content=whole[:at] + b"'descr': '<q9'" + whole[at + 14:])
+    refused(report, "run: no such npz", USAGE, "none.npz",
+            arguments=["run", net, "--inputs", folder / "none.npz", "--outputs", out])
+    refused(report, "run: --input without a name", USAGE, "--input",
+            arguments=["run", net, "--input", "x.npy", "--outputs", out])
+
+    out.unlink(missing_ok=True)
+    done = run("run", net, "--inputs", good, "--outputs", out)
+    report.check("run writes its outputs", None if done.code == OK and out.exists() else done.tail())
+    out.write_bytes(b"precious")
+    refused(report, "run: the output exists", USAGE, "out.npz", "--force",
+            arguments=["run", net, "--inputs", good, "--outputs", out])
+    report.check("run: what exists is untouched", None if out.read_bytes() == b"precious" else "it was overwritten")
+    done = run("run", net, "--inputs", good, "--outputs", out, "--force")
+    report.check("run --force overwrites", None if done.code == OK and out.read_bytes()[:2] == b"PK" else done.tail())
+    refused(report, "run: output into a folder that is missing", USAGE, "nowhere",
+            arguments=["run", net, "--inputs", good, "--outputs", folder / "nowhere" / "out.npz"])
+    refused(report, "run: a folder as output", USAGE, folder.name,
+            arguments=["run", net, "--inputs", good, "--outputs", folder, "--force"])
+    if os.path.isdir("/proc/self"):
+        refused(report, "run: output where nothing can be written", USAGE, "/proc",
+                arguments=["run", net, "--inputs", good, "--outputs", "/proc/out.npz"])
+    left = [f.name for f in folder.iterdir() if re.search(r"out\.npz.+|tmp", f.name)]
+    report.check("run leaves nothing behind", f"left: {left}" if left else None)
+
+
+RULE = """ferrule: 1
+id: twice
+kind: rewrite
+doc: Abs twice is Abs once.
+source: [test]
+phase: canonicalize
+numerics: exact
+match: |
+  t = Abs(x)
+  y = Abs(t)
+where:
+  - {id: typed, sound: "rank(x) >= 0", why: "the rank of {x} is not known"}
+rewrite: |
+  y = Abs(x)
+tests:
+  fires:
+    - |
+      agraph (float[2,3] x) => (float[2,3] y) {
+        t = Abs(x)
+        y = Abs(t)
+      }
+  holds:
+    - {declined_by: D1, leak: t}
+"""
+
+# What is replaced in RULE, by what, and what the message must say.
+RULE_ERRORS = {
+    "an unknown key": ("doc: Abs", "docs: Abs", ["docs", "did you mean.*doc"]),
+    "an unknown key in a condition": ("why:", "whyy:", ["whyy", "did you mean.*why"]),
+    "a duplicate key": ("phase: canonicalize", "phase: canonicalize\nphase: fold", ["phase", "twice|duplicate|already"]),
+    "a tag": ("doc: Abs", "doc: !!python/object Abs", ["tag"]),
+    "an alias": ("source: [test]", "source: &a [test, *a]", ["anchor|alias"]),
+    "a merge key": ("source: [test]", "source: [test]\n<<: {doc: no}", ["merge|<<"]),
+    "a second document": ("tests:\n", "---\ntests:\n", ["document"]),
+    "a tab": ("  - {id: typed", "\t- {id: typed", ["tab|indent|character|found"]),
+    "broken YAML": ("source: [test]", "source: [test", [r"line|\d+:\d+"]),
+    "no kind": ("kind: rewrite\n", "", ["kind"]),
+    "an unknown kind": ("kind: rewrite", "kind: rewritte", ["rewritte", "rewrite"]),
+    "an unknown phase": ("phase: canonicalize", "phase: canonicalise", ["canonicalise", "canonicalize"]),
+    "an unknown numerics class": ("numerics: exact", "numerics: exakt", ["exakt", "exact"]),
+    "an id that is not the file's name": ("id: twice", "id: thrice", ["thrice", "twice"]),
+    "a wrong version": ("ferrule: 1", "ferrule: 7", ["7"]),
+    "an unfinished pattern": ("y = Abs(t)\nwhere", "y = Abs(t\nwhere", [r"\)"]),
+    "a pattern that is no pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t == Abs(x)\n  y = Abs(t)\nwhere", ["="]),
+    "an unknown operator in the pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t = Abss(x)\n  y = Abs(t)\nwhere", ["Abss", "Abs"]),
+    "a disconnected pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t = Abs(x)\n  y = Abs(z)\nwhere", ["t|connect|use"]),
+    "an unknown function": ("rank(x) >= 0", "rnak(x) >= 0", ["rnak", "rank"]),
+    "an unbound name in a condition": ("rank(x) >= 0", "rank(q) >= 0", [r"\bq\b"]),
+    "an unbound name in a text": ("the rank of {x}", "the rank of {q}", [r"\bq\b"]),
+    "an unbound name in the replacement": ("y = Abs(x)\ntests", "y = Abs(q)\ntests", [r"\bq\b"]),
+    "a condition that is no expression": ("rank(x) >= 0", "rank(x) >=", ["expression|operand|end"]),
+    "a condition that is a number": ("rank(x) >= 0", "rank(x) + 1", ["bool|true|condition|number"]),
+    "two classes of one condition": ('sound: "rank', 'profit: "true", sound: "rank', ["sound", "profit"]),
+    "no output in the replacement": ("y = Abs(x)\ntests", "z = Abs(x)\ntests", [r"\by\b"]),
+    "a test that is no ONNX text": ("agraph (float[2,3] x)", "agraph float[2,3] x)", ["test|agraph|fires|parse"]),
+    "an unknown edit verb": ("leak: t", "leek: t", ["leek", "leak"]),
+}
+
+
+def rules(report, net):
+    """Malformed rules: file, line, column, caret, hint."""
+    folder = report.folder / "user_rules"
+    folder.mkdir()
+    path = folder / "twice.yaml"
+    path.write_text(RULE)
+    done = run("explain", net, "--rules", folder)
+    report.check("a good rule of one's own loads", None if done.code == OK else done.tail())
+
+    for what, (old, new, wanted) in RULE_ERRORS.items():
+        assert RULE.count(old) >= 1, what
+        path.write_text(RULE.replace(old, new, 1))
+        done = run("explain", net, "--rules", folder)
+        problem = refusal(done, USAGE, *wanted, r"twice\.yaml(:\d+){0,2}")
+        if problem is None and not re.search(r"twice\.yaml:\d+(:\d+)?", done.err) and what != "no kind":
+            problem = f"no line is named; {done.tail()}"
+        if problem is None and not re.search(r"^\s*(\d+ )?[ |~]*\^", done.err, re.MULTILINE):
+            problem = f"no caret; {done.tail()}"
+        report.check(f"a rule with {what}", problem)
+
+    contents = {
+        "that is empty": b"", "of random bytes": random.Random(2).randbytes(2000), "with a NUL": RULE.encode() + b"\0",
+        "in Latin-1": RULE.replace("Abs twice", "Äbs twice").encode("latin-1"),
+        "that is a list": b"- 1\n- 2\n", "that is too deep": b"[" * 100000,
+        "that is too long": b"# " + b"x" * (2 << 20) + b"\n" + RULE.encode(),
+    }
+    for what, data in contents.items():
+        path.write_bytes(data)
+        code = (USAGE, LIMIT)
+        refused(report, f"a rule file {what}", code, "twice.yaml", arguments=["explain", net, "--rules", folder])
+    path.write_bytes(RULE.replace("\n", "\r\n").encode())
+    done = run("explain", net, "--rules", folder)
+    report.check("a rule with CRLF", harness.crash(done) or (None if done.code in (OK, USAGE) else done.tail()))
+    path.write_text(RULE)
+    (folder / "more").mkdir()
+    (folder / "more" / "twice.yaml").write_text(RULE)
+    refused(report, "an id twice", USAGE, "twice", arguments=["explain", net, "--rules", folder])
+    refused(report, "a rules folder that is missing", USAGE, "no_such", arguments=["explain", net, "--rules", report.folder / "no_such"])
+    refused(report, "rules show of an unknown rule", USAGE, "conv_actvation", arguments=["rules", "show", "conv_actvation"])
+    refused(report, "--disable of a rule that is not there", (OK, USAGE), arguments=["explain", net, "--disable", "no_such_rule"])
+
+
+def command_line(report, net):
+    """The command line itself."""
+    refused(report, "no command", USAGE, "command|help", arguments=[], errors=1)
+    refused(report, "an unknown command", USAGE, "explian", "explain", arguments=["explian", net])
+    refused(report, "an unknown option", USAGE, "--disabel", "--disable", arguments=["explain", net, "--disabel", "x"])
+    refused(report, "no model", USAGE, "MODEL", arguments=["explain"])
+    refused(report, "an option without its value", USAGE, "--target", arguments=["explain", net, "--target"])
+    refused(report, "two models", USAGE, "net.onnx|second", arguments=["explain", net, "second"])
+    refused(report, "an unknown target", USAGE, "pdp11", "cpu-avx2", "sm_90", arguments=["explain", net, "--target", "pdp11"])
+    refused(report, "an unknown backend", USAGE, "abacus", "cpu", "reference",
+            arguments=["run", net, "--seed", "1", "--backend", "abacus"])
+    refused(report, "a negative number of threads", USAGE, "threads", arguments=["explain", net, "--threads", "-1"])
+    refused(report, "an unknown stage", USAGE, "blueprint", "graph", arguments=["explain", net, "--stage", "blueprint"])
+    for shape in ("x", "x:", "x:1xx4", "x:axb", "x:1x2x4x4x", "x:99999999999999999999", ":1x2"):
+        refused(report, f"--shapes {shape}", USAGE, "--shapes", arguments=["explain", net, "--shapes", shape])
+    refused(report, "--shapes of an input that is not there", USAGE, "nosuch", r"\bx\b",
+            arguments=["explain", net, "--shapes", "nosuch:1x2x4x4"])
+    refused(report, "--shapes against the model", USAGE, r"\bx\b", arguments=["explain", net, "--shapes", "x:1x2x4x5"])
+    refused(report, "a limit is hit", LIMIT, "--limit", "nodes", arguments=["explain", net, "--limit", "nodes=1"])
+    refused(report, "an unknown limit", USAGE, "nodse", "nodes", arguments=["explain", net, "--limit", "nodse=1"])
+    refused(report, "a limit without a number", USAGE, "--limit", arguments=["explain", net, "--limit", "nodes=many"])
+
+    for arguments in (["--help"], ["--version"], *([c, "--help"] for c in
+                      ("explain", "run", "bench", "verify", "compile", "rules", "doctor"))):
+        done = run(*arguments)
+        report.check(" ".join(arguments), harness.crash(done) or (
+            None if done.code == OK and done.out and not done.err else done.tail()))
+    for command in ("explain", "run", "bench", "verify", "compile"):
+        done = run(command, "--help")
+        report.check(f"{command} --help has examples", None if "Example" in done.out else "it has none")
+
+
+def outputs(report, net):
+    """--json of every command; text without colours; the same twice."""
+    inputs = report.folder / "x.npz"
+    np.savez(inputs, x=np.random.default_rng(3).standard_normal((1, 2, 4, 4)).astype(np.float32))
+
+    def data(what, *arguments, keys=()):
+        done = run(*arguments, "--json", timeout=120)
+        value, problem = harness.answer(done)
+        if problem is None and value.get("schema_version") != 1:
+            problem = f"schema_version is {value.get('schema_version')}"
+        if problem is None:
+            missing = [k for k in keys if k not in value]
+            problem = f"keys missing: {missing}; there are {sorted(value)}" if missing else None
+        report.check(f"{what} --json", problem or harness.crash(done))
+        return value or {}
+
+    plan = data("explain", "explain", net, keys=["layers", "phases"])
+    for layer in plan.get("layers", []):
+        fine = (isinstance(layer.get("name"), str) and isinstance(layer.get("nodes"), list)
+                and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int))
+        report.check("explain --json layer", None if fine else json.dumps(layer))
+    phases = plan.get("phases", [])
+    report.check("explain --json phases", None if phases and all(
+        isinstance(p, dict) and isinstance(p.get("name"), str) and isinstance(p.get("layers"), int) for p in phases)
+        else f"wanted [{{name, layers}}], got {json.dumps(phases)[:200]}")
+
+    answer = data("run", "run", net, "--inputs", inputs, "--outputs", report.folder / "y.npz", keys=["kernels_launched"])
+    report.check("run launches what explain promised", None if answer.get("kernels_launched") == sum(
+        layer["kernels"] for layer in plan.get("layers", [])) else f"run: {answer.get('kernels_launched')}, explain: {plan.get('layers')}")
+    bench = data("bench", "bench", net, "--seconds", "0.2", keys=["latency_ms", "load_ms", "plan_ms", "compile_ms", "peak_memory_bytes"])
+    times = bench.get("latency_ms", {})
+    report.check("bench --json latencies", None if times and 0 < times.get("min", 0) <= times.get("median", 0)
+                 <= times.get("p90", 0) <= times.get("p99", 0) else json.dumps(times))
+    data("verify", "verify", net)
+    data("verify --oracle", "verify", net, "--oracle")
+    listed = data("rules list", "rules", "list", keys=["rules"])
+    report.check("rules list has rules", None if len(listed.get("rules", [])) > 20 else "fewer than 20")
+    data("doctor", "doctor", keys=["checks"])
+
+    one, two = run("explain", net, "--target", "cpu-avx2"), run("explain", net, "--target", "cpu-avx2")
+    report.check("explain twice is the same", None if one.out == two.out and one.code == OK else one.tail())
+    plain = run("explain", net, env={"NO_COLOR": "1", "TERM": "xterm-256color"})
+    report.check("no colours into a pipe", harness.crash(plain))
+    report.check("explain names node and rule", None if "conv" in one.out and re.search(r"conv_\w+", one.out) else one.out)
+    for stage in ("graph", "journal", "kernels"):
+        done = run("explain", net, "--stage", stage)
+        report.check(f"explain --stage {stage}", harness.crash(done) or (None if done.code == OK and done.out else done.tail()))
+
+    # The numbers: random inputs by seed are reproducible, and fused equals unfused.
+    names = []
+    for index, extra in enumerate(([], [], ["--disable", "*"], ["--backend", "reference"])):
+        path = report.folder / f"seed{index}.npz"
+        done = run("run", net, "--seed", "7", "--outputs", path, *extra)
+        report.check(f"run --seed 7 {' '.join(extra)}", harness.crash(done) or (None if done.code == OK else done.tail()))
+        names.append(path)
+    if all(p.exists() for p in names):
+        values = [np.load(p)["y"] for p in names]
+        report.check("one seed, one result", None if np.array_equal(values[0], values[1]) else "two runs differ")
+        report.check("with and without fusion", None if np.allclose(values[0], values[2], 1e-4, 1e-5) else "they differ")
+        report.check("cpu and reference", None if np.allclose(values[0], values[3], 1e-4, 1e-5) else "they differ")
+    done = run("run", net, "--input", f"x={report.folder / 'x.npy'}", "--outputs", report.folder / "npy.npz")
+    report.check("run --input of a missing file", refusal(done, USAGE, "x.npy"))
+    np.save(report.folder / "x.npy", np.ones((1, 2, 4, 4), np.float32))
+    done = run("run", net, "--input", f"x={report.folder / 'x.npy'}", "--outputs", report.folder / "npy.npz")
+    report.check("run --input", None if done.code == OK else done.tail())
+
+    done = run("compile", net, "--target", "sm_90", timeout=120)
+    report.check("compile --target sm_90", harness.crash(done) or (None if done.code == OK else refusal(
+        done, ENVIRONMENT, "nvrtc", "doctor|install|pip", seconds=60)))
+    done = run("rules", "schema")
+    report.check("rules schema is JSON", None if done.code == OK and "properties" in json.loads(done.out or "{}") else done.tail())
+    done = run("rules", "vocabulary")
+    report.check("rules vocabulary", None if done.code == OK and "rank(" in done.out else done.tail())
+    fresh = report.folder / "fresh.yaml"
+    done = run("rules", "new", fresh)
+    report.check("rules new", None if done.code == OK and fresh.exists() else done.tail())
+    done = run("rules", "new", fresh)
+    report.check("rules new keeps what exists", refusal(done, USAGE, "fresh.yaml", "--force"))
+
+
+def main():
+    report = harness.Report()
+    if report.ready:
+        net = harness.model(report.folder / "net.onnx", NET)
+        files(report, net)
+        graphs(report)
+        run_inputs(report, net)
+        rules(report, net)
+        command_line(report, net)
+        outputs(report, net)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

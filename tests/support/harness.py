@@ -1,0 +1,169 @@
+"""What the scripts that test the program share: running it, judging how it ended, counting.
+
+Each script makes one Report, adds checks, and ends with `sys.exit(report.finish())`, which prints the
+line "N passed, N failed[, N skipped]" that tests/run.sh reads.
+"""
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import tempfile
+import time
+
+import onnx
+from onnx import parser
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("FERRULE_PROGRAM", str(ROOT / "build" / "ferrule"))
+
+OK, DIFFERS, USAGE, UNSUPPORTED, LIMIT, ENVIRONMENT, BUG = 0, 1, 2, 3, 4, 5, 70
+
+# Everything below a space but newline and tab, DEL, and the C1 range as UTF-8; bidirectional marks.
+CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\x8e\x8f\xaa-\xae]|\xe2\x81[\xa6-\xa9]")
+
+
+@dataclasses.dataclass
+class Done:
+    """How a run of the program ended."""
+
+    command: list
+    code: int | None  # negative: killed by that signal; None: had to be stopped
+    out: str
+    err: str
+    raw: bytes  # stdout and stderr together, to look for control characters
+    seconds: float
+
+    def errors(self):
+        """The errors on stderr: lines "error[code]: …"."""
+        return re.findall(r"^error(?:\[\w+\])?: .*$", self.err, re.MULTILINE)
+
+    def tail(self):
+        """What to print when a check fails."""
+        return f"exit status {self.code}, {self.seconds:.2f} s\n  $ {' '.join(map(str, self.command))}\n  " + \
+            (self.err or self.out).strip()[-700:].replace("\n", "\n  ")
+
+
+def run(*arguments, timeout=60, memory=None, cwd=None, env=None, stdin=None):
+    """Runs the program. memory: bytes of address space it may have."""
+    command = [PROGRAM, *map(str, arguments)]
+    limit = None
+    if memory:
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    begin = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd,
+                               stdin=stdin or subprocess.DEVNULL, preexec_fn=limit,
+                               env={**os.environ, **(env or {})})
+    try:
+        out, err = process.communicate(timeout=timeout)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        code = None
+    return Done(command, code, out.decode(errors="replace"), err.decode(errors="replace"), out + err,
+                time.monotonic() - begin)
+
+
+def refusal(done, code, *wanted, seconds=2.0, errors=1):
+    """None when `done` is a refusal as it should be, else what is wrong with it.
+
+    code: the exit code, or several allowed ones. wanted: regular expressions that the text on stderr
+    must match. errors: how many "error" lines there must be.
+    """
+    codes = code if isinstance(code, (tuple, list, set)) else (code,)
+    problem = crash(done)
+    if problem:
+        return problem
+    if done.code not in codes:
+        return f"wanted exit status {' or '.join(map(str, codes))}; {done.tail()}"
+    if done.seconds > seconds:
+        return f"took {done.seconds:.2f} s, allowed are {seconds}; {done.tail()}"
+    if done.code in (OK, DIFFERS):
+        return None
+    found = done.errors()
+    if len(found) != errors:
+        return f"{len(found)} error lines, wanted {errors}; {done.tail()}"
+    for pattern in wanted:
+        if not re.search(pattern, done.err, re.IGNORECASE):
+            return f"the message does not say /{pattern}/; {done.tail()}"
+    return None
+
+
+def crash(done):
+    """What no run may do, whatever it was given: None, or the description."""
+    if done.code is None:
+        return f"does not end; {done.tail()}"
+    if done.code < 0:
+        return f"killed by signal {-done.code}; {done.tail()}"
+    if done.code not in (OK, DIFFERS, USAGE, UNSUPPORTED, LIMIT, ENVIRONMENT):
+        return f"exit status {done.code} is none of ours; {done.tail()}"
+    if re.search(r"terminate called|what\(\):|Traceback|AddressSanitizer|runtime error:|std::bad_alloc", done.err):
+        return f"an exception or a trace reached the user; {done.tail()}"
+    match = CONTROL.search(done.raw)
+    if match:
+        return f"control characters {match.group()!r} in the output; {done.tail()}"
+    return None
+
+
+def model(path, text, **options):
+    """Writes ONNX text as a model file. options: see onnx_text()."""
+    onnx.save(onnx_text(text, **options), str(path))
+    return path
+
+
+def onnx_text(text, opset=None, ir=10):
+    """ONNX text -> ModelProto. A text that starts with a graph gets the usual header."""
+    text = text.strip()
+    if not text.startswith("<"):
+        text = f'<ir_version: {ir}, opset_import: ["" : {opset or 18}]>\n' + text
+    return parser.parse_model(text)
+
+
+def answer(done):
+    """What --json printed; (answer, None) or (None, problem)."""
+    if done.code != OK:
+        return None, done.tail()
+    try:
+        return json.loads(done.out), None
+    except ValueError as reason:
+        return None, f"stdout is not JSON ({reason}): {done.out[:200]!r}"
+
+
+class Report:
+    """Counts checks, prints those that fail."""
+
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.scratch = tempfile.TemporaryDirectory(prefix="ferrule-test-")
+        self.folder = pathlib.Path(self.scratch.name)
+        if not os.access(PROGRAM, os.X_OK):
+            print(f"FAILED the program is missing: {PROGRAM} (build it, or set FERRULE_PROGRAM)")
+            self.failed += 1
+
+    @property
+    def ready(self):
+        """Whether there is a program to test."""
+        return os.access(PROGRAM, os.X_OK)
+
+    def check(self, what, problem):
+        """problem: None (or False) when the check holds, else what is wrong."""
+        if problem is None or problem is False:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAILED {what}: {problem}", flush=True)
+
+    def skip(self, what, why):
+        self.skipped += 1
+        print(f"skipped {what}: {why}", flush=True)
+
+    def finish(self):
+        """Prints the sum; returns the exit status."""
+        self.scratch.cleanup()
+        print(f"{self.passed} passed, {self.failed} failed" + (f", {self.skipped} skipped" if self.skipped else ""))
+        return 1 if self.failed else 0
