@@ -65,7 +65,7 @@ Status pointwise_fits(const Call& c) {
   for (const Tensor* t : c.in) {
     if (!t) continue;
     auto both = broadcast(all, t->dims());
-    if (!both) return c.bad("{} and {} do not broadcast", text(all), text(t->dims()));
+    if (!both) return {};  // evaluate_node knows which inputs are read, and complains if it must
     all = std::move(*both);
   }
   return c.fits(DType::f64, all);
@@ -150,7 +150,14 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
 
 Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n, std::span<const Tensor* const> inputs,
                                            const InterpreterOptions& options) {
-  return interp::run_node({g, n, inputs, options});
+  if (!options.f64) return interp::run_node({g, n, inputs, options});
+  std::vector<Tensor> wide;
+  std::vector<const Tensor*> in;
+  for (const Tensor* t : inputs) wide.push_back(t ? interp::promoted(*t, options) : Tensor());
+  for (size_t i = 0; i < wide.size(); ++i) in.push_back(inputs[i] ? &wide[i] : nullptr);
+  FERRULE_ASSIGN(auto out, interp::run_node({g, n, in, options}));
+  for (Tensor& t : out) t = interp::promoted(std::move(t), options);
+  return out;
 }
 
 Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs, const InterpreterOptions& options) {

@@ -203,7 +203,7 @@ Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_
 
 /// Runs the graph of `env`, whose inputs are set.
 Outputs run_graph(Env& env, const InterpreterOptions& options);
-/// The inputs of a pointwise operator broadcast, and their result may be made.
+/// The result of a pointwise operator may be made.
 Status pointwise_fits(const Call& c);
 /// Runs a nested graph (If, Loop, Scan bodies, groups): in interpreter.cpp.
 Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> inputs);

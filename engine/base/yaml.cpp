@@ -202,7 +202,8 @@ void parse(Reader& out, Builder& builder) {
     }
   } catch (const YAML::Exception& e) {
     int line = e.mark.is_null() ? 1 : e.mark.line + 1, column = e.mark.is_null() ? 1 : e.mark.column + 1;
-    out.error(Code::yaml_syntax, line, column, "not YAML: " + escape(e.msg));
+    out.error(Code::yaml_syntax, line, column, "not YAML: " + escape(e.msg),
+              e.msg == "unknown token" ? "put the text into \"quotes\"" : "");
   } catch (const TooDeep&) {
   }
 }

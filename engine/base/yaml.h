@@ -76,7 +76,7 @@ class Reader {
   void error_in(const Node& at, size_t offset, std::string message, std::string hint, Code code);
   void add(Error e) { errors_.push_back(std::move(e)); }  ///< an error made elsewhere, place included
   size_t count() const { return errors_.size(); }
-  Status status() const;             ///< the first error with the others in `more`, by line; or none
+  Status status() const;             ///< the first error with the others in `more`; or none
   const Source& source() const { return *source_; }
   const std::shared_ptr<const Source>& shared_source() const { return source_; }
 

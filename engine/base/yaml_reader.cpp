@@ -33,7 +33,7 @@ template <class Text>
 std::string nearest_of(std::string_view word, std::span<const Text> candidates) {
   std::string best;
   word = word.substr(0, 64);
-  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t least = (word.size() <= 3 ? 1 : word.size() <= 6 ? 2 : word.size() / 3) + 1;
   for (std::string_view c : candidates) {
     size_t d = distance(word, c.substr(0, 64));
     if (d < least) least = d, best = c;

@@ -294,6 +294,15 @@ Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) 
   return out;
 }
 
+void install_pointwise_inference(const OpTable* ops) {
+  set_infer_pointwise([ops](const Graph& g, const Node& n) -> std::optional<Result<Inferred>> {
+    if (!ops->pointwise(n)) return std::nullopt;
+    auto type = infer_pointwise(*ops, g, n);
+    if (!type) return fail(std::move(type).error());
+    return Inferred{{std::move(*type)}, {std::nullopt}};
+  });
+}
+
 // --- the check at load
 
 namespace {

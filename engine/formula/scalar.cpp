@@ -361,6 +361,11 @@ uint32_t ProgramBuilder::cast_wrapping(uint32_t value, DType to) {
   return id;
 }
 
+uint32_t ProgramBuilder::append(const Inst& inst) {
+  program_.insts.push_back(inst);
+  return static_cast<uint32_t>(program_.insts.size() - 1);
+}
+
 Program ProgramBuilder::take() {
   Program p = std::move(program_);
   program_ = {};

@@ -148,6 +148,11 @@ class Graph {
   void remove_node(NodeId n);                             ///< its outputs must be unused
   void set_input(NodeId n, size_t slot, ValueId v);
   void set_attr(NodeId n, std::string name, Attr value);
+  /// Another spelling of the same computation (normalisation); the slots stay.
+  void set_operator(NodeId n, std::string op, Attrs attrs) {
+    nodes_[n.index].op = std::move(op);
+    nodes_[n.index].attrs = std::move(attrs);
+  }
   void set_type(ValueId v, Type type) { values_[v.index].type = std::move(type); }
   void set_contents(ValueId v, std::optional<std::vector<Dim>> c) { values_[v.index].contents = std::move(c); }
   void set_constant(ValueId v, Tensor t);                 ///< v becomes a constant; its producer loses the output

@@ -27,6 +27,16 @@ Status infer_all(Graph& g);
 using InferFallback = std::function<Result<Inferred>(const Graph&, const Node&)>;
 void set_infer_fallback(InferFallback f);
 
+/// What formula code knows about pointwise operators (formula/ops.h installs it): nullopt = not one of
+/// them. Asked before the fallback.
+using InferPointwise = std::function<std::optional<Result<Inferred>>(const Graph&, const Node&)>;
+void set_infer_pointwise(InferPointwise f);
+
+/// Gives the values that the node's nested graphs capture the types and contents they have outside.
+void bind_captures(const Graph& g, const Node& n);
+/// Known integer contents of a value: of a small constant, or as inference found them.
+std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v);
+
 /// Replaces symbols in all shapes and contents (a plan per concrete input shape), then infers again.
 /// `inputs`: graph input name -> concrete dims.  errors: input_mismatch.
 Status fix_shapes(Graph& g, const std::map<std::string, std::vector<int64_t>>& inputs);

@@ -17,7 +17,8 @@ struct InterpreterOptions {
   const OpTable* ops = nullptr;     ///< pointwise operators; required
   const Limits* limits = nullptr;   ///< bounds the size of each result
   const Cancel* cancel = nullptr;
-  bool f64 = false;                 ///< compute f32 / f16 / bf16 in double (arbiter, weight folding)
+  /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight folding).
+  bool f64 = false;
   /// Called after each node, for layer-by-layer comparison.
   std::function<void(const Graph&, NodeId, const std::vector<Tensor>&)> on_node;
 };

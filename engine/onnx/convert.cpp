@@ -55,7 +55,7 @@ class Converter {
       scope.names[i.name()] = out.add_input(i.name(), std::move(type));
     }
     for (auto& t : *g.mutable_initializer()) {
-      FERRULE_ASSIGN(Tensor value, to_tensor(t, "initializer " + quote(t.name()), roots_, limits_));
+      FERRULE_ASSIGN(Tensor value, tensor(t, "initializer " + quote(t.name())));
       add_initializer(scope, t.name(), std::move(value));
     }
     for (auto& t : *g.mutable_sparse_initializer()) {
@@ -70,10 +70,18 @@ class Converter {
     for (const auto& o : g.output()) {
       FERRULE_ASSIGN(ValueId v, look_up(scope, o.name(), "output " + quote(o.name())));
       // Each output is a value of its own, so that it can keep its name.
-      if (out.value(v).is_output || (out.value(v).outer && !top)) v = copy(scope, v, o.name() + "_out");
+      if (out.value(v).is_output) v = copy(scope, v, o.name() + "_out");
       out.add_output(v);
     }
     return {};
+  }
+
+  /// Every call of a function shares its constants.
+  Result<Tensor> tensor(onnx::TensorProto& t, const std::string& where) {
+    if (auto it = tensors_.find(&t); it != tensors_.end()) return it->second;
+    FERRULE_ASSIGN(Tensor value, to_tensor(t, where, roots_, limits_));
+    tensors_.emplace(&t, value);
+    return value;
   }
 
   void add_initializer(Scope& scope, const std::string& name, Tensor value) {
@@ -248,11 +256,7 @@ class Converter {
     auto& [key, a] = *attributes.begin();
     Tensor t;
     if (key == "value" && a->has_t()) {
-      // Several calls of a function share its constants, so their bytes stay where they are.
-      onnx::TensorProto shared;
-      bool inside = scope.arguments != nullptr;
-      if (inside) shared = a->t();
-      FERRULE_ASSIGN(t, to_tensor(inside ? shared : *a->mutable_t(), where, roots_, limits_));
+      FERRULE_ASSIGN(t, tensor(*a->mutable_t(), where));
     } else if (key == "sparse_value" && a->has_sparse_tensor()) {
       FERRULE_ASSIGN(t, to_tensor(a->sparse_tensor(), where, roots_, limits_));
     } else if (key == "value_float") {
@@ -287,8 +291,7 @@ class Converter {
         out.attrs.set(key, std::vector<std::string>(a.strings().begin(), a.strings().end()));
         return {};
       case P::TENSOR: {
-        onnx::TensorProto shared = a.t();
-        FERRULE_ASSIGN(Tensor t, to_tensor(shared, where + ", attribute " + quote(key), roots_, limits_));
+        FERRULE_ASSIGN(Tensor t, tensor(*a.mutable_t(), where + ", attribute " + quote(key)));
         out.attrs.set(key, std::move(t));
         return {};
       }
@@ -322,6 +325,7 @@ class Converter {
   const ImportOptions& options_;
   const Limits& limits_;
   Imported& out_;
+  std::unordered_map<const onnx::TensorProto*, Tensor> tensors_;
 };
 
 }  // namespace

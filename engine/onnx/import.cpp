@@ -48,7 +48,7 @@ Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& optio
                               const std::string& directory) {
   FERRULE_ASSIGN(auto model, parse_bytes(bytes, limits_of(options)));
   ExternalRoots roots;
-  if (!directory.empty()) roots = roots_of(directory + "/.");
+  if (!directory.empty()) roots = roots_in(directory);
   return finish(std::move(model), std::move(roots), options);
 }
 

@@ -46,6 +46,7 @@ struct ExternalRoots {
   std::map<std::string, std::pair<std::shared_ptr<const void>, int64_t>> mapped;  ///< by real path
 };
 ExternalRoots roots_of(const std::string& model_path);
+ExternalRoots roots_in(const std::string& directory);
 /// `t` gives up its bytes where it holds them raw.
 Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, ExternalRoots& roots,
                          const Limits& limits);

@@ -185,6 +185,12 @@ ExternalRoots roots_of(const std::string& model_path) {
   return out;
 }
 
+ExternalRoots roots_in(const std::string& directory) {
+  ExternalRoots out;
+  if (std::string real = real_path(directory); !real.empty()) out.directories.push_back(real);
+  return out;
+}
+
 Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, ExternalRoots& roots,
                          const Limits& limits) {
   auto bad = [&](const std::string& what) { return error(Code::model_invalid, where, what); };

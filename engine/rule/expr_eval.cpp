@@ -439,12 +439,12 @@ class Explainer {
   std::set<std::string> seen_;
 };
 
-std::string hole_text(const Val& v, const Graph& g) {
-  // Nodes of a list are joined as layer names are.
+std::string hole_text(const Val& v, const Graph& g, bool in_call) {
+  // Nodes of a list are joined as layer names are: "Conv_0 + Relu_1", "fusedPointwiseNode(Add_0, Relu_1)".
   const Val::List* l = list_of(v);
   if (!l || l->empty() || !get<NodeId>(l->front())) return str(v, g);
   std::string s;
-  for (const Val& n : *l) s += (s.empty() ? "" : " + ") + str(n, g);
+  for (const Val& n : *l) s += (s.empty() ? "" : in_call ? ", " : " + ") + str(n, g);
   return s;
 }
 
@@ -574,7 +574,7 @@ std::string interpolate(std::string_view text, const EvalContext& ctx) {
     bool nothing = is_absent(v) || (l && l->empty());
     // "{conv} + {act}" without an act is "Conv_0".
     if (nothing && out.ends_with(" + ")) out.resize(out.size() - 3);
-    else out += hole_text(v, g);
+    else out += hole_text(v, g, out.ends_with('('));
     i = end;
   }
   return out;

@@ -38,7 +38,7 @@ class Lexer {
       ++at_;
     } else if (c == ' ' || c == '\t' || c == '\r') {
       ++at_;
-    } else if (c == '#' && syntax_ == Syntax::pattern) {
+    } else if (c == '#' && syntax_ == Syntax::pattern && !tag()) {
       while (at_ < text_.size() && text_[at_] != '\n') ++at_;
     } else if (alpha(c)) {
       name();
@@ -49,6 +49,14 @@ class Lexer {
     } else {
       symbol();
     }
+  }
+
+  /// `(#erf …` and `| #tanh …` are tags; any other # starts a comment.
+  bool tag() const {
+    if (!alpha(peek(1))) return false;
+    for (size_t k = tokens_.size(); k-- > 0;)
+      if (tokens_[k].kind != Token::Kind::newline) return tokens_[k].is("(") || tokens_[k].is("|") || tokens_[k].is("=");
+    return false;
   }
 
   /// Dots join names ("group.conv"); three of them are the variadic mark.
@@ -102,7 +110,7 @@ class Lexer {
       return size_t{0};
     };
     size_t n = syntax_ == Syntax::pattern ? longest(kPattern) : longest(kExpression);
-    bool known = n > 0 || std::string_view("()[]{}<>=,|!?~$@:+-*/").find(peek()) != std::string_view::npos;
+    bool known = n > 0 || std::string_view("()[]{}<>=,|!?~$@:+-*/#").find(peek()) != std::string_view::npos;
     if (n == 0) n = 1;
     while (!known && at_ + n < text_.size() && (static_cast<unsigned char>(text_[at_ + n]) & 0xc0) == 0x80)
       ++n;  // a whole UTF-8 sequence

@@ -23,6 +23,7 @@ class NameCheck {
     if (region) {
       BoundNames saved = bound_;
       bound_.insert_or_assign("node", Bound{Bound::Kind::node, true, false, {}});
+      bound_.insert_or_assign("operands", Bound{Bound::Kind::value_list, true, false, {}});
       if (rule_.kind != RuleKind::region) bound_.insert_or_assign("anchor", Bound{Bound::Kind::node, true, false, {}});
       conditions(region->find("where"), rule_.region.where);
       bound_ = std::move(saved);

@@ -24,6 +24,7 @@ constexpr std::string_view kConditions = R"({"type":"array","items":{"$ref":"#/$
 
 constexpr KeyDoc kRuleKeys[] = {
     {"ferrule", R"({"const":1})", "version of the language; the first key"},
+    {"id", kText, "the file's name"},
     {"doc", kText, "what the rule does, in a sentence"},
     {"source", kTexts, "where it comes from: catalogue entries, papers, links"},
     {"kind", R"({"enum":["rewrite","absorb","window","region","merge","place"]})", "what it makes"},
@@ -65,7 +66,7 @@ constexpr KeyDoc kRegionKeys[] = {
     {"max_inputs", kCount, "most tensors read"},
     {"min_ops", kCount, "fewest operators"},
     {"multi_output", kBool, "several results may be read outside"},
-    {"where", kConditions, "asked for each candidate; names: node, anchor"},
+    {"where", kConditions, "asked for each candidate; names: node, operands, anchor"},
 };
 constexpr KeyDoc kMergeKeys[] = {
     {"over", kText, "the operand that siblings share"},
@@ -175,6 +176,8 @@ class RuleReader {
   }
 
   void read_head() {
+    if (const Node* n = r_.required(root_, "id"); n && r_.string(*n) != rule_.id)
+      r_.error(*n, fmt::format("the file is called {}", escape(rule_.id)), "a rule's id is its file's name", Code::rule_invalid);
     if (const Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
     list("source", rule_.source);
     if (const Node* n = r_.required(root_, "kind")) {

@@ -217,7 +217,7 @@ std::string to_text(const PatternExpr& e, bool replacement) {
   std::string s;
   for (const auto& [tag, choice] : e.choices) {
     if (!s.empty()) s += replacement ? " ?? " : " | ";
-    s += (tag.empty() ? "" : tag + ": ") + to_text(*choice, replacement);
+    s += (tag.empty() ? "" : "#" + tag + " ") + to_text(*choice, replacement);
   }
   return "(" + s + ")";
 }

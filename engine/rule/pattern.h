@@ -42,7 +42,7 @@ struct PatternExpr {
     reference,     ///< a name: a line's result, or a value from outside
     call,          ///< an operator applied to arguments
     number,        ///< `2` equal to, `~0.5(1e-3)` near: a constant of one element, never raising rank
-    alternatives,  ///< (a: e1 | b: e2); in a replacement (x ?? e): the first that is present
+    alternatives,  ///< (#a e1 | #b e2); in a replacement (x ?? e): the first that is present
     expression,    ///< replacements only: {expr}, a constant made of a condition expression. A number takes the
                    ///< element type of its neighbour operand; a list of integers is a 1-D i64 tensor
   } kind = Kind::reference;

@@ -87,17 +87,9 @@ class Parser {
   std::nullptr_t unexpected(std::string_view wanted) {
     const Token& t = now();
     if (t.kind == Token::Kind::end) return fail_at(t, fmt::format("the text ends where {} should follow", wanted));
-    if (t.kind == Token::Kind::newline) {
-      // A tag written as a comment leaves the line unfinished.
-      size_t start = t.offset;
-      while (start > 0 && text_[start - 1] != '\n') --start;
-      std::string_view rest = text_.substr(start, t.offset - start);
-      bool tag = rest.find("(#") != rest.npos || rest.find("| #") != rest.npos;
-      return fail_at(t, fmt::format("the line ends where {} should follow", wanted),
-                     tag ? "# starts a comment; a tag is written (erf: … | tanh: …)" : "");
-    }
+    if (t.kind == Token::Kind::newline) return fail_at(t, fmt::format("the line ends where {} should follow", wanted));
     std::string hint;
-    if (t.is(":")) hint = "a label stands in front: [conv] t = Conv(…); a tag: (erf: … | tanh: …)";
+    if (t.is(":")) hint = "a label stands in front: [conv] t = Conv(…)";
     return fail_at(t, fmt::format("found \"{}\", expected {}", escape(t.text), wanted), hint);
   }
 
@@ -185,16 +177,17 @@ class Parser {
     do {
       skip_newlines();
       std::string tag;
-      if (now().kind == Token::Kind::name && ahead().is(":") && mode_ != Mode::replacement) {
-        tag = now().text;
+      if (now().is("#")) {
         advance();
+        tag = now().text;
         advance();
       }
       Mutable e = operand();
+      if (!error_ && mode_ == Mode::replacement && now().is("?") && ahead().is("?")) e = coalesce(std::move(e));
       if (error_) return nullptr;
       all.emplace_back(std::move(tag), std::move(e));
       if (mode_ == Mode::replacement && now().is("|"))
-        return fail_at(now(), "a replacement has no alternatives", "write (x ?? y) for: x if present, else y");
+        return fail_at(now(), "a replacement has no alternatives", "write x ?? y for: x if present, else y");
     } while (at_bar() && accept("|"));
     --depth_;
     if (all.size() == 1 && all[0].first.empty()) return std::const_pointer_cast<PatternExpr>(all[0].second);
@@ -210,7 +203,6 @@ class Parser {
     if (t.is("(")) {
       open();
       Mutable e = choices();
-      if (!error_ && mode_ == Mode::replacement && now().is("?") && ahead().is("?")) e = coalesce(std::move(e));
       if (!error_) close(")");
       return e;
     }

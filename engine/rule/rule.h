@@ -36,7 +36,8 @@ struct RegionSpec {
   int max_inputs = 16;
   int min_ops = 1;
   bool multi_output = true;               ///< tails: false
-  /// Asked for each candidate before it joins; names: `node` (label of the candidate), `anchor`.
+  /// Asked for each candidate before it joins; names: `node` (the candidate), `operands` (the
+  /// values it reads from outside the group), `anchor` (the node).
   std::vector<Condition> where;
   Place place;
 };

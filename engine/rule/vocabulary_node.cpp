@@ -214,6 +214,22 @@ Val resolved_pads_of(const EvalContext& ctx, Args a) {
   });
 }
 
+/// A window's own pads [begin.., end..] plus those of a Pad over all axes, whose first two are not padded.
+Val pads_sum(const EvalContext&, Args a) {
+  if (is_unknown(a[0])) return a[0];
+  auto window = is_absent(a[0]) ? std::vector<int64_t>() : as_ints(a[0]);
+  auto pad = as_ints(a[1]);
+  if (!window || !pad || pad->size() < 6 || pad->size() % 2 != 0) return unknown("pads");
+  size_t rank = pad->size() / 2, spatial = rank - 2;
+  if (window->empty()) window->resize(2 * spatial);
+  if (window->size() != 2 * spatial) return unknown("pads of one rank");
+  for (size_t k = 0; k < spatial; ++k) {
+    (*window)[k] += (*pad)[k + 2];
+    (*window)[k + spatial] += (*pad)[rank + k + 2];
+  }
+  return ints(*window);
+}
+
 Val out_channels(const EvalContext& ctx, Args a) {
   return with_node(ctx, a[0], [&](const Node& n) {
     const Weighted* w = weighted(n);
@@ -256,6 +272,7 @@ const Function kTable[] = {
     {{"permuted", "(list: list, p: list) -> list", "the elements at the positions p"}, permuted},
     {{"kernel_size", "(n: node) -> list", "sizes of a convolution's or pooling's window"}, kernel_size},
     {{"resolved_pads", "(n: node) -> list", "pads [begin.., end..] of a window operator, auto_pad worked out"}, resolved_pads_of},
+    {{"pads_sum", "(window: list, pad: list) -> list", "a window's pads plus those of a Pad over all axes"}, pads_sum, true},
     {{"out_channels", "(n: node) -> size", "output channels of a convolution, columns of a matrix product"}, out_channels},
     {{"is_depthwise", "(n: node) -> bool", "a convolution with one group per input channel"}, is_depthwise},
 };

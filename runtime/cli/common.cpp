@@ -37,7 +37,7 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_option("--enable", common.enable, "rules to switch on")->type_name("GLOB");
   group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
   group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto");
-  group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::NonNegativeNumber);
+  group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::Range(0, 1024));
   group->add_option("--shapes", common.shapes, "input shapes: name:1x3x224x224");
   group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
   group->add_option("--ignore-profit", common.ignore_profit, "RULE.CONDITION: profit conditions to ignore");

@@ -12,6 +12,13 @@ using nlohmann::json;
 
 const Rule* rule_of(const Explained& e, const std::string& id) { return id.empty() ? nullptr : e.knowledge->rules.find(id); }
 
+/// "After vertical fusions: 29 layers" -> {name: "After vertical fusions", layers: 29}.
+json phase_to_json(const std::string& line) {
+  size_t colon = line.rfind(": ");
+  int layers = colon == std::string::npos ? 0 : std::atoi(line.c_str() + colon + 2);
+  return {{"name", line.substr(0, colon)}, {"layers", layers}};
+}
+
 json to_json(const Explained& e) {
   json layers = json::array();
   for (const Layer& l : e.plan.layers) {
@@ -23,7 +30,7 @@ json to_json(const Explained& e) {
     layers.push_back(std::move(j));
   }
   json phases = json::array();
-  for (const std::string& p : e.fused.journal.phases) phases.push_back(p);
+  for (const std::string& p : e.fused.journal.phases) phases.push_back(phase_to_json(p));
   json steps = json::array();
   for (const Step& s : e.fused.journal.steps)
     steps.push_back({{"phase", s.phase}, {"rule", s.rule}, {"kind", s.kind}, {"text", escape(s.text, 4096)}});

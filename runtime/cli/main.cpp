@@ -1,14 +1,118 @@
-// ferrule: the program. Every command is a file of its own beside this one.
+// ferrule: the program. Every command is a file of its own beside this one. What the parser refuses is
+// reported like every other error: one line, with the nearest word that would have been understood.
+#include <algorithm>
 #include <cstdio>
 
+#include "engine/base/diagnostics.h"
 #include "runtime/cli/cli.h"
+
+namespace ferrule::cli {
+namespace {
+
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      size_t up = row[j];
+      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = up;
+    }
+  }
+  return row[b.size()];
+}
+
+/// The command that was chosen, as deep as the words were understood.
+const CLI::App* chosen(const CLI::App* app) {
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return app;
+}
+
+/// Options start with "-"; other words are commands.
+std::vector<std::string> words(const CLI::App& app, bool options) {
+  std::vector<std::string> all;
+  if (options) {
+    for (const CLI::Option* o : app.get_options())
+      for (const std::string& n : o->get_lnames()) all.push_back("--" + n);
+  }
+  for (const CLI::App* s : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (s->get_name().empty()) {
+      for (std::string& w : words(*s, options)) all.push_back(std::move(w));  // an option group
+    } else if (!options) {
+      all.push_back(s->get_name());
+    }
+  return all;
+}
+
+/// "ferrule rules list"
+std::string path(const CLI::App* command) {
+  return command->get_parent() ? path(command->get_parent()) + " " + command->get_name() : "ferrule";
+}
+
+std::string join(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : ", ") + w;
+  return text;
+}
+
+/// What to say about a word that no command or option took.
+Error unexpected(const CLI::App& app, std::string word) {
+  const CLI::App* command = chosen(&app);
+  bool option = word.starts_with("-");
+  word = word.substr(0, word.find('='));
+  auto known = words(*command, option);
+  Error e;
+  e.code = Code::usage;
+  e.place = path(command);
+  bool commands = !option && !known.empty();
+  e.message = fmt::format("{} {}", option ? "there is no option" : commands ? "there is no command" : "one argument too many:",
+                          escape(word));
+  auto near = std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
+    return distance(word.substr(0, 64), a) < distance(word.substr(0, 64), b);
+  });
+  if (near != known.end() && distance(word.substr(0, 64), *near) <= std::max<size_t>(2, near->size() / 3))
+    e.hint = "did you mean " + *near + "?";
+  else if (commands)
+    e.hint = "there are " + join(known);
+  else
+    e.hint = "see " + e.place + " --help";
+  return e;
+}
+
+int refuse(const CLI::App& app, const CLI::ParseError& reason) {
+  auto rest = app.remaining(true);
+  std::erase(rest, "--");
+  const CLI::App* command = chosen(&app);
+  Error e;
+  // A command that was misspelt is reported as missing; the word itself is what its user wants to see.
+  if (dynamic_cast<const CLI::ExtrasError*>(&reason) ||
+      (dynamic_cast<const CLI::RequiredError*>(&reason) && !words(*command, false).empty())) {
+    if (rest.empty()) {
+      e.message = "a command is missing";
+      e.hint = "there are " + join(words(*command, false));
+    } else {
+      e = unexpected(app, rest.front());
+    }
+  } else {
+    e.message = escape(reason.what(), 400);
+  }
+  e.code = Code::usage;
+  if (e.place.empty()) e.place = path(command);
+  if (e.hint.empty()) e.hint = "see " + e.place + " --help";
+  std::fprintf(stderr, "%s\n", render(e).c_str());
+  return static_cast<int>(Exit::usage);
+}
+
+}  // namespace
+}  // namespace ferrule::cli
 
 int main(int argc, char** argv) {
   using namespace ferrule::cli;
   CLI::App app{"ferrule: fuses the layers of ONNX models by rules that are YAML files, and runs them.", "ferrule"};
   app.set_version_flag("--version", "ferrule " FERRULE_VERSION);
   app.require_subcommand(1);
-  app.failure_message(CLI::FailureMessage::simple);
   Common common;
   int exit = 0;
   add_explain(app, common, exit);
@@ -20,15 +124,10 @@ int main(int argc, char** argv) {
   add_doctor(app, common, exit);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
-    return app.exit(e);
-  } catch (const CLI::CallForVersion& e) {
-    return app.exit(e);
-  } catch (const CLI::CallForAllHelp& e) {
+  } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    app.exit(e);
-    return static_cast<int>(ferrule::Exit::usage);
+    return refuse(app, e);
   }
   return exit;
 }

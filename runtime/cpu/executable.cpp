@@ -90,6 +90,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
   Context kernels{library_, &context.ops, &context.target, &context.limits};
+  FERRULE_TRY(compile_generated(kernels));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
@@ -111,6 +112,20 @@ Status CpuExecutable::build(const PrepareContext& context) {
     SlotBinder binder(*this, s.step);
     s.kernel->bind(binder);
   }
+  return {};
+}
+
+/// All machine code at once, on all threads; make_pointwise finds it compiled. Errors show up there.
+Status CpuExecutable::compile_generated(Context& context) {
+  std::vector<CpuJit::Request> requests;
+  for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
+    for (const Launch& l : lowered_.layers[layer].launches) {
+      if (l.kind != Launch::Kind::generated) continue;
+      FERRULE_ASSIGN(Call call, call_of(layer, l));
+      if (auto r = pointwise_requests(context, call))
+        for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
+    }
+  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads());
   return {};
 }
 
@@ -192,10 +207,12 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
       default: return make_interpreted(context, call);
     }
   }();
-  if (made || made.error().code != Code::unsupported_operator || l.kind == Launch::Kind::generated) return made;
+  const bool whole_layer = lowered_.layers[layer].launches.size() == 1;
+  if (made || made.error().code != Code::unsupported_operator) return made;
+  if (l.kind == Launch::Kind::generated && !whole_layer) return made;
   // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
   if (log) log(LogLevel::warning, fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
-  if (l.post_ops.empty()) return make_interpreted(context, call);
+  if (l.post_ops.empty() && l.kind != Launch::Kind::generated) return make_interpreted(context, call);
   FERRULE_ASSIGN(Call whole, node_call(layer));
   return make_interpreted(context, whole);
 }

@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "codegen/cpu_jit.h"
 #include "codegen/lower.h"
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
 #include "engine/plan.h"
+#include "engine/target.h"
 
 struct dnnl_memory;
 
@@ -93,6 +95,8 @@ Result<KernelPtr> make_softmax(Context&, const Call&);
 Result<KernelPtr> make_reduce(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);
+/// The machine code that make_pointwise will ask for, so that all of it can be compiled at once.
+Result<std::vector<CpuJit::Request>> pointwise_requests(Context&, const Call&);
 Result<KernelPtr> make_interpreted(Context&, const Call&);
 
 }  // namespace ferrule::cpu

@@ -106,6 +106,13 @@ struct EpilogueShape {
   bool channels_last = false;  ///< full-size constants are packed like images
 };
 
+/// A step in front of the call's post-ops: a factor, or an addend that is no bias to the library.
+struct Leading {
+  float factor = 1;
+  int input = -1;
+  memory::desc desc;
+};
+
 /// A call's post-ops as attributes; user scratchpad.
 struct Epilogue {
   struct Entry {
@@ -118,7 +125,7 @@ struct Epilogue {
 /// Whether the post-op adds an operand of its own, so that the operand's memory may serve as the result's.
 bool adds_operand(const PostOp& op);
 /// errors: unsupported_operator.
-Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape);
+Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std::span<const Leading> leading = {});
 void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue);
 
 }  // namespace ferrule::cpu

@@ -57,9 +57,17 @@ bool adds_operand(const PostOp& op) {
   return op.operand >= 0 && (op.kind == PostOp::Kind::sum || (op.kind == PostOp::Kind::binary && op.alg == "add"));
 }
 
-Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape) {
+Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std::span<const Leading> leading) {
   Epilogue out;
   dnnl::post_ops ops;
+  for (const Leading& l : leading) {
+    if (l.input < 0) {
+      ops.append_eltwise(dnnl::algorithm::eltwise_linear, l.factor, 0);
+      continue;
+    }
+    ops.append_binary(dnnl::algorithm::binary_add, l.desc);
+    out.operands.push_back({ops.len() - 1, l.input, l.desc});
+  }
   auto refuse = [&] {
     return error(Code::unsupported_operator, escape(call.layer), "this epilogue", "oneDNN has no such post-op");
   };

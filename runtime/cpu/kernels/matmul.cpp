@@ -32,11 +32,12 @@ struct Product {
   std::optional<View> bias;           ///< added by the library before the post-ops
   float scale_bias = 1;
   bool collapse = false;
+  std::vector<Leading> leading;       ///< what Gemm does to the product when the constants cannot take it
 };
 
 Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
   const EpilogueShape shape{static_cast<int>(p.y.dims.size()), p.collapse, false};
-  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape, p.leading));
   return guard(call, "matmul", [&]() -> Result<KernelPtr> {
     const Operand& b = call.inputs[1];
     memory::desc bias = p.bias ? p.bias->desc() : memory::desc();
@@ -79,7 +80,7 @@ bool is_single(const std::vector<int64_t>& dims, size_t count) {
 Result<KernelPtr> make_matmul(Context& context, const Call& call) {
   FERRULE_TRY(check(call));
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
-  Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, false};
+  Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, false, {}};
   if (a.rank() == 1) add_outer(p.a, 2);
   if (b.rank() == 1) p.b = {{b.dims[0], 1}, {1, 1}};
   const int64_t columns = p.b.dims.back(), depth = p.a.dims.back();
@@ -110,17 +111,26 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
     if (transposed) return View{{o.dims[1], o.dims[0]}, {1, o.dims[1]}};
     return flat(o.dims[0], o.dims[1]);
   };
-  Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, true};
+  Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, true, {}};
   const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)), beta = static_cast<float>(n.attrs.f("beta", 1));
-  if (alpha != 1 && !b.constant)
-    return error(Code::unsupported_operator, escape(call.layer), "Gemm", "alpha with matrices that are not constant");
-  p.scale_b = alpha;
-  if (n.inputs.size() > 2 && call.inputs[2].present() && beta != 0) {
-    const Operand& c = call.inputs[2];
-    if (!c.constant) return error(Code::unsupported_operator, escape(call.layer), "Gemm", "C is not constant");
-    p.bias = view_of(c);
+  const bool adds = n.inputs.size() > 2 && call.inputs[2].present() && beta != 0;
+  View addend;
+  if (adds) {
+    addend = view_of(call.inputs[2]);
+    add_outer(addend, 2);
+  }
+  const bool folds_c = adds && call.inputs[2].constant;
+  float factor = alpha;  // what the product must still be multiplied by
+  if (b.constant) p.scale_b = alpha, factor = 1;
+  if (folds_c && factor == 1) {
+    p.bias = addend;
     p.scale_bias = beta;
-    add_outer(*p.bias, 2);
+  } else if (adds) {  // (factor / beta * product + C) * beta
+    if (factor / beta != 1) p.leading.push_back({factor / beta, -1, {}});
+    p.leading.push_back({1, 2, addend.desc()});
+    if (beta != 1) p.leading.push_back({beta, -1, {}});
+  } else if (factor != 1) {
+    p.leading.push_back({factor, -1, {}});
   }
   return build(context, call, p);
 }

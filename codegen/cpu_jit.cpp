@@ -1,0 +1,113 @@
+#include "codegen/cpu_jit.h"
+
+#include <llvm/ExecutionEngine/Orc/LLJIT.h>
+#include <llvm/Support/MemoryBuffer.h>
+#include <llvm/Support/TargetSelect.h>
+
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "codegen/llvm.h"
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+using KernelPtr = std::shared_ptr<const CompiledKernel>;
+
+tl::unexpected<Error> failed(llvm::Error e) {
+  return error(Code::codegen_failed, "", llvm::toString(std::move(e)));
+}
+
+/// errors: target_not_here.
+Status runs_here(const CpuIsa& isa) {
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (!avx2) return error(Code::target_not_here, "", isa.target, "AVX2, FMA or F16C");
+  if (isa.vector_bytes == 64 && !avx512) return error(Code::target_not_here, "", isa.target, "AVX-512 F, BW, DQ or VL");
+  return {};
+}
+
+}  // namespace
+
+struct CpuJit::Impl {
+  std::mutex mutex;
+  std::unordered_map<std::string, std::shared_future<Result<KernelPtr>>> kernels;
+  std::unique_ptr<llvm::orc::LLJIT> jit;
+  std::string broken;  ///< why there is no jit
+  std::atomic<int64_t> count{0};
+
+  Impl() {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+    if (auto made = llvm::orc::LLJITBuilder().create()) jit = std::move(*made);
+    else broken = llvm::toString(made.takeError());
+    if (!jit) return;
+    llvm::orc::SymbolMap symbols;
+    for (const SupportSymbol& s : support_symbols())
+      symbols[jit->mangleAndIntern(s.name)] = {llvm::orc::ExecutorAddr::fromPtr(s.address),
+                                               llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
+    if (auto e = jit->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols))))
+      broken = llvm::toString(std::move(e));
+  }
+
+  Result<KernelPtr> build(const KernelKey& key, std::string_view name) {
+    if (!broken.empty()) return error(Code::codegen_failed, "", broken);
+    FERRULE_ASSIGN(CpuIsa isa, cpu_isa(key.target));
+    FERRULE_TRY(runs_here(isa));
+    auto kernel = std::make_shared<CompiledKernel>();
+    kernel->symbol = fmt::format("ferrule_{}_{}", to_identifier(name), count++);
+    FERRULE_ASSIGN(std::string object, compile_cpu(key, kernel->symbol, CodeForm::object));
+    kernel->object_bytes = static_cast<int64_t>(object.size());
+    if (auto e = jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(object, kernel->symbol))) return failed(std::move(e));
+    auto address = jit->lookup(kernel->symbol);
+    if (!address) return failed(address.takeError());
+    kernel->fn = address->toPtr<KernelFn>();
+    return KernelPtr(std::move(kernel));
+  }
+};
+
+CpuJit::CpuJit() : impl_(new Impl) {}
+
+CpuJit& CpuJit::instance() {
+  static CpuJit* jit = new CpuJit;
+  return *jit;
+}
+
+int64_t CpuJit::compiled() const { return impl_->count; }
+
+Result<KernelPtr> CpuJit::compile(const KernelKey& key, std::string_view name) {
+  std::promise<Result<KernelPtr>> mine;
+  std::shared_future<Result<KernelPtr>> theirs;
+  {
+    std::lock_guard lock(impl_->mutex);
+    auto [it, fresh] = impl_->kernels.try_emplace(identity(key));
+    if (fresh) it->second = mine.get_future().share();
+    else theirs = it->second;
+  }
+  if (theirs.valid()) return theirs.get();
+  Result<KernelPtr> result = impl_->build(key, name);
+  mine.set_value(result);
+  return result;
+}
+
+std::vector<Result<KernelPtr>> CpuJit::compile_many(std::span<const Request> requests, int threads) {
+  std::vector<Result<KernelPtr>> results(requests.size());
+  std::atomic<size_t> next{0};
+  auto work = [&] {
+    for (size_t k; (k = next++) < requests.size();) results[k] = compile(requests[k].key, requests[k].name);
+  };
+  std::vector<std::thread> helpers;
+  for (int k = 1; k < threads && static_cast<size_t>(k) < requests.size(); ++k) helpers.emplace_back(work);
+  work();
+  for (std::thread& t : helpers) t.join();
+  return results;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,45 @@
+// Machine code of kernels in this process: compiled by LLVM, linked by ORC, kept for the life of the process
+// and shared by all sessions. Identical keys are compiled once, however many threads ask.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/cpu_kernel.h"
+
+namespace ferrule {
+
+struct CompiledKernel {
+  KernelFn fn = nullptr;
+  std::string symbol;      ///< as profilers and debuggers see it
+  int64_t object_bytes = 0;
+};
+
+class CpuJit {
+ public:
+  static CpuJit& instance();
+
+  /// `name`: for the symbol, made an identifier; of the first caller where keys are equal.
+  /// errors: unknown_target, target_not_here, unsupported_type, codegen_failed.
+  Result<std::shared_ptr<const CompiledKernel>> compile(const KernelKey& key, std::string_view name = "kernel");
+
+  struct Request {
+    KernelKey key;
+    std::string name;
+  };
+  /// The same on up to `threads` threads; results in the order of the requests.
+  std::vector<Result<std::shared_ptr<const CompiledKernel>>> compile_many(std::span<const Request> requests,
+                                                                          int threads);
+  /// Kernels compiled so far, for tests and reports.
+  int64_t compiled() const;
+
+ private:
+  CpuJit();
+  ~CpuJit() = delete;  // lives as long as the process
+  struct Impl;
+  Impl* impl_;
+};
+
+}  // namespace ferrule

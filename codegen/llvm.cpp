@@ -1,0 +1,314 @@
+#include "codegen/llvm.h"
+
+#include <llvm/IR/IntrinsicsX86.h>
+#include <llvm/IR/LegacyPassManager.h>
+#include <llvm/IR/Module.h>
+#include <llvm/IR/Verifier.h>
+#include <llvm/MC/TargetRegistry.h>
+#include <llvm/Support/TargetSelect.h>
+#include <llvm/Support/raw_ostream.h>
+#include <llvm/Target/TargetMachine.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "codegen/llvm_primitives.h"
+#include "engine/base/diagnostics.h"
+#if __has_include("engine/formula/polynomials.h")
+#include "engine/formula/polynomials.h"
+#endif
+
+namespace ferrule {
+namespace {
+
+using llvm::BasicBlock;
+using llvm::Value;
+
+constexpr int kNonTemporalAlign = 64;
+
+bool can_hold(DType t) {
+  return t == DType::boolean || ((is_float(t) || is_int(t)) && size_bits(t) >= 8);
+}
+
+/// One kernel as an LLVM function: rows; in a row a main loop of `unroll_` vectors and a masked loop for the
+/// rest, so that small rows cost one masked step and code stays small.
+class KernelEmitter {
+ public:
+  KernelEmitter(const KernelKey& key, const Program& program, const CpuIsa& isa, llvm::Module& module)
+      : key_(key), p_(program), isa_(isa), module_(module), b_(module.getContext()),
+        lanes_(choose_lanes()), unroll_(choose_unroll()), prim_(b_, isa, lanes_) {}
+
+  void emit(std::string_view symbol) {
+    auto* ptr = b_.getPtrTy();
+    auto* type = llvm::FunctionType::get(b_.getVoidTy(), {ptr, ptr, ptr, ptr}, false);
+    fn_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, llvm::StringRef(symbol.data(), symbol.size()),
+                                 module_);
+    fn_->setDoesNotThrow();
+    fn_->addFnAttr("prefer-vector-width", std::to_string(isa_.vector_bytes * 8));
+    fn_->addFnAttr("min-legal-vector-width", std::to_string(isa_.vector_bytes * 8));
+    b_.SetInsertPoint(block("entry"));
+    i64_ = b_.getInt64Ty();
+    Value* outer = b_.CreateLoad(i64_, at(fn_->getArg(1), 0));
+    inner_ = b_.CreateLoad(i64_, at(fn_->getArg(1), 1));
+    for (size_t k = 0; k < operands(); ++k) {
+      bases_.push_back(b_.CreateLoad(ptr, at(fn_->getArg(0), k)));
+      row_strides_.push_back(b_.CreateLoad(i64_, at(fn_->getArg(2), k)));
+      steps_.push_back(key_.inner[k] == InnerStride::strided ? b_.CreateLoad(i64_, at(fn_->getArg(3), k)) : nullptr);
+    }
+    loop(b_.getInt64(0), outer, 1, "row", [&](Value* row) { emit_row(row); });
+    if (key_.non_temporal) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
+    b_.CreateRetVoid();
+  }
+
+ private:
+  size_t operands() const { return p_.inputs.size() + p_.outputs.size(); }
+  DType operand_type(size_t k) const {
+    return k < p_.inputs.size() ? p_.inputs[k] : p_.output_type(k - p_.inputs.size());
+  }
+  int64_t element_bytes(size_t k) const { return size_bytes(operand_type(k), 1); }
+
+  unsigned choose_lanes() const {
+    int widest = 1;
+    for (const Inst& in : p_.insts)
+      if (in.type != DType::boolean) widest = std::max(widest, size_bits(in.type) / 8);
+    return static_cast<unsigned>(isa_.vector_bytes / widest);
+  }
+  unsigned choose_unroll() const {
+    for (const Inst& in : p_.insts)
+      if (in.op != Prim::load && in.op != Prim::constant && PrimitiveEmitter::calls(in, operand_of(in))) return 1;
+    int registers = isa_.vector_bytes == 64 ? 32 : 16, live = std::max(1, p_.live_max());
+    return live * 4 <= registers ? 4 : live * 2 <= registers ? 2 : 1;
+  }
+  DType operand_of(const Inst& in) const { return info(in.op).arity ? p_.insts[in.args[0]].type : in.type; }
+
+  BasicBlock* block(const char* name) { return BasicBlock::Create(module_.getContext(), name, fn_); }
+  Value* at(Value* array, size_t k) { return b_.CreateConstGEP1_64(b_.getInt64Ty(), array, k); }
+
+  /// for (i = begin; i < end; i += step) body(i). Gives nothing; continues after the loop.
+  template <class Body>
+  void loop(Value* begin, Value* end, int64_t step, const char* name, Body&& body) {
+    BasicBlock *from = b_.GetInsertBlock(), *head = block(name), *after = block("done");
+    b_.CreateCondBr(b_.CreateICmpSLT(begin, end), head, after);
+    b_.SetInsertPoint(head);
+    llvm::PHINode* i = b_.CreatePHI(b_.getInt64Ty(), 2);
+    i->addIncoming(begin, from);
+    body(i);
+    Value* next = b_.CreateAdd(i, b_.getInt64(static_cast<uint64_t>(step)));
+    i->addIncoming(next, b_.GetInsertBlock());
+    b_.CreateCondBr(b_.CreateICmpSLT(next, end), head, after);
+    b_.SetInsertPoint(after);
+  }
+
+  void emit_row(Value* row) {
+    rows_.clear();
+    for (size_t k = 0; k < operands(); ++k)
+      rows_.push_back(b_.CreateGEP(b_.getInt8Ty(), bases_[k], b_.CreateMul(row, row_strides_[k])));
+    emit_uniform();
+    auto step = static_cast<int64_t>(lanes_ * unroll_);
+    Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
+    if (key_.non_temporal) main_end = b_.CreateSelect(rows_aligned(), main_end, b_.getInt64(0));
+    loop(b_.getInt64(0), main_end, step, "main", [&](Value* i) {
+      std::vector<Value*> starts;
+      for (unsigned u = 0; u < unroll_; ++u) starts.push_back(b_.CreateAdd(i, b_.getInt64(u * lanes_)));
+      emit_elements(starts, nullptr);
+    });
+    loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest", [&](Value* i) {
+      emit_elements({i}, mask(b_.CreateSub(inner_, i)));
+    });
+  }
+
+  Value* rows_aligned() {
+    Value* bits = b_.getInt64(0);
+    for (size_t k = p_.inputs.size(); k < operands(); ++k)
+      bits = b_.CreateOr(bits, b_.CreatePtrToInt(rows_[k], i64_));
+    return b_.CreateICmpEQ(b_.CreateAnd(bits, b_.getInt64(kNonTemporalAlign - 1)), b_.getInt64(0));
+  }
+
+  /// Lanes below `left`, compared in integers as wide as the widest element.
+  Value* mask(Value* left) {
+    auto* lane = b_.getIntNTy(static_cast<unsigned>(isa_.vector_bytes) * 8 / lanes_);
+    std::vector<llvm::Constant*> lanes;
+    for (unsigned k = 0; k < lanes_; ++k) lanes.push_back(llvm::ConstantInt::get(lane, k));
+    Value* capped = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, left, b_.getInt64(lanes_));
+    return b_.CreateICmpUGT(prim_.splat(b_.CreateTrunc(capped, lane)), llvm::ConstantVector::get(lanes));
+  }
+
+  Value* from_storage(DType t, Value* v) {
+    if (t != DType::boolean) return v;
+    return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
+  }
+
+  /// Values that are the same along the row, computed once a row: broadcast inputs, constants, and all that
+  /// depends on nothing else.
+  void emit_uniform() {
+    uniform_.assign(p_.insts.size(), nullptr);
+    for (size_t k = 0; k < p_.insts.size(); ++k) {
+      const Inst& in = p_.insts[k];
+      if (in.op == Prim::constant) {
+        uniform_[k] = prim_.constant(in);
+      } else if (in.op == Prim::load) {
+        if (key_.inner[in.index] != InnerStride::broadcast) continue;
+        Value* v = b_.CreateAlignedLoad(prim_.storage(in.type), rows_[in.index], llvm::Align(1));
+        uniform_[k] = from_storage(in.type, prim_.splat(v));
+      } else if (all_uniform(in)) {
+        uniform_[k] = compute(in, uniform_);
+      }
+    }
+  }
+  bool all_uniform(const Inst& in) const {
+    for (int a = 0; a < info(in.op).arity; ++a)
+      if (!uniform_[in.args[static_cast<size_t>(a)]]) return false;
+    return true;
+  }
+
+  Value* compute(const Inst& in, const std::vector<Value*>& values) {
+    std::array<Value*, 3> args{};
+    std::array<DType, 3> types{};
+    auto n = static_cast<size_t>(info(in.op).arity);
+    for (size_t a = 0; a < n; ++a) {
+      args[a] = values[in.args[a]];
+      types[a] = p_.insts[in.args[a]].type;
+    }
+    return prim_.emit(in, std::span(types).first(n), std::span(args).first(n));
+  }
+
+  /// The program at each of the starting elements, instruction by instruction, so that they overlap.
+  void emit_elements(const std::vector<Value*>& starts, Value* mask) {
+    std::vector<std::vector<Value*>> values(starts.size(), uniform_);
+    for (size_t k = 0; k < p_.insts.size(); ++k) {
+      if (uniform_[k]) continue;
+      const Inst& in = p_.insts[k];
+      for (size_t u = 0; u < starts.size(); ++u)
+        values[u][k] = in.op == Prim::load ? load(in, starts[u], mask) : compute(in, values[u]);
+    }
+    for (size_t u = 0; u < starts.size(); ++u)
+      for (size_t k = 0; k < p_.outputs.size(); ++k) store(k, values[u][p_.outputs[k]], starts[u], mask);
+  }
+
+  /// Address of element `start`, or one address a lane for strided operands.
+  Value* address(size_t k, Value* start) {
+    if (key_.inner[k] == InnerStride::contiguous)
+      return b_.CreateGEP(b_.getInt8Ty(), rows_[k], b_.CreateMul(start, b_.getInt64(static_cast<uint64_t>(element_bytes(k)))));
+    std::vector<llvm::Constant*> lanes;
+    for (unsigned lane = 0; lane < lanes_; ++lane) lanes.push_back(b_.getInt64(lane));
+    Value* index = b_.CreateAdd(prim_.splat(start), llvm::ConstantVector::get(lanes));
+    return b_.CreateGEP(b_.getInt8Ty(), rows_[k], b_.CreateMul(index, prim_.splat(steps_[k])));
+  }
+
+  Value* load(const Inst& in, Value* start, Value* mask) {
+    auto* type = llvm::FixedVectorType::get(prim_.storage(in.type), lanes_);
+    Value* p = address(in.index, start);
+    Value* v = nullptr;
+    if (key_.inner[in.index] == InnerStride::strided) {
+      v = b_.CreateMaskedGather(type, p, llvm::Align(1), mask ? mask : all(), llvm::Constant::getNullValue(type));
+    } else if (mask) {
+      v = b_.CreateMaskedLoad(type, p, llvm::Align(1), mask, llvm::Constant::getNullValue(type));
+    } else {
+      v = b_.CreateAlignedLoad(type, p, llvm::Align(1));
+    }
+    return from_storage(in.type, v);
+  }
+
+  void store(size_t output, Value* v, Value* start, Value* mask) {
+    size_t k = p_.inputs.size() + output;
+    DType t = operand_type(k);
+    if (t == DType::boolean) v = b_.CreateZExt(v, llvm::FixedVectorType::get(prim_.storage(t), lanes_));
+    Value* p = address(k, start);
+    if (key_.inner[k] == InnerStride::strided) {
+      b_.CreateMaskedScatter(v, p, llvm::Align(1), mask ? mask : all());
+    } else if (mask) {
+      b_.CreateMaskedStore(v, p, llvm::Align(1), mask);
+    } else {
+      auto whole = lanes_ * static_cast<uint64_t>(element_bytes(k));
+      bool past_cache = key_.non_temporal && whole >= 16;
+      auto* s = b_.CreateAlignedStore(v, p, llvm::Align(past_cache ? whole : 1));
+      if (past_cache) {
+        auto* one = llvm::ConstantAsMetadata::get(b_.getInt32(1));
+        s->setMetadata(llvm::LLVMContext::MD_nontemporal, llvm::MDNode::get(module_.getContext(), one));
+      }
+    }
+  }
+  Value* all() { return llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes_)); }
+
+  const KernelKey& key_;
+  const Program& p_;
+  const CpuIsa& isa_;
+  llvm::Module& module_;
+  llvm::IRBuilder<> b_;
+  unsigned lanes_, unroll_;
+  PrimitiveEmitter prim_;
+  llvm::Function* fn_ = nullptr;
+  llvm::Type* i64_ = nullptr;
+  Value* inner_ = nullptr;
+  std::vector<Value*> bases_, row_strides_, steps_, rows_, uniform_;
+};
+
+/// A machine for the target, kept by each thread: making one costs as much as a small kernel.
+Result<llvm::TargetMachine*> machine_for(const CpuIsa& isa) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeX86TargetInfo();
+    LLVMInitializeX86Target();
+    LLVMInitializeX86TargetMC();
+    LLVMInitializeX86AsmPrinter();
+  });
+  thread_local std::map<std::string, std::unique_ptr<llvm::TargetMachine>, std::less<>> machines;
+  auto& machine = machines[std::string(isa.target)];
+  if (machine) return machine.get();
+  const char* triple = "x86_64-unknown-linux-gnu";
+  std::string why;
+  const llvm::Target* target = llvm::TargetRegistry::lookupTarget(triple, why);
+  if (!target) return error(Code::codegen_failed, "", why);
+  llvm::TargetOptions options;
+  options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
+  machine.reset(target->createTargetMachine(triple, llvm::StringRef(isa.cpu.data(), isa.cpu.size()), "", options,
+                                            llvm::Reloc::PIC_, llvm::CodeModel::Small,
+                                            llvm::CodeGenOptLevel::Default, true));
+  if (!machine) return error(Code::codegen_failed, "", "LLVM has no machine for the target");
+  return machine.get();
+}
+
+Status check(const KernelKey& key) {
+  FERRULE_TRY(verify(key.program));
+  FERRULE_ASSERT(key.inner.size() == key.program.inputs.size() + key.program.outputs.size(), "strides of a kernel");
+  for (const Inst& in : key.program.insts)
+    if (!can_hold(in.type)) return error(Code::unsupported_type, "generated kernel", name(in.type));
+  for (DType t : key.program.inputs)
+    if (!can_hold(t)) return error(Code::unsupported_type, "generated kernel", name(t));
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, CodeForm form) {
+  FERRULE_ASSIGN(CpuIsa isa, cpu_isa(key.target));
+  FERRULE_TRY(check(key));
+  FERRULE_ASSIGN(llvm::TargetMachine * machine, machine_for(isa));
+  Program program = key.program;
+#if __has_include("engine/formula/polynomials.h")
+  expand_transcendentals(program);
+#endif
+  llvm::LLVMContext context;
+  llvm::Module module("ferrule", context);
+  module.setTargetTriple(machine->getTargetTriple().str());
+  module.setDataLayout(machine->createDataLayout());
+  KernelEmitter(key, program, isa, module).emit(symbol);
+  std::string text;
+  llvm::raw_string_ostream problems(text);
+  if (llvm::verifyModule(module, &problems)) return error(Code::codegen_failed, std::string(symbol), text);
+  if (form == CodeForm::ir) {
+    module.print(problems, nullptr);
+    return text;
+  }
+  llvm::SmallVector<char, 0> code;
+  llvm::raw_svector_ostream out(code);
+  llvm::legacy::PassManager passes;
+  auto type = form == CodeForm::object ? llvm::CodeGenFileType::ObjectFile : llvm::CodeGenFileType::AssemblyFile;
+  if (machine->addPassesToEmitFile(passes, out, nullptr, type, true))
+    return error(Code::codegen_failed, std::string(symbol), "LLVM cannot write this form");
+  passes.run(module);
+  return std::string(code.begin(), code.end());
+}
+
+}  // namespace ferrule

@@ -1,0 +1,258 @@
+// Absorb rules: an anchor takes the operators behind it. The tail grows from the anchor's result in
+// topological order and is cut back to the last point where exactly one value leaves. Then nothing inside
+// can be reached again from outside: every inner value is read inside only, so every path goes through the
+// value that leaves, and that one is last. Convexity (D3) needs no search.
+#include <algorithm>
+#include <queue>
+
+#include "engine/base/diagnostics.h"
+#include "engine/group.h"
+#include "engine/match/facts.h"
+#include "engine/match/matcher.h"
+
+namespace ferrule {
+namespace {
+
+bool same_shape(const Type& a, const Type& b) {
+  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return false;
+  for (size_t i = 0; i < a.shape->size(); ++i)
+    if (equal((*a.shape)[i], (*b.shape)[i]) != Truth::yes) return false;
+  return true;
+}
+
+class Tail {
+ public:
+  Tail(const Rule& rule, Match& m, const MatchContext& ctx)
+      : rule_(rule), spec_(rule.region), m_(m), ctx_(ctx), g_(*ctx.graph), result_(m.outputs.at(0)) {}
+
+  /// Lengths of the tail at which exactly one value left, rising.
+  std::vector<size_t> grow() {
+    std::vector<size_t> valid;
+    leave(result_);
+    while (!pending_.empty() && !blocked_ && nodes_.size() < static_cast<size_t>(spec_.max_ops)) {
+      NodeId c = pending_.top().second;
+      pending_.pop();
+      if (member(c)) continue;
+      if (!allowed(c)) break;  // what it reads is needed outside for good
+      take(c);
+      if (open_.size() == 1) valid.push_back(nodes_.size());
+    }
+    return valid;
+  }
+
+  const std::vector<NodeId>& nodes() const { return nodes_; }
+
+  /// Why there is no tail at all.
+  Rejection why() {
+    Rejection r = refused_ ? *refused_ : Rejection{};
+    r.rule = &rule_;
+    r.root = m_.root;
+    const Value& v = g_.value(result_);
+    auto guarantee = [&](const char* id, auto&& text) {
+      r.stage = Rejection::Stage::guarantee;
+      r.id = id;
+      r.hint.clear();
+      if (ctx_.explain) r.why = text();
+    };
+    if (v.is_output && !v.uses.empty()) {
+      guarantee("D2", [&] { return value_text(g_, result_) + " is a graph output"; });
+    } else if (NodeId n = captured_by(v)) {
+      guarantee("D2", [&] { return value_text(g_, result_) + " is used by a nested graph of " + node_text(g_, n); });
+    } else if (!nodes_.empty() || (v.uses.size() > 1 && !refused_ && any_candidate(v))) {
+      guarantee("D1", [&] { return readers(v); });
+    } else if (!refused_) {
+      r.id = "structure";
+      r.stage = Rejection::Stage::structure;
+      if (ctx_.explain)
+        r.why = v.uses.empty() ? value_text(g_, result_) + " is read by no node"
+                               : fmt::format("found {} behind {} where the tail wants {}", node_text(g_, v.uses[0].node),
+                                             value_text(g_, result_), wanted());
+    }
+    return r;
+  }
+
+ private:
+  bool member(NodeId n) const {
+    return std::ranges::find(nodes_, n) != nodes_.end() || std::ranges::find(m_.nodes, n) != m_.nodes.end();
+  }
+  bool inside(ValueId v) const { return g_.value(v).producer && member(g_.value(v).producer); }
+
+  static NodeId captured_by(const Value& v) {
+    for (const Use& u : v.uses)
+      if (u.slot == Use::kCapture) return u.node;
+    return {};
+  }
+  bool any_candidate(const Value& v) const {
+    return std::ranges::any_of(v.uses, [&](const Use& u) { return head(u.node); });
+  }
+  std::string wanted() const {
+    PatternExpr e;
+    e.ops = spec_.ops, e.classes = spec_.classes;
+    return head_text(e);
+  }
+  std::string readers(const Value& v) const {
+    std::string out = fmt::format("{} has {} readers that do not meet again in one value:", value_text(g_, result_), v.uses.size());
+    for (size_t i = 0; i < v.uses.size() && i < 4; ++i) out += " " + node_text(g_, v.uses[i].node);
+    return out;
+  }
+
+  /// A member's value: open until all its readers are members.
+  void leave(ValueId v) {
+    const Value& value = g_.value(v);
+    size_t outside = 0;
+    for (const Use& u : value.uses) outside += u.slot == Use::kCapture || !member(u.node);
+    open_.emplace_back(v, outside);
+    if (value.is_output || captured_by(value) || outside > 4 * static_cast<size_t>(spec_.max_ops) || outside == 0) {
+      blocked_ = true;
+      return;
+    }
+    for (const Use& u : value.uses)
+      if (!member(u.node)) pending_.emplace(std::pair(g_.node(u.node).order, u.node.index), u.node);
+  }
+
+  bool head(NodeId c) const { return has_head(g_.node(c), spec_.ops, spec_.classes, ctx_.ops); }
+
+  bool allowed(NodeId c) {
+    const Node& n = g_.node(c);
+    if (!head(c) || !n.subgraphs.empty() || !deterministic(n)) return false;
+    if (n.outputs.size() != 1 || !n.outputs[0]) return false;
+    if (!same_shape(g_.value(n.outputs[0]).type, g_.value(result_).type)) {
+      if (!refused_)
+        refused_ = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, n.outputs[0]), str(g_.value(n.outputs[0]).type),
+                                            value_text(g_, result_), str(g_.value(result_).type)));
+      return false;
+    }
+    std::vector<ValueId> operands;
+    for (ValueId v : n.inputs)
+      if (v && !inside(v) && std::ranges::find(operands, v) == operands.end()) operands.push_back(v);
+    size_t read = read_.size();
+    for (ValueId v : operands)
+      if (std::ranges::find(read_, v) == read_.end() && !single(v)) ++read;
+    if (read > static_cast<size_t>(spec_.max_inputs)) {
+      if (!refused_) refused_ = structure(c, fmt::format("the tail would read {} tensors, {} are allowed", read, spec_.max_inputs));
+      return false;
+    }
+    return conditions(c, operands);
+  }
+
+  bool single(ValueId v) const { return g_.constant(v) && g_.constant(v)->numel() == 1; }
+
+  Rejection structure(NodeId, std::string text) const {
+    Rejection r;
+    r.why = std::move(text);
+    r.id = "structure";
+    r.matched_nodes = static_cast<int>(m_.nodes.size());
+    return r;
+  }
+
+  bool conditions(NodeId c, const std::vector<ValueId>& operands) {
+    if (spec_.where.empty()) return true;
+    auto& b = m_.bindings;
+    b.nodes["node"] = c;
+    if (auto a = b.nodes.find(rule_.anchor); a != b.nodes.end()) b.nodes["anchor"] = a->second;
+    b.value_lists["operands"] = operands;
+    Match view = m_;
+    view.nodes.insert(view.nodes.end(), nodes_.begin(), nodes_.end());
+    view.nodes.push_back(c);
+    auto r = judge(rule_, spec_.where, view, ctx_, [&](std::string* reason) {
+      if (!ctx_.target) return Truth::unknown;
+      Accept a = accepts_group(g_, view.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      if (reason) *reason = a.reason;
+      return a.truth;
+    });
+    b.nodes.erase("node");
+    b.nodes.erase("anchor");
+    b.value_lists.erase("operands");
+    if (!r) return true;
+    if (!refused_) {
+      r->matched_nodes = static_cast<int>(m_.nodes.size()) + 1;
+      refused_ = std::move(*r);
+    }
+    return false;
+  }
+
+  void take(NodeId c) {
+    const Node& n = g_.node(c);
+    nodes_.push_back(c);
+    for (ValueId v : n.inputs) {
+      if (!v) continue;
+      auto it = std::ranges::find_if(open_, [&](const auto& o) { return o.first == v; });
+      if (it != open_.end()) {
+        if (--it->second == 0) open_.erase(it);
+      } else if (!single(v) && std::ranges::find(read_, v) == read_.end()) {
+        read_.push_back(v);
+      }
+    }
+    leave(n.outputs[0]);
+  }
+
+  const Rule& rule_;
+  const RegionSpec& spec_;
+  Match& m_;
+  const MatchContext& ctx_;
+  const Graph& g_;
+  ValueId result_;
+  std::vector<NodeId> nodes_;
+  std::vector<ValueId> read_;                          // operands from outside
+  std::vector<std::pair<ValueId, size_t>> open_;       // values with readers outside, and how many
+  bool blocked_ = false;                               // one of them will stay open
+  std::optional<Rejection> refused_;                   // the first candidate that was not taken
+  using Pending = std::pair<std::pair<int, uint32_t>, NodeId>;
+  std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;
+};
+
+std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx) {
+  auto r = judge(rule, rule.where, m, ctx, [&](std::string* reason) {
+    if (!ctx.target) return Truth::unknown;
+    Accept a = accepts_group(*ctx.graph, m.nodes, rule.contract, *ctx.target, *ctx.ops);
+    if (reason) *reason = a.reason;
+    return a.truth;
+  });
+  if (r) {
+    r->rule = &rule;
+    r->root = m.root;
+    r->matched_nodes = static_cast<int>(m.nodes.size());
+  }
+  return r;
+}
+
+}  // namespace
+
+Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
+  bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
+  Attempt a = match_structure(rule, root, ctx, false);
+  if (std::holds_alternative<Rejection>(a)) return a;
+  Match m = std::move(std::get<Match>(a));
+  m.bindings.node_lists["tail"] = {};
+  if (!has_tail) {
+    if (m.nodes.size() == 1 && ctx.graph->node(m.nodes[0]).body) {
+      Rejection r;
+      r.rule = &rule, r.root = root, r.id = "structure";
+      r.why = node_text(*ctx.graph, root) + " is a group already";
+      return r;
+    }
+    if (auto r = judge_group(rule, m, ctx)) return std::move(*r);
+    return m;
+  }
+  Tail tail(rule, m, ctx);
+  std::vector<size_t> valid = tail.grow();
+  std::erase_if(valid, [&](size_t k) { return k < static_cast<size_t>(rule.region.min_ops); });
+  if (valid.empty()) return tail.why();
+  std::vector<NodeId> anchor = m.nodes;
+  std::optional<Rejection> first;
+  for (auto k = valid.rbegin(); k != valid.rend(); ++k) {
+    auto& list = m.bindings.node_lists["tail"];
+    list.assign(tail.nodes().begin(), tail.nodes().begin() + static_cast<long>(*k));
+    m.nodes = anchor;
+    m.nodes.insert(m.nodes.end(), list.begin(), list.end());
+    auto r = judge_group(rule, m, ctx);
+    if (!r) {
+      m.outputs = {ctx.graph->output(list.back())};
+      return m;
+    }
+    if (!first) first = std::move(r);
+  }
+  return std::move(*first);
+}
+
+}  // namespace ferrule

@@ -1,0 +1,303 @@
+// The group phase and how a group is made; absorb.cpp finds tails, region.cpp regions.
+#include "engine/group.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/match/index.h"
+#include "engine/match/matcher.h"
+
+namespace ferrule {
+namespace {
+
+/// Copies nodes into a body graph, flattening groups.
+class BodyBuilder {
+ public:
+  BodyBuilder(const Graph& g, std::span<const NodeId> nodes) : g_(g), members_(nodes.begin(), nodes.end()) {
+    for (NodeId n : nodes) add(n);
+    for (NodeId n : nodes)
+      for (ValueId v : g.node(n).outputs)
+        if (v && leaves(v)) {
+          out_.outputs.push_back(v);
+          out_.graph.add_output(inside_.at(v));
+        }
+  }
+  Body take() { return std::move(out_); }
+
+ private:
+  bool leaves(ValueId v) const {
+    const Value& value = g_.value(v);
+    if (value.is_output) return true;
+    return std::ranges::any_of(value.uses, [&](const Use& u) { return !members_.contains(u.node); });
+  }
+
+  ValueId copy_value(const Value& from) {
+    ValueId v = out_.graph.add_value(out_.graph.fresh_name(from.name), from.type);
+    out_.graph.set_contents(v, from.contents);
+    return v;
+  }
+
+  ValueId input(ValueId v) {
+    if (!v) return {};
+    auto [it, fresh] = inside_.try_emplace(v);
+    if (!fresh) return it->second;
+    const Value& from = g_.value(v);
+    it->second = out_.graph.add_input(out_.graph.fresh_name(from.name), from.type);
+    if (from.constant) out_.graph.set_constant(it->second, *from.constant);
+    else out_.graph.set_contents(it->second, from.contents);
+    out_.inputs.push_back(v);
+    return it->second;
+  }
+
+  void add(NodeId id) {
+    const Node& n = g_.node(id);
+    for (const std::string& o : n.origins)
+      if (seen_.insert(o).second) out_.origins.push_back(o);
+    if (!n.body) {
+      Node c = plain(n);
+      for (ValueId v : n.inputs) c.inputs.push_back(input(v));
+      for (ValueId v : n.outputs) c.outputs.push_back(v ? inside_[v] = copy_value(g_.value(v)) : ValueId{});
+      out_.graph.add_node(std::move(c));
+      return;
+    }
+    const Graph& b = *n.body;
+    std::map<ValueId, ValueId> map;  // the inner body's values -> ours
+    for (size_t k = 0; k < n.inputs.size(); ++k) map[b.inputs()[k]] = input(n.inputs[k]);
+    for (NodeId inner : b.order()) {
+      Node c = plain(b.node(inner));
+      for (ValueId v : b.node(inner).inputs) c.inputs.push_back(v ? map.at(v) : ValueId{});
+      for (ValueId v : b.node(inner).outputs) c.outputs.push_back(v ? map[v] = copy_value(b.value(v)) : ValueId{});
+      out_.graph.add_node(std::move(c));
+    }
+    for (size_t k = 0; k < n.outputs.size(); ++k)
+      if (n.outputs[k]) inside_[n.outputs[k]] = map.at(b.outputs()[k]);
+  }
+
+  static Node plain(const Node& n) {
+    Node c;
+    c.op = n.op, c.domain = n.domain, c.name = n.name, c.attrs = n.attrs, c.rule = n.rule;
+    c.origins = n.origins, c.since_opset = n.since_opset;
+    return c;
+  }
+
+  const Graph& g_;
+  std::unordered_set<NodeId> members_;
+  std::map<ValueId, ValueId> inside_;  // outer -> body
+  std::set<std::string> seen_;
+  Body out_;
+};
+
+std::string joined(const Graph& g, const std::vector<NodeId>& nodes, std::string_view between) {
+  std::string out;
+  for (NodeId n : nodes) out += (out.empty() ? "" : std::string(between)) + g.node(n).name;
+  return out;
+}
+
+}  // namespace
+
+Body make_body(const Graph& g, std::span<const NodeId> nodes) { return BodyBuilder(g, nodes).take(); }
+
+Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
+                     const Target& target, const OpTable& ops) {
+  Body body = make_body(g, nodes);
+  std::vector<NodeId> order = body.graph.order();
+  NodeId anchor;
+  for (NodeId n : order)
+    if (!anchor && contract_of(body.graph, body.graph.node(n), ops) == contract) anchor = n;
+  if (!anchor) return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
+  return accepts(body.graph, order, anchor, contract, target, ops);
+}
+
+std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx) {
+  EvalContext eval{ctx.graph, &m.bindings, ctx.target, ctx.ops, {}, &m.let};
+  auto list = [&](const char* name) -> const std::vector<NodeId>* {
+    auto it = m.bindings.node_lists.find(name);
+    return it == m.bindings.node_lists.end() ? nullptr : &it->second;
+  };
+  std::string_view rest = rule.name;
+  std::string out;
+  while (!rest.empty()) {
+    size_t tail = list("tail") ? rest.find("{tail}") : rest.npos, region = list("region") ? rest.find("{region}") : rest.npos;
+    size_t at = std::min(tail, region);
+    out += interpolate(rest.substr(0, at), eval);
+    if (at == rest.npos) break;
+    std::string names = tail < region ? joined(*ctx.graph, *list("tail"), " + ") : joined(*ctx.graph, *list("region"), ", ");
+    if (names.empty() && out.ends_with(" + ")) out.resize(out.size() - 3);
+    out += names;
+    rest.remove_prefix(at + (tail < region ? 6 : 8));
+  }
+  return out.empty() ? joined(*ctx.graph, m.nodes, " + ") : out;
+}
+
+namespace {
+
+/// make_group for nodes that are known to be convex.
+NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
+                  std::string name) {
+  Body body = make_body(g, nodes);
+  Node group;
+  group.op = "group." + contract;
+  group.domain = "ferrule";
+  group.rule = std::move(rule);
+  group.origins = std::move(body.origins);
+  group.inputs = body.inputs;
+  group.order = g.node(nodes.back()).order;
+  for (ValueId v : body.outputs) {
+    ValueId out = g.add_value(g.fresh_name(g.value(v).name + "_g"), g.value(v).type);
+    g.set_contents(out, g.value(v).contents);
+    std::string kept = g.value(v).name;
+    // Uses by the members go with them; the body has its own.
+    g.replace_uses(v, out);
+    if (g.value(v).name == kept) g.rename(v, g.fresh_name(kept + "_in"));
+    if (g.value(out).name != kept && !g.find_value(kept)) g.rename(out, kept);
+    group.outputs.push_back(out);
+  }
+  for (size_t i = nodes.size(); i-- > 0;) {
+    for (ValueId v : g.node(nodes[i]).outputs)
+      FERRULE_ASSERT(!v || g.value(v).uses.empty(), "a value inside a group that is still read");
+    g.remove_node(nodes[i]);
+  }
+  group.name = std::move(name);
+  group.body = std::make_shared<const Graph>(std::move(body.graph));
+  return g.add_node(std::move(group));
+}
+
+}  // namespace
+
+Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
+                          std::string name) {
+  if (!convex(g, nodes))
+    return error(Code::rule_broken, node_text(g, nodes[0]), rule,
+                 "would group nodes between which a path leaves and comes back");
+  return form_group(g, nodes, std::move(contract), std::move(rule), std::move(name));
+}
+
+std::vector<NodeId> body_order(const Graph& body) { return body.order(); }
+
+Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
+  if (rule.kind == RuleKind::rewrite) return match_rule(rule, node, ctx);
+  if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);
+  Rejection none;
+  none.rule = &rule;
+  none.root = node;
+  none.id = "structure";
+  if (rule.kind != RuleKind::region) {
+    none.why = fmt::format("rules of kind {} are not matched yet", name(rule.kind));
+    return none;
+  }
+  std::vector<Rejection> misses;
+  for (Match& m : match_regions(rule, ctx, &misses))
+    if (std::ranges::find(m.nodes, node) != m.nodes.end()) return std::move(m);
+  for (Rejection& r : misses)
+    if (r.root == node) return std::move(r);
+  none.why = node_text(*ctx.graph, node) + " is in no region of this rule";
+  return none;
+}
+
+namespace {
+
+class GroupPhase {
+ public:
+  GroupPhase(const PassContext& ctx, std::string_view phase) : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
+
+  Status run() {
+    bool fixpoint = true;
+    for (const Phase& p : ctx_.rules->phases)
+      if (p.id == phase_) fixpoint = p.fixpoint;
+    FERRULE_TRY(g_.sort());
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const auto& rule : ctx_.rules->rules) {
+        if (!rule->enabled || rule->phase != phase_) continue;
+        if (rule->kind == RuleKind::absorb) {
+          FERRULE_ASSIGN(bool hit, absorb(*rule));
+          changed |= hit;
+        } else if (rule->kind == RuleKind::region) {
+          FERRULE_ASSIGN(bool hit, regions(*rule));
+          changed |= hit;
+        }
+      }
+      if (!fixpoint) break;
+    }
+    if (ctx_.near_misses)
+      for (auto& [_, r] : misses_) ctx_.near_misses->push_back(std::move(r));
+    return g_.sort();
+  }
+
+ private:
+  MatchContext match_context() {
+    return {&g_, ctx_.ops, ctx_.target, ctx_.limits, &steps_, ctx_.ignore_profit, ctx_.near_misses != nullptr};
+  }
+
+  Status in_time() const {
+    if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, std::string(phase_), "time or caller");
+    return {};
+  }
+
+  /// Anchors from the last to the first: where both operands of an Add are convolutions, the later takes it.
+  Result<bool> absorb(const Rule& rule) {
+    const Rule* one = &rule;
+    RuleIndex index({&one, 1}, ctx_.ops);
+    std::vector<NodeId> order = g_.order();
+    bool changed = false;
+    for (size_t i = order.size(); i-- > 0;) {
+      if (g_.node(order[i]).dead || index.at(g_.node(order[i])).empty()) continue;
+      FERRULE_TRY(in_time());
+      MatchContext mc = match_context();
+      Attempt a = match_absorb(rule, order[i], mc);
+      if (auto* r = std::get_if<Rejection>(&a)) {
+        if (ctx_.near_misses) misses_[{r->rule, r->root}] = std::move(*r);
+        continue;
+      }
+      FERRULE_TRY(fire(rule, std::get<Match>(a), "absorb"));
+      changed = true;
+    }
+    return changed;
+  }
+
+  Result<bool> regions(const Rule& rule) {
+    FERRULE_TRY(g_.sort());
+    MatchContext mc = match_context();
+    std::vector<Rejection> misses;
+    std::vector<Match> found = match_regions(rule, mc, ctx_.near_misses ? &misses : nullptr);
+    for (Rejection& r : misses) misses_[{r.rule, r.root}] = std::move(r);
+    for (Match& m : found) {
+      FERRULE_TRY(in_time());
+      FERRULE_TRY(fire(rule, m, "region"));
+    }
+    return !found.empty();
+  }
+
+  Status fire(const Rule& rule, const Match& m, const char* kind) {
+    Step step{std::string(phase_), rule.id, kind, {}, {}, {}};
+    for (NodeId n : m.nodes) step.before.push_back(g_.node(n).name);
+    auto tail = m.bindings.node_lists.find("tail");
+    std::vector<NodeId> first, rest;
+    for (NodeId n : m.nodes) {
+      bool behind = tail != m.bindings.node_lists.end() ? std::ranges::find(tail->second, n) != tail->second.end()
+                                                        : n != m.nodes[0];
+      (behind ? rest : first).push_back(n);
+    }
+    step.text = "Fusing " + joined(g_, first, " + ") + (rest.empty() ? "" : " with " + joined(g_, rest, ", "));
+    std::string name = group_name(rule, m, match_context());
+    NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name));
+    step.after.push_back(g_.node(made).name);
+    if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
+    return {};
+  }
+
+  const PassContext& ctx_;
+  Graph& g_;
+  std::string_view phase_;
+  int64_t steps_ = 0;
+  std::map<std::pair<const Rule*, NodeId>, Rejection> misses_;
+};
+
+}  // namespace
+
+Status group_phase(const PassContext& ctx, std::string_view phase) { return GroupPhase(ctx, phase).run(); }
+
+}  // namespace ferrule

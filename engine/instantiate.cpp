@@ -1,0 +1,414 @@
+#include "engine/instantiate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/infer.h"
+#include "engine/graph/interpreter.h"
+#include "engine/match/facts.h"
+
+namespace ferrule {
+
+using Kind = PatternExpr::Kind;
+
+Tensor converted(const Tensor& t, DType to) {
+  if (t.dtype() == to) return t;
+  auto [out, bytes] = Tensor::allocate(to, t.dims());
+  int64_t n = t.numel();
+  if (t.dtype() == DType::f32 && to == DType::f64) {
+    std::ranges::copy(t.as<float>(), static_cast<double*>(bytes));
+    return out;
+  }
+  if (t.dtype() == DType::f64 && to == DType::f32) {
+    std::ranges::transform(t.as<double>(), static_cast<float*>(bytes), [](double d) { return static_cast<float>(d); });
+    return out;
+  }
+  int64_t size = size_bytes(to, 1);
+  for (int64_t i = 0; i < n; ++i) {
+    Tensor one = Tensor::scalar(to, t.at_f64(i));
+    std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
+  }
+  return out;
+}
+
+namespace {
+
+bool wide_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
+
+bool finite(const Tensor& t) {
+  if (!is_float(t.dtype())) return true;
+  if (t.dtype() == DType::f32) return std::ranges::all_of(t.as<float>(), [](float f) { return std::isfinite(f); });
+  for (int64_t i = 0; i < t.numel(); ++i)
+    if (!std::isfinite(t.at_f64(i))) return false;
+  return true;
+}
+
+class Instantiation {
+ public:
+  Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits)
+      : g_(g), m_(m), ops_(ops), limits_(limits), eval_{&g, &m.bindings, nullptr, &ops, {}, &m.let} {}
+
+  Result<Instance> run() {
+    for (const PatternLine& l : m_.rule->rewrite.lines) FERRULE_TRY(line(l));
+    const Pattern& p = m_.rule->match;
+    const auto& names = p.outputs.empty() ? p.root().results : p.outputs;
+    for (const std::string& name : names) {
+      auto it = env_.find(name);
+      out_.outputs.push_back(it == env_.end() ? ValueId{} : it->second);
+    }
+    FERRULE_TRY(settle());
+    out_.origin.resize(s().value_slots());
+    out_.like.resize(s().node_slots());
+    return std::move(out_);
+  }
+
+ private:
+  /// An operand before its element type is known: a value (none = absent), several, or a number.
+  struct Operand {
+    std::vector<ValueId> values;
+    std::optional<double> number;
+  };
+
+  Graph& s() { return out_.scratch; }
+  template <class... Args>
+  tl::unexpected<Error> declined(fmt::format_string<Args...> text, Args&&... args) const {
+    return error(Code::rewrite_declined, m_.rule->id, fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  /// A value of the model's graph, seen from the scratch graph.
+  ValueId import(ValueId v) {
+    if (!v) return {};
+    auto [it, fresh] = imported_.try_emplace(v);
+    if (!fresh) return it->second;
+    const Value& from = g_.value(v);
+    if (from.constant) {
+      it->second = s().add_constant(s().fresh_name("c"), *from.constant);
+    } else {
+      it->second = s().add_input(s().fresh_name("i"), from.type);
+      s().set_contents(it->second, from.contents);
+    }
+    origin(it->second, v);
+    return it->second;
+  }
+  void origin(ValueId scratch, ValueId v) {
+    if (out_.origin.size() <= scratch.index) out_.origin.resize(scratch.index + 1);
+    out_.origin[scratch.index] = v;
+  }
+
+  Status line(const PatternLine& l) {
+    const PatternExpr& e = *l.expr;
+    if (e.kind == Kind::call) {
+      FERRULE_ASSIGN(std::vector<ValueId> made, call(e, l.results.size(), l.results.empty() ? "" : l.results[0]));
+      for (size_t k = 0; k < l.results.size(); ++k)
+        if (!l.results[k].empty()) env_[l.results[k]] = k < made.size() ? made[k] : ValueId{};
+      return {};
+    }
+    FERRULE_ASSIGN(Operand o, operand(e));
+    FERRULE_ASSIGN(std::vector<ValueId> values, typed(o, root_type()));
+    env_[l.results.at(0)] = values.empty() ? ValueId{} : values[0];
+    return {};
+  }
+
+  DType root_type() const {
+    for (ValueId v : m_.outputs)
+      if (v) return g_.value(v).type.dtype;
+    return DType::undefined;
+  }
+
+  Result<Operand> operand(const PatternExpr& e) {
+    switch (e.kind) {
+      case Kind::reference: return named(e.name);
+      case Kind::number: return Operand{{}, e.number};
+      case Kind::expression: return from_val(evaluate(*e.expression, eval_));
+      case Kind::call: {
+        FERRULE_ASSIGN(auto made, call(e, 1, ""));
+        return Operand{{made.empty() ? ValueId{} : made[0]}, std::nullopt};
+      }
+      case Kind::alternatives:
+        for (const auto& [_, choice] : e.choices) {
+          FERRULE_ASSIGN(Operand o, operand(*choice));
+          if (o.number || (!o.values.empty() && o.values[0])) return o;
+        }
+        return Operand{{ValueId{}}, std::nullopt};
+    }
+    return declined("an unknown replacement");
+  }
+
+  Result<Operand> named(const std::string& name) {
+    if (auto it = env_.find(name); it != env_.end()) return Operand{{it->second}, std::nullopt};
+    const Bindings& b = m_.bindings;
+    if (auto it = b.values.find(name); it != b.values.end()) return Operand{{import(it->second)}, std::nullopt};
+    if (auto it = b.value_lists.find(name); it != b.value_lists.end()) {
+      Operand o;
+      for (ValueId v : it->second) o.values.push_back(import(v));
+      return o;
+    }
+    for (const auto& [n, v] : m_.let)
+      if (n == name) return from_val(v);
+    return declined("the replacement reads {}, which is not bound", escape(name));
+  }
+
+  ValueId constant(Tensor t) { return s().add_constant(s().fresh_name("k"), std::move(t)); }
+
+  Result<Operand> from_val(const Val& v) {
+    if (auto* i = std::get_if<int64_t>(&v.v)) return Operand{{}, static_cast<double>(*i)};
+    if (auto* d = std::get_if<double>(&v.v)) return Operand{{}, *d};
+    if (auto* b = std::get_if<bool>(&v.v)) return Operand{{}, *b ? 1.0 : 0.0};
+    if (auto* d = std::get_if<Dim>(&v.v)) {
+      if (auto c = d->constant()) return Operand{{}, static_cast<double>(*c)};
+      return declined("the size {} is not known", d->str());
+    }
+    if (auto* t = std::get_if<Tensor>(&v.v)) return Operand{{constant(*t)}, std::nullopt};
+    if (auto* x = std::get_if<ValueId>(&v.v)) return Operand{{import(*x)}, std::nullopt};
+    if (std::holds_alternative<Val::Absent>(v.v)) return Operand{{ValueId{}}, std::nullopt};
+    if (auto* l = std::get_if<std::shared_ptr<Val::List>>(&v.v)) {
+      FERRULE_ASSIGN(auto list, numbers(**l));
+      bool whole = std::ranges::all_of(list, [](double d) { return d == std::floor(d); });
+      if (whole) {
+        std::vector<int64_t> ints(list.begin(), list.end());
+        return Operand{{constant(Tensor::of_i64({static_cast<int64_t>(ints.size())}, ints))}, std::nullopt};
+      }
+      Tensor t = Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())}, std::span<const double>(list));
+      return Operand{{constant(converted(t, root_type()))}, std::nullopt};
+    }
+    return declined("a fact that the replacement needs is not known");
+  }
+
+  Result<std::vector<double>> numbers(const Val::List& l) const {
+    std::vector<double> out;
+    for (const Val& v : l) {
+      if (auto* i = std::get_if<int64_t>(&v.v)) out.push_back(static_cast<double>(*i));
+      else if (auto* d = std::get_if<double>(&v.v)) out.push_back(*d);
+      else if (auto* d = std::get_if<Dim>(&v.v); d && d->constant()) out.push_back(static_cast<double>(*d->constant()));
+      else return declined("an element of a list is not a known number");
+    }
+    return out;
+  }
+
+  Result<std::vector<ValueId>> typed(const Operand& o, DType context) {
+    if (!o.number) return o.values;
+    if (context == DType::undefined) return declined("the element type of the number {} is not known", *o.number);
+    return std::vector<ValueId>{constant(Tensor::scalar(context, *o.number))};
+  }
+
+  // --- nodes ----------------------------------------------------------------------------------------
+
+  const Node* label(const std::string& name, NodeId* id = nullptr) const {
+    auto it = m_.bindings.nodes.find(name);
+    if (it == m_.bindings.nodes.end() || !it->second) return nullptr;
+    if (id) *id = it->second;
+    return &g_.node(it->second);
+  }
+
+  Result<std::vector<ValueId>> call(const PatternExpr& e, size_t results, const std::string& hint) {
+    std::vector<Operand> operands;
+    for (const auto& a : e.args) {
+      FERRULE_ASSIGN(Operand o, operand(*a));
+      operands.push_back(std::move(o));
+    }
+    Node n;
+    NodeId like;
+    if (e.ops.empty()) return declined("the replacement calls a class of operators");
+    if (m_.bindings.nodes.contains(e.ops[0])) {
+      const Node* from = label(e.ops[0], &like);
+      if (!from) return operands.empty() ? std::vector<ValueId>{} : operands[0].values;  // absent: passes
+      n.op = from->op, n.domain = from->domain, n.since_opset = from->since_opset;
+      n.attrs = from->attrs;
+    } else if (size_t at = e.ops[0].find("::"); at != std::string::npos) {
+      n.domain = e.ops[0].substr(0, at), n.op = e.ops[0].substr(at + 2);
+    } else {
+      n.op = e.ops[0];
+    }
+    if (!e.copy_attrs.empty())
+      if (const Node* from = label(e.copy_attrs, &like))
+        for (const auto& [name, value] : from->attrs.items()) n.attrs.set(name, value);
+    for (const AttrPattern& a : e.attrs) FERRULE_TRY(attribute(n, a));
+    fill_defaults(n, &ops_);
+    DType context = context_type(operands);
+    for (const Operand& o : operands) {
+      FERRULE_ASSIGN(auto values, typed(o, context));
+      n.inputs.insert(n.inputs.end(), values.begin(), values.end());
+    }
+    while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
+    return make(std::move(n), results, like, hint);
+  }
+
+  /// Numbers take the type of their neighbour; a condition operand (bool) says nothing about the others.
+  DType context_type(const std::vector<Operand>& operands) {
+    DType out = DType::undefined;
+    for (const Operand& o : operands)
+      for (ValueId v : o.values)
+        if (v && (out == DType::undefined || out == DType::boolean)) out = s().value(v).type.dtype;
+    return out == DType::undefined ? root_type() : out;
+  }
+
+  Status attribute(Node& n, const AttrPattern& a) {
+    const Attr* before = n.attrs.find(a.name);
+    std::optional<Attr> usual = before ? *before : default_attr(n, a.name, &ops_);
+    std::optional<Attr> value;
+    if (a.kind == AttrPattern::Kind::literal) {
+      value = a.literal;
+    } else if (a.kind == AttrPattern::Kind::bind) {
+      auto it = m_.bindings.attrs.find(a.bind);
+      if (it != m_.bindings.attrs.end()) value = it->second;
+    } else {
+      FERRULE_ASSIGN(value, attr_of(evaluate(*a.expression, eval_), a.name));
+    }
+    if (!value) {
+      n.attrs.erase(a.name);
+      return {};
+    }
+    if (usual && std::holds_alternative<double>(*usual))
+      if (auto* i = std::get_if<int64_t>(&*value)) value = static_cast<double>(*i);
+    n.attrs.set(a.name, std::move(*value));
+    return {};
+  }
+
+  Result<std::optional<Attr>> attr_of(const Val& v, const std::string& name) const {
+    using R = std::optional<Attr>;
+    if (std::holds_alternative<Val::Absent>(v.v)) return R{};
+    if (auto* b = std::get_if<bool>(&v.v)) return R{int64_t{*b}};
+    if (auto* i = std::get_if<int64_t>(&v.v)) return R{*i};
+    if (auto* d = std::get_if<double>(&v.v)) return R{*d};
+    if (auto* s = std::get_if<std::string>(&v.v)) return R{*s};
+    if (auto* t = std::get_if<DType>(&v.v)) return R{static_cast<int64_t>(*t)};
+    if (auto* t = std::get_if<Tensor>(&v.v)) {
+      if (t->numel() == 1) return is_float(t->dtype()) ? R{t->at_f64(0)} : R{t->at_i64(0)};
+      return R{*t};
+    }
+    if (auto* d = std::get_if<Dim>(&v.v); d && d->constant()) return R{*d->constant()};
+    if (auto* l = std::get_if<std::shared_ptr<Val::List>>(&v.v)) {
+      if (!(*l)->empty() && std::holds_alternative<std::string>((*l)->front().v)) {
+        std::vector<std::string> out;
+        for (const Val& x : **l)
+          if (auto* s = std::get_if<std::string>(&x.v)) out.push_back(*s);
+        return R{std::move(out)};
+      }
+      FERRULE_ASSIGN(auto list, numbers(**l));
+      bool real = std::ranges::any_of(**l, [](const Val& x) { return std::holds_alternative<double>(x.v); });
+      if (real) return R{list};
+      return R{std::vector<int64_t>(list.begin(), list.end())};
+    }
+    return declined("attribute {} of the replacement depends on a fact that is not known", escape(name));
+  }
+
+  /// Infers the node, folds it if it can be, else adds it.
+  Result<std::vector<ValueId>> make(Node n, size_t results, NodeId like, const std::string& hint) {
+    for (size_t k = 0; k < std::max<size_t>(results, 1); ++k)
+      n.outputs.push_back(s().add_value(s().fresh_name(hint.empty() || k ? "t" : hint)));
+    FERRULE_ASSIGN(Inferred types, infer_node(s(), n));
+    for (size_t k = 0; k < n.outputs.size() && k < types.types.size(); ++k) {
+      s().set_type(n.outputs[k], types.types[k]);
+      if (k < types.contents.size()) s().set_contents(n.outputs[k], types.contents[k]);
+    }
+    if (foldable(n) && fold(n)) return n.outputs;
+    for (ValueId v : n.inputs) settle(v);
+    std::vector<ValueId> outputs = n.outputs;
+    NodeId id = s().add_node(std::move(n));
+    out_.like.resize(id.index + 1);
+    out_.like[id.index] = like;
+    return outputs;
+  }
+
+  // --- constants ------------------------------------------------------------------------------------
+
+  bool is_constant(ValueId v) { return folded_.contains(v) || s().constant(v); }
+  bool foldable(const Node& n) {
+    return deterministic(n) && interpretable(n, ops_) && n.subgraphs.empty() &&
+           std::ranges::all_of(n.inputs, [&](ValueId v) { return !v || is_constant(v); });
+  }
+
+  /// The value in f64 where its type is a float, in the graph where folding happens.
+  ValueId widened(ValueId v) {
+    if (!v) return {};
+    auto [it, fresh] = wide_ids_.try_emplace(v);
+    if (!fresh) return it->second;
+    auto f = folded_.find(v);
+    Tensor t = f != folded_.end() ? f->second : *s().constant(v);
+    if (wide_type(t.dtype())) t = converted(t, DType::f64);
+    return it->second = wide_.add_constant(wide_.fresh_name("w"), std::move(t));
+  }
+
+  bool fold(const Node& n) {
+    if (fold_in(n, true) || fold_in(n, false)) {
+      for (ValueId v : n.outputs)
+        if (!wide_type(s().value(v).type.dtype) || folded_[v].numel() <= 64) settle(v);
+      return true;
+    }
+    return false;
+  }
+
+  bool fold_in(const Node& n, bool wide) {
+    Node w;
+    w.op = n.op, w.domain = n.domain, w.attrs = n.attrs, w.name = "folded";
+    std::vector<const Tensor*> inputs;
+    if (!wide)
+      for (ValueId v : n.inputs) settle(v);
+    Graph& g = wide ? wide_ : s();
+    for (ValueId v : n.inputs) {
+      ValueId in = wide ? widened(v) : v;
+      w.inputs.push_back(in);
+    }
+    for (ValueId in : w.inputs) inputs.push_back(in ? g.constant(in) : nullptr);
+    for (size_t k = 0; k < n.outputs.size(); ++k) w.outputs.push_back(g.add_value(g.fresh_name("t")));
+    if (auto types = infer_node(g, w))
+      for (size_t k = 0; k < w.outputs.size() && k < types->types.size(); ++k) g.set_type(w.outputs[k], types->types[k]);
+    InterpreterOptions options;
+    options.ops = &ops_;
+    options.limits = &limits_;
+    options.f64 = true;
+    auto result = interpret_node(g, w, inputs, options);
+    if (!result || result->size() < n.outputs.size()) return false;
+    for (size_t k = 0; k < n.outputs.size(); ++k) folded_[n.outputs[k]] = std::move((*result)[k]);
+    return true;
+  }
+
+  /// A folded value becomes a constant of its own type: the one rounding.
+  void settle(ValueId v) {
+    auto it = v ? folded_.find(v) : folded_.end();
+    if (it == folded_.end() || s().constant(v)) return;
+    DType to = s().value(v).type.dtype;
+    s().set_constant(v, wide_type(to) ? converted(it->second, to) : it->second);
+  }
+
+  /// Results that are constants, and no new infinity or NaN anywhere.
+  Status settle() {
+    for (ValueId v : out_.outputs) settle(v);
+    for (const auto& [v, _] : folded_) {
+      const Tensor* t = s().constant(v);
+      if (!t || finite(*t) || inputs_not_finite()) continue;
+      return declined("folding gives a value that is not finite");
+    }
+    return {};
+  }
+
+  bool inputs_not_finite() const {
+    auto bad = [&](ValueId v) { return v && g_.constant(v) && !finite(*g_.constant(v)); };
+    for (const auto& [_, v] : m_.bindings.values)
+      if (bad(v)) return true;
+    for (const auto& [_, l] : m_.bindings.value_lists)
+      if (std::ranges::any_of(l, bad)) return true;
+    return false;
+  }
+
+  const Graph& g_;
+  const Match& m_;
+  const OpTable& ops_;
+  const Limits& limits_;
+  EvalContext eval_;
+  Instance out_;
+  std::map<std::string, ValueId> env_;
+  std::map<ValueId, ValueId> imported_;
+  Graph wide_;                              // f64 twins of constants
+  std::map<ValueId, ValueId> wide_ids_;     // scratch -> wide_
+  std::map<ValueId, Tensor> folded_;        // scratch -> unrounded result
+};
+
+}  // namespace
+
+Result<Instance> instantiate(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits) {
+  return Instantiation(g, m, ops, limits).run();
+}
+
+}  // namespace ferrule

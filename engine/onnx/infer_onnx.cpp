@@ -1,0 +1,248 @@
+#include "engine/onnx/infer_onnx.h"
+
+#include <onnx/defs/schema.h>
+#include <onnx/defs/shape_inference.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "engine/graph/infer.h"
+#include "engine/onnx/internal.h"
+
+namespace ferrule {
+namespace {
+
+constexpr int64_t kMaxData = 1 << 20;  // bytes of a constant that inference may want to look at
+
+/// Dims as onnx's named dimensions and back: equal dims get equal names.
+class DimNames {
+ public:
+  void encode(const Dim& d, onnx::TensorShapeProto::Dimension& out) {
+    if (auto v = d.constant()) {
+      out.set_dim_value(*v);
+      return;
+    }
+    size_t i = 0;
+    while (i < dims_.size() && !(dims_[i] == d)) ++i;
+    if (i == dims_.size()) dims_.push_back(d);
+    out.set_dim_param("ferrule_" + std::to_string(i));
+  }
+  Dim decode(const onnx::TensorShapeProto::Dimension& d) {
+    if (d.has_dim_value()) return d.dim_value() >= 0 ? Dim(d.dim_value()) : Dim::unknown();
+    if (!d.has_dim_param()) return Dim::unknown();
+    if (d.dim_param().rfind("ferrule_", 0) == 0) {
+      size_t i = std::strtoul(d.dim_param().c_str() + 8, nullptr, 10);
+      if (i < dims_.size()) return dims_[i];
+    }
+    return fresh_.try_emplace(d.dim_param(), Dim::unknown()).first->second;
+  }
+  void encode(const Type& t, onnx::TypeProto& out) {
+    auto* tensor = out.mutable_tensor_type();
+    tensor->set_elem_type(static_cast<int>(t.dtype));
+    if (!t.shape) return;
+    auto* shape = tensor->mutable_shape();
+    for (const Dim& d : *t.shape) encode(d, *shape->add_dim());
+  }
+  Type decode(const onnx::TypeProto& t) {
+    Type out;
+    if (!t.has_tensor_type()) return out;
+    int code = t.tensor_type().elem_type();
+    if (code > 0 && code <= static_cast<int>(DType::f4e2m1)) out.dtype = static_cast<DType>(code);
+    if (!t.tensor_type().has_shape()) return out;
+    Shape shape;
+    for (const auto& d : t.tensor_type().shape().dim()) shape.push_back(decode(d));
+    out.shape = std::move(shape);
+    return out;
+  }
+
+ private:
+  std::vector<Dim> dims_;
+  std::unordered_map<std::string, Dim> fresh_;
+};
+
+onnx::TensorProto to_proto(const Tensor& t) {
+  onnx::TensorProto out;
+  out.set_data_type(static_cast<int>(t.dtype()));
+  for (int64_t d : t.dims()) out.add_dims(d);
+  if (t.dtype() == DType::string)
+    for (const std::string& s : t.strings()) out.add_string_data(s);
+  else
+    out.set_raw_data(t.data(), static_cast<size_t>(t.bytes()));
+  return out;
+}
+
+void fill(onnx::AttributeProto& a, const Attr& value) {
+  using P = onnx::AttributeProto;
+  struct Visitor {
+    P& a;
+    void operator()(int64_t v) { a.set_type(P::INT), a.set_i(v); }
+    void operator()(double v) { a.set_type(P::FLOAT), a.set_f(static_cast<float>(v)); }
+    void operator()(const std::string& v) { a.set_type(P::STRING), a.set_s(v); }
+    void operator()(const std::vector<int64_t>& v) {
+      a.set_type(P::INTS);
+      for (int64_t i : v) a.add_ints(i);
+    }
+    void operator()(const std::vector<double>& v) {
+      a.set_type(P::FLOATS);
+      for (double f : v) a.add_floats(static_cast<float>(f));
+    }
+    void operator()(const std::vector<std::string>& v) {
+      a.set_type(P::STRINGS);
+      for (const auto& s : v) a.add_strings(s);
+    }
+    void operator()(const Tensor& v) { a.set_type(P::TENSOR), *a.mutable_t() = to_proto(v); }
+  };
+  std::visit(Visitor{a}, value);
+}
+
+/// A failure of ours on its way through onnx's code.
+struct Carried {
+  Error error;
+};
+
+/// A nested graph as onnx's inference of If, Loop and Scan sees it.
+class Nested final : public onnx::GraphInferencer {
+ public:
+  Nested(Graph& g, DimNames& names) : g_(g), names_(names) {}
+  std::vector<const onnx::TypeProto*> doInferencing(
+      const std::vector<const onnx::TypeProto*>& inputs,
+      const std::vector<const onnx::TensorProto*>&) override {
+    for (size_t i = 0; i < inputs.size() && i < g_.inputs().size(); ++i) {
+      if (!inputs[i]) continue;
+      Type t = names_.decode(*inputs[i]);
+      const Type& declared = g_.value(g_.inputs()[i]).type;
+      if (t.dtype == DType::undefined) t.dtype = declared.dtype;
+      if (!t.shape) t.shape = declared.shape;
+      g_.set_type(g_.inputs()[i], std::move(t));
+    }
+    if (auto status = infer_all(g_); !status) throw Carried{std::move(status).error()};
+    types_.clear();
+    types_.resize(g_.outputs().size());
+    std::vector<const onnx::TypeProto*> out;
+    for (size_t i = 0; i < types_.size(); ++i) {
+      const Type& t = g_.value(g_.outputs()[i]).type;
+      if (t.dtype != DType::undefined) names_.encode(t, types_[i]);
+      out.push_back(&types_[i]);
+    }
+    return out;
+  }
+
+ private:
+  Graph& g_;
+  DimNames& names_;
+  std::vector<onnx::TypeProto> types_;
+};
+
+class Context final : public onnx::InferenceContext {
+ public:
+  Context(const Graph& g, const Node& n) : g_(g), n_(n), outputs_(n.outputs.size()) {
+    inputs_.resize(n.inputs.size());
+    data_.resize(n.inputs.size());
+    symbolic_.resize(n.inputs.size());
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      if (!n.inputs[i]) continue;
+      const Type& t = g.value(n.inputs[i]).type;
+      if (t.dtype == DType::undefined) continue;
+      inputs_[i].emplace();
+      names_.encode(t, *inputs_[i]);
+    }
+    for (const auto& [key, value] : n.attrs.items()) {
+      auto& a = attributes_[key];
+      a.set_name(key);
+      fill(a, value);
+    }
+    for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(*sub, names_));
+  }
+
+  const onnx::AttributeProto* getAttribute(const std::string& name) const override {
+    auto it = attributes_.find(name);
+    return it == attributes_.end() ? nullptr : &it->second;
+  }
+  size_t getNumInputs() const override { return inputs_.size(); }
+  const onnx::TypeProto* getInputType(size_t i) const override {
+    return i < inputs_.size() && inputs_[i] ? &*inputs_[i] : nullptr;
+  }
+  bool hasInput(size_t i) const override { return i < n_.inputs.size() && bool(n_.inputs[i]); }
+  const onnx::TensorProto* getInputData(size_t i) const override {
+    const Tensor* t = i < n_.inputs.size() ? g_.constant(n_.inputs[i]) : nullptr;
+    if (!t || t->bytes() > kMaxData) return nullptr;
+    if (!data_[i]) data_[i] = to_proto(*t);
+    return &*data_[i];
+  }
+  size_t getNumOutputs() const override { return outputs_.size(); }
+  onnx::TypeProto* getOutputType(size_t i) override {
+    return i < outputs_.size() ? &outputs_[i] : nullptr;
+  }
+  onnx::GraphInferencer* getGraphAttributeInferencer(const std::string& name) override {
+    auto it = nested_.find(name);
+    if (it == nested_.end()) throw std::runtime_error("it has no nested graph " + name);
+    return &it->second;
+  }
+  const onnx::SparseTensorProto* getInputSparseData(size_t) const override { return nullptr; }
+  const onnx::TensorShapeProto* getSymbolicInput(size_t i) const override {
+    if (i >= n_.inputs.size()) return nullptr;
+    auto contents = contents_of(g_, n_.inputs[i]);
+    if (!contents) return nullptr;
+    symbolic_[i].emplace();
+    for (const Dim& d : *contents) names_.encode(d, *symbolic_[i]->add_dim());
+    return &*symbolic_[i];
+  }
+
+  Inferred result() {
+    Inferred out;
+    for (const auto& t : outputs_) out.types.push_back(names_.decode(t));
+    out.contents.resize(out.types.size());
+    return out;
+  }
+  /// Whether something is missing that would excuse a failure.
+  bool incomplete() const {
+    for (size_t i = 0; i < n_.inputs.size(); ++i)
+      if (n_.inputs[i] && !g_.value(n_.inputs[i]).type.known()) return true;
+    return false;
+  }
+
+ private:
+  const Graph& g_;
+  const Node& n_;
+  mutable DimNames names_;
+  std::vector<std::optional<onnx::TypeProto>> inputs_;
+  mutable std::vector<std::optional<onnx::TensorProto>> data_;
+  mutable std::vector<std::optional<onnx::TensorShapeProto>> symbolic_;
+  std::vector<onnx::TypeProto> outputs_;
+  std::unordered_map<std::string, onnx::AttributeProto> attributes_;
+  std::unordered_map<std::string, Nested> nested_;
+};
+
+std::string where(const Node& n) {
+  return fmt::format("node {} ({})", onnx_io::quote(n.name), onnx_io::full_name(n.domain, n.op));
+}
+
+Result<Inferred> infer_by_schema(const Graph& g, const Node& n) {
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
+  if (!schema) return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op), n.since_opset);
+  std::string failure;
+  try {
+    Context context(g, n);
+    try {
+      schema->GetTypeAndShapeInferenceFunction()(context);
+    } catch (const Carried& c) {
+      return fail(c.error);
+    } catch (const std::exception& e) {
+      // With inputs of unknown type this is no contradiction yet.
+      if (!context.incomplete()) return error(Code::bad_shape, where(n), escape(e.what(), 400));
+    }
+    return context.result();
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  return error(Code::bad_shape, where(n), escape(failure, 400));
+}
+
+}  // namespace
+
+void install_onnx_inference() {
+  static std::once_flag once;
+  std::call_once(once, [] { set_infer_fallback(infer_by_schema); });
+}
+
+}  // namespace ferrule

@@ -1,0 +1,370 @@
+// The table of what changed between opset 7 and the newest, operator by operator. A row runs on nodes whose
+// schema is of a version in its range; rows of one operator run in order.
+#include "engine/onnx/normalize.h"
+
+#include <onnx/defs/schema.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/graph/infer.h"
+#include "engine/onnx/internal.h"
+
+namespace ferrule {
+namespace {
+
+using onnx_io::quote;
+
+/// A node being normalised. `op` and `attrs` are written back when the rows are done.
+struct Ctx {
+  Graph& g;
+  NodeId id;
+  std::string op;
+  Attrs attrs;
+  bool gone = false;  ///< replaced by other nodes
+
+  const Node& n() const { return g.node(id); }
+  std::string where() const {
+    return fmt::format("node {} ({}, opset {})", quote(n().name), escape(n().op, 60), n().since_opset);
+  }
+  ValueId input(size_t i) const { return g.input(id, i); }
+  const Type& type(size_t i) const {
+    static const Type kNone;
+    return input(i) ? g.value(input(i)).type : kNone;
+  }
+  const Tensor* constant(size_t i) const { return g.constant(input(i)); }
+  ValueId add(const char* what, Tensor t) {
+    return g.add_constant(g.fresh_name(n().name + "_" + what), std::move(t));
+  }
+  /// Attribute `name`, a list of integers, becomes input `slot`.
+  void ints_to_input(const char* name, size_t slot) {
+    const Attr* a = attrs.find(name);
+    if (!a) return;
+    std::vector<int64_t> v = attrs.ints(name);
+    ValueId c = add(name, Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
+    g.set_input(id, slot, c);
+    attrs.erase(name);
+  }
+  /// Attribute `name`, a number, becomes input `slot`: a scalar of `dtype`.
+  void number_to_input(const char* name, size_t slot, DType dtype) {
+    if (!attrs.find(name)) return;
+    ValueId c = add(name, Tensor::scalar(dtype == DType::undefined ? DType::f32 : dtype, attrs.f(name)));
+    g.set_input(id, slot, c);
+    attrs.erase(name);
+  }
+  Status unsupported(const std::string& why) const {
+    return error(Code::unsupported_operator, where(), quote(n().op), why);
+  }
+};
+
+Status axes_to_input(Ctx& c) {
+  c.ints_to_input("axes", 1);
+  return {};
+}
+
+Status split(Ctx& c) {
+  c.ints_to_input("split", 1);
+  if (!c.input(1) && !c.attrs.find("num_outputs"))
+    c.attrs.set("num_outputs", static_cast<int64_t>(c.n().outputs.size()));
+  return {};
+}
+
+Status slice(Ctx& c) {
+  c.ints_to_input("starts", 1);
+  c.ints_to_input("ends", 2);
+  c.ints_to_input("axes", 3);
+  return {};
+}
+
+Status pad(Ctx& c) {
+  c.ints_to_input("pads", 1);
+  if (c.attrs.s("mode", "constant") == "constant") c.number_to_input("value", 2, c.type(0).dtype);
+  c.attrs.erase("value");
+  return {};
+}
+
+Status clip(Ctx& c) {
+  c.number_to_input("min", 1, c.type(0).dtype);
+  c.number_to_input("max", 2, c.type(0).dtype);
+  return {};
+}
+
+Status top_k(Ctx& c) {
+  ValueId k = c.add("k", Tensor::of_i64({1}, {c.attrs.i("k")}));
+  c.g.set_input(c.id, 1, k);
+  c.attrs.erase("k");
+  return {};
+}
+
+Status dropout(Ctx& c) {
+  c.number_to_input("ratio", 1, DType::f32);
+  return {};
+}
+
+Status dft(Ctx& c) {
+  ValueId axis = c.add("axis", Tensor::of_i64({}, {c.attrs.i("axis", 1)}));
+  c.g.set_input(c.id, 2, axis);
+  c.attrs.erase("axis");
+  return {};
+}
+
+Status batch_norm(Ctx& c) {
+  if (c.attrs.i("spatial", 1) != 1) return c.unsupported("spatial = 0 was dropped from ONNX with opset 9");
+  c.attrs.erase("spatial");
+  for (size_t i = 1; i < c.n().outputs.size(); ++i)
+    if (ValueId v = c.n().outputs[i]; v && (!c.g.value(v).uses.empty() || c.g.value(v).is_output))
+      return c.unsupported("its statistics are read, so it is in training mode");
+  return {};
+}
+
+/// Upsample, and Resize of opset 10, are Resize with asymmetric coordinates.
+Status upsample(Ctx& c) {
+  ValueId scales = c.input(1);
+  if (const Attr* a = c.attrs.find("scales")) {
+    const auto* v = std::get_if<std::vector<double>>(a);
+    std::vector<float> f(v ? v->begin() : std::vector<double>::const_iterator{}, v ? v->end() : std::vector<double>::const_iterator{});
+    scales = c.add("scales", Tensor::of<float>(DType::f32, {static_cast<int64_t>(f.size())}, f));
+    c.attrs.erase("scales");
+  }
+  c.g.set_input(c.id, 1, ValueId{});
+  c.g.set_input(c.id, 2, scales);
+  if (c.attrs.s("mode") == "bilinear") c.attrs.set("mode", std::string("linear"));
+  c.attrs.set("coordinate_transformation_mode", std::string("asymmetric"));
+  c.attrs.set("nearest_mode", std::string("floor"));
+  c.op = "Resize";
+  return {};
+}
+
+/// Opset 11 and 12 had no optional inputs here: empty tensors stood for them.
+Status resize(Ctx& c) {
+  for (size_t i : {3, 2, 1})
+    if (const Tensor* t = c.constant(i); t && t->numel() == 0) c.g.set_input(c.id, i, ValueId{});
+  // The region is read in one mode only.
+  if (c.attrs.s("coordinate_transformation_mode") != "tf_crop_and_resize" && c.input(1))
+    c.g.set_input(c.id, 1, ValueId{});
+  return {};
+}
+
+Status roi_align(Ctx& c) {
+  c.attrs.set("coordinate_transformation_mode", std::string("output_half_pixel"));
+  return {};
+}
+
+Status grid_sample(Ctx& c) {
+  std::string mode = c.attrs.s("mode", "bilinear");
+  c.attrs.set("mode", std::string(mode == "bicubic" ? "cubic" : mode == "bilinear" ? "linear" : mode));
+  return {};
+}
+
+Status scatter(Ctx& c) {
+  c.op = "ScatterElements";
+  return {};
+}
+
+Status scan_8(Ctx& c) { return c.unsupported("Scan of opset 8 has another meaning; opset 9 or later is wanted"); }
+
+/// Softmax before opset 13 works on the input as a matrix, split before `axis`.
+Status softmax(Ctx& c) {
+  int64_t axis = c.attrs.i("axis", 1);
+  const auto& shape = c.type(0).shape;
+  if (shape) {
+    int64_t rank = static_cast<int64_t>(shape->size());
+    if (axis < -rank || axis >= std::max<int64_t>(rank, 1))
+      return error(Code::bad_attribute, c.where(), "axis", fmt::format("{} is out of range for rank {}", axis, rank));
+    if (axis < 0) axis += rank;
+    std::vector<int64_t> wide;  // trailing axes that may be other than 1
+    for (int64_t i = axis; i < rank; ++i)
+      if (!((*shape)[static_cast<size_t>(i)] == Dim(1))) wide.push_back(i);
+    if (wide.size() <= 1) {
+      c.attrs.set("axis", wide.empty() ? axis : wide[0]);
+      return {};
+    }
+  }
+  Graph& g = c.g;
+  ValueId x = c.input(0), y = g.output(c.id);
+  const Node& old = c.n();
+  auto make = [&](const char* op, std::vector<ValueId> in, const char* name) {
+    Node n;
+    n.op = op;
+    n.name = g.fresh_name(old.name + "_" + name);
+    n.inputs = std::move(in);
+    n.outputs = {g.add_value(g.fresh_name(g.value(y).name + "_" + name))};
+    n.since_opset = old.since_opset;
+    n.origins = old.origins;
+    n.order = old.order;
+    return n;
+  };
+  std::string op = c.op;
+  Node flatten = make("Flatten", {x}, "flat");
+  flatten.attrs.set("axis", axis);
+  Node soft = make(op.c_str(), {flatten.outputs[0]}, "rows");
+  soft.attrs.set("axis", int64_t{-1});
+  std::vector<Node> nodes;
+  ValueId target;
+  auto dims = shape ? constant_shape(*shape) : std::nullopt;
+  if (dims) {
+    target = c.add("shape", Tensor::of_i64({static_cast<int64_t>(dims->size())}, *dims));
+  } else {
+    nodes.push_back(make("Shape", {x}, "shape"));
+    nodes.back().attrs.set("start", int64_t{0});
+    target = nodes.back().outputs[0];
+  }
+  Node reshape = make("Reshape", {soft.outputs[0], target}, "back");
+  reshape.attrs.set("allowzero", int64_t{0});
+  ValueId result = reshape.outputs[0];
+  nodes.push_back(std::move(flatten));
+  nodes.push_back(std::move(soft));
+  nodes.push_back(std::move(reshape));
+  std::string name = g.value(y).name;
+  bool was_output = g.value(y).is_output;
+  std::vector<NodeId> ids;
+  for (Node& n : nodes) ids.push_back(g.add_node(std::move(n)));
+  for (NodeId n : ids) FERRULE_TRY(infer(g, n));
+  g.replace_uses(y, result);
+  g.remove_node(c.id);
+  if (!was_output) g.rename(result, name);
+  c.gone = true;
+  return {};
+}
+
+// --- defaults that the schemas leave to prose -------------------------------------------------------------
+
+void fill_ints(Ctx& c, const char* name, size_t count, int64_t value) {
+  if (c.attrs.ints(name).empty()) c.attrs.set(name, std::vector<int64_t>(count, value));
+}
+
+/// Strides, dilations and pads of convolutions and pooling, once the number of spatial axes is known.
+Status window(Ctx& c) {
+  bool pool = c.op.find("Pool") != std::string::npos;
+  std::vector<int64_t> kernel = c.attrs.ints("kernel_shape");
+  if (kernel.empty() && c.type(1).shape && c.type(1).shape->size() > 2)
+    if (auto k = constant_shape(Shape(c.type(1).shape->begin() + 2, c.type(1).shape->end()))) {
+      kernel = *k;
+      c.attrs.set("kernel_shape", kernel);
+    }
+  size_t n = kernel.size();
+  if (n == 0 && c.type(0).shape && c.type(0).shape->size() > 2) n = c.type(0).shape->size() - 2;
+  if (n == 0) return {};
+  fill_ints(c, "strides", n, 1);
+  fill_ints(c, "dilations", n, 1);
+  if (c.attrs.s("auto_pad", "NOTSET") == "NOTSET" && c.attrs.ints("output_shape").empty())
+    fill_ints(c, "pads", 2 * n, 0);
+  if (c.op == "ConvTranspose") fill_ints(c, "output_padding", n, 0);
+  if (!pool) c.attrs.set("group", c.attrs.i("group", 1));
+  return {};
+}
+
+Status constant_of_shape(Ctx& c) {
+  if (!c.attrs.find("value")) c.attrs.set("value", Tensor::of_f32({1}, {0}));
+  return {};
+}
+
+Status transpose(Ctx& c) {
+  if (c.attrs.find("perm") || !c.type(0).shape) return {};
+  std::vector<int64_t> perm(c.type(0).shape->size());
+  std::iota(perm.rbegin(), perm.rend(), 0);
+  c.attrs.set("perm", perm);
+  return {};
+}
+
+/// `op`, schema versions first to last, what to do.
+struct Row {
+  std::string_view op;
+  int first, last;
+  Status (*apply)(Ctx&);
+};
+
+constexpr int kAny = 1 << 30;
+constexpr Row kRows[] = {
+    {"Squeeze", 1, 12, axes_to_input},
+    {"Unsqueeze", 1, 12, axes_to_input},
+    {"ReduceSum", 1, 12, axes_to_input},
+    {"ReduceL1", 1, 17, axes_to_input},
+    {"ReduceL2", 1, 17, axes_to_input},
+    {"ReduceLogSum", 1, 17, axes_to_input},
+    {"ReduceLogSumExp", 1, 17, axes_to_input},
+    {"ReduceMax", 1, 17, axes_to_input},
+    {"ReduceMean", 1, 17, axes_to_input},
+    {"ReduceMin", 1, 17, axes_to_input},
+    {"ReduceProd", 1, 17, axes_to_input},
+    {"ReduceSumSquare", 1, 17, axes_to_input},
+    {"Split", 1, 17, split},
+    {"Slice", 1, 9, slice},
+    {"Pad", 1, 10, pad},
+    {"Clip", 1, 10, clip},
+    {"TopK", 1, 9, top_k},
+    {"Dropout", 1, 11, dropout},
+    {"DFT", 17, 19, dft},
+    {"BatchNormalization", 1, 13, batch_norm},
+    {"Upsample", 1, 9, upsample},
+    {"Resize", 10, 10, upsample},
+    {"Resize", 11, kAny, resize},
+    {"RoiAlign", 10, 15, roi_align},
+    {"GridSample", 16, 19, grid_sample},
+    {"Scatter", 9, 10, scatter},
+    {"Scan", 8, 8, scan_8},
+    {"Softmax", 1, 12, softmax},
+    {"LogSoftmax", 1, 12, softmax},
+    {"Hardmax", 1, 12, softmax},
+    {"Conv", 1, kAny, window},
+    {"ConvInteger", 1, kAny, window},
+    {"QLinearConv", 1, kAny, window},
+    {"ConvTranspose", 1, kAny, window},
+    {"MaxPool", 1, kAny, window},
+    {"AveragePool", 1, kAny, window},
+    {"LpPool", 1, kAny, window},
+    {"ConstantOfShape", 1, kAny, constant_of_shape},
+    {"Transpose", 1, kAny, transpose},
+};
+
+std::optional<Attr> to_attr(const onnx::AttributeProto& a) {
+  using P = onnx::AttributeProto;
+  switch (a.type()) {
+    case P::FLOAT: return Attr(static_cast<double>(a.f()));
+    case P::INT: return Attr(static_cast<int64_t>(a.i()));
+    case P::STRING: return Attr(a.s());
+    case P::FLOATS: return Attr(std::vector<double>(a.floats().begin(), a.floats().end()));
+    case P::INTS: return Attr(std::vector<int64_t>(a.ints().begin(), a.ints().end()));
+    case P::STRINGS: return Attr(std::vector<std::string>(a.strings().begin(), a.strings().end()));
+    default: return std::nullopt;
+  }
+}
+
+/// Defaults of the newest schema; attributes that it does not know go.
+void fill_defaults(Ctx& c, const onnx::OpSchema& newest) {
+  for (const auto& [name, a] : newest.attributes())
+    if (!c.attrs.find(name))
+      if (auto value = to_attr(a.default_value)) c.attrs.set(name, *value);
+  if (newest.allows_unchecked_attributes()) return;
+  std::vector<std::string> old;
+  for (const auto& [name, value] : c.attrs.items())
+    if (!newest.attributes().count(name)) old.push_back(name);
+  for (const std::string& name : old) c.attrs.erase(name);
+}
+
+Status normalize_node(Graph& g, NodeId id) {
+  const Node& n = g.node(id);
+  bind_captures(g, n);
+  for (const auto& [key, sub] : n.subgraphs) FERRULE_TRY(normalize(*sub));
+  Ctx c{g, id, n.op, n.attrs};
+  const auto* schema = onnx::OpSchemaRegistry::Schema(n.op, n.since_opset, n.domain);
+  int version = schema ? schema->SinceVersion() : 0;
+  for (const Row& row : kRows)
+    if (n.domain.empty() && row.op == n.op && row.first <= version && version <= row.last) {
+      FERRULE_TRY(row.apply(c));
+      if (c.gone) return {};
+    }
+  if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain)) fill_defaults(c, *newest);
+  g.set_operator(id, c.op, std::move(c.attrs));
+  return infer(g, id);
+}
+
+}  // namespace
+
+Status normalize(Graph& g) {
+  FERRULE_TRY(g.sort());
+  for (NodeId n : g.order()) FERRULE_TRY(normalize_node(g, n));
+  return g.sort();
+}
+
+}  // namespace ferrule

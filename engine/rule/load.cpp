@@ -1,0 +1,293 @@
+#include "engine/rule/load.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <queue>
+#include <set>
+
+#include "engine/rule/load_rule.h"
+#include "engine/rule/text.h"
+
+namespace ferrule {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// All errors of many files; reported at once.
+class Errors {
+ public:
+  void add(Error e) {
+    std::vector<Error> more = std::move(e.more);
+    e.more.clear();
+    all_.push_back(std::move(e));
+    for (Error& m : more) all_.push_back(std::move(m));
+  }
+  void add(Status s) {
+    if (!s) add(std::move(s).error());
+  }
+  bool empty() const { return all_.empty(); }
+  Error take() {
+    Error first = std::move(all_.front());
+    first.more.assign(std::make_move_iterator(all_.begin() + 1), std::make_move_iterator(all_.end()));
+    return first;
+  }
+
+ private:
+  std::vector<Error> all_;
+};
+
+/// Rule files of a directory, by path: everything but the pipeline, blocks, operators and targets.
+std::vector<std::string> rule_files(const std::string& dir) {
+  std::vector<std::string> files;
+  std::error_code ec;
+  for (auto it = fs::recursive_directory_iterator(dir, fs::directory_options::skip_permission_denied, ec);
+       !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
+    std::string name = it->path().filename().string();
+    if (it.depth() == 0 && it->is_directory(ec) && (name == "ops" || name == "targets")) {
+      it.disable_recursion_pending();
+      continue;
+    }
+    bool reserved = it.depth() == 0 && (name == "pipeline.yaml" || name == "blocks.yaml");
+    if (!name.starts_with('.') && !reserved && it->path().extension() == ".yaml" && it->is_regular_file(ec))
+      files.push_back(it->path().string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void check_version(yaml::Reader& r, const yaml::Node& root) {
+  const yaml::Node* v = r.required(root, "ferrule");
+  if (v && (v->text != "1" || v->quoted))
+    r.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "", Code::rule_invalid);
+}
+
+/// phases: [{id, log, fixpoint}]
+std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
+  std::vector<Phase> phases;
+  const yaml::Node& root = doc.root;
+  if (!r.expect(root, yaml::Node::Kind::map, "a pipeline")) return phases;
+  r.keys(root, {"ferrule", "phases"});
+  check_version(r, root);
+  const yaml::Node* list = r.required(root, "phases");
+  if (!list || !r.expect(*list, yaml::Node::Kind::sequence, "the phases")) return phases;
+  for (const yaml::Node& n : list->items) {
+    if (!r.expect(n, yaml::Node::Kind::map, "a phase")) continue;
+    r.keys(n, {"id", "doc", "log", "fixpoint"});
+    Phase p;
+    p.place = Place{doc.source->name, n.line, n.column};
+    if (const yaml::Node* id = r.required(n, "id")) p.id = r.string(*id);
+    if (const yaml::Node* log = n.find("log")) p.log = r.string(*log);
+    if (const yaml::Node* f = n.find("fixpoint")) p.fixpoint = r.boolean(*f);
+    for (const Phase& other : phases)
+      if (other.id == p.id) r.error(n, fmt::format("phase {} is listed twice", escape(p.id)), "", Code::rule_invalid);
+    phases.push_back(std::move(p));
+  }
+  return phases;
+}
+
+class Loader {
+ public:
+  Loader(const OpTable& ops, const Limits& limits) : ops_(ops), limits_(limits) {}
+
+  void directory(const std::string& dir) {
+    std::error_code ec;
+    if (!fs::is_directory(dir, ec)) {
+      errors_.add(error(Code::file_not_found, "--rules", escape(dir), std::string("not a directory")).value());
+      return;
+    }
+    fs::path root(dir);
+    if (fs::exists(root / "pipeline.yaml", ec)) pipeline((root / "pipeline.yaml").string());
+    if (fs::exists(root / "blocks.yaml", ec)) blocks((root / "blocks.yaml").string());
+    std::map<std::string, std::string> ids;  // of this pack
+    for (const std::string& file : rule_files(dir)) rule(file, dir, ids);
+  }
+
+  Result<RuleSet> finish(const RuleSelection& selection) {
+    if (set_.phases.empty() && errors_.empty())
+      errors_.add(error(Code::file_not_found, "", std::string("pipeline.yaml"), std::string("no rules directory has one")).value());
+    check_phases();
+    if (errors_.empty()) order();
+    if (errors_.empty()) select(selection);
+    if (!errors_.empty()) return fail(errors_.take());
+    for (auto& r : rules_) set_.rules.push_back(std::move(r));
+    return std::move(set_);
+  }
+
+ private:
+  void pipeline(const std::string& path) {
+    auto doc = yaml::read_file(path, limits_);
+    if (!doc) return errors_.add(std::move(doc).error());
+    yaml::Reader r(doc->source);
+    set_.phases = read_pipeline(*doc, r);
+    errors_.add(r.status());
+  }
+
+  void blocks(const std::string& path) {
+    auto doc = yaml::read_file(path, limits_);
+    if (!doc) return errors_.add(std::move(doc).error());
+    yaml::Reader r(doc->source);
+    if (r.expect(doc->root, yaml::Node::Kind::map, "blocks")) {
+      r.keys(doc->root, {"ferrule", "blocks"});
+      check_version(r, doc->root);
+      if (const yaml::Node* b = doc->root.find("blocks")) read_blocks(r, *b, blocks_);
+    }
+    errors_.add(r.status());
+  }
+
+  void rule(const std::string& file, const std::string& pack, std::map<std::string, std::string>& ids) {
+    if (static_cast<int64_t>(rules_.size()) >= limits_.rules) {
+      if (!full_) errors_.add(error(Code::limit_exceeded, file, std::string("the number of rules"), rules_.size() + 1, limits_.rules).value());
+      full_ = true;
+      return;
+    }
+    auto doc = yaml::read_file(file, limits_);
+    if (!doc) return errors_.add(std::move(doc).error());
+    yaml::Reader r(doc->source);
+    auto rule = std::make_shared<Rule>(read_rule(r, *doc, blocks_, ops_));
+    rule->pack = pack;
+    if (auto [it, fresh] = ids.emplace(rule->id, file); !fresh)
+      r.error(doc->root, fmt::format("rule {} is in {}, too", escape(rule->id), escape(it->second)), "give the file another name", Code::rule_invalid);
+    errors_.add(r.status());
+    // A later pack replaces the rule of that name where it stands.
+    for (auto& old : rules_)
+      if (old->id == rule->id && old->pack != pack) {
+        old = std::move(rule);
+        return;
+      }
+    rules_.push_back(std::move(rule));
+  }
+
+  Error at_rule(const Rule& r, std::string message, std::string hint) {
+    return make_error_v(Code::rule_invalid, r.file, fmt::make_format_args(message, hint));
+  }
+
+  void check_phases() {
+    std::vector<std::string> known;
+    for (const Phase& p : set_.phases) known.push_back(p.id);
+    if (known.empty()) return;
+    for (const auto& r : rules_)
+      if (!r->phase.empty() && std::find(known.begin(), known.end(), r->phase) == known.end())
+        errors_.add(at_rule(*r, fmt::format("there is no phase {}", escape(r->phase)), did_you_mean(r->phase, known)));
+  }
+
+  size_t phase_index(const Rule& r) const {
+    for (size_t k = 0; k < set_.phases.size(); ++k)
+      if (set_.phases[k].id == r.phase) return k;
+    return 0;
+  }
+
+  /// Phases in their order; within one, `before` and `after`, else as loaded (pack, then path).
+  void order() {
+    std::stable_sort(rules_.begin(), rules_.end(), [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
+    std::map<std::string, size_t, std::less<>> index;
+    std::vector<std::string> ids;
+    for (size_t k = 0; k < rules_.size(); ++k) index[rules_[k]->id] = k, ids.push_back(rules_[k]->id);
+    std::vector<std::vector<size_t>> after(rules_.size());
+    std::vector<int> waits(rules_.size());
+    for (size_t k = 0; k < rules_.size(); ++k) {
+      const Rule& r = *rules_[k];
+      auto edge = [&](const std::string& other, bool first) {
+        auto it = index.find(other);
+        if (it == index.end())
+          return errors_.add(at_rule(r, fmt::format("{}: there is no rule {}", first ? "before" : "after", escape(other)), did_you_mean(other, ids)));
+        if (rules_[it->second]->phase != r.phase)
+          return errors_.add(at_rule(r, fmt::format("{}: rule {} is in phase {}, this one in {}", first ? "before" : "after", other, rules_[it->second]->phase, r.phase),
+                                     "order matters within a phase only"));
+        size_t from = first ? k : it->second, to = first ? it->second : k;
+        after[from].push_back(to);
+        ++waits[to];
+      };
+      for (const std::string& o : r.before) edge(o, true);
+      for (const std::string& o : r.after) edge(o, false);
+    }
+    if (errors_.empty()) topological(after, waits);
+  }
+
+  void topological(const std::vector<std::vector<size_t>>& after, std::vector<int>& waits) {
+    std::priority_queue<size_t, std::vector<size_t>, std::greater<>> ready;
+    for (size_t k = 0; k < waits.size(); ++k)
+      if (waits[k] == 0) ready.push(k);
+    std::vector<std::shared_ptr<Rule>> sorted;
+    while (!ready.empty()) {
+      size_t k = ready.top();
+      ready.pop();
+      sorted.push_back(rules_[k]);
+      for (size_t n : after[k])
+        if (--waits[n] == 0) ready.push(n);
+    }
+    if (sorted.size() == rules_.size()) {
+      // Edges stay within phases, so a sort by phase keeps them.
+      std::stable_sort(sorted.begin(), sorted.end(), [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
+      rules_ = std::move(sorted);
+      return;
+    }
+    std::string cycle;
+    const Rule* first = nullptr;
+    for (size_t k = 0; k < waits.size(); ++k)
+      if (waits[k] > 0) cycle += (cycle.empty() ? "" : ", ") + rules_[k]->id, first = first ? first : rules_[k].get();
+    errors_.add(at_rule(*first, "before and after form a cycle among " + cycle, "remove one of them"));
+  }
+
+  void select(const RuleSelection& s) {
+    std::vector<std::string> ids;
+    for (const auto& r : rules_) ids.push_back(r->id);
+    // Rules that change results noticeably, or are not finished, are asked for by name.
+    for (auto& r : rules_)
+      if (r->experimental || r->numerics == "approximate") r->enabled = false;
+    auto apply = [&](const std::string& glob, bool on) {
+      bool any = false;
+      for (auto& r : rules_)
+        if (glob_match(glob, r->id)) r->enabled = on, any = true;
+      if (any || glob == "*") return;
+      Error e = error(Code::rule_unknown, on ? "--enable" : "--disable", escape(glob)).value();
+      if (std::string hint = did_you_mean(glob, ids); !hint.empty()) e.hint = hint;
+      errors_.add(std::move(e));
+    };
+    for (const std::string& g : s.disable) apply(g, false);
+    for (const std::string& g : s.enable) apply(g, true);
+  }
+
+  const OpTable& ops_;
+  const Limits& limits_;
+  Errors errors_;
+  RuleSet set_;
+  Blocks blocks_;
+  std::vector<std::shared_ptr<Rule>> rules_;
+  bool full_ = false;
+};
+
+}  // namespace
+
+std::string_view name(RuleKind k) {
+  static constexpr std::string_view kNames[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
+  return kNames[static_cast<size_t>(k)];
+}
+
+std::string_view name(ConditionClass c) {
+  static constexpr std::string_view kNames[] = {"sound", "kernel", "profit"};
+  return kNames[static_cast<size_t>(c)];
+}
+
+const Rule* RuleSet::find(std::string_view id) const {
+  for (const auto& r : rules)
+    if (r->id == id) return r.get();
+  return nullptr;
+}
+
+Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops, const RuleSelection& selection,
+                           const Limits& limits) {
+  Loader loader(ops, limits);
+  for (const std::string& d : dirs) loader.directory(d);
+  return loader.finish(selection);
+}
+
+Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops, const Limits& limits) {
+  FERRULE_ASSIGN(yaml::Document doc, yaml::read_text(text, std::move(file), limits));
+  yaml::Reader r(doc.source);
+  Rule rule = read_rule(r, doc, {}, ops);
+  FERRULE_TRY(r.status());
+  return rule;
+}
+
+}  // namespace ferrule

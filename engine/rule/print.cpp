@@ -1,0 +1,227 @@
+// A rule as YAML again: the inverse of load_rule. Blocks are printed expanded, defaults are left out, and
+// everything that is free text is quoted, so that load(print(rule)) equals the rule.
+#include "engine/rule/load.h"
+#include "engine/rule/load_rule.h"
+#include "engine/rule/pattern_parse.h"
+
+namespace ferrule {
+namespace {
+
+std::string quoted(std::string_view s) {
+  std::string out = "\"";
+  for (char c : s) {
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (c == '\n') out += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    else out += c;
+  }
+  return out + '"';
+}
+
+std::string list(const std::vector<std::string>& items) {
+  std::string s;
+  for (const std::string& i : items) s += (s.empty() ? "" : ", ") + quoted(i);
+  return "[" + s + "]";
+}
+
+/// A `|` block can hold the text exactly if it neither begins with a blank nor has lines of blanks only.
+bool fits_block(std::string_view s) {
+  if (s.size() < 2 || !s.ends_with('\n') || s.ends_with("\n\n")) return false;
+  if (s.front() == ' ' || s.front() == '\n') return false;
+  for (size_t i = 0; i + 1 < s.size(); ++i)
+    if (s[i] == '\n' && (s[i + 1] == '\n' || s[i + 1] == ' ') && s.find_first_not_of(' ', i + 1) != s.npos &&
+        s[s.find_first_not_of(' ', i + 1)] == '\n')
+      return false;
+  return s.find('\t') == s.npos && s.find('\r') == s.npos;
+}
+
+class Printer {
+ public:
+  explicit Printer(const Rule& r) : r_(r) {}
+
+  std::string run() {
+    out_ = "ferrule: 1\n";
+    line("id", r_.id);
+    field("doc", r_.doc);
+    strings("source", r_.source);
+    line("kind", name(r_.kind));
+    line("phase", r_.phase);
+    if (!r_.enabled) line("enabled", "false");
+    if (r_.experimental) line("stability", "experimental");
+    if (r_.once) line("once", "true");
+    if (r_.numerics != Rule().numerics) line("numerics", r_.numerics);
+    strings("before", r_.before);
+    strings("after", r_.after);
+    std::string types;
+    for (DType t : r_.types) types += (types.empty() ? "" : ", ") + std::string(ferrule::name(t));
+    if (!types.empty()) line("types", "[" + types + "]");
+    match();
+    strings("shared", r_.shared);
+    conditions("where", r_.where, 0);
+    if (!r_.let.empty()) {
+      out_ += "let:\n";
+      for (const auto& [n, e] : r_.let) out_ += fmt::format("  {}: {}\n", n, quoted(to_text(*e)));
+    }
+    if (r_.kind == RuleKind::rewrite) text("rewrite", to_text(r_.rewrite, true), 0);
+    field("contract", r_.contract);
+    field("anchor", r_.anchor);
+    region();
+    if (r_.kind == RuleKind::merge) params("merge");
+    if (r_.kind == RuleKind::place) params("place");
+    field("name", r_.name);
+    tests();
+    return std::move(out_);
+  }
+
+ private:
+  void line(std::string_view key, std::string_view value) { out_ += fmt::format("{}: {}\n", key, value); }
+  void field(std::string_view key, const std::string& value) {
+    if (!value.empty()) line(key, quoted(value));
+  }
+  void strings(std::string_view key, const std::vector<std::string>& items) {
+    if (!items.empty()) line(key, list(items));
+  }
+  void text(std::string_view key, const std::string& value, int indent) {
+    std::string pad(static_cast<size_t>(indent), ' ');
+    if (!fits_block(value)) {
+      out_ += fmt::format("{}{}: {}\n", pad, key, quoted(value));
+      return;
+    }
+    out_ += fmt::format("{}{}: |\n", pad, key);
+    for (size_t i = 0; i < value.size();) {
+      size_t end = value.find('\n', i);
+      out_ += (end == i ? "" : pad + "  ") + value.substr(i, end - i) + "\n";
+      i = end + 1;
+    }
+  }
+
+  void match() {
+    if (r_.match.lines.empty()) return;
+    text("match", to_text(r_.match), 0);
+    std::vector<std::string> usual;
+    for (const std::string& o : r_.match.lines.back().results)
+      if (!o.empty()) usual.push_back(o);
+    if (usual != r_.match.outputs) strings("outputs", r_.match.outputs);
+  }
+
+  void conditions(std::string_view key, const std::vector<Condition>& all, int indent) {
+    if (all.empty()) return;
+    std::string pad(static_cast<size_t>(indent), ' ');
+    out_ += fmt::format("{}{}:\n", pad, key);
+    for (const Condition& c : all) {
+      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls), quoted(c.text), quoted(c.why));
+      if (!c.hint.empty()) out_ += ", hint: " + quoted(c.hint);
+      out_ += "}\n";
+    }
+  }
+
+  void region() {
+    const RegionSpec& s = r_.region;
+    bool tail = r_.kind == RuleKind::absorb || r_.kind == RuleKind::window;
+    if (s.ops.empty() && s.classes.empty()) return;
+    PatternExpr set;
+    set.kind = PatternExpr::Kind::call;
+    set.ops = s.ops;
+    set.classes = s.classes;
+    std::string of = to_text(set);
+    of.resize(of.size() - 2);  // "()"
+    RegionSpec usual;
+    out_ += tail ? "tail:\n" : "region:\n";
+    out_ += "  of: " + quoted(of) + "\n";
+    if (s.max_ops != usual.max_ops) out_ += fmt::format("  max_ops: {}\n", s.max_ops);
+    if (s.max_inputs != usual.max_inputs) out_ += fmt::format("  max_inputs: {}\n", s.max_inputs);
+    if (s.min_ops != usual.min_ops) out_ += fmt::format("  min_ops: {}\n", s.min_ops);
+    if (s.multi_output == tail) out_ += fmt::format("  multi_output: {}\n", s.multi_output);
+    conditions("where", s.where, 2);
+  }
+
+  void params(std::string_view key) {
+    out_ += std::string(key) + ":\n";
+    for (const auto& [k, v] : r_.params) {
+      bool number = k == "min" || k == "max";
+      if (k != "key" || r_.kind == RuleKind::place) {
+        out_ += fmt::format("  {}: {}\n", k, number ? v : quoted(v));
+        continue;
+      }
+      std::vector<std::string> parts;
+      for (size_t i = 0; i <= v.size();) {
+        size_t end = std::min(v.find("; ", i), v.size());
+        parts.push_back(v.substr(i, end - i));
+        i = end + 2;
+      }
+      out_ += "  key: " + list(parts) + "\n";
+    }
+  }
+
+  void tests() {
+    if (r_.tests.empty()) return;
+    out_ += "tests:\n";
+    for (bool fires : {true, false}) {
+      bool first = true;
+      for (const RuleTest& t : r_.tests) {
+        if (t.fires != fires) continue;
+        if (first) out_ += fires ? "  fires:\n" : "  holds:\n";
+        first = false;
+        test(t);
+      }
+    }
+  }
+
+  void test(const RuleTest& t) {
+    std::string before = std::move(out_);
+    out_.clear();
+    auto add = [&](std::string_view key, const std::string& v) {
+      if (!v.empty()) out_ += fmt::format("      {}: {}\n", key, quoted(v));
+    };
+    add("name", t.name);
+    add("declined_by", t.declined_by);
+    add("of", t.of);
+    add("target", t.target);
+    for (const auto& [verb, argument] : t.edits) out_ += fmt::format("      {}: {}\n", verb, argument);
+    if (!t.model.empty()) text("model", t.model, 6);
+    if (!t.expect.empty()) text("expect", t.expect, 6);
+    if (out_.size() > 6) out_[4] = '-';  // the first key carries the list's dash
+    out_ = before + out_;
+  }
+
+  const Rule& r_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string print_rule(const Rule& r) { return Printer(r).run(); }
+
+bool same(const Rule& a, const Rule& b) {
+  auto condition = [](const Condition& x, const Condition& y) {
+    return x.id == y.id && x.cls == y.cls && x.text == y.text && to_text(*x.expr) == to_text(*y.expr) &&
+           x.why == y.why && x.hint == y.hint;
+  };
+  auto conditions = [&](const std::vector<Condition>& x, const std::vector<Condition>& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), condition);
+  };
+  auto let = [](const auto& x, const auto& y) { return x.first == y.first && to_text(*x.second) == to_text(*y.second); };
+  auto test = [](const RuleTest& x, const RuleTest& y) {
+    return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits && x.fires == y.fires &&
+           x.declined_by == y.declined_by && x.target == y.target && x.expect == y.expect;
+  };
+  const RegionSpec &s = a.region, &t = b.region;
+  bool region = s.ops == t.ops && s.classes == t.classes && s.max_ops == t.max_ops && s.max_inputs == t.max_inputs &&
+                s.min_ops == t.min_ops && s.multi_output == t.multi_output && conditions(s.where, t.where);
+  // Firing cases are listed before holding ones when printed.
+  auto tests = [](const Rule& r) {
+    std::vector<RuleTest> all = r.tests;
+    std::stable_partition(all.begin(), all.end(), [](const RuleTest& x) { return x.fires; });
+    return all;
+  };
+  auto ta = tests(a), tb = tests(b);
+  return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind && a.phase == b.phase &&
+         a.enabled == b.enabled && a.experimental == b.experimental && a.once == b.once && a.numerics == b.numerics &&
+         a.before == b.before && a.after == b.after && a.types == b.types && same(a.match, b.match) &&
+         conditions(a.where, b.where) && std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
+         a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract && a.anchor == b.anchor &&
+         region && a.params == b.params && a.name == b.name &&
+         std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
+}
+
+}  // namespace ferrule

@@ -1,0 +1,57 @@
+"""Builds a patched copy of a few source files against the build that is there: rebuild.py TREE OUT
+
+TREE holds the changed and new files under their paths in the repository; OUT gets the program, libferrule.so and
+libferrule_cpu.so. Whoever applies the patch for good just runs `ninja -C build`; this is for trying it without
+touching the sources. Every command is ninja's own with the changed paths put in.
+"""
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+
+
+def run(command):
+    done = subprocess.run(command, shell=True, cwd=BUILD, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{command}\n{done.stdout}{done.stderr}")
+
+
+def main():
+    tree, out = (pathlib.Path(a).resolve() for a in sys.argv[1:])
+    out.mkdir(parents=True, exist_ok=True)
+    commands = {}
+    for entry in json.loads((BUILD / "compile_commands.json").read_text()):
+        commands.setdefault(pathlib.Path(entry["file"]), entry["command"])
+    links = {name: subprocess.run(["ninja", "-t", "commands", name], cwd=BUILD, capture_output=True, text=True,
+                                  check=True).stdout.splitlines()[-1] for name in ("libferrule.so", "libferrule_cpu.so")}
+    changed = set()
+    for source in sorted(tree.rglob("*.cpp")):
+        path = ROOT / source.relative_to(tree)
+        # A new file is compiled like its neighbours, and linked beside one of them.
+        like = path if path in commands else next(p for p in commands if p.parent == path.parent)
+        words = shlex.split(commands[like])
+        old = words[words.index("-o") + 1]
+        new = str(out / (source.name + ".o"))
+        command = commands[like].replace(str(like), str(source)).replace(f"-o {old}", f"-o {new}")
+        run(command.replace(f"-I{ROOT} ", f"-I{tree} -I{ROOT} ", 1))
+        for name, link in links.items():
+            replaced = re.sub(rf"(?<=\s){re.escape(old)}(?=\s)", new if like == path else f"{old} {new}", link)
+            if replaced != link:
+                changed.add(name)
+                links[name] = replaced
+    for name, link in links.items():
+        if name in changed:
+            run(link.replace(f"-o {name}", f"-o {out / name}"))
+        else:
+            shutil.copy2(BUILD / name, out)
+    shutil.copy2(BUILD / "ferrule", out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+#include "codegen/cpu_jit.h"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "codegen/llvm.h"
+#include "codegen/loop.h"
+#include "engine/base/diagnostics.h"
+#include "engine/target.h"
+#include "tests/unit/codegen/helpers.h"
+
+using namespace ferrule;
+using namespace ferrule::test;
+
+namespace {
+
+std::vector<std::string> targets() {
+  std::vector<std::string> out{"cpu-avx2"};
+  if (host_target() == "cpu-avx512") out.push_back("cpu-avx512");
+  return out;
+}
+
+struct Case {
+  Program program;
+  std::vector<InnerStride> inner;
+  int64_t outer = 1, n = 1;
+  int misaligned = 0;            ///< bytes
+  int tolerance = 0;             ///< ulps
+};
+
+/// Runs the kernel and compares every element with evaluate(); also that nothing else is written.
+void check(const Case& c, const std::string& target, Rng& rng) {
+  const Program& p = c.program;
+  KernelKey key{p, c.inner, target, false};
+  auto kernel = CpuJit::instance().compile(key, "test");
+  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
+  size_t inputs = p.inputs.size(), operands = inputs + p.outputs.size();
+  std::vector<std::vector<uint8_t>> memory;
+  std::vector<void*> ptrs;
+  std::vector<int64_t> outer_strides, inner_strides;
+  constexpr int64_t kStride = 3;  // elements, strided operands
+  for (size_t k = 0; k < operands; ++k) {
+    DType t = k < inputs ? p.inputs[k] : p.output_type(k - inputs);
+    int64_t step = c.inner[k] == InnerStride::contiguous ? 1 : c.inner[k] == InnerStride::strided ? kStride : 0;
+    int64_t row = c.n * std::max<int64_t>(step, 1) + 2, bytes = size_bytes(t, 1);
+    std::vector<uint8_t> data = random_bytes(t, row * c.outer, rng);
+    memory.emplace_back(data.size() + 128 + static_cast<size_t>(c.misaligned), 0xcd);
+    uint8_t* at = memory.back().data() + 64 + c.misaligned;
+    if (k < inputs) std::memcpy(at, data.data(), data.size());
+    ptrs.push_back(at);
+    outer_strides.push_back(row * bytes);
+    inner_strides.push_back(step * bytes);
+  }
+  int64_t n[2] = {c.outer, c.n};
+  auto before = memory;
+  (*kernel)->fn(ptrs.data(), n, outer_strides.data(), inner_strides.data());
+  std::vector<Scalar> in(inputs), out(p.outputs.size()), scratch;
+  std::vector<std::vector<uint8_t>> written(operands);
+  for (size_t k = 0; k < operands; ++k) written[k].assign(memory[k].size(), 0);
+  for (int64_t o = 0; o < c.outer; ++o)
+    for (int64_t i = 0; i < c.n; ++i) {
+      auto element = [&](size_t k) { return static_cast<uint8_t*>(ptrs[k]) + o * outer_strides[k] + i * inner_strides[k]; };
+      for (size_t k = 0; k < inputs; ++k) in[k] = read(p.inputs[k], element(k), 0);
+      evaluate(p, in.data(), out.data(), scratch);
+      for (size_t k = 0; k < out.size(); ++k) {
+        DType t = p.output_type(k);
+        Scalar got = read(t, element(inputs + k), 0);
+        auto at = static_cast<size_t>(element(inputs + k) - memory[inputs + k].data());
+        for (int64_t b = 0; b < size_bytes(t, 1); ++b) written[inputs + k][at + static_cast<size_t>(b)] = 1;
+        bool same = is_float(t) ? ulps(t == DType::f64 ? t : DType::f32, got.f, out[k].f) <= c.tolerance : got.i == out[k].i;
+        if (!same) {
+          std::string args;
+          for (size_t a = 0; a < inputs; ++a) args += " " + describe(p.inputs[a], in[a]);
+          FAIL_CHECK(target << " row " << o << " element " << i << " of " << c.n << ":" << args << " -> "
+                            << describe(t, got) << ", wanted " << describe(t, out[k]) << "\n" << to_text(p));
+          return;
+        }
+      }
+    }
+  for (size_t k = inputs; k < operands; ++k)
+    for (size_t b = 0; b < memory[k].size(); ++b)
+      if (!written[k][b] && memory[k][b] != before[k][b]) {
+        FAIL_CHECK(target << ": byte " << b << " beside output was written\n" << to_text(p));
+        return;
+      }
+}
+
+bool is_function(Prim p) {
+  return (p >= Prim::exp && p <= Prim::atanh) || p == Prim::pow;
+}
+
+/// One primitive on compute type `t`, or an empty program where it has no such form.
+Program one(Prim op, DType t) {
+  ProgramBuilder b;
+  const PrimInfo& pi = info(op);
+  using C = PrimInfo::Class;
+  bool flt = t == DType::f32 || t == DType::f64, integer = is_int(t), boolean = t == DType::boolean;
+  bool ok = pi.cls == C::arith ? flt || integer : pi.cls == C::flt || pi.cls == C::test ? flt : pi.cls == C::bits ? integer
+          : pi.cls == C::logic ? boolean : pi.cls == C::cmp ? true : false;
+  if (op == Prim::float_to_bits) ok = flt;
+  if (op == Prim::bits_to_float) ok = t == DType::i32 || t == DType::i64;
+  if (!ok) return {};
+  DType result = pi.cls == C::cmp || pi.cls == C::test ? DType::boolean : t;
+  if (op == Prim::float_to_bits) result = t == DType::f32 ? DType::i32 : DType::i64;
+  if (op == Prim::bits_to_float) result = t == DType::i32 ? DType::f32 : DType::f64;
+  std::array<uint32_t, 3> a{};
+  for (int k = 0; k < pi.arity; ++k) a[static_cast<size_t>(k)] = b.input(t);
+  b.output(pi.arity == 1 ? b.op(op, result, {a[0]}) : pi.arity == 2 ? b.op(op, result, {a[0], a[1]})
+                                                                   : b.op(op, result, {a[0], a[1], a[2]}));
+  return b.take();
+}
+
+std::vector<InnerStride> all(const Program& p, InnerStride s) {
+  return std::vector<InnerStride>(p.inputs.size() + p.outputs.size(), s);
+}
+
+const std::vector<DType> kComputeTypes = {DType::f32, DType::f64, DType::boolean, DType::u8, DType::i8, DType::u16,
+                                          DType::i16, DType::u32, DType::i32, DType::u64, DType::i64};
+
+}  // namespace
+
+TEST_CASE("every primitive on every compute type equals the reference") {
+  Rng rng(1);
+  for (const std::string& target : targets())
+    for (int k = 0; k < static_cast<int>(Prim::load); ++k)
+      for (DType t : kComputeTypes) {
+        auto op = static_cast<Prim>(k);
+        Program p = one(op, t);
+        if (p.outputs.empty()) continue;
+        Case c{p, all(p, InnerStride::contiguous), 2, 301, 1, is_function(op) ? 4 : 0};
+        check(c, target, rng);
+      }
+}
+
+TEST_CASE("every cast between storage types equals the reference") {
+  Rng rng(2);
+  for (const std::string& target : targets())
+    for (DType from : kStorageTypes)
+      for (DType to : kStorageTypes) {
+        ProgramBuilder b;
+        uint32_t x = b.input(from);
+        b.output(from == to ? x : b.cast(x, to));
+        Program p = b.take();
+        check({p, all(p, InnerStride::contiguous), 1, 211}, target, rng);
+      }
+}
+
+TEST_CASE("every stride class, tails of every length, misaligned pointers") {
+  Rng rng(3);
+  for (const std::string& target : targets())
+    for (DType t : {DType::f32, DType::f16, DType::boolean, DType::u8, DType::i64}) {
+      ProgramBuilder b;
+      DType c = compute_type(t);
+      uint32_t x = b.cast(b.input(t), c), y = b.cast(b.input(t), c);
+      uint32_t r = t == DType::boolean ? b.op(Prim::lxor, c, {x, y}) : b.op(Prim::sub, c, {x, y});
+      b.output(b.cast(r, t));
+      Program p = b.take();
+      using S = InnerStride;
+      for (auto inner : {std::vector{S::contiguous, S::contiguous, S::contiguous}, {S::contiguous, S::broadcast, S::contiguous},
+                         {S::strided, S::broadcast, S::contiguous}, {S::contiguous, S::strided, S::strided},
+                         {S::broadcast, S::broadcast, S::contiguous}})
+        for (int64_t n = 0; n <= 70; ++n) check({p, inner, n % 3, n, static_cast<int>(n % 5)}, target, rng);
+      check({p, {S::contiguous, S::strided, S::contiguous}, 3, 1000, 3}, target, rng);
+    }
+}
+
+TEST_CASE("random programs over mixed types equal the reference") {
+  Rng rng(4);
+  for (int round = 0; round < 60; ++round) {
+    ProgramBuilder b;
+    std::vector<uint32_t> values;
+    for (uint64_t k = 1 + rng() % 4; k-- > 0;) {
+      DType t = kStorageTypes[rng() % kStorageTypes.size()];
+      values.push_back(b.cast(b.input(t), compute_type(t)));
+    }
+    values.push_back(b.constant(DType::f32, 0.75, 0));
+    for (uint64_t k = 3 + rng() % 20; k-- > 0;) {
+      auto any = [&] { return values[rng() % values.size()]; };
+      DType t = kComputeTypes[rng() % kComputeTypes.size()];
+      uint32_t x = b.cast(any(), t), y = b.cast(any(), t);
+      constexpr Prim kArith[] = {Prim::add, Prim::sub, Prim::mul, Prim::div, Prim::min, Prim::max};
+      constexpr Prim kCompare[] = {Prim::eq, Prim::ne, Prim::lt, Prim::le, Prim::gt, Prim::ge};
+      if (rng() % 4 == 0) values.push_back(b.op(kCompare[rng() % 6], DType::boolean, {x, y}));
+      else if (rng() % 4 == 0) values.push_back(b.op(Prim::select, t, {b.cast(any(), DType::boolean), x, y}));
+      else if (t == DType::boolean) values.push_back(b.op(Prim::land, t, {x, y}));
+      else values.push_back(b.op(kArith[rng() % 6], t, {x, y}));
+    }
+    b.output(values.back());
+    DType narrow = kStorageTypes[rng() % kStorageTypes.size()];
+    b.output(b.cast(values[values.size() / 2], narrow));
+    Program p = b.take();
+    REQUIRE(verify(p).has_value());
+    std::vector<InnerStride> inner;
+    for (size_t k = 0; k < p.inputs.size(); ++k) inner.push_back(static_cast<InnerStride>(rng() % 3));
+    for (size_t k = 0; k < p.outputs.size(); ++k) inner.push_back(rng() % 3 ? InnerStride::contiguous : InnerStride::strided);
+    for (const std::string& target : targets())
+      check({p, inner, 1 + static_cast<int64_t>(rng() % 3), static_cast<int64_t>(rng() % 150)}, target, rng);
+  }
+}
+
+namespace {
+
+/// relu(tanh(sigmoid(x * s + t) * u) + v), s and t broadcast.
+Program chain() {
+  ProgramBuilder b;
+  uint32_t x = b.input(DType::f32), s = b.input(DType::f32), t = b.input(DType::f32);
+  uint32_t y = b.op(Prim::add, DType::f32, {b.op(Prim::mul, DType::f32, {x, s}), t});
+  y = b.op(Prim::sigmoid, DType::f32, {y});
+  y = b.op(Prim::tanh, DType::f32, {b.op(Prim::mul, DType::f32, {y, b.constant(DType::f32, 1.5, 0)})});
+  y = b.op(Prim::add, DType::f32, {y, b.constant(DType::f32, -0.25, 0)});
+  b.output(b.op(Prim::max, DType::f32, {y, b.constant(DType::f32, 0, 0)}));
+  return b.take();
+}
+
+}  // namespace
+
+TEST_CASE("an output may be the memory of an input, and rows may be written past the caches") {
+  using S = InnerStride;
+  for (const std::string& target : targets())
+    for (bool non_temporal : {false, true})
+      for (int64_t n : {1, 15, 16, 64, 127, 128, 1000}) {
+        auto kernel = CpuJit::instance().compile({chain(), {S::contiguous, S::broadcast, S::broadcast, S::contiguous},
+                                                  target, non_temporal});
+        REQUIRE(kernel.has_value());
+        alignas(64) float x[2][1024], y[2][1024];
+        float s[2] = {2, 3}, t[2] = {0.5, -1};
+        for (int k = 0; k < 2048; ++k) x[0][k] = static_cast<float>(k % 37 - 18) * 0.25f;
+        const int64_t sizes[2] = {2, n}, strides[4] = {4096, 4, 4, 4096}, inner[4] = {};
+        void* apart[4] = {x, s, t, y};
+        (*kernel)->fn(apart, sizes, strides, inner);
+        void* same[4] = {x, s, t, x};
+        (*kernel)->fn(same, sizes, strides, inner);
+        for (int r = 0; r < 2; ++r) CHECK(std::memcmp(x[r], y[r], static_cast<size_t>(n) * 4) == 0);
+      }
+}
+
+TEST_CASE("identical kernels are compiled once, by whichever thread comes first") {
+  using S = InnerStride;
+  CpuJit& jit = CpuJit::instance();
+  ProgramBuilder b;
+  b.output(b.op(Prim::mul, DType::f32, {b.input(DType::f32), b.constant(DType::f32, 123.25, 0)}));
+  KernelKey key{b.take(), {S::contiguous, S::contiguous}, "cpu-avx2", false};
+  int64_t before = jit.compiled();
+  std::vector<CpuJit::Request> requests(8, {key, "Conv_3 + Relu_4"});
+  requests[5].key.inner[1] = S::strided;
+  auto results = jit.compile_many(requests, 4);
+  CHECK(jit.compiled() == before + 2);
+  for (size_t k = 0; k < results.size(); ++k) {
+    REQUIRE(results[k].has_value());
+    CHECK((*results[k] == *results[0]) == (k != 5));
+  }
+  CHECK((*results[0])->symbol.find("Conv_3___Relu_4") != std::string::npos);
+}
+
+TEST_CASE("what cannot be compiled is refused with a reason") {
+  ProgramBuilder b;
+  b.output(b.input(DType::f32));
+  Program p = b.take();
+  auto unknown = compile_cpu({p, all(p, InnerStride::contiguous), "cpu-mmx", false}, "k", CodeForm::ir);
+  REQUIRE(!unknown);
+  CHECK(unknown.error().code == Code::unknown_target);
+  ProgramBuilder c;
+  c.output(c.input(DType::i4));
+  Program q = c.take();
+  auto packed = compile_cpu({q, all(q, InnerStride::contiguous), "cpu-avx2", false}, "k", CodeForm::ir);
+  REQUIRE(!packed);
+  CHECK(packed.error().code == Code::unsupported_type);
+}
+
+TEST_CASE("code is for the named target and says nothing of the host") {
+  auto text = [](const char* target) {
+    return *assembly({chain(), std::vector<InnerStride>(4, InnerStride::contiguous), target, false});
+  };
+  CHECK(text("cpu-avx512").find("%zmm") != std::string::npos);
+  CHECK(text("cpu-avx2").find("%zmm") == std::string::npos);
+  CHECK(text("cpu-avx2").find("%ymm") != std::string::npos);
+}

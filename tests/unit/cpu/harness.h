@@ -1,0 +1,176 @@
+// Runs one CPU kernel on its own: operands are random tensors in logical order, laid out as the test says, and
+// the result comes back in logical order, to be compared with a plain loop.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/cpu/library.h"
+
+namespace ferrule::cpu::test {
+
+using Dims = std::vector<int64_t>;
+
+inline int64_t numel(const Dims& d) {
+  int64_t n = 1;
+  for (int64_t x : d) n *= x;
+  return n;
+}
+
+inline Tensor random_tensor(const Dims& dims, unsigned seed, float low = -1, float high = 1) {
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<float> d(low, high);
+  std::vector<float> v(static_cast<size_t>(numel(dims)));
+  for (float& x : v) x = d(engine);
+  return Tensor::of_f32(dims, v);
+}
+
+/// Every index of `dims` in row-major order.
+inline void each_index(const Dims& dims, const std::function<void(const Dims&, int64_t)>& f) {
+  Dims i(dims.size(), 0);
+  const int64_t n = numel(dims);
+  for (int64_t k = 0; k < n; ++k) {
+    f(i, k);
+    for (size_t a = dims.size(); a-- > 0;) {
+      if (++i[a] < dims[a]) break;
+      i[a] = 0;
+    }
+  }
+}
+
+class Harness : public Binder {
+ public:
+  Node node;
+  Graph graph;
+  std::vector<PostOp> post_ops;
+  PackCache packs;
+  Library library{&packs};
+  Limits limits;
+
+  explicit Harness(std::string op) {
+    node.op = std::move(op);
+    call.layer = "test";
+  }
+
+  void input(const Tensor& t, Layout layout = Layout::plain) {
+    Operand o{t.dtype(), t.dims(), layout, static_cast<int>(buffers_.size()), nullptr};
+    buffers_.push_back(laid_out(o, t));
+    call.inputs.push_back(o);
+    node.inputs.push_back(ValueId{static_cast<uint32_t>(node.inputs.size())});
+  }
+  void constant(const Tensor& t) {
+    constants_.push_back(std::make_unique<Tensor>(t));
+    call.inputs.push_back({t.dtype(), t.dims(), Layout::plain, -1, constants_.back().get()});
+    node.inputs.push_back(ValueId{static_cast<uint32_t>(node.inputs.size())});
+  }
+  void absent() {
+    call.inputs.push_back({});
+    node.inputs.push_back({});
+  }
+  /// An operand of a post-op, behind the node's own inputs.
+  int operand(const Tensor& t, Layout layout = Layout::plain) {
+    input(t, layout);
+    node.inputs.pop_back();
+    return static_cast<int>(call.inputs.size()) - 1;
+  }
+  void output(DType dtype, const Dims& dims, Layout layout = Layout::plain, int shares = -1) {
+    Operand o{dtype, dims, layout, static_cast<int>(buffers_.size()), nullptr};
+    if (shares >= 0) {
+      o.slot = call.inputs[static_cast<size_t>(shares)].slot;
+      call.sum_input = shares;
+    } else {
+      buffers_.push_back(std::vector<char>(static_cast<size_t>(o.bytes()) + 64, 0x7f));
+    }
+    call.outputs.push_back(o);
+  }
+  void eltwise(std::string alg, float alpha = 0, float beta = 0) {
+    PostOp op;
+    op.alg = std::move(alg);
+    op.alpha = alpha;
+    op.beta = beta;
+    post_ops.push_back(op);
+  }
+  void binary(std::string alg, int operand) {
+    PostOp op;
+    op.kind = PostOp::Kind::binary;
+    op.alg = std::move(alg);
+    op.operand = operand;
+    post_ops.push_back(op);
+  }
+
+  Result<KernelPtr> make(Factory f) {
+    call.node = &node;
+    call.graph = &graph;
+    call.post_ops = post_ops;
+    Context context{library, ops, nullptr, &limits};
+    auto kernel = f(context, call);
+    if (!kernel) return kernel;
+    scratch_.resize(static_cast<size_t>((*kernel)->scratch_bytes()) + 64);
+    (*kernel)->bind(*this);
+    return kernel;
+  }
+
+  /// Makes, binds and runs; output `k` in logical order.
+  Tensor run(Factory f, size_t k = 0) {
+    auto kernel = make(f);
+    REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
+    text = (*kernel)->text();
+    auto status = (*kernel)->run();
+    REQUIRE(status.has_value());
+    return result(k);
+  }
+  Tensor result(size_t k = 0) const {
+    const Operand& o = call.outputs[k];
+    auto [t, p] = Tensor::allocate(o.dtype, o.dims);
+    StridedCopy(o.dims, o.strides(), strides_of(o.dims, Layout::plain), size_bits(o.dtype) / 8).run(at(o.slot), p);
+    return t;
+  }
+
+  void cell(int slot, const void** where) override { *where = at(slot); }
+  void cell(int slot, void** where) override { *where = at(slot); }
+  void memory(int slot, dnnl_memory* m) override { dnnl_memory_set_data_handle(m, at(slot)); }
+  void* scratch() override { return scratch_.data(); }
+
+  Call call;
+  const OpTable* ops = nullptr;
+  std::string text;
+
+ private:
+  void* at(int slot) const { return const_cast<char*>(buffers_[static_cast<size_t>(slot)].data()); }
+  /// Element by element, so that the harness does not lean on the copy kernel.
+  static std::vector<char> laid_out(const Operand& o, const Tensor& t) {
+    std::vector<char> out(static_cast<size_t>(o.bytes()) + 64);
+    const Dims strides = o.strides();
+    const auto size = static_cast<size_t>(size_bits(o.dtype) / 8);
+    each_index(o.dims, [&](const Dims& i, int64_t k) {
+      int64_t at = 0;
+      for (size_t a = 0; a < i.size(); ++a) at += i[a] * strides[a];
+      std::memcpy(out.data() + static_cast<size_t>(at) * size, static_cast<const char*>(t.data()) + static_cast<size_t>(k) * size, size);
+    });
+    return out;
+  }
+
+  std::vector<std::vector<char>> buffers_;
+  std::vector<std::unique_ptr<Tensor>> constants_;
+  std::vector<char> scratch_;
+};
+
+/// Every element within `tolerance` of the expected value, relative to the larger of 1 and it.
+inline void check_close(const Tensor& got, const std::vector<double>& want, double tolerance = 2e-5) {
+  REQUIRE(got.numel() == static_cast<int64_t>(want.size()));
+  auto g = got.as<float>();
+  for (size_t k = 0; k < want.size(); ++k) {
+    if (std::isnan(want[k]) && std::isnan(g[k])) continue;
+    const bool close = std::abs(g[k] - want[k]) <= tolerance * std::max(1.0, std::abs(want[k])) || g[k] == want[k];
+    if (!close) {
+      CAPTURE(k);
+      CHECK(g[k] == doctest::Approx(want[k]));
+      return;
+    }
+  }
+}
+
+}  // namespace ferrule::cpu::test

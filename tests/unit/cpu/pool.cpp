@@ -1,0 +1,119 @@
+// Pooling against plain loops: maximum, average with and without pads, ceil_mode, ranks, global.
+#include "tests/unit/cpu/harness.h"
+
+namespace ferrule::cpu::test {
+namespace {
+
+struct Case {
+  const char* op;
+  Dims x, kernel, strides, pads;
+  bool ceil = false, include = false;
+};
+
+Dims output_dims(const Case& c) {
+  const size_t n = c.kernel.size();
+  Dims y{c.x[0], c.x[1]};
+  for (size_t a = 0; a < n; ++a) {
+    const int64_t span = c.x[a + 2] + c.pads[a] + c.pads[a + n] - c.kernel[a];
+    int64_t out = (c.ceil ? (span + c.strides[a] - 1) / c.strides[a] : span / c.strides[a]) + 1;
+    if (c.ceil && (out - 1) * c.strides[a] >= c.x[a + 2] + c.pads[a]) --out;  // starts in the pad behind
+    y.push_back(out);
+  }
+  return y;
+}
+
+std::vector<double> naive(const Case& c, const Tensor& x, const Dims& y) {
+  const size_t n = c.kernel.size();
+  const Dims xs = strides_of(c.x, Layout::plain);
+  const bool max = std::string(c.op) == "MaxPool";
+  std::vector<double> out;
+  each_index(y, [&](const Dims& i, int64_t) {
+    double best = -INFINITY, sum = 0;
+    int64_t count = 0;
+    each_index(c.kernel, [&](const Dims& t, int64_t) {
+      int64_t at = i[0] * xs[0] + i[1] * xs[1];
+      bool inside = true, padded = true;
+      for (size_t a = 0; a < n; ++a) {
+        const int64_t p = i[a + 2] * c.strides[a] - c.pads[a] + t[a];
+        inside = inside && p >= 0 && p < c.x[a + 2];
+        padded = padded && p < c.x[a + 2] + c.pads[a + n];
+        at += p * xs[a + 2];
+      }
+      if (inside || (c.include && padded)) ++count;
+      if (!inside) return;
+      best = std::max(best, x.at_f64(at));
+      sum += x.at_f64(at);
+    });
+    out.push_back(max ? best : sum / static_cast<double>(count));
+  });
+  return out;
+}
+
+void set_up(Harness& h, const Case& c, const Tensor& x, const Dims& y) {
+  h.node.attrs.set("kernel_shape", c.kernel);
+  h.node.attrs.set("strides", c.strides);
+  h.node.attrs.set("pads", c.pads);
+  h.node.attrs.set("ceil_mode", int64_t{c.ceil});
+  h.node.attrs.set("count_include_pad", int64_t{c.include});
+  h.input(x, Layout::channels_last);
+  h.output(DType::f32, y, Layout::channels_last);
+}
+
+}  // namespace
+
+TEST_CASE("window pooling") {
+  for (const Case& c : std::vector<Case>{
+           {"MaxPool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+           {"MaxPool", {2, 3, 8, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+           {"MaxPool", {1, 5, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 4, 12}, {3}, {2}, {1, 0}},
+           {"MaxPool", {1, 4, 6, 6, 6}, {2, 3, 2}, {2, 1, 2}, {0, 1, 0, 0, 1, 0}},
+           {"AveragePool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+           {"AveragePool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}, false, true},
+           {"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
+           {"AveragePool", {1, 6, 7, 7}, {2, 3}, {1, 1}, {0, 0, 1, 2}},
+       }) {
+    CAPTURE(c.op);
+    CAPTURE(c.x.size());
+    CAPTURE(c.ceil);
+    const Dims y = output_dims(c);
+    const Tensor x = random_tensor(c.x, 1);
+    Harness h(c.op);
+    set_up(h, c, x, y);
+    check_close(h.run(make_pool), naive(c, x, y));
+  }
+}
+
+TEST_CASE("what oneDNN would count differently is refused") {
+  const Case c{"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true};
+  Harness h(c.op);
+  set_up(h, c, random_tensor(c.x, 1), output_dims(c));
+  auto kernel = h.make(make_pool);
+  REQUIRE_FALSE(kernel.has_value());
+  CHECK(kernel.error().code == Code::unsupported_operator);
+}
+
+TEST_CASE("global pooling, channels not a multiple of anything") {
+  for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"})
+    for (Dims d : std::vector<Dims>{{2, 67, 5, 7}, {1, 3, 11}, {1, 1, 4, 4}, {1, 130, 1, 1}}) {
+      const Tensor x = random_tensor(d, 1);
+      Dims y(d.size(), 1);
+      y[0] = d[0], y[1] = d[1];
+      Harness h(op);
+      h.input(x, Layout::channels_last);
+      h.output(DType::f32, y, Layout::channels_last);
+      std::vector<double> want;
+      const int64_t pixels = numel(d) / (d[0] * d[1]);
+      for (int64_t k = 0; k < d[0] * d[1]; ++k) {
+        double best = -INFINITY, sum = 0;
+        for (int64_t p = 0; p < pixels; ++p) {
+          best = std::max(best, x.at_f64(k * pixels + p));
+          sum += x.at_f64(k * pixels + p);
+        }
+        want.push_back(std::string(op) == "GlobalMaxPool" ? best : sum / static_cast<double>(pixels));
+      }
+      check_close(h.run(make_global_pool), want);
+    }
+}
+
+}  // namespace ferrule::cpu::test
