@@ -3,6 +3,7 @@
 // operator names, so that users' operators map too. Each row names how the library deviates from the formula.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +34,9 @@ struct EpilogueForm {
   std::string_view alg, formula, deviation;
 };
 std::span<const EpilogueForm> epilogue_forms();
+/// The table's patterns as written, and one of them as a program over inputs x and y, for tests.
+std::vector<std::string_view> epilogue_patterns();
+Program epilogue_program(std::string_view pattern, const std::map<char, double>& constants);
 /// What the formula of a post-op gives for x (and its operand's value), in double precision.
 double apply_post_op(const PostOp& op, double x, double operand);
 

@@ -74,11 +74,37 @@ class KernelEmitter {
       if (in.type != DType::boolean) widest = std::max(widest, size_bits(in.type) / 8);
     return static_cast<unsigned>(isa_.vector_bytes / widest);
   }
+  /// As many vectors at once as registers roughly hold: the more, the better latencies overlap.
   unsigned choose_unroll() const {
     for (const Inst& in : p_.insts)
-      if (in.op != Prim::load && in.op != Prim::constant && PrimitiveEmitter::calls(in, operand_of(in))) return 1;
-    int registers = isa_.vector_bytes == 64 ? 32 : 16, live = std::max(1, p_.live_max());
-    return live * 4 <= registers ? 4 : live * 2 <= registers ? 2 : 1;
+      if (PrimitiveEmitter::calls(in, operand_of(in))) return 1;
+    int registers = isa_.vector_bytes == 64 ? 48 : 24;  // half as many again: spilling a few is cheaper
+    int live = std::max(1, varying_live());
+    unsigned most = p_.insts.size() > 400 ? 1 : p_.insts.size() > 150 ? 2 : 4;
+    return std::min(most, live * 4 <= registers ? 4u : live * 2 <= registers ? 2u : 1u);
+  }
+  /// Most values that are alive at once and differ along the row.
+  int varying_live() const {
+    std::vector<size_t> last(p_.insts.size());
+    std::vector<bool> varies(p_.insts.size());
+    for (size_t k = 0; k < p_.insts.size(); ++k) {
+      const Inst& in = p_.insts[k];
+      varies[k] = in.op == Prim::load && key_.inner[in.index] != InnerStride::broadcast;
+      last[k] = k;
+      for (int a = 0; a < info(in.op).arity; ++a) {
+        uint32_t arg = in.args[static_cast<size_t>(a)];
+        varies[k] = varies[k] || varies[arg];
+        last[arg] = k;
+      }
+    }
+    for (uint32_t o : p_.outputs) last[o] = p_.insts.size();
+    int live = 0, most = 0;
+    std::vector<int> ends(p_.insts.size() + 1, 0);
+    for (size_t k = 0; k < p_.insts.size(); ++k) {
+      if (varies[k]) ++ends[last[k]], most = std::max(most, ++live);
+      live -= ends[k];
+    }
+    return most;
   }
   DType operand_of(const Inst& in) const { return info(in.op).arity ? p_.insts[in.args[0]].type : in.type; }
 

@@ -58,6 +58,7 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
                  "operands of a loop nest");
   LoopNest nest;
   nest.operands_ = strides.size();
+  bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
   std::vector<Axis> axes = collapsed(ordered_axes(dims, strides, element_bytes, outputs));
   if (axes.empty()) axes.push_back({1, std::vector<int64_t>(element_bytes.begin(), element_bytes.end())});
   Axis inner = axes.back();
@@ -66,9 +67,9 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
   nest.inner_strides_ = inner.strides;
   for (size_t k = 0; k < strides.size(); ++k) {
     bool output = k >= strides.size() - outputs;
-    if (output && inner.strides[k] == 0)
+    if (output && inner.strides[k] == 0 && !empty)
       return error(Code::codegen_failed, "", "an output that is broadcast");
-    nest.inner_.push_back(inner.strides[k] == 0                  ? InnerStride::broadcast
+    nest.inner_.push_back(inner.strides[k] == 0                  ? (output ? InnerStride::contiguous : InnerStride::broadcast)
                           : inner.strides[k] == element_bytes[k] ? InnerStride::contiguous
                                                                  : InnerStride::strided);
   }
@@ -82,7 +83,7 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
     nest.outer_dims_.push_back(1);
     nest.outer_strides_.assign(strides.size(), 0);
   }
-  if (nest.inner_size_ == 0) nest.rows_ = 0;
+  if (empty) nest.rows_ = nest.inner_size_ = 0;
   if (nest.rows_ < kFewRows && nest.inner_size_ >= 2 * kPiece) {
     nest.piece_ = kPiece;
     nest.pieces_ = (nest.inner_size_ + kPiece - 1) / kPiece;

@@ -350,8 +350,8 @@ class Instantiation {
       ValueId in = wide ? widened(v) : v;
       w.inputs.push_back(in);
     }
-    for (ValueId in : w.inputs) inputs.push_back(in ? g.constant(in) : nullptr);
     for (size_t k = 0; k < n.outputs.size(); ++k) w.outputs.push_back(g.add_value(g.fresh_name("t")));
+    for (ValueId in : w.inputs) inputs.push_back(in ? g.constant(in) : nullptr);  // after the last new value
     if (auto types = infer_node(g, w))
       for (size_t k = 0; k < w.outputs.size() && k < types->types.size(); ++k) g.set_type(w.outputs[k], types->types[k]);
     InterpreterOptions options;

@@ -111,6 +111,7 @@ Tensor slice_of(const Tensor& t, int64_t axis, int64_t i) {
 }
 
 Outputs scan(const Call& c) {
+  if (c.n.since_opset > 0 && c.n.since_opset < 9) return c.unsupported("Scan with a batch axis (before opset 9)");
   const Graph* body = subgraph(c.n, "body");
   if (!body) return c.bad("the body is missing");
   FERRULE_TRY(c.need(c.in.size()));

@@ -1,9 +1,83 @@
-// Convolutions of any rank as direct loops: for each output row, each input channel and kernel tap adds one
-// scaled input row to it. Nothing is unrolled into columns; the inner loop is contiguous where stride is 1.
+// Convolutions of any rank as direct loops; nothing is unrolled into columns. There are two orders with the
+// same products: by rows (each input channel and kernel tap adds one scaled input row to an
+// output row) and, where a group has many output channels, by channels (each tap adds a scaled row of
+// weights to the channels of one output position).
 #include "engine/interpreter_conv.h"
 
 namespace ferrule::interp {
 namespace {
+
+/// out[i] += x[0] * w[0][i], then x[1] * w[1][i], … in this sequence, for four rows of weights `step` apart.
+template <class C>
+__attribute__((optimize("O3"))) void add_four(C* __restrict out, const C* __restrict w, int64_t step, const C* x,
+                                              int64_t n) {
+  const C *w0 = w, *w1 = w + step, *w2 = w + 2 * step, *w3 = w + 3 * step;
+  const C x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
+  for (int64_t i = 0; i < n; ++i) {
+    out[i] = add(add(add(add(out[i], mul(x0, w0[i])), mul(x1, w1[i])), mul(x2, w2[i])), mul(x3, w3[i]));
+  }
+}
+
+/// Position in the input that tap `tap` of output position `at` reads, or -1 outside.
+int64_t tap_position(const Window& w, const Dims& spatial, const Dims& in_strides, const Dims& at, const Dims& tap,
+                     size_t axes) {
+  int64_t from = 0;
+  for (size_t k = 0; k < axes; ++k) {
+    const int64_t i = at[k] * w.stride[k] + tap[k] * w.dilation[k] - w.begin[k];
+    if (i < 0 || i >= spatial[k]) return -1;
+    from += i * in_strides[k];
+  }
+  return from;
+}
+
+/// One image and group by channels. x [channels, in_plane] -> y [m, out_plane]; weights [m, channels, taps].
+template <class C>
+void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bias, int64_t channels, int64_t m,
+                 const Window& w, C* y) {
+  constexpr int64_t kBlock = 16;  // output positions that share a row of weights while it is near
+  const int64_t in_plane = count(spatial), out_plane = count(w.out), taps = count(w.kernel);
+  const Dims in_strides = strides(spatial);
+  std::vector<C> packed(static_cast<size_t>(m * channels * taps)), pixels(static_cast<size_t>(in_plane * channels));
+  for (int64_t i = 0; i < m; ++i) {  // [channels, taps, m]
+    for (int64_t k = 0; k < channels * taps; ++k) packed[static_cast<size_t>(k * m + i)] = weights[i * channels * taps + k];
+  }
+  for (int64_t c = 0; c < channels; ++c) {  // [in_plane, channels]
+    for (int64_t i = 0; i < in_plane; ++i) pixels[static_cast<size_t>(i * channels + c)] = x[c * in_plane + i];
+  }
+  std::vector<C> out(static_cast<size_t>(kBlock * m));
+  std::vector<int64_t> from(static_cast<size_t>(kBlock));
+  Dims at(w.out.size(), 0);
+  for (int64_t start = 0; start < out_plane; start += kBlock) {
+    const int64_t n = std::min(kBlock, out_plane - start);
+    std::vector<Dims> places;
+    for (int64_t p = 0; p < n; ++p, next(at, w.out)) {
+      places.push_back(at);
+      for (int64_t i = 0; i < m; ++i) out[static_cast<size_t>(p * m + i)] = bias ? bias[i] : C{0};
+    }
+    Dims tap(w.kernel.size(), 0);
+    int64_t t = 0;
+    do {
+      for (int64_t p = 0; p < n; ++p) {
+        from[static_cast<size_t>(p)] = tap_position(w, spatial, in_strides, places[static_cast<size_t>(p)], tap, at.size());
+      }
+      const C* rows = packed.data() + t * m;
+      for (int64_t c = 0; c < channels; c += 4) {
+        for (int64_t p = 0; p < n; ++p) {
+          if (from[static_cast<size_t>(p)] < 0) continue;
+          const C* in = pixels.data() + from[static_cast<size_t>(p)] * channels + c;
+          const C* row = rows + c * taps * m;
+          C* to = out.data() + p * m;
+          if (c + 4 <= channels) add_four(to, row, taps * m, in, m);
+          else for (int64_t r = 0; r < channels - c; ++r) add_row(to, row + r * taps * m, in[r], m, 1);
+        }
+      }
+      ++t;
+    } while (next(tap, w.kernel));
+    for (int64_t p = 0; p < n; ++p) {
+      for (int64_t i = 0; i < m; ++i) y[i * out_plane + start + p] = out[static_cast<size_t>(p * m + i)];
+    }
+  }
+}
 
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
@@ -34,6 +108,16 @@ std::vector<C> convolve(const C* x, const Dims& xdims, const C* weights, int64_t
   const Dims outer(w.out.begin(), w.out.end() - 1), in_strides = strides(spatial);
   std::vector<C> y(static_cast<size_t>(batch * out_channels * out_plane));
   if (y.empty()) return y;
+  if (per_group >= 16) {
+    for (int64_t b = 0; b < batch; ++b) {
+      for (int64_t g = 0; g < group; ++g) {
+        by_channels(x + (b * group + g) * channels * in_plane, spatial, weights + g * per_group * channels * taps,
+                    bias ? bias + g * per_group : nullptr, channels, per_group, w,
+                    y.data() + (b * group + g) * per_group * out_plane);
+      }
+    }
+    return y;
+  }
   for (int64_t b = 0; b < batch; ++b) {
     for (int64_t m = 0; m < out_channels; ++m) {
       C* out = y.data() + (b * out_channels + m) * out_plane;
@@ -47,14 +131,9 @@ std::vector<C> convolve(const C* x, const Dims& xdims, const C* weights, int64_t
           int64_t t = c * taps;
           do {
             const C weight = kernel[t++];
-            int64_t from = c * in_plane;
-            bool inside = true;
-            for (size_t k = 0; k < last && inside; ++k) {
-              const int64_t i = at[k] * w.stride[k] + tap[k] * w.dilation[k] - w.begin[k];
-              inside = i >= 0 && i < spatial[k];
-              from += i * in_strides[k];
-            }
-            if (!inside) continue;
+            const int64_t line = tap_position(w, spatial, in_strides, at, tap, last);
+            if (line < 0) continue;
+            const int64_t from = c * in_plane + line;
             const int64_t shift = tap[last] * w.dilation[last] - w.begin[last];
             const int64_t lo = std::max<int64_t>(0, ceil_div(-shift, w.stride[last]));
             const int64_t hi = std::min(row, ceil_div(in_row - shift, w.stride[last]));

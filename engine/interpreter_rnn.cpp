@@ -105,14 +105,15 @@ Result<Cell> cell(const Call& c, int64_t gates, size_t functions, std::vector<st
   if (names.empty()) {
     for (int64_t d = 0; d < s.dirs; ++d) names.insert(names.end(), defaults.begin(), defaults.end());
   }
-  if (names.size() != functions * static_cast<size_t>(s.dirs)) return c.bad_attr("activations", "{} entries, {} are wanted", names.size(), functions * static_cast<size_t>(s.dirs));
+  // ONNX's own default of RNN's list serves two directions; what is beyond the directions is not read.
+  if (names.size() < functions * static_cast<size_t>(s.dirs)) return c.bad_attr("activations", "{} entries, {} are wanted", names.size(), functions * static_cast<size_t>(s.dirs));
   auto numbers = [&](std::string_view name) {
     const Attr* a = c.n.attrs.find(name);
     const auto* v = a ? std::get_if<std::vector<double>>(a) : nullptr;
     return v ? *v : Row{};
   };
   const Row alpha = numbers("activation_alpha"), beta = numbers("activation_beta");
-  for (size_t k = 0; k < names.size(); ++k) {
+  for (size_t k = 0; k < functions * static_cast<size_t>(s.dirs); ++k) {
     FERRULE_ASSIGN(auto f, activation(c, names[k], k < alpha.size() ? std::optional(alpha[k]) : std::nullopt,
                                       k < beta.size() ? std::optional(beta[k]) : std::nullopt));
     s.f.push_back(std::move(f));

@@ -62,7 +62,7 @@ class Backend {
 
 }  // namespace ferrule
 
-/// What a backend library exports. The hash covers the version and the layout of what is passed.
+/// What a backend library exports. The hash is backend_abi_hash() of abi.h.
 extern "C" {
 struct ferrule_backend_entry {
   uint64_t abi_hash;
@@ -70,18 +70,3 @@ struct ferrule_backend_entry {
 };
 using ferrule_backend_open_fn = const ferrule_backend_entry* (*)(uint64_t abi_hash);
 }
-
-namespace ferrule {
-
-constexpr uint64_t backend_abi_hash() {
-  uint64_t h = 0xcbf29ce484222325u;
-  auto mix = [&](uint64_t v) { h = (h ^ v) * 0x100000001b3u; };
-  for (const char* p = FERRULE_VERSION; *p; ++p) mix(static_cast<unsigned char>(*p));
-  for (uint64_t size : {sizeof(Plan), sizeof(Layer), sizeof(Graph), sizeof(Node), sizeof(Value), sizeof(Tensor),
-                        sizeof(Lowered), sizeof(LoweredLayer), sizeof(Launch), sizeof(PostOp), sizeof(Error),
-                        sizeof(PrepareContext), sizeof(Limits), sizeof(Target), uint64_t{_GLIBCXX_USE_CXX11_ABI}, uint64_t{1}})
-    mix(size);
-  return h;
-}
-
-}  // namespace ferrule

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "engine/base/diagnostics.h"
+#include "runtime/abi.h"
 #include "runtime/null/null.h"
 #include "runtime/reference/reference.h"
 

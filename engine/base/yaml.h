@@ -106,7 +106,9 @@ class Reader {
  private:
   std::shared_ptr<const Source> source_;
   std::vector<Error> errors_;
+  size_t dropped_ = 0;  ///< errors beyond kMaxErrors, only counted
 };
+inline constexpr size_t kMaxErrors = 100;
 
 /// "true" / "false", integer and number as Reader reads them, without recording.
 std::optional<int64_t> parse_integer(std::string_view text);

@@ -110,6 +110,10 @@ std::pair<int, int> Node::position(size_t offset) const {
 }
 
 void Reader::error(Code code, int line, int column, std::string message, std::string hint) {
+  if (errors_.size() >= kMaxErrors) {
+    ++dropped_;
+    return;
+  }
   std::string place = source_->place(line, column);
   Error e = ferrule::error(code, place, message, hint).value();
   e.excerpt = source_->excerpt(line, column);
@@ -131,6 +135,9 @@ Status Reader::status() const {
     first.more.push_back(std::move(next));
     std::move(nested.begin(), nested.end(), std::back_inserter(first.more));
   }
+  if (dropped_)
+    first.more.push_back(ferrule::error(Code::yaml_key, escape(source_->name, 1000),
+                                        fmt::format("{} further errors", dropped_), std::string()).value());
   return fail(std::move(first));
 }
 

@@ -252,13 +252,6 @@ To saturated(From x, To low, To high) {
   return static_cast<To>(x);
 }
 
-template <class To>
-To limit(DType t, bool high) {
-  if (t == DType::i4) return static_cast<To>(high ? 7 : -8);
-  if (t == DType::u4) return static_cast<To>(high ? 15 : 0);
-  return high ? std::numeric_limits<To>::max() : std::numeric_limits<To>::min();
-}
-
 int64_t narrowed(DType t, int64_t v) {
   return t == DType::u4 ? (v & 15) : ((v & 15) ^ 8) - 8;
 }
@@ -276,8 +269,11 @@ void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
                                              : on_grid(to, static_cast<double>(a[i]), wrap);
     }
   } else if constexpr (std::is_floating_point_v<From>) {
-    To low = limit<To>(to, false), high = limit<To>(to, true);
-    each(out, a, n, [=](From x) { return saturated<To>(x, low, high); });
+    constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
+    if (size_bits(to) == 4)  // ONNX: the low bits of the integer
+      each(out, a, n, [=](From x) { return static_cast<To>(narrowed(to, saturated<int64_t>(x, INT64_MIN, INT64_MAX))); });
+    else
+      each(out, a, n, [](From x) { return saturated<To>(x, low, high); });
   } else {
     if (size_bits(to) == 4)
       each(out, a, n, [=](From x) { return static_cast<To>(narrowed(to, static_cast<int64_t>(x))); });

@@ -96,8 +96,9 @@ Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<c
       a = d == f.attrs.end() ? nullptr : &d->second;
     }
     auto i = a ? std::get_if<int64_t>(a) : nullptr;
-    if (!i || *i < 1 || *i > static_cast<int64_t>(DType::f4e2m1))
-      return error(Code::bad_attribute, place_of(n), s.substr(5), "no known element type");
+    if (!i || *i < 1) return error(Code::bad_attribute, place_of(n), s.substr(5), "no known element type");
+    if (*i > static_cast<int64_t>(DType::f4e2m1))
+      return error(Code::unsupported_type, place_of(n), fmt::format("element type {}", *i));
     return static_cast<DType>(*i);
   }
   if (s.starts_with("in:")) slot = static_cast<size_t>(*yaml::parse_integer(s.substr(3)));

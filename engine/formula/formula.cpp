@@ -43,6 +43,8 @@ bool is_keyword(std::string_view w) {
   return std::find(kKeywords.begin(), kKeywords.end(), w) != kKeywords.end();
 }
 
+constexpr size_t kMaxText = 4000;
+
 struct Token {
   enum class Kind : uint8_t { end, number, text, word, symbol } kind = Kind::end;
   std::string_view text;
@@ -52,7 +54,13 @@ struct Token {
 /// Recursive descent; the first error ends it (thrown to parse_formula, which is the only caller).
 class Parser {
  public:
-  explicit Parser(std::string_view text) : source_(std::make_shared<const std::string>(text)) { next(); }
+  explicit Parser(std::string_view text) : source_(std::make_shared<const std::string>(text)) {
+    // Bounds the depth of the tree, also of a + a + a + …
+    if (text.size() > kMaxText)
+      fail_at(kMaxText, fmt::format("the formula has {} characters, more than {}", text.size(), kMaxText),
+              "name parts of it in let:");
+    next();
+  }
 
   FormulaExprPtr whole() {
     auto e = expression();

@@ -46,15 +46,14 @@ inline float decode_mini(DType t, uint8_t code) {
   return negative ? -v : v;
 }
 
-/// `wrap`: values beyond the largest become infinity, or NaN where there is none; else the largest.
+/// NaN becomes -0 where there is none. `wrap`: values beyond the largest become infinity, or NaN where there is none; else the largest.
 inline uint8_t encode_mini(DType t, double v, bool wrap) {
   MiniFormat f = mini_format(t);
   uint8_t sign_bit = t == DType::f4e2m1 ? 0x08 : 0x80;
   uint8_t sign = std::signbit(v) ? sign_bit : 0;
-  uint8_t nan = !f.nan ? f.max : f.negative_zero ? static_cast<uint8_t>(sign | 0x7f) : sign_bit;
+  uint8_t nan = !f.nan ? sign_bit : f.negative_zero ? static_cast<uint8_t>(sign | 0x7f) : sign_bit;
   if (std::isnan(v)) return nan;
   double m = std::fabs(v), largest = decode_mini(t, f.max);
-  if (std::isinf(v) && !f.negative_zero) return nan;
   int exponent = m > 0 && std::isfinite(m) ? std::ilogb(m) : 0;
   int grid = std::max(exponent, 1 - f.bias) - f.mantissa;  // distance of representable values: 2^grid
   double rounded = std::isfinite(m) ? std::ldexp(std::nearbyint(std::ldexp(m, -grid)), grid) : m;

@@ -289,11 +289,11 @@ int Program::live_max() const {
     for (int a = 0; a < info(insts[k].op).arity; ++a) last[insts[k].args[static_cast<size_t>(a)]] = k;
   for (uint32_t o : outputs) last[o] = insts.size();
   std::vector<int> ends(insts.size() + 1, 0);
+  for (size_t end : last) ++ends[end];
   int live = 0, most = 0;
   for (size_t k = 0; k < insts.size(); ++k) {
-    most = std::max(most, ++live);
-    ++ends[std::max(last[k], k)];
-    live -= ends[k];
+    live += 1 - ends[k];  // the result may take the place of an operand that ends here
+    most = std::max(most, live);
   }
   return most;
 }

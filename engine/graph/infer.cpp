@@ -224,6 +224,16 @@ Status infer_all(Graph& g) {
   return {};
 }
 
+Status infer_nested(Graph& g) {
+  FERRULE_TRY(g.sort());
+  for (NodeId n : g.order()) {
+    Status status = infer(g, n);
+    if (!status && status.error().code != Code::bad_shape && status.error().code != Code::bad_attribute)
+      return status;
+  }
+  return {};
+}
+
 namespace {
 
 void substitute(Graph& g, const std::map<std::string, int64_t>& symbols) {

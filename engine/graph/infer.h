@@ -24,6 +24,10 @@ Status infer(Graph& g, NodeId n);
 /// fixed; rewrites call the per-node form.
 Status infer_all(Graph& g);
 
+/// As infer_all for the body of an If, Loop or Scan, which may never run: a node in it that contradicts
+/// itself keeps what is declared of its outputs, and is no error.
+Status infer_nested(Graph& g);
+
 using InferFallback = std::function<Result<Inferred>(const Graph&, const Node&)>;
 void set_infer_fallback(InferFallback f);
 

@@ -176,20 +176,22 @@ Status concat(Call& c) {
   return {};
 }
 
-/// One end of a slice as an offset in [0, d] for forward steps; nullopt: cannot be told.
-std::optional<Dim> slice_end(const Dim& at, const Dim& d) {
+/// One end of a slice as an offset from 0 on, for forward steps; nullopt: cannot be told. A start beyond
+/// the end needs no bound: the length is cut at 0.
+std::optional<Dim> slice_end(const Dim& at, const Dim& d, bool bound) {
   if (auto v = at.constant()) {
     if (*v >= INT32_MAX) return d;  // "to the end"
     if (*v <= INT32_MIN) return Dim(0);
-    return *v >= 0 ? infer_detail::min(at, d) : max(d + at, Dim(0));
+    if (*v < 0) return max(d + at, Dim(0));
+  } else if (at_least(at, Dim(0)) != Truth::yes) {
+    return std::nullopt;
   }
-  if (at_least(at, Dim(0)) == Truth::yes) return infer_detail::min(at, d);
-  return std::nullopt;
+  return bound ? infer_detail::min(at, d) : at;
 }
 
 Dim slice_length(const Dim& d, const Dim& start, const Dim& end, int64_t step) {
   if (step > 0) {
-    auto s = slice_end(start, d), e = slice_end(end, d);
+    auto s = slice_end(start, d, false), e = slice_end(end, d, true);
     return s && e ? ceildiv(max(*e - *s, Dim(0)), Dim(step)) : Dim::unknown();
   }
   auto n = d.constant(), s = start.constant(), e = end.constant();

@@ -59,7 +59,8 @@ Result<Shape> windows(const Call& c, const Shape& spatial, const std::vector<int
     bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
     Dim d = same ? ceildiv(spatial[i], Dim(strides[i]))
                  : window_out(spatial[i], pads[i], pads[i + k], kernel[i], strides[i], dilations[i], ceil_mode);
-    if (at_least(d, Dim(0)) == Truth::no)
+    bool empty_input = spatial[i].constant() == 0;
+    if (at_least(d, Dim(empty_input ? 0 : 1)) == Truth::no)
       return c.wrong(fmt::format("a window of {} (dilation {}) does not fit into {} with pads {} and {}",
                                  kernel[i], dilations[i], spatial[i].str(), pads[i], pads[i + k]));
     out.push_back(d);

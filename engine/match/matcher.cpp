@@ -47,8 +47,11 @@ void Matcher::undo(const Mark& m) {
 }
 
 bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
+  // The furthest attempt counts; of two as far, the one that failed at the finer question.
+  auto fineness = [](Fail k) { return k == Fail::op ? 0 : k == Fail::constant || k == Fail::absent ? 1 : k == Fail::rank ? 3 : 2; };
   int matched = static_cast<int>(matched_.size());
-  if (matched > best_.matched) best_ = {kind, e, v, n, name, matched};
+  if (matched > best_.matched || (matched == best_.matched && fineness(kind) > fineness(best_.kind)))
+    best_ = {kind, e, v, n, name, matched};
   return false;
 }
 

@@ -23,7 +23,7 @@ class Registry final : public onnx::ISchemaRegistry {
   }
   const onnx::OpSchema* GetSchema(const std::string& op, const int version,
                                   const std::string& domain) const override {
-    if (const auto* s = onnx::OpSchemaRegistry::Schema(op, version, domain)) return s;
+    if (const auto* s = schema_of(op, version, canonical_domain(domain))) return s;
     std::string d = canonical_domain(domain);
     bool known = options_.known_operator && options_.known_operator(d, op);
     auto it = functions_.lower_bound({d, op, ""});
@@ -82,6 +82,34 @@ class PutAside {
   std::vector<onnx::TensorProto> aside_;
 };
 
+/// Graph inputs and outputs without a shape, and graphs without a name, are common and harmless, but not
+/// to the checker: they get one while it looks.
+class Complete {
+ public:
+  explicit Complete(Model& m) { graph(*m.mutable_graph()); }
+  ~Complete() {
+    for (auto* t : shapeless_) t->clear_shape();
+    for (auto* g : nameless_) g->clear_name();
+  }
+
+ private:
+  void graph(onnx::GraphProto& g) {
+    if (g.name().empty()) {
+      g.set_name("graph");
+      nameless_.push_back(&g);
+    }
+    for (auto& v : *g.mutable_input()) value(v);
+    for (auto& v : *g.mutable_output()) value(v);
+  }
+  void value(onnx::ValueInfoProto& v) {
+    if (!v.has_type() || !v.type().has_tensor_type() || v.type().tensor_type().has_shape()) return;
+    shapeless_.push_back(v.mutable_type()->mutable_tensor_type());
+    shapeless_.back()->mutable_shape();
+  }
+  std::vector<onnx::TypeProto::Tensor*> shapeless_;
+  std::vector<onnx::GraphProto*> nameless_;
+};
+
 std::string one_line(std::string text) {
   std::string out;
   for (char c : text) {
@@ -96,12 +124,15 @@ std::string one_line(std::string text) {
 
 Status run_checker(Model& m, const Functions& functions, const ImportOptions& options) {
   PutAside aside(m);
+  Complete complete(m);
   Registry registry(functions, options);
   onnx::checker::CheckerContext context;
   context.set_schema_registry(&registry);
-  context.set_ir_version(static_cast<int>(m.ir_version()));
+  // Before IR 4 initializers had to be inputs; that rule protects nothing here.
+  context.set_ir_version(static_cast<int>(std::max<int64_t>(4, m.ir_version())));
   std::unordered_map<std::string, int> imports;
   for (const auto& o : m.opset_import()) imports[canonical_domain(o.domain())] = static_cast<int>(o.version());
+  if (auto it = imports.find(""); it != imports.end()) imports["ai.onnx"] = it->second;
   context.set_opset_imports(imports);
   try {
     onnx::checker::LexicalScopeContext scope;

@@ -164,7 +164,8 @@ class Converter {
     if (auto f = functions_.find(key_of(n)); f != functions_.end())
       return call(n, *const_cast<onnx::FunctionProto*>(f->second), name, scope);
     std::string domain = canonical_domain(n.domain());
-    int64_t opset = scope.opsets->at(domain);
+    auto version = scope.opsets->find(domain);
+    int64_t opset = version == scope.opsets->end() ? 1 : version->second;
     std::string where = place(n, opset);
     FERRULE_ASSIGN(auto attributes, arguments_of(n, scope, where));
     if (n.op_type() == "Constant" && domain.empty()) return constant(n, attributes, where, scope);
@@ -349,7 +350,7 @@ Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const
       shape.push_back(d.dim_value());
     else if (d.has_dim_value() && d.dim_value() < -1)
       return error(Code::bad_shape, where, fmt::format("a dimension is {}", d.dim_value()));
-    else if (d.has_dim_param() && !d.dim_param().empty())
+    else if (d.has_dim_param() && !d.dim_param().empty() && d.dim_param() != "?")  // Paddle: any
       shape.push_back(Dim::symbol(d.dim_param()));
     else if (!unnamed.empty())  // a name of its own, so that a run can give it a size
       shape.push_back(Dim::symbol(fmt::format("{}.{}", unnamed, shape.size())));

@@ -32,7 +32,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const Imp
   FERRULE_TRY(out.graph.sort());
   if (!options.normalize) return out;
   install_onnx_inference();
-  FERRULE_TRY(normalize(out.graph));
+  FERRULE_TRY(normalize(out.graph, &out.notes));
   FERRULE_TRY(verify(out.graph));
   return out;
 }

@@ -1,5 +1,6 @@
 #include "engine/onnx/infer_onnx.h"
 
+#include <google/protobuf/text_format.h>
 #include <onnx/defs/schema.h>
 #include <onnx/defs/shape_inference.h>
 
@@ -115,7 +116,7 @@ class Nested final : public onnx::GraphInferencer {
       if (!t.shape) t.shape = declared.shape;
       g_.set_type(g_.inputs()[i], std::move(t));
     }
-    if (auto status = infer_all(g_); !status) throw Carried{std::move(status).error()};
+    if (auto status = infer_nested(g_); !status) throw Carried{std::move(status).error()};
     types_.clear();
     types_.resize(g_.outputs().size());
     std::vector<const onnx::TypeProto*> out;
@@ -150,6 +151,10 @@ class Context final : public onnx::InferenceContext {
       auto& a = attributes_[key];
       a.set_name(key);
       fill(a, value);
+      // Optional's and SequenceMap's element types are kept as text (convert.cpp).
+      const auto* text = std::get_if<std::string>(&value);
+      if (key == "type" && text && google::protobuf::TextFormat::ParseFromString(*text, a.mutable_tp()))
+        a.set_type(onnx::AttributeProto::TYPE_PROTO);
     }
     for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(*sub, names_));
   }

@@ -7,6 +7,10 @@
 
 #include "engine/onnx/import.h"
 
+namespace onnx {
+class OpSchema;
+}
+
 namespace ferrule::onnx_io {
 
 using Model = onnx::ModelProto;
@@ -33,6 +37,8 @@ using FunctionKey = std::tuple<std::string, std::string, std::string>;
 using Functions = std::map<FunctionKey, const onnx::FunctionProto*>;
 Result<Functions> read_functions(const Model& m, const Limits& limits);
 FunctionKey key_of(const onnx::NodeProto& n);
+/// The schema that holds at this opset; null if there is none.
+const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain);
 /// Names, operators, order, nesting; sorts node lists that are out of order (and says so in `notes`).
 Status check_structure(Model& m, const Functions& functions, const ImportOptions& options,
                        const Limits& limits, std::vector<std::string>& notes);

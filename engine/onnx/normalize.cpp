@@ -335,19 +335,37 @@ void fill_defaults(Ctx& c, const onnx::OpSchema& newest) {
   for (const auto& [name, a] : newest.attributes())
     if (!c.attrs.find(name))
       if (auto value = to_attr(a.default_value)) c.attrs.set(name, *value);
-  if (newest.allows_unchecked_attributes()) return;
   std::vector<std::string> old;
   for (const auto& [name, value] : c.attrs.items())
     if (!newest.attributes().count(name)) old.push_back(name);
   for (const std::string& name : old) c.attrs.erase(name);
 }
 
-Status normalize_node(Graph& g, NodeId id) {
+/// Many models declare stale shapes; what follows from the inputs counts, and the user is told.
+Status infer_declared(Graph& g, NodeId id, std::vector<std::string>* notes) {
+  Status first = infer(g, id);
+  if (first || !notes || first.error().code != Code::bad_shape) return first;
+  std::vector<Type> declared;
+  for (ValueId v : g.node(id).outputs) {
+    declared.push_back(v ? g.value(v).type : Type{});
+    if (v) g.set_type(v, Type{g.value(v).type.dtype, std::nullopt});
+  }
+  if (!infer(g, id)) return first;
+  for (size_t i = 0; i < declared.size(); ++i)
+    if (ValueId v = g.node(id).outputs[i]; v && str(g.value(v).type) != str(declared[i]))
+      notes->push_back(fmt::format("{} is declared {} but computes to {}; the declaration is ignored",
+                                   quote(g.value(v).name), str(declared[i]), str(g.value(v).type)));
+  return {};
+}
+
+Status normalize_graph(Graph& g, bool nested, std::vector<std::string>* notes);
+
+Status normalize_node(Graph& g, NodeId id, bool nested, std::vector<std::string>* notes) {
   const Node& n = g.node(id);
   bind_captures(g, n);
-  for (const auto& [key, sub] : n.subgraphs) FERRULE_TRY(normalize(*sub));
+  for (const auto& [key, sub] : n.subgraphs) FERRULE_TRY(normalize_graph(*sub, true, notes));
   Ctx c{g, id, n.op, n.attrs};
-  const auto* schema = onnx::OpSchemaRegistry::Schema(n.op, n.since_opset, n.domain);
+  const auto* schema = onnx_io::schema_of(n.op, n.since_opset, n.domain);
   int version = schema ? schema->SinceVersion() : 0;
   for (const Row& row : kRows)
     if (n.domain.empty() && row.op == n.op && row.first <= version && version <= row.last) {
@@ -356,15 +374,23 @@ Status normalize_node(Graph& g, NodeId id) {
     }
   if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain)) fill_defaults(c, *newest);
   g.set_operator(id, c.op, std::move(c.attrs));
-  return infer(g, id);
+  Status status = infer_declared(g, id, notes);
+  // What would fail in a branch may never run (infer_nested).
+  if (!status && nested && notes && status.error().code == Code::bad_shape) {
+    notes->push_back("would fail if it ran: " + status.error().place + ": " + status.error().message);
+    return {};
+  }
+  return status;
+}
+
+Status normalize_graph(Graph& g, bool nested, std::vector<std::string>* notes) {
+  FERRULE_TRY(g.sort());
+  for (NodeId n : g.order()) FERRULE_TRY(normalize_node(g, n, nested, notes));
+  return g.sort();
 }
 
 }  // namespace
 
-Status normalize(Graph& g) {
-  FERRULE_TRY(g.sort());
-  for (NodeId n : g.order()) FERRULE_TRY(normalize_node(g, n));
-  return g.sort();
-}
+Status normalize(Graph& g, std::vector<std::string>* notes) { return normalize_graph(g, false, notes); }
 
 }  // namespace ferrule

@@ -9,7 +9,7 @@ namespace ferrule {
 
 /// Normalises and infers all nodes in topological order, nested graphs included. Node::since_opset is the
 /// opset of the node's domain. errors: unsupported_operator (a meaning that newer versions dropped),
-/// bad_shape, bad_attribute.
-Status normalize(Graph& g);
+/// bad_shape, bad_attribute. `notes`: declared shapes that turned out wrong, and were dropped.
+Status normalize(Graph& g, std::vector<std::string>* notes = nullptr);
 
 }  // namespace ferrule

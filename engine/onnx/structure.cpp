@@ -160,10 +160,26 @@ class Walker {
 
   Status nodes(Nodes& list, const Opsets& opsets, Names& names, const std::string& where,
                std::unordered_set<std::string_view>& free) {
-    for (int i = 0; i < list.size(); ++i)
-      for (const std::string& o : list[i].output())
-        if (!o.empty() && !names.defined.try_emplace(o, i).second)
-          return error(Code::duplicate_value, place(list[i]), quote(o));
+    int repeated = 0;
+    for (int i = 0; i < list.size(); ++i) {
+      bool repeats = false;
+      for (const std::string& o : list[i].output()) {
+        if (o.empty()) continue;
+        auto [it, fresh] = names.defined.try_emplace(o, i);
+        if (fresh) continue;
+        repeats = it->second >= 0 && constants(list[it->second], list[i]);
+        if (!repeats) return error(Code::duplicate_value, place(list[i]), quote(o));
+        list[it->second].mutable_attribute()->Swap(list[i].mutable_attribute());
+      }
+      if (repeats) ++repeated;
+      else if (repeated) list.SwapElements(i, i - repeated), move_definitions(names, list[i - repeated], i - repeated);
+    }
+    if (repeated) {
+      list.DeleteSubrange(list.size() - repeated, repeated);
+      notes_.push_back(fmt::format(
+          "{}: {} Constant node{} a value that another one defines; the later one counts, as in ONNX Runtime",
+          where, repeated, repeated == 1 ? " defines" : "s define"));
+    }
     bool sorted = true;
     std::vector<std::vector<int>> after(static_cast<size_t>(list.size()));  // producer -> readers
     std::vector<int> waiting(after.size(), 0);
@@ -192,19 +208,30 @@ class Walker {
     return sorted ? Status{} : sort(list, after, waiting, where);
   }
 
+  /// Some tools leave two Constant nodes of one name behind, and ONNX Runtime takes such models.
+  static bool constants(const onnx::NodeProto& a, const onnx::NodeProto& b) {
+    auto plain = [](const onnx::NodeProto& n) {
+      return n.op_type() == "Constant" && n.domain().empty() && n.output_size() == 1;
+    };
+    return plain(a) && plain(b);
+  }
+  static void move_definitions(Names& names, const onnx::NodeProto& n, int to) {
+    for (const std::string& o : n.output())
+      if (!o.empty()) names.defined[o] = to;
+  }
+
   Status known(const onnx::NodeProto& n, const Opsets& opsets, const std::string& where) const {
     if (n.op_type().empty())
       return error(Code::model_invalid, where, "node " + quote(n.name()) + " has no operator");
     if (functions_.count(key_of(n))) return {};
     std::string domain = canonical_domain(n.domain());
     auto opset = opsets.find(domain);
-    if (opset == opsets.end())
-      return error(Code::model_invalid, place(n),
-                   "its domain " + quote(n.domain()) + " has no opset in the model");
-    int version = static_cast<int>(opset->second);
-    if (onnx::OpSchemaRegistry::Schema(n.op_type(), version, domain)) return {};
+    if (opset == opsets.end() && domain.empty())
+      return error(Code::model_invalid, place(n), "the model has no opset of ai.onnx");
+    int64_t version = opset == opsets.end() ? 1 : opset->second;
+    if (schema_of(n.op_type(), version, domain)) return {};
     if (options_.known_operator && options_.known_operator(domain, n.op_type())) return {};
-    return error(Code::unknown_operator, place(n), full_name(domain, n.op_type()), opset->second);
+    return error(Code::unknown_operator, place(n), full_name(domain, n.op_type()), version);
   }
 
   Status sort(Nodes& list, const std::vector<std::vector<int>>& after, std::vector<int>& waiting,
@@ -271,6 +298,14 @@ std::string place(const onnx::NodeProto& n, int64_t opset) {
   if (!n.name().empty()) return fmt::format("node {} ({})", quote(n.name()), what);
   std::string out = n.output_size() ? quote(n.output(0)) : "nothing";
   return fmt::format("node that makes {} ({})", out, what);
+}
+
+const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain) {
+  using Registry = onnx::OpSchemaRegistry;
+  if (const auto* s = Registry::Schema(op, static_cast<int>(opset), domain)) return s;
+  // ONNX Runtime had it in ai.onnx before ONNX did, and its older tools wrote such models.
+  if (domain.empty() && op == "LayerNormalization") return Registry::Schema(op, domain);
+  return nullptr;
 }
 
 FunctionKey key_of(const onnx::NodeProto& n) {

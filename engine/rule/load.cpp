@@ -158,8 +158,16 @@ class Loader {
     rules_.push_back(std::move(rule));
   }
 
-  Error at_rule(const Rule& r, std::string message, std::string hint) {
-    return make_error_v(Code::rule_invalid, r.file, fmt::make_format_args(message, hint));
+  /// An error at the rule's key, which is a line of its own in block style.
+  Error at_rule(const Rule& r, std::string_view key, std::string message, std::string hint) {
+    Error e = make_error_v(Code::rule_invalid, r.file, fmt::make_format_args(message, hint));
+    std::string wanted = fmt::format("\n{}:", key), text = "\n" + r.text;
+    if (size_t at = text.find(wanted); at != std::string::npos) {
+      const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
+      e.place += fmt::format(":{}:1", line);
+      e.excerpt = yaml::Source{r.file, r.text}.excerpt(line, 1);
+    }
+    return e;
   }
 
   void check_phases() {
@@ -168,7 +176,7 @@ class Loader {
     if (known.empty()) return;
     for (const auto& r : rules_)
       if (!r->phase.empty() && std::find(known.begin(), known.end(), r->phase) == known.end())
-        errors_.add(at_rule(*r, fmt::format("there is no phase {}", escape(r->phase)), did_you_mean(r->phase, known)));
+        errors_.add(at_rule(*r, "phase", fmt::format("there is no phase {}", escape(r->phase)), did_you_mean(r->phase, known)));
   }
 
   size_t phase_index(const Rule& r) const {
@@ -190,9 +198,9 @@ class Loader {
       auto edge = [&](const std::string& other, bool first) {
         auto it = index.find(other);
         if (it == index.end())
-          return errors_.add(at_rule(r, fmt::format("{}: there is no rule {}", first ? "before" : "after", escape(other)), did_you_mean(other, ids)));
+          return errors_.add(at_rule(r, first ? "before" : "after", fmt::format("{}: there is no rule {}", first ? "before" : "after", escape(other)), did_you_mean(other, ids)));
         if (rules_[it->second]->phase != r.phase)
-          return errors_.add(at_rule(r, fmt::format("{}: rule {} is in phase {}, this one in {}", first ? "before" : "after", other, rules_[it->second]->phase, r.phase),
+          return errors_.add(at_rule(r, first ? "before" : "after", fmt::format("{}: rule {} is in phase {}, this one in {}", first ? "before" : "after", other, rules_[it->second]->phase, r.phase),
                                      "order matters within a phase only"));
         size_t from = first ? k : it->second, to = first ? it->second : k;
         after[from].push_back(to);
@@ -226,7 +234,7 @@ class Loader {
     const Rule* first = nullptr;
     for (size_t k = 0; k < waits.size(); ++k)
       if (waits[k] > 0) cycle += (cycle.empty() ? "" : ", ") + rules_[k]->id, first = first ? first : rules_[k].get();
-    errors_.add(at_rule(*first, "before and after form a cycle among " + cycle, "remove one of them"));
+    errors_.add(at_rule(*first, first->before.empty() ? "after" : "before", "before and after form a cycle among " + cycle, "remove one of them"));
   }
 
   void select(const RuleSelection& s) {

@@ -41,7 +41,20 @@ class NameCheck {
     return all;
   }
 
+  /// tag('erf') asks for a tag that there is.
+  void tags(const Expr& e, const Place& at, std::string_view text) {
+    for (const ExprPtr& a : e.args) tags(*a, at, text);
+    if (e.kind != Expr::Kind::call || e.name != "tag" || e.args[0]->kind != Expr::Kind::literal) return;
+    auto t = get<std::string>(e.args[0]->literal);
+    if (!t || bound_.contains("#" + *t)) return;
+    std::vector<std::string> all;
+    for (const auto& [n, b] : bound_)
+      if (b.kind == Bound::Kind::tag) all.push_back(n.substr(1));
+    report(text, at, NameUse{*t, e.args[0]->offset, "", ""}, fmt::format("no alternative has the tag {}", escape(*t)), did_you_mean(*t, all));
+  }
+
   void expression(const Expr& e, const Place& at, std::string_view text) {
+    tags(e, at, text);
     for (const NameUse& u : name_uses(e)) {
       auto it = bound_.find(u.name);
       if (it == bound_.end() && (word(u.name) || is_fact(u.name))) {
@@ -50,14 +63,12 @@ class NameCheck {
         continue;
       }
       if (it == bound_.end()) {
-        bool tag = bound_.contains(u.name);
+        bool tag = bound_.contains("#" + u.name);
         report(text, at, u, fmt::format("{} is not bound by the pattern", escape(u.name)),
-               tag ? "" : did_you_mean(u.name, known()));
+               tag ? fmt::format("ask tag('{}')", u.name) : did_you_mean(u.name, known()));
         continue;
       }
-      if (it->second.kind == Bound::Kind::tag)
-        report(text, at, u, fmt::format("{} is a tag", u.name), fmt::format("ask tag('{}')", u.name));
-      else if (!suits(it->second.kind, u.wanted))
+      if (!suits(it->second.kind, u.wanted))
         report(text, at, u, fmt::format("{} wants a {}, {} is a {}", u.function, u.wanted, u.name, name(it->second.kind)), "");
     }
   }

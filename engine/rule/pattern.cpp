@@ -74,91 +74,75 @@ std::string call_text(const PatternExpr& e, bool replacement) {
 
 // --- what is bound -----------------------------------------------------------------------------------------
 
+/// Bottom up, each line once: lines may be shared by many alternatives.
 class Collector {
  public:
-  Collector(const Pattern& p) {
-    for (const PatternLine& l : p.lines)
-      for (const std::string& r : l.results) add_result(r, l.place);
-    visit(*p.lines.back().expr, false);
-    // Lines that only some alternative refers to are bound when it is taken.
-    for (size_t k = p.lines.size() - 1; k-- > 0;) {
-      const PatternLine& l = p.lines[k];
-      bool sure = false;
-      for (const std::string& r : l.results) sure = sure || sure_.contains(r);
-      for (const std::string& r : l.results)
-        if (!sure)
-          if (auto it = out.find(r); it != out.end()) it->second.maybe_absent = true;
-      visit(*l.expr, !sure);
-    }
-  }
-  BoundNames out;
+  explicit Collector(const Pattern& p) : p_(p) {}
+  BoundNames run() { return of_line(p_.lines.back()); }
 
  private:
-  void add_result(const std::string& r, const Place& place) {
-    if (r.empty()) return;
-    if (r.ends_with("...")) add(r.substr(0, r.size() - 3), Bound::Kind::value_list, true, false, place);
-    else add(r, Bound::Kind::value, true, false, place);
-  }
-  void add(const std::string& name, Bound::Kind kind, bool inner, bool maybe, const Place& place) {
+  static void add(BoundNames& to, const std::string& name, Bound b) {
     if (name.empty() || name == "_") return;
-    auto [it, fresh] = out.emplace(name, Bound{kind, inner, maybe, place});
-    if (!fresh && !maybe) it->second.maybe_absent = false;
+    auto [it, fresh] = to.emplace(name, b);
+    if (!fresh && !b.maybe_absent) it->second.maybe_absent = false;
   }
-  void shape(const PatternExpr& e, bool maybe) {
-    if (!e.shape) return;
-    for (const DimPattern& d : *e.shape)
-      if (d.kind == DimPattern::Kind::symbol) add(d.symbol, Bound::Kind::dim, false, maybe || e.optional, e.place);
-  }
-  void visit(const PatternExpr& e, bool maybe) {
-    switch (e.kind) {
-      case Kind::reference:
-        if (!maybe) sure_.insert(e.name), sure_.insert(e.name + "...");
-        if (auto it = out.find(e.name); it == out.end() || !it->second.inner)
-          add(e.name, e.variadic ? Bound::Kind::value_list : Bound::Kind::value, false, maybe || e.optional, e.place);
-        break;
-      case Kind::call: {
-        bool gone = maybe || e.optional;
-        add(e.label, Bound::Kind::node, true, gone, e.place);
-        for (const AttrPattern& a : e.attrs)
-          if (a.kind == AttrPattern::Kind::bind) add(a.bind, Bound::Kind::attr, false, gone, a.place);
-        for (size_t k = 0; k < e.args.size(); ++k) visit(*e.args[k], k == 0 ? maybe : gone);
-        break;
-      }
-      case Kind::alternatives: alternatives(e, maybe); break;
-      default: break;
+  static void merge(BoundNames& to, const BoundNames& from, bool maybe) {
+    for (const auto& [n, b] : from) {
+      Bound c = b;
+      c.maybe_absent = c.maybe_absent || maybe;
+      add(to, n, c);
     }
-    shape(e, maybe);
   }
-  /// What every alternative binds is bound; the rest may be absent.
-  void alternatives(const PatternExpr& e, bool maybe) {
-    std::map<std::string, size_t> seen;
+
+  const BoundNames& of_line(const PatternLine& l) {
+    if (auto it = lines_.find(&l); it != lines_.end()) return it->second;
+    BoundNames out = of(*l.expr);
+    for (const std::string& r : l.results) {
+      bool list = r.ends_with("...");
+      add(out, list ? r.substr(0, r.size() - 3) : r,
+          Bound{list ? Bound::Kind::value_list : Bound::Kind::value, true, false, l.place});
+    }
+    return lines_.emplace(&l, std::move(out)).first->second;
+  }
+
+  BoundNames of(const PatternExpr& e) {
+    BoundNames out;
+    bool gone = e.optional;
+    if (e.kind == Kind::reference) {
+      const PatternLine* l = p_.line_of(e.name);
+      l = l ? l : p_.line_of(e.name + "...");
+      if (l) return of_line(*l);
+      add(out, e.name, Bound{e.variadic ? Bound::Kind::value_list : Bound::Kind::value, false, gone, e.place});
+    }
+    if (e.kind == Kind::call) {
+      add(out, e.label, Bound{Bound::Kind::node, true, gone, e.place});
+      for (const AttrPattern& a : e.attrs)
+        if (a.kind == AttrPattern::Kind::bind) add(out, a.bind, Bound{Bound::Kind::attr, false, gone, a.place});
+      // What an optional node passes on is there without it, too.
+      for (size_t k = 0; k < e.args.size(); ++k) merge(out, of(*e.args[k]), k > 0 && gone);
+    }
+    if (e.kind == Kind::alternatives) alternatives(e, out);
+    if (e.shape)
+      for (const DimPattern& d : *e.shape)
+        if (d.kind == DimPattern::Kind::symbol) add(out, d.symbol, Bound{Bound::Kind::dim, false, gone, e.place});
+    return out;
+  }
+
+  /// What every alternative surely binds is bound; the rest may be absent.
+  void alternatives(const PatternExpr& e, BoundNames& out) {
+    std::map<std::string, size_t> sure;
     for (const auto& [tag, choice] : e.choices) {
-      add(tag, Bound::Kind::tag, false, true, e.place);
-      BoundNames before = out;
-      std::set<std::string> sure_before = sure_;
-      out.clear();
-      for (const auto& [n, b] : before)
-        if (b.inner && b.kind != Bound::Kind::node) out.emplace(n, b);
-      sure_.clear();
-      visit(*choice, maybe);
-      BoundNames mine = std::move(out);
-      std::set<std::string> sure_mine = std::move(sure_);
-      out = std::move(before);
-      sure_ = std::move(sure_before);
-      for (const auto& [n, b] : mine) {
-        auto [it, fresh] = out.emplace(n, b);
-        if (fresh) it->second.maybe_absent = true;
-        if (!b.maybe_absent) ++seen[n];
-      }
-      for (const std::string& n : sure_mine) ++seen["=" + n];
+      BoundNames mine = of(*choice);
+      merge(out, mine, true);
+      if (!tag.empty()) add(out, "#" + tag, Bound{Bound::Kind::tag, false, true, e.place});
+      for (const auto& [n, b] : mine) sure[n] += !b.maybe_absent;
     }
-    for (const auto& [n, times] : seen) {
-      if (times != e.choices.size() || maybe) continue;
-      if (n.starts_with('=')) sure_.insert(n.substr(1));
-      else if (auto it = out.find(n); it != out.end() && it->second.kind != Bound::Kind::tag) it->second.maybe_absent = false;
-    }
+    for (const auto& [n, times] : sure)
+      if (times == e.choices.size()) out.find(n)->second.maybe_absent = false;
   }
-  std::set<std::string> sure_;  ///< names that are referred to whichever alternatives are taken
+
+  const Pattern& p_;
+  std::map<const PatternLine*, BoundNames> lines_;
 };
 
 void roots(const Pattern& p, const PatternExpr& e, std::vector<std::string>& ops, std::vector<std::string>& classes) {
@@ -238,7 +222,7 @@ bool same(const PatternExpr& a, const PatternExpr& b) {
   auto attr = [](const AttrPattern& x, const AttrPattern& y) {
     if (x.name != y.name || x.kind != y.kind || x.bind != y.bind) return false;
     if (x.kind == AttrPattern::Kind::expression) return to_text(*x.expression) == to_text(*y.expression);
-    return x.kind != AttrPattern::Kind::literal || same_attr(x.literal, y.literal);
+    return x.kind != AttrPattern::Kind::literal || (x.literal.index() == y.literal.index() && same_attr(x.literal, y.literal));
   };
   auto dim = [](const DimPattern& x, const DimPattern& y) {
     return x.kind == y.kind && x.symbol == y.symbol && x.constant == y.constant;
@@ -270,7 +254,7 @@ std::string_view name(Bound::Kind k) {
 }
 
 BoundNames bound_names(const Pattern& p) {
-  return p.lines.empty() ? BoundNames{} : Collector(p).out;
+  return p.lines.empty() ? BoundNames{} : Collector(p).run();
 }
 
 }  // namespace ferrule

@@ -107,8 +107,8 @@ class Parser {
     l.place = here();
     size_t start = at_;
     std::string label_name = now().is("[") ? label() : "";
-    bool bare = mode_ == Mode::block && !results(l);
-    if (bare) at_ = start, l.results = {""}, label_name.clear();
+    bool named = results(l);
+    if (!named && !error_) at_ = start, l.results = {""}, label_name.clear();
     if (error_) return;
     Mutable e = choices();
     if (error_) return;
@@ -126,7 +126,7 @@ class Parser {
     if (!tokens_[k].is("=")) {
       if (mode_ == Mode::block) return false;
       at_ = k;
-      unexpected(k == at_ && l.results.empty() ? "\"=\" (a line is: result = Operator(operands))" : "\"=\"");
+      unexpected("\"=\"");
       return false;
     }
     do {

@@ -41,6 +41,7 @@ struct Bound {
   Place place;
 };
 std::string_view name(Bound::Kind k);
+/// Tags stand with a # before them, apart from values.
 using BoundNames = std::map<std::string, Bound, std::less<>>;
 BoundNames bound_names(const Pattern& p);
 

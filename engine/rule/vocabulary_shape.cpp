@@ -199,7 +199,7 @@ Val broadcasts_to(const EvalContext& ctx, Args a) {
 }
 
 /// Kinds are tried from the cheapest to serve to the most general; the first that certainly holds is the
-/// answer, and one that may hold before it makes the answer unknown.
+/// answer, even where symbols may turn out such that an earlier one holds, too.
 Val bcast(const EvalContext& ctx, Args a) {
   Val missing;
   auto r = shape_of(ctx, a[0], &missing), y = r ? shape_of(ctx, a[1], &missing) : std::nullopt;
@@ -225,10 +225,10 @@ Val bcast(const EvalContext& ctx, Args a) {
                        {"channel", n >= 3 ? only(1) : Truth::no},
                        {"row", n >= 1 ? only(n - 1) : Truth::no},
                        {"batch", batch()}};
-  for (const Try& t : tries) {
+  for (const Try& t : tries)
     if (t.t == Truth::yes) return Val{std::string(t.kind)};
+  for (const Try& t : tries)
     if (t.t == Truth::unknown) return unknown(fmt::format("how {} broadcasts to {}", str(*r), str(*y)));
-  }
   return Val{std::string("general")};
 }
 

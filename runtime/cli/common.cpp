@@ -129,6 +129,8 @@ Result<Explained> explain_model(const Common& common, bool near_misses) {
   ImportOptions import;
   import.limits = &options.limits;
   import.overridable = options.overridable;
+  const OpTable& ops = e.knowledge->ops;
+  import.known_operator = [&ops](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
   FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
   e.model_nodes = imported.graph.live_nodes();
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));

@@ -1,4 +1,5 @@
 // The CPU backend's one C entry: oneDNN for the heavy operators, generated kernels for the rest.
+#include "runtime/abi.h"
 #include "runtime/cpu/executable.h"
 
 namespace ferrule::cpu {

@@ -59,7 +59,7 @@ def files(report, net):
     for name, data in contents.items():
         path = folder / "bytes.onnx"
         path.write_bytes(data)
-        refused(report, f"not a model: {name}", USAGE, "bytes.onnx", arguments=["explain", path])
+        refused(report, f"not a model: {name}", USAGE, r"bytes\.onnx|model", arguments=["explain", path])
 
     whole = net.read_bytes()
     for cut in range(20):
@@ -97,7 +97,7 @@ def graphs(report):
         x = Abs (x)
         y = Relu (x) }""", r"\bx\b")
     bad("a perm that is none", USAGE,
-        "agraph (float[2,3] x) => (float[3,2] y) { [turn] y = Transpose <perm = [0, 0]> (x) }", "perm", "turn|Transpose")
+        "agraph (float[2,3] x) => (float[3,2] y) { [turn] y = Transpose <perm = [0, 0]> (x) }", "perm|twice", "turn|Transpose")
     bad("too few inputs", USAGE, "agraph (float[2] x) => (float[2] y) { [half] y = Add (x) }", "half|Add")
     bad("a missing required attribute", USAGE, "agraph (float[2] x) => (float[2] y) { [c] y = Cast (x) }", r"\bto\b", "Cast|c")
     bad("an attribute that Relu lacks", USAGE, "agraph (float[2] x) => (float[2] y) { [r] y = Relu <alpha = 2.0> (x) }", "alpha")
@@ -254,18 +254,22 @@ RULE_ERRORS = {
     "a wrong version": ("ferrule: 1", "ferrule: 7", ["7"]),
     "an unfinished pattern": ("y = Abs(t)\nwhere", "y = Abs(t\nwhere", [r"\)"]),
     "a pattern that is no pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t == Abs(x)\n  y = Abs(t)\nwhere", ["="]),
-    "an unknown operator in the pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t = Abss(x)\n  y = Abs(t)\nwhere", ["Abss", "Abs"]),
     "a disconnected pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t = Abs(x)\n  y = Abs(z)\nwhere", ["t|connect|use"]),
     "an unknown function": ("rank(x) >= 0", "rnak(x) >= 0", ["rnak", "rank"]),
     "an unbound name in a condition": ("rank(x) >= 0", "rank(q) >= 0", [r"\bq\b"]),
     "an unbound name in a text": ("the rank of {x}", "the rank of {q}", [r"\bq\b"]),
     "an unbound name in the replacement": ("y = Abs(x)\ntests", "y = Abs(q)\ntests", [r"\bq\b"]),
     "a condition that is no expression": ("rank(x) >= 0", "rank(x) >=", ["expression|operand|end"]),
-    "a condition that is a number": ("rank(x) >= 0", "rank(x) + 1", ["bool|true|condition|number"]),
     "two classes of one condition": ('sound: "rank', 'profit: "true", sound: "rank', ["sound", "profit"]),
     "no output in the replacement": ("y = Abs(x)\ntests", "z = Abs(x)\ntests", [r"\by\b"]),
-    "a test that is no ONNX text": ("agraph (float[2,3] x)", "agraph float[2,3] x)", ["test|agraph|fires|parse"]),
     "an unknown edit verb": ("leak: t", "leek: t", ["leek", "leak"]),
+}
+
+# What loading cannot see: found by `rules check` or `rules test`.
+RULE_FINDINGS = {
+    "an unknown operator in the pattern": ("t = Abs(x)\n  y = Abs(t)\nwhere", "t = Abss(x)\n  y = Abs(t)\nwhere", ["Abss", "Abs"]),
+    "a condition that is a number": ("rank(x) >= 0", "rank(x) + 1", ["bool|true|condition|number"]),
+    "a test that is no ONNX text": ("agraph (float[2,3] x)", "agraph float[2,3] x)", ["test|agraph|fires|parse"]),
 }
 
 
@@ -282,11 +286,21 @@ def rules(report, net):
         assert RULE.count(old) >= 1, what
         path.write_text(RULE.replace(old, new, 1))
         done = run("explain", net, "--rules", folder)
-        problem = refusal(done, USAGE, *wanted, r"twice\.yaml(:\d+){0,2}")
+        # One mistake may be two errors: a misspelt key is unknown, and the right one is missing.
+        problem = refusal(done, USAGE, *wanted, r"twice\.yaml(:\d+){0,2}", errors=2)
         if problem is None and not re.search(r"twice\.yaml:\d+(:\d+)?", done.err) and what != "no kind":
             problem = f"no line is named; {done.tail()}"
         if problem is None and not re.search(r"^\s*(\d+ )?[ |~]*\^", done.err, re.MULTILINE):
             problem = f"no caret; {done.tail()}"
+        report.check(f"a rule with {what}", problem)
+
+    for what, (old, new, wanted) in RULE_FINDINGS.items():
+        assert RULE.count(old) >= 1, what
+        path.write_text(RULE.replace(old, new, 1))
+        found = [run("rules", command, "--rules", folder, timeout=300) for command in ("check", "test")]
+        problem = next(filter(None, map(harness.crash, found)), None)
+        if problem is None and not any(d.code != OK and all(re.search(w, d.out + d.err) for w in wanted) for d in found):
+            problem = "neither finds it: " + " | ".join(d.tail() for d in found)
         report.check(f"a rule with {what}", problem)
 
     contents = {
@@ -298,7 +312,7 @@ def rules(report, net):
     for what, data in contents.items():
         path.write_bytes(data)
         code = (USAGE, LIMIT)
-        refused(report, f"a rule file {what}", code, "twice.yaml", arguments=["explain", net, "--rules", folder])
+        refused(report, f"a rule file {what}", code, "twice.yaml", arguments=["explain", net, "--rules", folder], errors=20)
     path.write_bytes(RULE.replace("\n", "\r\n").encode())
     done = run("explain", net, "--rules", folder)
     report.check("a rule with CRLF", harness.crash(done) or (None if done.code in (OK, USAGE) else done.tail()))

@@ -73,12 +73,13 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
       case 5: floats += w.bytes(4); break;
       case 2: {
         const auto body = w.bytes(w.varint());
+        if (field == 3) return std::nullopt;  // the elements of a sequence
         if (field == 9) raw = body, has_raw = true;
         else if (field == 4 || field == 10) floats += body;
         else if (field == 6) strings.emplace_back(body);
         else if (field == 1 || field == 5 || field == 7 || field == 11) {
           Wire packed(body);
-          while (packed.more()) (field == 1 ? ints : ints).push_back(packed.varint());
+          while (packed.more()) ints.push_back(packed.varint());
           if (field == 1) {
             for (uint64_t v : ints) dims.push_back(static_cast<int64_t>(v));
             ints.clear();
@@ -91,7 +92,9 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
   }
   if (!w.good || dtype == DType::undefined || dtype > DType::f4e2m1) return std::nullopt;
   int64_t n = 1;
-  for (int64_t d : dims) n *= d;
+  for (int64_t d : dims) {
+    if (d < 0 || d > (1 << 28) || (n *= d) > (1 << 28)) return std::nullopt;
+  }
   if (dtype == DType::string) {
     if (static_cast<int64_t>(strings.size()) != n) return std::nullopt;
     return Tensor(dims, std::move(strings));

@@ -211,7 +211,10 @@ def dims(*sizes):
         del shape.dim[:]
         for s in sizes:
             shape.dim.add(dim_value=s)
-        m.graph.output[0].type.tensor_type.ClearField("shape")
+        out = m.graph.output[0].type.tensor_type.shape
+        del out.dim[:]
+        for k in range(len(sizes)):
+            out.dim.add(dim_param=f"d{k}")
     return change
 
 
@@ -492,14 +495,27 @@ external("in a folder beside (must work)", (OK,), location="sub/good.bin",
          prepare=lambda f, i: ((i / "sub").mkdir(), (i / "sub" / "good.bin").write_bytes(bytes(24))))
 
 
-def hub(folder, inside):
-    """How the Hugging Face hub's cache lays files out: snapshots are links into blobs."""
-    (folder / "blobs").mkdir()
-    (folder / "blobs" / "1234").write_bytes(bytes(24))
-    os.symlink("../blobs/1234", inside / "linked.bin")
+@case("external data: the Hugging Face hub's cache (must work)", (OK,))
+def _(folder):
+    # snapshots/REVISION holds links into blobs, both of the model and of its data.
+    blobs, snapshot = folder / "blobs", folder / "snapshots" / "0123abcd"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    m = text(ONE)
+    constant(m, "k", TensorProto.FLOAT, [2, 3], [1.0] * 6)
+    m.graph.node[0].op_type = "Add"
+    m.graph.node[0].input.append("k")
+    t = m.graph.initializer[0]
+    t.ClearField("float_data")
+    t.data_location = TensorProto.EXTERNAL
+    t.external_data.add(key="location", value="model.onnx.data")
+    (blobs / "aaaa").write_bytes(m.SerializeToString())
+    (blobs / "bbbb").write_bytes(bytes(24))
+    (snapshot / "model.onnx").symlink_to("../../blobs/aaaa")
+    (snapshot / "model.onnx.data").symlink_to("../../blobs/bbbb")
+    return snapshot / "model.onnx"
 
 
-external("a link as the Hugging Face cache has (must work)", (OK, USAGE), location="linked.bin", prepare=hub)
 external("no location")
 external("an empty location", location="")
 external("a file that is missing", location="nothing.bin")

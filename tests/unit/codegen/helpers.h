@@ -17,6 +17,9 @@ inline const std::vector<DType> kStorageTypes = {
     DType::u32, DType::i32, DType::u64, DType::i64, DType::f8e4m3fn, DType::f8e4m3fnuz, DType::f8e5m2,
     DType::f8e5m2fnuz};
 
+/// The widest target whose code runs here.
+inline std::string widest_target() { return __builtin_cpu_supports("avx512bw") ? "cpu-avx512" : "cpu-avx2"; }
+
 using Rng = std::mt19937_64;
 
 /// `n` elements of type `t`: special values often, else ordinary ones.

@@ -87,8 +87,9 @@ TEST_CASE("what is no formula is refused at its place") {
   CHECK(at("exp(x, y)").message == "exp takes 1 operand, not 2");
   CHECK(at("a = b").hint == "write == to compare");
   CHECK(at("'abc").message == "a text that does not end");
-  CHECK(at(std::string(100000, '(').c_str()).message == "the formula is nested too deeply");
-  CHECK(at(std::string(100000, '-').c_str()).message == "the formula is nested too deeply");
+  CHECK(at(std::string(5000, 'a').c_str()).message == "the formula has 5000 characters, more than 4000");
+  CHECK(at(std::string(3000, '(').c_str()).message == "the formula is nested too deeply");
+  CHECK(at(std::string(3000, '-').c_str()).message == "the formula is nested too deeply");
   CHECK(at("1.2.3").message == "\"1.2.3\" is not a number");
   CHECK(at("").message == "the formula ends where an operand is wanted");
 }

@@ -1,0 +1,339 @@
+// Static checks over a whole rule set, beyond what loading one rule can see: rules that can never fire because
+// an earlier one takes every match, rewrites that do not make the graph smaller, pairs that overlap, names
+// nobody uses, conditions without a test. Patterns are compared as trees, lines inlined; where that
+// cannot decide (orders of commutative operands), the answer errs towards silence.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/rule/expr_ast.h"
+#include "engine/rule/load.h"
+#include "engine/rule/load_rule.h"
+#include "engine/rule/text.h"
+
+namespace ferrule {
+namespace {
+
+using Kind = PatternExpr::Kind;
+
+/// Follows a name to the line that makes it.
+const PatternExpr& resolved(const Pattern& p, const PatternExpr& e) {
+  const PatternExpr* at = &e;
+  while (at->kind == Kind::reference) {
+    const PatternLine* l = p.line_of(at->name);
+    if (!l || l->results[0] != at->name) break;
+    at = l->expr.get();
+  }
+  return *at;
+}
+
+class Shape {
+ public:
+  explicit Shape(const OpTable& ops) : ops_(ops) {}
+
+  /// Operators that a call may have; classes written out through the operator table.
+  const std::set<std::string>& ops_of(const PatternExpr& e) {
+    auto [it, fresh] = cache_.try_emplace(&e);
+    if (!fresh) return it->second;
+    it->second.insert(e.ops.begin(), e.ops.end());
+    for (const std::string& c : e.classes)
+      for (const auto& [key, f] : ops_.all()) {
+        bool member = c == "pointwise" ? f.pointwise() : std::find(f.classes.begin(), f.classes.end(), c) != f.classes.end();
+        if (member) it->second.insert(key);
+      }
+    return it->second;
+  }
+
+ private:
+  const OpTable& ops_;
+  std::map<const PatternExpr*, std::set<std::string>> cache_;
+};
+
+/// Whether every match of one pattern is a match of the other.
+class Subsumption {
+ public:
+  Subsumption(const Pattern& general, const Pattern& special, Shape& shape) : a_(general), b_(special), shape_(shape) {}
+  bool run() { return covers(*a_.root().expr, *b_.root().expr); }
+
+ private:
+  bool covers(const PatternExpr& a0, const PatternExpr& b0) {
+    if (++steps_ > 10000) return false;
+    const PatternExpr &a = resolved(a_, a0), &b = resolved(b_, b0);
+    if (b.kind == Kind::alternatives)
+      return std::all_of(b.choices.begin(), b.choices.end(), [&](auto& c) { return covers(a, *c.second); });
+    if (a.kind == Kind::alternatives)
+      return std::any_of(a.choices.begin(), a.choices.end(), [&](auto& c) {
+        auto saved = bound_;
+        if (covers(*c.second, b)) return true;
+        bound_ = std::move(saved);
+        return false;
+      });
+    if (a.kind == Kind::reference) return reference(a, b);
+    if (a.kind == Kind::number)
+      return b.kind == Kind::number && a.number == b.number && (a.near || !b.near) && (!b.near || a.rtol >= b.rtol);
+    return a.kind == Kind::call && b.kind == Kind::call && call(a, b);
+  }
+
+  bool reference(const PatternExpr& a, const PatternExpr& b) {
+    bool constant = b.kind == Kind::number || (b.kind == Kind::reference && b.constant);
+    if (a.constant && !constant) return false;
+    if (b.kind == Kind::reference && ((b.optional && !a.optional) || b.variadic != a.variadic)) return false;
+    if (a.shape && !(b.shape && a.shape->size() == b.shape->size() && same_shape(*a.shape, *b.shape))) return false;
+    auto [it, fresh] = bound_.emplace(a.name, to_text(b));
+    return fresh || it->second == to_text(b);
+  }
+  static bool same_shape(const std::vector<DimPattern>& a, const std::vector<DimPattern>& b) {
+    for (size_t k = 0; k < a.size(); ++k)
+      if (a[k].kind != b[k].kind || a[k].symbol != b[k].symbol || a[k].constant != b[k].constant) return false;
+    return true;
+  }
+
+  bool call(const PatternExpr& a, const PatternExpr& b) {
+    if (a.optional || b.optional || a.shape || a.args.size() != b.args.size()) return false;
+    const auto &wide = shape_.ops_of(a), &narrow = shape_.ops_of(b);
+    if (narrow.empty() || !std::includes(wide.begin(), wide.end(), narrow.begin(), narrow.end())) return false;
+    for (const AttrPattern& x : a.attrs) {
+      auto y = std::find_if(b.attrs.begin(), b.attrs.end(), [&](const AttrPattern& o) { return o.name == x.name; });
+      if (x.kind == AttrPattern::Kind::bind) {
+        if (!bound_.emplace("$" + x.bind, x.name).second) return false;  // read twice: a constraint
+        continue;
+      }
+      if (y == b.attrs.end() || y->kind != AttrPattern::Kind::literal || x.kind != y->kind || !same_attr(x.literal, y->literal)) return false;
+    }
+    if (!a.any_attrs) {
+      if (b.any_attrs) return false;
+      for (const AttrPattern& y : b.attrs)
+        if (std::none_of(a.attrs.begin(), a.attrs.end(), [&](const AttrPattern& o) { return o.name == y.name; })) return false;
+    }
+    for (size_t k = 0; k < a.args.size(); ++k)
+      if (!covers(*a.args[k], *b.args[k])) return false;
+    return true;
+  }
+
+  const Pattern &a_, &b_;
+  Shape& shape_;
+  std::map<std::string, std::string> bound_;
+  int steps_ = 0;
+};
+
+/// Whether some graph may match both patterns at one root.
+class Overlap {
+ public:
+  Overlap(const Pattern& a, const Pattern& b, Shape& shape) : a_(a), b_(b), shape_(shape) {}
+  bool run() { return may(*a_.root().expr, *b_.root().expr); }
+
+ private:
+  bool may(const PatternExpr& a0, const PatternExpr& b0) {
+    if (++steps_ > 10000) return true;
+    const PatternExpr &a = resolved(a_, a0), &b = resolved(b_, b0);
+    if (a.kind == Kind::alternatives)
+      return std::any_of(a.choices.begin(), a.choices.end(), [&](auto& c) { return may(*c.second, b); });
+    if (b.kind == Kind::alternatives)
+      return std::any_of(b.choices.begin(), b.choices.end(), [&](auto& c) { return may(a, *c.second); });
+    if (a.kind == Kind::number && b.kind == Kind::number) return a.number == b.number || a.near || b.near;
+    bool computed_constant = (a.kind == Kind::call && (b.kind == Kind::number || b.constant)) ||
+                             (b.kind == Kind::call && (a.kind == Kind::number || a.constant));
+    if (computed_constant) return false;
+    if (a.kind != Kind::call || b.kind != Kind::call || a.optional || b.optional) return true;
+    const auto &x = shape_.ops_of(a), &y = shape_.ops_of(b);
+    if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); })) return false;
+    for (const AttrPattern& p : a.attrs)
+      for (const AttrPattern& q : b.attrs)
+        if (p.name == q.name && p.kind == AttrPattern::Kind::literal && q.kind == p.kind && !same_attr(p.literal, q.literal)) return false;
+    if (a.args.size() != b.args.size()) return true;  // optional and variadic operands: perhaps
+    if (a.args.size() == 2 && may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0])) return true;  // commuted
+    for (size_t k = 0; k < a.args.size(); ++k)
+      if (!may(*a.args[k], *b.args[k])) return false;
+    return true;
+  }
+  const Pattern &a_, &b_;
+  Shape& shape_;
+  int steps_ = 0;
+};
+
+/// Operators of a pattern that a match surely has, and of a replacement that are not folded.
+class Weight {
+ public:
+  explicit Weight(const Rule& r) : r_(r) {
+    for (const PatternLine& l : r.match.lines) constants(*l.expr);
+  }
+  /// Least number over the alternatives.
+  int removed() {
+    std::set<const PatternExpr*> seen;
+    return least(*r_.match.root().expr, seen);
+  }
+  int made() {
+    int n = 0;
+    for (const PatternLine& l : r_.rewrite.lines) {
+      bool constant = false;
+      n += made(*l.expr, constant);
+      if (constant)
+        for (const std::string& out : l.results) constant_.insert(out);
+    }
+    return n;
+  }
+
+ private:
+  void constants(const PatternExpr& e) {
+    if (e.kind == Kind::reference && e.constant) constant_.insert(e.name);
+    for (const PatternExprPtr& a : e.args) constants(*a);
+    for (const auto& [tag, c] : e.choices) constants(*c);
+  }
+  int least(const PatternExpr& e, std::set<const PatternExpr*>& seen) {
+    if (e.kind == Kind::reference) {
+      const PatternLine* l = r_.match.line_of(e.name);
+      bool kept = std::find(r_.shared.begin(), r_.shared.end(), e.name) != r_.shared.end();
+      if (!l || kept || !seen.insert(l->expr.get()).second) return 0;
+      return least(*l->expr, seen);
+    }
+    if (e.kind == Kind::alternatives) {
+      int best = INT32_MAX;
+      std::set<const PatternExpr*> after = seen;
+      for (const auto& [tag, c] : e.choices) {
+        std::set<const PatternExpr*> mine = seen;
+        if (int n = least(*c, mine); n < best) best = n, after = mine;
+      }
+      seen = std::move(after);
+      return best;
+    }
+    int n = e.kind == Kind::call && !e.optional ? 1 : 0;
+    for (const PatternExprPtr& a : e.args) n += least(*a, seen);
+    return n;
+  }
+  int made(const PatternExpr& e, bool& constant) {
+    if (e.kind == Kind::reference) {
+      constant = constant_.contains(e.name);
+      return 0;
+    }
+    constant = true;
+    if (e.kind == Kind::alternatives) {
+      int n = 0;
+      for (const auto& [tag, c] : e.choices) {
+        bool one = false;
+        n += made(*c, one);
+        constant = constant && one;
+      }
+      return n;
+    }
+    if (e.kind != Kind::call) return 0;
+    int n = 0;
+    for (const PatternExprPtr& a : e.args) {
+      bool one = false;
+      n += made(*a, one);
+      constant = constant && one;
+    }
+    return constant ? 0 : n + 1;
+  }
+  const Rule& r_;
+  std::set<std::string> constant_;
+};
+
+class Checker {
+ public:
+  Checker(const RuleSet& set, const OpTable& ops) : set_(set), shape_(ops) {}
+
+  CheckReport run() {
+    for (size_t k = 0; k < set_.rules.size(); ++k) {
+      const Rule& r = *set_.rules[k];
+      for (size_t j = 0; j < k; ++j) pair(*set_.rules[j], r);
+      if (r.kind == RuleKind::rewrite) decreases(r);
+      unused(r);
+      tests(r);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void fail(const Rule& r, const Place& at, std::string message, std::string hint) {
+    Error e = make_error_v(Code::rule_invalid, str(at), fmt::make_format_args(message, hint));
+    e.excerpt = yaml::Source{r.file, r.text}.excerpt(at.line, at.column);
+    report_.errors.push_back(std::move(e));
+  }
+  void note(const Rule& r, const std::string& text) { report_.notes.push_back(r.id + ": " + text); }
+
+  void pair(const Rule& a, const Rule& b) {
+    if (a.phase != b.phase || !a.enabled || !b.enabled || a.match.lines.empty() || b.match.lines.empty()) return;
+    if (a.kind == RuleKind::rewrite && b.kind == RuleKind::rewrite && a.where.empty() && types_cover(a, b) &&
+        Subsumption(a.match, b.match, shape_).run())
+      return fail(b, b.match.lines[0].place, fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),
+                  fmt::format("put it before: before: [{}], or remove it", a.id));
+    auto lists = [](const std::vector<std::string>& v, const std::string& id) { return std::find(v.begin(), v.end(), id) != v.end(); };
+    bool ordered = lists(a.before, b.id) || lists(b.after, a.id);
+    if (!ordered && Overlap(a.match, b.match, shape_).run()) note(b, fmt::format("overlaps {}, which comes first by its path only", a.id));
+  }
+  static bool types_cover(const Rule& a, const Rule& b) {
+    if (a.types.empty()) return true;
+    if (b.types.empty()) return false;
+    return std::all_of(b.types.begin(), b.types.end(), [&](DType t) { return std::find(a.types.begin(), a.types.end(), t) != a.types.end(); });
+  }
+
+  void decreases(const Rule& r) {
+    if (r.once || r.match.lines.empty() || r.rewrite.lines.empty()) return;
+    Weight w(r);
+    int before = w.removed(), after = w.made();
+    if (after >= before)
+      fail(r, r.rewrite.lines[0].place, fmt::format("rule {} replaces {} operators by {}: it does not decrease", r.id, before, after),
+           "say once: true if it fires once per root");
+  }
+
+  /// Labels and symbols that nothing reads.
+  void unused(const Rule& r) {
+    std::set<std::string> used = {r.anchor};
+    auto reads = [&](const Expr& e) {
+      for (const NameUse& u : name_uses(e)) used.insert(u.name);
+    };
+    auto text = [&](const std::string& t) {
+      for (size_t i = 0; i < t.size(); ++i) {
+        size_t end = t[i] == '{' ? hole_end(t, i) : t.npos;
+        if (end == t.npos) continue;
+        if (auto e = parse_expression(std::string_view(t).substr(i + 1, end - i - 1), Place{})) reads(**e);
+        i = end;
+      }
+    };
+    for (const auto* conditions : {&r.where, &r.region.where})
+      for (const Condition& c : *conditions) reads(*c.expr), text(c.why), text(c.hint);
+    for (const auto& [n, e] : r.let) reads(*e);
+    text(r.name);
+    for (const PatternLine& l : r.rewrite.lines) replacement(*l.expr, used, reads);
+    std::string edits;
+    for (const RuleTest& t : r.tests)
+      for (const auto& [verb, argument] : t.edits) edits += argument + " ";
+    for (const auto& [n, b] : bound_names(r.match)) {
+      bool test = edits.find(n) != edits.npos;
+      if (b.kind == Bound::Kind::node && !used.contains(n) && !test && n.find('.') == n.npos) note(r, fmt::format("label {} is used by nothing", n));
+    }
+    for (const auto& [n, e] : r.let)
+      if (!used.contains(n)) note(r, fmt::format("let {} is used by nothing", n));
+  }
+  template <class F>
+  void replacement(const PatternExpr& e, std::set<std::string>& used, const F& reads) {
+    used.insert(e.name);
+    used.insert(e.copy_attrs);
+    for (const std::string& op : e.ops) used.insert(op);
+    if (e.expression) reads(*e.expression);
+    for (const AttrPattern& a : e.attrs) {
+      used.insert(a.bind);
+      if (a.expression) reads(*a.expression);
+    }
+    for (const PatternExprPtr& a : e.args) replacement(*a, used, reads);
+    for (const auto& [tag, c] : e.choices) replacement(*c, used, reads);
+  }
+
+  void tests(const Rule& r) {
+    if (std::none_of(r.tests.begin(), r.tests.end(), [](const RuleTest& t) { return t.fires; })) note(r, "has no firing case");
+    for (const Condition& c : r.where) {
+      bool covered = std::any_of(r.tests.begin(), r.tests.end(), [&](const RuleTest& t) { return !t.fires && t.declined_by == c.id; });
+      if (c.cls == ConditionClass::sound && !covered) note(r, fmt::format("condition {} has no case that it declines", c.id));
+    }
+  }
+
+  const RuleSet& set_;
+  Shape shape_;
+  CheckReport report_;
+};
+
+}  // namespace
+
+CheckReport check_rules(const RuleSet& set, const OpTable& ops) { return Checker(set, ops).run(); }
+
+}  // namespace ferrule

@@ -1,0 +1,213 @@
+// Whole plans on the CPU backend: hand-made graphs are planned, lowered, prepared and run, and compared with the
+// interpreter; layouts, in-place memory, launches and observers included.
+#include "engine/graph/infer.h"
+#include "engine/graph/interpreter.h"
+#include "engine/onnx/infer_onnx.h"
+#include "runtime/cpu/executable.h"
+#include "tests/unit/cpu/harness.h"
+
+namespace ferrule::cpu {
+std::unique_ptr<Backend> make_cpu_backend();
+}
+
+namespace ferrule::cpu::test {
+namespace {
+
+const OpTable& operators() {
+  static const OpTable table = [] {
+    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
+    auto t = OpTable::load(dirs);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    return std::move(*t);
+  }();
+  return table;
+}
+
+/// The host's target with every contract that these tests use.
+Target target() {
+  Target t;
+  t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
+  t.device = "cpu";
+  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "softmax", "reduce", "copy", "view", "pointwise"}) {
+    ContractFacts f;
+    f.types = {DType::f32, DType::i64, DType::f64, DType::i32};
+    f.max_epilogue_ops = 8;
+    f.max_operands = 4;
+    f.generated_tail = true;
+    t.contracts[c] = f;
+  }
+  return t;
+}
+
+struct Model {
+  Graph graph;
+  int names = 0;
+  ValueId input(const Dims& d) {
+    return graph.add_input("x" + std::to_string(names++), {DType::f32, Shape(d.begin(), d.end())});
+  }
+  ValueId constant(Tensor t) { return graph.add_constant("c" + std::to_string(names++), std::move(t)); }
+  Model() { install_onnx_inference(); }
+  static void check_inferred(const Status& s) { REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error()))); }
+  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}, const Dims& dims = {}) {
+    Node n;
+    n.op = op;
+    n.name = op + "_" + std::to_string(names);
+    n.origins = {n.name};
+    n.inputs = std::move(inputs);
+    for (auto& [k, v] : attrs) n.attrs.set(k, v);
+    ValueId out = graph.add_value("v" + std::to_string(names++));
+    n.outputs = {out};
+    NodeId id = graph.add_node(std::move(n));
+    if (!dims.empty()) graph.set_type(out, {DType::f32, Shape(dims.begin(), dims.end())});
+    else check_inferred(infer(graph, id));
+    return out;
+  }
+};
+
+struct Prepared2 {
+  Plan plan;
+  Lowered lowered;
+  Target device = target();
+  Limits limits;
+  std::unique_ptr<Backend> backend = make_cpu_backend();
+  std::unique_ptr<Executable> executable;
+};
+
+std::unique_ptr<Prepared2> prepare(const Graph& g) {
+  auto p = std::make_unique<Prepared2>();
+  auto plan = make_plan(std::move(*g.clone()), p->device, operators());
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
+  p->plan = std::move(*plan);
+  auto lowered = lower(p->plan, operators(), p->device);
+  REQUIRE_MESSAGE(lowered.has_value(), (lowered ? "" : render(lowered.error())));
+  p->lowered = std::move(*lowered);
+  auto e = p->backend->prepare({p->plan, p->lowered, operators(), p->device, p->limits, 2, {}});
+  REQUIRE_MESSAGE(e.has_value(), (e ? "" : render(e.error())));
+  p->executable = std::move(*e);
+  return p;
+}
+
+std::vector<Tensor> inputs_of(const Graph& g, unsigned seed) {
+  std::vector<Tensor> v;
+  for (ValueId x : g.inputs()) v.push_back(random_tensor(*constant_shape(*g.value(x).type.shape), seed++));
+  return v;
+}
+
+/// Prepared, run twice with different inputs, compared with the interpreter.
+std::unique_ptr<Prepared2> check(const Graph& g) {
+  auto p = prepare(g);
+  InterpreterOptions options;
+  options.ops = &operators();
+  for (unsigned seed : {10u, 20u}) {
+    const auto inputs = inputs_of(g, seed);
+    auto want = interpret(g, inputs, options);
+    REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+    auto got = p->executable->run_tensors(inputs);
+    REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
+    REQUIRE(got->size() == want->size());
+    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), 1e-4);
+  }
+  return p;
+}
+
+int planned_kernels(const Prepared2& p) {
+  int n = 0;
+  for (const Layer& l : p.plan.layers) n += l.kernels;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("pointwise layers: broadcasts, scalars, several axes, in place") {
+  Model m;
+  ValueId x = m.input({3, 5, 33}), y = m.input({5, 1});
+  ValueId a = m.node("Add", {x, y});
+  ValueId b = m.node("Mul", {a, m.constant(Tensor::scalar(DType::f32, 0.5))});
+  ValueId c = m.node("Sigmoid", {b});
+  ValueId d = m.node("Sub", {c, m.constant(random_tensor({33}, 5))});
+  m.graph.add_output(d);
+  m.graph.add_output(m.node("Mul", {d, d}));
+  check(m.graph);
+}
+
+TEST_CASE("an image network: reorders at the ends, pooling, residual, resize, concat, global pooling, gemm") {
+  Model m;
+  ValueId x = m.input({2, 3, 16, 16});
+  auto conv = [&](ValueId v, int64_t out, int64_t in, int64_t k, unsigned seed) {
+    return m.node("Conv", {v, m.constant(random_tensor({out, in, k, k}, seed)), m.constant(random_tensor({out}, seed + 1))},
+                  {{"kernel_shape", Dims{k, k}}, {"pads", Dims{k / 2, k / 2, k / 2, k / 2}}, {"strides", Dims{1, 1}},
+                   {"dilations", Dims{1, 1}}, {"group", int64_t{1}}, {"auto_pad", std::string("NOTSET")}},
+                  {2, out, *constant_shape(*m.graph.value(v).type.shape)->rbegin(), 0 + *constant_shape(*m.graph.value(v).type.shape)->rbegin()});
+  };
+  ValueId c1 = m.node("Relu", {conv(x, 16, 3, 3, 1)});
+  ValueId p = m.node("MaxPool", {c1}, {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}}, {2, 16, 8, 8});
+  ValueId c2 = conv(p, 16, 16, 1, 3);
+  ValueId r = m.node("Add", {c2, p});
+  ValueId up = m.node("Resize", {r, {}, m.constant(Tensor::of_f32({4}, {1, 1, 2, 2}))},
+                      {{"mode", std::string("nearest")}, {"coordinate_transformation_mode", std::string("asymmetric")},
+                       {"nearest_mode", std::string("floor")}},
+                      {2, 16, 16, 16});
+  ValueId cat = m.node("Concat", {up, c1}, {{"axis", int64_t{1}}}, {2, 32, 16, 16});
+  ValueId g = m.node("GlobalAveragePool", {cat}, {}, {2, 32, 1, 1});
+  ValueId f = m.node("Flatten", {g}, {{"axis", int64_t{1}}}, {2, 32});
+  ValueId y = m.node("Gemm", {f, m.constant(random_tensor({10, 32}, 7)), m.constant(random_tensor({10}, 8))},
+                     {{"transB", int64_t{1}}, {"transA", int64_t{0}}, {"alpha", 1.0}, {"beta", 1.0}}, {2, 10});
+  m.graph.add_output(m.node("Softmax", {y}, {{"axis", int64_t{1}}}, {2, 10}));
+  m.graph.add_output(cat);
+  auto e = check(m.graph);
+  CHECK(e->executable->launches() == planned_kernels(*e));
+  CHECK(e->executable->text().find("interpret") == std::string::npos);
+  CHECK(e->executable->arena_bytes() > 0);
+}
+
+TEST_CASE("a node without a kernel is interpreted, and the launches still agree") {
+  Model m;
+  ValueId x = m.input({4, 6});
+  ValueId c = m.node("CumSum", {x, m.constant(Tensor::scalar(DType::i64, 1))}, {{"exclusive", int64_t{0}}, {"reverse", int64_t{0}}}, {4, 6});
+  m.graph.add_output(m.node("Relu", {c}));
+  auto e = check(m.graph);
+  CHECK(e->executable->launches() == planned_kernels(*e));
+  CHECK(e->executable->text().find("interpret") != std::string::npos);
+}
+
+TEST_CASE("an observer sees every layer, its launches and its results in plain order") {
+  Model m;
+  ValueId x = m.input({1, 4, 6, 6});
+  ValueId c = m.node("Conv", {x, m.constant(random_tensor({8, 4, 1, 1}, 1))},
+                     {{"kernel_shape", Dims{1, 1}}, {"group", int64_t{1}}}, {1, 8, 6, 6});
+  m.graph.add_output(m.node("Abs", {c}));
+  auto p = prepare(m.graph);
+  ResultRecorder recorder(p->plan.layers.size());
+  Profiler profiler(p->plan.layers.size());
+  const auto inputs = inputs_of(m.graph, 3);
+  REQUIRE(p->executable->run_tensors(inputs, &profiler).has_value());
+  auto out = p->executable->run_tensors(inputs, &recorder);
+  REQUIRE(out.has_value());
+  int64_t launches = 0;
+  for (const auto& row : profiler.layers()) launches += row.launches;
+  CHECK(launches == planned_kernels(*p));
+  bool found = false;
+  for (size_t layer = 0; layer < recorder.values.size(); ++layer)
+    for (size_t k = 0; k < recorder.values[layer].size(); ++k)
+      if (recorder.values[layer][k] == p->plan.graph.outputs()[0]) {
+        found = true;
+        CHECK(recorder.tensors[layer][k].identical((*out)[0]));
+      }
+  CHECK(found);
+}
+
+TEST_CASE("more memory than allowed is refused before it is taken") {
+  Model m;
+  ValueId x = m.input({1024, 1024});
+  ValueId a = m.node("Exp", {x});
+  m.graph.add_output(m.node("MatMul", {a, m.constant(random_tensor({1024, 8}, 1))}, {}, {1024, 8}));
+  auto p = std::make_unique<Prepared2>();
+  p->plan = std::move(*make_plan(std::move(*m.graph.clone()), p->device, operators()));
+  p->lowered = std::move(*lower(p->plan, operators(), p->device));
+  p->limits.memory_bytes = 1 << 20;
+  auto e = p->backend->prepare({p->plan, p->lowered, operators(), p->device, p->limits, 2, {}});
+  REQUIRE_FALSE(e.has_value());
+  CHECK(e.error().code == Code::out_of_memory);
+}
+
+}  // namespace ferrule::cpu::test

@@ -1,0 +1,162 @@
+// What tests of matching, rewriting and grouping share: the shipped operators, graphs and rules from text,
+// and running a graph in the interpreter.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <array>
+
+#include "engine/base/diagnostics.h"
+#include "engine/formula/ops.h"
+#include "engine/graph/interpreter.h"
+#include "engine/graph/text.h"
+#include "engine/graph/verify.h"
+#include "engine/group.h"
+#include "engine/match/match.h"
+#include "engine/onnx/import.h"
+#include "engine/rewrite.h"
+#include "engine/rule/load.h"
+
+namespace kit {
+
+using namespace ferrule;
+
+template <class T>
+T must(Result<T> r) {
+  if (!r) FAIL(render(r.error()));
+  return std::move(*r);
+}
+inline void must(Status s) {
+  if (!s) FAIL(render(s.error()));
+}
+
+inline const OpTable& ops() {
+  static const OpTable table = [] {
+    std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+    return must(OpTable::load(dirs));
+  }();
+  static const bool once = (install_pointwise_inference(&table), true);
+  (void)once;
+  return table;
+}
+
+inline const Limits& limits() {
+  static const Limits l;
+  return l;
+}
+
+inline Graph graph(std::string_view text) {
+  ImportOptions options;
+  options.known_operator = [](std::string_view d, std::string_view o) { return ops().find(d, o) != nullptr; };
+  return std::move(must(import_text(text, options)).graph);
+}
+
+/// A rule from its essential lines; header keys that every rule needs are added.
+inline std::shared_ptr<const Rule> rule(const std::string& id, const std::string& body) {
+  std::string text = "ferrule: 1\nid: " + id + "\ndoc: A rule of a test.\nsource: [test]\n" + body;
+  return std::make_shared<const Rule>(must(load_rule_text(text, id + ".yaml", ops(), limits())));
+}
+
+inline Target& target() {
+  static Target t = [] {
+    Target t;
+    t.name = "test";
+    t.device = "cpu";
+    ContractFacts all;
+    all.types = {DType::f32};
+    all.max_epilogue_ops = 16;
+    all.max_operands = 4;
+    all.generated_tail = true;
+    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool"}) t.contracts[c] = all;
+    return t;
+  }();
+  return t;
+}
+
+inline MatchContext context(const Graph& g) {
+  MatchContext c;
+  c.graph = &g;
+  c.ops = &ops();
+  c.target = &target();
+  c.limits = &limits();
+  return c;
+}
+
+/// The node that makes a value.
+inline NodeId maker(const Graph& g, std::string_view value) {
+  ValueId v = g.find_value(value);
+  REQUIRE(v);
+  return g.value(v).producer;
+}
+
+inline Attempt attempt(const Rule& r, const Graph& g, std::string_view value) {
+  return match_any(r, maker(g, value), context(g));
+}
+/// "" if it matches, else the id that declined.
+inline std::string declined(const Rule& r, const Graph& g, std::string_view value) {
+  Attempt a = attempt(r, g, value);
+  auto* x = std::get_if<Rejection>(&a);
+  return x ? x->id : "";
+}
+inline Rejection rejection(const Rule& r, const Graph& g, std::string_view value) {
+  Attempt a = attempt(r, g, value);
+  REQUIRE(std::holds_alternative<Rejection>(a));
+  return std::get<Rejection>(a);
+}
+
+inline RuleSet set_of(std::vector<std::shared_ptr<const Rule>> rules) {
+  RuleSet s;
+  for (const auto& r : rules) {
+    bool known = false;
+    for (const Phase& p : s.phases) known |= p.id == r->phase;
+    if (!known) s.phases.push_back({r->phase, "", true, {}});
+  }
+  s.rules = std::move(rules);
+  return s;
+}
+
+struct Passed {
+  Journal journal;
+  std::vector<Rejection> misses;
+};
+
+/// Rewrites, folds and groups in every phase of the set.
+inline Result<Passed> pass(Graph& g, const RuleSet& rules) {
+  Passed out;
+  PassContext ctx;
+  ctx.graph = &g;
+  ctx.rules = &rules;
+  ctx.ops = &ops();
+  ctx.target = &target();
+  ctx.limits = &limits();
+  ctx.journal = &out.journal;
+  ctx.near_misses = &out.misses;
+  for (const Phase& p : rules.phases) {
+    FERRULE_TRY(rewrite_phase(ctx, p.id));
+    FERRULE_TRY(group_phase(ctx, p.id));
+    FERRULE_TRY(verify(g));
+  }
+  g.remove_dead();
+  FERRULE_TRY(verify(g));
+  for (const Rejection& r : out.misses)
+    if (std::getenv("FERRULE_TEST_MISSES")) MESSAGE(r.rule->id << " " << r.id << ": " << r.why);
+  return out;
+}
+
+/// Operators in order, groups with their body in parentheses: "Conv Relu", "group.conv(Conv Relu)".
+inline std::string ops_of(const Graph& g) {
+  std::string out;
+  for (NodeId n : g.order()) {
+    out += (out.empty() ? "" : " ") + g.node(n).op;
+    if (g.node(n).body) out += "(" + ops_of(*g.node(n).body) + ")";
+  }
+  return out;
+}
+
+inline std::vector<Tensor> run(const Graph& g, const std::vector<Tensor>& inputs) {
+  InterpreterOptions o;
+  o.ops = &ops();
+  o.limits = &limits();
+  return must(interpret(g, inputs, o));
+}
+
+}  // namespace kit

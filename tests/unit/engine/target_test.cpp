@@ -1,0 +1,87 @@
+// Targets: the shipped ones, inheritance, replacement by a later directory, and what is refused.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "engine/target.h"
+
+using namespace ferrule;
+namespace fs = std::filesystem;
+
+namespace {
+std::vector<std::string> shipped() { return {FERRULE_SOURCE_RULES}; }
+bool takes(const Target& t, const std::string& contract, DType type) {
+  const auto& all = t.contracts.at(contract).types;
+  return std::find(all.begin(), all.end(), type) != all.end();
+}
+}  // namespace
+
+TEST_CASE("every shipped target loads") {
+  auto names = target_names(shipped());
+  CHECK(names == std::vector<std::string>{"cpu-avx2", "cpu-avx512", "sm_100", "sm_120", "sm_70", "sm_72", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90"});
+  for (const std::string& n : names) {
+    auto t = load_target(shipped(), n);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    CHECK(t->name == n);
+    CHECK((t->device == "gpu") == n.starts_with("sm_"));
+    CHECK((t->cc > 0) == n.starts_with("sm_"));
+    CHECK(t->cores > 0);
+    CHECK(t->l2_bytes > 0);
+    CHECK(t->vector_bytes > 0);
+    CHECK(takes(*t, "conv", DType::f32));
+    CHECK(takes(*t, "pointwise", DType::boolean));
+  }
+}
+
+TEST_CASE("facts differ between targets") {
+  auto avx2 = *load_target(shipped(), "cpu-avx2"), avx512 = *load_target(shipped(), "cpu-avx512");
+  CHECK(avx2.has_isa("avx2"));
+  CHECK(!avx2.has_isa("avx512f"));
+  CHECK(avx512.has_isa("avx512f"));
+  CHECK(avx512.vector_bytes == 64);
+  CHECK(avx512.contracts.at("conv").max_operands == avx2.contracts.at("conv").max_operands);
+  auto volta = *load_target(shipped(), "sm_70"), ampere = *load_target(shipped(), "sm_86");
+  CHECK(volta.cc == 7.0);
+  CHECK(ampere.cc == 8.6);
+  CHECK(!takes(volta, "conv", DType::bf16));
+  CHECK(takes(ampere, "conv", DType::bf16));
+  CHECK(ampere.contracts.at("conv").generated_tail);
+}
+
+TEST_CASE("the host has a target") { CHECK(load_target(shipped(), host_target()).has_value()); }
+
+TEST_CASE("what is refused") {
+  auto unknown = load_target(shipped(), "sm_42");
+  REQUIRE(!unknown);
+  CHECK(unknown.error().code == Code::unknown_target);
+  CHECK(unknown.error().message.find("sm_90") != std::string::npos);
+  CHECK(!load_target(shipped(), "../targets/sm_90"));
+
+  fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_targets_{}", ::getpid());
+  fs::create_directories(dir / "targets");
+  auto write = [&](const char* name, const char* text) { std::ofstream(dir / "targets" / name) << text; };
+  write("mine.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 3\ncontracts: {softmax: none, conv: {max_operands: 1}}\n");
+  write("a.yaml", "ferrule: 1\nlike: b\n");
+  write("b.yaml", "ferrule: 1\nlike: a\n");
+  write("typo.yaml", "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}}\n");
+  write("cpu-avx512.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 5\n");
+  std::vector<std::string> both = {FERRULE_SOURCE_RULES, dir.string()};
+  auto mine = load_target(both, "mine");
+  REQUIRE(mine.has_value());
+  CHECK(mine->cores == 3);
+  CHECK(!mine->contracts.contains("softmax"));
+  CHECK(mine->contracts.at("conv").max_operands == 1);
+  CHECK(mine->contracts.at("conv").max_epilogue_ops == 32);
+  CHECK(load_target(both, "cpu-avx512")->cores == 5);
+  CHECK(!load_target(both, "a"));
+  auto typo = load_target(both, "typo");
+  REQUIRE(!typo);
+  std::string text = render(typo.error());
+  CHECK(text.find("l2_bytes") != std::string::npos);
+  CHECK(text.find("f31") != std::string::npos);
+  fs::remove_all(dir);
+}

@@ -1,0 +1,107 @@
+// ONNX's own backend tests, one node each, for every operator with a formula: FERRULE_SHARED names a folder with
+// models/onnx_node_tests.tar.xz. Without it the test says that it is skipped.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+
+#include "engine/formula/ops.h"
+#include "tests/unit/formula/wire.h"
+
+using namespace ferrule;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Largest allowed difference, relative to the wanted value; computed in f32 where the type is narrower.
+double tolerance(DType t) {
+  switch (t) {
+    case DType::f64: return 1e-9;
+    case DType::f32: return 2e-6;
+    case DType::f16: return 1e-3;
+    case DType::bf16: return 8e-3;
+    default: return 0;
+  }
+}
+
+/// "" or what differs first.
+std::string difference(const Tensor& got, const Tensor& want) {
+  if (got.dtype() != want.dtype())
+    return fmt::format("type {}, wanted {}", name(got.dtype()), name(want.dtype()));
+  if (got.dims() != want.dims()) return "shape differs";
+  for (int64_t i = 0; i < got.numel(); ++i) {
+    if (!is_float(got.dtype())) {
+      if (got.at_i64(i) != want.at_i64(i))
+        return fmt::format("[{}] {}, wanted {}", i, got.at_i64(i), want.at_i64(i));
+      continue;
+    }
+    double g = got.at_f64(i), w = want.at_f64(i);
+    bool same = g == w || (std::isnan(g) && std::isnan(w)) ||
+                std::fabs(g - w) <= tolerance(got.dtype()) * std::fabs(w) + 1e-7 * (size_bits(got.dtype()) >= 16);
+    if (!same) return fmt::format("[{}] {}, wanted {}", i, g, w);
+  }
+  return "";
+}
+
+/// Runs the data sets of one test; nullopt: not a node with a formula.
+std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::string& op) {
+  wire::Model m = wire::model(wire::slurp(dir / "model.onnx"));
+  if (m.nodes != 1 || !m.tensors || !ops.pointwise(m.node)) return std::nullopt;
+  op = m.node.op;
+  for (int set = 0; fs::exists(dir / fmt::format("test_data_set_{}", set)); ++set) {
+    fs::path data = dir / fmt::format("test_data_set_{}", set);
+    std::map<std::string, Tensor> values;
+    for (size_t k = 0; k < m.graph_inputs.size(); ++k) {
+      Tensor t = wire::tensor(wire::slurp(data / fmt::format("input_{}.pb", k)));
+      if (t.dtype() == DType::string || size_bits(t.dtype()) == 0) return std::nullopt;
+      values[m.graph_inputs[k]] = t;
+    }
+    Tensor want = wire::tensor(wire::slurp(data / "output_0.pb"));
+    if (want.dtype() == DType::string || size_bits(want.dtype()) == 0) return std::nullopt;
+    std::vector<const Tensor*> inputs;
+    for (const std::string& in : m.inputs) inputs.push_back(in.empty() ? nullptr : &values[in]);
+    auto got = evaluate_node(ops, Graph(), m.node, inputs, false);
+    if (!got) return render(got.error());
+    if (std::string d = difference(*got, want); !d.empty()) return d;
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("ONNX's node tests of operators with a formula") {
+  const char* shared = std::getenv("FERRULE_SHARED");
+  std::string archive = shared ? std::string(shared) + "/models/onnx_node_tests.tar.xz" : "";
+  if (!fs::exists(archive)) {
+    MESSAGE("skipped: FERRULE_SHARED does not name a folder with models/onnx_node_tests.tar.xz");
+    return;
+  }
+  char dir[] = "/tmp/ferrule-node-XXXXXX";
+  REQUIRE(mkdtemp(dir));
+  REQUIRE(std::system(fmt::format("tar -xJf '{}' -C '{}' node", archive, dir).c_str()) == 0);
+  std::vector<std::string> dirs{FERRULE_SOURCE_RULES};
+  auto ops = OpTable::load(dirs);
+  REQUIRE(ops);
+  int passed = 0, other = 0;
+  std::map<std::string, int> by_op;
+  for (const auto& entry : fs::directory_iterator(fs::path(dir) / "node")) {
+    std::string op;
+    auto result = run(*ops, entry.path(), op);
+    if (!result) {
+      ++other;
+      continue;
+    }
+    std::string test = entry.path().filename();
+    CAPTURE(test);
+    CAPTURE(op);
+    CHECK(*result == "");
+    passed += result->empty();
+    by_op[op] += result->empty();
+  }
+  fs::remove_all(dir);
+  MESSAGE(passed << " tests of " << by_op.size() << " operators passed; " << other << " are of other operators or types");
+  CHECK(by_op.size() >= 65);
+}

@@ -1,0 +1,246 @@
+#include "engine/graph/graph.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/graph/text.h"
+#include "engine/graph/verify.h"
+
+using namespace ferrule;
+
+namespace {
+
+Type f32(Shape s) { return {DType::f32, std::move(s)}; }
+
+/// Adds `op(inputs)` with one output named `out`; the output's id.
+ValueId add(Graph& g, const char* op, std::vector<ValueId> in, const char* out) {
+  Node n;
+  n.op = op;
+  n.inputs = std::move(in);
+  ValueId v = g.add_value(out, f32({2, 3}));
+  n.outputs = {v};
+  g.add_node(std::move(n));
+  return v;
+}
+
+void check_fine(const Graph& g) {
+  auto s = verify(g);
+  INFO((s ? std::string() : render(s.error())));
+  CHECK(s);
+}
+
+}  // namespace
+
+TEST_CASE("graph: nodes record producers and uses") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId a = add(g, "Relu", {x}, "a");
+  ValueId b = add(g, "Add", {a, a}, "b");
+  g.add_output(b);
+  CHECK(g.value(a).uses.size() == 2);
+  CHECK(g.producer(b)->op == "Add");
+  CHECK(g.producer(x) == nullptr);
+  CHECK(g.find_value("a") == a);
+  CHECK(g.find_node("Relu_a").valid());
+  CHECK_FALSE(g.find_value("nope").valid());
+  CHECK(g.live_nodes() == 2);
+  check_fine(g);
+}
+
+TEST_CASE("graph: replacing uses keeps the name of an output") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId a = add(g, "Relu", {x}, "a");
+  ValueId b = add(g, "Identity", {a}, "y");
+  g.add_output(b);
+  g.replace_uses(b, a);
+  CHECK(g.outputs()[0] == a);
+  CHECK(g.value(a).name == "y");
+  CHECK(g.remove_dead() == 1);
+  CHECK(g.live_nodes() == 1);
+  check_fine(g);
+}
+
+TEST_CASE("graph: an output that repeats an input stays behind an Identity") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId a = add(g, "Relu", {x}, "y");
+  g.add_output(a);
+  g.replace_uses(a, x);
+  g.remove_dead();
+  REQUIRE(g.live_nodes() == 1);
+  const Node* n = g.producer(g.outputs()[0]);
+  REQUIRE(n);
+  CHECK(n->op == "Identity");
+  CHECK(g.value(g.outputs()[0]).name == "y");
+  check_fine(g);
+}
+
+TEST_CASE("graph: dead nodes and constants go, chains of them too") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId c = g.add_constant("c", Tensor::of_f32({1}, {1}));
+  ValueId a = add(g, "Add", {x, c}, "a");
+  add(g, "Relu", {a}, "b");
+  ValueId y = add(g, "Neg", {x}, "y");
+  g.add_output(y);
+  CHECK(g.remove_dead() == 2);
+  CHECK_FALSE(g.find_value("c").valid());
+  CHECK(g.live_nodes() == 1);
+  check_fine(g);
+}
+
+TEST_CASE("graph: sort is stable and names a cycle") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId later = g.add_value("later", f32({2, 3}));
+  ValueId y = add(g, "Add", {x, later}, "y");
+  g.add_output(y);
+  Node n;
+  n.op = "Relu";
+  n.inputs = {x};
+  n.outputs = {later};
+  NodeId relu = g.add_node(std::move(n));
+  REQUIRE(g.sort());
+  auto order = g.order();
+  CHECK(g.node(order[0]).op == "Relu");
+  CHECK(g.node(order[1]).op == "Add");
+  check_fine(g);
+
+  g.set_input(relu, 0, y);
+  auto s = g.sort();
+  REQUIRE_FALSE(s);
+  CHECK(s.error().code == Code::graph_cycle);
+  CHECK(s.error().message.find("Relu_later") != std::string::npos);
+  CHECK(s.error().message.find("Add_y") != std::string::npos);
+  CHECK_FALSE(verify(g));
+}
+
+TEST_CASE("graph: captures are uses, follow replacements and die with the node") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId cond = g.add_input("cond", {DType::boolean, Shape{}});
+  ValueId a = add(g, "Relu", {x}, "a");
+  auto branch = [&](const char* op) {
+    auto sub = std::make_unique<Graph>();
+    sub->name = op;
+    ValueId in = sub->add_capture("a", f32({2, 3}), a);
+    ValueId out = add(*sub, op, {in}, "r");
+    sub->add_output(out);
+    return sub;
+  };
+  Node n;
+  n.op = "If";
+  n.inputs = {cond};
+  n.outputs = {g.add_value("y", f32({2, 3}))};
+  n.subgraphs.emplace_back("then_branch", branch("Neg"));
+  n.subgraphs.emplace_back("else_branch", branch("Abs"));
+  NodeId iff = g.add_node(std::move(n));
+  g.add_output(g.output(iff));
+  CHECK(g.value(a).uses.size() == 1);
+  CHECK(g.value(a).uses[0].slot == Use::kCapture);
+  check_fine(g);
+
+  auto copy = g.clone();
+  check_fine(*copy);
+  CHECK(to_text(*copy) == to_text(g));
+
+  ValueId b = add(g, "Sqrt", {x}, "b");
+  g.replace_uses(a, b);
+  CHECK(g.value(a).uses.empty());
+  REQUIRE(g.sort());
+  check_fine(g);
+  CHECK(g.remove_dead() == 1);
+  check_fine(g);
+  CHECK(copy->value(copy->find_value("a")).uses.size() == 1);  // the copy is its own
+}
+
+TEST_CASE("graph: many readers of one value") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  std::vector<NodeId> nodes;
+  for (int i = 0; i < 20000; ++i) {
+    Node n;
+    n.op = "Relu";
+    n.inputs = {x};
+    n.outputs = {g.add_value("")};
+    nodes.push_back(g.add_node(std::move(n)));
+  }
+  CHECK(g.value(x).uses.size() == 20000);
+  for (NodeId n : nodes) g.remove_node(n);
+  CHECK(g.value(x).uses.empty());
+  check_fine(g);
+}
+
+TEST_CASE("verify: finds what is broken") {
+  auto broken = [](const Graph& g, const char* what) {
+    auto s = verify(g);
+    REQUIRE_FALSE(s);
+    CAPTURE(render(s.error()));
+    CHECK(s.error().message.find(what) != std::string::npos);
+  };
+  {
+    Graph g;
+    ValueId x = g.add_value("x");
+    g.add_output(x);
+    broken(g, "produced by nothing");
+  }
+  {
+    Graph g;
+    ValueId x = g.add_input("x", f32({2, 3}));
+    ValueId y = add(g, "Relu", {x}, "y");
+    g.add_output(y);
+    g.set_contents(y, std::vector<Dim>{1, 2});
+    broken(g, "known elements");
+  }
+  {
+    // A group whose body has another type than the node says.
+    Graph g;
+    ValueId x = g.add_input("x", f32({2, 3}));
+    auto body = std::make_shared<Graph>();
+    body->add_output(add(*body, "Relu", {body->add_input("x", f32({2, 3}))}, "y"));
+    Node n;
+    n.op = "group.pointwise";
+    n.domain = "ferrule";
+    n.inputs = {x};
+    n.outputs = {g.add_value("y", f32({2, 4}))};
+    n.body = body;
+    g.add_node(std::move(n));
+    g.add_output(g.find_value("y"));
+    broken(g, "in its body");
+  }
+}
+
+TEST_CASE("text: ONNX's syntax, stable") {
+  Graph g;
+  g.name = "g";
+  ValueId x = g.add_input("x", f32({Dim::symbol("N"), 3}));
+  ValueId w = g.add_constant("w", Tensor::of_f32({2}, {1, 0.5}));
+  Node n;
+  n.op = "Foo";
+  n.domain = "my.ops";
+  n.inputs = {x, ValueId{}, w};
+  n.outputs = {g.add_value("a\nb", f32({Dim::symbol("N"), 3}))};
+  n.attrs.set("axis", int64_t{-1});
+  n.attrs.set("alpha", 1.0);
+  n.attrs.set("mode", std::string("a\"b"));
+  n.attrs.set("pads", std::vector<int64_t>{0, 1});
+  g.add_node(std::move(n));
+  g.add_output(g.find_value("a\nb"));
+  CHECK(to_text(g) ==
+        "g (float[N,3] x) => (float[N,3] \"a\\\\x0Ab\")\n"
+        "  <float[2] w = {1.0, 0.5}>\n"
+        "{\n"
+        "  [\"Foo_a\\\\x0Ab\"] \"a\\\\x0Ab\" = my.ops.Foo <alpha = 1.0, axis = -1, mode = \"a\\\"b\", pads = [0, 1]> "
+        "(x, \"\", w)  # f32[N,3]\n"
+        "}\n");
+}
+
+TEST_CASE("attributes: numbers compare as ONNX stores them") {
+  CHECK(same_attr(Attr(int64_t{1}), Attr(1.0)));
+  CHECK(same_attr(Attr(0.1), Attr(static_cast<double>(0.1f))));
+  CHECK_FALSE(same_attr(Attr(int64_t{1}), Attr(std::string("1"))));
+  CHECK(same_attr(Attr(std::vector<int64_t>{}), Attr(std::vector<double>{})));
+  CHECK_FALSE(same_attr(Attr(std::vector<int64_t>{1}), Attr(std::vector<int64_t>{1, 2})));
+  CHECK(same_attr(Attr(Tensor::of_f32({1}, {2})), Attr(Tensor::of_f32({1}, {2}))));
+  CHECK_FALSE(same_attr(Attr(Tensor::of_f32({1}, {2})), Attr(Tensor::of_f32({1}, {3}))));
+}

@@ -1,0 +1,47 @@
+#include "engine/graph/tensor.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+using namespace ferrule;
+
+TEST_CASE("tensor: values in every type") {
+  for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8, DType::u8, DType::i16, DType::u16,
+                  DType::i32, DType::u32, DType::i64, DType::u64, DType::boolean, DType::i4, DType::u4,
+                  DType::f8e4m3fn, DType::f8e5m2, DType::f8e4m3fnuz, DType::f8e5m2fnuz, DType::f4e2m1}) {
+    CAPTURE(name(t));
+    Tensor one = Tensor::scalar(t, 1.0);
+    CHECK(one.at_f64(0) == 1.0);
+    CHECK(one.at_i64(0) == 1);
+    CHECK(one.numel() == 1);
+  }
+  CHECK(Tensor::scalar(DType::i8, 300).at_i64(0) == 127);
+  CHECK(Tensor::scalar(DType::i32, NAN).at_i64(0) == 0);
+  CHECK(Tensor::scalar(DType::i4, -3).at_i64(0) == -3);
+  CHECK(Tensor::scalar(DType::f8e4m3fn, 1e6).at_f64(0) == 448);
+  CHECK(std::isnan(Tensor::scalar(DType::f8e4m3fnuz, NAN).at_f64(0)));
+  CHECK(Tensor::scalar(DType::f8e5m2, 1.125).at_f64(0) == 1.0);  // tie to even
+  CHECK(Tensor::scalar(DType::f4e2m1, -5).at_f64(0) == -4);
+}
+
+TEST_CASE("tensor: one rounding from double to half") {
+  // Rounded to f32 first it would tie, and then go to even.
+  double v = 1.0 + 0x1p-11 + 0x1p-40;
+  CHECK(Tensor::scalar(DType::f16, v).at_f64(0) == 1.0 + 0x1p-10);
+  CHECK(Tensor::scalar(DType::f16, 1.0 + 0x1p-11).at_f64(0) == 1.0);
+  CHECK(Tensor::scalar(DType::f16, -v).at_f64(0) == -1.0 - 0x1p-10);
+}
+
+TEST_CASE("tensor: identity, hash and reshape") {
+  Tensor a = Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 6}), b = Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 6});
+  CHECK(a.identical(b));
+  CHECK(a.hash() == b.hash());
+  CHECK_FALSE(a.identical(a.reshaped({3, 2})));
+  CHECK(a.reshaped({6}).data() == a.data());
+  CHECK_FALSE(a.identical(Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 7})));
+  CHECK(Tensor({2}, {"a", "b"}).identical(Tensor({2}, {"a", "b"})));
+  CHECK(a.to_i64() == std::vector<int64_t>{1, 2, 3, 4, 5, 6});
+  CHECK(reinterpret_cast<uintptr_t>(a.data()) % 64 == 0);
+  CHECK(Tensor::of_i64({0}, {}).numel() == 0);
+}

@@ -1,0 +1,102 @@
+// Checks over whole rule sets, the shipped one included, and the generated schema.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/rule/load.h"
+
+using namespace ferrule;
+
+namespace {
+
+const OpTable& op_table() {
+  static const OpTable table = *OpTable::load(std::vector<std::string>{FERRULE_SOURCE_RULES});
+  return table;
+}
+
+std::string rewrite(std::string match, std::string to, std::string more = "") {
+  return fmt::format("doc: d\nkind: rewrite\nphase: p\n{}match: |\n  {}\nrewrite: |\n  {}\n", more, match, to);
+}
+
+/// Rules a, b, c, … in this order, checked; errors and notes as lines.
+std::string checked(std::vector<std::string> texts) {
+  RuleSet set;
+  for (size_t k = 0; k < texts.size(); ++k) {
+    std::string id(1, static_cast<char>('a' + k));
+    auto r = load_rule_text("ferrule: 1\nid: " + id + "\n" + texts[k], id + ".yaml", op_table(), Limits{});
+    REQUIRE_MESSAGE(r.has_value(), (r ? "" : render(r.error())));
+    set.rules.push_back(std::make_shared<const Rule>(std::move(*r)));
+  }
+  CheckReport report = check_rules(set, op_table());
+  std::string s;
+  for (const Error& e : report.errors) s += "error " + e.message + "\n";
+  for (const std::string& n : report.notes) s += n + "\n";
+  return s;
+}
+bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("unreachable rules") {
+  auto dead = [](std::string first, std::string second) { return has(checked({rewrite(first, "y = Abs(x)"), rewrite(second, "y = Neg(x)")}), "error rule b never fires: a comes first"); };
+  CHECK(dead("y = Relu(Relu(x))", "y = Relu(Relu(x))"));
+  CHECK(dead("y = {Relu|Abs}(Relu(x))", "y = Relu(Relu(x))"));
+  CHECK(dead("y = Relu(Relu(x))", "t = Relu(x)\n  y = Relu(t)"));
+  CHECK(dead("y = Relu(Mul(x, z))", "y = Relu(Mul(x, x))"));
+  CHECK(dead("y = Relu(Mul(x, k!))", "y = Relu(Mul(x, ~2))"));
+  CHECK(dead("y = @unary(Relu(x))", "y = Exp(Relu(x))") == op_table().in_class([] { Node n; n.op = "Exp"; return n; }(), "unary"));
+  CHECK(dead("y = Relu(Softmax<...>(x))", "y = Relu(Softmax<axis=1>(x))"));
+  CHECK(dead("y = Relu(Mul(x, k) | Add(x, k))", "y = Relu(Add(x, k))"));
+  CHECK(!dead("y = Relu(Relu(x))", "y = {Relu|Abs}(Relu(x))"));
+  CHECK(!dead("y = Relu(Mul(x, x))", "y = Relu(Mul(x, z))"));
+  CHECK(!dead("y = Relu(Mul(x, ~2))", "y = Relu(Mul(x, k!))"));
+  CHECK(!dead("y = Relu(Softmax<axis=1>(x))", "y = Relu(Softmax<...>(x))"));
+  CHECK(!dead("y = Relu(Add(x, k))", "y = Relu(Mul(x, k) | Add(x, k))"));
+  std::string conditional = "where: [{id: c, sound: \"rank(x) == 4\", why: \"w\"}]\n";
+  CHECK(!has(checked({rewrite("y = Relu(Relu(x))", "y = Abs(x)", conditional), rewrite("y = Relu(Relu(x))", "y = Abs(x)")}), "never fires"));
+}
+
+TEST_CASE("rewrites decrease") {
+  auto grows = [](std::string match, std::string to, std::string more = "") { return has(checked({rewrite(match, to, more)}), "does not decrease"); };
+  CHECK(!grows("y = Relu(Relu(x))", "y = Relu(x)"));
+  CHECK(grows("y = Relu(x)", "y = Abs(x)"));
+  CHECK(!grows("y = Relu(x)", "y = Abs(x)", "once: true\n"));
+  CHECK(!grows("y = Identity(x)", "y = x"));
+  // What is computed from constants is folded and costs nothing.
+  CHECK(!grows("y = Mul(Mul(x, a!), b!)", "k = Mul(a, Sqrt(b))\n  y = Mul(x, k)"));
+  CHECK(grows("y = Mul(Mul(x, a), b)", "k = Mul(a, b)\n  y = Mul(x, k)"));
+  CHECK(!grows("y = Mul(Mul(x, a?!), b!)", "k = Mul(a ?? 1, {[1, 2]})\n  y = Mul(x, k)"));
+  CHECK(grows("y = Relu(Abs(x)) | Abs(x)", "y = Exp(x)"));
+  CHECK(grows("t = Abs(x)\n  y = Relu(t)", "y = Exp(t)", "shared: [t]\n"));
+  CHECK(grows("y = Relu?(Abs(x))", "y = Exp(x)"));
+}
+
+TEST_CASE("notes") {
+  std::string two = checked({rewrite("y = Relu(Mul(x, k))", "y = x"), rewrite("y = Relu(Mul(x, x))", "y = x", "before: [z]\n")});
+  CHECK(has(two, "never fires"));
+  std::string overlap = checked({rewrite("y = Relu(Mul(x, ~2))", "y = x"), rewrite("y = Relu(Mul(x, z))", "y = x")});
+  CHECK(has(overlap, "b: overlaps a"));
+  CHECK(!has(checked({rewrite("y = Relu(Mul(x, z))", "y = x"), rewrite("y = Relu(Add(x, z))", "y = x")}), "overlaps"));
+  CHECK(!has(checked({rewrite("y = Relu(Softmax<axis=1>(x))", "y = x"), rewrite("y = Relu(Softmax<axis=2>(x))", "y = x")}), "overlaps"));
+  CHECK(has(overlap, "a: has no firing case"));
+  CHECK(has(checked({rewrite("[m] y = Relu(Abs(x))", "y = x")}), "label m is used by nothing"));
+  CHECK(!has(checked({rewrite("[m] y = Relu(Abs(x))", "y = x", "where: [{id: c, profit: \"op(m) == 'x'\", why: \"w\"}]\n")}), "label"));
+  CHECK(has(checked({rewrite("y = Relu(Abs(x))", "y = x", "where: [{id: c, sound: \"rank(x) == 1\", why: \"w\"}]\n")}), "condition c has no case that it declines"));
+}
+
+TEST_CASE("the shipped rules have no errors") {
+  auto set = load_rules(std::vector<std::string>{FERRULE_SOURCE_RULES}, op_table(), {}, Limits{});
+  REQUIRE(set.has_value());
+  CheckReport report = check_rules(*set, op_table());
+  for (const Error& e : report.errors) CHECK_MESSAGE(false, render(e));
+  for (const std::string& n : report.notes) MESSAGE(n);
+}
+
+TEST_CASE("the schema is JSON and names every key") {
+  auto schema = nlohmann::json::parse(rule_schema());
+  CHECK(schema["properties"].contains("match"));
+  CHECK(schema["properties"]["kind"]["enum"].size() == 6);
+  CHECK(schema["additionalProperties"] == false);
+  CHECK(schema["$defs"]["condition"]["properties"].contains("hint"));
+  CHECK(schema["$defs"]["case"]["properties"].contains("rewire"));
+}

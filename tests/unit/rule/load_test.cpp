@@ -1,0 +1,281 @@
+// Loading: the shipped rules, the round trip through print, order, selection, and what is refused.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "engine/rule/load.h"
+#include "engine/rule/pattern_parse.h"
+
+using namespace ferrule;
+namespace fs = std::filesystem;
+
+namespace {
+
+const OpTable& op_table() {
+  static const OpTable table = [] {
+    std::vector<std::string> dirs = {FERRULE_SOURCE_RULES};
+    auto t = OpTable::load(dirs);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    return *t;
+  }();
+  return table;
+}
+
+Result<RuleSet> load(std::vector<std::string> dirs, RuleSelection selection = {}) {
+  return load_rules(dirs, op_table(), selection, Limits{});
+}
+std::string errors(const Result<RuleSet>& r) { return r ? "" : render(r.error()); }
+
+/// A rules directory that lives as long as the test.
+struct Pack {
+  fs::path dir;
+  Pack(std::vector<std::pair<std::string, std::string>> files) {
+    static int count = 0;
+    dir = fs::temp_directory_path() / fmt::format("ferrule_rules_{}_{}", ::getpid(), count++);
+    for (auto& [name, text] : files) {
+      fs::create_directories((dir / name).parent_path());
+      std::ofstream(dir / name) << text;
+    }
+  }
+  ~Pack() { fs::remove_all(dir); }
+};
+constexpr const char* kPipeline = "ferrule: 1\nphases:\n  - {id: canonicalize}\n  - {id: anchors, log: \"{layers}\", fixpoint: false}\n";
+std::string rule(std::string id, std::string more = "", std::string phase = "canonicalize") {
+  return fmt::format("ferrule: 1\nid: {}\ndoc: \"A test.\"\nkind: rewrite\nphase: {}\n{}match: |\n  y = Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n", id, phase, more);
+}
+
+/// Text of rule t with `what` of a good rule replaced; the rendered error.
+std::string refused(std::string_view what, std::string_view by) {
+  std::string good =
+      "ferrule: 1\nid: t\ndoc: \"A test.\"\nkind: rewrite\nphase: fold\nmatch: |\n  [conv] t = Conv<...>(x, W!, B?!)\n"
+      "  y = Mul(t, s!)\nwhere:\n  - {id: channels, sound: \"out_channels(conv) == dim(t, 1)\", why: \"{out_channels(conv)} channels\"}\n"
+      "rewrite: |\n  k = Mul(W, s)\n  y = conv<...conv>(x, k, B)\n"
+      "tests:\n  fires:\n    - {name: a, model: \"g\"}\n  holds:\n    - {declined_by: channels, leak: t}\n";
+  size_t at = good.find(what);
+  REQUIRE(at != std::string::npos);
+  good.replace(at, what.size(), by);
+  auto r = load_rule_text(good, "t.yaml", op_table(), Limits{});
+  return r ? "" : render(r.error());
+}
+bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("the shipped rules load, print and load back to the same") {
+  auto begin = std::chrono::steady_clock::now();
+  auto set = load({FERRULE_SOURCE_RULES});
+  double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  REQUIRE_MESSAGE(set.has_value(), errors(set));
+  CHECK(set->rules.size() >= 5);
+  MESSAGE(set->rules.size() << " rules in " << ms << " ms");
+  for (const auto& r : set->rules) {
+    std::string printed = print_rule(*r);
+    auto again = load_rule_text(printed, r->id + ".yaml", op_table(), Limits{});
+    REQUIRE_MESSAGE(again.has_value(), printed, (again ? "" : render(again.error())));
+    CHECK_MESSAGE(same(*r, *again), printed);
+    CHECK(print_rule(*again) == printed);
+  }
+}
+
+TEST_CASE("every key survives printing") {
+  const char* text = R"yaml(ferrule: 1
+id: all
+doc: "Says \"everything\", twice: {x}"
+source: [one, "two: 2"]
+kind: absorb
+phase: anchors
+enabled: false
+stability: experimental
+numerics: approximate
+before: [b]
+after: [a, c]
+types: [f32, bf16]
+blocks:
+  square(x): "(Mul(x, x) | Pow(x, ~2))"
+match: |
+  # a comment
+  [conv] t = {Conv|@group.conv}<group=1, ...>(square(x), W![O, ...], B?)
+outputs: [t]
+where:
+  - {id: k, kernel: "accepts(group) and O > 1", why: "no {conv}", hint: "none"}
+  - {id: p, profit: "saved_bytes([conv, tail]) >= 0 or half < 1", why: "x"}
+let:
+  half: "O / 2"
+contract: conv
+anchor: conv
+tail:
+  of: "{Add|@activation}"
+  max_ops: 3
+  max_inputs: 2
+  min_ops: 1
+  multi_output: true
+  where:
+    - {id: w, kernel: "all(r in operands: const(r))", why: "{node}"}
+name: "{conv} + {tail}"
+tests:
+  fires:
+    - |
+      g (float[1] x) => (float[1] y) {
+        y = Relu(x)
+      }
+    - {name: second, model: "one line", target: cpu-avx2, expect: "other"}
+  holds:
+    - {declined_by: k, of: second, set: {conv.group: 2}, const: {k: 0.64}, rewire: {node: m, slot: 1, to: z}}
+    - {declined_by: D1, leak: t}
+)yaml";
+  auto r = load_rule_text(text, "all.yaml", op_table(), Limits{});
+  REQUIRE_MESSAGE(r.has_value(), (r ? "" : render(r.error())));
+  CHECK(r->kind == RuleKind::absorb);
+  CHECK(r->region.multi_output);
+  CHECK(r->region.ops == std::vector<std::string>{"Add"});
+  CHECK(r->tests.size() == 4);
+  CHECK(r->tests[2].edits[2].second == R"({"node": "m", "slot": 1, "to": "z"})");
+  CHECK(r->tests[2].edits[1].second == R"({"k": 0.64})");
+  auto again = load_rule_text(print_rule(*r), "all.yaml", op_table(), Limits{});
+  REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
+  CHECK_MESSAGE(same(*r, *again), print_rule(*r));
+  Rule other = *again;
+  other.region.max_inputs = 5;
+  CHECK(!same(*r, other));
+}
+
+TEST_CASE("merge, region and place rules") {
+  for (const char* kind : {"kind: merge\nmerge: {over: x, key: [\"dtype(B)\", \"op(m)\"], min: 2, max: 16}\ncontract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\n",
+                           "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
+                           "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
+                           "kind: window\ncontract: conv\nmatch: |\n  [g] t = @group.conv<...>(x, rest...)\n  [p] y = MaxPool<...>(t)\n"}) {
+    auto r = load_rule_text(std::string("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n") + kind, "t.yaml", op_table(), Limits{});
+    REQUIRE_MESSAGE(r.has_value(), (r ? "" : render(r.error())));
+    auto again = load_rule_text(print_rule(*r), "t.yaml", op_table(), Limits{});
+    REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
+    CHECK(same(*r, *again));
+  }
+}
+
+TEST_CASE("order: phases, then before and after, then paths") {
+  Pack p({{"pipeline.yaml", kPipeline},
+          {"x/a.yaml", rule("a", "after: [c]\n")},
+          {"x/b.yaml", rule("b")},
+          {"x/c.yaml", rule("c")},
+          {"x/d.yaml", rule("d", "before: [b]\n")},
+          {"x/e.yaml", rule("e", "", "anchors")},
+          {"w/z.yaml", rule("z")},
+          {"ops/no.yaml", "not: a rule"},
+          {"targets/no.yaml", "not: a rule"}});
+  auto set = load({p.dir.string()});
+  REQUIRE_MESSAGE(set.has_value(), errors(set));
+  std::string order;
+  for (const auto& r : set->rules) order += r->id;
+  CHECK(order == "zcadbe");
+  CHECK(set->phases.size() == 2);
+  CHECK(!set->phases[1].fixpoint);
+  CHECK(set->find("d") != nullptr);
+  CHECK(set->find("nope") == nullptr);
+}
+
+TEST_CASE("a later pack adds and replaces") {
+  Pack first({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a")}, {"b.yaml", rule("b")}});
+  Pack second({{"a.yaml", rule("a", "enabled: false\n")}, {"blocks.yaml", "ferrule: 1\nblocks: {sq(x): \"Mul(x, x)\"}\n"},
+               {"c.yaml", "ferrule: 1\nid: c\ndoc: d\nkind: rewrite\nphase: canonicalize\nmatch: \"y = Sqrt(sq(x))\"\nrewrite: \"y = Abs(x)\"\n"}});
+  auto set = load({first.dir.string(), second.dir.string()});
+  REQUIRE_MESSAGE(set.has_value(), errors(set));
+  CHECK(set->rules.size() == 3);
+  CHECK(!set->rules[0]->enabled);
+  CHECK(set->rules[0]->pack == second.dir.string());
+  CHECK(to_text(set->find("c")->match) == "y = Sqrt(Mul(x, x))\n");
+}
+
+TEST_CASE("selection by globs") {
+  Pack p({{"pipeline.yaml", kPipeline}, {"conv_a.yaml", rule("conv_a")}, {"conv_b.yaml", rule("conv_b")}, {"gelu.yaml", rule("gelu")},
+          {"rough.yaml", rule("rough", "numerics: approximate\n")}, {"young.yaml", rule("young", "stability: experimental\n")}});
+  auto on = [&](RuleSelection s) {
+    auto set = load({p.dir.string()}, s);
+    if (!set) return errors(set);
+    std::string ids;
+    for (const auto& r : set->rules)
+      if (r->enabled) ids += r->id + " ";
+    return ids;
+  };
+  CHECK(on({}) == "conv_a conv_b gelu ");
+  CHECK(on({{"conv_*"}, {}}) == "gelu ");
+  CHECK(on({{"*"}, {"conv_?"}}) == "conv_a conv_b ");
+  CHECK(on({{}, {"rough", "young"}}) == "conv_a conv_b gelu rough young ");
+  std::string unknown = on({{"gleu"}, {}});
+  CHECK(has(unknown, "no rule matches gleu"));
+  CHECK(has(unknown, "did you mean \"gelu\"?"));
+}
+
+TEST_CASE("what a rules directory cannot hold") {
+  auto fails = [](std::vector<std::pair<std::string, std::string>> files) {
+    Pack p(std::move(files));
+    return errors(load({p.dir.string()}));
+  };
+  CHECK(has(fails({{"a.yaml", rule("a")}}), "no rules directory has one"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [b]\n")}, {"b.yaml", rule("b", "after: [a]\n")}}), "form a cycle among a, b"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [bb]\n")}}), "there is no rule bb"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [b]\n")}, {"b.yaml", rule("b", "", "anchors")}}), "rule b is in phase anchors"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"x/a.yaml", rule("a")}, {"y/a.yaml", rule("a")}}), "rule a is in"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "", "canonicalise")}}), "did you mean \"canonicalize\"?"));
+  CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a}, {id: a}]\n"}}), "phase a is listed twice"));
+  CHECK(has(errors(load({"/nonexistent"})), "not a directory"));
+  // All problems of all files at once.
+  std::string both = fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "whre: 1\n")}, {"b.yaml", rule("b", "numeric: exact\n")}});
+  CHECK(has(both, "whre"));
+  CHECK(has(both, "numeric"));
+}
+
+TEST_CASE("what a rule cannot say") {
+  CHECK(refused("fold", "fold") == "");
+  std::string e = refused("where:", "were:");
+  CHECK(has(e, "t.yaml:9:1"));
+  CHECK(has(e, "did you mean"));
+  e = refused("out_channels(conv) ==", "out_chanels(conv) ==");
+  CHECK(has(e, "t.yaml:10:28"));
+  CHECK(has(e, "did you mean \"out_channels\"?"));
+  CHECK(has(e, "                            ^^^^^^^^^^^"));
+  e = refused("dim(t, 1)", "dim(tt, 1)");
+  CHECK(has(e, "t.yaml:10:54"));
+  CHECK(has(e, "tt is not bound by the pattern"));
+  CHECK(has(refused("out_channels(conv) ==", "out_channels(cpu) =="), "out_channels wants a node, cpu is a word"));
+  CHECK(has(refused("out_channels(conv) ==", "uses(conv) =="), "uses wants a value, conv is a node"));
+  CHECK(has(refused("{out_channels(conv)} ch", "{out_channels(cv)} ch"), "cv is not bound"));
+  CHECK(has(refused("{out_channels(conv)} ch", "{out_channels(conv) ch"), "no \"}\" closes this"));
+  CHECK(has(refused("(x, k, B)", "(x, q, B)"), "q is neither bound nor made by a line above"));
+  CHECK(has(refused("(x, k, B)", "(t, k, B)"), "t is made by a node that the rule removes"));
+  CHECK(has(refused("<...conv>", "<...cnv>"), "cnv is no label of the pattern"));
+  CHECK(has(refused("conv<...conv>", "cnv<...conv>"), "cnv is no label of the pattern"));
+  CHECK(has(refused("conv<...conv>", "conv<...conv, a=$q>"), "$q is not bound"));
+  e = refused("k = Mul(W, s)", "W = Mul(s, s)");
+  CHECK_MESSAGE(has(e, "W is bound by the pattern already"), e);
+  CHECK(has(refused("  y = conv", "  z = conv"), "the replacement does not make y"));
+  CHECK(has(refused("y = Mul(t, s!)", "y = Mul(t s!)"), "t.yaml:8:13"));
+  CHECK(has(refused("kind: rewrite", "kind: rewrit"), "rewrit"));
+  CHECK(has(refused("kind: rewrite", "kind: absorb"), "no rewrite"));
+  CHECK(has(refused("id: t\n", "id: u\n"), "the file is called t"));
+  CHECK(has(refused("ferrule: 1\n", ""), "begins with ferrule: 1"));
+  CHECK(has(refused("ferrule: 1\n", "ferrule: 2\n"), "version 2"));
+  CHECK(has(refused("sound: ", "sond: "), "sond"));
+  CHECK(has(refused("sound: \"out_channels(conv) == dim(t, 1)\"", "sound: true"), "t.yaml:10"));
+  CHECK(has(refused(", why: \"{out_channels(conv)} channels\"", ""), "why"));
+  CHECK(has(refused("dim(t, 1)\"", "1 or tag('erf')\""), "no alternative has the tag erf"));
+  CHECK(has(refused("phase: fold", "phase: fold\nonce: maybe"), "once"));
+  CHECK(has(refused("phase: fold", "phase: fold\ntypes: [f31]"), "f31"));
+  CHECK(has(refused("phase: fold", "phase: fold\nshared: [W]"), "\"W\" is no result of the pattern"));
+  CHECK(has(refused("phase: fold", "phase: fold\nlet: {s: \"1\"}"), "s is bound by the pattern"));
+  CHECK(has(refused("Mul(t, s!)", "@binery(t, s!)"), "there is no operator class @binery"));
+  CHECK(has(refused("declined_by: channels", "declined_by: chanels"), "did you mean \"channels\"?"));
+  CHECK(has(refused("leak: t", "leek: t"), "leek"));
+  CHECK(has(refused("declined_by: channels, leak: t", "declined_by: channels"), "a case without a model or an edit"));
+  CHECK(has(refused("declined_by: channels, ", "declined_by: channels, of: b, "), "no firing case above is called b"));
+}
+
+TEST_CASE("kernel and profit conditions only, outside rewrites") {
+  auto r = load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[conv] t = Conv<...>(x, W)\"\ncontract: conv\nanchor: conv\n"
+                          "where: [{id: a, sound: \"rank(x) == 4\", why: \"w\"}]\n", "t.yaml", op_table(), Limits{});
+  REQUIRE(!r);
+  CHECK(has(render(r.error()), "only rewrites have sound conditions"));
+}
