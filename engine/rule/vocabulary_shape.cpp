@@ -238,6 +238,22 @@ Val raises_rank(const EvalContext& ctx, Args a) {
   return y ? Val{r->size() > y->size()} : missing;
 }
 
+/// Sizes for a Reshape that keeps every element: at most one unknown, written -1; a 0 would mean "copy".
+Val reshape_target(const EvalContext& ctx, Args a) {
+  Val missing;
+  auto s = shape_of(ctx, a[0], &missing);
+  if (!s) return missing;
+  std::vector<int64_t> out;
+  bool open = false;
+  for (const Dim& d : *s) {
+    auto c = d.constant();
+    if ((c && *c == 0) || (!c && open)) return unknown(fmt::format("{} as constants", str(*s)));
+    open = open || !c;
+    out.push_back(c ? *c : -1);
+  }
+  return ints(out);
+}
+
 constexpr bool kMissingToo = true;
 const Function kTable[] = {
     {{"dtype", "(x: value) -> dtype", "element type"}, dtype},
@@ -252,6 +268,7 @@ const Function kTable[] = {
     {{"rank", "(x: any) -> int", "number of dimensions"}, rank},
     {{"dim", "(x: any, axis: int) -> size", "one dimension; negative axes count from the end"}, dim},
     {{"shape", "(x: any) -> list", "all dimensions; compare with == [..] or ~ '[B, H, _]'"}, shape},
+    {{"reshape_target", "(x: any) -> list", "its shape as a Reshape takes it, one unknown size as -1; not known with two, or with a 0"}, reshape_target},
     {{"numel", "(x: any) -> size", "number of elements"}, numel},
     {{"bytes", "(x: value) -> size", "size in memory"}, bytes},
     {{"same_shape", "(a: any, b: any) -> bool", "provably the same shape"}, same_shape},

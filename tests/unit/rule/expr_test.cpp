@@ -144,6 +144,9 @@ TEST_CASE("shapes and broadcasting") {
   CHECK(w.truth("same_shape(t, y)") == "yes");
   CHECK(w.truth("same_shape(x, y)") == "no");
   CHECK(w.truth("static(W) and not static(x)") == "yes");
+  CHECK(w.show("reshape_target([2, N, 3])") == "[2, -1, 3]");
+  CHECK(w.show("reshape_target(x)") == "?");
+  CHECK(w.show("reshape_target([2, 0])") == "?");
   CHECK(w.show("numel(W)") == "18432");
   CHECK(w.show("bytes(x)") == "256*H*H*N");
   CHECK(w.show("bcast(y, t)") == "none");
