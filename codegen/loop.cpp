@@ -14,41 +14,28 @@ namespace {
 constexpr int64_t kFewRows = 64;
 constexpr int64_t kPiece = 4096;  // elements; a multiple of 64 bytes for every element size
 
-struct Axis {
-  int64_t size;
-  std::vector<int64_t> strides;  ///< bytes per operand
-};
+}  // namespace
 
-/// Outermost first: by the strides of the first output, then of the later operands, then as given.
-std::vector<Axis> ordered_axes(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
-                               std::span<const int> bytes, size_t outputs) {
-  std::vector<Axis> axes;
+std::vector<LoopAxis> collapse_axes(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+                                    size_t first_output) {
+  std::vector<LoopAxis> axes, out;
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 1) continue;
-    Axis a{dims[d], {}};
-    for (size_t k = 0; k < strides.size(); ++k) a.strides.push_back(strides[k][d] * bytes[k]);
+    LoopAxis a{dims[d], {}};
+    for (const auto& s : strides) a.strides.push_back(s[d]);
     axes.push_back(std::move(a));
   }
-  size_t out = strides.size() - outputs;
-  std::stable_sort(axes.begin(), axes.end(), [&](const Axis& a, const Axis& b) {
-    return std::abs(a.strides[out]) > std::abs(b.strides[out]);
+  std::stable_sort(axes.begin(), axes.end(), [&](const LoopAxis& a, const LoopAxis& b) {
+    return std::abs(a.strides[first_output]) > std::abs(b.strides[first_output]);
   });
-  return axes;
-}
-
-/// Neighbouring axes are one where every operand steps over the inner one whole.
-std::vector<Axis> collapsed(const std::vector<Axis>& axes) {
-  std::vector<Axis> out;
-  for (const Axis& a : axes) {
+  for (LoopAxis& a : axes) {
     bool one = !out.empty();
     for (size_t k = 0; one && k < a.strides.size(); ++k) one = out.back().strides[k] == a.strides[k] * a.size;
-    if (one) out.back() = {out.back().size * a.size, a.strides};
-    else out.push_back(a);
+    if (one) a.size *= out.back().size, out.back() = std::move(a);
+    else out.push_back(std::move(a));
   }
   return out;
 }
-
-}  // namespace
 
 Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
                                 std::span<const int> element_bytes, size_t outputs) {
@@ -59,9 +46,11 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
   LoopNest nest;
   nest.operands_ = strides.size();
   bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
-  std::vector<Axis> axes = collapsed(ordered_axes(dims, strides, element_bytes, outputs));
-  if (axes.empty()) axes.push_back({1, std::vector<int64_t>(element_bytes.begin(), element_bytes.end())});
-  Axis inner = axes.back();
+  std::vector<LoopAxis> axes = collapse_axes(dims, strides, strides.size() - outputs);
+  if (axes.empty()) axes.push_back({1, std::vector<int64_t>(strides.size(), 1)});
+  for (LoopAxis& a : axes)
+    for (size_t k = 0; k < strides.size(); ++k) a.strides[k] *= element_bytes[k];
+  LoopAxis inner = axes.back();
   axes.pop_back();
   nest.inner_size_ = inner.size;
   nest.inner_strides_ = inner.strides;
@@ -74,7 +63,7 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
                                                                  : InnerStride::strided);
   }
   nest.rows_ = 1;
-  for (const Axis& a : axes) {
+  for (const LoopAxis& a : axes) {
     nest.rows_ *= a.size;
     nest.outer_dims_.push_back(a.size);
     nest.outer_strides_.insert(nest.outer_strides_.end(), a.strides.begin(), a.strides.end());

@@ -10,6 +10,16 @@
 
 namespace ferrule {
 
+/// A loop over all operands: how often, and by how much each operand moves.
+struct LoopAxis {
+  int64_t size = 0;
+  std::vector<int64_t> strides;  ///< per operand, in the unit of the strides given
+};
+/// The axes of `dims` larger than 1, outermost first (by the strides of the first output, which is operand
+/// `first_output`), neighbours made one wherever every operand allows it. Empty when there is one element.
+std::vector<LoopAxis> collapse_axes(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+                                    size_t first_output);
+
 class LoopNest {
  public:
   static constexpr size_t kMaxOperands = 128;

@@ -13,8 +13,11 @@ using Id = uint32_t;
 // Adding this to |v| < 2^22 leaves round(v) in the low bits of the sum, to nearest even.
 constexpr double kMagic = 0x1.8p23;
 constexpr double kLog2e = 1.44269504088896341;
-constexpr double kLn2High = 0.693359375;  // few bits: n * kLn2High is exact
-constexpr double kLn2Low = -2.12194440e-4;
+// ln 2 in two parts, both positive: then n = +0 leaves the sign of a zero argument alone.
+constexpr double kLn2High = 0x1.62e42ep-1;
+constexpr double kLn2Low = 0x1.efa39efp-25;
+constexpr double kLogHigh = 0.693359375;  // few bits: e * kLogHigh is exact
+constexpr double kLogLow = -2.12194440e-4;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 /// Expressions over f32 (and i32 for bits) in a program being built.
@@ -43,6 +46,7 @@ class Expansion {
   Id mul(Id a, Id b) { return op(Prim::mul, a, b); }
   Id div(Id a, Id b) { return op(Prim::div, a, b); }
   Id fma(Id a, Id b, Id c) { return b_.op(Prim::fma, DType::f32, {a, b, c}); }
+  Id neg(Id a) { return b_.op(Prim::neg, DType::f32, {a}); }
   Id abs(Id a) { return b_.op(Prim::abs, DType::f32, {a}); }
   Id iop(Prim p, Id a, Id b) { return b_.op(p, DType::i32, {a, b}); }
   Id test(Prim p, Id a, Id b) { return b_.op(p, DType::boolean, {a, b}); }
@@ -61,57 +65,58 @@ class Expansion {
   /// -0 and subnormals whose sign the evaluation may lose.
   Id keep_zero(Id x, Id y) { return select(test(Prim::eq, x, f(0)), x, y); }
 
-  /// x = n ln 2 + r with |r| <= ln 2 / 2; `shifted` holds n + bias in its low bits.
-  struct Reduced { Id shifted, n, r; };
-  Reduced reduce(Id x, double bias) {
+  /// x * unit = n ln 2 + r * unit with |r * unit| <= ln 2 / 2; `shifted` holds n + bias in its low bits.
+  struct Reduced { Id shifted, r; };
+  Reduced reduce(Id x, double unit, int bias) {
     Reduced d{};
-    d.shifted = fma(x, f(kLog2e), f(kMagic + bias));
-    d.n = sub(d.shifted, f(kMagic + bias));
-    d.r = fma(d.n, f(-kLn2High), x);
-    d.r = fma(d.n, f(-kLn2Low), d.r);
+    d.shifted = fma(x, f(unit * kLog2e), f(kMagic + bias));
+    Id n = sub(d.shifted, f(kMagic + bias));
+    d.r = fma(n, f(-kLn2High / unit), x);
+    d.r = fma(n, f(-kLn2Low / unit), d.r);
     return d;
   }
-  /// (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2 (Cephes, expf).
-  Id exp_tail(Id r) {
-    return poly(r, {1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
-                    5.0000001201e-1});
+  /// The bits of n + bias as an exponent; those above them vanish in the shift.
+  Id power(Id shifted) { return real(iop(Prim::shl, bits(shifted), i(23))); }
+  /// e^(sign r) on |r| <= ln 2 / 2, to 0.03 ulp before rounding; our own fit, as the next one.
+  Id exp_poly(Id r, int sign) {
+    return poly(r, {1.382073387503624e-3, sign * 8.368677459657192e-3, 4.166826605796814e-2,
+                    sign * 1.666652113199234e-1, 4.999999403953552e-1, sign * 1.0, 1.0});
   }
-  Id exp_reduced(Id r) { return add(fma(mul(r, r), exp_tail(r), r), f(1)); }
+  /// e^(unit r) - 1 on the same interval, keeping a zero's sign; unit is a power of two.
+  Id expm1_poly(Id r, double unit) {
+    double u2 = unit * unit, u3 = u2 * unit;
+    return mul(r, poly(r, {1.3870657421648502e-3 * u3 * u3, 8.36626160889864e-3 * u3 * u2,
+                           4.166743531823158e-2 * u2 * u2, 1.666654646396637e-1 * u3, 4.999999701976776e-1 * u2,
+                           unit}));
+  }
+  /// s q + (s - c), the sign of q kept where it is zero and s = c.
+  Id shifted_product(Id s, Id q, double c) { return fma(s, q, neg(sub(f(c), s))); }
 
   Id exp(Id x) {
-    Reduced d = reduce(at_least(at_most(x, 89), -104), 0);
-    // 2^n in two factors, because n runs from -150 to 128. The high bits of `shifted` vanish in the shift.
+    Reduced d = reduce(at_least(at_most(x, 89), -104), 1, 0);
+    // 2^n in two factors, because n runs from -150 to 128.
     Id whole = bits(d.shifted), half = iop(Prim::shr, whole, i(1));
-    auto power = [&](Id n) { return real(iop(Prim::add, iop(Prim::shl, n, i(23)), i(0x3f800000))); };
-    return mul(mul(exp_reduced(d.r), power(half)), power(iop(Prim::sub, whole, half)));
-  }
-
-  /// e^x for x <= 0.
-  Id exp_negative(Id x) {
-    Reduced d = reduce(at_least(x, -104), 127 + 64);  // 2^(n + 64), so that subnormals round once
-    return mul(mul(exp_reduced(d.r), real(iop(Prim::shl, bits(d.shifted), i(23)))), f(0x1p-64));
+    auto factor = [&](Id n) { return real(iop(Prim::add, iop(Prim::shl, n, i(23)), i(0x3f800000))); };
+    return mul(mul(exp_poly(d.r, 1), factor(half)), factor(iop(Prim::sub, whole, half)));
   }
 
   Id expm1(Id x) {
-    Reduced d = reduce(at_least(at_most(x, 89), -18), 126);
-    Id s = real(iop(Prim::shl, bits(d.shifted), i(23)));  // 2^(n-1): 2^128 does not exist
-    Id q = fma(mul(d.r, d.r), exp_tail(d.r), d.r);
-    return keep_zero(x, mul(fma(s, q, sub(s, f(0.5))), f(2)));
+    Reduced d = reduce(at_least(at_most(x, 89), -18), 1, 126);  // 2^(n-1), because 2^128 does not exist
+    return mul(shifted_product(power(d.shifted), expm1_poly(d.r, 1), 0.5), f(2));
   }
 
+  /// 1 / (1 + e^-x), all of it times 2^-64 so that e^-x stays finite and a subnormal result rounds once.
   Id sigmoid(Id x) {
-    Id e = exp_negative(b_.op(Prim::neg, DType::f32, {abs(x)}));
-    return div(select(test(Prim::lt, x, f(0)), e, f(1)), add(e, f(1)));
+    Reduced d = reduce(at_least(at_most(x, 20), -104), -1, 127 - 64);
+    Id e = mul(exp_poly(d.r, -1), power(d.shifted));
+    return div(f(0x1p-64), add(e, f(0x1p-64)));
   }
 
+  /// e / (e + 2) with e = expm1(2x): no cancellation, and exact at both ends.
   Id tanh(Id x) {
-    // e / (e + 2) with e = expm1(2x): no cancellation, and exact at both ends.
-    Id y = at_least(at_most(mul(x, f(2)), 20), -20);
-    Reduced d = reduce(y, 127);
-    Id s = real(iop(Prim::shl, bits(d.shifted), i(23)));
-    Id q = fma(mul(d.r, d.r), exp_tail(d.r), d.r);
-    Id e = fma(s, q, sub(s, f(1)));
-    return keep_zero(x, div(e, add(e, f(2))));
+    Reduced d = reduce(at_least(at_most(x, 10), -10), 2, 127);
+    Id e = shifted_product(power(d.shifted), expm1_poly(d.r, 2), 1);
+    return div(e, add(e, f(2)));
   }
 
   /// u = m 2^e with m in [sqrt(1/2), sqrt(2)), u normal and positive.
@@ -128,9 +133,9 @@ class Expansion {
                     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1});
     Id z = mul(t, t);
     Id y = mul(mul(t, z), p);
-    y = fma(e, f(kLn2Low), y);
+    y = fma(e, f(kLogLow), y);
     y = fma(z, f(-0.5), y);
-    return fma(e, f(kLn2High), add(t, y));
+    return fma(e, f(kLogHigh), add(t, y));
   }
   /// `y`, but log's values at and beyond the ends of its domain (0, inf).
   Id log_ends(Id u, Id y) {
@@ -164,9 +169,11 @@ class Expansion {
     Id c = at_most(t, 5);
     Id q = poly(c, {-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
                     -6.34846687e-1, -1.28717512e-1});
-    q = fma(q, c, b_.op(Prim::neg, DType::f32, {c}));
-    Id far = sub(f(1), exp_negative(q));
-    far = select(test(Prim::lt, x, f(0)), b_.op(Prim::neg, DType::f32, {far}), far);
+    q = fma(q, c, neg(c));
+    Reduced d = reduce(q, 1, 127);  // q is above -30: no subnormals
+    Id far = sub(f(1), mul(exp_poly(d.r, 1), power(d.shifted)));
+    Id sign = iop(Prim::band, bits(x), i(std::numeric_limits<int32_t>::min()));
+    far = real(iop(Prim::bor, bits(far), sign));
     return select(test(Prim::gt, t, f(0.927734375)), far, near);
   }
 

@@ -82,11 +82,12 @@ bool ignored(const Rule& rule, const Condition& c, const MatchContext& ctx) {
   return std::ranges::any_of(*ctx.ignore_profit, [&](const std::string& p) { return glob_match(p, full); });
 }
 
-int rank(const Rejection& r) {
-  return (static_cast<int>(r.stage) << 20) + (r.passed_conditions << 10) + r.matched_nodes;
-}
-
 }  // namespace
+
+int nearness(const Rejection& r) {
+  int stage = r.stage == Rejection::Stage::structure ? 0 : r.stage == Rejection::Stage::guarantee ? 1 : 2;
+  return (stage << 20) + (std::min(r.passed_conditions, 1000) << 10) + std::min(r.matched_nodes, 1000);
+}
 
 std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
                                const MatchContext& ctx, const std::function<Truth(std::string*)>& accepts) {
@@ -145,7 +146,7 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
       return true;
     }
     r->matched_nodes = static_cast<int>(m.nodes.size());
-    if (!judged || rank(*r) > rank(best)) {
+    if (!judged || nearness(*r) > nearness(best)) {
       r->rule = &rule;
       r->root = root;
       r->total_conditions = static_cast<int>(rule.where.size());

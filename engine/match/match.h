@@ -51,6 +51,9 @@ struct MatchContext {
   bool explain = true;
 };
 
+/// How far an attempt came: structure, then guarantees, then conditions passed. For the best of several.
+int nearness(const Rejection& r);
+
 using Attempt = std::variant<Match, Rejection>;
 /// Tries `rule` (any kind with a pattern) at `root`: structure, guarantees D1 to D8, conditions, let.
 Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx);

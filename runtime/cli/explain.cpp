@@ -1,6 +1,6 @@
 // explain: which layers were fused, by which rule, how many kernels each is, and what nearly fused.
 #include <iostream>
-#include <set>
+#include <map>
 
 #include "engine/graph/text.h"
 #include "runtime/cli/cli.h"
@@ -42,7 +42,10 @@ json to_json(const Explained& e) {
 }
 
 std::string cut(const std::string& text, size_t width) {
-  return text.size() <= width ? text : text.substr(0, width - 1) + "…";
+  if (text.size() <= width) return text;
+  size_t end = width - 1;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  return text.substr(0, end) + "…";
 }
 
 void print_layers(const Explained& e) {
@@ -71,7 +74,7 @@ void print_rules(const Explained& e) {
   }
 }
 
-/// The nearest refusal of each pair of rule and condition, nearest first.
+/// The nearest refusal of each pair of rule and condition, nearest first; how many more there were like it.
 void print_near_misses(const Explained& e, size_t most) {
   std::vector<const Rejection*> sorted;
   for (const Rejection& r : e.fused.near_misses)
@@ -79,15 +82,27 @@ void print_near_misses(const Explained& e, size_t most) {
   std::stable_sort(sorted.begin(), sorted.end(), [](const Rejection* a, const Rejection* b) {
     return a->total_conditions - a->passed_conditions < b->total_conditions - b->passed_conditions;
   });
-  std::set<std::string> seen;
-  std::vector<std::string> lines;
+  std::map<std::pair<std::string, std::string>, size_t> seen;  // -> its line
+  std::vector<std::pair<std::string, int>> lines;
   for (const Rejection* r : sorted) {
-    std::string line = fmt::format("  {} ({}{}): {}", r->rule->id, r->id, r->truth == Truth::unknown ? ", unknown" : "", r->why);
-    if (seen.insert(line).second) lines.push_back(line);
+    auto [it, fresh] = seen.emplace(std::pair{r->rule->id, r->id}, lines.size());
+    ++(fresh ? lines.emplace_back("", 0) : lines[it->second]).second;
+    if (fresh) lines.back().first = fmt::format("{} ({}{}): {}", r->rule->id, r->id, r->truth == Truth::unknown ? ", unknown" : "", r->why);
   }
   if (lines.empty()) return;
   std::cout << fmt::format("\nnear misses ({}):\n", lines.size());
-  for (size_t k = 0; k < lines.size() && k < most; ++k) std::cout << cut(lines[k], 160) << "\n";
+  for (size_t k = 0; k < lines.size() && k < most; ++k)
+    std::cout << fmt::format("{:>5} x {}\n", lines[k].second, cut(lines[k].first, 150));
+}
+
+/// The phases' lines; without `all` only where the number of layers changed.
+void print_phases(const Explained& e, bool all) {
+  int last = static_cast<int>(e.model_nodes);
+  for (const std::string& p : e.fused.journal.phases) {
+    int layers = phase_to_json(p)["layers"].get<int>();
+    if (all || layers != last) std::cout << p << "\n";
+    last = layers;
+  }
 }
 
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
@@ -109,7 +124,7 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
   if (log || stage == "journal")
     for (const Step& s : e.fused.journal.steps) std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 400));
-  for (const std::string& p : e.fused.journal.phases) std::cout << p << "\n";
+  print_phases(e, log || stage == "journal");
   if (stage == "journal") return Exit::ok;
   print_layers(e);
   print_rules(e);

@@ -1,4 +1,6 @@
 // run: the model on given or random inputs, outputs to a file or in short.
+#include <unistd.h>
+
 #include <iostream>
 
 #include "engine/graph/npz.h"
@@ -26,6 +28,9 @@ void print_outputs(const Session& session, const Tensors& outputs) {
 }
 
 Result<Exit> body(const Common& common, const InputOptions& input, const std::string& output) {
+  // Before the work, not after it.
+  if (!output.empty() && !common.force && access(output.c_str(), F_OK) == 0)
+    return error(Code::file_exists, "--outputs", escape(output));
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
@@ -45,7 +50,8 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
     return Exit::ok;
   }
   talk(fmt::format("ran on {}: {} layers, {} kernels launched", prepared->backend(), prepared->plan().layers.size(), launched));
-  if (output.empty()) print_outputs(session, outputs);
+  if (prepared->backend() == "null") std::cout << prepared->executable().text();
+  else if (output.empty()) print_outputs(session, outputs);
   else talk("wrote " + output);
   return Exit::ok;
 }

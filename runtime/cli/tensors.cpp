@@ -73,7 +73,8 @@ Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wan
     given[text.substr(0, equals)] = std::move(t);
   }
   std::map<std::string, Tensor> inputs;
-  uint64_t seed = options.seed * 1000003;
+  const bool complete = (!options.npz.empty() || !options.single.empty()) && !options.seed;
+  uint64_t seed = options.seed.value_or(0) * 1000003;
   for (const Port& info : wanted) {
     ++seed;
     if (auto it = given.find(info.name); it != given.end()) {
@@ -82,6 +83,7 @@ Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wan
       given.erase(it);
       continue;
     }
+    if (complete) return error(Code::missing_input, "--inputs", escape(info.name), str(info.type));
     std::vector<int64_t> dims;
     if (auto s = shapes.find(info.name); s != shapes.end()) {
       dims = s->second;

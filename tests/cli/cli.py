@@ -338,7 +338,7 @@ def command_line(report, net):
             arguments=["run", net, "--seed", "1", "--backend", "abacus"])
     refused(report, "a negative number of threads", USAGE, "threads", arguments=["explain", net, "--threads", "-1"])
     refused(report, "an unknown stage", USAGE, "blueprint", "graph", arguments=["explain", net, "--stage", "blueprint"])
-    for shape in ("x", "x:", "x:1xx4", "x:axb", "x:1x2x4x4x", "x:99999999999999999999", ":1x2"):
+    for shape in ("x", "x:1xx4", "x:axb", "x:1x2x4x4x", "x:99999999999999999999", ":1x2"):
         refused(report, f"--shapes {shape}", USAGE, "--shapes", arguments=["explain", net, "--shapes", shape])
     refused(report, "--shapes of an input that is not there", USAGE, "nosuch", r"\bx\b",
             arguments=["explain", net, "--shapes", "nosuch:1x2x4x4"])
@@ -403,7 +403,7 @@ def outputs(report, net):
     report.check("explain names node and rule", None if "conv" in one.out and re.search(r"conv_\w+", one.out) else one.out)
     for stage in ("graph", "journal", "kernels"):
         done = run("explain", net, "--stage", stage)
-        report.check(f"explain --stage {stage}", harness.crash(done) or (None if done.code == OK and done.out else done.tail()))
+        report.check(f"explain --stage {stage}", harness.crash(done) or (None if done.code == OK and (done.out or stage == "kernels") else done.tail()))
 
     # The numbers: random inputs by seed are reproducible, and fused equals unfused.
     names = []

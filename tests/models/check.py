@@ -131,11 +131,8 @@ class Model:
                 self.readers.setdefault(value, set()).add(index)
             if node.op_type == "Constant":
                 self.constants.update(node.output)
-            # A node without a name is called after its operator and its first output.
-            names = [node.name] if node.name else [
-                f"{node.op_type}_{node.output[0]}", node.output[0]]
-            for name in names:
-                self.by_name.setdefault(name, index)
+            # A node without a name is called after its operator and its place, as TensorRT does.
+            self.by_name.setdefault(node.name or f"{node.op_type}_{index}", index)
 
     def indices(self, layer):
         """The layer's nodes, or None when one is not known by that name."""

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "engine/base/diagnostics.h"
 #include "engine/target.h"
 
 using namespace ferrule;

@@ -1,9 +1,13 @@
 // Checks over whole rule sets, the shipped one included, and the generated schema.
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "engine/rule/load.h"
+#include "engine/rule/vocabulary.h"
 
 using namespace ferrule;
 
@@ -92,7 +96,23 @@ TEST_CASE("the shipped rules have no errors") {
   for (const std::string& n : report.notes) MESSAGE(n);
 }
 
-TEST_CASE("the schema is JSON and names every key") {
+TEST_CASE("the reference names every function and every key") {
+  std::ifstream file(FERRULE_SOURCE_RULES "/README.md");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::set<std::string> words;
+  std::string word;
+  for (char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) || c == '_') word += c;
+    else words.insert(std::exchange(word, ""));
+  }
+  for (const VocabularyEntry& e : vocabulary()) CHECK_MESSAGE(words.contains(std::string(e.name)), e.name);
+  for (const auto& [key, v] : nlohmann::json::parse(rule_schema())["properties"].items()) CHECK_MESSAGE(words.contains(key), key);
+}
+
+TEST_CASE("the schema is JSON, names every key, and rules/schema.json is what it says") {
+  std::ifstream file(FERRULE_SOURCE_RULES "/schema.json");
+  std::string kept((std::istreambuf_iterator<char>(file)), {});
+  CHECK_MESSAGE(kept == rule_schema(), "renew it: ferrule rules schema > rules/schema.json");
   auto schema = nlohmann::json::parse(rule_schema());
   CHECK(schema["properties"].contains("match"));
   CHECK(schema["properties"]["kind"]["enum"].size() == 6);

@@ -1,0 +1,35 @@
+// NVRTC, opened at run time: CUDA C++ source -> cubin for a named architecture, without a GPU or a driver, and
+// what ptxas says about it. Everything else plans and explains when the library is missing.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/result.h"
+
+namespace ferrule {
+
+struct Cubin {
+  std::string bytes;
+  int registers = 0;      ///< per thread
+  int spill_bytes = 0;    ///< stores and loads per thread
+  int shared_bytes = 0;   ///< static, per block
+  int occupancy = 0;      ///< estimated percent of the multiprocessor's threads, at the block size asked for
+  std::string log;
+};
+
+struct NvrtcInfo {
+  std::string path;                   ///< the library that was opened
+  int major = 0, minor = 0;
+  std::vector<int> architectures;     ///< 75, 80, …
+};
+/// errors: library_missing (names what was tried).
+Result<NvrtcInfo> nvrtc_info();
+
+/// Compiles `source` for `target` ("sm_90"); `entry` is its only kernel.
+/// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with NVRTC's log.
+Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, std::string_view target,
+                           int block_threads = 256);
+
+}  // namespace ferrule

@@ -1,0 +1,251 @@
+// The mutations a proof tries on a rule's firing cases. Each changes one thing everywhere it belongs, so that
+// a good share of the results are valid graphs; the others are sorted out by inference.
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/instantiate.h"
+#include "engine/proof/edit.h"
+
+namespace ferrule {
+namespace {
+
+class Mutator {
+ public:
+  Mutator(const Graph& g, const std::vector<DType>& types) : g_(g), types_(types) {}
+
+  std::vector<Mutation> run() {
+    orders();
+    element_types();
+    sizes();
+    ranks();
+    constants();
+    attributes();
+    operands();
+    return std::move(out_);
+  }
+
+ private:
+  template <class F>
+  void add(std::string text, F&& change) {
+    Mutation m{std::move(text), g_.clone()};
+    change(*m.graph);
+    out_.push_back(std::move(m));
+  }
+  std::vector<ValueId> inputs() const { return g_.inputs(); }
+  std::vector<ValueId> tensors() const {
+    std::vector<ValueId> out;
+    for (uint32_t i = 0; i < g_.value_slots(); ++i)
+      if (!g_.value(ValueId{i}).dead && g_.constant(ValueId{i})) out.push_back(ValueId{i});
+    return out;
+  }
+  const std::string& name(ValueId v) const { return g_.value(v).name; }
+
+  void orders() {
+    for (NodeId n : g_.order())
+      for (size_t i = 1; i < g_.node(n).inputs.size(); ++i) {
+        ValueId a = g_.input(n, i - 1), b = g_.input(n, i);
+        if (!a || !b || a == b) continue;
+        add(fmt::format("operands {} and {} of {} exchanged", i - 1, i, g_.node(n).op), [=](Graph& g) {
+          g.set_input(n, i - 1, b);
+          g.set_input(n, i, a);
+        });
+      }
+  }
+
+  /// All floats at once become another type.
+  void element_types() {
+    std::set<DType> have;
+    for (ValueId v : inputs()) have.insert(g_.value(v).type.dtype);
+    std::vector<DType> to = types_;
+    for (DType t : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8})
+      if (std::ranges::find(to, t) == to.end()) to.push_back(t);
+    for (DType from : have) {
+      if (!is_float(from) && from != DType::i32) continue;
+      for (DType t : to)
+        if (t != from) add(fmt::format("{} becomes {}", ferrule::name(from), ferrule::name(t)), [=, this](Graph& g) { retype(g, from, t); });
+    }
+  }
+  void retype(Graph& g, DType from, DType to) const {
+    for (ValueId v : inputs())
+      if (g.value(v).type.dtype == from) g.set_type(v, Type{to, g.value(v).type.shape});
+    for (ValueId v : tensors())
+      if (g.constant(v)->dtype() == from) g.set_constant(v, converted(*g.constant(v), to));
+  }
+
+  /// A size, wherever it stands in inputs and constants, becomes another; one axis of one input alone.
+  void sizes() {
+    std::set<int64_t> have;
+    for (ValueId v : inputs())
+      if (g_.value(v).type.shape)
+        for (const Dim& d : *g_.value(v).type.shape)
+          if (d.is_constant()) have.insert(d.value_or(0));
+    for (int64_t from : have)
+      for (int64_t to : {int64_t{0}, int64_t{1}, int64_t{3}, from + 1})
+        if (to != from) add(fmt::format("size {} becomes {}", from, to), [=, this](Graph& g) { resize(g, from, to); });
+    for (ValueId v : inputs()) {
+      if (!g_.value(v).type.shape) continue;
+      for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
+        for (int64_t to : {0, 1, 2, 5}) {
+          Shape s = *g_.value(v).type.shape;
+          if (s[i] == Dim(to)) continue;
+          s[i] = Dim(to);
+          add(fmt::format("{} becomes {}", name(v), str(s)), [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, s}); });
+        }
+    }
+    for (ValueId v : tensors())
+      for (int axis = 0; axis < g_.constant(v)->rank(); ++axis)
+        for (int64_t to : {1, 2, 3, 4})
+          if (g_.constant(v)->dims()[static_cast<size_t>(axis)] != to)
+            add(fmt::format("axis {} of {} becomes {}", axis, name(v), to), [=, this](Graph& g) {
+              std::vector<int64_t> dims = g.constant(v)->dims();
+              dims[static_cast<size_t>(axis)] = to;
+              g.set_constant(v, repeated(*g.constant(v), dims));
+            });
+  }
+  static Tensor repeated(const Tensor& t, const std::vector<int64_t>& dims) {
+    auto [out, bytes] = Tensor::allocate(t.dtype(), dims);
+    int64_t size = size_bytes(t.dtype(), 1), n = t.numel();
+    if (size_bits(t.dtype()) % 8) return t;
+    for (int64_t i = 0; i < out.numel(); ++i)
+      if (n > 0) std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size, static_cast<char*>(bytes) + i * size);
+    return out;
+  }
+  void resize(Graph& g, int64_t from, int64_t to) const {
+    for (ValueId v : inputs()) {
+      if (!g.value(v).type.shape) continue;
+      Shape s = *g.value(v).type.shape;
+      std::ranges::replace(s, Dim(from), Dim(to));
+      g.set_type(v, Type{g.value(v).type.dtype, s});
+    }
+    for (ValueId v : tensors()) {
+      std::vector<int64_t> dims = g.constant(v)->dims();
+      bool hit = std::ranges::find(dims, from) != dims.end();
+      std::ranges::replace(dims, from, to);
+      if (hit) g.set_constant(v, repeated(*g.constant(v), dims));
+    }
+  }
+
+  void ranks() {
+    for (ValueId v : inputs()) {
+      if (!g_.value(v).type.shape) continue;
+      Shape s = *g_.value(v).type.shape;
+      Shape more = s, front = s, less = s;
+      more.emplace_back(2);
+      front.insert(front.begin(), Dim(1));
+      if (!less.empty()) less.pop_back();
+      for (const Shape& to : {more, front, less})
+        if (to.size() != s.size())
+          add(fmt::format("{} becomes {}", name(v), str(to)), [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, to}); });
+    }
+    for (ValueId v : tensors()) {
+      if (g_.constant(v)->numel() > 8) continue;
+      std::vector<int64_t> up = g_.constant(v)->dims();
+      up.insert(up.begin(), 1);
+      std::vector<int64_t> back = g_.constant(v)->dims();
+      back.push_back(1);
+      for (const auto& dims : {up, back})
+        add(fmt::format("{} gets rank {}", name(v), dims.size()),
+            [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped(dims)); });
+      if (g_.constant(v)->numel() == 1 && g_.constant(v)->rank() > 0)
+        add(fmt::format("{} gets rank 0", name(v)), [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped({})); });
+    }
+  }
+
+  template <class F>
+  static Tensor mapped(const Tensor& t, F&& f) {
+    auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
+    int64_t size = size_bytes(t.dtype(), 1);
+    for (int64_t i = 0; i < t.numel(); ++i) {
+      Tensor one = Tensor::scalar(t.dtype(), f(t.at_f64(i), i));
+      std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
+    }
+    return out;
+  }
+
+  void constants() {
+    for (ValueId v : tensors()) {
+      const Tensor& t = *g_.constant(v);
+      if (t.dtype() == DType::string || size_bits(t.dtype()) % 8 || t.numel() == 0) continue;
+      auto change = [&](const char* how, auto&& f) {
+        add(fmt::format("{} {}", name(v), how), [=](Graph& g) { g.set_constant(v, mapped(*g.constant(v), f)); });
+      };
+      if (!is_float(t.dtype())) {
+        for (int64_t k = 0; k < std::min<int64_t>(t.numel(), 10); ++k)
+          for (double by : {1.0, -1.0})
+            change(by > 0 ? "has an element one more" : "has an element one less",
+                   [=](double x, int64_t i) { return i == k ? x + by : x; });
+        change("becomes 0", [](double, int64_t) { return 0.0; });
+        change("becomes -1", [](double, int64_t) { return -1.0; });
+        continue;
+      }
+      change("is doubled and moved", [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
+      change("becomes 0", [](double, int64_t) { return 0.0; });
+      change("becomes 1", [](double, int64_t) { return 1.0; });
+      change("changes sign", [](double x, int64_t) { return -x; });
+      change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
+      change("becomes infinite", [](double, int64_t) { return INFINITY; });
+      change("becomes huge", [](double, int64_t) { return 3e38; });
+    }
+  }
+
+  void attributes() {
+    for (NodeId n : g_.order())
+      for (const auto& [key, value] : g_.node(n).attrs.items()) {
+        auto set = [&](Attr to) {
+          add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)), [=, key = key](Graph& g) { g.set_attr(n, key, to); });
+        };
+        if (auto* i = std::get_if<int64_t>(&value)) {
+          for (int64_t to : {*i + 1, *i - 1, int64_t{0}})
+            if (to != *i) set(to);
+        } else if (auto* d = std::get_if<double>(&value)) {
+          set(*d * 1.5 + 0.25);
+          set(0.0);
+        } else if (auto* l = std::get_if<std::vector<int64_t>>(&value)) {
+          for (size_t k = 0; k < l->size() && k < 8; ++k)
+            for (int64_t by : {1, -1}) {
+              std::vector<int64_t> to = *l;
+              to[k] += by;
+              set(to);
+            }
+          if (l->size() > 1) {
+            std::vector<int64_t> to = *l;
+            std::swap(to[0], to[1]);
+            set(to);
+          }
+        }
+      }
+  }
+
+  /// Optional operands left out, and values in slots where another stood.
+  void operands() {
+    for (NodeId n : g_.order()) {
+      for (size_t k = 1; k < g_.node(n).inputs.size(); ++k)
+        if (g_.input(n, k))
+          add(fmt::format("{} without operand {}", g_.node(n).op, k), [=](Graph& g) { g.set_input(n, k, {}); });
+      for (size_t k = 0; k < g_.node(n).inputs.size(); ++k)
+        for (ValueId v : inputs())
+          if (g_.input(n, k) && g_.input(n, k) != v)
+            add(fmt::format("{} reads {} in slot {}", g_.node(n).op, name(v), k), [=](Graph& g) { g.set_input(n, k, v); });
+      for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
+        ValueId was = g_.input(n, k);
+        if (!was || !g_.value(was).type.known()) continue;
+        add(fmt::format("{} reads another tensor in slot {}", g_.node(n).op, k), [=](Graph& g) {
+          Type t = g.value(was).type;
+          g.set_input(n, k, g.add_input(g.fresh_name("other"), std::move(t)));
+        });
+      }
+    }
+  }
+
+  const Graph& g_;
+  const std::vector<DType>& types_;
+  std::vector<Mutation> out_;
+};
+
+}  // namespace
+
+std::vector<Mutation> mutations(const Graph& g, const std::vector<DType>& types) { return Mutator(g, types).run(); }
+
+}  // namespace ferrule

@@ -1,0 +1,130 @@
+#include "engine/proof/trial.h"
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/compare.h"
+#include "engine/graph/interpreter.h"
+#include "engine/graph/verify.h"
+#include "engine/onnx/import.h"
+#include "engine/proof/edit.h"
+
+namespace ferrule {
+
+Result<Graph> case_graph(std::string_view text, const ProofContext& ctx) {
+  ImportOptions options;
+  options.limits = ctx.limits;
+  options.known_operator = [&](std::string_view d, std::string_view o) { return ctx.ops->find(d, o) != nullptr; };
+  FERRULE_ASSIGN(Imported imported, import_text(text, options));
+  return std::move(imported.graph);
+}
+
+namespace {
+
+/// The rule alone, to rest.
+Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofContext& ctx, Journal& journal) {
+  RuleSet set;
+  set.phases.push_back({rule.phase, "", true, {}});
+  auto copy = std::make_shared<Rule>(rule);
+  copy->enabled = true;
+  set.rules.push_back(copy);
+  Limits limits = *ctx.limits;
+  limits.rewrite_seconds = 2;
+  PassContext pass;
+  pass.graph = &g;
+  pass.rules = &set;
+  pass.ops = ctx.ops;
+  pass.target = target;
+  pass.limits = &limits;
+  pass.journal = &journal;
+  FERRULE_TRY(rule.kind == RuleKind::rewrite ? rewrite_phase(pass, rule.phase) : group_phase(pass, rule.phase));
+  g.remove_dead();
+  return verify(g);
+}
+
+/// What the engine says to a match of a rewrite; "" if it takes place.
+std::string refused(const Rule& rule, const Graph& g, const Match& m, const ProofContext& ctx, Rejection& r) {
+  if (rule.kind != RuleKind::rewrite) return "";
+  auto copy = g.clone();
+  auto made = apply_rewrite(*copy, m, *ctx.ops, *ctx.limits);
+  if (made) return "";
+  r.rule = &rule;
+  r.root = m.root;
+  r.stage = Rejection::Stage::guarantee;
+  r.id = "D7";
+  r.why = made.error().message;
+  r.passed_conditions = r.total_conditions = static_cast<int>(rule.where.size());
+  r.matched_nodes = static_cast<int>(m.nodes.size());
+  return made.error().code == Code::rule_broken ? "broken" : "declined";
+}
+
+}  // namespace
+
+Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+  Trial t;
+  t.nearest.rule = &rule;
+  t.nearest.id = "structure";
+  t.nearest.why = "no node fits the pattern's root";
+  MatchContext mc{&g, ctx.ops, target, ctx.limits, nullptr, nullptr, true};
+  bool first = true;
+  auto consider = [&](Rejection r) {
+    if (first || nearness(r) > nearness(t.nearest)) t.nearest = std::move(r);
+    first = false;
+  };
+  for (NodeId n : g.order()) {
+    Attempt a = match_any(rule, n, mc);
+    if (auto* r = std::get_if<Rejection>(&a)) {
+      consider(std::move(*r));
+      continue;
+    }
+    Rejection r;
+    std::string why = refused(rule, g, std::get<Match>(a), ctx, r);
+    if (why == "broken" && t.broken.empty()) t.broken = r.why;
+    if (!why.empty()) {
+      consider(std::move(r));
+      continue;
+    }
+    if (!t.fired) t.match = std::move(std::get<Match>(a));
+    t.fired = true;
+  }
+  if (!t.fired) return t;
+  t.after = g.clone();
+  Journal journal;
+  if (Status s = run_alone(rule, *t.after, target, ctx, journal); !s) t.broken = s.error().message;
+  for (const Step& step : journal.steps)
+    if (step.kind == "broken") t.broken = step.text;
+  return t;
+}
+
+std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,
+                                      const ProofContext& ctx, int rounds) {
+  bool exact = rule.numerics == "exact", signed_zero = rule.numerics == "signed_zero";
+  std::mt19937 random(20240229);
+  InterpreterOptions options;
+  options.ops = ctx.ops;
+  Limits limits = *ctx.limits;
+  limits.fold_tensor_bytes = 1 << 24;
+  options.limits = &limits;
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<Tensor> inputs;
+    for (ValueId v : before.inputs()) {
+      const Type& t = before.value(v).type;
+      std::vector<int64_t> dims;
+      if (t.shape)
+        for (const Dim& d : *t.shape) dims.push_back(d.value_or(2));
+      inputs.push_back(random_tensor(t.dtype, dims, random, round > 0 && (exact || signed_zero)));
+    }
+    auto a = interpret(before, inputs, options);
+    if (!a) return std::nullopt;
+    auto b = interpret(after, inputs, options);
+    if (!b) return "the result does not run: " + b.error().message;
+    for (size_t k = 0; k < a->size(); ++k) {
+      DType t = (*a)[k].dtype();
+      Tolerance tolerance = exact || signed_zero ? Tolerance{}
+                            : rule.numerics == "approximate" ? model_tolerance(t) : rewrite_tolerance(t, true);
+      Difference d = compare((*b)[k], (*a)[k], tolerance, exact);
+      if (!d.ok) return fmt::format("output {}: {}", escape(before.value(before.outputs()[k]).name), d.text);
+    }
+  }
+  return "";
+}
+
+}  // namespace ferrule

@@ -1,0 +1,25 @@
+// One rule tried on one small graph: does it fire, what declines it, and is the result the same?
+#pragma once
+#include "engine/proof/proof.h"
+
+namespace ferrule {
+
+/// A test's ONNX text as a graph.
+Result<Graph> case_graph(std::string_view text, const ProofContext& ctx);
+
+struct Trial {
+  bool fired = false;
+  Rejection nearest;                 ///< not fired: what declined, of the attempt that came furthest
+  Match match;                       ///< fired: the first match
+  std::unique_ptr<Graph> after;      ///< fired: the graph when the rule came to rest
+  std::string broken;                ///< fired: D7 or verify says the rule is wrong
+};
+/// Tries the rule at every node, then lets it run to rest on a copy.
+Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
+
+/// Runs both graphs on random inputs (several; special values where the numerics allow) and compares the
+/// outputs by the rule's numerics class. "" when equal; nullopt: `before` does not run.
+std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,
+                                      const ProofContext& ctx, int rounds);
+
+}  // namespace ferrule
