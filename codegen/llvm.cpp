@@ -15,9 +15,7 @@
 
 #include "codegen/llvm_primitives.h"
 #include "engine/base/diagnostics.h"
-#if __has_include("engine/formula/polynomials.h")
 #include "engine/formula/polynomials.h"
-#endif
 
 namespace ferrule {
 namespace {
@@ -312,9 +310,7 @@ Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, C
   FERRULE_TRY(check(key));
   FERRULE_ASSIGN(llvm::TargetMachine * machine, machine_for(isa));
   Program program = key.program;
-#if __has_include("engine/formula/polynomials.h")
   expand_transcendentals(program);
-#endif
   llvm::LLVMContext context;
   llvm::Module module("ferrule", context);
   module.setTargetTriple(machine->getTargetTriple().str());

@@ -204,10 +204,12 @@ class GroupPhase {
   GroupPhase(const PassContext& ctx, std::string_view phase) : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
 
   Status run() {
-    bool fixpoint = true;
-    for (const Phase& p : ctx_.rules->phases)
-      if (p.id == phase_) fixpoint = p.fixpoint;
+    bool any = false;
+    for (const auto& r : ctx_.rules->rules)
+      any |= r->enabled && r->phase == phase_ && (r->kind == RuleKind::absorb || r->kind == RuleKind::region);
+    if (!any) return {};
     FERRULE_TRY(g_.sort());
+    // Grouping only ever takes nodes away, so this ends; a rule that matches groups may extend them.
     for (bool changed = true; changed;) {
       changed = false;
       for (const auto& rule : ctx_.rules->rules) {
@@ -220,7 +222,6 @@ class GroupPhase {
           changed |= hit;
         }
       }
-      if (!fixpoint) break;
     }
     if (ctx_.near_misses)
       for (auto& [_, r] : misses_) ctx_.near_misses->push_back(std::move(r));
@@ -244,7 +245,7 @@ class GroupPhase {
     std::vector<NodeId> order = g_.order();
     bool changed = false;
     for (size_t i = order.size(); i-- > 0;) {
-      if (g_.node(order[i]).dead || index.at(g_.node(order[i])).empty()) continue;
+      if (g_.node(order[i]).dead || index.ranks_at(g_.node(order[i])).empty()) continue;
       FERRULE_TRY(in_time());
       MatchContext mc = match_context();
       Attempt a = match_absorb(rule, order[i], mc);

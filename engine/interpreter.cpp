@@ -13,7 +13,8 @@ const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels()
                        index_table(), order_table(), reduce_table(), norm_table(), resize_table(),
                        quantize_table(), rnn_table(), control_table()}) {
       for (const Entry& e : table) {
-        FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second, "operator in two tables");
+        FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second,
+                       "operator in two tables");
       }
     }
     return out;
@@ -22,7 +23,8 @@ const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels()
 }
 
 Kernel find_kernel(const Node& n) {
-  const std::string_view domain = n.domain == "ai.onnx" ? std::string_view() : std::string_view(n.domain);
+  const std::string_view domain =
+      n.domain == "ai.onnx" ? std::string_view() : std::string_view(n.domain);
   const auto it = kernels().find({domain, n.op});
   return it == kernels().end() ? nullptr : it->second;
 }
@@ -54,8 +56,13 @@ Outputs run_node(const Call& c) {
     FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
     return one(std::move(t));
   }
-  if (const Kernel k = find_kernel(c.n)) return k(c);
-  return c.unsupported("the interpreter does not know it");
+  const Kernel k = find_kernel(c.n);
+  if (!k) return c.unsupported("the interpreter does not know it");
+  try {
+    return k(c);
+  } catch (const std::bad_alloc&) {
+    return error(Code::out_of_memory, c.place(), "the interpreter", "more", "fewer");
+  }
 }
 
 }  // namespace
@@ -122,7 +129,8 @@ Outputs run_graph(Env& env, const InterpreterOptions& options) {
   std::vector<Tensor> results;
   for (ValueId v : g.outputs()) {
     const Tensor* t = env.find(v);
-    if (!t) return error(Code::missing_input, "", escape(g.value(v).name), escape(str(g.value(v).type)));
+    if (!t)
+      return error(Code::missing_input, "", escape(g.value(v).name), escape(str(g.value(v).type)));
     results.push_back(*t);
   }
   return results;
@@ -139,7 +147,8 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
   if (inputs.size() > body.inputs().size()) {
     return c.bad("its body has {} inputs, {} are given", body.inputs().size(), inputs.size());
   }
-  // A node run on its own (constant folding) has no environment: captured constants are still known.
+  // A node run on its own (constant folding) has no environment: captured constants are still
+  // known.
   Env alone{c.g};
   Env env{body, c.env ? c.env : &alone};
   for (size_t i = 0; i < inputs.size(); ++i) env.values[body.inputs()[i].index] = inputs[i];
@@ -148,7 +157,8 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
 
 }  // namespace interp
 
-Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n, std::span<const Tensor* const> inputs,
+Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
+                                           std::span<const Tensor* const> inputs,
                                            const InterpreterOptions& options) {
   if (!options.f64) return interp::run_node({g, n, inputs, options});
   std::vector<Tensor> wide;
@@ -160,12 +170,15 @@ Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n, std::s
   return out;
 }
 
-Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs, const InterpreterOptions& options) {
+Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs,
+                                      const InterpreterOptions& options) {
   interp::Env env{g};
   for (size_t i = 0; i < g.inputs().size(); ++i) {
     const Value& v = g.value(g.inputs()[i]);
-    if (i < inputs.size()) env.values[g.inputs()[i].index] = inputs[i];
-    else if (!v.constant) return error(Code::missing_input, "", escape(v.name), str(v.type));
+    if (i < inputs.size())
+      env.values[g.inputs()[i].index] = inputs[i];
+    else if (!v.constant)
+      return error(Code::missing_input, "", escape(v.name), str(v.type));
   }
   return interp::run_graph(env, options);
 }

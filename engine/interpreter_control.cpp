@@ -5,7 +5,8 @@ namespace ferrule::interp {
 namespace {
 
 Result<bool> truth(const Call& c, const Tensor& t) {
-  if (t.dtype() != DType::boolean || t.numel() != 1) return c.bad("a condition of type {} and shape {}", name(t.dtype()), text(t.dims()));
+  if (t.dtype() != DType::boolean || t.numel() != 1)
+    return c.bad("a condition of type {} and shape {}", name(t.dtype()), text(t.dims()));
   return t.at_i64(0) != 0;
 }
 
@@ -31,17 +32,21 @@ Outputs stack(const Call& c, const std::vector<Tensor>& parts, int64_t axis, con
   const Tensor& first = parts[0];
   Dims out = first.dims();
   if (axis < 0) axis += static_cast<int64_t>(out.size()) + 1;
-  if (axis < 0 || axis > static_cast<int64_t>(out.size())) return c.bad_attr("scan_output_axes", "{} is out of range", axis);
+  if (axis < 0 || axis > static_cast<int64_t>(out.size()))
+    return c.bad_attr("scan_output_axes", "{} is out of range", axis);
   out.insert(out.begin() + axis, static_cast<int64_t>(parts.size()));
   FERRULE_TRY(c.fits(first.dtype(), out));
-  const int64_t inner = count(out, static_cast<size_t>(axis) + 1), outer = count(out, 0, static_cast<size_t>(axis));
+  const int64_t inner = count(out, static_cast<size_t>(axis) + 1),
+                outer = count(out, 0, static_cast<size_t>(axis));
   for (const Tensor& t : parts) {
-    if (t.dims() != first.dims() || t.dtype() != first.dtype()) return c.bad("iterations give {} and {}", text(first.dims()), text(t.dims()));
+    if (t.dims() != first.dims() || t.dtype() != first.dtype())
+      return c.bad("iterations give {} and {}", text(first.dims()), text(t.dims()));
   }
   if (first.dtype() == DType::string) {
     std::vector<std::string> y;
     for (int64_t o = 0; o < outer; ++o) {
-      for (const Tensor& t : parts) y.insert(y.end(), t.strings().begin() + o * inner, t.strings().begin() + (o + 1) * inner);
+      for (const Tensor& t : parts)
+        y.insert(y.end(), t.strings().begin() + o * inner, t.strings().begin() + (o + 1) * inner);
     }
     return one(Tensor(out, std::move(y)));
   }
@@ -51,7 +56,8 @@ Outputs stack(const Call& c, const std::vector<Tensor>& parts, int64_t axis, con
   char* to = static_cast<char*>(p);
   for (int64_t o = 0; o < outer; ++o) {
     for (const Tensor& t : parts) {
-      if (run) std::memcpy(to, static_cast<const char*>(t.data()) + static_cast<size_t>(o) * run, run);
+      if (run)
+        std::memcpy(to, static_cast<const char*>(t.data()) + static_cast<size_t>(o) * run, run);
       to += run;
     }
   }
@@ -72,9 +78,12 @@ Status grown(const Call& c, const std::vector<std::vector<Tensor>>& scans) {
 Outputs loop(const Call& c) {
   const Graph* body = subgraph(c.n, "body");
   if (!body) return c.bad("the body is missing");
-  const int64_t most = c.input(0) ? c.input(0)->numel() == 1 ? c.input(0)->at_i64(0) : 0 : std::numeric_limits<int64_t>::max();
+  const int64_t most = c.input(0) ? c.input(0)->numel() == 1 ? c.input(0)->at_i64(0) : 0
+                                  : std::numeric_limits<int64_t>::max();
   bool going = true;
-  if (c.input(1)) { FERRULE_ASSIGN(going, truth(c, *c.input(1))); }
+  if (c.input(1)) {
+    FERRULE_ASSIGN(going, truth(c, *c.input(1)));
+  }
   std::vector<Tensor> state;
   for (size_t i = 2; i < c.in.size(); ++i) {
     if (!c.input(i)) return c.bad("input {} is missing", i);
@@ -82,11 +91,13 @@ Outputs loop(const Call& c) {
   }
   const size_t carried = state.size();
   if (body->outputs().size() < 1 + carried || body->inputs().size() != 2 + carried) {
-    return c.bad("a body with {} inputs and {} outputs for {} carried values", body->inputs().size(), body->outputs().size(), carried);
+    return c.bad("a body with {} inputs and {} outputs for {} carried values",
+                 body->inputs().size(), body->outputs().size(), carried);
   }
   std::vector<std::vector<Tensor>> scans(body->outputs().size() - 1 - carried);
   for (int64_t i = 0; i < most && going; ++i) {
-    if (c.options.cancel && c.options.cancel->stopped()) return error(Code::cancelled, c.place(), "time is up");
+    if (c.options.cancel && c.options.cancel->stopped())
+      return error(Code::cancelled, c.place(), "time is up");
     if (i % 64 == 0) FERRULE_TRY(grown(c, scans));
     std::vector<Tensor> in{Tensor::of_i64({}, {i}), Tensor::scalar(DType::boolean, going ? 1 : 0)};
     in.insert(in.end(), state.begin(), state.end());
@@ -96,7 +107,8 @@ Outputs loop(const Call& c) {
     for (size_t k = 0; k < scans.size(); ++k) scans[k].push_back(out[1 + carried + k]);
   }
   for (size_t k = 0; k < scans.size(); ++k) {
-    FERRULE_ASSIGN(auto all, stack(c, scans[k], 0, body->value(body->outputs()[1 + carried + k]).type));
+    FERRULE_ASSIGN(auto all,
+                   stack(c, scans[k], 0, body->value(body->outputs()[1 + carried + k]).type));
     state.push_back(all[0]);
   }
   return state;
@@ -111,15 +123,19 @@ Tensor slice_of(const Tensor& t, int64_t axis, int64_t i) {
 }
 
 Outputs scan(const Call& c) {
-  if (c.n.since_opset > 0 && c.n.since_opset < 9) return c.unsupported("Scan with a batch axis (before opset 9)");
+  if (c.n.since_opset > 0 && c.n.since_opset < 9)
+    return c.unsupported("Scan with a batch axis (before opset 9)");
   const Graph* body = subgraph(c.n, "body");
   if (!body) return c.bad("the body is missing");
   FERRULE_TRY(c.need(c.in.size()));
   const int64_t scanned = c.n.attrs.i("num_scan_inputs");
   const auto inputs = static_cast<int64_t>(c.in.size());
-  if (scanned < 1 || scanned > inputs) return c.bad_attr("num_scan_inputs", "{} of {} inputs", scanned, inputs);
+  if (scanned < 1 || scanned > inputs)
+    return c.bad_attr("num_scan_inputs", "{} of {} inputs", scanned, inputs);
   const auto carried = static_cast<size_t>(inputs - scanned);
-  if (body->outputs().size() < carried || body->inputs().size() != c.in.size()) return c.bad("a body with {} inputs and {} outputs", body->inputs().size(), body->outputs().size());
+  if (body->outputs().size() < carried || body->inputs().size() != c.in.size())
+    return c.bad("a body with {} inputs and {} outputs", body->inputs().size(),
+                 body->outputs().size());
   const size_t outs = body->outputs().size() - carried, ins = static_cast<size_t>(scanned);
   FERRULE_ASSIGN(const Dims in_axes, list_attr(c, "scan_input_axes", ins, 0, -64));
   FERRULE_ASSIGN(const Dims out_axes, list_attr(c, "scan_output_axes", outs, 0, -64));
@@ -133,21 +149,24 @@ Outputs scan(const Call& c) {
     const Tensor& t = *c.input(carried + k);
     FERRULE_ASSIGN(const int64_t a, c.axis(in_axes[k], t.rank(), "scan_input_axes"));
     axes.push_back(a);
-    if (length >= 0 && t.dims()[static_cast<size_t>(a)] != length) return c.bad("scanned inputs differ in length");
+    if (length >= 0 && t.dims()[static_cast<size_t>(a)] != length)
+      return c.bad("scanned inputs differ in length");
     length = t.dims()[static_cast<size_t>(a)];
   }
   std::vector<std::vector<Tensor>> scans(outs);
   for (int64_t i = 0; i < length; ++i) {
     if (i % 64 == 0) FERRULE_TRY(grown(c, scans));
     std::vector<Tensor> in = state;
-    for (size_t k = 0; k < ins; ++k) in.push_back(slice_of(*c.input(carried + k), axes[k], in_back[k] ? length - 1 - i : i));
+    for (size_t k = 0; k < ins; ++k)
+      in.push_back(slice_of(*c.input(carried + k), axes[k], in_back[k] ? length - 1 - i : i));
     FERRULE_ASSIGN(auto out, run_subgraph(c, *body, in));
     for (size_t k = 0; k < carried; ++k) state[k] = out[k];
     for (size_t k = 0; k < outs; ++k) scans[k].push_back(out[carried + k]);
   }
   for (size_t k = 0; k < outs; ++k) {
     if (out_back[k]) std::reverse(scans[k].begin(), scans[k].end());
-    FERRULE_ASSIGN(auto all, stack(c, scans[k], out_axes[k], body->value(body->outputs()[carried + k]).type));
+    FERRULE_ASSIGN(auto all,
+                   stack(c, scans[k], out_axes[k], body->value(body->outputs()[carried + k]).type));
     state.push_back(all[0]);
   }
   return state;

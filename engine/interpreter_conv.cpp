@@ -1,26 +1,28 @@
-// Convolutions of any rank as direct loops; nothing is unrolled into columns. There are two orders with the
-// same products: by rows (each input channel and kernel tap adds one scaled input row to an
-// output row) and, where a group has many output channels, by channels (each tap adds a scaled row of
-// weights to the channels of one output position).
+// Convolutions of any rank as direct loops; nothing is unrolled into columns. There are two orders
+// with the same products: by rows (each input channel and kernel tap adds one scaled input row to
+// an output row) and, where a group has many output channels, by channels (each tap adds a scaled
+// row of weights to the channels of one output position).
 #include "engine/interpreter_conv.h"
 
 namespace ferrule::interp {
 namespace {
 
-/// out[i] += x[0] * w[0][i], then x[1] * w[1][i], … in this sequence, for four rows of weights `step` apart.
+/// out[i] += x[0] * w[0][i], then x[1] * w[1][i], … in this sequence, for four rows of weights
+/// `step` apart.
 template <class C>
-__attribute__((optimize("O3"))) void add_four(C* __restrict out, const C* __restrict w, int64_t step, const C* x,
-                                              int64_t n) {
+__attribute__((optimize("O3"))) void add_four(C* __restrict out, const C* __restrict w,
+                                              int64_t step, const C* x, int64_t n) {
   const C *w0 = w, *w1 = w + step, *w2 = w + 2 * step, *w3 = w + 3 * step;
   const C x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
   for (int64_t i = 0; i < n; ++i) {
-    out[i] = add(add(add(add(out[i], mul(x0, w0[i])), mul(x1, w1[i])), mul(x2, w2[i])), mul(x3, w3[i]));
+    out[i] =
+        add(add(add(add(out[i], mul(x0, w0[i])), mul(x1, w1[i])), mul(x2, w2[i])), mul(x3, w3[i]));
   }
 }
 
 /// Position in the input that tap `tap` of output position `at` reads, or -1 outside.
-int64_t tap_position(const Window& w, const Dims& spatial, const Dims& in_strides, const Dims& at, const Dims& tap,
-                     size_t axes) {
+int64_t tap_position(const Window& w, const Dims& spatial, const Dims& in_strides, const Dims& at,
+                     const Dims& tap, size_t axes) {
   int64_t from = 0;
   for (size_t k = 0; k < axes; ++k) {
     const int64_t i = at[k] * w.stride[k] + tap[k] * w.dilation[k] - w.begin[k];
@@ -30,19 +32,23 @@ int64_t tap_position(const Window& w, const Dims& spatial, const Dims& in_stride
   return from;
 }
 
-/// One image and group by channels. x [channels, in_plane] -> y [m, out_plane]; weights [m, channels, taps].
+/// One image and group by channels. x [channels, in_plane] -> y [m, out_plane]; weights [m,
+/// channels, taps].
 template <class C>
-void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bias, int64_t channels, int64_t m,
-                 const Window& w, C* y) {
+void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bias, int64_t channels,
+                 int64_t m, const Window& w, C* y) {
   constexpr int64_t kBlock = 16;  // output positions that share a row of weights while it is near
   const int64_t in_plane = count(spatial), out_plane = count(w.out), taps = count(w.kernel);
   const Dims in_strides = strides(spatial);
-  std::vector<C> packed(static_cast<size_t>(m * channels * taps)), pixels(static_cast<size_t>(in_plane * channels));
+  std::vector<C> packed(static_cast<size_t>(m * channels * taps)),
+      pixels(static_cast<size_t>(in_plane * channels));
   for (int64_t i = 0; i < m; ++i) {  // [channels, taps, m]
-    for (int64_t k = 0; k < channels * taps; ++k) packed[static_cast<size_t>(k * m + i)] = weights[i * channels * taps + k];
+    for (int64_t k = 0; k < channels * taps; ++k)
+      packed[static_cast<size_t>(k * m + i)] = weights[i * channels * taps + k];
   }
   for (int64_t c = 0; c < channels; ++c) {  // [in_plane, channels]
-    for (int64_t i = 0; i < in_plane; ++i) pixels[static_cast<size_t>(i * channels + c)] = x[c * in_plane + i];
+    for (int64_t i = 0; i < in_plane; ++i)
+      pixels[static_cast<size_t>(i * channels + c)] = x[c * in_plane + i];
   }
   std::vector<C> out(static_cast<size_t>(kBlock * m));
   std::vector<int64_t> from(static_cast<size_t>(kBlock));
@@ -58,7 +64,8 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
     int64_t t = 0;
     do {
       for (int64_t p = 0; p < n; ++p) {
-        from[static_cast<size_t>(p)] = tap_position(w, spatial, in_strides, places[static_cast<size_t>(p)], tap, at.size());
+        from[static_cast<size_t>(p)] =
+            tap_position(w, spatial, in_strides, places[static_cast<size_t>(p)], tap, at.size());
       }
       const C* rows = packed.data() + t * m;
       for (int64_t c = 0; c < channels; c += 4) {
@@ -67,14 +74,17 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
           const C* in = pixels.data() + from[static_cast<size_t>(p)] * channels + c;
           const C* row = rows + c * taps * m;
           C* to = out.data() + p * m;
-          if (c + 4 <= channels) add_four(to, row, taps * m, in, m);
-          else for (int64_t r = 0; r < channels - c; ++r) add_row(to, row + r * taps * m, in[r], m, 1);
+          if (c + 4 <= channels)
+            add_four(to, row, taps * m, in, m);
+          else
+            for (int64_t r = 0; r < channels - c; ++r) add_row(to, row + r * taps * m, in[r], m, 1);
         }
       }
       ++t;
     } while (next(tap, w.kernel));
     for (int64_t p = 0; p < n; ++p) {
-      for (int64_t i = 0; i < m; ++i) y[i * out_plane + start + p] = out[static_cast<size_t>(p * m + i)];
+      for (int64_t i = 0; i < m; ++i)
+        y[i * out_plane + start + p] = out[static_cast<size_t>(p * m + i)];
     }
   }
 }
@@ -90,7 +100,8 @@ void collapse(Dims& spatial, Window& w) {
     const size_t k = spatial.size() - 2;
     spatial[k] *= spatial[k + 1];
     w.out[k] *= w.out[k + 1];
-    for (Dims* d : {&spatial, &w.kernel, &w.stride, &w.dilation, &w.begin, &w.end, &w.out}) d->pop_back();
+    for (Dims* d : {&spatial, &w.kernel, &w.stride, &w.dilation, &w.begin, &w.end, &w.out})
+      d->pop_back();
   }
 }
 
@@ -111,7 +122,8 @@ std::vector<C> convolve(const C* x, const Dims& xdims, const C* weights, int64_t
   if (per_group >= 16) {
     for (int64_t b = 0; b < batch; ++b) {
       for (int64_t g = 0; g < group; ++g) {
-        by_channels(x + (b * group + g) * channels * in_plane, spatial, weights + g * per_group * channels * taps,
+        by_channels(x + (b * group + g) * channels * in_plane, spatial,
+                    weights + g * per_group * channels * taps,
                     bias ? bias + g * per_group : nullptr, channels, per_group, w,
                     y.data() + (b * group + g) * per_group * out_plane);
       }
@@ -138,7 +150,8 @@ std::vector<C> convolve(const C* x, const Dims& xdims, const C* weights, int64_t
             const int64_t lo = std::max<int64_t>(0, ceil_div(-shift, w.stride[last]));
             const int64_t hi = std::min(row, ceil_div(in_row - shift, w.stride[last]));
             if (lo < hi) {
-              add_row(out + lo, in + from + shift + lo * w.stride[last], weight, hi - lo, w.stride[last]);
+              add_row(out + lo, in + from + shift + lo * w.stride[last], weight, hi - lo,
+                      w.stride[last]);
             }
           } while (next(tap, w.kernel));
         }
@@ -148,8 +161,8 @@ std::vector<C> convolve(const C* x, const Dims& xdims, const C* weights, int64_t
   }
   return y;
 }
-template std::vector<int64_t> convolve<int64_t>(const int64_t*, const Dims&, const int64_t*, int64_t,
-                                                const int64_t*, int64_t, Window);
+template std::vector<int64_t> convolve<int64_t>(const int64_t*, const Dims&, const int64_t*,
+                                                int64_t, const int64_t*, int64_t, Window);
 
 Result<ConvShape> conv_shape(const Call& c, const Tensor& x, const Tensor& w, const Tensor* bias) {
   if (x.rank() < 3 || w.rank() != x.rank()) {
@@ -160,10 +173,11 @@ Result<ConvShape> conv_shape(const Call& c, const Tensor& x, const Tensor& w, co
     return c.bad_attr("group", "{} does not divide the channels {} and {}", group, x.dims()[1], m);
   }
   if (w.dims()[1] != x.dims()[1] / group) {
-    return c.bad("weights {} have {} input channels, {} / {} are wanted", text(w.dims()), w.dims()[1],
-                 x.dims()[1], group);
+    return c.bad("weights {} have {} input channels, {} / {} are wanted", text(w.dims()),
+                 w.dims()[1], x.dims()[1], group);
   }
-  if (bias && bias->dims() != Dims{m}) return c.bad("bias {} for {} channels", text(bias->dims()), m);
+  if (bias && bias->dims() != Dims{m})
+    return c.bad("bias {} for {} channels", text(bias->dims()), m);
   const Dims spatial(x.dims().begin() + 2, x.dims().end());
   ConvShape s{group, {}, {x.dims()[0], m}};
   FERRULE_ASSIGN(s.window, window(c, spatial, Dims(w.dims().begin() + 2, w.dims().end()), false));
@@ -186,8 +200,8 @@ Outputs conv(const Call& c) {
       bias.assign(b.data(), b.data() + b.size());
     }
     return one(store(x.dtype(), s.out,
-                     convolve(xs.data(), x.dims(), ws.data(), w.dims()[0], c.input(2) ? bias.data() : nullptr,
-                              s.group, s.window)));
+                     convolve(xs.data(), x.dims(), ws.data(), w.dims()[0],
+                              c.input(2) ? bias.data() : nullptr, s.group, s.window)));
   });
 }
 
@@ -214,12 +228,14 @@ Result<Window> transposed_window(const Call& c, const Dims& spatial, const Dims&
   }
   const std::string mode = c.n.attrs.s("auto_pad", "NOTSET");
   for (size_t k = 0; k < rank; ++k) {
-    const int64_t full = w.stride[k] * (spatial[k] - 1) + (kernel[k] - 1) * w.dilation[k] + 1 + extra[k];
+    const int64_t full =
+        w.stride[k] * (spatial[k] - 1) + (kernel[k] - 1) * w.dilation[k] + 1 + extra[k];
     int64_t begin = pads[k], end = pads[rank + k];
     if (mode == "VALID") begin = end = 0;
     if (!wanted.empty() || mode.starts_with("SAME")) {
       const int64_t out = wanted.empty() ? spatial[k] * w.stride[k] : wanted[k];
-      if (out < 0 || out > (int64_t{1} << 31)) return c.bad_attr("output_shape", "{} is out of range", out);
+      if (out < 0 || out > (int64_t{1} << 31))
+        return c.bad_attr("output_shape", "{} is out of range", out);
       const int64_t total = std::max<int64_t>(0, full - out);
       begin = mode == "SAME_UPPER" ? total / 2 : total - total / 2;
       end = full - out - begin;  // negative: zeros behind the data
@@ -232,8 +248,8 @@ Result<Window> transposed_window(const Call& c, const Dims& spatial, const Dims&
 }
 
 template <class C>
-std::vector<C> transposed(const View<C>& x, const Dims& xdims, const View<C>& weights, const Dims& wdims,
-                          int64_t group, const Window& w, std::vector<C> y) {
+std::vector<C> transposed(const View<C>& x, const Dims& xdims, const View<C>& weights,
+                          const Dims& wdims, int64_t group, const Window& w, std::vector<C> y) {
   const Dims spatial(xdims.begin() + 2, xdims.end());
   const int64_t channels = xdims[1], per_group = wdims[1], taps = count(w.kernel);
   const int64_t in_plane = count(spatial), out_plane = count(w.out);
@@ -284,7 +300,8 @@ Outputs conv_transpose(const Call& c) {
   FERRULE_ASSIGN(const Window win,
                  transposed_window(c, spatial, Dims(w.dims().begin() + 2, w.dims().end())));
   int64_t channels = 0;
-  if (__builtin_mul_overflow(w.dims()[1], group, &channels)) return c.bad("too many output channels");
+  if (__builtin_mul_overflow(w.dims()[1], group, &channels))
+    return c.bad("too many output channels");
   Dims out{x.dims()[0], channels};
   out.insert(out.end(), win.out.begin(), win.out.end());
   FERRULE_TRY(c.fits(DType::f64, out));
@@ -298,8 +315,9 @@ Outputs conv_transpose(const Call& c) {
       const int64_t plane = count(win.out);
       for (size_t i = 0; i < y.size(); ++i) y[i] = bias[static_cast<int64_t>(i) / plane % channels];
     }
-    return one(store(x.dtype(), out,
-                     transposed(View<C>(x), x.dims(), View<C>(w), w.dims(), group, win, std::move(y))));
+    return one(
+        store(x.dtype(), out,
+              transposed(View<C>(x), x.dims(), View<C>(w), w.dims(), group, win, std::move(y))));
   });
 }
 
@@ -307,10 +325,12 @@ Outputs conv_transpose(const Call& c) {
 Outputs col2im(const Call& c) {
   FERRULE_TRY(c.need(3));
   const Tensor& x = *c.input(0);
-  if (!is_integral(c.input(1)->dtype()) || !is_integral(c.input(2)->dtype())) return c.unsupported_type(*c.input(1));
+  if (!is_integral(c.input(1)->dtype()) || !is_integral(c.input(2)->dtype()))
+    return c.unsupported_type(*c.input(1));
   const Dims image = c.input(1)->to_i64(), block = c.input(2)->to_i64();
   const size_t rank = image.size();
-  if (x.rank() != 3 || rank == 0 || block.size() != rank) return c.bad("input {} is not [N,C*block,L]", text(x.dims()));
+  if (x.rank() != 3 || rank == 0 || block.size() != rank)
+    return c.bad("input {} is not [N,C*block,L]", text(x.dims()));
   Window w;
   FERRULE_ASSIGN(w.stride, list_attr(c, "strides", rank, 1, 1));
   FERRULE_ASSIGN(w.dilation, list_attr(c, "dilations", rank, 1, 1));

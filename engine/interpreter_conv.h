@@ -9,7 +9,8 @@ struct ConvShape {
   Window window;
   Dims out;  ///< [N, M, spatial...]
 };
-/// Checks input, weights and bias against each other.  errors: bad_shape, bad_attribute, limit_exceeded.
+/// Checks input, weights and bias against each other.  errors: bad_shape, bad_attribute,
+/// limit_exceeded.
 Result<ConvShape> conv_shape(const Call& c, const Tensor& x, const Tensor& w, const Tensor* bias);
 
 /// [N, M, out...] from x [N, C, spatial...] and weights [M, C / group, kernel...].

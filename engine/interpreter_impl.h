@@ -1,7 +1,7 @@
-// What the interpreter's operator families share: one call of one operator, reading tensors of any element
-// type in one compute type (float, double, int64, uint64) and writing results back with one rounding,
-// checked sizes, and index arithmetic. Private to engine/interpreter*.cpp.
-// Families register through tables of {operator, function}, one table a file.
+// What the interpreter's operator families share: one call of one operator, reading tensors of any
+// element type in one compute type (float, double, int64, uint64) and writing results back with one
+// rounding, checked sizes, and index arithmetic. Private to engine/interpreter*.cpp. Families
+// register through tables of {operator, function}, one table a file.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -43,7 +43,8 @@ struct Call {
     return error(Code::bad_shape, place(), fmt::format(text, std::forward<A>(args)...));
   }
   template <class... A>
-  tl::unexpected<Error> bad_attr(std::string_view name, fmt::format_string<A...> text, A&&... args) const {
+  tl::unexpected<Error> bad_attr(std::string_view name, fmt::format_string<A...> text,
+                                 A&&... args) const {
     return error(Code::bad_attribute, place(), name, fmt::format(text, std::forward<A>(args)...));
   }
   tl::unexpected<Error> unsupported(std::string_view why) const;
@@ -55,7 +56,8 @@ struct Call {
   Status fits(DType t, const Dims& dims) const;
   /// `axis` counted from the front, for a tensor of `rank` dims.  errors: bad_attribute.
   Result<int64_t> axis(int64_t axis, int64_t rank, std::string_view name = "axis") const;
-  /// Integers of an optional input, else of the attribute of that name (older forms of an operator).
+  /// Integers of an optional input, else of the attribute of that name (older forms of an
+  /// operator).
   std::optional<Dims> ints(size_t slot, std::string_view attr) const;
   /// Axes (counted from the front, each once); `otherwise` when not given.
   Result<Dims> axes(size_t slot, int64_t rank, const Dims& otherwise) const;
@@ -81,7 +83,8 @@ std::span<const Entry> quantize_table();
 std::span<const Entry> rnn_table();
 std::span<const Entry> control_table();
 
-// --- element types ----------------------------------------------------------------------------------
+// --- element types
+// ----------------------------------------------------------------------------------
 
 /// Reads a tensor as elements of C; converts only where the types differ.
 template <class C>
@@ -104,10 +107,12 @@ template <class C>
 Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values);
 
 inline bool is_integral(DType t) { return is_int(t) || t == DType::boolean; }
-/// Calls `f.operator()<C>()` with the type to compute elements of `t` in: float, double, int64, uint64.
+/// Calls `f.operator()<C>()` with the type to compute elements of `t` in: float, double, int64,
+/// uint64.
 template <class F>
 Outputs with_number(const Call& c, const Tensor& t, F&& f) {
-  if (t.dtype() == DType::f64 || (is_float(t.dtype()) && c.options.f64)) return f.template operator()<double>();
+  if (t.dtype() == DType::f64 || (is_float(t.dtype()) && c.options.f64))
+    return f.template operator()<double>();
   if (is_float(t.dtype())) return f.template operator()<float>();
   if (t.dtype() == DType::u64) return f.template operator()<uint64_t>();
   if (is_integral(t.dtype())) return f.template operator()<int64_t>();
@@ -123,24 +128,30 @@ Outputs with_float(const Call& c, const Tensor& t, F&& f) {
 /// + and * that wrap for integers (as hardware does) instead of being undefined.
 template <class C>
 C add(C a, C b) {
-  if constexpr (std::is_integral_v<C>) return static_cast<C>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  else return a + b;
+  if constexpr (std::is_integral_v<C>)
+    return static_cast<C>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  else
+    return a + b;
 }
 template <class C>
 C mul(C a, C b) {
-  if constexpr (std::is_integral_v<C>) return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-  else return a * b;
+  if constexpr (std::is_integral_v<C>)
+    return static_cast<C>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+  else
+    return a * b;
 }
 template <class C>
 bool is_nan(C v) {
-  if constexpr (std::is_floating_point_v<C>) return std::isnan(v);
-  else return false;
+  if constexpr (std::is_floating_point_v<C>)
+    return std::isnan(v);
+  else
+    return false;
 }
 
 /// out[i] += w * in[i * step]; the loop that has to be fast. (-O2 alone does not vectorise it.)
 template <class C>
-__attribute__((optimize("O3"))) void add_row(C* __restrict out, const C* __restrict in, C w, int64_t n,
-                                             int64_t step) {
+__attribute__((optimize("O3"))) void add_row(C* __restrict out, const C* __restrict in, C w,
+                                             int64_t n, int64_t step) {
   if (step == 1) {
     for (int64_t i = 0; i < n; ++i) out[i] = add(out[i], mul(w, in[i]));
   } else {
@@ -154,7 +165,8 @@ inline Outputs one(Tensor t) {
   return out;
 }
 
-// --- sizes and positions ----------------------------------------------------------------------------
+// --- sizes and positions
+// ----------------------------------------------------------------------------
 
 inline int64_t count(const Dims& d, size_t from = 0, size_t to = SIZE_MAX) {
   int64_t n = 1;
@@ -186,9 +198,11 @@ Dims broadcast_strides(const Dims& from, const Dims& to);
 std::vector<int64_t> positions(const Dims& dims, const Dims& strides, int64_t offset = 0);
 inline std::string text(const Dims& d) { return fmt::format("[{}]", fmt::join(d, ",")); }
 
-/// New tensor whose element i is element from[i] of `source`, or of `fill` (one element) where it is < 0.
-/// Any element type, strings too: the one way in which operators that only move data move it.
-Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from, const Tensor* fill = nullptr);
+/// New tensor whose element i is element from[i] of `source`, or of `fill` (one element) where it
+/// is < 0. Any element type, strings too: the one way in which operators that only move data move
+/// it.
+Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
+            const Tensor* fill = nullptr);
 
 /// Attributes of a sliding window (convolution and pooling), checked and with pads resolved.
 struct Window {
@@ -199,7 +213,8 @@ struct Window {
 /// `kernel` empty: read from kernel_shape.  errors: bad_shape, bad_attribute.
 Result<Window> window(const Call& c, const Dims& spatial, Dims kernel, bool ceil_mode);
 /// A list attribute of `rank` entries, each in [low, 2^31]; `otherwise` everywhere when absent.
-Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_t otherwise, int64_t low);
+Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_t otherwise,
+                       int64_t low);
 
 /// Runs the graph of `env`, whose inputs are set.
 Outputs run_graph(Env& env, const InterpreterOptions& options);

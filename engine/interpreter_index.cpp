@@ -43,15 +43,18 @@ Outputs gather_elements(const Call& c) {
   const Tensor &x = *c.input(0), &indices = *c.input(1);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   const auto a = static_cast<size_t>(axis);
-  if (indices.rank() != x.rank()) return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  if (indices.rank() != x.rank())
+    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
   for (size_t k = 0; k < x.dims().size(); ++k) {
-    if (k != a && indices.dims()[k] > x.dims()[k]) return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+    if (k != a && indices.dims()[k] > x.dims()[k])
+      return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
   }
   const Dims own = strides(x.dims());
   std::vector<int64_t> from(static_cast<size_t>(indices.numel()));
   Dims at(indices.dims().size(), 0);
   for (size_t i = 0; i < from.size(); ++i, next(at, indices.dims())) {
-    FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
+    FERRULE_ASSIGN(const int64_t r,
+                   in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
     from[i] = dot(at, own) + (r - at[a]) * own[a];
   }
   return one(take(x, indices.dims(), from));
@@ -62,11 +65,14 @@ Outputs gather_nd(const Call& c) {
   const Tensor &x = *c.input(0), &indices = *c.input(1);
   const int64_t batch = c.n.attrs.i("batch_dims", 0);
   if (indices.rank() < 1 || batch < 0 || batch >= std::min(x.rank(), indices.rank())) {
-    if (batch != 0 || indices.rank() < 1) return c.bad_attr("batch_dims", "{} for {} and {}", batch, text(x.dims()), text(indices.dims()));
+    if (batch != 0 || indices.rank() < 1)
+      return c.bad_attr("batch_dims", "{} for {} and {}", batch, text(x.dims()),
+                        text(indices.dims()));
   }
   const int64_t depth = indices.dims().back();
   const auto b = static_cast<size_t>(batch);
-  if (depth < 1 || batch + depth > x.rank()) return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  if (depth < 1 || batch + depth > x.rank())
+    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
   if (!std::equal(x.dims().begin(), x.dims().begin() + batch, indices.dims().begin())) {
     return c.bad("batches of {} and {} differ", text(x.dims()), text(indices.dims()));
   }
@@ -82,7 +88,8 @@ Outputs gather_nd(const Call& c) {
   for (int64_t t = 0; t < tuples; ++t) {
     int64_t at = per_batch ? t / per_batch * block : 0;
     for (int64_t k = 0; k < depth; ++k) {
-      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k), x.dims()[static_cast<size_t>(batch + k)]));
+      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k),
+                                               x.dims()[static_cast<size_t>(batch + k)]));
       at += r * own[static_cast<size_t>(batch + k)];
     }
     for (int64_t i = 0; i < inner; ++i) from.push_back(at + i);
@@ -90,21 +97,26 @@ Outputs gather_nd(const Call& c) {
   return one(take(x, out, from));
 }
 
-// --- scatter ----------------------------------------------------------------------------------------
+// --- scatter
+// ----------------------------------------------------------------------------------------
 
 /// x with updates[i] put at, or combined with what is at, to[i].
-Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates, const std::vector<int64_t>& to) {
+Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
+                   const std::vector<int64_t>& to) {
   const std::string how = c.n.attrs.s("reduction", "none");
-  if (updates.dtype() != x.dtype()) return c.bad("updates of type {} for {}", name(updates.dtype()), name(x.dtype()));
+  if (updates.dtype() != x.dtype())
+    return c.bad("updates of type {} for {}", name(updates.dtype()), name(x.dtype()));
   if (how == "none" || how.empty()) {
     // Element i of [x, updates] where the last update wins.
     std::vector<int64_t> from(static_cast<size_t>(x.numel()));
     std::iota(from.begin(), from.end(), 0);
-    for (size_t i = 0; i < to.size(); ++i) from[static_cast<size_t>(to[i])] = -2 - static_cast<int64_t>(i);
+    for (size_t i = 0; i < to.size(); ++i)
+      from[static_cast<size_t>(to[i])] = -2 - static_cast<int64_t>(i);
     if (x.dtype() == DType::string) {
       std::vector<std::string> y(from.size());
       for (size_t i = 0; i < y.size(); ++i) {
-        y[i] = from[i] >= 0 ? x.strings()[static_cast<size_t>(from[i])] : updates.strings()[static_cast<size_t>(-2 - from[i])];
+        y[i] = from[i] >= 0 ? x.strings()[static_cast<size_t>(from[i])]
+                            : updates.strings()[static_cast<size_t>(-2 - from[i])];
       }
       return one(Tensor(x.dims(), std::move(y)));
     }
@@ -113,9 +125,11 @@ Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates, const 
     auto [y, p] = Tensor::allocate(x.dtype(), x.dims());
     for (size_t i = 0; i < from.size(); ++i) {
       const bool kept = from[i] >= 0;
-      const auto at = static_cast<size_t>(kept ? from[i] : -2 - from[i]) * static_cast<size_t>(bytes);
+      const auto at =
+          static_cast<size_t>(kept ? from[i] : -2 - from[i]) * static_cast<size_t>(bytes);
       std::memcpy(static_cast<char*>(p) + i * static_cast<size_t>(bytes),
-                  static_cast<const char*>((kept ? x : updates).data()) + at, static_cast<size_t>(bytes));
+                  static_cast<const char*>((kept ? x : updates).data()) + at,
+                  static_cast<size_t>(bytes));
     }
     return one(y);
   }
@@ -128,7 +142,10 @@ Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates, const 
     for (size_t i = 0; i < to.size(); ++i) {
       C& v = y[static_cast<size_t>(to[i])];
       const C w = u[static_cast<int64_t>(i)];
-      v = how == "add" ? add(v, w) : how == "mul" ? mul(v, w) : how == "max" ? std::max(v, w) : std::min(v, w);
+      v = how == "add"   ? add(v, w)
+          : how == "mul" ? mul(v, w)
+          : how == "max" ? std::max(v, w)
+                         : std::min(v, w);
     }
     return one(store(x.dtype(), x.dims(), y));
   });
@@ -141,16 +158,19 @@ Outputs scatter_elements(const Call& c) {
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   const auto a = static_cast<size_t>(axis);
   if (indices.rank() != x.rank() || updates.dims() != indices.dims()) {
-    return c.bad("indices {} and updates {} for {}", text(indices.dims()), text(updates.dims()), text(x.dims()));
+    return c.bad("indices {} and updates {} for {}", text(indices.dims()), text(updates.dims()),
+                 text(x.dims()));
   }
   for (size_t k = 0; k < x.dims().size(); ++k) {
-    if (k != a && indices.dims()[k] > x.dims()[k]) return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+    if (k != a && indices.dims()[k] > x.dims()[k])
+      return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
   }
   const Dims own = strides(x.dims());
   std::vector<int64_t> to(static_cast<size_t>(indices.numel()));
   Dims at(indices.dims().size(), 0);
   for (size_t i = 0; i < to.size(); ++i, next(at, indices.dims())) {
-    FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
+    FERRULE_ASSIGN(const int64_t r,
+                   in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
     to[i] = dot(at, own) + (r - at[a]) * own[a];
   }
   return scatter_to(c, x, updates, to);
@@ -166,14 +186,17 @@ Outputs scatter_nd(const Call& c) {
   const int64_t depth = indices.dims().back();
   Dims wanted(indices.dims().begin(), indices.dims().end() - 1);
   wanted.insert(wanted.end(), x.dims().begin() + depth, x.dims().end());
-  if (updates.dims() != wanted) return c.bad("updates {}, {} are wanted", text(updates.dims()), text(wanted));
-  const int64_t tuples = indices.numel() / depth, inner = count(x.dims(), static_cast<size_t>(depth));
+  if (updates.dims() != wanted)
+    return c.bad("updates {}, {} are wanted", text(updates.dims()), text(wanted));
+  const int64_t tuples = indices.numel() / depth,
+                inner = count(x.dims(), static_cast<size_t>(depth));
   const Dims own = strides(x.dims());
   std::vector<int64_t> to;
   for (int64_t t = 0; t < tuples; ++t) {
     int64_t at = 0;
     for (int64_t k = 0; k < depth; ++k) {
-      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k), x.dims()[static_cast<size_t>(k)]));
+      FERRULE_ASSIGN(const int64_t r,
+                     in_range(c, indices.at_i64(t * depth + k), x.dims()[static_cast<size_t>(k)]));
       at += r * own[static_cast<size_t>(k)];
     }
     for (int64_t i = 0; i < inner; ++i) to.push_back(at + i);
@@ -188,12 +211,15 @@ Outputs tensor_scatter(const Call& c) {
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -2), past.rank()));
   const auto a = static_cast<size_t>(axis);
   Dims same = update.dims();
-  if (update.rank() != past.rank() || axis == 0) return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
+  if (update.rank() != past.rank() || axis == 0)
+    return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
   same[a] = past.dims()[a];
-  if (same != past.dims() || update.dims()[a] > past.dims()[a]) return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
+  if (same != past.dims() || update.dims()[a] > past.dims()[a])
+    return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
   const bool circular = c.n.attrs.s("mode", "linear") == "circular";
   const Tensor* starts = c.input(2);
-  if (starts && (starts->dtype() != DType::i64 || starts->numel() != past.dims()[0])) return c.bad("{} write indices for {} batches", starts->numel(), past.dims()[0]);
+  if (starts && (starts->dtype() != DType::i64 || starts->numel() != past.dims()[0]))
+    return c.bad("{} write indices for {} batches", starts->numel(), past.dims()[0]);
   const Dims own = strides(past.dims());
   std::vector<int64_t> to(static_cast<size_t>(update.numel()));
   Dims at(update.dims().size(), 0);
@@ -202,19 +228,24 @@ Outputs tensor_scatter(const Call& c) {
     if (start < 0 || start > past.dims()[a]) return c.bad("write index {} is out of range", start);
     int64_t step = start + at[a];
     if (circular) step %= past.dims()[a];
-    if (step >= past.dims()[a]) return c.bad("write index {} with {} steps leaves {}", start, update.dims()[a], past.dims()[a]);
+    if (step >= past.dims()[a])
+      return c.bad("write index {} with {} steps leaves {}", start, update.dims()[a],
+                   past.dims()[a]);
     to[i] = dot(at, own) + (step - at[a]) * own[a];
   }
   return scatter_to(c, past, update, to);
 }
 
-// --- from values to positions ------------------------------------------------------------------------
+// --- from values to positions
+// ------------------------------------------------------------------------
 
 Outputs one_hot(const Call& c) {
   FERRULE_TRY(c.need(3));
   const Tensor &indices = *c.input(0), &depth_in = *c.input(1), &values = *c.input(2);
-  if (depth_in.numel() != 1 || values.numel() != 2) return c.bad("depth {} and values {}", text(depth_in.dims()), text(values.dims()));
-  if (!is_integral(indices.dtype()) && !is_float(indices.dtype())) return c.unsupported_type(indices);
+  if (depth_in.numel() != 1 || values.numel() != 2)
+    return c.bad("depth {} and values {}", text(depth_in.dims()), text(values.dims()));
+  if (!is_integral(indices.dtype()) && !is_float(indices.dtype()))
+    return c.unsupported_type(indices);
   const int64_t depth = depth_in.at_i64(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), indices.rank() + 1));
   Dims out = indices.dims();
@@ -252,12 +283,14 @@ Outputs non_zero(const Call& c) {
 Outputs compress(const Call& c) {
   FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &condition = *c.input(1);
-  if (condition.dtype() != DType::boolean || condition.rank() != 1) return c.bad("condition {}", text(condition.dims()));
+  if (condition.dtype() != DType::boolean || condition.rank() != 1)
+    return c.bad("condition {}", text(condition.dims()));
   const bool flat = !c.n.attrs.find("axis");
   const Tensor source = flat ? x.reshaped({x.numel()}) : x;
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), source.rank()));
   const auto a = static_cast<size_t>(axis);
-  const int64_t d = source.dims()[a], inner = count(source.dims(), a + 1), outer = count(source.dims(), 0, a);
+  const int64_t d = source.dims()[a], inner = count(source.dims(), a + 1),
+                outer = count(source.dims(), 0, a);
   if (condition.numel() > d) return c.bad("{} conditions for {} elements", condition.numel(), d);
   std::vector<int64_t> kept, from;
   for (int64_t i = 0; i < condition.numel(); ++i) {

@@ -4,7 +4,8 @@
 namespace ferrule::interp {
 
 Result<MatMulShape> matmul_shape(const Call& c, const Dims& a, const Dims& b) {
-  if (a.empty() || b.empty()) return c.bad("a product of {} and {}: neither may be a scalar", text(a), text(b));
+  if (a.empty() || b.empty())
+    return c.bad("a product of {} and {}: neither may be a scalar", text(a), text(b));
   MatMulShape s;
   Dims left = a, right = b;
   if (a.size() == 1) left.insert(left.begin(), 1);
@@ -12,7 +13,8 @@ Result<MatMulShape> matmul_shape(const Call& c, const Dims& a, const Dims& b) {
   s.m = left[left.size() - 2];
   s.k = left.back();
   s.n = right.back();
-  if (right[right.size() - 2] != s.k) return c.bad("a product of {} and {}: the inner sizes differ", text(a), text(b));
+  if (right[right.size() - 2] != s.k)
+    return c.bad("a product of {} and {}: the inner sizes differ", text(a), text(b));
   left.resize(left.size() - 2);
   right.resize(right.size() - 2);
   const auto both = broadcast(left, right);
@@ -50,7 +52,8 @@ std::vector<C> maybe_transposed(const View<C>& v, const Dims& dims, bool yes) {
 Outputs gemm(const Call& c) {
   FERRULE_TRY(c.need(2));
   const Tensor &a = *c.input(0), &b = *c.input(1);
-  if (a.rank() != 2 || b.rank() != 2) return c.bad("{} and {} are not matrices", text(a.dims()), text(b.dims()));
+  if (a.rank() != 2 || b.rank() != 2)
+    return c.bad("{} and {} are not matrices", text(a.dims()), text(b.dims()));
   const bool ta = c.n.attrs.i("transA") != 0, tb = c.n.attrs.i("transB") != 0;
   Dims da = a.dims(), db = b.dims();
   if (ta) std::swap(da[0], da[1]);
@@ -71,14 +74,16 @@ Outputs gemm(const Call& c) {
     if (bias) {
       const View<C> add_to(*bias);
       const auto at = positions(s.out, broadcast_strides(bias->dims(), s.out));
-      for (size_t i = 0; i < y.size(); ++i) y[i] = add(y[i], mul(static_cast<C>(beta), add_to[at[i]]));
+      for (size_t i = 0; i < y.size(); ++i)
+        y[i] = add(y[i], mul(static_cast<C>(beta), add_to[at[i]]));
     }
     return one(store(a.dtype(), s.out, y));
   });
 }
 
 /// Zero points subtracted: one for all, or one for each index of `axis`.
-Result<std::vector<int64_t>> shifted(const Call& c, const Tensor& t, const Tensor* zero, int64_t axis) {
+Result<std::vector<int64_t>> shifted(const Call& c, const Tensor& t, const Tensor* zero,
+                                     int64_t axis) {
   const View<int64_t> v(t);
   std::vector<int64_t> out(v.data(), v.data() + v.size());
   if (!zero) return out;
@@ -105,7 +110,8 @@ Outputs matmul_integer(const Call& c) {
   return one(store(DType::i32, s.out, matmul(s, left.data(), right.data())));
 }
 
-// --- Einsum -----------------------------------------------------------------------------------------
+// --- Einsum
+// -----------------------------------------------------------------------------------------
 
 struct Equation {
   std::vector<std::string> terms;  ///< labels of each input; '.' stands for "..."
@@ -123,8 +129,10 @@ Result<Equation> parse_equation(const Call& c) {
   const std::string left = s.substr(0, arrow);
   e.terms.emplace_back();
   for (char ch : left) {
-    if (ch == ',') e.terms.emplace_back();
-    else e.terms.back() += ch;
+    if (ch == ',')
+      e.terms.emplace_back();
+    else
+      e.terms.back() += ch;
   }
   if (arrow != std::string::npos) {
     e.out = s.substr(arrow + 2);
@@ -133,7 +141,9 @@ Result<Equation> parse_equation(const Call& c) {
     std::string letters = left;
     std::sort(letters.begin(), letters.end());
     for (char ch : letters) {
-      if (std::isalpha(static_cast<unsigned char>(ch)) && std::count(left.begin(), left.end(), ch) == 1) e.out += ch;
+      if (std::isalpha(static_cast<unsigned char>(ch)) &&
+          std::count(left.begin(), left.end(), ch) == 1)
+        e.out += ch;
     }
   }
   for (const std::string& t : e.terms) {
@@ -142,7 +152,8 @@ Result<Equation> parse_equation(const Call& c) {
         return c.bad_attr("equation", "unexpected character in \"{}\"", escape(s));
       }
     }
-    if (std::count(t.begin(), t.end(), '.') > 1) return c.bad_attr("equation", "two ellipses in one term of \"{}\"", escape(s));
+    if (std::count(t.begin(), t.end(), '.') > 1)
+      return c.bad_attr("equation", "two ellipses in one term of \"{}\"", escape(s));
   }
   if (e.terms.size() != c.in.size()) {
     return c.bad_attr("equation", "{} terms for {} inputs", e.terms.size(), c.in.size());
@@ -170,13 +181,18 @@ Result<Einsum> resolve(const Call& c, const Equation& e) {
     }
     std::vector<unsigned char> labels;
     for (char ch : e.terms[i]) {
-      if (ch != '.') { labels.push_back(static_cast<unsigned char>(ch)); continue; }
+      if (ch != '.') {
+        labels.push_back(static_cast<unsigned char>(ch));
+        continue;
+      }
       widest = std::max(widest, d.size() - named);
-      for (size_t k = d.size() - named; k-- > 0;) labels.push_back(static_cast<unsigned char>(0x80 + k));
+      for (size_t k = d.size() - named; k-- > 0;)
+        labels.push_back(static_cast<unsigned char>(0x80 + k));
     }
     for (size_t k = 0; k < d.size(); ++k) {
       int64_t& size = r.sizes.try_emplace(labels[k], 1).first->second;
-      if (d[k] != 1 && size != 1 && size != d[k]) return c.bad("sizes {} and {} under one label", size, d[k]);
+      if (d[k] != 1 && size != 1 && size != d[k])
+        return c.bad("sizes {} and {} under one label", size, d[k]);
       if (d[k] != 1) size = d[k];
     }
     r.labels.push_back(std::move(labels));
@@ -184,7 +200,8 @@ Result<Einsum> resolve(const Call& c, const Equation& e) {
   for (char ch : e.out) {
     if (ch == '.') {
       for (size_t k = widest; k-- > 0;) r.out.push_back(static_cast<unsigned char>(0x80 + k));
-    } else if (!r.sizes.count(static_cast<unsigned char>(ch)) || std::count(e.out.begin(), e.out.end(), ch) > 1) {
+    } else if (!r.sizes.count(static_cast<unsigned char>(ch)) ||
+               std::count(e.out.begin(), e.out.end(), ch) > 1) {
       return c.bad_attr("equation", "label {} of the result is not known or not unique", ch);
     } else {
       r.out.push_back(static_cast<unsigned char>(ch));
@@ -227,7 +244,8 @@ Outputs einsum(const Call& c) {
     for (size_t o = 0; o < y.size(); ++o) {
       for (size_t k = 0; k < inner_at[0].size(); ++k) {
         C product = 1;
-        for (size_t i = 0; i < in.size(); ++i) product = mul(product, in[i][outer_at[i][o] + inner_at[i][k]]);
+        for (size_t i = 0; i < in.size(); ++i)
+          product = mul(product, in[i][outer_at[i][o] + inner_at[i][k]]);
         y[o] = add(y[o], product);
       }
     }
@@ -247,7 +265,8 @@ Outputs det(const Call& c) {
     const View<C> in(x);
     std::vector<C> y(static_cast<size_t>(count(out)));
     for (size_t p = 0; p < y.size(); ++p) {
-      std::vector<double> a(in.data() + static_cast<int64_t>(p) * n * n, in.data() + static_cast<int64_t>(p + 1) * n * n);
+      std::vector<double> a(in.data() + static_cast<int64_t>(p) * n * n,
+                            in.data() + static_cast<int64_t>(p + 1) * n * n);
       auto at = [&](int64_t i, int64_t j) -> double& { return a[static_cast<size_t>(i * n + j)]; };
       double d = 1;
       for (int64_t k = 0; k < n; ++k) {  // Gauss with row pivots
@@ -255,7 +274,10 @@ Outputs det(const Call& c) {
         for (int64_t i = k; i < n; ++i) {
           if (std::fabs(at(i, k)) > std::fabs(at(pivot, k))) pivot = i;
         }
-        if (at(pivot, k) == 0) { d = 0; break; }
+        if (at(pivot, k) == 0) {
+          d = 0;
+          break;
+        }
         if (pivot != k) {
           d = -d;
           for (int64_t j = 0; j < n; ++j) std::swap(at(pivot, j), at(k, j));
@@ -273,11 +295,8 @@ Outputs det(const Call& c) {
 }
 
 constexpr Entry kTable[] = {
-    {"MatMul", mat_mul},
-    {"Gemm", gemm},
-    {"MatMulInteger", matmul_integer},
-    {"Einsum", einsum},
-    {"Det", det},
+    {"MatMul", mat_mul}, {"Gemm", gemm}, {"MatMulInteger", matmul_integer},
+    {"Einsum", einsum},  {"Det", det},
 };
 
 }  // namespace

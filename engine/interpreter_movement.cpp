@@ -1,5 +1,5 @@
-// Operators that put elements elsewhere: each computes, for every element of its result, the position it
-// comes from; take() moves them, whatever their type.
+// Operators that put elements elsewhere: each computes, for every element of its result, the
+// position it comes from; take() moves them, whatever their type.
 #include "engine/interpreter_impl.h"
 
 namespace ferrule::interp {
@@ -36,8 +36,8 @@ Outputs concat_along(const Call& c, const std::vector<Tensor>& parts, int64_t ax
     Dims same = t.dims();
     if (same.size() == out.size()) same[at] = first.dims()[at];
     if (t.dtype() != first.dtype() || same != first.dims()) {
-      return c.bad("{} {} and {} {} cannot be joined along axis {}", name(first.dtype()), text(first.dims()),
-                   name(t.dtype()), text(t.dims()), axis);
+      return c.bad("{} {} and {} {} cannot be joined along axis {}", name(first.dtype()),
+                   text(first.dims()), name(t.dtype()), text(t.dims()), axis);
     }
     out[at] += t.dims()[at];
   }
@@ -60,7 +60,8 @@ Outputs concat_along(const Call& c, const std::vector<Tensor>& parts, int64_t ax
   for (int64_t o = 0; o < outer; ++o) {
     for (const Tensor& t : parts) {
       const auto run = static_cast<size_t>(t.dims()[at] * inner * (bits / 8));
-      if (run) std::memcpy(to, static_cast<const char*>(t.data()) + static_cast<size_t>(o) * run, run);
+      if (run)
+        std::memcpy(to, static_cast<const char*>(t.data()) + static_cast<size_t>(o) * run, run);
       to += run;
     }
   }
@@ -86,13 +87,16 @@ Outputs split(const Call& c) {
     sizes = *given;
   } else {
     const int64_t parts = c.n.attrs.i("num_outputs", static_cast<int64_t>(c.n.outputs.size()));
-    if (parts < 1 || parts > 1'000'000) return c.bad_attr("num_outputs", "{} is out of range", parts);
+    if (parts < 1 || parts > 1'000'000)
+      return c.bad_attr("num_outputs", "{} is out of range", parts);
     const int64_t each = (length + parts - 1) / parts;  // the last one gets what is left
-    for (int64_t k = 0; k < parts; ++k) sizes.push_back(std::clamp<int64_t>(length - k * each, 0, each));
+    for (int64_t k = 0; k < parts; ++k)
+      sizes.push_back(std::clamp<int64_t>(length - k * each, 0, each));
   }
   int64_t sum = 0;
   for (int64_t s : sizes) {
-    if (s < 0 || __builtin_add_overflow(sum, s, &sum)) return c.bad("split sizes {} are out of range", text(sizes));
+    if (s < 0 || __builtin_add_overflow(sum, s, &sum))
+      return c.bad("split sizes {} are out of range", text(sizes));
   }
   if (sum != length) return c.bad("split sizes {} do not sum to {}", text(sizes), length);
   const Dims own = strides(x.dims());
@@ -115,8 +119,8 @@ Outputs slice(const Call& c) {
   Dims all(starts->size());
   std::iota(all.begin(), all.end(), 0);
   FERRULE_ASSIGN(const Dims axes, c.axes(3, x.rank(), all));
-  if (ends->size() != starts->size() || axes.size() != starts->size() || (steps && steps->size() != axes.size()) ||
-      static_cast<int64_t>(axes.size()) > x.rank()) {
+  if (ends->size() != starts->size() || axes.size() != starts->size() ||
+      (steps && steps->size() != axes.size()) || static_cast<int64_t>(axes.size()) > x.rank()) {
     return c.bad("starts, ends, axes and steps differ in length");
   }
   Dims out = x.dims(), walk = strides(x.dims());
@@ -132,8 +136,10 @@ Outputs slice(const Call& c) {
       start = std::clamp<int64_t>(start, 0, d), end = std::clamp<int64_t>(end, 0, d);
       out[a] = end > start ? (end - start - 1) / step + 1 : 0;
     } else {
-      start = std::clamp<int64_t>(start, 0, std::max<int64_t>(d - 1, 0)), end = std::clamp<int64_t>(end, -1, d - 1);
-      const int64_t back = step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step;
+      start = std::clamp<int64_t>(start, 0, std::max<int64_t>(d - 1, 0)),
+      end = std::clamp<int64_t>(end, -1, d - 1);
+      const int64_t back =
+          step == std::numeric_limits<int64_t>::min() ? std::numeric_limits<int64_t>::max() : -step;
       out[a] = d > 0 && start > end ? (start - end - 1) / back + 1 : 0;
     }
     offset += start * walk[a];
@@ -158,10 +164,12 @@ Outputs tile(const Call& c) {
   FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   const auto repeats = c.ints(1, "");
-  if (!repeats || static_cast<int64_t>(repeats->size()) != x.rank()) return c.bad("{} repeats for rank {}", repeats ? repeats->size() : 0, x.rank());
+  if (!repeats || static_cast<int64_t>(repeats->size()) != x.rank())
+    return c.bad("{} repeats for rank {}", repeats ? repeats->size() : 0, x.rank());
   Dims out = x.dims();
   for (size_t k = 0; k < out.size(); ++k) {
-    if (__builtin_mul_overflow(out[k], (*repeats)[k], &out[k])) return c.bad("repeats {} are out of range", text(*repeats));
+    if (__builtin_mul_overflow(out[k], (*repeats)[k], &out[k]))
+      return c.bad("repeats {} are out of range", text(*repeats));
   }
   FERRULE_TRY(c.fits(x.dtype(), out));
   const Dims own = strides(x.dims());
@@ -198,18 +206,21 @@ Outputs pad(const Call& c) {
   Dims all(static_cast<size_t>(x.rank()));
   std::iota(all.begin(), all.end(), 0);
   FERRULE_ASSIGN(const Dims axes, c.axes(3, x.rank(), all));
-  if (pads->size() != 2 * axes.size()) return c.bad("{} pads for {} axes", pads->size(), axes.size());
+  if (pads->size() != 2 * axes.size())
+    return c.bad("{} pads for {} axes", pads->size(), axes.size());
   const std::string mode = c.n.attrs.s("mode", "constant");
   if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap") {
     return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
   }
   const Tensor* value = c.input(2);
-  if (value && (value->dtype() != x.dtype() || value->numel() != 1)) return c.bad("the padding value is not one {}", name(x.dtype()));
+  if (value && (value->dtype() != x.dtype() || value->numel() != 1))
+    return c.bad("the padding value is not one {}", name(x.dtype()));
   Dims begin(x.dims().size(), 0), out = x.dims();
   for (size_t k = 0; k < axes.size(); ++k) {
     const auto a = static_cast<size_t>(axes[k]);
     const int64_t before = (*pads)[k], after = (*pads)[axes.size() + k];
-    if (before < -(int64_t{1} << 40) || before > int64_t{1} << 40 || after < -(int64_t{1} << 40) || after > int64_t{1} << 40) {
+    if (before < -(int64_t{1} << 40) || before > int64_t{1} << 40 || after < -(int64_t{1} << 40) ||
+        after > int64_t{1} << 40) {
       return c.bad("pads {} are out of range", text(*pads));
     }
     begin[a] = before;
@@ -271,15 +282,18 @@ Outputs depth_to_space(const Call& c) {
   const Tensor& x = *c.input(0);
   const int64_t b = c.n.attrs.i("blocksize");
   if (b < 1 || b > 1 << 20) return c.bad_attr("blocksize", "{} is out of range", b);
-  if (x.rank() != 4 || x.dims()[1] % (b * b) != 0) return c.bad("input {} with blocks of {}", text(x.dims()), b);
+  if (x.rank() != 4 || x.dims()[1] % (b * b) != 0)
+    return c.bad("input {} with blocks of {}", text(x.dims()), b);
   const int64_t n = x.dims()[0], ch = x.dims()[1] / (b * b), h = x.dims()[2], w = x.dims()[3];
   const std::string mode = c.n.attrs.s("mode", "DCR");
-  if (mode != "DCR" && mode != "CRD") return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
+  if (mode != "DCR" && mode != "CRD")
+    return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
   const int64_t plane = h * w;
   // Result as [n, ch, h, b, w, b].
   const Dims view{n, ch, h, b, w, b};
-  const Dims walk = mode == "DCR" ? Dims{b * b * ch * plane, plane, w, b * ch * plane, 1, ch * plane}
-                                  : Dims{b * b * ch * plane, b * b * plane, w, b * plane, 1, plane};
+  const Dims walk = mode == "DCR"
+                        ? Dims{b * b * ch * plane, plane, w, b * ch * plane, 1, ch * plane}
+                        : Dims{b * b * ch * plane, b * b * plane, w, b * plane, 1, plane};
   return one(take(x, {n, ch, h * b, w * b}, positions(view, walk)));
 }
 
@@ -288,13 +302,16 @@ Outputs space_to_depth(const Call& c) {
   const Tensor& x = *c.input(0);
   const int64_t b = c.n.attrs.i("blocksize");
   if (b < 1 || b > 1 << 20) return c.bad_attr("blocksize", "{} is out of range", b);
-  if (x.rank() != 4 || x.dims()[2] % b != 0 || x.dims()[3] % b != 0) return c.bad("input {} with blocks of {}", text(x.dims()), b);
+  if (x.rank() != 4 || x.dims()[2] % b != 0 || x.dims()[3] % b != 0)
+    return c.bad("input {} with blocks of {}", text(x.dims()), b);
   const int64_t n = x.dims()[0], ch = x.dims()[1], h = x.dims()[2] / b, w = x.dims()[3] / b;
   const std::string mode = c.n.attrs.s("mode", "DCR");
-  if (mode != "DCR" && mode != "CRD") return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
+  if (mode != "DCR" && mode != "CRD")
+    return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
   const int64_t row = w * b, plane = h * b * row;
   const Dims view = mode == "DCR" ? Dims{n, b, b, ch, h, w} : Dims{n, ch, b, b, h, w};
-  const Dims walk = mode == "DCR" ? Dims{ch * plane, row, 1, plane, b * row, b} : Dims{ch * plane, plane, row, 1, b * row, b};
+  const Dims walk = mode == "DCR" ? Dims{ch * plane, row, 1, plane, b * row, b}
+                                  : Dims{ch * plane, plane, row, 1, b * row, b};
   return one(take(x, {n, ch * b * b, h, w}, positions(view, walk)));
 }
 
@@ -322,15 +339,19 @@ Outputs reverse_sequence(const Call& c) {
   FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &lengths = *c.input(1);
   const int64_t batch = c.n.attrs.i("batch_axis", 1), time = c.n.attrs.i("time_axis", 0);
-  if (x.rank() < 2 || batch + time != 1 || (batch != 0 && batch != 1)) return c.bad_attr("batch_axis", "{} with time_axis {} for rank {}", batch, time, x.rank());
+  if (x.rank() < 2 || batch + time != 1 || (batch != 0 && batch != 1))
+    return c.bad_attr("batch_axis", "{} with time_axis {} for rank {}", batch, time, x.rank());
   const auto b = static_cast<size_t>(batch), t = static_cast<size_t>(time);
-  if (lengths.dtype() != DType::i64 || lengths.numel() != x.dims()[b]) return c.bad("{} lengths for {} sequences", lengths.numel(), x.dims()[b]);
+  if (lengths.dtype() != DType::i64 || lengths.numel() != x.dims()[b])
+    return c.bad("{} lengths for {} sequences", lengths.numel(), x.dims()[b]);
   const Dims own = strides(x.dims());
   std::vector<int64_t> from(static_cast<size_t>(x.numel()));
   for (size_t i = 0; i < from.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    const int64_t length = lengths.at_i64(at / own[b] % x.dims()[b]), step = at / own[t] % x.dims()[t];
-    if (length < 0 || length > x.dims()[t]) return c.bad("a length of {} in {} steps", length, x.dims()[t]);
+    const int64_t length = lengths.at_i64(at / own[b] % x.dims()[b]),
+                  step = at / own[t] % x.dims()[t];
+    if (length < 0 || length > x.dims()[t])
+      return c.bad("a length of {} in {} steps", length, x.dims()[t]);
     from[i] = step < length ? at + (length - 1 - 2 * step) * own[t] : at;
   }
   return one(take(x, x.dims(), from));

@@ -15,7 +15,9 @@ Status need_float(const Call& c, size_t inputs) {
 }
 
 /// Mean and variance (of the whole population).
-struct Moments { double mean = 0, variance = 0; };
+struct Moments {
+  double mean = 0, variance = 0;
+};
 Moments moments(const double* v, int64_t n) {
   Moments m;
   for (int64_t i = 0; i < n; ++i) m.mean += v[i];
@@ -29,13 +31,17 @@ Outputs batch_normalization(const Call& c) {
   FERRULE_TRY(need_float(c, 5));
   const Tensor& x = *c.input(0);
   if (x.rank() < 1) return c.bad("a scalar has no channels");
-  const int64_t channels = x.rank() > 1 ? x.dims()[1] : 1, batch = x.dims()[0], plane = count(x.dims(), 2);
+  const int64_t channels = x.rank() > 1 ? x.dims()[1] : 1, batch = x.dims()[0],
+                plane = count(x.dims(), 2);
   for (size_t i = 1; i < 5; ++i) {
-    if (c.input(i)->dims() != Dims{channels}) return c.bad("input {} of shape {} for {} channels", i, text(c.input(i)->dims()), channels);
+    if (c.input(i)->dims() != Dims{channels})
+      return c.bad("input {} of shape {} for {} channels", i, text(c.input(i)->dims()), channels);
   }
   const double epsilon = c.n.attrs.f("epsilon", 1e-5), momentum = c.n.attrs.f("momentum", 0.9);
-  const View<double> in(x), scale(*c.input(1)), bias(*c.input(2)), mean_in(*c.input(3)), variance_in(*c.input(4));
-  Row mean(mean_in.data(), mean_in.data() + channels), variance(variance_in.data(), variance_in.data() + channels);
+  const View<double> in(x), scale(*c.input(1)), bias(*c.input(2)), mean_in(*c.input(3)),
+      variance_in(*c.input(4));
+  Row mean(mean_in.data(), mean_in.data() + channels),
+      variance(variance_in.data(), variance_in.data() + channels);
   Row running_mean = mean, running_variance = variance, y(static_cast<size_t>(x.numel()));
   const bool training = c.n.attrs.i("training_mode") != 0;
   for (int64_t k = 0; training && k < channels; ++k) {
@@ -72,9 +78,11 @@ Outputs batch_normalization(const Call& c) {
 Outputs group_norm(const Call& c, int64_t groups) {
   const Tensor& x = *c.input(0);
   const int64_t channels = x.dims()[1], plane = count(x.dims(), 2), batch = x.dims()[0];
-  if (groups < 1 || channels % groups != 0) return c.bad_attr("num_groups", "{} does not divide the channels {}", groups, channels);
+  if (groups < 1 || channels % groups != 0)
+    return c.bad_attr("num_groups", "{} does not divide the channels {}", groups, channels);
   for (size_t i = 1; i < 3; ++i) {
-    if (c.input(i)->dims() != Dims{channels}) return c.bad("input {} of shape {} for {} channels", i, text(c.input(i)->dims()), channels);
+    if (c.input(i)->dims() != Dims{channels})
+      return c.bad("input {} of shape {} for {} channels", i, text(c.input(i)->dims()), channels);
   }
   const View<double> in(x), scale(*c.input(1)), bias(*c.input(2));
   const double epsilon = c.n.attrs.f("epsilon", 1e-5);
@@ -104,7 +112,8 @@ Outputs instance_normalization(const Call& c) {
   return group_norm(c, c.input(0)->dims()[1]);
 }
 
-/// Rows of the axes from `axis` on: normalised by their root mean square (about the mean, if `centre`).
+/// Rows of the axes from `axis` on: normalised by their root mean square (about the mean, if
+/// `centre`).
 Outputs row_norm(const Call& c, bool centre) {
   FERRULE_TRY(need_float(c, 2));
   const Tensor& x = *c.input(0);
@@ -113,11 +122,13 @@ Outputs row_norm(const Call& c, bool centre) {
   const int64_t rows = count(x.dims(), 0, static_cast<size_t>(axis)), size = count(normalised);
   const Tensor* bias_in = centre ? c.input(2) : nullptr;
   for (const Tensor* t : {c.input(1), bias_in}) {
-    if (t && broadcast(t->dims(), x.dims()) != x.dims()) return c.bad("{} does not broadcast to {}", text(t->dims()), text(x.dims()));
+    if (t && broadcast(t->dims(), x.dims()) != x.dims())
+      return c.bad("{} does not broadcast to {}", text(t->dims()), text(x.dims()));
   }
   const View<double> in(x), scale(*c.input(1)), bias(bias_in ? *bias_in : *c.input(1));
   const auto scale_at = positions(x.dims(), broadcast_strides(c.input(1)->dims(), x.dims()));
-  const auto bias_at = bias_in ? positions(x.dims(), broadcast_strides(bias_in->dims(), x.dims())) : scale_at;
+  const auto bias_at =
+      bias_in ? positions(x.dims(), broadcast_strides(bias_in->dims(), x.dims())) : scale_at;
   const double epsilon = c.n.attrs.f("epsilon", 1e-5);
   Row y(static_cast<size_t>(x.numel())), means, inverses;
   for (int64_t r = 0; r < rows; ++r) {
@@ -149,19 +160,23 @@ Outputs lrn(const Call& c) {
   const int64_t size = c.n.attrs.i("size");
   if (x.rank() < 2) return c.bad("input {} has no channels", text(x.dims()));
   if (size < 1) return c.bad_attr("size", "{} is not positive", size);
-  const double alpha = c.n.attrs.f("alpha", 1e-4), beta = c.n.attrs.f("beta", 0.75), k = c.n.attrs.f("bias", 1);
+  const double alpha = c.n.attrs.f("alpha", 1e-4), beta = c.n.attrs.f("beta", 0.75),
+               k = c.n.attrs.f("bias", 1);
   const int64_t channels = x.dims()[1], plane = count(x.dims(), 2);
   const View<double> in(x);
   Row y(static_cast<size_t>(x.numel()));
   for (int64_t b = 0; b < x.dims()[0]; ++b) {
     for (int64_t ch = 0; ch < channels; ++ch) {
       const int64_t lo = std::max<int64_t>(0, ch - (size - 1) / 2);
-      const int64_t hi = std::min(channels - 1, size / 2 >= channels ? channels - 1 : ch + size / 2);
+      const int64_t hi =
+          std::min(channels - 1, size / 2 >= channels ? channels - 1 : ch + size / 2);
       for (int64_t i = 0; i < plane; ++i) {
         double sum = 0;
-        for (int64_t q = lo; q <= hi; ++q) sum += in[(b * channels + q) * plane + i] * in[(b * channels + q) * plane + i];
+        for (int64_t q = lo; q <= hi; ++q)
+          sum += in[(b * channels + q) * plane + i] * in[(b * channels + q) * plane + i];
         const int64_t p = (b * channels + ch) * plane + i;
-        y[static_cast<size_t>(p)] = in[p] / std::pow(k + alpha / static_cast<double>(size) * sum, beta);
+        y[static_cast<size_t>(p)] =
+            in[p] / std::pow(k + alpha / static_cast<double>(size) * sum, beta);
       }
     }
   }
@@ -179,14 +194,16 @@ Outputs along(const Call& c, int64_t default_axis, F&& f) {
     return one(store(x.dtype(), x.dims(), line));
   }
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", default_axis), x.rank()));
-  const int64_t length = x.dims()[static_cast<size_t>(axis)], step = count(x.dims(), static_cast<size_t>(axis) + 1);
+  const int64_t length = x.dims()[static_cast<size_t>(axis)],
+                step = count(x.dims(), static_cast<size_t>(axis) + 1);
   const View<double> in(x);
   Row y(static_cast<size_t>(x.numel())), line(static_cast<size_t>(length));
   for (int64_t start = 0; start < x.numel(); start += length * step) {
     for (int64_t s = 0; s < step; ++s) {
       for (int64_t i = 0; i < length; ++i) line[static_cast<size_t>(i)] = in[start + s + i * step];
       f(line);
-      for (int64_t i = 0; i < length; ++i) y[static_cast<size_t>(start + s + i * step)] = line[static_cast<size_t>(i)];
+      for (int64_t i = 0; i < length; ++i)
+        y[static_cast<size_t>(start + s + i * step)] = line[static_cast<size_t>(i)];
     }
   }
   return one(store(x.dtype(), x.dims(), y));

@@ -1,5 +1,5 @@
-// Operators that compare elements with each other: arg-max, top-k, unique, running sums, non-maximum
-// suppression.
+// Operators that compare elements with each other: arg-max, top-k, unique, running sums,
+// non-maximum suppression.
 #include <map>
 
 #include "engine/interpreter_impl.h"
@@ -19,7 +19,9 @@ Lines lines(const Dims& d, int64_t axis) {
 }
 
 template <class C>
-bool greater(C a, C b) { return a > b || (is_nan(a) && !is_nan(b)); }  // NaN counts as the largest
+bool greater(C a, C b) {
+  return a > b || (is_nan(a) && !is_nan(b));
+}  // NaN counts as the largest
 
 template <bool kMax>
 Outputs arg(const Call& c) {
@@ -27,9 +29,12 @@ Outputs arg(const Call& c) {
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   Dims out = x.dims();
-  if (out[static_cast<size_t>(axis)] == 0) return c.bad("axis {} of {} is empty", axis, text(x.dims()));
-  if (c.n.attrs.i("keepdims", 1)) out[static_cast<size_t>(axis)] = 1;
-  else out.erase(out.begin() + axis);
+  if (out[static_cast<size_t>(axis)] == 0)
+    return c.bad("axis {} of {} is empty", axis, text(x.dims()));
+  if (c.n.attrs.i("keepdims", 1))
+    out[static_cast<size_t>(axis)] = 1;
+  else
+    out.erase(out.begin() + axis);
   const bool last = c.n.attrs.i("select_last_index") != 0;
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
@@ -56,7 +61,8 @@ Outputs top_k(const Call& c) {
   const auto given = c.ints(1, "");
   const int64_t k = given && given->size() == 1 ? (*given)[0] : c.n.attrs.i("k", -1);
   Dims out = x.dims();
-  if (k < 0 || k > out[static_cast<size_t>(axis)]) return c.bad("the first {} of {}", k, out[static_cast<size_t>(axis)]);
+  if (k < 0 || k > out[static_cast<size_t>(axis)])
+    return c.bad("the first {} of {}", k, out[static_cast<size_t>(axis)]);
   out[static_cast<size_t>(axis)] = k;
   const bool largest = c.n.attrs.i("largest", 1) != 0;
   return with_number(c, x, [&]<class C>() {
@@ -90,7 +96,8 @@ template <bool kProduct>
 Outputs cumulative(const Call& c) {
   FERRULE_TRY(c.need(2));
   const Tensor& x = *c.input(0);
-  if (c.input(1)->numel() != 1 || !is_int(c.input(1)->dtype())) return c.bad("the axis is not one integer");
+  if (c.input(1)->numel() != 1 || !is_int(c.input(1)->dtype()))
+    return c.bad("the axis is not one integer");
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.input(1)->at_i64(0), x.rank()));
   const bool exclusive = c.n.attrs.i("exclusive") != 0, reverse = c.n.attrs.i("reverse") != 0;
   return with_number(c, x, [&]<class C>() {
@@ -120,7 +127,8 @@ Outputs unique(const Call& c) {
   const auto a = static_cast<size_t>(axis);
   const int64_t d = x.dims()[a], inner = count(x.dims(), a + 1), outer = count(x.dims(), 0, a);
   auto less = [&](int64_t p, int64_t q) {  // elements at flat positions
-    if (x.dtype() == DType::string) return x.strings()[static_cast<size_t>(p)] < x.strings()[static_cast<size_t>(q)];
+    if (x.dtype() == DType::string)
+      return x.strings()[static_cast<size_t>(p)] < x.strings()[static_cast<size_t>(q)];
     if (x.dtype() == DType::i64) return x.at_i64(p) < x.at_i64(q);
     return x.at_f64(p) < x.at_f64(q);
   };
@@ -134,7 +142,8 @@ Outputs unique(const Call& c) {
     }
     return false;
   };
-  std::map<int64_t, size_t, decltype(slice_less)> seen(slice_less);  // first slice -> place among found
+  std::map<int64_t, size_t, decltype(slice_less)> seen(
+      slice_less);  // first slice -> place among found
   std::vector<int64_t> first, counts, inverse(static_cast<size_t>(d));
   for (int64_t s = 0; s < d; ++s) {
     auto [it, fresh] = seen.try_emplace(s, first.size());
@@ -167,10 +176,13 @@ Outputs unique(const Call& c) {
   return result;
 }
 
-struct Box { double y1, x1, y2, x2; };
+struct Box {
+  double y1, x1, y2, x2;
+};
 
 double overlap(const Box& a, const Box& b) {
-  const double h = std::min(a.y2, b.y2) - std::max(a.y1, b.y1), w = std::min(a.x2, b.x2) - std::max(a.x1, b.x1);
+  const double h = std::min(a.y2, b.y2) - std::max(a.y1, b.y1),
+               w = std::min(a.x2, b.x2) - std::max(a.x1, b.x1);
   if (h <= 0 || w <= 0) return 0;
   const double both = (a.y2 - a.y1) * (a.x2 - a.x1) + (b.y2 - b.y1) * (b.x2 - b.x1) - h * w;
   return both <= 0 ? 0 : h * w / both;
@@ -179,8 +191,8 @@ double overlap(const Box& a, const Box& b) {
 Outputs non_max_suppression(const Call& c) {
   FERRULE_TRY(c.need(2));
   const Tensor &boxes = *c.input(0), &scores = *c.input(1);
-  if (boxes.rank() != 3 || scores.rank() != 3 || boxes.dims()[2] != 4 || boxes.dims()[0] != scores.dims()[0] ||
-      boxes.dims()[1] != scores.dims()[2]) {
+  if (boxes.rank() != 3 || scores.rank() != 3 || boxes.dims()[2] != 4 ||
+      boxes.dims()[0] != scores.dims()[0] || boxes.dims()[1] != scores.dims()[2]) {
     return c.bad("boxes {} and scores {}", text(boxes.dims()), text(scores.dims()));
   }
   if (!is_float(boxes.dtype())) return c.unsupported_type(boxes);
@@ -201,7 +213,8 @@ Outputs non_max_suppression(const Call& c) {
       if (c.n.attrs.i("center_point_box")) {  // x, y of the centre, width, height
         all.push_back({v[1] - v[3] / 2, v[0] - v[2] / 2, v[1] + v[3] / 2, v[0] + v[2] / 2});
       } else {  // two opposite corners y, x
-        all.push_back({std::min(v[0], v[2]), std::min(v[1], v[3]), std::max(v[0], v[2]), std::max(v[1], v[3])});
+        all.push_back({std::min(v[0], v[2]), std::min(v[1], v[3]), std::max(v[0], v[2]),
+                       std::max(v[1], v[3])});
       }
     }
     for (int64_t k = 0; k < classes; ++k) {
@@ -210,7 +223,8 @@ Outputs non_max_suppression(const Call& c) {
       for (int64_t i = 0; i < n; ++i) {
         if (!limited || score(i) > lowest) order.push_back(i);
       }
-      std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) { return score(i) > score(j); });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t i, int64_t j) { return score(i) > score(j); });
       for (int64_t i : order) {
         if (static_cast<int64_t>(kept.size()) >= most) break;
         const bool covered = std::any_of(kept.begin(), kept.end(), [&](int64_t j) {

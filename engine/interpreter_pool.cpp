@@ -24,8 +24,8 @@ Result<Pool> pool_shape(const Call& c) {
   return p;
 }
 
-/// For each output element: start(), one call of tap(position in the input) for each element inside the
-/// image, finish(output index, taps inside image or padding).
+/// For each output element: start(), one call of tap(position in the input) for each element inside
+/// the image, finish(output index, taps inside image or padding).
 template <class Start, class Tap, class Finish>
 void slide(const Pool& p, Start&& start, Tap&& tap, Finish&& finish) {
   const Window& w = p.w;
@@ -38,14 +38,15 @@ void slide(const Pool& p, Start&& start, Tap&& tap, Finish&& finish) {
   for (int64_t plane = 0; plane < p.planes; ++plane) {
     Dims at(rank, 0);
     do {
-      int64_t padded = 1;  // taps that lie inside the image or its padding
+      double padded = 1;  // taps that lie inside the image or its padding; a double cannot overflow
       bool empty = false;
       for (size_t k = 0; k < rank; ++k) {
         const int64_t first = at[k] * w.stride[k] - w.begin[k], d = w.dilation[k];
         lo[k] = first >= 0 ? 0 : (-first + d - 1) / d;
         const int64_t room = p.spatial[k] - first, room_padded = p.spatial[k] + w.end[k] - first;
         hi[k] = std::min(w.kernel[k], room <= 0 ? 0 : (room + d - 1) / d);
-        padded *= std::min(w.kernel[k], room_padded <= 0 ? 0 : (room_padded + d - 1) / d);
+        padded *= static_cast<double>(
+            std::min(w.kernel[k], room_padded <= 0 ? 0 : (room_padded + d - 1) / d));
         empty |= hi[k] <= lo[k];
       }
       start();
@@ -81,20 +82,23 @@ Outputs max_pool(const Call& c) {
     slide(
         p,
         [&] {
-          best = std::is_floating_point_v<C> ? -std::numeric_limits<C>::infinity() : std::numeric_limits<C>::lowest();
+          best = std::is_floating_point_v<C> ? -std::numeric_limits<C>::infinity()
+                                             : std::numeric_limits<C>::lowest();
           where = -1;
         },
         [&](int64_t i) {
-          if (where < 0 || in[i] > best || (is_nan(in[i]) && !is_nan(best))) best = in[i], where = i;
+          if (where < 0 || in[i] > best || (is_nan(in[i]) && !is_nan(best)))
+            best = in[i], where = i;
         },
-        [&](int64_t o, int64_t) {
+        [&](int64_t o, double) {
           y[static_cast<size_t>(o)] = best;
           if (indices.empty()) return;
           int64_t flat = std::max<int64_t>(where, 0);
           if (column_major) {
             int64_t rest = flat % plane, scale = 1, at = 0;
             std::vector<int64_t> index(p.spatial.size());
-            for (size_t k = p.spatial.size(); k-- > 0;) index[k] = rest % p.spatial[k], rest /= p.spatial[k];
+            for (size_t k = p.spatial.size(); k-- > 0;)
+              index[k] = rest % p.spatial[k], rest /= p.spatial[k];
             for (size_t k = 0; k < index.size(); ++k) at += index[k] * scale, scale *= p.spatial[k];
             flat = flat / plane * plane + at;
           }
@@ -117,17 +121,22 @@ Outputs average_pool(const Call& c) {
     int64_t n = 0;
     slide(
         p, [&] { sum = 0, n = 0; }, [&](int64_t i) { sum += in[i], ++n; },
-        [&](int64_t o, int64_t padded) {
-          y[static_cast<size_t>(o)] = sum / static_cast<C>(include ? padded : n);
+        [&](int64_t o, double padded) {
+          y[static_cast<size_t>(o)] =
+              sum / static_cast<C>(include ? padded : static_cast<double>(n));
         });
     return one(store(x.dtype(), p.out, y));
   });
 }
 
 template <class C>
-C power(C v, C p) { return p == 1 ? v : p == 2 ? v * v : std::pow(v, p); }
+C power(C v, C p) {
+  return p == 1 ? v : p == 2 ? v * v : std::pow(v, p);
+}
 template <class C>
-C root(C v, C p) { return p == 1 ? v : p == 2 ? std::sqrt(v) : std::pow(v, 1 / p); }
+C root(C v, C p) {
+  return p == 1 ? v : p == 2 ? std::sqrt(v) : std::pow(v, 1 / p);
+}
 
 Outputs lp_pool(const Call& c) {
   FERRULE_ASSIGN(const Pool p, pool_shape(c));
@@ -141,7 +150,7 @@ Outputs lp_pool(const Call& c) {
     C sum = 0;
     slide(
         p, [&] { sum = 0; }, [&](int64_t i) { sum += power(std::fabs(in[i]), norm); },
-        [&](int64_t o, int64_t) { y[static_cast<size_t>(o)] = root(sum, norm); });
+        [&](int64_t o, double) { y[static_cast<size_t>(o)] = root(sum, norm); });
     return one(store(x.dtype(), p.out, y));
   });
 }
@@ -160,7 +169,8 @@ Outputs global(const Call& c, F&& reduce) {
     const View<C> in(x);
     std::vector<C> y(static_cast<size_t>(count(out)));
     for (size_t k = 0; k < y.size(); ++k) {
-      y[k] = reduce(std::span<const C>(in.data() + static_cast<int64_t>(k) * plane, static_cast<size_t>(plane)));
+      y[k] = reduce(std::span<const C>(in.data() + static_cast<int64_t>(k) * plane,
+                                       static_cast<size_t>(plane)));
     }
     return one(store(x.dtype(), out, y));
   });
@@ -195,7 +205,8 @@ Outputs global_lp_pool(const Call& c) {
 Outputs max_unpool(const Call& c) {
   FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &at = *c.input(1);
-  if (x.rank() < 3 || at.dims() != x.dims()) return c.bad("input {} and indices {}", text(x.dims()), text(at.dims()));
+  if (x.rank() < 3 || at.dims() != x.dims())
+    return c.bad("input {} and indices {}", text(x.dims()), text(at.dims()));
   if (at.dtype() != DType::i64) return c.unsupported_type(at);
   const size_t rank = x.dims().size() - 2;
   FERRULE_ASSIGN(const Dims kernel, list_attr(c, "kernel_shape", rank, 1, 1));
@@ -208,7 +219,8 @@ Outputs max_unpool(const Call& c) {
   FERRULE_TRY(c.fits(DType::f64, natural));
   const Dims out = c.ints(2, "").value_or(natural);
   FERRULE_TRY(c.fits(DType::f64, out));
-  if (out.size() != natural.size()) return c.bad("output shape {} for input {}", text(out), text(x.dims()));
+  if (out.size() != natural.size())
+    return c.bad("output shape {} for input {}", text(out), text(x.dims()));
   // Indices count in the natural output; a larger one holds it in its corner.
   std::vector<int64_t> from(static_cast<size_t>(count(out)), -1);
   const Dims out_strides = strides(out), natural_strides = strides(natural);

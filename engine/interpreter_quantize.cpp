@@ -1,5 +1,5 @@
-// Quantisation: to and from integers and small floats, and products of quantised tensors. Sums of integers
-// are exact; scales are applied in floating point and rounded half to even.
+// Quantisation: to and from integers and small floats, and products of quantised tensors. Sums of
+// integers are exact; scales are applied in floating point and rounded half to even.
 #include "engine/interpreter_conv.h"
 #include "engine/interpreter_matmul.h"
 
@@ -7,7 +7,8 @@ namespace ferrule::interp {
 namespace {
 
 /// Which element of scale and zero point belongs to each element of x.
-Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x, const Tensor& scale) {
+Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x,
+                                                 const Tensor& scale) {
   std::vector<int64_t> at(static_cast<size_t>(x.numel()), 0);
   if (scale.numel() == 1 && scale.rank() <= 1) return at;
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 1), x.rank()));
@@ -15,14 +16,16 @@ Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x,
   const int64_t block = c.n.attrs.i("block_size", 0);
   const Dims own = strides(x.dims());
   if (scale.rank() == 1 && block == 0) {
-    if (scale.numel() != x.dims()[a]) return c.bad("{} scales for axis {} of {}", scale.numel(), axis, text(x.dims()));
+    if (scale.numel() != x.dims()[a])
+      return c.bad("{} scales for axis {} of {}", scale.numel(), axis, text(x.dims()));
     for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int64_t>(i) / own[a] % x.dims()[a];
     return at;
   }
   Dims wanted = x.dims();
   if (block < 1) return c.bad_attr("block_size", "{} for scales {}", block, text(scale.dims()));
   wanted[a] = (wanted[a] + block - 1) / block;
-  if (scale.dims() != wanted) return c.bad("scales {}, {} are wanted", text(scale.dims()), text(wanted));
+  if (scale.dims() != wanted)
+    return c.bad("scales {}, {} are wanted", text(scale.dims()), text(wanted));
   const Dims steps = strides(wanted);
   for (size_t i = 0; i < at.size(); ++i) {
     int64_t rest = static_cast<int64_t>(i), p = 0;
@@ -36,7 +39,9 @@ Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x,
   return at;
 }
 
-struct Range { double low, high; };
+struct Range {
+  double low, high;
+};
 Range range_of(DType t) {
   const int bits = size_bits(t);
   if (is_unsigned_int(t)) return {0, std::ldexp(1, bits) - 1};
@@ -52,11 +57,20 @@ double quantise(double v, double zero, Range r) {
 Tensor small_floats(DType t, const Dims& dims, std::vector<double> v, bool saturate) {
   double largest = 0, past = 0;
   switch (t) {
-    case DType::f8e4m3fn: largest = 448, past = std::nan(""); break;
-    case DType::f8e4m3fnuz: largest = 240, past = std::nan(""); break;
-    case DType::f8e5m2: largest = 57344, past = std::numeric_limits<double>::infinity(); break;
-    case DType::f8e5m2fnuz: largest = 57344, past = std::nan(""); break;
-    default: return store(t, dims, v);
+    case DType::f8e4m3fn:
+      largest = 448, past = std::nan("");
+      break;
+    case DType::f8e4m3fnuz:
+      largest = 240, past = std::nan("");
+      break;
+    case DType::f8e5m2:
+      largest = 57344, past = std::numeric_limits<double>::infinity();
+      break;
+    case DType::f8e5m2fnuz:
+      largest = 57344, past = std::nan("");
+      break;
+    default:
+      return store(t, dims, v);
   }
   Tensor y = store(t, dims, v);
   if (saturate) return y;
@@ -82,7 +96,8 @@ Outputs quantize_linear(const Call& c) {
   if (!is_float(scale.dtype())) return c.unsupported_type(scale);
   const auto wanted = static_cast<DType>(c.n.attrs.i("output_dtype", 0));
   const DType t = zero ? zero->dtype() : wanted != DType::undefined ? wanted : DType::u8;
-  if (!is_int(t) && !(is_float(t) && size_bits(t) <= 8)) return c.bad_attr("output_dtype", "{} is no quantised type", name(t));
+  if (!is_int(t) && !(is_float(t) && size_bits(t) <= 8))
+    return c.bad_attr("output_dtype", "{} is no quantised type", name(t));
   if (zero && zero->dims() != scale.dims() && !(zero->numel() == 1 && scale.numel() == 1)) {
     return c.bad("zero point {} for scales {}", text(zero->dims()), text(scale.dims()));
   }
@@ -95,12 +110,16 @@ Outputs quantize_linear(const Call& c) {
   for (size_t i = 0; i < y.size(); ++i) {
     const double by = s[at[i]];
     // The quotient is an f32 number: halves are decided by it, as everywhere.
-    y[i] = single ? static_cast<double>(static_cast<float>(in[static_cast<int64_t>(i)]) / static_cast<float>(by))
+    y[i] = single ? static_cast<double>(static_cast<float>(in[static_cast<int64_t>(i)]) /
+                                        static_cast<float>(by))
                   : in[static_cast<int64_t>(i)] / by;
-    if (is_int(t)) y[i] = quantise(y[i], z[static_cast<size_t>(at[i])], range_of(t));
-    else y[i] += z[static_cast<size_t>(at[i])];
+    if (is_int(t))
+      y[i] = quantise(y[i], z[static_cast<size_t>(at[i])], range_of(t));
+    else
+      y[i] += z[static_cast<size_t>(at[i])];
   }
-  if (is_float(t)) return one(small_floats(t, x.dims(), std::move(y), c.n.attrs.i("saturate", 1) != 0));
+  if (is_float(t))
+    return one(small_floats(t, x.dims(), std::move(y), c.n.attrs.i("saturate", 1) != 0));
   return one(store(t, x.dims(), y));
 }
 
@@ -110,7 +129,8 @@ Outputs dequantize_linear(const Call& c) {
   const Tensor* zero = c.input(2);
   if (!is_float(x.dtype()) && !is_int(x.dtype())) return c.unsupported_type(x);
   if (!is_float(scale.dtype())) return c.unsupported_type(scale);
-  if (zero && zero->numel() != scale.numel()) return c.bad("zero point {} for scales {}", text(zero->dims()), text(scale.dims()));
+  if (zero && zero->numel() != scale.numel())
+    return c.bad("zero point {} for scales {}", text(zero->dims()), text(scale.dims()));
   FERRULE_ASSIGN(const auto at, parameter_positions(c, x, scale));
   const auto wanted = static_cast<DType>(c.n.attrs.i("output_dtype", 0));
   const View<double> in(x), s(scale);
@@ -159,16 +179,19 @@ Outputs conv_integer(const Call& c) {
   const Tensor &x = *c.input(0), &w = *c.input(1);
   if (!is_int(x.dtype()) || !is_int(w.dtype())) return c.unsupported_type(x);
   FERRULE_ASSIGN(const ConvShape s, conv_shape(c, x, w, nullptr));
-  if (c.input(2) && c.input(2)->numel() != 1) return c.bad("zero point {} of the input", text(c.input(2)->dims()));
+  if (c.input(2) && c.input(2)->numel() != 1)
+    return c.bad("zero point {} of the input", text(c.input(2)->dims()));
   FERRULE_ASSIGN(const auto xs, centred(c, x, c.input(2)));
   FERRULE_ASSIGN(const auto ws, centred(c, w, c.input(3)));
-  return one(store(DType::i32, s.out,
-                   convolve<int64_t>(xs.data(), x.dims(), ws.data(), w.dims()[0], nullptr, s.group, s.window)));
+  return one(store(
+      DType::i32, s.out,
+      convolve<int64_t>(xs.data(), x.dims(), ws.data(), w.dims()[0], nullptr, s.group, s.window)));
 }
 
 Status need_scalars(const Call& c, std::initializer_list<size_t> slots) {
   for (size_t i : slots) {
-    if (c.input(i)->numel() != 1) return c.bad("input {} of shape {} is no scalar", i, text(c.input(i)->dims()));
+    if (c.input(i)->numel() != 1)
+      return c.bad("input {} of shape {} is no scalar", i, text(c.input(i)->dims()));
   }
   return {};
 }
@@ -177,21 +200,26 @@ Outputs qlinear_conv(const Call& c) {
   FERRULE_TRY(c.need(8));
   const Tensor &x = *c.input(0), &w = *c.input(3), &w_scale = *c.input(4), &y_zero = *c.input(7);
   FERRULE_TRY(need_scalars(c, {1, 2, 6, 7}));
-  if (!is_int(x.dtype()) || !is_int(w.dtype()) || !is_int(y_zero.dtype())) return c.unsupported_type(x);
+  if (!is_int(x.dtype()) || !is_int(w.dtype()) || !is_int(y_zero.dtype()))
+    return c.unsupported_type(x);
   FERRULE_ASSIGN(const ConvShape s, conv_shape(c, x, w, c.input(8)));
   const int64_t channels = w.dims()[0];
-  if (w_scale.numel() != 1 && w_scale.numel() != channels) return c.bad("{} weight scales for {} channels", w_scale.numel(), channels);
+  if (w_scale.numel() != 1 && w_scale.numel() != channels)
+    return c.bad("{} weight scales for {} channels", w_scale.numel(), channels);
   FERRULE_ASSIGN(const auto xs, centred(c, x, c.input(2)));
   FERRULE_ASSIGN(const auto ws, centred(c, w, c.input(5)));
   std::vector<int64_t> bias;
   if (c.input(8)) bias = c.input(8)->to_i64();
-  const auto sums = convolve<int64_t>(xs.data(), x.dims(), ws.data(), channels, c.input(8) ? bias.data() : nullptr, s.group, s.window);
+  const auto sums = convolve<int64_t>(xs.data(), x.dims(), ws.data(), channels,
+                                      c.input(8) ? bias.data() : nullptr, s.group, s.window);
   const int64_t plane = std::max<int64_t>(count(s.window.out), 1);
   std::vector<double> y(sums.size());
   for (size_t i = 0; i < y.size(); ++i) {
     const int64_t m = static_cast<int64_t>(i) / plane % channels;
-    const double scale = c.input(1)->at_f64(0) * w_scale.at_f64(w_scale.numel() == 1 ? 0 : m) / c.input(6)->at_f64(0);
-    y[i] = quantise(static_cast<double>(sums[i]) * scale, y_zero.at_f64(0), range_of(y_zero.dtype()));
+    const double scale = c.input(1)->at_f64(0) * w_scale.at_f64(w_scale.numel() == 1 ? 0 : m) /
+                         c.input(6)->at_f64(0);
+    y[i] =
+        quantise(static_cast<double>(sums[i]) * scale, y_zero.at_f64(0), range_of(y_zero.dtype()));
   }
   return one(store(y_zero.dtype(), s.out, y));
 }
@@ -200,7 +228,8 @@ Outputs qlinear_matmul(const Call& c) {
   FERRULE_TRY(c.need(8));
   const Tensor &a = *c.input(0), &b = *c.input(3), &y_zero = *c.input(7);
   FERRULE_TRY(need_scalars(c, {1, 2, 4, 5, 6, 7}));
-  if (!is_int(a.dtype()) || !is_int(b.dtype()) || !is_int(y_zero.dtype())) return c.unsupported_type(a);
+  if (!is_int(a.dtype()) || !is_int(b.dtype()) || !is_int(y_zero.dtype()))
+    return c.unsupported_type(a);
   FERRULE_ASSIGN(const auto s, matmul_shape(c, a.dims(), b.dims()));
   FERRULE_ASSIGN(const auto left, centred(c, a, c.input(2)));
   FERRULE_ASSIGN(const auto right, centred(c, b, c.input(5)));
@@ -208,7 +237,8 @@ Outputs qlinear_matmul(const Call& c) {
   const double scale = c.input(1)->at_f64(0) * c.input(4)->at_f64(0) / c.input(6)->at_f64(0);
   std::vector<double> y(sums.size());
   for (size_t i = 0; i < y.size(); ++i) {
-    y[i] = quantise(static_cast<double>(sums[i]) * scale, y_zero.at_f64(0), range_of(y_zero.dtype()));
+    y[i] =
+        quantise(static_cast<double>(sums[i]) * scale, y_zero.at_f64(0), range_of(y_zero.dtype()));
   }
   return one(store(y_zero.dtype(), s.out, y));
 }

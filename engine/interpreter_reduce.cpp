@@ -1,4 +1,5 @@
-// Reductions over any axes. Floats are accumulated in double whatever their type, integers in 64 bits.
+// Reductions over any axes. Floats are accumulated in double whatever their type, integers in 64
+// bits.
 #include "engine/interpreter_impl.h"
 
 namespace ferrule::interp {
@@ -71,8 +72,10 @@ Outputs reduce_sum(const Call& c) {
 }
 Outputs reduce_mean(const Call& c) {
   return reduce(c, []<class C>(std::span<const C> v, DType) {
-    if constexpr (std::is_integral_v<C>) return v.empty() ? C{0} : static_cast<C>(sum(v) / static_cast<C>(v.size()));
-    else return sum(v) / static_cast<C>(v.size());
+    if constexpr (std::is_integral_v<C>)
+      return v.empty() ? C{0} : static_cast<C>(sum(v) / static_cast<C>(v.size()));
+    else
+      return sum(v) / static_cast<C>(v.size());
   });
 }
 Outputs reduce_prod(const Call& c) {
@@ -110,8 +113,10 @@ Outputs reduce_sum_square(const Call& c) {
 }
 template <class C>
 C from_real(double v) {  // a real result of an integer reduction; no number: the smallest
-  if constexpr (std::is_integral_v<C>) return std::isfinite(v) ? static_cast<C>(v) : std::numeric_limits<C>::min();
-  else return v;
+  if constexpr (std::is_integral_v<C>)
+    return std::isfinite(v) ? static_cast<C>(v) : std::numeric_limits<C>::min();
+  else
+    return v;
 }
 Outputs reduce_log_sum(const Call& c) {
   return reduce(c, []<class C>(std::span<const C> v, DType) {

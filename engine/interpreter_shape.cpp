@@ -1,4 +1,5 @@
-// Operators that look at shapes or make tensors out of attributes and sizes; no element is computed.
+// Operators that look at shapes or make tensors out of attributes and sizes; no element is
+// computed.
 #include "engine/interpreter_impl.h"
 
 namespace ferrule::interp {
@@ -14,7 +15,8 @@ Outputs reshape(const Call& c) {
   int64_t known = 1, open = -1;
   for (size_t k = 0; k < out.size(); ++k) {
     if (out[k] == 0 && !allow_zero) {
-      if (k >= x.dims().size()) return c.bad("shape {} copies a dimension that {} has not", text(*wanted), text(x.dims()));
+      if (k >= x.dims().size())
+        return c.bad("shape {} copies a dimension that {} has not", text(*wanted), text(x.dims()));
       out[k] = x.dims()[k];
     }
     if (out[k] == -1) {
@@ -40,9 +42,11 @@ Outputs flatten(const Call& c) {
   FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   int64_t axis = c.n.attrs.i("axis", 1);
-  if (axis < -x.rank() || axis > x.rank()) return c.bad_attr("axis", "{} is out of range for rank {}", axis, x.rank());
+  if (axis < -x.rank() || axis > x.rank())
+    return c.bad_attr("axis", "{} is out of range for rank {}", axis, x.rank());
   if (axis < 0) axis += x.rank();
-  return one(x.reshaped({count(x.dims(), 0, static_cast<size_t>(axis)), count(x.dims(), static_cast<size_t>(axis))}));
+  return one(x.reshaped(
+      {count(x.dims(), 0, static_cast<size_t>(axis)), count(x.dims(), static_cast<size_t>(axis))}));
 }
 
 Outputs squeeze(const Call& c) {
@@ -87,9 +91,11 @@ Outputs identity(const Call& c) {
 
 Outputs dropout(const Call& c) {
   FERRULE_TRY(c.need(1));
-  if (const Tensor* training = c.input(2); training && training->numel() == 1 && training->at_i64(0) != 0) {
+  if (const Tensor* training = c.input(2);
+      training && training->numel() == 1 && training->at_i64(0) != 0) {
     const Tensor* ratio = c.input(1);
-    if (!ratio || ratio->numel() != 1 || ratio->at_f64(0) != 0) return c.unsupported("training mode draws random numbers");
+    if (!ratio || ratio->numel() != 1 || ratio->at_f64(0) != 0)
+      return c.unsupported("training mode draws random numbers");
   }
   auto out = one(*c.input(0));
   if (c.wants(1)) {
@@ -124,9 +130,11 @@ Outputs constant(const Call& c) {
       const Dims v = c.n.attrs.ints(name);
       return one(Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
     }
-    if (name == "value_float") return one(Tensor::of_f32({}, {static_cast<float>(c.n.attrs.f(name))}));
+    if (name == "value_float")
+      return one(Tensor::of_f32({}, {static_cast<float>(c.n.attrs.f(name))}));
     if (const auto* v = std::get_if<std::vector<double>>(&value)) {
-      return one(Tensor::of_f32({static_cast<int64_t>(v->size())}, std::vector<float>(v->begin(), v->end())));
+      return one(Tensor::of_f32({static_cast<int64_t>(v->size())},
+                                std::vector<float>(v->begin(), v->end())));
     }
     if (const auto* v = std::get_if<std::vector<std::string>>(&value)) {
       return one(Tensor({static_cast<int64_t>(v->size())}, *v));
@@ -154,12 +162,14 @@ Outputs range(const Call& c) {
   FERRULE_TRY(c.need(3));
   const Tensor& start = *c.input(0);
   for (size_t i = 0; i < 3; ++i) {
-    if (c.input(i)->numel() != 1) return c.bad("input {} of shape {} is no scalar", i, text(c.input(i)->dims()));
+    if (c.input(i)->numel() != 1)
+      return c.bad("input {} of shape {} is no scalar", i, text(c.input(i)->dims()));
   }
   return with_number(c, start, [&]<class C>() -> Outputs {
     const C from = View<C>(start)[0], to = View<C>(*c.input(1))[0], step = View<C>(*c.input(2))[0];
     if (step == C{0}) return c.bad("a range with step 0");
-    const double steps = std::ceil((static_cast<double>(to) - static_cast<double>(from)) / static_cast<double>(step));
+    const double steps = std::ceil((static_cast<double>(to) - static_cast<double>(from)) /
+                                   static_cast<double>(step));
     if (!(steps < 2147483648.0)) return c.bad("a range of {} elements", steps);
     const Dims out{std::max<int64_t>(0, static_cast<int64_t>(steps))};
     FERRULE_TRY(c.fits(start.dtype(), out));
@@ -174,29 +184,25 @@ Outputs eye_like(const Call& c) {
   const Tensor& x = *c.input(0);
   if (x.rank() != 2) return c.bad("{} is no matrix", text(x.dims()));
   const auto dtype = static_cast<DType>(c.n.attrs.i("dtype", static_cast<int64_t>(x.dtype())));
-  if (!is_float(dtype) && !is_integral(dtype)) return c.bad_attr("dtype", "{} is no number type", c.n.attrs.i("dtype"));
+  if (!is_float(dtype) && !is_integral(dtype))
+    return c.bad_attr("dtype", "{} is no number type", c.n.attrs.i("dtype"));
   const int64_t k = c.n.attrs.i("k", 0);
   std::vector<int64_t> y(static_cast<size_t>(x.numel()));
   for (int64_t i = 0; i < x.dims()[0]; ++i) {
     int64_t j = 0;
-    if (!__builtin_add_overflow(i, k, &j) && j >= 0 && j < x.dims()[1]) y[static_cast<size_t>(i * x.dims()[1] + j)] = 1;
+    if (!__builtin_add_overflow(i, k, &j) && j >= 0 && j < x.dims()[1])
+      y[static_cast<size_t>(i * x.dims()[1] + j)] = 1;
   }
   return one(store(dtype, x.dims(), y));
 }
 
 constexpr Entry kTable[] = {
-    {"Reshape", reshape},
-    {"Flatten", flatten},
-    {"Squeeze", squeeze},
-    {"Unsqueeze", unsqueeze},
-    {"Identity", identity},
-    {"Dropout", dropout},
-    {"Shape", shape},
-    {"Size", size},
-    {"Constant", constant},
-    {"ConstantOfShape", constant_of_shape},
-    {"Range", range},
-    {"EyeLike", eye_like},
+    {"Reshape", reshape},   {"Flatten", flatten},
+    {"Squeeze", squeeze},   {"Unsqueeze", unsqueeze},
+    {"Identity", identity}, {"Dropout", dropout},
+    {"Shape", shape},       {"Size", size},
+    {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
+    {"Range", range},       {"EyeLike", eye_like},
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ Status Call::need(size_t count) const {
 }
 
 Status Call::fits(DType t, const Dims& dims) const {
-  constexpr int64_t kElements = int64_t{1} << 31, kBytes = int64_t{4} << 30;
+  constexpr int64_t kElements = int64_t{1} << 31, kBytes = int64_t{8} << 30;
   const int64_t bytes_limit =
       options.limits && options.limits->memory_bytes > 0 ? options.limits->memory_bytes : kBytes;
   int64_t n = 1;
@@ -30,7 +30,8 @@ Status Call::fits(DType t, const Dims& dims) const {
   for (int64_t d : dims) {
     if (d < 0) return bad("a result of shape {} would have a negative dimension", text(dims));
     zero |= d == 0;
-    // A product past the bound stays past it; capped, so that it cannot wrap. Zero elements never count.
+    // A product past the bound stays past it; capped, so that it cannot wrap. Zero elements never
+    // count.
     if (__builtin_mul_overflow(n, std::max<int64_t>(d, 1), &n)) n = int64_t{1} << 62;
     n = std::min(n, int64_t{1} << 55);
   }
@@ -38,7 +39,8 @@ Status Call::fits(DType t, const Dims& dims) const {
   if (static_cast<int64_t>(dims.size()) > rank_limit) {
     return error(Code::limit_exceeded, place(), "the rank of a result", dims.size(), rank_limit);
   }
-  if (!zero && (n > kElements || size_bytes(t, n) > bytes_limit)) {
+  // Computing takes up to 8 bytes an element (doubles, positions), whatever the result's type.
+  if (!zero && (n > kElements || std::max(size_bytes(t, n), 8 * n) > bytes_limit)) {
     return error(Code::limit_exceeded, place(), fmt::format("a result of shape {}", text(dims)),
                  fmt::format("{} elements", n), fmt::format("{} bytes", bytes_limit));
   }
@@ -73,7 +75,8 @@ Result<Dims> Call::axes(size_t slot, int64_t rank, const Dims& otherwise) const 
   return out;
 }
 
-// --- element types ----------------------------------------------------------------------------------
+// --- element types
+// ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -104,7 +107,10 @@ void put(void* to, const std::vector<C>& values) {
       constexpr C kLow = static_cast<C>(std::numeric_limits<To>::min());
       constexpr C kHigh = static_cast<C>(std::numeric_limits<To>::max());
       const C v = values[i];
-      p[i] = v <= kLow ? std::numeric_limits<To>::min() : v >= kHigh ? std::numeric_limits<To>::max() : v == v ? static_cast<To>(v) : To{0};
+      p[i] = v <= kLow    ? std::numeric_limits<To>::min()
+             : v >= kHigh ? std::numeric_limits<To>::max()
+             : v == v     ? static_cast<To>(v)
+                          : To{0};
     } else {
       p[i] = static_cast<To>(values[i]);
     }
@@ -121,21 +127,43 @@ View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
   }
   converted_.resize(static_cast<size_t>(size_));
   switch (t.dtype()) {
-    case DType::f32: convert<float>(t, converted_); break;
-    case DType::f64: convert<double>(t, converted_); break;
-    case DType::i8: convert<int8_t>(t, converted_); break;
-    case DType::i16: convert<int16_t>(t, converted_); break;
-    case DType::i32: convert<int32_t>(t, converted_); break;
-    case DType::i64: convert<int64_t>(t, converted_); break;
+    case DType::f32:
+      convert<float>(t, converted_);
+      break;
+    case DType::f64:
+      convert<double>(t, converted_);
+      break;
+    case DType::i8:
+      convert<int8_t>(t, converted_);
+      break;
+    case DType::i16:
+      convert<int16_t>(t, converted_);
+      break;
+    case DType::i32:
+      convert<int32_t>(t, converted_);
+      break;
+    case DType::i64:
+      convert<int64_t>(t, converted_);
+      break;
     case DType::boolean:
-    case DType::u8: convert<uint8_t>(t, converted_); break;
-    case DType::u16: convert<uint16_t>(t, converted_); break;
-    case DType::u32: convert<uint32_t>(t, converted_); break;
-    case DType::u64: convert<uint64_t>(t, converted_); break;
+    case DType::u8:
+      convert<uint8_t>(t, converted_);
+      break;
+    case DType::u16:
+      convert<uint16_t>(t, converted_);
+      break;
+    case DType::u32:
+      convert<uint32_t>(t, converted_);
+      break;
+    case DType::u64:
+      convert<uint64_t>(t, converted_);
+      break;
     default:
       for (int64_t i = 0; i < size_; ++i) {
-        if constexpr (std::is_floating_point_v<C>) converted_[i] = static_cast<C>(t.at_f64(i));
-        else converted_[i] = static_cast<C>(t.at_i64(i));
+        if constexpr (std::is_floating_point_v<C>)
+          converted_[i] = static_cast<C>(t.at_f64(i));
+        else
+          converted_[i] = static_cast<C>(t.at_i64(i));
       }
   }
   data_ = converted_.data();
@@ -144,18 +172,39 @@ View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
 template <class C>
 Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
   auto [t, p] = Tensor::allocate(dtype, dims);
-  FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(), "interpreter: wrong number of results");
+  FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(),
+                 "interpreter: wrong number of results");
   switch (dtype) {
-    case DType::f32: put<float>(p, values); break;
-    case DType::f64: put<double>(p, values); break;
-    case DType::i8: put<int8_t>(p, values); break;
-    case DType::i16: put<int16_t>(p, values); break;
-    case DType::i32: put<int32_t>(p, values); break;
-    case DType::i64: put<int64_t>(p, values); break;
-    case DType::u8: put<uint8_t>(p, values); break;
-    case DType::u16: put<uint16_t>(p, values); break;
-    case DType::u32: put<uint32_t>(p, values); break;
-    case DType::u64: put<uint64_t>(p, values); break;
+    case DType::f32:
+      put<float>(p, values);
+      break;
+    case DType::f64:
+      put<double>(p, values);
+      break;
+    case DType::i8:
+      put<int8_t>(p, values);
+      break;
+    case DType::i16:
+      put<int16_t>(p, values);
+      break;
+    case DType::i32:
+      put<int32_t>(p, values);
+      break;
+    case DType::i64:
+      put<int64_t>(p, values);
+      break;
+    case DType::u8:
+      put<uint8_t>(p, values);
+      break;
+    case DType::u16:
+      put<uint16_t>(p, values);
+      break;
+    case DType::u32:
+      put<uint32_t>(p, values);
+      break;
+    case DType::u64:
+      put<uint64_t>(p, values);
+      break;
     case DType::boolean:
       for (size_t i = 0; i < values.size(); ++i) static_cast<uint8_t*>(p)[i] = values[i] != 0;
       break;
@@ -174,7 +223,8 @@ Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
           bytes[i / 2] = static_cast<uint8_t>(
               bytes[i / 2] | ((*static_cast<const uint8_t*>(e.data()) & 15) << (i % 2 * 4)));
         } else {
-          std::memcpy(bytes + i * static_cast<size_t>(bits / 8), e.data(), static_cast<size_t>(bits / 8));
+          std::memcpy(bytes + i * static_cast<size_t>(bits / 8), e.data(),
+                      static_cast<size_t>(bits / 8));
         }
       }
     }
@@ -182,15 +232,17 @@ Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
   return t;
 }
 
-#define X(C)             \
+#define X(C)              \
   template class View<C>; \
   template Tensor store<C>(DType, const Dims&, const std::vector<C>&);
-X(float) X(double) X(int64_t) X(uint64_t)
+X(float)
+X(double) X(int64_t) X(uint64_t)
 #undef X
 
-// --- sizes and positions ----------------------------------------------------------------------------
+    // --- sizes and positions
+    // ----------------------------------------------------------------------------
 
-std::optional<Dims> broadcast(const Dims& a, const Dims& b) {
+    std::optional<Dims> broadcast(const Dims& a, const Dims& b) {
   Dims out(std::max(a.size(), b.size()), 1);
   for (size_t k = 0; k < out.size(); ++k) {
     const int64_t x = k < a.size() ? a[a.size() - 1 - k] : 1;
@@ -228,52 +280,74 @@ std::vector<int64_t> positions(const Dims& dims, const Dims& strides, int64_t of
 
 namespace {
 template <class T>
-void take_elements(const void* source, void* to, const std::vector<int64_t>& from, const void* fill) {
+void take_elements(const void* source, void* to, const std::vector<int64_t>& from,
+                   const void* fill) {
   const char* s = static_cast<const char*>(source);
   char* out = static_cast<char*>(to);
   for (size_t i = 0; i < from.size(); ++i) {
-    if (from[i] >= 0) std::memcpy(out + i * sizeof(T), s + static_cast<size_t>(from[i]) * sizeof(T), sizeof(T));
-    else if (fill) std::memcpy(out + i * sizeof(T), fill, sizeof(T));
+    if (from[i] >= 0)
+      std::memcpy(out + i * sizeof(T), s + static_cast<size_t>(from[i]) * sizeof(T), sizeof(T));
+    else if (fill)
+      std::memcpy(out + i * sizeof(T), fill, sizeof(T));
   }
 }
-struct Bytes16 { char c[16]; };
+struct Bytes16 {
+  char c[16];
+};
 uint8_t nibble(const void* p, int64_t i) {
   return static_cast<uint8_t>((static_cast<const uint8_t*>(p)[i / 2] >> (i % 2 * 4)) & 15);
 }
 }  // namespace
 
-Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from, const Tensor* fill) {
+Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
+            const Tensor* fill) {
   if (source.dtype() == DType::string) {
     std::vector<std::string> out(from.size());
     for (size_t i = 0; i < from.size(); ++i) {
-      if (from[i] >= 0) out[i] = source.strings()[static_cast<size_t>(from[i])];
-      else if (fill) out[i] = fill->strings()[0];
+      if (from[i] >= 0)
+        out[i] = source.strings()[static_cast<size_t>(from[i])];
+      else if (fill)
+        out[i] = fill->strings()[0];
     }
     return Tensor(dims, std::move(out));
   }
   auto [t, p] = Tensor::allocate(source.dtype(), dims);
-  FERRULE_ASSERT(static_cast<int64_t>(from.size()) == t.numel(), "interpreter: wrong number of positions");
+  FERRULE_ASSERT(static_cast<int64_t>(from.size()) == t.numel(),
+                 "interpreter: wrong number of positions");
   const void* f = fill ? fill->data() : nullptr;
   switch (size_bits(source.dtype())) {
-    case 8: take_elements<uint8_t>(source.data(), p, from, f); break;
-    case 16: take_elements<uint16_t>(source.data(), p, from, f); break;
-    case 32: take_elements<uint32_t>(source.data(), p, from, f); break;
-    case 64: take_elements<uint64_t>(source.data(), p, from, f); break;
-    case 128: take_elements<Bytes16>(source.data(), p, from, f); break;
+    case 8:
+      take_elements<uint8_t>(source.data(), p, from, f);
+      break;
+    case 16:
+      take_elements<uint16_t>(source.data(), p, from, f);
+      break;
+    case 32:
+      take_elements<uint32_t>(source.data(), p, from, f);
+      break;
+    case 64:
+      take_elements<uint64_t>(source.data(), p, from, f);
+      break;
+    case 128:
+      take_elements<Bytes16>(source.data(), p, from, f);
+      break;
     case 4:
       for (size_t i = 0; i < from.size(); ++i) {
         const uint8_t v = from[i] >= 0 ? nibble(source.data(), from[i]) : f ? nibble(f, 0) : 0;
         static_cast<uint8_t*>(p)[i / 2] |= static_cast<uint8_t>(v << (i % 2 * 4));
       }
       break;
-    default: bug("interpreter: an element type without a size", __FILE__, __LINE__);
+    default:
+      bug("interpreter: an element type without a size", __FILE__, __LINE__);
   }
   return t;
 }
 
-// --- windows ----------------------------------------------------------------------------------------
+// --- windows
+// ----------------------------------------------------------------------------------------
 
-Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_t otherwise, int64_t low) {
+Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_t otherwise,
+                       int64_t low) {
   Dims v = c.n.attrs.ints(name);
   if (v.empty()) v.assign(rank, otherwise);
   if (v.size() != rank) return c.bad_attr(name, "{} entries, {} are wanted", v.size(), rank);
@@ -293,7 +367,8 @@ Result<Window> window(const Call& c, const Dims& spatial, Dims kernel, bool ceil
     }
     kernel = given;
   }
-  if (kernel.size() != rank) return c.bad_attr("kernel_shape", "{} entries, {} are wanted", kernel.size(), rank);
+  if (kernel.size() != rank)
+    return c.bad_attr("kernel_shape", "{} entries, {} are wanted", kernel.size(), rank);
   w.kernel = kernel;
   for (int64_t k : kernel) {
     if (k < 1) return c.bad_attr("kernel_shape", "{} is out of range", k);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <queue>
 #include <set>
+#include <unordered_set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/infer.h"
@@ -251,30 +252,31 @@ class RewritePhase {
     return out;
   }
 
+  /// Work is ordered by rule, then topologically, then by id: always total.
   struct Entry {
+    uint32_t rule;
     int order;
     NodeId node;
-    bool operator>(const Entry& o) const { return order != o.order ? order > o.order : node > o.node; }
+    auto operator<=>(const Entry&) const = default;
   };
 
   void push(const Graph& g, NodeId n) {
-    if (queued_.size() < g.node_slots()) queued_.resize(g.node_slots());
-    if (g.node(n).dead || queued_[n.index]) return;
-    queued_[n.index] = true;
-    queue_.push({g.node(n).order, n});
+    if (g.node(n).dead) return;
+    for (uint32_t rank : index_.ranks_at(g.node(n)))
+      if (queued_.insert(uint64_t{n.index} << 32 | rank).second) queue_.push({rank, g.node(n).order, n});
   }
 
   Result<bool> sweep(Graph& g) {
-    queued_.assign(g.node_slots(), false);
+    queued_.clear();
     for (NodeId n : g.order()) push(g, n);
     bool changed = false;
     for (int64_t i = 0; !queue_.empty(); ++i) {
       if (i % 64 == 0) FERRULE_TRY(in_time());
-      NodeId n = queue_.top().node;
+      Entry e = queue_.top();
       queue_.pop();
-      queued_[n.index] = false;
-      if (g.node(n).dead) continue;
-      FERRULE_ASSIGN(bool hit, visit(g, n));
+      queued_.erase(uint64_t{e.node.index} << 32 | e.rule);
+      if (g.node(e.node).dead) continue;
+      FERRULE_ASSIGN(bool hit, visit(g, *index_.rules()[e.rule], e.node));
       changed |= hit;
     }
     return changed;
@@ -293,26 +295,23 @@ class RewritePhase {
     return error(Code::rule_loop, "phase " + std::string(phase_), fmt::format("{} still fire {}", text, when));
   }
 
-  Result<bool> visit(Graph& g, NodeId n) {
+  Result<bool> visit(Graph& g, const Rule& rule, NodeId n) {
+    if (rule.once && g.node(n).rule == rule.id) return false;
+    if (steps_ > ctx_.limits->match_steps_model)
+      return error(Code::limit_exceeded, "phase " + std::string(phase_), "the number of matcher steps", steps_,
+                   ctx_.limits->match_steps_model);
     MatchContext mc{&g, ctx_.ops, ctx_.target, ctx_.limits, &steps_, ctx_.ignore_profit, ctx_.near_misses != nullptr};
-    for (const Rule* rule : index_.at(g.node(n))) {
-      if (rule->once && g.node(n).rule == rule->id) continue;
-      if (steps_ > ctx_.limits->match_steps_model)
-        return error(Code::limit_exceeded, "phase " + std::string(phase_), "the number of matcher steps", steps_,
-                     ctx_.limits->match_steps_model);
-      Attempt a = match_rule(*rule, n, mc);
-      if (auto* r = std::get_if<Rejection>(&a)) {
-        miss(std::move(*r));
-        continue;
-      }
-      FERRULE_ASSIGN(bool hit, apply(g, std::get<Match>(a)));
-      if (hit) return true;
+    Attempt a = match_rule(rule, n, mc);
+    if (auto* r = std::get_if<Rejection>(&a)) {
+      miss(g, std::move(*r));
+      return false;
     }
-    return false;
+    return apply(g, std::get<Match>(a));
   }
 
-  void miss(Rejection r) {
-    if (ctx_.near_misses && (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
+  void miss(const Graph& g, Rejection r) {
+    // Only the model's own graph: ids of nested graphs would name other nodes.
+    if (ctx_.near_misses && &g == ctx_.graph && (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
       misses_[{r.rule, r.root}] = std::move(r);
   }
 
@@ -345,7 +344,7 @@ class RewritePhase {
     r.why = e.message;
     r.matched_nodes = static_cast<int>(m.nodes.size());
     r.passed_conditions = r.total_conditions = static_cast<int>(m.rule->where.size());
-    miss(std::move(r));
+    miss(g, std::move(r));
     return false;
   }
 
@@ -382,7 +381,7 @@ class RewritePhase {
   RuleIndex index_;
   std::chrono::steady_clock::time_point deadline_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
-  std::vector<bool> queued_;
+  std::unordered_set<uint64_t> queued_;
   std::vector<std::string> recent_;
   std::map<std::pair<const Rule*, NodeId>, Rejection> misses_;
   int64_t rewrites_ = 0, budget_ = 0, steps_ = 0;

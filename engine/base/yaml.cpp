@@ -234,12 +234,16 @@ Result<Document> read_file(const std::string& path, const Limits& limits) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return ferrule::error(Code::file_not_found, "", escape(path), std::string("no such file"));
   std::string text;
-  // One byte more than allowed is enough to know.
-  text.resize(static_cast<size_t>(limits.yaml_bytes) + 1);
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad() || (in.gcount() == 0 && !in.eof()))
-    return ferrule::error(Code::file_not_found, "", escape(path), std::string("it cannot be read"));
-  text.resize(static_cast<size_t>(in.gcount()));
+  // One byte more than allowed is enough to know; rule files are small, so the buffer starts small.
+  size_t most = static_cast<size_t>(limits.yaml_bytes) + 1, have = 0;
+  while (in && have < most) {
+    text.resize(std::min(most, have + (have ? have : 16384)));
+    in.read(text.data() + have, static_cast<std::streamsize>(text.size() - have));
+    if (in.bad() || (in.gcount() == 0 && !in.eof()))
+      return ferrule::error(Code::file_not_found, "", escape(path), std::string("it cannot be read"));
+    have += static_cast<size_t>(in.gcount());
+  }
+  text.resize(have);
   return read_text(text, path, limits);
 }
 

@@ -119,10 +119,10 @@ class Lowering {
       return in_.round_result ? out_.cast(k, to) : k;
     }
     if (v.is_number() && is_int(to)) {
-      int64_t i = v.kind == Val::Kind::integer ? v.i : static_cast<int64_t>(v.f);
-      if (v.kind == Val::Kind::real && !(std::fabs(v.f) < 0x1p62 && static_cast<double>(i) == v.f))
-        fault(e, fmt::format("{} is not a value of type {}", v.f, name(to)));
-      return out_.constant(to, 0, i);
+      if (v.kind == Val::Kind::integer) return out_.constant(to, 0, v.i);
+      if (!(std::fabs(v.f) < 0x1p62) || std::trunc(v.f) != v.f)
+        fault(e, fmt::format("{} is not a value of type {}", v.f, name(to)), "cast the other operand");
+      return out_.constant(to, 0, static_cast<int64_t>(v.f));
     }
     fault(e, fmt::format("{} where a value of type {} is wanted", describe(v), name(to)));
   }
@@ -183,7 +183,10 @@ class Lowering {
   Val unary(const FormulaExpr& e, Val a) {
     PrimInfo::Class cls = info(e.prim).cls;
     if (a.is_number()) {
-      if (e.prim == Prim::neg && a.kind == Val::Kind::integer) return integer(-a.i);
+      if (e.prim == Prim::neg && a.kind == Val::Kind::integer) {
+        Scalar x{0, a.i};
+        return integer(apply(e.prim, DType::i64, DType::i64, &x).i);
+      }
       if (cls == PrimInfo::Class::bits) fault(e, fmt::format("{} of a number whose type is open", info(e.prim).spelling));
       Scalar x{a.number(), 0};
       Scalar r = apply(e.prim, cls == PrimInfo::Class::test ? DType::boolean : DType::f64, DType::f64, &x);

@@ -202,6 +202,35 @@ Status non_zero(Call& c) {
   return {};
 }
 
+/// What both branches agree on. A branch that cannot be typed may be the one that never runs.
+Status if_op(Call& c) {
+  std::vector<const Graph*> branches;
+  for (const auto& [key, sub] : c.n.subgraphs) {
+    FERRULE_TRY(infer_nested(*sub));
+    if (sub->outputs().size() < c.n.outputs.size()) return c.wrong("a branch has too few outputs");
+    branches.push_back(sub.get());
+  }
+  if (branches.size() != 2) return c.wrong("it wants two branches");
+  for (size_t i = 0; i < c.n.outputs.size(); ++i) {
+    const Type& a = branches[0]->value(branches[0]->outputs()[i]).type;
+    const Type& b = branches[1]->value(branches[1]->outputs()[i]).type;
+    if (a.dtype == DType::undefined || b.dtype == DType::undefined) {
+      c.set(i, a.dtype == DType::undefined ? b.dtype : a.dtype);
+      continue;
+    }
+    if (a.dtype != b.dtype)
+      return c.wrong(fmt::format("its branches make {} and {}", str(a), str(b)));
+    std::optional<Shape> both;
+    if (a.shape && b.shape && a.shape->size() == b.shape->size()) {
+      both = a.shape;
+      for (size_t k = 0; k < both->size(); ++k)
+        if (!((*both)[k] == (*b.shape)[k])) (*both)[k] = Dim::unknown();
+    }
+    c.set(i, a.dtype, both);
+  }
+  return {};
+}
+
 /// x op y on sizes; nullopt where the result is no dim.
 std::optional<Dim> arithmetic(const std::string& op, const Dim& x, const Dim& y, bool whole) {
   if (op == "Add") return x + y;
@@ -267,6 +296,7 @@ void infer_detail::add_reduce_rules(Table& t) {
   t["ConstantOfShape"] = constant_of_shape;
   t["Range"] = range;
   t["NonZero"] = non_zero;
+  t["If"] = if_op;
 }
 
 }  // namespace ferrule

@@ -454,8 +454,10 @@ Status identity(Call& c) {
 
 Status cast(Call& c) {
   DType to = c.n.op == "CastLike" ? c.in(1).dtype : static_cast<DType>(c.n.attrs.i("to"));
-  if (c.n.op == "Cast" && (c.n.attrs.i("to") < 1 || size_bits(to) + (to == DType::string) == 0))
+  if (c.n.op == "Cast" && (c.n.attrs.i("to") < 1 || c.n.attrs.i("to") > 64))
     return error(Code::bad_attribute, place(c.n), "to", fmt::format("{} is no element type", c.n.attrs.i("to")));
+  if (c.n.op == "Cast" && size_bits(to) + (to == DType::string) == 0)  // one of a newer ONNX
+    return error(Code::unsupported_type, place(c.n), fmt::format("element type {}", c.n.attrs.i("to")));
   c.set(0, to, c.shape(0));
   auto data = c.contents(0);
   if (!data || to == DType::string) return {};

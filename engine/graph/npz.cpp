@@ -1,5 +1,5 @@
-// The zip container (stored members, zip64 sizes accepted) and the .npy header, written out by hand: both
-// are small, and every offset read from a file is checked against its size.
+// The zip container (stored members, zip64 sizes accepted) and the .npy header, written out by
+// hand: both are small, and every offset read from a file is checked against its size.
 #include "engine/graph/npz.h"
 
 #include <fcntl.h>
@@ -71,7 +71,8 @@ Result<std::string> read_file(const std::string& path) {
   return out;
 }
 
-// --- .npy -------------------------------------------------------------------------------------------
+// --- .npy
+// -------------------------------------------------------------------------------------------
 
 struct Header {
   std::string descr;
@@ -116,7 +117,8 @@ std::optional<std::vector<int64_t>> take_shape(Bytes& s) {
   return dims;
 }
 
-/// The Python dict literal that numpy writes: {'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }
+/// The Python dict literal that numpy writes: {'descr': '<f4', 'fortran_order': False, 'shape': (1,
+/// 2), }
 std::optional<Header> parse_header(Bytes s) {
   Header h;
   if (!take(s, '{')) return std::nullopt;
@@ -144,13 +146,17 @@ std::optional<Header> parse_header(Bytes s) {
   return h;
 }
 
-struct NumpyType { std::string_view descr; DType dtype; };
+struct NumpyType {
+  std::string_view descr;
+  DType dtype;
+};
 constexpr NumpyType kTypes[] = {
-    {"|b1", DType::boolean}, {"|i1", DType::i8},  {"|u1", DType::u8},  {"<i2", DType::i16},
-    {"<u2", DType::u16},     {"<i4", DType::i32}, {"<u4", DType::u32}, {"<i8", DType::i64},
-    {"<u8", DType::u64},     {"<f2", DType::f16}, {"<f4", DType::f32}, {"<f8", DType::f64},
-    {"<c8", DType::complex64}, {"<c16", DType::complex128},
-    {"<V2", DType::bf16},    {"|V2", DType::bf16},
+    {"|b1", DType::boolean},   {"|i1", DType::i8},          {"|u1", DType::u8},
+    {"<i2", DType::i16},       {"<u2", DType::u16},         {"<i4", DType::i32},
+    {"<u4", DType::u32},       {"<i8", DType::i64},         {"<u8", DType::u64},
+    {"<f2", DType::f16},       {"<f4", DType::f32},         {"<f8", DType::f64},
+    {"<c8", DType::complex64}, {"<c16", DType::complex128}, {"<V2", DType::bf16},
+    {"|V2", DType::bf16},
 };
 
 void append_utf8(std::string& out, uint32_t c) {
@@ -178,7 +184,11 @@ std::u32string code_points(std::string_view s) {
     const auto b = static_cast<unsigned char>(s[i]);
     const size_t n = b < 0x80 ? 1 : b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : b >= 0xc0 ? 2 : 1;
     uint32_t c = n == 1 ? b : b & (0xff >> (n + 1));
-    if (i + n > s.size()) { out += b; ++i; continue; }
+    if (i + n > s.size()) {
+      out += b;
+      ++i;
+      continue;
+    }
     for (size_t k = 1; k < n; ++k) c = (c << 6) | (static_cast<unsigned char>(s[i + k]) & 63);
     out += static_cast<char32_t>(c);
     i += n;
@@ -203,11 +213,15 @@ void for_each_fortran(const std::vector<int64_t>& dims, F&& f) {
 }
 
 /// Elements of the array if they fit `available` bytes at `item` bytes each.
-std::optional<int64_t> count_elements(const std::vector<int64_t>& dims, size_t item, size_t available) {
+std::optional<int64_t> count_elements(const std::vector<int64_t>& dims, size_t item,
+                                      size_t available) {
   int64_t n = 1;
   bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
   for (int64_t d : dims) {
-    if (__builtin_mul_overflow(n, d, &n)) { if (!empty) return std::nullopt; n = 0; }
+    if (__builtin_mul_overflow(n, d, &n)) {
+      if (!empty) return std::nullopt;
+      n = 0;
+    }
   }
   if (empty) n = 0;
   int64_t bytes = 0;
@@ -236,7 +250,8 @@ Result<Tensor> parse_strings(const Header& h, Bytes data, const std::string& pla
     return out;
   };
   if (h.fortran) {
-    for_each_fortran(h.shape, [&](int64_t i, int64_t to) { values[static_cast<size_t>(to)] = one(i); });
+    for_each_fortran(h.shape,
+                     [&](int64_t i, int64_t to) { values[static_cast<size_t>(to)] = one(i); });
   } else {
     for (int64_t i = 0; i < *n; ++i) values[static_cast<size_t>(i)] = one(i);
   }
@@ -244,7 +259,8 @@ Result<Tensor> parse_strings(const Header& h, Bytes data, const std::string& pla
 }
 
 Result<Tensor> parse_npy(Bytes b, const std::string& place) {
-  if (b.size() < 10 || b.substr(0, 6) != "\x93NUMPY") return bad(place, "no \\x93NUMPY at its start");
+  if (b.size() < 10 || b.substr(0, 6) != "\x93NUMPY")
+    return bad(place, "no \\x93NUMPY at its start");
   const bool wide = b[6] >= 2;
   if (b[6] < 1 || b[6] > 3 || (wide && b.size() < 12)) return bad(place, "unknown .npy version");
   const size_t start = wide ? 12 : 10;
@@ -268,7 +284,8 @@ Result<Tensor> parse_npy(Bytes b, const std::string& place) {
   char* out = static_cast<char*>(to);
   if (h->fortran) {
     for_each_fortran(h->shape, [&](int64_t i, int64_t at) {
-      std::memcpy(out + static_cast<size_t>(at) * item, data.data() + static_cast<size_t>(i) * item, item);
+      std::memcpy(out + static_cast<size_t>(at) * item, data.data() + static_cast<size_t>(i) * item,
+                  item);
     });
   } else if (*n > 0) {
     std::memcpy(out, data.data(), static_cast<size_t>(*n) * item);
@@ -296,8 +313,10 @@ std::string npy_bytes(const Tensor& t) {
   } else if (size_bits(t.dtype()) == 4) {
     descr = is_unsigned_int(t.dtype()) ? "|u1" : is_int(t.dtype()) ? "|i1" : "<f4";
     for (int64_t i = 0; i < t.numel(); ++i) {
-      if (is_int(t.dtype())) data += static_cast<char>(t.at_i64(i));
-      else append_le(data, static_cast<float>(t.at_f64(i)));
+      if (is_int(t.dtype()))
+        data += static_cast<char>(t.at_i64(i));
+      else
+        append_le(data, static_cast<float>(t.at_f64(i)));
     }
   } else {
     const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -307,9 +326,12 @@ std::string npy_bytes(const Tensor& t) {
   }
   std::string shape;
   for (int64_t d : t.dims()) shape += fmt::format("{}, ", d);
-  if (t.rank() > 1) shape.resize(shape.size() - 2);
-  else if (t.rank() == 1) shape.pop_back();
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, shape);
+  if (t.rank() > 1)
+    shape.resize(shape.size() - 2);
+  else if (t.rank() == 1)
+    shape.pop_back();
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, shape);
   header.append(63 - (10 + header.size()) % 64, ' ');
   header += '\n';
   std::string out("\x93NUMPY\x01\x00", 8);
@@ -317,11 +339,17 @@ std::string npy_bytes(const Tensor& t) {
   return out + header + data;
 }
 
-// --- .npz -------------------------------------------------------------------------------------------
+// --- .npz
+// -------------------------------------------------------------------------------------------
 
-constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50, kEnd64 = 0x06064b50;
+constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50,
+                   kEnd64 = 0x06064b50;
 
-struct Member { std::string name; uint64_t offset, size; uint32_t crc; };
+struct Member {
+  std::string name;
+  uint64_t offset, size;
+  uint32_t crc;
+};
 
 /// 64-bit values of the zip64 extra field, in the order of the 32-bit fields that are all ones.
 bool zip64(Bytes extra, uint64_t& size, uint64_t& packed, uint64_t& offset) {
@@ -401,8 +429,10 @@ Status write_file(const std::string& path, const std::string& bytes, bool force)
   while (!failed && done < bytes.size()) {
     const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) failed = errno;
-    else done += static_cast<size_t>(n);
+    if (n < 0)
+      failed = errno;
+    else
+      done += static_cast<size_t>(n);
   }
   if (!failed && fsync(fd) != 0) failed = errno;
   close(fd);
@@ -452,15 +482,18 @@ Status write_npy(const std::string& path, const Tensor& tensor, bool force) {
   return write_file(path, npy_bytes(tensor), force);
 }
 
-Status write_npz(const std::string& path, const std::map<std::string, Tensor>& tensors, bool force) {
+Status write_npz(const std::string& path, const std::map<std::string, Tensor>& tensors,
+                 bool force) {
   std::string file, directory;
   for (const auto& [key, tensor] : tensors) {
     const std::string data = npy_bytes(tensor), name = key + ".npy";
     if (name.size() > 0xffff || file.size() + data.size() > 0xfffffff0u) {
-      return error(Code::file_not_written, "", escape(path), "larger than 4 GiB or a name too long");
+      return error(Code::file_not_written, "", escape(path),
+                   "larger than 4 GiB or a name too long");
     }
     std::string fields;  // from "version needed" on, the same in both headers
-    for (uint16_t v : {20, 0x800, 0, 0, 0x21}) append_le(fields, v);  // UTF-8 names, stored, 1980-01-01
+    for (uint16_t v : {20, 0x800, 0, 0, 0x21})
+      append_le(fields, v);  // UTF-8 names, stored, 1980-01-01
     append_le(fields, crc32(data));
     for (int k = 0; k < 2; ++k) append_le(fields, static_cast<uint32_t>(data.size()));
     append_le(fields, static_cast<uint16_t>(name.size()));

@@ -4,11 +4,13 @@
 #include <array>
 #include <cmath>
 
+#include "engine/onnx/schema.h"
+
 namespace ferrule {
 namespace {
 
 OperatorFacts& installed() {
-  static OperatorFacts facts;
+  static OperatorFacts facts{schema_default, {}, fill_schema_defaults};
   return facts;
 }
 

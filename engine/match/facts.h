@@ -1,6 +1,6 @@
 // What the matcher must know of operators beyond their formulas: the value an attribute has when nobody
-// writes it (D6), and whether an operator gives the same result twice (D8). The ONNX side installs its
-// schemas here, so that this folder knows no protobuf.
+// writes it (D6), and whether an operator gives the same result twice (D8). ONNX's schemas answer unless
+// others are installed; this folder knows no protobuf.
 #pragma once
 #include <functional>
 #include <optional>

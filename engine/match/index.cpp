@@ -22,13 +22,20 @@ bool RuleIndex::possible(const Rule& rule, const PatternExpr& e, const Node& n, 
   }
 }
 
-const std::vector<const Rule*>& RuleIndex::at(const Node& n) const {
+const std::vector<uint32_t>& RuleIndex::ranks_at(const Node& n) const {
   std::string key = n.domain.empty() ? n.op : n.domain + "::" + n.op;
   auto [it, fresh] = by_op_.try_emplace(std::move(key));
   if (fresh)
-    for (const Rule* r : rules_)
-      if (!r->match.lines.empty() && possible(*r, *r->match.root().expr, n, 0)) it->second.push_back(r);
+    for (uint32_t i = 0; i < rules_.size(); ++i)
+      if (!rules_[i]->match.lines.empty() && possible(*rules_[i], *rules_[i]->match.root().expr, n, 0))
+        it->second.push_back(i);
   return it->second;
+}
+
+std::vector<const Rule*> RuleIndex::at(const Node& n) const {
+  std::vector<const Rule*> out;
+  for (uint32_t i : ranks_at(n)) out.push_back(rules_[i]);
+  return out;
 }
 
 }  // namespace ferrule

@@ -12,14 +12,17 @@ class RuleIndex {
   /// `rules` in firing order; those without a pattern (regions) are left out.
   RuleIndex(std::span<const Rule* const> rules, const OpTable* ops) : rules_(rules.begin(), rules.end()), ops_(ops) {}
   /// Rules whose root may be `n`, in firing order.
-  const std::vector<const Rule*>& at(const Node& n) const;
+  std::vector<const Rule*> at(const Node& n) const;
+  /// The same as positions in rules().
+  const std::vector<uint32_t>& ranks_at(const Node& n) const;
+  const std::vector<const Rule*>& rules() const { return rules_; }
   bool empty() const { return rules_.empty(); }
 
  private:
   bool possible(const Rule& rule, const PatternExpr& e, const Node& n, int depth) const;
   std::vector<const Rule*> rules_;
   const OpTable* ops_;
-  mutable std::unordered_map<std::string, std::vector<const Rule*>> by_op_;
+  mutable std::unordered_map<std::string, std::vector<uint32_t>> by_op_;
 };
 
 }  // namespace ferrule

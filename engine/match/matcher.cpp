@@ -112,6 +112,8 @@ bool Matcher::marks(const PatternExpr& e, ValueId v) {
 
 bool Matcher::reference(const Goal& g) {
   const PatternExpr& e = *g.expr;
+  if (e.name.empty())  // written as nothing: the input must be left out
+    return g.value ? fail(Fail::extra_input, &e, g.value, g.parent) : solve(g.next);
   if (!g.value) {
     if (!e.optional) return fail(Fail::absent, &e, {}, g.parent);
     return bind_value(e, e.name, {}) && solve(g.next);

@@ -1,6 +1,5 @@
 #include "engine/onnx/infer_onnx.h"
 
-#include <google/protobuf/text_format.h>
 #include <onnx/defs/schema.h>
 #include <onnx/defs/shape_inference.h>
 
@@ -61,41 +60,6 @@ class DimNames {
   std::unordered_map<std::string, Dim> fresh_;
 };
 
-onnx::TensorProto to_proto(const Tensor& t) {
-  onnx::TensorProto out;
-  out.set_data_type(static_cast<int>(t.dtype()));
-  for (int64_t d : t.dims()) out.add_dims(d);
-  if (t.dtype() == DType::string)
-    for (const std::string& s : t.strings()) out.add_string_data(s);
-  else
-    out.set_raw_data(t.data(), static_cast<size_t>(t.bytes()));
-  return out;
-}
-
-void fill(onnx::AttributeProto& a, const Attr& value) {
-  using P = onnx::AttributeProto;
-  struct Visitor {
-    P& a;
-    void operator()(int64_t v) { a.set_type(P::INT), a.set_i(v); }
-    void operator()(double v) { a.set_type(P::FLOAT), a.set_f(static_cast<float>(v)); }
-    void operator()(const std::string& v) { a.set_type(P::STRING), a.set_s(v); }
-    void operator()(const std::vector<int64_t>& v) {
-      a.set_type(P::INTS);
-      for (int64_t i : v) a.add_ints(i);
-    }
-    void operator()(const std::vector<double>& v) {
-      a.set_type(P::FLOATS);
-      for (double f : v) a.add_floats(static_cast<float>(f));
-    }
-    void operator()(const std::vector<std::string>& v) {
-      a.set_type(P::STRINGS);
-      for (const auto& s : v) a.add_strings(s);
-    }
-    void operator()(const Tensor& v) { a.set_type(P::TENSOR), *a.mutable_t() = to_proto(v); }
-  };
-  std::visit(Visitor{a}, value);
-}
-
 /// A failure of ours on its way through onnx's code.
 struct Carried {
   Error error;
@@ -147,15 +111,7 @@ class Context final : public onnx::InferenceContext {
       inputs_[i].emplace();
       names_.encode(t, *inputs_[i]);
     }
-    for (const auto& [key, value] : n.attrs.items()) {
-      auto& a = attributes_[key];
-      a.set_name(key);
-      fill(a, value);
-      // Optional's and SequenceMap's element types are kept as text (convert.cpp).
-      const auto* text = std::get_if<std::string>(&value);
-      if (key == "type" && text && google::protobuf::TextFormat::ParseFromString(*text, a.mutable_tp()))
-        a.set_type(onnx::AttributeProto::TYPE_PROTO);
-    }
+    for (const auto& [key, value] : n.attrs.items()) attributes_[key] = onnx_io::to_proto(key, value);
     for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(*sub, names_));
   }
 
@@ -171,7 +127,7 @@ class Context final : public onnx::InferenceContext {
   const onnx::TensorProto* getInputData(size_t i) const override {
     const Tensor* t = i < n_.inputs.size() ? g_.constant(n_.inputs[i]) : nullptr;
     if (!t || t->bytes() > kMaxData) return nullptr;
-    if (!data_[i]) data_[i] = to_proto(*t);
+    if (!data_[i]) data_[i] = onnx_io::to_proto(*t);
     return &*data_[i];
   }
   size_t getNumOutputs() const override { return outputs_.size(); }

@@ -59,6 +59,10 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
 Result<Tensor> to_tensor(const onnx::SparseTensorProto& t, const std::string& where,
                          ExternalRoots& roots, const Limits& limits);
 
+// --- protos.cpp
+onnx::TensorProto to_proto(const Tensor& t);
+onnx::AttributeProto to_proto(const std::string& name, const Attr& value);
+
 // --- convert.cpp
 Status convert(Model& m, const Functions& functions, const Opsets& opsets, ExternalRoots& roots,
                const ImportOptions& options, const Limits& limits, Imported& out);

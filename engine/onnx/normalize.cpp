@@ -166,7 +166,7 @@ Status scan_8(Ctx& c) { return c.unsupported("Scan of opset 8 has another meanin
 /// Softmax before opset 13 works on the input as a matrix, split before `axis`.
 Status softmax(Ctx& c) {
   int64_t axis = c.attrs.i("axis", 1);
-  const auto& shape = c.type(0).shape;
+  const std::optional<Shape> shape = c.type(0).shape;  // a copy: values are added below
   if (shape) {
     int64_t rank = static_cast<int64_t>(shape->size());
     if (axis < -rank || axis >= std::max<int64_t>(rank, 1))

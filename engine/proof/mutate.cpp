@@ -130,6 +130,13 @@ class Mutator {
   void ranks() {
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
+      add(fmt::format("{} has no known rank", name(v)), [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, std::nullopt}); });
+      for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
+        add(fmt::format("axis {} of {} has no known size", i, name(v)), [=](Graph& g) {
+          Shape s = *g.value(v).type.shape;
+          s[i] = Dim::symbol("n_" + std::to_string(i));
+          g.set_type(v, Type{g.value(v).type.dtype, s});
+        });
       Shape s = *g_.value(v).type.shape;
       Shape more = s, front = s, less = s;
       more.emplace_back(2);
@@ -186,7 +193,7 @@ class Mutator {
       change("changes sign", [](double x, int64_t) { return -x; });
       change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
       change("becomes infinite", [](double, int64_t) { return INFINITY; });
-      change("becomes huge", [](double, int64_t) { return 3e38; });
+      change("becomes large", [](double, int64_t) { return 1e12; });
     }
   }
 

@@ -111,12 +111,17 @@ class Prover {
     p.id = c.id;
     Rule weaker = rule_;
     std::erase_if(weaker.where, [&](const Condition& x) { return x.id == c.id; });
-    int violated = 0, invalid = 0;
+    int violated = 0, invalid = 0, guaranteed = 0;
     for (const Sample& s : samples_) {
       if (!in_time()) break;
       Trial without = try_rule(weaker, *s.graph, ctx_.target, ctx_);
-      if (!without.fired && without.broken.empty()) continue;
-      if (try_rule(rule_, *s.graph, ctx_.target, ctx_).fired) continue;
+      Trial with = try_rule(rule_, *s.graph, ctx_.target, ctx_);
+      if (with.fired) continue;
+      if (!without.fired && without.broken.empty()) {
+        // Only this condition stood in the way, and without it the engine does (D7, an unknown fact).
+        guaranteed += with.nearest.id == c.id && without.nearest.id == "D7";
+        continue;
+      }
       if (!s.valid) {
         ++invalid;
         continue;
@@ -129,9 +134,10 @@ class Prover {
       p.how = s.text + ": " + what;
       return p;
     }
-    if (violated == 0 && invalid > 0) p.state = ConditionProof::State::implied;
+    if (violated == 0 && invalid + guaranteed > 0) p.state = ConditionProof::State::implied;
     p.how = violated ? fmt::format("{} graphs violate it, all give the same result without it", violated)
-            : invalid ? fmt::format("all {} graphs that violate it are invalid", invalid)
+            : invalid + guaranteed
+                ? fmt::format("of the graphs that violate it, {} are invalid and {} the engine declines anyway", invalid, guaranteed)
                       : fmt::format("none of {} graphs violates it alone", samples_.size());
     return p;
   }

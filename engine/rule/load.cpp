@@ -1,10 +1,12 @@
 #include "engine/rule/load.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <queue>
 #include <set>
+#include <thread>
 
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
@@ -99,8 +101,12 @@ class Loader {
     fs::path root(dir);
     if (fs::exists(root / "pipeline.yaml", ec)) pipeline((root / "pipeline.yaml").string());
     if (fs::exists(root / "blocks.yaml", ec)) blocks((root / "blocks.yaml").string());
+    std::vector<std::string> files = rule_files(dir);
+    if (static_cast<int64_t>(files.size() + rules_.size()) > limits_.rules)
+      return errors_.add(error(Code::limit_exceeded, escape(dir), std::string("the number of rules"),
+                               files.size() + rules_.size(), fmt::format("{} (rules)", limits_.rules)).value());
     std::map<std::string, std::string> ids;  // of this pack
-    for (const std::string& file : rule_files(dir)) rule(file, dir, ids);
+    for (Loaded& l : read_all(files)) add(std::move(l), dir, ids);
   }
 
   Result<RuleSet> finish(const RuleSelection& selection) {
@@ -135,20 +141,42 @@ class Loader {
     errors_.add(r.status());
   }
 
-  void rule(const std::string& file, const std::string& pack, std::map<std::string, std::string>& ids) {
-    if (static_cast<int64_t>(rules_.size()) >= limits_.rules) {
-      if (!full_) errors_.add(error(Code::limit_exceeded, file, std::string("the number of rules"), rules_.size() + 1, limits_.rules).value());
-      full_ = true;
-      return;
-    }
+  struct Loaded {
+    std::shared_ptr<Rule> rule;  ///< null: not even YAML
+    Status status;
+  };
+
+  Loaded read(const std::string& file) const {
     auto doc = yaml::read_file(file, limits_);
-    if (!doc) return errors_.add(std::move(doc).error());
+    if (!doc) return {nullptr, fail(std::move(doc).error())};
     yaml::Reader r(doc->source);
     auto rule = std::make_shared<Rule>(read_rule(r, *doc, blocks_, ops_));
+    return {std::move(rule), r.status()};
+  }
+
+  /// Files are read independently of each other, and YAML takes most of the time: on several threads.
+  std::vector<Loaded> read_all(const std::vector<std::string>& files) const {
+    std::vector<Loaded> out(files.size());
+    std::atomic<size_t> next{0};
+    auto work = [&] {
+      for (size_t k; (k = next.fetch_add(1)) < files.size();) out[k] = read(files[k]);
+    };
+    constexpr size_t kFilesPerThread = 8;
+    size_t wanted = std::min<size_t>({files.size() / kFilesPerThread, std::thread::hardware_concurrency(), 8});
+    std::vector<std::jthread> helpers;
+    for (size_t k = 1; k < wanted; ++k) helpers.emplace_back(work);
+    work();
+    helpers.clear();  // joins
+    return out;
+  }
+
+  void add(Loaded l, const std::string& pack, std::map<std::string, std::string>& ids) {
+    errors_.add(std::move(l.status));
+    std::shared_ptr<Rule> rule = std::move(l.rule);
+    if (!rule) return;
     rule->pack = pack;
-    if (auto [it, fresh] = ids.emplace(rule->id, file); !fresh)
-      r.error(doc->root, fmt::format("rule {} is in {}, too", escape(rule->id), escape(it->second)), "give the file another name", Code::rule_invalid);
-    errors_.add(r.status());
+    if (auto [it, fresh] = ids.emplace(rule->id, rule->file); !fresh)
+      errors_.add(at_rule(*rule, "id", fmt::format("rule {} is in {}, too", escape(rule->id), escape(it->second)), "give the file another name"));
     // A later pack replaces the rule of that name where it stands.
     for (auto& old : rules_)
       if (old->id == rule->id && old->pack != pack) {
@@ -262,7 +290,6 @@ class Loader {
   RuleSet set_;
   Blocks blocks_;
   std::vector<std::shared_ptr<Rule>> rules_;
-  bool full_ = false;
 };
 
 }  // namespace

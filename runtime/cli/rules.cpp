@@ -114,6 +114,7 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
   });
   sub("new", "writes a rule to start from", [text](const Common& o) { return make(o, *text); })
       ->add_option("FILE", *text, "the new file; its name is the rule's id")->required();
+  add_rules_test(*c, common, exit);
 }
 
 }  // namespace ferrule::cli

@@ -86,6 +86,8 @@ Factory library_factory(std::string_view op);
 
 Result<KernelPtr> make_convolution(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
+/// Windows that do not overlap; unsupported_operator for all others.
+Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
 Result<KernelPtr> make_matmul(Context&, const Call&);
 Result<KernelPtr> make_gemm(Context&, const Call&);
 Result<KernelPtr> make_pool(Context&, const Call&);

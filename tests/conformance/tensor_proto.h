@@ -1,5 +1,5 @@
-// Reads one serialised onnx.TensorProto: how ONNX's backend tests store inputs and outputs. Written by hand
-// from the wire format, so that the tests do not go through the importer that they test.
+// Reads one serialised onnx.TensorProto: how ONNX's backend tests store inputs and outputs. Written
+// by hand from the wire format, so that the tests do not go through the importer that they test.
 #pragma once
 #include <cstring>
 #include <fstream>
@@ -37,7 +37,10 @@ class Wire {
     return 0;
   }
   std::string_view bytes(size_t n) {
-    if (n > rest_.size()) { good = false; n = rest_.size(); }
+    if (n > rest_.size()) {
+      good = false;
+      n = rest_.size();
+    }
     const auto out = rest_.substr(0, n);
     rest_.remove_prefix(n);
     return out;
@@ -64,19 +67,29 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
     switch (key & 7) {
       case 0: {
         const uint64_t v = w.varint();
-        if (field == 1) dims.push_back(static_cast<int64_t>(v));
-        else if (field == 2) dtype = static_cast<DType>(v);
-        else ints.push_back(v);
+        if (field == 1)
+          dims.push_back(static_cast<int64_t>(v));
+        else if (field == 2)
+          dtype = static_cast<DType>(v);
+        else
+          ints.push_back(v);
         break;
       }
-      case 1: floats += w.bytes(8); break;
-      case 5: floats += w.bytes(4); break;
+      case 1:
+        floats += w.bytes(8);
+        break;
+      case 5:
+        floats += w.bytes(4);
+        break;
       case 2: {
         const auto body = w.bytes(w.varint());
         if (field == 3) return std::nullopt;  // the elements of a sequence
-        if (field == 9) raw = body, has_raw = true;
-        else if (field == 4 || field == 10) floats += body;
-        else if (field == 6) strings.emplace_back(body);
+        if (field == 9)
+          raw = body, has_raw = true;
+        else if (field == 4 || field == 10)
+          floats += body;
+        else if (field == 6)
+          strings.emplace_back(body);
         else if (field == 1 || field == 5 || field == 7 || field == 11) {
           Wire packed(body);
           while (packed.more()) ints.push_back(packed.varint());
@@ -87,7 +100,8 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
         }
         break;
       }
-      default: return std::nullopt;
+      default:
+        return std::nullopt;
     }
   }
   if (!w.good || dtype == DType::undefined || dtype > DType::f4e2m1) return std::nullopt;
@@ -109,7 +123,8 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
   }
   const auto width = static_cast<size_t>(std::max(size_bits(dtype) / 8, 1));
   if (ints.size() * width < bytes) return std::nullopt;
-  for (size_t i = 0; i * width < bytes; ++i) std::memcpy(static_cast<char*>(p) + i * width, &ints[i], width);
+  for (size_t i = 0; i * width < bytes; ++i)
+    std::memcpy(static_cast<char*>(p) + i * width, &ints[i], width);
   return t;
 }
 

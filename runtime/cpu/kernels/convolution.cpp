@@ -83,6 +83,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
 
 Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
   FERRULE_TRY(check(call, "ConvTranspose"));
+  if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));

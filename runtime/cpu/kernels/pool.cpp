@@ -18,54 +18,71 @@ Status check(const Call& call) {
   return {};
 }
 
-/// Mean or maximum over all pixels of an image, [n, pixels, channels] in memory.
+/// acc[k] = acc[k] + x[k], or the larger one (NaN wins), over `pixels` pixels of `channels` floats.
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add_pixels(const float* x, int64_t pixels,
+                                                                               int64_t channels, float* acc) {
+  for (int64_t p = 0; p < pixels; ++p, x += channels) {
+#pragma omp simd
+    for (int64_t k = 0; k < channels; ++k) acc[k] += x[k];
+  }
+}
+__attribute__((target_clones("avx512f", "avx2", "default"))) void max_pixels(const float* x, int64_t pixels,
+                                                                               int64_t channels, float* acc) {
+  for (int64_t p = 0; p < pixels; ++p, x += channels) {
+#pragma omp simd
+    for (int64_t k = 0; k < channels; ++k) acc[k] = x[k] > acc[k] || x[k] != x[k] ? x[k] : acc[k];
+  }
+}
+
+/// Mean or maximum over all pixels of an image, [n, pixels, channels] in memory. Pixels are cut into parts, the
+/// same ones whatever the number of threads, so that the result does not depend on it.
 class GlobalPool final : public Kernel {
  public:
   GlobalPool(const Call& call, bool mean)
       : n_(call.inputs[0].dims[0]), channels_(call.inputs[0].dims[1]), mean_(mean), x_slot_(call.inputs[0].slot),
         y_slot_(call.outputs[0].slot) {
     pixels_ = n_ > 0 && channels_ > 0 ? call.inputs[0].numel() / (n_ * channels_) : 0;
+    parts_ = std::clamp<int64_t>(pixels_ * channels_ / 8192, 1, std::min<int64_t>(16, std::max<int64_t>(1, pixels_)));
     if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
   }
+  int64_t scratch_bytes() const override { return n_ * parts_ * channels_ * int64_t{sizeof(float)}; }
   void bind(Binder& binder) override {
     if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
     binder.cell(y_slot_, &y_);
+    sums_ = static_cast<float*>(binder.scratch());
   }
   std::string text() const override { return "global_pool"; }
+
   Status run() override {
-    constexpr int64_t kBlock = 64;
-    const int64_t blocks = (channels_ + kBlock - 1) / kBlock;
-    const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, pixels_ * kBlock));
-    parallel_for(n_ * blocks, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const int64_t c = k % blocks * kBlock;
-        block(k / blocks, c, std::min(kBlock, channels_ - c));
-      }
+    parallel_for(n_ * parts_, std::max<int64_t>(1, parts_ / 8), [&](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) part(k / parts_, k % parts_, sums_ + k * channels_);
     });
+    const auto pixels = static_cast<float>(pixels_);
+    for (int64_t image = 0; image < n_; ++image) {
+      float* sums = sums_ + image * parts_ * channels_;
+      float* y = static_cast<float*>(y_) + image * channels_;
+      if (mean_) add_pixels(sums + channels_, parts_ - 1, channels_, sums);
+      else max_pixels(sums + channels_, parts_ - 1, channels_, sums);
+      for (int64_t k = 0; k < channels_; ++k) y[k] = mean_ ? sums[k] / pixels : sums[k];
+    }
     return {};
   }
 
  private:
-  void block(int64_t image, int64_t c, int64_t count) const {
-    const float* x = static_cast<const float*>(x_) + image * pixels_ * channels_ + c;
-    float* y = static_cast<float*>(y_) + image * channels_ + c;
-    float sums[64];
-    std::fill_n(sums, count, mean_ ? 0.0f : -std::numeric_limits<float>::infinity());
-    for (int64_t p = 0; p < pixels_; ++p, x += channels_) {
-      if (mean_)
-        for (int64_t k = 0; k < count; ++k) sums[k] += x[k];
-      else
-        for (int64_t k = 0; k < count; ++k) sums[k] = x[k] > sums[k] || x[k] != x[k] ? x[k] : sums[k];
-    }
-    const auto pixels = static_cast<float>(pixels_);
-    for (int64_t k = 0; k < count; ++k) y[k] = mean_ ? sums[k] / pixels : sums[k];
+  void part(int64_t image, int64_t index, float* sums) const {
+    const int64_t begin = pixels_ * index / parts_, end = pixels_ * (index + 1) / parts_;
+    const float* x = static_cast<const float*>(x_) + (image * pixels_ + begin) * channels_;
+    std::fill_n(sums, channels_, mean_ ? 0.0f : -std::numeric_limits<float>::infinity());
+    if (mean_) add_pixels(x, end - begin, channels_, sums);
+    else max_pixels(x, end - begin, channels_, sums);
   }
 
-  int64_t n_, channels_, pixels_ = 0;
+  int64_t n_, channels_, pixels_ = 0, parts_ = 1;
   bool mean_;
   int x_slot_, y_slot_;
   const void* x_ = nullptr;
   void* y_ = nullptr;
+  float* sums_ = nullptr;
 };
 
 }  // namespace

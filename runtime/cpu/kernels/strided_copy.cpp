@@ -1,5 +1,7 @@
 #include "runtime/cpu/kernels/strided_copy.h"
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +18,37 @@ struct Wide {
 };
 
 constexpr int64_t kTile = 32;
+
+/// Three planes to pixels of three, 16 pixels at a time: what every image input needs.
+__attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32_t* t, int64_t n, int64_t plane) {
+  // Position p of the 48 results is element p / 3 of plane p % 3; planes 0 and 1 first, then plane 2 over them.
+  alignas(64) uint32_t first[3][16], second[3][16];
+  for (uint32_t v = 0; v < 3; ++v)
+    for (uint32_t k = 0; k < 16; ++k) {
+      const uint32_t p = v * 16 + k;
+      first[v][k] = p / 3 + (p % 3 == 1 ? 16 : 0);
+      second[v][k] = p % 3 == 2 ? 16 + p / 3 : k;
+    }
+  __m512i a[3], b[3];
+  for (int v = 0; v < 3; ++v) a[v] = _mm512_load_si512(first[v]), b[v] = _mm512_load_si512(second[v]);
+  int64_t k = 0;
+  for (; k + 16 <= n; k += 16) {
+    const __m512i x = _mm512_loadu_si512(s + k), y = _mm512_loadu_si512(s + plane + k), z = _mm512_loadu_si512(s + 2 * plane + k);
+    for (int v = 0; v < 3; ++v)
+      _mm512_storeu_si512(t + 3 * k + 16 * v, _mm512_permutex2var_epi32(_mm512_permutex2var_epi32(x, a[v], y), b[v], z));
+  }
+  return k;
+}
+
+/// Few dense planes, `plane` apart, to pixels `pixel` apart. False: not for this shape.
+bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, int64_t plane, int64_t pixel) {
+  if (planes > 4) return false;
+  int64_t k = 0;
+  if (planes == 3 && pixel == 3 && __builtin_cpu_supports("avx512f")) k = interleave3(s, t, pixels, plane);
+  for (; k < pixels; ++k)
+    for (int64_t c = 0; c < planes; ++c) t[k * pixel + c] = s[k + c * plane];
+  return true;
+}
 
 }  // namespace
 
@@ -47,16 +80,19 @@ StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
     erase(dims_), erase(source_), erase(target_);
   };
   kind_ = Kind::rows;
-  source_step_ = target_step_ = 1;
   if (!dims_.empty()) {
     take(dims_.size() - 1, count_, source_step_, target_step_);
-    kind_ = source_step_ == 1 && target_step_ == 1 ? Kind::rows
+    kind_ = source_step_ == 1 && target_step_ == 1   ? Kind::rows
             : source_step_ == 0 && target_step_ == 1 ? Kind::fill
                                                      : Kind::elements;
+  }
+  if (!dims_.empty()) {
     const auto dense = std::find(source_.begin(), source_.end(), 1);
     if (kind_ == Kind::elements && dense != source_.end()) {
-      take(static_cast<size_t>(dense - source_.begin()), count2_, source_step2_, target_step2_);
+      take(static_cast<size_t>(dense - source_.begin()), rows_, source_row_, target_row_);
       kind_ = Kind::tiles;
+    } else {
+      take(dims_.size() - 1, rows_, source_row_, target_row_);
     }
   }
   for (int64_t d : dims_) outer_ *= d;
@@ -68,50 +104,68 @@ const char* StridedCopy::text() const {
 }
 
 template <class T>
-void StridedCopy::inner(const T* source, T* target) const {
+void StridedCopy::inner(const T* source, T* target, int64_t rows, int64_t count) const {
+  constexpr int64_t kShort = 128 / sizeof(T);  // elements that a loop moves sooner than a call does
   switch (kind_) {
-    case Kind::rows: std::memcpy(target, source, static_cast<size_t>(count_) * sizeof(T)); break;
-    case Kind::fill: std::fill_n(target, count_, *source); break;
+    case Kind::rows:
+      if (count > kShort) {
+        for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
+          std::memcpy(target, source, static_cast<size_t>(count) * sizeof(T));
+      } else if (count == 1) {
+        for (int64_t r = 0; r < rows; ++r) target[r * target_row_] = source[r * source_row_];
+      } else if (count == 2) {
+        for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
+          target[0] = source[0], target[1] = source[1];
+      } else {
+        for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
+          for (int64_t k = 0; k < count; ++k) target[k] = source[k];
+      }
+      break;
+    case Kind::fill:
+      for (int64_t r = 0; r < rows; ++r) std::fill_n(target + r * target_row_, count, source[r * source_row_]);
+      break;
     case Kind::elements:
-      for (int64_t k = 0; k < count_; ++k) target[k * target_step_] = source[k * source_step_];
+      for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
+        for (int64_t k = 0; k < count; ++k) target[k * target_step_] = source[k * source_step_];
       break;
-    case Kind::tiles:  // axis 1 is dense in the target, axis 2 in the source
-      for (int64_t j = 0; j < count2_; j += kTile)
-        for (int64_t i = 0; i < count_; i += kTile) {
-          const int64_t rows = std::min(kTile, count2_ - j), columns = std::min(kTile, count_ - i);
-          for (int64_t r = j; r < j + rows; ++r) {
-            const T* s = source + r + i * source_step_;
-            T* t = target + r * target_step2_ + i * target_step_;
-            for (int64_t c = 0; c < columns; ++c) t[c * target_step_] = s[c * source_step_];
-          }
-        }
-      break;
+    case Kind::tiles: tiles(source, target, rows, count); break;
     case Kind::nothing: break;
   }
+}
+
+template <class T>
+void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count) const {
+  if constexpr (sizeof(T) == 4)
+    if (target_step_ == 1 && interleave(source, target, rows, count, source_step_, target_row_)) return;
+  for (int64_t j = 0; j < rows; j += kTile)
+    for (int64_t i = 0; i < count; i += kTile) {
+      const int64_t last_row = std::min(rows, j + kTile), columns = std::min(kTile, count - i);
+      for (int64_t r = j; r < last_row; ++r) {
+        const T* s = source + r + i * source_step_;
+        T* t = target + r * target_row_ + i * target_step_;
+        for (int64_t c = 0; c < columns; ++c) t[c * target_step_] = s[c * source_step_];
+      }
+    }
 }
 
 template <class T>
 void StridedCopy::run_as(const T* source, T* target) const {
   source += source_offset_;
   target += target_offset_;
-  const int64_t work = count_ * count2_, grain = std::max<int64_t>(1, 16384 / work);
-  if (outer_ == 1 && work > 32768 && kind_ != Kind::tiles) {  // one long row: split it
-    parallel_for(count_, 16384, [&](int64_t begin, int64_t end) {
-      StridedCopy part = *this;  // no outer axes: nothing is allocated
-      part.count_ = end - begin;
-      part.inner(source + begin * source_step_, target + begin * target_step_);
+  constexpr int64_t kGrain = 16384;  // elements worth a thread
+  if (outer_ == 1 && rows_ >= 4) {
+    parallel_for(rows_, std::max<int64_t>(16, kGrain / count_), [&](int64_t begin, int64_t end) {
+      inner(source + begin * source_row_, target + begin * target_row_, end - begin, count_);
     });
     return;
   }
-  if (outer_ == 1 && work > 32768) {  // one transposed matrix: split its rows
-    parallel_for(count2_, std::max<int64_t>(kTile, 16384 / count_), [&](int64_t begin, int64_t end) {
-      StridedCopy part = *this;
-      part.count2_ = end - begin;
-      part.inner(source + begin * source_step2_, target + begin * target_step2_);
+  if (outer_ == 1) {
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      inner(source + begin * source_step_, target + begin * target_step_, rows_, end - begin);
     });
     return;
   }
-  parallel_for(outer_, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(outer_, std::max<int64_t>(1, kGrain / (count_ * rows_)), [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       int64_t rest = k, s = 0, t = 0;
       for (size_t axis = dims_.size(); axis-- > 0;) {
@@ -120,7 +174,7 @@ void StridedCopy::run_as(const T* source, T* target) const {
         s += i * source_[axis];
         t += i * target_[axis];
       }
-      inner(source + s, target + t);
+      inner(source + s, target + t, rows_, count_);
     }
   });
 }

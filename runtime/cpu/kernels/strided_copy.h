@@ -18,19 +18,23 @@ class StridedCopy {
   const char* text() const;
 
  private:
+  /// How the innermost axis is moved.
   enum class Kind : uint8_t { nothing, rows, fill, tiles, elements } kind_ = Kind::nothing;
   template <class T>
   void run_as(const T* source, T* target) const;
+  /// `rows` of the second innermost axis, each `count` elements.
   template <class T>
-  void inner(const T* source, T* target) const;
+  void inner(const T* source, T* target, int64_t rows, int64_t count) const;
+  template <class T>
+  void tiles(const T* source, T* target, int64_t rows, int64_t count) const;
 
   int element_ = 1;
   int64_t source_offset_ = 0, target_offset_ = 0;
   std::vector<int64_t> dims_, source_, target_;  ///< outer axes
   int64_t outer_ = 1;                            ///< product of dims_
-  // The innermost one (rows, fill, elements) or two (tiles) axes.
-  int64_t count_ = 1, source_step_ = 0, target_step_ = 0;
-  int64_t count2_ = 1, source_step2_ = 0, target_step2_ = 0;
+  // The two innermost axes; of tiles the inner one is dense in the target, the other one in the source.
+  int64_t count_ = 1, source_step_ = 1, target_step_ = 1;
+  int64_t rows_ = 1, source_row_ = 0, target_row_ = 0;
 };
 
 }  // namespace ferrule::cpu

@@ -118,8 +118,38 @@ TEST_CASE("deconvolutions") {
            {{2, 8, 5, 6}, {8, 3, 3, 3}, {2, 1}, {1, 2}, {0, 1, 1, 0}, 2, false},
            {{1, 4, 9}, {4, 5, 4}, {2}, {}, {1, 1}},
            {{1, 8, 6, 6}, {8, 1, 3, 3}, {2, 2}, {}, {1, 1, 1, 1}, 8},
+           {{2, 24, 48, 20}, {24, 1, 2, 2}, {2, 2}, {}, {}},
+           {{1, 6, 7, 9}, {6, 5, 3, 2}, {3, 2}, {}, {}, 1, false},
+           {{1, 16, 24, 64}, {16, 24, 2, 2}, {2, 2}, {}, {}},
        })
     check_case(c, true);
+}
+
+TEST_CASE("deconvolution without overlap takes its tail along") {
+  const Case c{{1, 12, 16, 10}, {12, 4, 2, 2}, {2, 2}, {}, {}};
+  const Dims y = output_dims(c, true);
+  const Tensor x = random_tensor(c.x, 1), w = random_tensor(c.w, 2), b = random_tensor({4}, 3);
+  const Tensor scale = random_tensor({1, 4, 1, 1}, 4), full = random_tensor(y, 5);
+  for (bool with_full : {false, true}) {
+    Harness h("ConvTranspose");
+    set_up(h, c);
+    h.input(x, Layout::channels_last);
+    h.constant(w);
+    h.constant(b);
+    h.constant(scale);
+    h.node.inputs.pop_back();
+    h.binary("mul", 3);
+    if (with_full) h.binary("add", h.operand(full, Layout::channels_last));
+    h.eltwise("logistic");
+    h.output(DType::f32, y, Layout::channels_last);
+    auto want = naive(c, x, w, &b, y, true);
+    each_index(y, [&](const Dims& i, int64_t k) {
+      double& v = want[static_cast<size_t>(k)];
+      v = 1 / (1 + std::exp(-(v * scale.at_f64(i[1]) + (with_full ? full.at_f64(k) : 0))));
+    });
+    check_close(h.run(make_deconvolution), want);
+    CHECK(h.text.starts_with("unfold") == !with_full);
+  }
 }
 
 TEST_CASE("auto_pad puts the odd pixel behind or in front") {

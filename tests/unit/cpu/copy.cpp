@@ -62,7 +62,7 @@ TEST_CASE("large copies are split and still whole") {
 }
 
 TEST_CASE("reorder between the layouts, there and back") {
-  for (Dims d : std::vector<Dims>{{2, 3, 5, 7}, {1, 64, 9, 9}, {2, 5, 3}, {1, 3, 4, 5, 6}}) {
+  for (Dims d : std::vector<Dims>{{2, 3, 5, 7}, {1, 64, 9, 9}, {1, 3, 37, 51}, {1, 2, 37, 51}, {1, 4, 200, 200}, {2, 5, 3}, {1, 3, 4, 5, 6}}) {
     const Tensor x = numbered(d);
     for (bool to_last : {true, false}) {
       Harness h("Reorder");

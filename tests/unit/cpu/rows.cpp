@@ -6,10 +6,10 @@
 namespace ferrule::cpu::test {
 
 TEST_CASE("softmax along every axis") {
-  const Dims d{2, 5, 7};
-  const Tensor x = random_tensor(d, 1, -30, 30);
+  for (const Dims& d : std::vector<Dims>{{2, 5, 7}, {3, 71, 2}, {2, 3, 40}})
   for (const char* op : {"Softmax", "LogSoftmax"})
     for (int64_t axis : {0, 1, 2, -1}) {
+      const Tensor x = random_tensor(d, 1, -30, 30);
       Harness h(op);
       h.node.attrs.set("axis", axis);
       h.input(x);
@@ -27,6 +27,24 @@ TEST_CASE("softmax along every axis") {
       });
       check_close(h.run(make_softmax), want);
     }
+}
+
+TEST_CASE("softmax of short rows: infinities, differences beyond every exponent, NaN") {
+  const float inf = std::numeric_limits<float>::infinity();
+  Harness h("Softmax");
+  h.node.attrs.set("axis", int64_t{-1});
+  h.input(Tensor::of_f32({4, 3}, {0, -inf, 0, 500, -500, 500, -90, 0, -95, 1, std::nanf(""), 2}));
+  h.output(DType::f32, {4, 3});
+  const Tensor y = h.run(make_softmax);
+  auto v = y.as<float>();
+  CHECK(v[0] == 0.5f);
+  CHECK(v[1] == 0.0f);
+  CHECK(v[4] == 0.0f);
+  CHECK(v[5] == 0.5f);
+  CHECK(v[6] == doctest::Approx(std::exp(-90.0)).epsilon(1e-5));
+  CHECK(v[8] == doctest::Approx(std::exp(-95.0)).epsilon(1e-2));  // below the smallest normal number
+  CHECK(v[7] == 1.0f);
+  for (size_t k = 9; k < 12; ++k) CHECK(std::isnan(v[k]));
 }
 
 TEST_CASE("reductions over neighbouring axes") {

@@ -1,5 +1,5 @@
-// The interpreter on single operators with small known results, on graphs, and on hostile attributes.
-// Whole operator families are covered by tests/conformance.
+// The interpreter on single operators with small known results, on graphs, and on hostile
+// attributes. Whole operator families are covered by tests/conformance.
 #include "engine/graph/interpreter.h"
 
 #include <doctest/doctest.h>
@@ -35,7 +35,8 @@ struct Op {
   size_t outputs = 1;
 };
 
-Result<std::vector<Tensor>> run(const Op& op, const std::vector<Given>& inputs, InterpreterOptions o = options()) {
+Result<std::vector<Tensor>> run(const Op& op, const std::vector<Given>& inputs,
+                                InterpreterOptions o = options()) {
   Graph g;
   Node n;
   n.op = op.op;
@@ -45,7 +46,9 @@ Result<std::vector<Tensor>> run(const Op& op, const std::vector<Given>& inputs, 
   std::vector<const Tensor*> in;
   for (size_t i = 0; i < inputs.size(); ++i) {
     in.push_back(inputs[i] ? &*inputs[i] : nullptr);
-    n.inputs.push_back(inputs[i] ? g.add_input("i" + std::to_string(i), {inputs[i]->dtype(), std::nullopt}) : ValueId{});
+    n.inputs.push_back(
+        inputs[i] ? g.add_input("i" + std::to_string(i), {inputs[i]->dtype(), std::nullopt})
+                  : ValueId{});
   }
   for (size_t k = 0; k < op.outputs; ++k) n.outputs.push_back(g.add_value("o" + std::to_string(k)));
   const NodeId id = g.add_node(std::move(n));
@@ -73,17 +76,20 @@ Tensor iota(Dims d, double from = 0) {
 TEST_CASE("convolutions") {
   // 1-D, stride 2, dilation 2, pads: taps at -1+2k and 1+2k.
   CHECK(values(run({"Conv", {{"pads", Dims{1, 1}}, {"strides", Dims{2}}, {"dilations", Dims{2}}}},
-                   {f32({1, 1, 5}, {1, 2, 3, 4, 5}), f32({1, 1, 2}, {10, 1}), f32({1}, {100})})) == Values{102, 124, 140});
+                   {f32({1, 1, 5}, {1, 2, 3, 4, 5}), f32({1, 1, 2}, {10, 1}), f32({1}, {100})})) ==
+        Values{102, 124, 140});
   // Two groups see their own channels only.
-  CHECK(values(run({"Conv", {{"group", int64_t{2}}}}, {f32({1, 2, 1, 2}, {1, 2, 3, 4}), f32({2, 1, 1, 1}, {10, 100})})) ==
+  CHECK(values(run({"Conv", {{"group", int64_t{2}}}},
+                   {f32({1, 2, 1, 2}, {1, 2, 3, 4}), f32({2, 1, 1, 1}, {10, 100})})) ==
         Values{10, 20, 300, 400});
-  CHECK(values(run({"Conv", {{"auto_pad", std::string("SAME_LOWER")}}}, {f32({1, 1, 3}, {1, 2, 3}), f32({1, 1, 2}, {1, 10})})) ==
-        Values{10, 21, 32});
+  CHECK(values(run({"Conv", {{"auto_pad", std::string("SAME_LOWER")}}},
+                   {f32({1, 1, 3}, {1, 2, 3}), f32({1, 1, 2}, {1, 10})})) == Values{10, 21, 32});
   CHECK(values(run({"ConvTranspose", {{"strides", Dims{2}}, {"output_padding", Dims{1}}}},
                    {f32({1, 1, 2}, {1, 2}), f32({1, 1, 2}, {1, 10})})) == Values{1, 10, 2, 20, 0});
   // A dense one with more channels than the fast path's block, against its definition.
   const Tensor x = iota({1, 5, 4, 4}, -20), w = iota({19, 5, 3, 3}, -400);
-  const auto y = values(run({"Conv", {{"pads", Dims{1, 0, 1, 2}}, {"strides", Dims{2, 1}}}}, {x, w}));
+  const auto y =
+      values(run({"Conv", {{"pads", Dims{1, 0, 1, 2}}, {"strides", Dims{2, 1}}}}, {x, w}));
   REQUIRE(y.size() == 19 * 2 * 4);
   for (int64_t m = 0; m < 19; ++m) {
     for (int64_t i = 0; i < 2; ++i) {
@@ -92,7 +98,8 @@ TEST_CASE("convolutions") {
         for (int64_t c = 0; c < 5; ++c) {
           for (int64_t k = 0; k < 9; ++k) {
             const int64_t r = i * 2 + k / 3 - 1, q = j + k % 3;
-            if (r >= 0 && r < 4 && q < 4) sum += x.at_f64((c * 4 + r) * 4 + q) * w.at_f64((m * 5 + c) * 9 + k);
+            if (r >= 0 && r < 4 && q < 4)
+              sum += x.at_f64((c * 4 + r) * 4 + q) * w.at_f64((m * 5 + c) * 9 + k);
           }
         }
         CHECK(y[static_cast<size_t>((m * 2 + i) * 4 + j)] == sum);
@@ -102,12 +109,18 @@ TEST_CASE("convolutions") {
 }
 
 TEST_CASE("pooling") {
-  const auto r = run({"MaxPool", {{"kernel_shape", Dims{2}}, {"strides", Dims{2}}, {"ceil_mode", int64_t{1}}}, 2}, {f32({1, 1, 5}, {1, 9, 3, 4, 5})});
+  const auto r = run(
+      {"MaxPool", {{"kernel_shape", Dims{2}}, {"strides", Dims{2}}, {"ceil_mode", int64_t{1}}}, 2},
+      {f32({1, 1, 5}, {1, 9, 3, 4, 5})});
   CHECK(values(r) == Values{9, 4, 5});
   CHECK(values(r, 1) == Values{1, 3, 4});
   const Tensor x = f32({1, 1, 3}, {3, 6, 9});
-  CHECK(values(run({"AveragePool", {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}}}, {x})) == Values{4.5, 6, 7.5});
-  CHECK(values(run({"AveragePool", {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}, {"count_include_pad", int64_t{1}}}}, {x})) == Values{3, 6, 5});
+  CHECK(values(run({"AveragePool", {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}}}, {x})) ==
+        Values{4.5, 6, 7.5});
+  CHECK(values(run(
+            {"AveragePool",
+             {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}, {"count_include_pad", int64_t{1}}}},
+            {x})) == Values{3, 6, 5});
   CHECK(values(run({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
 }
 
@@ -115,53 +128,79 @@ TEST_CASE("products") {
   CHECK(values(run({"MatMul"}, {f32({2, 2}, {1, 2, 3, 4}), f32({2}, {10, 1})})) == Values{12, 34});
   CHECK((*run({"MatMul"}, {iota({5, 1, 2, 3}), iota({4, 3, 2})}))[0].dims() == Dims{5, 4, 2, 2});
   CHECK(values(run({"Gemm", {{"transA", int64_t{1}}, {"alpha", 2.0}, {"beta", 10.0}}},
-                   {f32({2, 1}, {1, 2}), f32({2, 2}, {1, 2, 3, 4}), f32({1}, {1})})) == Values{24, 30});
-  CHECK(values(run({"Einsum", {{"equation", std::string("ij,jk->ki")}}}, {f32({2, 2}, {1, 2, 3, 4}), f32({2, 1}, {1, 1})})) == Values{3, 7});
-  CHECK(values(run({"MatMulInteger"}, {Tensor::of<uint8_t>(DType::u8, {1, 2}, std::vector<uint8_t>{3, 4}), Tensor::of<uint8_t>(DType::u8, {2, 1}, std::vector<uint8_t>{5, 6}),
-                                       Tensor::scalar(DType::u8, 2)})) == Values{17});
+                   {f32({2, 1}, {1, 2}), f32({2, 2}, {1, 2, 3, 4}), f32({1}, {1})})) ==
+        Values{24, 30});
+  CHECK(values(run({"Einsum", {{"equation", std::string("ij,jk->ki")}}},
+                   {f32({2, 2}, {1, 2, 3, 4}), f32({2, 1}, {1, 1})})) == Values{3, 7});
+  CHECK(values(run({"MatMulInteger"},
+                   {Tensor::of<uint8_t>(DType::u8, {1, 2}, std::vector<uint8_t>{3, 4}),
+                    Tensor::of<uint8_t>(DType::u8, {2, 1}, std::vector<uint8_t>{5, 6}),
+                    Tensor::scalar(DType::u8, 2)})) == Values{17});
 }
 
 TEST_CASE("movement") {
   const Tensor x = iota({2, 3});
   CHECK(values(run({"Transpose"}, {x})) == Values{0, 3, 1, 4, 2, 5});
-  CHECK(values(run({"Slice"}, {x, i64({-1, 5}), i64({-100, 0}), i64({1, 0}), i64({-2, -1})})) == Values{5, 3});
+  CHECK(values(run({"Slice"}, {x, i64({-1, 5}), i64({-100, 0}), i64({1, 0}), i64({-2, -1})})) ==
+        Values{5, 3});
   CHECK(values(run({"Gather", {{"axis", int64_t{1}}}}, {x, i64({-1, 0})})) == Values{2, 0, 5, 3});
-  CHECK(values(run({"Concat", {{"axis", int64_t{-1}}}}, {x, f32({2, 1}, {8, 9})})) == Values{0, 1, 2, 8, 3, 4, 5, 9});
+  CHECK(values(run({"Concat", {{"axis", int64_t{-1}}}}, {x, f32({2, 1}, {8, 9})})) ==
+        Values{0, 1, 2, 8, 3, 4, 5, 9});
   const auto parts = run({"Split", {{"axis", int64_t{1}}, {"num_outputs", int64_t{2}}}, 2}, {x});
   CHECK(values(parts) == Values{0, 1, 3, 4});
   CHECK(values(parts, 1) == Values{2, 5});
-  CHECK(values(run({"Pad", {{"mode", std::string("reflect")}}}, {f32({3}, {1, 2, 3}), i64({2, 1})})) == Values{3, 2, 1, 2, 3, 2});
-  CHECK(values(run({"Expand"}, {f32({2, 1}, {1, 2}), i64({2, 1, 2})})) == Values{1, 1, 2, 2, 1, 1, 2, 2});
+  CHECK(values(run({"Pad", {{"mode", std::string("reflect")}}},
+                   {f32({3}, {1, 2, 3}), i64({2, 1})})) == Values{3, 2, 1, 2, 3, 2});
+  CHECK(values(run({"Expand"}, {f32({2, 1}, {1, 2}), i64({2, 1, 2})})) ==
+        Values{1, 1, 2, 2, 1, 1, 2, 2});
   CHECK((*run({"Reshape"}, {x, i64({0, -1, 1})}))[0].dims() == Dims{2, 3, 1});
-  CHECK(values(run({"ScatterND", {{"reduction", std::string("add")}}}, {f32({3}, {1, 1, 1}), Tensor::of_i64({2, 1}, {2, 2}), f32({2}, {5, 6})})) == Values{1, 1, 12});
+  CHECK(values(run({"ScatterND", {{"reduction", std::string("add")}}},
+                   {f32({3}, {1, 1, 1}), Tensor::of_i64({2, 1}, {2, 2}), f32({2}, {5, 6})})) ==
+        Values{1, 1, 12});
   // Strings and 4-bit elements move like all others.
   const Tensor s({2}, std::vector<std::string>{"a", "b"});
-  CHECK((*run({"Tile"}, {s, i64({2})}))[0].strings() == std::vector<std::string>{"a", "b", "a", "b"});
+  CHECK((*run({"Tile"}, {s, i64({2})}))[0].strings() ==
+        std::vector<std::string>{"a", "b", "a", "b"});
   auto [nibbles, p] = Tensor::allocate(DType::u4, {3});
   static_cast<uint8_t*>(p)[0] = 0x21, static_cast<uint8_t*>(p)[1] = 0x03;
   CHECK(values(run({"Gather"}, {nibbles, i64({2, 1, 0})})) == Values{3, 2, 1});
 }
 
 TEST_CASE("reductions, order and normalisation") {
-  CHECK(values(run({"ReduceSum", {{"keepdims", int64_t{0}}}}, {iota({2, 3}), i64({-1})})) == Values{3, 12});
-  CHECK(values(run({"ReduceMax"}, {Tensor::of<int32_t>(DType::i32, {0}, std::vector<int32_t>{})}))[0] == -2147483648.0);
-  CHECK(values(run({"ReduceSum", {{"noop_with_empty_axes", int64_t{1}}}}, {iota({2})})) == Values{0, 1});
+  CHECK(values(run({"ReduceSum", {{"keepdims", int64_t{0}}}}, {iota({2, 3}), i64({-1})})) ==
+        Values{3, 12});
+  CHECK(values(run({"ReduceMax"},
+                   {Tensor::of<int32_t>(DType::i32, {0}, std::vector<int32_t>{})}))[0] ==
+        -2147483648.0);
+  CHECK(values(run({"ReduceSum", {{"noop_with_empty_axes", int64_t{1}}}}, {iota({2})})) ==
+        Values{0, 1});
   const auto top = run({"TopK", {}, 2}, {f32({4}, {1, 7, 7, 3}), i64({3})});
   CHECK(values(top) == Values{7, 7, 3});
   CHECK(values(top, 1) == Values{1, 2, 3});
-  CHECK(values(run({"CumSum", {{"exclusive", int64_t{1}}, {"reverse", int64_t{1}}}}, {f32({3}, {1, 2, 3}), i64({0})})) == Values{5, 3, 0});
+  CHECK(values(run({"CumSum", {{"exclusive", int64_t{1}}, {"reverse", int64_t{1}}}},
+                   {f32({3}, {1, 2, 3}), i64({0})})) == Values{5, 3, 0});
   CHECK(values(run({"Softmax"}, {f32({2}, {1000, 1000})})) == Values{0.5, 0.5});
-  CHECK(values(run({"LayerNormalization", {{"epsilon", 0.0}}, 3}, {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
-  CHECK(values(run({"BatchNormalization", {{"epsilon", 0.0}}}, {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}), f32({2}, {4, 1})})) == Values{1, 5});
-  CHECK(values(run({"QuantizeLinear"}, {f32({4}, {0.5, 1.5, -300, NAN}), f32({}, {1}), Tensor::scalar(DType::i8, 0)})) == Values{0, 2, -128, 0});
+  CHECK(values(run({"LayerNormalization", {{"epsilon", 0.0}}, 3},
+                   {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
+  CHECK(values(run({"BatchNormalization", {{"epsilon", 0.0}}},
+                   {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}),
+                    f32({2}, {4, 1})})) == Values{1, 5});
+  CHECK(values(run({"QuantizeLinear"}, {f32({4}, {0.5, 1.5, -300, NAN}), f32({}, {1}),
+                                        Tensor::scalar(DType::i8, 0)})) == Values{0, 2, -128, 0});
 }
 
 TEST_CASE("resize") {
   const Tensor x = f32({1, 1, 1, 2}, {0, 4});
-  auto resized = [&](std::map<std::string, Attr> attrs) { return values(run({"Resize", std::move(attrs)}, {x, std::nullopt, f32({4}, {1, 1, 1, 2})})); };
+  auto resized = [&](std::map<std::string, Attr> attrs) {
+    return values(run({"Resize", std::move(attrs)}, {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
+  };
   CHECK(resized({{"mode", std::string("linear")}}) == Values{0, 1, 3, 4});
-  CHECK(resized({{"mode", std::string("nearest")}, {"coordinate_transformation_mode", std::string("asymmetric")}, {"nearest_mode", std::string("floor")}}) == Values{0, 0, 4, 4});
-  CHECK(resized({{"mode", std::string("linear")}, {"coordinate_transformation_mode", std::string("align_corners")}})[1] == doctest::Approx(4.0 / 3));
+  CHECK(resized({{"mode", std::string("nearest")},
+                 {"coordinate_transformation_mode", std::string("asymmetric")},
+                 {"nearest_mode", std::string("floor")}}) == Values{0, 0, 4, 4});
+  CHECK(resized({{"mode", std::string("linear")},
+                 {"coordinate_transformation_mode", std::string("align_corners")}})[1] ==
+        doctest::Approx(4.0 / 3));
 }
 
 TEST_CASE("half precision is rounded once, and f64 keeps double") {
@@ -181,11 +220,14 @@ TEST_CASE("half precision is rounded once, and f64 keeps double") {
 TEST_CASE("graphs: nested graphs capture, groups run their body") {
   // Loop 3 times: v = v + captured; scan output v.
   Graph g;
-  const ValueId start = g.add_input("v0", {DType::f32, Shape{}}), step = g.add_input("step", {DType::f32, Shape{}});
+  const ValueId start = g.add_input("v0", {DType::f32, Shape{}}),
+                step = g.add_input("step", {DType::f32, Shape{}});
   auto body = std::make_unique<Graph>();
   body->add_input("i", {DType::i64, Shape{}});
-  const ValueId going = body->add_input("going", {DType::boolean, Shape{}}), v = body->add_input("v", {DType::f32, Shape{}});
-  const ValueId captured = body->add_capture("step", {DType::f32, Shape{}}, step), sum = body->add_value("sum", {DType::f32, Shape{}});
+  const ValueId going = body->add_input("going", {DType::boolean, Shape{}}),
+                v = body->add_input("v", {DType::f32, Shape{}});
+  const ValueId captured = body->add_capture("step", {DType::f32, Shape{}}, step),
+                sum = body->add_value("sum", {DType::f32, Shape{}});
   Node add;
   add.op = "Add", add.inputs = {v, captured}, add.outputs = {sum};
   body->add_node(std::move(add));
@@ -211,7 +253,8 @@ TEST_CASE("graphs: nested graphs capture, groups run their body") {
   CHECK(values(y, 1) == Values{12, 14, 16});
 
   Graph group_body;
-  const ValueId a = group_body.add_input("a", {DType::f32, Shape{2}}), t = group_body.add_value("t"), r = group_body.add_value("r");
+  const ValueId a = group_body.add_input("a", {DType::f32, Shape{2}}),
+                t = group_body.add_value("t"), r = group_body.add_value("r");
   Node neg, relu;
   neg.op = "Neg", neg.inputs = {a}, neg.outputs = {t};
   relu.op = "Relu", relu.inputs = {t}, relu.outputs = {r};
@@ -250,7 +293,9 @@ TEST_CASE("hostile attributes and sizes are errors") {
       {{"Conv", {{"group", int64_t{3}}}}, {img, k3}, Code::bad_attribute},
       {{"Conv", {{"pads", Dims{huge, 0, huge, 0}}}}, {img, k3}, Code::bad_attribute},
       {{"Conv", {{"dilations", Dims{3, 3}}}}, {img, k3}, Code::bad_shape},
-      {{"Conv", {{"pads", Dims{1 << 30, 1 << 30, 1 << 30, 1 << 30}}}}, {img, k3}, Code::limit_exceeded},
+      {{"Conv", {{"pads", Dims{1 << 30, 1 << 30, 1 << 30, 1 << 30}}}},
+       {img, k3},
+       Code::limit_exceeded},
       {{"Conv", {{"auto_pad", std::string("BOTH")}}}, {img, k3}, Code::bad_attribute},
       {{"Conv"}, {img, std::nullopt}, Code::bad_shape},
       {{"Conv"}, {img, k3, f32({3}, {1, 2, 3})}, Code::bad_shape},
@@ -301,13 +346,17 @@ TEST_CASE("hostile attributes and sizes are errors") {
       {{"ArgMax", {{"axis", int64_t{2}}}}, {x}, Code::bad_attribute},
       {{"ReduceSum"}, {x, i64({2})}, Code::bad_attribute},
       {{"Softmax", {{"axis", int64_t{-3}}}}, {x}, Code::bad_attribute},
-      {{"GroupNormalization", {{"num_groups", int64_t{0}}}}, {img, f32({2}, {1, 1}), f32({2}, {1, 1})}, Code::bad_attribute},
+      {{"GroupNormalization", {{"num_groups", int64_t{0}}}},
+       {img, f32({2}, {1, 1}), f32({2}, {1, 1})},
+       Code::bad_attribute},
       {{"Resize"}, {x, std::nullopt, f32({2}, {0, 1})}, Code::bad_shape},
       {{"Resize"}, {x, std::nullopt, f32({2}, {1e9f, 1e9f})}, Code::limit_exceeded},
       {{"Resize"}, {x, std::nullopt, std::nullopt, i64({-4, 1})}, Code::bad_shape},
       {{"DepthToSpace", {{"blocksize", int64_t{0}}}}, {img}, Code::bad_attribute},
       {{"Softmax"}, {i64({1})}, Code::unsupported_type},
-      {{"Dropout"}, {x, f32({}, {0.5}), Tensor::scalar(DType::boolean, 1)}, Code::unsupported_operator},
+      {{"Dropout"},
+       {x, f32({}, {0.5}), Tensor::scalar(DType::boolean, 1)},
+       Code::unsupported_operator},
   };
   for (const Case& c : cases) {
     const auto r = run(c.op, c.in);

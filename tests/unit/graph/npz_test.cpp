@@ -21,7 +21,9 @@ std::string slurp(const std::string& path) {
   out << std::ifstream(path, std::ios::binary).rdbuf();
   return out.str();
 }
-void spill(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void spill(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 std::map<std::string, Tensor> sample() {
   return {{"x", Tensor::of_f32({2, 3}, {1, 2, 3, 4, 5, -0.5f})},
@@ -56,22 +58,28 @@ TEST_CASE("npz: a single npy, and nothing is overwritten without force") {
   CHECK(read_npz(f.path)->at("").to_i64() == std::vector<int64_t>{7, -7});
   REQUIRE(write_npy(f.path, Tensor::of_i64({1}, {1}), true));
   CHECK(read_npy(f.path)->to_i64() == std::vector<int64_t>{1});
-  CHECK(write_npy("/nonexistent/x.npy", Tensor::of_i64({1}, {1}), true).error().code == Code::file_not_written);
+  CHECK(write_npy("/nonexistent/x.npy", Tensor::of_i64({1}, {1}), true).error().code ==
+        Code::file_not_written);
 }
 
 TEST_CASE("npy: column-major order, and headers that numpy does not write") {
   Scratch f;
   auto npy = [](std::string header, const std::string& data) {
     header += '\n';
-    return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(header.size()) + '\0' + header + data;
+    return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(header.size()) + '\0' + header +
+           data;
   };
   const std::string six("\x01\x02\x03\x04\x05\x06", 6);
   spill(f.path, npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", six));
   CHECK(read_npy(f.path)->to_i64() == std::vector<int64_t>{1, 3, 5, 2, 4, 6});
-  for (const char* header : {"{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }", "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
-                             "{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }", "{'descr': '|u1', 'fortran_order': False, 'shape': (-1,), }",
-                             "{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999999, 9999999999999999), }",
-                             "{'descr': '<U999999999', 'fortran_order': False, 'shape': (2,), }", "import os", "{", ""}) {
+  for (const char* header :
+       {"{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999999999, 9999999999999999), }",
+        "{'descr': '<U999999999', 'fortran_order': False, 'shape': (2,), }", "import os", "{",
+        ""}) {
     spill(f.path, npy(header, six));
     auto t = read_npy(f.path);
     REQUIRE_MESSAGE(!t, header);

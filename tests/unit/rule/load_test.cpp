@@ -222,6 +222,12 @@ TEST_CASE("what a rules directory cannot hold") {
   CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "", "canonicalise")}}), "did you mean \"canonicalize\"?"));
   CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a}, {id: a}]\n"}}), "phase a is listed twice"));
   CHECK(has(errors(load({"/nonexistent"})), "not a directory"));
+  Pack many({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a")}, {"b.yaml", rule("b")}});
+  Limits few;
+  few.rules = 1;
+  auto over = load_rules(std::vector<std::string>{many.dir.string()}, op_table(), {}, few);
+  REQUIRE(!over);
+  CHECK(over.error().code == Code::limit_exceeded);
   // All problems of all files at once.
   std::string both = fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "whre: 1\n")}, {"b.yaml", rule("b", "numeric: exact\n")}});
   CHECK(has(both, "whre"));

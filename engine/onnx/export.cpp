@@ -1,0 +1,380 @@
+#include "engine/onnx/export.h"
+
+#include <fcntl.h>
+#include <onnx/defs/schema.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_set>
+
+#include "engine/graph/infer.h"
+#include "engine/onnx/internal.h"
+
+namespace ferrule {
+namespace {
+
+using onnx_io::quote;
+
+constexpr int kFirstOpset = 21;
+constexpr int64_t kSmall = 1024;  // bytes of a weight that always stays in the model
+
+std::string where(const Node& n) {
+  return fmt::format("node {} ({})", quote(n.name), onnx_io::full_name(n.domain, n.op));
+}
+
+/// Whether `n` can be written under this version of its schema: what the schema does not know has to be a
+/// default of the newest one.
+bool fits(const Node& n, const onnx::OpSchema& old, const onnx::OpSchema& newest) {
+  if (old.Deprecated() || static_cast<int>(n.inputs.size()) > old.max_input()) return false;
+  for (const auto& [name, value] : n.attrs.items()) {
+    if (old.attributes().count(name)) continue;
+    auto it = newest.attributes().find(name);
+    if (it == newest.attributes().end()) return false;
+    onnx::AttributeProto a = onnx_io::to_proto(name, value);
+    const auto& d = it->second.default_value;
+    if (d.type() != a.type() || d.i() != a.i() || d.f() != a.f() || d.s() != a.s() ||
+        a.type() >= onnx::AttributeProto::TENSOR)
+      return false;
+  }
+  return true;
+}
+
+/// Graph nodes with groups opened, nested graphs too.
+template <class F>
+void each_node(const Graph& g, F&& f) {
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (n.body) each_node(*n.body, f);
+    else f(n);
+    for (const auto& [key, sub] : n.subgraphs) each_node(*sub, f);
+  }
+}
+
+/// The oldest opset of ai.onnx that all nodes fit.
+int choose_opset(const Graph& g) {
+  using Registry = onnx::OpSchemaRegistry;
+  int last = Registry::DomainToVersionRange::Instance().Map().at("").second;
+  int opset = kFirstOpset;
+  each_node(g, [&](const Node& n) {
+    const auto* newest = n.domain.empty() ? Registry::Schema(n.op, "") : nullptr;
+    if (!newest) return;
+    for (; opset < last; ++opset) {
+      const auto* old = Registry::Schema(n.op, opset, "");
+      if (old && fits(n, *old, *newest)) break;
+    }
+  });
+  return opset;
+}
+
+using ValueNames = std::map<ValueId, std::string>;
+
+class Exporter {
+ public:
+  Exporter(const Graph& g, const ExportOptions& options) : options_(options), opset_(choose_opset(g)) {}
+
+  Result<std::unique_ptr<onnx::ModelProto>> run(const Graph& g) {
+    auto m = std::make_unique<onnx::ModelProto>();
+    model_ = m.get();
+    m->set_ir_version(10);
+    m->set_producer_name("ferrule");
+    m->set_producer_version(FERRULE_VERSION);
+    FERRULE_TRY(graph(g, *m->mutable_graph(), nullptr));
+    if (m->graph().name().empty()) m->mutable_graph()->set_name("graph");
+    domains_[""] = opset_;
+    for (const auto& [domain, version] : domains_) {
+      auto* o = m->add_opset_import();
+      o->set_domain(domain);
+      o->set_version(version);
+    }
+    return m;
+  }
+
+ private:
+  std::string fresh(const std::string& base) {
+    std::string name = base.empty() ? "v" : base;
+    for (int i = 1; !used_.insert(name).second; ++i) name = base + "_" + std::to_string(i);
+    return name;
+  }
+
+  /// Names of all values of `g`: its own, made unique in the whole file, or those of what it captures.
+  ValueNames name_values(const Graph& g, const ValueNames* outer) {
+    ValueNames names;
+    for (uint32_t i = 0; i < g.value_slots(); ++i) {
+      const Value& v = g.value({i});
+      if (v.dead) continue;
+      names[{i}] = v.outer && outer ? outer->at(v.outer) : fresh(v.name);
+    }
+    return names;
+  }
+
+  Status type(const Value& v, onnx::ValueInfoProto& out, bool needed) {
+    if (v.type.dtype == DType::undefined)
+      return needed ? Status(error(Code::unsupported_type, "value " + quote(v.name), "an output without a tensor type"))
+                    : Status{};
+    auto* tensor = out.mutable_type()->mutable_tensor_type();
+    tensor->set_elem_type(static_cast<int>(v.type.dtype));
+    if (!v.type.shape) return {};
+    auto* shape = tensor->mutable_shape();
+    for (const Dim& d : *v.type.shape) {
+      auto* dim = shape->add_dim();
+      if (auto c = d.constant()) dim->set_dim_value(*c);
+      else if (std::string s = d.str(); s.find('?') == std::string::npos) dim->set_dim_param(s);
+    }
+    return {};
+  }
+
+  Status graph(const Graph& g, onnx::GraphProto& out, const ValueNames* outer) {
+    out.set_name(g.name);
+    ValueNames names = name_values(g, outer);
+    for (ValueId v : g.inputs()) {
+      auto* i = out.add_input();
+      i->set_name(names[v]);
+      FERRULE_TRY(type(g.value(v), *i, outer == nullptr));
+    }
+    constants(g, names, [&](const std::string& name, const Tensor& t) {
+      *out.add_initializer() = onnx_io::to_proto(t);
+      out.mutable_initializer()->rbegin()->set_name(name);
+    });
+    for (NodeId n : g.order())
+      FERRULE_TRY(node(g, g.node(n), names, [&] { return out.add_node(); }));
+    for (ValueId v : g.outputs()) {
+      auto* o = out.add_output();
+      o->set_name(names[v]);
+      FERRULE_TRY(type(g.value(v), *o, outer == nullptr));
+    }
+    return {};
+  }
+
+  template <class F>
+  void constants(const Graph& g, const ValueNames& names, F&& f) {
+    for (uint32_t i = 0; i < g.value_slots(); ++i)
+      if (const Value& v = g.value({i}); !v.dead && v.constant) f(names.at({i}), *v.constant);
+  }
+
+  template <class Add>
+  Status node(const Graph& g, const Node& n, ValueNames& names, Add&& add) {
+    auto name_of = [&](ValueId v) { return v ? names.at(v) : std::string(); };
+    if (n.body && !options_.functions) {
+      std::vector<std::string> in, out;
+      for (ValueId v : n.inputs) in.push_back(name_of(v));
+      for (ValueId v : n.outputs) out.push_back(name_of(v));
+      return inlined(*n.body, n.name, in, out, add);
+    }
+    onnx::NodeProto* p = add();
+    for (ValueId v : n.inputs) p->add_input(name_of(v));
+    for (ValueId v : n.outputs) p->add_output(name_of(v));
+    p->set_name(n.name);
+    if (n.body) {
+      p->set_domain("ferrule");
+      domains_["ferrule"] = 1;
+      FERRULE_ASSIGN(std::string f, function(n));
+      p->set_op_type(f);
+      return {};
+    }
+    p->set_op_type(n.op);
+    p->set_domain(n.domain);
+    const auto* newest = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
+    if (!n.domain.empty()) domains_[n.domain] = newest ? newest->SinceVersion() : std::max(1, n.since_opset);
+    const auto* schema = n.domain.empty() ? onnx::OpSchemaRegistry::Schema(n.op, opset_, "") : newest;
+    for (const auto& [key, value] : n.attrs.items())
+      if (!schema || !newest || schema->attributes().count(key) || !newest->attributes().count(key))
+        *p->add_attribute() = onnx_io::to_proto(key, value);
+    for (const auto& [key, sub] : n.subgraphs) {
+      auto* a = p->add_attribute();
+      a->set_name(key);
+      a->set_type(onnx::AttributeProto::GRAPH);
+      FERRULE_TRY(graph(*sub, *a->mutable_g(), &names));
+      if (a->g().name().empty()) a->mutable_g()->set_name(key);
+    }
+    return {};
+  }
+
+  /// A Constant node, where there are no initializers.
+  template <class Add>
+  void constant(const std::string& name, const Tensor& t, Add&& add) {
+    onnx::NodeProto* p = add();
+    p->set_op_type("Constant");
+    p->add_output(name);
+    auto* a = p->add_attribute();
+    a->set_name("value");
+    a->set_type(onnx::AttributeProto::TENSOR);
+    *a->mutable_t() = onnx_io::to_proto(t);
+  }
+
+  /// The body's nodes in place of the group. `in` and `out`: names outside.
+  template <class Add>
+  Status inlined(const Graph& body, const std::string& group, const std::vector<std::string>& in,
+                 const std::vector<std::string>& out, Add&& add) {
+    ValueNames names;
+    for (size_t i = 0; i < in.size() && i < body.inputs().size(); ++i) names[body.inputs()[i]] = in[i];
+    std::vector<std::pair<std::string, std::string>> copies;  // an output that is an input, or twice an output
+    for (size_t i = 0; i < out.size() && i < body.outputs().size(); ++i) {
+      if (out[i].empty()) continue;
+      auto [it, fresh_one] = names.try_emplace(body.outputs()[i], out[i]);
+      if (!fresh_one) copies.emplace_back(it->second, out[i]);
+    }
+    for (uint32_t i = 0; i < body.value_slots(); ++i)
+      if (const Value& v = body.value({i}); !v.dead && !names.count({i})) names[{i}] = fresh(group + "/" + v.name);
+    constants(body, names, [&](const std::string& name, const Tensor& t) { constant(name, t, add); });
+    for (NodeId n : body.order()) FERRULE_TRY(node(body, body.node(n), names, add));
+    for (const auto& [from, to] : copies) {
+      onnx::NodeProto* p = add();
+      p->set_op_type(Graph::kIdentity);
+      p->add_input(from);
+      p->add_output(to);
+    }
+    return {};
+  }
+
+  /// The group as a function of the model; its name.
+  Result<std::string> function(const Node& n) {
+    std::string name = n.name;
+    for (int i = 1; !functions_.insert(name).second; ++i) name = n.name + "_" + std::to_string(i);
+    onnx::FunctionProto f;
+    f.set_name(name);
+    f.set_domain("ferrule");
+    f.set_doc_string(n.op + (n.rule.empty() ? "" : ", made by rule " + n.rule));
+    std::vector<std::string> in, out;
+    for (size_t i = 0; i < n.inputs.size(); ++i) in.push_back(fresh("in_" + std::to_string(i)));
+    for (size_t i = 0; i < n.outputs.size(); ++i) out.push_back(fresh("out_" + std::to_string(i)));
+    for (const auto& s : in) f.add_input(s);
+    for (const auto& s : out) f.add_output(s);
+    FERRULE_TRY(inlined(*n.body, name, in, out, [&] { return f.add_node(); }));
+    auto* main = f.add_opset_import();
+    main->set_version(opset_);
+    for (const auto& [domain, version] : domains_) {
+      if (domain.empty()) continue;
+      auto* o = f.add_opset_import();
+      o->set_domain(domain);
+      o->set_version(version);
+    }
+    *model_->add_functions() = std::move(f);
+    return name;
+  }
+
+  ExportOptions options_;
+  int opset_;
+  onnx::ModelProto* model_ = nullptr;
+  std::map<std::string, int> domains_;
+  std::unordered_set<std::string> used_, functions_;
+};
+
+/// A file written under another name beside `path`, renamed when complete, removed when not.
+class Output {
+ public:
+  explicit Output(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {}
+  ~Output() {
+    if (fd_ >= 0) ::close(fd_);
+    if (open_) ::unlink(temporary_.c_str());
+  }
+  Status open() {
+    fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
+    if (fd_ < 0) return failed();
+    open_ = true;
+    mode_t mask = ::umask(0);
+    ::umask(mask);
+    ::fchmod(fd_, 0666 & ~mask);
+    return {};
+  }
+  Status write(const void* data, size_t n) {
+    const char* p = static_cast<const char*>(data);
+    while (n > 0) {
+      ssize_t done = ::write(fd_, p, std::min<size_t>(n, 1 << 30));
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) return failed();
+      p += done;
+      n -= static_cast<size_t>(done);
+    }
+    return {};
+  }
+  /// `force`: an existing file is replaced; otherwise even one that appeared meanwhile stays.
+  Status commit(bool force) {
+    if (::fsync(fd_) != 0) return failed();
+    if (force) {
+      if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed();
+      open_ = false;
+      return {};
+    }
+    if (::link(temporary_.c_str(), path_.c_str()) != 0)
+      return errno == EEXIST ? Status(error(Code::file_exists, "", escape(path_))) : failed();
+    return {};
+  }
+
+ private:
+  Status failed() const { return error(Code::file_not_written, "", escape(path_), std::strerror(errno)); }
+  std::string path_, temporary_;
+  int fd_ = -1;
+  bool open_ = false;
+};
+
+/// Moves large weights into the data file; `name`: of it, beside the model.
+Status externalize(onnx::ModelProto& m, Output& data, const std::string& name) {
+  int64_t at = 0;
+  for (auto& t : *m.mutable_graph()->mutable_initializer()) {
+    if (static_cast<int64_t>(t.raw_data().size()) < kSmall) continue;
+    static constexpr char kZeros[64] = {};
+    size_t gap = static_cast<size_t>(-at & 63);
+    FERRULE_TRY(data.write(kZeros, gap));
+    at += static_cast<int64_t>(gap);
+    FERRULE_TRY(data.write(t.raw_data().data(), t.raw_data().size()));
+    auto entry = [&](const char* key, std::string value) {
+      auto* e = t.add_external_data();
+      e->set_key(key);
+      e->set_value(std::move(value));
+    };
+    entry("location", name);
+    entry("offset", std::to_string(at));
+    entry("length", std::to_string(t.raw_data().size()));
+    at += static_cast<int64_t>(t.raw_data().size());
+    t.clear_raw_data();
+    t.set_data_location(onnx::TensorProto::EXTERNAL);
+  }
+  return {};
+}
+
+int64_t weight_bytes(const Graph& g) {
+  int64_t total = 0;
+  for (uint32_t i = 0; i < g.value_slots(); ++i)
+    if (const Value& v = g.value({i}); !v.dead && v.constant) total += v.constant->bytes();
+  return total;
+}
+
+}  // namespace
+
+Result<std::string> export_bytes(const Graph& g, const ExportOptions& options) {
+  FERRULE_ASSIGN(auto m, Exporter(g, options).run(g));
+  if (m->ByteSizeLong() > INT32_MAX)
+    return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(), INT32_MAX);
+  return m->SerializeAsString();
+}
+
+Status export_file(const Graph& g, const std::string& path, const ExportOptions& options) {
+  auto exists = [&](const std::string& p) {
+    struct stat st;
+    return ::lstat(p.c_str(), &st) == 0;
+  };
+  bool beside = weight_bytes(g) > options.inline_bytes;
+  std::string data_path = path + ".data";
+  for (const std::string& p : {path, data_path})
+    if (!options.force && exists(p) && (p == path || beside)) return error(Code::file_exists, "", escape(p));
+  FERRULE_ASSIGN(auto m, Exporter(g, options).run(g));
+  if (beside) {
+    Output data(data_path);
+    FERRULE_TRY(data.open());
+    size_t slash = data_path.rfind('/');
+    FERRULE_TRY(externalize(*m, data, slash == std::string::npos ? data_path : data_path.substr(slash + 1)));
+    FERRULE_TRY(data.commit(options.force));
+  }
+  if (m->ByteSizeLong() > INT32_MAX)
+    return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(), INT32_MAX);
+  std::string bytes = m->SerializeAsString();
+  Output out(path);
+  FERRULE_TRY(out.open());
+  FERRULE_TRY(out.write(bytes.data(), bytes.size()));
+  return out.commit(options.force);
+}
+
+}  // namespace ferrule

@@ -1,0 +1,151 @@
+// rules test, rules coverage: the tests inside rules, proofs of rewrites, and of groups (what the backend
+// computes for a fired group against its body in the interpreter).
+#include <fnmatch.h>
+
+#include <iostream>
+
+#include "engine/proof/proof.h"
+#include "runtime/cli/cli.h"
+#include "runtime/group_proof.h"
+
+namespace ferrule::cli {
+namespace {
+
+using nlohmann::json;
+
+struct Tested {
+  const Rule* rule = nullptr;
+  RuleTestReport tests;
+  RewriteProof rewrite;
+  GroupProof group;
+  bool ok() const { return tests.passed() && rewrite.holds() && group.holds(); }
+};
+
+struct Totals {
+  int fires = 0, holds = 0, failed = 0, killed = 0, implied = 0, open = 0, uncovered = 0;
+};
+
+bool selected(const Rule& r, const std::vector<std::string>& globs) {
+  if (globs.empty()) return true;
+  for (const std::string& g : globs)
+    if (fnmatch(g.c_str(), r.id.c_str(), 0) == 0) return true;
+  return false;
+}
+
+Tested test_rule(const Rule& rule, const Knowledge& k, const ProofContext& context, const Common& common) {
+  Tested t;
+  t.rule = &rule;
+  t.tests = run_rule_tests(rule, context);
+  t.rewrite = prove_rewrite(rule, context);
+  t.group = prove_group(rule, k, context, common.backend);
+  return t;
+}
+
+/// Conditions that no case saw both ways. A profit or kernel condition may be undecidable here, so `no` and
+/// `yes` are asked of every one, `unknown` of none.
+std::vector<std::string> uncovered(const Tested& t) {
+  std::vector<std::string> missing;
+  for (const ConditionCount& c : t.tests.coverage.conditions) {
+    if (!c.yes) missing.push_back(c.id + " never true");
+    if (!c.no) missing.push_back(c.id + " never false");
+  }
+  for (const auto& [tag, hits] : t.tests.coverage.tags)
+    if (!hits) missing.push_back("alternative " + tag + " never taken");
+  return missing;
+}
+
+void count(Totals& totals, const Tested& t) {
+  for (const RuleTest& c : t.rule->tests) ++(c.fires ? totals.fires : totals.holds);
+  for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
+  totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
+  for (const ConditionProof& c : t.rewrite.conditions) {
+    totals.killed += c.state == ConditionProof::State::killed;
+    totals.implied += c.state == ConditionProof::State::implied;
+    totals.open += c.state == ConditionProof::State::open;
+  }
+}
+
+void print_problems(const Tested& t) {
+  for (const CaseResult& c : t.tests.cases)
+    if (!c.passed) std::cout << fmt::format("FAILED {} {}: {} ({}:{})\n", t.rule->id, c.name, c.text, c.place.file, c.place.line);
+  for (const std::string& w : t.rewrite.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
+  for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
+  for (const ConditionProof& c : t.rewrite.conditions)
+    if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
+}
+
+json to_json(const Tested& t) {
+  json conditions = json::array(), proofs = json::array(), cases = json::array();
+  for (const ConditionCount& c : t.tests.coverage.conditions)
+    conditions.push_back({{"id", c.id}, {"class", name(c.cls)}, {"true", c.yes}, {"false", c.no}, {"unknown", c.unknown}});
+  for (const ConditionProof& c : t.rewrite.conditions) proofs.push_back({{"id", c.id}, {"state", name(c.state)}, {"how", c.how}});
+  for (const CaseResult& c : t.tests.cases) cases.push_back({{"name", c.name}, {"passed", c.passed}, {"text", c.text}});
+  return {{"rule", t.rule->id}, {"ok", t.ok()}, {"cases", cases}, {"hits", t.tests.coverage.hits}, {"conditions", conditions},
+          {"mutants", proofs}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired}, {"group_instances", t.group.instances},
+          {"uncovered", uncovered(t)}};
+}
+
+void print_coverage(const Tested& t) {
+  std::cout << fmt::format("{:<24} hits {:<4}", t.rule->id, t.tests.coverage.hits);
+  for (const ConditionCount& c : t.tests.coverage.conditions)
+    std::cout << fmt::format("  {} ({}) {}/{}/{}", c.id, name(c.cls), c.yes, c.no, c.unknown);
+  for (const auto& [tag, hits] : t.tests.coverage.tags) std::cout << fmt::format("  #{} {}", tag, hits);
+  for (const ConditionProof& c : t.rewrite.conditions) std::cout << fmt::format("  {} {}", c.id, name(c.state));
+  for (const std::string& u : uncovered(t)) std::cout << "  UNCOVERED " << u;
+  std::cout << "\n";
+}
+
+Result<Exit> body(const Common& common, const std::vector<std::string>& globs, bool coverage, double seconds) {
+  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
+  ProofContext context;
+  context.ops = &knowledge->ops;
+  context.target = &knowledge->target;
+  context.limits = &options.limits;
+  context.rule_dirs = options.rule_dirs;
+  context.seconds = seconds;
+  Totals totals;
+  json rows = json::array();
+  int rules = 0, good = 0;
+  for (const auto& rule : knowledge->rules.rules) {
+    if (!selected(*rule, globs)) continue;
+    ++rules;
+    Tested t = test_rule(*rule, *knowledge, context, common);
+    count(totals, t);
+    totals.uncovered += static_cast<int>(uncovered(t).size());
+    good += t.ok();
+    if (common.json) rows.push_back(to_json(t));
+    else print_problems(t);
+    if (coverage && !common.json) print_coverage(t);
+  }
+  if (!rules) return error(Code::rule_unknown, "rules test", escape(globs.empty() ? "*" : globs[0]));
+  bool ok = good == rules && (!coverage || totals.uncovered == 0);
+  if (common.json) {
+    print_json({{"schema_version", kSchemaVersion}, {"ok", ok}, {"rules", rows}});
+  } else {
+    std::cout << fmt::format("{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} uncovered\n",
+                             rules, totals.fires, totals.holds, totals.killed, totals.implied, totals.open, totals.uncovered);
+    std::cout << fmt::format("{} passed, {} failed\n", good, rules - good + (coverage ? totals.uncovered : 0));
+  }
+  return ok ? Exit::ok : Exit::differs;
+}
+
+}  // namespace
+
+void add_rules_test(CLI::App& rules, Common& common, int& exit) {
+  struct Options {
+    std::vector<std::string> globs;
+    double seconds = 5;
+  };
+  for (bool coverage : {false, true}) {
+    auto options = std::make_shared<Options>();
+    auto* c = rules.add_subcommand(coverage ? "coverage" : "test",
+                                   coverage ? "what the tests and proofs of each rule reached" : "the rules' own tests, and proofs by search");
+    add_common(*c, common, false);
+    c->add_option("RULES", options->globs, "globs over rule ids; all by default");
+    c->add_option("--seconds", options->seconds, "for each rule's proof")->check(CLI::Range(0.1, 3600.0));
+    set_body(*c, common, exit, [options, coverage](const Common& o) { return body(o, options->globs, coverage, options->seconds); });
+  }
+}
+
+}  // namespace ferrule::cli

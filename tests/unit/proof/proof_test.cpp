@@ -1,0 +1,114 @@
+// The tests inside rules, and proofs: right rules hold, seeded wrong ones are caught.
+#include "engine/proof/proof.h"
+
+#include "tests/unit/engine/kit.h"
+
+using namespace kit;
+
+namespace {
+
+ProofContext proof_context() {
+  ProofContext c;
+  c.ops = &ops();
+  c.target = &target();
+  c.limits = &limits();
+  c.rule_dirs = {FERRULE_SOURCE_RULES};
+  c.seconds = 20;
+  return c;
+}
+
+std::shared_ptr<const Rule> relu_twice(const std::string& tests) {
+  return rule("twice", "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n"
+                       "tests:\n  fires:\n    - |\n      g (float[2,3] i) => (float[2,3] o) { t = Relu(i) o = Relu(t) }\n" + tests);
+}
+
+std::string failure(const RuleTestReport& r) {
+  for (const CaseResult& c : r.cases)
+    if (!c.passed) return c.name + ": " + c.text;
+  return "";
+}
+
+std::string caught(const std::string& match, const std::string& rewrite, const std::string& model, const std::string& more = "",
+                   const std::string& numerics = "exact") {
+  auto r = rule("seeded", "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + more + "match: |\n  " + match + "\nrewrite: |\n  " +
+                              rewrite + "\ntests:\n  fires:\n    - |\n      " + model + "\n");
+  RuleTestReport t = run_rule_tests(*r, proof_context());
+  if (!t.passed()) return "case";
+  RewriteProof p = prove_rewrite(*r, proof_context());
+  return p.wrong.empty() ? "" : "proof";
+}
+
+}  // namespace
+
+TEST_CASE("firing and holding cases, and edits") {
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D1, leak: t}\n    - {declined_by: D2, output: t}\n"), proof_context())) == "");
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D2, leak: t}\n"), proof_context())).find("declined by D1") !=
+        std::string::npos);
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: structure, dtype: {i: f64}}\n"), proof_context())).find("fires") !=
+        std::string::npos);
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D1, leak: nothing}\n"), proof_context())).find("no value nothing") !=
+        std::string::npos);
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: structure, rewire: {node: t, slot: 0, to: i}}\n"), proof_context()))
+            .find("fires") != std::string::npos);
+}
+
+TEST_CASE("expected results are compared by structure, not by names") {
+  auto expect = [](const std::string& op) {
+    return rule("e", "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n"
+                     "tests:\n  fires:\n    - model: |\n        g (float[2,3] i) => (float[2,3] o) { t = Relu(i) o = Relu(t) }\n"
+                     "      expect: |\n        h (float[2,3] a) => (float[2,3] b) { b = " + op + "(a) }\n");
+  };
+  CHECK(failure(run_rule_tests(*expect("Relu"), proof_context())) == "");
+  CHECK(failure(run_rule_tests(*expect("Neg"), proof_context())).find("instead of") != std::string::npos);
+}
+
+TEST_CASE("seeded wrong rules are caught") {
+  // Integer division truncates.
+  CHECK(caught("y = Mul(Div(1, a), b)", "y = Div(b, a)", "g (float[3] i, float[3] j) => (float[3] o) <float one = {1.0}> { t = Div(one, i) o = Mul(t, j) }",
+               "", "reassociating") != "");
+  // -0 + 0 is +0.
+  CHECK(caught("y = Add(x, 0)", "y = x", "g (float[3] i) => (float[3] o) <float z = {0.0}> { o = Add(i, z) }") != "");
+  CHECK(caught("y = Add(x, 0)", "y = x", "g (float[3] i) => (float[3] o) <float z = {0.0}> { o = Add(i, z) }", "", "signed_zero") == "");
+  // NaN and infinity.
+  CHECK(caught("y = Sub(x, x)", "y = Mul(x, 0)", "g (float[3] i) => (float[3] o) { o = Sub(i, i) }") != "");
+  // The order of operands.
+  CHECK(caught("y = Neg(Sub(a, b))", "y = Sub(a, b)", "g (float[3] i, float[3] j) => (float[3] o) { t = Sub(i, j) o = Neg(t) }") == "case");
+  // An attribute that is not looked at.
+  CHECK(caught("y = Relu(LeakyRelu<...>(x))", "y = Relu(x)", "g (float[3] i) => (float[3] o) { t = LeakyRelu(i) o = Relu(t) }") != "");
+  // Broadcasting makes the result larger than x.
+  CHECK(caught("y = Mul(x, c!)", "y = x", "g (float[3] i) => (float[3] o) <float[3] k = {1.0, 1.0, 1.0}> { o = Mul(i, k) }") != "");
+  // max(min) against min(max) when the bounds cross.
+  CHECK(caught("y = Min(Max(x, lo!), hi!)", "y = Max(Min(x, hi), lo)",
+               "g (float[3] i) => (float[3] o) <float lo = {0.0}, float hi = {1.0}> { t = Max(i, lo) o = Min(t, hi) }") != "");
+}
+
+TEST_CASE("conditions: killed, implied, open") {
+  auto with = [](const std::string& where) {
+    return rule("c", "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = Transpose<perm=$p>(Transpose<perm=$q>(x))\nwhere:\n" + where +
+                     "rewrite: |\n  y = x\ntests:\n  fires:\n    - |\n      g (float[3,3] i) => (float[3,3] o) "
+                     "{ t = Transpose<perm=[1,0]>(i) o = Transpose<perm=[1,0]>(t) }\n");
+  };
+  RewriteProof p = prove_rewrite(*with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"), proof_context());
+  CHECK(p.wrong.empty());
+  CHECK(p.fired > 0);
+  REQUIRE(p.conditions.size() == 1);
+  CHECK(p.conditions[0].state == ConditionProof::State::killed);
+  RewriteProof q = prove_rewrite(*with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"
+                                       "  - {id: useless, sound: \"rank(x) < 60\", why: \"no\"}\n"), proof_context());
+  REQUIRE(q.conditions.size() == 2);
+  CHECK(q.conditions[1].state == ConditionProof::State::open);
+  CHECK_FALSE(q.holds());
+}
+
+TEST_CASE("the shipped rules pass their own cases") {
+  std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+  RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
+  ProofContext c = proof_context();
+  Target host = must(load_target(dirs, "cpu-avx2"));
+  c.target = &host;
+  for (const auto& r : set.rules) {
+    RuleTestReport t = run_rule_tests(*r, c);
+    INFO(r->id << ": " << failure(t));
+    CHECK(t.passed());
+  }
+}
