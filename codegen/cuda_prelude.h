@@ -100,7 +100,6 @@ template <int M, int BIAS, int MAX, bool INF, bool NZ> struct F8 {
     u8 sign = signbit(v) ? 0x80 : 0, nan = NZ ? (u8)(sign | 0x7f) : 0x80;
     if (v != v) return nan;
     double m = fabs(v);
-    if (isinf(v) && !NZ) return nan;
     int e = m > 0 && !isinf(m) ? ilogb(m) : 0, lowest = 1 - BIAS;
     int grid = (e > lowest ? e : lowest) - M;
     double r = isinf(m) ? m : ldexp(rint(ldexp(m, -grid)), grid);

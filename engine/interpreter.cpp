@@ -1,6 +1,6 @@
 // Running graphs: which function runs an operator, values and their life time, nested graphs.
 #include "engine/formula/ops.h"
-#include "engine/interpreter_impl.h"
+#include "engine/interpreter_attention.h"
 
 namespace ferrule {
 namespace interp {
@@ -11,7 +11,7 @@ const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels()
     std::map<std::pair<std::string_view, std::string_view>, Kernel> out;
     for (auto table : {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
                        index_table(), order_table(), reduce_table(), norm_table(), resize_table(),
-                       quantize_table(), rnn_table(), control_table()}) {
+                       quantize_table(), rnn_table(), control_table(), attention_table()}) {
       for (const Entry& e : table) {
         FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second,
                        "operator in two tables");
@@ -60,8 +60,8 @@ Outputs run_node(const Call& c) {
   if (!k) return c.unsupported("the interpreter does not know it");
   try {
     return k(c);
-  } catch (const std::bad_alloc&) {
-    return error(Code::out_of_memory, c.place(), "the interpreter", "more", "fewer");
+  } catch (const std::exception&) {  // the standard library's: no memory, or a size beyond any
+    return error(Code::out_of_memory, c.place(), "the result", "more free", "no more");
   }
 }
 

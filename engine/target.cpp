@@ -28,8 +28,11 @@ std::vector<DType> types(yaml::Reader& r, const Node& n) {
   std::vector<DType> out;
   for (const std::string& s : r.strings(n)) {
     auto t = parse_dtype(s);
-    if (t && ferrule::name(*t) == s) out.push_back(*t);
-    else r.error(n, fmt::format("\"{}\" is no element type", escape(s)), "f32, f16, bf16, f64, i8, u8, i32, i64, bool, …");
+    if (t && ferrule::name(*t) == s)
+      out.push_back(*t);
+    else
+      r.error(n, fmt::format("\"{}\" is no element type", escape(s)),
+              "f32, f16, bf16, f64, i8, u8, i32, i64, bool, …");
   }
   return out;
 }
@@ -62,8 +65,10 @@ void read_facts(yaml::Reader& r, const Node& root, Target& t) {
   const Node* contracts = root.find("contracts");
   if (!contracts || !r.expect(*contracts, Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
-    if (value.is_scalar() && value.text == "none") t.contracts.erase(key.text);
-    else read_contract(r, value, t.contracts[key.text]);
+    if (value.is_scalar() && value.text == "none")
+      t.contracts.erase(key.text);
+    else
+      read_contract(r, value, t.contracts[key.text]);
   }
 }
 
@@ -71,15 +76,18 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   std::string path = path_of(dirs, name);
   std::string known;
   for (const std::string& n : target_names(dirs)) known += (known.empty() ? "" : ", ") + n;
-  if (path.empty() || name.find('/') != name.npos) return error(Code::unknown_target, "", escape(name), known);
+  if (path.empty() || name.find('/') != name.npos)
+    return error(Code::unknown_target, "", escape(name), known);
   FERRULE_ASSIGN(yaml::Document doc, yaml::read_file(path, Limits{}));
   yaml::Reader r(doc.source);
   Target t;
   if (r.expect(doc.root, Node::Kind::map, "a target")) {
-    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "l2_bytes", "cores", "contracts"});
+    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "l2_bytes",
+                      "cores", "contracts"});
     r.required(doc.root, "ferrule");
     if (const Node* like = doc.root.find("like")) {
-      if (depth >= kMaxLike) r.error(*like, "targets that are like each other in a circle", "", Code::rule_invalid);
+      if (depth >= kMaxLike)
+        r.error(*like, "targets that are like each other in a circle", "", Code::rule_invalid);
       FERRULE_TRY(r.status());
       FERRULE_ASSIGN(t, load(dirs, like->text, depth + 1));
     } else {
@@ -95,7 +103,9 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
 
 }  // namespace
 
-bool Target::has_isa(std::string_view want) const { return std::find(isa.begin(), isa.end(), want) != isa.end(); }
+bool Target::has_isa(std::string_view want) const {
+  return std::find(isa.begin(), isa.end(), want) != isa.end();
+}
 
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs) {
   std::set<std::string> names;

@@ -25,7 +25,8 @@ const Row& row(Code c) {
   return kRows[i];
 }
 
-/// Length of the well-formed UTF-8 sequence at the start of `s`, 0 if there is none; its code point.
+/// Length of the well-formed UTF-8 sequence at the start of `s`, 0 if there is none; its code
+/// point.
 size_t decode(std::string_view s, uint32_t& point) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
   unsigned char b = byte(0);
@@ -75,7 +76,8 @@ Error make_error_v(Code c, std::string place, fmt::format_args args) {
   } catch (const fmt::format_error&) {
     e.message = r.text;
   }
-  // A hint of "{}" is filled by who makes the error; it is the last argument where there is a second.
+  // A hint of "{}" is filled by who makes the error; it is the last argument where there is a
+  // second.
   if (r.hint == "{}") {
     if (auto last = args.get(1)) {
       try {

@@ -1,6 +1,6 @@
-// Canonical form: constant + sum of coefficient * product of atoms, terms and atoms sorted. An atom is a
-// symbol, an unknown, a floordiv or a max of canonical dims. Expressions are bounded: what would grow
-// beyond kMaxSize, or overflow, becomes a fresh unknown, which is always a sound answer.
+// Canonical form: constant + sum of coefficient * product of atoms, terms and atoms sorted. An atom
+// is a symbol, an unknown, a floordiv or a max of canonical dims. Expressions are bounded: what
+// would grow beyond kMaxSize, or overflow, becomes a fresh unknown, which is always a sound answer.
 #include "engine/base/dim.h"
 
 #include <algorithm>
@@ -22,7 +22,9 @@ struct Term {
   int64_t coefficient = 0;     // not 0
 };
 
-size_t mix(size_t seed, size_t value) { return (seed ^ value) * 0x9e3779b97f4a7c15ull + (seed << 7); }
+size_t mix(size_t seed, size_t value) {
+  return (seed ^ value) * 0x9e3779b97f4a7c15ull + (seed << 7);
+}
 
 int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
@@ -186,8 +188,8 @@ std::optional<Term> divide_terms(const Term& a, const Term& b) {
   return q;
 }
 
-/// Splits a = quotient * b + rest by polynomial division; terms that b's leading term does not divide
-/// stay in the rest. `b` is not constant.
+/// Splits a = quotient * b + rest by polynomial division; terms that b's leading term does not
+/// divide stay in the rest. `b` is not constant.
 std::pair<Dim, Dim> divide(const Dim& a, const Dim& b) {
   const Term& lead = A::terms(b).front();
   Dim quotient, rest = a, done;
@@ -240,7 +242,8 @@ Dim floordiv_constant(const Dim& a, int64_t k) {
   return quotient + A::atom({Kind::floordiv, "", 0, {numerator, Dim(k)}});
 }
 
-// --- bounds: intervals with infinite ends, over symbols and unknowns >= 0 -------------------------------
+// --- bounds: intervals with infinite ends, over symbols and unknowns >= 0
+// -------------------------------
 
 struct Range {
   int64_t lo = -kInf, hi = kInf;
@@ -261,7 +264,8 @@ int64_t mul_end(int64_t a, int64_t b) {
 }
 
 Range mul(Range a, Range b) {
-  int64_t c[] = {mul_end(a.lo, b.lo), mul_end(a.lo, b.hi), mul_end(a.hi, b.lo), mul_end(a.hi, b.hi)};
+  int64_t c[] = {mul_end(a.lo, b.lo), mul_end(a.lo, b.hi), mul_end(a.hi, b.lo),
+                 mul_end(a.hi, b.hi)};
   return {*std::min_element(c, c + 4), *std::max_element(c, c + 4)};
 }
 
@@ -452,8 +456,7 @@ Dim Dim::substitute(const std::map<std::string, int64_t>& symbols) const {
       auto it = symbols.find(a.name);
       if (it != symbols.end()) return Dim(it->second);
     }
-    if (a.args.empty())
-      return A::make(0, {Term{{std::make_shared<const Atom>(a)}, 1}});
+    if (a.args.empty()) return A::make(0, {Term{{std::make_shared<const Atom>(a)}, 1}});
     Dim r = a.args[0].substitute(symbols);
     for (size_t i = 1; i < a.args.size(); ++i) {
       Dim next = a.args[i].substitute(symbols);

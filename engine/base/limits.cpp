@@ -51,12 +51,13 @@ Status set_limit(Limits& limits, std::string_view assignment) {
     *e.value = value;
     return {};
   }
-  const Entry* near = std::min_element(
-      std::begin(entries), std::end(entries), [&](const Entry& a, const Entry& b) {
+  const Entry* near =
+      std::min_element(std::begin(entries), std::end(entries), [&](const Entry& a, const Entry& b) {
         return distance(key.substr(0, 64), a.name) < distance(key.substr(0, 64), b.name);
       });
-  return error(Code::usage, "--limit",
-               fmt::format("there is no limit \"{}\"; the nearest is \"{}\"", escape(key), near->name));
+  return error(
+      Code::usage, "--limit",
+      fmt::format("there is no limit \"{}\"; the nearest is \"{}\"", escape(key), near->name));
 }
 
 }  // namespace ferrule

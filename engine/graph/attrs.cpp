@@ -1,5 +1,5 @@
-// Attributes: look-ups that tolerate an integer where a float is meant (rule texts do not tell 1 from
-// 1.0), comparison, and text.
+// Attributes: look-ups that tolerate an integer where a float is meant (rule texts do not tell 1
+// from 1.0), comparison, and text.
 #include <algorithm>
 #include <cmath>
 
@@ -40,14 +40,18 @@ std::string text(const Tensor& t) {
   std::string items;
   for (int64_t i = 0; i < t.numel(); ++i) {
     if (i) items += ", ";
-    if (t.dtype() == DType::string) items += quoted(t.strings()[static_cast<size_t>(i)]);
-    else if (is_float(t.dtype())) items += number(t.at_f64(i));
-    else items += std::to_string(t.at_i64(i));
+    if (t.dtype() == DType::string)
+      items += quoted(t.strings()[static_cast<size_t>(i)]);
+    else if (is_float(t.dtype()))
+      items += number(t.at_f64(i));
+    else
+      items += std::to_string(t.at_i64(i));
   }
   return type + " {" + items + "}";
 }
 
-/// ONNX stores floating point attributes as f32, so that is how two of them compare; NaN equals NaN.
+/// ONNX stores floating point attributes as f32, so that is how two of them compare; NaN equals
+/// NaN.
 bool same_number(double a, double b) {
   auto x = static_cast<float>(a), y = static_cast<float>(b);
   return x == y || (std::isnan(x) && std::isnan(y));
@@ -61,9 +65,11 @@ std::optional<double> as_number(const Attr& a) {
 
 /// A numeric list as doubles; an empty list has no element type.
 std::optional<std::vector<double>> as_numbers(const Attr& a) {
-  if (auto* i = std::get_if<std::vector<int64_t>>(&a)) return std::vector<double>(i->begin(), i->end());
+  if (auto* i = std::get_if<std::vector<int64_t>>(&a))
+    return std::vector<double>(i->begin(), i->end());
   if (auto* d = std::get_if<std::vector<double>>(&a)) return *d;
-  if (auto* s = std::get_if<std::vector<std::string>>(&a); s && s->empty()) return std::vector<double>{};
+  if (auto* s = std::get_if<std::vector<std::string>>(&a); s && s->empty())
+    return std::vector<double>{};
   return std::nullopt;
 }
 

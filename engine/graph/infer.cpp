@@ -109,15 +109,19 @@ Result<Inferred> infer_group(const Graph& g, const Node& n) {
 }
 
 /// Whether the dim says nothing: a lone unknown.
-bool is_unknown(const Dim& d) { return !d.is_constant() && d.str().front() == '?' && d.str().find_first_of("+*-") == std::string::npos; }
+bool is_unknown(const Dim& d) {
+  return !d.is_constant() && d.str().front() == '?' &&
+         d.str().find_first_of("+*-") == std::string::npos;
+}
 
 /// What is declared (or was inferred before) and what follows from the inputs, together.
-Result<Type> merge(const Type& declared, const Type& inferred, const Node& n, const std::string& value) {
+Result<Type> merge(const Type& declared, const Type& inferred, const Node& n,
+                   const std::string& value) {
   Type out = inferred;
   auto clash = [&] {
     return error(Code::bad_shape, place(n),
-                 fmt::format("its output \"{}\" is declared {} but computes to {}", escape(value, 100),
-                             str(declared), str(inferred)));
+                 fmt::format("its output \"{}\" is declared {} but computes to {}",
+                             escape(value, 100), str(declared), str(inferred)));
   };
   if (out.dtype == DType::undefined) out.dtype = declared.dtype;
   if (declared.dtype != DType::undefined && out.dtype != declared.dtype) return clash();
@@ -228,7 +232,8 @@ Status infer_nested(Graph& g) {
   FERRULE_TRY(g.sort());
   for (NodeId n : g.order()) {
     Status status = infer(g, n);
-    if (!status && status.error().code != Code::bad_shape && status.error().code != Code::bad_attribute)
+    if (!status && status.error().code != Code::bad_shape &&
+        status.error().code != Code::bad_attribute)
       return status;
   }
   return {};
@@ -259,14 +264,13 @@ void substitute(Graph& g, const std::map<std::string, int64_t>& symbols) {
 
 Status fix_shapes(Graph& g, const std::map<std::string, std::vector<int64_t>>& inputs) {
   std::map<std::string, int64_t> symbols;
-  auto text = [](const std::vector<int64_t>& dims) {
-    return str(Shape(dims.begin(), dims.end()));
-  };
+  auto text = [](const std::vector<int64_t>& dims) { return str(Shape(dims.begin(), dims.end())); };
   for (const auto& [name, dims] : inputs) {
     ValueId v = g.find_value(name);
     if (!v || !g.value(v).is_input) {
       std::string known;
-      for (ValueId i : g.inputs()) known += (known.empty() ? "" : ", ") + escape(g.value(i).name, 60);
+      for (ValueId i : g.inputs())
+        known += (known.empty() ? "" : ", ") + escape(g.value(i).name, 60);
       return error(Code::unknown_input, "", escape(name), known);
     }
     Type type = g.value(v).type;
@@ -286,8 +290,9 @@ Status fix_shapes(Graph& g, const std::map<std::string, std::vector<int64_t>>& i
       if (d == Dim::symbol(symbol)) {
         auto [it, fresh] = symbols.try_emplace(symbol, dims[i]);
         if (!fresh && it->second != dims[i])
-          return error(Code::input_mismatch, "", escape(name), text(dims),
-                       fmt::format("{} with {} = {}", str(g.value(v).type), escape(symbol), it->second));
+          return error(
+              Code::input_mismatch, "", escape(name), text(dims),
+              fmt::format("{} with {} = {}", str(g.value(v).type), escape(symbol), it->second));
       }
     }
   }

@@ -1,4 +1,5 @@
-// What the inference files share: one call's view of a node, and the table of operators inferred here.
+// What the inference files share: one call's view of a node, and the table of operators inferred
+// here.
 #pragma once
 #include "engine/graph/infer.h"
 
@@ -38,9 +39,7 @@ struct Call {
       out.contents[i] = std::move(c);
   }
   /// Output 0 is like input `i`.
-  Status same(size_t i = 0) {
-    return set(0, in(i).dtype, shape(i));
-  }
+  Status same(size_t i = 0) { return set(0, in(i).dtype, shape(i)); }
 
   tl::unexpected<Error> wrong(const std::string& what) const;
   /// `axis` within [0, rank), negative ones counted from the end.
@@ -53,13 +52,14 @@ Dim min(const Dim& a, const Dim& b);
 Shape unknown_shape(size_t rank);
 
 using Rule = Status (*)(Call&);
-const Rule* find_rule(const Node& n);   ///< null: not inferred here
-/// Adds contents that follow from the inputs' contents, where types came from elsewhere (Add, Mul, …).
+const Rule* find_rule(const Node& n);  ///< null: not inferred here
+/// Adds contents that follow from the inputs' contents, where types came from elsewhere (Add, Mul,
+/// …).
 void derive_contents(Call& c);
 
 using Table = std::map<std::string_view, Rule>;
-void add_window_rules(Table& t);      // infer_window.cpp: convolution, pooling, matrix product
-void add_shape_rules(Table& t);       // infer_shape.cpp: what moves or selects elements
-void add_reduce_rules(Table& t);      // infer_reduce.cpp: reductions, norms, makers of tensors
+void add_window_rules(Table& t);  // infer_window.cpp: convolution, pooling, matrix product
+void add_shape_rules(Table& t);   // infer_shape.cpp: what moves or selects elements
+void add_reduce_rules(Table& t);  // infer_reduce.cpp: reductions, norms, makers of tensors
 
 }  // namespace ferrule::infer_detail

@@ -1,5 +1,5 @@
-// Shapes of reductions, normalisations, selections and makers of tensors; contents that arithmetic on
-// shapes gives (Add, Mul, … of small integer tensors).
+// Shapes of reductions, normalisations, selections and makers of tensors; contents that arithmetic
+// on shapes gives (Add, Mul, … of small integer tensors).
 #include <algorithm>
 #include <cmath>
 
@@ -22,7 +22,8 @@ Status reduce(Call& c) {
   bool absent = c.n.op.starts_with("Reduce") && (!c.has(1) || (list && list->empty()));
   if (!c.shape(0)) return c.set(0, type);
   const Shape& x = *c.shape(0);
-  if (!list && !absent) return c.set(0, type, keep ? std::optional(unknown_shape(x.size())) : std::nullopt);
+  if (!list && !absent)
+    return c.set(0, type, keep ? std::optional(unknown_shape(x.size())) : std::nullopt);
   std::vector<bool> gone(x.size(), absent);
   if (absent) {
     if (c.n.attrs.i("noop_with_empty_axes")) return c.same();
@@ -32,8 +33,10 @@ Status reduce(Call& c) {
   }
   Shape out;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (!gone[i]) out.push_back(x[i]);
-    else if (keep) out.push_back(Dim(1));
+    if (!gone[i])
+      out.push_back(x[i]);
+    else if (keep)
+      out.push_back(Dim(1));
   }
   c.set(0, type, out);
   auto data = c.contents(0);
@@ -66,7 +69,8 @@ Status batch_norm(Call& c) {
   for (size_t i = 1; i < 5; ++i) {
     const auto& p = c.shape(i);
     if (p && (p->size() != 1 || (x && x->size() > 1 && equal((*p)[0], (*x)[1]) == Truth::no)))
-      return c.wrong(fmt::format("its input is {} and its parameter {} is {}", str(c.in(0)), i, str(*p)));
+      return c.wrong(
+          fmt::format("its input is {} and its parameter {} is {}", str(c.in(0)), i, str(*p)));
   }
   c.set(1, c.in(3).dtype, c.shape(3));
   c.set(2, c.in(4).dtype, c.shape(4));
@@ -78,7 +82,8 @@ Status instance_norm(Call& c) {
   for (size_t i = 1; x && i < 3; ++i) {
     const auto& p = c.shape(i);
     if (p && (p->size() != 1 || x->size() < 2 || equal((*p)[0], (*x)[1]) == Truth::no))
-      return c.wrong(fmt::format("its input is {} and its parameter {} is {}", str(c.in(0)), i, str(*p)));
+      return c.wrong(
+          fmt::format("its input is {} and its parameter {} is {}", str(c.in(0)), i, str(*p)));
   }
   return c.same();
 }
@@ -108,10 +113,12 @@ Status where(Call& c) {
   auto out = broadcast(*c.shape(1), *c.shape(2));
   if (out) out = broadcast(*c.shape(0), *out);
   if (!out)
-    return c.wrong(fmt::format("{}, {} and {} do not broadcast", str(*c.shape(0)), str(*c.shape(1)), str(*c.shape(2))));
+    return c.wrong(fmt::format("{}, {} and {} do not broadcast", str(*c.shape(0)), str(*c.shape(1)),
+                               str(*c.shape(2))));
   c.set(0, type, out);
   auto condition = c.ints(0);
-  if (const Tensor* t = c.g.constant(c.id(0)); t && t->numel() <= kMaxContents) condition = t->to_i64();
+  if (const Tensor* t = c.g.constant(c.id(0)); t && t->numel() <= kMaxContents)
+    condition = t->to_i64();
   auto a = c.contents(1), b = c.contents(2);
   if (!condition || !a || !b) return {};
   size_t n = std::max({condition->size(), a->size(), b->size()});
@@ -133,7 +140,8 @@ Status top_k(Call& c) {
     FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis", -1), out->size()));
     auto k = c.contents(1);
     if (k && k->size() == 1 && at_least((*out)[axis], (*k)[0]) == Truth::no)
-      return c.wrong(fmt::format("k is {}, axis {} of {} has less", (*k)[0].str(), axis, str(*out)));
+      return c.wrong(
+          fmt::format("k is {}, axis {} of {} has less", (*k)[0].str(), axis, str(*out)));
     (*out)[axis] = k && k->size() == 1 ? (*k)[0] : Dim::unknown();
   }
   c.set(0, c.in(0).dtype, out);
@@ -146,7 +154,8 @@ Status one_hot(Call& c) {
   Shape out = *c.shape(0);
   FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis", -1), out.size() + 1));
   auto depth = c.contents(1);
-  out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis), depth && depth->size() == 1 ? (*depth)[0] : Dim::unknown());
+  out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis),
+             depth && depth->size() == 1 ? (*depth)[0] : Dim::unknown());
   c.set(0, c.in(2).dtype, out);
   return {};
 }
@@ -164,27 +173,32 @@ Status constant_of_shape(Call& c) {
     return c.set(0, type, out);
   }
   for (const Dim& d : *dims)
-    if (at_least(d, Dim(0)) == Truth::no) return c.wrong(fmt::format("a dimension would be {}", d.str()));
+    if (at_least(d, Dim(0)) == Truth::no)
+      return c.wrong(fmt::format("a dimension would be {}", d.str()));
   c.set(0, type, *dims);
   auto n = product(*dims).constant();
   bool whole = !value || is_int(type) || type == DType::boolean;
   if (n && *n <= kMaxContents && whole)
-    c.set_contents(0, std::vector<Dim>(static_cast<size_t>(*n), Dim(value && value->numel() == 1 ? value->at_i64(0) : 0)));
+    c.set_contents(0, std::vector<Dim>(static_cast<size_t>(*n),
+                                       Dim(value && value->numel() == 1 ? value->at_i64(0) : 0)));
   return {};
 }
 
 Status range(Call& c) {
   auto start = c.contents(0), limit = c.contents(1), delta = c.contents(2);
   Dim n = Dim::unknown();
-  bool known = start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1;
+  bool known =
+      start && limit && delta && start->size() == 1 && limit->size() == 1 && delta->size() == 1;
   if (known && (*delta)[0].constant() == 0) return c.wrong("its step is 0");
   if (known && (*delta)[0].is_constant()) {
     int64_t step = *(*delta)[0].constant();
     Dim span = (*limit)[0] - (*start)[0];
-    n = max(step > 0 ? ceildiv(span, Dim(step)) : ceildiv(Dim(0) - span, Dim(0) - Dim(step)), Dim(0));
+    n = max(step > 0 ? ceildiv(span, Dim(step)) : ceildiv(Dim(0) - span, Dim(0) - Dim(step)),
+            Dim(0));
   }
   const Tensor *a = c.g.constant(c.id(0)), *b = c.g.constant(c.id(1)), *d = c.g.constant(c.id(2));
-  if (!known && a && b && d && a->numel() == 1 && b->numel() == 1 && d->numel() == 1 && is_float(a->dtype())) {
+  if (!known && a && b && d && a->numel() == 1 && b->numel() == 1 && d->numel() == 1 &&
+      is_float(a->dtype())) {
     double count = std::ceil((b->at_f64(0) - a->at_f64(0)) / d->at_f64(0));
     if (count < 0x1p62) n = Dim(static_cast<int64_t>(std::max(count, 0.0)));
   }
@@ -264,16 +278,19 @@ void infer_detail::derive_contents(Call& c) {
     c.set_contents(0, data);
     return;
   }
-  static const std::vector<std::string> kArithmetic = {"Add", "Sub", "Mul", "Div", "Mod", "Max", "Min",
-                                                       "Equal", "Less", "Greater"};
-  if (c.n.inputs.size() != 2 || std::find(kArithmetic.begin(), kArithmetic.end(), op) == kArithmetic.end()) return;
+  static const std::vector<std::string> kArithmetic = {"Add", "Sub", "Mul",   "Div",  "Mod",
+                                                       "Max", "Min", "Equal", "Less", "Greater"};
+  if (c.n.inputs.size() != 2 ||
+      std::find(kArithmetic.begin(), kArithmetic.end(), op) == kArithmetic.end())
+    return;
   auto a = c.contents(0), b = c.contents(1);
   if (!a || !b || a->empty() || b->empty()) return;
   size_t n = std::max(a->size(), b->size());
   if ((a->size() != 1 && a->size() != n) || (b->size() != 1 && b->size() != n)) return;
   std::vector<Dim> out;
   for (size_t i = 0; i < n; ++i) {
-    auto d = arithmetic(op, (*a)[a->size() == 1 ? 0 : i], (*b)[b->size() == 1 ? 0 : i], is_int(c.in(0).dtype));
+    auto d = arithmetic(op, (*a)[a->size() == 1 ? 0 : i], (*b)[b->size() == 1 ? 0 : i],
+                        is_int(c.in(0).dtype));
     if (!d) return;
     out.push_back(*d);
   }
@@ -281,11 +298,13 @@ void infer_detail::derive_contents(Call& c) {
 }
 
 void infer_detail::add_reduce_rules(Table& t) {
-  for (const char* op : {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-                         "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin"})
+  for (const char* op :
+       {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+        "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin"})
     t[op] = reduce;
   t["Softmax"] = t["LogSoftmax"] = t["Hardmax"] = rowwise;
-  t["LRN"] = t["MeanVarianceNormalization"] = t["LpNormalization"] = t["GroupNormalization"] = same_first;
+  t["LRN"] = t["MeanVarianceNormalization"] = t["LpNormalization"] = t["GroupNormalization"] =
+      same_first;
   t["BatchNormalization"] = batch_norm;
   t["InstanceNormalization"] = instance_norm;
   t["LayerNormalization"] = layer_norm;

@@ -1,5 +1,5 @@
-// Shapes of operators that move, select or repeat elements, and the integer contents that pass through
-// them (an exporter's Shape - Gather - Concat - Reshape chains).
+// Shapes of operators that move, select or repeat elements, and the integer contents that pass
+// through them (an exporter's Shape - Gather - Concat - Reshape chains).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -18,7 +18,8 @@ using Contents = std::optional<std::vector<Dim>>;
 std::optional<Shape> described(const Call& c, size_t input) {
   if (!c.shape(input) || c.shape(input)->size() != 1) return std::nullopt;
   auto n = (*c.shape(input))[0].constant();
-  return n && *n >= 0 && *n <= 64 ? std::optional(unknown_shape(static_cast<size_t>(*n))) : std::nullopt;
+  return n && *n >= 0 && *n <= 64 ? std::optional(unknown_shape(static_cast<size_t>(*n)))
+                                  : std::nullopt;
 }
 
 Status reshape(Call& c) {
@@ -36,7 +37,8 @@ Status reshape(Call& c) {
       open = i;
       d = Dim(1);
     } else if (d.constant() == 0 && !allow_zero) {
-      if (x && i >= x->size()) return c.wrong(fmt::format("its shape has 0 at {}, its input is {}", i, str(*x)));
+      if (x && i >= x->size())
+        return c.wrong(fmt::format("its shape has 0 at {}, its input is {}", i, str(*x)));
       d = x ? (*x)[i] : Dim::unknown();
     } else if (d.is_constant() && *d.constant() < 0) {
       return c.wrong(fmt::format("its shape has {}", d.str()));
@@ -66,7 +68,8 @@ Status flatten(Call& c) {
   if (!c.shape(0)) return c.set(0, c.in(0).dtype, unknown_shape(2));
   const Shape& x = *c.shape(0);
   int64_t a = c.n.attrs.i("axis", 1), rank = static_cast<int64_t>(x.size());
-  if (a < -rank || a > rank) return c.wrong(fmt::format("axis {} is out of range for {}", a, str(x)));
+  if (a < -rank || a > rank)
+    return c.wrong(fmt::format("axis {} is out of range for {}", a, str(x)));
   if (a < 0) a += rank;
   c.set(0, c.in(0).dtype,
         Shape{product(Shape(x.begin(), x.begin() + a)), product(Shape(x.begin() + a, x.end()))});
@@ -159,7 +162,8 @@ Status concat(Call& c) {
         continue;
       }
       if (equal(d, x[k]) == Truth::no)
-        return c.wrong(fmt::format("its inputs {} and {} differ along axis {}", str(*out), str(x), k));
+        return c.wrong(
+            fmt::format("its inputs {} and {} differ along axis {}", str(*out), str(x), k));
       if (x[k].is_constant()) d = x[k];
     }
   }
@@ -176,8 +180,8 @@ Status concat(Call& c) {
   return {};
 }
 
-/// One end of a slice as an offset from 0 on, for forward steps; nullopt: cannot be told. A start beyond
-/// the end needs no bound: the length is cut at 0.
+/// One end of a slice as an offset from 0 on, for forward steps; nullopt: cannot be told. A start
+/// beyond the end needs no bound: the length is cut at 0.
 std::optional<Dim> slice_end(const Dim& at, const Dim& d, bool bound) {
   if (auto v = at.constant()) {
     if (*v >= INT32_MAX) return d;  // "to the end"
@@ -214,21 +218,25 @@ Status slice(Call& c) {
   auto starts = c.contents(1), ends = c.contents(2);
   auto axes = c.ints(3), steps = c.ints(4);
   std::optional<size_t> count;
-  if (starts) count = starts->size();
-  else if (auto s = described(c, 1)) count = s->size();
+  if (starts)
+    count = starts->size();
+  else if (auto s = described(c, 1))
+    count = s->size();
   if (!count || (c.has(3) && !axes)) return c.set(0, type, unknown_shape(out.size()));
   if (!axes) {
     axes.emplace(*count);
     std::iota(axes->begin(), axes->end(), 0);
   }
   if (!steps && !c.has(4)) steps.emplace(*count, 1);
-  bool fits = axes->size() == *count && (!ends || ends->size() == *count) && (!steps || steps->size() == *count);
+  bool fits = axes->size() == *count && (!ends || ends->size() == *count) &&
+              (!steps || steps->size() == *count);
   if (!fits) return c.wrong("its starts, ends, axes and steps differ in length");
   FERRULE_ASSIGN(auto which, c.axes(*axes, out.size()));
   for (size_t i = 0; i < *count; ++i) {
     if (steps && (*steps)[i] == 0) return c.wrong("a step is 0");
     Dim& d = out[which[i]];
-    d = starts && ends && steps ? slice_length(d, (*starts)[i], (*ends)[i], (*steps)[i]) : Dim::unknown();
+    d = starts && ends && steps ? slice_length(d, (*starts)[i], (*ends)[i], (*steps)[i])
+                                : Dim::unknown();
   }
   c.set(0, type, out);
   // A slice of known contents.
@@ -239,7 +247,8 @@ Status slice(Call& c) {
   int64_t n = static_cast<int64_t>(data->size()), step = (*steps)[0];
   int64_t at = std::clamp<int64_t>(*s < 0 ? *s + n : *s, 0, step > 0 ? n : n - 1);
   std::vector<Dim> picked;
-  for (int64_t i = 0; i < *length; ++i) picked.push_back((*data)[static_cast<size_t>(at + i * step)]);
+  for (int64_t i = 0; i < *length; ++i)
+    picked.push_back((*data)[static_cast<size_t>(at + i * step)]);
   c.set_contents(0, picked);
   return {};
 }
@@ -258,15 +267,19 @@ Status split(Call& c) {
   int64_t count = c.n.attrs.i("num_outputs", static_cast<int64_t>(parts));
   if (count < 1 || static_cast<int64_t>(parts) > count)
     return c.wrong(fmt::format("it has {} outputs, num_outputs says {}", parts, count));
-  if (sizes && (sizes->size() < parts)) return c.wrong(fmt::format("split has {} values for {} outputs", sizes->size(), parts));
+  if (sizes && (sizes->size() < parts))
+    return c.wrong(fmt::format("split has {} values for {} outputs", sizes->size(), parts));
   Dim chunk = ceildiv(x[axis], Dim(count)), start(0);
   auto data = x.size() == 1 ? c.contents(0) : std::nullopt;
   for (size_t i = 0; i < parts; ++i) {
     Shape out = x;
     bool last = static_cast<int64_t>(i) + 1 == count;
-    if (c.has(1)) out[axis] = sizes ? (*sizes)[i] : Dim::unknown();
-    else out[axis] = last ? x[axis] - chunk * Dim(count - 1) : chunk;
-    if (auto d = out[axis].constant(); d && *d < 0) return c.wrong(fmt::format("{} cannot be split so", str(x)));
+    if (c.has(1))
+      out[axis] = sizes ? (*sizes)[i] : Dim::unknown();
+    else
+      out[axis] = last ? x[axis] - chunk * Dim(count - 1) : chunk;
+    if (auto d = out[axis].constant(); d && *d < 0)
+      return c.wrong(fmt::format("{} cannot be split so", str(x)));
     auto s = start.constant(), n = out[axis].constant();
     if (data && s && n && *s + *n <= static_cast<int64_t>(data->size()))
       c.set_contents(i, std::vector<Dim>(data->begin() + *s, data->begin() + *s + *n));
@@ -277,7 +290,8 @@ Status split(Call& c) {
     Dim sum(0);
     for (const Dim& d : *sizes) sum = sum + d;
     if (equal(sum, x[axis]) == Truth::no)
-      return c.wrong(fmt::format("split adds up to {}, axis {} of {} does not", sum.str(), axis, str(x)));
+      return c.wrong(
+          fmt::format("split adds up to {}, axis {} of {} does not", sum.str(), axis, str(x)));
   }
   return {};
 }
@@ -327,7 +341,8 @@ Status pad(Call& c) {
   for (size_t i = 0; i < which.size(); ++i) {
     Dim& d = out[which[i]];
     d = d + (*pads)[i] + (*pads)[i + which.size()];
-    if (at_least(d, Dim(0)) == Truth::no) return c.wrong(fmt::format("axis {} would become {}", which[i], d.str()));
+    if (at_least(d, Dim(0)) == Truth::no)
+      return c.wrong(fmt::format("axis {} would become {}", which[i], d.str()));
   }
   c.set(0, type, out);
   return {};
@@ -342,7 +357,8 @@ Status expand(Call& c) {
     return c.set(0, type, c.shape(0) ? s : std::nullopt);
   }
   auto out = broadcast(*c.shape(0), *want);
-  if (!out) return c.wrong(fmt::format("{} cannot be expanded to {}", str(*c.shape(0)), str(*want)));
+  if (!out)
+    return c.wrong(fmt::format("{} cannot be expanded to {}", str(*c.shape(0)), str(*want)));
   c.set(0, type, out);
   auto data = c.contents(0);
   if (!data || data->size() != 1) return {};
@@ -373,7 +389,8 @@ Dim scaled(const Dim& d, double scale) {
     return f >= 0 && f < 0x1p62f ? Dim(static_cast<int64_t>(f)) : Dim::unknown();
   }
   if (scale == 1) return d;
-  if (scale >= 1 && scale < 1e6 && scale == std::floor(scale)) return d * Dim(static_cast<int64_t>(scale));
+  if (scale >= 1 && scale < 1e6 && scale == std::floor(scale))
+    return d * Dim(static_cast<int64_t>(scale));
   double inverse = 1 / scale;
   if (inverse >= 1 && inverse < 1e6 && inverse == std::floor(inverse))
     return floordiv(d, Dim(static_cast<int64_t>(inverse)));
@@ -397,17 +414,21 @@ Status resize(Call& c) {
   bool by_size = c.has(3) && !(sizes && sizes->empty());
   bool by_scale = c.has(2) && !(scales && scales->numel() == 0);
   if (by_size == by_scale) return c.wrong("it wants either scales or sizes");
-  size_t given = by_size && sizes ? sizes->size() : by_scale && scales ? static_cast<size_t>(scales->numel()) : which.size();
+  size_t given = by_size && sizes     ? sizes->size()
+                 : by_scale && scales ? static_cast<size_t>(scales->numel())
+                                      : which.size();
   if (given != which.size())
     return c.wrong(fmt::format("it has {} scales or sizes for {} axes", given, which.size()));
   for (size_t i = 0; i < which.size(); ++i) {
     Dim& d = out[which[i]];
-    if (by_size && sizes && stretch) d = (*sizes)[i];
+    if (by_size && sizes && stretch)
+      d = (*sizes)[i];
     else if (by_scale && scales && is_float(scales->dtype())) {
       double s = scales->at_f64(static_cast<int64_t>(i));
       if (!(s > 0)) return c.wrong(fmt::format("a scale is {}", s));
       d = scaled(d, s);
-    } else d = Dim::unknown();
+    } else
+      d = Dim::unknown();
   }
   c.set(0, type, out);
   return {};
@@ -436,9 +457,12 @@ Status depth_to_space(Call& c) {
   const Shape& x = *c.shape(0);
   int64_t b = c.n.attrs.i("blocksize");
   if (x.size() != 4) return c.wrong(fmt::format("its input is {}, rank 4 is wanted", str(x)));
-  if (b < 1 || b > INT32_MAX) return error(Code::bad_attribute, place(c.n), "blocksize", "it is out of range");
+  if (b < 1 || b > INT32_MAX)
+    return error(Code::bad_attribute, place(c.n), "blocksize", "it is out of range");
   Dim block(b), square(b * b);
-  auto divides = [](const Dim& d, const Dim& by) { return !d.is_constant() || *d.constant() % *by.constant() == 0; };
+  auto divides = [](const Dim& d, const Dim& by) {
+    return !d.is_constant() || *d.constant() % *by.constant() == 0;
+  };
   if (back ? !divides(x[2], block) || !divides(x[3], block) : !divides(x[1], square))
     return c.wrong(fmt::format("{} does not divide by block size {}", str(x), b));
   c.set(0, c.in(0).dtype,
@@ -455,9 +479,11 @@ Status identity(Call& c) {
 Status cast(Call& c) {
   DType to = c.n.op == "CastLike" ? c.in(1).dtype : static_cast<DType>(c.n.attrs.i("to"));
   if (c.n.op == "Cast" && (c.n.attrs.i("to") < 1 || c.n.attrs.i("to") > 64))
-    return error(Code::bad_attribute, place(c.n), "to", fmt::format("{} is no element type", c.n.attrs.i("to")));
+    return error(Code::bad_attribute, place(c.n), "to",
+                 fmt::format("{} is no element type", c.n.attrs.i("to")));
   if (c.n.op == "Cast" && size_bits(to) + (to == DType::string) == 0)  // one of a newer ONNX
-    return error(Code::unsupported_type, place(c.n), fmt::format("element type {}", c.n.attrs.i("to")));
+    return error(Code::unsupported_type, place(c.n),
+                 fmt::format("element type {}", c.n.attrs.i("to")));
   c.set(0, to, c.shape(0));
   auto data = c.contents(0);
   if (!data || to == DType::string) return {};

@@ -11,7 +11,8 @@ Dim window_out(const Dim& in, int64_t pad_begin, int64_t pad_end, int64_t kernel
   Dim room = in + Dim(pad_begin) + Dim(pad_end) - Dim(reach);
   if (!ceil_mode) return floordiv(room, Dim(stride)) + Dim(1);
   // No window starts in the padding behind the data.
-  return infer_detail::min(ceildiv(room, Dim(stride)) + Dim(1), ceildiv(in + Dim(pad_begin), Dim(stride)));
+  return infer_detail::min(ceildiv(room, Dim(stride)) + Dim(1),
+                           ceildiv(in + Dim(pad_begin), Dim(stride)));
 }
 
 namespace {
@@ -39,7 +40,8 @@ Status check_window(const Call& c, const std::vector<int64_t>& kernel) {
   };
   for (int64_t x : kernel)
     if (x < 1 || x > kHuge)
-      return error(Code::bad_attribute, place(c.n), "kernel_shape", fmt::format("{} is out of range", x));
+      return error(Code::bad_attribute, place(c.n), "kernel_shape",
+                   fmt::format("{} is out of range", x));
   FERRULE_TRY(check("strides", k, 1));
   FERRULE_TRY(check("dilations", k, 1));
   return check("pads", 2 * k, -kHuge);
@@ -58,11 +60,13 @@ Result<Shape> windows(const Call& c, const Shape& spatial, const std::vector<int
   for (size_t i = 0; i < k; ++i) {
     bool same = auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER";
     Dim d = same ? ceildiv(spatial[i], Dim(strides[i]))
-                 : window_out(spatial[i], pads[i], pads[i + k], kernel[i], strides[i], dilations[i], ceil_mode);
+                 : window_out(spatial[i], pads[i], pads[i + k], kernel[i], strides[i], dilations[i],
+                              ceil_mode);
     bool empty_input = spatial[i].constant() == 0;
     if (at_least(d, Dim(empty_input ? 0 : 1)) == Truth::no)
-      return c.wrong(fmt::format("a window of {} (dilation {}) does not fit into {} with pads {} and {}",
-                                 kernel[i], dilations[i], spatial[i].str(), pads[i], pads[i + k]));
+      return c.wrong(
+          fmt::format("a window of {} (dilation {}) does not fit into {} with pads {} and {}",
+                      kernel[i], dilations[i], spatial[i].str(), pads[i], pads[i + k]));
     out.push_back(d);
   }
   return out;
@@ -81,14 +85,16 @@ Status check_weights(const Call& c, size_t in_axis) {
   const auto &x = c.shape(0), &w = c.shape(1);
   if (c.n.attrs.i("group", 1) < 1)
     return error(Code::bad_attribute, place(c.n), "group", "it is less than 1");
-  if (x && x->size() < 3) return c.wrong(fmt::format("its input is {}, rank 3 or more is wanted", str(*x)));
+  if (x && x->size() < 3)
+    return c.wrong(fmt::format("its input is {}, rank 3 or more is wanted", str(*x)));
   if (!x || !w) return {};
   if (x->size() != w->size())
     return c.wrong(fmt::format("its input is {} and its weights are {}", str(*x), str(*w)));
   Dim channels = (*w)[in_axis] * (in_axis == 1 ? Dim(c.n.attrs.i("group", 1)) : Dim(1));
   if (equal((*x)[1], channels) == Truth::no)
-    return c.wrong(fmt::format("its input {} has {} channels, its weights {} with group {} want {}", str(*x),
-                               (*x)[1].str(), str(*w), c.n.attrs.i("group", 1), channels.str()));
+    return c.wrong(fmt::format("its input {} has {} channels, its weights {} with group {} want {}",
+                               str(*x), (*x)[1].str(), str(*w), c.n.attrs.i("group", 1),
+                               channels.str()));
   auto k = c.n.attrs.ints("kernel_shape");
   for (size_t i = 0; i < k.size() && i + 2 < w->size(); ++i)
     if (equal((*w)[i + 2], Dim(k[i])) == Truth::no)
@@ -105,7 +111,8 @@ Status conv(Call& c) {
     auto kernel = kernel_of(c);
     Shape spatial(x->begin() + 2, x->end());
     if (kernel && kernel->size() != spatial.size())
-      return c.wrong(fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
+      return c.wrong(
+          fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
     Shape rest = unknown_shape(spatial.size());
     if (kernel) {
       FERRULE_ASSIGN(rest, windows(c, spatial, *kernel));
@@ -125,7 +132,8 @@ Status conv_transpose(Call& c) {
   Shape out{(*x)[0], w ? (*w)[1] * Dim(c.n.attrs.i("group", 1)) : Dim::unknown()};
   auto kernel = kernel_of(c);
   if (kernel && kernel->size() != k)
-    return c.wrong(fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
+    return c.wrong(
+        fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
   if (kernel) FERRULE_TRY(check_window(c, *kernel));
   auto strides = per_axis(c.n, "strides", k, 1), dilations = per_axis(c.n, "dilations", k, 1);
   auto pads = per_axis(c.n, "pads", 2 * k, 0), extra = per_axis(c.n, "output_padding", k, 0);
@@ -136,7 +144,8 @@ Status conv_transpose(Call& c) {
                  fmt::format("{} values are wanted", k));
   for (size_t i = 0; i < k; ++i) {
     if (extra[i] < 0 || extra[i] > kHuge)
-      return error(Code::bad_attribute, place(c.n), "output_padding", fmt::format("{} is out of range", extra[i]));
+      return error(Code::bad_attribute, place(c.n), "output_padding",
+                   fmt::format("{} is out of range", extra[i]));
     Dim in = (*x)[i + 2];
     if (!fixed.empty()) {
       out.push_back(fixed[fixed.size() - k + i]);
@@ -150,7 +159,8 @@ Status conv_transpose(Call& c) {
       out.push_back(Dim(strides[i]) * (in - Dim(1)) + reach);
     }
     if (at_least(out.back(), Dim(0)) == Truth::no)
-      return c.wrong(fmt::format("its output would have {} elements along an axis", out.back().str()));
+      return c.wrong(
+          fmt::format("its output would have {} elements along an axis", out.back().str()));
   }
   c.set(0, c.in(0).dtype, out);
   return {};
@@ -162,7 +172,8 @@ Status pool(Call& c) {
   std::vector<int64_t> kernel = c.n.attrs.ints("kernel_shape");
   if (x) {
     if (x->size() != kernel.size() + 2)
-      return c.wrong(fmt::format("its input is {}, kernel_shape has {} values", str(*x), kernel.size()));
+      return c.wrong(
+          fmt::format("its input is {}, kernel_shape has {} values", str(*x), kernel.size()));
     FERRULE_ASSIGN(Shape rest, windows(c, Shape(x->begin() + 2, x->end()), kernel));
     out = Shape{(*x)[0], (*x)[1]};
     out->insert(out->end(), rest.begin(), rest.end());
@@ -186,7 +197,10 @@ Status matmul(Call& c) {
   if (right == 3) type = c.in(7).dtype;
   if (!c.shape(0) || !c.shape(right)) return c.set(0, type);
   Shape a = *c.shape(0), b = *c.shape(right);
-  auto wrong = [&] { return c.wrong(fmt::format("{} and {} cannot be multiplied", str(*c.shape(0)), str(*c.shape(right)))); };
+  auto wrong = [&] {
+    return c.wrong(
+        fmt::format("{} and {} cannot be multiplied", str(*c.shape(0)), str(*c.shape(right))));
+  };
   if (a.empty() || b.empty()) return wrong();
   bool vector_a = a.size() == 1, vector_b = b.size() == 1;
   if (vector_a) a.insert(a.begin(), Dim(1));
@@ -204,10 +218,12 @@ Status matmul(Call& c) {
 Status gemm(Call& c) {
   const auto &a = c.shape(0), &b = c.shape(1);
   if ((a && a->size() != 2) || (b && b->size() != 2))
-    return c.wrong(fmt::format("its inputs are {} and {}, matrices are wanted", str(c.in(0)), str(c.in(1))));
+    return c.wrong(
+        fmt::format("its inputs are {} and {}, matrices are wanted", str(c.in(0)), str(c.in(1))));
   size_t ta = c.n.attrs.i("transA") != 0, tb = c.n.attrs.i("transB") != 0;
   if (a && b && equal((*a)[1 - ta], (*b)[tb]) == Truth::no)
-    return c.wrong(fmt::format("{} and {} cannot be multiplied (transA {}, transB {})", str(*a), str(*b), ta, tb));
+    return c.wrong(fmt::format("{} and {} cannot be multiplied (transA {}, transB {})", str(*a),
+                               str(*b), ta, tb));
   Shape out{a ? (*a)[ta] : Dim::unknown(), b ? (*b)[1 - tb] : Dim::unknown()};
   if (c.shape(2)) {
     auto sum = broadcast(out, *c.shape(2));

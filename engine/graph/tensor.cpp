@@ -10,23 +10,30 @@
 namespace ferrule {
 namespace {
 
-// --- 8-bit and 4-bit floats: sign, exponent, fraction, and how each format spells infinity and NaN -------
+// --- 8-bit and 4-bit floats: sign, exponent, fraction, and how each format spells infinity and NaN
+// -------
 
 struct SmallFloat {
   int exponent_bits, fraction_bits, bias;
-  bool infinity;    // all-ones exponent is infinity / NaN as in IEEE
-  bool uz;          // the only NaN is 0x80, there is no negative zero
-  bool nan;         // has NaN at all (fn: all ones)
+  bool infinity;  // all-ones exponent is infinity / NaN as in IEEE
+  bool uz;        // the only NaN is 0x80, there is no negative zero
+  bool nan;       // has NaN at all (fn: all ones)
 };
 
 std::optional<SmallFloat> small_float(DType t) {
   switch (t) {
-    case DType::f8e4m3fn: return SmallFloat{4, 3, 7, false, false, true};
-    case DType::f8e4m3fnuz: return SmallFloat{4, 3, 8, false, true, true};
-    case DType::f8e5m2: return SmallFloat{5, 2, 15, true, false, true};
-    case DType::f8e5m2fnuz: return SmallFloat{5, 2, 16, false, true, true};
-    case DType::f4e2m1: return SmallFloat{2, 1, 1, false, false, false};
-    default: return std::nullopt;
+    case DType::f8e4m3fn:
+      return SmallFloat{4, 3, 7, false, false, true};
+    case DType::f8e4m3fnuz:
+      return SmallFloat{4, 3, 8, false, true, true};
+    case DType::f8e5m2:
+      return SmallFloat{5, 2, 15, true, false, true};
+    case DType::f8e5m2fnuz:
+      return SmallFloat{5, 2, 16, false, true, true};
+    case DType::f4e2m1:
+      return SmallFloat{2, 1, 1, false, false, false};
+    default:
+      return std::nullopt;
   }
 }
 
@@ -42,10 +49,9 @@ double small_to_f64(const SmallFloat& f, unsigned bits) {
   if (f.infinity && exponent == (1u << f.exponent_bits) - 1)
     return fraction ? kNan : negative ? -HUGE_VAL : HUGE_VAL;
   if (f.nan && !f.infinity && !f.uz && magnitude == sign_bit - 1) return kNan;
-  double v = exponent == 0
-                 ? std::ldexp(fraction, 1 - f.bias - f.fraction_bits)
-                 : std::ldexp(fraction + (1u << f.fraction_bits),
-                              static_cast<int>(exponent) - f.bias - f.fraction_bits);
+  double v = exponent == 0 ? std::ldexp(fraction, 1 - f.bias - f.fraction_bits)
+                           : std::ldexp(fraction + (1u << f.fraction_bits),
+                                        static_cast<int>(exponent) - f.bias - f.fraction_bits);
   return negative ? -v : v;
 }
 
@@ -83,29 +89,46 @@ T load(const void* data, int64_t i) {
 template <class F>
 auto visit_element(DType t, const void* data, int64_t i, F&& f) {
   switch (t) {
-    case DType::f32: return f(load<float>(data, i));
-    case DType::f64: return f(load<double>(data, i));
-    case DType::f16: return f(f16_to_float(load<uint16_t>(data, i)));
-    case DType::bf16: return f(bf16_to_float(load<uint16_t>(data, i)));
-    case DType::i8: return f(load<int8_t>(data, i));
-    case DType::i16: return f(load<int16_t>(data, i));
-    case DType::i32: return f(load<int32_t>(data, i));
-    case DType::i64: return f(load<int64_t>(data, i));
-    case DType::boolean: return f(static_cast<uint8_t>(load<uint8_t>(data, i) != 0));
-    case DType::u8: return f(load<uint8_t>(data, i));
-    case DType::u16: return f(load<uint16_t>(data, i));
-    case DType::u32: return f(load<uint32_t>(data, i));
-    case DType::u64: return f(load<uint64_t>(data, i));
-    case DType::u4: return f(static_cast<uint8_t>(nibble(data, i)));
-    case DType::i4: return f(static_cast<int8_t>(static_cast<int8_t>(nibble(data, i) << 4) >> 4));
-    case DType::f4e2m1: return f(small_to_f64(*small_float(t), nibble(data, i)));
+    case DType::f32:
+      return f(load<float>(data, i));
+    case DType::f64:
+      return f(load<double>(data, i));
+    case DType::f16:
+      return f(f16_to_float(load<uint16_t>(data, i)));
+    case DType::bf16:
+      return f(bf16_to_float(load<uint16_t>(data, i)));
+    case DType::i8:
+      return f(load<int8_t>(data, i));
+    case DType::i16:
+      return f(load<int16_t>(data, i));
+    case DType::i32:
+      return f(load<int32_t>(data, i));
+    case DType::i64:
+      return f(load<int64_t>(data, i));
+    case DType::boolean:
+      return f(static_cast<uint8_t>(load<uint8_t>(data, i) != 0));
+    case DType::u8:
+      return f(load<uint8_t>(data, i));
+    case DType::u16:
+      return f(load<uint16_t>(data, i));
+    case DType::u32:
+      return f(load<uint32_t>(data, i));
+    case DType::u64:
+      return f(load<uint64_t>(data, i));
+    case DType::u4:
+      return f(static_cast<uint8_t>(nibble(data, i)));
+    case DType::i4:
+      return f(static_cast<int8_t>(static_cast<int8_t>(nibble(data, i) << 4) >> 4));
+    case DType::f4e2m1:
+      return f(small_to_f64(*small_float(t), nibble(data, i)));
     default:
       if (auto s = small_float(t)) return f(small_to_f64(*s, load<uint8_t>(data, i)));
       bug("Tensor element of a type without a number", __FILE__, __LINE__);
   }
 }
 
-/// A double to an integer type the way C converts, without its undefined cases: saturated, NaN as 0.
+/// A double to an integer type the way C converts, without its undefined cases: saturated, NaN as
+/// 0.
 template <class T>
 T to_integer(double v) {
   if (std::isnan(v)) return 0;
@@ -127,20 +150,34 @@ float round_to_odd(double v) {
 void store(DType t, void* out, double v) {
   auto put = [&](auto x) { std::memcpy(out, &x, sizeof x); };
   switch (t) {
-    case DType::f32: return put(static_cast<float>(v));
-    case DType::f64: return put(v);
-    case DType::f16: return put(float_to_f16(round_to_odd(v)));
-    case DType::bf16: return put(float_to_bf16(round_to_odd(v)));
-    case DType::i8: return put(to_integer<int8_t>(v));
-    case DType::i16: return put(to_integer<int16_t>(v));
-    case DType::i32: return put(to_integer<int32_t>(v));
-    case DType::i64: return put(to_integer<int64_t>(v));
-    case DType::u8: return put(to_integer<uint8_t>(v));
-    case DType::u16: return put(to_integer<uint16_t>(v));
-    case DType::u32: return put(to_integer<uint32_t>(v));
-    case DType::u64: return put(to_integer<uint64_t>(v));
-    case DType::boolean: return put(static_cast<uint8_t>(v != 0));
-    case DType::u4: return put(static_cast<uint8_t>(std::min<uint8_t>(to_integer<uint8_t>(v), 15)));
+    case DType::f32:
+      return put(static_cast<float>(v));
+    case DType::f64:
+      return put(v);
+    case DType::f16:
+      return put(float_to_f16(round_to_odd(v)));
+    case DType::bf16:
+      return put(float_to_bf16(round_to_odd(v)));
+    case DType::i8:
+      return put(to_integer<int8_t>(v));
+    case DType::i16:
+      return put(to_integer<int16_t>(v));
+    case DType::i32:
+      return put(to_integer<int32_t>(v));
+    case DType::i64:
+      return put(to_integer<int64_t>(v));
+    case DType::u8:
+      return put(to_integer<uint8_t>(v));
+    case DType::u16:
+      return put(to_integer<uint16_t>(v));
+    case DType::u32:
+      return put(to_integer<uint32_t>(v));
+    case DType::u64:
+      return put(to_integer<uint64_t>(v));
+    case DType::boolean:
+      return put(static_cast<uint8_t>(v != 0));
+    case DType::u4:
+      return put(static_cast<uint8_t>(std::min<uint8_t>(to_integer<uint8_t>(v), 15)));
     case DType::i4:
       return put(static_cast<uint8_t>(std::clamp<int>(to_integer<int8_t>(v), -8, 7) & 15));
     default:

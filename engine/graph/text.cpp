@@ -9,20 +9,34 @@ namespace {
 /// ONNX's own name of an element type, which is what its text syntax wants.
 std::string_view onnx_type(DType t) {
   switch (t) {
-    case DType::f32: return "float";
-    case DType::u8: return "uint8";
-    case DType::i8: return "int8";
-    case DType::u16: return "uint16";
-    case DType::i16: return "int16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::string: return "string";
-    case DType::f16: return "float16";
-    case DType::f64: return "double";
-    case DType::u32: return "uint32";
-    case DType::u64: return "uint64";
-    case DType::bf16: return "bfloat16";
-    default: return name(t);
+    case DType::f32:
+      return "float";
+    case DType::u8:
+      return "uint8";
+    case DType::i8:
+      return "int8";
+    case DType::u16:
+      return "uint16";
+    case DType::i16:
+      return "int16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::string:
+      return "string";
+    case DType::f16:
+      return "float16";
+    case DType::f64:
+      return "double";
+    case DType::u32:
+      return "uint32";
+    case DType::u64:
+      return "uint64";
+    case DType::bf16:
+      return "bfloat16";
+    default:
+      return name(t);
   }
 }
 
@@ -77,7 +91,8 @@ class Writer {
     }
     out_ += "\n";
     if (!options_.bodies) return;
-    for (const auto& [key, sub] : n.subgraphs) graph(*sub, depth + 1, key + " = " + ident(sub->name));
+    for (const auto& [key, sub] : n.subgraphs)
+      graph(*sub, depth + 1, key + " = " + ident(sub->name));
     if (n.body) graph(*n.body, depth + 1, "body");
   }
 
@@ -102,7 +117,8 @@ class Writer {
   std::string list(const Graph& g, const std::vector<ValueId>& ids) const {
     std::string out;
     for (ValueId v : ids)
-      out += (out.empty() ? "" : ", ") + (options_.types ? typed(g.value(v)) : ident(g.value(v).name));
+      out +=
+          (out.empty() ? "" : ", ") + (options_.types ? typed(g.value(v)) : ident(g.value(v).name));
     return out;
   }
 

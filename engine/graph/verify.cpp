@@ -39,7 +39,8 @@ class Verifier {
 
   Status interface() const {
     for (ValueId v : g_.inputs())
-      if (!alive(v) || !g_.value(v).is_input) return broken(at(v), "is listed as a graph input but is none");
+      if (!alive(v) || !g_.value(v).is_input)
+        return broken(at(v), "is listed as a graph input but is none");
     for (ValueId v : g_.outputs())
       if (!alive(v) || !g_.value(v).is_output)
         return broken(at(v), "is listed as a graph output but is none");
@@ -88,7 +89,8 @@ class Verifier {
                     n.outputs.size(), n.body->inputs().size(), n.body->outputs().size());
     for (size_t i = 0; i < n.inputs.size(); ++i)
       if (n.inputs[i])
-        FERRULE_TRY(agree(id, "input", i, g_.value(n.inputs[i]), n.body->value(n.body->inputs()[i])));
+        FERRULE_TRY(
+            agree(id, "input", i, g_.value(n.inputs[i]), n.body->value(n.body->inputs()[i])));
     for (size_t i = 0; i < n.outputs.size(); ++i)
       if (n.outputs[i])
         FERRULE_TRY(
@@ -110,7 +112,8 @@ class Verifier {
 
   Status value(ValueId id) {
     const Value& v = g_.value(id);
-    if (v.name.empty() || g_.find_value(v.name) != id) return broken(at(id), "its name is not unique");
+    if (v.name.empty() || g_.find_value(v.name) != id)
+      return broken(at(id), "its name is not unique");
     // An overridable initializer is a graph input with a default.
     int sources = bool(v.producer) + v.is_input + (v.constant && !v.is_input) + bool(v.outer);
     bool needed = !v.uses.empty() || v.is_output;
@@ -130,9 +133,10 @@ class Verifier {
     std::sort(want.begin(), want.end());
     std::sort(have.begin(), have.end());
     if (want != have)
-      return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(), want.size());
-    bool listed =
-        !v.is_output || std::find(g_.outputs().begin(), g_.outputs().end(), id) != g_.outputs().end();
+      return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(),
+                    want.size());
+    bool listed = !v.is_output ||
+                  std::find(g_.outputs().begin(), g_.outputs().end(), id) != g_.outputs().end();
     if (!listed) return broken(at(id), "is marked as a graph output but not listed");
     if (v.constant) {
       Shape dims(v.constant->dims().begin(), v.constant->dims().end());
@@ -171,10 +175,12 @@ class Verifier {
           for (const Use& u : g_.value(v).uses)
             if (--waiting[u.node.index] == 0) ready.push_back(u.node);
     }
-    if (live != g_.live_nodes()) return broken("", "{} live nodes, {} counted", live, g_.live_nodes());
+    if (live != g_.live_nodes())
+      return broken("", "{} live nodes, {} counted", live, g_.live_nodes());
     if (reached == live) return {};
     for (uint32_t i = 0; i < g_.node_slots(); ++i)
-      if (!g_.node({i}).dead && waiting[i] > 0) return broken(at(NodeId{i}), "lies on or behind a cycle");
+      if (!g_.node({i}).dead && waiting[i] > 0)
+        return broken(at(NodeId{i}), "lies on or behind a cycle");
     return {};
   }
 

@@ -1,5 +1,6 @@
-// onnx's own checker: schemas, attributes, tensors' bookkeeping. Its exceptions end here. Tensors with
-// external data are put aside meanwhile, because it opens their files by rules other than ours.
+// onnx's own checker: schemas, attributes, tensors' bookkeeping. Its exceptions end here. Tensors
+// with external data are put aside meanwhile, because it opens their files by rules other than
+// ours.
 #include <onnx/checker.h>
 
 #include <algorithm>
@@ -16,7 +17,8 @@ class Registry final : public onnx::ISchemaRegistry {
       : functions_(functions), options_(options) {
     anything_.SetName("anything").SetDomain("").SinceVersion(1).AllowUncheckedAttributes();
     auto variadic = onnx::OpSchema::Variadic;
-    anything_.Input(0, "x", "", "T", variadic, false, 0).Output(0, "y", "", "U", variadic, false, 0);
+    anything_.Input(0, "x", "", "T", variadic, false, 0)
+        .Output(0, "y", "", "U", variadic, false, 0);
     anything_.TypeConstraint("T", onnx::OpSchema::all_tensor_types_ir13(), "")
         .TypeConstraint("U", onnx::OpSchema::all_tensor_types_ir13(), "");
     anything_.Finalize();
@@ -27,7 +29,8 @@ class Registry final : public onnx::ISchemaRegistry {
     std::string d = canonical_domain(domain);
     bool known = options_.known_operator && options_.known_operator(d, op);
     auto it = functions_.lower_bound({d, op, ""});
-    known = known || (it != functions_.end() && std::get<0>(it->first) == d && std::get<1>(it->first) == op);
+    known = known ||
+            (it != functions_.end() && std::get<0>(it->first) == d && std::get<1>(it->first) == op);
     return known ? &anything_ : nullptr;
   }
 
@@ -82,8 +85,8 @@ class PutAside {
   std::vector<onnx::TensorProto> aside_;
 };
 
-/// Graph inputs and outputs without a shape, and graphs without a name, are common and harmless, but not
-/// to the checker: they get one while it looks.
+/// Graph inputs and outputs without a shape, and graphs without a name, are common and harmless,
+/// but not to the checker: they get one while it looks.
 class Complete {
  public:
   explicit Complete(Model& m) { graph(*m.mutable_graph()); }
@@ -113,8 +116,10 @@ class Complete {
 std::string one_line(std::string text) {
   std::string out;
   for (char c : text) {
-    if (c != '\n') out += c;
-    else if (!out.empty() && out.back() != ' ') out += ' ';
+    if (c != '\n')
+      out += c;
+    else if (!out.empty() && out.back() != ' ')
+      out += ' ';
   }
   while (!out.empty() && (out.back() == ' ' || out.back() == '.')) out.pop_back();
   return escape(out, 600);
@@ -131,14 +136,16 @@ Status run_checker(Model& m, const Functions& functions, const ImportOptions& op
   // Before IR 4 initializers had to be inputs; that rule protects nothing here.
   context.set_ir_version(static_cast<int>(std::max<int64_t>(4, m.ir_version())));
   std::unordered_map<std::string, int> imports;
-  for (const auto& o : m.opset_import()) imports[canonical_domain(o.domain())] = static_cast<int>(o.version());
+  for (const auto& o : m.opset_import())
+    imports[canonical_domain(o.domain())] = static_cast<int>(o.version());
   if (auto it = imports.find(""); it != imports.end()) imports["ai.onnx"] = it->second;
   context.set_opset_imports(imports);
   try {
     onnx::checker::LexicalScopeContext scope;
     onnx::checker::check_graph(m.graph(), context, scope);
     if (m.functions_size() > 0) {
-      context.set_skip_opset_compatibility_check(true);  // inlined nodes keep their function's opset
+      context.set_skip_opset_compatibility_check(
+          true);  // inlined nodes keep their function's opset
       onnx::checker::check_model_local_functions(m, context, scope);
     }
   } catch (const std::exception& e) {

@@ -1,6 +1,6 @@
-// The parsed, checked model as a Graph. Calls of the model's own functions are replaced by their bodies
-// here: names are bound through scopes, so nothing of the parsed model is copied or renamed. Node::attrs
-// still have the model's own opset (Node::since_opset); normalize.h changes that.
+// The parsed, checked model as a Graph. Calls of the model's own functions are replaced by their
+// bodies here: names are bound through scopes, so nothing of the parsed model is copied or renamed.
+// Node::attrs still have the model's own opset (Node::since_opset); normalize.h changes that.
 #include <onnx/defs/schema.h>
 
 #include <unordered_map>
@@ -17,20 +17,25 @@ using AttributeMap = std::map<std::string, onnx::AttributeProto*, std::less<>>;
 /// Names visible at one place: of a graph, of a function's body, or of a nested graph in either.
 struct Scope {
   Graph* graph = nullptr;
-  Scope* outer = nullptr;                ///< enclosing scope of a nested graph
+  Scope* outer = nullptr;  ///< enclosing scope of a nested graph
   const Opsets* opsets = nullptr;
   const AttributeMap* arguments = nullptr;  ///< inside a function: its attributes at this call
-  std::string prefix;                    ///< of names, inside a function
-  std::vector<std::string> origins;      ///< inside a function: the calls that led here
+  std::string prefix;                       ///< of names, inside a function
+  std::vector<std::string> origins;         ///< inside a function: the calls that led here
   std::unordered_map<std::string, ValueId> names;
   std::unordered_map<std::string, Type> declared;
 };
 
 class Converter {
  public:
-  Converter(Model& m, const Functions& functions, ExternalRoots& roots, const ImportOptions& options,
-            const Limits& limits, Imported& out)
-      : model_(m), functions_(functions), roots_(roots), options_(options), limits_(limits), out_(out) {}
+  Converter(Model& m, const Functions& functions, ExternalRoots& roots,
+            const ImportOptions& options, const Limits& limits, Imported& out)
+      : model_(m),
+        functions_(functions),
+        roots_(roots),
+        options_(options),
+        limits_(limits),
+        out_(out) {}
 
   Status run(const Opsets& opsets) {
     Scope scope;
@@ -96,10 +101,10 @@ class Converter {
     std::string list;
     for (size_t i = 0; i < names.size() && i < 3; ++i) list += (i ? ", " : "") + quote(names[i]);
     if (names.size() > 3) list += ", …";
-    out_.notes.push_back(
-        fmt::format("{} initializer{} also graph inputs ({}): {}", names.size(),
-                    names.size() == 1 ? " is" : "s are", list,
-                    options_.overridable ? "they stay inputs, as --overridable says"
+    out_.notes.push_back(fmt::format("{} initializer{} also graph inputs ({}): {}", names.size(),
+                                     names.size() == 1 ? " is" : "s are", list,
+                                     options_.overridable
+                                         ? "they stay inputs, as --overridable says"
                                          : "taken as constants; --overridable keeps them inputs"));
   }
 
@@ -141,7 +146,8 @@ class Converter {
     for (auto& n : list) {
       ++times[n.name()];
       for (const std::string& o : n.output()) {
-        if (o.empty() || scope.names.count(o)) continue;  // a function's output: bound by its caller
+        if (o.empty() || scope.names.count(o))
+          continue;  // a function's output: bound by its caller
         Type type;
         if (auto it = scope.declared.find(o); it != scope.declared.end()) type = it->second;
         scope.names[o] = g.add_value(g.fresh_name(scope.prefix + o), std::move(type));
@@ -152,7 +158,8 @@ class Converter {
       std::string name = n.name();
       if (name.empty() || times[name] > 1) {
         name = fmt::format("{}_{}", n.op_type(), index);
-        for (int k = 1; times.count(name); ++k) name = fmt::format("{}_{}_{}", n.op_type(), index, k);
+        for (int k = 1; times.count(name); ++k)
+          name = fmt::format("{}_{}_{}", n.op_type(), index, k);
       }
       FERRULE_TRY(node(n, scope.prefix + name, scope));
       ++index;
@@ -190,13 +197,15 @@ class Converter {
   }
 
   /// The node's attributes, references to the enclosing function's attributes resolved.
-  Result<AttributeMap> arguments_of(onnx::NodeProto& n, const Scope& scope, const std::string& where) {
+  Result<AttributeMap> arguments_of(onnx::NodeProto& n, const Scope& scope,
+                                    const std::string& where) {
     AttributeMap out;
     for (auto& a : *n.mutable_attribute()) {
       onnx::AttributeProto* value = &a;
       if (!a.ref_attr_name().empty()) {
         if (!scope.arguments)
-          return error(Code::bad_attribute, where, quote(a.name()), "it refers to an attribute outside a function");
+          return error(Code::bad_attribute, where, quote(a.name()),
+                       "it refers to an attribute outside a function");
         auto it = scope.arguments->find(a.ref_attr_name());
         if (it == scope.arguments->end()) continue;  // not given at the call: left out here too
         value = it->second;
@@ -211,8 +220,8 @@ class Converter {
     std::string where = place(n);
     if (n.input_size() > f.input_size() || n.output_size() > f.output_size())
       return error(Code::model_invalid, where,
-                   fmt::format("it has {} inputs and {} outputs, its function {} and {}", n.input_size(),
-                               n.output_size(), f.input_size(), f.output_size()));
+                   fmt::format("it has {} inputs and {} outputs, its function {} and {}",
+                               n.input_size(), n.output_size(), f.input_size(), f.output_size()));
     FERRULE_ASSIGN(Opsets opsets, read_opsets(f.opset_import(), "function " + quote(f.name())));
     FERRULE_ASSIGN(AttributeMap arguments, arguments_of(n, scope, where));
     for (auto& a : *f.mutable_attribute_proto()) arguments.try_emplace(a.name(), &a);
@@ -252,7 +261,8 @@ class Converter {
 
   Status constant(onnx::NodeProto& n, const AttributeMap& attributes, const std::string& where,
                   Scope& scope) {
-    if (attributes.size() != 1 || n.output_size() != 1 || n.output(0).empty() || n.input_size() != 0)
+    if (attributes.size() != 1 || n.output_size() != 1 || n.output(0).empty() ||
+        n.input_size() != 0)
       return error(Code::model_invalid, where, "it wants one value attribute and one output");
     auto& [key, a] = *attributes.begin();
     Tensor t;
@@ -263,7 +273,8 @@ class Converter {
     } else if (key == "value_float") {
       t = Tensor::of<float>(DType::f32, {}, std::vector<float>{a->f()});
     } else if (key == "value_floats") {
-      t = Tensor::of<float>(DType::f32, {a->floats_size()}, std::vector<float>(a->floats().begin(), a->floats().end()));
+      t = Tensor::of<float>(DType::f32, {a->floats_size()},
+                            std::vector<float>(a->floats().begin(), a->floats().end()));
     } else if (key == "value_int") {
       t = Tensor::of_i64({}, {a->i()});
     } else if (key == "value_ints") {
@@ -283,11 +294,21 @@ class Converter {
                    Scope& scope, Node& out) {
     using P = onnx::AttributeProto;
     switch (a.type()) {
-      case P::FLOAT: out.attrs.set(key, static_cast<double>(a.f())); return {};
-      case P::INT: out.attrs.set(key, static_cast<int64_t>(a.i())); return {};
-      case P::STRING: out.attrs.set(key, a.s()); return {};
-      case P::FLOATS: out.attrs.set(key, std::vector<double>(a.floats().begin(), a.floats().end())); return {};
-      case P::INTS: out.attrs.set(key, std::vector<int64_t>(a.ints().begin(), a.ints().end())); return {};
+      case P::FLOAT:
+        out.attrs.set(key, static_cast<double>(a.f()));
+        return {};
+      case P::INT:
+        out.attrs.set(key, static_cast<int64_t>(a.i()));
+        return {};
+      case P::STRING:
+        out.attrs.set(key, a.s());
+        return {};
+      case P::FLOATS:
+        out.attrs.set(key, std::vector<double>(a.floats().begin(), a.floats().end()));
+        return {};
+      case P::INTS:
+        out.attrs.set(key, std::vector<int64_t>(a.ints().begin(), a.ints().end()));
+        return {};
       case P::STRINGS:
         out.attrs.set(key, std::vector<std::string>(a.strings().begin(), a.strings().end()));
         return {};
@@ -299,10 +320,12 @@ class Converter {
       case P::TYPE_PROTO:  // as text, to look at; nothing computes with it
         out.attrs.set(key, a.tp().ShortDebugString());
         return {};
-      case P::GRAPH: return nested(key, *a.mutable_g(), scope, out);
+      case P::GRAPH:
+        return nested(key, *a.mutable_g(), scope, out);
       default:
-        return error(Code::unsupported_type, where,
-                     fmt::format("attribute {} of kind {}", quote(key), static_cast<int>(a.type())));
+        return error(
+            Code::unsupported_type, where,
+            fmt::format("attribute {} of kind {}", quote(key), static_cast<int>(a.type())));
     }
   }
 
@@ -333,7 +356,8 @@ class Converter {
 
 Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const Limits& limits,
                      const std::string& where) {
-  if (!t.has_tensor_type()) return Type{};  // sequences, maps, optionals: known only by their operators
+  if (!t.has_tensor_type())
+    return Type{};  // sequences, maps, optionals: known only by their operators
   const auto& tensor = t.tensor_type();
   int code = tensor.elem_type();
   if (code < 0 || code > static_cast<int>(DType::f4e2m1))
@@ -342,7 +366,8 @@ Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const
   out.dtype = static_cast<DType>(code);
   if (!tensor.has_shape()) return out;
   if (tensor.shape().dim_size() > limits.rank)
-    return error(Code::limit_exceeded, where, "the rank (rank)", tensor.shape().dim_size(), limits.rank);
+    return error(Code::limit_exceeded, where, "the rank (rank)", tensor.shape().dim_size(),
+                 limits.rank);
   Shape shape;
   for (const auto& d : tensor.shape().dim()) {
     // Some exporters write -1 for "any".

@@ -21,12 +21,8 @@ using onnx_io::quote;
 constexpr int kFirstOpset = 21;
 constexpr int64_t kSmall = 1024;  // bytes of a weight that always stays in the model
 
-std::string where(const Node& n) {
-  return fmt::format("node {} ({})", quote(n.name), onnx_io::full_name(n.domain, n.op));
-}
-
-/// Whether `n` can be written under this version of its schema: what the schema does not know has to be a
-/// default of the newest one.
+/// Whether `n` can be written under this version of its schema: what the schema does not know has
+/// to be a default of the newest one.
 bool fits(const Node& n, const onnx::OpSchema& old, const onnx::OpSchema& newest) {
   if (old.Deprecated() || static_cast<int>(n.inputs.size()) > old.max_input()) return false;
   for (const auto& [name, value] : n.attrs.items()) {
@@ -47,8 +43,10 @@ template <class F>
 void each_node(const Graph& g, F&& f) {
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    if (n.body) each_node(*n.body, f);
-    else f(n);
+    if (n.body)
+      each_node(*n.body, f);
+    else
+      f(n);
     for (const auto& [key, sub] : n.subgraphs) each_node(*sub, f);
   }
 }
@@ -73,7 +71,8 @@ using ValueNames = std::map<ValueId, std::string>;
 
 class Exporter {
  public:
-  Exporter(const Graph& g, const ExportOptions& options) : options_(options), opset_(choose_opset(g)) {}
+  Exporter(const Graph& g, const ExportOptions& options)
+      : options_(options), opset_(choose_opset(g)) {}
 
   Result<std::unique_ptr<onnx::ModelProto>> run(const Graph& g) {
     auto m = std::make_unique<onnx::ModelProto>();
@@ -99,7 +98,8 @@ class Exporter {
     return name;
   }
 
-  /// Names of all values of `g`: its own, made unique in the whole file, or those of what it captures.
+  /// Names of all values of `g`: its own, made unique in the whole file, or those of what it
+  /// captures.
   ValueNames name_values(const Graph& g, const ValueNames* outer) {
     ValueNames names;
     for (uint32_t i = 0; i < g.value_slots(); ++i) {
@@ -112,7 +112,8 @@ class Exporter {
 
   Status type(const Value& v, onnx::ValueInfoProto& out, bool needed) {
     if (v.type.dtype == DType::undefined)
-      return needed ? Status(error(Code::unsupported_type, "value " + quote(v.name), "an output without a tensor type"))
+      return needed ? Status(error(Code::unsupported_type, "value " + quote(v.name),
+                                   "an output without a tensor type"))
                     : Status{};
     auto* tensor = out.mutable_type()->mutable_tensor_type();
     tensor->set_elem_type(static_cast<int>(v.type.dtype));
@@ -120,8 +121,10 @@ class Exporter {
     auto* shape = tensor->mutable_shape();
     for (const Dim& d : *v.type.shape) {
       auto* dim = shape->add_dim();
-      if (auto c = d.constant()) dim->set_dim_value(*c);
-      else if (std::string s = d.str(); s.find('?') == std::string::npos) dim->set_dim_param(s);
+      if (auto c = d.constant())
+        dim->set_dim_value(*c);
+      else if (std::string s = d.str(); s.find('?') == std::string::npos)
+        dim->set_dim_param(s);
     }
     return {};
   }
@@ -139,7 +142,7 @@ class Exporter {
       out.mutable_initializer()->rbegin()->set_name(name);
     });
     for (NodeId n : g.order())
-      FERRULE_TRY(node(g, g.node(n), names, [&] { return out.add_node(); }));
+      FERRULE_TRY(node(g.node(n), names, [&] { return out.add_node(); }));
     for (ValueId v : g.outputs()) {
       auto* o = out.add_output();
       o->set_name(names[v]);
@@ -155,7 +158,7 @@ class Exporter {
   }
 
   template <class Add>
-  Status node(const Graph& g, const Node& n, ValueNames& names, Add&& add) {
+  Status node(const Node& n, ValueNames& names, Add&& add) {
     auto name_of = [&](ValueId v) { return v ? names.at(v) : std::string(); };
     if (n.body && !options_.functions) {
       std::vector<std::string> in, out;
@@ -177,8 +180,10 @@ class Exporter {
     p->set_op_type(n.op);
     p->set_domain(n.domain);
     const auto* newest = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
-    if (!n.domain.empty()) domains_[n.domain] = newest ? newest->SinceVersion() : std::max(1, n.since_opset);
-    const auto* schema = n.domain.empty() ? onnx::OpSchemaRegistry::Schema(n.op, opset_, "") : newest;
+    if (!n.domain.empty())
+      domains_[n.domain] = newest ? newest->SinceVersion() : std::max(1, n.since_opset);
+    const auto* schema =
+        n.domain.empty() ? onnx::OpSchemaRegistry::Schema(n.op, opset_, "") : newest;
     for (const auto& [key, value] : n.attrs.items())
       if (!schema || !newest || schema->attributes().count(key) || !newest->attributes().count(key))
         *p->add_attribute() = onnx_io::to_proto(key, value);
@@ -209,17 +214,21 @@ class Exporter {
   Status inlined(const Graph& body, const std::string& group, const std::vector<std::string>& in,
                  const std::vector<std::string>& out, Add&& add) {
     ValueNames names;
-    for (size_t i = 0; i < in.size() && i < body.inputs().size(); ++i) names[body.inputs()[i]] = in[i];
-    std::vector<std::pair<std::string, std::string>> copies;  // an output that is an input, or twice an output
+    for (size_t i = 0; i < in.size() && i < body.inputs().size(); ++i)
+      names[body.inputs()[i]] = in[i];
+    std::vector<std::pair<std::string, std::string>>
+        copies;  // an output that is an input, or twice an output
     for (size_t i = 0; i < out.size() && i < body.outputs().size(); ++i) {
       if (out[i].empty()) continue;
       auto [it, fresh_one] = names.try_emplace(body.outputs()[i], out[i]);
       if (!fresh_one) copies.emplace_back(it->second, out[i]);
     }
     for (uint32_t i = 0; i < body.value_slots(); ++i)
-      if (const Value& v = body.value({i}); !v.dead && !names.count({i})) names[{i}] = fresh(group + "/" + v.name);
-    constants(body, names, [&](const std::string& name, const Tensor& t) { constant(name, t, add); });
-    for (NodeId n : body.order()) FERRULE_TRY(node(body, body.node(n), names, add));
+      if (const Value& v = body.value({i}); !v.dead && !names.count({i}))
+        names[{i}] = fresh(group + "/" + v.name);
+    constants(body, names,
+              [&](const std::string& name, const Tensor& t) { constant(name, t, add); });
+    for (NodeId n : body.order()) FERRULE_TRY(node(body.node(n), names, add));
     for (const auto& [from, to] : copies) {
       onnx::NodeProto* p = add();
       p->set_op_type(Graph::kIdentity);
@@ -304,7 +313,9 @@ class Output {
   }
 
  private:
-  Status failed() const { return error(Code::file_not_written, "", escape(path_), std::strerror(errno)); }
+  Status failed() const {
+    return error(Code::file_not_written, "", escape(path_), std::strerror(errno));
+  }
   std::string path_, temporary_;
   int fd_ = -1;
   bool open_ = false;
@@ -347,7 +358,8 @@ int64_t weight_bytes(const Graph& g) {
 Result<std::string> export_bytes(const Graph& g, const ExportOptions& options) {
   FERRULE_ASSIGN(auto m, Exporter(g, options).run(g));
   if (m->ByteSizeLong() > INT32_MAX)
-    return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(), INT32_MAX);
+    return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(),
+                 INT32_MAX);
   return m->SerializeAsString();
 }
 
@@ -359,17 +371,20 @@ Status export_file(const Graph& g, const std::string& path, const ExportOptions&
   bool beside = weight_bytes(g) > options.inline_bytes;
   std::string data_path = path + ".data";
   for (const std::string& p : {path, data_path})
-    if (!options.force && exists(p) && (p == path || beside)) return error(Code::file_exists, "", escape(p));
+    if (!options.force && exists(p) && (p == path || beside))
+      return error(Code::file_exists, "", escape(p));
   FERRULE_ASSIGN(auto m, Exporter(g, options).run(g));
   if (beside) {
     Output data(data_path);
     FERRULE_TRY(data.open());
     size_t slash = data_path.rfind('/');
-    FERRULE_TRY(externalize(*m, data, slash == std::string::npos ? data_path : data_path.substr(slash + 1)));
+    FERRULE_TRY(externalize(*m, data,
+                            slash == std::string::npos ? data_path : data_path.substr(slash + 1)));
     FERRULE_TRY(data.commit(options.force));
   }
   if (m->ByteSizeLong() > INT32_MAX)
-    return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(), INT32_MAX);
+    return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(),
+                 INT32_MAX);
   std::string bytes = m->SerializeAsString();
   Output out(path);
   FERRULE_TRY(out.open());

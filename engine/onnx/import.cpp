@@ -16,7 +16,8 @@ const Limits& limits_of(const ImportOptions& o) {
   return o.limits ? *o.limits : kDefaults;
 }
 
-Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const ImportOptions& options) {
+Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots,
+                        const ImportOptions& options) {
   const Limits& limits = limits_of(options);
   Imported out;
   FERRULE_ASSIGN(Opsets opsets, read_opsets(m->opset_import(), "model"));

@@ -111,7 +111,8 @@ class Context final : public onnx::InferenceContext {
       inputs_[i].emplace();
       names_.encode(t, *inputs_[i]);
     }
-    for (const auto& [key, value] : n.attrs.items()) attributes_[key] = onnx_io::to_proto(key, value);
+    for (const auto& [key, value] : n.attrs.items())
+      attributes_[key] = onnx_io::to_proto(key, value);
     for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(*sub, names_));
   }
 
@@ -180,7 +181,9 @@ std::string where(const Node& n) {
 
 Result<Inferred> infer_by_schema(const Graph& g, const Node& n) {
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
-  if (!schema) return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op), n.since_opset);
+  if (!schema)
+    return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op),
+                 n.since_opset);
   std::string failure;
   try {
     Context context(g, n);

@@ -1,5 +1,5 @@
-// What the files of this folder share: the importer's passes over the parsed model, in order. Nothing
-// outside this folder includes it, or protobuf.
+// What the files of this folder share: the importer's passes over the parsed model, in order.
+// Nothing outside this folder includes it, or protobuf.
 #pragma once
 #include <onnx/onnx_pb.h>
 
@@ -30,8 +30,9 @@ Result<std::unique_ptr<Model>> parse_text(std::string_view text, int64_t opset);
 
 // --- structure.cpp: what must hold before anything walks the model freely
 using Opsets = std::map<std::string, int64_t>;
-Result<Opsets> read_opsets(const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports,
-                           const std::string& where);
+Result<Opsets> read_opsets(
+    const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports,
+    const std::string& where);
 /// Functions by (domain, name, overload).
 using FunctionKey = std::tuple<std::string, std::string, std::string>;
 using Functions = std::map<FunctionKey, const onnx::FunctionProto*>;
@@ -39,16 +40,18 @@ Result<Functions> read_functions(const Model& m, const Limits& limits);
 FunctionKey key_of(const onnx::NodeProto& n);
 /// The schema that holds at this opset; null if there is none.
 const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain);
-/// Names, operators, order, nesting; sorts node lists that are out of order (and says so in `notes`).
+/// Names, operators, order, nesting; sorts node lists that are out of order (and says so in
+/// `notes`).
 Status check_structure(Model& m, const Functions& functions, const ImportOptions& options,
                        const Limits& limits, std::vector<std::string>& notes);
 /// onnx's own checker, without its exceptions and its look at external files.
 Status run_checker(Model& m, const Functions& functions, const ImportOptions& options);
 
 // --- tensors.cpp
-/// Where external data may lie: the model's folder, and that of the file its path finally points to.
+/// Where external data may lie: the model's folder, and that of the file its path finally points
+/// to.
 struct ExternalRoots {
-  std::vector<std::string> directories;   ///< real paths, the first one is where locations start
+  std::vector<std::string> directories;  ///< real paths, the first one is where locations start
   std::map<std::string, std::pair<std::shared_ptr<const void>, int64_t>> mapped;  ///< by real path
 };
 ExternalRoots roots_of(const std::string& model_path);

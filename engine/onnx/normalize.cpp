@@ -1,5 +1,5 @@
-// The table of what changed between opset 7 and the newest, operator by operator. A row runs on nodes whose
-// schema is of a version in its range; rows of one operator run in order.
+// The table of what changed between opset 7 and the newest, operator by operator. A row runs on
+// nodes whose schema is of a version in its range; rows of one operator run in order.
 #include "engine/onnx/normalize.h"
 
 #include <onnx/defs/schema.h>
@@ -25,7 +25,8 @@ struct Ctx {
 
   const Node& n() const { return g.node(id); }
   std::string where() const {
-    return fmt::format("node {} ({}, opset {})", quote(n().name), escape(n().op, 60), n().since_opset);
+    return fmt::format("node {} ({}, opset {})", quote(n().name), escape(n().op, 60),
+                       n().since_opset);
   }
   ValueId input(size_t i) const { return g.input(id, i); }
   const Type& type(size_t i) const {
@@ -48,7 +49,8 @@ struct Ctx {
   /// Attribute `name`, a number, becomes input `slot`: a scalar of `dtype`.
   void number_to_input(const char* name, size_t slot, DType dtype) {
     if (!attrs.find(name)) return;
-    ValueId c = add(name, Tensor::scalar(dtype == DType::undefined ? DType::f32 : dtype, attrs.f(name)));
+    ValueId c =
+        add(name, Tensor::scalar(dtype == DType::undefined ? DType::f32 : dtype, attrs.f(name)));
     g.set_input(id, slot, c);
     attrs.erase(name);
   }
@@ -109,7 +111,8 @@ Status dft(Ctx& c) {
 }
 
 Status batch_norm(Ctx& c) {
-  if (c.attrs.i("spatial", 1) != 1) return c.unsupported("spatial = 0 was dropped from ONNX with opset 9");
+  if (c.attrs.i("spatial", 1) != 1)
+    return c.unsupported("spatial = 0 was dropped from ONNX with opset 9");
   c.attrs.erase("spatial");
   for (size_t i = 1; i < c.n().outputs.size(); ++i)
     if (ValueId v = c.n().outputs[i]; v && (!c.g.value(v).uses.empty() || c.g.value(v).is_output))
@@ -122,7 +125,8 @@ Status upsample(Ctx& c) {
   ValueId scales = c.input(1);
   if (const Attr* a = c.attrs.find("scales")) {
     const auto* v = std::get_if<std::vector<double>>(a);
-    std::vector<float> f(v ? v->begin() : std::vector<double>::const_iterator{}, v ? v->end() : std::vector<double>::const_iterator{});
+    std::vector<float> f(v ? v->begin() : std::vector<double>::const_iterator{},
+                         v ? v->end() : std::vector<double>::const_iterator{});
     scales = c.add("scales", Tensor::of<float>(DType::f32, {static_cast<int64_t>(f.size())}, f));
     c.attrs.erase("scales");
   }
@@ -152,7 +156,9 @@ Status roi_align(Ctx& c) {
 
 Status grid_sample(Ctx& c) {
   std::string mode = c.attrs.s("mode", "bilinear");
-  c.attrs.set("mode", std::string(mode == "bicubic" ? "cubic" : mode == "bilinear" ? "linear" : mode));
+  c.attrs.set("mode", std::string(mode == "bicubic"    ? "cubic"
+                                  : mode == "bilinear" ? "linear"
+                                                       : mode));
   return {};
 }
 
@@ -161,7 +167,9 @@ Status scatter(Ctx& c) {
   return {};
 }
 
-Status scan_8(Ctx& c) { return c.unsupported("Scan of opset 8 has another meaning; opset 9 or later is wanted"); }
+Status scan_8(Ctx& c) {
+  return c.unsupported("Scan of opset 8 has another meaning; opset 9 or later is wanted");
+}
 
 /// Softmax before opset 13 works on the input as a matrix, split before `axis`.
 Status softmax(Ctx& c) {
@@ -170,7 +178,8 @@ Status softmax(Ctx& c) {
   if (shape) {
     int64_t rank = static_cast<int64_t>(shape->size());
     if (axis < -rank || axis >= std::max<int64_t>(rank, 1))
-      return error(Code::bad_attribute, c.where(), "axis", fmt::format("{} is out of range for rank {}", axis, rank));
+      return error(Code::bad_attribute, c.where(), "axis",
+                   fmt::format("{} is out of range for rank {}", axis, rank));
     if (axis < 0) axis += rank;
     std::vector<int64_t> wide;  // trailing axes that may be other than 1
     for (int64_t i = axis; i < rank; ++i)
@@ -227,13 +236,15 @@ Status softmax(Ctx& c) {
   return {};
 }
 
-// --- defaults that the schemas leave to prose -------------------------------------------------------------
+// --- defaults that the schemas leave to prose
+// -------------------------------------------------------------
 
 void fill_ints(Ctx& c, const char* name, size_t count, int64_t value) {
   if (c.attrs.ints(name).empty()) c.attrs.set(name, std::vector<int64_t>(count, value));
 }
 
-/// Strides, dilations and pads of convolutions and pooling, once the number of spatial axes is known.
+/// Strides, dilations and pads of convolutions and pooling, once the number of spatial axes is
+/// known.
 Status window(Ctx& c) {
   bool pool = c.op.find("Pool") != std::string::npos;
   std::vector<int64_t> kernel = c.attrs.ints("kernel_shape");
@@ -320,13 +331,20 @@ constexpr Row kRows[] = {
 std::optional<Attr> to_attr(const onnx::AttributeProto& a) {
   using P = onnx::AttributeProto;
   switch (a.type()) {
-    case P::FLOAT: return Attr(static_cast<double>(a.f()));
-    case P::INT: return Attr(static_cast<int64_t>(a.i()));
-    case P::STRING: return Attr(a.s());
-    case P::FLOATS: return Attr(std::vector<double>(a.floats().begin(), a.floats().end()));
-    case P::INTS: return Attr(std::vector<int64_t>(a.ints().begin(), a.ints().end()));
-    case P::STRINGS: return Attr(std::vector<std::string>(a.strings().begin(), a.strings().end()));
-    default: return std::nullopt;
+    case P::FLOAT:
+      return Attr(static_cast<double>(a.f()));
+    case P::INT:
+      return Attr(static_cast<int64_t>(a.i()));
+    case P::STRING:
+      return Attr(a.s());
+    case P::FLOATS:
+      return Attr(std::vector<double>(a.floats().begin(), a.floats().end()));
+    case P::INTS:
+      return Attr(std::vector<int64_t>(a.ints().begin(), a.ints().end()));
+    case P::STRINGS:
+      return Attr(std::vector<std::string>(a.strings().begin(), a.strings().end()));
+    default:
+      return std::nullopt;
   }
 }
 
@@ -353,8 +371,9 @@ Status infer_declared(Graph& g, NodeId id, std::vector<std::string>* notes) {
   if (!infer(g, id)) return first;
   for (size_t i = 0; i < declared.size(); ++i)
     if (ValueId v = g.node(id).outputs[i]; v && str(g.value(v).type) != str(declared[i]))
-      notes->push_back(fmt::format("{} is declared {} but computes to {}; the declaration is ignored",
-                                   quote(g.value(v).name), str(declared[i]), str(g.value(v).type)));
+      notes->push_back(
+          fmt::format("{} is declared {} but computes to {}; the declaration is ignored",
+                      quote(g.value(v).name), str(declared[i]), str(g.value(v).type)));
   return {};
 }
 
@@ -372,12 +391,14 @@ Status normalize_node(Graph& g, NodeId id, bool nested, std::vector<std::string>
       FERRULE_TRY(row.apply(c));
       if (c.gone) return {};
     }
-  if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain)) fill_defaults(c, *newest);
+  if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain))
+    fill_defaults(c, *newest);
   g.set_operator(id, c.op, std::move(c.attrs));
   Status status = infer_declared(g, id, notes);
   // What would fail in a branch may never run (infer_nested).
   if (!status && nested && notes && status.error().code == Code::bad_shape) {
-    notes->push_back("would fail if it ran: " + status.error().place + ": " + status.error().message);
+    notes->push_back("would fail if it ran: " + status.error().place + ": " +
+                     status.error().message);
     return {};
   }
   return status;
@@ -391,6 +412,8 @@ Status normalize_graph(Graph& g, bool nested, std::vector<std::string>* notes) {
 
 }  // namespace
 
-Status normalize(Graph& g, std::vector<std::string>* notes) { return normalize_graph(g, false, notes); }
+Status normalize(Graph& g, std::vector<std::string>* notes) {
+  return normalize_graph(g, false, notes);
+}
 
 }  // namespace ferrule

@@ -105,8 +105,7 @@ Result<std::unique_ptr<Model>> parse_text(std::string_view text, int64_t opset) 
   } catch (const std::exception& e) {
     failure = e.what();
   }
-  if (!failure.empty())
-    return error(Code::not_onnx, "text", escape(failure, 500));
+  if (!failure.empty()) return error(Code::not_onnx, "text", escape(failure, 500));
   if (!model->has_ir_version()) model->set_ir_version(10);
   bool main_domain = false;
   for (const auto& o : model->opset_import()) main_domain |= canonical_domain(o.domain()).empty();

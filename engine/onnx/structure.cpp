@@ -1,5 +1,5 @@
-// The model's structure, before anything walks it freely: opsets, functions (counted before they are
-// expanded), names, operators, nesting and order of nodes, each with its own message.
+// The model's structure, before anything walks it freely: opsets, functions (counted before they
+// are expanded), names, operators, nesting and order of nodes, each with its own message.
 #include <onnx/common/constants.h>
 #include <onnx/defs/schema.h>
 
@@ -36,7 +36,8 @@ Status each_graph(const onnx::NodeProto& n, F&& f) {
 /// Nodes after inlining, saturating; each function is counted once however often it is called.
 class Counter {
  public:
-  Counter(const Functions& functions, const Limits& limits) : functions_(functions), limits_(limits) {}
+  Counter(const Functions& functions, const Limits& limits)
+      : functions_(functions), limits_(limits) {}
 
   Result<uint64_t> count(const Nodes& nodes, int calls, int nesting) {
     uint64_t total = 0;
@@ -45,8 +46,9 @@ class Counter {
       total = add(total, 1 + static_cast<uint64_t>(n.input_size() + n.output_size()) / 16);
       FERRULE_TRY(each_graph(n, [&](const onnx::GraphProto& g) -> Status {
         if (nesting + 1 > limits_.subgraph_depth)
-          return error(Code::limit_exceeded, place(n), "the depth of nested graphs (subgraph_depth)",
-                       nesting + 1, limits_.subgraph_depth);
+          return error(Code::limit_exceeded, place(n),
+                       "the depth of nested graphs (subgraph_depth)", nesting + 1,
+                       limits_.subgraph_depth);
         FERRULE_ASSIGN(uint64_t inner, count(g.node(), calls, nesting + 1));
         total = add(total, inner);
         return {};
@@ -60,14 +62,16 @@ class Counter {
   }
 
  private:
-  Result<uint64_t> function(const onnx::FunctionProto* f, const onnx::NodeProto& caller, int calls) {
+  Result<uint64_t> function(const onnx::FunctionProto* f, const onnx::NodeProto& caller,
+                            int calls) {
     auto [it, fresh] = sizes_.try_emplace(f, Entry{});
     if (!fresh) {
       if (it->second.open)
         return error(Code::model_invalid, place(caller),
                      "function " + quote(full_name(f->domain(), f->name())) + " calls itself");
       // A known function still has to fit below this caller.
-      if (calls + it->second.depth > limits_.call_depth) return too_deep(caller, calls + it->second.depth);
+      if (calls + it->second.depth > limits_.call_depth)
+        return too_deep(caller, calls + it->second.depth);
       deepest_ = std::max(deepest_, calls + it->second.depth);
       return it->second.size;
     }
@@ -82,8 +86,8 @@ class Counter {
   }
 
   tl::unexpected<Error> too_deep(const onnx::NodeProto& caller, int calls) const {
-    return error(Code::limit_exceeded, place(caller), "the depth of function calls (call_depth)", calls,
-                 limits_.call_depth);
+    return error(Code::limit_exceeded, place(caller), "the depth of function calls (call_depth)",
+                 calls, limits_.call_depth);
   }
 
   struct Entry {
@@ -99,7 +103,8 @@ class Counter {
 
 /// Names of one graph and, for nested ones, of those around it.
 struct Names {
-  std::unordered_map<std::string_view, int> defined;  // name -> producing node, -1: input or initializer
+  std::unordered_map<std::string_view, int>
+      defined;  // name -> producing node, -1: input or initializer
   const Names* outer = nullptr;
   bool has(std::string_view name) const {
     for (const Names* n = this; n; n = n->outer)
@@ -123,7 +128,8 @@ class Walker {
     std::unordered_set<std::string_view> initializers;
     auto initializer = [&](const std::string& name) -> Status {
       if (name.empty()) return error(Code::model_invalid, where, "an initializer has no name");
-      if (!initializers.insert(name).second) return error(Code::duplicate_value, where, quote(name));
+      if (!initializers.insert(name).second)
+        return error(Code::duplicate_value, where, quote(name));
       names.defined.try_emplace(name, -1);  // may also be an input: its default
       return {};
     };
@@ -171,14 +177,18 @@ class Walker {
         if (!repeats) return error(Code::duplicate_value, place(list[i]), quote(o));
         list[it->second].mutable_attribute()->Swap(list[i].mutable_attribute());
       }
-      if (repeats) ++repeated;
-      else if (repeated) list.SwapElements(i, i - repeated), move_definitions(names, list[i - repeated], i - repeated);
+      if (repeats)
+        ++repeated;
+      else if (repeated)
+        list.SwapElements(i, i - repeated),
+            move_definitions(names, list[i - repeated], i - repeated);
     }
     if (repeated) {
       list.DeleteSubrange(list.size() - repeated, repeated);
-      notes_.push_back(fmt::format(
-          "{}: {} Constant node{} a value that another one defines; the later one counts, as in ONNX Runtime",
-          where, repeated, repeated == 1 ? " defines" : "s define"));
+      notes_.push_back(
+          fmt::format("{}: {} Constant node{} a value that another one defines; the later one "
+                      "counts, as in ONNX Runtime",
+                      where, repeated, repeated == 1 ? " defines" : "s define"));
     }
     bool sorted = true;
     std::vector<std::vector<int>> after(static_cast<size_t>(list.size()));  // producer -> readers
@@ -263,7 +273,8 @@ class Walker {
     for (size_t i = 0; i < after.size(); ++i)
       if (waiting[i] > 0)
         for (int next : after[i])
-          if (waiting[static_cast<size_t>(next)] > 0) before[static_cast<size_t>(at = next)] = static_cast<int>(i);
+          if (waiting[static_cast<size_t>(next)] > 0)
+            before[static_cast<size_t>(at = next)] = static_cast<int>(i);
     std::vector<int> path;
     std::vector<bool> seen(waiting.size(), false);
     for (; at >= 0 && !seen[static_cast<size_t>(at)]; at = before[static_cast<size_t>(at)]) {
@@ -328,8 +339,8 @@ Result<Opsets> read_opsets(
     int64_t last = range == ranges.end() ? std::numeric_limits<int>::max() : range->second.second;
     int64_t first = domain.empty() ? kFirstOpset : 1;
     if (o.version() < first || o.version() > last)
-      return error(Code::opset_unsupported, where, o.version(), domain.empty() ? "ai.onnx" : escape(domain),
-                   first, last);
+      return error(Code::opset_unsupported, where, o.version(),
+                   domain.empty() ? "ai.onnx" : escape(domain), first, last);
   }
   if (out.empty()) return error(Code::model_invalid, where, "it imports no opset");
   return out;
@@ -349,8 +360,8 @@ Result<Functions> read_functions(const Model& m, const Limits& limits) {
   Counter counter(out, limits);
   FERRULE_ASSIGN(uint64_t total, counter.count(m.graph().node(), 0, 0));
   if (total > static_cast<uint64_t>(limits.nodes))
-    return error(Code::limit_exceeded, "model", "the number of nodes after inlining functions (nodes)",
-                 total, limits.nodes);
+    return error(Code::limit_exceeded, "model",
+                 "the number of nodes after inlining functions (nodes)", total, limits.nodes);
   return out;
 }
 

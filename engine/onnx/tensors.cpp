@@ -1,6 +1,6 @@
-// Constants of the model: raw bytes are taken over without a copy, typed fields converted, external data
-// mapped read-only from beside the model and nowhere else (reliability: no absolute path, no "..", no
-// link that leaves the folder; the file that was opened is the one that is judged).
+// Constants of the model: raw bytes are taken over without a copy, typed fields converted, external
+// data mapped read-only from beside the model and nowhere else (reliability: no absolute path, no
+// "..", no link that leaves the folder; the file that was opened is the one that is judged).
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -43,7 +43,8 @@ Result<Location> location_of(const onnx::TensorProto& t, const std::string& wher
   Location out;
   std::set<std::string> seen;
   for (const auto& e : t.external_data()) {
-    if (!seen.insert(e.key()).second) return bad(out.path, "the key " + quote(e.key()) + " is given twice");
+    if (!seen.insert(e.key()).second)
+      return bad(out.path, "the key " + quote(e.key()) + " is given twice");
     if (e.key() == "location") out.path = e.value();
     if (e.key() != "offset" && e.key() != "length") continue;
     int64_t v = 0;
@@ -80,7 +81,8 @@ Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::stri
   auto bad = [&](const std::string& what) {
     return error(Code::external_data, where, quote(location), what);
   };
-  if (roots.directories.empty()) return bad("a model that is not a file has no folder for external data");
+  if (roots.directories.empty())
+    return bad("a model that is not a file has no folder for external data");
   std::string path = roots.directories[0] + "/" + location;
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return bad(std::strerror(errno));
@@ -92,9 +94,10 @@ Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::stri
   char real[PATH_MAX + 1] = {};
   ssize_t n = ::readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), real, PATH_MAX);
   std::string opened = n > 0 ? std::string(real, static_cast<size_t>(n)) : real_path(path);
-  bool inside = std::any_of(roots.directories.begin(), roots.directories.end(), [&](const std::string& d) {
-    return d == "/" || opened.compare(0, d.size() + 1, d + "/") == 0;
-  });
+  bool inside =
+      std::any_of(roots.directories.begin(), roots.directories.end(), [&](const std::string& d) {
+        return d == "/" || opened.compare(0, d.size() + 1, d + "/") == 0;
+      });
   if (!inside) return bad("it leads out of the model's folder");
   if (auto it = roots.mapped.find(opened); it != roots.mapped.end()) return it->second;
   struct stat st;
@@ -116,9 +119,11 @@ Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::stri
 }
 
 /// Bytes that must be aligned for their type are copied if they are not.
-Tensor view(DType type, std::vector<int64_t> dims, std::shared_ptr<const void> owner, const void* p) {
+Tensor view(DType type, std::vector<int64_t> dims, std::shared_ptr<const void> owner,
+            const void* p) {
   size_t unit = static_cast<size_t>(std::max(1, std::min(size_bits(type), 64) / 8));
-  if (reinterpret_cast<uintptr_t>(p) % unit == 0) return Tensor(type, std::move(dims), std::move(owner), p);
+  if (reinterpret_cast<uintptr_t>(p) % unit == 0)
+    return Tensor(type, std::move(dims), std::move(owner), p);
   auto [t, out] = Tensor::allocate(type, std::move(dims));
   if (t.bytes()) std::memcpy(out, p, static_cast<size_t>(t.bytes()));
   return t;
@@ -137,7 +142,8 @@ Result<Tensor> external(const onnx::TensorProto& t, DType type, const std::vecto
   int64_t end;
   if (__builtin_add_overflow(offset, bytes, &end) || end > file.second)
     return bad(fmt::format("bytes {} to {} are wanted, the file has {}", offset,
-                           static_cast<uint64_t>(offset) + static_cast<uint64_t>(bytes), file.second));
+                           static_cast<uint64_t>(offset) + static_cast<uint64_t>(bytes),
+                           file.second));
   return view(type, dims, file.first, static_cast<const char*>(file.first.get()) + offset);
 }
 
@@ -158,15 +164,24 @@ Result<Tensor> from_fields(const onnx::TensorProto& t, DType type, const std::ve
                            int64_t n, const std::string& where) {
   const auto& i32 = t.int32_data();
   switch (type) {
-    case DType::f32: return typed<float>(t.float_data(), type, dims, n, where);
-    case DType::f64: return typed<double>(t.double_data(), type, dims, n, where);
-    case DType::i64: return typed<int64_t>(t.int64_data(), type, dims, n, where);
-    case DType::u64: return typed<uint64_t>(t.uint64_data(), type, dims, n, where);
-    case DType::u32: return typed<uint32_t>(t.uint64_data(), type, dims, n, where);
-    case DType::i32: return typed<int32_t>(i32, type, dims, n, where);
-    case DType::complex64: return typed<float>(t.float_data(), type, dims, 2 * n, where);
-    case DType::complex128: return typed<double>(t.double_data(), type, dims, 2 * n, where);
-    default: break;
+    case DType::f32:
+      return typed<float>(t.float_data(), type, dims, n, where);
+    case DType::f64:
+      return typed<double>(t.double_data(), type, dims, n, where);
+    case DType::i64:
+      return typed<int64_t>(t.int64_data(), type, dims, n, where);
+    case DType::u64:
+      return typed<uint64_t>(t.uint64_data(), type, dims, n, where);
+    case DType::u32:
+      return typed<uint32_t>(t.uint64_data(), type, dims, n, where);
+    case DType::i32:
+      return typed<int32_t>(i32, type, dims, n, where);
+    case DType::complex64:
+      return typed<float>(t.float_data(), type, dims, 2 * n, where);
+    case DType::complex128:
+      return typed<double>(t.double_data(), type, dims, 2 * n, where);
+    default:
+      break;
   }
   if (size_bits(type) == 16) return typed<uint16_t>(i32, type, dims, n, where);
   if (size_bits(type) == 8) return typed<uint8_t>(i32, type, dims, n, where);
@@ -179,7 +194,8 @@ ExternalRoots roots_of(const std::string& model_path) {
   ExternalRoots out;
   std::string beside = real_path(directory_of(model_path));
   if (!beside.empty()) out.directories.push_back(beside);
-  // A model that is itself a link, as in the Hugging Face cache: its data lies beside the real file.
+  // A model that is itself a link, as in the Hugging Face cache: its data lies beside the real
+  // file.
   std::string target = directory_of(real_path(model_path));
   if (!target.empty() && target != "." && target != beside) out.directories.push_back(target);
   return out;
@@ -214,12 +230,16 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
       return bad(fmt::format("it has {} strings, its dims want {}", t.string_data_size(), n));
     return Tensor(dims, {t.string_data().begin(), t.string_data().end()});
   }
-  if (__builtin_mul_overflow(n, int64_t{size_bits(type)}, &bits)) return bad("it has more than 2^63 bits");
+  if (__builtin_mul_overflow(n, int64_t{size_bits(type)}, &bits))
+    return bad("it has more than 2^63 bits");
   int64_t bytes = size_bytes(type, n);
-  if (t.data_location() == onnx::TensorProto::EXTERNAL) return external(t, type, dims, bytes, where, roots);
-  if (!t.has_raw_data() || (t.raw_data().empty() && n == 0)) return from_fields(t, type, dims, n, where);
+  if (t.data_location() == onnx::TensorProto::EXTERNAL)
+    return external(t, type, dims, bytes, where, roots);
+  if (!t.has_raw_data() || (t.raw_data().empty() && n == 0))
+    return from_fields(t, type, dims, n, where);
   if (static_cast<int64_t>(t.raw_data().size()) != bytes)
-    return bad(fmt::format("it has {} bytes, its type and dims want {}", t.raw_data().size(), bytes));
+    return bad(
+        fmt::format("it has {} bytes, its type and dims want {}", t.raw_data().size(), bytes));
   if (t.raw_data().size() < 64) {  // too small to be worth keeping a string for
     auto [out, p] = Tensor::allocate(type, dims);
     std::memcpy(p, t.raw_data().data(), t.raw_data().size());
@@ -241,7 +261,8 @@ Result<Tensor> to_tensor(const onnx::SparseTensorProto& s, const std::string& wh
   for (int64_t d : dims)
     if (d < 0 || __builtin_mul_overflow(n, d, &n)) return bad("its dims are out of range");
   int64_t unit = size_bits(values.dtype()) / 8, bytes;
-  if (unit == 0) return error(Code::unsupported_type, where, "a sparse tensor of this element type");
+  if (unit == 0)
+    return error(Code::unsupported_type, where, "a sparse tensor of this element type");
   if (__builtin_mul_overflow(n, unit, &bytes) || bytes > limits.fold_tensor_bytes)
     return error(Code::limit_exceeded, where, "the size of a sparse tensor (fold_tensor_bytes)", n,
                  limits.fold_tensor_bytes);
@@ -258,8 +279,8 @@ Result<Tensor> to_tensor(const onnx::SparseTensorProto& s, const std::string& wh
       if (index < 0 || index >= bound) return bad(fmt::format("index {} is out of range", index));
       at = at * (linear ? 1 : bound) + index;
     }
-    std::memcpy(static_cast<char*>(p) + at * unit, static_cast<const char*>(values.data()) + i * unit,
-                static_cast<size_t>(unit));
+    std::memcpy(static_cast<char*>(p) + at * unit,
+                static_cast<const char*>(values.data()) + i * unit, static_cast<size_t>(unit));
   }
   return out;
 }

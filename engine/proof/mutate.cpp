@@ -208,7 +208,8 @@ class Mutator {
             if (to != *i) set(to);
         } else if (auto* d = std::get_if<double>(&value)) {
           set(*d * 1.5 + 0.25);
-          set(0.0);
+          set(-*d - 0.5);
+          if (*d != 0) set(0.0);
         } else if (auto* l = std::get_if<std::vector<int64_t>>(&value)) {
           for (size_t k = 0; k < l->size() && k < 8; ++k)
             for (int64_t by : {1, -1}) {

@@ -101,7 +101,7 @@ class Prover {
     if (!t.broken.empty()) out_.wrong.push_back(s.text + ": " + t.broken);
     if (!t.fired || !t.broken.empty()) return;
     ++out_.fired;
-    auto d = difference(*s.graph, *t.after, rule_, ctx_, 3);
+    auto d = difference(*s.graph, *t.after, rule_, ctx_, kRounds);
     if (d && !d->empty()) out_.wrong.push_back(s.text + ": " + *d);
   }
 
@@ -128,7 +128,7 @@ class Prover {
       }
       ++violated;
       std::string what = without.broken;
-      if (what.empty()) what = difference(*s.graph, *without.after, rule_, ctx_, 3).value_or("");
+      if (what.empty()) what = difference(*s.graph, *without.after, rule_, ctx_, kRounds).value_or("");
       if (what.empty()) continue;
       p.state = ConditionProof::State::killed;
       p.how = s.text + ": " + what;

@@ -101,7 +101,7 @@ class Runner {
   std::string fires(const RuleTest& t, const Graph& g, const Trial& trial) {
     if (!trial.fired) return fmt::format("does not fire, declined by {}: {}", trial.nearest.id, trial.nearest.why);
     if (!trial.broken.empty()) return trial.broken;
-    auto d = difference(g, *trial.after, rule_, ctx_, 3);
+    auto d = difference(g, *trial.after, rule_, ctx_, kRounds);
     if (d && !d->empty()) return "changes the result: " + *d;
     if (t.expect.empty()) return "";
     auto want = case_graph(t.expect, ctx_);

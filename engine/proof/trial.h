@@ -17,6 +17,8 @@ struct Trial {
 /// Tries the rule at every node, then lets it run to rest on a copy.
 Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 
+inline constexpr int kRounds = 8;   ///< inputs per comparison; enough for every special value to meet others
+
 /// Runs both graphs on random inputs (several; special values where the numerics allow) and compares the
 /// outputs by the rule's numerics class. "" when equal; nullopt: `before` does not run.
 std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,

@@ -1,7 +1,8 @@
-// Static checks over a whole rule set, beyond what loading one rule can see: rules that can never fire because
-// an earlier one takes every match, rewrites that do not make the graph smaller, pairs that overlap, names
-// nobody uses, conditions without a test. Patterns are compared as trees, lines inlined; where that
-// cannot decide (orders of commutative operands), the answer errs towards silence.
+// Static checks over a whole rule set, beyond what loading one rule can see: rules that can never
+// fire because an earlier one takes every match, rewrites that do not make the graph smaller, pairs
+// that overlap, names nobody uses, conditions without a test. Patterns are compared as trees, lines
+// inlined; where that cannot decide (orders of commutative operands), the answer errs towards
+// silence.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -38,7 +39,9 @@ class Shape {
     it->second.insert(e.ops.begin(), e.ops.end());
     for (const std::string& c : e.classes)
       for (const auto& [key, f] : ops_.all()) {
-        bool member = c == "pointwise" ? f.pointwise() : std::find(f.classes.begin(), f.classes.end(), c) != f.classes.end();
+        bool member = c == "pointwise"
+                          ? f.pointwise()
+                          : std::find(f.classes.begin(), f.classes.end(), c) != f.classes.end();
         if (member) it->second.insert(key);
       }
     return it->second;
@@ -52,7 +55,8 @@ class Shape {
 /// Whether every match of one pattern is a match of the other.
 class Subsumption {
  public:
-  Subsumption(const Pattern& general, const Pattern& special, Shape& shape) : a_(general), b_(special), shape_(shape) {}
+  Subsumption(const Pattern& general, const Pattern& special, Shape& shape)
+      : a_(general), b_(special), shape_(shape) {}
   bool run() { return covers(*a_.root().expr, *b_.root().expr); }
 
  private:
@@ -60,7 +64,8 @@ class Subsumption {
     if (++steps_ > 10000) return false;
     const PatternExpr &a = resolved(a_, a0), &b = resolved(b_, b0);
     if (b.kind == Kind::alternatives)
-      return std::all_of(b.choices.begin(), b.choices.end(), [&](auto& c) { return covers(a, *c.second); });
+      return std::all_of(b.choices.begin(), b.choices.end(),
+                         [&](auto& c) { return covers(a, *c.second); });
     if (a.kind == Kind::alternatives)
       return std::any_of(a.choices.begin(), a.choices.end(), [&](auto& c) {
         auto saved = bound_;
@@ -70,40 +75,51 @@ class Subsumption {
       });
     if (a.kind == Kind::reference) return reference(a, b);
     if (a.kind == Kind::number)
-      return b.kind == Kind::number && a.number == b.number && (a.near || !b.near) && (!b.near || a.rtol >= b.rtol);
+      return b.kind == Kind::number && a.number == b.number && (a.near || !b.near) &&
+             (!b.near || a.rtol >= b.rtol);
     return a.kind == Kind::call && b.kind == Kind::call && call(a, b);
   }
 
   bool reference(const PatternExpr& a, const PatternExpr& b) {
     bool constant = b.kind == Kind::number || (b.kind == Kind::reference && b.constant);
     if (a.constant && !constant) return false;
-    if (b.kind == Kind::reference && ((b.optional && !a.optional) || b.variadic != a.variadic)) return false;
-    if (a.shape && !(b.shape && a.shape->size() == b.shape->size() && same_shape(*a.shape, *b.shape))) return false;
+    if (b.kind == Kind::reference && ((b.optional && !a.optional) || b.variadic != a.variadic))
+      return false;
+    if (a.shape &&
+        !(b.shape && a.shape->size() == b.shape->size() && same_shape(*a.shape, *b.shape)))
+      return false;
     auto [it, fresh] = bound_.emplace(a.name, to_text(b));
     return fresh || it->second == to_text(b);
   }
   static bool same_shape(const std::vector<DimPattern>& a, const std::vector<DimPattern>& b) {
     for (size_t k = 0; k < a.size(); ++k)
-      if (a[k].kind != b[k].kind || a[k].symbol != b[k].symbol || a[k].constant != b[k].constant) return false;
+      if (a[k].kind != b[k].kind || a[k].symbol != b[k].symbol || a[k].constant != b[k].constant)
+        return false;
     return true;
   }
 
   bool call(const PatternExpr& a, const PatternExpr& b) {
     if (a.optional || b.optional || a.shape || a.args.size() != b.args.size()) return false;
     const auto &wide = shape_.ops_of(a), &narrow = shape_.ops_of(b);
-    if (narrow.empty() || !std::includes(wide.begin(), wide.end(), narrow.begin(), narrow.end())) return false;
+    if (narrow.empty() || !std::includes(wide.begin(), wide.end(), narrow.begin(), narrow.end()))
+      return false;
     for (const AttrPattern& x : a.attrs) {
-      auto y = std::find_if(b.attrs.begin(), b.attrs.end(), [&](const AttrPattern& o) { return o.name == x.name; });
+      auto y = std::find_if(b.attrs.begin(), b.attrs.end(),
+                            [&](const AttrPattern& o) { return o.name == x.name; });
       if (x.kind == AttrPattern::Kind::bind) {
         if (!bound_.emplace("$" + x.bind, x.name).second) return false;  // read twice: a constraint
         continue;
       }
-      if (y == b.attrs.end() || y->kind != AttrPattern::Kind::literal || x.kind != y->kind || !same_attr(x.literal, y->literal)) return false;
+      if (y == b.attrs.end() || y->kind != AttrPattern::Kind::literal || x.kind != y->kind ||
+          !same_attr(x.literal, y->literal))
+        return false;
     }
     if (!a.any_attrs) {
       if (b.any_attrs) return false;
       for (const AttrPattern& y : b.attrs)
-        if (std::none_of(a.attrs.begin(), a.attrs.end(), [&](const AttrPattern& o) { return o.name == y.name; })) return false;
+        if (std::none_of(a.attrs.begin(), a.attrs.end(),
+                         [&](const AttrPattern& o) { return o.name == y.name; }))
+          return false;
     }
     for (size_t k = 0; k < a.args.size(); ++k)
       if (!covers(*a.args[k], *b.args[k])) return false;
@@ -127,21 +143,28 @@ class Overlap {
     if (++steps_ > 10000) return true;
     const PatternExpr &a = resolved(a_, a0), &b = resolved(b_, b0);
     if (a.kind == Kind::alternatives)
-      return std::any_of(a.choices.begin(), a.choices.end(), [&](auto& c) { return may(*c.second, b); });
+      return std::any_of(a.choices.begin(), a.choices.end(),
+                         [&](auto& c) { return may(*c.second, b); });
     if (b.kind == Kind::alternatives)
-      return std::any_of(b.choices.begin(), b.choices.end(), [&](auto& c) { return may(a, *c.second); });
-    if (a.kind == Kind::number && b.kind == Kind::number) return a.number == b.number || a.near || b.near;
+      return std::any_of(b.choices.begin(), b.choices.end(),
+                         [&](auto& c) { return may(a, *c.second); });
+    if (a.kind == Kind::number && b.kind == Kind::number)
+      return a.number == b.number || a.near || b.near;
     bool computed_constant = (a.kind == Kind::call && (b.kind == Kind::number || b.constant)) ||
                              (b.kind == Kind::call && (a.kind == Kind::number || a.constant));
     if (computed_constant) return false;
     if (a.kind != Kind::call || b.kind != Kind::call || a.optional || b.optional) return true;
     const auto &x = shape_.ops_of(a), &y = shape_.ops_of(b);
-    if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); })) return false;
+    if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); }))
+      return false;
     for (const AttrPattern& p : a.attrs)
       for (const AttrPattern& q : b.attrs)
-        if (p.name == q.name && p.kind == AttrPattern::Kind::literal && q.kind == p.kind && !same_attr(p.literal, q.literal)) return false;
+        if (p.name == q.name && p.kind == AttrPattern::Kind::literal && q.kind == p.kind &&
+            !same_attr(p.literal, q.literal))
+          return false;
     if (a.args.size() != b.args.size()) return true;  // optional and variadic operands: perhaps
-    if (a.args.size() == 2 && may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0])) return true;  // commuted
+    if (a.args.size() == 2 && may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0]))
+      return true;  // commuted
     for (size_t k = 0; k < a.args.size(); ++k)
       if (!may(*a.args[k], *b.args[k])) return false;
     return true;
@@ -252,19 +275,28 @@ class Checker {
   void note(const Rule& r, const std::string& text) { report_.notes.push_back(r.id + ": " + text); }
 
   void pair(const Rule& a, const Rule& b) {
-    if (a.phase != b.phase || !a.enabled || !b.enabled || a.match.lines.empty() || b.match.lines.empty()) return;
-    if (a.kind == RuleKind::rewrite && b.kind == RuleKind::rewrite && a.where.empty() && types_cover(a, b) &&
-        Subsumption(a.match, b.match, shape_).run())
-      return fail(b, b.match.lines[0].place, fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),
-                  fmt::format("put it before: before: [{}], or remove it", a.id));
-    auto lists = [](const std::vector<std::string>& v, const std::string& id) { return std::find(v.begin(), v.end(), id) != v.end(); };
+    if (a.phase != b.phase || !a.enabled || !b.enabled || a.match.lines.empty() ||
+        b.match.lines.empty())
+      return;
+    if (a.kind == RuleKind::rewrite && b.kind == RuleKind::rewrite && a.where.empty() &&
+        types_cover(a, b) && Subsumption(a.match, b.match, shape_).run())
+      return fail(
+          b, b.match.lines[0].place,
+          fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),
+          fmt::format("put it before: before: [{}], or remove it", a.id));
+    auto lists = [](const std::vector<std::string>& v, const std::string& id) {
+      return std::find(v.begin(), v.end(), id) != v.end();
+    };
     bool ordered = lists(a.before, b.id) || lists(b.after, a.id);
-    if (!ordered && Overlap(a.match, b.match, shape_).run()) note(b, fmt::format("overlaps {}, which comes first by its path only", a.id));
+    if (!ordered && Overlap(a.match, b.match, shape_).run())
+      note(b, fmt::format("overlaps {}, which comes first by its path only", a.id));
   }
   static bool types_cover(const Rule& a, const Rule& b) {
     if (a.types.empty()) return true;
     if (b.types.empty()) return false;
-    return std::all_of(b.types.begin(), b.types.end(), [&](DType t) { return std::find(a.types.begin(), a.types.end(), t) != a.types.end(); });
+    return std::all_of(b.types.begin(), b.types.end(), [&](DType t) {
+      return std::find(a.types.begin(), a.types.end(), t) != a.types.end();
+    });
   }
 
   void decreases(const Rule& r) {
@@ -272,7 +304,9 @@ class Checker {
     Weight w(r);
     int before = w.removed(), after = w.made();
     if (after >= before)
-      fail(r, r.rewrite.lines[0].place, fmt::format("rule {} replaces {} operators by {}: it does not decrease", r.id, before, after),
+      fail(r, r.rewrite.lines[0].place,
+           fmt::format("rule {} replaces {} operators by {}: it does not decrease", r.id, before,
+                       after),
            "say once: true if it fires once per root");
   }
 
@@ -286,7 +320,8 @@ class Checker {
       for (size_t i = 0; i < t.size(); ++i) {
         size_t end = t[i] == '{' ? hole_end(t, i) : t.npos;
         if (end == t.npos) continue;
-        if (auto e = parse_expression(std::string_view(t).substr(i + 1, end - i - 1), Place{})) reads(**e);
+        if (auto e = parse_expression(std::string_view(t).substr(i + 1, end - i - 1), Place{}))
+          reads(**e);
         i = end;
       }
     };
@@ -300,7 +335,8 @@ class Checker {
       for (const auto& [verb, argument] : t.edits) edits += argument + " ";
     for (const auto& [n, b] : bound_names(r.match)) {
       bool test = edits.find(n) != edits.npos;
-      if (b.kind == Bound::Kind::node && !used.contains(n) && !test && n.find('.') == n.npos) note(r, fmt::format("label {} is used by nothing", n));
+      if (b.kind == Bound::Kind::node && !used.contains(n) && !test && n.find('.') == n.npos)
+        note(r, fmt::format("label {} is used by nothing", n));
     }
     for (const auto& [n, e] : r.let)
       if (!used.contains(n)) note(r, fmt::format("let {} is used by nothing", n));
@@ -320,10 +356,14 @@ class Checker {
   }
 
   void tests(const Rule& r) {
-    if (std::none_of(r.tests.begin(), r.tests.end(), [](const RuleTest& t) { return t.fires; })) note(r, "has no firing case");
+    if (std::none_of(r.tests.begin(), r.tests.end(), [](const RuleTest& t) { return t.fires; }))
+      note(r, "has no firing case");
     for (const Condition& c : r.where) {
-      bool covered = std::any_of(r.tests.begin(), r.tests.end(), [&](const RuleTest& t) { return !t.fires && t.declined_by == c.id; });
-      if (c.cls == ConditionClass::sound && !covered) note(r, fmt::format("condition {} has no case that it declines", c.id));
+      bool covered = std::any_of(r.tests.begin(), r.tests.end(), [&](const RuleTest& t) {
+        return !t.fires && t.declined_by == c.id;
+      });
+      if (c.cls == ConditionClass::sound && !covered)
+        note(r, fmt::format("condition {} has no case that it declines", c.id));
     }
   }
 

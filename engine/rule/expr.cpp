@@ -22,12 +22,12 @@ struct Level {
 };
 // Binds tighter downwards; comparisons do not chain.
 constexpr Level kLevels[] = {
-    {"implies", Binary::implies, 0}, {"or", Binary::either, 1},  {"and", Binary::both, 2},
-    {"==", Binary::eq, 4},           {"!=", Binary::ne, 4},      {"<", Binary::lt, 4},
-    {"<=", Binary::le, 4},           {">", Binary::gt, 4},       {">=", Binary::ge, 4},
+    {"implies", Binary::implies, 0}, {"or", Binary::either, 1},     {"and", Binary::both, 2},
+    {"==", Binary::eq, 4},           {"!=", Binary::ne, 4},         {"<", Binary::lt, 4},
+    {"<=", Binary::le, 4},           {">", Binary::gt, 4},          {">=", Binary::ge, 4},
     {"in", Binary::in, 4},           {"not in", Binary::not_in, 4}, {"~", Binary::like, 4},
-    {"??", Binary::coalesce, 5},     {"+", Binary::add, 6},      {"-", Binary::sub, 6},
-    {"*", Binary::mul, 7},           {"/", Binary::div, 7},      {"//", Binary::floordiv, 7},
+    {"??", Binary::coalesce, 5},     {"+", Binary::add, 6},         {"-", Binary::sub, 6},
+    {"*", Binary::mul, 7},           {"/", Binary::div, 7},         {"//", Binary::floordiv, 7},
     {"mod", Binary::mod, 7},
 };
 constexpr int kNot = 3, kComparison = 4, kUnary = 8;
@@ -70,14 +70,15 @@ class Parser {
 
   ExprPtr fail_at(const Token& t, std::string message, std::string hint = {}) {
     if (!error_)
-      error_ = text_error(Code::expression_invalid, text_, t.offset, t.length, place_, std::move(message),
-                          std::move(hint));
+      error_ = text_error(Code::expression_invalid, text_, t.offset, t.length, place_,
+                          std::move(message), std::move(hint));
     at_ = tokens_.size() - 1;
     return nullptr;
   }
   ExprPtr unexpected(std::string_view wanted) {
     const Token& t = now();
-    if (t.kind == Token::Kind::end) return fail_at(t, fmt::format("the expression ends where {} should follow", wanted));
+    if (t.kind == Token::Kind::end)
+      return fail_at(t, fmt::format("the expression ends where {} should follow", wanted));
     std::string hint;
     if (t.is("=")) hint = "equality is ==";
     if (t.kind == Token::Kind::bad && (t.text == "&" || t.text == "|")) hint = "write and, or";
@@ -118,7 +119,8 @@ class Parser {
   }
 
   ExprPtr expression(int lowest) {
-    if (++depth_ > kMaxDepth) return fail_at(now(), fmt::format("nested deeper than {}", kMaxDepth));
+    if (++depth_ > kMaxDepth)
+      return fail_at(now(), fmt::format("nested deeper than {}", kMaxDepth));
     uint32_t from = here();
     ExprPtr left = lowest <= kNot && now().word("not") ? negation() : unary();
     while (!error_) {
@@ -183,11 +185,16 @@ class Parser {
     const Token& t = now();
     uint32_t from = here();
     switch (t.kind) {
-      case Token::Kind::integer: return literal(Val{t.integer});
-      case Token::Kind::real: return literal(Val{t.real});
-      case Token::Kind::string: return literal(Val{std::string(t.text)});
-      case Token::Kind::name: return named();
-      default: break;
+      case Token::Kind::integer:
+        return literal(Val{t.integer});
+      case Token::Kind::real:
+        return literal(Val{t.real});
+      case Token::Kind::string:
+        return literal(Val{std::string(t.text)});
+      case Token::Kind::name:
+        return named();
+      default:
+        break;
     }
     if (accept("(")) {
       ExprPtr e = expression(0);
@@ -218,7 +225,8 @@ class Parser {
 
   ExprPtr named() {
     const Token name = now();
-    static constexpr std::string_view kReserved[] = {"and", "or", "in", "implies", "then", "else", "mod", "not"};
+    static constexpr std::string_view kReserved[] = {"and",  "or",   "in",  "implies",
+                                                     "then", "else", "mod", "not"};
     for (std::string_view r : kReserved)
       if (name.text == r) return unexpected("a value");
     if (name.text == "if") return conditional();
@@ -244,9 +252,14 @@ class Parser {
     uint32_t from = here();
     advance();
     advance();
-    struct Row { std::string_view name; Expr::Quantifier quantifier; };
-    static constexpr Row kQuantifiers[] = {{"all", Expr::Quantifier::all}, {"any", Expr::Quantifier::any},
-                                           {"count", Expr::Quantifier::count}, {"sum", Expr::Quantifier::sum}};
+    struct Row {
+      std::string_view name;
+      Expr::Quantifier quantifier;
+    };
+    static constexpr Row kQuantifiers[] = {{"all", Expr::Quantifier::all},
+                                           {"any", Expr::Quantifier::any},
+                                           {"count", Expr::Quantifier::count},
+                                           {"sum", Expr::Quantifier::sum}};
     if (now().kind == Token::Kind::name && next().word("in"))
       for (const Row& r : kQuantifiers)
         if (r.name == name.text) return quantified(from, r.quantifier);
@@ -312,7 +325,8 @@ std::string number_text(double d) {
 std::string literal_text(const Val& v) {
   if (auto i = get<int64_t>(v)) return fmt::format("{}", *i);
   if (auto d = get<double>(v)) return number_text(*d);
-  if (auto s = get<std::string>(v)) return s->find('\'') == std::string::npos ? "'" + *s + "'" : '"' + *s + '"';
+  if (auto s = get<std::string>(v))
+    return s->find('\'') == std::string::npos ? "'" + *s + "'" : '"' + *s + '"';
   return "?";
 }
 
@@ -369,20 +383,28 @@ Result<ExprPtr> parse_expression(std::string_view text, const Place& place) {
 
 std::string to_text(const Expr& e) {
   switch (e.kind) {
-    case Kind::literal: return literal_text(e.literal);
-    case Kind::name: return e.name;
-    case Kind::list: return "[" + joined(e.args) + "]";
-    case Kind::call: return e.name + "(" + joined(e.args) + ")";
-    case Kind::negate: return "-" + operand(*e.args[0], kUnary);
-    case Kind::negation: return "not " + operand(*e.args[0], kNot);
-    case Kind::index: return operand(*e.args[0], 9) + "[" + to_text(*e.args[1]) + "]";
+    case Kind::literal:
+      return literal_text(e.literal);
+    case Kind::name:
+      return e.name;
+    case Kind::list:
+      return "[" + joined(e.args) + "]";
+    case Kind::call:
+      return e.name + "(" + joined(e.args) + ")";
+    case Kind::negate:
+      return "-" + operand(*e.args[0], kUnary);
+    case Kind::negation:
+      return "not " + operand(*e.args[0], kNot);
+    case Kind::index:
+      return operand(*e.args[0], 9) + "[" + to_text(*e.args[1]) + "]";
     case Kind::quantifier:
-      return fmt::format("{}({} in {}: {})", kQuantifierNames[static_cast<int>(e.quantifier)], e.name,
-                         to_text(*e.args[0]), to_text(*e.args[1]));
+      return fmt::format("{}({} in {}: {})", kQuantifierNames[static_cast<int>(e.quantifier)],
+                         e.name, to_text(*e.args[0]), to_text(*e.args[1]));
     case Kind::conditional:
       return fmt::format("if {} then {} else {}", operand(*e.args[0], 0), operand(*e.args[1], 0),
                          to_text(*e.args[2]));
-    case Kind::binary: break;
+    case Kind::binary:
+      break;
   }
   const Level& l = level_of(e.binary);
   bool right = e.binary == Binary::implies || e.binary == Binary::coalesce;

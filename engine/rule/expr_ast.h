@@ -10,20 +10,49 @@ namespace ferrule {
 struct Function;  // vocabulary_table.h
 
 struct Expr {
-  enum class Kind : uint8_t { literal, name, list, call, negate, negation, binary, quantifier, conditional, index };
+  enum class Kind : uint8_t {
+    literal,
+    name,
+    list,
+    call,
+    negate,
+    negation,
+    binary,
+    quantifier,
+    conditional,
+    index
+  };
   enum class Binary : uint8_t {
-    implies, either, both, eq, ne, lt, le, gt, ge, in, not_in, like, coalesce, add, sub, mul, div, floordiv, mod
+    implies,
+    either,
+    both,
+    eq,
+    ne,
+    lt,
+    le,
+    gt,
+    ge,
+    in,
+    not_in,
+    like,
+    coalesce,
+    add,
+    sub,
+    mul,
+    div,
+    floordiv,
+    mod
   };
   enum class Quantifier : uint8_t { all, any, count, sum };
 
   Kind kind = Kind::literal;
   Binary binary{};
   Quantifier quantifier{};
-  uint32_t offset = 0, length = 0;    ///< in the text it was parsed from
+  uint32_t offset = 0, length = 0;  ///< in the text it was parsed from
   Val literal;
-  std::string name;                   ///< name; the variable of a quantifier; a function's name
-  const Function* function = nullptr; ///< call
-  std::vector<ExprPtr> args;          ///< operands; quantifier: list, body; conditional: if, then, else
+  std::string name;                    ///< name; the variable of a quantifier; a function's name
+  const Function* function = nullptr;  ///< call
+  std::vector<ExprPtr> args;  ///< operands; quantifier: list, body; conditional: if, then, else
 };
 
 std::string_view spelling(Expr::Binary op);

@@ -1,5 +1,5 @@
-// Evaluation of conditions: total, without side effects, three-valued (Kleene). A missing fact travels up as
-// Val::Unknown that names it; `and` and `or` need only the operands that decide.
+// Evaluation of conditions: total, without side effects, three-valued (Kleene). A missing fact
+// travels up as Val::Unknown that names it; `and` and `or` need only the operands that decide.
 #include <cmath>
 
 #include "engine/rule/expr.h"
@@ -54,21 +54,28 @@ Val lookup(std::string_view name, const Scope& s) {
 }
 
 std::string kind_of(const Val& v) {
-  static constexpr std::string_view kNames[] = {"an unknown", "an absent operand", "a truth value", "a number",
-                                                "a number", "a string", "a size", "an element type", "a tensor",
-                                                "a value", "a node", "a list"};
+  static constexpr std::string_view kNames[] = {
+      "an unknown", "an absent operand", "a truth value", "a number", "a number", "a string",
+      "a size",     "an element type",   "a tensor",      "a value",  "a node",   "a list"};
   return std::string(kNames[v.v.index()]);
 }
 
-// --- arithmetic ----------------------------------------------------------------------------------------
+// --- arithmetic
+// ----------------------------------------------------------------------------------------
 
 Val int_arithmetic(Binary op, int64_t a, int64_t b) {
   int64_t r = 0;
   bool overflow = false;
   switch (op) {
-    case Binary::add: overflow = __builtin_add_overflow(a, b, &r); break;
-    case Binary::sub: overflow = __builtin_sub_overflow(a, b, &r); break;
-    case Binary::mul: overflow = __builtin_mul_overflow(a, b, &r); break;
+    case Binary::add:
+      overflow = __builtin_add_overflow(a, b, &r);
+      break;
+    case Binary::sub:
+      overflow = __builtin_sub_overflow(a, b, &r);
+      break;
+    case Binary::mul:
+      overflow = __builtin_mul_overflow(a, b, &r);
+      break;
     default:
       if (b == 0) return unknown("a division by zero");
       if (b == -1) {
@@ -76,7 +83,8 @@ Val int_arithmetic(Binary op, int64_t a, int64_t b) {
         overflow = __builtin_sub_overflow(int64_t{0}, a, &r);
         break;
       }
-      if (op == Binary::div && a % b != 0) return Val{static_cast<double>(a) / static_cast<double>(b)};
+      if (op == Binary::div && a % b != 0)
+        return Val{static_cast<double>(a) / static_cast<double>(b)};
       r = a / b;
       if (a % b != 0 && (a < 0) != (b < 0)) --r;  // floor
       if (op == Binary::mod) r = a - r * b;
@@ -86,9 +94,12 @@ Val int_arithmetic(Binary op, int64_t a, int64_t b) {
 
 Val dim_arithmetic(Binary op, const Dim& a, const Dim& b) {
   switch (op) {
-    case Binary::add: return make_dim(a + b);
-    case Binary::sub: return make_dim(a - b);
-    case Binary::mul: return make_dim(a * b);
+    case Binary::add:
+      return make_dim(a + b);
+    case Binary::sub:
+      return make_dim(a - b);
+    case Binary::mul:
+      return make_dim(a * b);
     case Binary::floordiv:
       if (b.constant() == 0) return unknown("a division by zero");
       return make_dim(floordiv(a, b));
@@ -106,12 +117,18 @@ Val dim_arithmetic(Binary op, const Dim& a, const Dim& b) {
 
 Val float_arithmetic(Binary op, double a, double b) {
   switch (op) {
-    case Binary::add: return Val{a + b};
-    case Binary::sub: return Val{a - b};
-    case Binary::mul: return Val{a * b};
-    case Binary::div: return Val{a / b};
-    case Binary::floordiv: return Val{std::floor(a / b)};
-    default: return Val{a - b * std::floor(a / b)};
+    case Binary::add:
+      return Val{a + b};
+    case Binary::sub:
+      return Val{a - b};
+    case Binary::mul:
+      return Val{a * b};
+    case Binary::div:
+      return Val{a / b};
+    case Binary::floordiv:
+      return Val{std::floor(a / b)};
+    default:
+      return Val{a - b * std::floor(a / b)};
   }
 }
 
@@ -134,7 +151,8 @@ Val arithmetic(Binary op, const Val& a, const Val& b) {
   return unknown(fmt::format("{} {} {}", kind_of(a), spelling(op), kind_of(b)));
 }
 
-// --- comparison ----------------------------------------------------------------------------------------
+// --- comparison
+// ----------------------------------------------------------------------------------------
 
 Truth negate(Truth t) { return t == Truth::unknown ? t : t == Truth::yes ? Truth::no : Truth::yes; }
 Truth truth(bool b) { return b ? Truth::yes : Truth::no; }
@@ -143,10 +161,14 @@ Truth ordered(Binary op, const Val& a, const Val& b, std::string* why) {
   auto na = as_number(a), nb = as_number(b);
   if (na && nb) {
     switch (op) {
-      case Binary::lt: return truth(*na < *nb);
-      case Binary::le: return truth(*na <= *nb);
-      case Binary::gt: return truth(*na > *nb);
-      default: return truth(*na >= *nb);
+      case Binary::lt:
+        return truth(*na < *nb);
+      case Binary::le:
+        return truth(*na <= *nb);
+      case Binary::gt:
+        return truth(*na > *nb);
+      default:
+        return truth(*na >= *nb);
     }
   }
   auto da = as_dim(a), db = as_dim(b);
@@ -156,12 +178,20 @@ Truth ordered(Binary op, const Val& a, const Val& b, std::string* why) {
   }
   Truth t{};
   switch (op) {
-    case Binary::lt: t = negate(at_least(*da, *db)); break;
-    case Binary::le: t = at_least(*db, *da); break;
-    case Binary::gt: t = negate(at_least(*db, *da)); break;
-    default: t = at_least(*da, *db);
+    case Binary::lt:
+      t = negate(at_least(*da, *db));
+      break;
+    case Binary::le:
+      t = at_least(*db, *da);
+      break;
+    case Binary::gt:
+      t = negate(at_least(*db, *da));
+      break;
+    default:
+      t = at_least(*da, *db);
   }
-  if (t == Truth::unknown) *why = fmt::format("whether {} {} {}", da->str(), spelling(op), db->str());
+  if (t == Truth::unknown)
+    *why = fmt::format("whether {} {} {}", da->str(), spelling(op), db->str());
   return t;
 }
 
@@ -197,7 +227,8 @@ Val like(const Val& a, const Val& b, const Scope& s) {
   }
   static const std::map<std::string, Dim, std::less<>> kNone;
   auto bound = s.ctx.bindings ? s.ctx.bindings->dims : kNone;
-  return make_truth(match_shape(*shape, dims, bound), fmt::format("whether {} is {}", str(dims), *pattern));
+  return make_truth(match_shape(*shape, dims, bound),
+                    fmt::format("whether {} is {}", str(dims), *pattern));
 }
 
 Val comparison(Binary op, const Val& left, const Val& right, Scope& s) {
@@ -210,7 +241,8 @@ Val comparison(Binary op, const Val& left, const Val& right, Scope& s) {
   }
   // A captured constant stands for its element when it meets a number.
   bool both_ids = get<ValueId>(left) && get<ValueId>(right);
-  Val a = both_ids ? left : element_of(s.ctx, left), b = both_ids ? right : element_of(s.ctx, right);
+  Val a = both_ids ? left : element_of(s.ctx, left),
+      b = both_ids ? right : element_of(s.ctx, right);
   for (const Val* v : {&a, &b})
     if (is_unknown(*v)) return *v;
   if (op == Binary::eq || op == Binary::ne) {
@@ -220,12 +252,15 @@ Val comparison(Binary op, const Val& left, const Val& right, Scope& s) {
   return make_truth(ordered(op, a, b, &why), why);
 }
 
-// --- logic ---------------------------------------------------------------------------------------------
+// --- logic
+// ---------------------------------------------------------------------------------------------
 
 Truth truth_of(const Val& v, std::string* why) {
   if (auto b = get<bool>(v)) return truth(*b);
-  if (auto u = get<Val::Unknown>(v)) *why = u->fact;
-  else *why = fmt::format("a truth value, not {}", kind_of(v));
+  if (auto u = get<Val::Unknown>(v))
+    *why = u->fact;
+  else
+    *why = fmt::format("a truth value, not {}", kind_of(v));
   return Truth::unknown;
 }
 
@@ -279,7 +314,8 @@ Val quantified(const Expr& e, Scope& s) {
 Val missing(const Expr& e) { return unknown(to_text(e) + " is absent"); }
 
 Val binary(const Expr& e, Scope& s) {
-  if (e.binary == Binary::both || e.binary == Binary::either || e.binary == Binary::implies) return logic(e, s);
+  if (e.binary == Binary::both || e.binary == Binary::either || e.binary == Binary::implies)
+    return logic(e, s);
   Val a = eval(*e.args[0], s);
   if (e.binary == Binary::coalesce) return is_absent(a) ? eval(*e.args[1], s) : a;
   if (is_unknown(a)) return a;
@@ -334,10 +370,14 @@ Val list_value(const Expr& e, Scope& s) {
 Val eval(const Expr& e, Scope& s) {
   std::string why;
   switch (e.kind) {
-    case Kind::literal: return e.literal;
-    case Kind::name: return lookup(e.name, s);
-    case Kind::list: return list_value(e, s);
-    case Kind::call: return call(e, s);
+    case Kind::literal:
+      return e.literal;
+    case Kind::name:
+      return lookup(e.name, s);
+    case Kind::list:
+      return list_value(e, s);
+    case Kind::call:
+      return call(e, s);
     case Kind::negate: {
       Val v = eval(*e.args[0], s);
       if (is_unknown(v)) return v;
@@ -345,10 +385,14 @@ Val eval(const Expr& e, Scope& s) {
       v = element_of(s.ctx, v);
       return is_unknown(v) ? v : arithmetic(Binary::sub, Val{int64_t{0}}, v);
     }
-    case Kind::negation: return make_truth(negate(truth_of(eval(*e.args[0], s), &why)), why);
-    case Kind::binary: return binary(e, s);
-    case Kind::quantifier: return quantified(e, s);
-    case Kind::index: return index(e, s);
+    case Kind::negation:
+      return make_truth(negate(truth_of(eval(*e.args[0], s), &why)), why);
+    case Kind::binary:
+      return binary(e, s);
+    case Kind::quantifier:
+      return quantified(e, s);
+    case Kind::index:
+      return index(e, s);
     case Kind::conditional: {
       Truth t = truth_of(eval(*e.args[0], s), &why);
       return t == Truth::unknown ? unknown(why) : eval(*e.args[t == Truth::yes ? 1 : 2], s);
@@ -357,7 +401,8 @@ Val eval(const Expr& e, Scope& s) {
   return unknown("an expression");
 }
 
-// --- what decided --------------------------------------------------------------------------------------
+// --- what decided
+// --------------------------------------------------------------------------------------
 
 class Explainer {
  public:
@@ -440,7 +485,8 @@ class Explainer {
 };
 
 std::string hole_text(const Val& v, const Graph& g, bool in_call) {
-  // Nodes of a list are joined as layer names are: "Conv_0 + Relu_1", "fusedPointwiseNode(Add_0, Relu_1)".
+  // Nodes of a list are joined as layer names are: "Conv_0 + Relu_1", "fusedPointwiseNode(Add_0,
+  // Relu_1)".
   const Val::List* l = list_of(v);
   if (!l || l->empty() || !get<NodeId>(l->front())) return str(v, g);
   std::string s;
@@ -508,8 +554,10 @@ Val element_of(const EvalContext& ctx, const Val& v) {
   if (!id || !ctx.graph) return v;
   const Tensor* t = ctx.graph->constant(*id);
   if (!t) return unknown(fmt::format("the value of {}, which is not a constant", quoted(ctx, *id)));
-  if (t->dtype() == DType::string) return t->numel() == 1 ? Val{t->strings()[0]} : unknown("one string");
-  if (t->numel() != 1) return unknown(fmt::format("one value of {}, which has {}", quoted(ctx, *id), t->numel()));
+  if (t->dtype() == DType::string)
+    return t->numel() == 1 ? Val{t->strings()[0]} : unknown("one string");
+  if (t->numel() != 1)
+    return unknown(fmt::format("one value of {}, which has {}", quoted(ctx, *id), t->numel()));
   if (t->dtype() == DType::boolean) return Val{t->at_i64(0) != 0};
   return is_float(t->dtype()) ? Val{t->at_f64(0)} : Val{t->at_i64(0)};
 }
@@ -524,8 +572,10 @@ std::string str(const Val& v, const Graph& g) {
   if (auto s = get<std::string>(v)) return escape(*s);
   if (auto d = get<Dim>(v)) return d->str();
   if (auto t = get<DType>(v)) return std::string(name(*t));
-  if (auto id = get<ValueId>(v)) return *id && id->index < g.value_slots() ? id_name(g.value(*id).name) : "absent";
-  if (auto id = get<NodeId>(v)) return *id && id->index < g.node_slots() ? id_name(g.node(*id).name) : "absent";
+  if (auto id = get<ValueId>(v))
+    return *id && id->index < g.value_slots() ? id_name(g.value(*id).name) : "absent";
+  if (auto id = get<NodeId>(v))
+    return *id && id->index < g.node_slots() ? id_name(g.node(*id).name) : "absent";
   if (auto t = get<Tensor>(v)) {
     Shape dims(t->dims().begin(), t->dims().end());
     return std::string(name(t->dtype())) + str(dims);
@@ -573,8 +623,10 @@ std::string interpolate(std::string_view text, const EvalContext& ctx) {
     const Val::List* l = list_of(v);
     bool nothing = is_absent(v) || (l && l->empty());
     // "{conv} + {act}" without an act is "Conv_0".
-    if (nothing && out.ends_with(" + ")) out.resize(out.size() - 3);
-    else out += hole_text(v, g, out.ends_with('('));
+    if (nothing && out.ends_with(" + "))
+      out.resize(out.size() - 3);
+    else
+      out += hole_text(v, g, out.ends_with('('));
     i = end;
   }
   return out;

@@ -55,7 +55,8 @@ class Lexer {
   bool tag() const {
     if (!alpha(peek(1))) return false;
     for (size_t k = tokens_.size(); k-- > 0;)
-      if (tokens_[k].kind != Token::Kind::newline) return tokens_[k].is("(") || tokens_[k].is("|") || tokens_[k].is("=");
+      if (tokens_[k].kind != Token::Kind::newline)
+        return tokens_[k].is("(") || tokens_[k].is("|") || tokens_[k].is("=");
     return false;
   }
 
@@ -84,7 +85,8 @@ class Lexer {
     }
     Token& t = push(real ? Token::Kind::real : Token::Kind::integer, from, at_ - from);
     const char *first = t.text.data(), *last = first + t.text.size();
-    auto parsed = real ? std::from_chars(first, last, t.real) : std::from_chars(first, last, t.integer);
+    auto parsed =
+        real ? std::from_chars(first, last, t.real) : std::from_chars(first, last, t.integer);
     if (parsed.ec != std::errc() || alpha(peek())) t.kind = Token::Kind::bad;
     if (!real) t.real = static_cast<double>(t.integer);
   }
@@ -110,9 +112,11 @@ class Lexer {
       return size_t{0};
     };
     size_t n = syntax_ == Syntax::pattern ? longest(kPattern) : longest(kExpression);
-    bool known = n > 0 || std::string_view("()[]{}<>=,|!?~$@:+-*/#").find(peek()) != std::string_view::npos;
+    bool known =
+        n > 0 || std::string_view("()[]{}<>=,|!?~$@:+-*/#").find(peek()) != std::string_view::npos;
     if (n == 0) n = 1;
-    while (!known && at_ + n < text_.size() && (static_cast<unsigned char>(text_[at_ + n]) & 0xc0) == 0x80)
+    while (!known && at_ + n < text_.size() &&
+           (static_cast<unsigned char>(text_[at_ + n]) & 0xc0) == 0x80)
       ++n;  // a whole UTF-8 sequence
     push(known ? Token::Kind::symbol : Token::Kind::bad, at_, n);
     at_ += n;
@@ -126,6 +130,8 @@ class Lexer {
 
 }  // namespace
 
-std::vector<Token> tokenize(std::string_view text, Syntax syntax) { return Lexer(text, syntax).run(); }
+std::vector<Token> tokenize(std::string_view text, Syntax syntax) {
+  return Lexer(text, syntax).run();
+}
 
 }  // namespace ferrule

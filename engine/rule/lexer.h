@@ -1,6 +1,6 @@
-// Tokens of the pattern and the condition language. The two share names, numbers and strings; they differ
-// in their symbols (conditions have == and //, patterns have marks such as ?! that must stay apart) and in
-// that line ends and # comments mean something in patterns only.
+// Tokens of the pattern and the condition language. The two share names, numbers and strings; they
+// differ in their symbols (conditions have == and //, patterns have marks such as ?! that must stay
+// apart) and in that line ends and # comments mean something in patterns only.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,8 +10,17 @@
 namespace ferrule {
 
 struct Token {
-  enum class Kind : uint8_t { end, newline, name, integer, real, string, symbol, bad } kind = Kind::end;
-  std::string_view text;   ///< as written; strings without their quotes; bad: the offending text
+  enum class Kind : uint8_t {
+    end,
+    newline,
+    name,
+    integer,
+    real,
+    string,
+    symbol,
+    bad
+  } kind = Kind::end;
+  std::string_view text;  ///< as written; strings without their quotes; bad: the offending text
   int64_t integer = 0;
   double real = 0;
   size_t offset = 0, length = 0;

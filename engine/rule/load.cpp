@@ -31,7 +31,8 @@ class Errors {
   bool empty() const { return all_.empty(); }
   Error take() {
     Error first = std::move(all_.front());
-    first.more.assign(std::make_move_iterator(all_.begin() + 1), std::make_move_iterator(all_.end()));
+    first.more.assign(std::make_move_iterator(all_.begin() + 1),
+                      std::make_move_iterator(all_.end()));
     return first;
   }
 
@@ -43,7 +44,8 @@ class Errors {
 std::vector<std::string> rule_files(const std::string& dir) {
   std::vector<std::string> files;
   std::error_code ec;
-  for (auto it = fs::recursive_directory_iterator(dir, fs::directory_options::skip_permission_denied, ec);
+  for (auto it =
+           fs::recursive_directory_iterator(dir, fs::directory_options::skip_permission_denied, ec);
        !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
     std::string name = it->path().filename().string();
     if (it.depth() == 0 && it->is_directory(ec) && (name == "ops" || name == "targets")) {
@@ -51,7 +53,8 @@ std::vector<std::string> rule_files(const std::string& dir) {
       continue;
     }
     bool reserved = it.depth() == 0 && (name == "pipeline.yaml" || name == "blocks.yaml");
-    if (!name.starts_with('.') && !reserved && it->path().extension() == ".yaml" && it->is_regular_file(ec))
+    if (!name.starts_with('.') && !reserved && it->path().extension() == ".yaml" &&
+        it->is_regular_file(ec))
       files.push_back(it->path().string());
   }
   std::sort(files.begin(), files.end());
@@ -61,7 +64,10 @@ std::vector<std::string> rule_files(const std::string& dir) {
 void check_version(yaml::Reader& r, const yaml::Node& root) {
   const yaml::Node* v = r.required(root, "ferrule");
   if (v && (v->text != "1" || v->quoted))
-    r.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "", Code::rule_invalid);
+    r.error(*v,
+            fmt::format("version {} of the rule language; this program reads version 1",
+                        escape(v->text)),
+            "", Code::rule_invalid);
 }
 
 /// phases: [{id, log, fixpoint}]
@@ -82,7 +88,8 @@ std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
     if (const yaml::Node* log = n.find("log")) p.log = r.string(*log);
     if (const yaml::Node* f = n.find("fixpoint")) p.fixpoint = r.boolean(*f);
     for (const Phase& other : phases)
-      if (other.id == p.id) r.error(n, fmt::format("phase {} is listed twice", escape(p.id)), "", Code::rule_invalid);
+      if (other.id == p.id)
+        r.error(n, fmt::format("phase {} is listed twice", escape(p.id)), "", Code::rule_invalid);
     phases.push_back(std::move(p));
   }
   return phases;
@@ -95,7 +102,9 @@ class Loader {
   void directory(const std::string& dir) {
     std::error_code ec;
     if (!fs::is_directory(dir, ec)) {
-      errors_.add(error(Code::file_not_found, "--rules", escape(dir), std::string("not a directory")).value());
+      errors_.add(
+          error(Code::file_not_found, "--rules", escape(dir), std::string("not a directory"))
+              .value());
       return;
     }
     fs::path root(dir);
@@ -103,15 +112,19 @@ class Loader {
     if (fs::exists(root / "blocks.yaml", ec)) blocks((root / "blocks.yaml").string());
     std::vector<std::string> files = rule_files(dir);
     if (static_cast<int64_t>(files.size() + rules_.size()) > limits_.rules)
-      return errors_.add(error(Code::limit_exceeded, escape(dir), std::string("the number of rules"),
-                               files.size() + rules_.size(), fmt::format("{} (rules)", limits_.rules)).value());
+      return errors_.add(error(Code::limit_exceeded, escape(dir),
+                               std::string("the number of rules"), files.size() + rules_.size(),
+                               fmt::format("{} (rules)", limits_.rules))
+                             .value());
     std::map<std::string, std::string> ids;  // of this pack
     for (Loaded& l : read_all(files)) add(std::move(l), dir, ids);
   }
 
   Result<RuleSet> finish(const RuleSelection& selection) {
     if (set_.phases.empty() && errors_.empty())
-      errors_.add(error(Code::file_not_found, "", std::string("pipeline.yaml"), std::string("no rules directory has one")).value());
+      errors_.add(error(Code::file_not_found, "", std::string("pipeline.yaml"),
+                        std::string("no rules directory has one"))
+                      .value());
     check_phases();
     if (errors_.empty()) order();
     if (errors_.empty()) select(selection);
@@ -154,7 +167,8 @@ class Loader {
     return {std::move(rule), r.status()};
   }
 
-  /// Files are read independently of each other, and YAML takes most of the time: on several threads.
+  /// Files are read independently of each other, and YAML takes most of the time: on several
+  /// threads.
   std::vector<Loaded> read_all(const std::vector<std::string>& files) const {
     std::vector<Loaded> out(files.size());
     std::atomic<size_t> next{0};
@@ -162,7 +176,8 @@ class Loader {
       for (size_t k; (k = next.fetch_add(1)) < files.size();) out[k] = read(files[k]);
     };
     constexpr size_t kFilesPerThread = 8;
-    size_t wanted = std::min<size_t>({files.size() / kFilesPerThread, std::thread::hardware_concurrency(), 8});
+    size_t wanted =
+        std::min<size_t>({files.size() / kFilesPerThread, std::thread::hardware_concurrency(), 8});
     std::vector<std::jthread> helpers;
     for (size_t k = 1; k < wanted; ++k) helpers.emplace_back(work);
     work();
@@ -176,7 +191,9 @@ class Loader {
     if (!rule) return;
     rule->pack = pack;
     if (auto [it, fresh] = ids.emplace(rule->id, rule->file); !fresh)
-      errors_.add(at_rule(*rule, "id", fmt::format("rule {} is in {}, too", escape(rule->id), escape(it->second)), "give the file another name"));
+      errors_.add(at_rule(
+          *rule, "id", fmt::format("rule {} is in {}, too", escape(rule->id), escape(it->second)),
+          "give the file another name"));
     // A later pack replaces the rule of that name where it stands.
     for (auto& old : rules_)
       if (old->id == rule->id && old->pack != pack) {
@@ -191,7 +208,8 @@ class Loader {
     Error e = make_error_v(Code::rule_invalid, r.file, fmt::make_format_args(message, hint));
     std::string wanted = fmt::format("\n{}:", key), text = "\n" + r.text;
     if (size_t at = text.find(wanted); at != std::string::npos) {
-      const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
+      const int line = 1 + static_cast<int>(std::count(
+                               text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
       e.place += fmt::format(":{}:1", line);
       e.excerpt = yaml::Source{r.file, r.text}.excerpt(line, 1);
     }
@@ -204,7 +222,8 @@ class Loader {
     if (known.empty()) return;
     for (const auto& r : rules_)
       if (!r->phase.empty() && std::find(known.begin(), known.end(), r->phase) == known.end())
-        errors_.add(at_rule(*r, "phase", fmt::format("there is no phase {}", escape(r->phase)), did_you_mean(r->phase, known)));
+        errors_.add(at_rule(*r, "phase", fmt::format("there is no phase {}", escape(r->phase)),
+                            did_you_mean(r->phase, known)));
   }
 
   size_t phase_index(const Rule& r) const {
@@ -215,10 +234,12 @@ class Loader {
 
   /// Phases in their order; within one, `before` and `after`, else as loaded (pack, then path).
   void order() {
-    std::stable_sort(rules_.begin(), rules_.end(), [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
+    std::stable_sort(rules_.begin(), rules_.end(),
+                     [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
     std::map<std::string, size_t, std::less<>> index;
     std::vector<std::string> ids;
-    for (size_t k = 0; k < rules_.size(); ++k) index[rules_[k]->id] = k, ids.push_back(rules_[k]->id);
+    for (size_t k = 0; k < rules_.size(); ++k)
+      index[rules_[k]->id] = k, ids.push_back(rules_[k]->id);
     std::vector<std::vector<size_t>> after(rules_.size());
     std::vector<int> waits(rules_.size());
     for (size_t k = 0; k < rules_.size(); ++k) {
@@ -226,10 +247,16 @@ class Loader {
       auto edge = [&](const std::string& other, bool first) {
         auto it = index.find(other);
         if (it == index.end())
-          return errors_.add(at_rule(r, first ? "before" : "after", fmt::format("{}: there is no rule {}", first ? "before" : "after", escape(other)), did_you_mean(other, ids)));
+          return errors_.add(at_rule(
+              r, first ? "before" : "after",
+              fmt::format("{}: there is no rule {}", first ? "before" : "after", escape(other)),
+              did_you_mean(other, ids)));
         if (rules_[it->second]->phase != r.phase)
-          return errors_.add(at_rule(r, first ? "before" : "after", fmt::format("{}: rule {} is in phase {}, this one in {}", first ? "before" : "after", other, rules_[it->second]->phase, r.phase),
-                                     "order matters within a phase only"));
+          return errors_.add(at_rule(
+              r, first ? "before" : "after",
+              fmt::format("{}: rule {} is in phase {}, this one in {}", first ? "before" : "after",
+                          other, rules_[it->second]->phase, r.phase),
+              "order matters within a phase only"));
         size_t from = first ? k : it->second, to = first ? it->second : k;
         after[from].push_back(to);
         ++waits[to];
@@ -254,15 +281,19 @@ class Loader {
     }
     if (sorted.size() == rules_.size()) {
       // Edges stay within phases, so a sort by phase keeps them.
-      std::stable_sort(sorted.begin(), sorted.end(), [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
+      std::stable_sort(sorted.begin(), sorted.end(),
+                       [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
       rules_ = std::move(sorted);
       return;
     }
     std::string cycle;
     const Rule* first = nullptr;
     for (size_t k = 0; k < waits.size(); ++k)
-      if (waits[k] > 0) cycle += (cycle.empty() ? "" : ", ") + rules_[k]->id, first = first ? first : rules_[k].get();
-    errors_.add(at_rule(*first, first->before.empty() ? "after" : "before", "before and after form a cycle among " + cycle, "remove one of them"));
+      if (waits[k] > 0)
+        cycle += (cycle.empty() ? "" : ", ") + rules_[k]->id,
+            first = first ? first : rules_[k].get();
+    errors_.add(at_rule(*first, first->before.empty() ? "after" : "before",
+                        "before and after form a cycle among " + cycle, "remove one of them"));
   }
 
   void select(const RuleSelection& s) {
@@ -295,7 +326,8 @@ class Loader {
 }  // namespace
 
 std::string_view name(RuleKind k) {
-  static constexpr std::string_view kNames[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
+  static constexpr std::string_view kNames[] = {"rewrite", "absorb", "window",
+                                                "region",  "merge",  "place"};
   return kNames[static_cast<size_t>(k)];
 }
 
@@ -310,14 +342,15 @@ const Rule* RuleSet::find(std::string_view id) const {
   return nullptr;
 }
 
-Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops, const RuleSelection& selection,
-                           const Limits& limits) {
+Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
+                           const RuleSelection& selection, const Limits& limits) {
   Loader loader(ops, limits);
   for (const std::string& d : dirs) loader.directory(d);
   return loader.finish(selection);
 }
 
-Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops, const Limits& limits) {
+Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops,
+                            const Limits& limits) {
   FERRULE_ASSIGN(yaml::Document doc, yaml::read_text(text, std::move(file), limits));
   yaml::Reader r(doc.source);
   Rule rule = read_rule(r, doc, {}, ops);

@@ -1,5 +1,5 @@
-// The names of a rule: every one that a condition, a message, the replacement or the layer's name uses must be
-// bound, and of the kind that its place wants.
+// The names of a rule: every one that a condition, a message, the replacement or the layer's name
+// uses must be bound, and of the kind that its place wants.
 #include <set>
 
 #include "engine/rule/expr_ast.h"
@@ -14,7 +14,8 @@ using yaml::Node;
 
 class NameCheck {
  public:
-  NameCheck(yaml::Reader& r, const Rule& rule, const Node& root) : r_(r), rule_(rule), root_(root), bound_(names_of(rule)) {}
+  NameCheck(yaml::Reader& r, const Rule& rule, const Node& root)
+      : r_(r), rule_(rule), root_(root), bound_(names_of(rule)) {}
 
   void run() {
     const Node* where = root_.find("where");
@@ -24,7 +25,8 @@ class NameCheck {
       BoundNames saved = bound_;
       bound_.insert_or_assign("node", Bound{Bound::Kind::node, true, false, {}});
       bound_.insert_or_assign("operands", Bound{Bound::Kind::value_list, true, false, {}});
-      if (rule_.kind != RuleKind::region) bound_.insert_or_assign("anchor", Bound{Bound::Kind::node, true, false, {}});
+      if (rule_.kind != RuleKind::region)
+        bound_.insert_or_assign("anchor", Bound{Bound::Kind::node, true, false, {}});
       conditions(region->find("where"), rule_.region.where);
       bound_ = std::move(saved);
     }
@@ -44,13 +46,15 @@ class NameCheck {
   /// tag('erf') asks for a tag that there is.
   void tags(const Expr& e, const Place& at, std::string_view text) {
     for (const ExprPtr& a : e.args) tags(*a, at, text);
-    if (e.kind != Expr::Kind::call || e.name != "tag" || e.args[0]->kind != Expr::Kind::literal) return;
+    if (e.kind != Expr::Kind::call || e.name != "tag" || e.args[0]->kind != Expr::Kind::literal)
+      return;
     auto t = get<std::string>(e.args[0]->literal);
     if (!t || bound_.contains("#" + *t)) return;
     std::vector<std::string> all;
     for (const auto& [n, b] : bound_)
       if (b.kind == Bound::Kind::tag) all.push_back(n.substr(1));
-    report(text, at, NameUse{*t, e.args[0]->offset, "", ""}, fmt::format("no alternative has the tag {}", escape(*t)), did_you_mean(*t, all));
+    report(text, at, NameUse{*t, e.args[0]->offset, "", ""},
+           fmt::format("no alternative has the tag {}", escape(*t)), did_you_mean(*t, all));
   }
 
   void expression(const Expr& e, const Place& at, std::string_view text) {
@@ -59,7 +63,8 @@ class NameCheck {
       auto it = bound_.find(u.name);
       if (it == bound_.end() && (word(u.name) || is_fact(u.name))) {
         if (u.wanted == "value" || u.wanted == "node")
-          report(text, at, u, fmt::format("{} wants a {}, {} is a word", u.function, u.wanted, u.name), "");
+          report(text, at, u,
+                 fmt::format("{} wants a {}, {} is a word", u.function, u.wanted, u.name), "");
         continue;
       }
       if (it == bound_.end()) {
@@ -69,7 +74,10 @@ class NameCheck {
         continue;
       }
       if (!suits(it->second.kind, u.wanted))
-        report(text, at, u, fmt::format("{} wants a {}, {} is a {}", u.function, u.wanted, u.name, name(it->second.kind)), "");
+        report(text, at, u,
+               fmt::format("{} wants a {}, {} is a {}", u.function, u.wanted, u.name,
+                           name(it->second.kind)),
+               "");
     }
   }
 
@@ -82,8 +90,10 @@ class NameCheck {
     return true;
   }
 
-  void report(std::string_view text, const Place& at, const NameUse& u, std::string message, std::string hint) {
-    add_error(r_, text_error(Code::expression_invalid, text, u.offset, u.name.size(), at, std::move(message), std::move(hint)));
+  void report(std::string_view text, const Place& at, const NameUse& u, std::string message,
+              std::string hint) {
+    add_error(r_, text_error(Code::expression_invalid, text, u.offset, u.name.size(), at,
+                             std::move(message), std::move(hint)));
   }
 
   void conditions(const Node* list, const std::vector<Condition>& all) {
@@ -107,7 +117,9 @@ class NameCheck {
     }
     const BoundNames pattern = bound_names(rule_.match);
     for (const auto& [key, e] : rule_.let)
-      if (pattern.contains(key)) r_.error(*n->find(key), fmt::format("{} is bound by the pattern", escape(key)), "", Code::rule_invalid);
+      if (pattern.contains(key))
+        r_.error(*n->find(key), fmt::format("{} is bound by the pattern", escape(key)), "",
+                 Code::rule_invalid);
   }
 
   /// The {…} parts of a message or a name.
@@ -117,19 +129,23 @@ class NameCheck {
       if (t[i] != '{') continue;
       size_t end = hole_end(t, i);
       if (end == t.npos) {
-        add_error(r_, text_error(Code::expression_invalid, t, i, 1, place_of(r_, n), "no \"}\" closes this", ""));
+        add_error(r_, text_error(Code::expression_invalid, t, i, 1, place_of(r_, n),
+                                 "no \"}\" closes this", ""));
         return;
       }
       std::string_view inside = std::string_view(t).substr(i + 1, end - i - 1);
       Place at = place_at(t, i + 1, place_of(r_, n));
       auto e = parse_expression(inside, at);
-      if (e) expression(**e, at, inside);
-      else add_error(r_, std::move(e).error());
+      if (e)
+        expression(**e, at, inside);
+      else
+        add_error(r_, std::move(e).error());
       i = end;
     }
   }
 
-  // --- replacements ---------------------------------------------------------------------------------------
+  // --- replacements
+  // ---------------------------------------------------------------------------------------
 
   void fail_at(const Place& p, std::string message, std::string hint = "") {
     r_.error(Code::rule_invalid, p.line, p.column, std::move(message), std::move(hint));
@@ -143,14 +159,18 @@ class NameCheck {
         if (r.empty()) continue;
         bool output = is_output(r);
         auto it = bound_.find(r);
-        if (it != bound_.end() && !output) fail_at(l.place, fmt::format("{} is bound by the pattern already", r), "choose another name");
+        if (it != bound_.end() && !output)
+          fail_at(l.place, fmt::format("{} is bound by the pattern already", r),
+                  "choose another name");
         made_.insert(r);
       }
     }
     for (std::string o : rule_.match.outputs) {
       if (o.ends_with("...")) o.resize(o.size() - 3);
       if (!made_.contains(o))
-        fail_at(rule_.rewrite.lines.back().place, fmt::format("the replacement does not make {}", o), "every result that may be used outside needs a line");
+        fail_at(rule_.rewrite.lines.back().place,
+                fmt::format("the replacement does not make {}", o),
+                "every result that may be used outside needs a line");
     }
   }
   bool is_output(const std::string& r) const {
@@ -171,21 +191,29 @@ class NameCheck {
     if (made_.contains(e.name)) return;
     auto it = bound_.find(e.name);
     if (it == bound_.end())
-      return fail_at(e.place, fmt::format("{} is neither bound nor made by a line above", escape(e.name)), did_you_mean(e.name, known()));
+      return fail_at(e.place,
+                     fmt::format("{} is neither bound nor made by a line above", escape(e.name)),
+                     did_you_mean(e.name, known()));
     using K = Bound::Kind;
     K want = e.variadic ? K::value_list : K::value;
     if (it->second.kind != want)
-      return fail_at(e.place, fmt::format("{} is a {}, expected a {}", e.name, name(it->second.kind), name(want)),
-                     it->second.kind == K::value_list ? "write " + e.name + "..." : it->second.kind == K::node || e.variadic ? "" : "write {" + e.name + "}");
+      return fail_at(
+          e.place,
+          fmt::format("{} is a {}, expected a {}", e.name, name(it->second.kind), name(want)),
+          it->second.kind == K::value_list           ? "write " + e.name + "..."
+          : it->second.kind == K::node || e.variadic ? ""
+                                                     : "write {" + e.name + "}");
     bool shared = std::find(rule_.shared.begin(), rule_.shared.end(), e.name) != rule_.shared.end();
     if (it->second.inner && !shared)
-      fail_at(e.place, fmt::format("{} is made by a node that the rule removes", e.name), "use what it is made of, or list it under shared:");
+      fail_at(e.place, fmt::format("{} is made by a node that the rule removes", e.name),
+              "use what it is made of, or list it under shared:");
   }
 
   void label(const std::string& l, const Place& at) {
     auto it = bound_.find(l);
     if (it == bound_.end() || it->second.kind != Bound::Kind::node)
-      fail_at(at, fmt::format("{} is no label of the pattern", escape(l)), did_you_mean(l, labels()));
+      fail_at(at, fmt::format("{} is no label of the pattern", escape(l)),
+              did_you_mean(l, labels()));
   }
   std::vector<std::string> labels() const {
     std::vector<std::string> all;
@@ -196,20 +224,25 @@ class NameCheck {
 
   void call(const PatternExpr& e) {
     for (const std::string& op : e.ops)
-      if (std::islower(static_cast<unsigned char>(op[0])) && op.find("::") == op.npos) label(op, e.place);
-    if (e.ops.size() + e.classes.size() != 1 || !e.classes.empty()) fail_at(e.place, "a replacement names one operator");
+      if (std::islower(static_cast<unsigned char>(op[0])) && op.find("::") == op.npos)
+        label(op, e.place);
+    if (e.ops.size() + e.classes.size() != 1 || !e.classes.empty())
+      fail_at(e.place, "a replacement names one operator");
     if (!e.copy_attrs.empty()) label(e.copy_attrs, e.place);
     for (const AttrPattern& a : e.attrs) {
       if (a.kind == AttrPattern::Kind::expression) braced(*a.expression, a.place);
       auto it = bound_.find(a.bind);
-      if (a.kind == AttrPattern::Kind::bind && (it == bound_.end() || it->second.kind != Bound::Kind::attr))
-        fail_at(a.place, fmt::format("${} is not bound by the pattern", escape(a.bind)), "bind it in the pattern: <axis=$a>");
+      if (a.kind == AttrPattern::Kind::bind &&
+          (it == bound_.end() || it->second.kind != Bound::Kind::attr))
+        fail_at(a.place, fmt::format("${} is not bound by the pattern", escape(a.bind)),
+                "bind it in the pattern: <axis=$a>");
     }
   }
   void braced(const Expr& e, const Place& at) {
     for (const NameUse& u : name_uses(e))
       if (!bound_.contains(u.name) && !word(u.name) && !is_fact(u.name))
-        fail_at(at, fmt::format("{} is not bound by the pattern", escape(u.name)), did_you_mean(u.name, known()));
+        fail_at(at, fmt::format("{} is not bound by the pattern", escape(u.name)),
+                did_you_mean(u.name, known()));
   }
 
   yaml::Reader& r_;
@@ -224,7 +257,8 @@ class NameCheck {
 BoundNames names_of(const Rule& rule) {
   BoundNames all = bound_names(rule.match);
   using K = Bound::Kind;
-  if (rule.kind == RuleKind::absorb || rule.kind == RuleKind::window) all.emplace("tail", Bound{K::node_list, true, false, {}});
+  if (rule.kind == RuleKind::absorb || rule.kind == RuleKind::window)
+    all.emplace("tail", Bound{K::node_list, true, false, {}});
   if (rule.kind == RuleKind::region) all.emplace("region", Bound{K::node_list, true, false, {}});
   if (rule.kind == RuleKind::merge) all.emplace("siblings", Bound{K::node_list, true, false, {}});
   // `let` gives numbers, sizes or lists: like attributes.
@@ -232,6 +266,8 @@ BoundNames names_of(const Rule& rule) {
   return all;
 }
 
-void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root) { NameCheck(r, rule, root).run(); }
+void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root) {
+  NameCheck(r, rule, root).run();
+}
 
 }  // namespace ferrule

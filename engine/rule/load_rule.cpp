@@ -12,13 +12,16 @@ namespace {
 
 using yaml::Node;
 
-// --- the keys ----------------------------------------------------------------------------------------------
+// --- the keys
+// ----------------------------------------------------------------------------------------------
 
 constexpr std::string_view kText = R"({"type":"string"})";
 constexpr std::string_view kBool = R"({"type":"boolean"})";
 constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
-constexpr std::string_view kTexts = R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
-constexpr std::string_view kTextMap = R"({"type":"object","additionalProperties":{"type":"string"}})";
+constexpr std::string_view kTexts =
+    R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
+constexpr std::string_view kTextMap =
+    R"({"type":"object","additionalProperties":{"type":"string"}})";
 constexpr std::string_view kAnyMap = R"({"type":"object"})";
 constexpr std::string_view kConditions = R"({"type":"array","items":{"$ref":"#/$defs/condition"}})";
 
@@ -32,7 +35,8 @@ constexpr KeyDoc kRuleKeys[] = {
     {"enabled", kBool, "false: only with --enable"},
     {"stability", R"({"enum":["stable","experimental"]})", "experimental: only with --enable"},
     {"once", kBool, "the rewrite may grow the graph; it fires once per root"},
-    {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate"]})", "how results may differ; approximate: only with --enable"},
+    {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate"]})",
+     "how results may differ; approximate: only with --enable"},
     {"before", kTexts, "rules of the same phase that come later"},
     {"after", kTexts, "rules of the same phase that come earlier"},
     {"types", kTexts, "element types of the root's first result; any without it"},
@@ -92,27 +96,34 @@ constexpr KeyDoc kCaseKeys[] = {
     {"dtype", kAnyMap, "element types of inputs and constants: {x: f16}"},
     {"drop", kTexts, "optional operands that are left out"},
 };
-constexpr std::string_view kVerbs[] = {"leak", "output", "input", "set", "const", "rewire", "shape", "dtype", "drop"};
+constexpr std::string_view kVerbs[] = {"leak",   "output", "input", "set", "const",
+                                       "rewire", "shape",  "dtype", "drop"};
 constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate"};
 constexpr std::string_view kKinds[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
 
-// --- small readers -----------------------------------------------------------------------------------------
+// --- small readers
+// -----------------------------------------------------------------------------------------
 
 std::string json_text(std::string_view s) {
   std::string out = "\"";
   for (char c : s) {
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    else
+      out += c;
   }
   return out + '"';
 }
 
-/// The argument of an edit verb as JSON: plain numbers and booleans as such, everything else a string.
+/// The argument of an edit verb as JSON: plain numbers and booleans as such, everything else a
+/// string.
 std::string json(const Node& n) {
   std::string s;
   switch (n.kind) {
-    case Node::Kind::null: return "null";
+    case Node::Kind::null:
+      return "null";
     case Node::Kind::scalar: {
       if (n.quoted) return json_text(n.text);
       if (n.text == "true" || n.text == "false") return n.text;
@@ -124,7 +135,8 @@ std::string json(const Node& n) {
       for (const Node& i : n.items) s += (s.empty() ? "" : ", ") + json(i);
       return "[" + s + "]";
     case Node::Kind::map:
-      for (const auto& [k, v] : n.entries) s += (s.empty() ? "" : ", ") + json_text(k.text) + ": " + json(v);
+      for (const auto& [k, v] : n.entries)
+        s += (s.empty() ? "" : ", ") + json_text(k.text) + ": " + json(v);
       return "{" + s + "}";
   }
   return s;
@@ -158,12 +170,18 @@ class RuleReader {
   void check_version() {
     const Node* v = root_.entries.empty() ? nullptr : find("ferrule");
     if (!v || root_.entries[0].first.text != "ferrule")
-      r_.error(root_, "a rule file begins with ferrule: 1", "put `ferrule: 1` on its first line", Code::rule_invalid);
+      r_.error(root_, "a rule file begins with ferrule: 1", "put `ferrule: 1` on its first line",
+               Code::rule_invalid);
     else if (v->text != "1" || v->quoted)
-      r_.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "", Code::rule_invalid);
+      r_.error(*v,
+               fmt::format("version {} of the rule language; this program reads version 1",
+                           escape(v->text)),
+               "", Code::rule_invalid);
     for (char c : rule_.id)
-      if (!(std::islower(static_cast<unsigned char>(c)) || std::isdigit(static_cast<unsigned char>(c)) || c == '_')) {
-        r_.error(root_, fmt::format("\"{}\" is no rule id", escape(rule_.id)), "the file's name is the id: lower case, digits and _", Code::rule_invalid);
+      if (!(std::islower(static_cast<unsigned char>(c)) ||
+            std::isdigit(static_cast<unsigned char>(c)) || c == '_')) {
+        r_.error(root_, fmt::format("\"{}\" is no rule id", escape(rule_.id)),
+                 "the file's name is the id: lower case, digits and _", Code::rule_invalid);
         break;
       }
   }
@@ -177,7 +195,8 @@ class RuleReader {
 
   void read_head() {
     if (const Node* n = r_.required(root_, "id"); n && r_.string(*n) != rule_.id)
-      r_.error(*n, fmt::format("the file is called {}", escape(rule_.id)), "a rule's id is its file's name", Code::rule_invalid);
+      r_.error(*n, fmt::format("the file is called {}", escape(rule_.id)),
+               "a rule's id is its file's name", Code::rule_invalid);
     if (const Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
     list("source", rule_.source);
     if (const Node* n = r_.required(root_, "kind")) {
@@ -187,7 +206,8 @@ class RuleReader {
     }
     if (const Node* n = r_.required(root_, "phase")) rule_.phase = r_.string(*n);
     if (const Node* n = find("enabled")) rule_.enabled = r_.boolean(*n);
-    if (const Node* n = find("stability")) rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
+    if (const Node* n = find("stability"))
+      rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
     if (const Node* n = find("once")) rule_.once = r_.boolean(*n);
     if (const Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
     list("before", rule_.before);
@@ -195,8 +215,11 @@ class RuleReader {
     if (const Node* n = find("types")) {
       for (const std::string& t : r_.strings(*n)) {
         auto d = parse_dtype(t);
-        if (d && ferrule::name(*d) == t) rule_.types.push_back(*d);
-        else r_.error(*n, fmt::format("\"{}\" is no element type", escape(t)), "f32, f16, bf16, f64, i32, i64, bool, …");
+        if (d && ferrule::name(*d) == t)
+          rule_.types.push_back(*d);
+        else
+          r_.error(*n, fmt::format("\"{}\" is no element type", escape(t)),
+                   "f32, f16, bf16, f64, i32, i64, bool, …");
       }
     }
     text("name", rule_.name);
@@ -208,7 +231,8 @@ class RuleReader {
     if (const Node* n = find("blocks")) read_blocks(r_, *n, blocks_);
     const Node* n = rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
     if (n && rule_.kind == RuleKind::region)
-      return r_.error(*n, "a region rule has no pattern", "its region: says what grows", Code::rule_invalid);
+      return r_.error(*n, "a region rule has no pattern", "its region: says what grows",
+                      Code::rule_invalid);
     if (!n || !r_.expect(*n, Node::Kind::scalar, "a pattern")) return;
     auto p = parse_pattern(n->text, place_of(r_, *n), blocks_);
     if (!p) return add_error(r_, std::move(p).error());
@@ -224,7 +248,9 @@ class RuleReader {
     auto walk = [&](auto& self, const PatternExpr& e) -> void {
       for (const std::string& c : e.classes)
         if (std::find(known.begin(), known.end(), c) == known.end())
-          r_.error(Code::rule_invalid, e.place.line, e.place.column, fmt::format("there is no operator class @{}", escape(c)), did_you_mean(c, known));
+          r_.error(Code::rule_invalid, e.place.line, e.place.column,
+                   fmt::format("there is no operator class @{}", escape(c)),
+                   did_you_mean(c, known));
       for (const PatternExprPtr& a : e.args) self(self, *a);
       for (const auto& [tag, choice] : e.choices) self(self, *choice);
     };
@@ -237,7 +263,9 @@ class RuleReader {
     auto inner = [&](const Node& n, const std::string& v) {
       auto it = bound.find(v);
       bool good = it != bound.end() && it->second.inner && it->second.kind != Bound::Kind::node;
-      if (!good) r_.error(n, fmt::format("\"{}\" is no result of the pattern", escape(v)), "", Code::rule_invalid);
+      if (!good)
+        r_.error(n, fmt::format("\"{}\" is no result of the pattern", escape(v)), "",
+                 Code::rule_invalid);
       return good;
     };
     if (const Node* n = find("outputs")) {
@@ -250,7 +278,8 @@ class RuleReader {
         if (inner(*n, v)) rule_.shared.push_back(v);
   }
 
-  // --- conditions -------------------------------------------------------------------------------------------
+  // --- conditions
+  // -------------------------------------------------------------------------------------------
 
   ExprPtr expression(const Node& n, std::string_view what) {
     std::string t = r_.quoted(n, what);
@@ -273,18 +302,23 @@ class RuleReader {
     Condition c;
     if (const Node* id = r_.required(n, "id")) c.id = r_.string(*id);
     for (const Condition& other : rule_.where)
-      if (other.id == c.id) r_.error(n, fmt::format("two conditions are called {}", escape(c.id)), "", Code::rule_invalid);
+      if (other.id == c.id)
+        r_.error(n, fmt::format("two conditions are called {}", escape(c.id)), "",
+                 Code::rule_invalid);
     const Node* expr = nullptr;
     static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
     for (size_t k = 0; k < 3; ++k) {
       const Node* e = n.find(kClasses[k]);
-      if (e && expr) r_.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
+      if (e && expr)
+        r_.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
       if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
     }
     if (!expr)
-      return r_.error(n, "a condition without an expression", "give one of sound, kernel, profit: \"…\"", Code::rule_invalid);
+      return r_.error(n, "a condition without an expression",
+                      "give one of sound, kernel, profit: \"…\"", Code::rule_invalid);
     if (c.cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
-      r_.error(*expr, "only rewrites have sound conditions", "grouping never changes results: use kernel or profit", Code::rule_invalid);
+      r_.error(*expr, "only rewrites have sound conditions",
+               "grouping never changes results: use kernel or profit", Code::rule_invalid);
     c.expr = expression(*expr, "a condition");
     c.text = expr->text;
     c.place = place_of(r_, *expr);
@@ -300,34 +334,51 @@ class RuleReader {
       if (ExprPtr e = expression(value, "an expression")) rule_.let.emplace_back(key.text, e);
   }
 
-  // --- kinds ------------------------------------------------------------------------------------------------
+  // --- kinds
+  // ------------------------------------------------------------------------------------------------
 
   /// Keys that belong to other kinds are errors, so that nobody believes they do something.
   void read_kind() {
-    struct Row { std::string_view key; std::initializer_list<RuleKind> kinds; };
+    struct Row {
+      std::string_view key;
+      std::initializer_list<RuleKind> kinds;
+    };
     using K = RuleKind;
-    static const Row kRows[] = {{"rewrite", {K::rewrite}}, {"contract", {K::absorb, K::window, K::region, K::merge}},
-                                {"anchor", {K::absorb, K::window}}, {"tail", {K::absorb, K::window}}, {"region", {K::region}},
-                                {"merge", {K::merge}}, {"place", {K::place}}, {"once", {K::rewrite}}};
+    static const Row kRows[] = {{"rewrite", {K::rewrite}},
+                                {"contract", {K::absorb, K::window, K::region, K::merge}},
+                                {"anchor", {K::absorb, K::window}},
+                                {"tail", {K::absorb, K::window}},
+                                {"region", {K::region}},
+                                {"merge", {K::merge}},
+                                {"place", {K::place}},
+                                {"once", {K::rewrite}}};
     for (const Row& row : kRows) {
       const Node* n = find(row.key);
       bool wanted = std::find(row.kinds.begin(), row.kinds.end(), rule_.kind) != row.kinds.end();
       if (n && !wanted)
-        r_.error(*n, fmt::format("a rule of kind {} has no {}", name(rule_.kind), row.key), "", Code::rule_invalid);
+        r_.error(*n, fmt::format("a rule of kind {} has no {}", name(rule_.kind), row.key), "",
+                 Code::rule_invalid);
     }
     switch (rule_.kind) {
-      case K::rewrite: return read_rewrite();
+      case K::rewrite:
+        return read_rewrite();
       case K::absorb:
         require("contract");
         if (const Node* n = r_.required(root_, "anchor")) check_anchor(*n);
         return read_region("tail");
-      case K::window: require("contract"); return read_region("tail");
+      case K::window:
+        require("contract");
+        return read_region("tail");
       case K::region:
         require("contract");
         require("region");
         return read_region("region");
-      case K::merge: require("merge"); return read_merge();
-      case K::place: require("place"); return read_place();
+      case K::merge:
+        require("merge");
+        return read_merge();
+      case K::place:
+        require("place");
+        return read_place();
     }
   }
   void require(std::string_view key) { r_.required(root_, key); }
@@ -336,7 +387,8 @@ class RuleReader {
     auto bound = bound_names(rule_.match);
     auto it = bound.find(rule_.anchor);
     if (it == bound.end() || it->second.kind != Bound::Kind::node)
-      r_.error(n, fmt::format("\"{}\" is no label of the pattern", escape(rule_.anchor)), "write [conv] in front of its line", Code::rule_invalid);
+      r_.error(n, fmt::format("\"{}\" is no label of the pattern", escape(rule_.anchor)),
+               "write [conv] in front of its line", Code::rule_invalid);
   }
 
   void read_rewrite() {
@@ -364,8 +416,10 @@ class RuleReader {
       const Node* v = n->find(k);
       if (!v) return;
       int64_t i = r_.integer(*v);
-      if (i < 0 || i > 100000) r_.error(*v, fmt::format("{} is {}, expected 0 to 100000", k, i));
-      else to = static_cast<int>(i);
+      if (i < 0 || i > 100000)
+        r_.error(*v, fmt::format("{} is {}, expected 0 to 100000", k, i));
+      else
+        to = static_cast<int>(i);
     };
     count("max_ops", s.max_ops);
     count("max_inputs", s.max_inputs);
@@ -398,7 +452,8 @@ class RuleReader {
     for (const auto& [key, value] : n->entries) rule_.params[key.text] = r_.string(value);
   }
 
-  // --- tests ------------------------------------------------------------------------------------------------
+  // --- tests
+  // ------------------------------------------------------------------------------------------------
 
   void read_tests() {
     const Node* n = find("tests");
@@ -425,13 +480,20 @@ class RuleReader {
     auto names = key_names(kCaseKeys);
     r_.keys(n, names);
     for (const auto& [key, value] : n.entries) {
-      if (is_edit_verb(key.text)) t.edits.emplace_back(key.text, json(value));
-      else if (key.text == "name") t.name = r_.string(value);
-      else if (key.text == "model") t.model = r_.string(value), t.place = place_of(r_, value);
-      else if (key.text == "of") t.of = r_.string(value);
-      else if (key.text == "target") t.target = r_.string(value);
-      else if (key.text == "expect") t.expect = r_.string(value);
-      else if (key.text == "declined_by") t.declined_by = r_.string(value);
+      if (is_edit_verb(key.text))
+        t.edits.emplace_back(key.text, json(value));
+      else if (key.text == "name")
+        t.name = r_.string(value);
+      else if (key.text == "model")
+        t.model = r_.string(value), t.place = place_of(r_, value);
+      else if (key.text == "of")
+        t.of = r_.string(value);
+      else if (key.text == "target")
+        t.target = r_.string(value);
+      else if (key.text == "expect")
+        t.expect = r_.string(value);
+      else if (key.text == "declined_by")
+        t.declined_by = r_.string(value);
     }
     check_case(n, t);
     rule_.tests.push_back(std::move(t));
@@ -445,17 +507,22 @@ class RuleReader {
       return o.fires && (t.of.empty() || o.name == t.of);
     });
     if (t.model.empty() && earlier == rule_.tests.end())
-      bad(t.of.empty() ? "no firing case above to edit" : fmt::format("no firing case above is called {}", escape(t.of)));
-    if (t.model.empty() && t.edits.empty() && t.target.empty()) bad("a case without a model or an edit");
+      bad(t.of.empty() ? "no firing case above to edit"
+                       : fmt::format("no firing case above is called {}", escape(t.of)));
+    if (t.model.empty() && t.edits.empty() && t.target.empty())
+      bad("a case without a model or an edit");
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
-    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4", "D5", "D6", "D7", "D8", "types"};
+    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",
+                                      "D5",        "D6", "D7", "D8", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
-    if (t.declined_by.empty()) bad("a holding case says what declines", "declined_by: a condition, D1 … D8, structure");
+    if (t.declined_by.empty())
+      bad("a holding case says what declines", "declined_by: a condition, D1 … D8, structure");
     else if (std::find(known.begin(), known.end(), t.declined_by) == known.end())
-      bad(fmt::format("no condition is called {}", escape(t.declined_by)), did_you_mean(t.declined_by, known));
+      bad(fmt::format("no condition is called {}", escape(t.declined_by)),
+          did_you_mean(t.declined_by, known));
   }
 
   yaml::Reader& r_;
@@ -490,11 +557,15 @@ Place place_of(const yaml::Reader& r, const yaml::Node& scalar) {
 
 void add_error(yaml::Reader& r, Error e) {
   // The excerpt shows the file's line, not the parser's piece of it.
-  size_t second = e.place.rfind(':'), first = second == 0 || second == e.place.npos ? e.place.npos : e.place.rfind(':', second - 1);
+  size_t second = e.place.rfind(':'), first = second == 0 || second == e.place.npos
+                                                  ? e.place.npos
+                                                  : e.place.rfind(':', second - 1);
   if (first != e.place.npos) {
-    auto line = yaml::parse_integer(std::string_view(e.place).substr(first + 1, second - first - 1));
+    auto line =
+        yaml::parse_integer(std::string_view(e.place).substr(first + 1, second - first - 1));
     auto column = yaml::parse_integer(std::string_view(e.place).substr(second + 1));
-    size_t carets = e.excerpt.size() - std::min(e.excerpt.find_last_not_of('^') + 1, e.excerpt.size());
+    size_t carets =
+        e.excerpt.size() - std::min(e.excerpt.find_last_not_of('^') + 1, e.excerpt.size());
     if (line && column) {
       std::string shown = r.source().excerpt(static_cast<int>(*line), static_cast<int>(*column));
       if (!shown.empty()) e.excerpt = shown + std::string(carets > 1 ? carets - 1 : 0, '^');
@@ -508,12 +579,15 @@ void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out) {
   for (const auto& [key, value] : map.entries) {
     if (!r.expect(value, yaml::Node::Kind::scalar, "a pattern")) continue;
     auto b = parse_block(key.text, place_of(r, key), value.text, place_of(r, value), out);
-    if (b) out[b->first] = std::move(b->second);
-    else add_error(r, std::move(b).error());
+    if (b)
+      out[b->first] = std::move(b->second);
+    else
+      add_error(r, std::move(b).error());
   }
 }
 
-Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared, const OpTable& ops) {
+Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
+               const OpTable& ops) {
   size_t before = r.count();
   Rule rule = RuleReader(r, doc.root, shared, ops).run();
   if (r.count() == before) check_names(r, rule, doc.root);

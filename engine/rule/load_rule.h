@@ -1,5 +1,5 @@
-// One rule file; internal to engine/rule. The tables of keys are here so that the reader, "did you mean" and
-// the JSON schema cannot disagree.
+// One rule file; internal to engine/rule. The tables of keys are here so that the reader, "did you
+// mean" and the JSON schema cannot disagree.
 #pragma once
 #include <span>
 
@@ -18,14 +18,15 @@ std::span<const KeyDoc> rule_keys();
 std::span<const KeyDoc> condition_keys();
 std::span<const KeyDoc> region_keys();
 std::span<const KeyDoc> merge_keys();
-std::span<const KeyDoc> case_keys();   ///< a test case, edit verbs included
+std::span<const KeyDoc> case_keys();  ///< a test case, edit verbs included
 std::vector<std::string_view> key_names(std::span<const KeyDoc> keys);
 bool is_edit_verb(std::string_view key);
 
 /// `blocks.yaml` of a rules directory, or the `blocks:` of a rule.
 void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out);
 /// Reads the whole document; what is wrong is recorded in `r`.
-Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared, const OpTable& ops);
+Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
+               const OpTable& ops);
 
 /// Place of a scalar's text, and an error of a text parser with the file's own line as excerpt.
 Place place_of(const yaml::Reader& r, const yaml::Node& scalar);

@@ -11,7 +11,8 @@ namespace {
 
 using Kind = PatternExpr::Kind;
 
-// --- printing --------------------------------------------------------------------------------------------
+// --- printing
+// --------------------------------------------------------------------------------------------
 
 std::string real_text(double d) {
   if (std::isnan(d)) return "nan";
@@ -20,7 +21,8 @@ std::string real_text(double d) {
   return s.find_first_of(".e") == s.npos ? s + ".0" : s;
 }
 std::string number_text(double d) {
-  return std::isfinite(d) && d == std::trunc(d) && std::abs(d) < 1e15 && !(d == 0 && std::signbit(d))
+  return std::isfinite(d) && d == std::trunc(d) && std::abs(d) < 1e15 &&
+                 !(d == 0 && std::signbit(d))
              ? fmt::format("{}", static_cast<int64_t>(d))
              : real_text(d);
 }
@@ -36,7 +38,8 @@ std::string attr_text(const Attr& a) {
   if (auto i = std::get_if<int64_t>(&a)) return std::to_string(*i);
   if (auto d = std::get_if<double>(&a)) return real_text(*d);
   if (auto s = std::get_if<std::string>(&a)) return string_text(*s);
-  if (auto l = std::get_if<std::vector<int64_t>>(&a)) return list(*l, [](int64_t i) { return std::to_string(i); });
+  if (auto l = std::get_if<std::vector<int64_t>>(&a))
+    return list(*l, [](int64_t i) { return std::to_string(i); });
   if (auto l = std::get_if<std::vector<double>>(&a)) return list(*l, real_text);
   if (auto l = std::get_if<std::vector<std::string>>(&a)) return list(*l, string_text);
   return "?";
@@ -44,7 +47,8 @@ std::string attr_text(const Attr& a) {
 
 std::string ops_text(const PatternExpr& e) {
   std::string s;
-  for (const std::string& op : e.ops) s += (s.empty() ? "" : "|") + (op.starts_with("group.") ? "@" + op : op);
+  for (const std::string& op : e.ops)
+    s += (s.empty() ? "" : "|") + (op.starts_with("group.") ? "@" + op : op);
   for (const std::string& c : e.classes) s += (s.empty() ? "@" : "|@") + c;
   return e.ops.size() + e.classes.size() == 1 ? s : "{" + s + "}";
 }
@@ -56,23 +60,32 @@ std::string call_text(const PatternExpr& e, bool replacement) {
   if (!e.copy_attrs.empty()) add("..." + e.copy_attrs);
   for (const AttrPattern& a : e.attrs) {
     switch (a.kind) {
-      case AttrPattern::Kind::literal: add(a.name + "=" + attr_text(a.literal)); break;
-      case AttrPattern::Kind::bind: add(a.name + "=$" + a.bind); break;
-      case AttrPattern::Kind::expression: add(a.name + "={" + to_text(*a.expression) + "}"); break;
+      case AttrPattern::Kind::literal:
+        add(a.name + "=" + attr_text(a.literal));
+        break;
+      case AttrPattern::Kind::bind:
+        add(a.name + "=$" + a.bind);
+        break;
+      case AttrPattern::Kind::expression:
+        add(a.name + "={" + to_text(*a.expression) + "}");
+        break;
     }
   }
   if (e.any_attrs) add("...");
   if (!attrs.empty()) s += "<" + attrs + ">";
   std::string args;
-  for (size_t k = 0; k < e.args.size(); ++k) args += (k ? ", " : "") + to_text(*e.args[k], replacement);
+  for (size_t k = 0; k < e.args.size(); ++k)
+    args += (k ? ", " : "") + to_text(*e.args[k], replacement);
   // A last input that is left out needs its comma, or it would not be read back.
-  if (!e.args.empty() && e.args.back()->kind == Kind::reference && e.args.back()->name.empty()) args += ",";
+  if (!e.args.empty() && e.args.back()->kind == Kind::reference && e.args.back()->name.empty())
+    args += ",";
   s += "(" + args + ")";
   if (e.shape) s += to_text(*e.shape);
   return s;
 }
 
-// --- what is bound -----------------------------------------------------------------------------------------
+// --- what is bound
+// -----------------------------------------------------------------------------------------
 
 /// Bottom up, each line once: lines may be shared by many alternatives.
 class Collector {
@@ -112,19 +125,22 @@ class Collector {
       const PatternLine* l = p_.line_of(e.name);
       l = l ? l : p_.line_of(e.name + "...");
       if (l) return of_line(*l);
-      add(out, e.name, Bound{e.variadic ? Bound::Kind::value_list : Bound::Kind::value, false, gone, e.place});
+      add(out, e.name,
+          Bound{e.variadic ? Bound::Kind::value_list : Bound::Kind::value, false, gone, e.place});
     }
     if (e.kind == Kind::call) {
       add(out, e.label, Bound{Bound::Kind::node, true, gone, e.place});
       for (const AttrPattern& a : e.attrs)
-        if (a.kind == AttrPattern::Kind::bind) add(out, a.bind, Bound{Bound::Kind::attr, false, gone, a.place});
+        if (a.kind == AttrPattern::Kind::bind)
+          add(out, a.bind, Bound{Bound::Kind::attr, false, gone, a.place});
       // What an optional node passes on is there without it, too.
       for (size_t k = 0; k < e.args.size(); ++k) merge(out, of(*e.args[k]), k > 0 && gone);
     }
     if (e.kind == Kind::alternatives) alternatives(e, out);
     if (e.shape)
       for (const DimPattern& d : *e.shape)
-        if (d.kind == DimPattern::Kind::symbol) add(out, d.symbol, Bound{Bound::Kind::dim, false, gone, e.place});
+        if (d.kind == DimPattern::Kind::symbol)
+          add(out, d.symbol, Bound{Bound::Kind::dim, false, gone, e.place});
     return out;
   }
 
@@ -145,7 +161,8 @@ class Collector {
   std::map<const PatternLine*, BoundNames> lines_;
 };
 
-void roots(const Pattern& p, const PatternExpr& e, std::vector<std::string>& ops, std::vector<std::string>& classes) {
+void roots(const Pattern& p, const PatternExpr& e, std::vector<std::string>& ops,
+           std::vector<std::string>& classes) {
   auto add = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
     for (const std::string& s : from)
       if (std::find(to.begin(), to.end(), s) == to.end()) to.push_back(s);
@@ -194,9 +211,12 @@ std::string to_text(const PatternExpr& e, bool replacement) {
       std::string s = (e.near ? "~" : "") + number_text(e.number);
       return e.near && e.rtol != PatternExpr().rtol ? s + "(" + number_text(e.rtol) + ")" : s;
     }
-    case Kind::expression: return "{" + to_text(*e.expression) + "}";
-    case Kind::call: return (e.label.empty() ? "" : "[" + e.label + "] ") + call_text(e, replacement);
-    case Kind::alternatives: break;
+    case Kind::expression:
+      return "{" + to_text(*e.expression) + "}";
+    case Kind::call:
+      return (e.label.empty() ? "" : "[" + e.label + "] ") + call_text(e, replacement);
+    case Kind::alternatives:
+      break;
   }
   std::string s;
   for (const auto& [tag, choice] : e.choices) {
@@ -210,7 +230,8 @@ std::string to_text(const Pattern& p, bool replacement) {
   std::string s;
   for (const PatternLine& l : p.lines) {
     std::string results;
-    for (const std::string& r : l.results) results += (results.empty() ? "" : ", ") + (r.empty() ? "_" : r);
+    for (const std::string& r : l.results)
+      results += (results.empty() ? "" : ", ") + (r.empty() ? "_" : r);
     bool labelled = l.expr->kind == Kind::call && !l.expr->label.empty();
     s += (labelled ? "[" + l.expr->label + "] " : "") + results + " = ";
     s += (labelled ? call_text(*l.expr, replacement) : to_text(*l.expr, replacement)) + "\n";
@@ -221,8 +242,10 @@ std::string to_text(const Pattern& p, bool replacement) {
 bool same(const PatternExpr& a, const PatternExpr& b) {
   auto attr = [](const AttrPattern& x, const AttrPattern& y) {
     if (x.name != y.name || x.kind != y.kind || x.bind != y.bind) return false;
-    if (x.kind == AttrPattern::Kind::expression) return to_text(*x.expression) == to_text(*y.expression);
-    return x.kind != AttrPattern::Kind::literal || (x.literal.index() == y.literal.index() && same_attr(x.literal, y.literal));
+    if (x.kind == AttrPattern::Kind::expression)
+      return to_text(*x.expression) == to_text(*y.expression);
+    return x.kind != AttrPattern::Kind::literal ||
+           (x.literal.index() == y.literal.index() && same_attr(x.literal, y.literal));
   };
   auto dim = [](const DimPattern& x, const DimPattern& y) {
     return x.kind == y.kind && x.symbol == y.symbol && x.constant == y.constant;
@@ -231,25 +254,32 @@ bool same(const PatternExpr& a, const PatternExpr& b) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), equal);
   };
   bool numbers = a.number == b.number || (std::isnan(a.number) && std::isnan(b.number));
-  bool plain = a.kind == b.kind && a.name == b.name && a.constant == b.constant && a.optional == b.optional &&
-               a.variadic == b.variadic && a.shape.has_value() == b.shape.has_value() && numbers && a.near == b.near &&
+  bool plain = a.kind == b.kind && a.name == b.name && a.constant == b.constant &&
+               a.optional == b.optional && a.variadic == b.variadic &&
+               a.shape.has_value() == b.shape.has_value() && numbers && a.near == b.near &&
                a.rtol == b.rtol && a.label == b.label && a.ops == b.ops && a.classes == b.classes &&
-               a.any_attrs == b.any_attrs && a.copy_attrs == b.copy_attrs && a.results == b.results &&
-               !a.expression == !b.expression;
+               a.any_attrs == b.any_attrs && a.copy_attrs == b.copy_attrs &&
+               a.results == b.results && !a.expression == !b.expression;
   if (!plain) return false;
   if (a.shape && !list(*a.shape, *b.shape, dim)) return false;
   if (a.expression && to_text(*a.expression) != to_text(*b.expression)) return false;
-  return list(a.attrs, b.attrs, attr) && list(a.args, b.args, [](auto& x, auto& y) { return same(*x, *y); }) &&
-         list(a.choices, b.choices, [](auto& x, auto& y) { return x.first == y.first && same(*x.second, *y.second); });
+  return list(a.attrs, b.attrs, attr) &&
+         list(a.args, b.args, [](auto& x, auto& y) { return same(*x, *y); }) &&
+         list(a.choices, b.choices,
+              [](auto& x, auto& y) { return x.first == y.first && same(*x.second, *y.second); });
 }
 
 bool same(const Pattern& a, const Pattern& b) {
-  auto line = [](const PatternLine& x, const PatternLine& y) { return x.results == y.results && same(*x.expr, *y.expr); };
-  return a.outputs == b.outputs && std::equal(a.lines.begin(), a.lines.end(), b.lines.begin(), b.lines.end(), line);
+  auto line = [](const PatternLine& x, const PatternLine& y) {
+    return x.results == y.results && same(*x.expr, *y.expr);
+  };
+  return a.outputs == b.outputs &&
+         std::equal(a.lines.begin(), a.lines.end(), b.lines.begin(), b.lines.end(), line);
 }
 
 std::string_view name(Bound::Kind k) {
-  static constexpr std::string_view kNames[] = {"value", "node", "list", "list", "attribute", "size", "tag"};
+  static constexpr std::string_view kNames[] = {"value",     "node", "list", "list",
+                                                "attribute", "size", "tag"};
   return kNames[static_cast<size_t>(k)];
 }
 

@@ -18,19 +18,26 @@ using Mutable = std::shared_ptr<PatternExpr>;
 constexpr int kMaxDepth = 64;
 constexpr int kMaxNodes = 2000;
 
-bool lower_case(std::string_view name) { return !name.empty() && (name[0] == '_' || (name[0] >= 'a' && name[0] <= 'z')); }
+bool lower_case(std::string_view name) {
+  return !name.empty() && (name[0] == '_' || (name[0] >= 'a' && name[0] <= 'z'));
+}
 
 enum class Mode : uint8_t { pattern, replacement, block };
 
 class Parser {
  public:
   Parser(std::string_view text, const Place& place, Mode mode, const Blocks& blocks)
-      : text_(text), place_(place), mode_(mode), blocks_(blocks), tokens_(tokenize(text, Syntax::pattern)) {}
+      : text_(text),
+        place_(place),
+        mode_(mode),
+        blocks_(blocks),
+        tokens_(tokenize(text, Syntax::pattern)) {}
 
   Result<Pattern> run() {
     Pattern p;
     skip_newlines();
-    if (now().kind == Token::Kind::end) fail_at(now(), "an empty pattern", "a line is: result = Operator(operands)");
+    if (now().kind == Token::Kind::end)
+      fail_at(now(), "an empty pattern", "a line is: result = Operator(operands)");
     while (!error_ && now().kind != Token::Kind::end) {
       lines_ = &p.lines;
       line(p);
@@ -53,7 +60,8 @@ class Parser {
   }
 
  private:
-  // --- tokens ---------------------------------------------------------------------------------------------
+  // --- tokens
+  // ---------------------------------------------------------------------------------------------
   const Token& now() const { return tokens_[at_]; }
   const Token& ahead(size_t k = 1) const { return tokens_[std::min(at_ + k, tokens_.size() - 1)]; }
   void advance() {
@@ -80,28 +88,33 @@ class Parser {
 
   std::nullptr_t fail_at(const Token& t, std::string message, std::string hint = {}) {
     if (!error_)
-      error_ = text_error(Code::pattern_syntax, text_, t.offset, t.length, place_, std::move(message), std::move(hint));
+      error_ = text_error(Code::pattern_syntax, text_, t.offset, t.length, place_,
+                          std::move(message), std::move(hint));
     at_ = tokens_.size() - 1;
     return nullptr;
   }
   std::nullptr_t unexpected(std::string_view wanted) {
     const Token& t = now();
-    if (t.kind == Token::Kind::end) return fail_at(t, fmt::format("the text ends where {} should follow", wanted));
-    if (t.kind == Token::Kind::newline) return fail_at(t, fmt::format("the line ends where {} should follow", wanted));
+    if (t.kind == Token::Kind::end)
+      return fail_at(t, fmt::format("the text ends where {} should follow", wanted));
+    if (t.kind == Token::Kind::newline)
+      return fail_at(t, fmt::format("the line ends where {} should follow", wanted));
     std::string hint;
     if (t.is(":")) hint = "a label stands in front: [conv] t = Conv(…)";
     return fail_at(t, fmt::format("found \"{}\", expected {}", escape(t.text), wanted), hint);
   }
 
   Mutable make(Kind kind) {
-    if (++nodes_ > kMaxNodes) fail_at(now(), fmt::format("a pattern of more than {} nodes", kMaxNodes));
+    if (++nodes_ > kMaxNodes)
+      fail_at(now(), fmt::format("a pattern of more than {} nodes", kMaxNodes));
     auto e = std::make_shared<PatternExpr>();
     e->kind = kind;
     e->place = here();
     return e;
   }
 
-  // --- lines ------------------------------------------------------------------------------------------------
+  // --- lines
+  // ------------------------------------------------------------------------------------------------
   void line(Pattern& p) {
     PatternLine l;
     l.place = here();
@@ -115,7 +128,8 @@ class Parser {
     if (!label_name.empty()) apply_label(*e, label_name);
     e->results = e->kind == Kind::call ? l.results : e->results;
     l.expr = e;
-    if (now().kind != Token::Kind::newline && now().kind != Token::Kind::end) unexpected("the end of the line");
+    if (now().kind != Token::Kind::newline && now().kind != Token::Kind::end)
+      unexpected("the end of the line");
     p.lines.push_back(std::move(l));
   }
 
@@ -132,7 +146,8 @@ class Parser {
     do {
       if (now().kind != Token::Kind::name) return unexpected("the name of a result"), false;
       std::string n(now().text);
-      if (n.find('.') != n.npos && !expanded(n)) return fail_at(now(), "a result's name has no dots"), false;
+      if (n.find('.') != n.npos && !expanded(n))
+        return fail_at(now(), "a result's name has no dots"), false;
       advance();
       if (now().is("...")) advance(), n += "...";
       l.results.push_back(n == "_" ? "" : n);
@@ -149,7 +164,10 @@ class Parser {
     open();
     std::string n(now().text);
     if (now().kind != Token::Kind::name) return unexpected("a label's name"), "";
-    if (!lower_case(n)) return fail_at(now(), fmt::format("label {} begins with a capital", n), "labels are lower case, so that none looks like an operator"), "";
+    if (!lower_case(n))
+      return fail_at(now(), fmt::format("label {} begins with a capital", n),
+                     "labels are lower case, so that none looks like an operator"),
+             "";
     advance();
     close("]");
     return n;
@@ -161,7 +179,8 @@ class Parser {
       for (auto& [tag, choice] : e.choices) apply_label(const_cast<PatternExpr&>(*choice), label);
   }
 
-  // --- alternatives -------------------------------------------------------------------------------------------
+  // --- alternatives
+  // -------------------------------------------------------------------------------------------
   bool at_bar() {
     size_t k = at_;
     while (tokens_[k].kind == Token::Kind::newline) ++k;
@@ -171,7 +190,8 @@ class Parser {
   }
 
   Mutable choices() {
-    if (++depth_ > kMaxDepth) return fail_at(now(), fmt::format("nested deeper than {}", kMaxDepth));
+    if (++depth_ > kMaxDepth)
+      return fail_at(now(), fmt::format("nested deeper than {}", kMaxDepth));
     std::vector<std::pair<std::string, PatternExprPtr>> all;
     Place start = here();
     do {
@@ -183,21 +203,25 @@ class Parser {
         advance();
       }
       Mutable e = operand();
-      if (!error_ && mode_ == Mode::replacement && now().is("?") && ahead().is("?")) e = coalesce(std::move(e));
+      if (!error_ && mode_ == Mode::replacement && now().is("?") && ahead().is("?"))
+        e = coalesce(std::move(e));
       if (error_) return nullptr;
       all.emplace_back(std::move(tag), std::move(e));
       if (mode_ == Mode::replacement && now().is("|"))
-        return fail_at(now(), "a replacement has no alternatives", "write x ?? y for: x if present, else y");
+        return fail_at(now(), "a replacement has no alternatives",
+                       "write x ?? y for: x if present, else y");
     } while (at_bar() && accept("|"));
     --depth_;
-    if (all.size() == 1 && all[0].first.empty()) return std::const_pointer_cast<PatternExpr>(all[0].second);
+    if (all.size() == 1 && all[0].first.empty())
+      return std::const_pointer_cast<PatternExpr>(all[0].second);
     Mutable e = make(Kind::alternatives);
     e->place = start;
     e->choices = std::move(all);
     return e;
   }
 
-  // --- operands -----------------------------------------------------------------------------------------------
+  // --- operands
+  // -----------------------------------------------------------------------------------------------
   Mutable operand() {
     const Token& t = now();
     if (t.is("(")) {
@@ -210,11 +234,13 @@ class Parser {
       std::string l = label();
       if (error_) return nullptr;
       Mutable e = operand();
-      if (!error_ && e->kind != Kind::call) return fail_at(tokens_[at_ > 0 ? at_ - 1 : 0], "a label stands before an operator");
+      if (!error_ && e->kind != Kind::call)
+        return fail_at(tokens_[at_ > 0 ? at_ - 1 : 0], "a label stands before an operator");
       if (!error_) e->label = l;
       return e;
     }
-    if (t.is("~") || t.is("-") || t.kind == Token::Kind::integer || t.kind == Token::Kind::real || t.word("inf") || t.word("nan"))
+    if (t.is("~") || t.is("-") || t.kind == Token::Kind::integer || t.kind == Token::Kind::real ||
+        t.word("inf") || t.word("nan"))
       return number();
     if (t.is("{") && mode_ == Mode::replacement) return expression();
     if (t.is("{") || t.is("@")) return call();
@@ -237,17 +263,22 @@ class Parser {
   Mutable reference() {
     Mutable e = make(Kind::reference);
     e->name = now().text;
-    if (e->name.find('.') != std::string::npos && !expanded(e->name)) return fail_at(now(), "a value's name has no dots");
+    if (e->name.find('.') != std::string::npos && !expanded(e->name))
+      return fail_at(now(), "a value's name has no dots");
     advance();
     if (mode_ == Mode::replacement) {
       e->variadic = accept("...");
       return e;
     }
     while (!error_) {
-      if (now().is("!")) e->constant = true;
-      else if (now().is("?")) e->optional = true;
-      else if (now().is("...")) e->variadic = true;
-      else break;
+      if (now().is("!"))
+        e->constant = true;
+      else if (now().is("?"))
+        e->optional = true;
+      else if (now().is("..."))
+        e->variadic = true;
+      else
+        break;
       advance();
     }
     shape(*e);
@@ -260,7 +291,8 @@ class Parser {
     while (tokens_[k].kind != Token::Kind::end && !tokens_[k].is("]")) ++k;
     e.shape = parse_shape_pattern(text_.substr(from, tokens_[k].offset + tokens_[k].length - from));
     if (!e.shape) {
-      fail_at(now(), "not a shape pattern", "sizes are names, numbers, _ and one ...: [B, H, 64], [..., M, N]");
+      fail_at(now(), "not a shape pattern",
+              "sizes are names, numbers, _ and one ...: [B, H, 64], [..., M, N]");
       return;
     }
     at_ = k;
@@ -270,7 +302,8 @@ class Parser {
   Mutable number() {
     Mutable e = make(Kind::number);
     e->near = accept("~");
-    if (e->near && mode_ == Mode::replacement) return fail_at(now(), "a replacement's numbers are exact");
+    if (e->near && mode_ == Mode::replacement)
+      return fail_at(now(), "a replacement's numbers are exact");
     e->number = signed_number();
     if (error_ || !e->near || !now().is("(")) return e;
     open();
@@ -282,10 +315,14 @@ class Parser {
     double sign = accept("-") ? -1 : 1;
     const Token& t = now();
     double v = 0;
-    if (t.kind == Token::Kind::integer || t.kind == Token::Kind::real) v = t.real;
-    else if (t.word("inf")) v = HUGE_VAL;
-    else if (t.word("nan")) v = std::nan("");
-    else unexpected("a number");
+    if (t.kind == Token::Kind::integer || t.kind == Token::Kind::real)
+      v = t.real;
+    else if (t.word("inf"))
+      v = HUGE_VAL;
+    else if (t.word("nan"))
+      v = std::nan("");
+    else
+      unexpected("a number");
     advance();
     return sign * v;
   }
@@ -299,7 +336,8 @@ class Parser {
       if (tokens_[k].is("}") && --depth == 0) break;
     }
     if (tokens_[k].kind == Token::Kind::end) return fail_at(now(), "no \"}\" closes this");
-    auto e = parse_expression(text_.substr(from, tokens_[k].offset - from), place_at(text_, from, place_));
+    auto e = parse_expression(text_.substr(from, tokens_[k].offset - from),
+                              place_at(text_, from, place_));
     if (!e) {
       if (!error_) error_ = e.error();
       return nullptr;
@@ -314,7 +352,8 @@ class Parser {
     return error_ ? nullptr : e;
   }
 
-  // --- calls --------------------------------------------------------------------------------------------------
+  // --- calls
+  // --------------------------------------------------------------------------------------------------
   void op_name(PatternExpr& e) {
     bool at = accept("@");
     if (now().kind != Token::Kind::name) {
@@ -324,8 +363,10 @@ class Parser {
     std::string n(now().text);
     advance();
     if (at) {  // @group.conv is an operator, @activation a class
-      if (n.starts_with("group.")) e.ops.push_back(n);
-      else e.classes.push_back(n);
+      if (n.starts_with("group."))
+        e.ops.push_back(n);
+      else
+        e.classes.push_back(n);
       return;
     }
     if (accept("::")) {
@@ -448,7 +489,8 @@ class Parser {
     if (error_ || !close("]")) return int64_t{0};
     auto all = [&](auto type) {
       using T = decltype(type);
-      return std::all_of(items.begin(), items.end(), [](const Attr& a) { return std::holds_alternative<T>(a); });
+      return std::all_of(items.begin(), items.end(),
+                         [](const Attr& a) { return std::holds_alternative<T>(a); });
     };
     auto list = [&](auto type) {
       std::vector<decltype(type)> out;
@@ -459,7 +501,8 @@ class Parser {
     if (all(std::string{})) return list(std::string{});
     for (Attr& a : items) {
       if (auto i = std::get_if<int64_t>(&a)) a = static_cast<double>(*i);
-      if (std::holds_alternative<std::string>(a)) return fail_at(now(), "a list of strings and numbers"), int64_t{0};
+      if (std::holds_alternative<std::string>(a))
+        return fail_at(now(), "a list of strings and numbers"), int64_t{0};
     }
     return list(double{});
   }
@@ -468,7 +511,9 @@ class Parser {
     if (t.kind == Token::Kind::string) return advance(), std::string(t.text);
     if (t.kind == Token::Kind::name && !t.word("inf") && !t.word("nan")) {
       if (auto d = parse_dtype(t.text)) return advance(), static_cast<int64_t>(*d);  // to=f32
-      return fail_at(t, fmt::format("{} is not an attribute's value", escape(t.text)), "strings are quoted; $name binds; {expression}"), int64_t{0};
+      return fail_at(t, fmt::format("{} is not an attribute's value", escape(t.text)),
+                     "strings are quoted; $name binds; {expression}"),
+             int64_t{0};
     }
     bool negative = accept("-");
     if (now().kind == Token::Kind::integer) {
@@ -480,12 +525,15 @@ class Parser {
     return negative ? -v : v;
   }
 
-  // --- blocks -------------------------------------------------------------------------------------------------
-  /// The block's body with its parameters replaced and everything else in it renamed. A parameter that is
-  /// read more than once and stands for more than a name becomes a line of its own: one value, not copies.
+  // --- blocks
+  // -------------------------------------------------------------------------------------------------
+  /// The block's body with its parameters replaced and everything else in it renamed. A parameter
+  /// that is read more than once and stands for more than a name becomes a line of its own: one
+  /// value, not copies.
   Mutable expand(const Block& b, const PatternExpr& e, const Token& head) {
     if (e.args.size() != b.params.size())
-      return fail_at(head, fmt::format("block {} takes {} operands, not {}", e.ops[0], b.params.size(), e.args.size()));
+      return fail_at(head, fmt::format("block {} takes {} operands, not {}", e.ops[0],
+                                       b.params.size(), e.args.size()));
     if (!e.attrs.empty() || e.any_attrs) return fail_at(head, "a block has no attributes");
     std::string prefix = fmt::format("{}.x{}.", e.ops[0], ++expansions_);
     std::map<std::string, PatternExprPtr> subst;
@@ -522,11 +570,14 @@ class Parser {
     return either;
   }
 
-  Mutable copy(const PatternExpr& e, const std::map<std::string, PatternExprPtr>& subst, const std::string& prefix) {
-    if (++nodes_ > kMaxNodes) fail_at(now(), fmt::format("blocks expand to more than {} nodes", kMaxNodes));
+  Mutable copy(const PatternExpr& e, const std::map<std::string, PatternExprPtr>& subst,
+               const std::string& prefix) {
+    if (++nodes_ > kMaxNodes)
+      fail_at(now(), fmt::format("blocks expand to more than {} nodes", kMaxNodes));
     if (error_) return std::make_shared<PatternExpr>(e);
     if (e.kind == Kind::reference)
-      if (auto s = subst.find(e.name); s != subst.end()) return std::make_shared<PatternExpr>(*s->second);
+      if (auto s = subst.find(e.name); s != subst.end())
+        return std::make_shared<PatternExpr>(*s->second);
     auto c = std::make_shared<PatternExpr>(e);
     if (e.kind == Kind::reference && !e.name.empty()) c->name = prefix + e.name;
     if (!e.label.empty()) c->label = prefix + e.label;
@@ -536,7 +587,8 @@ class Parser {
     return c;
   }
 
-  // --- the whole ----------------------------------------------------------------------------------------------
+  // --- the whole
+  // ----------------------------------------------------------------------------------------------
   void fail_place(const Place& at, std::string message, std::string hint = {}) {
     if (error_) return;
     size_t offset = 0;
@@ -544,8 +596,12 @@ class Parser {
       if (text_[offset] == '\n') ++line;
     offset += static_cast<size_t>(std::max(0, at.column - place_.column));
     size_t length = 0;
-    while (offset + length < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[offset + length])) || text_[offset + length] == '_')) ++length;
-    error_ = text_error(Code::pattern_syntax, text_, offset, length, place_, std::move(message), std::move(hint));
+    while (offset + length < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[offset + length])) ||
+            text_[offset + length] == '_'))
+      ++length;
+    error_ = text_error(Code::pattern_syntax, text_, offset, length, place_, std::move(message),
+                        std::move(hint));
   }
 
   void check(Pattern& p) {
@@ -553,7 +609,8 @@ class Parser {
     for (const PatternLine& l : p.lines)
       for (const std::string& r : l.results) {
         if (r.empty()) continue;
-        if (!made.emplace(r, &l).second) return fail_place(l.place, fmt::format("{} is the result of two lines", r));
+        if (!made.emplace(r, &l).second)
+          return fail_place(l.place, fmt::format("{} is the result of two lines", r));
       }
     std::set<std::string> used, defined;
     for (const PatternLine& l : p.lines) {
@@ -561,9 +618,12 @@ class Parser {
         used.insert(e.name);
         used.insert(e.name + "...");
         if (made.contains(e.name) && !defined.contains(e.name))
-          fail_place(e.place, fmt::format("{} is used before the line that makes it", e.name), "order the lines from inputs to outputs");
-        if (defined.contains(e.name) && (e.optional || e.constant || e.variadic) && mode_ != Mode::replacement)
-          fail_place(e.place, fmt::format("{} is made by a line above, so it has no marks", e.name));
+          fail_place(e.place, fmt::format("{} is used before the line that makes it", e.name),
+                     "order the lines from inputs to outputs");
+        if (defined.contains(e.name) && (e.optional || e.constant || e.variadic) &&
+            mode_ != Mode::replacement)
+          fail_place(e.place,
+                     fmt::format("{} is made by a line above, so it has no marks", e.name));
       });
       if (error_) return;
       for (const std::string& r : l.results) defined.insert(r);
@@ -574,8 +634,11 @@ class Parser {
     if (mode_ == Mode::replacement) return;
     for (size_t k = 0; k + 1 < p.lines.size(); ++k) {
       const auto& results = p.lines[k].results;
-      bool connected = std::any_of(results.begin(), results.end(), [&](const std::string& r) { return used.contains(r); });
-      if (!connected) return fail_place(p.lines[k].place, "no later line uses this one's result", "a pattern is connected; the last line is its root");
+      bool connected = std::any_of(results.begin(), results.end(),
+                                   [&](const std::string& r) { return used.contains(r); });
+      if (!connected)
+        return fail_place(p.lines[k].place, "no later line uses this one's result",
+                          "a pattern is connected; the last line is its root");
     }
     const PatternExpr& root = *p.lines.back().expr;
     if (root.kind != Kind::call && root.kind != Kind::alternatives && mode_ == Mode::pattern)
@@ -633,7 +696,8 @@ Status parse_op_set(std::string_view text, const Place& place, std::vector<std::
 }
 
 Result<std::pair<std::string, Block>> parse_block(std::string_view head, const Place& head_place,
-                                                  std::string_view body, const Place& place, const Blocks& known) {
+                                                  std::string_view body, const Place& place,
+                                                  const Blocks& known) {
   std::vector<Token> t = tokenize(head, Syntax::pattern);
   Block b;
   size_t k = 0;
@@ -645,7 +709,8 @@ Result<std::pair<std::string, Block>> parse_block(std::string_view head, const P
   }
   good = good && t[k].is(")") && t[k + 1].kind == Token::Kind::end && !b.params.empty();
   if (!good)
-    return fail(text_error(Code::pattern_syntax, head, 0, head.size(), head_place, "not the head of a block",
+    return fail(text_error(Code::pattern_syntax, head, 0, head.size(), head_place,
+                           "not the head of a block",
                            "a block is written square(x): \"…\", its name in lower case"));
   FERRULE_ASSIGN(b.body, Parser(body, place, Mode::block, known).run());
   return std::pair(std::move(name), std::move(b));

@@ -1,5 +1,6 @@
-// Text -> pattern.h's tree: the pattern language and, with fewer forms, replacements. Blocks (shared
-// sub-patterns) are expanded here, hygienically. EBNF: rules/README.md. The inverse is to_text.
+// Text -> pattern.h's tree: the pattern language and, with fewer forms, replacements. Blocks
+// (shared sub-patterns) are expanded here, hygienically. EBNF: rules/README.md. The inverse is
+// to_text.
 #pragma once
 #include <map>
 #include <string>
@@ -19,7 +20,8 @@ using Blocks = std::map<std::string, Block, std::less<>>;
 
 /// `head`: "square(x)".  errors: pattern_syntax.
 Result<std::pair<std::string, Block>> parse_block(std::string_view head, const Place& head_place,
-                                                  std::string_view body, const Place& place, const Blocks& known);
+                                                  std::string_view body, const Place& place,
+                                                  const Blocks& known);
 /// errors: pattern_syntax with the place in the file, a caret, and what was expected.
 Result<Pattern> parse_pattern(std::string_view text, const Place& place, const Blocks& blocks = {});
 Result<Pattern> parse_replacement(std::string_view text, const Place& place);
@@ -36,8 +38,8 @@ bool same(const PatternExpr& a, const PatternExpr& b);
 /// What a pattern binds, for load checks.
 struct Bound {
   enum class Kind : uint8_t { value, node, value_list, node_list, attr, dim, tag } kind{};
-  bool inner = false;       ///< made by a matched node
-  bool maybe_absent = false;///< optional, or bound on some alternatives only
+  bool inner = false;         ///< made by a matched node
+  bool maybe_absent = false;  ///< optional, or bound on some alternatives only
   Place place;
 };
 std::string_view name(Bound::Kind k);

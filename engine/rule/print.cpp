@@ -1,5 +1,5 @@
-// A rule as YAML again: the inverse of load_rule. Blocks are printed expanded, defaults are left out, and
-// everything that is free text is quoted, so that load(print(rule)) equals the rule.
+// A rule as YAML again: the inverse of load_rule. Blocks are printed expanded, defaults are left
+// out, and everything that is free text is quoted, so that load(print(rule)) equals the rule.
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/pattern_parse.h"
@@ -10,10 +10,14 @@ namespace {
 std::string quoted(std::string_view s) {
   std::string out = "\"";
   for (char c : s) {
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (c == '\n') out += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20) out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (c == '\n')
+      out += "\\n";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
+    else
+      out += c;
   }
   return out + '"';
 }
@@ -24,13 +28,14 @@ std::string list(const std::vector<std::string>& items) {
   return "[" + s + "]";
 }
 
-/// A `|` block can hold the text exactly if it neither begins with a blank nor has lines of blanks only.
+/// A `|` block can hold the text exactly if it neither begins with a blank nor has lines of blanks
+/// only.
 bool fits_block(std::string_view s) {
   if (s.size() < 2 || !s.ends_with('\n') || s.ends_with("\n\n")) return false;
   if (s.front() == ' ' || s.front() == '\n') return false;
   for (size_t i = 0; i + 1 < s.size(); ++i)
-    if (s[i] == '\n' && (s[i + 1] == '\n' || s[i + 1] == ' ') && s.find_first_not_of(' ', i + 1) != s.npos &&
-        s[s.find_first_not_of(' ', i + 1)] == '\n')
+    if (s[i] == '\n' && (s[i + 1] == '\n' || s[i + 1] == ' ') &&
+        s.find_first_not_of(' ', i + 1) != s.npos && s[s.find_first_not_of(' ', i + 1)] == '\n')
       return false;
   return s.find('\t') == s.npos && s.find('\r') == s.npos;
 }
@@ -74,7 +79,9 @@ class Printer {
   }
 
  private:
-  void line(std::string_view key, std::string_view value) { out_ += fmt::format("{}: {}\n", key, value); }
+  void line(std::string_view key, std::string_view value) {
+    out_ += fmt::format("{}: {}\n", key, value);
+  }
   void field(std::string_view key, const std::string& value) {
     if (!value.empty()) line(key, quoted(value));
   }
@@ -109,7 +116,8 @@ class Printer {
     std::string pad(static_cast<size_t>(indent), ' ');
     out_ += fmt::format("{}{}:\n", pad, key);
     for (const Condition& c : all) {
-      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls), quoted(c.text), quoted(c.why));
+      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls), quoted(c.text),
+                          quoted(c.why));
       if (!c.hint.empty()) out_ += ", hint: " + quoted(c.hint);
       out_ += "}\n";
     }
@@ -177,7 +185,8 @@ class Printer {
     add("declined_by", t.declined_by);
     add("of", t.of);
     add("target", t.target);
-    for (const auto& [verb, argument] : t.edits) out_ += fmt::format("      {}: {}\n", verb, argument);
+    for (const auto& [verb, argument] : t.edits)
+      out_ += fmt::format("      {}: {}\n", verb, argument);
     if (!t.model.empty()) text("model", t.model, 6);
     if (!t.expect.empty()) text("expect", t.expect, 6);
     if (out_.size() > 6) out_[4] = '-';  // the first key carries the list's dash
@@ -194,20 +203,24 @@ std::string print_rule(const Rule& r) { return Printer(r).run(); }
 
 bool same(const Rule& a, const Rule& b) {
   auto condition = [](const Condition& x, const Condition& y) {
-    return x.id == y.id && x.cls == y.cls && x.text == y.text && to_text(*x.expr) == to_text(*y.expr) &&
-           x.why == y.why && x.hint == y.hint;
+    return x.id == y.id && x.cls == y.cls && x.text == y.text &&
+           to_text(*x.expr) == to_text(*y.expr) && x.why == y.why && x.hint == y.hint;
   };
   auto conditions = [&](const std::vector<Condition>& x, const std::vector<Condition>& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), condition);
   };
-  auto let = [](const auto& x, const auto& y) { return x.first == y.first && to_text(*x.second) == to_text(*y.second); };
+  auto let = [](const auto& x, const auto& y) {
+    return x.first == y.first && to_text(*x.second) == to_text(*y.second);
+  };
   auto test = [](const RuleTest& x, const RuleTest& y) {
-    return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits && x.fires == y.fires &&
-           x.declined_by == y.declined_by && x.target == y.target && x.expect == y.expect;
+    return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits &&
+           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target &&
+           x.expect == y.expect;
   };
   const RegionSpec &s = a.region, &t = b.region;
-  bool region = s.ops == t.ops && s.classes == t.classes && s.max_ops == t.max_ops && s.max_inputs == t.max_inputs &&
-                s.min_ops == t.min_ops && s.multi_output == t.multi_output && conditions(s.where, t.where);
+  bool region = s.ops == t.ops && s.classes == t.classes && s.max_ops == t.max_ops &&
+                s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
+                s.multi_output == t.multi_output && conditions(s.where, t.where);
   // Firing cases are listed before holding ones when printed.
   auto tests = [](const Rule& r) {
     std::vector<RuleTest> all = r.tests;
@@ -215,12 +228,14 @@ bool same(const Rule& a, const Rule& b) {
     return all;
   };
   auto ta = tests(a), tb = tests(b);
-  return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind && a.phase == b.phase &&
-         a.enabled == b.enabled && a.experimental == b.experimental && a.once == b.once && a.numerics == b.numerics &&
-         a.before == b.before && a.after == b.after && a.types == b.types && same(a.match, b.match) &&
-         conditions(a.where, b.where) && std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
-         a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract && a.anchor == b.anchor &&
-         region && a.params == b.params && a.name == b.name &&
+  return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind &&
+         a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
+         a.once == b.once && a.numerics == b.numerics && a.before == b.before &&
+         a.after == b.after && a.types == b.types && same(a.match, b.match) &&
+         conditions(a.where, b.where) &&
+         std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
+         a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
+         a.anchor == b.anchor && region && a.params == b.params && a.name == b.name &&
          std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
 }
 

@@ -29,8 +29,10 @@ std::optional<std::vector<DimPattern>> parse_shape_pattern(std::string_view text
     }
     out.push_back(std::move(d));
     ++i;
-    if (t[i].is(",")) ++i;
-    else if (!t[i].is("]")) return std::nullopt;
+    if (t[i].is(","))
+      ++i;
+    else if (!t[i].is("]"))
+      return std::nullopt;
   }
   return t[i + 1].kind == Token::Kind::end ? std::optional(out) : std::nullopt;
 }
@@ -40,10 +42,18 @@ std::string to_text(const std::vector<DimPattern>& shape) {
   for (const DimPattern& d : shape) {
     if (!s.empty()) s += ", ";
     switch (d.kind) {
-      case DimPattern::Kind::symbol: s += d.symbol; break;
-      case DimPattern::Kind::constant: s += std::to_string(d.constant); break;
-      case DimPattern::Kind::rest: s += "..."; break;
-      case DimPattern::Kind::any: s += "_"; break;
+      case DimPattern::Kind::symbol:
+        s += d.symbol;
+        break;
+      case DimPattern::Kind::constant:
+        s += std::to_string(d.constant);
+        break;
+      case DimPattern::Kind::rest:
+        s += "...";
+        break;
+      case DimPattern::Kind::any:
+        s += "_";
+        break;
     }
   }
   return "[" + s + "]";

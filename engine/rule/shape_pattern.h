@@ -1,5 +1,6 @@
-// Shape patterns `[B, H, 64]`, `[..., M, N]`, `[_, C]`: parsing, printing, and matching against a shape. A
-// symbol bound before must be provably equal; a new one is bound. Matching is three-valued.
+// Shape patterns `[B, H, 64]`, `[..., M, N]`, `[_, C]`: parsing, printing, and matching against a
+// shape. A symbol bound before must be provably equal; a new one is bound. Matching is
+// three-valued.
 #pragma once
 #include <map>
 #include <optional>

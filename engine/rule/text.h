@@ -1,5 +1,5 @@
-// Small helpers over rule text: where a character stands in its file, errors with a caret, and globs
-// over names.
+// Small helpers over rule text: where a character stands in its file, errors with a caret, and
+// globs over names.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,8 +12,8 @@ namespace ferrule {
 
 /// "file:line:column"
 std::string str(const Place& p);
-/// Place of character `offset` of `text`, whose first character stands at `start`; later lines begin in
-/// the same column (as they do in a YAML block).
+/// Place of character `offset` of `text`, whose first character stands at `start`; later lines
+/// begin in the same column (as they do in a YAML block).
 Place place_at(std::string_view text, size_t offset, const Place& start);
 /// An error about text[offset, offset + length) with the line and a caret.
 Error text_error(Code code, std::string_view text, size_t offset, size_t length, const Place& start,

@@ -36,7 +36,8 @@ constexpr Fact kFacts[] = {
     {"cc", "compute capability, 0 on a CPU", [](const Target& t) { return Val{t.cc}; }},
     {"l2_bytes", "size of the L2 cache", [](const Target& t) { return Val{t.l2_bytes}; }},
     {"cores", "cores or multiprocessors", [](const Target& t) { return Val{int64_t{t.cores}}; }},
-    {"vector_bytes", "width of a SIMD register", [](const Target& t) { return Val{int64_t{t.vector_bytes}}; }},
+    {"vector_bytes", "width of a SIMD register",
+     [](const Target& t) { return Val{int64_t{t.vector_bytes}}; }},
 };
 
 /// Reads arity and parameter kinds off "(x: value, rtol: number = 0.001) -> bool".
@@ -116,7 +117,8 @@ bool is_fact(std::string_view name) {
 
 Val fact(std::string_view name, const EvalContext& ctx) {
   for (const Fact& f : kFacts)
-    if (f.name == name) return ctx.target ? f.read(*ctx.target) : unknown(fmt::format("{} (no target)", name));
+    if (f.name == name)
+      return ctx.target ? f.read(*ctx.target) : unknown(fmt::format("{} (no target)", name));
   return unknown(std::string(name));
 }
 
@@ -127,7 +129,8 @@ std::vector<std::string> word_names() {
   return all;
 }
 
-// --- values ------------------------------------------------------------------------------------------
+// --- values
+// ------------------------------------------------------------------------------------------
 
 Val make_dim(const Dim& d) {
   if (auto c = d.constant()) return Val{*c};

@@ -19,7 +19,10 @@ const Tensor* tensor_of(const EvalContext& ctx, const Val& v, Val* missing) {
   if (auto t = get<Tensor>(v)) return t;
   auto id = get<ValueId>(v);
   const Tensor* t = id && ctx.graph ? ctx.graph->constant(*id) : nullptr;
-  if (!t) *missing = unknown(id ? fmt::format("the value of {}, which is not a constant", quoted(ctx, *id)) : "a constant");
+  if (!t)
+    *missing =
+        unknown(id ? fmt::format("the value of {}, which is not a constant", quoted(ctx, *id))
+                   : "a constant");
   return t;
 }
 
@@ -39,8 +42,10 @@ Val value(const EvalContext& ctx, Args a) {
   if (is_absent(a[0]) || is_unknown(a[0])) return a[0];
   auto id = get<ValueId>(a[0]);
   if (id && ctx.graph && !ctx.graph->constant(*id))
-    if (const auto& c = ctx.graph->value(*id).contents; c && c->size() == 1) return make_dim((*c)[0]);
-  if (auto t = get<Tensor>(a[0])) return t->numel() == 1 ? element(*t, 0) : unknown("a tensor of one element");
+    if (const auto& c = ctx.graph->value(*id).contents; c && c->size() == 1)
+      return make_dim((*c)[0]);
+  if (auto t = get<Tensor>(a[0]))
+    return t->numel() == 1 ? element(*t, 0) : unknown("a tensor of one element");
   return element_of(ctx, a[0]);
 }
 
@@ -90,7 +95,8 @@ Val near(const EvalContext& ctx, Args a) {
     return x == *k || std::abs(x - *k) <= *rtol * std::abs(*k);
   });
 }
-/// Compared in the constant's own type: 0.1 equals an f32 that was written as 0.1, and no f64 next to it.
+/// Compared in the constant's own type: 0.1 equals an f32 that was written as 0.1, and no f64 next
+/// to it.
 Val equals(const EvalContext& ctx, Args a) {
   auto k = as_number(a[1]);
   if (!k) return unknown("a number");
@@ -110,7 +116,9 @@ Val equals(const EvalContext& ctx, Args a) {
 Val in_range(const EvalContext& ctx, Args a) {
   auto lo = as_number(a[1]), hi = as_number(a[2]);
   if (!lo || !hi) return unknown("a number");
-  return every(ctx, a[0], [&](const Tensor& t, int64_t i) { return t.at_f64(i) >= *lo && t.at_f64(i) <= *hi; });
+  return every(ctx, a[0], [&](const Tensor& t, int64_t i) {
+    return t.at_f64(i) >= *lo && t.at_f64(i) <= *hi;
+  });
 }
 
 /// Numbers of a list, a constant, or the arguments themselves; NaN wins.
@@ -144,10 +152,14 @@ Val extreme(const EvalContext& ctx, Args a, bool greatest) {
     }
     auto dx = as_dim(x), db = as_dim(best);
     if (!dx || !db) return is_unknown(x) ? x : unknown("numbers");
-    if (greatest) best = make_dim(max(*dx, *db));
-    else if (at_least(*dx, *db) == Truth::yes) continue;
-    else if (at_least(*db, *dx) == Truth::yes) best = x;
-    else return unknown(fmt::format("whether {} >= {}", dx->str(), db->str()));
+    if (greatest)
+      best = make_dim(max(*dx, *db));
+    else if (at_least(*dx, *db) == Truth::yes)
+      continue;
+    else if (at_least(*db, *dx) == Truth::yes)
+      best = x;
+    else
+      return unknown(fmt::format("whether {} >= {}", dx->str(), db->str()));
   }
   return best;
 }
@@ -156,7 +168,8 @@ Val max_of(const EvalContext& ctx, Args a) { return extreme(ctx, a, true); }
 
 Val equal_const(const EvalContext& ctx, Args a) {
   Val missing;
-  const Tensor *x = tensor_of(ctx, a[0], &missing), *y = x ? tensor_of(ctx, a[1], &missing) : nullptr;
+  const Tensor *x = tensor_of(ctx, a[0], &missing),
+               *y = x ? tensor_of(ctx, a[1], &missing) : nullptr;
   return y ? Val{x->identical(*y)} : missing;
 }
 
@@ -193,9 +206,12 @@ Val sum(const EvalContext& ctx, Args a) {
   bool floats = false;
   for (const Val& item : *l) {
     Val x = element_of(ctx, item);
-    if (auto d = as_dim(x)) total = total + *d;
-    else if (auto f = get<double>(x)) real += *f, floats = true;
-    else return is_unknown(x) ? x : unknown("numbers");
+    if (auto d = as_dim(x))
+      total = total + *d;
+    else if (auto f = get<double>(x))
+      real += *f, floats = true;
+    else
+      return is_unknown(x) ? x : unknown("numbers");
   }
   if (!floats) return make_dim(total);
   auto c = total.constant();
@@ -234,7 +250,8 @@ Val covers(const EvalContext&, Args a) {
 }
 Val abs_of(const EvalContext& ctx, Args a) {
   Val x = element_of(ctx, a[0]);
-  if (auto i = get<int64_t>(x)) return *i == INT64_MIN ? unknown("an integer overflow") : Val{*i < 0 ? -*i : *i};
+  if (auto i = get<int64_t>(x))
+    return *i == INT64_MIN ? unknown("an integer overflow") : Val{*i < 0 ? -*i : *i};
   if (auto d = get<double>(x)) return Val{std::abs(*d)};
   return is_unknown(x) ? x : unknown("a number");
 }
@@ -247,7 +264,9 @@ Val sqrt_of(const EvalContext& ctx, Args a) {
 Val is_integer(const EvalContext& ctx, Args a) {
   Val x = element_of(ctx, a[0]);
   auto d = as_number(x);
-  return d ? Val{std::isfinite(*d) && std::trunc(*d) == *d} : is_unknown(x) ? x : unknown("a number");
+  return d               ? Val{std::isfinite(*d) && std::trunc(*d) == *d}
+         : is_unknown(x) ? x
+                         : unknown("a number");
 }
 Val pow2(const EvalContext& ctx, Args a) {
   auto power = [](double d) {
@@ -260,27 +279,53 @@ Val pow2(const EvalContext& ctx, Args a) {
 
 constexpr bool kMissingToo = true;
 const Function kTable[] = {
-    {{"const", "(x: value) -> bool", "a constant: initializer, Constant node, or folded"}, is_const},
-    {{"value", "(x: any) -> number", "the one element of a constant; absent stays absent, for value(x) ?? 1"}, value, kMissingToo},
-    {{"values", "(x: any) -> list", "all elements of a constant, row-major; also known contents of shape-like values"}, values, kMissingToo},
+    {{"const", "(x: value) -> bool", "a constant: initializer, Constant node, or folded"},
+     is_const},
+    {{"value", "(x: any) -> number",
+      "the one element of a constant; absent stays absent, for value(x) ?? 1"},
+     value,
+     kMissingToo},
+    {{"values", "(x: any) -> list",
+      "all elements of a constant, row-major; also known contents of shape-like values"},
+     values,
+     kMissingToo},
     {{"uniform", "(x: value) -> bool", "all elements of the constant are equal"}, uniform},
-    {{"near", "(x: any, k: number, rtol: number = 0.001) -> bool", "every element is k within the relative tolerance"}, near},
-    {{"equals", "(x: value, k: number) -> bool", "every element is k, compared in the constant's own type"}, equals},
+    {{"near", "(x: any, k: number, rtol: number = 0.001) -> bool",
+      "every element is k within the relative tolerance"},
+     near},
+    {{"equals", "(x: value, k: number) -> bool",
+      "every element is k, compared in the constant's own type"},
+     equals},
     {{"finite", "(x: value) -> bool", "no element of the constant is infinite or NaN"}, finite},
-    {{"in_range", "(x: value, lo: number, hi: number) -> bool", "every element is between lo and hi, both included"}, in_range},
-    {{"min", "(x: any, more: any...) -> number", "least element of a constant or list, or of the arguments"}, min_of},
-    {{"max", "(x: any, more: any...) -> number", "greatest element of a constant or list, or of the arguments"}, max_of},
-    {{"equal_const", "(a: value, b: value) -> bool", "two constants of the same type, shape and bits"}, equal_const},
-    {{"power_of_two", "(x: any) -> bool", "every element is a positive or negative power of two"}, pow2},
+    {{"in_range", "(x: value, lo: number, hi: number) -> bool",
+      "every element is between lo and hi, both included"},
+     in_range},
+    {{"min", "(x: any, more: any...) -> number",
+      "least element of a constant or list, or of the arguments"},
+     min_of},
+    {{"max", "(x: any, more: any...) -> number",
+      "greatest element of a constant or list, or of the arguments"},
+     max_of},
+    {{"equal_const", "(a: value, b: value) -> bool",
+      "two constants of the same type, shape and bits"},
+     equal_const},
+    {{"power_of_two", "(x: any) -> bool", "every element is a positive or negative power of two"},
+     pow2},
     {{"is_integer", "(x: any) -> bool", "a whole number"}, is_integer},
     {{"abs", "(x: any) -> number", "magnitude"}, abs_of},
     {{"sqrt", "(x: any) -> number", "square root"}, sqrt_of},
     {{"all_equal", "(list: list) -> bool", "all elements are equal"}, all_equal},
-    {{"count", "(list: list) -> int", "number of elements; count(v in list: condition) counts some"}, count},
-    {{"sum", "(list: list) -> number", "sum of the elements; sum(v in list: expression) of an expression"}, sum},
+    {{"count", "(list: list) -> int",
+      "number of elements; count(v in list: condition) counts some"},
+     count},
+    {{"sum", "(list: list) -> number",
+      "sum of the elements; sum(v in list: expression) of an expression"},
+     sum},
     {{"range", "(from: int, to: int) -> list", "the integers from .. to - 1"}, range},
     {{"repeat", "(x: any, n: int) -> list", "n times the same"}, repeat},
-    {{"slice", "(list: list, from: int, to: int = end) -> list", "part of a list; negative positions count from the end"}, slice},
+    {{"slice", "(list: list, from: int, to: int = end) -> list",
+      "part of a list; negative positions count from the end"},
+     slice},
     {{"covers", "(list: list) -> bool", "the integers 0 .. n-1, each once, in any order"}, covers},
 };
 

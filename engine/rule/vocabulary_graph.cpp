@@ -25,7 +25,8 @@ bool is_one_of(const EvalContext& ctx, const Node& n, std::string_view set) {
   while (!set.empty()) {
     size_t bar = std::min(set.find('|'), set.size());
     std::string_view item = set.substr(0, bar);
-    if (item.starts_with('@') ? ctx.ops && ctx.ops->in_class(n, item.substr(1)) : item == n.op) return true;
+    if (item.starts_with('@') ? ctx.ops && ctx.ops->in_class(n, item.substr(1)) : item == n.op)
+      return true;
     set.remove_prefix(std::min(bar + 1, set.size()));
   }
   return false;
@@ -36,7 +37,8 @@ Val users_all(const EvalContext& ctx, Args a) {
   if (!v || !set) return unknown("a value and operators");
   if (v->is_output) return Val{false};
   for (const Use& u : v->uses)
-    if (u.slot == Use::kCapture || !is_one_of(ctx, ctx.graph->node(u.node), *set)) return Val{false};
+    if (u.slot == Use::kCapture || !is_one_of(ctx, ctx.graph->node(u.node), *set))
+      return Val{false};
   return Val{true};
 }
 Val is_output(const EvalContext& ctx, Args a) {
@@ -60,8 +62,8 @@ NodeId producer_of(const EvalContext& ctx, const Val& v) {
   return x ? x->producer : NodeId{};
 }
 
-/// Whether a path leads from one of `from` to node `to`. Walks producers backwards; nodes that stand before
-/// all of `from` in the last topological order cannot be reached from them.
+/// Whether a path leads from one of `from` to node `to`. Walks producers backwards; nodes that
+/// stand before all of `from` in the last topological order cannot be reached from them.
 bool reaches(const Graph& g, const std::vector<NodeId>& from, NodeId to) {
   if (!to) return false;
   int lowest = INT32_MAX;
@@ -94,7 +96,8 @@ Val depends(const EvalContext& ctx, Args a) {
   NodeId what = producer_of(ctx, a[0]);
   auto x = get<ValueId>(a[0]), y = get<ValueId>(a[1]);
   if (x && y && *x == *y) return Val{true};
-  if (!on) return Val{false};  // inputs and constants made by no node: only themselves depend on them
+  if (!on)
+    return Val{false};  // inputs and constants made by no node: only themselves depend on them
   return Val{reaches(*ctx.graph, {on}, what)};
 }
 Val independent(const EvalContext& ctx, Args a) {
@@ -175,20 +178,37 @@ Val join(const EvalContext& ctx, Args a) {
 
 constexpr bool kMissingToo = true;
 const Function kTable[] = {
-    {{"uses", "(x: value) -> int", "how many node inputs (and graph outputs) read the value"}, uses},
-    {{"users_all", "(x: value, ops: string) -> bool", "every reader is one of 'Conv|Relu|@activation', none a graph output"}, users_all},
+    {{"uses", "(x: value) -> int", "how many node inputs (and graph outputs) read the value"},
+     uses},
+    {{"users_all", "(x: value, ops: string) -> bool",
+      "every reader is one of 'Conv|Relu|@activation', none a graph output"},
+     users_all},
     {{"is_output", "(x: value) -> bool", "a graph output"}, is_output},
     {{"is_input", "(x: value) -> bool", "a graph input"}, is_input},
-    {{"producer_op", "(x: value) -> string", "operator that makes the value; absent for inputs and constants"}, producer_op},
+    {{"producer_op", "(x: value) -> string",
+      "operator that makes the value; absent for inputs and constants"},
+     producer_op},
     {{"depends", "(x: any, on: any) -> bool", "a path leads from `on` to x"}, depends},
     {{"independent", "(list: list) -> bool", "no path leads from one to another"}, independent},
-    {{"present", "(x: any) -> bool", "the optional operand or node is there"}, present, kMissingToo},
-    {{"absent", "(x: any) -> bool", "the optional operand or node is not there"}, absent, kMissingToo},
+    {{"present", "(x: any) -> bool", "the optional operand or node is there"},
+     present,
+     kMissingToo},
+    {{"absent", "(x: any) -> bool", "the optional operand or node is not there"},
+     absent,
+     kMissingToo},
     {{"tag", "(name: string) -> bool", "the alternative with this tag was taken: tag('erf')"}, tag},
-    {{"accepts", "(group: group) -> bool", "the contract has a kernel for the nodes about to be grouped: accepts(group)"}, accepts, kMissingToo},
-    {{"saved_bytes", "(nodes: any, more: any...) -> size", "memory traffic that grouping the nodes saves"}, saved_bytes, kMissingToo},
+    {{"accepts", "(group: group) -> bool",
+      "the contract has a kernel for the nodes about to be grouped: accepts(group)"},
+     accepts,
+     kMissingToo},
+    {{"saved_bytes", "(nodes: any, more: any...) -> size",
+      "memory traffic that grouping the nodes saves"},
+     saved_bytes,
+     kMissingToo},
     {{"isa", "(name: string) -> bool", "the CPU has the instruction set: isa('avx512_vnni')"}, isa},
-    {{"join", "(list: list, between: string = comma) -> string", "the elements as text, for names and messages"}, join},
+    {{"join", "(list: list, between: string = comma) -> string",
+      "the elements as text, for names and messages"},
+     join},
 };
 
 }  // namespace

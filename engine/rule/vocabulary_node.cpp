@@ -89,7 +89,8 @@ Val inputs(const EvalContext& ctx, Args a) {
   });
 }
 
-// --- axes and permutations -------------------------------------------------------------------------------
+// --- axes and permutations
+// -------------------------------------------------------------------------------
 
 Val axes_norm(const EvalContext&, Args a) {
   auto rank = get<int64_t>(a[1]);
@@ -106,7 +107,8 @@ std::optional<std::vector<int64_t>> permutation(const Val& v) {
   if (!p) return std::nullopt;
   std::vector<bool> seen(p->size());
   for (int64_t i : *p) {
-    if (i < 0 || i >= static_cast<int64_t>(p->size()) || seen[static_cast<size_t>(i)]) return std::nullopt;
+    if (i < 0 || i >= static_cast<int64_t>(p->size()) || seen[static_cast<size_t>(i)])
+      return std::nullopt;
     seen[static_cast<size_t>(i)] = true;
   }
   return p;
@@ -155,22 +157,20 @@ Val permuted(const EvalContext&, Args a) {
   return make_list(std::move(out));
 }
 
-// --- windows -----------------------------------------------------------------------------------------------
+// --- windows
+// -----------------------------------------------------------------------------------------------
 
-/// What the vocabulary must know of operators with weights: which axis of the weights holds the output
-/// channels (a negative one counts from the end), whether `group` multiplies it, and whether the axes from
-/// 2 on are the window.
+/// What the vocabulary must know of operators with weights: which axis of the weights holds the
+/// output channels (a negative one counts from the end), whether `group` multiplies it, and whether
+/// the axes from 2 on are the window.
 struct Weighted {
   std::string_view op;
   int output_axis;
   bool times_group, window;
 };
 constexpr Weighted kWeighted[] = {
-    {"Conv", 0, false, true},
-    {"ConvInteger", 0, false, true},
-    {"ConvTranspose", 1, true, true},
-    {"Gemm", 1, false, false},
-    {"MatMul", -1, false, false},
+    {"Conv", 0, false, true},  {"ConvInteger", 0, false, true}, {"ConvTranspose", 1, true, true},
+    {"Gemm", 1, false, false}, {"MatMul", -1, false, false},
 };
 const Weighted* weighted(const Node& n) {
   for (const Weighted& w : kWeighted)
@@ -203,7 +203,8 @@ Val kernel_size(const EvalContext& ctx, Args a) {
 /// Explicit pads; what auto_pad asks for is known once the spatial sizes are.
 Val resolved_pads_of(const EvalContext& ctx, Args a) {
   return with_node(ctx, a[0], [&](const Node& n) {
-    Val missing = unknown(fmt::format("the pads of \"{}\" (auto_pad {})", escape(n.name), escape(n.attrs.s("auto_pad", "NOTSET"))));
+    Val missing = unknown(fmt::format("the pads of \"{}\" (auto_pad {})", escape(n.name),
+                                      escape(n.attrs.s("auto_pad", "NOTSET"))));
     auto k = window(ctx, n);
     if (!k) return missing;
     const Shape* x = shape_of_input(ctx, n, 0);
@@ -214,7 +215,8 @@ Val resolved_pads_of(const EvalContext& ctx, Args a) {
   });
 }
 
-/// A window's own pads [begin.., end..] plus those of a Pad over all axes, whose first two are not padded.
+/// A window's own pads [begin.., end..] plus those of a Pad over all axes, whose first two are not
+/// padded.
 Val pads_sum(const EvalContext&, Args a) {
   if (is_unknown(a[0])) return a[0];
   auto window = is_absent(a[0]) ? std::vector<int64_t>() : as_ints(a[0]);
@@ -234,7 +236,8 @@ Val out_channels(const EvalContext& ctx, Args a) {
   return with_node(ctx, a[0], [&](const Node& n) {
     const Weighted* w = weighted(n);
     const Shape* s = w ? shape_of_input(ctx, n, 1) : nullptr;
-    if (!s || s->size() < 2) return unknown(fmt::format("the output channels of \"{}\"", escape(n.name)));
+    if (!s || s->size() < 2)
+      return unknown(fmt::format("the output channels of \"{}\"", escape(n.name)));
     int axis = w->output_axis < 0 ? static_cast<int>(s->size()) + w->output_axis : w->output_axis;
     if (n.attrs.i("transB") != 0) axis = 0;
     Dim d = (*s)[static_cast<size_t>(axis)];
@@ -248,33 +251,57 @@ Val is_depthwise(const EvalContext& ctx, Args a) {
     int64_t group = n.attrs.i("group", 1);
     const Shape* x = shape_of_input(ctx, n, 0);
     if (group <= 1) return Val{false};
-    if (!x || x->size() < 2) return unknown(fmt::format("the input channels of \"{}\"", escape(n.name)));
-    return make_truth(equal((*x)[1], Dim(group)), fmt::format("whether \"{}\" has {} channels", escape(n.name), group));
+    if (!x || x->size() < 2)
+      return unknown(fmt::format("the input channels of \"{}\"", escape(n.name)));
+    return make_truth(equal((*x)[1], Dim(group)),
+                      fmt::format("whether \"{}\" has {} channels", escape(n.name), group));
   });
 }
 
 const Function kTable[] = {
     {{"op", "(n: node) -> string", "operator: 'Conv', 'com.microsoft::Gelu', 'group.conv'"}, op},
     {{"ops", "(nodes: list) -> list", "operators of several nodes"}, ops},
-    {{"node_class", "(n: node, class: string) -> bool", "the operator is in the class: node_class(n, 'activation')"}, node_class},
-    {{"attr", "(n: node, name: string) -> any", "an attribute, defaults filled; absent if there is none"}, attr},
+    {{"node_class", "(n: node, class: string) -> bool",
+      "the operator is in the class: node_class(n, 'activation')"},
+     node_class},
+    {{"attr", "(n: node, name: string) -> any",
+      "an attribute, defaults filled; absent if there is none"},
+     attr},
     {{"has_attr", "(n: node, name: string) -> bool", "the attribute is there"}, has_attr},
-    {{"same_attrs", "(a: node, b: node) -> bool", "two nodes have the same attributes"}, same_attrs},
-    {{"name", "(x: any) -> string", "name of a node or value; compare with ~ '/layer1/*'"}, name_of},
+    {{"same_attrs", "(a: node, b: node) -> bool", "two nodes have the same attributes"},
+     same_attrs},
+    {{"name", "(x: any) -> string", "name of a node or value; compare with ~ '/layer1/*'"},
+     name_of},
     {{"input", "(n: node, slot: int) -> value", "an input of a node, absent if left out"}, input},
-    {{"output", "(n: node, slot: int = 0) -> value", "an output of a node, absent if not wanted"}, output},
+    {{"output", "(n: node, slot: int = 0) -> value", "an output of a node, absent if not wanted"},
+     output},
     {{"inputs", "(n: node) -> list", "the inputs that are there"}, inputs},
-    {{"axes_norm", "(axes: any, rank: int) -> any", "an axis or a list of axes without negative numbers"}, axes_norm},
-    {{"perm_compose", "(p: list, q: list) -> list", "the permutation of a Transpose by p and then by q"}, perm_compose},
+    {{"axes_norm", "(axes: any, rank: int) -> any",
+      "an axis or a list of axes without negative numbers"},
+     axes_norm},
+    {{"perm_compose", "(p: list, q: list) -> list",
+      "the permutation of a Transpose by p and then by q"},
+     perm_compose},
     {{"perm_inverse", "(p: list) -> list", "the permutation that undoes p"}, perm_inverse},
     {{"is_identity_perm", "(p: list) -> bool", "the permutation moves nothing"}, is_identity_perm},
-    {{"swaps_last_two", "(p: list) -> bool", "the permutation swaps the last two axes and nothing else"}, swaps_last_two},
+    {{"swaps_last_two", "(p: list) -> bool",
+      "the permutation swaps the last two axes and nothing else"},
+     swaps_last_two},
     {{"permuted", "(list: list, p: list) -> list", "the elements at the positions p"}, permuted},
-    {{"kernel_size", "(n: node) -> list", "sizes of a convolution's or pooling's window"}, kernel_size},
-    {{"resolved_pads", "(n: node) -> list", "pads [begin.., end..] of a window operator, auto_pad worked out"}, resolved_pads_of},
-    {{"pads_sum", "(window: list, pad: list) -> list", "a window's pads plus those of a Pad over all axes"}, pads_sum, true},
-    {{"out_channels", "(n: node) -> size", "output channels of a convolution, columns of a matrix product"}, out_channels},
-    {{"is_depthwise", "(n: node) -> bool", "a convolution with one group per input channel"}, is_depthwise},
+    {{"kernel_size", "(n: node) -> list", "sizes of a convolution's or pooling's window"},
+     kernel_size},
+    {{"resolved_pads", "(n: node) -> list",
+      "pads [begin.., end..] of a window operator, auto_pad worked out"},
+     resolved_pads_of},
+    {{"pads_sum", "(window: list, pad: list) -> list",
+      "a window's pads plus those of a Pad over all axes"},
+     pads_sum,
+     true},
+    {{"out_channels", "(n: node) -> size",
+      "output channels of a convolution, columns of a matrix product"},
+     out_channels},
+    {{"is_depthwise", "(n: node) -> bool", "a convolution with one group per input channel"},
+     is_depthwise},
 };
 
 }  // namespace

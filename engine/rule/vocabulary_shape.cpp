@@ -69,11 +69,16 @@ bool widens(DType from, DType to) {
   if (from == DType::string || to == DType::string || to == DType::boolean) return false;
   auto mantissa = [](DType t) {
     switch (t) {
-      case DType::f64: return 53;
-      case DType::f32: return 24;
-      case DType::f16: return 11;
-      case DType::bf16: return 8;
-      default: return 0;
+      case DType::f64:
+        return 53;
+      case DType::f32:
+        return 24;
+      case DType::f16:
+        return 11;
+      case DType::bf16:
+        return 8;
+      default:
+        return 0;
     }
   };
   if (is_float(from) && is_float(to)) {
@@ -93,7 +98,8 @@ Val widens_to(const EvalContext& ctx, Args a) {
 }
 Val onnx_dtype(const EvalContext&, Args a) {
   auto code = get<int64_t>(a[0]);
-  if (!code || *code < 1 || *code > static_cast<int64_t>(DType::f4e2m1)) return unknown("ONNX's number of an element type");
+  if (!code || *code < 1 || *code > static_cast<int64_t>(DType::f4e2m1))
+    return unknown("ONNX's number of an element type");
   return Val{static_cast<DType>(*code)};
 }
 
@@ -131,7 +137,8 @@ Val bytes(const EvalContext& ctx, Args a) {
   auto d = as_dim(n);
   if (!d) return n;
   int bits = size_bits(x->type.dtype);
-  if (bits == 0) return unknown(fmt::format("the element type of {}", quoted(ctx, *get<ValueId>(a[0]))));
+  if (bits == 0)
+    return unknown(fmt::format("the element type of {}", quoted(ctx, *get<ValueId>(a[0]))));
   return make_dim(bits % 8 == 0 ? *d * Dim(bits / 8) : ceildiv(*d * Dim(bits), Dim(8)));
 }
 
@@ -198,8 +205,8 @@ Val broadcasts_to(const EvalContext& ctx, Args a) {
   return make_truth(all, fmt::format("whether {} broadcasts to {}", str(*r), str(*y)));
 }
 
-/// Kinds are tried from the cheapest to serve to the most general; the first that certainly holds is the
-/// answer, even where symbols may turn out such that an earlier one holds, too.
+/// Kinds are tried from the cheapest to serve to the most general; the first that certainly holds
+/// is the answer, even where symbols may turn out such that an earlier one holds, too.
 Val bcast(const EvalContext& ctx, Args a) {
   Val missing;
   auto r = shape_of(ctx, a[0], &missing), y = r ? shape_of(ctx, a[1], &missing) : std::nullopt;
@@ -219,7 +226,10 @@ Val bcast(const EvalContext& ctx, Args a) {
     for (size_t k = 1; k < n; ++k) t = both(t, x.equal[k]);
     return t;
   };
-  struct Try { const char* kind; Truth t; };
+  struct Try {
+    const char* kind;
+    Truth t;
+  };
   const Try tries[] = {{"none", r->size() == n ? same(*r, *y) : Truth::no},
                        {"scalar", only(std::string::npos)},
                        {"channel", n >= 3 ? only(1) : Truth::no},
@@ -228,7 +238,8 @@ Val bcast(const EvalContext& ctx, Args a) {
   for (const Try& t : tries)
     if (t.t == Truth::yes) return Val{std::string(t.kind)};
   for (const Try& t : tries)
-    if (t.t == Truth::unknown) return unknown(fmt::format("how {} broadcasts to {}", str(*r), str(*y)));
+    if (t.t == Truth::unknown)
+      return unknown(fmt::format("how {} broadcasts to {}", str(*r), str(*y)));
   return Val{std::string("general")};
 }
 
@@ -238,7 +249,8 @@ Val raises_rank(const EvalContext& ctx, Args a) {
   return y ? Val{r->size() > y->size()} : missing;
 }
 
-/// Sizes for a Reshape that keeps every element: at most one unknown, written -1; a 0 would mean "copy".
+/// Sizes for a Reshape that keeps every element: at most one unknown, written -1; a 0 would mean
+/// "copy".
 Val reshape_target(const EvalContext& ctx, Args a) {
   Val missing;
   auto s = shape_of(ctx, a[0], &missing);
@@ -257,25 +269,39 @@ Val reshape_target(const EvalContext& ctx, Args a) {
 constexpr bool kMissingToo = true;
 const Function kTable[] = {
     {{"dtype", "(x: value) -> dtype", "element type"}, dtype},
-    {{"compute_dtype", "(x: any) -> dtype", "type its arithmetic is done in: f32 for f16, bf16, fp8"}, compute_dtype},
-    {{"onnx_dtype", "(code: int) -> dtype", "the element type with this number in ONNX (Cast's `to`)"}, onnx_dtype},
+    {{"compute_dtype", "(x: any) -> dtype",
+      "type its arithmetic is done in: f32 for f16, bf16, fp8"},
+     compute_dtype},
+    {{"onnx_dtype", "(code: int) -> dtype",
+      "the element type with this number in ONNX (Cast's `to`)"},
+     onnx_dtype},
     {{"is_float", "(x: any) -> bool", "floating point, of a value or element type"}, is_float_of},
-    {{"is_int", "(x: any) -> bool", "integer (bool is not), of a value or element type"}, is_int_of},
+    {{"is_int", "(x: any) -> bool", "integer (bool is not), of a value or element type"},
+     is_int_of},
     {{"is_signed", "(x: any) -> bool", "signed integer or floating point"}, is_signed_of},
     {{"is_bool", "(x: any) -> bool", "bool, of a value or element type"}, is_bool_of},
-    {{"widens", "(from: any, to: any) -> bool", "every value of one element type exists in the other"}, widens_to},
+    {{"widens", "(from: any, to: any) -> bool",
+      "every value of one element type exists in the other"},
+     widens_to},
     {{"itemsize", "(x: any) -> int", "bytes of an element"}, itemsize},
     {{"rank", "(x: any) -> int", "number of dimensions"}, rank},
-    {{"dim", "(x: any, axis: int) -> size", "one dimension; negative axes count from the end"}, dim},
+    {{"dim", "(x: any, axis: int) -> size", "one dimension; negative axes count from the end"},
+     dim},
     {{"shape", "(x: any) -> list", "all dimensions; compare with == [..] or ~ '[B, H, _]'"}, shape},
-    {{"reshape_target", "(x: any) -> list", "its shape as a Reshape takes it, one unknown size as -1; not known with two, or with a 0"}, reshape_target},
+    {{"reshape_target", "(x: any) -> list",
+      "its shape as a Reshape takes it, one unknown size as -1; not known with two, or with a 0"},
+     reshape_target},
     {{"numel", "(x: any) -> size", "number of elements"}, numel},
     {{"bytes", "(x: value) -> size", "size in memory"}, bytes},
     {{"same_shape", "(a: any, b: any) -> bool", "provably the same shape"}, same_shape},
     {{"static", "(x: any) -> bool", "every dimension is a number"}, is_static},
     {{"known", "(fact: any) -> bool", "the fact is known and present"}, known, kMissingToo},
-    {{"bcast", "(r: any, y: any) -> kind", "how r broadcasts to y: none, scalar, channel (axis 1 only, rank >= 3), row (last axis only), batch (batch size 1), general, impossible"}, bcast},
-    {{"broadcasts_to", "(r: any, y: any) -> bool", "r broadcasts to exactly y's shape"}, broadcasts_to},
+    {{"bcast", "(r: any, y: any) -> kind",
+      "how r broadcasts to y: none, scalar, channel (axis 1 only, rank >= 3), row (last axis "
+      "only), batch (batch size 1), general, impossible"},
+     bcast},
+    {{"broadcasts_to", "(r: any, y: any) -> bool", "r broadcasts to exactly y's shape"},
+     broadcasts_to},
     {{"raises_rank", "(r: any, y: any) -> bool", "r has more dimensions than y"}, raises_rank},
 };
 

@@ -1,6 +1,6 @@
 // The functions behind the vocabulary; internal to engine/rule. vocabulary.cpp joins the tables of
-// vocabulary_*.cpp; a function gets its arguments evaluated, none of them unknown, and none absent unless
-// its row says so.
+// vocabulary_*.cpp; a function gets its arguments evaluated, none of them unknown, and none absent
+// unless its row says so.
 #pragma once
 #include <span>
 
@@ -12,11 +12,12 @@ namespace ferrule {
 using Args = std::span<const Val>;
 
 struct Function {
-  VocabularyEntry entry;     ///< signature: "(x: value, k: number, rtol: number = 0.001) -> bool"
+  VocabularyEntry entry;  ///< signature: "(x: value, k: number, rtol: number = 0.001) -> bool"
   Val (*call)(const EvalContext& ctx, Args args) = nullptr;
-  bool takes_missing = false;///< also called with absent and unknown arguments
-  int min_args = 0, max_args = 0;            ///< read off the signature
-  std::vector<std::string_view> wanted = {};  ///< kinds of the parameters; the last repeats for "..."
+  bool takes_missing = false;      ///< also called with absent and unknown arguments
+  int min_args = 0, max_args = 0;  ///< read off the signature
+  std::vector<std::string_view> wanted =
+      {};  ///< kinds of the parameters; the last repeats for "..."
 };
 
 const std::vector<Function>& functions();
@@ -38,19 +39,21 @@ std::span<const Function> graph_functions();
 // --- helpers the functions share
 inline Val unknown(std::string fact) { return Val{Val::Unknown{std::move(fact)}}; }
 inline Val make_list(Val::List items) { return Val{std::make_shared<Val::List>(std::move(items))}; }
-Val make_dim(const Dim& d);                    ///< an int64 when constant
+Val make_dim(const Dim& d);  ///< an int64 when constant
 Val make_truth(Truth t, std::string_view fact);
 Val from_attr(const Attr& a);
 template <class T>
-const T* get(const Val& v) { return std::get_if<T>(&v.v); }
+const T* get(const Val& v) {
+  return std::get_if<T>(&v.v);
+}
 inline const Val::List* list_of(const Val& v) {
   auto p = get<std::shared_ptr<Val::List>>(v);
   return p ? p->get() : nullptr;
 }
 inline bool is_unknown(const Val& v) { return get<Val::Unknown>(v); }
 inline bool is_absent(const Val& v) { return get<Val::Absent>(v); }
-std::optional<Dim> as_dim(const Val& v);       ///< int64 and Dim
-std::optional<double> as_number(const Val& v); ///< int64 and double
+std::optional<Dim> as_dim(const Val& v);        ///< int64 and Dim
+std::optional<double> as_number(const Val& v);  ///< int64 and double
 std::optional<std::vector<int64_t>> as_ints(const Val& v);
 Val ints(const std::vector<int64_t>& v);
 /// "x", quoted and escaped, for messages about missing facts.

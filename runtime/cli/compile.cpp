@@ -1,7 +1,11 @@
 // compile: every generated kernel of a model to machine code for a target; no GPU is needed for sm_XX.
 #include <iostream>
 
-#include "codegen/cpu_jit.h"
+#include "codegen/cuda.h"
+#include "codegen/llvm.h"
+#include "codegen/loop.h"
+#include "codegen/operands.h"
+#include "engine/base/diagnostics.h"
 #include "runtime/cli/cli.h"
 
 namespace ferrule::cli {
@@ -9,27 +13,43 @@ namespace {
 
 using nlohmann::json;
 
-/// A generated kernel of the plan, identical ones once.
 struct Kernel {
-  std::string layer;
-  const LoweredRegion* region = nullptr;
+  const Layer* layer = nullptr;
+  const LoweredLayer* lowered = nullptr;
+  const Launch* launch = nullptr;
+  const Program& program() const { return launch->region->program; }
 };
 
 std::vector<Kernel> kernels_of(const Explained& e) {
   std::vector<Kernel> kernels;
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches)
-      if (l.kind == Launch::Kind::generated && l.region) kernels.push_back({e.plan.layers[k].name, &*l.region});
+      if (l.kind == Launch::Kind::generated && l.region) kernels.push_back({&e.plan.layers[k], &e.lowered.layers[k], &l});
   return kernels;
 }
 
-Result<json> compile_cpu(const Kernel& kernel, const Target& target) {
-  KernelKey key;
-  key.program = kernel.region->program;
-  key.inner.assign(key.program.inputs.size() + key.program.outputs.size(), InnerStride::contiguous);
-  key.target = target.name;
-  FERRULE_ASSIGN(auto compiled, CpuJit::instance().compile(key, "kernel"));
-  return json{{"code_bytes", compiled->object_bytes}};
+Result<json> compile_for_cpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
+  FERRULE_ASSIGN(LoopNest nest, LoopNest::make(operands.dims, operands.strides, operands.element_bytes,
+                                               kernel.program().outputs.size()));
+  KernelKey key{kernel.program(), nest.inner(), target.name, false};
+  FERRULE_ASSIGN(std::string code, compile_cpu(key, to_identifier(kernel.layer->name), CodeForm::object));
+  return json{{"code_bytes", code.size()}};
+}
+
+Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
+  FERRULE_ASSIGN(CudaPlan plan, plan_cuda(kernel.program(), operands.dims, operands.strides, true));
+  std::string comment = "rule " + (kernel.layer->rule.empty() ? "none" : kernel.layer->rule) + ", nodes";
+  for (const std::string& node : kernel.layer->nodes) comment += " " + node;
+  std::string entry = "ferrule_" + to_identifier(kernel.layer->name);
+  FERRULE_ASSIGN(std::string source, cuda_source(plan.kernel, entry, comment));
+  FERRULE_ASSIGN(Cubin cubin, compile_cuda(source, entry, target.name));
+  return json{{"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers}, {"spill_bytes", cubin.spill_bytes},
+              {"shared_bytes", cubin.shared_bytes}, {"occupancy", cubin.occupancy}};
+}
+
+Result<json> compile_kernel(const Plan& plan, const Kernel& kernel, const Target& target) {
+  FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch));
+  return target.device == "gpu" ? compile_for_gpu(kernel, operands, target) : compile_for_cpu(kernel, operands, target);
 }
 
 Result<Exit> body(const Common& common) {
@@ -37,9 +57,9 @@ Result<Exit> body(const Common& common) {
   const Target& target = e.knowledge->target;
   json rows = json::array();
   for (const Kernel& kernel : kernels_of(e)) {
-    json row{{"layer", escape(kernel.layer, 4096)}, {"instructions", kernel.region->program.insts.size()},
-             {"live_values", kernel.region->program.live_max()}};
-    FERRULE_ASSIGN(json result, compile_cpu(kernel, target));
+    json row{{"layer", escape(kernel.layer->name, 4096)}, {"instructions", kernel.program().insts.size()},
+             {"live_values", kernel.program().live_max()}};
+    FERRULE_ASSIGN(json result, compile_kernel(e.plan, kernel, target));
     row.update(result);
     rows.push_back(std::move(row));
   }

@@ -50,7 +50,7 @@ Result<Exit> check(const Common& common) {
 }
 
 Result<Exit> words() {
-  for (const VocabularyEntry& v : vocabulary()) std::cout << fmt::format("{:<52} {}\n", v.name + std::string(v.signature), v.doc);
+  for (const VocabularyEntry& v : vocabulary()) std::cout << fmt::format("{:<52} {}\n", fmt::format("{}{}", v.name, v.signature), v.doc);
   return Exit::ok;
 }
 

@@ -44,10 +44,10 @@ TEST_CASE("dtype: half precision, every code") {
 TEST_CASE("dtype: half precision rounds to nearest even") {
   CHECK(float_to_f16(65519.0f) == 0x7bff);
   CHECK(float_to_f16(65520.0f) == 0x7c00);
-  CHECK(float_to_f16(1.0f + 0x1p-11f) == 0x3c00);             // tie to even
-  CHECK(float_to_f16(1.0f + 3 * 0x1p-11f) == 0x3c02);         // tie to even, up
+  CHECK(float_to_f16(1.0f + 0x1p-11f) == 0x3c00);      // tie to even
+  CHECK(float_to_f16(1.0f + 3 * 0x1p-11f) == 0x3c02);  // tie to even, up
   CHECK(float_to_f16(std::nextafter(1.0f + 0x1p-11f, 2.0f)) == 0x3c01);
-  CHECK(float_to_f16(0x1p-25f) == 0);                         // half of the smallest: tie to zero
+  CHECK(float_to_f16(0x1p-25f) == 0);  // half of the smallest: tie to zero
   CHECK(float_to_f16(std::nextafter(0x1p-25f, 1.0f)) == 1);
   CHECK(float_to_f16(-0.0f) == 0x8000);
   CHECK(float_to_bf16(1.0f + 0x1p-8f) == 0x3f80);
@@ -69,7 +69,8 @@ TEST_CASE("diagnostics: text, hint and exit code come from the table") {
   auto e = error(Code::limit_exceeded, "graph \"g\"", "nodes", 5, 4).value();
   CHECK(e.message == "nodes is 5, more than the limit 4");
   CHECK(render(e) ==
-        "error[limit_exceeded]: graph \"g\": nodes is 5, more than the limit 4\nhint: raise it with --limit");
+        "error[limit_exceeded]: graph \"g\": nodes is 5, more than the limit 4\nhint: raise it "
+        "with --limit");
   CHECK(exit_code(e.code) == Exit::limit);
   auto r = error(Code::rule_invalid, "a.yaml:3:1", "key x is unknown", "did you mean y?").value();
   CHECK(r.hint == "did you mean y?");

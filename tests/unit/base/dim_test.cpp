@@ -52,12 +52,9 @@ TEST_CASE("dim: floordiv, max and substitution agree with integers") {
   auto fd = [](int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); };
   for (int64_t x = 0; x < 9; ++x)
     for (int64_t y = 0; y < 9; ++y) {
-      const int64_t want[] = {fd(3 * x + 2 * y - 5, 4),
-                              fd(x * y + 7 * x, y + 1),
-                              fd(fd(x - 3, 2) + y, 3),
-                              std::max(x + 2, 2 * y) * 3 - x,
-                              std::max({x, y, x + 1}),
-                              (x + fd(y, 2)) * (x - 3)};
+      const int64_t want[] = {fd(3 * x + 2 * y - 5, 4), fd(x * y + 7 * x, y + 1),
+                              fd(fd(x - 3, 2) + y, 3),  std::max(x + 2, 2 * y) * 3 - x,
+                              std::max({x, y, x + 1}),  (x + fd(y, 2)) * (x - 3)};
       for (size_t i = 0; i < std::size(want); ++i) {
         CAPTURE(exprs[i].str());
         CAPTURE(x);

@@ -6,10 +6,10 @@ namespace {
 
 struct Case {
   Dims x, w;  // w: [out, in / groups, kernel…], transposed: [in, out / groups, kernel…]
-  Dims strides, dilations, pads;
+  Dims strides{}, dilations{}, pads{};
   int64_t groups = 1;
   bool bias = true;
-  Dims output_padding;
+  Dims output_padding{};
 };
 
 Dims or_ones(Dims v, size_t n) {

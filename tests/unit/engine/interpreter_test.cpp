@@ -203,6 +203,14 @@ TEST_CASE("resize") {
         doctest::Approx(4.0 / 3));
 }
 
+TEST_CASE("attention: masked keys have no weight, a query without keys gives zero") {
+  const Tensor q = f32({1, 1, 2, 1}, {0, 0}), v = f32({1, 1, 2, 1}, {2, 6});
+  CHECK(values(run({"Attention"}, {q, q, v})) == Values{4, 4});
+  CHECK(values(run({"Attention", {{"is_causal", int64_t{1}}}}, {q, q, v})) == Values{2, 4});
+  const Tensor mask = Tensor::of<uint8_t>(DType::boolean, {2, 2}, std::vector<uint8_t>{0, 0, 0, 1});
+  CHECK(values(run({"Attention"}, {q, q, v, mask})) == Values{0, 6});
+}
+
 TEST_CASE("half precision is rounded once, and f64 keeps double") {
   // 1 + 2^-11 + 2^-12 is no f16 number; in f32 the sum is exact, then rounded once, up.
   auto h = [](double v) { return Tensor::scalar(DType::f16, v, {1, 1}); };
@@ -354,6 +362,14 @@ TEST_CASE("hostile attributes and sizes are errors") {
       {{"Resize"}, {x, std::nullopt, std::nullopt, i64({-4, 1})}, Code::bad_shape},
       {{"DepthToSpace", {{"blocksize", int64_t{0}}}}, {img}, Code::bad_attribute},
       {{"Softmax"}, {i64({1})}, Code::unsupported_type},
+      {{"Attention"}, {img, img, img, iota({3, 3})}, Code::bad_shape},
+      {{"Attention", {{"q_num_heads", int64_t{0}}}},
+       {iota({1, 2, 2}), iota({1, 2, 2}), iota({1, 2, 2})},
+       Code::bad_attribute},
+      {{"Attention"}, {img, img, img, std::nullopt, x, x}, Code::bad_shape},
+      {{"RotaryEmbedding"},
+       {img, iota({5, 2}), iota({5, 2}), Tensor::of_i64({1, 4}, {0, 1, 2, 5})},
+       Code::bad_shape},
       {{"Dropout"},
        {x, f32({}, {0.5}), Tensor::scalar(DType::boolean, 1)},
        Code::unsupported_operator},

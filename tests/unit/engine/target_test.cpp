@@ -23,7 +23,8 @@ bool takes(const Target& t, const std::string& contract, DType type) {
 
 TEST_CASE("every shipped target loads") {
   auto names = target_names(shipped());
-  CHECK(names == std::vector<std::string>{"cpu-avx2", "cpu-avx512", "sm_100", "sm_120", "sm_70", "sm_72", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90"});
+  CHECK(names == std::vector<std::string>{"cpu-avx2", "cpu-avx512", "sm_100", "sm_120", "sm_70",
+                                          "sm_72", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90"});
   for (const std::string& n : names) {
     auto t = load_target(shipped(), n);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
@@ -64,8 +65,12 @@ TEST_CASE("what is refused") {
 
   fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_targets_{}", ::getpid());
   fs::create_directories(dir / "targets");
-  auto write = [&](const char* name, const char* text) { std::ofstream(dir / "targets" / name) << text; };
-  write("mine.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 3\ncontracts: {softmax: none, conv: {max_operands: 1}}\n");
+  auto write = [&](const char* name, const char* text) {
+    std::ofstream(dir / "targets" / name) << text;
+  };
+  write("mine.yaml",
+        "ferrule: 1\nlike: cpu-avx2\ncores: 3\ncontracts: {softmax: none, conv: {max_operands: "
+        "1}}\n");
   write("a.yaml", "ferrule: 1\nlike: b\n");
   write("b.yaml", "ferrule: 1\nlike: a\n");
   write("typo.yaml", "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}}\n");

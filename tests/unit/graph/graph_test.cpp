@@ -230,7 +230,8 @@ TEST_CASE("text: ONNX's syntax, stable") {
         "g (float[N,3] x) => (float[N,3] \"a\\\\x0Ab\")\n"
         "  <float[2] w = {1.0, 0.5}>\n"
         "{\n"
-        "  [\"Foo_a\\\\x0Ab\"] \"a\\\\x0Ab\" = my.ops.Foo <alpha = 1.0, axis = -1, mode = \"a\\\"b\", pads = [0, 1]> "
+        "  [\"Foo_a\\\\x0Ab\"] \"a\\\\x0Ab\" = my.ops.Foo <alpha = 1.0, axis = -1, mode = "
+        "\"a\\\"b\", pads = [0, 1]> "
         "(x, \"\", w)  # f32[N,3]\n"
         "}\n");
 }

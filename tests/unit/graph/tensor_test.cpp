@@ -7,9 +7,11 @@
 using namespace ferrule;
 
 TEST_CASE("tensor: values in every type") {
-  for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i8, DType::u8, DType::i16, DType::u16,
-                  DType::i32, DType::u32, DType::i64, DType::u64, DType::boolean, DType::i4, DType::u4,
-                  DType::f8e4m3fn, DType::f8e5m2, DType::f8e4m3fnuz, DType::f8e5m2fnuz, DType::f4e2m1}) {
+  for (DType t :
+       {DType::f32,      DType::f64,    DType::f16,        DType::bf16,       DType::i8,
+        DType::u8,       DType::i16,    DType::u16,        DType::i32,        DType::u32,
+        DType::i64,      DType::u64,    DType::boolean,    DType::i4,         DType::u4,
+        DType::f8e4m3fn, DType::f8e5m2, DType::f8e4m3fnuz, DType::f8e5m2fnuz, DType::f4e2m1}) {
     CAPTURE(name(t));
     Tensor one = Tensor::scalar(t, 1.0);
     CHECK(one.at_f64(0) == 1.0);
@@ -34,7 +36,8 @@ TEST_CASE("tensor: one rounding from double to half") {
 }
 
 TEST_CASE("tensor: identity, hash and reshape") {
-  Tensor a = Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 6}), b = Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 6});
+  Tensor a = Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 6}),
+         b = Tensor::of_i64({2, 3}, {1, 2, 3, 4, 5, 6});
   CHECK(a.identical(b));
   CHECK(a.hash() == b.hash());
   CHECK_FALSE(a.identical(a.reshaped({3, 2})));

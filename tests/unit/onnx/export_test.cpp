@@ -70,10 +70,12 @@ Graph grouped() {
 
 TEST_CASE("export: what goes out comes back the same") {
   for (const char* text :
-       {"g (float[1,3,H,W] x, float[8,3,3,3] w) => (float[] y) { a = Conv<pads=[1,1,1,1]>(x, w) y = Relu(a) }",
+       {"g (float[1,3,H,W] x, float[8,3,3,3] w) => (float[] y) { a = Conv<pads=[1,1,1,1]>(x, w) y "
+        "= Relu(a) }",
         "g (float[N,4] x) => (float[] y) { s = Constant<value_ints=[0,2,2]>() y = Reshape(x, s) }",
         "g (float[4] x) => (float[] y) { m = Constant<value_float=6.0>() y = Clip(x, \"\", m) }",
-        "g (bool c, float[N,4] x) => (float[] y) { t = Abs(x) y = If(c) <then_branch = a () => (float[] q) { q = Relu(t) }, "
+        "g (bool c, float[N,4] x) => (float[] y) { t = Abs(x) y = If(c) <then_branch = a () => "
+        "(float[] q) { q = Relu(t) }, "
         "else_branch = b () => (float[] r) { r = Neg(x) }> }",
         "g (float[2] x) => (float[] y) { h = Cast<to=10>(x) y = Cast<to=1>(h) }"}) {
     CAPTURE(text);
@@ -97,13 +99,15 @@ TEST_CASE("export: groups become their bodies, or functions") {
   CHECK(bytes->find("made by rule pointwise") != std::string::npos);
   Imported functions = again(g, options);
   CHECK(functions.graph.live_nodes() == 3);
-  CHECK(functions.graph.node(functions.graph.order()[0]).origins == std::vector<std::string>{"mul + relu"});
+  CHECK(functions.graph.node(functions.graph.order()[0]).origins ==
+        std::vector<std::string>{"mul + relu"});
 }
 
 TEST_CASE("export: files appear whole, and replace nothing unasked") {
   std::string folder = (fs::temp_directory_path() / "ferrule_test_XXXXXX").string();
   REQUIRE(::mkdtemp(folder.data()));
-  Imported m = read("g (float[2] x) => (float[] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }");
+  Imported m = read(
+      "g (float[2] x) => (float[] y) { c = Constant<value_floats=[1.0,2.0]>() y = Add(x, c) }");
   std::string path = folder + "/m.onnx";
   REQUIRE(export_file(m.graph, path));
   CHECK(import_file(path));

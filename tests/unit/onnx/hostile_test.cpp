@@ -27,7 +27,9 @@ std::string code_of(const Result<Imported>& r) {
 std::string import_code(const std::string& bytes, const ImportOptions& options = {}) {
   return code_of(import_bytes(bytes, options));
 }
-std::string message_of(const Result<Imported>& r) { return r ? "" : r.error().place + ": " + r.error().message; }
+std::string message_of(const Result<Imported>& r) {
+  return r ? "" : r.error().place + ": " + r.error().message;
+}
 
 const std::string kX = in(value("x", 1, {2, 3})), kY = out(value("y", 1, {2, 3}));
 
@@ -69,8 +71,10 @@ TEST_CASE("hostile: what is no model") {
   CHECK(code_of(import_file(sparse)) == "limit_exceeded");
 }
 
-TEST_CASE("hostile: every prefix and every flipped bit of a model is refused or taken, never worse") {
-  std::string good = model(str(1, node("Relu", {"x"}, {"t"})) + str(5, tensor("w", 1, {2, 3}, raw(std::string(24, 'a')))) +
+TEST_CASE(
+    "hostile: every prefix and every flipped bit of a model is refused or taken, never worse") {
+  std::string good = model(str(1, node("Relu", {"x"}, {"t"})) +
+                           str(5, tensor("w", 1, {2, 3}, raw(std::string(24, 'a')))) +
                            str(1, node("Add", {"t", "w"}, {"y"})) + kX + kY);
   REQUIRE(import_code(good) == "fine");
   for (size_t n = 0; n < good.size(); ++n) CHECK(import_code(good.substr(0, n)) != "fine");
@@ -102,17 +106,21 @@ TEST_CASE("hostile: graphs") {
     for (const auto& n : nodes) g += str(1, n);
     return model(g + rest);
   };
-  CHECK(import_code(m({node("Add", {"x", "b"}, {"a"}, "", "first"), node("Relu", {"a"}, {"b"}, "", "second"),
-                       node("Relu", {"b"}, {"y"})})) == "graph_cycle");
-  auto cycle = message_of(import_bytes(m({node("Add", {"x", "b"}, {"a"}, "", "first"),
-                                          node("Relu", {"a"}, {"b"}, "", "second"), node("Relu", {"b"}, {"y"})})));
+  CHECK(import_code(m({node("Add", {"x", "b"}, {"a"}, "", "first"),
+                       node("Relu", {"a"}, {"b"}, "", "second"), node("Relu", {"b"}, {"y"})})) ==
+        "graph_cycle");
+  auto cycle = message_of(
+      import_bytes(m({node("Add", {"x", "b"}, {"a"}, "", "first"),
+                      node("Relu", {"a"}, {"b"}, "", "second"), node("Relu", {"b"}, {"y"})})));
   CHECK(cycle.find("\"first\"") != std::string::npos);
   CHECK(cycle.find("\"second\"") != std::string::npos);
   CHECK(import_code(m({node("Add", {"x", "y"}, {"y"})})) == "graph_cycle");
   CHECK(import_code(m({node("Relu", {"nowhere"}, {"y"})})) == "dangling_input");
-  CHECK(message_of(import_bytes(m({node("Relu", {"nowhere"}, {"y"}, "", "r")}))).find("\"nowhere\"") != std::string::npos);
+  CHECK(message_of(import_bytes(m({node("Relu", {"nowhere"}, {"y"}, "", "r")})))
+            .find("\"nowhere\"") != std::string::npos);
   CHECK(import_code(m({node("Relu", {"x"}, {"z"})})) == "dangling_input");
-  CHECK(import_code(m({node("Relu", {"x"}, {"y"}), node("Neg", {"x"}, {"y"})})) == "duplicate_value");
+  CHECK(import_code(m({node("Relu", {"x"}, {"y"}), node("Neg", {"x"}, {"y"})})) ==
+        "duplicate_value");
   CHECK(import_code(m({node("Relu", {"x"}, {"x"})})) == "duplicate_value");
   CHECK(import_code(m({node("Relu", {"x"}, {"y"})}, kX + kX + kY)) == "duplicate_value");
   CHECK(import_code(m({node("", {"x"}, {"y"})})) == "model_invalid");
@@ -132,9 +140,10 @@ TEST_CASE("hostile: unknown operators name node, operator and opset") {
   CHECK(exit_code(r.error().code) == Exit::unsupported);
   CHECK(message_of(r).find("Frobnicate (opset 13)") != std::string::npos);
   CHECK(message_of(r).find("n\\x1B[31m") != std::string::npos);
-  CHECK(import_code(model(str(1, node("Gelu", {"x"}, {"y"})) + kX + kY)) == "unknown_operator");  // newer than 13
-  CHECK(import_code(model(str(1, node("Foo", {"x"}, {"y"}, "", "", "com.x")) + kX + kY, opset(1, "com.x"))) ==
-        "unknown_operator");
+  CHECK(import_code(model(str(1, node("Gelu", {"x"}, {"y"})) + kX + kY)) ==
+        "unknown_operator");  // newer than 13
+  CHECK(import_code(model(str(1, node("Foo", {"x"}, {"y"}, "", "", "com.x")) + kX + kY,
+                          opset(1, "com.x"))) == "unknown_operator");
 }
 
 TEST_CASE("hostile: types and tensors") {
@@ -145,18 +154,22 @@ TEST_CASE("hostile: types and tensors") {
   CHECK(import_code(with(tensor("w", 1, {3}, raw(std::string(8, 'a'))))) == "model_invalid");
   CHECK(import_code(with(tensor("w", 1, {3}, raw(std::string(16, 'a'))))) == "model_invalid");
   CHECK(import_code(with(tensor("w", 1, {-3}, raw(std::string(12, 'a'))))) == "model_invalid");
-  CHECK(import_code(with(tensor("w", 1, {int64_t{1} << 32, int64_t{1} << 32}, raw("")))) == "model_invalid");
+  CHECK(import_code(with(tensor("w", 1, {int64_t{1} << 32, int64_t{1} << 32}, raw("")))) ==
+        "model_invalid");
   CHECK(import_code(with(tensor("w", 1, {int64_t{1} << 40}, raw("")))) == "model_invalid");
   CHECK(import_code(with(tensor("w", 0, {3}, raw(std::string(12, 'a'))))) != "fine");
   CHECK(import_code(with(tensor("w", 99, {3}, raw(std::string(12, 'a'))))) != "fine");
-  CHECK(import_code(model(str(1, node("Relu", {"x"}, {"y"})) + in(value("x", 99, {1})) + kY)) != "fine");
-  CHECK(import_code(model(str(1, node("Relu", {"x"}, {"y"})) + in(value("x", 1, {-7})) + kY)) == "bad_shape");
+  CHECK(import_code(model(str(1, node("Relu", {"x"}, {"y"})) + in(value("x", 99, {1})) + kY)) !=
+        "fine");
+  CHECK(import_code(model(str(1, node("Relu", {"x"}, {"y"})) + in(value("x", 1, {-7})) + kY)) ==
+        "bad_shape");
   std::string deep;
   for (int i = 0; i < 100; ++i) deep += num(1, 1);
   CHECK(import_code(with(deep + num(2, 1) + str(8, "w") + raw("aaaa"))) == "limit_exceeded");
   CHECK(import_code(model(str(1, node("MatMul", {"x", "x"}, {"y"})) + kX + kY)) == "bad_shape");
   // A stale declaration is dropped, and said.
-  auto r = import_bytes(model(str(1, node("Relu", {"x"}, {"y"})) + kX + out(value("y", 1, {4, 4}))));
+  auto r =
+      import_bytes(model(str(1, node("Relu", {"x"}, {"y"})) + kX + out(value("y", 1, {4, 4}))));
   REQUIRE(r);
   CHECK(r->notes.size() == 1);
   CHECK(str(r->graph.value(r->graph.outputs()[0]).type) == "f32[2,3]");
@@ -170,11 +183,13 @@ TEST_CASE("hostile: attributes") {
   CHECK(m("y = Transpose<perm=[0,1,2,7]>(x)") != "fine");
   CHECK(m("y = MaxPool<kernel_shape=[0,1]>(x)") == "bad_attribute");
   CHECK(m("y = MaxPool<kernel_shape=[2,2], strides=[0,0]>(x)") == "bad_attribute");
-  CHECK(m("y = MaxPool<kernel_shape=[2,2], pads=[9223372036854775807,0,0,0]>(x)") == "bad_attribute");
+  CHECK(m("y = MaxPool<kernel_shape=[2,2], pads=[9223372036854775807,0,0,0]>(x)") ==
+        "bad_attribute");
   CHECK(m("y = DepthToSpace<blocksize=0>(x)") != "fine");
   CHECK(m("y = DepthToSpace<blocksize=3>(x)") == "bad_shape");
   CHECK(m("y = Cast<to=77>(x)") == "bad_attribute");
-  CHECK(m("s = Constant<value_ints=[1,1,1152921504606846976,1152921504606846976]>() y = Expand(x, s)") != "crash");
+  CHECK(m("s = Constant<value_ints=[1,1,1152921504606846976,1152921504606846976]>() y = Expand(x, "
+          "s)") != "crash");
   CHECK(m("s = Constant<value_ints=[9223372036854775807,2]>() y = ConstantOfShape(s)") == "fine");
   CHECK(m("s = Constant<value_ints=[-4]>() y = ConstantOfShape(s)") == "bad_shape");
 }
@@ -183,7 +198,8 @@ TEST_CASE("hostile: the doubling bomb of functions is refused at once") {
   auto function = [](int i, int calls) {
     std::string f = str(1, "f" + std::to_string(i)) + str(4, "x") + str(5, "y") + str(10, "bomb") +
                     str(9, num(2, 13)) + str(9, str(1, "bomb") + num(2, 1));
-    std::string callee = i == 0 ? "Relu" : "f" + std::to_string(i - 1), domain = i == 0 ? "" : "bomb";
+    std::string callee = i == 0 ? "Relu" : "f" + std::to_string(i - 1),
+                domain = i == 0 ? "" : "bomb";
     std::string from = "x";
     for (int c = 0; c < calls; ++c) {
       std::string to = c + 1 == calls ? "y" : "t" + std::to_string(c);
@@ -195,7 +211,9 @@ TEST_CASE("hostile: the doubling bomb of functions is refused at once") {
   auto bomb = [&](int depth, int calls) {
     std::string fs = opset(1, "bomb");
     for (int i = 0; i < depth; ++i) fs += function(i, calls);
-    return model(str(1, node("f" + std::to_string(depth - 1), {"x"}, {"y"}, "", "call", "bomb")) + kX + kY, fs);
+    return model(
+        str(1, node("f" + std::to_string(depth - 1), {"x"}, {"y"}, "", "call", "bomb")) + kX + kY,
+        fs);
   };
   auto start = std::chrono::steady_clock::now();
   CHECK(import_code(bomb(31, 2)) == "limit_exceeded");
@@ -211,7 +229,8 @@ TEST_CASE("hostile: the doubling bomb of functions is refused at once") {
 TEST_CASE("hostile: functions that call themselves") {
   auto f = [](const char* name, const char* callee) {
     return str(25, str(1, name) + str(4, "x") + str(5, "y") + str(10, "r") + str(9, num(2, 13)) +
-                       str(9, str(1, "r") + num(2, 1)) + str(7, node(callee, {"x"}, {"y"}, "", "", "r")));
+                       str(9, str(1, "r") + num(2, 1)) +
+                       str(7, node(callee, {"x"}, {"y"}, "", "", "r")));
   };
   std::string call = str(1, node("a", {"x"}, {"y"}, "", "", "r")) + kX + kY;
   CHECK(import_code(model(call, opset(1, "r") + f("a", "a"))) == "model_invalid");
@@ -223,7 +242,11 @@ TEST_CASE("hostile: nested graphs") {
   auto nest = [](int depth) {
     std::string g = str(1, node("Relu", {"x"}, {"o"})) + str(2, "g") + out(value("o", 1, {2, 3}));
     for (int i = 0; i < depth; ++i)
-      g = str(1, node("If", {"c"}, {"o"}, attr_graph("then_branch", g) + attr_graph("else_branch", str(1, node("Neg", {"x"}, {"o"})) + str(2, "e") + out(value("o", 1, {2, 3}))))) +
+      g = str(1,
+              node("If", {"c"}, {"o"},
+                   attr_graph("then_branch", g) +
+                       attr_graph("else_branch", str(1, node("Neg", {"x"}, {"o"})) + str(2, "e") +
+                                                     out(value("o", 1, {2, 3}))))) +
           str(2, "g") + out(value("o", 1, {2, 3}));
     return num(1, 8) + opset(13) + str(7, g + kX + in(value("c", 9, {})));
   };
@@ -238,7 +261,9 @@ TEST_CASE("external data: beside the model and nowhere else") {
   std::string bytes(24, '\x3f');
   f.write("w.bin", "........" + bytes);
   f.write("sub/w.bin", bytes);
-  auto entry = [](const char* key, const std::string& v) { return str(13, str(1, key) + str(2, v)); };
+  auto entry = [](const char* key, const std::string& v) {
+    return str(13, str(1, key) + str(2, v));
+  };
   auto with = [&](const std::string& more) {
     std::string t = tensor("w", 1, {2, 3}, more + num(14, 1));
     f.write("m.onnx", model(str(1, node("Add", {"x", "w"}, {"y"})) + str(5, t) + kX + kY));
@@ -251,8 +276,8 @@ TEST_CASE("external data: beside the model and nowhere else") {
   CHECK(code(entry("location", "sub/w.bin")) == "fine");
   CHECK(code(entry("location", "w.bin") + entry("offset", "4")) == "fine");
   CHECK(code(entry("location", "w.bin") + entry("offset", "3")) == "fine");  // not aligned: copied
-  for (const char* bad : {"../w.bin", "sub/../w.bin", "/etc/passwd", "/proc/self/mem", "", "none.bin", "sub", "..",
-                          "*/_ORT_MEM_ADDR_/*"})
+  for (const char* bad : {"../w.bin", "sub/../w.bin", "/etc/passwd", "/proc/self/mem", "",
+                          "none.bin", "sub", "..", "*/_ORT_MEM_ADDR_/*"})
     CHECK(code(entry("location", bad)) == "external_data");
   CHECK(code(entry("location", std::string("w.bin\0x", 7))) == "external_data");
   CHECK(code(entry("location", std::string(100000, 'a'))) == "external_data");
@@ -274,8 +299,10 @@ TEST_CASE("external data: beside the model and nowhere else") {
   REQUIRE(::mkfifo((f.path / "fifo.bin").c_str(), 0600) == 0);
   CHECK(code(entry("location", "fifo.bin")) == "external_data");
   // The layout of the Hugging Face cache: model and data are links to blobs in another folder.
-  std::string blob = f.write("hub/blobs/m", model(str(1, node("Add", {"x", "w"}, {"y"})) +
-                                                  str(5, tensor("w", 1, {2, 3}, entry("location", "m.data") + num(14, 1))) + kX + kY));
+  std::string blob = f.write(
+      "hub/blobs/m",
+      model(str(1, node("Add", {"x", "w"}, {"y"})) +
+            str(5, tensor("w", 1, {2, 3}, entry("location", "m.data") + num(14, 1))) + kX + kY));
   f.write("hub/blobs/d", bytes);
   fs::create_directories(f.path / "hub/snapshots/r");
   fs::create_symlink("../../blobs/m", f.path / "hub/snapshots/r/m.onnx");
@@ -292,8 +319,9 @@ TEST_CASE("limits: each is a number that can be raised") {
   few.nodes = 2;
   ImportOptions options;
   options.limits = &few;
-  std::string three = model(str(1, node("Relu", {"x"}, {"a"})) + str(1, node("Relu", {"a"}, {"b"})) +
-                            str(1, node("Relu", {"b"}, {"y"})) + kX + kY);
+  std::string three =
+      model(str(1, node("Relu", {"x"}, {"a"})) + str(1, node("Relu", {"a"}, {"b"})) +
+            str(1, node("Relu", {"b"}, {"y"})) + kX + kY);
   CHECK(import_code(three, options) == "limit_exceeded");
   few.nodes = 3;
   CHECK(import_code(three, options) == "fine");

@@ -1,5 +1,6 @@
-// Every model of the shared material imports, normalises, infers and verifies. The material lies where
-// FERRULE_SHARED says, or beside the source tree; without it the cases are skipped, and say so.
+// Every model of the shared material imports, normalises, infers and verifies. The material lies
+// where FERRULE_SHARED says, or beside the source tree; without it the cases are skipped, and say
+// so.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -70,7 +71,8 @@ TEST_CASE("models: the convolutional networks have no unknown shapes") {
     r.types.push_back({a.dtype, broadcast(*a.shape, *b.shape)});
     return Result<Inferred>(std::move(r));
   });
-  for (const char* name : {"real/rfb320", "real/ppocr_v4_det", "real/mnist_cntk", "real/ppocr_v2_cls"}) {
+  for (const char* name :
+       {"real/rfb320", "real/ppocr_v4_det", "real/mnist_cntk", "real/ppocr_v2_cls"}) {
     fs::path path = shared_models() / name / "model.onnx";
     if (!fs::exists(path)) {
       MESSAGE("skipped: " << path.string());
@@ -87,5 +89,6 @@ TEST_CASE("models: the convolutional networks have no unknown shapes") {
         CHECK(str(r->graph.value(v).type).find('?') == std::string::npos);
       }
   }
-  set_infer_pointwise([](const Graph&, const Node&) -> std::optional<Result<Inferred>> { return std::nullopt; });
+  set_infer_pointwise(
+      [](const Graph&, const Node&) -> std::optional<Result<Inferred>> { return std::nullopt; });
 }

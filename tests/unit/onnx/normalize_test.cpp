@@ -23,7 +23,9 @@ std::string lines(const std::string& inputs, const std::string& body, int64_t op
     out += (out.empty() ? "" : "; ") + node.op + "(";
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const Tensor* c = r->graph.constant(node.inputs[i]);
-      std::string name = !node.inputs[i] ? "-" : c ? str(Attr(*c)) : r->graph.value(node.inputs[i]).name;
+      std::string name = !node.inputs[i] ? "-"
+                         : c             ? str(Attr(*c))
+                                         : r->graph.value(node.inputs[i]).name;
       out += (i ? ", " : "") + name;
     }
     out += ")";
@@ -39,67 +41,88 @@ TEST_CASE("normalize: attributes that became inputs") {
   CHECK(lines("float[2] x", "y = Unsqueeze<axes=[0,-1]>(x)", 11) == "Unsqueeze(x, i64[2] {0, -1})");
   CHECK(lines("float[2,3] x", "y = ReduceMean<axes=[1], keepdims=0>(x)", 11) ==
         "ReduceMean(x, i64[1] {1}) keepdims=0 noop_with_empty_axes=0");
-  CHECK(lines("float[2,3] x", "y = ReduceMax(x)", 11) == "ReduceMax(x) keepdims=1 noop_with_empty_axes=0");
+  CHECK(lines("float[2,3] x", "y = ReduceMax(x)", 11) ==
+        "ReduceMax(x) keepdims=1 noop_with_empty_axes=0");
   CHECK(lines("float[2,3] x", "y = ReduceSum<axes=[1]>(x)", 11) ==
         "ReduceSum(x, i64[1] {1}) keepdims=1 noop_with_empty_axes=0");
-  CHECK(lines("float[4] x", "y, z = Split<split=[1,3]>(x)", 11) == "Split(x, i64[2] {1, 3}) axis=0");
+  CHECK(lines("float[4] x", "y, z = Split<split=[1,3]>(x)", 11) ==
+        "Split(x, i64[2] {1, 3}) axis=0");
   CHECK(lines("float[4] x", "y, z = Split(x)", 13) == "Split(x) axis=0 num_outputs=2");
   CHECK(lines("float[4,4] x", "y = Slice<starts=[1], ends=[3], axes=[1]>(x)", 9) ==
         "Slice(x, i64[1] {1}, i64[1] {3}, i64[1] {1})");
   CHECK(lines("float[4] x", "y = Pad<pads=[1,2], value=0.5>(x)", 9) ==
         "Pad(x, i64[2] {1, 2}, f32[] {0.5}) mode=\"constant\"");
-  CHECK(lines("float[4] x", "y = Pad<pads=[1,2], mode=\"edge\">(x)", 9) == "Pad(x, i64[2] {1, 2}) mode=\"edge\"");
-  CHECK(lines("float[4] x", "y = Clip<min=0.0, max=6.0>(x)", 9) == "Clip(x, f32[] {0.0}, f32[] {6.0})");
+  CHECK(lines("float[4] x", "y = Pad<pads=[1,2], mode=\"edge\">(x)", 9) ==
+        "Pad(x, i64[2] {1, 2}) mode=\"edge\"");
+  CHECK(lines("float[4] x", "y = Clip<min=0.0, max=6.0>(x)", 9) ==
+        "Clip(x, f32[] {0.0}, f32[] {6.0})");
   CHECK(lines("float[4] x", "y = Clip<max=6.0>(x)", 9) == "Clip(x, -, f32[] {6.0})");
-  CHECK(lines("double[4] x", "z = Clip<min=0.5>(x) y = Cast<to=1>(z)", 9).substr(0, 20) == "Clip(x, f64[] {0.5})");
-  CHECK(lines("float[4] x", "y, i = TopK<k=2>(x)", 9) == "TopK(x, i64[1] {2}) axis=-1 largest=1 sorted=1");
+  CHECK(lines("double[4] x", "z = Clip<min=0.5>(x) y = Cast<to=1>(z)", 9).substr(0, 20) ==
+        "Clip(x, f64[] {0.5})");
+  CHECK(lines("float[4] x", "y, i = TopK<k=2>(x)", 9) ==
+        "TopK(x, i64[1] {2}) axis=-1 largest=1 sorted=1");
   CHECK(lines("float[4] x", "y = Dropout<ratio=0.25>(x)", 10) == "Dropout(x, f32[] {0.25})");
   CHECK(lines("float[4] x", "y = Dropout(x)", 13) == "Dropout(x)");
 }
 
 TEST_CASE("normalize: meanings that moved") {
-  CHECK(lines("float[1,1,2,2] x", "s = Constant<value=float[4] {1.0,1.0,2.0,2.0}>() y = Upsample(x, s)", 9) ==
-        "Resize(x, -, f32[4] {1.0, 1.0, 2.0, 2.0}) antialias=0 coordinate_transformation_mode=\"asymmetric\" "
-        "cubic_coeff_a=-0.75 exclude_outside=0 extrapolation_value=0.0 keep_aspect_ratio_policy=\"stretch\" "
+  CHECK(lines("float[1,1,2,2] x",
+              "s = Constant<value=float[4] {1.0,1.0,2.0,2.0}>() y = Upsample(x, s)", 9) ==
+        "Resize(x, -, f32[4] {1.0, 1.0, 2.0, 2.0}) antialias=0 "
+        "coordinate_transformation_mode=\"asymmetric\" "
+        "cubic_coeff_a=-0.75 exclude_outside=0 extrapolation_value=0.0 "
+        "keep_aspect_ratio_policy=\"stretch\" "
         "mode=\"nearest\" nearest_mode=\"floor\"");
-  CHECK(lines("float[1,1,2,2] x", "y = Upsample<scales=[1.0,1.0,2.0,2.0], mode=\"linear\">(x)", 8).find(
-            "Resize(x, -, f32[4] {1.0, 1.0, 2.0, 2.0})") == 0);
-  CHECK(lines("float[1,1,2,2] x", "s = Constant<value=float[4] {1.0,1.0,2.0,2.0}>() y = Resize(x, s)", 10).find(
-            "Resize(x, -, f32[4] {1.0, 1.0, 2.0, 2.0})") == 0);
+  CHECK(lines("float[1,1,2,2] x", "y = Upsample<scales=[1.0,1.0,2.0,2.0], mode=\"linear\">(x)", 8)
+            .find("Resize(x, -, f32[4] {1.0, 1.0, 2.0, 2.0})") == 0);
+  CHECK(lines("float[1,1,2,2] x",
+              "s = Constant<value=float[4] {1.0,1.0,2.0,2.0}>() y = Resize(x, s)", 10)
+            .find("Resize(x, -, f32[4] {1.0, 1.0, 2.0, 2.0})") == 0);
   // Empty tensors stood for absent inputs, and the region is read in one mode only.
   CHECK(lines("float[1,1,2,2] x",
-              "r = Constant<value=float[0] {}>() s = Constant<value=float[0] {}>() z = Constant<value=int64[4] {1,1,4,4}>()"
-              "y = Resize(x, r, s, z)", 11).find("Resize(x, -, -, i64[4] {1, 1, 4, 4})") == 0);
+              "r = Constant<value=float[0] {}>() s = Constant<value=float[0] {}>() z = "
+              "Constant<value=int64[4] {1,1,4,4}>()"
+              "y = Resize(x, r, s, z)",
+              11)
+            .find("Resize(x, -, -, i64[4] {1, 1, 4, 4})") == 0);
   CHECK(lines("float[2,3,4] x", "y = Softmax<axis=2>(x)", 11) == "Softmax(x) axis=2");
   CHECK(lines("float[2,3,1] x", "y = Softmax(x)", 11) == "Softmax(x) axis=1");
-  CHECK(lines("float[2,3,4] x", "y = Softmax(x)", 11) ==
-        "Flatten(x) axis=1; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {2, 3, 4}) allowzero=0");
+  CHECK(
+      lines("float[2,3,4] x", "y = Softmax(x)", 11) ==
+      "Flatten(x) axis=1; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {2, 3, 4}) allowzero=0");
   CHECK(lines("float[N,3,4] x", "y = LogSoftmax<axis=-2>(x)", 11) ==
-        "Shape(x) start=0; Flatten(x) axis=1; LogSoftmax(y_flat) axis=-1; Reshape(y_rows, y_shape) allowzero=0");
+        "Shape(x) start=0; Flatten(x) axis=1; LogSoftmax(y_flat) axis=-1; Reshape(y_rows, y_shape) "
+        "allowzero=0");
   CHECK(lines("float[2,3] x", "y = Softmax(x)", 13) == "Softmax(x) axis=-1");
-  CHECK(lines("float[1,2,4,4] x, float[2] s", "y = BatchNormalization<spatial=1>(x, s, s, s, s)", 8) ==
-        "BatchNormalization(x, s, s, s, s) epsilon=1e-05 momentum=0.9 training_mode=0");
-  CHECK(lines("float[1,2,4,4] x, float[2] s", "y = BatchNormalization<spatial=0>(x, s, s, s, s)", 8).find(
-            "error[unsupported_operator]") == 0);
+  CHECK(lines("float[1,2,4,4] x, float[2] s", "y = BatchNormalization<spatial=1>(x, s, s, s, s)",
+              8) == "BatchNormalization(x, s, s, s, s) epsilon=1e-05 momentum=0.9 training_mode=0");
+  CHECK(lines("float[1,2,4,4] x, float[2] s", "y = BatchNormalization<spatial=0>(x, s, s, s, s)", 8)
+            .find("error[unsupported_operator]") == 0);
   CHECK(lines("float[2,3] x, int64[2,3] i", "y = Scatter(x, i, x)", 9) ==
         "ScatterElements(x, i, x) axis=0 reduction=\"none\"");
 }
 
 TEST_CASE("normalize: defaults") {
   CHECK(lines("float[1,3,8,8] x, float[4,3,3,3] w", "y = Conv(x, w)", 21) ==
-        "Conv(x, w) auto_pad=\"NOTSET\" dilations=[1, 1] group=1 kernel_shape=[3, 3] pads=[0, 0, 0, 0] strides=[1, 1]");
+        "Conv(x, w) auto_pad=\"NOTSET\" dilations=[1, 1] group=1 kernel_shape=[3, 3] pads=[0, 0, "
+        "0, 0] strides=[1, 1]");
   CHECK(lines("float[1,3,8,8] x", "y = MaxPool<kernel_shape=[2,2]>(x)", 7) ==
-        "MaxPool(x) auto_pad=\"NOTSET\" ceil_mode=0 dilations=[1, 1] kernel_shape=[2, 2] pads=[0, 0, 0, 0] "
+        "MaxPool(x) auto_pad=\"NOTSET\" ceil_mode=0 dilations=[1, 1] kernel_shape=[2, 2] pads=[0, "
+        "0, 0, 0] "
         "storage_order=0 strides=[1, 1]");
-  CHECK(lines("float[1,3,8,8] x", "y = AveragePool<kernel_shape=[2,2], auto_pad=\"SAME_UPPER\">(x)", 21).find("pads=") ==
-        std::string::npos);
+  CHECK(lines("float[1,3,8,8] x", "y = AveragePool<kernel_shape=[2,2], auto_pad=\"SAME_UPPER\">(x)",
+              21)
+            .find("pads=") == std::string::npos);
   CHECK(lines("float[2,3,4] x", "y = Transpose(x)", 21) == "Transpose(x) perm=[2, 1, 0]");
   CHECK(lines("float[2,3] x", "y = LeakyRelu(x)", 21) == "LeakyRelu(x) alpha=0.01");
-  CHECK(lines("float[2,3] a, float[3,4] b", "y = Gemm(a, b)", 13) == "Gemm(a, b) alpha=1.0 beta=1.0 transA=0 transB=0");
+  CHECK(lines("float[2,3] a, float[3,4] b", "y = Gemm(a, b)", 13) ==
+        "Gemm(a, b) alpha=1.0 beta=1.0 transA=0 transB=0");
 }
 
 TEST_CASE("import: names of nodes") {
-  auto r = import_text("g (float[2] x) => (float[2] y) {\n a = Relu(x)\n [Relu_0] b = Relu(a)\n [twice] c = Neg(b)\n [twice] y = Neg(c)\n}");
+  auto r = import_text(
+      "g (float[2] x) => (float[2] y) {\n a = Relu(x)\n [Relu_0] b = Relu(a)\n [twice] c = "
+      "Neg(b)\n [twice] y = Neg(c)\n}");
   INFO((r ? std::string() : render(r.error())));
   REQUIRE(r);
   std::vector<std::string> names;
@@ -113,8 +136,9 @@ TEST_CASE("import: names of nodes") {
 TEST_CASE("import: initializers that are also inputs") {
   using namespace wire;
   std::string one("\0\0\x80\x3f", 4);
-  std::string bytes = model(str(1, node("Add", {"x", "w"}, {"y"})) + str(5, tensor("w", 1, {1}, raw(one))) +
-                            in(value("x", 1, {2})) + in(value("w", 1, {1})) + out(value("y", 1, {2})));
+  std::string bytes =
+      model(str(1, node("Add", {"x", "w"}, {"y"})) + str(5, tensor("w", 1, {1}, raw(one))) +
+            in(value("x", 1, {2})) + in(value("w", 1, {1})) + out(value("y", 1, {2})));
   auto r = import_bytes(bytes);
   REQUIRE(r);
   CHECK(r->graph.inputs().size() == 1);
@@ -135,7 +159,8 @@ TEST_CASE("import: functions are inlined with their attributes and defaults") {
       "<ir_version: 10, opset_import: [\"\" : 21, \"my\" : 1]>\n"
       "g (float[2] x) => (float[2] y) {\n [one] a = my.twice<slope=0.5>(x)\n y = my.twice(a)\n}\n"
       "<domain: \"my\", opset_import: [\"\" : 21]>\n"
-      "twice <slope: float = 0.25> (v) => (w) {\n c = Constant<value=float[1] {2.0}>()\n m = Mul(v, c)\n"
+      "twice <slope: float = 0.25> (v) => (w) {\n c = Constant<value=float[1] {2.0}>()\n m = "
+      "Mul(v, c)\n"
       " w = LeakyRelu<alpha: float = @slope>(m)\n}");
   INFO((r ? std::string() : render(r.error())));
   REQUIRE(r);
@@ -152,7 +177,9 @@ TEST_CASE("import: functions are inlined with their attributes and defaults") {
 TEST_CASE("import: operators that formulas describe") {
   ImportOptions options;
   CHECK_FALSE(import_text("g (float[2] x) => (float[2] y) { y = Glow(x) }", options));
-  options.known_operator = [](std::string_view domain, std::string_view op) { return domain.empty() && op == "Glow"; };
+  options.known_operator = [](std::string_view domain, std::string_view op) {
+    return domain.empty() && op == "Glow";
+  };
   options.normalize = false;  // nobody infers it here
   auto r = import_text("g (float[2] x) => (float[2] y) { y = Glow<q=1>(x) }", options);
   INFO((r ? std::string() : render(r.error())));
@@ -161,13 +188,15 @@ TEST_CASE("import: operators that formulas describe") {
 
 TEST_CASE("import: every kind of constant") {
   for (const char* c : {"value=float[1] {1.0}", "value_float=1.0", "value_floats=[1.0]"}) {
-    auto r = import_text(std::string("g (float[1] x) => (float[1] y) { c = Constant<") + c + ">() y = Add(x, c) }");
+    auto r = import_text(std::string("g (float[1] x) => (float[1] y) { c = Constant<") + c +
+                         ">() y = Add(x, c) }");
     REQUIRE(r);
     CHECK(r->graph.live_nodes() == 1);
     CHECK(r->graph.constant(r->graph.input(r->graph.order()[0], 1))->at_f64(0) == 1);
   }
   for (const char* c : {"value_int=1", "value_ints=[1]"}) {
-    auto r = import_text(std::string("g (int64[1] x) => (int64[1] y) { c = Constant<") + c + ">() y = Add(x, c) }");
+    auto r = import_text(std::string("g (int64[1] x) => (int64[1] y) { c = Constant<") + c +
+                         ">() y = Add(x, c) }");
     REQUIRE(r);
     CHECK(r->graph.constant(r->graph.input(r->graph.order()[0], 1))->at_i64(0) == 1);
   }

@@ -1,4 +1,5 @@
-// Protobuf by hand, for models that no serialiser would write: a message is a string, fields are appended.
+// Protobuf by hand, for models that no serialiser would write: a message is a string, fields are
+// appended.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -47,12 +48,16 @@ inline std::string tensor(std::string_view name, int elem, std::initializer_list
   return t + num(2, elem) + str(8, name) + std::string(more);
 }
 inline std::string raw(std::string_view bytes) { return str(9, bytes); }
-inline std::string attr_int(std::string_view name, int64_t v) { return str(5, str(1, name) + num(3, v) + num(20, 2)); }
+inline std::string attr_int(std::string_view name, int64_t v) {
+  return str(5, str(1, name) + num(3, v) + num(20, 2));
+}
 inline std::string attr_graph(std::string_view name, std::string_view g) {
   return str(5, str(1, name) + str(6, g) + num(20, 5));
 }
-/// A model of one graph; `graph`: nodes as str(1, …), initializers str(5, …), inputs str(11, …), outputs str(12, …).
-inline std::string model(std::string_view graph, std::string_view more = "", int64_t ir = 8, int64_t version = 13) {
+/// A model of one graph; `graph`: nodes as str(1, …), initializers str(5, …), inputs str(11, …),
+/// outputs str(12, …).
+inline std::string model(std::string_view graph, std::string_view more = "", int64_t ir = 8,
+                         int64_t version = 13) {
   return num(1, ir) + opset(version) + str(7, std::string(graph) + str(2, "g")) + std::string(more);
 }
 inline std::string in(std::string_view v) { return str(11, v); }

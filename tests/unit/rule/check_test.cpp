@@ -19,7 +19,8 @@ const OpTable& op_table() {
 }
 
 std::string rewrite(std::string match, std::string to, std::string more = "") {
-  return fmt::format("doc: d\nkind: rewrite\nphase: p\n{}match: |\n  {}\nrewrite: |\n  {}\n", more, match, to);
+  return fmt::format("doc: d\nkind: rewrite\nphase: p\n{}match: |\n  {}\nrewrite: |\n  {}\n", more,
+                     match, to);
 }
 
 /// Rules a, b, c, … in this order, checked; errors and notes as lines.
@@ -27,7 +28,8 @@ std::string checked(std::vector<std::string> texts) {
   RuleSet set;
   for (size_t k = 0; k < texts.size(); ++k) {
     std::string id(1, static_cast<char>('a' + k));
-    auto r = load_rule_text("ferrule: 1\nid: " + id + "\n" + texts[k], id + ".yaml", op_table(), Limits{});
+    auto r = load_rule_text("ferrule: 1\nid: " + id + "\n" + texts[k], id + ".yaml", op_table(),
+                            Limits{});
     REQUIRE_MESSAGE(r.has_value(), (r ? "" : render(r.error())));
     set.rules.push_back(std::make_shared<const Rule>(std::move(*r)));
   }
@@ -37,18 +39,29 @@ std::string checked(std::vector<std::string> texts) {
   for (const std::string& n : report.notes) s += n + "\n";
   return s;
 }
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
 TEST_CASE("unreachable rules") {
-  auto dead = [](std::string first, std::string second) { return has(checked({rewrite(first, "y = Abs(x)"), rewrite(second, "y = Neg(x)")}), "error rule b never fires: a comes first"); };
+  auto dead = [](std::string first, std::string second) {
+    return has(checked({rewrite(first, "y = Abs(x)"), rewrite(second, "y = Neg(x)")}),
+               "error rule b never fires: a comes first");
+  };
   CHECK(dead("y = Relu(Relu(x))", "y = Relu(Relu(x))"));
   CHECK(dead("y = {Relu|Abs}(Relu(x))", "y = Relu(Relu(x))"));
   CHECK(dead("y = Relu(Relu(x))", "t = Relu(x)\n  y = Relu(t)"));
   CHECK(dead("y = Relu(Mul(x, z))", "y = Relu(Mul(x, x))"));
   CHECK(dead("y = Relu(Mul(x, k!))", "y = Relu(Mul(x, ~2))"));
-  CHECK(dead("y = @unary(Relu(x))", "y = Exp(Relu(x))") == op_table().in_class([] { Node n; n.op = "Exp"; return n; }(), "unary"));
+  CHECK(dead("y = @unary(Relu(x))", "y = Exp(Relu(x))") == op_table().in_class(
+                                                               [] {
+                                                                 Node n;
+                                                                 n.op = "Exp";
+                                                                 return n;
+                                                               }(),
+                                                               "unary"));
   CHECK(dead("y = Relu(Softmax<...>(x))", "y = Relu(Softmax<axis=1>(x))"));
   CHECK(dead("y = Relu(Mul(x, k) | Add(x, k))", "y = Relu(Add(x, k))"));
   CHECK(!dead("y = Relu(Relu(x))", "y = {Relu|Abs}(Relu(x))"));
@@ -57,11 +70,15 @@ TEST_CASE("unreachable rules") {
   CHECK(!dead("y = Relu(Softmax<axis=1>(x))", "y = Relu(Softmax<...>(x))"));
   CHECK(!dead("y = Relu(Add(x, k))", "y = Relu(Mul(x, k) | Add(x, k))"));
   std::string conditional = "where: [{id: c, sound: \"rank(x) == 4\", why: \"w\"}]\n";
-  CHECK(!has(checked({rewrite("y = Relu(Relu(x))", "y = Abs(x)", conditional), rewrite("y = Relu(Relu(x))", "y = Abs(x)")}), "never fires"));
+  CHECK(!has(checked({rewrite("y = Relu(Relu(x))", "y = Abs(x)", conditional),
+                      rewrite("y = Relu(Relu(x))", "y = Abs(x)")}),
+             "never fires"));
 }
 
 TEST_CASE("rewrites decrease") {
-  auto grows = [](std::string match, std::string to, std::string more = "") { return has(checked({rewrite(match, to, more)}), "does not decrease"); };
+  auto grows = [](std::string match, std::string to, std::string more = "") {
+    return has(checked({rewrite(match, to, more)}), "does not decrease");
+  };
   CHECK(!grows("y = Relu(Relu(x))", "y = Relu(x)"));
   CHECK(grows("y = Relu(x)", "y = Abs(x)"));
   CHECK(!grows("y = Relu(x)", "y = Abs(x)", "once: true\n"));
@@ -76,16 +93,26 @@ TEST_CASE("rewrites decrease") {
 }
 
 TEST_CASE("notes") {
-  std::string two = checked({rewrite("y = Relu(Mul(x, k))", "y = x"), rewrite("y = Relu(Mul(x, x))", "y = x", "before: [z]\n")});
+  std::string two = checked({rewrite("y = Relu(Mul(x, k))", "y = x"),
+                             rewrite("y = Relu(Mul(x, x))", "y = x", "before: [z]\n")});
   CHECK(has(two, "never fires"));
-  std::string overlap = checked({rewrite("y = Relu(Mul(x, ~2))", "y = x"), rewrite("y = Relu(Mul(x, z))", "y = x")});
+  std::string overlap =
+      checked({rewrite("y = Relu(Mul(x, ~2))", "y = x"), rewrite("y = Relu(Mul(x, z))", "y = x")});
   CHECK(has(overlap, "b: overlaps a"));
-  CHECK(!has(checked({rewrite("y = Relu(Mul(x, z))", "y = x"), rewrite("y = Relu(Add(x, z))", "y = x")}), "overlaps"));
-  CHECK(!has(checked({rewrite("y = Relu(Softmax<axis=1>(x))", "y = x"), rewrite("y = Relu(Softmax<axis=2>(x))", "y = x")}), "overlaps"));
+  CHECK(!has(
+      checked({rewrite("y = Relu(Mul(x, z))", "y = x"), rewrite("y = Relu(Add(x, z))", "y = x")}),
+      "overlaps"));
+  CHECK(!has(checked({rewrite("y = Relu(Softmax<axis=1>(x))", "y = x"),
+                      rewrite("y = Relu(Softmax<axis=2>(x))", "y = x")}),
+             "overlaps"));
   CHECK(has(overlap, "a: has no firing case"));
   CHECK(has(checked({rewrite("[m] y = Relu(Abs(x))", "y = x")}), "label m is used by nothing"));
-  CHECK(!has(checked({rewrite("[m] y = Relu(Abs(x))", "y = x", "where: [{id: c, profit: \"op(m) == 'x'\", why: \"w\"}]\n")}), "label"));
-  CHECK(has(checked({rewrite("y = Relu(Abs(x))", "y = x", "where: [{id: c, sound: \"rank(x) == 1\", why: \"w\"}]\n")}), "condition c has no case that it declines"));
+  CHECK(!has(checked({rewrite("[m] y = Relu(Abs(x))", "y = x",
+                              "where: [{id: c, profit: \"op(m) == 'x'\", why: \"w\"}]\n")}),
+             "label"));
+  CHECK(has(checked({rewrite("y = Relu(Abs(x))", "y = x",
+                             "where: [{id: c, sound: \"rank(x) == 1\", why: \"w\"}]\n")}),
+            "condition c has no case that it declines"));
 }
 
 TEST_CASE("the shipped rules have no errors") {
@@ -102,11 +129,15 @@ TEST_CASE("the reference names every function and every key") {
   std::set<std::string> words;
   std::string word;
   for (char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) || c == '_') word += c;
-    else words.insert(std::exchange(word, ""));
+    if (std::isalnum(static_cast<unsigned char>(c)) || c == '_')
+      word += c;
+    else
+      words.insert(std::exchange(word, ""));
   }
-  for (const VocabularyEntry& e : vocabulary()) CHECK_MESSAGE(words.contains(std::string(e.name)), e.name);
-  for (const auto& [key, v] : nlohmann::json::parse(rule_schema())["properties"].items()) CHECK_MESSAGE(words.contains(key), key);
+  for (const VocabularyEntry& e : vocabulary())
+    CHECK_MESSAGE(words.contains(std::string(e.name)), e.name);
+  for (const auto& [key, v] : nlohmann::json::parse(rule_schema())["properties"].items())
+    CHECK_MESSAGE(words.contains(key), key);
 }
 
 TEST_CASE("the schema is JSON, names every key, and rules/schema.json is what it says") {

@@ -1,4 +1,5 @@
-// The condition language: parsing, printing, three-valued evaluation, what decided, holes in messages.
+// The condition language: parsing, printing, three-valued evaluation, what decided, holes in
+// messages.
 #include <doctest/doctest.h>
 
 #include "engine/rule/expr.h"
@@ -36,7 +37,8 @@ struct World {
     r.op = "Relu", r.name = "Relu_1", r.inputs = {t}, r.outputs = {y};
     relu = g.add_node(std::move(r));
     g.add_output(y);
-    b.values = {{"x", x}, {"W", w}, {"eps", eps}, {"ones", ones}, {"t", t}, {"y", y}, {"B", ValueId{}}};
+    b.values = {{"x", x}, {"W", w}, {"eps", eps},    {"ones", ones},
+                {"t", t}, {"y", y}, {"B", ValueId{}}};
     b.nodes = {{"conv", conv}, {"act", NodeId{}}};
     b.node_lists = {{"tail", {relu}}, {"none_at_all", {}}};
     b.attrs = {{"perm", std::vector<int64_t>{0, 2, 1}}, {"axis", int64_t{-1}}};
@@ -55,9 +57,12 @@ struct World {
     auto e = parse_expression(text, Place{"test", 1, 1});
     REQUIRE_MESSAGE(e.has_value(), text);
     switch (evaluate_condition(**e, ctx)) {
-      case Truth::yes: return "yes";
-      case Truth::no: return "no";
-      default: return "unknown";
+      case Truth::yes:
+        return "yes";
+      case Truth::no:
+        return "no";
+      default:
+        return "unknown";
     }
   }
   std::string detail(std::string_view text) {
@@ -72,7 +77,8 @@ struct World {
 std::string message(std::string_view text) {
   auto e = parse_expression(text, Place{"f.yaml", 3, 5});
   REQUIRE_MESSAGE(!e.has_value(), text);
-  return e.error().place + ": " + e.error().message + (e.error().hint.empty() ? "" : " (" + e.error().hint + ")");
+  return e.error().place + ": " + e.error().message +
+         (e.error().hint.empty() ? "" : " (" + e.error().hint + ")");
 }
 
 }  // namespace
@@ -171,8 +177,8 @@ TEST_CASE("constants") {
   World w;
   CHECK(w.truth("const(W)") == "yes");
   CHECK(w.truth("const(x)") == "no");
-  CHECK(w.truth("eps == 1e-5") == "no");        // f32 against a double
-  CHECK(w.truth("equals(eps, 1e-5)") == "yes"); // compared in the constant's own type
+  CHECK(w.truth("eps == 1e-5") == "no");         // f32 against a double
+  CHECK(w.truth("equals(eps, 1e-5)") == "yes");  // compared in the constant's own type
   CHECK(w.truth("near(eps, 1e-5)") == "yes");
   CHECK(w.truth("near(eps, 1.1e-5)") == "no");
   CHECK(w.truth("uniform(ones) and equals(ones, 1)") == "yes");
@@ -241,17 +247,35 @@ TEST_CASE("holes") {
   CHECK(interpolate("{conv} + {act}", w.ctx) == "Conv_0");
   CHECK(interpolate("{conv} + {none_at_all}", w.ctx) == "Conv_0");
   CHECK(interpolate("fused({tail})", w.ctx) == "fused(Relu_1)");
-  CHECK(interpolate("{W} is used by {uses(W)} nodes, {bytes(W)} bytes", w.ctx) == "W is used by 1 nodes, 73728 bytes");
+  CHECK(interpolate("{W} is used by {uses(W)} nodes, {bytes(W)} bytes", w.ctx) ==
+        "W is used by 1 nodes, 73728 bytes");
   CHECK(interpolate("{C in {1, 64}} {dim(x, 9)}", w.ctx) == "true ?");
   CHECK(interpolate("open {C", w.ctx) == "open {C");
 }
 
 TEST_CASE("printing is parsed back to the same") {
-  for (std::string_view text :
-       {"a + b * c", "(a + b) * c", "a - (b - c)", "not (a and b)", "not a and b", "a implies b implies c",
-        "(a implies b) implies c", "a ?? b ?? 1", "(a ?? b) + 1", "-a", "-(a + 1)", "[1, -2, 2.5, 1e-05, inf]",
-        "all(v in xs: v > 0 and v < n)", "if a then b else c", "(if a then b else c) + 1", "x[1][2]", "(a + b)[0]",
-        "a not in [1, 2]", "not a in [1]", "shape(x) ~ '[B, _, ...]'", "a == (b == c)", "2 - -3"}) {
+  for (std::string_view text : {"a + b * c",
+                                "(a + b) * c",
+                                "a - (b - c)",
+                                "not (a and b)",
+                                "not a and b",
+                                "a implies b implies c",
+                                "(a implies b) implies c",
+                                "a ?? b ?? 1",
+                                "(a ?? b) + 1",
+                                "-a",
+                                "-(a + 1)",
+                                "[1, -2, 2.5, 1e-05, inf]",
+                                "all(v in xs: v > 0 and v < n)",
+                                "if a then b else c",
+                                "(if a then b else c) + 1",
+                                "x[1][2]",
+                                "(a + b)[0]",
+                                "a not in [1, 2]",
+                                "not a in [1]",
+                                "shape(x) ~ '[B, _, ...]'",
+                                "a == (b == c)",
+                                "2 - -3"}) {
     auto e = parse_expression(text, Place{});
     REQUIRE_MESSAGE(e.has_value(), text);
     std::string once = to_text(**e);
@@ -263,18 +287,22 @@ TEST_CASE("printing is parsed back to the same") {
 }
 
 TEST_CASE("errors have a place and a hint") {
-  CHECK(message("rnak(x) == 4") == "f.yaml:3:5: there is no function rnak (did you mean \"rank\"?)");
-  CHECK(message("rank(x) = 4") == "f.yaml:3:13: found \"=\", expected the end of the expression (equality is ==)");
+  CHECK(message("rnak(x) == 4") ==
+        "f.yaml:3:5: there is no function rnak (did you mean \"rank\"?)");
+  CHECK(message("rank(x) = 4") ==
+        "f.yaml:3:13: found \"=\", expected the end of the expression (equality is ==)");
   CHECK(message("rank(x, 1) == 4") == "f.yaml:3:5: 2 arguments for rank(x: any) -> int");
   CHECK(message("a < b < c") == "f.yaml:3:11: comparisons do not chain (write a < b and b < c)");
   CHECK(message("(a") == "f.yaml:3:7: the expression ends where \")\" should follow");
   CHECK(message("") == "f.yaml:3:5: an empty expression");
   CHECK(message("all(xs)") == "f.yaml:3:5: all needs a variable (all(v in list: condition))");
-  CHECK(message("a && b") == "f.yaml:3:7: found \"&\", expected the end of the expression (write and, or)");
+  CHECK(message("a && b") ==
+        "f.yaml:3:7: found \"&\", expected the end of the expression (write and, or)");
   CHECK(message("'open") == "f.yaml:3:5: found \"'open\", expected a value");
   CHECK(message("\x01") == "f.yaml:3:5: found \"\\x01\", expected a value");
   CHECK(message(std::string(500, '(')).find("nested deeper") != std::string::npos);
-  CHECK(message("99999999999999999999") == "f.yaml:3:5: found \"99999999999999999999\", expected a value");
+  CHECK(message("99999999999999999999") ==
+        "f.yaml:3:5: found \"99999999999999999999\", expected a value");
 }
 
 TEST_CASE("every vocabulary entry is documented once") {

@@ -43,32 +43,43 @@ struct Pack {
   }
   ~Pack() { fs::remove_all(dir); }
 };
-constexpr const char* kPipeline = "ferrule: 1\nphases:\n  - {id: canonicalize}\n  - {id: anchors, log: \"{layers}\", fixpoint: false}\n";
+constexpr const char* kPipeline =
+    "ferrule: 1\nphases:\n  - {id: canonicalize}\n  - {id: anchors, log: \"{layers}\", fixpoint: "
+    "false}\n";
 std::string rule(std::string id, std::string more = "", std::string phase = "canonicalize") {
-  return fmt::format("ferrule: 1\nid: {}\ndoc: \"A test.\"\nkind: rewrite\nphase: {}\n{}match: |\n  y = Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n", id, phase, more);
+  return fmt::format(
+      "ferrule: 1\nid: {}\ndoc: \"A test.\"\nkind: rewrite\nphase: {}\n{}match: |\n  y = "
+      "Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n",
+      id, phase, more);
 }
 
 /// Text of rule t with `what` of a good rule replaced; the rendered error.
 std::string refused(std::string_view what, std::string_view by) {
   std::string good =
-      "ferrule: 1\nid: t\ndoc: \"A test.\"\nkind: rewrite\nphase: fold\nmatch: |\n  [conv] t = Conv<...>(x, W!, B?!)\n"
-      "  y = Mul(t, s!)\nwhere:\n  - {id: channels, sound: \"out_channels(conv) == dim(t, 1)\", why: \"{out_channels(conv)} channels\"}\n"
+      "ferrule: 1\nid: t\ndoc: \"A test.\"\nkind: rewrite\nphase: fold\nmatch: |\n  [conv] t = "
+      "Conv<...>(x, W!, B?!)\n"
+      "  y = Mul(t, s!)\nwhere:\n  - {id: channels, sound: \"out_channels(conv) == dim(t, 1)\", "
+      "why: \"{out_channels(conv)} channels\"}\n"
       "rewrite: |\n  k = Mul(W, s)\n  y = conv<...conv>(x, k, B)\n"
-      "tests:\n  fires:\n    - {name: a, model: \"g\"}\n  holds:\n    - {declined_by: channels, leak: t}\n";
+      "tests:\n  fires:\n    - {name: a, model: \"g\"}\n  holds:\n    - {declined_by: channels, "
+      "leak: t}\n";
   size_t at = good.find(what);
   REQUIRE(at != std::string::npos);
   good.replace(at, what.size(), by);
   auto r = load_rule_text(good, "t.yaml", op_table(), Limits{});
   return r ? "" : render(r.error());
 }
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
 TEST_CASE("the shipped rules load, print and load back to the same") {
   auto begin = std::chrono::steady_clock::now();
   auto set = load({FERRULE_SOURCE_RULES});
-  double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  double ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   REQUIRE_MESSAGE(set.has_value(), errors(set));
   CHECK(set->rules.size() >= 5);
   MESSAGE(set->rules.size() << " rules in " << ms << " ms");
@@ -144,11 +155,15 @@ tests:
 }
 
 TEST_CASE("merge, region and place rules") {
-  for (const char* kind : {"kind: merge\nmerge: {over: x, key: [\"dtype(B)\", \"op(m)\"], min: 2, max: 16}\ncontract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\n",
-                           "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
-                           "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
-                           "kind: window\ncontract: conv\nmatch: |\n  [g] t = @group.conv<...>(x, rest...)\n  [p] y = MaxPool<...>(t)\n"}) {
-    auto r = load_rule_text(std::string("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n") + kind, "t.yaml", op_table(), Limits{});
+  for (const char* kind :
+       {"kind: merge\nmerge: {over: x, key: [\"dtype(B)\", \"op(m)\"], min: 2, max: 16}\ncontract: "
+        "gemm\nmatch: \"[m] y = MatMul(x, B!)\"\n",
+        "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
+        "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
+        "kind: window\ncontract: conv\nmatch: |\n  [g] t = @group.conv<...>(x, rest...)\n  [p] y = "
+        "MaxPool<...>(t)\n"}) {
+    auto r = load_rule_text(std::string("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n") + kind,
+                            "t.yaml", op_table(), Limits{});
     REQUIRE_MESSAGE(r.has_value(), (r ? "" : render(r.error())));
     auto again = load_rule_text(print_rule(*r), "t.yaml", op_table(), Limits{});
     REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
@@ -179,8 +194,11 @@ TEST_CASE("order: phases, then before and after, then paths") {
 
 TEST_CASE("a later pack adds and replaces") {
   Pack first({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a")}, {"b.yaml", rule("b")}});
-  Pack second({{"a.yaml", rule("a", "enabled: false\n")}, {"blocks.yaml", "ferrule: 1\nblocks: {sq(x): \"Mul(x, x)\"}\n"},
-               {"c.yaml", "ferrule: 1\nid: c\ndoc: d\nkind: rewrite\nphase: canonicalize\nmatch: \"y = Sqrt(sq(x))\"\nrewrite: \"y = Abs(x)\"\n"}});
+  Pack second({{"a.yaml", rule("a", "enabled: false\n")},
+               {"blocks.yaml", "ferrule: 1\nblocks: {sq(x): \"Mul(x, x)\"}\n"},
+               {"c.yaml",
+                "ferrule: 1\nid: c\ndoc: d\nkind: rewrite\nphase: canonicalize\nmatch: \"y = "
+                "Sqrt(sq(x))\"\nrewrite: \"y = Abs(x)\"\n"}});
   auto set = load({first.dir.string(), second.dir.string()});
   REQUIRE_MESSAGE(set.has_value(), errors(set));
   CHECK(set->rules.size() == 3);
@@ -190,8 +208,12 @@ TEST_CASE("a later pack adds and replaces") {
 }
 
 TEST_CASE("selection by globs") {
-  Pack p({{"pipeline.yaml", kPipeline}, {"conv_a.yaml", rule("conv_a")}, {"conv_b.yaml", rule("conv_b")}, {"gelu.yaml", rule("gelu")},
-          {"rough.yaml", rule("rough", "numerics: approximate\n")}, {"young.yaml", rule("young", "stability: experimental\n")}});
+  Pack p({{"pipeline.yaml", kPipeline},
+          {"conv_a.yaml", rule("conv_a")},
+          {"conv_b.yaml", rule("conv_b")},
+          {"gelu.yaml", rule("gelu")},
+          {"rough.yaml", rule("rough", "numerics: approximate\n")},
+          {"young.yaml", rule("young", "stability: experimental\n")}});
   auto on = [&](RuleSelection s) {
     auto set = load({p.dir.string()}, s);
     if (!set) return errors(set);
@@ -215,12 +237,22 @@ TEST_CASE("what a rules directory cannot hold") {
     return errors(load({p.dir.string()}));
   };
   CHECK(has(fails({{"a.yaml", rule("a")}}), "no rules directory has one"));
-  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [b]\n")}, {"b.yaml", rule("b", "after: [a]\n")}}), "form a cycle among a, b"));
-  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [bb]\n")}}), "there is no rule bb"));
-  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [b]\n")}, {"b.yaml", rule("b", "", "anchors")}}), "rule b is in phase anchors"));
-  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"x/a.yaml", rule("a")}, {"y/a.yaml", rule("a")}}), "rule a is in"));
-  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "", "canonicalise")}}), "did you mean \"canonicalize\"?"));
-  CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a}, {id: a}]\n"}}), "phase a is listed twice"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline},
+                   {"a.yaml", rule("a", "after: [b]\n")},
+                   {"b.yaml", rule("b", "after: [a]\n")}}),
+            "form a cycle among a, b"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [bb]\n")}}),
+            "there is no rule bb"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline},
+                   {"a.yaml", rule("a", "after: [b]\n")},
+                   {"b.yaml", rule("b", "", "anchors")}}),
+            "rule b is in phase anchors"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"x/a.yaml", rule("a")}, {"y/a.yaml", rule("a")}}),
+            "rule a is in"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "", "canonicalise")}}),
+            "did you mean \"canonicalize\"?"));
+  CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a}, {id: a}]\n"}}),
+            "phase a is listed twice"));
   CHECK(has(errors(load({"/nonexistent"})), "not a directory"));
   Pack many({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a")}, {"b.yaml", rule("b")}});
   Limits few;
@@ -229,7 +261,9 @@ TEST_CASE("what a rules directory cannot hold") {
   REQUIRE(!over);
   CHECK(over.error().code == Code::limit_exceeded);
   // All problems of all files at once.
-  std::string both = fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "whre: 1\n")}, {"b.yaml", rule("b", "numeric: exact\n")}});
+  std::string both = fails({{"pipeline.yaml", kPipeline},
+                            {"a.yaml", rule("a", "whre: 1\n")},
+                            {"b.yaml", rule("b", "numeric: exact\n")}});
   CHECK(has(both, "whre"));
   CHECK(has(both, "numeric"));
 }
@@ -246,8 +280,10 @@ TEST_CASE("what a rule cannot say") {
   e = refused("dim(t, 1)", "dim(tt, 1)");
   CHECK(has(e, "t.yaml:10:54"));
   CHECK(has(e, "tt is not bound by the pattern"));
-  CHECK(has(refused("out_channels(conv) ==", "out_channels(cpu) =="), "out_channels wants a node, cpu is a word"));
-  CHECK(has(refused("out_channels(conv) ==", "uses(conv) =="), "uses wants a value, conv is a node"));
+  CHECK(has(refused("out_channels(conv) ==", "out_channels(cpu) =="),
+            "out_channels wants a node, cpu is a word"));
+  CHECK(
+      has(refused("out_channels(conv) ==", "uses(conv) =="), "uses wants a value, conv is a node"));
   CHECK(has(refused("{out_channels(conv)} ch", "{out_channels(cv)} ch"), "cv is not bound"));
   CHECK(has(refused("{out_channels(conv)} ch", "{out_channels(conv) ch"), "no \"}\" closes this"));
   CHECK(has(refused("(x, k, B)", "(x, q, B)"), "q is neither bound nor made by a line above"));
@@ -270,18 +306,25 @@ TEST_CASE("what a rule cannot say") {
   CHECK(has(refused("dim(t, 1)\"", "1 or tag('erf')\""), "no alternative has the tag erf"));
   CHECK(has(refused("phase: fold", "phase: fold\nonce: maybe"), "once"));
   CHECK(has(refused("phase: fold", "phase: fold\ntypes: [f31]"), "f31"));
-  CHECK(has(refused("phase: fold", "phase: fold\nshared: [W]"), "\"W\" is no result of the pattern"));
+  CHECK(
+      has(refused("phase: fold", "phase: fold\nshared: [W]"), "\"W\" is no result of the pattern"));
   CHECK(has(refused("phase: fold", "phase: fold\nlet: {s: \"1\"}"), "s is bound by the pattern"));
   CHECK(has(refused("Mul(t, s!)", "@binery(t, s!)"), "there is no operator class @binery"));
-  CHECK(has(refused("declined_by: channels", "declined_by: chanels"), "did you mean \"channels\"?"));
+  CHECK(
+      has(refused("declined_by: channels", "declined_by: chanels"), "did you mean \"channels\"?"));
   CHECK(has(refused("leak: t", "leek: t"), "leek"));
-  CHECK(has(refused("declined_by: channels, leak: t", "declined_by: channels"), "a case without a model or an edit"));
-  CHECK(has(refused("declined_by: channels, ", "declined_by: channels, of: b, "), "no firing case above is called b"));
+  CHECK(has(refused("declined_by: channels, leak: t", "declined_by: channels"),
+            "a case without a model or an edit"));
+  CHECK(has(refused("declined_by: channels, ", "declined_by: channels, of: b, "),
+            "no firing case above is called b"));
 }
 
 TEST_CASE("kernel and profit conditions only, outside rewrites") {
-  auto r = load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[conv] t = Conv<...>(x, W)\"\ncontract: conv\nanchor: conv\n"
-                          "where: [{id: a, sound: \"rank(x) == 4\", why: \"w\"}]\n", "t.yaml", op_table(), Limits{});
+  auto r = load_rule_text(
+      "ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[conv] t = Conv<...>(x, "
+      "W)\"\ncontract: conv\nanchor: conv\n"
+      "where: [{id: a, sound: \"rank(x) == 4\", why: \"w\"}]\n",
+      "t.yaml", op_table(), Limits{});
   REQUIRE(!r);
   CHECK(has(render(r.error()), "only rewrites have sound conditions"));
 }

@@ -1,0 +1,54 @@
+#include "codegen/operands.h"
+
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+constexpr int64_t kUnknownSize = 32;
+
+struct OperandValue {
+  std::vector<int64_t> dims;
+  Layout layout = Layout::plain;
+  DType dtype = DType::undefined;
+};
+
+Result<OperandValue> value_of(const Plan& plan, const LoweredLayer& layer, ValueId v) {
+  auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
+  if (!v) return unsupported("an operand lies inside the group");
+  const bool temporary = v.index >= kTemporary;
+  const Type& type = temporary ? layer.temporaries.at(v.index - kTemporary).type : plan.graph.value(v).type;
+  if (!type.known()) return unsupported("the rank of an operand is unknown");
+  OperandValue out;
+  out.layout = temporary ? layer.temporaries.at(v.index - kTemporary).layout : plan.layout(v);
+  out.dtype = type.dtype;
+  for (const Dim& d : *type.shape) out.dims.push_back(d.value_or(kUnknownSize));
+  return out;
+}
+
+}  // namespace
+
+Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
+  auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
+  RegionOperands out;
+  FERRULE_ASSERT(!launch.outputs.empty(), "a launch without results");
+  FERRULE_ASSIGN(OperandValue result, value_of(plan, layer, launch.outputs[0]));
+  out.dims = result.dims;
+  for (const auto* values : {&launch.inputs, &launch.outputs})
+    for (ValueId id : *values) {
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      if (v.dims.size() > out.dims.size()) return unsupported("an operand has more axes than the result");
+      if (values == &launch.outputs && v.dims != out.dims) return unsupported("results of several sizes");
+      std::vector<int64_t> own = strides_of(v.dims, v.layout), strides(out.dims.size(), 0);
+      const size_t extra = out.dims.size() - own.size();
+      for (size_t d = 0; d < own.size(); ++d) {
+        if (v.dims[d] == out.dims[d + extra]) strides[d + extra] = own[d];
+        else if (v.dims[d] != 1) return unsupported("operands that do not broadcast");
+      }
+      out.strides.push_back(std::move(strides));
+      out.element_bytes.push_back(size_bits(v.dtype) / 8);
+    }
+  return out;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,22 @@
+// The operands of a generated launch as a loop sees them: the result's dims, and per operand its strides along
+// them, 0 where it is broadcast. For commands that compile without running; sizes that are not known take one
+// placeholder, because a kernel depends on which sizes are equal and not on how large they are.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "codegen/lower.h"
+
+namespace ferrule {
+
+struct RegionOperands {
+  std::vector<int64_t> dims;
+  std::vector<std::vector<int64_t>> strides;  ///< elements; the program's inputs, then its outputs
+  std::vector<int> element_bytes;
+};
+
+/// `launch`: a generated one of `layer`.
+/// errors: unsupported_operator (unknown rank, results of several sizes, operands that do not broadcast).
+Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+
+}  // namespace ferrule

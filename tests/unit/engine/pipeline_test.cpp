@@ -1,0 +1,138 @@
+// All shipped rules together: phases and log, the traps of other optimizers, and time in proportion to size.
+#include "engine/pipeline.h"
+
+#include <chrono>
+
+#include "engine/graph/compare.h"
+#include "engine/proof/edit.h"
+#include "tests/unit/engine/kit.h"
+
+using namespace kit;
+
+namespace {
+
+const Knowledge& knowledge() {
+  static const std::shared_ptr<const Knowledge> k = [] {
+    EngineOptions o;
+    o.rule_dirs = {FERRULE_SOURCE_RULES};
+    o.target = "cpu-avx2";
+    return must(load_knowledge(o));
+  }();
+  return *k;
+}
+
+Fused fused(Graph g, bool fold = true) {
+  EngineOptions o;
+  o.fold = fold;
+  return must(fuse(std::move(g), knowledge(), o));
+}
+
+/// Fuses and compares with the unfused graph; the fused operators.
+std::string same(const std::string& text) {
+  (void)knowledge();
+  Graph before = graph(text);
+  Fused f = fused(graph(text));
+  std::mt19937 random(7);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Tensor> in;
+    for (ValueId v : before.inputs())
+      in.push_back(random_tensor(before.value(v).type.dtype, *constant_shape(*before.value(v).type.shape), random, round == 2));
+    auto a = run(before, in), b = run(f.graph, in);
+    REQUIRE(a.size() == b.size());
+    for (size_t k = 0; k < a.size(); ++k) {
+      Difference d = compare(b[k], a[k], model_tolerance(a[k].dtype()));
+      INFO(text << "\n" << to_text(f.graph) << d.text);
+      CHECK(d.ok);
+    }
+  }
+  return ops_of(f.graph);
+}
+
+}  // namespace
+
+TEST_CASE("phases are logged, nothing is broken, names of outputs stay") {
+  Fused f = fused(graph(
+      "g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, float[2] g = {1.5, 2.0}, "
+      "float[2] b = {0.5, 0.0}, float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.25}> "
+      "{ t = Conv(x, W) n = BatchNormalization(t, g, b, m, v) i = Identity(n) y = Relu(i) }"));
+  CHECK(ops_of(f.graph) == "group.conv(Conv Relu)");
+  CHECK(f.graph.value(f.graph.outputs()[0]).name == "y");
+  CHECK(f.graph.node(f.graph.order()[0]).origins.size() == 3);  // the Identity is gone for good
+  CHECK(f.notes.empty());
+  REQUIRE(f.journal.phases.size() == knowledge().rules.phases.size());
+  bool said = false;
+  for (const std::string& p : f.journal.phases) said |= p == "After vertical fusions: 1 layers";
+  CHECK(said);
+}
+
+TEST_CASE("the traps that other optimizers fall into") {
+  same("g (int32[4] a, int32[4] b) => (int32[4] y) <int32 one = {1}, int32[4] k = {2, 3, 5, 7}> { s = Abs(a) c = Add(s, k) t = Div(one, c) y = Mul(t, b) }");
+  same("g (float[4] a, float[4] b) => (float[1,1,4] y) <float[1,1,1] one = {1.0}> { t = Div(one, a) y = Mul(t, b) }");
+  same("g (float[4] a) => (float[1,1,4] y) <float[1,1,1] one = {1.0}> { y = Mul(one, a) }");
+  same("g (float[1,1,4,4] x) => (float[1,1,3,3] y) <int64[8] p = {0,0,1,1,0,0,1,1}> { t = Pad(x, p) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(t) }");
+  same("g (float[1,1,4,4] x) => (float[1,1,3,3] y) <int64[8] p = {0,0,1,1,0,0,1,1}> "
+       "{ t = Pad(x, p) y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(t) }");
+  same("g (float[1,1,4,4] x) => (float[1,1,2,2] y) <int64[8] p = {0,0,-1,-1,0,0,0,0}, float[1,1,2,2] w = {1.0, 2.0, 3.0, 4.0}> "
+       "{ t = Pad(x, p) y = Conv(t, w) }");
+  same("g (float[4] x) => (float[2] y) <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] a = {0}, int64[1] k = {2}> { y = Slice(x, s, e, a, k) }");
+  same("g (float[1] x) => (float[0] y) <int64[1] s = {0}> { y = Expand(x, s) }");
+  same("g (int32[4] x) => (int32[4] y) <int32 lo = {-3}, int32 hi = {3}> { t = Relu(x) y = Clip(t, lo, hi) }");
+  same("g (float[4] x) => (float[4] y, float[4] z) <float h = {0.5}, float r = {0.70710678}, float one = {1.0}> "
+       "{ hx = Mul(x, h) s = Mul(x, r) e = Erf(s) a = Add(e, one) y = Mul(hx, a) z = Neg(hx) }");
+  same("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}, float[2] g = {1.5, 2.0}, float[2] b = {0.5, 0.0}, "
+       "float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.25}> { t = MatMul(x, w) u = Transpose<perm=[1,0]>(t) y = BatchNormalization(u, g, b, m, v) }");
+  same("g (float[2,4] x) => (float[2,4] y) <float four = {4.0}, float eps = {0.1}, int64[1] ax = {-1}> "
+       "{ m = ReduceMean(x, ax) d = Sub(x, m) p = Pow(d, four) q = ReduceMean(p, ax) e = Add(eps, q) s = Sqrt(e) y = Div(d, s) }");
+  same("g (double[3] x) => (double[3] y) <double k = {1.000000001}> { y = Mul(x, k) }");
+}
+
+TEST_CASE("with every rule off and no folding, the graph stays") {
+  EngineOptions o;
+  o.rule_dirs = {FERRULE_SOURCE_RULES};
+  o.target = "cpu-avx2";
+  o.selection.disable = {"*"};
+  o.fold = false;
+  auto k = must(load_knowledge(o));
+  Fused f = must(fuse(graph("g (float[2] x) => (float[2] y) <float a = {1.0}> { b = Add(a, a) c = Relu(x) d = Relu(c) y = Mul(d, b) }"), *k, o));
+  CHECK(ops_of(f.graph) == "Add Relu Relu Mul");
+  CHECK(f.journal.steps.empty());
+}
+
+TEST_CASE("all rules on 100,000 nodes") {
+  (void)knowledge();
+  auto build = [](int n, int kind) {
+    Graph g;
+    Type t{DType::f32, Shape{4}};
+    ValueId x = g.add_input("x", t), v = x, w = x;
+    auto add = [&](const char* op, std::vector<ValueId> in) {
+      Node node;
+      node.op = op;
+      node.inputs = std::move(in);
+      ValueId out = g.add_value("v" + std::to_string(g.value_slots()), t);
+      node.outputs = {out};
+      g.add_node(std::move(node));
+      return out;
+    };
+    while (static_cast<int>(g.live_nodes()) < n) {
+      if (kind == 0) v = add("Relu", {add("Neg", {v})});
+      if (kind == 1) {  // a ladder
+        ValueId a = add("Add", {v, w}), b = add("Mul", {v, w});
+        v = a, w = b;
+      }
+      if (kind == 2) v = add("Max", {v, add("Neg", {x})});  // one value with very many readers
+      if (kind == 3) v = add("Add", {add("Sin", {v}), add("Cos", {v})});
+    }
+    g.add_output(v);
+    if (kind == 1) g.add_output(w);
+    return g;
+  };
+  for (int kind = 0; kind < 4; ++kind) {
+    auto t0 = std::chrono::steady_clock::now();
+    Fused f = fused(build(100000, kind));
+    double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count();
+    INFO("kind " << kind << ": " << seconds << " s, " << f.graph.live_nodes() << " layers");
+    CHECK(f.graph.live_nodes() < 12000);
+    CHECK(seconds < 15);
+    if (std::getenv("FERRULE_TEST_TIMES")) MESSAGE(kind << ": " << seconds << " s, " << f.graph.live_nodes());
+  }
+}
