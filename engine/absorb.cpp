@@ -1,7 +1,7 @@
 // Absorb rules: an anchor takes the operators behind it. The tail grows from the anchor's result in
-// topological order and is cut back to the last point where exactly one value leaves. Then nothing inside
-// can be reached again from outside: every inner value is read inside only, so every path goes through the
-// value that leaves, and that one is last. Convexity (D3) needs no search.
+// topological order and is cut back to the last point where exactly one value leaves. Then nothing
+// inside can be reached again from outside: every inner value is read inside only, so every path
+// goes through the value that leaves, and that one is last. Convexity (D3) needs no search.
 #include <algorithm>
 #include <queue>
 
@@ -23,7 +23,12 @@ bool same_shape(const Type& a, const Type& b) {
 class Tail {
  public:
   Tail(const Rule& rule, Match& m, const MatchContext& ctx)
-      : rule_(rule), spec_(rule.region), m_(m), ctx_(ctx), g_(*ctx.graph), result_(m.outputs.at(0)) {}
+      : rule_(rule),
+        spec_(rule.region),
+        m_(m),
+        ctx_(ctx),
+        g_(*ctx.graph),
+        result_(m.outputs.at(0)) {}
 
   /// Lengths of the tail at which exactly one value left, rising.
   std::vector<size_t> grow() {
@@ -57,23 +62,27 @@ class Tail {
     if (v.is_output && !v.uses.empty()) {
       guarantee("D2", [&] { return value_text(g_, result_) + " is a graph output"; });
     } else if (NodeId n = captured_by(v)) {
-      guarantee("D2", [&] { return value_text(g_, result_) + " is used by a nested graph of " + node_text(g_, n); });
+      guarantee("D2", [&] {
+        return value_text(g_, result_) + " is used by a nested graph of " + node_text(g_, n);
+      });
     } else if (!nodes_.empty() || (v.uses.size() > 1 && !refused_ && any_candidate(v))) {
       guarantee("D1", [&] { return readers(v); });
     } else if (!refused_) {
       r.id = "structure";
       r.stage = Rejection::Stage::structure;
       if (ctx_.explain)
-        r.why = v.uses.empty() ? value_text(g_, result_) + " is read by no node"
-                               : fmt::format("found {} behind {} where the tail wants {}", node_text(g_, v.uses[0].node),
-                                             value_text(g_, result_), wanted());
+        r.why = v.uses.empty()
+                    ? value_text(g_, result_) + " is read by no node"
+                    : fmt::format("found {} behind {} where the tail wants {}",
+                                  node_text(g_, v.uses[0].node), value_text(g_, result_), wanted());
     }
     return r;
   }
 
  private:
   bool member(NodeId n) const {
-    return std::ranges::find(nodes_, n) != nodes_.end() || std::ranges::find(m_.nodes, n) != m_.nodes.end();
+    return std::ranges::find(nodes_, n) != nodes_.end() ||
+           std::ranges::find(m_.nodes, n) != m_.nodes.end();
   }
   bool inside(ValueId v) const { return g_.value(v).producer && member(g_.value(v).producer); }
 
@@ -91,7 +100,8 @@ class Tail {
     return head_text(e);
   }
   std::string readers(const Value& v) const {
-    std::string out = fmt::format("{} has {} readers that do not meet again in one value:", value_text(g_, result_), v.uses.size());
+    std::string out = fmt::format("{} has {} readers that do not meet again in one value:",
+                                  value_text(g_, result_), v.uses.size());
     for (size_t i = 0; i < v.uses.size() && i < 4; ++i) out += " " + node_text(g_, v.uses[i].node);
     return out;
   }
@@ -102,7 +112,8 @@ class Tail {
     size_t outside = 0;
     for (const Use& u : value.uses) outside += u.slot == Use::kCapture || !member(u.node);
     open_.emplace_back(v, outside);
-    if (value.is_output || captured_by(value) || outside > 4 * static_cast<size_t>(spec_.max_ops) || outside == 0) {
+    if (value.is_output || captured_by(value) || outside > 4 * static_cast<size_t>(spec_.max_ops) ||
+        outside == 0) {
       blocked_ = true;
       return;
     }
@@ -118,18 +129,22 @@ class Tail {
     if (n.outputs.size() != 1 || !n.outputs[0]) return false;
     if (!same_shape(g_.value(n.outputs[0]).type, g_.value(result_).type)) {
       if (!refused_)
-        refused_ = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, n.outputs[0]), str(g_.value(n.outputs[0]).type),
+        refused_ = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, n.outputs[0]),
+                                            str(g_.value(n.outputs[0]).type),
                                             value_text(g_, result_), str(g_.value(result_).type)));
       return false;
     }
     std::vector<ValueId> operands;
     for (ValueId v : n.inputs)
-      if (v && !inside(v) && std::ranges::find(operands, v) == operands.end()) operands.push_back(v);
+      if (v && !inside(v) && std::ranges::find(operands, v) == operands.end())
+        operands.push_back(v);
     size_t read = read_.size();
     for (ValueId v : operands)
       if (std::ranges::find(read_, v) == read_.end() && !single(v)) ++read;
     if (read > static_cast<size_t>(spec_.max_inputs)) {
-      if (!refused_) refused_ = structure(c, fmt::format("the tail would read {} tensors, {} are allowed", read, spec_.max_inputs));
+      if (!refused_)
+        refused_ = structure(c, fmt::format("the tail would read {} tensors, {} are allowed", read,
+                                            spec_.max_inputs));
       return false;
     }
     return conditions(c, operands);
@@ -193,10 +208,10 @@ class Tail {
   const Graph& g_;
   ValueId result_;
   std::vector<NodeId> nodes_;
-  std::vector<ValueId> read_;                          // operands from outside
-  std::vector<std::pair<ValueId, size_t>> open_;       // values with readers outside, and how many
-  bool blocked_ = false;                               // one of them will stay open
-  std::optional<Rejection> refused_;                   // the first candidate that was not taken
+  std::vector<ValueId> read_;                     // operands from outside
+  std::vector<std::pair<ValueId, size_t>> open_;  // values with readers outside, and how many
+  bool blocked_ = false;                          // one of them will stay open
+  std::optional<Rejection> refused_;              // the first candidate that was not taken
   using Pending = std::pair<std::pair<int, uint32_t>, NodeId>;
   std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;
 };

@@ -1,1 +1,461 @@
-#include "codegen/library.cpp"
+#include "engine/epilogue.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+constexpr std::string_view kNanToZero = "NaN becomes 0";
+constexpr std::string_view kNanToBound = "NaN becomes a bound";
+constexpr std::string_view kRounding = "rounded in another order (2 ulp)";
+constexpr std::string_view kSwish = "4.5 ulp";
+constexpr std::string_view kUlps = "a few ulp";
+
+using Captures = std::map<char, double>;
+
+/// A row: the formula with x (the running value), y (an operand), a, b, c (constants), and what the library
+/// calls it. clip(v, lo, hi) stands for both orders of min and max.
+struct Row {
+  std::string_view pattern, alg;
+  std::string_view deviation;
+  /// alpha and beta from the captured constants; false where they do not fit. Null: none.
+  bool (*parameters)(const Captures& k, PostOp& op) = nullptr;
+};
+
+bool near(double got, double want) { return std::fabs(got - want) <= 2e-7 * std::fabs(want); }
+bool alpha_a(const Captures& k, PostOp& op) { return op.alpha = static_cast<float>(k.at('a')), true; }
+bool scale(double a, double b, PostOp& op) {
+  op.alpha = static_cast<float>(a);
+  op.beta = static_cast<float>(b);
+  return true;
+}
+bool unit_scale(const Captures&, PostOp& op) { return scale(1, 0, op); }
+bool positive_half(const Captures& k) { return near(k.at('h'), 0.5); }
+bool gelu_constants(const Captures& k, PostOp&) {
+  return positive_half(k) && near(k.at('s'), 0.79788456080286536) && near(k.at('c'), 0.044715);
+}
+
+// Where several rows match, the one that covers most instructions is taken, then the first.
+const Row kRows[] = {
+    // --- activations
+    {"max(x,0)", "relu", kNanToZero, [](const Captures&, PostOp& op) { return scale(0, 0, op); }},
+    {"select(gt(x,0),x,0)", "relu", ""},
+    {"select(lt(x,0),mul(a,x),x)", "leaky_relu", "", alpha_a},
+    {"select(ge(x,0),x,mul(a,x))", "leaky_relu", "", alpha_a},
+    {"max(x,mul(a,x))", "leaky_relu", "",
+     [](const Captures& k, PostOp& op) { return k.at('a') > 0 && k.at('a') < 1 && alpha_a(k, op); }},
+    {"clip(x,a,b)", "clip", kNanToBound,
+     [](const Captures& k, PostOp& op) { return k.at('a') <= k.at('b') && scale(k.at('a'), k.at('b'), op); }},
+    {"max(x,a)", "clip", kNanToBound,
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), HUGE_VAL, op); }},
+    {"min(x,b)", "clip", kNanToBound,
+     [](const Captures& k, PostOp& op) { return scale(-HUGE_VAL, k.at('b'), op); }},
+    {"select(lt(x,0),mul(a,expm1(x)),x)", "elu", kUlps, alpha_a},
+    {"select(lt(x,0),expm1(x),x)", "elu", kUlps, unit_scale},
+    {"select(lt(x,0),mul(a,sub(exp(x),1)),x)", "elu", kUlps, alpha_a},
+    {"select(lt(x,0),sub(exp(x),1),x)", "elu", kUlps, unit_scale},
+    {"sigmoid(x)", "logistic", kUlps},
+    {"div(1,add(1,exp(neg(x))))", "logistic", kUlps},
+    {"tanh(x)", "tanh", kUlps},
+    {"mul(x,sigmoid(x))", "swish", kSwish, unit_scale},
+    {"mul(x,sigmoid(mul(a,x)))", "swish", kSwish, alpha_a},
+    {"div(x,add(1,exp(neg(x))))", "swish", kSwish, unit_scale},
+    {"mul(x,clip(add(mul(a,x),b),0,1))", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
+    {"div(mul(x,clip(add(x,a),0,h)),h)", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+    {"mul(x,div(clip(add(x,a),0,h),h))", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+    {"mul(div(x,h),clip(add(x,a),0,h))", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+    {"mul(mul(x,clip(add(x,a),0,h)),s)", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
+    {"mul(x,mul(clip(add(x,a),0,h),s))", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
+    {"mul(mul(x,s),clip(add(x,a),0,h))", "hardswish", kRounding,
+     [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
+    {"clip(add(mul(a,x),b),0,1)", "hardsigmoid", kNanToZero,
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
+    {"div(clip(add(x,a),0,h),h)", "hardsigmoid", "NaN becomes 0; rounded in another order (2 ulp)",
+     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+    {"add(max(x,0),log1p(exp(neg(abs(x)))))", "soft_relu", kUlps, unit_scale},
+    {"log1p(exp(x))", "soft_relu", kUlps, unit_scale},
+    {"log(add(1,exp(x)))", "soft_relu", kUlps, unit_scale},
+    {"mul(x,tanh(add(max(x,0),log1p(exp(neg(abs(x)))))))", "mish", kUlps},
+    {"mul(x,tanh(log1p(exp(x))))", "mish", kUlps},
+    {"mul(x,tanh(log(add(1,exp(x)))))", "mish", kUlps},
+    {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,mul(mul(x,x),x)))))))", "gelu_tanh", kUlps, gelu_constants},
+    {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,mul(mul(x,x),x))))))))", "gelu_tanh", kUlps, gelu_constants},
+    {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,pow(x,3)))))))", "gelu_tanh", kUlps, gelu_constants},
+    {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,pow(x,3))))))))", "gelu_tanh", kUlps, gelu_constants},
+    // --- other functions of one value
+    {"abs(x)", "abs", ""},
+    {"sqrt(x)", "sqrt", ""},
+    {"mul(x,x)", "square", ""},
+    {"exp(x)", "exp", kUlps},
+    {"log(x)", "log", kUlps},
+    {"round(x)", "round", ""},
+    {"pow(x,b)", "pow", kUlps, [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
+    {"mul(a,pow(x,b))", "pow", kUlps,
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
+    {"add(mul(a,x),b)", "linear", "rounded once (fused multiply-add)",
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
+    {"sub(mul(a,x),b)", "linear", "rounded once (fused multiply-add)",
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), -k.at('b'), op); }},
+    {"mul(a,x)", "linear", "", [](const Captures& k, PostOp& op) { return scale(k.at('a'), 0, op); }},
+    {"add(x,b)", "linear", "", [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
+    {"sub(x,b)", "linear", "", [](const Captures& k, PostOp& op) { return scale(1, -k.at('b'), op); }},
+    {"sub(b,x)", "linear", "", [](const Captures& k, PostOp& op) { return scale(-1, k.at('b'), op); }},
+    {"neg(x)", "linear", "", [](const Captures&, PostOp& op) { return scale(-1, 0, op); }},
+    {"add(x,x)", "linear", "", [](const Captures&, PostOp& op) { return scale(2, 0, op); }},
+    {"div(x,a)", "linear", "times the reciprocal (1 ulp)",
+     [](const Captures& k, PostOp& op) { return k.at('a') != 0 && scale(1 / k.at('a'), 0, op); }},
+    // --- with another operand
+    {"add(x,y)", "add", ""},
+    {"sub(x,y)", "sub", ""},
+    {"mul(x,y)", "mul", ""},
+    {"div(x,y)", "div", ""},
+    {"max(x,y)", "max", kNanToBound},
+    {"min(x,y)", "min", kNanToBound},
+};
+
+/// What an algorithm computes, and in double precision.
+struct Meaning {
+  EpilogueForm form;
+  double (*eval)(double x, double alpha, double beta, double operand);
+};
+double soft_plus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
+double hard_sigmoid(double x, double a, double b) { return std::min(std::max(a * x + b, 0.0), 1.0); }
+const Meaning kMeanings[] = {
+    {{"relu", "max(x, 0)", kNanToZero}, [](double x, double, double, double) { return x > 0 ? x : 0; }},
+    {{"leaky_relu", "x < 0 ? alpha * x : x", ""}, [](double x, double a, double, double) { return x < 0 ? a * x : x; }},
+    {{"clip", "min(max(x, alpha), beta)", kNanToBound},
+     [](double x, double a, double b, double) { return std::min(std::max(x, a), b); }},
+    {{"elu", "x < 0 ? alpha * (exp(x) - 1) : x", kUlps},
+     [](double x, double a, double, double) { return x < 0 ? a * std::expm1(x) : x; }},
+    {{"logistic", "1 / (1 + exp(-x))", kUlps}, [](double x, double, double, double) { return 1 / (1 + std::exp(-x)); }},
+    {{"tanh", "tanh(x)", kUlps}, [](double x, double, double, double) { return std::tanh(x); }},
+    {{"swish", "x / (1 + exp(-alpha * x))", kSwish},
+     [](double x, double a, double, double) { return x / (1 + std::exp(-a * x)); }},
+    {{"hardswish", "x * min(max(alpha * x + beta, 0), 1)", kRounding},
+     [](double x, double a, double b, double) { return x * hard_sigmoid(x, a, b); }},
+    {{"hardsigmoid", "min(max(alpha * x + beta, 0), 1)", kNanToZero},
+     [](double x, double a, double b, double) { return hard_sigmoid(x, a, b); }},
+    {{"soft_relu", "log(1 + exp(alpha * x)) / alpha", kUlps},
+     [](double x, double a, double, double) { return soft_plus(a * x) / a; }},
+    {{"mish", "x * tanh(log(1 + exp(x)))", kUlps},
+     [](double x, double, double, double) { return x * std::tanh(soft_plus(x)); }},
+    {{"gelu_tanh", "0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))", kUlps},
+     [](double x, double, double, double) {
+       return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
+     }},
+    {{"abs", "|x|", ""}, [](double x, double, double, double) { return std::fabs(x); }},
+    {{"sqrt", "sqrt(x)", ""}, [](double x, double, double, double) { return std::sqrt(x); }},
+    {{"square", "x * x", ""}, [](double x, double, double, double) { return x * x; }},
+    {{"exp", "exp(x)", kUlps}, [](double x, double, double, double) { return std::exp(x); }},
+    {{"log", "log(x)", kUlps}, [](double x, double, double, double) { return std::log(x); }},
+    {{"round", "x to the nearest integer, half to even", ""},
+     [](double x, double, double, double) { return std::nearbyint(x); }},
+    {{"pow", "alpha * x^beta", kUlps}, [](double x, double a, double b, double) { return a * std::pow(x, b); }},
+    {{"linear", "alpha * x + beta", "rounded once (fused multiply-add)"},
+     [](double x, double a, double b, double) { return a * x + b; }},
+    {{"add", "x + y", ""}, [](double x, double, double, double y) { return x + y; }},
+    {{"sub", "x - y", ""}, [](double x, double, double, double y) { return x - y; }},
+    {{"mul", "x * y", ""}, [](double x, double, double, double y) { return x * y; }},
+    {{"div", "x / y", ""}, [](double x, double, double, double y) { return x / y; }},
+    {{"max", "max(x, y)", kNanToBound}, [](double x, double, double, double y) { return std::max(x, y); }},
+    {{"min", "min(x, y)", kNanToBound}, [](double x, double, double, double y) { return std::min(x, y); }},
+};
+
+// --- patterns as trees
+
+struct Pattern {
+  enum class Kind : uint8_t { value, operand, capture, number, call, clip } kind = Kind::value;
+  Prim op{};
+  char capture = 0;
+  double number = 0;
+  std::vector<Pattern> args;
+};
+
+Prim prim_named(std::string_view text) {
+  for (int k = 0; k <= static_cast<int>(Prim::cast); ++k)
+    if (info(static_cast<Prim>(k)).id == text) return static_cast<Prim>(k);
+  FERRULE_ASSERT(text == "round", "a primitive in the epilogue table");
+  return Prim::rint;
+}
+
+Pattern parse(std::string_view& text) {
+  size_t end = std::min(text.find_first_of("(),"), text.size());
+  std::string_view word = text.substr(0, end);
+  text.remove_prefix(end);
+  Pattern p;
+  if (!text.empty() && text[0] == '(') {
+    p.kind = word == "clip" ? Pattern::Kind::clip : Pattern::Kind::call;
+    if (p.kind == Pattern::Kind::call) p.op = prim_named(word);
+    do {
+      text.remove_prefix(1);
+      p.args.push_back(parse(text));
+    } while (text[0] == ',');
+    text.remove_prefix(1);
+    return p;
+  }
+  if (word == "x") return p;
+  if (word == "y") p.kind = Pattern::Kind::operand;
+  else if (word[0] >= 'a' && word[0] <= 'z') p.kind = Pattern::Kind::capture, p.capture = word[0];
+  else p.kind = Pattern::Kind::number, std::from_chars(word.data(), word.data() + word.size(), p.number);
+  return p;
+}
+
+struct Compiled {
+  const Row* row;
+  Pattern pattern;
+};
+const std::vector<Compiled>& table() {
+  static const std::vector<Compiled> rows = [] {
+    std::vector<Compiled> out;
+    for (const Row& row : kRows) {
+      std::string_view text = row.pattern;
+      out.push_back({&row, parse(text)});
+    }
+    return out;
+  }();
+  return rows;
+}
+
+// --- matching
+
+struct State {
+  Captures constants;
+  int operand = -1;
+  std::vector<uint32_t> covered;  ///< instructions that the pattern stands for, constants and operands not
+};
+using Next = std::function<bool(State&)>;
+
+class Matcher {
+ public:
+  Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), users_(p.insts.size()) {
+    for (uint32_t k = 0; k < p.insts.size(); ++k)
+      for (int a = 0; a < info(p.insts[k].op).arity; ++a) users_[p.insts[k].args[static_cast<size_t>(a)]].push_back(k);
+  }
+
+  std::optional<std::vector<PostOp>> run(bool strict) {
+    if (p_.outputs.size() != 1) return std::nullopt;
+    auto start = anchor_value();
+    if (!start) return std::nullopt;
+    uint32_t value = *start, result = computed_output();
+    std::vector<PostOp> ops;
+    while (value != result) {
+      auto step = longest(value, strict);
+      if (!step || ops.size() >= 16) return std::nullopt;
+      ops.push_back(std::move(step->op));
+      value = step->root;
+    }
+    return ops;
+  }
+
+ private:
+  struct Step {
+    PostOp op;
+    uint32_t root = 0;
+    size_t covers = 0;
+  };
+
+  /// The anchor's result as f32: its load, or the cast of it.
+  std::optional<uint32_t> anchor_value() const {
+    for (uint32_t k = 0; k < p_.insts.size(); ++k) {
+      const Inst& in = p_.insts[k];
+      if (in.op != Prim::load || in.index != anchor_) continue;
+      if (in.type == DType::f32) return k;
+      if (!is_float(in.type) || users_[k].size() != 1) return std::nullopt;
+      const Inst& widened = p_.insts[users_[k][0]];
+      if (widened.op == Prim::cast && widened.type == DType::f32) return users_[k][0];
+    }
+    return std::nullopt;
+  }
+
+  /// The output before it is rounded to its storage type.
+  uint32_t computed_output() const {
+    uint32_t out = p_.outputs[0];
+    const Inst& in = p_.insts[out];
+    bool narrowed = in.op == Prim::cast && is_float(in.type) && p_.insts[in.args[0]].type == DType::f32;
+    return narrowed ? in.args[0] : out;
+  }
+
+  std::optional<Step> longest(uint32_t value, bool strict) {
+    value_ = value;
+    std::optional<Step> best;
+    for (uint32_t root = value + 1; root < p_.insts.size(); ++root) {
+      if (p_.insts[root].type != DType::f32) continue;
+      for (const Compiled& c : table()) {
+        if (strict && !c.row->deviation.empty()) continue;
+        auto step = match_row(c, root);
+        if (step && (!best || step->covers > best->covers)) best = std::move(step);
+      }
+    }
+    return best;
+  }
+
+  std::optional<Step> match_row(const Compiled& c, uint32_t root) {
+    std::optional<Step> found;
+    State state;
+    match(c.pattern, root, state, [&](State& s) {
+      Step step;
+      step.op.alg = c.row->alg;
+      step.op.operand = s.operand;
+      step.op.kind = s.operand >= 0 ? PostOp::Kind::binary : PostOp::Kind::eltwise;
+      step.op.deviation = c.row->deviation;
+      step.op.deviates = !c.row->deviation.empty();
+      if (c.row->parameters && !c.row->parameters(s.constants, step.op)) return false;
+      if (!closed(s, root)) return false;
+      step.root = root;
+      step.covers = s.covered.size();
+      found = std::move(step);
+      return true;
+    });
+    return found;
+  }
+
+  /// Nothing but the root is read from outside of the match, and nothing else reads the running value.
+  bool closed(const State& s, uint32_t root) const {
+    auto inside = [&](uint32_t k) { return std::find(s.covered.begin(), s.covered.end(), k) != s.covered.end(); };
+    auto all_inside = [&](uint32_t k) { return std::all_of(users_[k].begin(), users_[k].end(), inside); };
+    if (!all_inside(value_) || value_ == p_.outputs[0]) return false;
+    for (uint32_t k : s.covered)
+      if (k != root && (!all_inside(k) || k == p_.outputs[0])) return false;
+    return true;
+  }
+
+  bool match(const Pattern& pattern, uint32_t k, State& state, const Next& next) {
+    const Inst& in = p_.insts[k];
+    switch (pattern.kind) {
+      case Pattern::Kind::value: return k == value_ && next(state);
+      case Pattern::Kind::number:
+        return in.op == Prim::constant && is_float(in.type) && in.f == pattern.number && next(state);
+      case Pattern::Kind::capture: {
+        if (in.op != Prim::constant || !is_float(in.type) || std::isnan(in.f)) return false;
+        auto [it, fresh] = state.constants.try_emplace(pattern.capture, in.f);
+        bool ok = it->second == in.f && next(state);
+        if (fresh) state.constants.erase(pattern.capture);
+        return ok;
+      }
+      case Pattern::Kind::operand: {
+        auto index = operand(k);
+        if (!index) return false;
+        state.operand = *index;
+        bool ok = next(state);
+        if (!ok) state.operand = -1;
+        return ok;
+      }
+      case Pattern::Kind::clip: return match_clip(pattern, k, state, next);
+      case Pattern::Kind::call: return match_call(pattern.op, pattern.args, k, state, next);
+    }
+    return false;
+  }
+
+  /// An input of a floating point type, as it is or widened.
+  std::optional<int> operand(uint32_t k) const {
+    const Inst* in = &p_.insts[k];
+    if (in->op == Prim::cast && in->type == DType::f32) in = &p_.insts[in->args[0]];
+    if (in->op != Prim::load || in->index == anchor_ || !is_float(in->type) || in->type == DType::f64) return std::nullopt;
+    return static_cast<int>(in->index);
+  }
+
+  bool match_clip(const Pattern& p, uint32_t k, State& state, const Next& next) {
+    for (bool low_inside : {true, false}) {
+      Pattern inner{Pattern::Kind::call, low_inside ? Prim::max : Prim::min, 0, 0, {p.args[0], p.args[low_inside ? 1 : 2]}};
+      std::vector<Pattern> args{inner, p.args[low_inside ? 2 : 1]};
+      if (match_call(low_inside ? Prim::min : Prim::max, args, k, state, next)) return true;
+    }
+    return false;
+  }
+
+  bool match_call(Prim op, const std::vector<Pattern>& args, uint32_t k, State& state, const Next& next) {
+    const Inst& in = p_.insts[k];
+    if (in.op != op) return false;
+    state.covered.push_back(k);
+    size_t depth = state.covered.size();
+    bool commutes = op == Prim::add || op == Prim::mul || op == Prim::min || op == Prim::max;
+    for (bool swap : {false, true}) {
+      if (swap && !commutes) break;
+      std::function<bool(size_t, State&)> rest = [&](size_t a, State& s) -> bool {
+        if (a == args.size()) return next(s);
+        uint32_t arg = in.args[swap ? 1 - a : a];
+        return match(args[a], arg, s, [&](State& s2) { return rest(a + 1, s2); });
+      };
+      if (rest(0, state)) return true;
+      state.covered.resize(depth);
+    }
+    state.covered.pop_back();
+    return false;
+  }
+
+  const Program& p_;
+  uint32_t anchor_;
+  uint32_t value_ = 0;
+  std::vector<std::vector<uint32_t>> users_;
+};
+
+}  // namespace
+
+std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, bool strict) {
+  return Matcher(program, anchor_input).run(strict);
+}
+
+std::span<const EpilogueForm> epilogue_forms() {
+  static const std::vector<EpilogueForm> forms = [] {
+    std::vector<EpilogueForm> out;
+    for (const Meaning& m : kMeanings) out.push_back(m.form);
+    return out;
+  }();
+  return forms;
+}
+
+std::vector<std::string_view> epilogue_patterns() {
+  std::vector<std::string_view> out;
+  for (const Row& row : kRows) out.push_back(row.pattern);
+  return out;
+}
+
+namespace {
+
+uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y, const Captures& constants) {
+  auto arg = [&](size_t k) { return build(p.args[k], b, x, y, constants); };
+  switch (p.kind) {
+    case Pattern::Kind::value: return x;
+    case Pattern::Kind::operand: return y;
+    case Pattern::Kind::capture: return b.constant(DType::f32, constants.at(p.capture), 0);
+    case Pattern::Kind::number: return b.constant(DType::f32, p.number, 0);
+    case Pattern::Kind::clip:
+      return b.op(Prim::min, DType::f32, {b.op(Prim::max, DType::f32, {arg(0), arg(1)}), arg(2)});
+    case Pattern::Kind::call: break;
+  }
+  DType type = info(p.op).cls == PrimInfo::Class::cmp ? DType::boolean : DType::f32;
+  switch (p.args.size()) {
+    case 1: return b.op(p.op, type, {arg(0)});
+    case 2: return b.op(p.op, type, {arg(0), arg(1)});
+    default: return b.op(p.op, type, {arg(0), arg(1), arg(2)});
+  }
+}
+
+}  // namespace
+
+Program epilogue_program(std::string_view pattern, const std::map<char, double>& constants) {
+  ProgramBuilder b;
+  uint32_t x = b.input(DType::f32, "x"), y = b.input(DType::f32, "y");
+  b.output(build(parse(pattern), b, x, y, constants));
+  return b.take();
+}
+
+double apply_post_op(const PostOp& op, double x, double operand) {
+  for (const Meaning& m : kMeanings)
+    if (m.form.alg == op.alg) return m.eval(x, op.alpha, op.beta, operand);
+  bug("an algorithm outside the epilogue table", __FILE__, __LINE__);
+}
+
+}  // namespace ferrule

@@ -1,2 +1,43 @@
+// The epilogue table (here and not in codegen, because contracts ask it what a library's epilogue takes): a normalised scalar program, seen from an anchor's result, as a sequence of operations
+// that a library (oneDNN; later cuDNN and cuBLASLt) applies in its epilogue. It looks at formulas and not at
+// operator names, so that users' operators map too. Each row names how the library deviates from the formula.
 #pragma once
-#include "codegen/library.h"
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/formula/scalar.h"
+
+namespace ferrule {
+
+struct PostOp {
+  enum class Kind : uint8_t { eltwise, binary, sum } kind = Kind::eltwise;
+  /// eltwise: relu, leaky_relu, clip, elu, logistic, tanh, swish, hardswish, hardsigmoid, linear, abs, sqrt,
+  /// square, exp, log, pow, gelu_tanh, mish, soft_relu, round; binary: add, sub, mul, div, max, min
+  std::string alg;
+  float alpha = 0, beta = 0;  ///< as oneDNN defines them for the algorithm
+  int operand = -1;           ///< binary, sum: input of the program
+  bool deviates = false;
+  std::string deviation;      ///< what differs from the formula; empty if nothing
+};
+
+/// The operations that turn the anchor's result (program input `anchor_input`) into the program's only output,
+/// in order; nothing if no sequence of rows does. `strict`: no row that deviates.
+std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, bool strict);
+
+/// One row, for tests and documentation: `alg` in terms of x, alpha, beta, and the deviation.
+struct EpilogueForm {
+  std::string_view alg, formula, deviation;
+};
+std::span<const EpilogueForm> epilogue_forms();
+/// The table's patterns as written, and one of them as a program over inputs x and y, for tests.
+std::vector<std::string_view> epilogue_patterns();
+Program epilogue_program(std::string_view pattern, const std::map<char, double>& constants);
+/// What the formula of a post-op gives for x (and its operand's value), in double precision.
+double apply_post_op(const PostOp& op, double x, double operand);
+
+}  // namespace ferrule

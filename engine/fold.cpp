@@ -1,5 +1,6 @@
-// Constant folding and dead code: not rules. A node whose operands are all constants is run once, by the
-// interpreter, in its own types; small integer results that inference knows become constants, too.
+// Constant folding and dead code: not rules. A node whose operands are all constants is run once,
+// by the interpreter, in its own types; small integer results that inference knows become
+// constants, too.
 #include "engine/base/diagnostics.h"
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
@@ -16,7 +17,8 @@ class Folder {
   Result<int> run() {
     FERRULE_TRY(g_.sort());
     for (NodeId n : g_.order()) {
-      if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, "folding", "time or caller");
+      if (ctx_.cancel && ctx_.cancel->stopped())
+        return error(Code::cancelled, "folding", "time or caller");
       if (g_.node(n).dead || escapes(n)) continue;
       refine(n);
       if (!known_contents(n)) FERRULE_TRY(fold(n));
@@ -44,7 +46,8 @@ class Folder {
   }
 
   void step(const char* kind, std::vector<std::string> before, std::string text) {
-    if (ctx_.journal) ctx_.journal->steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
+    if (ctx_.journal)
+      ctx_.journal->steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
   }
 
   void done(NodeId n, const std::string& name) {
@@ -54,10 +57,12 @@ class Folder {
   }
 
   bool within(int64_t bytes) const {
-    return bytes <= ctx_.limits->fold_tensor_bytes && bytes_ + bytes <= ctx_.limits->fold_model_bytes;
+    return bytes <= ctx_.limits->fold_tensor_bytes &&
+           bytes_ + bytes <= ctx_.limits->fold_model_bytes;
   }
 
-  /// Shape arithmetic on partly known sizes: the elements are constants although the operands are not.
+  /// Shape arithmetic on partly known sizes: the elements are constants although the operands are
+  /// not.
   bool known_contents(NodeId n) {
     if (g_.node(n).outputs.size() != 1) return false;
     ValueId v = g_.output(n);
@@ -75,7 +80,8 @@ class Folder {
     int64_t size = size_bits(value.type.dtype) / 8;
     if (size == 0) return false;
     for (size_t i = 0; i < elements.size(); ++i)  // little-endian: the low bytes are the value
-      std::copy_n(reinterpret_cast<const char*>(&elements[i]), size, static_cast<char*>(bytes) + static_cast<int64_t>(i) * size);
+      std::copy_n(reinterpret_cast<const char*>(&elements[i]), size,
+                  static_cast<char*>(bytes) + static_cast<int64_t>(i) * size);
     std::string name = g_.node(n).name;
     g_.set_constant(v, std::move(t));
     done(n, name);

@@ -16,7 +16,8 @@ namespace {
 /// Copies nodes into a body graph, flattening groups.
 class BodyBuilder {
  public:
-  BodyBuilder(const Graph& g, std::span<const NodeId> nodes) : g_(g), members_(nodes.begin(), nodes.end()) {
+  BodyBuilder(const Graph& g, std::span<const NodeId> nodes)
+      : g_(g), members_(nodes.begin(), nodes.end()) {
     for (NodeId n : nodes) add(n);
     for (NodeId n : nodes)
       for (ValueId v : g.node(n).outputs)
@@ -31,7 +32,8 @@ class BodyBuilder {
   bool leaves(ValueId v) const {
     const Value& value = g_.value(v);
     if (value.is_output) return true;
-    return std::ranges::any_of(value.uses, [&](const Use& u) { return !members_.contains(u.node); });
+    return std::ranges::any_of(value.uses,
+                               [&](const Use& u) { return !members_.contains(u.node); });
   }
 
   ValueId copy_value(const Value& from) {
@@ -59,7 +61,8 @@ class BodyBuilder {
     if (!n.body) {
       Node c = plain(n);
       for (ValueId v : n.inputs) c.inputs.push_back(input(v));
-      for (ValueId v : n.outputs) c.outputs.push_back(v ? inside_[v] = copy_value(g_.value(v)) : ValueId{});
+      for (ValueId v : n.outputs)
+        c.outputs.push_back(v ? inside_[v] = copy_value(g_.value(v)) : ValueId{});
       out_.graph.add_node(std::move(c));
       return;
     }
@@ -69,7 +72,8 @@ class BodyBuilder {
     for (NodeId inner : b.order()) {
       Node c = plain(b.node(inner));
       for (ValueId v : b.node(inner).inputs) c.inputs.push_back(v ? map.at(v) : ValueId{});
-      for (ValueId v : b.node(inner).outputs) c.outputs.push_back(v ? map[v] = copy_value(b.value(v)) : ValueId{});
+      for (ValueId v : b.node(inner).outputs)
+        c.outputs.push_back(v ? map[v] = copy_value(b.value(v)) : ValueId{});
       out_.graph.add_node(std::move(c));
     }
     for (size_t k = 0; k < n.outputs.size(); ++k)
@@ -98,7 +102,9 @@ std::string joined(const Graph& g, const std::vector<NodeId>& nodes, std::string
 
 }  // namespace
 
-Body make_body(const Graph& g, std::span<const NodeId> nodes) { return BodyBuilder(g, nodes).take(); }
+Body make_body(const Graph& g, std::span<const NodeId> nodes) {
+  return BodyBuilder(g, nodes).take();
+}
 
 Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
                      const Target& target, const OpTable& ops) {
@@ -107,7 +113,8 @@ Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_
   NodeId anchor;
   for (NodeId n : order)
     if (!anchor && contract_of(body.graph, body.graph.node(n), ops) == contract) anchor = n;
-  if (!anchor) return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
+  if (!anchor)
+    return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
   return accepts(body.graph, order, anchor, contract, target, ops);
 }
 
@@ -120,11 +127,13 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
   std::string_view rest = rule.name;
   std::string out;
   while (!rest.empty()) {
-    size_t tail = list("tail") ? rest.find("{tail}") : rest.npos, region = list("region") ? rest.find("{region}") : rest.npos;
+    size_t tail = list("tail") ? rest.find("{tail}") : rest.npos,
+           region = list("region") ? rest.find("{region}") : rest.npos;
     size_t at = std::min(tail, region);
     out += interpolate(rest.substr(0, at), eval);
     if (at == rest.npos) break;
-    std::string names = tail < region ? joined(*ctx.graph, *list("tail"), " + ") : joined(*ctx.graph, *list("region"), ", ");
+    std::string names = tail < region ? joined(*ctx.graph, *list("tail"), " + ")
+                                      : joined(*ctx.graph, *list("region"), ", ");
     if (names.empty() && out.ends_with(" + ")) out.resize(out.size() - 3);
     out += names;
     rest.remove_prefix(at + (tail < region ? 6 : 8));
@@ -167,8 +176,8 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
 
 }  // namespace
 
-Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
-                          std::string name) {
+Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
+                          std::string rule, std::string name) {
   if (!convex(g, nodes))
     return error(Code::rule_broken, node_text(g, nodes[0]), rule,
                  "would group nodes between which a path leaves and comes back");
@@ -201,15 +210,18 @@ namespace {
 
 class GroupPhase {
  public:
-  GroupPhase(const PassContext& ctx, std::string_view phase) : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
+  GroupPhase(const PassContext& ctx, std::string_view phase)
+      : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
 
   Status run() {
     bool any = false;
     for (const auto& r : ctx_.rules->rules)
-      any |= r->enabled && r->phase == phase_ && (r->kind == RuleKind::absorb || r->kind == RuleKind::region);
+      any |= r->enabled && r->phase == phase_ &&
+             (r->kind == RuleKind::absorb || r->kind == RuleKind::region);
     if (!any) return {};
     FERRULE_TRY(g_.sort());
-    // Grouping only ever takes nodes away, so this ends; a rule that matches groups may extend them.
+    // Grouping only ever takes nodes away, so this ends; a rule that matches groups may extend
+    // them.
     for (bool changed = true; changed;) {
       changed = false;
       for (const auto& rule : ctx_.rules->rules) {
@@ -230,15 +242,23 @@ class GroupPhase {
 
  private:
   MatchContext match_context() {
-    return {&g_, ctx_.ops, ctx_.target, ctx_.limits, &steps_, ctx_.ignore_profit, ctx_.near_misses != nullptr};
+    return {&g_,
+            ctx_.ops,
+            ctx_.target,
+            ctx_.limits,
+            &steps_,
+            ctx_.ignore_profit,
+            ctx_.near_misses != nullptr};
   }
 
   Status in_time() const {
-    if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, std::string(phase_), "time or caller");
+    if (ctx_.cancel && ctx_.cancel->stopped())
+      return error(Code::cancelled, std::string(phase_), "time or caller");
     return {};
   }
 
-  /// Anchors from the last to the first: where both operands of an Add are convolutions, the later takes it.
+  /// Anchors from the last to the first: where both operands of an Add are convolutions, the later
+  /// takes it.
   Result<bool> absorb(const Rule& rule) {
     const Rule* one = &rule;
     RuleIndex index({&one, 1}, ctx_.ops);
@@ -278,11 +298,13 @@ class GroupPhase {
     auto tail = m.bindings.node_lists.find("tail");
     std::vector<NodeId> first, rest;
     for (NodeId n : m.nodes) {
-      bool behind = tail != m.bindings.node_lists.end() ? std::ranges::find(tail->second, n) != tail->second.end()
-                                                        : n != m.nodes[0];
+      bool behind = tail != m.bindings.node_lists.end()
+                        ? std::ranges::find(tail->second, n) != tail->second.end()
+                        : n != m.nodes[0];
       (behind ? rest : first).push_back(n);
     }
-    step.text = "Fusing " + joined(g_, first, " + ") + (rest.empty() ? "" : " with " + joined(g_, rest, ", "));
+    step.text = "Fusing " + joined(g_, first, " + ") +
+                (rest.empty() ? "" : " with " + joined(g_, rest, ", "));
     std::string name = group_name(rule, m, match_context());
     NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name));
     step.after.push_back(g_.node(made).name);
@@ -299,6 +321,8 @@ class GroupPhase {
 
 }  // namespace
 
-Status group_phase(const PassContext& ctx, std::string_view phase) { return GroupPhase(ctx, phase).run(); }
+Status group_phase(const PassContext& ctx, std::string_view phase) {
+  return GroupPhase(ctx, phase).run();
+}
 
 }  // namespace ferrule

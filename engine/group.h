@@ -1,6 +1,7 @@
-// Forms groups: absorb rules (an anchor and its tail) and region rules (maximal convex connected pointwise
-// regions), each fired group becoming one node `group.<contract>` with the originals as its body. window,
-// merge and place rules run here too when they come. Linear in the size of the graph; no backtracking.
+// Forms groups: absorb rules (an anchor and its tail) and region rules (maximal convex connected
+// pointwise regions), each fired group becoming one node `group.<contract>` with the originals as
+// its body. window, merge and place rules run here too when they come. Linear in the size of the
+// graph; no backtracking.
 #pragma once
 #include "engine/contracts.h"
 #include "engine/rewrite.h"
@@ -12,22 +13,23 @@ Status group_phase(const PassContext& ctx, std::string_view phase);
 
 /// Replaces `nodes` (topological order, convex) by one group node; existing groups among them are
 /// flattened into the new body. Returns it. errors: rule_broken (not convex).
-Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
-                          std::string name);
-/// Tries an absorb rule at `root`: the anchor's pattern, then the tail behind it, then the conditions with
-/// `tail` and `group` bound. A match's nodes are the anchor's and the tail's.
+Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
+                          std::string rule, std::string name);
+/// Tries an absorb rule at `root`: the anchor's pattern, then the tail behind it, then the
+/// conditions with `tail` and `group` bound. A match's nodes are the anchor's and the tail's.
 Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx);
 /// The rule's regions in the graph, each a match with `region` bound; `misses`: those it declined.
-std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses);
-/// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region -> the region
-/// that holds `node`.
+std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
+                                 std::vector<Rejection>* misses);
+/// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region ->
+/// the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);
 
-/// The nodes as a graph of their own, groups among them flattened. Every value read from outside is an input
-/// (constants keep their tensor), every value that leaves an output.
+/// The nodes as a graph of their own, groups among them flattened. Every value read from outside is
+/// an input (constants keep their tensor), every value that leaves an output.
 struct Body {
   Graph graph;
-  std::vector<ValueId> inputs, outputs;   ///< values of the outer graph, in the body's order
+  std::vector<ValueId> inputs, outputs;  ///< values of the outer graph, in the body's order
   std::vector<std::string> origins;
 };
 Body make_body(const Graph& g, std::span<const NodeId> nodes);

@@ -21,7 +21,8 @@ Tensor converted(const Tensor& t, DType to) {
     return out;
   }
   if (t.dtype() == DType::f64 && to == DType::f32) {
-    std::ranges::transform(t.as<double>(), static_cast<float*>(bytes), [](double d) { return static_cast<float>(d); });
+    std::ranges::transform(t.as<double>(), static_cast<float*>(bytes),
+                           [](double d) { return static_cast<float>(d); });
     return out;
   }
   int64_t size = size_bytes(to, 1);
@@ -38,7 +39,8 @@ bool wide_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DTyp
 
 bool finite(const Tensor& t) {
   if (!is_float(t.dtype())) return true;
-  if (t.dtype() == DType::f32) return std::ranges::all_of(t.as<float>(), [](float f) { return std::isfinite(f); });
+  if (t.dtype() == DType::f32)
+    return std::ranges::all_of(t.as<float>(), [](float f) { return std::isfinite(f); });
   for (int64_t i = 0; i < t.numel(); ++i)
     if (!std::isfinite(t.at_f64(i))) return false;
   return true;
@@ -47,7 +49,8 @@ bool finite(const Tensor& t) {
 class Instantiation {
  public:
   Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits)
-      : g_(g), m_(m), ops_(ops), limits_(limits), eval_{&g, &m.bindings, nullptr, &ops, {}, &m.let} {}
+      : g_(g), m_(m), ops_(ops), limits_(limits), eval_{&g,   &m.bindings, nullptr,
+                                                        &ops, {},          &m.let} {}
 
   Result<Instance> run() {
     for (const PatternLine& l : m_.rule->rewrite.lines) FERRULE_TRY(line(l));
@@ -73,7 +76,8 @@ class Instantiation {
   Graph& s() { return out_.scratch; }
   template <class... Args>
   tl::unexpected<Error> declined(fmt::format_string<Args...> text, Args&&... args) const {
-    return error(Code::rewrite_declined, m_.rule->id, fmt::format(text, std::forward<Args>(args)...));
+    return error(Code::rewrite_declined, m_.rule->id,
+                 fmt::format(text, std::forward<Args>(args)...));
   }
 
   /// A value of the model's graph, seen from the scratch graph.
@@ -99,7 +103,8 @@ class Instantiation {
   Status line(const PatternLine& l) {
     const PatternExpr& e = *l.expr;
     if (e.kind == Kind::call) {
-      FERRULE_ASSIGN(std::vector<ValueId> made, call(e, l.results.size(), l.results.empty() ? "" : l.results[0]));
+      FERRULE_ASSIGN(std::vector<ValueId> made,
+                     call(e, l.results.size(), l.results.empty() ? "" : l.results[0]));
       for (size_t k = 0; k < l.results.size(); ++k)
         if (!l.results[k].empty()) env_[l.results[k]] = k < made.size() ? made[k] : ValueId{};
       return {};
@@ -121,8 +126,10 @@ class Instantiation {
       case Kind::reference:
         if (e.name.empty()) return Operand{{ValueId{}}, std::nullopt};  // an input left out
         return named(e.name);
-      case Kind::number: return Operand{{}, e.number};
-      case Kind::expression: return from_val(evaluate(*e.expression, eval_));
+      case Kind::number:
+        return Operand{{}, e.number};
+      case Kind::expression:
+        return from_val(evaluate(*e.expression, eval_));
       case Kind::call: {
         FERRULE_ASSIGN(auto made, call(e, 1, ""));
         return Operand{{made.empty() ? ValueId{} : made[0]}, std::nullopt};
@@ -140,7 +147,8 @@ class Instantiation {
   Result<Operand> named(const std::string& name) {
     if (auto it = env_.find(name); it != env_.end()) return Operand{{it->second}, std::nullopt};
     const Bindings& b = m_.bindings;
-    if (auto it = b.values.find(name); it != b.values.end()) return Operand{{import(it->second)}, std::nullopt};
+    if (auto it = b.values.find(name); it != b.values.end())
+      return Operand{{import(it->second)}, std::nullopt};
     if (auto it = b.value_lists.find(name); it != b.value_lists.end()) {
       Operand o;
       for (ValueId v : it->second) o.values.push_back(import(v));
@@ -169,9 +177,11 @@ class Instantiation {
       bool whole = std::ranges::all_of(list, [](double d) { return d == std::floor(d); });
       if (whole) {
         std::vector<int64_t> ints(list.begin(), list.end());
-        return Operand{{constant(Tensor::of_i64({static_cast<int64_t>(ints.size())}, ints))}, std::nullopt};
+        return Operand{{constant(Tensor::of_i64({static_cast<int64_t>(ints.size())}, ints))},
+                       std::nullopt};
       }
-      Tensor t = Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())}, std::span<const double>(list));
+      Tensor t = Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())},
+                                    std::span<const double>(list));
       return Operand{{constant(converted(t, root_type()))}, std::nullopt};
     }
     return declined("a fact that the replacement needs is not known");
@@ -182,7 +192,8 @@ class Instantiation {
     for (const Val& v : l) {
       if (auto* i = std::get_if<int64_t>(&v.v)) out.push_back(static_cast<double>(*i));
       else if (auto* d = std::get_if<double>(&v.v)) out.push_back(*d);
-      else if (auto* d = std::get_if<Dim>(&v.v); d && d->constant()) out.push_back(static_cast<double>(*d->constant()));
+      else if (auto* d = std::get_if<Dim>(&v.v); d && d->constant())
+        out.push_back(static_cast<double>(*d->constant()));
       else return declined("an element of a list is not a known number");
     }
     return out;
@@ -190,11 +201,13 @@ class Instantiation {
 
   Result<std::vector<ValueId>> typed(const Operand& o, DType context) {
     if (!o.number) return o.values;
-    if (context == DType::undefined) return declined("the element type of the number {} is not known", *o.number);
+    if (context == DType::undefined)
+      return declined("the element type of the number {} is not known", *o.number);
     return std::vector<ValueId>{constant(Tensor::scalar(context, *o.number))};
   }
 
-  // --- nodes ----------------------------------------------------------------------------------------
+  // --- nodes
+  // ----------------------------------------------------------------------------------------
 
   const Node* label(const std::string& name, NodeId* id = nullptr) const {
     auto it = m_.bindings.nodes.find(name);
@@ -214,7 +227,8 @@ class Instantiation {
     if (e.ops.empty()) return declined("the replacement calls a class of operators");
     if (m_.bindings.nodes.contains(e.ops[0])) {
       const Node* from = label(e.ops[0], &like);
-      if (!from) return operands.empty() ? std::vector<ValueId>{} : operands[0].values;  // absent: passes
+      if (!from)
+        return operands.empty() ? std::vector<ValueId>{} : operands[0].values;  // absent: passes
       n.op = from->op, n.domain = from->domain, n.since_opset = from->since_opset;
       n.attrs = from->attrs;
     } else if (size_t at = e.ops[0].find("::"); at != std::string::npos) {
@@ -236,7 +250,8 @@ class Instantiation {
     return make(std::move(n), results, like, hint);
   }
 
-  /// Numbers take the type of their neighbour; a condition operand (bool) says nothing about the others.
+  /// Numbers take the type of their neighbour; a condition operand (bool) says nothing about the
+  /// others.
   DType context_type(const std::vector<Operand>& operands) {
     DType out = DType::undefined;
     for (const Operand& o : operands)
@@ -288,11 +303,13 @@ class Instantiation {
         return R{std::move(out)};
       }
       FERRULE_ASSIGN(auto list, numbers(**l));
-      bool real = std::ranges::any_of(**l, [](const Val& x) { return std::holds_alternative<double>(x.v); });
+      bool real = std::ranges::any_of(
+          **l, [](const Val& x) { return std::holds_alternative<double>(x.v); });
       if (real) return R{list};
       return R{std::vector<int64_t>(list.begin(), list.end())};
     }
-    return declined("attribute {} of the replacement depends on a fact that is not known", escape(name));
+    return declined("attribute {} of the replacement depends on a fact that is not known",
+                    escape(name));
   }
 
   /// Infers the node, folds it if it can be, else adds it.
@@ -313,7 +330,8 @@ class Instantiation {
     return outputs;
   }
 
-  // --- constants ------------------------------------------------------------------------------------
+  // --- constants
+  // ------------------------------------------------------------------------------------
 
   bool is_constant(ValueId v) { return folded_.contains(v) || s().constant(v); }
   bool foldable(const Node& n) {
@@ -352,10 +370,13 @@ class Instantiation {
       ValueId in = wide ? widened(v) : v;
       w.inputs.push_back(in);
     }
-    for (size_t k = 0; k < n.outputs.size(); ++k) w.outputs.push_back(g.add_value(g.fresh_name("t")));
-    for (ValueId in : w.inputs) inputs.push_back(in ? g.constant(in) : nullptr);  // after the last new value
+    for (size_t k = 0; k < n.outputs.size(); ++k)
+      w.outputs.push_back(g.add_value(g.fresh_name("t")));
+    for (ValueId in : w.inputs)
+      inputs.push_back(in ? g.constant(in) : nullptr);  // after the last new value
     if (auto types = infer_node(g, w))
-      for (size_t k = 0; k < w.outputs.size() && k < types->types.size(); ++k) g.set_type(w.outputs[k], types->types[k]);
+      for (size_t k = 0; k < w.outputs.size() && k < types->types.size(); ++k)
+        g.set_type(w.outputs[k], types->types[k]);
     InterpreterOptions options;
     options.ops = &ops_;
     options.limits = &limits_;
@@ -385,8 +406,11 @@ class Instantiation {
     return {};
   }
 
-  /// Rules that compute nothing new may move infinities around; where sums are reordered, they would become NaN.
-  bool moves_only() const { return m_.rule->numerics == "exact" || m_.rule->numerics == "signed_zero"; }
+  /// Rules that compute nothing new may move infinities around; where sums are reordered, they
+  /// would become NaN.
+  bool moves_only() const {
+    return m_.rule->numerics == "exact" || m_.rule->numerics == "signed_zero";
+  }
 
   bool inputs_not_finite() const {
     auto bad = [&](ValueId v) { return v && g_.constant(v) && !finite(*g_.constant(v)); };
@@ -405,14 +429,15 @@ class Instantiation {
   Instance out_;
   std::map<std::string, ValueId> env_;
   std::map<ValueId, ValueId> imported_;
-  Graph wide_;                              // f64 twins of constants
-  std::map<ValueId, ValueId> wide_ids_;     // scratch -> wide_
-  std::map<ValueId, Tensor> folded_;        // scratch -> unrounded result
+  Graph wide_;                           // f64 twins of constants
+  std::map<ValueId, ValueId> wide_ids_;  // scratch -> wide_
+  std::map<ValueId, Tensor> folded_;     // scratch -> unrounded result
 };
 
 }  // namespace
 
-Result<Instance> instantiate(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits) {
+Result<Instance> instantiate(const Graph& g, const Match& m, const OpTable& ops,
+                             const Limits& limits) {
   return Instantiation(g, m, ops, limits).run();
 }
 

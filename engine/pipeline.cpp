@@ -11,11 +11,13 @@
 namespace ferrule {
 namespace {
 
-constexpr int kFoldRounds = 8;  // a rewrite may make something constant, which may let another rule fire
+constexpr int kFoldRounds =
+    8;  // a rewrite may make something constant, which may let another rule fire
 
 std::string phase_line(const Phase& phase, size_t layers) {
   std::string text = phase.log.empty() ? "After " + phase.id + ": {layers} layers" : phase.log;
-  if (size_t at = text.find("{layers}"); at != std::string::npos) text.replace(at, 8, std::to_string(layers));
+  if (size_t at = text.find("{layers}"); at != std::string::npos)
+    text.replace(at, 8, std::to_string(layers));
   return text;
 }
 
@@ -42,7 +44,8 @@ Status run_phase(const Phase& phase, const PassContext& pass) {
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options) {
   auto k = std::make_shared<Knowledge>();
   FERRULE_ASSIGN(k->ops, OpTable::load(options.rule_dirs));
-  FERRULE_ASSIGN(k->rules, load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
+  FERRULE_ASSIGN(k->rules,
+                 load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
   // Inference asks the installed table for pointwise operators; it must not go away under it.
@@ -54,7 +57,8 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 
-Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options, const Cancel* cancel) {
+Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                   const Cancel* cancel) {
   Fused out;
   out.graph = std::move(imported);
   if (!options.shapes.empty()) FERRULE_TRY(fix_shapes(out.graph, options.shapes));
@@ -78,7 +82,8 @@ Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptio
   out.graph.remove_dead();
   for (const Step& s : out.journal.steps)
     if (s.kind == "broken")
-      out.notes.push_back(fmt::format("rule {} {} (at {})", s.rule, s.text, fmt::join(s.before, ", ")));
+      out.notes.push_back(
+          fmt::format("rule {} {} (at {})", s.rule, s.text, fmt::join(s.before, ", ")));
   return out;
 }
 

@@ -1,9 +1,9 @@
-// Region rules: maximal convex connected sets of nodes of one kind and one shape, in linear time and without
-// search. Every node gets a level such that levels never fall along an edge and rise where an edge is not
-// fusible; nodes of one level that fusible edges connect form a region. A path that leaves a region rises, so
-// it cannot come back: the region is convex. Levels are first as low as possible; then regions without
-// readers at their level sink to the region that reads them. Regions beyond the limits are cut along the
-// topological order, which keeps the pieces convex.
+// Region rules: maximal convex connected sets of nodes of one kind and one shape, in linear time
+// and without search. Every node gets a level such that levels never fall along an edge and rise
+// where an edge is not fusible; nodes of one level that fusible edges connect form a region. A path
+// that leaves a region rises, so it cannot come back: the region is convex. Levels are first as low
+// as possible; then regions without readers at their level sink to the region that reads them.
+// Regions beyond the limits are cut along the topological order, which keeps the pieces convex.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -26,7 +26,12 @@ bool same_shape(const Type& a, const Type& b) {
 class Regions {
  public:
   Regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
-      : rule_(rule), spec_(rule.region), ctx_(ctx), g_(*ctx.graph), misses_(misses), order_(g_.order()) {}
+      : rule_(rule),
+        spec_(rule.region),
+        ctx_(ctx),
+        g_(*ctx.graph),
+        misses_(misses),
+        order_(g_.order()) {}
 
   std::vector<Match> run() {
     parent_.resize(g_.node_slots());
@@ -50,9 +55,11 @@ class Regions {
   bool candidate(NodeId id) {
     const Node& n = g_.node(id);
     if (!has_head(n, spec_.ops, spec_.classes, ctx_.ops)) return false;
-    if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n)) return false;
+    if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n))
+      return false;
     if (!g_.value(n.outputs[0]).type.known()) {
-      miss(id, "structure", "the type of " + value_text(g_, n.outputs[0]) + " is not known", Truth::unknown);
+      miss(id, "structure", "the type of " + value_text(g_, n.outputs[0]) + " is not known",
+           Truth::unknown);
       return false;
     }
     if (spec_.where.empty()) return true;
@@ -128,15 +135,17 @@ class Regions {
 
   void rise() {
     for (NodeId n : order_)
-      producers(n, [&](NodeId p) { level_[n.index] = std::max(level_[n.index], level_[p.index] + rises(p, n)); });
+      producers(n, [&](NodeId p) {
+        level_[n.index] = std::max(level_[n.index], level_[p.index] + rises(p, n));
+      });
     for (NodeId n : order_)
       producers(n, [&](NodeId p) {
         if (fuses(p, n) && level_[p.index] == level_[n.index]) join(p.index, n.index);
       });
   }
 
-  /// From the last level to the first: other nodes go as late as their readers allow, regions join the
-  /// earliest later region that reads them if all their readers allow it.
+  /// From the last level to the first: other nodes go as late as their readers allow, regions join
+  /// the earliest later region that reads them if all their readers allow it.
   void sink() {
     std::vector<int> asap = level_;
     int top = order_.empty() ? 0 : *std::ranges::max_element(level_);
@@ -158,7 +167,9 @@ class Regions {
       auto& plain = others[static_cast<size_t>(level)];
       for (size_t i = plain.size(); i-- > 0;) {
         int latest = kNoReader;
-        consumers(plain[i], [&](NodeId c) { latest = std::min(latest, level_[c.index] - rises(plain[i], c)); });
+        consumers(plain[i], [&](NodeId c) {
+          latest = std::min(latest, level_[c.index] - rises(plain[i], c));
+        });
         level_[plain[i].index] = std::max(level_[plain[i].index], latest);
       }
       for (uint32_t root : roots[static_cast<size_t>(level)]) sink_region(members[root], level);
@@ -178,7 +189,8 @@ class Regions {
     if (latest <= level) return;
     for (NodeId n : members)
       consumers(n, [&](NodeId c) {
-        if (fuses(n, c) && level_[c.index] > level && level_[c.index] <= latest && find(c.index) != find(n.index))
+        if (fuses(n, c) && level_[c.index] > level && level_[c.index] <= latest &&
+            find(c.index) != find(n.index))
           if (!target || level_[c.index] < level_[target.index]) target = c;
       });
     if (!target) return;
@@ -201,7 +213,8 @@ class Regions {
       for (ValueId v : g_.node(n).inputs) {
         if (!v || read.contains(v) || std::ranges::find(seen, v) != seen.end()) continue;
         if (g_.constant(v) && g_.constant(v)->numel() == 1) continue;
-        if (NodeId p = g_.value(v).producer; p && std::ranges::find(piece, p) != piece.end()) continue;
+        if (NodeId p = g_.value(v).producer; p && std::ranges::find(piece, p) != piece.end())
+          continue;
         seen.push_back(v);
         ++count;
       }
@@ -253,8 +266,8 @@ class Regions {
   void finish(std::vector<NodeId> nodes, std::vector<Match>& out) {
     if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
       return miss(nodes[0], "structure",
-                  fmt::format("{} node{} here, the rule wants at least {}", nodes.size(), nodes.size() == 1 ? "" : "s",
-                              spec_.min_ops));
+                  fmt::format("{} node{} here, the rule wants at least {}", nodes.size(),
+                              nodes.size() == 1 ? "" : "s", spec_.min_ops));
     if (nodes.size() == 1 && g_.node(nodes[0]).body) return;
     Match m{&rule_, nodes[0], {}, std::move(nodes), {}, {}};
     m.bindings.node_lists["region"] = m.nodes;
@@ -266,7 +279,8 @@ class Regions {
     }
     if (m.outputs.empty()) return;
     if (!spec_.multi_output && m.outputs.size() > 1)
-      return miss(m.root, "structure", fmt::format("{} values leave, the rule wants one", m.outputs.size()));
+      return miss(m.root, "structure",
+                  fmt::format("{} values leave, the rule wants one", m.outputs.size()));
     if (auto r = judge(rule_, rule_.where, m, ctx_, accept(m))) {
       r->rule = &rule_;
       r->root = m.root;
@@ -290,7 +304,8 @@ class Regions {
 
 }  // namespace
 
-std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
+                                 std::vector<Rejection>* misses) {
   return Regions(rule, ctx, misses).run();
 }
 

@@ -18,11 +18,16 @@ namespace {
 /// D7. Contradictions are the rule's fault, what cannot be proved declines the match.
 Status same_type(const Rule& rule, const Graph& g, ValueId before, const Type& after) {
   const Type& was = g.value(before).type;
-  auto text = [&] { return fmt::format("{} was {}, would be {}", value_text(g, before), str(was), str(after)); };
-  auto broken = [&] { return error(Code::rule_broken, node_text(g, g.value(before).producer), rule.id,
-                                   "changes a result's type: " + text()); };
+  auto text = [&] {
+    return fmt::format("{} was {}, would be {}", value_text(g, before), str(was), str(after));
+  };
+  auto broken = [&] {
+    return error(Code::rule_broken, node_text(g, g.value(before).producer), rule.id,
+                 "changes a result's type: " + text());
+  };
   auto unproved = [&] { return error(Code::rewrite_declined, rule.id, "D7: " + text()); };
-  if (was.dtype != DType::undefined && after.dtype != DType::undefined && was.dtype != after.dtype) return broken();
+  if (was.dtype != DType::undefined && after.dtype != DType::undefined && was.dtype != after.dtype)
+    return broken();
   if (was.dtype != DType::undefined && after.dtype == DType::undefined) return unproved();
   if (!was.shape) return {};
   if (!after.shape) return unproved();
@@ -46,7 +51,8 @@ class Transplant {
       FERRULE_TRY(same_type(*m_.rule, g_, m_.outputs[k], s_.value(in_.outputs[k]).type));
     }
     if (only_renames())
-      return error(Code::rewrite_declined, m_.rule->id, "the result is a graph output and needs a node of its own");
+      return error(Code::rewrite_declined, m_.rule->id,
+                   "the result is a graph output and needs a node of its own");
     origins();
     collect();
     for (size_t k = 0; k < in_.outputs.size(); ++k) replace(k);
@@ -206,20 +212,23 @@ class Transplant {
 
 }  // namespace
 
-Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTable& ops, const Limits& limits) {
+Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTable& ops,
+                                          const Limits& limits) {
   FERRULE_ASSIGN(Instance instance, instantiate(g, m, ops, limits));
   return Transplant(g, m, instance).run();
 }
 
 namespace {
 
-constexpr size_t kRecent = 64;       // fired rules remembered, to name those of a loop
-constexpr int kReach = 8;            // how far behind a change a new match may be rooted
-constexpr size_t kPushed = 64;       // nodes looked at again after one rewrite; the next sweep sees the rest
+constexpr size_t kRecent = 64;  // fired rules remembered, to name those of a loop
+constexpr int kReach = 8;       // how far behind a change a new match may be rooted
+constexpr size_t kPushed =
+    64;  // nodes looked at again after one rewrite; the next sweep sees the rest
 
 class RewritePhase {
  public:
-  RewritePhase(const PassContext& ctx, std::string_view phase) : ctx_(ctx), phase_(phase), index_(rules(), ctx.ops) {
+  RewritePhase(const PassContext& ctx, std::string_view phase)
+      : ctx_(ctx), phase_(phase), index_(rules(), ctx.ops) {
     for (const Phase& p : ctx.rules->phases)
       if (p.id == phase) fixpoint_ = p.fixpoint;
     using std::chrono::steady_clock;
@@ -263,7 +272,8 @@ class RewritePhase {
   void push(const Graph& g, NodeId n) {
     if (g.node(n).dead) return;
     for (uint32_t rank : index_.ranks_at(g.node(n)))
-      if (queued_.insert(uint64_t{n.index} << 32 | rank).second) queue_.push({rank, g.node(n).order, n});
+      if (queued_.insert(uint64_t{n.index} << 32 | rank).second)
+        queue_.push({rank, g.node(n).order, n});
   }
 
   Result<bool> sweep(Graph& g) {
@@ -283,7 +293,8 @@ class RewritePhase {
   }
 
   Status in_time() const {
-    if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, std::string(phase_), "time or caller");
+    if (ctx_.cancel && ctx_.cancel->stopped())
+      return error(Code::cancelled, std::string(phase_), "time or caller");
     if (std::chrono::steady_clock::now() > deadline_) return loop("after the time for rewriting");
     return {};
   }
@@ -292,15 +303,22 @@ class RewritePhase {
     std::set<std::string> names(recent_.begin(), recent_.end());
     std::string text;
     for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
-    return error(Code::rule_loop, "phase " + std::string(phase_), fmt::format("{} still fire {}", text, when));
+    return error(Code::rule_loop, "phase " + std::string(phase_),
+                 fmt::format("{} still fire {}", text, when));
   }
 
   Result<bool> visit(Graph& g, const Rule& rule, NodeId n) {
     if (rule.once && g.node(n).rule == rule.id) return false;
     if (steps_ > ctx_.limits->match_steps_model)
-      return error(Code::limit_exceeded, "phase " + std::string(phase_), "the number of matcher steps", steps_,
-                   ctx_.limits->match_steps_model);
-    MatchContext mc{&g, ctx_.ops, ctx_.target, ctx_.limits, &steps_, ctx_.ignore_profit, ctx_.near_misses != nullptr};
+      return error(Code::limit_exceeded, "phase " + std::string(phase_),
+                   "the number of matcher steps", steps_, ctx_.limits->match_steps_model);
+    MatchContext mc{&g,
+                    ctx_.ops,
+                    ctx_.target,
+                    ctx_.limits,
+                    &steps_,
+                    ctx_.ignore_profit,
+                    ctx_.near_misses != nullptr};
     Attempt a = match_rule(rule, n, mc);
     if (auto* r = std::get_if<Rejection>(&a)) {
       miss(g, std::move(*r));
@@ -311,7 +329,8 @@ class RewritePhase {
 
   void miss(const Graph& g, Rejection r) {
     // Only the model's own graph: ids of nested graphs would name other nodes.
-    if (ctx_.near_misses && &g == ctx_.graph && (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
+    if (ctx_.near_misses && &g == ctx_.graph &&
+        (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
       misses_[{r.rule, r.root}] = std::move(r);
   }
 
@@ -323,8 +342,9 @@ class RewritePhase {
     if (!made) return declined(g, m, std::move(made).error());
     if (m.outputs.size() > 1) FERRULE_TRY(g.sort());
     for (NodeId n : *made) step.after.push_back(g.node(n).name);
-    step.text = fmt::format("{}: {} -> {}", m.rule->id, fmt::join(step.before, ", "),
-                            step.after.empty() ? "nothing" : fmt::format("{}", fmt::join(step.after, ", ")));
+    step.text = fmt::format(
+        "{}: {} -> {}", m.rule->id, fmt::join(step.before, ", "),
+        step.after.empty() ? "nothing" : fmt::format("{}", fmt::join(step.after, ", ")));
     if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
     recent_.push_back(m.rule->id);
     if (recent_.size() > kRecent) recent_.erase(recent_.begin());
@@ -335,7 +355,8 @@ class RewritePhase {
 
   Result<bool> declined(const Graph& g, const Match& m, Error e) {
     if (e.code == Code::rule_broken && ctx_.journal)
-      ctx_.journal->steps.push_back({std::string(phase_), m.rule->id, "broken", {g.node(m.root).name}, {}, e.message});
+      ctx_.journal->steps.push_back(
+          {std::string(phase_), m.rule->id, "broken", {g.node(m.root).name}, {}, e.message});
     Rejection r;
     r.rule = m.rule;
     r.root = m.root;

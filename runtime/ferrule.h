@@ -34,6 +34,10 @@ struct Timings {
   double compile_ms = 0;  ///< kernels generated and compiled, primitives created, weights packed
 };
 
+/// Whether one tensor of these dims may be allocated: at most `limit` bytes, 0 = the machine's memory.
+/// errors: out_of_memory naming `what`; bad_shape for a negative size.
+Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::string& what, int64_t limit);
+
 struct Port {
   std::string name;
   Type type;  ///< as the model declares it

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <chrono>
 
 #include "codegen/lower.h"
@@ -96,10 +98,23 @@ struct Session::State {
     FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
     FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {options.strict}));
+    FERRULE_TRY(check_plan(c->plan_));
     c->timings_.load_ms = load_ms;
     c->timings_.plan_ms = ms_since(start);
     FERRULE_TRY(prepare(*c));
     return c;
+  }
+
+  /// No value larger than memory: found here, where it has a name, and not by an allocation.
+  Status check_plan(const Plan& plan) const {
+    for (NodeId n : plan.graph.order())
+      for (ValueId v : plan.graph.node(n).outputs) {
+        if (!v) continue;
+        const Value& value = plan.graph.value(v);
+        auto dims = value.type.shape ? constant_shape(*value.type.shape) : std::nullopt;
+        if (dims) FERRULE_TRY(check_bytes(value.type.dtype, *dims, "\"" + escape(value.name) + "\"", options.engine.limits.memory_bytes));
+      }
+    return {};
   }
 
   Status prepare(Compiled& c) const {
@@ -123,6 +138,24 @@ struct Session::State {
     return {};
   }
 };
+
+Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::string& what, int64_t limit) {
+  if (limit == 0) limit = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  bool empty = false;
+  for (int64_t d : dims) {
+    if (d < 0) return error(Code::bad_shape, what, fmt::format("it has a size of {}", d));
+    empty = empty || d == 0;
+  }
+  if (empty) return {};
+  __int128 bytes = std::max(1, size_bits(dtype) / 8);
+  for (int64_t d : dims) {
+    bytes *= d;
+    if (bytes > limit)
+      return error(Code::out_of_memory, "memory", what,
+                   bytes > INT64_MAX ? std::string("more than 2^63") : fmt::format("at least {}", static_cast<int64_t>(bytes)), limit);
+  }
+  return {};
+}
 
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Session::Session(Session&&) noexcept = default;

@@ -22,6 +22,19 @@ std::optional<Shape> described(const Call& c, size_t input) {
                                   : std::nullopt;
 }
 
+/// Whether `out` certainly has more elements than `x`; their product may be beyond 64 bits.
+bool too_many(const Shape& x, const Shape& out) {
+  auto all = product(x).constant();
+  if (!all) return false;
+  int64_t rest = *all;
+  for (const Dim& d : out) {
+    auto n = d.constant();
+    if (!n || *n == 0) return false;
+    rest /= *n;
+  }
+  return *all > 0 && rest == 0;
+}
+
 Status reshape(Call& c) {
   c.set_contents(0, c.contents(0));
   auto want = c.contents(1);
@@ -56,7 +69,7 @@ Status reshape(Call& c) {
         return c.wrong(fmt::format("{} cannot become {}", str(*x), str(*want)));
       out[*open] = floordiv(all, rest);
     }
-  } else if (x && equal(product(*x), product(out)) == Truth::no) {
+  } else if (x && (equal(product(*x), product(out)) == Truth::no || too_many(*x, out))) {
     return c.wrong(fmt::format("{} cannot become {}", str(*x), str(out)));
   }
   c.set(0, c.in(0).dtype, out);
@@ -356,6 +369,8 @@ Status expand(Call& c) {
     if (s && c.shape(0) && c.shape(0)->size() > s->size()) s = unknown_shape(c.shape(0)->size());
     return c.set(0, type, c.shape(0) ? s : std::nullopt);
   }
+  for (const Dim& d : *want)
+    if (at_least(d, Dim(0)) == Truth::no) return c.wrong(fmt::format("its shape has {}", d.str()));
   auto out = broadcast(*c.shape(0), *want);
   if (!out)
     return c.wrong(fmt::format("{} cannot be expanded to {}", str(*c.shape(0)), str(*want)));

@@ -44,6 +44,10 @@ Status check_window(const Call& c, const std::vector<int64_t>& kernel) {
                    fmt::format("{} is out of range", x));
   FERRULE_TRY(check("strides", k, 1));
   FERRULE_TRY(check("dilations", k, 1));
+  const std::string auto_pad = c.n.attrs.s("auto_pad", "NOTSET");
+  if (auto_pad != "NOTSET" && auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER" && auto_pad != "VALID")
+    return error(Code::bad_attribute, place(c.n), "auto_pad",
+                 fmt::format("\"{}\" is none of NOTSET, SAME_UPPER, SAME_LOWER and VALID", escape(auto_pad, 60)));
   return check("pads", 2 * k, -kHuge);
 }
 

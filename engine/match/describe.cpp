@@ -16,7 +16,9 @@ std::string node_text(const Graph& g, NodeId n) {
   return fmt::format("\"{}\" ({})", escape(g.node(n).name), escape(g.node(n).op));
 }
 
-std::string value_text(const Graph& g, ValueId v) { return fmt::format("\"{}\"", escape(g.value(v).name)); }
+std::string value_text(const Graph& g, ValueId v) {
+  return fmt::format("\"{}\"", escape(g.value(v).name));
+}
 
 namespace {
 
@@ -38,16 +40,25 @@ std::string dims_text(const std::vector<DimPattern>& dims) {
   for (const DimPattern& d : dims) {
     if (out.size() > 1) out += ",";
     switch (d.kind) {
-      case DimPattern::Kind::symbol: out += d.symbol; break;
-      case DimPattern::Kind::constant: out += std::to_string(d.constant); break;
-      case DimPattern::Kind::rest: out += "..."; break;
-      case DimPattern::Kind::any: out += "_"; break;
+      case DimPattern::Kind::symbol:
+        out += d.symbol;
+        break;
+      case DimPattern::Kind::constant:
+        out += std::to_string(d.constant);
+        break;
+      case DimPattern::Kind::rest:
+        out += "...";
+        break;
+      case DimPattern::Kind::any:
+        out += "_";
+        break;
     }
   }
   return out + "]";
 }
 
-std::string attribute_text(const Graph& g, const Matcher::Failure& f, const OpTable* ops, bool named) {
+std::string attribute_text(const Graph& g, const Matcher::Failure& f, const OpTable* ops,
+                           bool named) {
   const Node& n = g.node(f.node);
   const Attr* have = n.attrs.find(f.name);
   std::string got = have ? str(*have) : "absent";
@@ -59,8 +70,9 @@ std::string attribute_text(const Graph& g, const Matcher::Failure& f, const OpTa
   }
   for (const AttrPattern& a : f.expr->attrs)
     if (a.name == f.name)
-      text += a.kind == AttrPattern::Kind::literal ? fmt::format(", the pattern wants {}", str(a.literal))
-                                                   : fmt::format(", ${} was bound to another value", a.bind);
+      text += a.kind == AttrPattern::Kind::literal
+                  ? fmt::format(", the pattern wants {}", str(a.literal))
+                  : fmt::format(", ${} was bound to another value", a.bind);
   return text;
 }
 
@@ -73,45 +85,95 @@ void Matcher::describe(Rejection& r) const {
   r.matched_nodes = std::max(f.matched, 0);
   r.id = "structure";
   switch (f.kind) {
-    case K::extra_output: r.id = "D4"; break;
-    case K::extra_input: r.id = "D5"; break;
-    case K::default_attribute: r.id = "D6"; break;
-    case K::random: r.id = "D8"; break;
-    case K::unknown_shape: case K::gave_up: r.truth = Truth::unknown; break;
-    default: break;
+    case K::extra_output:
+      r.id = "D4";
+      break;
+    case K::extra_input:
+      r.id = "D5";
+      break;
+    case K::default_attribute:
+      r.id = "D6";
+      break;
+    case K::random:
+      r.id = "D8";
+      break;
+    case K::unknown_shape:
+    case K::gave_up:
+      r.truth = Truth::unknown;
+      break;
+    default:
+      break;
   }
   if (r.id != "structure") r.stage = Rejection::Stage::guarantee;
   if (!ctx_.explain) return;
   std::string v = f.value ? value_text(g_, f.value) : "";
   switch (f.kind) {
-    case K::none: r.why = "no embedding of the pattern"; break;
+    case K::none:
+      r.why = "no embedding of the pattern";
+      break;
     case K::op:
-      r.why = fmt::format("found {} where the pattern wants {}", f.node ? node_text(g_, f.node) : found_text(g_, f.value),
+      r.why = fmt::format("found {} where the pattern wants {}",
+                          f.node ? node_text(g_, f.node) : found_text(g_, f.value),
                           f.expr ? head_text(*f.expr) : "another operator");
       break;
-    case K::absent: r.why = fmt::format("{} has no operand {}", node_text(g_, f.node), f.expr->name); break;
-    case K::constant: r.why = fmt::format("found {} where the pattern wants a constant", found_text(g_, f.value)); break;
+    case K::absent:
+      r.why = fmt::format("{} has no operand {}", node_text(g_, f.node), f.expr->name);
+      break;
+    case K::constant:
+      r.why = fmt::format("found {} where the pattern wants a constant", found_text(g_, f.value));
+      break;
     case K::number:
-      r.why = fmt::format("{} is {}, the pattern wants {}{}", v, g_.constant(f.value) ? element_text(*g_.constant(f.value)) : "?",
+      r.why = fmt::format("{} is {}, the pattern wants {}{}", v,
+                          g_.constant(f.value) ? element_text(*g_.constant(f.value)) : "?",
                           f.expr->near ? "about " : "", f.expr->number);
       break;
-    case K::rank: r.why = fmt::format("{} has rank {} and would raise the rank of the result", v, g_.value(f.value).type.rank()); break;
+    case K::rank:
+      r.why = fmt::format("{} has rank {} and would raise the rank of the result", v,
+                          g_.value(f.value).type.rank());
+      break;
     case K::type:
-      r.why = fmt::format("{} is {}, a number written with ~ wants a floating point type", v, name(g_.value(f.value).type.dtype));
+      r.why = fmt::format("{} is {}, a number written with ~ wants a floating point type", v,
+                          name(g_.value(f.value).type.dtype));
       break;
-    case K::extra_input: r.why = fmt::format("{} also reads {}, which the pattern does not name", node_text(g_, f.node), v); break;
-    case K::missing_input: r.why = node_text(g_, f.node) + " has fewer operands than the pattern"; break;
-    case K::attribute: r.why = attribute_text(g_, f, ctx_.ops, true); break;
-    case K::default_attribute: r.why = attribute_text(g_, f, ctx_.ops, false); break;
-    case K::extra_output: r.why = fmt::format("result {} of {} is used, the pattern does not name it", v, node_text(g_, f.node)); break;
-    case K::other_value: r.why = fmt::format("found {} where {} must be the same value as before", found_text(g_, f.value), f.expr->name); break;
-    case K::shape: r.why = fmt::format("{} is {}, the pattern wants {}", v, str(g_.value(f.value).type), dims_text(*f.expr->shape)); break;
+    case K::extra_input:
+      r.why = fmt::format("{} also reads {}, which the pattern does not name",
+                          node_text(g_, f.node), v);
+      break;
+    case K::missing_input:
+      r.why = node_text(g_, f.node) + " has fewer operands than the pattern";
+      break;
+    case K::attribute:
+      r.why = attribute_text(g_, f, ctx_.ops, true);
+      break;
+    case K::default_attribute:
+      r.why = attribute_text(g_, f, ctx_.ops, false);
+      break;
+    case K::extra_output:
+      r.why = fmt::format("result {} of {} is used, the pattern does not name it", v,
+                          node_text(g_, f.node));
+      break;
+    case K::other_value:
+      r.why = fmt::format("found {} where {} must be the same value as before",
+                          found_text(g_, f.value), f.expr->name);
+      break;
+    case K::shape:
+      r.why = fmt::format("{} is {}, the pattern wants {}", v, str(g_.value(f.value).type),
+                          dims_text(*f.expr->shape));
+      break;
     case K::unknown_shape:
-      r.why = fmt::format("unknown: whether {} {} fits {}", v, str(g_.value(f.value).type), dims_text(*f.expr->shape));
+      r.why = fmt::format("unknown: whether {} {} fits {}", v, str(g_.value(f.value).type),
+                          dims_text(*f.expr->shape));
       break;
-    case K::random: r.why = node_text(g_, f.node) + " gives another result at each run"; break;
-    case K::inner_value: r.why = fmt::format("{} stands for {}, which the pattern itself computes", f.name, v); break;
-    case K::gave_up: r.why = fmt::format("gave up after {} steps", budget_); r.hint = "raise --limit match_steps"; break;
+    case K::random:
+      r.why = node_text(g_, f.node) + " gives another result at each run";
+      break;
+    case K::inner_value:
+      r.why = fmt::format("{} stands for {}, which the pattern itself computes", f.name, v);
+      break;
+    case K::gave_up:
+      r.why = fmt::format("gave up after {} steps", budget_);
+      r.hint = "raise --limit match_steps";
+      break;
   }
 }
 

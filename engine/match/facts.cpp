@@ -15,8 +15,9 @@ OperatorFacts& installed() {
 }
 
 /// Operators of ONNX whose results differ from run to run (its own schemas mark them so, too).
-constexpr std::array<std::string_view, 6> kRandom = {"RandomNormal",      "RandomNormalLike", "RandomUniform",
-                                                     "RandomUniformLike", "Multinomial",      "Bernoulli"};
+constexpr std::array<std::string_view, 6> kRandom = {"RandomNormal",  "RandomNormalLike",
+                                                     "RandomUniform", "RandomUniformLike",
+                                                     "Multinomial",   "Bernoulli"};
 
 bool same_number(double a, double b) {
   auto x = static_cast<float>(a), y = static_cast<float>(b);
@@ -26,14 +27,17 @@ bool same_number(double a, double b) {
 std::optional<std::vector<double>> numbers(const Attr& a) {
   if (auto* i = std::get_if<int64_t>(&a)) return std::vector<double>{static_cast<double>(*i)};
   if (auto* d = std::get_if<double>(&a)) return std::vector<double>{*d};
-  if (auto* v = std::get_if<std::vector<int64_t>>(&a)) return std::vector<double>(v->begin(), v->end());
+  if (auto* v = std::get_if<std::vector<int64_t>>(&a))
+    return std::vector<double>(v->begin(), v->end());
   if (auto* v = std::get_if<std::vector<double>>(&a)) return *v;
-  if (auto* s = std::get_if<std::vector<std::string>>(&a); s && s->empty()) return std::vector<double>{};
+  if (auto* s = std::get_if<std::vector<std::string>>(&a); s && s->empty())
+    return std::vector<double>{};
   return std::nullopt;
 }
 
 bool is_list(const Attr& a) {
-  return std::holds_alternative<std::vector<int64_t>>(a) || std::holds_alternative<std::vector<double>>(a) ||
+  return std::holds_alternative<std::vector<int64_t>>(a) ||
+         std::holds_alternative<std::vector<double>>(a) ||
          std::holds_alternative<std::vector<std::string>>(a);
 }
 
@@ -57,8 +61,9 @@ void fill_defaults(Node& n, const OpTable* ops) {
 }
 
 bool deterministic(const Node& n) {
-  if (installed().deterministic ? !installed().deterministic(n.domain, n.op)
-                                : n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end())
+  if (installed().deterministic
+          ? !installed().deterministic(n.domain, n.op)
+          : n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end())
     return false;
   for (const auto& [_, sub] : n.subgraphs)
     for (NodeId id : sub->order())
@@ -82,12 +87,14 @@ bool has_op(const Node& n, std::string_view written) {
   return n.domain.empty() || n.body || written.starts_with("group.") || n.domain == "ferrule";
 }
 
-bool has_head(const Node& n, const std::vector<std::string>& ops, const std::vector<std::string>& classes,
-              const OpTable* table) {
+bool has_head(const Node& n, const std::vector<std::string>& ops,
+              const std::vector<std::string>& classes, const OpTable* table) {
   for (const std::string& op : ops)
     if (has_op(n, op)) return true;
   for (const std::string& c : classes) {
-    if (c == "group" ? n.body != nullptr : c.starts_with("group.") ? n.op == c : table && table->in_class(n, c))
+    if (c == "group"              ? n.body != nullptr
+        : c.starts_with("group.") ? n.op == c
+                                  : table && table->in_class(n, c))
       return true;
   }
   return false;

@@ -10,7 +10,8 @@ namespace ferrule {
 class RuleIndex {
  public:
   /// `rules` in firing order; those without a pattern (regions) are left out.
-  RuleIndex(std::span<const Rule* const> rules, const OpTable* ops) : rules_(rules.begin(), rules.end()), ops_(ops) {}
+  RuleIndex(std::span<const Rule* const> rules, const OpTable* ops)
+      : rules_(rules.begin(), rules.end()), ops_(ops) {}
   /// Rules whose root may be `n`, in firing order.
   std::vector<const Rule*> at(const Node& n) const;
   /// The same as positions in rules().

@@ -1,6 +1,7 @@
-// One attempt: the structure (matcher.h), then what the engine guarantees for every rule (D1 to D3; D4 to
-// D6 and D8 are seen while matching), then the rule's element types and conditions. An embedding that
-// fails one of these is given up for the next one; the rejection tells of the one that came furthest.
+// One attempt: the structure (matcher.h), then what the engine guarantees for every rule (D1 to D3;
+// D4 to D6 and D8 are seen while matching), then the rule's element types and conditions. An
+// embedding that fails one of these is given up for the next one; the rejection tells of the one
+// that came furthest.
 #include "engine/match/match.h"
 
 #include <algorithm>
@@ -15,7 +16,9 @@
 namespace ferrule {
 namespace {
 
-bool contains(std::span<const NodeId> nodes, NodeId n) { return std::ranges::find(nodes, n) != nodes.end(); }
+bool contains(std::span<const NodeId> nodes, NodeId n) {
+  return std::ranges::find(nodes, n) != nodes.end();
+}
 
 /// Names whose values may have other users, as values.
 std::vector<ValueId> kept(const Rule& rule, const Bindings& b) {
@@ -41,12 +44,14 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
     for (ValueId v : g.node(id).outputs) {
       if (!v || std::ranges::find(free, v) != free.end()) continue;
       if (g.value(v).is_output)
-        return reject("D2", [&] { return value_text(g, v) + " inside the match is a graph output"; });
+        return reject("D2",
+                      [&] { return value_text(g, v) + " inside the match is a graph output"; });
       for (const Use& u : g.value(v).uses) {
         if (contains(m.nodes, u.node) && u.slot != Use::kCapture) continue;
         if (u.slot == Use::kCapture)
           return reject("D2", [&] {
-            return value_text(g, v) + " inside the match is used by a nested graph of " + node_text(g, u.node);
+            return value_text(g, v) + " inside the match is used by a nested graph of " +
+                   node_text(g, u.node);
           });
         return reject("D1", [&] {
           return value_text(g, v) + " inside the match is also read by " + node_text(g, u.node);
@@ -55,7 +60,8 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
     }
   bool single = free.size() == 1;  // one value leaves: nothing can come back
   if (!single && !convex(g, m.nodes))
-    return reject("D3", [] { return "a path leaves the match and comes back: one node would make a cycle"; });
+    return reject(
+        "D3", [] { return "a path leaves the match and comes back: one node would make a cycle"; });
   return std::nullopt;
 }
 
@@ -70,27 +76,34 @@ std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchCont
   if (!ctx.explain) return r;
   std::string want;
   for (DType t : rule.types) want += (want.empty() ? "" : ", ") + std::string(name(t));
-  r.why = have == DType::undefined
-              ? fmt::format("the element type of {} is not known", value_text(*ctx.graph, m.outputs[0]))
-              : fmt::format("{} is {}, the rule is for {}", value_text(*ctx.graph, m.outputs[0]), name(have), want);
+  r.why =
+      have == DType::undefined
+          ? fmt::format("the element type of {} is not known", value_text(*ctx.graph, m.outputs[0]))
+          : fmt::format("{} is {}, the rule is for {}", value_text(*ctx.graph, m.outputs[0]),
+                        name(have), want);
   return r;
 }
 
 bool ignored(const Rule& rule, const Condition& c, const MatchContext& ctx) {
   if (c.cls != ConditionClass::profit || !ctx.ignore_profit) return false;
   std::string full = rule.id + "." + c.id;
-  return std::ranges::any_of(*ctx.ignore_profit, [&](const std::string& p) { return glob_match(p, full); });
+  return std::ranges::any_of(*ctx.ignore_profit,
+                             [&](const std::string& p) { return glob_match(p, full); });
 }
 
 }  // namespace
 
 int nearness(const Rejection& r) {
-  int stage = r.stage == Rejection::Stage::structure ? 0 : r.stage == Rejection::Stage::guarantee ? 1 : 2;
-  return (stage << 20) + (std::min(r.passed_conditions, 1000) << 10) + std::min(r.matched_nodes, 1000);
+  int stage = r.stage == Rejection::Stage::structure   ? 0
+              : r.stage == Rejection::Stage::guarantee ? 1
+                                                       : 2;
+  return (stage << 20) + (std::min(r.passed_conditions, 1000) << 10) +
+         std::min(r.matched_nodes, 1000);
 }
 
 std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
-                               const MatchContext& ctx, const std::function<Truth(std::string*)>& accepts) {
+                               const MatchContext& ctx,
+                               const std::function<Truth(std::string*)>& accepts) {
   if (auto r = types(rule, m, ctx)) return r;
   m.let.clear();
   EvalContext eval{ctx.graph, &m.bindings, ctx.target, ctx.ops, accepts, &m.let};
@@ -98,7 +111,8 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
     eval.accepts = [&](std::string* reason) {
       auto it = m.bindings.nodes.find(rule.anchor);
       NodeId anchor = it == m.bindings.nodes.end() ? NodeId{} : it->second;
-      Accept a = ferrule::accepts(*ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, *ctx.ops);
+      Accept a =
+          ferrule::accepts(*ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, *ctx.ops);
       if (reason) *reason = a.reason;
       return a.truth;
     };
@@ -106,7 +120,9 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
   int passed = 0;
   for (const Condition& c : where) {
     std::string detail;
-    Truth t = ignored(rule, c, ctx) ? Truth::yes : evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
+    Truth t = ignored(rule, c, ctx)
+                  ? Truth::yes
+                  : evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
     if (t == Truth::yes) {
       ++passed;
       continue;
@@ -175,7 +191,8 @@ bool convex(const Graph& g, std::span<const NodeId> nodes) {
       if (v)
         for (const Use& u : g.value(v).uses) {
           if (members.contains(u.node)) back |= !member;
-          else if (g.node(u.node).order <= last && seen.insert(u.node).second) work.push_back(u.node);
+          else if (g.node(u.node).order <= last && seen.insert(u.node).second)
+            work.push_back(u.node);
         }
   };
   for (NodeId n : nodes) follow(n, true);

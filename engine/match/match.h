@@ -1,6 +1,6 @@
-// The generic subgraph matcher: interprets a rule's pattern at a root node. Matching never changes the
-// graph. Every attempt yields a Match (bindings, and the nodes inside) or a Rejection that says how far it
-// came and which condition or guarantee stood in the way, with the values found.
+// The generic subgraph matcher: interprets a rule's pattern at a root node. Matching never changes
+// the graph. Every attempt yields a Match (bindings, and the nodes inside) or a Rejection that says
+// how far it came and which condition or guarantee stood in the way, with the values found.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -30,12 +30,12 @@ struct Rejection {
   const Rule* rule = nullptr;
   NodeId root;
   enum class Stage { structure, condition, guarantee } stage = Stage::structure;
-  std::string id;        ///< condition id, or "D1" … "D8", or "structure"
+  std::string id;  ///< condition id, or "D1" … "D8", or "structure"
   ConditionClass cls = ConditionClass::sound;
   Truth truth = Truth::no;  ///< unknown: a fact is missing
-  std::string why;       ///< with the values got and wanted
+  std::string why;          ///< with the values got and wanted
   std::string hint;
-  int matched_nodes = 0; ///< how many pattern nodes were found: nearness
+  int matched_nodes = 0;  ///< how many pattern nodes were found: nearness
   int passed_conditions = 0, total_conditions = 0;
 };
 
@@ -44,22 +44,25 @@ struct MatchContext {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
-  int64_t* steps = nullptr;      ///< steps used by this model so far
+  int64_t* steps = nullptr;  ///< steps used by this model so far
   /// profit conditions to ignore: "RULE.CONDITION" globs.
   const std::vector<std::string>* ignore_profit = nullptr;
   /// Whether rejections get their texts; without, only their stage and id.
   bool explain = true;
 };
 
-/// How far an attempt came: structure, then guarantees, then conditions passed. For the best of several.
+/// How far an attempt came: structure, then guarantees, then conditions passed. For the best of
+/// several.
 int nearness(const Rejection& r);
 
 using Attempt = std::variant<Match, Rejection>;
-/// Tries `rule` (any kind with a pattern) at `root`: structure, guarantees D1 to D8, conditions, let.
+/// Tries `rule` (any kind with a pattern) at `root`: structure, guarantees D1 to D8, conditions,
+/// let.
 Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx);
 
 /// The parts of match_rule, for the passes that bind more before they ask (group.cpp: the tail).
-/// Types, then every condition of `where`; nullopt: all are true. `let` values of `m` are set on the way.
+/// Types, then every condition of `where`; nullopt: all are true. `let` values of `m` are set on
+/// the way.
 std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
                                const MatchContext& ctx,
                                const std::function<Truth(std::string*)>& accepts = {});

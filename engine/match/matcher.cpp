@@ -36,7 +36,7 @@ bool Matcher::same_value(ValueId a, ValueId b) const {
 }
 
 Matcher::Mark Matcher::mark() const {
-  return {values_.size(), nodes_.size(), lists_.size(),   attrs_.size(),      dims_.size(),
+  return {values_.size(), nodes_.size(),   lists_.size(), attrs_.size(),      dims_.size(),
           tags_.size(),   matched_.size(), goals_.size(), assignments_.size()};
 }
 
@@ -48,9 +48,15 @@ void Matcher::undo(const Mark& m) {
 
 bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
   // The furthest attempt counts; of two as far, the one that failed at the finer question.
-  auto fineness = [](Fail k) { return k == Fail::op ? 0 : k == Fail::constant || k == Fail::absent ? 1 : k == Fail::rank ? 3 : 2; };
+  auto fineness = [](Fail k) {
+    return k == Fail::op                              ? 0
+           : k == Fail::constant || k == Fail::absent ? 1
+           : k == Fail::rank                          ? 3
+                                                      : 2;
+  };
   int matched = static_cast<int>(matched_.size());
-  if (matched > best_.matched || (matched == best_.matched && fineness(kind) > fineness(best_.kind)))
+  if (matched > best_.matched ||
+      (matched == best_.matched && fineness(kind) > fineness(best_.kind)))
     best_ = {kind, e, v, n, name, matched};
   return false;
 }
@@ -78,11 +84,16 @@ bool Matcher::solve(const Goal* g) {
   }
   if (g->assignment) return assign(*g);
   switch (g->expr->kind) {
-    case Kind::reference: return reference(*g);
-    case Kind::call: return call(*g, nullptr, 0);
-    case Kind::number: return number(*g) && solve(g->next);
-    case Kind::expression: return fail(Fail::number, g->expr, g->value, g->parent);
-    case Kind::alternatives: break;
+    case Kind::reference:
+      return reference(*g);
+    case Kind::call:
+      return call(*g, nullptr, 0);
+    case Kind::number:
+      return number(*g) && solve(g->next);
+    case Kind::expression:
+      return fail(Fail::number, g->expr, g->value, g->parent);
+    case Kind::alternatives:
+      break;
   }
   for (const auto& [tag, choice] : g->expr->choices) {
     Mark m = mark();
@@ -96,11 +107,11 @@ bool Matcher::solve(const Goal* g) {
   return false;
 }
 
-// --- names ----------------------------------------------------------------------------------------
+// --- names
+// ----------------------------------------------------------------------------------------
 
 bool Matcher::bind_value(const PatternExpr& e, const std::string& name, ValueId v) {
-  if (const ValueId* b = bound(name))
-    return same_value(*b, v) || fail(Fail::other_value, &e, v);
+  if (const ValueId* b = bound(name)) return same_value(*b, v) || fail(Fail::other_value, &e, v);
   values_.emplace_back(&name, v);
   return true;
 }
@@ -141,7 +152,8 @@ bool Matcher::line(const Goal& g, const PatternLine& l) {
   return solve(&goal);
 }
 
-// --- nodes ----------------------------------------------------------------------------------------
+// --- nodes
+// ----------------------------------------------------------------------------------------
 
 bool Matcher::call(const Goal& g, const std::vector<std::string>* results, size_t) {
   const PatternExpr& e = *g.expr;
@@ -177,7 +189,8 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
 }
 
 /// D4: results without a name in the pattern must be unused.
-bool Matcher::results_fit(const PatternExpr& e, NodeId id, const std::vector<std::string>* results) {
+bool Matcher::results_fit(const PatternExpr& e, NodeId id,
+                          const std::vector<std::string>* results) {
   const Node& n = g_.node(id);
   for (size_t k = results ? 0 : 1; k < n.outputs.size(); ++k) {
     if (!n.outputs[k] || (results && k < results->size() && !(*results)[k].empty())) continue;
@@ -205,22 +218,29 @@ bool Matcher::attributes(const PatternExpr& e, NodeId id) {
   }
   if (e.any_attrs) return true;
   for (const auto& [name, value] : n.attrs.items()) {
-    if (std::ranges::any_of(e.attrs, [&](const AttrPattern& p) { return p.name == name; })) continue;
+    if (std::ranges::any_of(e.attrs, [&](const AttrPattern& p) { return p.name == name; }))
+      continue;
     std::optional<Attr> fallback = default_attr(n, name, ctx_.ops);
-    if (!fallback || !attr_equals(*fallback, value)) return fail(Fail::default_attribute, &e, {}, id, name);
+    if (!fallback || !attr_equals(*fallback, value))
+      return fail(Fail::default_attribute, &e, {}, id, name);
   }
   return true;
 }
 
-// --- operands -------------------------------------------------------------------------------------
+// --- operands
+// -------------------------------------------------------------------------------------
 
 /// Constrained operands are tried first: fewer wrong turns.
 int Matcher::looseness(const PatternExpr& e) const {
   switch (e.kind) {
-    case Kind::number: return 0;
-    case Kind::call: return e.optional ? 5 : 1;
-    case Kind::alternatives: return 4;
-    default: break;
+    case Kind::number:
+      return 0;
+    case Kind::call:
+      return e.optional ? 5 : 1;
+    case Kind::alternatives:
+      return 4;
+    default:
+      break;
   }
   if (bound(e.name) || line_of(e.name)) return 2;
   return e.constant ? 3 : e.shape ? 6 : 7;
@@ -254,7 +274,8 @@ bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
     if (in[i]) return fail(Fail::extra_input, &e, in[i], id);
   for (size_t i = n; i-- > 0;) {
     if (i == variadic) {
-      std::vector<ValueId> list(in.begin() + static_cast<long>(i), in.begin() + static_cast<long>(i + rest));
+      std::vector<ValueId> list(in.begin() + static_cast<long>(i),
+                                in.begin() + static_cast<long>(i + rest));
       for (ValueId v : list)
         if (!marks(*e.args[i], v)) return false;
       lists_.emplace_back(&e.args[i]->name, std::move(list));
@@ -278,7 +299,8 @@ bool Matcher::assign(const Goal& g) {
     std::vector<ValueId> rest;
     for (size_t j = 0; j < in.size(); ++j)
       if (!(g.taken >> j & 1)) rest.push_back(in[j]);
-    if (!a.rest) return rest.empty() ? solve(g.next) : fail(Fail::extra_input, a.call, rest[0], a.node);
+    if (!a.rest)
+      return rest.empty() ? solve(g.next) : fail(Fail::extra_input, a.call, rest[0], a.node);
     for (ValueId v : rest)
       if (!marks(*a.rest, v)) return false;
     Mark m = mark();
@@ -313,7 +335,8 @@ bool Matcher::number(const Goal& g) {
   const PatternExpr& e = *g.expr;
   const Tensor* t = g_.constant(g.value);
   if (!t) return fail(Fail::constant, &e, g.value, g.parent);
-  if (t->numel() != 1 || t->dtype() == DType::string) return fail(Fail::number, &e, g.value, g.parent);
+  if (t->numel() != 1 || t->dtype() == DType::string)
+    return fail(Fail::number, &e, g.value, g.parent);
   bool real = is_float(t->dtype());
   if (e.near && !real && rule_.types.empty()) return fail(Fail::type, &e, g.value, g.parent);
   bool equal;
@@ -322,19 +345,24 @@ bool Matcher::number(const Goal& g) {
             t->at_i64(0) == static_cast<int64_t>(e.number);
   } else {
     double k = e.number, v = t->at_f64(0);
-    double rtol = std::max(e.rtol, t->dtype() == DType::bf16 ? 1.0 / 128 : t->dtype() == DType::f16 ? 1e-3 : 0);
+    double rtol = std::max(e.rtol, t->dtype() == DType::bf16  ? 1.0 / 128
+                                   : t->dtype() == DType::f16 ? 1e-3
+                                                              : 0);
     double stored = Tensor::scalar(t->dtype(), k).at_f64(0);  // in the constant's own type
-    equal = v == stored || (e.near && std::isfinite(k) && std::abs(v - k) <= rtol * (k == 0 ? 1 : std::abs(k)));
+    equal = v == stored ||
+            (e.near && std::isfinite(k) && std::abs(v - k) <= rtol * (k == 0 ? 1 : std::abs(k)));
   }
   if (!equal) return fail(Fail::number, &e, g.value, g.parent);
-  if (t->rank() == 0 || !g.parent || !ctx_.ops || !ctx_.ops->pointwise(g_.node(g.parent))) return true;
+  if (t->rank() == 0 || !g.parent || !ctx_.ops || !ctx_.ops->pointwise(g_.node(g.parent)))
+    return true;
   int others = -1;
   for (ValueId v : g_.node(g.parent).inputs)
     if (v && v != g.value) others = std::max(others, g_.value(v).type.rank());
   return t->rank() <= others || fail(Fail::rank, &e, g.value, g.parent);
 }
 
-// --- shapes ---------------------------------------------------------------------------------------
+// --- shapes
+// ---------------------------------------------------------------------------------------
 
 bool Matcher::dim(const PatternExpr& e, const DimPattern& p, const Dim& d, ValueId v) {
   if (p.kind == DimPattern::Kind::any) return true;
@@ -345,9 +373,12 @@ bool Matcher::dim(const PatternExpr& e, const DimPattern& p, const Dim& d, Value
     want = it->second;
   }
   switch (equal(want, d)) {
-    case Truth::yes: return true;
-    case Truth::no: return fail(Fail::shape, &e, v, {}, p.symbol);
-    default: return fail(Fail::unknown_shape, &e, v, {}, p.symbol);
+    case Truth::yes:
+      return true;
+    case Truth::no:
+      return fail(Fail::shape, &e, v, {}, p.symbol);
+    default:
+      return fail(Fail::unknown_shape, &e, v, {}, p.symbol);
   }
 }
 
@@ -359,7 +390,8 @@ bool Matcher::shape(const PatternExpr& e, ValueId v) {
   for (size_t i = 0; i < want.size(); ++i)
     if (want[i].kind == DimPattern::Kind::rest) rest = i;
   bool open = rest < want.size();
-  if (open ? have->size() + 1 < want.size() : have->size() != want.size()) return fail(Fail::shape, &e, v);
+  if (open ? have->size() + 1 < want.size() : have->size() != want.size())
+    return fail(Fail::shape, &e, v);
   for (size_t i = 0; i < want.size(); ++i) {
     if (i == rest) continue;
     size_t at = i < rest ? i : have->size() - (want.size() - i);
@@ -368,7 +400,8 @@ bool Matcher::shape(const PatternExpr& e, ValueId v) {
   return true;
 }
 
-// --- the end --------------------------------------------------------------------------------------
+// --- the end
+// --------------------------------------------------------------------------------------
 
 namespace {
 
@@ -386,7 +419,8 @@ void bind_rest(const PatternExpr& e, Bindings& b, const Pattern& p) {
     case Kind::alternatives:
       for (const auto& [_, c] : e.choices) bind_rest(*c, b, p);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -402,7 +436,8 @@ bool Matcher::complete() {
   out.nodes.erase(std::unique(out.nodes.begin(), out.nodes.end()), out.nodes.end());
   // A name for something from outside never stands for what the pattern itself computes.
   auto inside = [&](ValueId v) {
-    return v && g_.value(v).producer && std::ranges::find(matched_, g_.value(v).producer) != matched_.end();
+    return v && g_.value(v).producer &&
+           std::ranges::find(matched_, g_.value(v).producer) != matched_.end();
   };
   for (const auto& [name, v] : values_)
     if (inside(v) && !line_of(*name)) return fail(Fail::inner_value, nullptr, v, {}, *name);

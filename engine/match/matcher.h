@@ -1,8 +1,8 @@
-// Structural matching: walks a pattern backwards from a root node, with backtracking over alternatives,
-// optional nodes and operand orders. Goals are a linked list on the stack, bindings a log that is cut back
-// on a wrong choice, so that a failed attempt costs no allocation worth mentioning. What a match must
-// guarantee beyond its structure (leaks, convexity, conditions) is match.cpp's business, asked through a
-// callback for each complete embedding until one is accepted.
+// Structural matching: walks a pattern backwards from a root node, with backtracking over
+// alternatives, optional nodes and operand orders. Goals are a linked list on the stack, bindings a
+// log that is cut back on a wrong choice, so that a failed attempt costs no allocation worth
+// mentioning. What a match must guarantee beyond its structure (leaks, convexity, conditions) is
+// match.cpp's business, asked through a callback for each complete embedding until one is accepted.
 #pragma once
 #include <deque>
 #include <functional>
@@ -30,14 +30,30 @@ class Matcher {
  public:
   Matcher(const Rule& rule, const MatchContext& ctx);
 
-  /// Calls `accept` for embeddings at `root` until it returns true. False: none was accepted; failure()
-  /// then describes the attempt that came furthest.
+  /// Calls `accept` for embeddings at `root` until it returns true. False: none was accepted;
+  /// failure() then describes the attempt that came furthest.
   bool run(NodeId root, const std::function<bool(Embedding&)>& accept);
 
   struct Failure {
     enum class Kind : uint8_t {
-      none, op, absent, constant, number, rank, type, extra_input, missing_input, attribute,
-      default_attribute, extra_output, other_value, shape, unknown_shape, random, inner_value, gave_up,
+      none,
+      op,
+      absent,
+      constant,
+      number,
+      rank,
+      type,
+      extra_input,
+      missing_input,
+      attribute,
+      default_attribute,
+      extra_output,
+      other_value,
+      shape,
+      unknown_shape,
+      random,
+      inner_value,
+      gave_up,
     } kind = Kind::none;
     const PatternExpr* expr = nullptr;
     ValueId value;
@@ -50,12 +66,12 @@ class Matcher {
   void describe(Rejection& r) const;
 
  private:
-  /// What is still to be matched: a pattern expression against a value, or (call set) operand `next_arg` of
-  /// a commutative call against whichever input is still free.
+  /// What is still to be matched: a pattern expression against a value, or (call set) operand
+  /// `next_arg` of a commutative call against whichever input is still free.
   struct Goal {
     const PatternExpr* expr = nullptr;
     ValueId value;
-    NodeId parent;                 ///< the node that reads the value
+    NodeId parent;  ///< the node that reads the value
     const Goal* next = nullptr;
     const Assignment* assignment = nullptr;
     size_t next_arg = 0;
@@ -71,7 +87,8 @@ class Matcher {
   bool reference(const Goal& g);
   bool line(const Goal& g, const PatternLine& l);
   bool call(const Goal& g, const std::vector<std::string>* results, size_t slot);
-  bool matched_call(const PatternExpr& e, NodeId id, const std::vector<std::string>* results, const Goal* next);
+  bool matched_call(const PatternExpr& e, NodeId id, const std::vector<std::string>* results,
+                    const Goal* next);
   bool operands(const PatternExpr& e, NodeId id, const Goal* next);
   bool assign(const Goal& g);
   bool number(const Goal& g);
@@ -89,7 +106,8 @@ class Matcher {
   const PatternLine* line_of(const std::string& name) const;
   Mark mark() const;
   void undo(const Mark& m);
-  bool fail(Failure::Kind kind, const PatternExpr* e, ValueId v, NodeId n = {}, std::string_view name = {});
+  bool fail(Failure::Kind kind, const PatternExpr* e, ValueId v, NodeId n = {},
+            std::string_view name = {});
 
   const Rule& rule_;
   const Pattern& pattern_;
@@ -106,7 +124,7 @@ class Matcher {
   Log<Dim> dims_;
   std::vector<const std::string*> tags_;
   std::vector<NodeId> matched_;
-  std::deque<Goal> goals_;                 // an arena: addresses stay, cut back with the log
+  std::deque<Goal> goals_;  // an arena: addresses stay, cut back with the log
   std::deque<Assignment> assignments_;
 };
 

@@ -14,11 +14,13 @@ using nlohmann::json;
 
 class Editor {
  public:
-  Editor(Graph& g, const Bindings& bound, const std::string& place) : g_(g), bound_(bound), place_(place) {}
+  Editor(Graph& g, const Bindings& bound, const std::string& place)
+      : g_(g), bound_(bound), place_(place) {}
 
   Status apply(const std::string& verb, const std::string& argument) {
     json a = json::parse(argument, nullptr, false);
-    if (a.is_discarded()) return bad("the argument of {} cannot be read: {}", verb, escape(argument));
+    if (a.is_discarded())
+      return bad("the argument of {} cannot be read: {}", verb, escape(argument));
     if (verb == "leak" || verb == "output" || verb == "input") {
       if (!a.is_string()) return bad("{} wants the name of a value", verb);
       FERRULE_ASSIGN(ValueId v, value(a.get<std::string>()));
@@ -44,16 +46,19 @@ class Editor {
  private:
   template <class... Args>
   tl::unexpected<Error> bad(fmt::format_string<Args...> text, Args&&... args) const {
-    return error(Code::rule_invalid, place_, fmt::format(text, std::forward<Args>(args)...), std::string());
+    return error(Code::rule_invalid, place_, fmt::format(text, std::forward<Args>(args)...),
+                 std::string());
   }
 
   Result<ValueId> value(const std::string& name) const {
-    if (auto it = bound_.values.find(name); it != bound_.values.end() && it->second) return it->second;
+    if (auto it = bound_.values.find(name); it != bound_.values.end() && it->second)
+      return it->second;
     if (ValueId v = g_.find_value(name)) return v;
     return bad("there is no value {} in the case", escape(name));
   }
   Result<NodeId> node(const std::string& name) const {
-    if (auto it = bound_.nodes.find(name); it != bound_.nodes.end() && it->second) return it->second;
+    if (auto it = bound_.nodes.find(name); it != bound_.nodes.end() && it->second)
+      return it->second;
     if (NodeId n = g_.find_node(name)) return n;
     if (auto v = value(name); v && g_.value(*v).producer) return g_.value(*v).producer;
     return bad("there is no node {} in the case", escape(name));
@@ -95,14 +100,18 @@ class Editor {
     FERRULE_ASSIGN(NodeId n, node(path.substr(0, dot)));
     std::string name = path.substr(dot + 1);
     const Attr* before = g_.node(n).attrs.find(name);
-    bool real = before && (std::holds_alternative<double>(*before) || std::holds_alternative<std::vector<double>>(*before));
+    bool real = before && (std::holds_alternative<double>(*before) ||
+                           std::holds_alternative<std::vector<double>>(*before));
     if (what.is_boolean()) g_.set_attr(n, name, int64_t{what.get<bool>()});
     else if (what.is_number_integer() && !real) g_.set_attr(n, name, what.get<int64_t>());
     else if (what.is_number()) g_.set_attr(n, name, what.get<double>());
     else if (what.is_string()) g_.set_attr(n, name, what.get<std::string>());
-    else if (what.is_array() && std::ranges::all_of(what, [](const json& x) { return x.is_number_integer(); }) && !real)
+    else if (what.is_array() &&
+             std::ranges::all_of(what, [](const json& x) { return x.is_number_integer(); }) &&
+             !real)
       g_.set_attr(n, name, what.get<std::vector<int64_t>>());
-    else if (what.is_array() && std::ranges::all_of(what, [](const json& x) { return x.is_number(); }))
+    else if (what.is_array() &&
+             std::ranges::all_of(what, [](const json& x) { return x.is_number(); }))
       g_.set_attr(n, name, what.get<std::vector<double>>());
     else return bad("{} cannot be an attribute", what.dump());
     return {};
@@ -138,7 +147,8 @@ class Editor {
       values.push_back(*d);
     }
     bool fits = !what.is_array() || static_cast<int64_t>(values.size()) == t->numel();
-    std::vector<int64_t> dims = fits ? t->dims() : std::vector<int64_t>{static_cast<int64_t>(values.size())};
+    std::vector<int64_t> dims =
+        fits ? t->dims() : std::vector<int64_t>{static_cast<int64_t>(values.size())};
     g_.set_constant(v, filled(t->dtype(), dims, values));
     return {};
   }
@@ -149,12 +159,14 @@ class Editor {
     Shape dims;
     std::vector<int64_t> sizes;
     for (const json& d : what) {
-      if (d.is_number_integer()) dims.emplace_back(d.get<int64_t>()), sizes.push_back(d.get<int64_t>());
+      if (d.is_number_integer())
+        dims.emplace_back(d.get<int64_t>()), sizes.push_back(d.get<int64_t>());
       else if (d.is_string()) dims.push_back(Dim::symbol(d.get<std::string>()));
       else return bad("{} is no size", d.dump());
     }
     if (const Tensor* t = g_.constant(v)) {
-      if (sizes.size() != dims.size()) return bad("the constant {} cannot have symbolic sizes", escape(name));
+      if (sizes.size() != dims.size())
+        return bad("the constant {} cannot have symbolic sizes", escape(name));
       std::vector<double> values = t->to_f64();
       if (values.empty()) values.push_back(1);
       g_.set_constant(v, filled(t->dtype(), sizes, values));
@@ -176,7 +188,8 @@ class Editor {
   }
 
   Status rewire(const json& a) {
-    if (!a.contains("node") || !a.contains("slot") || !a.contains("to")) return bad("rewire wants node, slot and to");
+    if (!a.contains("node") || !a.contains("slot") || !a.contains("to"))
+      return bad("rewire wants node, slot and to");
     FERRULE_ASSIGN(NodeId n, node(a["node"].get<std::string>()));
     auto slot = a["slot"].get<size_t>();
     std::string to = a["to"].get<std::string>();
@@ -198,8 +211,8 @@ class Editor {
 
 }  // namespace
 
-Status apply_edits(Graph& g, const std::vector<std::pair<std::string, std::string>>& edits, const Bindings& bound,
-                   const std::string& place) {
+Status apply_edits(Graph& g, const std::vector<std::pair<std::string, std::string>>& edits,
+                   const Bindings& bound, const std::string& place) {
   Editor editor(g, bound, place);
   for (const auto& [verb, argument] : edits) FERRULE_TRY(editor.apply(verb, argument));
   if (Status s = g.sort(); !s) return s;
@@ -226,7 +239,8 @@ Status infer_again(Graph& g) {
   return s;
 }
 
-Tensor random_tensor(DType dtype, const std::vector<int64_t>& dims, std::mt19937& random, bool special) {
+Tensor random_tensor(DType dtype, const std::vector<int64_t>& dims, std::mt19937& random,
+                     bool special) {
   auto [t, bytes] = Tensor::allocate(dtype, dims);
   int64_t size = size_bytes(dtype, 1);
   constexpr double kSpecial[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e30, -1e-30, 65504};
@@ -236,7 +250,8 @@ Tensor random_tensor(DType dtype, const std::vector<int64_t>& dims, std::mt19937
     double v = real(random);
     if (dtype == DType::boolean) v = v > 0;
     else if (!is_float(dtype)) v = std::floor(v * 2.5) + (is_unsigned_int(dtype) ? 5 : 0);
-    else if (special && (t.numel() <= 4 || i % 2)) v = kSpecial[(start + static_cast<uint64_t>(i)) % std::size(kSpecial)];
+    else if (special && (t.numel() <= 4 || i % 2))
+      v = kSpecial[(start + static_cast<uint64_t>(i)) % std::size(kSpecial)];
     Tensor one = Tensor::scalar(dtype, v);
     std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
   }

@@ -1,5 +1,6 @@
-// The mutations a proof tries on a rule's firing cases. Each changes one thing everywhere it belongs, so that
-// a good share of the results are valid graphs; the others are sorted out by inference.
+// The mutations a proof tries on a rule's firing cases. Each changes one thing everywhere it
+// belongs, so that a good share of the results are valid graphs; the others are sorted out by
+// inference.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -47,10 +48,11 @@ class Mutator {
       for (size_t i = 1; i < g_.node(n).inputs.size(); ++i) {
         ValueId a = g_.input(n, i - 1), b = g_.input(n, i);
         if (!a || !b || a == b) continue;
-        add(fmt::format("operands {} and {} of {} exchanged", i - 1, i, g_.node(n).op), [=](Graph& g) {
-          g.set_input(n, i - 1, b);
-          g.set_input(n, i, a);
-        });
+        add(fmt::format("operands {} and {} of {} exchanged", i - 1, i, g_.node(n).op),
+            [=](Graph& g) {
+              g.set_input(n, i - 1, b);
+              g.set_input(n, i, a);
+            });
       }
   }
 
@@ -64,7 +66,9 @@ class Mutator {
     for (DType from : have) {
       if (!is_float(from) && from != DType::i32) continue;
       for (DType t : to)
-        if (t != from) add(fmt::format("{} becomes {}", ferrule::name(from), ferrule::name(t)), [=, this](Graph& g) { retype(g, from, t); });
+        if (t != from)
+          add(fmt::format("{} becomes {}", ferrule::name(from), ferrule::name(t)),
+              [=, this](Graph& g) { retype(g, from, t); });
     }
   }
   void retype(Graph& g, DType from, DType to) const {
@@ -74,7 +78,8 @@ class Mutator {
       if (g.constant(v)->dtype() == from) g.set_constant(v, converted(*g.constant(v), to));
   }
 
-  /// A size, wherever it stands in inputs and constants, becomes another; one axis of one input alone.
+  /// A size, wherever it stands in inputs and constants, becomes another; one axis of one input
+  /// alone.
   void sizes() {
     std::set<int64_t> have;
     for (ValueId v : inputs())
@@ -83,7 +88,9 @@ class Mutator {
           if (d.is_constant()) have.insert(d.value_or(0));
     for (int64_t from : have)
       for (int64_t to : {int64_t{0}, int64_t{1}, int64_t{3}, from + 1})
-        if (to != from) add(fmt::format("size {} becomes {}", from, to), [=, this](Graph& g) { resize(g, from, to); });
+        if (to != from)
+          add(fmt::format("size {} becomes {}", from, to),
+              [=, this](Graph& g) { resize(g, from, to); });
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
       for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
@@ -91,7 +98,9 @@ class Mutator {
           Shape s = *g_.value(v).type.shape;
           if (s[i] == Dim(to)) continue;
           s[i] = Dim(to);
-          add(fmt::format("{} becomes {}", name(v), str(s)), [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, s}); });
+          add(fmt::format("{} becomes {}", name(v), str(s)), [=](Graph& g) {
+            g.set_type(v, Type{g.value(v).type.dtype, s});
+          });
         }
     }
     for (ValueId v : tensors())
@@ -109,7 +118,9 @@ class Mutator {
     int64_t size = size_bytes(t.dtype(), 1), n = t.numel();
     if (size_bits(t.dtype()) % 8) return t;
     for (int64_t i = 0; i < out.numel(); ++i)
-      if (n > 0) std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size, static_cast<char*>(bytes) + i * size);
+      if (n > 0)
+        std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size,
+                    static_cast<char*>(bytes) + i * size);
     return out;
   }
   void resize(Graph& g, int64_t from, int64_t to) const {
@@ -130,7 +141,9 @@ class Mutator {
   void ranks() {
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
-      add(fmt::format("{} has no known rank", name(v)), [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, std::nullopt}); });
+      add(fmt::format("{} has no known rank", name(v)), [=](Graph& g) {
+        g.set_type(v, Type{g.value(v).type.dtype, std::nullopt});
+      });
       for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
         add(fmt::format("axis {} of {} has no known size", i, name(v)), [=](Graph& g) {
           Shape s = *g.value(v).type.shape;
@@ -144,7 +157,9 @@ class Mutator {
       if (!less.empty()) less.pop_back();
       for (const Shape& to : {more, front, less})
         if (to.size() != s.size())
-          add(fmt::format("{} becomes {}", name(v), str(to)), [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, to}); });
+          add(fmt::format("{} becomes {}", name(v), str(to)), [=](Graph& g) {
+            g.set_type(v, Type{g.value(v).type.dtype, to});
+          });
     }
     for (ValueId v : tensors()) {
       if (g_.constant(v)->numel() > 8) continue;
@@ -156,7 +171,8 @@ class Mutator {
         add(fmt::format("{} gets rank {}", name(v), dims.size()),
             [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped(dims)); });
       if (g_.constant(v)->numel() == 1 && g_.constant(v)->rank() > 0)
-        add(fmt::format("{} gets rank 0", name(v)), [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped({})); });
+        add(fmt::format("{} gets rank 0", name(v)),
+            [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped({})); });
     }
   }
 
@@ -176,7 +192,8 @@ class Mutator {
       const Tensor& t = *g_.constant(v);
       if (t.dtype() == DType::string || size_bits(t.dtype()) % 8 || t.numel() == 0) continue;
       auto change = [&](const char* how, auto&& f) {
-        add(fmt::format("{} {}", name(v), how), [=](Graph& g) { g.set_constant(v, mapped(*g.constant(v), f)); });
+        add(fmt::format("{} {}", name(v), how),
+            [=](Graph& g) { g.set_constant(v, mapped(*g.constant(v), f)); });
       };
       if (!is_float(t.dtype())) {
         for (int64_t k = 0; k < std::min<int64_t>(t.numel(), 10); ++k)
@@ -187,7 +204,8 @@ class Mutator {
         change("becomes -1", [](double, int64_t) { return -1.0; });
         continue;
       }
-      change("is doubled and moved", [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
+      change("is doubled and moved",
+             [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
       change("becomes 0", [](double, int64_t) { return 0.0; });
       change("becomes 1", [](double, int64_t) { return 1.0; });
       change("changes sign", [](double x, int64_t) { return -x; });
@@ -201,7 +219,8 @@ class Mutator {
     for (NodeId n : g_.order())
       for (const auto& [key, value] : g_.node(n).attrs.items()) {
         auto set = [&](Attr to) {
-          add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)), [=, key = key](Graph& g) { g.set_attr(n, key, to); });
+          add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)),
+              [=, key = key](Graph& g) { g.set_attr(n, key, to); });
         };
         if (auto* i = std::get_if<int64_t>(&value)) {
           for (int64_t to : {*i + 1, *i - 1, int64_t{0}})
@@ -231,11 +250,13 @@ class Mutator {
     for (NodeId n : g_.order()) {
       for (size_t k = 1; k < g_.node(n).inputs.size(); ++k)
         if (g_.input(n, k))
-          add(fmt::format("{} without operand {}", g_.node(n).op, k), [=](Graph& g) { g.set_input(n, k, {}); });
+          add(fmt::format("{} without operand {}", g_.node(n).op, k),
+              [=](Graph& g) { g.set_input(n, k, {}); });
       for (size_t k = 0; k < g_.node(n).inputs.size(); ++k)
         for (ValueId v : inputs())
           if (g_.input(n, k) && g_.input(n, k) != v)
-            add(fmt::format("{} reads {} in slot {}", g_.node(n).op, name(v), k), [=](Graph& g) { g.set_input(n, k, v); });
+            add(fmt::format("{} reads {} in slot {}", g_.node(n).op, name(v), k),
+                [=](Graph& g) { g.set_input(n, k, v); });
       for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
         ValueId was = g_.input(n, k);
         if (!was || !g_.value(was).type.known()) continue;
@@ -254,6 +275,8 @@ class Mutator {
 
 }  // namespace
 
-std::vector<Mutation> mutations(const Graph& g, const std::vector<DType>& types) { return Mutator(g, types).run(); }
+std::vector<Mutation> mutations(const Graph& g, const std::vector<DType>& types) {
+  return Mutator(g, types).run();
+}
 
 }  // namespace ferrule

@@ -9,9 +9,12 @@ namespace ferrule {
 
 std::string_view name(ConditionProof::State s) {
   switch (s) {
-    case ConditionProof::State::killed: return "killed";
-    case ConditionProof::State::implied: return "implied";
-    default: return "open";
+    case ConditionProof::State::killed:
+      return "killed";
+    case ConditionProof::State::implied:
+      return "implied";
+    default:
+      return "open";
   }
 }
 
@@ -49,7 +52,8 @@ class Prover {
     return false;
   }
 
-  /// The firing cases, the holding ones (they violate one condition each), and the mutations of both.
+  /// The firing cases, the holding ones (they violate one condition each), and the mutations of
+  /// both.
   void gather() {
     int number = 0;
     for (const RuleTest& t : rule_.tests) {
@@ -79,7 +83,8 @@ class Prover {
       Trial trial = try_rule(rule_, *g, ctx_.target, ctx_);
       Bindings bound;
       if (trial.fired) bound = trial.match.bindings;
-      if (apply_edits(*g, t.edits, bound, where)) add(where, std::make_unique<Graph>(std::move(*g)));
+      if (apply_edits(*g, t.edits, bound, where))
+        add(where, std::make_unique<Graph>(std::move(*g)));
       return;
     }
   }
@@ -93,7 +98,8 @@ class Prover {
   }
 
   static bool same_outputs(const Graph& g) {
-    return std::ranges::all_of(g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; });
+    return std::ranges::all_of(
+        g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; });
   }
 
   void check(const Sample& s) {
@@ -118,7 +124,8 @@ class Prover {
       Trial with = try_rule(rule_, *s.graph, ctx_.target, ctx_);
       if (with.fired) continue;
       if (!without.fired && without.broken.empty()) {
-        // Only this condition stood in the way, and without it the engine does (D7, an unknown fact).
+        // Only this condition stood in the way, and without it the engine does (D7, an unknown
+        // fact).
         guaranteed += with.nearest.id == c.id && without.nearest.id == "D7";
         continue;
       }
@@ -126,19 +133,25 @@ class Prover {
         ++invalid;
         continue;
       }
-      ++violated;
+      // A fact that is not known is no violation, but what goes wrong there counts.
+      violated += with.nearest.id != c.id || with.nearest.truth == Truth::no;
       std::string what = without.broken;
-      if (what.empty()) what = difference(*s.graph, *without.after, rule_, ctx_, kRounds).value_or("");
+      if (what.empty())
+        what = difference(*s.graph, *without.after, rule_, ctx_, kRounds).value_or("");
       if (what.empty()) continue;
       p.state = ConditionProof::State::killed;
       p.how = s.text + ": " + what;
       return p;
     }
     if (violated == 0 && invalid + guaranteed > 0) p.state = ConditionProof::State::implied;
-    p.how = violated ? fmt::format("{} graphs violate it, all give the same result without it", violated)
-            : invalid + guaranteed
-                ? fmt::format("of the graphs that violate it, {} are invalid and {} the engine declines anyway", invalid, guaranteed)
-                      : fmt::format("none of {} graphs violates it alone", samples_.size());
+    p.how =
+        violated
+            ? fmt::format("{} graphs violate it, all give the same result without it", violated)
+        : invalid + guaranteed
+            ? fmt::format(
+                  "of the graphs that violate it, {} are invalid and {} the engine declines anyway",
+                  invalid, guaranteed)
+            : fmt::format("none of {} graphs violates it alone", samples_.size());
     return p;
   }
 
@@ -151,6 +164,8 @@ class Prover {
 
 }  // namespace
 
-RewriteProof prove_rewrite(const Rule& rule, const ProofContext& ctx) { return Prover(rule, ctx).run(); }
+RewriteProof prove_rewrite(const Rule& rule, const ProofContext& ctx) {
+  return Prover(rule, ctx).run();
+}
 
 }  // namespace ferrule

@@ -8,7 +8,8 @@
 namespace ferrule {
 namespace {
 
-/// A fingerprint of what a graph computes, free of names: by operator, attributes, operands and constants.
+/// A fingerprint of what a graph computes, free of names: by operator, attributes, operands and
+/// constants.
 class Fingerprint {
  public:
   explicit Fingerprint(const Graph& g) : g_(g) {}
@@ -48,12 +49,15 @@ class Runner {
 
   RuleTestReport run() {
     out_.rule = rule_.id;
-    for (const Condition& c : rule_.where) out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
-    for (const Condition& c : rule_.region.where) out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
+    for (const Condition& c : rule_.where)
+      out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
+    for (const Condition& c : rule_.region.where)
+      out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
     int fires = 0, holds = 0;
     for (const RuleTest& t : rule_.tests) {
       CaseResult c;
-      c.name = t.fires ? fmt::format("fires {}", ++fires) : fmt::format("holds {} ({})", ++holds, t.declined_by);
+      c.name = t.fires ? fmt::format("fires {}", ++fires)
+                       : fmt::format("holds {} ({})", ++holds, t.declined_by);
       if (!t.name.empty()) c.name += " " + t.name;
       c.place = t.place;
       c.text = one(t);
@@ -75,7 +79,8 @@ class Runner {
       target = &loaded;
     }
     auto g = graph_of(t, target);
-    if (!g) return g.error().message + (g.error().place.empty() ? "" : " (" + g.error().place + ")");
+    if (!g)
+      return g.error().message + (g.error().place.empty() ? "" : " (" + g.error().place + ")");
     Trial trial = try_rule(rule_, *g, target, ctx_);
     count(*g, target, trial);
     return t.fires ? fires(t, *g, trial) : holds(t, *g, target, trial);
@@ -99,7 +104,8 @@ class Runner {
   }
 
   std::string fires(const RuleTest& t, const Graph& g, const Trial& trial) {
-    if (!trial.fired) return fmt::format("does not fire, declined by {}: {}", trial.nearest.id, trial.nearest.why);
+    if (!trial.fired)
+      return fmt::format("does not fire, declined by {}: {}", trial.nearest.id, trial.nearest.why);
     if (!trial.broken.empty()) return trial.broken;
     auto d = difference(g, *trial.after, rule_, ctx_, kRounds);
     if (d && !d->empty()) return "changes the result: " + *d;
@@ -113,7 +119,8 @@ class Runner {
   std::string holds(const RuleTest& t, const Graph& g, const Target* target, const Trial& trial) {
     if (trial.fired) return "fires";
     const std::string& id = trial.nearest.id;
-    // Operands, results and attributes that the pattern does not name are structure, seen more closely.
+    // Operands, results and attributes that the pattern does not name are structure, seen more
+    // closely.
     bool structural = id == "D4" || id == "D5" || id == "D6" || id == "D8";
     if (id == t.declined_by || (structural && t.declined_by == "structure")) return "";
     if (trial.nearest.stage == Rejection::Stage::condition && alone(t, g, target)) return "";
@@ -130,7 +137,8 @@ class Runner {
     return !trial.fired && trial.nearest.id == t.declined_by;
   }
 
-  // --- coverage -------------------------------------------------------------------------------------
+  // --- coverage
+  // -------------------------------------------------------------------------------------
 
   void count(const Graph& g, const Target* target, const Trial& trial) {
     if (trial.fired) {
@@ -156,8 +164,10 @@ class Runner {
     if (e.optional) {
       bool call = e.kind == PatternExpr::Kind::call;
       const std::string& name = call ? e.label : e.name;
-      bool present = call ? b.nodes.contains(name) && b.nodes.at(name) : b.values.contains(name) && b.values.at(name);
-      if (!name.empty()) ++(present ? out_.coverage.optionals[name].first : out_.coverage.optionals[name].second);
+      bool present = call ? b.nodes.contains(name) && b.nodes.at(name)
+                          : b.values.contains(name) && b.values.at(name);
+      if (!name.empty())
+        ++(present ? out_.coverage.optionals[name].first : out_.coverage.optionals[name].second);
     }
     for (const auto& a : e.args) optionals(*a, b);
     for (const auto& [_, c] : e.choices) optionals(*c, b);
@@ -170,6 +180,8 @@ class Runner {
 
 }  // namespace
 
-RuleTestReport run_rule_tests(const Rule& rule, const ProofContext& ctx) { return Runner(rule, ctx).run(); }
+RuleTestReport run_rule_tests(const Rule& rule, const ProofContext& ctx) {
+  return Runner(rule, ctx).run();
+}
 
 }  // namespace ferrule

@@ -14,7 +14,9 @@ namespace ferrule {
 Result<Graph> case_graph(std::string_view text, const ProofContext& ctx) {
   ImportOptions options;
   options.limits = ctx.limits;
-  options.known_operator = [&](std::string_view d, std::string_view o) { return ctx.ops->find(d, o) != nullptr; };
+  options.known_operator = [&](std::string_view d, std::string_view o) {
+    return ctx.ops->find(d, o) != nullptr;
+  };
   FERRULE_ASSIGN(Imported imported, import_text(text, options));
   return std::move(imported.graph);
 }
@@ -22,7 +24,8 @@ Result<Graph> case_graph(std::string_view text, const ProofContext& ctx) {
 namespace {
 
 /// The rule alone, to rest.
-Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofContext& ctx, Journal& journal) {
+Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofContext& ctx,
+                 Journal& journal) {
   RuleSet set;
   set.phases.push_back({rule.phase, "", true, {}});
   auto copy = std::make_shared<Rule>(rule);
@@ -37,7 +40,8 @@ Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofCo
   pass.target = target;
   pass.limits = &limits;
   pass.journal = &journal;
-  FERRULE_TRY(rule.kind == RuleKind::rewrite ? rewrite_phase(pass, rule.phase) : group_phase(pass, rule.phase));
+  FERRULE_TRY(rule.kind == RuleKind::rewrite ? rewrite_phase(pass, rule.phase)
+                                             : group_phase(pass, rule.phase));
   g.remove_dead();
   return verify(g);
 }
@@ -51,7 +55,8 @@ bool finite(const std::vector<Tensor>& tensors) {
 }
 
 /// What the engine says to a match of a rewrite; "" if it takes place.
-std::string refused(const Rule& rule, const Graph& g, const Match& m, const ProofContext& ctx, Rejection& r) {
+std::string refused(const Rule& rule, const Graph& g, const Match& m, const ProofContext& ctx,
+                    Rejection& r) {
   if (rule.kind != RuleKind::rewrite) return "";
   auto copy = g.clone();
   auto made = apply_rewrite(*copy, m, *ctx.ops, *ctx.limits);
@@ -130,10 +135,12 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
     if (!b) return "the result does not run: " + b.error().message;
     for (size_t k = 0; k < a->size(); ++k) {
       DType t = (*a)[k].dtype();
-      Tolerance tolerance = exact || signed_zero ? Tolerance{}
-                            : rule.numerics == "approximate" ? model_tolerance(t) : rewrite_tolerance(t, true);
+      Tolerance tolerance = exact || signed_zero             ? Tolerance{}
+                            : rule.numerics == "approximate" ? model_tolerance(t)
+                                                             : rewrite_tolerance(t, true);
       Difference d = compare((*b)[k], (*a)[k], tolerance, exact);
-      if (!d.ok) return fmt::format("output {}: {}", escape(before.value(before.outputs()[k]).name), d.text);
+      if (!d.ok)
+        return fmt::format("output {}: {}", escape(before.value(before.outputs()[k]).name), d.text);
     }
   }
   return "";

@@ -4,7 +4,7 @@
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ../recipe.sh
 
-step "1. Three layers with the shipped rules:"
+step "1. Relu_2 is a layer of its own with the shipped rules:"
 expect 0 "$ferrule" explain "$out/model.onnx" --target cpu-avx2
 
 step "2. The rule, rules/rewrites/relu_before_pool.yaml, with its tests:"
@@ -13,7 +13,7 @@ sed 's/^/    /' rules/rewrites/relu_before_pool.yaml
 step "3. Its tests and its proof:"
 expect 0 "$ferrule" rules test relu_before_pool --rules rules
 
-step "4. Two layers with it:"
+step "4. With it, the convolution takes the Relu:"
 expect 0 "$ferrule" explain "$out/model.onnx" --target cpu-avx2 --rules rules
 
 step "5. Fused against unfused:"

@@ -1,5 +1,8 @@
 #include "runtime/cli/tensors.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "engine/graph/npz.h"
 
 namespace ferrule::cli {
@@ -24,6 +27,7 @@ class Random {
 Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t seed, const std::string& name) {
   if (t == DType::string || size_bits(t) == 0)
     return error(Code::missing_input, "input", escape(name), ferrule::name(t));
+  FERRULE_TRY(check_bytes(t, dims, "input " + escape(name), 0));
   auto [tensor, bytes] = Tensor::allocate(t, dims);
   Random random(seed);
   for (int64_t k = 0; k < tensor.numel(); ++k) {
@@ -72,6 +76,9 @@ Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wan
     FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
     given[text.substr(0, equals)] = std::move(t);
   }
+  for (const auto& [n, t] : given)
+    if (std::none_of(wanted.begin(), wanted.end(), [&](const Port& p) { return p.name == n; }))
+      return error(Code::unknown_input, "--inputs", escape(n), names(wanted));
   std::map<std::string, Tensor> inputs;
   const bool complete = (!options.npz.empty() || !options.single.empty()) && !options.seed;
   uint64_t seed = options.seed.value_or(0) * 1000003;
@@ -98,7 +105,6 @@ Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wan
     inputs[info.name] = std::move(t);
     if (!options.npz.empty() || !options.single.empty()) notes.push_back(escape(info.name) + " is not given: random");
   }
-  if (!given.empty()) return error(Code::unknown_input, "--inputs", escape(given.begin()->first), names(wanted));
   for (const auto& [n, dims] : shapes)
     if (!inputs.contains(n)) return error(Code::unknown_input, "--shapes", escape(n), names(wanted));
   return inputs;

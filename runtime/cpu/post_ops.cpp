@@ -18,6 +18,9 @@ const Algorithms& eltwise_algorithms() {
       {"hardsigmoid", A::eltwise_hardsigmoid}, {"abs", A::eltwise_abs},
       {"sqrt", A::eltwise_sqrt},           {"square", A::eltwise_square},
       {"exp", A::eltwise_exp},             {"round", A::eltwise_round},
+      {"leaky_relu", A::eltwise_relu},     {"log", A::eltwise_log},
+      {"pow", A::eltwise_pow},             {"soft_relu", A::eltwise_soft_relu},
+      {"mish", A::eltwise_mish},           {"gelu_tanh", A::eltwise_gelu_tanh},
   };
   return kForms;
 }

@@ -40,6 +40,15 @@ __attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32
   return k;
 }
 
+/// A 4 x 4 block: dense rows in, dense columns out.
+inline void transpose4(const uint32_t* s, int64_t source_step, uint32_t* t, int64_t target_step) {
+  auto load = [&](int64_t k) { return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * source_step))); };
+  __m128 a = load(0), b = load(1), c = load(2), d = load(3);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  const __m128 rows[] = {a, b, c, d};
+  for (int64_t k = 0; k < 4; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * target_step), _mm_castps_si128(rows[k]));
+}
+
 /// Few dense planes, `plane` apart, to pixels `pixel` apart. False: not for this shape.
 bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, int64_t plane, int64_t pixel) {
   if (planes > 4) return false;
@@ -116,6 +125,10 @@ void StridedCopy::inner(const T* source, T* target, int64_t rows, int64_t count)
       } else if (count == 2) {
         for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
           target[0] = source[0], target[1] = source[1];
+      } else if (const int64_t bytes = count * static_cast<int64_t>(sizeof(T)); bytes % 16 == 0) {
+        for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
+          for (int64_t b = 0; b < bytes; b += 16)
+            __builtin_memcpy(reinterpret_cast<char*>(target) + b, reinterpret_cast<const char*>(source) + b, 16);
       } else {
         for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
           for (int64_t k = 0; k < count; ++k) target[k] = source[k];
@@ -140,7 +153,14 @@ void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count)
   for (int64_t j = 0; j < rows; j += kTile)
     for (int64_t i = 0; i < count; i += kTile) {
       const int64_t last_row = std::min(rows, j + kTile), columns = std::min(kTile, count - i);
-      for (int64_t r = j; r < last_row; ++r) {
+      int64_t first_row = j;
+      if constexpr (sizeof(T) == 4)
+        if (target_step_ == 1 && columns % 4 == 0)
+          for (; first_row + 4 <= last_row; first_row += 4)
+            for (int64_t c = 0; c < columns; c += 4)
+              transpose4(source + first_row + (i + c) * source_step_, source_step_, target + first_row * target_row_ + i + c,
+                         target_row_);
+      for (int64_t r = first_row; r < last_row; ++r) {
         const T* s = source + r + i * source_step_;
         T* t = target + r * target_row_ + i * target_step_;
         for (int64_t c = 0; c < columns; ++c) t[c * target_step_] = s[c * source_step_];

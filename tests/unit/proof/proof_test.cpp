@@ -94,7 +94,7 @@ TEST_CASE("conditions: killed, implied, open") {
   REQUIRE(p.conditions.size() == 1);
   CHECK(p.conditions[0].state == ConditionProof::State::killed);
   RewriteProof q = prove_rewrite(*with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"
-                                       "  - {id: useless, sound: \"rank(x) < 60\", why: \"no\"}\n"), proof_context());
+                                       "  - {id: useless, sound: \"dim(x, 0) == 3\", why: \"no\"}\n"), proof_context());
   REQUIRE(q.conditions.size() == 2);
   CHECK(q.conditions[1].state == ConditionProof::State::open);
   CHECK_FALSE(q.holds());
