@@ -1,6 +1,7 @@
-// The epilogue table (here and not in codegen, because contracts ask it what a library's epilogue takes): a normalised scalar program, seen from an anchor's result, as a sequence of operations
+// The epilogue table: a normalised scalar program, seen from an anchor's result, as a sequence of operations
 // that a library (oneDNN; later cuDNN and cuBLASLt) applies in its epilogue. It looks at formulas and not at
 // operator names, so that users' operators map too. Each row names how the library deviates from the formula.
+// It lives here and not in codegen, because contracts ask it what a library's epilogue takes.
 #pragma once
 #include <cstdint>
 #include <map>
