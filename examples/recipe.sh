@@ -1,4 +1,5 @@
-# Sourced by the recipes: builds the program and the model beside the script, and shows commands before it runs them.
+# shellcheck shell=bash
+# Sourced by the recipes: finds the program, makes the model, and shows commands before it runs them.
 set -euo pipefail
 recipe=$(basename "$PWD")
 root=$(cd ../.. && pwd)
