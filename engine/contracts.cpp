@@ -74,6 +74,18 @@ Accept check_any_shape(const Graph& g, const Node& n) {
   return yes();
 }
 
+/// Inference with constant parameters: one factor and one addend a channel.
+Accept check_norm(const Graph& g, const Node& n) {
+  const Type& x = type_of(g, n.inputs[0]);
+  if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
+  if (x.rank() < 2 || x.rank() > 5) return no(fmt::format("rank {} (2 to 5 have kernels)", x.rank()));
+  if (n.attrs.i("training_mode")) return no("training_mode");
+  if (n.outputs.size() > 1) return no("running statistics are wanted");
+  for (size_t k = 1; k < 5; ++k)
+    if (k >= n.inputs.size() || !n.inputs[k] || !g.constant(n.inputs[k])) return no(fmt::format("input {} is not constant", k));
+  return yes();
+}
+
 /// Reductions with constant axes: the library works on dims, so they must be known when planning.
 Accept check_reduce(const Graph& g, const Node& n) {
   if (n.inputs.size() > 1 && n.inputs[1] && !g.constant(n.inputs[1])) return no("the axes are not constant");
@@ -109,6 +121,7 @@ const std::vector<Row>& rows() {
       {"gemm", {"MatMul", "Gemm"}, check_gemm, true, false},
       {"pool", {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}, check_pool, false, false},
       {"resize", {"Resize"}, check_resize, false, false},
+      {"norm", {"BatchNormalization"}, check_norm, false, false},
       {"softmax", {"Softmax", "LogSoftmax"}, check_any_shape, false, false},
       {"reduce", {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}, check_reduce, false, false},
       {"copy", {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand"}, check_copy, false, true},

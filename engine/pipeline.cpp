@@ -6,6 +6,7 @@
 #include "engine/graph/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/group.h"
+#include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
 
 namespace ferrule {
@@ -39,6 +40,26 @@ Status run_phase(const Phase& phase, const PassContext& pass) {
   return group_phase(pass, phase.id);
 }
 
+/// On the host's target whatever we plan for, as `rules test` does: what a rewrite computes is the same anywhere.
+Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
+  auto host = load_target(options.rule_dirs, host_target());
+  ProofContext context;
+  context.ops = &k.ops;
+  context.target = host ? &*host : &k.target;
+  context.limits = &options.limits;
+  context.rule_dirs = options.rule_dirs;
+  return require_proofs(k.rules, context, k.notes);
+}
+
+/// Inference asks the installed table for pointwise operators; it must not go away under it.
+void install(std::shared_ptr<const Knowledge> k) {
+  static std::mutex mutex;
+  static std::shared_ptr<const Knowledge> installed;
+  std::lock_guard lock(mutex);
+  installed = std::move(k);
+  install_pointwise_inference(&installed->ops);
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options) {
@@ -48,12 +69,8 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
-  // Inference asks the installed table for pointwise operators; it must not go away under it.
-  static std::mutex mutex;
-  static std::shared_ptr<const Knowledge> installed;
-  std::lock_guard lock(mutex);
-  installed = k;
-  install_pointwise_inference(&installed->ops);
+  install(k);
+  if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 
@@ -80,6 +97,7 @@ Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptio
     out.journal.phases.push_back(phase_line(phase, out.graph.live_nodes()));
   }
   out.graph.remove_dead();
+  out.notes = knowledge.notes;
   for (const Step& s : out.journal.steps)
     if (s.kind == "broken")
       out.notes.push_back(

@@ -16,6 +16,7 @@ struct EngineOptions {
   bool overridable = false;
   bool near_misses = false;
   std::vector<std::string> ignore_profit;
+  bool allow_unproven = false;                ///< rewrites without a proof stamp run unproved
   std::map<std::string, std::vector<int64_t>> shapes;  ///< concrete input shapes; empty entries stay symbolic
 };
 
@@ -24,7 +25,9 @@ struct Knowledge {
   OpTable ops;
   RuleSet rules;
   Target target;
+  std::vector<std::string> notes;             ///< what proving rules of the user's found
 };
+/// errors: those of load_rules, load_target; rule_unproven.
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options);
 
 /// The fused graph and all that was recorded on the way.

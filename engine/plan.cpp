@@ -47,7 +47,7 @@ class LayoutPlanner {
     const std::string contract = kernel_contract(id);
     if (contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize") {
       sliding(id);
-    } else if (contract == "pointwise") {
+    } else if (contract == "pointwise" || contract == "norm") {
       set_outputs(id, follows(id));
     } else if (contract == "copy") {
       copies(id);

@@ -31,7 +31,7 @@ bool deterministic(const Node& n);
 /// Whether an attribute has the value a rule's text means: 1 and 1.0 are the same, floats compare as f32,
 /// which is how ONNX stores them.
 bool attr_equals(const Attr& written, const Attr& actual);
-/// "Conv", "com.microsoft::Gelu", "group.conv": does the node have this operator?
+/// Whether the node has this operator ("domain::op"; ai.onnx without a domain; a group by its contract).
 bool has_op(const Node& n, std::string_view written);
 /// One of the operators or classes; "group" and "group.<contract>" are classes, too.
 bool has_head(const Node& n, const std::vector<std::string>& ops, const std::vector<std::string>& classes,

@@ -128,7 +128,7 @@ class Matcher {
   std::deque<Assignment> assignments_;
 };
 
-/// "Conv", "{Conv|ConvTranspose}", "@activation": a call's head for messages.
+/// A call's head as the rule wrote it (an operator, a set of them, a class), for messages.
 std::string head_text(const PatternExpr& e);
 /// `"name" (Op)` for messages.
 std::string node_text(const Graph& g, NodeId n);

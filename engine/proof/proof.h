@@ -61,6 +61,7 @@ std::string_view name(ConditionProof::State s);
 struct RewriteProof {
   std::string rule;
   int graphs = 0, valid = 0, fired = 0;     ///< mutations, those that are valid graphs, those where it fired
+  int compared = 0;                         ///< firings where both graphs ran
   std::vector<std::string> wrong;           ///< firings with another result: what was changed, what differed
   std::vector<ConditionProof> conditions;   ///< the sound ones
   bool in_time = true;

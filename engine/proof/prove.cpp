@@ -108,6 +108,7 @@ class Prover {
     if (!t.fired || !t.broken.empty()) return;
     ++out_.fired;
     auto d = difference(*s.graph, *t.after, rule_, ctx_, kRounds);
+    out_.compared += d.has_value();
     if (d && !d->empty()) out_.wrong.push_back(s.text + ": " + *d);
   }
 

@@ -20,7 +20,8 @@ struct Common {
   std::vector<std::string> disable, enable, limits, shapes, ignore_profit;
   std::string backend = "auto", target;
   int threads = 0;                     ///< 0: all cores
-  bool json = false, force = false, no_fold = false, overridable = false, strict = false;
+  bool json = false, force = false, no_fold = false, overridable = false, strict = false,
+       allow_unproven = false;
   std::string model;                   ///< of the command that takes one
 };
 
@@ -34,6 +35,8 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body);
 
 /// The engine's options out of the command line. errors: usage (malformed --shapes, --limit).
 Result<EngineOptions> engine_options(const Common& common);
+/// The same for commands that work on rules: unproven ones are what they are for.
+Result<EngineOptions> rule_options(const Common& common);
 /// The same for a Session: backend, threads, strictness.
 Result<SessionOptions> session_options(const Common& common);
 /// The shipped rules: beside the program, else where it was built.

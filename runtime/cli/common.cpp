@@ -44,6 +44,7 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
   group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
   group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
+  group->add_flag("--allow-unproven", common.allow_unproven, "run rewrites whose proof fails or takes too long");
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
 }
@@ -102,10 +103,17 @@ Result<EngineOptions> engine_options(const Common& common) {
   o.fold = !common.no_fold;
   o.overridable = common.overridable;
   o.ignore_profit = common.ignore_profit;
+  o.allow_unproven = common.allow_unproven;
   for (const std::string& s : common.shapes) {
     FERRULE_ASSIGN(auto shape, parse_shape(s));
     o.shapes[shape.first] = shape.second;
   }
+  return o;
+}
+
+Result<EngineOptions> rule_options(const Common& common) {
+  FERRULE_ASSIGN(EngineOptions o, engine_options(common));
+  o.allow_unproven = true;
   return o;
 }
 

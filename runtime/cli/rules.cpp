@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 Result<Exit> list(const Common& common) {
-  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   json out = json::array();
   for (const auto& r : knowledge->rules.rules) {
@@ -30,7 +30,7 @@ Result<Exit> list(const Common& common) {
 }
 
 Result<Exit> show(const Common& common, const std::string& id) {
-  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   const Rule* r = knowledge->rules.find(id);
   if (!r) return error(Code::rule_unknown, "rules show", escape(id));
@@ -39,7 +39,7 @@ Result<Exit> show(const Common& common, const std::string& id) {
 }
 
 Result<Exit> check(const Common& common) {
-  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   CheckReport report = check_rules(knowledge->rules, knowledge->ops);
   for (const std::string& note : report.notes) std::cout << "note: " << note << "\n";

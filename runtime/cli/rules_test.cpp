@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "engine/proof/proof.h"
+#include "engine/proof/stamp.h"
 #include "runtime/cli/cli.h"
 #include "runtime/group_proof.h"
 
@@ -95,8 +96,23 @@ void print_coverage(const Tested& t) {
   std::cout << "\n";
 }
 
-Result<Exit> body(const Common& common, const std::vector<std::string>& globs, bool coverage, double seconds) {
-  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+struct Options {
+  std::vector<std::string> globs;
+  double seconds = 5;
+  bool coverage = false, stamp = false;
+};
+
+/// proved.txt of each folder of --rules, else of the shipped rules.
+Status stamp(const Common& common, const EngineOptions& options, const RuleSet& rules) {
+  for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules) FERRULE_TRY(write_stamps(rules, dir));
+  return {};
+}
+
+Result<Exit> body(const Common& common, const Options& asked) {
+  const auto& [globs, seconds, coverage, stamping] = asked;
+  if (stamping && !globs.empty())
+    return error(Code::usage, "rules test --stamp", std::string("stamps are for all rules together: name none"));
+  FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   ProofContext context;
   context.ops = &knowledge->ops;
@@ -106,7 +122,7 @@ Result<Exit> body(const Common& common, const std::vector<std::string>& globs, b
   context.seconds = seconds;
   Totals totals;
   json rows = json::array();
-  int rules = 0, good = 0;
+  int rules = 0, good = 0, undecided = 0;
   for (const auto& rule : knowledge->rules.rules) {
     if (!selected(*rule, globs)) continue;
     ++rules;
@@ -114,6 +130,7 @@ Result<Exit> body(const Common& common, const std::vector<std::string>& globs, b
     count(totals, t);
     totals.uncovered += static_cast<int>(uncovered(t).size());
     good += t.ok();
+    undecided += !t.rewrite.in_time;
     if (common.json) rows.push_back(to_json(t));
     else print_problems(t);
     if (coverage && !common.json) print_coverage(t);
@@ -127,24 +144,26 @@ Result<Exit> body(const Common& common, const std::vector<std::string>& globs, b
                              rules, totals.fires, totals.holds, totals.killed, totals.implied, totals.open, totals.uncovered);
     std::cout << fmt::format("{} passed, {} failed\n", good, rules - good + (coverage ? totals.uncovered : 0));
   }
+  if (stamping && ok && undecided)
+    return error(Code::usage, "rules test --stamp",
+                 fmt::format("nothing is stamped: {} proofs were not decided in time; raise --seconds", undecided));
+  if (stamping && ok) FERRULE_TRY(stamp(common, options, knowledge->rules));
   return ok ? Exit::ok : Exit::differs;
 }
 
 }  // namespace
 
 void add_rules_test(CLI::App& rules, Common& common, int& exit) {
-  struct Options {
-    std::vector<std::string> globs;
-    double seconds = 5;
-  };
   for (bool coverage : {false, true}) {
     auto options = std::make_shared<Options>();
+    options->coverage = coverage;
     auto* c = rules.add_subcommand(coverage ? "coverage" : "test",
                                    coverage ? "what the tests and proofs of each rule reached" : "the rules' own tests, and proofs by search");
     add_common(*c, common, false);
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
     c->add_option("--seconds", options->seconds, "for each rule's proof")->check(CLI::Range(0.1, 3600.0));
-    set_body(*c, common, exit, [options, coverage](const Common& o) { return body(o, options->globs, coverage, options->seconds); });
+    if (!coverage) c->add_flag("--stamp", options->stamp, "if all pass: writes proved.txt, so that loading proves nothing again");
+    set_body(*c, common, exit, [options](const Common& o) { return body(o, *options); });
   }
 }
 

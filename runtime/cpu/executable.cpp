@@ -12,8 +12,8 @@
 namespace ferrule::cpu {
 namespace {
 
-/// Pairs that may share memory: a pointwise result over an operand of the same elements, a library result
-/// over the operand that its last step adds.
+/// Pairs that may share memory: a pointwise result (a normalisation is one to the CPU) over an operand of the
+/// same elements, a library result over the operand that its last step adds.
 std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l) {
   std::vector<std::pair<int, int>> pairs;
   if (l.outputs.size() != 1) return pairs;
@@ -22,7 +22,7 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
     return x.shape && y.shape && *x.shape == *y.shape && size_bits(x.dtype) == size_bits(y.dtype) &&
            layout_of(plan, lowered, layer, a) == layout_of(plan, lowered, layer, b);
   };
-  if (l.kind == Launch::Kind::generated)
+  if (l.kind == Launch::Kind::generated || l.primitive == "BatchNormalization")
     for (size_t k = 0; k < l.inputs.size(); ++k)
       if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
   if (l.kind == Launch::Kind::library)

@@ -94,6 +94,7 @@ Result<KernelPtr> make_pool(Context&, const Call&);
 Result<KernelPtr> make_global_pool(Context&, const Call&);
 Result<KernelPtr> make_resize(Context&, const Call&);
 Result<KernelPtr> make_softmax(Context&, const Call&);
+Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_reduce(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);

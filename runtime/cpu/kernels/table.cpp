@@ -16,6 +16,7 @@ Factory library_factory(std::string_view op) {
       {"GlobalAveragePool", make_global_pool},
       {"GlobalMaxPool", make_global_pool},
       {"Resize", make_resize},
+      {"BatchNormalization", make_norm},
       {"Softmax", make_softmax},
       {"LogSoftmax", make_softmax},
       {"ReduceMean", make_reduce},

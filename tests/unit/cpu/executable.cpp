@@ -28,7 +28,7 @@ Target target() {
   Target t;
   t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
   t.device = "cpu";
-  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "softmax", "reduce", "copy", "view", "pointwise"}) {
+  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "softmax", "reduce", "copy", "view", "pointwise"}) {
     ContractFacts f;
     f.types = {DType::f32, DType::i64, DType::f64, DType::i32};
     f.max_epilogue_ops = 8;
@@ -158,6 +158,44 @@ TEST_CASE("an image network: reorders at the ends, pooling, residual, resize, co
   CHECK(e->executable->launches() == planned_kernels(*e));
   CHECK(e->executable->text().find("interpret") == std::string::npos);
   CHECK(e->executable->arena_bytes() > 0);
+}
+
+TEST_CASE("a normalisation keeps the layout of its input, and its memory") {
+  Model m;
+  auto norm = [&](ValueId v, unsigned seed) {
+    std::vector<ValueId> in{v};
+    for (unsigned k = 0; k < 4; ++k) in.push_back(m.constant(random_tensor({6}, seed + k, 0.5f, 1.5f)));
+    return m.node("BatchNormalization", in, {{"epsilon", 1e-3}});
+  };
+  ValueId x = m.input({2, 6, 5, 7});
+  ValueId plain = norm(m.node("Abs", {x}), 1);
+  ValueId c = m.node("Conv", {plain, m.constant(random_tensor({6, 6, 1, 1}, 9))},
+                     {{"kernel_shape", Dims{1, 1}}, {"group", int64_t{1}}}, {2, 6, 5, 7});
+  ValueId last = norm(c, 20);
+  m.graph.add_output(m.node("Relu", {last}));
+  auto e = check(m.graph);
+  CHECK(e->plan.layout(plain) == Layout::plain);
+  CHECK(e->plan.layout(last) == Layout::channels_last);
+  CHECK(e->executable->text().find("interpret") == std::string::npos);
+  // |x| and its normalisation, then its reordered copy and the convolution's result: never more than two at once.
+  CHECK(e->executable->arena_bytes() < 3 * 2 * 6 * 5 * 7 * 4);
+}
+
+TEST_CASE("normalisations that have no kernel are interpreted") {
+  for (int why = 0; why < 3; ++why) {
+    CAPTURE(why);
+    Model m;
+    const Dims d = why == 0 ? Dims{5} : Dims{2, 3, 4};  // no channels; a scale that is computed; an infinite factor
+    ValueId x = m.input(d), scale = m.constant(Tensor::of_f32({why == 0 ? 1 : 3}, std::vector<float>(why == 0 ? 1 : 3, 2.0f)));
+    if (why == 1) scale = m.input({3});
+    const std::vector<float> ones(why == 0 ? 1 : 3, 1.0f), zeros(ones.size(), 0.0f);
+    const Dims p{static_cast<int64_t>(ones.size())};
+    m.graph.add_output(m.node("BatchNormalization",
+                              {x, scale, m.constant(Tensor::of_f32(p, ones)), m.constant(Tensor::of_f32(p, ones)),
+                               m.constant(Tensor::of_f32(p, why == 2 ? zeros : ones))},
+                              {{"epsilon", 0.0}}, d));
+    CHECK(check(m.graph)->executable->text().find("interpret") != std::string::npos);
+  }
 }
 
 TEST_CASE("a node without a kernel is interpreted, and the launches still agree") {

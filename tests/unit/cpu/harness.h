@@ -105,7 +105,7 @@ class Harness : public Binder {
     call.node = &node;
     call.graph = &graph;
     call.post_ops = post_ops;
-    Context context{library, ops, nullptr, &limits};
+    Context context{library, ops, target, &limits};
     auto kernel = f(context, call);
     if (!kernel) return kernel;
     scratch_.resize(static_cast<size_t>((*kernel)->scratch_bytes()) + 64);
@@ -136,6 +136,7 @@ class Harness : public Binder {
 
   Call call;
   const OpTable* ops = nullptr;
+  const Target* target = nullptr;  ///< for kernels that are generated
   std::string text;
 
  private:

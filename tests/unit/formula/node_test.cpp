@@ -1,5 +1,5 @@
-// ONNX's own backend tests, one node each, for every operator with a formula: FERRULE_SHARED names a folder with
-// models/onnx_node_tests.tar.xz. Without it the test says that it is skipped.
+// ONNX's own backend tests, one node each, for every operator with a formula, from the shared test
+// material (FERRULE_SHARED, else ../shared/models beside the repository). Without it the test says that it is skipped.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -74,9 +74,9 @@ std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::str
 
 TEST_CASE("ONNX's node tests of operators with a formula") {
   const char* shared = std::getenv("FERRULE_SHARED");
-  std::string archive = shared ? std::string(shared) + "/models/onnx_node_tests.tar.xz" : "";
+  std::string archive = std::string(shared ? shared : FERRULE_SOURCE_DIR "/../shared/models") + "/onnx_node_tests.tar.xz";
   if (!fs::exists(archive)) {
-    MESSAGE("skipped: FERRULE_SHARED does not name a folder with models/onnx_node_tests.tar.xz");
+    MESSAGE("skipped: there is no " << archive << " (FERRULE_SHARED names its folder)");
     return;
   }
   char dir[] = "/tmp/ferrule-node-XXXXXX";

@@ -20,8 +20,7 @@ namespace {
 
 fs::path shared_models() {
   const char* env = std::getenv("FERRULE_SHARED");
-  fs::path dir = env ? env : fs::path(FERRULE_SOURCE_DIR) / "../shared";
-  return dir / "models";
+  return env ? fs::path(env) : fs::path(FERRULE_SOURCE_DIR) / "../shared/models";
 }
 
 std::vector<fs::path> models_in(const fs::path& dir, const char* file) {

@@ -1,0 +1,159 @@
+#include "engine/proof/stamp.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/diagnostics.h"
+#include "engine/rule/load.h"
+
+namespace ferrule {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Raised when the prover tries more than it did: what it let pass before must then be proved again.
+constexpr std::string_view kProver = "1";
+constexpr uintmax_t kMaxStampFile = 4 << 20;
+constexpr std::string_view kHeader =
+    "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule rules test "
+    "--stamp`;\n# a rule that is not in here, or was changed since, is proved when it is first loaded.\n";
+
+std::string line_of(const Rule& rule) { return rule.id + " " + proof_stamp(rule); }
+
+/// Through a file beside it, so that no reader ever sees half of it. "" or why not.
+std::string write_whole(const fs::path& path, std::string_view text) {
+  fs::path part = path;
+  part += fmt::format(".{}.part", getpid());
+  errno = 0;
+  std::ofstream file(part, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  std::error_code ec;
+  if (file) {
+    fs::rename(part, path, ec);
+    if (!ec) return "";
+  }
+  std::string why = ec ? ec.message() : std::strerror(errno ? errno : EIO);
+  fs::remove(part, ec);
+  return why;
+}
+
+/// A stamp that cannot be kept costs the next load a proof, nothing else.
+void keep_stamp(const std::string& cache, const std::string& stamp) {
+  if (cache.empty()) return;
+  std::error_code ec;
+  fs::create_directories(cache, ec);
+  if (!ec) write_whole(fs::path(cache) / stamp, "");
+}
+
+/// Cases and differences as one line of a message.
+std::string one_line(std::string text) {
+  while (text.ends_with('\n')) text.pop_back();
+  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; ++at) text.replace(at, 1, "; ");
+  return escape(text, 1000);
+}
+
+/// "" when it is proved, else what is wrong or missing.
+std::string prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
+  using Clock = std::chrono::steady_clock;
+  auto begin = Clock::now();
+  double allowed = ctx.seconds;
+  for (const CaseResult& c : run_rule_tests(rule, ctx).cases)
+    if (!c.passed)
+      return one_line(fmt::format("its case {} (line {}) fails: {}", c.name, c.place.line, c.text));
+  ctx.seconds -= std::chrono::duration<double>(Clock::now() - begin).count();
+  RewriteProof p = prove_rewrite(rule, ctx);
+  if (!p.wrong.empty()) return one_line("it changes results: " + p.wrong.front());
+  if (!p.in_time)
+    return fmt::format("not decided within {} s, {} graphs were tried (rules test --seconds takes longer)",
+                       allowed, p.graphs);
+  if (p.fired == 0) return "no case shows it firing: it needs tests: {fires: …}";
+  if (p.compared == 0) return "the interpreter cannot run any of its firing cases";
+  for (const ConditionProof& c : p.conditions)
+    if (c.state == ConditionProof::State::open)
+      notes.push_back(fmt::format("rule {}: nothing shows that its sound condition {} is needed ({})", rule.id, c.id,
+                                  one_line(c.how)));
+  return "";
+}
+
+}  // namespace
+
+std::string proof_stamp(const Rule& rule) {
+  // The rule as loaded too: its patterns may use blocks of another file.
+  std::string all = fmt::format("{}\n{}\n{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0', print_rule(rule));
+  XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+std::set<std::string> read_stamps(std::span<const std::string> dirs) {
+  std::set<std::string> stamps;
+  for (const std::string& dir : dirs) {
+    fs::path path = fs::path(dir) / kStampFile;
+    std::error_code ec;
+    if (!fs::is_regular_file(path, ec) || fs::file_size(path, ec) > kMaxStampFile || ec) continue;
+    std::ifstream file(path);
+    for (std::string line; std::getline(file, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty() && line[0] != '#') stamps.insert(line);
+    }
+  }
+  return stamps;
+}
+
+std::string stamps_text(const RuleSet& rules, std::string_view pack) {
+  std::set<std::string> lines;
+  for (const auto& r : rules.rules)
+    if (r->kind == RuleKind::rewrite && r->pack == pack) lines.insert(line_of(*r));
+  return lines.empty() ? "" : fmt::format("{}{}\n", kHeader, fmt::join(lines, "\n"));
+}
+
+Status write_stamps(const RuleSet& rules, const std::string& dir) {
+  std::string text = stamps_text(rules, dir);
+  fs::path path = fs::path(dir) / kStampFile;
+  std::ifstream old(path, std::ios::binary);
+  if (old && std::string(std::istreambuf_iterator<char>(old), {}) == text) return {};
+  if (text.empty()) return {};
+  std::string why = write_whole(path, text);
+  if (!why.empty()) return error(Code::file_not_written, "rules test --stamp", escape(path.string()), why);
+  return {};
+}
+
+std::string proof_cache() {
+  auto env = [](const char* name) {
+    const char* v = std::getenv(name);
+    return std::string(v ? v : "");
+  };
+  if (std::string own = env("FERRULE_CACHE"); !own.empty()) return own + "/proofs";
+  if (std::string xdg = env("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/ferrule/proofs";
+  if (std::string home = env("HOME"); !home.empty()) return home + "/.cache/ferrule/proofs";
+  return "";
+}
+
+Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes) {
+  std::set<std::string> stamps = read_stamps(ctx.rule_dirs);
+  std::string cache = proof_cache();
+  std::vector<Error> all;
+  for (const auto& r : rules.rules) {
+    if (!r->enabled || r->kind != RuleKind::rewrite || stamps.contains(line_of(*r))) continue;
+    std::string stamp = proof_stamp(*r);
+    std::error_code ec;
+    if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;
+    std::string why = prove(*r, ctx, notes);
+    if (why.empty())
+      keep_stamp(cache, stamp);
+    else
+      all.push_back(error(Code::rule_unproven, r->file, r->id, why).value());
+  }
+  if (all.empty()) return {};
+  Error first = std::move(all.front());
+  first.more.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(all.end()));
+  return fail(std::move(first));
+}
+
+}  // namespace ferrule
