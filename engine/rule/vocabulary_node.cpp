@@ -217,7 +217,7 @@ Val resolved_pads_of(const EvalContext& ctx, Args a) {
 
 /// A window's own pads [begin.., end..] plus those of a Pad over all axes, whose first two are not
 /// padded.
-Val pads_sum(const EvalContext&, Args a) {
+Val add_pads(Args a, const std::function<int64_t(size_t)>& factor) {
   if (is_unknown(a[0])) return a[0];
   auto window = is_absent(a[0]) ? std::vector<int64_t>() : as_ints(a[0]);
   auto pad = as_ints(a[1]);
@@ -226,10 +226,23 @@ Val pads_sum(const EvalContext&, Args a) {
   if (window->empty()) window->resize(2 * spatial);
   if (window->size() != 2 * spatial) return unknown("pads of one rank");
   for (size_t k = 0; k < spatial; ++k) {
-    (*window)[k] += (*pad)[k + 2];
-    (*window)[k + spatial] += (*pad)[rank + k + 2];
+    (*window)[k] += factor(k) * (*pad)[k + 2];
+    (*window)[k + spatial] += factor(k) * (*pad)[rank + k + 2];
   }
   return ints(*window);
+}
+
+Val pads_sum(const EvalContext&, Args a) {
+  return add_pads(a, [](size_t) { return 1; });
+}
+
+/// A cell of padding in front of a transposed convolution is `stride` cells of its output, which its own
+/// pads cut off.
+Val pads_cropped(const EvalContext&, Args a) {
+  if (is_unknown(a[2])) return a[2];
+  auto strides = as_ints(a[2]);
+  if (!strides) return unknown("strides");
+  return add_pads(a, [&](size_t k) { return k < strides->size() ? -(*strides)[k] : -1; });
 }
 
 Val out_channels(const EvalContext& ctx, Args a) {
@@ -296,6 +309,10 @@ const Function kTable[] = {
     {{"pads_sum", "(window: list, pad: list) -> list",
       "a window's pads plus those of a Pad over all axes"},
      pads_sum,
+     true},
+    {{"pads_cropped", "(window: list, pad: list, strides: list) -> list",
+      "a transposed convolution's pads less those of a Pad over all axes, counted in its output"},
+     pads_cropped,
      true},
     {{"out_channels", "(n: node) -> size",
       "output channels of a convolution, columns of a matrix product"},

@@ -1,0 +1,126 @@
+// Stamps: the shipped ones are up to date; wrong rules are refused at load, good ones proved once.
+#include "engine/proof/stamp.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/pipeline.h"
+#include "tests/unit/engine/kit.h"
+
+using namespace kit;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A rules folder and a cache folder of the test's own; the environment is as before afterwards.
+struct Sandbox {
+  Sandbox() {
+    std::string pattern = (fs::temp_directory_path() / "ferrule-stamp-XXXXXX").string();
+    REQUIRE(mkdtemp(pattern.data()));
+    root = pattern;
+    fs::create_directories(root / "rules");
+    if (const char* old = getenv("FERRULE_CACHE")) before = old;
+    setenv("FERRULE_CACHE", (root / "cache").c_str(), 1);
+  }
+  ~Sandbox() {
+    before ? setenv("FERRULE_CACHE", before->c_str(), 1) : unsetenv("FERRULE_CACHE");
+    fs::remove_all(root);
+  }
+  Sandbox(const Sandbox&) = delete;
+
+  void add(const std::string& match, const std::string& rewrite, bool cases = true) const {
+    std::ofstream(root / "rules" / "mine.yaml")
+        << "ferrule: 1\nid: mine\nkind: rewrite\ndoc: A rule of a test.\nsource: [test]\nphase: canonicalize\nnumerics: exact\n"
+        << "match: |\n  " << match << "\nrewrite: |\n  " << rewrite << "\n"
+        << (cases ? "tests:\n  fires:\n    - |\n      g (float[2,3] i) => (float[2,3] o) <float two = {2.0}> { t = Mul(i, two) o = Abs(t) }\n" : "");
+  }
+  EngineOptions options(bool allow = false) const {
+    EngineOptions o;
+    o.rule_dirs = {FERRULE_SOURCE_RULES, (root / "rules").string()};
+    o.target = "cpu-avx2";
+    o.allow_unproven = allow;
+    return o;
+  }
+  size_t cached() const {
+    std::error_code ec;
+    fs::directory_iterator it(root / "cache" / "proofs", ec);
+    return ec ? 0 : static_cast<size_t>(std::distance(it, {}));
+  }
+  fs::path root;
+  std::optional<std::string> before;
+};
+
+std::string refusal(const EngineOptions& o) {
+  auto k = load_knowledge(o);
+  if (k) return "";
+  CHECK(k.error().code == Code::rule_unproven);
+  return render(k.error());
+}
+
+}  // namespace
+
+TEST_CASE("rules/proved.txt is up to date (ferrule rules test --stamp)") {
+  std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+  RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
+  std::ifstream file(std::string(FERRULE_SOURCE_RULES) + "/proved.txt");
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  CHECK(text == stamps_text(set, FERRULE_SOURCE_RULES));
+  CHECK(read_stamps(dirs).size() > 20);
+}
+
+TEST_CASE("a wrong rewrite is refused, with a counter-example, and runs when asked to") {
+  Sandbox box;
+  box.add("y = Mul(x, 2)", "y = x");
+  std::string said = refusal(box.options());
+  for (const char* part : {"rewrite mine is not proved", "mine.yaml", "--allow-unproven", "fires 1"})
+    CHECK_MESSAGE(said.find(part) != std::string::npos, said);
+  CHECK(box.cached() == 0);
+  CHECK(load_knowledge(box.options(true)).has_value());
+  CHECK(box.cached() == 0);
+  // What is off is not proved.
+  EngineOptions off = box.options();
+  off.selection.disable = {"mine"};
+  CHECK(refusal(off) == "");
+  // Right in its case, wrong in general: any factor for the constant.
+  box.add("y = Mul(x, c!)", "y = Add(x, x)");
+  CHECK(refusal(box.options()).find("it changes results: ") != std::string::npos);
+  // Nothing to prove it by.
+  box.add("y = Mul(x, 2)", "y = Add(x, x)", false);
+  CHECK(refusal(box.options()).find("needs tests") != std::string::npos);
+}
+
+TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
+  Sandbox box;
+  box.add("y = Mul(x, 2)", "y = Add(x, x)");
+  CHECK(refusal(box.options()) == "");
+  REQUIRE(box.cached() == 1);
+  // The second load proves nothing: with a budget that no proof fits in, the stamp alone lets it pass.
+  RuleSet set = must(load_rules(box.options().rule_dirs, ops(), {}, limits()));
+  ProofContext context;
+  context.ops = &ops();
+  context.target = &target();
+  context.limits = &limits();
+  context.rule_dirs = box.options().rule_dirs;
+  context.seconds = 0;
+  std::vector<std::string> notes;
+  CHECK(require_proofs(set, context, notes).has_value());
+  fs::remove_all(box.root / "cache");
+  Status late = require_proofs(set, context, notes);
+  REQUIRE_FALSE(late.has_value());
+  CHECK(late.error().message.find("not decided within 0 s") != std::string::npos);
+  // A folder's own proved.txt does as well, until the rule changes.
+  must(write_stamps(set, (box.root / "rules").string()));
+  CHECK(require_proofs(set, context, notes).has_value());
+  box.add("y = Mul(x, 2)", "y =  Add(x, x)");
+  CHECK_FALSE(require_proofs(must(load_rules(box.options().rule_dirs, ops(), {}, limits())), context, notes).has_value());
+}
+
+TEST_CASE("a cache that cannot be written, or is not there, is no error") {
+  Sandbox box;
+  box.add("y = Mul(x, 2)", "y = Add(x, x)");
+  std::ofstream(box.root / "cache") << "a file where the folder should be";
+  CHECK(refusal(box.options()) == "");
+  CHECK(refusal(box.options()) == "");
+}
