@@ -283,6 +283,18 @@ def rules(report, net):
     done = run("explain", net, "--rules", folder)
     report.check("a good rule of one's own loads", None if done.code == OK else done.tail())
 
+    # A rewrite is proved when it is first loaded: a wrong one is refused, unless it is asked for.
+    proofs = {"FERRULE_CACHE": str(report.folder / "cache")}
+    run("explain", net, "--rules", folder, env=proofs)
+    report.check("its proof is kept", None if list((report.folder / "cache" / "proofs").glob("*")) else "nothing in the cache folder")
+    path.write_text(RULE.replace("  y = Abs(x)\ntests", "  y = Neg(x)\ntests"))
+    report.check("a wrong rule is refused", refusal(run("explain", net, "--rules", folder, env=proofs), USAGE, "rule_unproven", r"twice\.yaml",
+                                                    "output y", "--allow-unproven", seconds=10))
+    done = run("explain", net, "--rules", folder, "--allow-unproven", env=proofs)
+    report.check("--allow-unproven", None if done.code == OK else done.tail())
+    done = run("rules", "list", "--rules", folder, env=proofs)
+    report.check("rules list with a wrong rule", None if done.code == OK else done.tail())
+
     for what, (old, new, wanted) in RULE_ERRORS.items():
         assert RULE.count(old) >= 1, what
         path.write_text(RULE.replace(old, new, 1))
