@@ -13,13 +13,6 @@
 namespace ferrule {
 namespace {
 
-bool same_shape(const Type& a, const Type& b) {
-  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return false;
-  for (size_t i = 0; i < a.shape->size(); ++i)
-    if (equal((*a.shape)[i], (*b.shape)[i]) != Truth::yes) return false;
-  return true;
-}
-
 class Tail {
  public:
   Tail(const Rule& rule, Match& m, const MatchContext& ctx)

@@ -16,13 +16,6 @@
 namespace ferrule {
 namespace {
 
-bool same_shape(const Type& a, const Type& b) {
-  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return false;
-  for (size_t i = 0; i < a.shape->size(); ++i)
-    if (equal((*a.shape)[i], (*b.shape)[i]) != Truth::yes) return false;
-  return true;
-}
-
 class Regions {
  public:
   Regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)

@@ -4,28 +4,9 @@
 #include <charconv>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/suggest.h"
 
 namespace ferrule {
-namespace {
-
-/// Edit distance, for suggestions; both texts are short.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t up = row[j];
-      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = up;
-    }
-  }
-  return row[b.size()];
-}
-
-}  // namespace
-
 Status set_limit(Limits& limits, std::string_view assignment) {
   size_t equals = assignment.find('=');
   if (equals == std::string_view::npos)
@@ -53,7 +34,7 @@ Status set_limit(Limits& limits, std::string_view assignment) {
   }
   const Entry* near =
       std::min_element(std::begin(entries), std::end(entries), [&](const Entry& a, const Entry& b) {
-        return distance(key.substr(0, 64), a.name) < distance(key.substr(0, 64), b.name);
+        return edit_distance(key.substr(0, 64), a.name) < edit_distance(key.substr(0, 64), b.name);
       });
   return error(
       Code::usage, "--limit",

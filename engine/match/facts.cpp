@@ -100,4 +100,11 @@ bool has_head(const Node& n, const std::vector<std::string>& ops,
   return false;
 }
 
+bool same_shape(const Type& a, const Type& b) {
+  if (!a.shape || !b.shape || a.shape->size() != b.shape->size()) return false;
+  for (size_t i = 0; i < a.shape->size(); ++i)
+    if (equal((*a.shape)[i], (*b.shape)[i]) != Truth::yes) return false;
+  return true;
+}
+
 }  // namespace ferrule

@@ -26,6 +26,8 @@ void set_operator_facts(OperatorFacts facts);
 std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const OpTable* ops);
 /// Gives a new node all its attributes, as every node has them after normalisation.
 void fill_defaults(Node& n, const OpTable* ops);
+/// Provably the same shape; unknown shapes are not.
+bool same_shape(const Type& a, const Type& b);
 /// Whether running the node twice gives the same results; nested graphs count.
 bool deterministic(const Node& n);
 /// Whether an attribute has the value a rule's text means: 1 and 1.0 are the same, floats compare as f32,

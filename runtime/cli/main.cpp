@@ -4,25 +4,11 @@
 #include <cstdio>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/suggest.h"
 #include "runtime/cli/cli.h"
 
 namespace ferrule::cli {
 namespace {
-
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      size_t up = row[j];
-      row[j] = std::min({up + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
-      diagonal = up;
-    }
-  }
-  return row[b.size()];
-}
 
 /// The command that was chosen, as deep as the words were understood.
 const CLI::App* chosen(const CLI::App* app) {
@@ -70,9 +56,9 @@ Error unexpected(const CLI::App& app, std::string word) {
   e.message = fmt::format("{} {}", option ? "there is no option" : commands ? "there is no command" : "one argument too many:",
                           escape(word));
   auto near = std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return distance(word.substr(0, 64), a) < distance(word.substr(0, 64), b);
+    return edit_distance(word.substr(0, 64), a) < edit_distance(word.substr(0, 64), b);
   });
-  if (near != known.end() && distance(word.substr(0, 64), *near) <= std::max<size_t>(2, near->size() / 3))
+  if (near != known.end() && edit_distance(word.substr(0, 64), *near) <= std::max<size_t>(2, near->size() / 3))
     e.hint = "did you mean " + *near + "?";
   else if (commands)
     e.hint = "there are " + join(known);
