@@ -5,6 +5,8 @@
 
 #include "engine/epilogue.h"
 #include "engine/graph/infer.h"
+#include "engine/movement.h"
+#include "engine/pieces.h"
 
 namespace ferrule {
 namespace {
@@ -150,21 +152,35 @@ Accept check_type(const ContractFacts& facts, const Type& t, std::string_view co
   return yes();
 }
 
+/// With movements: whether all of it can be written as boxes with constant strides. A GPU launches one grid, which
+/// takes one box.
+Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  std::vector<ValueId> results;
+  for (NodeId id : nodes)
+    for (ValueId v : g.node(id).outputs)
+      if (v && (g.value(v).is_output || nodes.size() == 1)) results.push_back(v);
+  auto region = lower_pieces(ops, g, nodes, results);
+  if (!region) return no(region.error().message);
+  if (target.device == "gpu" && region->pieces.size() > 1)
+    return no(fmt::format("{} pieces, a generated GPU kernel takes one", region->pieces.size()));
+  return yes();
+}
+
 /// Pointwise: every node a formula, element types known, bounded operands.
 Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("pointwise");
   if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
-    if (!ops.pointwise(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
-    for (ValueId v : n.inputs)
-      if (v)
+    if (!ops.pointwise(n) && !is_movement(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
+    for (size_t k = 0; k < n.inputs.size(); ++k)
+      if (ValueId v = n.inputs[k]; v && (!is_movement(n) || moves_input(n, k)))
         if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
     for (ValueId v : n.outputs)
       if (v)
         if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
   }
-  return yes();
+  return any_movement(g, nodes) ? accepts_pieces(g, nodes, target, ops) : yes();
 }
 
 /// How an operand is spread over the anchor's result; what a library epilogue can take.

@@ -17,7 +17,9 @@ struct Wide {
   uint64_t low, high;
 };
 
-constexpr int64_t kTile = 32;
+constexpr int64_t kTile = 64;
+constexpr int64_t kUnitBytes = 16384;   // of a row that is split
+constexpr int64_t kGrainBytes = 65536;  // worth a thread
 
 /// Three planes to pixels of three, 16 pixels at a time: what every image input needs.
 __attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32_t* t, int64_t n, int64_t plane) {
@@ -105,6 +107,13 @@ StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
     }
   }
   for (int64_t d : dims_) outer_ *= d;
+  if (outer_ == 1 && rows_ < 4) {
+    unit_count_ = std::max<int64_t>(1, kUnitBytes / element_);
+    row_units_ = (count_ + unit_count_ - 1) / unit_count_;
+    return;
+  }
+  unit_rows_ = kind_ == Kind::tiles ? kTile : std::max<int64_t>(1, kUnitBytes / 4 / (count_ * element_));
+  row_units_ = (rows_ + unit_rows_ - 1) / unit_rows_;
 }
 
 const char* StridedCopy::text() const {
@@ -169,46 +178,45 @@ void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count)
 }
 
 template <class T>
-void StridedCopy::run_as(const T* source, T* target) const {
+void StridedCopy::run_as(const T* source, T* target, int64_t begin, int64_t end) const {
   source += source_offset_;
   target += target_offset_;
-  constexpr int64_t kGrain = 16384;  // elements worth a thread
-  if (outer_ == 1 && rows_ >= 4) {
-    parallel_for(rows_, std::max<int64_t>(16, kGrain / count_), [&](int64_t begin, int64_t end) {
-      inner(source + begin * source_row_, target + begin * target_row_, end - begin, count_);
-    });
-    return;
+  if (unit_count_ > 0) {
+    const int64_t first = begin * unit_count_, last = std::min(count_, end * unit_count_);
+    return inner(source + first * source_step_, target + first * target_step_, rows_, last - first);
   }
-  if (outer_ == 1) {
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      inner(source + begin * source_step_, target + begin * target_step_, rows_, end - begin);
-    });
-    return;
-  }
-  parallel_for(outer_, std::max<int64_t>(1, kGrain / (count_ * rows_)), [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      int64_t rest = k, s = 0, t = 0;
-      for (size_t axis = dims_.size(); axis-- > 0;) {
-        const int64_t i = rest % dims_[axis];
-        rest /= dims_[axis];
-        s += i * source_[axis];
-        t += i * target_[axis];
-      }
-      inner(source + s, target + t, rows_, count_);
+  for (int64_t at = begin; at < end;) {
+    int64_t rest = at / row_units_, s = 0, t = 0;
+    const int64_t first = at % row_units_, last = std::min(row_units_, first + end - at);
+    for (size_t axis = dims_.size(); axis-- > 0;) {
+      const int64_t i = rest % dims_[axis];
+      rest /= dims_[axis];
+      s += i * source_[axis];
+      t += i * target_[axis];
     }
-  });
+    const int64_t row = first * unit_rows_, rows = std::min(rows_, last * unit_rows_) - row;
+    inner(source + s + row * source_row_, target + t + row * target_row_, rows, count_);
+    at += last - first;
+  }
+}
+
+void StridedCopy::run(const void* source, void* target, int64_t begin, int64_t end) const {
+  if (begin >= end) return;
+  switch (element_) {
+    case 1: return run_as(static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target), begin, end);
+    case 2: return run_as(static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target), begin, end);
+    case 4: return run_as(static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target), begin, end);
+    case 8: return run_as(static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target), begin, end);
+    case 16: return run_as(static_cast<const Wide*>(source), static_cast<Wide*>(target), begin, end);
+    default: std::abort();  // the factory refuses other sizes
+  }
 }
 
 void StridedCopy::run(const void* source, void* target) const {
-  if (kind_ == Kind::nothing) return;
-  switch (element_) {
-    case 1: return run_as(static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target));
-    case 2: return run_as(static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target));
-    case 4: return run_as(static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target));
-    case 8: return run_as(static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target));
-    case 16: return run_as(static_cast<const Wide*>(source), static_cast<Wide*>(target));
-    default: std::abort();  // the factory refuses other sizes
-  }
+  const int64_t n = units();
+  if (n == 0) return;
+  parallel_for(n, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, bytes() / n)),
+               [&](int64_t begin, int64_t end) { run(source, target, begin, end); });
 }
 
 }  // namespace ferrule::cpu
