@@ -94,17 +94,15 @@ Accept check_reduce(const Graph& g, const Node& n) {
   return check_any_shape(g, n);
 }
 
-/// Copies whose parameters are all constant: pure index arithmetic with fixed strides.
+/// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather reads its indices.)
 Accept check_copy(const Graph& g, const Node& n) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
-  size_t first = n.op == "Concat" ? n.inputs.size() : 1;
+  size_t first = n.op == "Concat" || n.op == "Gather" ? n.inputs.size() : 1;
   for (size_t k = first; k < n.inputs.size(); ++k)
     if (n.inputs[k] && !g.constant(n.inputs[k])) {
       if (n.op == "Expand") continue;  // only its output shape matters, which is known
       return no(fmt::format("input {} is not constant", k));
     }
-  if (n.op == "Pad" && n.attrs.s("mode", "constant") != "constant")
-    return no("mode " + escape(n.attrs.s("mode")));
   return yes();
 }
 
@@ -126,7 +124,9 @@ const std::vector<Row>& rows() {
       {"norm", {"BatchNormalization"}, check_norm, false, false},
       {"softmax", {"Softmax", "LogSoftmax"}, check_any_shape, false, false},
       {"reduce", {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}, check_reduce, false, false},
-      {"copy", {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand"}, check_copy, false, true},
+      {"copy",
+       {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "DepthToSpace", "SpaceToDepth"},
+       check_copy, false, true},
       {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
   };
   return kRows;

@@ -259,8 +259,8 @@ class Walker {
         if (step % weight != 0) throw NotLinear{node_, "does not split its axes where they were merged"};
         if (step * (sizes_[j] - 1) >= next && a != 0) {
           if (next % step != 0) throw NotLinear{node_, "does not split its axes where they were merged"};
-          const int64_t whole = next / step, lead = (next - position % next) % next / step;
-          if (lead > 0 && lead < sizes_[j]) throw CutBox{j, lead};
+          const int64_t whole = next / step, lead = (next - position % next + step - 1) / step;
+          if (lead != whole && lead < sizes_[j]) throw CutBox{j, lead};
           if (sizes_[j] % whole == 0) throw SplitAxis{j, whole};
           throw CutBox{j, sizes_[j] - sizes_[j] % whole};
         }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 #include "engine/group.h"
@@ -91,6 +92,7 @@ class Regions {
       if (!ctx_.target) return Truth::unknown;
       Accept a = accepts_group(g_, m.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
+      refusal_ = a.truth == Truth::yes ? std::string() : a.reason;
       return a.truth;
     };
   }
@@ -382,6 +384,7 @@ class Regions {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());
+      if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + std::exchange(refusal_, {});
       if (misses_) misses_->push_back(std::move(*r));
       return;
     }
@@ -399,6 +402,7 @@ class Regions {
   std::vector<bool> fusible_;
   std::vector<bool> inside_, computed_;  // by value: may stay inside; arithmetic was done for it
   const bool takes_movements_;
+  std::string refusal_;  // what the contract last said
 };
 
 }  // namespace

@@ -97,6 +97,7 @@ Result<KernelPtr> make_softmax(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_reduce(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
+Result<KernelPtr> make_gather(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);
 /// Regions in pieces; make_pointwise hands them on.
 Result<KernelPtr> make_pieces(Context&, const Call&);

@@ -33,6 +33,8 @@ class StridedCopy {
   void inner(const T* source, T* target, int64_t rows, int64_t count) const;
   template <class T>
   void tiles(const T* source, T* target, int64_t rows, int64_t count) const;
+  template <class T>
+  void tile(const T* source, T* target, int64_t rows, int64_t count) const;
 
   int element_ = 1;
   int64_t source_offset_ = 0, target_offset_ = 0;
