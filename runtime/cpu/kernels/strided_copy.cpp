@@ -216,9 +216,16 @@ void StridedCopy::tile(const T* source, T* target, int64_t rows, int64_t count) 
     if (target_step_ == 1) {
       constexpr int64_t n = kSide<T>;
       done_rows = rows / n * n, done = count / n * n;
-      for (int64_t c = 0; c < done; c += n)
+      auto at = [&](int64_t r, int64_t c) {
+        block(source + r + c * source_step_, source_step_, target + r * target_row_ + c, target_row_);
+      };
+      // Lines of the side with the wider steps are finished one after the other: they may share a cache set.
+      if (target_row_ > source_step_)
         for (int64_t r = 0; r < done_rows; r += n)
-          block(source + r + c * source_step_, source_step_, target + r * target_row_ + c, target_row_);
+          for (int64_t c = 0; c < done; c += n) at(r, c);
+      else
+        for (int64_t c = 0; c < done; c += n)
+          for (int64_t r = 0; r < done_rows; r += n) at(r, c);
     }
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = r < done_rows ? done : 0; c < count; ++c) target[r * target_row_ + c * target_step_] = source[r + c * source_step_];
