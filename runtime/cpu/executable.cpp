@@ -202,7 +202,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
       case Launch::Kind::generated: return make_pointwise(context, call);
       case Launch::Kind::copy: return make_copy(context, call);
       case Launch::Kind::library:
-        if (Factory f = library_factory(l.primitive)) return f(context, call);
+        if (Factory f = library_factory(l.primitive)) return make_library_kernel(context, call, f);
         return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
       default: return make_interpreted(context, call);
     }

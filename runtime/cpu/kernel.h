@@ -84,6 +84,10 @@ using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 /// The factory of a library primitive by ONNX operator; null if there is none.
 Factory library_factory(std::string_view op);
 
+/// A library kernel; where the library does not compute in the operands' type (f16, bf16), the f32 kernel over
+/// operands widened in scratch. errors: those of the factory.
+Result<KernelPtr> make_library_kernel(Context&, const Call&, Factory);
+
 Result<KernelPtr> make_convolution(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.

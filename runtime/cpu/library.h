@@ -63,6 +63,9 @@ auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(bod
 }
 
 std::optional<memory::data_type> data_type(DType t);
+/// Whether the library computes on operands stored so on this machine: f32, and bf16 where there are instructions
+/// for it. Sums are f32 in both.
+bool computes(DType t);
 /// The operand as it lies in memory, under its logical dims.
 memory::desc desc_of(const Operand& o);
 /// The same with rank `rank` (leading ones added); for broadcasting operands.

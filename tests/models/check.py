@@ -3,8 +3,9 @@
 Each model: with every rule on, with `--disable '*'`, and with rules that `explain` shows firing switched
 off in turn: each rule on the first model where it fires, and on every model with --full (or
 FERRULE_TEST_FULL=1). Then what the plan must look like, and that the kernels that explain promises are
-the kernels that were launched. Last line: "N passed, N failed, N skipped" (a model that cannot be had
-is skipped, and said so).
+the kernels that were launched. Two of the models are also made to store f16 and bf16 and verified against
+the interpreter, with all instructions and as on a processor that has nothing for bf16. Last line: "N passed, N failed,
+N skipped" (a model that cannot be had is skipped, and said so).
 
 usage: check.py [--full] [--ferrule build/ferrule] [--backend NAME] [--keep DIR] [MODEL...]
 """
@@ -20,6 +21,7 @@ import numpy as np
 import onnx
 
 import fetch
+import narrow
 
 # Operators that stand alone only when fusion failed: one value in, the same shape out.
 ACTIVATIONS = {
@@ -46,13 +48,18 @@ class Report:
             self.failed += 1
             print(f"FAILED {what}: {problem}", flush=True)
 
+    def skip(self, reason):
+        self.skipped += 1
+        print(f"skipped {reason}", flush=True)
 
-def ferrule(options, *arguments):
+
+def ferrule(options, *arguments, env=None):
     """Runs the program; returns (stdout, None) or (None, what went wrong)."""
     command = [options.ferrule, *map(str, arguments), "--backend", options.backend,
                "--threads", str(options.threads)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
+                              env={**os.environ, **(env or {})})
     except subprocess.TimeoutExpired:
         return None, "no end after 300 s: " + " ".join(command)
     if done.returncode:
@@ -191,8 +198,7 @@ def check_model(options, report, name):
     try:
         folder = fetch.locate(name)
     except fetch.Unavailable as reason:
-        print(f"skipped {reason}")
-        report.skipped += 1
+        report.skip(reason)
         return
     path = folder / "model.onnx"
     with np.load(folder / "outputs.npz") as stored:
@@ -231,6 +237,29 @@ def check_model(options, report, name):
           flush=True)
 
 
+# Convolutions with every tail, depthwise ones, products, poolings; Softmax is left to the interpreter.
+NARROW = {"mnist_cntk": [], "ppocr_v2_cls": ["--shapes", "x:1x3x48x192"]}
+
+
+def check_narrow(options, report, name):
+    """A model stored in f16 and bf16, fused, against the unfused one and against the interpreter."""
+    try:
+        original = onnx.load(str(fetch.model_file(name)))
+    except fetch.Unavailable as reason:
+        report.skip(reason)
+        return
+    for to in narrow.TYPES:
+        with tempfile.TemporaryDirectory(dir=options.keep) as scratch:
+            path = pathlib.Path(scratch) / f"{name}_{to}.onnx"
+            model = onnx.ModelProto()
+            model.CopyFrom(original)
+            onnx.save(narrow.narrow(model, to), str(path))
+            for what, arguments, env in [("against unfused", [], {}), ("against the interpreter", ["--oracle"], {}),
+                                         ("with AVX2 alone", ["--oracle"], {"ONEDNN_MAX_CPU_ISA": "AVX2"})]:
+                _, problem = ferrule(options, "verify", path, *NARROW[name], *arguments, env=env)
+                report.check(f"{name} in {to} {what}", problem)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", default=list(fetch.MODELS))
@@ -246,6 +275,8 @@ def main():
         if name not in fetch.MODELS:
             parser.error(f"no model named {name}; there are {', '.join(fetch.MODELS)}")
         check_model(options, report, name)
+        if name in NARROW:
+            check_narrow(options, report, name)
     print(f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped")
     return 1 if report.failed else 0
 
