@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/formula/block_eval.h"
+#include "engine/formula/evaluate.h"
 #include "engine/formula/lower_formula.h"
 #include "engine/graph/infer.h"
 
@@ -240,10 +241,8 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
   return out;
 }
 
-}  // namespace
-
-Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
-                             std::span<const Tensor* const> inputs, bool f64) {
+/// `storage`: the result's type; undefined: that of the formula's result.
+Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage) {
   FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
@@ -253,7 +252,8 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
   FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
 
   const Program& p = lowered.program;
-  auto [result, bytes] = Tensor::allocate(p.output_type(0), dims);
+  if (storage == DType::undefined) storage = p.output_type(0);
+  auto [result, bytes] = Tensor::allocate(storage, dims);
   BlockEvaluator run(p);
   Walk walk = make_walk(dims, data);
   std::vector<bool> fixed(data.size());  // one element: read once
@@ -267,9 +267,21 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
     for (size_t k = 0; k < data.size(); ++k)
       if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
     run.run(m);
-    pack(p.output_type(0), out, run.output(0), m, bytes, start);
+    pack(storage, out, run.output(0), m, bytes, start);
   }
   return result;
+}
+
+}  // namespace
+
+Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
+                             std::span<const Tensor* const> inputs, bool f64) {
+  return evaluate(ops, n, inputs, f64, DType::undefined);
+}
+
+Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
+                                DType storage) {
+  return evaluate(ops, n, inputs, true, storage);
 }
 
 Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) {
