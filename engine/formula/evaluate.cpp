@@ -198,7 +198,8 @@ Walk make_walk(const std::vector<int64_t>& out, std::span<const Tensor* const> i
 void repeat(void* block, DType physical, int from, int n) {
   auto size = static_cast<size_t>(size_bits(physical) / 8);
   auto p = static_cast<std::byte*>(block) + static_cast<size_t>(from) * size;
-  for (int i = 1; i < n; ++i) std::memcpy(p + static_cast<size_t>(i) * size, p, size);
+  for (int done = 1; done < n; done *= 2)
+    std::memcpy(p + static_cast<size_t>(done) * size, p, static_cast<size_t>(std::min(done, n - done)) * size);
 }
 
 /// Elements start … start + n of the output's order, from one input.
