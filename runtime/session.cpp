@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "codegen/cache.h"
 #include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
@@ -119,8 +120,10 @@ struct Session::State {
 
   Status prepare(Compiled& c) const {
     const auto start = Clock::now();
+    auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
+    const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
     PrepareContext context{c.plan_, c.lowered_, knowledge->ops, knowledge->target, options.engine.limits,
-                           options.threads, options.log};
+                           options.threads, options.log, cache.get()};
     FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
     auto executable = backend->prepare(context);
     // auto: what the CPU backend cannot do at all (a size known only during the run) the reference does.
@@ -135,6 +138,10 @@ struct Session::State {
     c.executable_ = std::move(*executable);
     c.backend_ = backend->name();
     c.timings_.compile_ms = ms_since(start);
+    if (!cache) return {};
+    c.timings_.cache_hits = cache->counts().hits - before.hits;
+    c.timings_.cache_misses = cache->counts().misses - before.misses;
+    if (std::string why = cache->complaint(); !why.empty()) log(LogLevel::warning, why);
     return {};
   }
 };
