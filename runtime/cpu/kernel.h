@@ -102,7 +102,11 @@ Result<KernelPtr> make_softmax(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_reduce(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
+Result<KernelPtr> make_gather(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);
+/// Regions in pieces; make_pointwise hands them on.
+Result<KernelPtr> make_pieces(Context&, const Call&);
+Result<std::vector<CpuJit::Request>> pieces_requests(Context&, const Call&);
 /// The machine code that make_pointwise will ask for, so that all of it can be compiled at once.
 Result<std::vector<CpuJit::Request>> pointwise_requests(Context&, const Call&);
 Result<KernelPtr> make_interpreted(Context&, const Call&);
