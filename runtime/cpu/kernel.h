@@ -77,6 +77,7 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
+  bool strict = false;            ///< no kernel that computes another formula (Winograd)
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
@@ -85,6 +86,10 @@ using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 Factory library_factory(std::string_view op);
 
 Result<KernelPtr> make_convolution(Context&, const Call&);
+/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply (winograd.cpp).
+Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
+/// The tile with which Winograd is faster than the library's convolution; 0 if with none.
+int winograd_tile(const Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.
 Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
