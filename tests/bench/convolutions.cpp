@@ -94,9 +94,12 @@ class Bound final : public Binder {
     auto made = i.make(context, call_);
     if (!made) return false;
     kernel_ = std::move(*made);
-    scratch_ = allocate(kernel_->scratch_bytes());
-    kernel_->bind(*this);
     return true;
+  }
+  int64_t scratch_bytes() const { return kernel_->scratch_bytes(); }
+  void bind(const std::shared_ptr<void>& scratch) {
+    scratch_ = scratch;
+    kernel_->bind(*this);
   }
   void run() {
     if (auto status = kernel_->run(); !status) throw std::runtime_error(status.error().message);
@@ -187,14 +190,19 @@ void measure(const Layer& l, const Options& o, Context& context, double peak) {
     double best = 1e9;
   };
   std::vector<Row> rows;
+  int64_t scratch = 0;
   for (const Implementation& i : implementations()) {
     Row row{i.name, {}};
     for (size_t k = 0; k < copies; ++k) {
       auto b = std::make_unique<Bound>(l, static_cast<unsigned>(k), x, y);
       if (b->make(context, i)) row.bound.push_back(std::move(b));
     }
-    if (!row.bound.empty()) rows.push_back(std::move(row));
+    // One scratch for all copies, as layers of a model share theirs.
+    if (!row.bound.empty()) scratch = std::max(scratch, row.bound[0]->scratch_bytes()), rows.push_back(std::move(row));
   }
+  const std::shared_ptr<void> memory = allocate(scratch);
+  for (Row& row : rows)
+    for (auto& b : row.bound) b->bind(memory);
   fmt::print("{:<19} {:>3}x{:<3} {:>4} -> {:<4}|", l.model, l.h, l.h, l.c, l.k);
   const auto start = Clock::now();
   for (size_t n = 0; n < 3 || since(start) < o.seconds; ++n)

@@ -5,7 +5,7 @@
 // there could be the one that the linker keeps for everybody.
 //
 // V[e][chunk of channels][group of rows][vector of channels][row][lane], M[e][row][channels of a pass],
-// U[e][block of output channels][channel][lane]: e counts the elements of a transformed tile, a row is a tile.
+// U[block of output channels][e][channel][lane]: e counts the elements of a transformed tile, a row is a tile.
 #pragma once
 #include <stdint.h>
 

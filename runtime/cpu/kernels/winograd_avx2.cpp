@@ -23,6 +23,7 @@ struct Avx2 {
   static inline Mask first(int64_t n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
+  static inline void prefetch(const void* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static inline V add(V a, V b) { return _mm256_add_ps(a, b); }
   static inline V sub(V a, V b) { return _mm256_sub_ps(a, b); }
   static inline V mul(V a, V b) { return _mm256_mul_ps(a, b); }

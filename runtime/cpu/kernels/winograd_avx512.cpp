@@ -21,6 +21,7 @@ struct Avx512 {
   static inline void store(float* p, V v) { _mm512_storeu_ps(p, v); }
   static inline void store(float* p, V v, Mask m) { _mm512_mask_storeu_ps(p, m, v); }
   static inline Mask first(int64_t n) { return static_cast<Mask>((1u << n) - 1); }
+  static inline void prefetch(const void* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static inline V add(V a, V b) { return _mm512_add_ps(a, b); }
   static inline V sub(V a, V b) { return _mm512_sub_ps(a, b); }
   static inline V mul(V a, V b) { return _mm512_mul_ps(a, b); }

@@ -158,23 +158,32 @@ inline Micro micro_for(int64_t rows, int64_t vectors) {
   return vectors == 2 ? micro_of<S, 2>(rows, All{}) : micro_of<S, 3>(rows, All{});
 }
 
+/// Asks for a part of what will be multiplied after this: `bytes` from `p`, the n-th of `parts`.
+template <class S>
+inline void fetch(const float* p, int64_t bytes, int64_t n, int64_t parts) {
+  const char* from = reinterpret_cast<const char*>(p);
+  for (int64_t at = bytes / 64 * n / parts, end = bytes / 64 * (n + 1) / parts; at < end; ++at) S::prefetch(from + at * 64);
+}
+
 template <class S, int Tile>
 void product(const Shape& s, const Tensors& tensors, const Block& b, const Pass& p) {
   const int64_t padded = up(s.c, S::kLanes), vectors = up(s.k, S::kLanes) / S::kLanes;
   const int64_t m_row = (p.end - p.begin) * S::kLanes, last_rows = b.rows % S::kRows;
-  for (int e = 0; e < s.elements(); ++e) {
-    const float* v = b.v + e * b.v_stride;
-    float* m = p.m + e * p.m_stride;
-    for (int64_t k = p.begin, width = 0; k < p.end; k += width) {
-      width = block_width(vectors - k);
-      const float* weights = tensors.u + (e * vectors + k) * S::kLanes * padded;
-      const Micro whole = micro_for<S>(S::kRows, width), last = last_rows ? micro_for<S>(last_rows, width) : nullptr;
+  for (int64_t k = p.begin, width = 0; k < p.end; k += width) {
+    width = block_width(vectors - k);
+    const Micro whole = micro_for<S>(S::kRows, width), last = last_rows ? micro_for<S>(last_rows, width) : nullptr;
+    const float* u = tensors.u + k * S::kLanes * padded * s.elements();
+    for (int e = 0; e < s.elements(); ++e) {
+      const float* v = b.v + e * b.v_stride;
+      float* m = p.m + e * p.m_stride + (k - p.begin) * S::kLanes;
       for (int64_t chunk = 0; chunk < padded; chunk += kChunk) {
-        const int64_t channels = padded - chunk < kChunk ? padded - chunk : kChunk;
-        for (int64_t row = 0; row < b.rows; row += S::kRows)
-          (row + S::kRows <= b.rows ? whole : last)(v + chunk * b.capacity + row * channels,
-                                                    weights + chunk * width * S::kLanes, channels,
-                                                    m + row * m_row + (k - p.begin) * S::kLanes, m_row, chunk == 0);
+        const int64_t channels = padded - chunk < kChunk ? padded - chunk : kChunk, size = channels * width * S::kLanes;
+        for (int64_t row = 0; row < b.rows; row += S::kRows) {
+          fetch<S>(u + 2 * size, size * 4, row / S::kRows, up(b.rows, S::kRows) / S::kRows);
+          (row + S::kRows <= b.rows ? whole : last)(v + chunk * b.capacity + row * channels, u, channels, m + row * m_row, m_row,
+                                                    chunk == 0);
+        }
+        u += size;
       }
     }
   }
