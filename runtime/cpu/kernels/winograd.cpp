@@ -261,15 +261,19 @@ class Winograd final : public Kernel {
   float* scratch_ = nullptr;
 };
 
+/// How much longer the busiest thread works than it would if n pieces were split evenly.
+double imbalance(int64_t n, int threads) {
+  return static_cast<double>(parts(n, threads) * threads) / static_cast<double>(n);
+}
+
 Schedule schedule_of(const Shape& s, const Functions& f) {
   Schedule out;
   out.threads = threads();
   out.groups = parts(s.rows(), f.rows);
-  const int64_t most = (s.tile == 2 ? 96 : 48) / f.rows;
-  const int64_t blocks = parts(parts(s.k, f.lanes), kBlockVectors);
-  const char* e = getenv("WINO_CH");
-  out.by_channels = out.threads > 1 && blocks >= 2 * out.threads && out.groups <= most;
-  if (e) out.by_channels = atoi(e);
+  // So many rows that weights are used often enough while they are in the first cache; more of the small tiles.
+  const int64_t most = (s.tile == 2 ? 96 : 48) / f.rows, blocks = parts(parts(s.k, f.lanes), kBlockVectors);
+  // Rows are the better split (a thread's V stays in its own cache), unless threads would have nothing to do.
+  out.by_channels = out.groups <= most && imbalance(out.groups, out.threads) > 1.2 * imbalance(blocks, out.threads);
   out.block_groups = out.by_channels ? out.groups : std::min(most, parts(out.groups, out.threads));
   return out;
 }
