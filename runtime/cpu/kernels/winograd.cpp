@@ -63,6 +63,7 @@ std::optional<Step::Kind> step_kind(std::string_view alg) {
   static const std::map<std::string_view, K> kKinds = {
       {"relu", K::relu}, {"leaky_relu", K::leaky_relu}, {"clip", K::clip}, {"linear", K::linear}, {"abs", K::abs},
       {"hardswish", K::hardswish}, {"hardsigmoid", K::hardsigmoid}, {"square", K::square}, {"add", K::add},
+      {"logistic", K::logistic}, {"swish", K::swish},
       {"sub", K::sub}, {"mul", K::mul}, {"div", K::div}, {"max", K::max}, {"min", K::min},
   };
   auto it = kKinds.find(alg);

@@ -32,7 +32,10 @@ struct Shape {
 
 /// A step of the tail on a vector of results; see PostOp for alpha and beta.
 struct Step {
-  enum class Kind : uint8_t { relu, leaky_relu, clip, linear, hardswish, hardsigmoid, abs, square, add, sub, mul, div, max, min };
+  enum class Kind : uint8_t {
+    relu, leaky_relu, clip, linear, hardswish, hardsigmoid, logistic, swish, abs, square,
+    add, sub, mul, div, max, min,
+  };
   enum class Operand : uint8_t { none, scalar, channel, full };
   Kind kind = Kind::relu;
   Operand operand = Operand::none;

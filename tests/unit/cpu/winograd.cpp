@@ -151,7 +151,8 @@ TEST_CASE("winograd tails are the formulas of the post-ops") {
   SUBCASE("functions of one value") {
     for (auto [alg, alpha, beta] : std::vector<std::tuple<const char*, float, float>>{
              {"relu", 0, 0}, {"leaky_relu", 0.1f, 0}, {"clip", -0.5f, 1.5f}, {"linear", 1.5f, -2}, {"abs", 0, 0},
-             {"hardswish", 1.0f / 6, 0.5f}, {"hardsigmoid", 0.2f, 0.5f}, {"square", 0, 0}}) {
+             {"hardswish", 1.0f / 6, 0.5f}, {"hardsigmoid", 0.2f, 0.5f}, {"square", 0, 0},
+             {"logistic", 0, 0}, {"swish", 1, 0}, {"swish", 1.7f, 0}}) {
       CAPTURE(alg);
       each_kernel([&](int tile, const Target& target) {
         Harness h("Conv");
@@ -204,6 +205,29 @@ TEST_CASE("winograd tails are the formulas of the post-ops") {
       for (size_t k = 0; k < want.size(); ++k) want[k] = std::max(want[k] + residual.at_f64(static_cast<int64_t>(k)), 0.0);
       check_sums(h.run(factory(tile)), want);
     });
+  }
+}
+
+TEST_CASE("winograd's sigmoid at the ends of the range") {
+  // Images of one pixel, and a weight of 1 in the middle: with the points 0 and +-1 the result is the pixel exactly.
+  std::vector<float> one(9, 0.0f), values{0, -0.0f, 1, -1, 20, -20, 87, -87, 88.8f, -88.8f, 103, -103, 1000, -1000, kInf, -kInf, kNan};
+  one[4] = 1;
+  const auto n = static_cast<int64_t>(values.size());
+  const Case c{n, 1, 1, 1, 1};
+  const Tensor x = Tensor::of_f32({n, 1, 1, 1}, values), w = Tensor::of_f32({1, 1, 3, 3}, one);
+  for (const Target* target : {&kAvx2, &kAvx512}) {
+    Harness h("Conv");
+    set_up(h, c, x, w, nullptr, *target);
+    h.eltwise("logistic");
+    h.output(DType::f32, c.y(), Layout::channels_last);
+    const Tensor got = h.run(factory(2));
+    for (size_t k = 0; k < values.size(); ++k) {
+      CAPTURE(values[k]);
+      const double want = 1 / (1 + std::exp(-static_cast<double>(values[k])));
+      const float g = got.as<float>()[k];
+      if (std::isnan(values[k])) CHECK(std::isnan(g));
+      else CHECK(std::abs(g - want) <= 4e-7 * want + 2e-45);
+    }
   }
 }
 
@@ -303,7 +327,7 @@ TEST_CASE("winograd refuses what it cannot do") {
   }
   SUBCASE("a tail of exponentials") {
     Harness h("Conv");
-    h.eltwise("logistic");
+    h.eltwise("tanh");
     start(h, w, {1, 16, 7, 7});
     CHECK(refused(h));
   }
