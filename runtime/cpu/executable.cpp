@@ -112,7 +112,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{library_, &context.ops, &context.target, &context.limits, context.cache};
+  Context kernels{library_, &context.ops, &context.target, &context.limits, context.cache, lowered_.strict};
   FERRULE_TRY(compile_generated(kernels));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;

@@ -78,6 +78,7 @@ struct Context {
   const Target* target = nullptr;
   const Limits* limits = nullptr;
   DiskCache* cache = nullptr;  ///< for compiled kernels; may be null
+  bool strict = false;            ///< no kernel that computes another formula (Winograd)
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
@@ -90,6 +91,10 @@ Factory library_factory(std::string_view op);
 Result<KernelPtr> make_library_kernel(Context&, const Call&, Factory);
 
 Result<KernelPtr> make_convolution(Context&, const Call&);
+/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply (winograd.cpp).
+Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
+/// The tile with which Winograd is faster than the library's convolution; 0 if with none.
+int winograd_tile(const Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.
 Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
