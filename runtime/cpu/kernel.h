@@ -85,6 +85,8 @@ using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 Factory library_factory(std::string_view op);
 
 Result<KernelPtr> make_convolution(Context&, const Call&);
+/// One filter a channel; unsupported_operator for all others and for tails that registers cannot take.
+Result<KernelPtr> make_depthwise(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.
 Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
