@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "runtime/cpu/candidates.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/parallel.h"
 
@@ -89,7 +90,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{library_, &context.ops, &context.target, &context.limits};
+  Context kernels{library_, &context.ops, &context.target, &context.limits, context.tuning};
   FERRULE_TRY(compile_generated(kernels));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
@@ -100,7 +101,12 @@ Status CpuExecutable::build(const PrepareContext& context) {
       if (l.kind == Launch::Kind::view) continue;
       FERRULE_ASSIGN(KernelPtr kernel, make_kernel(kernels, layer, l, context.log));
       scratch[static_cast<size_t>(at)] = kernel->scratch_bytes();
-      steps_.push_back({std::move(kernel), at});
+      Step& s = steps_.emplace_back();
+      s.kernel = std::move(kernel);
+      s.step = at;
+      if (context.all_candidates) FERRULE_TRY(add_candidates(kernels, layer, l, s));
+      for (const auto& [name, other] : s.others)
+        scratch[static_cast<size_t>(at)] = std::max(scratch[static_cast<size_t>(at)], other->scratch_bytes());
     }
     range.end = steps_.size();
     layers_.push_back(range);
@@ -111,6 +117,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   for (Step& s : steps_) {
     SlotBinder binder(*this, s.step);
     s.kernel->bind(binder);
+    for (const auto& [name, other] : s.others) other->bind(binder);
   }
   return {};
 }
@@ -202,6 +209,13 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
       case Launch::Kind::generated: return make_pointwise(context, call);
       case Launch::Kind::copy: return make_copy(context, call);
       case Launch::Kind::library:
+        if (!candidates(l.primitive).empty()) {
+          std::string note;
+          auto chosen = choose(context, call, threads(), &note);
+          if (log && !note.empty()) log(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
+          if (!chosen) return fail(chosen.error());
+          return std::move(chosen->kernel);
+        }
         if (Factory f = library_factory(l.primitive)) return f(context, call);
         return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
       default: return make_interpreted(context, call);

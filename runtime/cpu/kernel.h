@@ -14,6 +14,7 @@
 #include "engine/graph/graph.h"
 #include "engine/plan.h"
 #include "engine/target.h"
+#include "runtime/tuning.h"
 
 struct dnnl_memory;
 
@@ -77,6 +78,7 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
+  const Tuning* tuning = nullptr;
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
@@ -87,6 +89,8 @@ Factory library_factory(std::string_view op);
 Result<KernelPtr> make_convolution(Context&, const Call&);
 /// One filter a channel; unsupported_operator for all others and for tails that registers cannot take.
 Result<KernelPtr> make_depthwise(Context&, const Call&);
+/// A 1x1 convolution as a product; unsupported_operator for all others.
+Result<KernelPtr> make_matmul_1x1(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.
 Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
