@@ -82,6 +82,9 @@ memory::desc any_desc(const Operand& o);
 /// An image (N, C, spatial…) as channels-last wherever its memory can be read that way.
 memory::desc image_desc(const Operand& o);
 
+/// Whether the operand's memory can be read so.
+bool channels_last(const Operand& o);
+
 /// A primitive and its arguments in execution order.
 class Prepared final : public Kernel {
  public:
