@@ -199,6 +199,7 @@ int LoweredLayer::kernels() const {
 Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
   (void)target;
   Lowered lowered;
+  lowered.strict = options.strict;
   for (Layer& layer : plan.layers) {
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, options).run());
     layer.kernels = l.kernels();

@@ -54,6 +54,7 @@ struct LowerOptions {
 
 struct Lowered {
   std::vector<LoweredLayer> layers;  ///< by layer of the plan
+  bool strict = false;               ///< LowerOptions::strict: backends choose no kernel of another formula either
 };
 
 /// Also writes Layer::kernels and Layer::numerics into the plan.  errors: codegen_failed, formula_invalid.

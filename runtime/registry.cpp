@@ -1,6 +1,7 @@
 #include "runtime/registry.h"
 
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <map>
@@ -24,7 +25,17 @@ std::string own_folder() {
   return ec ? "." : path.parent_path().string();
 }
 
+/// How long libgomp's idle threads spin before they sleep. Its default is milliseconds: whoever waits at a
+/// barrier for a thread that another program keeps off its core then holds the core that thread could run on,
+/// and a run takes a hundred times as long. A thousand rounds (tens of microseconds) bridge the gap between two
+/// layers just as well. libgomp reads it once, when the backend brings it in; the user's own choice stays.
+void limit_spinning() {
+  if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+  setenv("GOMP_SPINCOUNT", "1000", 0);
+}
+
 Result<std::unique_ptr<Backend>> open_library(const std::string& name) {
+  limit_spinning();
   const std::string file = "libferrule_" + name + ".so";
   std::string path = own_folder() + "/" + file;
   if (std::error_code ec; !std::filesystem::exists(path, ec)) path = file;  // then the system's search path

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/formula/block_eval.h"
+#include "engine/formula/evaluate.h"
 #include "engine/formula/lower_formula.h"
 #include "engine/graph/infer.h"
 
@@ -201,7 +202,8 @@ Walk make_walk(const std::vector<int64_t>& out, std::span<const Tensor* const> i
 void repeat(void* block, DType physical, int from, int n) {
   auto size = static_cast<size_t>(size_bits(physical) / 8);
   auto p = static_cast<std::byte*>(block) + static_cast<size_t>(from) * size;
-  for (int i = 1; i < n; ++i) std::memcpy(p + static_cast<size_t>(i) * size, p, size);
+  for (int done = 1; done < n; done *= 2)
+    std::memcpy(p + static_cast<size_t>(done) * size, p, static_cast<size_t>(std::min(done, n - done)) * size);
 }
 
 /// Elements start … start + n of the output's order, from one input.
@@ -244,10 +246,8 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
   return out;
 }
 
-}  // namespace
-
-Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
-                             std::span<const Tensor* const> inputs, bool f64) {
+/// `storage`: the result's type; undefined: that of the formula's result.
+Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage) {
   FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
@@ -257,7 +257,8 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
   FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
 
   const Program& p = lowered.program;
-  auto [result, bytes] = Tensor::allocate(p.output_type(0), dims);
+  if (storage == DType::undefined) storage = p.output_type(0);
+  auto [result, bytes] = Tensor::allocate(storage, dims);
   BlockEvaluator run(p);
   Walk walk = make_walk(dims, data);
   std::vector<bool> fixed(data.size());  // one element: read once
@@ -271,9 +272,21 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
     for (size_t k = 0; k < data.size(); ++k)
       if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
     run.run(m);
-    pack(p.output_type(0), out, run.output(0), m, bytes, start);
+    pack(storage, out, run.output(0), m, bytes, start);
   }
   return result;
+}
+
+}  // namespace
+
+Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
+                             std::span<const Tensor* const> inputs, bool f64) {
+  return evaluate(ops, n, inputs, f64, DType::undefined);
+}
+
+Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
+                                DType storage) {
+  return evaluate(ops, n, inputs, true, storage);
 }
 
 Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "engine/pieces.h"
+#include "runtime/cpu/candidates.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/parallel.h"
 
@@ -112,7 +113,8 @@ Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{library_, &context.ops, &context.target, &context.limits};
+  Context kernels{library_, &context.ops, &context.target, &context.limits, context.cache,
+                  lowered_.strict, context.tuning, &context.log};
   FERRULE_TRY(compile_generated(kernels));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
@@ -123,7 +125,12 @@ Status CpuExecutable::build(const PrepareContext& context) {
       if (l.kind == Launch::Kind::view) continue;
       FERRULE_ASSIGN(KernelPtr kernel, make_kernel(kernels, layer, l, context.log));
       scratch[static_cast<size_t>(at)] = kernel->scratch_bytes();
-      steps_.push_back({std::move(kernel), at});
+      Step& s = steps_.emplace_back();
+      s.kernel = std::move(kernel);
+      s.step = at;
+      if (context.all_candidates) FERRULE_TRY(add_candidates(kernels, layer, l, s));
+      for (const auto& [name, other] : s.others)
+        scratch[static_cast<size_t>(at)] = std::max(scratch[static_cast<size_t>(at)], other->scratch_bytes());
     }
     range.end = steps_.size();
     layers_.push_back(range);
@@ -134,6 +141,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   for (Step& s : steps_) {
     SlotBinder binder(*this, s.step);
     s.kernel->bind(binder);
+    for (const auto& [name, other] : s.others) other->bind(binder);
   }
   return {};
 }
@@ -148,7 +156,7 @@ Status CpuExecutable::compile_generated(Context& context) {
       if (auto r = pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
-  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads());
+  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads(), context.cache);
   return {};
 }
 
@@ -225,7 +233,8 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
       case Launch::Kind::generated: return make_pointwise(context, call);
       case Launch::Kind::copy: return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
-        if (Factory f = library_factory(l.primitive)) return f(context, call);
+        if (Factory f = candidates(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
+          return make_library_kernel(context, call, f);
         return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
       default: return make_interpreted(context, call);
     }
