@@ -86,7 +86,7 @@ class LayoutPlanner {
     const Layout read = follows(id), write = wanted(v).value_or(read);
     const Dim& channels = (*type(v).shape)[1];
     const bool few = channels.value_or(kFewChannels) < kFewChannels;
-    return few && read == Layout::plain && plan_.graph.node(id).body ? Layout::plain : write;
+    return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain : write;
   }
   static constexpr int64_t kFewChannels = 8;
 
