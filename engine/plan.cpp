@@ -45,7 +45,8 @@ class LayoutPlanner {
 
   void place(NodeId id) {
     const std::string contract = kernel_contract(id);
-    if (contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize") {
+    if (contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize" ||
+        contract == "channel_gate") {
       sliding(id);
     } else if (contract == "pointwise" || contract == "norm") {
       set_outputs(id, follows(id));
