@@ -14,6 +14,8 @@
 
 namespace ferrule {
 
+class DiskCache;
+
 enum class LogLevel : uint8_t { error, warning, info, verbose };
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
@@ -26,6 +28,7 @@ struct PrepareContext {
   const Limits& limits;
   int threads = 0;  ///< 0: all cores
   LogCallback log;
+  DiskCache* cache = nullptr;  ///< where compiled kernels are kept between processes; null: nowhere
 };
 
 /// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.

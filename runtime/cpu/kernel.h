@@ -77,6 +77,8 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
+  DiskCache* cache = nullptr;  ///< for compiled kernels; may be null
+  bool strict = false;            ///< no kernel that computes another formula (Winograd)
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
@@ -89,6 +91,10 @@ Factory library_factory(std::string_view op);
 Result<KernelPtr> make_library_kernel(Context&, const Call&, Factory);
 
 Result<KernelPtr> make_convolution(Context&, const Call&);
+/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply (winograd.cpp).
+Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
+/// The tile with which Winograd is faster than the library's convolution; 0 if with none.
+int winograd_tile(const Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.
 Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
@@ -102,7 +108,11 @@ Result<KernelPtr> make_softmax(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_reduce(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
+Result<KernelPtr> make_gather(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);
+/// Regions in pieces; make_pointwise hands them on.
+Result<KernelPtr> make_pieces(Context&, const Call&);
+Result<std::vector<CpuJit::Request>> pieces_requests(Context&, const Call&);
 /// The machine code that make_pointwise will ask for, so that all of it can be compiled at once.
 Result<std::vector<CpuJit::Request>> pointwise_requests(Context&, const Call&);
 Result<KernelPtr> make_interpreted(Context&, const Call&);

@@ -66,6 +66,8 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 
 Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   FERRULE_TRY(check(call, "Conv"));
+  if (const int tile = winograd_tile(context, call))
+    if (auto winograd = make_winograd(context, call, tile)) return winograd;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
