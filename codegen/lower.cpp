@@ -17,7 +17,9 @@ class LayerLowering {
       : plan_(plan), layer_(layer), ops_(ops), options_(options), node_(plan.graph.node(layer.node)) {}
 
   Result<LoweredLayer> run() {
-    if (node_.body && layer_.contract != "pointwise") {
+    if (is_joint_contract(layer_.contract)) {
+      joint();
+    } else if (node_.body && layer_.contract != "pointwise") {
       FERRULE_TRY(anchored());
     } else if (layer_.contract == "pointwise") {
       FERRULE_TRY(pointwise());
@@ -110,6 +112,14 @@ class LayerLowering {
     generated(std::move(region));
     out_.launches.back().inputs = std::move(inputs);
     return {};
+  }
+
+  /// One kernel that reads the whole body.
+  void joint() {
+    Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
+    l.inputs = outer(graph().node(l.node).inputs);
+    l.outputs = node_.outputs;
+    out_.launches.push_back(std::move(l));
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/channel_gate.h"
 #include "engine/epilogue.h"
 #include "engine/graph/infer.h"
 #include "engine/movement.h"
@@ -183,6 +184,17 @@ Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Ta
   return any_movement(g, nodes) ? accepts_pieces(g, nodes, target, ops) : yes();
 }
 
+/// Channel means and dense layers on them.
+Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  auto it = target.contracts.find("channel_gate");
+  if (it == target.contracts.end()) return no(target.name + " has no channel_gate kernels");
+  auto gate = read_channel_gate(g, nodes, ops);
+  if (!gate) return no(gate.error().message);
+  const Node& pool = g.node(gate->pool);
+  if (Accept a = check_type(it->second, type_of(g, pool.inputs[0]), "channel_gate", target); a.truth != Truth::yes) return a;
+  return windowed(g, pool);
+}
+
 /// How an operand is spread over the anchor's result; what a library epilogue can take.
 bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
@@ -240,13 +252,16 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
 }
 
 bool is_contract(std::string_view name) {
-  return name == "pointwise" || name == "interpret" || row_of(name) != nullptr;
+  return name == "pointwise" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
+
+bool is_joint_contract(std::string_view name) { return name == "channel_gate"; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
+  if (contract == "channel_gate") return accepts_channel_gate(g, nodes, target, ops);
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));
   auto facts = target.contracts.find(std::string(contract));

@@ -116,6 +116,7 @@ Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_
                      const Target& target, const OpTable& ops) {
   Body body = make_body(g, nodes);
   std::vector<NodeId> order = body.graph.order();
+  if (is_joint_contract(contract)) return accepts(body.graph, order, {}, contract, target, ops);
   NodeId anchor;
   for (NodeId n : order)
     if (!anchor && can_anchor(body.graph, n, contract, ops)) anchor = n;

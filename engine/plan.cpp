@@ -59,7 +59,8 @@ class LayoutPlanner {
   }
 
   static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize";
+    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize" ||
+           contract == "channel_gate";
   }
 
   /// What the value's readers want: the layout of those that need one, nullopt where all read any strides.

@@ -110,6 +110,7 @@ Result<KernelPtr> make_matmul(Context&, const Call&);
 Result<KernelPtr> make_gemm(Context&, const Call&);
 Result<KernelPtr> make_pool(Context&, const Call&);
 Result<KernelPtr> make_global_pool(Context&, const Call&);
+Result<KernelPtr> make_channel_gate(Context&, const Call&);
 Result<KernelPtr> make_resize(Context&, const Call&);
 Result<KernelPtr> make_softmax(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);

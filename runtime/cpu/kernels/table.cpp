@@ -15,6 +15,7 @@ Factory library_factory(std::string_view op) {
       {"AveragePool", make_pool},
       {"GlobalAveragePool", make_global_pool},
       {"GlobalMaxPool", make_global_pool},
+      {"channel_gate", make_channel_gate},
       {"Resize", make_resize},
       {"BatchNormalization", make_norm},
       {"Softmax", make_softmax},
