@@ -77,7 +77,6 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
-  DiskCache* cache = nullptr;  ///< for compiled kernels; may be null
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
