@@ -39,7 +39,16 @@ struct Fused {
   std::vector<Rejection> near_misses;
   std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
 };
-/// `imported` is consumed. Fixes shapes, runs every phase of pipeline.yaml.
+/// What holds for every input size, done once: folding and the phases before the first that forms groups,
+/// on the graph with its symbols. Its graph and journal are where plans of single shapes start (fuse_shape);
+/// the weights it folded are theirs together. `imported` is consumed.
+Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                           const Cancel* cancel = nullptr);
+/// Fixes the shapes of options.shapes in a canonical graph; then the phases that this lets do more, and
+/// all the others.
+Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
+                         const Cancel* cancel = nullptr);
+/// Both: `imported` is consumed. The same result as a session's for these shapes.
 Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                    const Cancel* cancel = nullptr);
 

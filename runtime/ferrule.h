@@ -24,6 +24,8 @@ struct SessionOptions {
   std::string backend = "auto";  ///< cpu, reference, null, auto
   bool strict = false;           ///< no library epilogue that deviates from its formula
   int threads = 0;               ///< 0: all cores
+  std::string tuning;            ///< a file of `ferrule tune`; empty: the built-in rules
+  bool all_candidates = false;   ///< for Executable::measure
   LogCallback log;
 };
 

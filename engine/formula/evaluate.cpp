@@ -34,12 +34,6 @@ std::string operand_name(const OpFormula& f, size_t slot) {
   return is_variadic(f.inputs[k]) ? name + std::to_string(slot - k) : name;
 }
 
-/// A single-element constant as an instruction.
-uint32_t immediate(ProgramBuilder& b, const Tensor& t) {
-  DType type = compute_type(t.dtype());
-  return is_float(type) ? b.constant(type, t.at_f64(0), 0) : b.constant(type, 0, t.at_i64(0));
-}
-
 /// Types of all operands, f64 for every float in arbiter mode.
 Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64) {
   LoweringInput in;
@@ -87,6 +81,11 @@ Result<LoweredNode> lower_typed(const OpFormula& f, const Node& n, std::span<con
 
 }  // namespace
 
+uint32_t immediate(ProgramBuilder& b, const Tensor& t) {
+  DType type = compute_type(t.dtype());
+  return is_float(type) ? b.constant(type, t.at_f64(0), 0) : b.constant(type, 0, t.at_i64(0));
+}
+
 Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<const DType> inputs) {
   std::string_view s = f.out_type;
   size_t slot = 0;
@@ -116,6 +115,18 @@ Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n
                      immediates ? std::function<const Tensor*(size_t)>(constant) : nullptr);
 }
 
+Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n, ProgramBuilder& out,
+                                 const std::function<uint32_t(size_t, ValueId)>& value) {
+  FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
+  std::vector<DType> types;
+  for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
+  FERRULE_ASSIGN(LoweringInput in, lowering_input(*f, n, types, false));
+  for (size_t k = 0; k < n.inputs.size(); ++k)
+    in.operands[k].get = [&value, k, v = n.inputs[k]] { return value(k, v); };
+  in.round_result = false;
+  return lower_formula(in, out);
+}
+
 Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
                                    std::span<const ValueId> outputs) {
   LoweredRegion region;
@@ -133,15 +144,8 @@ Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span
     return known.emplace(v, id).first->second;
   };
   for (NodeId id : nodes) {
-    const Node& n = g.node(id);
-    FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
-    std::vector<DType> types;
-    for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
-    FERRULE_ASSIGN(LoweringInput in, lowering_input(*f, n, types, false));
-    for (size_t k = 0; k < n.inputs.size(); ++k)
-      in.operands[k].get = [&value, v = n.inputs[k]] { return value(v); };
-    in.round_result = false;
-    FERRULE_ASSIGN(uint32_t result, lower_formula(in, b));
+    FERRULE_ASSIGN(uint32_t result,
+                   lower_in_region(ops, g, g.node(id), b, [&value](size_t, ValueId v) { return value(v); }));
     known[g.output(id)] = result;
   }
   for (ValueId v : outputs) {
