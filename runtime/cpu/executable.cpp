@@ -113,9 +113,8 @@ Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{library_, &context.ops, &context.target, &context.limits, context.cache,
-                  lowered_.strict, context.tuning, &context.log};
-  FERRULE_TRY(compile_generated(kernels));
+  Context kernels{library_, &context.ops, &context.target, &context.limits, lowered_.strict, context.tuning, &context.log};
+  FERRULE_TRY(compile_generated(kernels, context.cache));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
@@ -147,7 +146,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
 }
 
 /// All machine code at once, on all threads; make_pointwise finds it compiled. Errors show up there.
-Status CpuExecutable::compile_generated(Context& context) {
+Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
   std::vector<CpuJit::Request> requests;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
@@ -156,7 +155,7 @@ Status CpuExecutable::compile_generated(Context& context) {
       if (auto r = pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
-  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads(), context.cache);
+  CpuJit::instance().compile_many(requests, threads(), cache);
   return {};
 }
 

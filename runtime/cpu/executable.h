@@ -52,7 +52,7 @@ class CpuExecutable final : public Executable {
   Result<Call> call_of(size_t layer, const Launch& launch) const;
   Result<Call> node_call(size_t layer) const;
   Result<Operand> operand(size_t layer, ValueId v) const;
-  Status compile_generated(Context& context);
+  Status compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
   Status run_steps();
   Status run_observed(RunObserver& observer);

@@ -79,7 +79,6 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
-  DiskCache* cache = nullptr;  ///< for compiled kernels; may be null
   bool strict = false;            ///< no kernel that computes another formula (Winograd)
   const Tuning* tuning = nullptr;
   const LogCallback* log = nullptr;
