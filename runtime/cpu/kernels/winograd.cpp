@@ -315,7 +315,6 @@ int winograd_tile(const Context& context, const Call& call) {
     const double cost = winograd_cost(*shape, f->lanes, costs);
     if (cost < least) best = tile, least = cost;
   }
-  if (const char* e = getenv("WINO_TILE")) return atoi(e);
   return best;
 }
 
