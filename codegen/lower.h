@@ -26,7 +26,7 @@ struct Launch {
   const Graph* graph = nullptr;   ///< where `node` and the value ids below live: the plan's graph or a group's body
   NodeId node;                    ///< the anchor; none for generated regions without one
   std::vector<PostOp> post_ops;   ///< library: operand k of a binary / sum is inputs[post_op.operand]
-  std::optional<LoweredRegion> region;  ///< generated
+  std::optional<LoweredRegion> region;  ///< generated; copies, too, where they are a few pieces
   /// Values of the *plan's* graph that the launch reads and writes; a value between two launches of one
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
   std::vector<ValueId> inputs, outputs;

@@ -142,6 +142,10 @@ memory::desc image_desc(const Operand& o) {
   return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), kTags[rank - 3]);
 }
 
+bool channels_last(const Operand& o) {
+  return o.rank() >= 3 && (o.layout == Layout::channels_last || same_memory(o.dims));
+}
+
 // --- Prepared ---------------------------------------------------------------------------------------
 
 Prepared::Prepared(Context& context, dnnl::primitive primitive, std::string text)

@@ -70,6 +70,9 @@ auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(bod
 }
 
 std::optional<memory::data_type> data_type(DType t);
+/// Whether the library computes on operands stored so on this machine: f32, and bf16 where there are instructions
+/// for it. Sums are f32 in both.
+bool computes(DType t);
 /// The operand as it lies in memory, under its logical dims.
 memory::desc desc_of(const Operand& o);
 /// The same with rank `rank` (leading ones added); for broadcasting operands.
@@ -78,6 +81,9 @@ memory::desc desc_of(const Operand& o, int rank);
 memory::desc any_desc(const Operand& o);
 /// An image (N, C, spatial…) as channels-last wherever its memory can be read that way.
 memory::desc image_desc(const Operand& o);
+
+/// Whether the operand's memory can be read so.
+bool channels_last(const Operand& o);
 
 /// A primitive and its arguments in execution order.
 class Prepared final : public Kernel {
