@@ -40,6 +40,8 @@ struct RowShape {
   int64_t kernel = 0, stride = 0, dilation = 1;  ///< along the row
   int64_t pad = 0;
   int64_t weight_pixel = 0;                      ///< elements from a tap to the next
+  bool clipped = false;                          ///< to [low, high], before the steps
+  float low = 0, high = 0;
   std::vector<RegisterOp> ops;
 };
 

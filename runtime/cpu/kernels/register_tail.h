@@ -17,6 +17,8 @@ class RegisterTail {
   void bind(Binder& binder);
   /// The steps with the operands' addresses of this run.
   void refresh(std::vector<RegisterOp>& ops) const;
+  /// Takes a relu or clip at the front out of the steps: most tails are that and nothing else.
+  bool take_clip(float& low, float& high);
   const std::vector<RegisterOp>& ops() const { return ops_; }
 
  private:
