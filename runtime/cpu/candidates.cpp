@@ -14,6 +14,7 @@ namespace {
 bool never(const Context&, const Call&) { return false; }
 
 constexpr auto kConvolutions = std::to_array<Candidate>({
+    {"first", make_first},
     {"depthwise", make_depthwise},
     {"matmul_1x1", make_matmul_1x1, never},
     {"onednn", make_convolution},

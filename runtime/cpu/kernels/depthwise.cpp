@@ -1,7 +1,7 @@
 // Depthwise convolutions of channels-last images: one filter a channel. Memory decides their speed: a unit of work is
 // a strip of columns and a chunk of channels whose window rows stay in the L1 cache while it walks down the image, so
 // that every pixel comes from the outer caches once.
-#include "runtime/cpu/kernels/depthwise.h"
+#include "runtime/cpu/kernels/convolution_rows.h"
 
 #include <algorithm>
 

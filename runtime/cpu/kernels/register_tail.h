@@ -4,7 +4,7 @@
 #pragma once
 #include <vector>
 
-#include "runtime/cpu/kernels/depthwise.h"
+#include "runtime/cpu/kernels/convolution_rows.h"
 #include "runtime/cpu/library.h"
 
 namespace ferrule::cpu {
