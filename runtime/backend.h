@@ -15,6 +15,8 @@
 
 namespace ferrule {
 
+class DiskCache;
+
 enum class LogLevel : uint8_t { error, warning, info, verbose };
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
@@ -27,6 +29,7 @@ struct PrepareContext {
   const Limits& limits;
   int threads = 0;  ///< 0: all cores
   LogCallback log;
+  DiskCache* cache = nullptr;  ///< where compiled kernels are kept between processes; null: nowhere
   const Tuning* tuning = nullptr;   ///< what was measured before, if anything
   bool all_candidates = false;      ///< also keep the implementations that were not chosen, for measure()
 };

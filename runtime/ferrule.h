@@ -34,6 +34,7 @@ struct Timings {
   double load_ms = 0;     ///< rules, model file
   double plan_ms = 0;     ///< fusing, planning, lowering
   double compile_ms = 0;  ///< kernels generated and compiled, primitives created, weights packed
+  int64_t cache_hits = 0, cache_misses = 0;  ///< kernels found, and not found, in the cache on disk
 };
 
 /// Whether one tensor of these dims may be allocated: at most `limit` bytes, 0 = the machine's memory.

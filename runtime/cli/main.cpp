@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
   add_tune(app, common, exit);
   add_compile(app, common, exit);
   add_rules(app, common, exit);
+  add_cache(app, common, exit);
   add_doctor(app, common, exit);
   try {
     app.parse(argc, argv);

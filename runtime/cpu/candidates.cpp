@@ -4,6 +4,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cpu/library.h"
+#include "runtime/parallel.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -13,9 +14,20 @@ namespace {
 /// The library's 1x1 convolution and its product differ by a few per cent either way.
 bool never(const Context&, const Call&) { return false; }
 
+template <int tile>
+Result<KernelPtr> make_winograd_of(Context& context, const Call& call) {
+  return make_winograd(context, call, tile);
+}
+template <int tile>
+bool winograd_pays(const Context& context, const Call& call) {
+  return winograd_tile(context, call) == tile;
+}
+
 constexpr auto kConvolutions = std::to_array<Candidate>({
     {"first", make_first},
     {"depthwise", make_depthwise},
+    {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>},
+    {"winograd_4x4", make_winograd_of<4>, winograd_pays<4>},
     {"matmul_1x1", make_matmul_1x1, never},
     {"onednn", make_convolution},
 });
@@ -86,6 +98,14 @@ Result<Chosen> choose(Context& context, const Call& call, int threads, std::stri
     if (made || made.error().code != Code::unsupported_operator || &c == &all.back()) return made;
   }
   return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "no kernel");
+}
+
+Result<KernelPtr> make_chosen(Context& context, const Call& call) {
+  std::string note;
+  FERRULE_ASSIGN(Chosen chosen, choose(context, call, ferrule::threads(), &note));
+  if (context.log && *context.log && !note.empty())
+    (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
+  return std::move(chosen.kernel);
 }
 
 }  // namespace ferrule::cpu

@@ -32,5 +32,7 @@ struct Chosen {
 /// The implementation that the tuning file names, else the first whose rule holds.
 /// errors: unsupported_operator when all refuse; those of the factories. `note`: why an entry was ignored.
 Result<Chosen> choose(Context& context, const Call& call, int threads, std::string* note = nullptr);
+/// The same as a factory; an ignored entry is logged.
+Result<KernelPtr> make_chosen(Context& context, const Call& call);
 
 }  // namespace ferrule::cpu
