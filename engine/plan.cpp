@@ -105,9 +105,24 @@ class LayoutPlanner {
     for (size_t k = 0; k < n.inputs.size(); ++k) {
       ValueId v = plan_.graph.input(id, k);
       if (!v || plan_.graph.constant(v) || type(v).rank() != y.rank()) continue;
+      if (k == 0 && reads_plain(id)) continue;
       require(id, k, Layout::channels_last);
     }
     set_outputs(id, Layout::channels_last);
+  }
+
+  /// First layers on a CPU: convolutions of a few planes read the model's input as it lies.
+  bool reads_plain(NodeId id) const {
+    constexpr int64_t kPlanes = 4;
+    const Graph& g = plan_.graph;
+    const Node& n = g.node(id);
+    const Type& x = type(n.inputs[0]);
+    const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
+    if (target_.device != "cpu" || kernel_contract(id) != "conv" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
+    if (!n.body) return true;
+    for (NodeId b : n.body->order())  // the group's first input is what its convolution slides over
+      if (contract_of(*n.body, n.body->node(b), ops_) == "conv") return n.body->node(b).inputs[0] == n.body->inputs()[0];
+    return false;
   }
 
   /// Generated kernels read and write any strides: the result is laid out as its largest operand is.

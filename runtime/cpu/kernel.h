@@ -100,6 +100,10 @@ Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
 int winograd_tile(const Context&, const Call&);
 /// One filter a channel; unsupported_operator for all others and for tails that registers cannot take.
 Result<KernelPtr> make_depthwise(Context&, const Call&);
+/// Few planes in the plain layout; unsupported_operator for all others.
+Result<KernelPtr> make_first(Context&, const Call&);
+/// Another factory's kernel behind a copy of input 0 (f32) in channels-last order.
+Result<KernelPtr> make_reordered(Context&, const Call&, Factory factory);
 /// A 1x1 convolution as a product; unsupported_operator for all others.
 Result<KernelPtr> make_matmul_1x1(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
