@@ -80,12 +80,16 @@ class LayoutPlanner {
     return out;
   }
 
-  /// Generated kernels and copies write any strides: they write what is wanted, else what they read.
+  /// Generated kernels and copies write any strides: they write what is wanted, else what they read. Rows of a few
+  /// channels are too short to compute in; a reorder behind the kernel is the faster way there.
   Layout written(NodeId id, ValueId v) const {
     if (!v || !can_be_channels_last(type(v))) return Layout::plain;
-    if (auto l = wanted(v)) return *l;
-    return follows(id);
+    const Layout read = follows(id), write = wanted(v).value_or(read);
+    const Dim& channels = (*type(v).shape)[1];
+    const bool few = channels.value_or(kFewChannels) < kFewChannels;
+    return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain : write;
   }
+  static constexpr int64_t kFewChannels = 8;
 
   /// The contract that really runs the node: a single node whose contract refuses it is interpreted.
   std::string kernel_contract(NodeId id) const {
