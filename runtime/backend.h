@@ -14,6 +14,8 @@
 
 namespace ferrule {
 
+struct Storage;
+
 enum class LogLevel : uint8_t { error, warning, info, verbose };
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
@@ -26,6 +28,7 @@ struct PrepareContext {
   const Limits& limits;
   int threads = 0;  ///< 0: all cores
   LogCallback log;
+  const Cancel* cancel = nullptr;  ///< asked before every launch, and inside interpreted layers
 };
 
 /// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.
@@ -43,7 +46,9 @@ class Executable {
   virtual int64_t launches() const = 0;             ///< kernels that the last run launched
   virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
   virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts
-  /// One line a step: what runs where (explain --stage=memory, golden tests).
+  /// Who lives where and when (memory_plan.h); null where no arena was planned.
+  virtual const Storage* storage() const { return nullptr; }
+  /// One line a step: what runs where (golden tests).
   virtual std::string text() const { return {}; }
 
  protected:

@@ -25,6 +25,7 @@ struct SessionOptions {
   bool strict = false;           ///< no library epilogue that deviates from its formula
   int threads = 0;               ///< 0: all cores
   LogCallback log;
+  std::shared_ptr<const Cancel> cancel;  ///< stops planning and runs between layers (and Loop iterations)
 };
 
 /// Milliseconds spent before the first run.

@@ -77,6 +77,7 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
+  const Cancel* cancel = nullptr;
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
