@@ -1,3 +1,4 @@
+#include <malloc.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -51,6 +52,7 @@ struct Session::State {
     for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
+    malloc_trim(0);  // the parsed file and the weights before folding
     return {};
   }
 
