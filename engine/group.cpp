@@ -9,6 +9,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/movement.h"
 
 namespace ferrule {
 namespace {
@@ -106,13 +107,18 @@ Body make_body(const Graph& g, std::span<const NodeId> nodes) {
   return BodyBuilder(g, nodes).take();
 }
 
+/// Movements have contracts of their own, and generated kernels take them, too.
+static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, const OpTable& ops) {
+  return contract_of(g, g.node(n), ops) == contract || (contract == "pointwise" && is_movement(g.node(n)));
+}
+
 Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
                      const Target& target, const OpTable& ops) {
   Body body = make_body(g, nodes);
   std::vector<NodeId> order = body.graph.order();
   NodeId anchor;
   for (NodeId n : order)
-    if (!anchor && contract_of(body.graph, body.graph.node(n), ops) == contract) anchor = n;
+    if (!anchor && can_anchor(body.graph, n, contract, ops)) anchor = n;
   if (!anchor)
     return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
   return accepts(body.graph, order, anchor, contract, target, ops);
@@ -270,7 +276,7 @@ class GroupPhase {
       MatchContext mc = match_context();
       Attempt a = match_absorb(rule, order[i], mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
-        if (ctx_.near_misses) misses_[{r->rule, r->root}] = std::move(*r);
+        if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
         continue;
       }
       FERRULE_TRY(fire(rule, std::get<Match>(a), "absorb"));
@@ -284,7 +290,7 @@ class GroupPhase {
     MatchContext mc = match_context();
     std::vector<Rejection> misses;
     std::vector<Match> found = match_regions(rule, mc, ctx_.near_misses ? &misses : nullptr);
-    for (Rejection& r : misses) misses_[{r.rule, r.root}] = std::move(r);
+    for (Rejection& r : misses) misses_[{r.rule->id, r.root}] = std::move(r);
     for (Match& m : found) {
       FERRULE_TRY(in_time());
       FERRULE_TRY(fire(rule, m, "region"));
@@ -316,7 +322,7 @@ class GroupPhase {
   Graph& g_;
   std::string_view phase_;
   int64_t steps_ = 0;
-  std::map<std::pair<const Rule*, NodeId>, Rejection> misses_;
+  std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
 };
 
 }  // namespace

@@ -104,6 +104,7 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.target = host ? &*host : &k.target;
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
+  context.cache = options.cache;
   return require_proofs(k.rules, context, k.notes);
 }
 

@@ -1,5 +1,6 @@
 // The stages in order: the first file to read. model -> import -> normalise -> rewrite -> group -> plan.
 #pragma once
+#include "engine/base/cache_folder.h"
 #include "engine/graph/journal.h"
 #include "engine/match/match.h"
 #include "engine/plan.h"
@@ -17,6 +18,7 @@ struct EngineOptions {
   bool near_misses = false;
   std::vector<std::string> ignore_profit;
   bool allow_unproven = false;                ///< rewrites without a proof stamp run unproved
+  std::string cache = user_cache_folder();    ///< the folder for proofs and compiled kernels; empty: none
   std::map<std::string, std::vector<int64_t>> shapes;  ///< concrete input shapes; empty entries stay symbolic
 };
 

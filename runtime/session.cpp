@@ -1,8 +1,8 @@
-#include <malloc.h>
 #include <unistd.h>
 
 #include <chrono>
 
+#include "codegen/cache.h"
 #include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
@@ -41,6 +41,7 @@ struct Session::State {
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
   double load_ms = 0;
+  std::optional<Tuning> tuning;
   std::map<Shapes, std::unique_ptr<Compiled>> plans;
 
   void log(LogLevel level, std::string_view text) const {
@@ -52,7 +53,6 @@ struct Session::State {
     for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
-    malloc_trim(0);  // the parsed file and the weights before folding
     return {};
   }
 
@@ -91,6 +91,16 @@ struct Session::State {
     return all;
   }
 
+  /// Reads the tuning file; one of another machine is used as far as its problems are ours.
+  Status load_tuning() {
+    if (options.tuning.empty()) return {};
+    FERRULE_ASSIGN(tuning, read_tuning(options.tuning, options.engine.limits));
+    if (tuning->machine != machine_name() || tuning->target != knowledge->target.name)
+      log(LogLevel::warning, fmt::format("{} was measured on {} for {}, this is {} and {}", escape(options.tuning), escape(tuning->machine),
+                                         escape(tuning->target), machine_name(), knowledge->target.name));
+    return {};
+  }
+
   Result<std::unique_ptr<Compiled>> build(const Shapes& shapes) const {
     auto c = std::make_unique<Compiled>();
     const auto start = Clock::now();
@@ -123,8 +133,11 @@ struct Session::State {
 
   Status prepare(Compiled& c) const {
     const auto start = Clock::now();
+    auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
+    const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
     PrepareContext context{c.plan_, c.lowered_, knowledge->ops, knowledge->target, options.engine.limits,
-                           options.threads, options.log};
+                           options.threads, options.log, cache.get(), tuning ? &*tuning : nullptr,
+                           options.all_candidates};
     context.cancel = options.cancel.get();
     FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
     auto executable = backend->prepare(context);
@@ -140,6 +153,10 @@ struct Session::State {
     c.executable_ = std::move(*executable);
     c.backend_ = backend->name();
     c.timings_.compile_ms = ms_since(start);
+    if (!cache) return {};
+    c.timings_.cache_hits = cache->counts().hits - before.hits;
+    c.timings_.cache_misses = cache->counts().misses - before.misses;
+    if (std::string why = cache->complaint(); !why.empty()) log(LogLevel::warning, why);
     return {};
   }
 };
@@ -172,6 +189,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  FERRULE_TRY(state->load_tuning());
   ImportOptions import_options;
   import_options.limits = &state->options.engine.limits;
   import_options.overridable = state->options.engine.overridable;
@@ -193,6 +211,7 @@ Result<Session> Session::from_graph(Graph graph, SessionOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  FERRULE_TRY(state->load_tuning());
   FERRULE_TRY(state->take(std::move(graph)));
   state->load_ms = ms_since(start);
   return Session(std::move(state));

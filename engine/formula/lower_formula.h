@@ -30,4 +30,11 @@ struct LoweringInput {
 /// Instruction of the result.  errors: formula_invalid.
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out);
 
+/// One pointwise node of `g` inside a program being built; `value` gives its operands' instructions. The result
+/// stays in the compute type.  errors: formula_invalid, unsupported_type.
+Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n, ProgramBuilder& out,
+                                 const std::function<uint32_t(size_t slot, ValueId)>& value);
+/// A single-element constant as an instruction of its compute type.
+uint32_t immediate(ProgramBuilder& out, const Tensor& t);
+
 }  // namespace ferrule
