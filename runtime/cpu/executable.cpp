@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -56,6 +57,28 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
   return pairs;
 }
 
+/// Multiply-adds, twice, of a convolution or product; 0 for what only moves or compares.
+double flops(const Launch& l, const Call& call) {
+  if (call.inputs.size() < 2 || !call.inputs[1].present() || call.outputs.empty()) return 0;
+  const Operand &x = call.inputs[0], &w = call.inputs[1], &y = call.outputs[0];
+  if (l.primitive == "Conv" && w.rank() > 2) return 2.0 * static_cast<double>(y.numel()) * static_cast<double>(w.numel()) / static_cast<double>(std::max<int64_t>(1, w.dims[0]));
+  if (l.primitive == "ConvTranspose" && w.rank() > 2)
+    return 2.0 * static_cast<double>(x.numel()) * static_cast<double>(w.numel()) / static_cast<double>(std::max<int64_t>(1, w.dims[0]));
+  // (MK)(KN)(MN) is (MNK) squared.
+  return 2.0 * std::sqrt(static_cast<double>(x.numel()) * static_cast<double>(w.numel()) * static_cast<double>(y.numel()));
+}
+
+/// Whether waking a second thread costs more than it saves: about five microseconds of work.
+bool too_small_to_split(const Launch& l, const Call& call) {
+  constexpr double kFlops = 1 << 19;
+  constexpr int64_t kBytes = 128 << 10;
+  if (l.kind != Launch::Kind::library || flops(l, call) > kFlops) return false;
+  int64_t bytes = 0;
+  for (const auto* operands : {&call.inputs, &call.outputs})
+    for (const Operand& o : *operands) bytes += o.present() ? o.bytes() : 0;
+  return bytes <= kBytes;
+}
+
 int64_t available_memory() {
   return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
 }
@@ -76,7 +99,7 @@ class CpuExecutable::SlotBinder final : public Binder {
     else dnnl_memory_set_data_handle(m, e_.address(slot));
   }
   void* scratch() override {
-    return static_cast<char*>(e_.arena_.get()) + e_.scratch_offsets_[static_cast<size_t>(step_)];
+    return static_cast<char*>(e_.arena_.get()) + e_.storage_.scratch[static_cast<size_t>(step_)].offset;
   }
 
  private:
@@ -111,9 +134,11 @@ Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& co
 
 Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
+  team_ = threads();
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
   Context kernels{library_, &context.ops, &context.target, &context.limits, lowered_.strict, context.tuning, &context.log};
+  kernels.cancel = context.cancel;
   FERRULE_TRY(compile_generated(kernels, context.cache));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
@@ -122,11 +147,16 @@ Status CpuExecutable::build(const PrepareContext& context) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       const int at = step++;
       if (l.kind == Launch::Kind::view) continue;
+      FERRULE_ASSIGN(const Call call, call_of(layer, l));
+      // oneDNN decides the split when the primitive is made.
+      const bool serial = too_small_to_split(l, call);
+      set_threads(serial ? 1 : team_);
       FERRULE_ASSIGN(KernelPtr kernel, make_kernel(kernels, layer, l, context.log));
       scratch[static_cast<size_t>(at)] = kernel->scratch_bytes();
       Step& s = steps_.emplace_back();
       s.kernel = std::move(kernel);
       s.step = at;
+      s.serial = serial;
       if (context.all_candidates) FERRULE_TRY(add_candidates(kernels, layer, l, s));
       for (const auto& [name, other] : s.others)
         scratch[static_cast<size_t>(at)] = std::max(scratch[static_cast<size_t>(at)], other->scratch_bytes());
@@ -134,6 +164,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
     range.end = steps_.size();
     layers_.push_back(range);
   }
+  set_threads(team_);
   FERRULE_TRY(allocate_arena(context.limits, scratch));
   inputs_.resize(plan_.graph.inputs().size());
   outputs_.resize(plan_.graph.outputs().size());
@@ -160,7 +191,7 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
 }
 
 Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch) {
-  scratch_offsets_ = place(storage_, scratch);
+  place(storage_, scratch);
   const int64_t allowed = limits.memory_bytes ? limits.memory_bytes : available_memory() / 5 * 4;
   if (storage_.arena_bytes > allowed)
     return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes, allowed);
@@ -261,20 +292,38 @@ void* CpuExecutable::address(int slot) const {
 }
 
 Status CpuExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) {
-  set_threads(threads_);
+  set_threads(team_);
   for (size_t k = 0; k < inputs_.size(); ++k) inputs_[k].set(const_cast<void*>(inputs[k]));
   for (size_t k = 0; k < outputs_.size(); ++k) outputs_[k].set(outputs[k]);
   launches_ = 0;
-  FERRULE_TRY(observer ? run_observed(*observer) : run_steps());
+  serial_ = false;
+  Status status = observer ? run_observed(*observer) : cancel_ ? run_until_stopped() : run_steps();
+  if (serial_) set_threads(team_);
+  if (!status) return status;
   for (const Storage::Copy& c : storage_.copies)
     std::memcpy(outputs[static_cast<size_t>(c.to_output)], address(c.from_slot), static_cast<size_t>(c.bytes));
   return {};
 }
 
+Status CpuExecutable::run_step(Step& s) {
+  if (s.serial != serial_) [[unlikely]] {
+    serial_ = s.serial;
+    set_threads(serial_ ? 1 : team_);
+  }
+  ++launches_;
+  return s.kernel->run();
+}
+
 Status CpuExecutable::run_steps() {
-  for (Step& s : steps_) {
-    if (Status status = s.kernel->run(); !status) [[unlikely]] return status;
-    ++launches_;
+  for (Step& s : steps_)
+    if (Status status = run_step(s); !status) [[unlikely]] return status;
+  return {};
+}
+
+Status CpuExecutable::run_until_stopped() {
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (cancel_->stopped()) return error(Code::cancelled, escape(plan_.layers[layer].name), "time is up");
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(run_step(steps_[k]));
   }
   return {};
 }
@@ -282,11 +331,11 @@ Status CpuExecutable::run_steps() {
 Status CpuExecutable::run_observed(RunObserver& observer) {
   using Clock = std::chrono::steady_clock;
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (cancel_ && cancel_->stopped()) return error(Code::cancelled, escape(plan_.layers[layer].name), "time is up");
     const auto start = Clock::now();
-    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(steps_[k].kernel->run());
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(run_step(steps_[k]));
     const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
     const auto count = static_cast<int>(layers_[layer].end - layers_[layer].begin);
-    launches_ += count;
     observer.layer_done(layer, count, time.count());
     if (observer.wants_results()) report_results(layer, observer);
   }

@@ -82,6 +82,7 @@ struct Context {
   bool strict = false;            ///< no kernel that computes another formula (Winograd)
   const Tuning* tuning = nullptr;
   const LogCallback* log = nullptr;
+  const Cancel* cancel = nullptr;
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
