@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/lower.h"
+#include "codegen/row_nest.h"
 
 namespace ferrule {
 
@@ -18,5 +19,9 @@ struct RegionOperands {
 /// `launch`: a generated one of `layer`.
 /// errors: unsupported_operator (unknown rank, results of several sizes, operands that do not broadcast).
 Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+
+/// The same for a launch over rows, as RowNest::make takes it.
+/// errors: unsupported_operator (unknown rank).
+Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
 
 }  // namespace ferrule

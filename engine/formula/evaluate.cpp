@@ -33,13 +33,13 @@ std::string operand_name(const OpFormula& f, size_t slot) {
   return is_variadic(f.inputs[k]) ? name + std::to_string(slot - k) : name;
 }
 
-/// A single-element constant as an instruction.
+}  // namespace
+
 uint32_t immediate(ProgramBuilder& b, const Tensor& t) {
   DType type = compute_type(t.dtype());
   return is_float(type) ? b.constant(type, t.at_f64(0), 0) : b.constant(type, 0, t.at_i64(0));
 }
 
-/// Types of all operands, f64 for every float in arbiter mode.
 Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64) {
   LoweringInput in;
   in.formula = &f;
@@ -63,6 +63,8 @@ Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::spa
   in.compute = compute_type(in.operands[0].type);
   return in;
 }
+
+namespace {
 
 /// A program over all operands that the formula reads as data.
 Result<LoweredNode> lower_typed(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64,
@@ -327,6 +329,7 @@ Status check_one(const OpFormula& f, DType t, unsigned present) {
   }
   FERRULE_ASSIGN(in.result, formula_result_type(f, n, types));
   in.compute = compute_type(t);
+  if (!f.pointwise()) in.fold = [&b](Builtin, uint32_t v) { return b.input(b.type(v)); };
   FERRULE_ASSIGN(uint32_t result, lower_formula(in, b));
   (void)result;
   return {};
@@ -335,7 +338,6 @@ Status check_one(const OpFormula& f, DType t, unsigned present) {
 }  // namespace
 
 Status check_types(const OpFormula& f) {
-  if (!f.pointwise()) return {};
   auto optional = static_cast<unsigned>(std::count_if(f.inputs.begin(), f.inputs.end(),
                                                       [](const std::string& in) { return is_optional(in); }));
   for (DType t : f.types)

@@ -17,14 +17,16 @@ struct Kernel {
   const Layer* layer = nullptr;
   const LoweredLayer* lowered = nullptr;
   const Launch* launch = nullptr;
-  const Program& program() const { return launch->region->program; }
+  const Program& program() const { return launch->rows ? launch->rows->program : launch->region->program; }
 };
 
+/// Row kernels have no CUDA form yet: for GPUs they are planned and not compiled.
 std::vector<Kernel> kernels_of(const Explained& e) {
+  const bool rows = e.knowledge->target.device == "cpu";
   std::vector<Kernel> kernels;
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches)
-      if (l.kind == Launch::Kind::generated && l.region) kernels.push_back({&e.plan.layers[k], &e.lowered.layers[k], &l});
+      if (l.kind == Launch::Kind::generated && (l.region || (l.rows && rows))) kernels.push_back({&e.plan.layers[k], &e.lowered.layers[k], &l});
   return kernels;
 }
 
@@ -34,6 +36,18 @@ Result<json> compile_for_cpu(const Kernel& kernel, const RegionOperands& operand
   KernelKey key{kernel.program(), nest.inner(), target.name, false};
   FERRULE_ASSIGN(std::string code, compile_cpu(key, to_identifier(kernel.layer->name), CodeForm::object));
   return json{{"code_bytes", code.size()}};
+}
+
+/// All stages.
+Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& target) {
+  FERRULE_ASSIGN(auto operands, row_operands(plan, *kernel.lowered, *kernel.launch));
+  FERRULE_ASSIGN(RowNest nest, RowNest::make(*kernel.launch->rows, operands, target.name, target.l2_bytes, 1));
+  size_t bytes = 0;
+  for (const KernelKey& key : nest.kernels()) {
+    FERRULE_ASSIGN(std::string code, compile_cpu(key, to_identifier(kernel.layer->name), CodeForm::object));
+    bytes += code.size();
+  }
+  return json{{"code_bytes", bytes}, {"stages", nest.kernels().size()}};
 }
 
 Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
@@ -48,6 +62,7 @@ Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operand
 }
 
 Result<json> compile_kernel(const Plan& plan, const Kernel& kernel, const Target& target) {
+  if (kernel.launch->rows) return compile_rows(plan, kernel, target);
   FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch));
   return target.device == "gpu" ? compile_for_gpu(kernel, operands, target) : compile_for_cpu(kernel, operands, target);
 }

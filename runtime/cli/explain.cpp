@@ -118,7 +118,8 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "kernels") {
     for (size_t k = 0; k < e.plan.layers.size(); ++k)
       for (const Launch& l : e.lowered.layers[k].launches)
-        if (l.region) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(l.region->program) << "\n";
+        if (l.rows) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(split_rows(*l.rows, true)) << "\n";
+        else if (l.region) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(l.region->program) << "\n";
     return Exit::ok;
   }
   for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";

@@ -122,7 +122,7 @@ Status CpuExecutable::compile_generated(Context& context) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       if (l.kind != Launch::Kind::generated) continue;
       FERRULE_ASSIGN(Call call, call_of(layer, l));
-      if (auto r = pointwise_requests(context, call))
+      if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
   if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads());
@@ -157,6 +157,7 @@ Result<Call> CpuExecutable::call_of(size_t layer, const Launch& l) const {
   if (l.node && l.graph) call.node = &l.graph->node(l.node);
   call.post_ops = l.post_ops;
   if (l.region) call.region = &*l.region;
+  call.rows = l.rows.get();
   for (ValueId v : l.inputs) {
     FERRULE_ASSIGN(Operand o, operand(layer, v));
     call.inputs.push_back(std::move(o));
@@ -199,7 +200,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   FERRULE_ASSIGN(Call call, call_of(layer, l));
   Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
     switch (l.kind) {
-      case Launch::Kind::generated: return make_pointwise(context, call);
+      case Launch::Kind::generated: return call.rows ? make_rows(context, call) : make_pointwise(context, call);
       case Launch::Kind::copy: return make_copy(context, call);
       case Launch::Kind::library:
         if (Factory f = library_factory(l.primitive)) return f(context, call);

@@ -28,7 +28,7 @@ Target target() {
   Target t;
   t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
   t.device = "cpu";
-  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "softmax", "reduce", "copy", "view", "pointwise"}) {
+  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy", "view", "pointwise"}) {
     ContractFacts f;
     f.types = {DType::f32, DType::i64, DType::f64, DType::i32};
     f.max_epilogue_ops = 8;
