@@ -186,7 +186,9 @@ TEST_CASE("row operators on random shapes, axes, types and layouts, with neighbo
         // Products and norms of sums near zero would compare rounding errors.
         const bool tame = op != "ReduceProd" && op != "MeanVarianceNormalization";
         if (tame && rng() % 2) x = r.node("Add", {x, r.input(random_of(type, broadcastable(rng, d), rng))});
-        if (tame && rng() % 3 == 0) x = r.node("Sigmoid", {x});
+        // The interpreter rounds a narrow value here, the kernel only at its end: a small variance shows it.
+        const bool wide = type == DType::f32 || type == DType::f64;
+        if (tame && wide && rng() % 3 == 0) x = r.node("Sigmoid", {x});
         ValueId y = row_operator(r, x, op, rng);
         if (rng() % 2) y = r.node("Abs", {y});
         if (rng() % 2) y = r.node("Mul", {y, r.input(random_of(type, broadcastable(rng, r.dims(y)), rng))});
