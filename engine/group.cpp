@@ -271,7 +271,7 @@ class GroupPhase {
       MatchContext mc = match_context();
       Attempt a = match_absorb(rule, order[i], mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
-        if (ctx_.near_misses) misses_[{r->rule, r->root}] = std::move(*r);
+        if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
         continue;
       }
       FERRULE_TRY(fire(rule, std::get<Match>(a), "absorb"));
@@ -285,7 +285,7 @@ class GroupPhase {
     MatchContext mc = match_context();
     std::vector<Rejection> misses;
     std::vector<Match> found = match_regions(rule, mc, ctx_.near_misses ? &misses : nullptr);
-    for (Rejection& r : misses) misses_[{r.rule, r.root}] = std::move(r);
+    for (Rejection& r : misses) misses_[{r.rule->id, r.root}] = std::move(r);
     for (Match& m : found) {
       FERRULE_TRY(in_time());
       FERRULE_TRY(fire(rule, m, "region"));
@@ -317,7 +317,7 @@ class GroupPhase {
   Graph& g_;
   std::string_view phase_;
   int64_t steps_ = 0;
-  std::map<std::pair<const Rule*, NodeId>, Rejection> misses_;
+  std::map<std::pair<std::string, NodeId>, Rejection> misses_;  // by rule id
 };
 
 }  // namespace
