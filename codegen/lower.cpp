@@ -4,6 +4,8 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/movement.h"
+#include "engine/pieces.h"
 
 namespace ferrule {
 namespace {
@@ -61,7 +63,9 @@ class LayerLowering {
     std::vector<ValueId> outputs;
     if (node_.body) outputs = node_.body->outputs();
     else outputs.push_back(node_.outputs[0]);
-    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, graph(), nodes, outputs));
+    const bool pieces = any_movement(graph(), nodes);
+    FERRULE_ASSIGN(LoweredRegion region, pieces ? lower_pieces(ops_, graph(), nodes, outputs)
+                                                : lower_region(ops_, graph(), nodes, outputs));
     generated(std::move(region));
     return {};
   }
@@ -151,7 +155,23 @@ class LayerLowering {
     Launch l = launch(kind, node_.op, layer_.node);
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
+    if (kind == Launch::Kind::copy) copy_pieces(l);
     out_.launches.push_back(std::move(l));
+  }
+
+  /// A copy as pieces, where its sizes and parameters are known and the pieces few; else it stays as it is.
+  void copy_pieces(Launch& l) const {
+    const DType t = plan_.graph.value(node_.inputs[0]).type.dtype;
+    if (!is_movement(node_) || !(is_float(t) || is_int(t) || t == DType::boolean) || size_bits(t) < 8) return;
+    std::vector<ValueId> outputs;
+    for (ValueId v : node_.outputs)
+      if (v) outputs.push_back(v);
+    const std::array<NodeId, 1> one{layer_.node};
+    auto region = lower_pieces(ops_, plan_.graph, one, outputs);
+    if (!region) return;
+    l.inputs = region->inputs;
+    l.outputs = region->outputs;
+    l.region = std::move(*region);
   }
 
   /// A transpose from one layout to the other is the same memory; one that only moves axes of size 1, too.
@@ -196,6 +216,7 @@ int LoweredLayer::kernels() const {
 Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
   (void)target;
   Lowered lowered;
+  lowered.strict = options.strict;
   for (Layer& layer : plan.layers) {
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, options).run());
     layer.kernels = l.kernels();

@@ -26,7 +26,7 @@ struct Launch {
   const Graph* graph = nullptr;   ///< where `node` and the value ids below live: the plan's graph or a group's body
   NodeId node;                    ///< the anchor; none for generated regions without one
   std::vector<PostOp> post_ops;   ///< library: operand k of a binary / sum is inputs[post_op.operand]
-  std::optional<LoweredRegion> region;  ///< generated, pointwise
+  std::optional<LoweredRegion> region;  ///< generated, pointwise; copies, too, where they are a few pieces
   std::shared_ptr<const RowRegion> rows;  ///< generated, rows
   /// Values of the *plan's* graph that the launch reads and writes; a value between two launches of one
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
@@ -55,6 +55,7 @@ struct LowerOptions {
 
 struct Lowered {
   std::vector<LoweredLayer> layers;  ///< by layer of the plan
+  bool strict = false;               ///< LowerOptions::strict: backends choose no kernel of another formula either
 };
 
 /// Also writes Layer::kernels and Layer::numerics into the plan.  errors: codegen_failed, formula_invalid.

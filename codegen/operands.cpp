@@ -1,6 +1,7 @@
 #include "codegen/operands.h"
 
 #include "engine/base/diagnostics.h"
+#include "engine/pieces.h"
 
 namespace ferrule {
 namespace {
@@ -26,9 +27,25 @@ Result<OperandValue> value_of(const Plan& plan, const LoweredLayer& layer, Value
   return out;
 }
 
+Result<RegionOperands> piece_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, const RegionPiece& p) {
+  RegionOperands out;
+  out.dims = p.dims;
+  for (const auto* operands : {&p.inputs, &p.outputs})
+    for (const PieceOperand& o : *operands) {
+      const auto& values = operands == &p.inputs ? launch.inputs : launch.outputs;
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, values[o.operand]));
+      PieceStrides s = piece_strides(o, strides_of(v.dims, v.layout));
+      out.offset |= s.offset != 0;
+      out.strides.push_back(std::move(s.strides));
+      out.element_bytes.push_back(size_bits(v.dtype) / 8);
+    }
+  return out;
+}
+
 }  // namespace
 
-Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
+Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, size_t piece) {
+  if (launch.region && launch.region->pieced) return piece_operands(plan, layer, launch, launch.region->pieces.at(piece));
   auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
   RegionOperands out;
   FERRULE_ASSERT(!launch.outputs.empty(), "a launch without results");

@@ -14,11 +14,12 @@ struct RegionOperands {
   std::vector<int64_t> dims;
   std::vector<std::vector<int64_t>> strides;  ///< elements; the program's inputs, then its outputs
   std::vector<int> element_bytes;
+  bool offset = false;                        ///< some operand begins inside its value (pieces)
 };
 
-/// `launch`: a generated one of `layer`.
+/// `launch`: a generated one of `layer`; `piece`: of a region in pieces.
 /// errors: unsupported_operator (unknown rank, results of several sizes, operands that do not broadcast).
-Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, size_t piece = 0);
 
 /// The same for a launch over rows, as RowNest::make takes it.
 /// errors: unsupported_operator (unknown rank).

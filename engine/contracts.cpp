@@ -6,6 +6,8 @@
 #include "engine/epilogue.h"
 #include "engine/formula/row.h"
 #include "engine/graph/infer.h"
+#include "engine/movement.h"
+#include "engine/pieces.h"
 
 namespace ferrule {
 namespace {
@@ -87,17 +89,15 @@ Accept check_norm(const Graph& g, const Node& n) {
   return yes();
 }
 
-/// Copies whose parameters are all constant: pure index arithmetic with fixed strides.
+/// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather reads its indices.)
 Accept check_copy(const Graph& g, const Node& n) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
-  size_t first = n.op == "Concat" ? n.inputs.size() : 1;
+  size_t first = n.op == "Concat" || n.op == "Gather" ? n.inputs.size() : 1;
   for (size_t k = first; k < n.inputs.size(); ++k)
     if (n.inputs[k] && !g.constant(n.inputs[k])) {
       if (n.op == "Expand") continue;  // only its output shape matters, which is known
       return no(fmt::format("input {} is not constant", k));
     }
-  if (n.op == "Pad" && n.attrs.s("mode", "constant") != "constant")
-    return no("mode " + escape(n.attrs.s("mode")));
   return yes();
 }
 
@@ -117,7 +117,9 @@ const std::vector<Row>& rows() {
       {"pool", {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}, check_pool, false, false},
       {"resize", {"Resize"}, check_resize, false, false},
       {"norm", {"BatchNormalization"}, check_norm, false, false},
-      {"copy", {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand"}, check_copy, false, true},
+      {"copy",
+        {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "DepthToSpace", "SpaceToDepth"},
+        check_copy, false, true},
       {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
   };
   return kRows;
@@ -143,21 +145,35 @@ Accept check_type(const ContractFacts& facts, const Type& t, std::string_view co
   return yes();
 }
 
+/// With movements: whether all of it can be written as boxes with constant strides. A GPU launches one grid, which
+/// takes one box.
+Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  std::vector<ValueId> results;
+  for (NodeId id : nodes)
+    for (ValueId v : g.node(id).outputs)
+      if (v && (g.value(v).is_output || nodes.size() == 1)) results.push_back(v);
+  auto region = lower_pieces(ops, g, nodes, results);
+  if (!region) return no(region.error().message);
+  if (target.device == "gpu" && region->pieces.size() > 1)
+    return no(fmt::format("{} pieces, a generated GPU kernel takes one", region->pieces.size()));
+  return yes();
+}
+
 /// Pointwise: every node a formula, element types known, bounded operands.
 Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("pointwise");
   if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
-    if (!ops.pointwise(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
-    for (ValueId v : n.inputs)
-      if (v)
+    if (!ops.pointwise(n) && !is_movement(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
+    for (size_t k = 0; k < n.inputs.size(); ++k)
+      if (ValueId v = n.inputs[k]; v && (!is_movement(n) || moves_input(n, k)))
         if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
     for (ValueId v : n.outputs)
       if (v)
         if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
   }
-  return yes();
+  return any_movement(g, nodes) ? accepts_pieces(g, nodes, target, ops) : yes();
 }
 
 /// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.

@@ -176,7 +176,7 @@ const Meaning kMeanings[] = {
 // --- patterns as trees
 
 struct Pattern {
-  enum class Kind : uint8_t { value, operand, capture, number, call, clip } kind = Kind::value;
+  enum class Kind : uint8_t { value, operand, capture, number, call, clip } kind = Kind::value;  ///< clip: args = both orders
   Prim op{};
   char capture = 0;
   double number = 0;
@@ -188,6 +188,16 @@ Prim prim_named(std::string_view text) {
     if (info(static_cast<Prim>(k)).id == text) return static_cast<Prim>(k);
   FERRULE_ASSERT(text == "round", "a primitive in the epilogue table");
   return Prim::rint;
+}
+
+Pattern call_of(Prim op, Pattern a, Pattern b) {
+  return {Pattern::Kind::call, op, 0, 0, {std::move(a), std::move(b)}};
+}
+
+/// min(max(v, low), high), max(min(v, high), low).
+std::vector<Pattern> clip_orders(const std::vector<Pattern>& args) {
+  return {call_of(Prim::min, call_of(Prim::max, args[0], args[1]), args[2]),
+          call_of(Prim::max, call_of(Prim::min, args[0], args[2]), args[1])};
 }
 
 Pattern parse(std::string_view& text) {
@@ -203,6 +213,7 @@ Pattern parse(std::string_view& text) {
       p.args.push_back(parse(text));
     } while (text[0] == ',');
     text.remove_prefix(1);
+    if (p.kind == Pattern::Kind::clip) p.args = clip_orders(p.args);
     return p;
   }
   if (word == "x") return p;
@@ -294,11 +305,17 @@ class Matcher {
       if (p_.insts[root].type != DType::f32) continue;
       for (const Compiled& c : table()) {
         if (strict && !c.row->deviation.empty()) continue;
+        if (!may_be(c.pattern, p_.insts[root].op)) continue;
         auto step = match_row(c, root);
         if (step && (!best || step->covers > best->covers)) best = std::move(step);
       }
     }
     return best;
+  }
+
+  /// A cheap look before the match; no row is a lone value.
+  static bool may_be(const Pattern& p, Prim op) {
+    return p.kind == Pattern::Kind::clip ? op == Prim::min || op == Prim::max : p.op == op;
   }
 
   std::optional<Step> match_row(const Compiled& c, uint32_t root) {
@@ -367,12 +384,7 @@ class Matcher {
   }
 
   bool match_clip(const Pattern& p, uint32_t k, State& state, const Next& next) {
-    for (bool low_inside : {true, false}) {
-      Pattern inner{Pattern::Kind::call, low_inside ? Prim::max : Prim::min, 0, 0, {p.args[0], p.args[low_inside ? 1 : 2]}};
-      std::vector<Pattern> args{inner, p.args[low_inside ? 2 : 1]};
-      if (match_call(low_inside ? Prim::min : Prim::max, args, k, state, next)) return true;
-    }
-    return false;
+    return std::ranges::any_of(p.args, [&](const Pattern& order) { return match_call(order.op, order.args, k, state, next); });
   }
 
   bool match_call(Prim op, const std::vector<Pattern>& args, uint32_t k, State& state, const Next& next) {
@@ -431,8 +443,7 @@ uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y, cons
     case Pattern::Kind::operand: return y;
     case Pattern::Kind::capture: return b.constant(DType::f32, constants.at(p.capture), 0);
     case Pattern::Kind::number: return b.constant(DType::f32, p.number, 0);
-    case Pattern::Kind::clip:
-      return b.op(Prim::min, DType::f32, {b.op(Prim::max, DType::f32, {arg(0), arg(1)}), arg(2)});
+    case Pattern::Kind::clip: return arg(0);
     case Pattern::Kind::call: break;
   }
   DType type = info(p.op).cls == PrimInfo::Class::cmp ? DType::boolean : DType::f32;

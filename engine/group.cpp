@@ -9,6 +9,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/movement.h"
 
 namespace ferrule {
 namespace {
@@ -106,13 +107,18 @@ Body make_body(const Graph& g, std::span<const NodeId> nodes) {
   return BodyBuilder(g, nodes).take();
 }
 
+/// Movements have contracts of their own, and generated kernels take them, too.
+static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, const OpTable& ops) {
+  return contract_of(g, g.node(n), ops) == contract || (contract == "pointwise" && is_movement(g.node(n)));
+}
+
 Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
                      const Target& target, const OpTable& ops) {
   Body body = make_body(g, nodes);
   std::vector<NodeId> order = body.graph.order();
   NodeId anchor;
   for (NodeId n : order)
-    if (!anchor && contract_of(body.graph, body.graph.node(n), ops) == contract) anchor = n;
+    if (!anchor && can_anchor(body.graph, n, contract, ops)) anchor = n;
   if (!anchor)
     return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
   return accepts(body.graph, order, anchor, contract, target, ops);
@@ -317,7 +323,7 @@ class GroupPhase {
   Graph& g_;
   std::string_view phase_;
   int64_t steps_ = 0;
-  std::map<std::pair<std::string, NodeId>, Rejection> misses_;  // by rule id
+  std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
 };
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/base/diagnostics.h"
+#include "engine/formula/evaluate.h"
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
 #include "engine/match/facts.h"
@@ -37,10 +39,31 @@ namespace {
 
 bool wide_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DType::bf16; }
 
+/// Results of this many elements are rounded as they are computed.
+constexpr int64_t kLarge = 1 << 16, kLargest = 1 << 28;
+
+/// In blocks without a branch inside, which the compiler turns into vectors: weights are large.
+bool finite(std::span<const float> values) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  auto any = [](const float* p, size_t n) {
+    uint32_t bad = 0;
+    for (size_t k = 0; k < n; ++k) {
+      uint32_t bits;
+      std::memcpy(&bits, p + k, sizeof bits);
+      bad |= (bits & kExponent) == kExponent;
+    }
+    return bad != 0;
+  };
+  constexpr size_t kStep = 1024;
+  size_t at = 0;
+  for (; at + kStep <= values.size(); at += kStep)
+    if (any(values.data() + at, kStep)) return false;
+  return !any(values.data() + at, values.size() - at);
+}
+
 bool finite(const Tensor& t) {
   if (!is_float(t.dtype())) return true;
-  if (t.dtype() == DType::f32)
-    return std::ranges::all_of(t.as<float>(), [](float f) { return std::isfinite(f); });
+  if (t.dtype() == DType::f32) return finite(t.as<float>());
   for (int64_t i = 0; i < t.numel(); ++i)
     if (!std::isfinite(t.at_f64(i))) return false;
   return true;
@@ -344,13 +367,44 @@ class Instantiation {
     if (!v) return {};
     auto [it, fresh] = wide_ids_.try_emplace(v);
     if (!fresh) return it->second;
-    auto f = folded_.find(v);
-    Tensor t = f != folded_.end() ? f->second : *s().constant(v);
+    Tensor t = *unrounded(v);
     if (wide_type(t.dtype())) t = converted(t, DType::f64);
     return it->second = wide_.add_constant(wide_.fresh_name("w"), std::move(t));
   }
 
+  /// What is known of a constant: its value before rounding, where it was computed here.
+  const Tensor* unrounded(ValueId v) {
+    auto f = folded_.find(v);
+    if (f == folded_.end()) return s().constant(v);
+    if (auto r = rounded_.find(v); r != rounded_.end()) {
+      if (auto t = evaluate_rounded(ops_, r->second, operands(r->second), DType::f64)) f->second = std::move(*t);
+      rounded_.erase(r);
+    }
+    return &f->second;
+  }
+  std::vector<const Tensor*> operands(const Node& n) {
+    std::vector<const Tensor*> all;
+    for (ValueId v : n.inputs) all.push_back(v ? unrounded(v) : nullptr);
+    return all;
+  }
+
+  /// New weights, mostly: rounded element by element, for two copies of them in f64 cost more than the rest of
+  /// planning. If a later line computes with the result, unrounded() computes it again.
+  bool fold_large(const Node& n) {
+    if (n.outputs.size() != 1 || !ops_.pointwise(n)) return false;
+    const Type type = s().value(n.outputs[0]).type;
+    auto numel = type.shape ? product(*type.shape).constant() : std::nullopt;
+    if (!numel || *numel < kLarge || *numel > kLargest || !wide_type(type.dtype)) return false;
+    auto result = evaluate_rounded(ops_, n, operands(n), type.dtype);
+    if (!result) return false;
+    folded_[n.outputs[0]] = std::move(*result);
+    Node& made = rounded_[n.outputs[0]];
+    made.op = n.op, made.domain = n.domain, made.attrs = n.attrs, made.inputs = n.inputs;
+    return true;
+  }
+
   bool fold(const Node& n) {
+    if (fold_large(n)) return true;
     if (fold_in(n, true) || fold_in(n, false)) {
       for (ValueId v : n.outputs)
         if (!wide_type(s().value(v).type.dtype) || folded_[v].numel() <= 64) settle(v);
@@ -432,6 +486,7 @@ class Instantiation {
   Graph wide_;                           // f64 twins of constants
   std::map<ValueId, ValueId> wide_ids_;  // scratch -> wide_
   std::map<ValueId, Tensor> folded_;     // scratch -> unrounded result
+  std::map<ValueId, Node> rounded_;      // those of folded_ that are rounded all the same, and what made them
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "engine/pipeline.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "engine/base/diagnostics.h"
@@ -29,15 +30,70 @@ Status checked(const Graph& g, std::string_view phase) {
                "left an invalid graph: " + s.error().message);
 }
 
-Status run_phase(const Phase& phase, const PassContext& pass) {
-  for (int round = 0; round < kFoldRounds; ++round) {
-    size_t steps = pass.journal->steps.size();
-    FERRULE_TRY(rewrite_phase(pass, phase.id));
-    if (pass.journal->steps.size() == steps) break;
-    FERRULE_ASSIGN(int folded, fold_constants(pass));
-    if (folded == 0 || !phase.fixpoint) break;
+/// The phases over one graph. What a phase logs is what it left the last time it ran.
+class Pipeline {
+ public:
+  Pipeline(Fused& fused, const Knowledge& knowledge, const EngineOptions& options, const Cancel* cancel)
+      : fused_(fused), knowledge_(knowledge) {
+    pass_.graph = &fused.graph;
+    pass_.rules = &knowledge.rules;
+    pass_.ops = &knowledge.ops;
+    pass_.target = &knowledge.target;
+    pass_.limits = &options.limits;
+    pass_.cancel = cancel;
+    pass_.journal = &fused.journal;
+    pass_.near_misses = options.near_misses ? &fused.near_misses : nullptr;
+    pass_.ignore_profit = &options.ignore_profit;
+    pass_.fold = options.fold;
   }
-  return group_phase(pass, phase.id);
+
+  Result<int> fold() const { return fold_constants(pass_); }
+
+  Status run(size_t first, size_t last) {
+    for (size_t k = first; k < last; ++k) {
+      const Phase& phase = knowledge_.rules.phases[k];
+      const size_t steps = fused_.journal.steps.size();
+      FERRULE_TRY(run(phase));
+      if (fused_.journal.steps.size() != steps) FERRULE_TRY(checked(fused_.graph, phase.id));
+      fused_.journal.phases.resize(k);
+      fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
+    }
+    return {};
+  }
+
+ private:
+  Status run(const Phase& phase) {
+    for (int round = 0; round < kFoldRounds; ++round) {
+      size_t steps = fused_.journal.steps.size();
+      FERRULE_TRY(rewrite_phase(pass_, phase.id));
+      if (fused_.journal.steps.size() == steps) break;
+      FERRULE_ASSIGN(int folded, fold());
+      if (folded == 0 || !phase.fixpoint) break;
+    }
+    return group_phase(pass_, phase.id);
+  }
+
+  Fused& fused_;
+  const Knowledge& knowledge_;
+  PassContext pass_;
+};
+
+/// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
+size_t rewriting_phases(const RuleSet& rules) {
+  size_t count = 0;
+  auto groups = [&](const Phase& phase) {
+    return std::ranges::any_of(rules.rules, [&](const auto& r) { return r->phase == phase.id && r->kind != RuleKind::rewrite; });
+  };
+  while (count < rules.phases.size() && !groups(rules.phases[count])) ++count;
+  return count;
+}
+
+/// Whether some input's size is open.
+bool open_inputs(const Graph& g) {
+  return std::ranges::any_of(g.inputs(), [&](ValueId v) {
+    const Type& t = g.value(v).type;
+    return !t.shape || !constant_shape(*t.shape);
+  });
 }
 
 /// On the host's target whatever we plan for, as `rules test` does: what a rewrite computes is the same anywhere.
@@ -48,6 +104,7 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.target = host ? &*host : &k.target;
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
+  context.cache = options.cache;
   return require_proofs(k.rules, context, k.notes);
 }
 
@@ -74,28 +131,34 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 
-Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
-                   const Cancel* cancel) {
+Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                           const Cancel* cancel) {
   Fused out;
   out.graph = std::move(imported);
-  if (!options.shapes.empty()) FERRULE_TRY(fix_shapes(out.graph, options.shapes));
-  PassContext pass;
-  pass.graph = &out.graph;
-  pass.rules = &knowledge.rules;
-  pass.ops = &knowledge.ops;
-  pass.target = &knowledge.target;
-  pass.limits = &options.limits;
-  pass.cancel = cancel;
-  pass.journal = &out.journal;
-  pass.near_misses = options.near_misses ? &out.near_misses : nullptr;
-  pass.ignore_profit = &options.ignore_profit;
-  pass.fold = options.fold;
-  FERRULE_ASSIGN([[maybe_unused]] int folded, fold_constants(pass));
-  for (const Phase& phase : knowledge.rules.phases) {
-    FERRULE_TRY(run_phase(phase, pass));
-    FERRULE_TRY(checked(out.graph, phase.id));
-    out.journal.phases.push_back(phase_line(phase, out.graph.live_nodes()));
+  Pipeline pipeline(out, knowledge, options, cancel);
+  FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+  FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
+  out.graph.remove_dead();
+  return out;
+}
+
+Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
+                         const Cancel* cancel) {
+  Fused out;
+  out.graph = std::move(*canonical.graph.clone());
+  out.journal = canonical.journal;
+  size_t first = canonical.journal.phases.size();
+  Pipeline pipeline(out, knowledge, options, cancel);
+  if (!options.shapes.empty()) {
+    const bool open = open_inputs(out.graph);
+    FERRULE_TRY(fix_shapes(out.graph, options.shapes));
+    if (open) {
+      first = 0;
+      FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+    }
   }
+  if (first) out.near_misses = canonical.near_misses;
+  FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;
   for (const Step& s : out.journal.steps)
@@ -103,6 +166,12 @@ Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptio
       out.notes.push_back(
           fmt::format("rule {} {} (at {})", s.rule, s.text, fmt::join(s.before, ", ")));
   return out;
+}
+
+Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                   const Cancel* cancel) {
+  FERRULE_ASSIGN(Fused canonical, canonicalize(std::move(imported), knowledge, options, cancel));
+  return fuse_shape(canonical, knowledge, options, cancel);
 }
 
 }  // namespace ferrule

@@ -1,5 +1,6 @@
 // The stages in order: the first file to read. model -> import -> normalise -> rewrite -> group -> plan.
 #pragma once
+#include "engine/base/cache_folder.h"
 #include "engine/graph/journal.h"
 #include "engine/match/match.h"
 #include "engine/plan.h"
@@ -17,6 +18,7 @@ struct EngineOptions {
   bool near_misses = false;
   std::vector<std::string> ignore_profit;
   bool allow_unproven = false;                ///< rewrites without a proof stamp run unproved
+  std::string cache = user_cache_folder();    ///< the folder for proofs and compiled kernels; empty: none
   std::map<std::string, std::vector<int64_t>> shapes;  ///< concrete input shapes; empty entries stay symbolic
 };
 
@@ -37,7 +39,16 @@ struct Fused {
   std::vector<Rejection> near_misses;
   std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
 };
-/// `imported` is consumed. Fixes shapes, runs every phase of pipeline.yaml.
+/// What holds for every input size, done once: folding and the phases before the first that forms groups,
+/// on the graph with its symbols. Its graph and journal are where plans of single shapes start (fuse_shape);
+/// the weights it folded are theirs together. `imported` is consumed.
+Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                           const Cancel* cancel = nullptr);
+/// Fixes the shapes of options.shapes in a canonical graph; then the phases that this lets do more, and
+/// all the others.
+Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
+                         const Cancel* cancel = nullptr);
+/// Both: `imported` is consumed. The same result as a session's for these shapes.
 Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                    const Cancel* cancel = nullptr);
 

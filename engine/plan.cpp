@@ -45,9 +45,11 @@ class LayoutPlanner {
 
   void place(NodeId id) {
     const std::string contract = kernel_contract(id);
-    if (contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize") {
+    if (slides(contract)) {
       sliding(id);
-    } else if (contract == "pointwise" || contract == "norm") {
+    } else if (contract == "pointwise") {
+      for (ValueId v : plan_.graph.node(id).outputs) set_output(v, written(id, v));
+    } else if (contract == "norm") {
       set_outputs(id, follows(id));
     } else if (contract == "row_reduce") {
       rows(id);
@@ -56,6 +58,34 @@ class LayoutPlanner {
     } else {
       for (size_t k = 0; k < plan_.graph.node(id).inputs.size(); ++k) require(id, k, Layout::plain);
     }
+  }
+
+  static bool slides(std::string_view contract) {
+    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize";
+  }
+
+  /// What the value's readers want: the layout of those that need one, nullopt where all read any strides.
+  std::optional<Layout> wanted(ValueId v) const {
+    const Value& value = plan_.graph.value(v);
+    std::optional<Layout> out;
+    if (value.is_output) out = Layout::plain;
+    for (const Use& u : value.uses) {
+      const std::string contract = kernel_contract(u.node);
+      if (contract == "pointwise" || contract == "copy" || contract == "norm") continue;
+      if (!slides(contract)) {
+        out = out.value_or(Layout::plain);
+      } else if (u.slot != Use::kCapture && type(v).rank() == type(plan_.graph.node(u.node).outputs[0]).rank()) {
+        return Layout::channels_last;
+      }
+    }
+    return out;
+  }
+
+  /// Generated kernels and copies write any strides: they write what is wanted, else what they read.
+  Layout written(NodeId id, ValueId v) const {
+    if (!v || !can_be_channels_last(type(v))) return Layout::plain;
+    if (auto l = wanted(v)) return *l;
+    return follows(id);
   }
 
   /// The contract that really runs the node: a single node whose contract refuses it is interpreted.
@@ -108,12 +138,15 @@ class LayoutPlanner {
   void copies(NodeId id) {
     const Node& n = plan_.graph.node(id);
     auto perm = n.attrs.ints("perm");
-    if (perm.empty()) return set_outputs(id, follows(id));
+    if (perm.empty()) {
+      for (ValueId v : n.outputs) set_output(v, written(id, v));
+      return;
+    }
     // A transpose between the two layouts moves nothing: the same memory under the other name.
-    ValueId x = n.inputs[0];
+    ValueId x = n.inputs[0], y = n.outputs[0];
     if (static_cast<int>(perm.size()) >= 3 && layout(x) == Layout::plain && perm == from_channels_last(perm.size()))
-      return set_outputs(id, Layout::channels_last);
-    set_outputs(id, Layout::plain);
+      return set_output(y, Layout::channels_last);
+    set_output(y, layout(x) == Layout::channels_last ? Layout::plain : wanted(y).value_or(Layout::plain));
   }
   static std::vector<int64_t> from_channels_last(size_t rank) {
     std::vector<int64_t> p(rank);
@@ -123,9 +156,11 @@ class LayoutPlanner {
     return p;
   }
 
+  void set_output(ValueId v, Layout l) {
+    if (v) set(v, can_be_channels_last(type(v)) ? l : Layout::plain);
+  }
   void set_outputs(NodeId id, Layout l) {
-    for (ValueId v : plan_.graph.node(id).outputs)
-      if (v) set(v, can_be_channels_last(type(v)) ? l : Layout::plain);
+    for (ValueId v : plan_.graph.node(id).outputs) set_output(v, l);
   }
 
   void require(NodeId id, size_t slot, Layout wanted) {

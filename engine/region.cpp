@@ -4,14 +4,18 @@
 // that leaves a region rises, so it cannot come back: the region is convex. Levels are first as low
 // as possible; then regions without readers at their level sink to the region that reads them.
 // Regions beyond the limits are cut along the topological order, which keeps the pieces convex.
+// Where a rule takes movements (movement.h), a value that one of them makes or reads is only fused
+// over if nobody outside needs it and no arithmetic is done twice for it.
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/movement.h"
 
 namespace ferrule {
 namespace {
@@ -24,7 +28,8 @@ class Regions {
         ctx_(ctx),
         g_(*ctx.graph),
         misses_(misses),
-        order_(g_.order()) {}
+        order_(g_.order()),
+        takes_movements_(std::ranges::find(spec_.classes, "movement") != spec_.classes.end()) {}
 
   std::vector<Match> run() {
     parent_.resize(g_.node_slots());
@@ -32,6 +37,7 @@ class Regions {
     level_.assign(g_.node_slots(), 0);
     fusible_.assign(g_.node_slots(), false);
     for (NodeId n : order_) fusible_[n.index] = candidate(n);
+    interior();
     rise();
     sink();
     std::map<uint32_t, std::vector<NodeId>> regions;  // by root; members in topological order
@@ -48,6 +54,7 @@ class Regions {
   bool candidate(NodeId id) {
     const Node& n = g_.node(id);
     if (!has_head(n, spec_.ops, spec_.classes, ctx_.ops)) return false;
+    if (is_movement(n)) return movable(id, n);
     if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n))
       return false;
     if (!g_.value(n.outputs[0]).type.known()) {
@@ -55,6 +62,19 @@ class Regions {
            Truth::unknown);
       return false;
     }
+    return allowed(id, n);
+  }
+
+  bool movable(NodeId id, const Node& n) {
+    for (size_t k = 0; k < n.outputs.size(); ++k)
+      if (auto m = movement_of(g_, n, k); !m) {
+        miss(id, "structure", m.error().message);
+        return false;
+      }
+    return allowed(id, n);
+  }
+
+  bool allowed(NodeId id, const Node& n) {
     if (spec_.where.empty()) return true;
     Match m{&rule_, id, {}, {id}, {n.outputs[0]}, {}};
     m.bindings.nodes["node"] = id;
@@ -72,6 +92,7 @@ class Regions {
       if (!ctx_.target) return Truth::unknown;
       Accept a = accepts_group(g_, m.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
+      refusal_ = a.truth == Truth::yes ? std::string() : a.reason;
       return a.truth;
     };
   }
@@ -97,43 +118,102 @@ class Regions {
     parent_[std::max(a, b)] = std::min(a, b);
   }
 
+  bool moves(NodeId n) const { return is_movement(g_.node(n)); }
+  /// Whether the node computes with the value (parameters of movements, say, are only looked at).
+  bool data_input(NodeId n, size_t slot) const {
+    return !moves(n) || moves_input(g_.node(n), slot);
+  }
+  static int64_t elements(const Type& t) {
+    auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
+    int64_t n = dims ? 1 : -1;
+    for (size_t k = 0; dims && k < dims->size(); ++k) n *= (*dims)[k];
+    return n;
+  }
+
+  /// Which values that a movement makes or reads may stay inside a region, in topological order.
+  void interior() {
+    inside_.assign(g_.value_slots(), false);
+    computed_.assign(g_.value_slots(), false);
+    for (NodeId n : order_) {
+      if (!fusible_[n.index]) continue;
+      bool computed = !moves(n);
+      const Node& node = g_.node(n);
+      for (size_t k = 0; k < node.inputs.size(); ++k)
+        computed |= node.inputs[k] && data_input(n, k) && inside_[node.inputs[k].index] &&
+                    computed_[node.inputs[k].index];
+      for (ValueId v : node.outputs)
+        if (v) computed_[v.index] = computed, inside_[v.index] = stays_inside(n, v);
+    }
+  }
+
+  /// Every reader could be of the region, and what was computed for the value is computed once.
+  bool stays_inside(NodeId maker, ValueId v) const {
+    const Value& value = g_.value(v);
+    if (value.is_output || value.uses.empty()) return false;
+    bool any_moves = moves(maker), any_computes = false;
+    int64_t read = 0;
+    for (const Use& u : value.uses) {
+      if (u.slot == Use::kCapture || !fusible_[u.node.index]) return false;
+      if (!data_input(u.node, static_cast<size_t>(u.slot))) return false;
+      const Node& reader = g_.node(u.node);
+      any_moves |= moves(u.node), any_computes |= !moves(u.node);
+      if (is_view(reader) && value.uses.size() > 1) return false;  // else it is free
+      if (!computed_[v.index]) continue;
+      if (moves(u.node)) {
+        if (repeats_elements(reader)) return false;
+        int64_t results = 0;
+        for (ValueId r : reader.outputs)
+          if (r) results += elements(g_.value(r).type);
+        read += std::min(results, elements(value.type));
+      } else if (!same_shape(value.type, g_.value(g_.output(u.node)).type)) {
+        return false;
+      }
+    }
+    if (!any_moves) return false;  // an edge between computing nodes needs no more than equal shapes
+    return !computed_[v.index] || read == 0 || (!any_computes && read <= elements(value.type));
+  }
+
   /// Whether the edge lets its ends share a region.
-  bool fuses(NodeId from, NodeId to) const {
-    return fusible_[from.index] && fusible_[to.index] &&
-           same_shape(g_.value(g_.output(from)).type, g_.value(g_.output(to)).type);
+  bool fuses(NodeId from, ValueId v, NodeId to) const {
+    if (!fusible_[from.index] || !fusible_[to.index]) return false;
+    if (inside_[v.index]) return true;
+    return !moves(from) && !moves(to) &&
+           same_shape(g_.value(v).type, g_.value(g_.output(to)).type);
   }
   /// How much the level rises along an edge at least.
-  int rises(NodeId from, NodeId to) const {
-    if (fuses(from, to)) return 0;
+  int rises(NodeId from, ValueId v, NodeId to) const {
+    if (fuses(from, v, to)) return 0;
     return fusible_[to.index] ? 1 : 0;
   }
 
+  /// f(node, value): who made each value that the node reads.
   template <class F>
   void producers(NodeId n, F&& f) const {
     for (ValueId v : g_.node(n).inputs)
-      if (v && g_.value(v).producer) f(g_.value(v).producer);
+      if (v && g_.value(v).producer) f(g_.value(v).producer, v);
     if (g_.node(n).subgraphs.empty()) return;
     for (const auto& [_, sub] : g_.node(n).subgraphs)
       for (size_t i = 0; i < sub->value_slots(); ++i) {
         const Value& v = sub->value(ValueId{static_cast<uint32_t>(i)});
-        if (!v.dead && v.outer && g_.value(v.outer).producer) f(g_.value(v.outer).producer);
+        if (!v.dead && v.outer && g_.value(v.outer).producer)
+          f(g_.value(v.outer).producer, v.outer);
       }
   }
   template <class F>
   void consumers(NodeId n, F&& f) const {
     for (ValueId v : g_.node(n).outputs)
       if (v)
-        for (const Use& u : g_.value(v).uses) f(u.node);
+        for (const Use& u : g_.value(v).uses) f(u.node, v);
   }
 
   void rise() {
     for (NodeId n : order_)
-      producers(n, [&](NodeId p) {
-        level_[n.index] = std::max(level_[n.index], level_[p.index] + rises(p, n));
+      producers(n, [&](NodeId p, ValueId v) {
+        level_[n.index] = std::max(level_[n.index], level_[p.index] + rises(p, v, n));
       });
     for (NodeId n : order_)
-      producers(n, [&](NodeId p) {
-        if (fuses(p, n) && level_[p.index] == level_[n.index]) join(p.index, n.index);
+      producers(n, [&](NodeId p, ValueId v) {
+        if (fuses(p, v, n) && level_[p.index] == level_[n.index]) join(p.index, n.index);
       });
   }
 
@@ -160,8 +240,8 @@ class Regions {
       auto& plain = others[static_cast<size_t>(level)];
       for (size_t i = plain.size(); i-- > 0;) {
         int latest = kNoReader;
-        consumers(plain[i], [&](NodeId c) {
-          latest = std::min(latest, level_[c.index] - rises(plain[i], c));
+        consumers(plain[i], [&](NodeId c, ValueId v) {
+          latest = std::min(latest, level_[c.index] - rises(plain[i], v, c));
         });
         level_[plain[i].index] = std::max(level_[plain[i].index], latest);
       }
@@ -173,16 +253,17 @@ class Regions {
     int latest = 1 << 30;
     NodeId target;
     for (NodeId n : members) {
-      if (g_.value(g_.output(n)).is_output) latest = std::min(latest, level);
-      consumers(n, [&](NodeId c) {
+      for (ValueId v : g_.node(n).outputs)
+        if (v && g_.value(v).is_output) latest = std::min(latest, level);
+      consumers(n, [&](NodeId c, ValueId v) {
         if (find(c.index) == find(n.index)) return;
-        latest = std::min(latest, level_[c.index] - rises(n, c));
+        latest = std::min(latest, level_[c.index] - rises(n, v, c));
       });
     }
     if (latest <= level) return;
     for (NodeId n : members)
-      consumers(n, [&](NodeId c) {
-        if (fuses(n, c) && level_[c.index] > level && level_[c.index] <= latest &&
+      consumers(n, [&](NodeId c, ValueId v) {
+        if (fuses(n, v, c) && level_[c.index] > level && level_[c.index] <= latest &&
             find(c.index) != find(n.index))
           if (!target || level_[c.index] < level_[target.index]) target = c;
       });
@@ -190,8 +271,8 @@ class Regions {
     for (NodeId n : members) level_[n.index] = level_[target.index];
     // All fusible edges of one level are inside a region; convexity rests on that.
     for (NodeId n : members)
-      consumers(n, [&](NodeId c) {
-        if (fuses(n, c) && level_[c.index] == level_[n.index]) join(n.index, c.index);
+      consumers(n, [&](NodeId c, ValueId v) {
+        if (fuses(n, v, c) && level_[c.index] == level_[n.index]) join(n.index, c.index);
       });
   }
 
@@ -203,8 +284,10 @@ class Regions {
     auto fresh = [&](NodeId n) {
       size_t count = 0;
       std::vector<ValueId> seen;
-      for (ValueId v : g_.node(n).inputs) {
-        if (!v || read.contains(v) || std::ranges::find(seen, v) != seen.end()) continue;
+      for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
+        const ValueId v = g_.node(n).inputs[k];
+        if (!v || !data_input(n, k)) continue;
+        if (read.contains(v) || std::ranges::find(seen, v) != seen.end()) continue;
         if (g_.constant(v) && g_.constant(v)->numel() == 1) continue;
         if (NodeId p = g_.value(v).producer; p && std::ranges::find(piece, p) != piece.end())
           continue;
@@ -243,8 +326,8 @@ class Regions {
       return i;
     };
     for (size_t i = 0; i < piece.size(); ++i)
-      producers(piece[i], [&](NodeId p) {
-        if (auto it = at.find(p); it != at.end() && fuses(p, piece[i])) {
+      producers(piece[i], [&](NodeId p, ValueId v) {
+        if (auto it = at.find(p); it != at.end() && fuses(p, v, piece[i])) {
           size_t a = root(it->second), b = root(i);
           group[std::max(a, b)] = std::min(a, b);
         }
@@ -256,7 +339,28 @@ class Regions {
     return out;
   }
 
+  /// Views at the border that are free outside: what lies beyond them has one layout only. A region that then
+  /// moves nothing is no business of a rule that takes movements: another one takes its computing nodes.
+  bool trim(std::vector<NodeId>& nodes) const {
+    auto member = [&](NodeId n) { return n && std::ranges::find(nodes, n) != nodes.end(); };
+    auto one_layout = [&](ValueId v) { return g_.value(v).type.rank() < 3; };
+    auto free = [&](NodeId n) {
+      if (!is_view(g_.node(n))) return false;
+      const ValueId x = g_.input(n, 0), y = g_.output(n);
+      bool leaves = true;
+      for (const Use& u : g_.value(y).uses) leaves &= !member(u.node);
+      return (leaves && one_layout(y)) || (!member(g_.value(x).producer) && one_layout(x));
+    };
+    while (true) {
+      auto at = std::ranges::find_if(nodes, free);
+      if (at == nodes.end()) break;
+      nodes.erase(at);
+    }
+    return std::ranges::any_of(nodes, [&](NodeId n) { return moves(n) && !is_view(g_.node(n)); });
+  }
+
   void finish(std::vector<NodeId> nodes, std::vector<Match>& out) {
+    if (takes_movements_ && !trim(nodes)) return;
     if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
       return miss(nodes[0], "structure",
                   fmt::format("{} node{} here, the rule wants at least {}", nodes.size(),
@@ -264,12 +368,14 @@ class Regions {
     if (nodes.size() == 1 && g_.node(nodes[0]).body) return;
     Match m{&rule_, nodes[0], {}, std::move(nodes), {}, {}};
     m.bindings.node_lists["region"] = m.nodes;
-    for (NodeId n : m.nodes) {
-      const Value& v = g_.value(g_.output(n));
-      bool leaves = v.is_output;
-      for (const Use& u : v.uses) leaves |= std::ranges::find(m.nodes, u.node) == m.nodes.end();
-      if (leaves) m.outputs.push_back(g_.output(n));
-    }
+    for (NodeId n : m.nodes)
+      for (ValueId id : g_.node(n).outputs) {
+        if (!id) continue;
+        const Value& v = g_.value(id);
+        bool leaves = v.is_output;
+        for (const Use& u : v.uses) leaves |= std::ranges::find(m.nodes, u.node) == m.nodes.end();
+        if (leaves) m.outputs.push_back(id);
+      }
     if (m.outputs.empty()) return;
     if (!spec_.multi_output && m.outputs.size() > 1)
       return miss(m.root, "structure",
@@ -278,6 +384,7 @@ class Regions {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());
+      if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + std::exchange(refusal_, {});
       if (misses_) misses_->push_back(std::move(*r));
       return;
     }
@@ -293,6 +400,9 @@ class Regions {
   std::vector<uint32_t> parent_;
   std::vector<int> level_;
   std::vector<bool> fusible_;
+  std::vector<bool> inside_, computed_;  // by value: may stay inside; arithmetic was done for it
+  const bool takes_movements_;
+  std::string refusal_;  // what the contract last said
 };
 
 }  // namespace

@@ -11,8 +11,11 @@
 #include "engine/base/limits.h"
 #include "engine/plan.h"
 #include "runtime/profiler.h"
+#include "runtime/tuning.h"
 
 namespace ferrule {
+
+class DiskCache;
 
 enum class LogLevel : uint8_t { error, warning, info, verbose };
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
@@ -26,6 +29,9 @@ struct PrepareContext {
   const Limits& limits;
   int threads = 0;  ///< 0: all cores
   LogCallback log;
+  DiskCache* cache = nullptr;  ///< where compiled kernels are kept between processes; null: nowhere
+  const Tuning* tuning = nullptr;   ///< what was measured before, if anything
+  bool all_candidates = false;      ///< also keep the implementations that were not chosen, for measure()
 };
 
 /// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.
@@ -40,6 +46,11 @@ class Executable {
   /// The same with tensors; results are new ones. The default allocates outputs of the plan's sizes.
   /// errors: bad_shape when an output's size is not known before the run.
   virtual Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs, RunObserver* observer = nullptr);
+  /// Times every implementation of the launches that have several, for about so many seconds: prepared with
+  /// all_candidates. Results of the run are not to be used.  errors: as run.
+  virtual Result<std::vector<Measured>> measure(std::span<const void* const>, std::span<void* const>, double) {
+    return std::vector<Measured>{};
+  }
   virtual int64_t launches() const = 0;             ///< kernels that the last run launched
   virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
   virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts

@@ -24,6 +24,8 @@ struct SessionOptions {
   std::string backend = "auto";  ///< cpu, reference, null, auto
   bool strict = false;           ///< no library epilogue that deviates from its formula
   int threads = 0;               ///< 0: all cores
+  std::string tuning;            ///< a file of `ferrule tune`; empty: the built-in rules
+  bool all_candidates = false;   ///< for Executable::measure
   LogCallback log;
 };
 
@@ -32,6 +34,7 @@ struct Timings {
   double load_ms = 0;     ///< rules, model file
   double plan_ms = 0;     ///< fusing, planning, lowering
   double compile_ms = 0;  ///< kernels generated and compiled, primitives created, weights packed
+  int64_t cache_hits = 0, cache_misses = 0;  ///< kernels found, and not found, in the cache on disk
 };
 
 /// Whether one tensor of these dims may be allocated: at most `limit` bytes, 0 = the machine's memory.

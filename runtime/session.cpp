@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "codegen/cache.h"
 #include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
@@ -35,20 +36,24 @@ bool fits(const Type& declared, const std::vector<int64_t>& dims) {
 struct Session::State {
   SessionOptions options;
   std::shared_ptr<const Knowledge> knowledge;
-  std::unique_ptr<Graph> graph;              ///< as imported; every plan starts from a copy
+  Fused canonical;                           ///< every plan starts from a copy
   std::map<std::string, Tensor> defaults;
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
   double load_ms = 0;
+  std::optional<Tuning> tuning;
   std::map<Shapes, std::unique_ptr<Compiled>> plans;
 
   void log(LogLevel level, std::string_view text) const {
     if (options.log) options.log(level, text);
   }
 
-  void find_ports() {
-    for (ValueId v : graph->inputs()) inputs.push_back({graph->value(v).name, graph->value(v).type});
-    for (ValueId v : graph->outputs()) outputs.push_back({graph->value(v).name, graph->value(v).type});
+  /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
+  Status take(Graph graph) {
+    for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
+    for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
+    FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine));
+    return {};
   }
 
   const Port* input(std::string_view name) const {
@@ -86,13 +91,22 @@ struct Session::State {
     return all;
   }
 
+  /// Reads the tuning file; one of another machine is used as far as its problems are ours.
+  Status load_tuning() {
+    if (options.tuning.empty()) return {};
+    FERRULE_ASSIGN(tuning, read_tuning(options.tuning, options.engine.limits));
+    if (tuning->machine != machine_name() || tuning->target != knowledge->target.name)
+      log(LogLevel::warning, fmt::format("{} was measured on {} for {}, this is {} and {}", escape(options.tuning), escape(tuning->machine),
+                                         escape(tuning->target), machine_name(), knowledge->target.name));
+    return {};
+  }
+
   Result<std::unique_ptr<Compiled>> build(const Shapes& shapes) const {
     auto c = std::make_unique<Compiled>();
     const auto start = Clock::now();
     EngineOptions engine = options.engine;
     engine.shapes = shapes;
-    std::unique_ptr<Graph> copy = graph->clone();
-    FERRULE_ASSIGN(c->fused_, fuse(std::move(*copy), *knowledge, engine));
+    FERRULE_ASSIGN(c->fused_, fuse_shape(canonical, *knowledge, engine));
     for (const Step& s : c->fused_.journal.steps) log(LogLevel::verbose, s.text);
     for (const std::string& p : c->fused_.journal.phases) log(LogLevel::info, p);
     FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
@@ -119,8 +133,11 @@ struct Session::State {
 
   Status prepare(Compiled& c) const {
     const auto start = Clock::now();
+    auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
+    const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
     PrepareContext context{c.plan_, c.lowered_, knowledge->ops, knowledge->target, options.engine.limits,
-                           options.threads, options.log};
+                           options.threads, options.log, cache.get(), tuning ? &*tuning : nullptr,
+                           options.all_candidates};
     FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
     auto executable = backend->prepare(context);
     // auto: what the CPU backend cannot do at all (a size known only during the run) the reference does.
@@ -135,6 +152,10 @@ struct Session::State {
     c.executable_ = std::move(*executable);
     c.backend_ = backend->name();
     c.timings_.compile_ms = ms_since(start);
+    if (!cache) return {};
+    c.timings_.cache_hits = cache->counts().hits - before.hits;
+    c.timings_.cache_misses = cache->counts().misses - before.misses;
+    if (std::string why = cache->complaint(); !why.empty()) log(LogLevel::warning, why);
     return {};
   }
 };
@@ -167,6 +188,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  FERRULE_TRY(state->load_tuning());
   ImportOptions import_options;
   import_options.limits = &state->options.engine.limits;
   import_options.overridable = state->options.engine.overridable;
@@ -175,11 +197,10 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
     return ops.find(domain, op) != nullptr;
   };
   FERRULE_ASSIGN(Imported imported, import_file(path, import_options));
-  state->graph = std::make_unique<Graph>(std::move(imported.graph));
   state->defaults = std::move(imported.defaults);
   state->notes = std::move(imported.notes);
   for (const std::string& note : state->notes) state->log(LogLevel::info, note);
-  state->find_ports();
+  FERRULE_TRY(state->take(std::move(imported.graph)));
   state->load_ms = ms_since(start);
   return Session(std::move(state));
 }
@@ -189,8 +210,8 @@ Result<Session> Session::from_graph(Graph graph, SessionOptions options) {
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
-  state->graph = std::make_unique<Graph>(std::move(graph));
-  state->find_ports();
+  FERRULE_TRY(state->load_tuning());
+  FERRULE_TRY(state->take(std::move(graph)));
   state->load_ms = ms_since(start);
   return Session(std::move(state));
 }

@@ -27,7 +27,8 @@ struct Limits {
   X(yaml_bytes, 1 << 20, "bytes of a rule file")                                               \
   X(yaml_depth, 64, "nesting of a rule file")                                                  \
   X(rules, 10000, "rules loaded")                                                              \
-  X(memory_bytes, int64_t{0}, "bytes planned for a run; 0 = 80 % of free memory")
+  X(memory_bytes, int64_t{0}, "bytes planned for a run; 0 = 80 % of free memory") \
+  X(cache_bytes, int64_t{2} << 30, "bytes kept in the cache on disk; 0 = nothing new")
 #define X(name, value, text) int64_t name = value;
   FERRULE_LIMITS(X)
 #undef X

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/formula/block_eval.h"
+#include "engine/formula/evaluate.h"
 #include "engine/formula/lower_formula.h"
 #include "engine/graph/infer.h"
 
@@ -34,11 +35,6 @@ std::string operand_name(const OpFormula& f, size_t slot) {
 }
 
 }  // namespace
-
-uint32_t immediate(ProgramBuilder& b, const Tensor& t) {
-  DType type = compute_type(t.dtype());
-  return is_float(type) ? b.constant(type, t.at_f64(0), 0) : b.constant(type, 0, t.at_i64(0));
-}
 
 Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64) {
   LoweringInput in;
@@ -88,6 +84,11 @@ Result<LoweredNode> lower_typed(const OpFormula& f, const Node& n, std::span<con
 
 }  // namespace
 
+uint32_t immediate(ProgramBuilder& b, const Tensor& t) {
+  DType type = compute_type(t.dtype());
+  return is_float(type) ? b.constant(type, t.at_f64(0), 0) : b.constant(type, 0, t.at_i64(0));
+}
+
 Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<const DType> inputs) {
   std::string_view s = f.out_type;
   size_t slot = 0;
@@ -117,6 +118,18 @@ Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n
                      immediates ? std::function<const Tensor*(size_t)>(constant) : nullptr);
 }
 
+Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n, ProgramBuilder& out,
+                                 const std::function<uint32_t(size_t, ValueId)>& value) {
+  FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
+  std::vector<DType> types;
+  for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
+  FERRULE_ASSIGN(LoweringInput in, lowering_input(*f, n, types, false));
+  for (size_t k = 0; k < n.inputs.size(); ++k)
+    in.operands[k].get = [&value, k, v = n.inputs[k]] { return value(k, v); };
+  in.round_result = false;
+  return lower_formula(in, out);
+}
+
 Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
                                    std::span<const ValueId> outputs) {
   LoweredRegion region;
@@ -134,15 +147,8 @@ Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span
     return known.emplace(v, id).first->second;
   };
   for (NodeId id : nodes) {
-    const Node& n = g.node(id);
-    FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
-    std::vector<DType> types;
-    for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
-    FERRULE_ASSIGN(LoweringInput in, lowering_input(*f, n, types, false));
-    for (size_t k = 0; k < n.inputs.size(); ++k)
-      in.operands[k].get = [&value, v = n.inputs[k]] { return value(v); };
-    in.round_result = false;
-    FERRULE_ASSIGN(uint32_t result, lower_formula(in, b));
+    FERRULE_ASSIGN(uint32_t result,
+                   lower_in_region(ops, g, g.node(id), b, [&value](size_t, ValueId v) { return value(v); }));
     known[g.output(id)] = result;
   }
   for (ValueId v : outputs) {
@@ -199,7 +205,8 @@ Walk make_walk(const std::vector<int64_t>& out, std::span<const Tensor* const> i
 void repeat(void* block, DType physical, int from, int n) {
   auto size = static_cast<size_t>(size_bits(physical) / 8);
   auto p = static_cast<std::byte*>(block) + static_cast<size_t>(from) * size;
-  for (int i = 1; i < n; ++i) std::memcpy(p + static_cast<size_t>(i) * size, p, size);
+  for (int done = 1; done < n; done *= 2)
+    std::memcpy(p + static_cast<size_t>(done) * size, p, static_cast<size_t>(std::min(done, n - done)) * size);
 }
 
 /// Elements start … start + n of the output's order, from one input.
@@ -242,10 +249,8 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
   return out;
 }
 
-}  // namespace
-
-Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
-                             std::span<const Tensor* const> inputs, bool f64) {
+/// `storage`: the result's type; undefined: that of the formula's result.
+Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage) {
   FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
@@ -255,7 +260,8 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
   FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
 
   const Program& p = lowered.program;
-  auto [result, bytes] = Tensor::allocate(p.output_type(0), dims);
+  if (storage == DType::undefined) storage = p.output_type(0);
+  auto [result, bytes] = Tensor::allocate(storage, dims);
   BlockEvaluator run(p);
   Walk walk = make_walk(dims, data);
   std::vector<bool> fixed(data.size());  // one element: read once
@@ -269,9 +275,21 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
     for (size_t k = 0; k < data.size(); ++k)
       if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
     run.run(m);
-    pack(p.output_type(0), out, run.output(0), m, bytes, start);
+    pack(storage, out, run.output(0), m, bytes, start);
   }
   return result;
+}
+
+}  // namespace
+
+Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
+                             std::span<const Tensor* const> inputs, bool f64) {
+  return evaluate(ops, n, inputs, f64, DType::undefined);
+}
+
+Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
+                                DType storage) {
+  return evaluate(ops, n, inputs, true, storage);
 }
 
 Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) {

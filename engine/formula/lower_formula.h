@@ -32,10 +32,15 @@ struct LoweringInput {
 /// Types of all operands of a node (f64 for every float if `f64`), to be completed by `get` of each.
 /// errors: unsupported_type, formula_invalid.
 Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64);
-/// A single-element constant as an instruction.
-uint32_t immediate(ProgramBuilder& b, const Tensor& t);
 
 /// Instruction of the result.  errors: formula_invalid.
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out);
+
+/// One pointwise node of `g` inside a program being built; `value` gives its operands' instructions. The result
+/// stays in the compute type.  errors: formula_invalid, unsupported_type.
+Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n, ProgramBuilder& out,
+                                 const std::function<uint32_t(size_t slot, ValueId)>& value);
+/// A single-element constant as an instruction of its compute type.
+uint32_t immediate(ProgramBuilder& out, const Tensor& t);
 
 }  // namespace ferrule

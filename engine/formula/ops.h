@@ -72,11 +72,29 @@ struct LoweredNode {
 };
 Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n, bool immediates);
 
-/// A graph of pointwise nodes (a group's body, or any list of nodes) as one program.
+/// Where one program input or output of a piece lies: operand index = offset + sum over the piece's axes.
+struct PieceOperand {
+  uint32_t operand = 0;                      ///< into LoweredRegion::inputs or ::outputs
+  std::vector<int64_t> offset;               ///< by axis of the operand
+  std::vector<std::vector<int64_t>> steps;   ///< [axis of the piece][axis of the operand]
+  friend bool operator==(const PieceOperand&, const PieceOperand&) = default;
+};
+/// A box of the results that one program computes with constant strides (engine/pieces.h).
+struct RegionPiece {
+  std::vector<int64_t> dims;
+  uint32_t program = 0;                      ///< into LoweredRegion::programs
+  std::vector<PieceOperand> inputs, outputs; ///< one per input and output of the program
+};
+
+/// A graph of pointwise nodes (a group's body, or any list of nodes) as one program; with nodes among them
+/// that move elements, as several pieces of the results, each with its program.
 struct LoweredRegion {
-  Program program;
-  std::vector<ValueId> inputs;   ///< values of `g` read from outside, one per program input
-  std::vector<ValueId> outputs;  ///< values of `g` written, one per program output
+  Program program;               ///< without pieces: one input a value of `inputs`, broadcast as ONNX does
+  std::vector<ValueId> inputs;   ///< values of `g` read from outside
+  std::vector<ValueId> outputs;  ///< values of `g` written
+  bool pieced = false;           ///< `pieces` say what runs; `program` is the first of `programs`, if any
+  std::vector<Program> programs;
+  std::vector<RegionPiece> pieces;
 };
 /// `nodes`: in topological order; `outputs`: values of theirs that are needed outside.
 Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,

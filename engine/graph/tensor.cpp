@@ -196,10 +196,12 @@ std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims
     FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
                    "Tensor::allocate: size out of range");
   size_t size = static_cast<size_t>(std::max<int64_t>(64, padded(size_bytes(dtype, n))));
-  void* p = std::aligned_alloc(64, size);
-  FERRULE_ASSERT(p, "Tensor::allocate: out of memory");
-  std::memset(p, 0, size);
-  std::shared_ptr<void> owner(p, std::free);
+  // calloc and not memset: large blocks come as zero pages, and are touched only when they are filled.
+  std::shared_ptr<void> owner(std::calloc(1, size + 63), std::free);
+  FERRULE_ASSERT(owner, "Tensor::allocate: out of memory");
+  size_t space = size + 63;
+  void* p = owner.get();
+  std::align(64, size, p, space);
   return {Tensor(dtype, std::move(dims), owner, p), p};
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "engine/movement.h"
 #include "engine/onnx/schema.h"
 
 namespace ferrule {
@@ -94,6 +95,7 @@ bool has_head(const Node& n, const std::vector<std::string>& ops,
   for (const std::string& c : classes) {
     if (c == "group"              ? n.body != nullptr
         : c.starts_with("group.") ? n.op == c
+        : c == "movement"         ? is_movement(n)
                                   : table && table->in_class(n, c))
       return true;
   }

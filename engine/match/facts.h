@@ -35,7 +35,7 @@ bool deterministic(const Node& n);
 bool attr_equals(const Attr& written, const Attr& actual);
 /// Whether the node has this operator ("domain::op"; ai.onnx without a domain; a group by its contract).
 bool has_op(const Node& n, std::string_view written);
-/// One of the operators or classes; "group" and "group.<contract>" are classes, too.
+/// One of the operators or classes; "group", "group.<contract>" and "movement" (movement.h) are classes, too.
 bool has_head(const Node& n, const std::vector<std::string>& ops, const std::vector<std::string>& classes,
               const OpTable* table);
 

@@ -15,6 +15,7 @@ struct ProofContext {
   const Target* target = nullptr;           ///< where a case names none
   const Limits* limits = nullptr;
   std::vector<std::string> rule_dirs;       ///< where the targets that cases name are found
+  std::string cache;                        ///< folder for stamps; empty: none are kept
   double seconds = 5;                       ///< for one rule's proof
 };
 

@@ -124,20 +124,9 @@ Status write_stamps(const RuleSet& rules, const std::string& dir) {
   return {};
 }
 
-std::string proof_cache() {
-  auto env = [](const char* name) {
-    const char* v = std::getenv(name);
-    return std::string(v ? v : "");
-  };
-  if (std::string own = env("FERRULE_CACHE"); !own.empty()) return own + "/proofs";
-  if (std::string xdg = env("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/ferrule/proofs";
-  if (std::string home = env("HOME"); !home.empty()) return home + "/.cache/ferrule/proofs";
-  return "";
-}
-
 Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes) {
   std::set<std::string> stamps = read_stamps(ctx.rule_dirs);
-  std::string cache = proof_cache();
+  const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
   for (const auto& r : rules.rules) {
     if (!r->enabled || r->kind != RuleKind::rewrite || stamps.contains(line_of(*r))) continue;

@@ -24,10 +24,7 @@ std::string stamps_text(const RuleSet& rules, std::string_view pack);
 /// Writes `dir`/proved.txt unless it says so already. errors: file_not_written.
 Status write_stamps(const RuleSet& rules, const std::string& dir);
 
-/// ${FERRULE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ferrule}/proofs, or "" where none of them is set.
-std::string proof_cache();
-
-/// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in the cache.
+/// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in `ctx.cache`/proofs.
 /// `notes` gets the sound conditions that nothing needs. errors: rule_unproven, all of them at once.
 Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes);
 

@@ -245,7 +245,7 @@ class RuleReader {
   /// A class that the operator table does not have matches nothing: a slip of the pen.
   void check_operators(const Node& n) {
     std::vector<std::string> known = ops_.class_names();
-    known.insert(known.end(), {"pointwise", "group"});
+    known.insert(known.end(), {"pointwise", "group", "movement"});
     auto walk = [&](auto& self, const PatternExpr& e) -> void {
       for (const std::string& c : e.classes)
         if (std::find(known.begin(), known.end(), c) == known.end())

@@ -114,14 +114,16 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
                 {"backend", p->backend()}, {"threads", common.threads},
                 {"latency_ms", {{"min", l.min}, {"median", l.median}, {"p90", l.p90}, {"p99", l.p99}}},
                 {"runs", l.runs}, {"load_ms", p->timings().load_ms}, {"plan_ms", p->timings().plan_ms},
-                {"compile_ms", p->timings().compile_ms}, {"peak_memory_bytes", growth},
+                {"compile_ms", p->timings().compile_ms}, {"cache_hits", p->timings().cache_hits}, {"cache_misses", p->timings().cache_misses},
+                {"peak_memory_bytes", growth},
                 {"arena_bytes", p->executable().arena_bytes()}, {"packed_bytes", p->executable().packed_bytes()},
                 {"layers", p->plan().layers.size()}, {"kernels", kernels}});
     return Exit::ok;
   }
   std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), p->backend(), p->plan().layers.size(), kernels);
   std::cout << fmt::format("latency  median {:.3f} ms  min {:.3f}  p90 {:.3f}  p99 {:.3f}  ({} runs)\n", l.median, l.min, l.p90, l.p99, l.runs);
-  std::cout << fmt::format("start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms\n", p->timings().load_ms, p->timings().plan_ms, p->timings().compile_ms);
+  std::cout << fmt::format("start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n", p->timings().load_ms, p->timings().plan_ms,
+                           p->timings().compile_ms, p->timings().cache_hits, p->timings().cache_misses);
   std::cout << fmt::format("memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights\n", static_cast<double>(growth) / 1048576,
                            static_cast<double>(p->executable().arena_bytes()) / 1048576,
                            static_cast<double>(p->executable().packed_bytes()) / 1048576);

@@ -18,10 +18,11 @@ inline constexpr int kSchemaVersion = 1;
 struct Common {
   std::vector<std::string> rules;      ///< --rules
   std::vector<std::string> disable, enable, limits, shapes, ignore_profit;
-  std::string backend = "auto", target;
+  std::string backend = "auto", target, tuning;
+  std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   bool json = false, force = false, no_fold = false, overridable = false, strict = false,
-       allow_unproven = false;
+       allow_unproven = false, no_cache = false;
   std::string model;                   ///< of the command that takes one
 };
 
@@ -66,6 +67,8 @@ void add_compile(CLI::App& app, Common& common, int& exit);
 void add_rules(CLI::App& app, Common& common, int& exit);
 /// `rules test` and `rules coverage`, in rules_test.cpp.
 void add_rules_test(CLI::App& rules, Common& common, int& exit);
+void add_cache(CLI::App& app, Common& common, int& exit);
+void add_tune(CLI::App& app, Common& common, int& exit);
 void add_doctor(CLI::App& app, Common& common, int& exit);
 
 }  // namespace ferrule::cli

@@ -38,8 +38,12 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
   group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto");
   group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::Range(0, 1024));
+  group->add_option("--tuning", common.tuning, "a file of `ferrule tune`: which implementations to use")->type_name("FILE");
   group->add_option("--shapes", common.shapes, "input shapes: name:1x3x224x224");
   group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
+  group->add_option("--cache", common.cache, "the folder for compiled kernels and proofs (else $FERRULE_CACHE, else ~/.cache/ferrule)")
+      ->type_name("DIR");
+  group->add_flag("--no-cache", common.no_cache, "neither read nor write the cache on disk");
   group->add_option("--ignore-profit", common.ignore_profit, "RULE.CONDITION: profit conditions to ignore");
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
   group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
@@ -100,6 +104,7 @@ Result<EngineOptions> engine_options(const Common& common) {
   o.selection = {common.disable, common.enable};
   o.target = common.target;
   for (const std::string& l : common.limits) FERRULE_TRY(set_limit(o.limits, l));
+  o.cache = common.no_cache ? "" : common.cache;
   o.fold = !common.no_fold;
   o.overridable = common.overridable;
   o.ignore_profit = common.ignore_profit;
@@ -123,6 +128,7 @@ Result<SessionOptions> session_options(const Common& common) {
   o.backend = common.backend;
   o.threads = common.threads;
   o.strict = common.strict;
+  o.tuning = common.tuning;
   o.log = [](LogLevel level, std::string_view text) {
     if (level <= LogLevel::warning) talk(fmt::format("{}: {}", level == LogLevel::error ? "error" : "warning", text));
   };

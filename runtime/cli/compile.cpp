@@ -1,5 +1,6 @@
 // compile: every generated kernel of a model to machine code for a target; no GPU is needed for sm_XX.
 #include <iostream>
+#include <set>
 
 #include "codegen/cuda.h"
 #include "codegen/llvm.h"
@@ -17,8 +18,22 @@ struct Kernel {
   const Layer* layer = nullptr;
   const LoweredLayer* lowered = nullptr;
   const Launch* launch = nullptr;
-  const Program& program() const { return launch->rows ? launch->rows->program : launch->region->program; }
+  size_t piece = 0;
+  const Program& program() const {
+    if (launch->rows) return launch->rows->program;
+    const LoweredRegion& region = *launch->region;
+    return region.pieced ? region.programs[region.pieces[piece].program] : region.program;
+  }
 };
+
+/// Of a region in pieces, the first piece of each program.
+void add_programs(Kernel kernel, std::vector<Kernel>& out) {
+  if (kernel.launch->rows || !kernel.launch->region->pieced) return out.push_back(kernel);
+  const LoweredRegion& region = *kernel.launch->region;
+  std::set<uint32_t> seen;
+  for (; kernel.piece < region.pieces.size(); ++kernel.piece)
+    if (seen.insert(region.pieces[kernel.piece].program).second) out.push_back(kernel);
+}
 
 /// Row kernels have no CUDA form yet: for GPUs they are planned and not compiled.
 std::vector<Kernel> kernels_of(const Explained& e) {
@@ -26,7 +41,8 @@ std::vector<Kernel> kernels_of(const Explained& e) {
   std::vector<Kernel> kernels;
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches)
-      if (l.kind == Launch::Kind::generated && (l.region || (l.rows && rows))) kernels.push_back({&e.plan.layers[k], &e.lowered.layers[k], &l});
+      if (l.kind == Launch::Kind::generated && (l.region || (l.rows && rows)))
+        add_programs({&e.plan.layers[k], &e.lowered.layers[k], &l}, kernels);
   return kernels;
 }
 
@@ -51,7 +67,7 @@ Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& 
 }
 
 Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
-  FERRULE_ASSIGN(CudaPlan plan, plan_cuda(kernel.program(), operands.dims, operands.strides, true));
+  FERRULE_ASSIGN(CudaPlan plan, plan_cuda(kernel.program(), operands.dims, operands.strides, !operands.offset));
   std::string comment = "rule " + (kernel.layer->rule.empty() ? "none" : kernel.layer->rule) + ", nodes";
   for (const std::string& node : kernel.layer->nodes) comment += " " + node;
   std::string entry = "ferrule_" + to_identifier(kernel.layer->name);
@@ -63,7 +79,7 @@ Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operand
 
 Result<json> compile_kernel(const Plan& plan, const Kernel& kernel, const Target& target) {
   if (kernel.launch->rows) return compile_rows(plan, kernel, target);
-  FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch));
+  FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
   return target.device == "gpu" ? compile_for_gpu(kernel, operands, target) : compile_for_cpu(kernel, operands, target);
 }
 

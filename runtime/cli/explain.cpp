@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/graph/text.h"
+#include "engine/pieces.h"
 #include "runtime/cli/cli.h"
 
 namespace ferrule::cli {
@@ -105,6 +106,14 @@ void print_phases(const Explained& e, bool all) {
   }
 }
 
+void print_region(const std::string& layer, const LoweredRegion& region) {
+  std::cout << layer << "\n";
+  if (!region.pieced) std::cout << to_text(region.program) << "\n";
+  for (size_t k = 0; k < region.programs.size(); ++k)
+    std::cout << fmt::format("program {}:\n{}", k, to_text(region.programs[k]));
+  if (region.pieced) std::cout << pieces_text(region) << "\n";
+}
+
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   FERRULE_ASSIGN(Explained e, explain_model(common, stage.empty() && !common.json));
   if (common.json) {
@@ -119,7 +128,7 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
     for (size_t k = 0; k < e.plan.layers.size(); ++k)
       for (const Launch& l : e.lowered.layers[k].launches)
         if (l.rows) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(split_rows(*l.rows, true)) << "\n";
-        else if (l.region) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(l.region->program) << "\n";
+        else if (l.region) print_region(escape(e.plan.layers[k].name), *l.region);
     return Exit::ok;
   }
   for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";

@@ -105,8 +105,10 @@ int main(int argc, char** argv) {
   add_run(app, common, exit);
   add_bench(app, common, exit);
   add_verify(app, common, exit);
+  add_tune(app, common, exit);
   add_compile(app, common, exit);
   add_rules(app, common, exit);
+  add_cache(app, common, exit);
   add_doctor(app, common, exit);
   try {
     app.parse(argc, argv);

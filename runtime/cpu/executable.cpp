@@ -5,12 +5,31 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <optional>
 
+#include "engine/pieces.h"
+#include "runtime/cpu/candidates.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
 namespace {
+
+/// Whether every piece that reads the operand reads the very elements it writes, in memory.
+bool reads_where_it_writes(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l, size_t input) {
+  auto strides = [&](ValueId v) -> std::optional<std::vector<int64_t>> {
+    auto dims = dims_of(plan, lowered, layer, v);
+    if (!dims) return std::nullopt;
+    return strides_of(*dims, layout_of(plan, lowered, layer, v));
+  };
+  const Type &x = type_of(plan, lowered, layer, l.inputs[input]), &y = type_of(plan, lowered, layer, l.outputs[0]);
+  auto from = strides(l.inputs[input]), to = strides(l.outputs[0]);
+  if (!from || !to || size_bits(x.dtype) != size_bits(y.dtype)) return false;
+  for (const RegionPiece& p : l.region->pieces)
+    for (const PieceOperand& o : p.inputs)
+      if (o.operand == input && piece_strides(o, *from) != piece_strides(p.outputs[0], *to)) return false;
+  return true;
+}
 
 /// Pairs that may share memory: a pointwise result (a normalisation is one to the CPU) over an operand of the
 /// same elements, a library result over the operand that its last step adds.
@@ -22,6 +41,11 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
     return x.shape && y.shape && *x.shape == *y.shape && size_bits(x.dtype) == size_bits(y.dtype) &&
            layout_of(plan, lowered, layer, a) == layout_of(plan, lowered, layer, b);
   };
+  if (l.region && l.region->pieced) {
+    for (size_t k = 0; k < l.inputs.size(); ++k)
+      if (l.inputs[k] && reads_where_it_writes(plan, lowered, layer, l, k)) pairs.emplace_back(static_cast<int>(k), 0);
+    return pairs;
+  }
   if (l.kind == Launch::Kind::generated || l.primitive == "BatchNormalization")
     for (size_t k = 0; k < l.inputs.size(); ++k)
       if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
@@ -89,7 +113,8 @@ Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{library_, &context.ops, &context.target, &context.limits};
+  Context kernels{library_, &context.ops, &context.target, &context.limits, context.cache,
+                  lowered_.strict, context.tuning, &context.log};
   FERRULE_TRY(compile_generated(kernels));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
@@ -100,7 +125,12 @@ Status CpuExecutable::build(const PrepareContext& context) {
       if (l.kind == Launch::Kind::view) continue;
       FERRULE_ASSIGN(KernelPtr kernel, make_kernel(kernels, layer, l, context.log));
       scratch[static_cast<size_t>(at)] = kernel->scratch_bytes();
-      steps_.push_back({std::move(kernel), at});
+      Step& s = steps_.emplace_back();
+      s.kernel = std::move(kernel);
+      s.step = at;
+      if (context.all_candidates) FERRULE_TRY(add_candidates(kernels, layer, l, s));
+      for (const auto& [name, other] : s.others)
+        scratch[static_cast<size_t>(at)] = std::max(scratch[static_cast<size_t>(at)], other->scratch_bytes());
     }
     range.end = steps_.size();
     layers_.push_back(range);
@@ -111,6 +141,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   for (Step& s : steps_) {
     SlotBinder binder(*this, s.step);
     s.kernel->bind(binder);
+    for (const auto& [name, other] : s.others) other->bind(binder);
   }
   return {};
 }
@@ -125,7 +156,7 @@ Status CpuExecutable::compile_generated(Context& context) {
       if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
-  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads());
+  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads(), context.cache);
   return {};
 }
 
@@ -162,8 +193,8 @@ Result<Call> CpuExecutable::call_of(size_t layer, const Launch& l) const {
     FERRULE_ASSIGN(Operand o, operand(layer, v));
     call.inputs.push_back(std::move(o));
   }
-  // A constant that lives in the group's body has no value in the plan.
-  for (size_t k = 0; call.node && k < call.node->inputs.size() && k < call.inputs.size(); ++k) {
+  // A constant that lives in the group's body has no value in the plan. A region's inputs are not the node's.
+  for (size_t k = 0; call.node && !call.region && k < call.node->inputs.size() && k < call.inputs.size(); ++k) {
     const Tensor* t = call.inputs[k].present() ? nullptr : l.graph->constant(call.node->inputs[k]);
     if (t) call.inputs[k] = {t->dtype(), t->dims(), Layout::plain, -1, t};
   }
@@ -201,9 +232,10 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
     switch (l.kind) {
       case Launch::Kind::generated: return call.rows ? make_rows(context, call) : make_pointwise(context, call);
-      case Launch::Kind::copy: return make_copy(context, call);
+      case Launch::Kind::copy: return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
-        if (Factory f = library_factory(l.primitive)) return f(context, call);
+        if (Factory f = candidates(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
+          return make_library_kernel(context, call, f);
         return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
       default: return make_interpreted(context, call);
     }
@@ -213,7 +245,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   if (l.kind == Launch::Kind::generated && !whole_layer) return made;
   // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
   if (log) log(LogLevel::warning, fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
-  if (l.post_ops.empty() && l.kind != Launch::Kind::generated) return make_interpreted(context, call);
+  if (l.post_ops.empty() && !l.region && !l.rows) return make_interpreted(context, call);
   FERRULE_ASSIGN(Call whole, node_call(layer));
   return make_interpreted(context, whole);
 }

@@ -15,6 +15,7 @@ class CpuExecutable final : public Executable {
   static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, PackCache& packs);
 
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
+  Result<std::vector<Measured>> measure(std::span<const void* const> inputs, std::span<void* const> outputs, double seconds) override;
   int64_t launches() const override { return launches_; }
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return library_.packed_bytes; }
@@ -33,6 +34,8 @@ class CpuExecutable final : public Executable {
   };
   struct Step {
     KernelPtr kernel;
+    std::vector<std::pair<std::string, KernelPtr>> others;  ///< with all_candidates: every implementation, by name
+    std::string problem, usual;                              ///< with all_candidates
     int step = 0;  ///< number among all launches, views included
   };
   struct LayerSteps {
@@ -44,6 +47,8 @@ class CpuExecutable final : public Executable {
       : Executable(context.plan), lowered_(context.lowered), threads_(context.threads), library_(&packs) {}
   Status build(const PrepareContext& context);
   Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch, const LogCallback& log);
+  Status add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
+  Status measure_pass(std::vector<Measured>& rows, size_t turn);
   Result<Call> call_of(size_t layer, const Launch& launch) const;
   Result<Call> node_call(size_t layer) const;
   Result<Operand> operand(size_t layer, ValueId v) const;

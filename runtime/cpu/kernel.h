@@ -14,6 +14,8 @@
 #include "engine/graph/graph.h"
 #include "engine/plan.h"
 #include "engine/target.h"
+#include "runtime/backend.h"
+#include "runtime/tuning.h"
 
 struct dnnl_memory;
 
@@ -78,6 +80,10 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
+  DiskCache* cache = nullptr;  ///< for compiled kernels; may be null
+  bool strict = false;            ///< no kernel that computes another formula (Winograd)
+  const Tuning* tuning = nullptr;
+  const LogCallback* log = nullptr;
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
@@ -85,7 +91,19 @@ using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 /// The factory of a library primitive by ONNX operator; null if there is none.
 Factory library_factory(std::string_view op);
 
+/// A library kernel; where the library does not compute in the operands' type (f16, bf16), the f32 kernel over
+/// operands widened in scratch. errors: those of the factory.
+Result<KernelPtr> make_library_kernel(Context&, const Call&, Factory);
+
 Result<KernelPtr> make_convolution(Context&, const Call&);
+/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply (winograd.cpp).
+Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
+/// The tile with which Winograd is faster than the library's convolution; 0 if with none.
+int winograd_tile(const Context&, const Call&);
+/// One filter a channel; unsupported_operator for all others and for tails that registers cannot take.
+Result<KernelPtr> make_depthwise(Context&, const Call&);
+/// A 1x1 convolution as a product; unsupported_operator for all others.
+Result<KernelPtr> make_matmul_1x1(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.
 Result<KernelPtr> make_unfolded_deconvolution(Context&, const Call&);
@@ -96,7 +114,11 @@ Result<KernelPtr> make_global_pool(Context&, const Call&);
 Result<KernelPtr> make_resize(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
+Result<KernelPtr> make_gather(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);
+/// Regions in pieces; make_pointwise hands them on.
+Result<KernelPtr> make_pieces(Context&, const Call&);
+Result<std::vector<CpuJit::Request>> pieces_requests(Context&, const Call&);
 /// The machine code that make_pointwise will ask for, so that all of it can be compiled at once.
 Result<std::vector<CpuJit::Request>> pointwise_requests(Context&, const Call&);
 /// Row operators with their pointwise neighbours.

@@ -41,20 +41,33 @@ Packed Library::pack(const Tensor& tensor, const memory::desc& from, const memor
   return p;
 }
 
-Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
-                       const memory::desc& to, float scale) {
-  std::lock_guard lock(mutex_);
+Packed Library::derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                       const std::function<void(void*)>& fill) {
+  Packed p = packs->derive(tensor, recipe, bytes, fill);
+  packed_bytes += p.bytes;
+  return p;
+}
+
+template <class Same>
+std::optional<Packed> PackCache::find(const Tensor& tensor, Same&& same) {
   auto [begin, end] = entries_.equal_range(tensor.data());
   for (auto it = begin; it != end;) {
-    const Entry& e = it->second;
-    std::shared_ptr<const void> owner = e.owner.lock();
+    std::shared_ptr<const void> owner = it->second.owner.lock();
     if (!owner) {
       it = entries_.erase(it);
       continue;
     }
-    if (e.from == from && e.to == to && e.scale == scale) return {owner, e.packed.data, e.packed.bytes};
+    if (same(it->second)) return Packed{owner, it->second.packed.data, it->second.packed.bytes};
     ++it;
   }
+  return std::nullopt;
+}
+
+Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
+                       const memory::desc& to, float scale) {
+  std::lock_guard lock(mutex_);
+  auto same = [&](const Entry& e) { return e.recipe.empty() && e.from == from && e.to == to && e.scale == scale; };
+  if (auto found = find(tensor, same)) return *found;
   Packed packed;
   const bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 64 == 0;
   if (from == to && scale == 1 && aligned) {
@@ -78,7 +91,19 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     packed.owner = std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer);
     packed.data = buffer.get();
   }
-  entries_.emplace(tensor.data(), Entry{from, to, scale, packed.owner, {nullptr, packed.data, packed.bytes}});
+  entries_.emplace(tensor.data(), Entry{from, to, scale, {}, packed.owner, {nullptr, packed.data, packed.bytes}});
+  return packed;
+}
+
+Packed PackCache::derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                         const std::function<void(void*)>& fill) {
+  std::lock_guard lock(mutex_);
+  if (auto found = find(tensor, [&](const Entry& e) { return e.recipe == recipe; })) return *found;
+  std::shared_ptr<void> buffer = allocate(bytes);
+  if (!buffer) throw std::bad_alloc();
+  fill(buffer.get());
+  Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer), buffer.get(), bytes};
+  entries_.emplace(tensor.data(), Entry{{}, {}, 1, std::string(recipe), packed.owner, {nullptr, packed.data, bytes}});
   return packed;
 }
 
@@ -115,6 +140,10 @@ memory::desc image_desc(const Operand& o) {
   if (rank < 3 || rank > 5 || (o.layout == Layout::plain && !same_memory(o.dims))) return desc_of(o);
   static const memory::format_tag kTags[] = {memory::format_tag::nwc, memory::format_tag::nhwc, memory::format_tag::ndhwc};
   return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), kTags[rank - 3]);
+}
+
+bool channels_last(const Operand& o) {
+  return o.rank() >= 3 && (o.layout == Layout::channels_last || same_memory(o.dims));
 }
 
 // --- Prepared ---------------------------------------------------------------------------------------

@@ -29,16 +29,22 @@ class PackCache {
   /// `tensor` read as `from` (its dims and strides), times `scale`, in layout `to`.
   Packed pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
               const memory::desc& to, float scale);
+  /// `bytes` bytes that `fill` writes from the tensor, shared under `recipe`. Throws std::bad_alloc.
+  Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill);
 
  private:
   struct Entry {
     memory::desc from, to;
     float scale;
+    std::string recipe;                       ///< derive's; empty for the library's layouts
     std::weak_ptr<const void> owner;  ///< also keeps the source, so that its address is not used for other bytes
     Packed packed;                    ///< without owner
   };
   std::mutex mutex_;
   std::multimap<const void*, Entry> entries_;
+  /// The entry of `tensor` for which `same` holds, if it is still alive.
+  template <class Same>
+  std::optional<Packed> find(const Tensor& tensor, Same&& same);
 };
 
 struct Library {
@@ -48,6 +54,7 @@ struct Library {
   int64_t packed_bytes = 0;
   Library(PackCache* cache);
   Packed pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale = 1);
+  Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill);
 };
 
 /// Runs `body`, which may throw dnnl::error. `what`: the primitive, for the message.
@@ -63,6 +70,9 @@ auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(bod
 }
 
 std::optional<memory::data_type> data_type(DType t);
+/// Whether the library computes on operands stored so on this machine: f32, and bf16 where there are instructions
+/// for it. Sums are f32 in both.
+bool computes(DType t);
 /// The operand as it lies in memory, under its logical dims.
 memory::desc desc_of(const Operand& o);
 /// The same with rank `rank` (leading ones added); for broadcasting operands.
@@ -71,6 +81,9 @@ memory::desc desc_of(const Operand& o, int rank);
 memory::desc any_desc(const Operand& o);
 /// An image (N, C, spatial…) as channels-last wherever its memory can be read that way.
 memory::desc image_desc(const Operand& o);
+
+/// Whether the operand's memory can be read so.
+bool channels_last(const Operand& o);
 
 /// A primitive and its arguments in execution order.
 class Prepared final : public Kernel {

@@ -43,7 +43,7 @@ std::optional<dnnl::algorithm> look_up(const Algorithms& forms, std::string_view
 memory::desc operand_desc(const Operand& o, const EpilogueShape& shape, bool full) {
   if (shape.collapse) {
     const int64_t last = o.rank() ? o.dims.back() : 1;
-    return memory::desc({o.numel() / last, last}, memory::data_type::f32, memory::format_tag::ab);
+    return memory::desc({o.numel() / last, last}, *data_type(o.dtype), memory::format_tag::ab);
   }
   if (!full) return desc_of({o.dtype, o.dims, Layout::plain, -1, nullptr}, shape.rank);
   if (o.constant && shape.channels_last) {
@@ -87,7 +87,7 @@ Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std
     }
     const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
     auto algorithm = op.kind == PostOp::Kind::sum ? dnnl::algorithm::binary_add : look_up(binary_algorithms(), op.alg);
-    if (!algorithm || o.dtype != DType::f32) return refuse();
+    if (!algorithm || !computes(o.dtype)) return refuse();
     memory::desc desc = operand_desc(o, shape, o.numel() == call.outputs[0].numel() && o.numel() > 1);
     ops.append_binary(*algorithm, desc);
     out.operands.push_back({ops.len() - 1, op.operand, desc});

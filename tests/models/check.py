@@ -1,11 +1,13 @@
 """Runs whole models and compares them with stored outputs of an unfused reference.
 
-Each model: with every rule on, with `--disable '*'`, and with each rule that `explain` shows firing
-switched off in turn. Then what the plan must look like, and that the kernels that explain promises are
-the kernels that were launched. Last line: "N passed, N failed, N skipped" (a model that cannot be had
-is skipped, and said so).
+Each model: with every rule on, with `--disable '*'`, and with rules that `explain` shows firing switched
+off in turn: each rule on the first model where it fires, and on every model with --full (or
+FERRULE_TEST_FULL=1). Then what the plan must look like, and that the kernels that explain promises are
+the kernels that were launched. Two of the models are also made to store f16 and bf16 and verified against
+the interpreter, with all instructions and as on a processor that has nothing for bf16. Last line: "N passed, N failed,
+N skipped" (a model that cannot be had is skipped, and said so).
 
-usage: check.py [--ferrule build/ferrule] [--backend NAME] [--keep DIR] [MODEL...]
+usage: check.py [--full] [--ferrule build/ferrule] [--backend NAME] [--keep DIR] [MODEL...]
 """
 import argparse
 import json
@@ -19,6 +21,7 @@ import numpy as np
 import onnx
 
 import fetch
+import narrow
 
 # Operators that stand alone only when fusion failed: one value in, the same shape out.
 ACTIVATIONS = {
@@ -35,6 +38,7 @@ class Report:
 
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
+        self.switched_off = set()  # rules without which a model was run
 
     def check(self, what, problem):
         """problem: None when the check holds, else what is wrong."""
@@ -44,13 +48,18 @@ class Report:
             self.failed += 1
             print(f"FAILED {what}: {problem}", flush=True)
 
+    def skip(self, reason):
+        self.skipped += 1
+        print(f"skipped {reason}", flush=True)
 
-def ferrule(options, *arguments):
+
+def ferrule(options, *arguments, env=None):
     """Runs the program; returns (stdout, None) or (None, what went wrong)."""
     command = [options.ferrule, *map(str, arguments), "--backend", options.backend,
                "--threads", str(options.threads)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
+                              env={**os.environ, **(env or {})})
     except subprocess.TimeoutExpired:
         return None, "no end after 300 s: " + " ".join(command)
     if done.returncode:
@@ -189,8 +198,7 @@ def check_model(options, report, name):
     try:
         folder = fetch.locate(name)
     except fetch.Unavailable as reason:
-        print(f"skipped {reason}")
-        report.skipped += 1
+        report.skip(reason)
         return
     path = folder / "model.onnx"
     with np.load(folder / "outputs.npz") as stored:
@@ -220,10 +228,36 @@ def check_model(options, report, name):
         return
     rules = rules_in(plan)
     for rule in rules:
+        if rule in report.switched_off and not options.full:
+            continue
+        report.switched_off.add(rule)
         _, problem = run(options, path, wanted, "--disable", rule)
         report.check(f"{name} without {rule}", problem)
     print(f"{name}: {len(plan['layers'])} layers; rules that fire: {', '.join(rules) or 'none'}",
           flush=True)
+
+
+# Convolutions with every tail, depthwise ones, products, poolings; Softmax is left to the interpreter.
+NARROW = {"mnist_cntk": [], "ppocr_v2_cls": ["--shapes", "x:1x3x48x192"]}
+
+
+def check_narrow(options, report, name):
+    """A model stored in f16 and bf16, fused, against the unfused one and against the interpreter."""
+    try:
+        original = onnx.load(str(fetch.model_file(name)))
+    except fetch.Unavailable as reason:
+        report.skip(reason)
+        return
+    for to in narrow.TYPES:
+        with tempfile.TemporaryDirectory(dir=options.keep) as scratch:
+            path = pathlib.Path(scratch) / f"{name}_{to}.onnx"
+            model = onnx.ModelProto()
+            model.CopyFrom(original)
+            onnx.save(narrow.narrow(model, to), str(path))
+            for what, arguments, env in [("against unfused", [], {}), ("against the interpreter", ["--oracle"], {}),
+                                         ("with AVX2 alone", ["--oracle"], {"ONEDNN_MAX_CPU_ISA": "AVX2"})]:
+                _, problem = ferrule(options, "verify", path, *NARROW[name], *arguments, env=env)
+                report.check(f"{name} in {to} {what}", problem)
 
 
 def main():
@@ -232,6 +266,8 @@ def main():
     parser.add_argument("--ferrule", default=str(fetch.ROOT / "build" / "ferrule"))
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--full", action="store_true", default=bool(os.environ.get("FERRULE_TEST_FULL")),
+                        help="every model without each of its rules")
     parser.add_argument("--keep", help="folder for temporary files (default: the system's)")
     options = parser.parse_args()
     report = Report()
@@ -239,6 +275,8 @@ def main():
         if name not in fetch.MODELS:
             parser.error(f"no model named {name}; there are {', '.join(fetch.MODELS)}")
         check_model(options, report, name)
+        if name in NARROW:
+            check_narrow(options, report, name)
     print(f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped")
     return 1 if report.failed else 0
 

@@ -15,12 +15,12 @@ bool has_bias(const Call& call) {
 Status check(const Call& call, std::string_view what) {
   if (!call.inputs[kW].constant)
     return error(Code::unsupported_operator, escape(call.layer), what, "the weights are not constant");
-  if (call.inputs[kX].dtype != DType::f32)
+  if (!computes(call.inputs[kX].dtype))
     return error(Code::unsupported_operator, escape(call.layer), what, name(call.inputs[kX].dtype));
   return {};
 }
 
-memory::desc vector_desc(int64_t n) { return memory::desc({n}, memory::data_type::f32, memory::format_tag::a); }
+memory::desc vector_desc(const Operand& o) { return memory::desc({o.numel()}, *data_type(o.dtype), memory::format_tag::a); }
 
 /// Weights as [groups,] out, in, kernel… whatever order the model keeps them in.
 struct Weights {
@@ -43,8 +43,7 @@ Weights weights_of(const Operand& w, int64_t groups, bool transposed) {
     dims.push_back(w.dims[k + 2]);
     strides.push_back(window);
   }
-  return {memory::desc(dims, memory::data_type::f32, strides),
-          memory::desc(dims, memory::data_type::f32, memory::format_tag::any)};
+  return {memory::desc(dims, *data_type(w.dtype), strides), memory::desc(dims, *data_type(w.dtype), memory::format_tag::any)};
 }
 
 template <class Primitive, class Desc>
@@ -72,7 +71,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
   return guard(call, "convolution", [&]() -> Result<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
-    memory::desc bias = has_bias(call) ? vector_desc(y.dims[1]) : memory::desc();
+    memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::convolution_forward::primitive_desc desc(
         context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
         image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
@@ -89,7 +88,7 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
   return guard(call, "deconvolution", [&]() -> Result<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
-    memory::desc bias = has_bias(call) ? vector_desc(y.dims[1]) : memory::desc();
+    memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::deconvolution_forward::primitive_desc desc(
         context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::deconvolution_direct,
         image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,

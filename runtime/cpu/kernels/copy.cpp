@@ -1,5 +1,6 @@
 // Transpose, Slice, Split, Concat, Pad, Expand and Reorder as strided copies between operands, layouts included:
-// each becomes a list of parts worked out once.
+// each becomes a list of parts worked out once. What codegen lowers to a few pieces comes to pieces.cpp instead; this
+// is for reorders, more pieces than those, and element types that generated code does not know.
 #include <algorithm>
 #include <cstring>
 
@@ -184,11 +185,12 @@ Status reorder(const Call& call, Copy& out) {
 
 }  // namespace
 
-Result<KernelPtr> make_copy(Context&, const Call& call) {
+Result<KernelPtr> make_copy(Context& context, const Call& call) {
   static const std::map<std::string_view, Status (*)(const Call&, Copy&)> kOperators = {
       {"Transpose", transpose}, {"Slice", slice},   {"Split", split},     {"Concat", concat}, {"Pad", pad},
       {"Expand", expand},       {"Reorder", reorder}, {"Identity", reorder},
   };
+  if (call.node->op == "Gather") return make_gather(context, call);
   auto it = kOperators.find(call.node->op);
   if (it == kOperators.end())
     return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "it is not a copy");

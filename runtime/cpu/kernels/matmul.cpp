@@ -10,8 +10,8 @@ namespace {
 /// An operand under the dims and strides that the product reads it by.
 struct View {
   std::vector<int64_t> dims, strides;
-  memory::desc desc() const { return memory::desc(dims, memory::data_type::f32, strides); }
-  memory::desc any() const { return memory::desc(dims, memory::data_type::f32, memory::format_tag::any); }
+  memory::desc desc(DType t) const { return memory::desc(dims, *data_type(t), strides); }
+  memory::desc any(DType t) const { return memory::desc(dims, *data_type(t), memory::format_tag::any); }
 };
 
 View view_of(const Operand& o) { return {o.dims, o.strides()}; }
@@ -40,14 +40,15 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape, p.leading));
   return guard(call, "matmul", [&]() -> Result<KernelPtr> {
     const Operand& b = call.inputs[1];
-    memory::desc bias = p.bias ? p.bias->desc() : memory::desc();
-    dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(), b.constant ? p.b.any() : p.b.desc(), bias,
-                                      p.y.desc(), epilogue.attr);
+    const DType t = b.dtype;
+    memory::desc bias = p.bias ? p.bias->desc(t) : memory::desc();
+    dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(t), b.constant ? p.b.any(t) : p.b.desc(t), bias,
+                                      p.y.desc(t), epilogue.attr);
     auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), desc.impl_info_str());
     kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[0]);
     if (b.constant)
       kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
-                       context.library.pack(*b.constant, p.b.desc(), desc.weights_desc(), p.scale_b));
+                       context.library.pack(*b.constant, p.b.desc(t), desc.weights_desc(), p.scale_b));
     else
       kernel->argument(DNNL_ARG_WEIGHTS, desc.weights_desc(), b.slot);
     if (p.bias)
@@ -61,7 +62,7 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
 
 Status check(const Call& call) {
   for (size_t k = 0; k < 2; ++k) {
-    if (call.inputs[k].dtype != DType::f32)
+    if (!computes(call.inputs[k].dtype))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[k].dtype));
     if (call.inputs[k].layout != Layout::plain)
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand is channels-last");
@@ -113,6 +114,8 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
   };
   Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, true, {}};
   const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)), beta = static_cast<float>(n.attrs.f("beta", 1));
+  if (y.dtype != DType::f32 && (alpha != 1 || beta != 1))  // folded constants would be rounded a second time
+    return error(Code::unsupported_operator, escape(call.layer), n.op, "factors of a narrow type");
   const bool adds = n.inputs.size() > 2 && call.inputs[2].present() && beta != 0;
   View addend;
   if (adds) {
@@ -127,7 +130,7 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
     p.scale_bias = beta;
   } else if (adds) {  // (factor / beta * product + C) * beta
     if (factor / beta != 1) p.leading.push_back({factor / beta, -1, {}});
-    p.leading.push_back({1, 2, addend.desc()});
+    p.leading.push_back({1, 2, addend.desc(call.inputs[2].dtype)});
     if (beta != 1) p.leading.push_back({beta, -1, {}});
   } else if (factor != 1) {
     p.leading.push_back({factor, -1, {}});

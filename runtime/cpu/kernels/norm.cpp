@@ -40,10 +40,11 @@ Result<Affine> affine_of(const Call& call) {
   return Affine{Tensor::of_f32(dims, factor), Tensor::of_f32(dims, addend)};
 }
 
-LoweredRegion multiply_add() {
+/// In f32, rounded once.
+LoweredRegion multiply_add(DType t) {
   ProgramBuilder b;
-  const uint32_t x = b.input(DType::f32, "x"), factor = b.input(DType::f32, "factor"), addend = b.input(DType::f32, "addend");
-  b.output(b.op(Prim::fma, DType::f32, {x, factor, addend}));
+  const uint32_t x = b.cast(b.input(t, "x"), DType::f32), factor = b.input(DType::f32, "factor"), addend = b.input(DType::f32, "addend");
+  b.output(b.cast(b.op(Prim::fma, DType::f32, {x, factor, addend}), t));
   return {b.take(), {}, {}};
 }
 
@@ -63,11 +64,12 @@ class Norm final : public Kernel {
 }  // namespace
 
 Result<KernelPtr> make_norm(Context& context, const Call& call) {
-  if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 || call.inputs[0].dtype != DType::f32 ||
+  const DType t = call.inputs[0].dtype;
+  if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 || (t != DType::f32 && t != DType::f16 && t != DType::bf16) ||
       call.node->attrs.i("training_mode") != 0 || call.outputs.size() != 1)
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "only inference on f32 with channels has a kernel");
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "only inference on f32, f16 and bf16 with channels has a kernel");
   FERRULE_ASSIGN(Affine affine, affine_of(call));
-  const LoweredRegion region = multiply_add();
+  const LoweredRegion region = multiply_add(t);
   Call pointwise = call;
   pointwise.inputs = {call.inputs[0]};
   for (const Tensor* t : {&affine.factor, &affine.addend})

@@ -108,6 +108,7 @@ class Pointwise final : public Kernel {
 }  // namespace
 
 Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const Call& call) {
+  if (call.region->pieced) return pieces_requests(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
   std::vector<CpuJit::Request> requests;
   requests.push_back({{call.region->program, nest.inner(), context.target->name, false}, call.layer});
@@ -119,11 +120,12 @@ Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const 
 }
 
 Result<KernelPtr> make_pointwise(Context& context, const Call& call) {
+  if (call.region->pieced) return make_pieces(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
   FERRULE_ASSIGN(auto requests, pointwise_requests(context, call));
   std::shared_ptr<const CompiledKernel> code[2];
   for (size_t k = 0; k < requests.size(); ++k) {
-    FERRULE_ASSIGN(code[k], CpuJit::instance().compile(requests[k].key, requests[k].name));
+    FERRULE_ASSIGN(code[k], CpuJit::instance().compile(requests[k].key, requests[k].name, context.cache));
   }
   return std::make_unique<Pointwise>(call, std::move(nest), std::move(code[0]), std::move(code[1]));
 }

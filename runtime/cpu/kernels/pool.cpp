@@ -10,8 +10,8 @@
 namespace ferrule::cpu {
 namespace {
 
-Status check(const Call& call) {
-  if (call.inputs[0].dtype != DType::f32)
+Status check(const Call& call, bool known_type) {
+  if (!known_type)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[0].dtype));
   if (call.outputs.size() > 1 && call.outputs[1].present())
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, "Indices are wanted");
@@ -88,7 +88,7 @@ class GlobalPool final : public Kernel {
 }  // namespace
 
 Result<KernelPtr> make_global_pool(Context&, const Call& call) {
-  FERRULE_TRY(check(call));
+  FERRULE_TRY(check(call, call.inputs[0].dtype == DType::f32));
   const Operand& x = call.inputs[0];
   if (x.layout != Layout::channels_last && image_desc(x) == desc_of(x) && x.rank() > 2 && x.dims[1] != 1 &&
       x.numel() != x.dims[0] * x.dims[1])
@@ -97,7 +97,7 @@ Result<KernelPtr> make_global_pool(Context&, const Call& call) {
 }
 
 Result<KernelPtr> make_pool(Context& context, const Call& call) {
-  FERRULE_TRY(check(call));
+  FERRULE_TRY(check(call, computes(call.inputs[0].dtype)));
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
   auto algorithm = dnnl::algorithm::pooling_max;

@@ -17,7 +17,9 @@ struct Wide {
   uint64_t low, high;
 };
 
-constexpr int64_t kTile = 32;
+constexpr int64_t kTile = 64;
+constexpr int64_t kUnitBytes = 16384;   // of a row that is split
+constexpr int64_t kGrainBytes = 65536;  // worth a thread
 
 /// Three planes to pixels of three, 16 pixels at a time: what every image input needs.
 __attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32_t* t, int64_t n, int64_t plane) {
@@ -40,13 +42,57 @@ __attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32
   return k;
 }
 
-/// A 4 x 4 block: dense rows in, dense columns out.
-inline void transpose4(const uint32_t* s, int64_t source_step, uint32_t* t, int64_t target_step) {
-  auto load = [&](int64_t k) { return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * source_step))); };
-  __m128 a = load(0), b = load(1), c = load(2), d = load(3);
-  _MM_TRANSPOSE4_PS(a, b, c, d);
-  const __m128 rows[] = {a, b, c, d};
-  for (int64_t k = 0; k < 4; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * target_step), _mm_castps_si128(rows[k]));
+/// Square blocks in registers: dense rows in, `from` apart; dense columns out, `to` apart. Every target has AVX.
+template <class T>
+constexpr int64_t kSide = sizeof(T) == 8 ? 4 : 8;
+
+__attribute__((target("avx"))) void block(const uint32_t* s, int64_t from, uint32_t* t, int64_t to) {
+  __m256 r[8], u[8];
+  for (int k = 0; k < 8; ++k) r[k] = _mm256_loadu_ps(reinterpret_cast<const float*>(s + k * from));
+  for (int k = 0; k < 8; k += 2) u[k] = _mm256_unpacklo_ps(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
+  for (int h = 0; h < 8; h += 4)
+    for (int k = 0; k < 2; ++k) {
+      r[h + 2 * k] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0x44);
+      r[h + 2 * k + 1] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0xee);
+    }
+  for (int k = 0; k < 4; ++k) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(t + k * to), _mm256_permute2f128_ps(r[k], r[k + 4], 0x20));
+    _mm256_storeu_ps(reinterpret_cast<float*>(t + (k + 4) * to), _mm256_permute2f128_ps(r[k], r[k + 4], 0x31));
+  }
+}
+
+__attribute__((target("avx"))) void block(const uint64_t* s, int64_t from, uint64_t* t, int64_t to) {
+  __m256d r[4], u[4];
+  for (int k = 0; k < 4; ++k) r[k] = _mm256_loadu_pd(reinterpret_cast<const double*>(s + k * from));
+  for (int k = 0; k < 4; k += 2) u[k] = _mm256_unpacklo_pd(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_pd(r[k], r[k + 1]);
+  for (int k = 0; k < 2; ++k) {
+    _mm256_storeu_pd(reinterpret_cast<double*>(t + k * to), _mm256_permute2f128_pd(u[k], u[k + 2], 0x20));
+    _mm256_storeu_pd(reinterpret_cast<double*>(t + (k + 2) * to), _mm256_permute2f128_pd(u[k], u[k + 2], 0x31));
+  }
+}
+
+void block(const uint16_t* s, int64_t from, uint16_t* t, int64_t to) {
+  __m128i r[8], u[8];
+  for (int k = 0; k < 8; ++k) r[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * from));
+  for (int k = 0; k < 4; ++k)  // rows k and k + 4 interleaved, three times over: the columns
+    u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]), u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
+  for (int k = 0; k < 4; ++k)
+    r[2 * k] = _mm_unpacklo_epi16(u[k], u[k + 4]), r[2 * k + 1] = _mm_unpackhi_epi16(u[k], u[k + 4]);
+  for (int k = 0; k < 4; ++k)
+    u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]), u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
+  for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * to), u[k]);
+}
+
+void block(const uint8_t* s, int64_t from, uint8_t* t, int64_t to) {
+  __m128i r[8], u[4], v[4];
+  for (int k = 0; k < 8; ++k) r[k] = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s + k * from));
+  for (int k = 0; k < 4; ++k) u[k] = _mm_unpacklo_epi8(r[k], r[k + 4]);
+  for (int k = 0; k < 2; ++k) v[2 * k] = _mm_unpacklo_epi8(u[k], u[k + 2]), v[2 * k + 1] = _mm_unpackhi_epi8(u[k], u[k + 2]);
+  for (int k = 0; k < 2; ++k) u[2 * k] = _mm_unpacklo_epi8(v[k], v[k + 2]), u[2 * k + 1] = _mm_unpackhi_epi8(v[k], v[k + 2]);
+  for (int k = 0; k < 4; ++k) {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(t + 2 * k * to), u[k]);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(t + (2 * k + 1) * to), _mm_unpackhi_epi64(u[k], u[k]));
+  }
 }
 
 /// Few dense planes, `plane` apart, to pixels `pixel` apart. False: not for this shape.
@@ -105,6 +151,13 @@ StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
     }
   }
   for (int64_t d : dims_) outer_ *= d;
+  if (outer_ == 1 && rows_ < 4) {
+    unit_count_ = std::max<int64_t>(1, kUnitBytes / element_);
+    row_units_ = (count_ + unit_count_ - 1) / unit_count_;
+    return;
+  }
+  unit_rows_ = kind_ == Kind::tiles ? kTile : std::max<int64_t>(1, kUnitBytes / 4 / (count_ * element_));
+  row_units_ = (rows_ + unit_rows_ - 1) / unit_rows_;
 }
 
 const char* StridedCopy::text() const {
@@ -151,64 +204,66 @@ void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count)
   if constexpr (sizeof(T) == 4)
     if (target_step_ == 1 && interleave(source, target, rows, count, source_step_, target_row_)) return;
   for (int64_t j = 0; j < rows; j += kTile)
-    for (int64_t i = 0; i < count; i += kTile) {
-      const int64_t last_row = std::min(rows, j + kTile), columns = std::min(kTile, count - i);
-      int64_t first_row = j;
-      if constexpr (sizeof(T) == 4)
-        if (target_step_ == 1 && columns % 4 == 0)
-          for (; first_row + 4 <= last_row; first_row += 4)
-            for (int64_t c = 0; c < columns; c += 4)
-              transpose4(source + first_row + (i + c) * source_step_, source_step_, target + first_row * target_row_ + i + c,
-                         target_row_);
-      for (int64_t r = first_row; r < last_row; ++r) {
-        const T* s = source + r + i * source_step_;
-        T* t = target + r * target_row_ + i * target_step_;
-        for (int64_t c = 0; c < columns; ++c) t[c * target_step_] = s[c * source_step_];
-      }
-    }
+    for (int64_t i = 0; i < count; i += kTile)
+      tile(source + j + i * source_step_, target + j * target_row_ + i * target_step_, std::min(kTile, rows - j),
+           std::min(kTile, count - i));
 }
 
 template <class T>
-void StridedCopy::run_as(const T* source, T* target) const {
+void StridedCopy::tile(const T* source, T* target, int64_t rows, int64_t count) const {
+  int64_t done_rows = 0, done = 0;
+  if constexpr (sizeof(T) <= 8)
+    if (target_step_ == 1) {
+      constexpr int64_t n = kSide<T>;
+      done_rows = rows / n * n, done = count / n * n;
+      for (int64_t c = 0; c < done; c += n)
+        for (int64_t r = 0; r < done_rows; r += n)
+          block(source + r + c * source_step_, source_step_, target + r * target_row_ + c, target_row_);
+    }
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = r < done_rows ? done : 0; c < count; ++c) target[r * target_row_ + c * target_step_] = source[r + c * source_step_];
+}
+
+template <class T>
+void StridedCopy::run_as(const T* source, T* target, int64_t begin, int64_t end) const {
   source += source_offset_;
   target += target_offset_;
-  constexpr int64_t kGrain = 16384;  // elements worth a thread
-  if (outer_ == 1 && rows_ >= 4) {
-    parallel_for(rows_, std::max<int64_t>(16, kGrain / count_), [&](int64_t begin, int64_t end) {
-      inner(source + begin * source_row_, target + begin * target_row_, end - begin, count_);
-    });
-    return;
+  if (unit_count_ > 0) {
+    const int64_t first = begin * unit_count_, last = std::min(count_, end * unit_count_);
+    return inner(source + first * source_step_, target + first * target_step_, rows_, last - first);
   }
-  if (outer_ == 1) {
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      inner(source + begin * source_step_, target + begin * target_step_, rows_, end - begin);
-    });
-    return;
-  }
-  parallel_for(outer_, std::max<int64_t>(1, kGrain / (count_ * rows_)), [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      int64_t rest = k, s = 0, t = 0;
-      for (size_t axis = dims_.size(); axis-- > 0;) {
-        const int64_t i = rest % dims_[axis];
-        rest /= dims_[axis];
-        s += i * source_[axis];
-        t += i * target_[axis];
-      }
-      inner(source + s, target + t, rows_, count_);
+  for (int64_t at = begin; at < end;) {
+    int64_t rest = at / row_units_, s = 0, t = 0;
+    const int64_t first = at % row_units_, last = std::min(row_units_, first + end - at);
+    for (size_t axis = dims_.size(); axis-- > 0;) {
+      const int64_t i = rest % dims_[axis];
+      rest /= dims_[axis];
+      s += i * source_[axis];
+      t += i * target_[axis];
     }
-  });
+    const int64_t row = first * unit_rows_, rows = std::min(rows_, last * unit_rows_) - row;
+    inner(source + s + row * source_row_, target + t + row * target_row_, rows, count_);
+    at += last - first;
+  }
+}
+
+void StridedCopy::run(const void* source, void* target, int64_t begin, int64_t end) const {
+  if (begin >= end) return;
+  switch (element_) {
+    case 1: return run_as(static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target), begin, end);
+    case 2: return run_as(static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target), begin, end);
+    case 4: return run_as(static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target), begin, end);
+    case 8: return run_as(static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target), begin, end);
+    case 16: return run_as(static_cast<const Wide*>(source), static_cast<Wide*>(target), begin, end);
+    default: std::abort();  // the factory refuses other sizes
+  }
 }
 
 void StridedCopy::run(const void* source, void* target) const {
-  if (kind_ == Kind::nothing) return;
-  switch (element_) {
-    case 1: return run_as(static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target));
-    case 2: return run_as(static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target));
-    case 4: return run_as(static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target));
-    case 8: return run_as(static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target));
-    case 16: return run_as(static_cast<const Wide*>(source), static_cast<Wide*>(target));
-    default: std::abort();  // the factory refuses other sizes
-  }
+  const int64_t n = units();
+  if (n == 0) return;
+  parallel_for(n, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, bytes() / n)),
+               [&](int64_t begin, int64_t end) { run(source, target, begin, end); });
 }
 
 }  // namespace ferrule::cpu

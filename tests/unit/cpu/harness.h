@@ -105,7 +105,7 @@ class Harness : public Binder {
     call.node = &node;
     call.graph = &graph;
     call.post_ops = post_ops;
-    Context context{library, ops, target, &limits};
+    Context context{library, ops, target, &limits, strict};
     auto kernel = f(context, call);
     if (!kernel) return kernel;
     scratch_.resize(static_cast<size_t>((*kernel)->scratch_bytes()) + 64);
@@ -137,6 +137,7 @@ class Harness : public Binder {
   Call call;
   const OpTable* ops = nullptr;
   const Target* target = nullptr;  ///< for kernels that are generated
+  bool strict = false;
   std::string text;
 
  private:

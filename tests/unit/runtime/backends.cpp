@@ -1,10 +1,6 @@
 // The built-in backends and finding them: what is not there is named.
 #include "runtime/registry.h"
 
-#include <algorithm>
-#include <atomic>
-
-#include "runtime/parallel.h"
 #include "tests/unit/runtime/build.h"
 
 namespace ferrule::test {
@@ -56,20 +52,6 @@ TEST_CASE("the null backend lists the launches and counts what explain counts") 
         "p\n  generated Relu(x: f32[2,3]) -> p: f32[2,3]\n"
         "v\n  view Relu(p: f32[2,3]) -> v: f32[6]\n"
         "q\n  interpret Relu(v: f32[6]) -> q: f32[6]\n");
-}
-
-TEST_CASE("parallel_for covers every index once") {
-  for (int threads : {1, 2, 3})
-    for (int64_t n : {0, 1, 5, 1000})
-      for (int64_t grain : {1, 7, 5000}) {
-        set_threads(threads);
-        std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
-        parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-          for (int64_t k = begin; k < end; ++k) ++seen[static_cast<size_t>(k)];
-        });
-        CHECK(std::all_of(seen.begin(), seen.end(), [](const auto& s) { return s == 1; }));
-      }
-  set_threads(0);
 }
 
 }  // namespace ferrule::test

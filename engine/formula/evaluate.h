@@ -1,0 +1,12 @@
+// Constant arithmetic on large tensors: a formula computed in f64 on operands as they are stored, each element
+// rounded once to the type it is kept in. No f64 copy of an operand or of the result exists.
+#pragma once
+#include "engine/formula/ops.h"
+
+namespace ferrule {
+
+/// `storage`: a float type.  errors: as evaluate_node.
+Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
+                                DType storage);
+
+}  // namespace ferrule

@@ -1,0 +1,110 @@
+#include "runtime/cpu/candidates.h"
+
+#include <array>
+
+#include "engine/base/diagnostics.h"
+#include "runtime/cpu/library.h"
+#include "runtime/parallel.h"
+
+namespace ferrule::cpu {
+namespace {
+
+// --- rules of thumb, measured on Zen 5 with one and two threads (`ferrule tune` on the CNNs of tests/models) ---
+
+/// The library's 1x1 convolution and its product differ by a few per cent either way.
+bool never(const Context&, const Call&) { return false; }
+
+template <int tile>
+Result<KernelPtr> make_winograd_of(Context& context, const Call& call) {
+  return make_winograd(context, call, tile);
+}
+template <int tile>
+bool winograd_pays(const Context& context, const Call& call) {
+  return winograd_tile(context, call) == tile;
+}
+
+constexpr auto kConvolutions = std::to_array<Candidate>({
+    {"depthwise", make_depthwise},
+    {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>},
+    {"winograd_4x4", make_winograd_of<4>, winograd_pays<4>},
+    {"matmul_1x1", make_matmul_1x1, never},
+    {"onednn", make_convolution},
+});
+
+// --- problems as text -------------------------------------------------------------------------------------
+
+std::string dims_text(const std::vector<int64_t>& dims) {
+  std::string out;
+  for (int64_t d : dims) out += (out.empty() ? "" : "x") + std::to_string(d);
+  return out.empty() ? "scalar" : out;
+}
+
+std::string operand_text(const Operand& o) {
+  if (!o.present()) return "-";
+  std::string out = fmt::format("{}[{}]", name(o.dtype), dims_text(o.dims));
+  if (o.rank() >= 3 && o.layout == Layout::channels_last) out += ":last";
+  return o.constant ? out + ":const" : out;
+}
+
+std::string tail_text(const Call& call) {
+  std::string out;
+  for (const PostOp& op : call.post_ops) {
+    out += out.empty() ? " tail=" : ",";
+    out += op.kind == PostOp::Kind::sum ? "sum" : op.alg;
+    if (op.operand < 0) continue;
+    out += op.operand == call.sum_input ? "(in place)" : "(" + operand_text(call.inputs[static_cast<size_t>(op.operand)]) + ")";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::span<const Candidate> candidates(std::string_view op) {
+  if (op == "Conv") return kConvolutions;
+  return {};
+}
+
+std::string problem_text(const Context& context, const Call& call, int threads) {
+  std::string out = call.node->op;
+  for (size_t k = 0; k < call.node->inputs.size() && k < call.inputs.size(); ++k) out += " " + operand_text(call.inputs[k]);
+  for (const Operand& o : call.outputs) out += " -> " + operand_text(o);
+  for (const char* key : {"strides", "pads", "dilations"})
+    if (auto v = call.node->attrs.ints(key); !v.empty()) out += fmt::format(" {}={}", key, dims_text(v));
+  if (auto pad = call.node->attrs.s("auto_pad", "NOTSET"); pad != "NOTSET") out += " auto_pad=" + pad;
+  if (auto group = call.node->attrs.i("group", 1); group != 1) out += fmt::format(" group={}", group);
+  return out + tail_text(call) + fmt::format(" threads={} {}", threads, context.target ? context.target->name : "");
+}
+
+Result<Chosen> choose(Context& context, const Call& call, int threads, std::string* note) {
+  const auto all = candidates(call.node->op);
+  auto attempt = [&](const Candidate& c) -> Result<Chosen> {
+    FERRULE_ASSIGN(KernelPtr kernel, c.make(context, call));
+    return Chosen{std::move(kernel), c.name};
+  };
+  if (context.tuning && all.size() > 1) {
+    if (const Tuning::Entry* entry = context.tuning->find(problem_text(context, call, threads))) {
+      for (const Candidate& c : all) {
+        if (c.name != entry->use) continue;
+        auto made = attempt(c);
+        if (made || made.error().code != Code::unsupported_operator) return made;
+      }
+      if (note) *note = fmt::format("the tuning file wants {}, which this program does not have for it", escape(entry->use));
+    }
+  }
+  for (const Candidate& c : all) {
+    if (c.usual && !c.usual(context, call)) continue;
+    auto made = attempt(c);
+    if (made || made.error().code != Code::unsupported_operator || &c == &all.back()) return made;
+  }
+  return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "no kernel");
+}
+
+Result<KernelPtr> make_chosen(Context& context, const Call& call) {
+  std::string note;
+  FERRULE_ASSIGN(Chosen chosen, choose(context, call, ferrule::threads(), &note));
+  if (context.log && *context.log && !note.empty())
+    (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
+  return std::move(chosen.kernel);
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,222 @@
+// Regions of several pieces (engine/pieces.h) as one kernel: pieces that only move elements are strided copies,
+// the others generated code; one parallel loop runs all of them, split by the bytes they write and what they
+// compute.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+
+#include "codegen/loop.h"
+#include "engine/base/diagnostics.h"
+#include "engine/pieces.h"
+#include "runtime/cpu/kernel.h"
+#include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/parallel.h"
+
+namespace ferrule::cpu {
+namespace {
+
+constexpr int64_t kGrain = 65536;  // bytes worth a thread
+
+/// A piece with everything but addresses.
+struct Part {
+  std::vector<size_t> operands;      ///< of the call: inputs, then outputs
+  std::vector<int64_t> offsets;      ///< bytes
+  int64_t units = 0, weight = 0;     ///< weight: in bytes moved, computing counted in
+  // Either elements are only moved …
+  std::optional<StridedCopy> copy;   ///< operands: source (none: `element`), target
+  std::vector<char> element;
+  // … or a program runs.
+  std::optional<LoopNest> nest;
+  std::shared_ptr<const CompiledKernel> code;
+};
+
+int bytes_of(const Operand& o) { return size_bits(o.dtype) / 8; }
+
+/// The one value that a program without inputs gives.
+std::vector<char> constant_of(const Program& p, size_t output) {
+  std::vector<Scalar> results(p.outputs.size()), scratch;
+  evaluate(p, nullptr, results.data(), scratch);
+  const DType t = p.output_type(output);
+  std::vector<char> bytes(static_cast<size_t>(size_bits(t) / 8));
+  const Scalar& s = results[output];
+  if (is_float(t)) std::memcpy(bytes.data(), Tensor::scalar(t, s.f).data(), bytes.size());
+  else std::memcpy(bytes.data(), &s.i, bytes.size());
+  return bytes;
+}
+
+class PartMaker {
+ public:
+  explicit PartMaker(const Call& call) : call_(call), region_(*call.region) {
+    for (const Operand& o : call.inputs) strides_.push_back(o.strides());
+    for (const Operand& o : call.outputs) strides_.push_back(o.strides());
+  }
+
+  Result<std::vector<Part>> run() {
+    for (const Operand& o : call_.outputs)
+      if (size_bits(o.dtype) < 8) return error(Code::unsupported_operator, escape(call_.layer), "this region", name(o.dtype));
+    std::vector<Part> parts;
+    for (const RegionPiece& p : region_.pieces) {
+      const Program& program = region_.programs[p.program];
+      bool computes = false;
+      for (size_t k = 0; k < p.outputs.size(); ++k) computes |= !program.inputs.empty() && copied_input(program, k) < 0;
+      if (computes) {
+        FERRULE_ASSIGN(Part part, computed(p, program));
+        parts.push_back(std::move(part));
+        continue;
+      }
+      for (size_t k = 0; k < p.outputs.size(); ++k) parts.push_back(moved(p, program, k));
+    }
+    return parts;
+  }
+
+ private:
+  size_t operand(const PieceOperand& o, bool output) const { return o.operand + (output ? call_.inputs.size() : 0); }
+  const Operand& of(size_t k) const {
+    return k < call_.inputs.size() ? call_.inputs[k] : call_.outputs[k - call_.inputs.size()];
+  }
+  PieceStrides place(const PieceOperand& o, bool output) const { return piece_strides(o, strides_[operand(o, output)]); }
+
+  Part moved(const RegionPiece& p, const Program& program, size_t output) const {
+    Part part;
+    const PieceOperand& y = p.outputs[output];
+    const PieceStrides to = place(y, true);
+    const int size = bytes_of(of(operand(y, true)));
+    const int from = copied_input(program, output);
+    PieceStrides source{0, std::vector<int64_t>(p.dims.size(), 0)};
+    if (from >= 0) {
+      source = place(p.inputs[static_cast<size_t>(from)], false);
+      part.operands.push_back(operand(p.inputs[static_cast<size_t>(from)], false));
+    } else {
+      part.element = constant_of(program, output);
+    }
+    part.operands.push_back(operand(y, true));
+    part.copy.emplace(p.dims, source.strides, to.strides, size, source.offset, to.offset);
+    part.units = part.copy->units();
+    part.weight = part.copy->bytes();
+    return part;
+  }
+
+  Result<Part> computed(const RegionPiece& p, const Program& program) const {
+    Part part;
+    std::vector<std::vector<int64_t>> strides;
+    std::vector<int> sizes;
+    auto add = [&](const PieceOperand& o, bool output) {
+      PieceStrides s = place(o, output);
+      const size_t k = operand(o, output);
+      part.operands.push_back(k);
+      sizes.push_back(bytes_of(of(k)));
+      part.offsets.push_back(s.offset * sizes.back());
+      for (size_t d = 0; !output && d < p.dims.size(); ++d)
+        if (p.dims[d] == 1) s.strides[d] = 0;
+      strides.push_back(std::move(s.strides));
+    };
+    for (const PieceOperand& o : p.inputs) add(o, false);
+    for (const PieceOperand& o : p.outputs) add(o, true);
+    FERRULE_ASSIGN(part.nest, LoopNest::make(p.dims, strides, sizes, p.outputs.size()));
+    part.units = part.nest->size();
+    part.weight = part.nest->elements() * (4 + program.cost() / 2);
+    return part;
+  }
+
+  const Call& call_;
+  const LoweredRegion& region_;
+  std::vector<std::vector<int64_t>> strides_;
+};
+
+class Pieces final : public Kernel {
+ public:
+  Pieces(const Call& call, std::vector<Part> parts) : parts_(std::move(parts)) {
+    for (const auto* operands : {&call.inputs, &call.outputs})
+      for (const Operand& o : *operands) {
+        slots_.push_back(o.slot);
+        pointers_.push_back(o.constant ? const_cast<void*>(o.constant->data()) : nullptr);
+      }
+    for (const Part& p : parts_) total_ += p.weight;
+  }
+
+  void bind(Binder& binder) override {
+    for (size_t k = 0; k < slots_.size(); ++k)
+      if (slots_[k] >= 0) binder.cell(slots_[k], &pointers_[k]);
+  }
+
+  /// Each thread takes a range of the weight; a part's units go to whoever has their share of it.
+  Status run() override {
+    parallel_for(total_, kGrain, [&](int64_t begin, int64_t end) {
+      int64_t before = 0;
+      for (const Part& p : parts_) {
+        const int64_t first = units(p, begin - before), last = units(p, end - before);
+        if (first < last) run_part(p, first, last);
+        before += p.weight;
+      }
+    });
+    return {};
+  }
+
+  std::string text() const override {
+    size_t copies = 0;
+    std::string kinds;
+    for (const Part& p : parts_) {
+      if (!p.copy) continue;
+      ++copies;
+      if (std::string kind = p.copy->text(); kinds.find(kind) == std::string::npos) kinds += (kinds.empty() ? "" : ",") + kind;
+    }
+    if (copies == parts_.size()) return "copy:" + (kinds.empty() ? "nothing" : kinds);
+    return fmt::format("generated:{} pieces", parts_.size()) + (copies ? fmt::format(", {} copied ({})", copies, kinds) : "");
+  }
+
+ private:
+  static int64_t units(const Part& p, int64_t weight) {
+    if (weight <= 0) return 0;
+    if (weight >= p.weight) return p.units;
+    return static_cast<int64_t>(static_cast<__int128>(p.units) * weight / p.weight);
+  }
+
+  void run_part(const Part& p, int64_t begin, int64_t end) const {
+    if (p.copy) {
+      const void* source = p.element.empty() ? pointers_[p.operands[0]] : p.element.data();
+      return p.copy->run(source, pointers_[p.operands.back()], begin, end);
+    }
+    std::array<void*, LoopNest::kMaxOperands> at;
+    for (size_t k = 0; k < p.operands.size(); ++k) at[k] = static_cast<char*>(pointers_[p.operands[k]]) + p.offsets[k];
+    p.nest->run(p.code->fn, at.data(), begin, end);
+  }
+
+  std::vector<Part> parts_;
+  int64_t total_ = 0;
+  std::vector<int> slots_;
+  std::vector<void*> pointers_;
+};
+
+/// The code that the parts need, in their order.
+std::vector<CpuJit::Request> requests_of(const Context& context, const Call& call, const std::vector<Part>& parts) {
+  std::vector<CpuJit::Request> requests;
+  size_t part = 0;
+  for (const RegionPiece& p : call.region->pieces) {
+    const bool copies = parts[part].copy.has_value();
+    if (!copies) requests.push_back({{call.region->programs[p.program], parts[part].nest->inner(), context.target->name, false}, call.layer});
+    part += copies ? p.outputs.size() : 1;
+  }
+  return requests;
+}
+
+}  // namespace
+
+Result<std::vector<CpuJit::Request>> pieces_requests(Context& context, const Call& call) {
+  FERRULE_ASSIGN(auto parts, PartMaker(call).run());
+  return requests_of(context, call, parts);
+}
+
+Result<KernelPtr> make_pieces(Context& context, const Call& call) {
+  FERRULE_ASSIGN(auto parts, PartMaker(call).run());
+  auto requests = requests_of(context, call, parts);
+  size_t next = 0;
+  for (Part& p : parts) {
+    if (p.copy) continue;
+    FERRULE_ASSIGN(p.code, CpuJit::instance().compile(requests[next].key, requests[next].name));
+    ++next;
+  }
+  return std::make_unique<Pieces>(call, std::move(parts));
+}
+
+}  // namespace ferrule::cpu

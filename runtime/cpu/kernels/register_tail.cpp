@@ -1,0 +1,88 @@
+#include "runtime/cpu/kernels/register_tail.h"
+
+#include <map>
+
+namespace ferrule::cpu {
+namespace {
+
+using Kind = RegisterOp::Kind;
+
+std::optional<Kind> kind_of(const PostOp& op) {
+  static const std::map<std::string_view, Kind> kOne = {
+      {"relu", Kind::relu},     {"leaky_relu", Kind::leaky_relu}, {"clip", Kind::clip}, {"linear", Kind::linear},
+      {"hardswish", Kind::hardswish}, {"hardsigmoid", Kind::hardsigmoid}, {"abs", Kind::abs},
+  };
+  static const std::map<std::string_view, Kind> kTwo = {
+      {"add", Kind::add}, {"sub", Kind::sub}, {"mul", Kind::mul}, {"div", Kind::div}, {"max", Kind::max}, {"min", Kind::min},
+  };
+  if (op.kind == PostOp::Kind::sum) return Kind::add;
+  const auto& table = op.operand < 0 ? kOne : kTwo;
+  auto it = table.find(op.alg);
+  return it == table.end() ? std::nullopt : std::optional(it->second);
+}
+
+/// Whether a value of these dims is spread over the channels of a result of rank `rank`.
+bool along_channels(const Operand& o, int64_t channels, int rank) {
+  const int axis = o.rank() - (rank - 1);
+  return axis >= 0 && o.numel() == channels && o.dims[static_cast<size_t>(axis)] == channels;
+}
+
+}  // namespace
+
+Status RegisterTail::build(Context& context, const Call& call) {
+  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "this tail", why); };
+  for (const PostOp& p : call.post_ops) {
+    auto kind = kind_of(p);
+    if (!kind) return refuse("not done in registers");
+    RegisterOp op;
+    op.kind = *kind;
+    op.alpha = p.alpha;
+    op.beta = p.beta;
+    int slot = -1;
+    const void* data = nullptr;
+    if (p.operand >= 0) {
+      const Operand& o = call.inputs[static_cast<size_t>(p.operand)];
+      FERRULE_TRY(add_operand(context, call, o, p.operand == call.sum_input, op));
+      slot = o.constant ? -1 : o.slot;
+      data = op.operand;
+    }
+    ops_.push_back(op);
+    slots_.push_back(slot);
+    cells_.push_back(data);
+  }
+  return {};
+}
+
+Status RegisterTail::add_operand(Context& context, const Call& call, const Operand& o, bool sum, RegisterOp& op) {
+  const Operand& y = call.outputs[0];
+  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "this tail", why); };
+  if (o.dtype != DType::f32) return refuse(name(o.dtype));
+  const bool full = o.numel() == y.numel() && o.rank() == y.rank() && o.dims == y.dims;
+  if (sum && !full) return refuse("the operand is broadcast");
+  if (full) {
+    op.spread = RegisterOp::Spread::full;
+    if (!o.constant && !channels_last(o)) return refuse("an operand lies in another layout");
+    if (!o.constant) return {};
+    return guard(call, "reorder", [&]() -> Status {
+      packed_.push_back(context.library.pack(*o.constant, desc_of(o), image_desc(y)));
+      op.operand = static_cast<const float*>(packed_.back().data);
+      return {};
+    });
+  }
+  if (o.numel() == 1) op.spread = RegisterOp::Spread::scalar;
+  else if (along_channels(o, y.dims[1], y.rank())) op.spread = RegisterOp::Spread::channel;
+  else return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
+  if (o.constant) op.operand = o.constant->as<float>().data();
+  return {};
+}
+
+void RegisterTail::bind(Binder& binder) {
+  for (size_t k = 0; k < slots_.size(); ++k)
+    if (slots_[k] >= 0) binder.cell(slots_[k], &cells_[k]);
+}
+
+void RegisterTail::refresh(std::vector<RegisterOp>& ops) const {
+  for (size_t k = 0; k < ops.size(); ++k) ops[k].operand = static_cast<const float*>(cells_[k]);
+}
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,333 @@
+// Winograd convolution F(m x m, 3 x 3) for m = 2 and 4: a tile of m x m results costs (m + 2)^2 products a pair of
+// channels instead of 9 m^2, which is 2.25 or 4 times fewer. The work goes in blocks of tiles whose transformed
+// inputs and products stay in a core's cache, and the tail is applied where the results are written.
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/cpu/kernels/window.h"
+#include "runtime/cpu/kernels/winograd.h"
+#include "runtime/cpu/library.h"
+#include "runtime/parallel.h"
+
+namespace ferrule::cpu {
+namespace {
+
+using namespace winograd;
+
+constexpr int kX = 0, kW = 1, kB = 2;
+
+int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+int64_t parts(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
+
+auto refuse(const Call& call, std::string_view why) {
+  return error(Code::unsupported_operator, escape(call.layer), "Winograd", why);
+}
+
+// --- what it takes ----------------------------------------------------------------------------------
+
+bool is_image(const Operand& o) {
+  return o.rank() == 4 && o.dtype == DType::f32 &&
+         (o.layout == Layout::channels_last || o.dims[1] == 1 || o.dims[2] * o.dims[3] == 1);
+}
+
+Result<Shape> shape_of(const Call& call, int tile) {
+  const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
+  if (!w.constant || w.dtype != DType::f32) return refuse(call, "the weights are not constant numbers of type f32");
+  if (!is_image(x) || !is_image(y)) return refuse(call, "not channels-last images of type f32");
+  if (w.dims[2] != 3 || w.dims[3] != 3 || call.node->attrs.i("group", 1) != 1) return refuse(call, "not 3x3, or groups");
+  FERRULE_ASSIGN(Window window, window_of(call, x.dims, y.dims, {3, 3}));
+  for (size_t k = 0; k < 2; ++k)
+    if (window.strides[k] != 1 || window.dilations[k] != 0) return refuse(call, "strides or dilations");
+  Shape s;
+  s.tile = tile;
+  s.images = x.dims[0], s.c = x.dims[1], s.h = x.dims[2], s.w = x.dims[3];
+  s.k = y.dims[1], s.oh = y.dims[2], s.ow = y.dims[3];
+  s.pad_top = window.pads_begin[0], s.pad_left = window.pads_begin[1];
+  s.tiles_h = parts(s.oh, tile), s.tiles_w = parts(s.ow, tile);
+  if (s.rows() == 0 || s.k == 0 || s.c == 0) return refuse(call, "an empty image");
+  return s;
+}
+
+const Functions* functions(const Context& context, int tile) {
+  static const Functions kSets[2][2] = {{avx2_functions(2), avx2_functions(4)}, {avx512_functions(2), avx512_functions(4)}};
+  const bool allowed = !context.target || context.target->has_isa("avx512f");
+  if (allowed && __builtin_cpu_supports("avx512f")) return &kSets[1][tile == 4];
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kSets[0][tile == 4];
+  return nullptr;
+}
+
+std::optional<Step::Kind> step_kind(std::string_view alg) {
+  using K = Step::Kind;
+  static const std::map<std::string_view, K> kKinds = {
+      {"relu", K::relu}, {"leaky_relu", K::leaky_relu}, {"clip", K::clip}, {"linear", K::linear}, {"abs", K::abs},
+      {"hardswish", K::hardswish}, {"hardsigmoid", K::hardsigmoid}, {"square", K::square}, {"add", K::add},
+      {"logistic", K::logistic}, {"swish", K::swish},
+      {"sub", K::sub}, {"mul", K::mul}, {"div", K::div}, {"max", K::max}, {"min", K::min},
+  };
+  auto it = kKinds.find(alg);
+  return it == kKinds.end() ? std::nullopt : std::optional(it->second);
+}
+
+/// How the tail's operand lies against the result; nothing if it is none of the kinds.
+std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
+  if (o.dtype != DType::f32) return std::nullopt;
+  if (o.numel() == 1) return Step::Operand::scalar;
+  if (o.dims == y.dims && is_image(o)) return Step::Operand::full;
+  const int axis = o.rank() - 3;  // of the channels
+  if (axis >= 0 && o.numel() == y.dims[1] && o.dims[static_cast<size_t>(axis)] == y.dims[1]) return Step::Operand::channel;
+  return std::nullopt;
+}
+
+// --- weights ----------------------------------------------------------------------------------------
+
+/// G of F(tile x tile, 3 x 3), row by row.
+std::vector<std::array<double, 3>> weight_transform(int tile) {
+  const double a = kPointA, b = kPointB;
+  const std::vector<double> points = tile == 2 ? std::vector<double>{0, 1, -1} : std::vector<double>{0, a, -a, b, -b};
+  std::vector<std::array<double, 3>> rows;
+  for (double p : points) {
+    double scale = 1;
+    for (double q : points)
+      if (q != p) scale *= p - q;
+    rows.push_back({1 / scale, p / scale, p * p / scale});
+  }
+  rows.push_back({0, 0, 1});
+  return rows;
+}
+
+/// U = G g G^T of every pair of channels, in double, laid out as winograd.h says; zeros beyond the channels.
+void transform_weights(const Shape& s, int lanes, const float* w, float* u) {
+  const auto g = weight_transform(s.tile);
+  const int t = s.tile + 2;
+  const int64_t padded = up(s.c, lanes), vectors = parts(s.k, lanes);
+  std::fill_n(u, s.elements() * vectors * lanes * padded, 0.0f);
+  std::vector<int64_t> start(static_cast<size_t>(vectors)), width(static_cast<size_t>(vectors));  // of its block
+  for (int64_t v = 0; v < vectors;) {
+    const int64_t n = block_width(vectors - v), first = v;
+    for (; v < first + n; ++v) start[static_cast<size_t>(v)] = first, width[static_cast<size_t>(v)] = n;
+  }
+  parallel_for(s.k, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t k = begin; k < end; ++k) {
+      const auto v = static_cast<size_t>(k / lanes);
+      float* to = u + start[v] * lanes * padded * s.elements() + (k - start[v] * lanes);
+      const float* from = w + k * s.c * 9;
+      for (int64_t c = 0; c < s.c; ++c, from += 9, to += width[v] * lanes) {
+        double half[6][3];
+        for (int i = 0; i < t; ++i)
+          for (int j = 0; j < 3; ++j) {
+            const auto& row = g[static_cast<size_t>(i)];
+            half[i][j] = row[0] * from[j] + row[1] * from[3 + j] + row[2] * from[6 + j];
+          }
+        for (int i = 0; i < t; ++i)
+          for (int j = 0; j < t; ++j) {
+            const auto& row = g[static_cast<size_t>(j)];
+            to[(i * t + j) * width[v] * lanes * padded] =
+                static_cast<float>(row[0] * half[i][0] + row[1] * half[i][1] + row[2] * half[i][2]);
+          }
+      }
+    }
+  });
+}
+
+// --- the kernel -------------------------------------------------------------------------------------
+
+/// How the work is cut. Sums do not depend on it, so results are the same for any number of threads.
+struct Schedule {
+  bool by_channels = false;  ///< threads share V and split output channels, rather than rows
+  int64_t groups = 0;        ///< of all rows
+  int64_t block_groups = 0;  ///< of a block
+  int threads = 1;
+};
+
+class Winograd final : public Kernel {
+ public:
+  Winograd(const Shape& s, const Functions& f, const Schedule& schedule, Packed u)
+      : s_(s), f_(f), schedule_(schedule), u_(std::move(u)), zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f) {
+    vectors_ = parts(s.k, f.lanes);
+    for (int64_t v = 0; v < vectors_; v += block_width(vectors_ - v)) blocks_.push_back(v);
+    blocks_.push_back(vectors_);
+  }
+
+  Status build(const Call& call) {
+    x_ = add(call.inputs[kX]);
+    if (call.node->inputs.size() > kB && call.inputs.size() > kB && call.inputs[kB].present()) bias_ = add(call.inputs[kB]);
+    for (const PostOp& op : call.post_ops) {
+      Step step{.alpha = op.alpha, .beta = op.beta};
+      auto kind = op.kind == PostOp::Kind::sum ? Step::Kind::add : step_kind(op.alg);
+      if (!kind) return refuse(call, op.alg);
+      step.kind = *kind;
+      int cell = -1;
+      if (op.operand >= 0) {
+        const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
+        auto operand = operand_kind(o, call.outputs[0]);
+        if (!operand || (o.constant && *operand == Step::Operand::full)) return refuse(call, "an operand of the tail");
+        step.operand = *operand;
+        cell = add(o);
+      }
+      steps_.push_back(step);
+      step_cells_.push_back(cell);
+    }
+    y_slot_ = call.outputs[0].slot;
+    weights_ = std::make_shared<const Tensor>(*call.inputs[kW].constant);
+    return {};
+  }
+
+  int64_t scratch_bytes() const override { return (v_floats() * (schedule_.by_channels ? 1 : schedule_.threads) + m_floats() * schedule_.threads) * 4; }
+
+  void bind(Binder& binder) override {
+    for (Cell& c : cells_)
+      if (c.slot >= 0) binder.cell(c.slot, &c.data);
+    binder.cell(y_slot_, &y_);
+    scratch_ = static_cast<float*>(binder.scratch());
+  }
+
+  std::string text() const override {
+    return fmt::format("winograd_{0}x{0}:{1}{2}", s_.tile, f_.lanes == 16 ? "avx512" : "avx2", schedule_.by_channels ? ":channels" : "");
+  }
+
+  Status run() override {
+    Tensors t{data(x_), zeros_.data(), static_cast<const float*>(u_.data), weights_->as<float>().data(), nullptr,
+              steps_.data(), static_cast<int>(steps_.size()), static_cast<float*>(y_)};
+    if (bias_ >= 0) t.bias = data(bias_);
+    for (size_t k = 0; k < steps_.size(); ++k)
+      if (step_cells_[k] >= 0) steps_[k].data = data(step_cells_[k]);
+    if (schedule_.by_channels) run_channels(t);
+    else run_rows(t);
+    return {};
+  }
+
+ private:
+  struct Cell {
+    int slot;
+    const void* data;
+  };
+  int add(const Operand& o) {
+    cells_.push_back({o.slot, o.constant ? o.constant->data() : nullptr});
+    return static_cast<int>(cells_.size()) - 1;
+  }
+  const float* data(int cell) const { return static_cast<const float*>(cells_[static_cast<size_t>(cell)].data); }
+
+  int64_t capacity() const { return schedule_.block_groups * f_.rows; }
+  // A line more, so that the elements of a tile do not fall into the same set of the cache.
+  int64_t v_stride() const { return capacity() * up(s_.c, f_.lanes) + 16; }
+  int64_t m_stride() const { return capacity() * std::min<int64_t>(kBlockVectors, vectors_) * f_.lanes + 16; }
+  int64_t v_floats() const { return v_stride() * s_.elements(); }
+  int64_t m_floats() const { return m_stride() * s_.elements(); }
+
+  void run_rows(const Tensors& t) {
+    parallel_for(schedule_.groups, 1, [&](int64_t begin, int64_t end) {
+      float* scratch = scratch_ + (v_floats() + m_floats()) * omp_get_thread_num();
+      const int64_t blocks = parts(end - begin, schedule_.block_groups);
+      for (int64_t k = 0; k < blocks; ++k) {
+        const int64_t from = begin + (end - begin) * k / blocks, to = begin + (end - begin) * (k + 1) / blocks;
+        const int64_t first = from * f_.rows, last = std::min(to * f_.rows, s_.rows());
+        Block b{scratch, first, last - first, capacity(), v_stride()};
+        f_.input(s_, t, b, 0, b.rows);
+        products(t, b, scratch + v_floats(), 0, static_cast<int64_t>(blocks_.size()) - 1);
+      }
+    });
+  }
+
+  void run_channels(const Tensors& t) {
+    Block b{scratch_, 0, s_.rows(), capacity(), v_stride()};
+    parallel_for(s_.rows(), 4, [&](int64_t begin, int64_t end) { f_.input(s_, t, b, begin, end); });
+    parallel_for(static_cast<int64_t>(blocks_.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+      products(t, b, scratch_ + v_floats() + m_floats() * omp_get_thread_num(), begin, end);
+    });
+  }
+
+  void products(const Tensors& t, const Block& b, float* m, int64_t begin, int64_t end) const {
+    for (int64_t k = begin; k < end; ++k) {
+      const Pass pass{m, blocks_[static_cast<size_t>(k)], blocks_[static_cast<size_t>(k) + 1], m_stride()};
+      f_.product(s_, t, b, pass);
+      f_.output(s_, t, b, pass);
+    }
+  }
+
+  Shape s_;
+  const Functions& f_;
+  Schedule schedule_;
+  Packed u_;
+  std::shared_ptr<const Tensor> weights_;
+  std::vector<float> zeros_;
+  int64_t vectors_ = 0;
+  std::vector<int64_t> blocks_;  ///< first vector of each block of output channels, and the end
+  std::vector<Cell> cells_;
+  std::vector<Step> steps_;
+  std::vector<int> step_cells_;
+  int x_ = -1, bias_ = -1, y_slot_ = -1;
+  void* y_ = nullptr;
+  float* scratch_ = nullptr;
+};
+
+/// How much longer the busiest thread works than it would if n pieces were split evenly.
+double imbalance(int64_t n, int threads) {
+  return static_cast<double>(parts(n, threads) * threads) / static_cast<double>(n);
+}
+
+Schedule schedule_of(const Shape& s, const Functions& f) {
+  Schedule out;
+  out.threads = threads();
+  out.groups = parts(s.rows(), f.rows);
+  // So many rows that weights are used often enough while they are in the first cache; more of the small tiles.
+  const int64_t most = (s.tile == 2 ? 96 : 48) / f.rows, blocks = parts(parts(s.k, f.lanes), kBlockVectors);
+  // Rows are the better split (a thread's V stays in its own cache), unless threads would have nothing to do.
+  out.by_channels = out.groups <= most && imbalance(out.groups, out.threads) > 1.2 * imbalance(blocks, out.threads);
+  out.block_groups = out.by_channels ? out.groups : std::min(most, parts(out.groups, out.threads));
+  return out;
+}
+
+/// Costs in vector multiply-adds, of which a core does two a cycle, measured on a Zen 5. Threads are left out, so
+/// that results do not depend on their number.
+struct Costs {
+  double transform_2 = 220, transform_4 = 560;   ///< of one tile and vector of channels, there or back
+  double waste = 1.1, library_waste = 1.05;      ///< over the arithmetic of the products
+  double bytes = 4;                              ///< of weights that come from memory in the time of one
+};
+
+double direct_cost(const Shape& s, int lanes, const Costs& c) {
+  const double sums = static_cast<double>(s.images * s.oh * s.ow * parts(s.k, lanes)), weights = 9.0 * static_cast<double>(s.c * s.k) * 4;
+  return 9 * sums * static_cast<double>(s.c) * c.library_waste + weights / c.bytes;
+}
+
+double winograd_cost(const Shape& s, int lanes, const Costs& c) {
+  const auto in = static_cast<double>(parts(s.c, lanes)), out = static_cast<double>(parts(s.k, lanes));
+  const double products = s.elements() * in * out * lanes, rows = static_cast<double>(s.rows());
+  return rows * (products * c.waste + (in + out) * (s.tile == 2 ? c.transform_2 : c.transform_4)) +
+         products * lanes * 4 / c.bytes;
+}
+
+}  // namespace
+
+int winograd_tile(const Context& context, const Call& call) {
+  if (context.strict) return 0;
+  const Costs costs;
+  int best = 0;
+  double least = 0;
+  for (int tile : {2, 4}) {
+    const Functions* f = functions(context, tile);
+    auto shape = shape_of(call, tile);
+    if (!f || !shape) return 0;
+    // A gain that is certain: the model is rough, and direct sums are the simpler thing.
+    if (tile == 2) least = direct_cost(*shape, f->lanes, costs) / 1.1;
+    const double cost = winograd_cost(*shape, f->lanes, costs);
+    if (cost < least) best = tile, least = cost;
+  }
+  return best;
+}
+
+Result<KernelPtr> make_winograd(Context& context, const Call& call, int tile) {
+  FERRULE_ASSIGN(Shape s, shape_of(call, tile));
+  const Functions* f = functions(context, tile);
+  if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");
+  const int64_t bytes = s.elements() * up(s.k, f->lanes) * up(s.c, f->lanes) * 4;
+  Packed u = context.library.derive(*call.inputs[kW].constant, fmt::format("winograd_{}:{}", tile, f->lanes), bytes,
+                                    [&](void* to) { transform_weights(s, f->lanes, call.inputs[kW].constant->as<float>().data(), static_cast<float*>(to)); });
+  auto kernel = std::make_unique<Winograd>(s, *f, schedule_of(s, *f), std::move(u));
+  FERRULE_TRY(kernel->build(call));
+  return kernel;
+}
+
+}  // namespace ferrule::cpu

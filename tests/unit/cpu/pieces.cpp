@@ -1,0 +1,301 @@
+// Regions that move elements, as one kernel: random chains of movements and pointwise operators, in random layouts
+// and element sizes, against the interpreter bit by bit; and what must be refused or cut.
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/infer.h"
+#include "engine/graph/interpreter.h"
+#include "engine/onnx/infer_onnx.h"
+#include "engine/pieces.h"
+#include "tests/unit/cpu/harness.h"
+
+namespace ferrule::cpu::test {
+namespace {
+
+const OpTable& shipped() {
+  static const OpTable table = [] {
+    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
+    auto t = OpTable::load(dirs);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    return std::move(*t);
+  }();
+  return table;
+}
+
+Target host() {
+  Target t;
+  t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
+  t.device = "cpu";
+  return t;
+}
+
+/// A graph that grows by nodes; shapes are inferred as it does.
+class Chain {
+ public:
+  Graph g;
+  std::vector<NodeId> nodes;
+
+  Chain() {
+    install_onnx_inference();
+    install_pointwise_inference(&shipped());
+  }
+  ValueId input(DType t, const Dims& d) {
+    return g.add_input(g.fresh_name("x"), {t, Shape(d.begin(), d.end())});
+  }
+  ValueId ints(const Dims& v) {
+    return g.add_constant(g.fresh_name("c"), Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
+  }
+  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}) {
+    return several(std::move(op), std::move(inputs), std::move(attrs), 1)[0];
+  }
+  std::vector<ValueId> several(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs, size_t outputs) {
+    Node n;
+    n.op = std::move(op);
+    n.name = g.fresh_name(n.op);
+    n.inputs = std::move(inputs);
+    for (auto& [k, v] : attrs) n.attrs.set(k, v);
+    for (size_t k = 0; k < outputs; ++k) n.outputs.push_back(g.add_value(g.fresh_name("v")));
+    auto results = n.outputs;
+    nodes.push_back(g.add_node(std::move(n)));
+    auto ok = infer(g, nodes.back());
+    REQUIRE_MESSAGE(ok.has_value(), (ok ? "" : render(ok.error())));
+    return results;
+  }
+  Dims dims(ValueId v) const { return *constant_shape(*g.value(v).type.shape); }
+};
+
+Tensor sample(DType t, const Dims& dims, std::mt19937& random) {
+  auto [tensor, bytes] = Tensor::allocate(t, dims);
+  const auto size = static_cast<size_t>(size_bits(t)) / 8;
+  for (int64_t k = 0; k < tensor.numel(); ++k) {
+    const Tensor one = Tensor::scalar(t, std::uniform_int_distribution<int>(-40, 40)(random));
+    std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(k) * size, one.data(), size);
+  }
+  return tensor;
+}
+
+std::vector<Tensor> interpreted(const Graph& g, const std::vector<Tensor>& inputs) {
+  Limits limits;
+  InterpreterOptions options;
+  options.ops = &shipped();
+  options.limits = &limits;
+  auto want = interpret(g, inputs, options);
+  REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+  return *want;
+}
+
+/// Runs the nodes as one kernel, operands laid out as `layouts` says by turns. False: refused.
+bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, size_t* pieces = nullptr,
+           std::string* refused = nullptr) {
+  for (ValueId v : results) c.g.add_output(v);
+  auto region = lower_pieces(shipped(), c.g, c.nodes, results);
+  if (!region) {
+    REQUIRE(region.error().code == Code::unsupported_operator);
+    if (refused) *refused = region.error().message;
+    return false;
+  }
+  for (const Program& p : region->programs) REQUIRE(verify(p).has_value());
+  if (pieces) *pieces = region->pieces.size();
+  std::vector<Tensor> inputs;
+  for (ValueId v : c.g.inputs()) inputs.push_back(sample(c.g.value(v).type.dtype, c.dims(v), random));
+  const std::vector<Tensor> want = interpreted(c.g, inputs);
+  auto layout = [&](const Dims& d) {
+    return d.size() >= 3 && d.size() <= 5 && random() % 2 ? Layout::channels_last : Layout::plain;
+  };
+  const Target target = host();
+  Harness h("Pieces");
+  h.ops = &shipped();
+  h.target = &target;
+  h.call.region = &*region;
+  for (ValueId v : region->inputs) {
+    auto at = std::ranges::find(c.g.inputs(), v) - c.g.inputs().begin();
+    const Tensor& t = c.g.constant(v) ? *c.g.constant(v) : inputs[static_cast<size_t>(at)];
+    h.input(t, layout(t.dims()));
+  }
+  for (const Tensor& t : want) h.output(t.dtype(), t.dims(), layout(t.dims()));
+  auto kernel = h.make(make_pieces);
+  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
+  REQUIRE((*kernel)->run().has_value());
+  for (size_t k = 0; k < want.size(); ++k) CHECK_MESSAGE(h.result(k).identical(want[k]), pieces_text(*region));
+  return true;
+}
+
+/// A movement or a pointwise operator behind `v`, chosen at random.
+ValueId grow(Chain& c, ValueId v, DType type, std::mt19937& random) {
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const Dims d = c.dims(v);
+  const auto rank = static_cast<int64_t>(d.size());
+  const int64_t axis = pick(0, rank - 1), size = d[static_cast<size_t>(axis)];
+  switch (pick(0, 11)) {
+    case 0: case 1: {
+      Dims perm(d.size());
+      std::iota(perm.begin(), perm.end(), 0);
+      std::shuffle(perm.begin(), perm.end(), random);
+      return c.node("Transpose", {v}, {{"perm", perm}});
+    }
+    case 2: {
+      const int64_t step = pick(0, 3) == 0 ? -1 : pick(1, 2), start = step < 0 ? size - 1 : pick(0, size - 1);
+      const int64_t end = step < 0 ? -size - 1 : pick(start + 1, size);
+      return c.node("Slice", {v, c.ints({start}), c.ints({end}), c.ints({axis}), c.ints({step})});
+    }
+    case 3: {
+      Dims other = d;
+      other[static_cast<size_t>(axis)] = pick(1, 4);
+      const ValueId w = c.input(type, other);
+      return pick(0, 1) ? c.node("Concat", {v, w}, {{"axis", axis}}) : c.node("Concat", {w, v, w}, {{"axis", axis}});
+    }
+    case 4: {
+      const char* modes[] = {"constant", "edge", "reflect", "wrap"};
+      Dims pads(2 * d.size(), 0);
+      pads[static_cast<size_t>(axis)] = pick(size > 1 ? -1 : 0, size - 1), pads[static_cast<size_t>(axis) + d.size()] = pick(0, size - 1);
+      return c.node("Pad", {v, c.ints(pads)}, {{"mode", std::string(modes[pick(0, 3)])}});
+    }
+    case 5: {
+      Dims to = d;
+      to.insert(to.begin(), 2);
+      return rank < 5 ? c.node("Expand", {v, c.ints(to)}) : v;
+    }
+    case 6: {
+      Dims times(d.size(), 1);
+      times[static_cast<size_t>(axis)] = pick(1, 3);
+      return c.node("Tile", {v, c.ints(times)});
+    }
+    case 7: {
+      Dims indices;
+      for (int64_t k = pick(1, 5); k > 0; --k) indices.push_back(pick(-size, size - 1));
+      return c.node("Gather", {v, c.ints(indices)}, {{"axis", axis}});
+    }
+    case 8: {  // two axes made one, or one made two
+      Dims to = d;
+      if (rank > 1 && pick(0, 1)) {
+        const auto at = static_cast<size_t>(pick(0, rank - 2));
+        to[at] *= to[at + 1];
+        to.erase(to.begin() + static_cast<int64_t>(at) + 1);
+      } else if (size % 2 == 0 && rank < 5) {
+        to[static_cast<size_t>(axis)] /= 2;
+        to.insert(to.begin() + axis + static_cast<int64_t>(pick(0, 1)), 2);
+      }
+      return c.node("Reshape", {v, c.ints(to)}, {{"allowzero", int64_t{0}}});
+    }
+    case 9:
+      if (rank == 4 && d[1] % 4 == 0)
+        return c.node("DepthToSpace", {v}, {{"blocksize", int64_t{2}}, {"mode", std::string(pick(0, 1) ? "DCR" : "CRD")}});
+      if (rank == 4 && d[2] % 2 == 0 && d[3] % 2 == 0) return c.node("SpaceToDepth", {v}, {{"blocksize", int64_t{2}}});
+      return v;
+    case 10: {
+      Dims other = d;
+      if (pick(0, 1)) other[static_cast<size_t>(axis)] = 1;
+      return c.node("Add", {v, c.input(type, other)});
+    }
+    default: return c.node("Relu", {v});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("random chains of movements and pointwise operators, as one kernel") {
+  std::mt19937 random(11);
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const DType types[] = {DType::f32, DType::f32, DType::i8, DType::f16, DType::i64};
+  int run = 0, refused = 0;
+  for (int round = 0; round < 250; ++round) {
+    CAPTURE(round);
+    Chain c;
+    const DType type = types[round % 5];
+    Dims d;
+    for (int64_t k = pick(1, 4); k > 0; --k) d.push_back(pick(1, round % 25 == 0 ? 40 : 8));
+    ValueId v = c.input(type, d);
+    std::vector<ValueId> made;
+    for (int64_t k = pick(1, 5); k > 0; --k) {
+      v = grow(c, v, type, random);
+      int64_t count = 1;
+      for (int64_t n : c.dims(v)) count *= n;
+      if (count > 100000) break;
+      if (!c.nodes.empty()) made.push_back(v);
+    }
+    if (c.nodes.empty()) continue;
+    std::vector<ValueId> results{v};
+    if (made.size() > 1 && made[0] != v && pick(0, 2) == 0) results.insert(results.begin(), made[0]);
+    (check(c, results, random) ? run : refused)++;
+  }
+  CHECK(run > 200);
+  MESSAGE(run << " regions run, " << refused << " refused");
+}
+
+TEST_CASE("Resize to the nearest pixel by whole and broken factors, in every mode") {
+  std::mt19937 random(5);
+  for (const char* coordinates : {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"})
+    for (const char* rounding : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"})
+      for (const Dims& to : std::vector<Dims>{{1, 3, 8, 10}, {1, 3, 2, 5}, {1, 3, 6, 7}}) {
+        Chain c;
+        const ValueId x = c.input(DType::f32, {1, 3, 4, 5});
+        ValueId y = c.node("Resize", {x, {}, {}, c.ints(to)},
+                           {{"mode", std::string("nearest")}, {"coordinate_transformation_mode", std::string(coordinates)},
+                            {"nearest_mode", std::string(rounding)}});
+        y = c.node("Add", {y, c.input(DType::f32, to)});
+        CHECK(check(c, {y}, random));
+      }
+}
+
+TEST_CASE("what comes in one piece, and what in several") {
+  std::mt19937 random(3);
+  size_t pieces = 0;
+  SUBCASE("a shuffle of channels between two layouts") {
+    Chain c;
+    ValueId v = c.input(DType::f32, {1, 12, 5, 7});
+    v = c.node("Reshape", {v, c.ints({1, 3, 4, 5, 7})}, {{"allowzero", int64_t{0}}});
+    v = c.node("Transpose", {v}, {{"perm", Dims{0, 2, 1, 3, 4}}});
+    v = c.node("Reshape", {v, c.ints({1, 12, 5, 7})}, {{"allowzero", int64_t{0}}});
+    REQUIRE(check(c, {v}, random, &pieces));
+    CHECK(pieces == 1);
+  }
+  SUBCASE("two results of a Split are one piece each; a border is one a side") {
+    Chain c;
+    const ValueId x = c.input(DType::f32, {1, 6, 4, 4});
+    auto parts = c.several("Split", {x, c.ints({2, 4})}, {{"axis", int64_t{1}}}, 2);
+    ValueId a = c.node("Relu", {parts[0]});
+    ValueId b = c.node("Pad", {parts[1], c.ints({0, 0, 1, 1, 0, 0, 1, 1})}, {{"mode", std::string("constant")}});
+    REQUIRE(check(c, {a, b}, random, &pieces));
+    CHECK(pieces == 1 + 5);
+  }
+  SUBCASE("larger ones, split over threads") {
+    Chain c;
+    ValueId v = c.input(DType::f32, {1, 32, 60, 60});
+    v = c.node("Relu", {v});
+    v = c.node("Transpose", {v}, {{"perm", Dims{0, 2, 3, 1}}});
+    v = c.node("Concat", {v, c.input(DType::f32, {1, 60, 60, 8})}, {{"axis", int64_t{3}}});
+    REQUIRE(check(c, {v}, random, &pieces));
+    CHECK(pieces == 2);
+  }
+  SUBCASE("nothing at all") {
+    Chain c;
+    ValueId v = c.input(DType::f32, {2, 0, 3});
+    v = c.node("Transpose", {v}, {{"perm", Dims{2, 0, 1}}});
+    REQUIRE(check(c, {v}, random, &pieces));
+    CHECK(pieces == 0);
+  }
+}
+
+TEST_CASE("regions that are refused, with the reason") {
+  std::mt19937 random(4);
+  std::string why;
+  SUBCASE("an axis that is split where it was not merged") {
+    Chain c;
+    ValueId v = c.input(DType::f32, {4, 6});
+    v = c.node("Transpose", {v}, {{"perm", Dims{1, 0}}});
+    v = c.node("Reshape", {v, c.ints({8, 3})}, {{"allowzero", int64_t{0}}});
+    CHECK_FALSE(check(c, {v}, random, nullptr, &why));
+    CHECK(why.find("does not split its axes where they were merged") != std::string::npos);
+  }
+  SUBCASE("too many pieces") {
+    Chain c;
+    Dims indices;
+    for (int64_t k = 0; k < 200; ++k) indices.push_back(k * k % 97);
+    const ValueId v = c.node("Gather", {c.input(DType::f32, {97, 2}), c.ints(indices)}, {{"axis", int64_t{0}}});
+    CHECK_FALSE(check(c, {v}, random, nullptr, &why));
+    CHECK(why.find("more than 64 pieces") != std::string::npos);
+  }
+}
+
+}  // namespace ferrule::cpu::test
