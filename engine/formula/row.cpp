@@ -217,6 +217,12 @@ Scalar fold_identity(Fold fold, DType type) {
   return {0, smallest ? lowest : ~lowest};
 }
 
+bool RowRegion::writes_over(size_t k) const {
+  const RowOperand &x = inputs[k], &y = outputs[0];
+  const auto readings = std::count_if(inputs.begin(), inputs.end(), [&](const RowOperand& o) { return o.value == x.value; });
+  return readings == 1 && x.spread == y.spread && x.uniform == y.uniform;
+}
+
 Result<RowAxes> row_axes(const OpTable& ops, const Graph& g, const Node& n) {
   const OpFormula* f = ops.find(n);
   if (!f || f->pointwise()) return unsupported(n, "it is no row operator");

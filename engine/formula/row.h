@@ -54,6 +54,10 @@ struct RowRegion {
   std::vector<RowOperand> inputs, outputs;
   std::vector<Fold> folds;
   RowAxes axes;
+
+  /// Whether the first result may lie in the memory of input `k`, if they have the same shape: each of its
+  /// elements is then written where it was last read. A vector that lies along the rows is not one a row.
+  bool writes_over(size_t k) const;
 };
 /// `nodes`: in topological order, at least one row operator among them; `outputs`: values of theirs needed
 /// outside.  errors: unsupported_operator with the reason why these nodes are not one region of rows;

@@ -46,6 +46,11 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
       if (l.inputs[k] && reads_where_it_writes(plan, lowered, layer, l, k)) pairs.emplace_back(static_cast<int>(k), 0);
     return pairs;
   }
+  if (l.rows) {
+    for (size_t k = 0; k < l.inputs.size(); ++k)
+      if (l.rows->writes_over(k) && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
+    return pairs;
+  }
   if (l.kind == Launch::Kind::generated || l.primitive == "BatchNormalization")
     for (size_t k = 0; k < l.inputs.size(); ++k)
       if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
