@@ -19,6 +19,8 @@ class LayerLowering {
   Result<LoweredLayer> run() {
     if (is_joint_contract(layer_.contract)) {
       joint();
+    } else if (layer_.contract == "row_reduce") {
+      FERRULE_TRY(rows());
     } else if (node_.body && layer_.contract != "pointwise") {
       FERRULE_TRY(anchored());
     } else if (layer_.contract == "pointwise") {
@@ -67,6 +69,21 @@ class LayerLowering {
     FERRULE_ASSIGN(LoweredRegion region, pieces ? lower_pieces(ops_, graph(), nodes, outputs)
                                                 : lower_region(ops_, graph(), nodes, outputs));
     generated(std::move(region));
+    return {};
+  }
+
+  /// Row operators and their pointwise neighbours: one kernel.
+  Status rows() {
+    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
+    std::vector<ValueId> outputs;
+    if (node_.body) outputs = node_.body->outputs();
+    else outputs.push_back(node_.outputs[0]);
+    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, graph(), nodes, outputs));
+    Launch l = launch(Launch::Kind::generated, "row_reduce", {});
+    for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
+    for (const RowOperand& o : region.outputs) l.outputs.push_back(outer(o.value));
+    l.rows = std::make_shared<const RowRegion>(std::move(region));
+    out_.launches.push_back(std::move(l));
     return {};
   }
 

@@ -131,6 +131,7 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
     auto it = m.bindings.node_lists.find(name);
     return it == m.bindings.node_lists.end() ? nullptr : &it->second;
   };
+  const bool around = !rule.region.around_ops.empty() || !rule.region.around_classes.empty();
   std::string_view rest = rule.name;
   std::string out;
   while (!rest.empty()) {
@@ -140,7 +141,7 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
     out += interpolate(rest.substr(0, at), eval);
     if (at == rest.npos) break;
     std::string names = tail < region ? joined(*ctx.graph, *list("tail"), " + ")
-                                      : joined(*ctx.graph, *list("region"), ", ");
+                                      : joined(*ctx.graph, *list("region"), around ? " + " : ", ");
     if (names.empty() && out.ends_with(" + ")) out.resize(out.size() - 3);
     out += names;
     rest.remove_prefix(at + (tail < region ? 6 : 8));

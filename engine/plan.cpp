@@ -51,6 +51,8 @@ class LayoutPlanner {
       for (ValueId v : plan_.graph.node(id).outputs) set_output(v, written(id, v));
     } else if (contract == "norm") {
       set_outputs(id, follows(id));
+    } else if (contract == "row_reduce") {
+      rows(id);
     } else if (contract == "copy") {
       copies(id);
     } else {
@@ -131,15 +133,26 @@ class LayoutPlanner {
 
   /// Generated kernels read and write any strides: the result is laid out as its largest operand is.
   Layout follows(NodeId id) const {
+    const Node& n = plan_.graph.node(id);
+    return n.outputs.empty() ? Layout::plain : follows(id, n.outputs[0]);
+  }
+  Layout follows(NodeId id, ValueId y) const {
     const Graph& g = plan_.graph;
     const Node& n = g.node(id);
-    if (n.outputs.empty() || !can_be_channels_last(type(n.outputs[0]))) return Layout::plain;
+    if (!can_be_channels_last(type(y))) return Layout::plain;
     for (ValueId v : n.inputs) {
       if (!v || g.constant(v) || layout(v) != Layout::channels_last) continue;
-      if (same_memory(type(v)) || type(v).rank() != type(n.outputs[0]).rank()) continue;
+      if (same_memory(type(v)) || type(v).rank() != type(y).rank()) continue;
       return Layout::channels_last;
     }
     return Layout::plain;
+  }
+
+  /// Row kernels read and write any strides; each result follows the operands of its rank.
+  void rows(NodeId id) {
+    const std::vector<ValueId> outputs = plan_.graph.node(id).outputs;
+    for (ValueId v : outputs)
+      if (v) set(v, can_be_channels_last(type(v)) ? follows(id, v) : Layout::plain);
   }
 
   void copies(NodeId id) {

@@ -128,7 +128,8 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "kernels") {
     for (size_t k = 0; k < e.plan.layers.size(); ++k)
       for (const Launch& l : e.lowered.layers[k].launches)
-        if (l.region) print_region(escape(e.plan.layers[k].name), *l.region);
+        if (l.rows) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(split_rows(*l.rows, true)) << "\n";
+        else if (l.region) print_region(escape(e.plan.layers[k].name), *l.region);
     return Exit::ok;
   }
   for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";

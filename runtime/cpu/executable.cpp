@@ -47,6 +47,11 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
       if (l.inputs[k] && reads_where_it_writes(plan, lowered, layer, l, k)) pairs.emplace_back(static_cast<int>(k), 0);
     return pairs;
   }
+  if (l.rows) {
+    for (size_t k = 0; k < l.inputs.size(); ++k)
+      if (l.rows->writes_over(k) && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
+    return pairs;
+  }
   if (l.kind == Launch::Kind::generated || l.primitive == "BatchNormalization")
     for (size_t k = 0; k < l.inputs.size(); ++k)
       if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
@@ -183,7 +188,7 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       if (l.kind != Launch::Kind::generated) continue;
       FERRULE_ASSIGN(Call call, call_of(layer, l));
-      if (auto r = pointwise_requests(context, call))
+      if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
   CpuJit::instance().compile_many(requests, threads(), cache);
@@ -218,6 +223,7 @@ Result<Call> CpuExecutable::call_of(size_t layer, const Launch& l) const {
   if (l.node && l.graph) call.node = &l.graph->node(l.node);
   call.post_ops = l.post_ops;
   if (l.region) call.region = &*l.region;
+  call.rows = l.rows.get();
   for (ValueId v : l.inputs) {
     FERRULE_ASSIGN(Operand o, operand(layer, v));
     call.inputs.push_back(std::move(o));
@@ -260,7 +266,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   FERRULE_ASSIGN(Call call, call_of(layer, l));
   Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
     switch (l.kind) {
-      case Launch::Kind::generated: return make_pointwise(context, call);
+      case Launch::Kind::generated: return call.rows ? make_rows(context, call) : make_pointwise(context, call);
       case Launch::Kind::copy: return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
         if (Factory f = candidates(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
@@ -274,7 +280,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   if (l.kind == Launch::Kind::generated && !whole_layer) return made;
   // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
   if (log) log(LogLevel::warning, fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
-  if (l.post_ops.empty() && !l.region) return make_interpreted(context, call);
+  if (l.post_ops.empty() && !l.region && !l.rows) return make_interpreted(context, call);
   FERRULE_ASSIGN(Call whole, node_call(layer));
   return make_interpreted(context, whole);
 }
