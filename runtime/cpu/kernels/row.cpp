@@ -84,7 +84,7 @@ Result<KernelPtr> make_rows(Context& context, const Call& call) {
   FERRULE_ASSIGN(RowNest nest, nest_of(context, call));
   std::vector<std::shared_ptr<const CompiledKernel>> code;
   for (const KernelKey& key : nest.kernels()) {
-    FERRULE_ASSIGN(auto one, CpuJit::instance().compile(key, call.layer, context.cache));
+    FERRULE_ASSIGN(auto one, CpuJit::instance().compile(key, call.layer));
     code.push_back(std::move(one));
   }
   return std::make_unique<Rows>(call, std::move(nest), std::move(code));
