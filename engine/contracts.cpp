@@ -186,6 +186,8 @@ Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const
   const Node& pool = g.node(gate->pool);
   if (Accept a = check_type(it->second, type_of(g, pool.inputs[0]), "channel_gate", target); a.truth != Truth::yes) return a;
   return windowed(g, pool);
+}
+
 /// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
 Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("row_reduce");
