@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Resident memory of this process in bytes, now (VmRSS) or at its highest (VmHWM).
+/// Resident memory of this process in bytes, now (VmRSS; RssAnon: backed by no file) or at its highest (VmHWM).
 int64_t resident(const char* key) {
   std::ifstream status("/proc/self/status");
   std::string line;
@@ -115,7 +115,7 @@ Result<std::vector<Then>> compile_more(Session& session, Shapes shapes, const st
 }
 
 Result<Exit> body(const Common& common, const InputOptions& input, double seconds, bool layers, const std::vector<std::string>& more) {
-  int64_t before = resident("VmRSS");
+  const int64_t before = resident("VmRSS"), anonymous_before = resident("RssAnon");
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
@@ -125,7 +125,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
   FERRULE_ASSIGN(Buffers b, buffers(p->plan(), inputs));
   FERRULE_ASSIGN(Latency l, measure(p->executable(), b, seconds));
-  int64_t growth = resident("VmHWM") - before;
+  const int64_t growth = resident("VmHWM") - before, anonymous = resident("RssAnon") - anonymous_before;
   FERRULE_ASSIGN(std::vector<Then> then, compile_more(session, shapes, more));
   for (const std::string& n : notes) talk("note: " + n);
   int kernels = 0;
@@ -139,7 +139,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
                 {"latency_ms", {{"min", l.min}, {"median", l.median}, {"p90", l.p90}, {"p99", l.p99}}},
                 {"runs", l.runs}, {"load_ms", p->timings().load_ms}, {"plan_ms", p->timings().plan_ms},
                 {"compile_ms", p->timings().compile_ms}, {"cache_hits", p->timings().cache_hits}, {"cache_misses", p->timings().cache_misses},
-                {"peak_memory_bytes", growth},
+                {"peak_memory_bytes", growth}, {"anonymous_memory_bytes", anonymous},
                 {"arena_bytes", p->executable().arena_bytes()}, {"packed_bytes", p->executable().packed_bytes()},
                 {"layers", p->plan().layers.size()}, {"kernels", kernels}, {"then", others}});
     return Exit::ok;
