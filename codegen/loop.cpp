@@ -13,24 +13,6 @@ namespace {
 // Fewer rows than this are cut into pieces, so that there is something to split over threads.
 constexpr int64_t kFewRows = 64;
 constexpr int64_t kPiece = 4096;  // elements; a multiple of 64 bytes for every element size
-// A block's strided reads stay in the first cache: one line an element.
-constexpr int64_t kBlock = 256;
-constexpr int64_t kLine = 64;  // bytes
-
-/// Where an input steps over whole lines along the inner axis, the outer axis along which it is dense becomes
-/// the last one, so that a block of both reads each line once. False: there is no such input.
-bool blockable(std::vector<LoopAxis>& outer, const LoopAxis& inner, size_t inputs) {
-  if (inner.size < 2 * kBlock) return false;
-  for (size_t k = 0; k < inputs; ++k) {
-    if (std::abs(inner.strides[k]) < kLine) continue;
-    for (size_t d = 0; d < outer.size(); ++d)
-      if (const int64_t s = std::abs(outer[d].strides[k]); s > 0 && s < kLine / 2 && outer[d].size > 1) {
-        std::rotate(outer.begin() + static_cast<int64_t>(d), outer.begin() + static_cast<int64_t>(d) + 1, outer.end());
-        return true;
-      }
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -80,7 +62,6 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
                           : inner.strides[k] == element_bytes[k] ? InnerStride::contiguous
                                                                  : InnerStride::strided);
   }
-  nest.blocked_ = !empty && blockable(axes, inner, strides.size() - outputs);
   nest.rows_ = 1;
   for (const LoopAxis& a : axes) {
     nest.rows_ *= a.size;
@@ -92,10 +73,7 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
     nest.outer_strides_.assign(strides.size(), 0);
   }
   if (empty) nest.rows_ = nest.inner_size_ = 0;
-  if (nest.blocked_ && !empty) {
-    nest.piece_ = kBlock;
-    nest.pieces_ = (nest.inner_size_ + kBlock - 1) / kBlock;
-  } else if (nest.rows_ < kFewRows && nest.inner_size_ >= 2 * kPiece) {
+  if (nest.rows_ < kFewRows && nest.inner_size_ >= 2 * kPiece) {
     nest.piece_ = kPiece;
     nest.pieces_ = (nest.inner_size_ + kPiece - 1) / kPiece;
   }
@@ -124,26 +102,21 @@ void LoopNest::run_rows(KernelFn fn, void* const* ptrs, int64_t begin, int64_t e
   }
 }
 
-void LoopNest::run_pieces(KernelFn fn, void* const* ptrs, int64_t row, int64_t count, int64_t begin, int64_t end) const {
+void LoopNest::run_pieces(KernelFn fn, void* const* ptrs, int64_t row, int64_t begin, int64_t end) const {
   std::array<void*, kMaxOperands> at;
   offset(row, ptrs, at.data());
   for (size_t k = 0; k < operands_; ++k)
     at[k] = static_cast<char*>(at[k]) + begin * piece_ * inner_strides_[k];
-  const int64_t n[2] = {count, std::min(end * piece_, inner_size_) - begin * piece_};
-  fn(at.data(), n, outer_strides_.data() + (outer_dims_.size() - 1) * operands_, inner_strides_.data());
+  const int64_t n[2] = {1, std::min(end * piece_, inner_size_) - begin * piece_};
+  fn(at.data(), n, outer_strides_.data(), inner_strides_.data());
 }
 
 void LoopNest::run(KernelFn fn, void* const* ptrs, int64_t begin, int64_t end) const {
   if (begin >= end) return;
-  if (blocked_) {
-    for (int64_t at = begin; at < end; ++at)
-      run_pieces(fn, ptrs, at / pieces_ * outer_dims_.back(), outer_dims_.back(), at % pieces_, at % pieces_ + 1);
-    return;
-  }
   if (pieces_ == 1) return run_rows(fn, ptrs, begin, end);
   for (int64_t at = begin; at < end;) {
     int64_t row = at / pieces_, stop = std::min(end, (row + 1) * pieces_);
-    run_pieces(fn, ptrs, row, 1, at - row * pieces_, stop - row * pieces_);
+    run_pieces(fn, ptrs, row, at - row * pieces_, stop - row * pieces_);
     at = stop;
   }
 }

@@ -32,11 +32,10 @@ class LoopNest {
 
   /// For KernelKey::inner.
   const std::vector<InnerStride>& inner() const { return inner_; }
-  /// Units of work to split: rows of the inner loop, or pieces of rows where there are few, or blocks (pieces of
-  /// all rows of the kernel's outer loop) where an input is dense across the rows. 0 when empty.
-  int64_t size() const { return (blocked_ ? rows_ / outer_dims_.back() : rows_) * pieces_; }
+  /// Units of work to split: rows of the inner loop, or pieces of rows where there are few. 0 when empty.
+  int64_t size() const { return rows_ * pieces_; }
   /// Elements of a unit (the last piece of a row may have fewer): for the grain of a split.
-  int64_t unit() const { return blocked_ ? piece_ * outer_dims_.back() : pieces_ > 1 ? piece_ : inner_size_; }
+  int64_t unit() const { return pieces_ > 1 ? piece_ : inner_size_; }
   int64_t elements() const { return rows_ * inner_size_; }
 
   /// Runs units [begin, end). `ptrs`: per operand, the element at index 0 of every axis.
@@ -44,15 +43,13 @@ class LoopNest {
 
  private:
   void run_rows(KernelFn fn, void* const* ptrs, int64_t begin, int64_t end) const;
-  /// Pieces [begin, end) of `count` rows from `row`.
-  void run_pieces(KernelFn fn, void* const* ptrs, int64_t row, int64_t count, int64_t begin, int64_t end) const;
+  void run_pieces(KernelFn fn, void* const* ptrs, int64_t row, int64_t begin, int64_t end) const;
   /// Byte offset of each operand at a row, the outer axis included.
   void offset(int64_t row, void* const* ptrs, void** at) const;
 
   size_t operands_ = 0;
   int64_t inner_size_ = 0, rows_ = 0;
   int64_t piece_ = 0, pieces_ = 1;        ///< elements of a piece, pieces of a row
-  bool blocked_ = false;                  ///< a unit is one piece of all rows of the kernel's outer loop
   std::vector<int64_t> outer_dims_;       ///< outermost first; the last is the kernel's outer loop
   std::vector<int64_t> outer_strides_;    ///< bytes, [axis][operand]
   std::vector<int64_t> inner_strides_;    ///< bytes, [operand]

@@ -278,8 +278,9 @@ class Walker {
 /// Evaluates results at one box; throws what must change about the box.
 class BoxProgram {
  public:
-  BoxProgram(const OpTable& ops, const Graph& g, const std::map<ValueId, NodeId>& made, const Box& box)
-      : ops_(ops), g_(g), made_(made), box_(box) {}
+  BoxProgram(const OpTable& ops, const Graph& g, const std::map<ValueId, NodeId>& made,
+             std::map<ValueId, Movement>& movements, const Box& box)
+      : ops_(ops), g_(g), made_(made), movements_(movements), box_(box) {}
 
   Status run(std::span<const ValueId> results) {
     for (ValueId v : results) {
@@ -328,27 +329,35 @@ class BoxProgram {
   }
 
   uint32_t moved(const Node& n, ValueId v, IndexMap m) {
-    size_t output = 0;
-    while (n.outputs[output] != v) ++output;
-    auto movement = movement_of(g_, n, output);
-    if (!movement) throw NotLinear{n.name, movement.error().message};
-    int operand = movement->operand;
+    const Movement& movement = movement_for(n, v);
+    int operand = movement.operand;
     Walker walker(box_.sizes, n.name);
-    for (const IndexStep& s : movement->steps) {
+    for (const IndexStep& s : movement.steps) {
       if (s.kind == IndexStep::Kind::axes) m = walker.axes(m, s.axes);
       else if (s.kind == IndexStep::Kind::reshape) m = walker.reshape(m, s.from, s.to);
       else m = walker.walk(m, s.axis, s.segments, operand);
       if (operand != Segment::kFill) continue;
       const DType t = g_.value(v).type.dtype;
-      return immediate(b_, movement->fill ? *movement->fill : Tensor::scalar(t, 0));
+      return immediate(b_, movement.fill ? *movement.fill : Tensor::scalar(t, 0));
     }
     const ValueId from = n.inputs[static_cast<size_t>(operand)];
     return at(from, broadcast(from, m));  // axes of size 1 always at index 0: equal maps compare equal
   }
 
+  /// Worked out once for all boxes.
+  const Movement& movement_for(const Node& n, ValueId v) {
+    if (auto it = movements_.find(v); it != movements_.end()) return it->second;
+    size_t output = 0;
+    while (n.outputs[output] != v) ++output;
+    auto movement = movement_of(g_, n, output);
+    if (!movement) throw NotLinear{n.name, movement.error().message};
+    return movements_.emplace(v, std::move(*movement)).first->second;
+  }
+
   const OpTable& ops_;
   const Graph& g_;
   const std::map<ValueId, NodeId>& made_;
+  std::map<ValueId, Movement>& movements_;
   const Box& box_;
   ProgramBuilder b_;
   std::map<std::pair<ValueId, IndexMap>, uint32_t> known_;
@@ -432,7 +441,7 @@ class Pieces {
   }
 
   Status piece(const Box& box, const std::vector<ValueId>& results) {
-    BoxProgram eval(ops_, g_, made_, box);
+    BoxProgram eval(ops_, g_, made_, movements_, box);
     FERRULE_TRY(eval.run(results));
     if (eval.reads.size() + results.size() > kMaxPieceOperands)
       return error(Code::unsupported_operator, "", "a region that moves elements",
@@ -468,6 +477,7 @@ class Pieces {
   const Graph& g_;
   std::span<const NodeId> nodes_;
   std::map<ValueId, NodeId> made_;
+  std::map<ValueId, Movement> movements_;
   LoweredRegion out_;
 };
 

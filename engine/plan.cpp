@@ -51,6 +51,8 @@ class LayoutPlanner {
       for (ValueId v : plan_.graph.node(id).outputs) set_output(v, written(id, v));
     } else if (contract == "norm") {
       set_outputs(id, follows(id));
+    } else if (contract == "row_reduce") {
+      rows(id);
     } else if (contract == "copy") {
       copies(id);
     } else {
@@ -59,7 +61,8 @@ class LayoutPlanner {
   }
 
   static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize";
+    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize" ||
+           contract == "channel_gate";
   }
 
   /// What the value's readers want: the layout of those that need one, nullopt where all read any strides.
@@ -79,12 +82,16 @@ class LayoutPlanner {
     return out;
   }
 
-  /// Generated kernels and copies write any strides: they write what is wanted, else what they read.
+  /// Generated kernels and copies write any strides: they write what is wanted, else what they read. Rows of a few
+  /// channels are too short to compute in; a reorder behind the kernel is the faster way there.
   Layout written(NodeId id, ValueId v) const {
     if (!v || !can_be_channels_last(type(v))) return Layout::plain;
-    if (auto l = wanted(v)) return *l;
-    return follows(id);
+    const Layout read = follows(id), write = wanted(v).value_or(read);
+    const Dim& channels = (*type(v).shape)[1];
+    const bool few = channels.value_or(kFewChannels) < kFewChannels;
+    return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain : write;
   }
+  static constexpr int64_t kFewChannels = 8;
 
   /// The contract that really runs the node: a single node whose contract refuses it is interpreted.
   std::string kernel_contract(NodeId id) const {
@@ -126,15 +133,26 @@ class LayoutPlanner {
 
   /// Generated kernels read and write any strides: the result is laid out as its largest operand is.
   Layout follows(NodeId id) const {
+    const Node& n = plan_.graph.node(id);
+    return n.outputs.empty() ? Layout::plain : follows(id, n.outputs[0]);
+  }
+  Layout follows(NodeId id, ValueId y) const {
     const Graph& g = plan_.graph;
     const Node& n = g.node(id);
-    if (n.outputs.empty() || !can_be_channels_last(type(n.outputs[0]))) return Layout::plain;
+    if (!can_be_channels_last(type(y))) return Layout::plain;
     for (ValueId v : n.inputs) {
       if (!v || g.constant(v) || layout(v) != Layout::channels_last) continue;
-      if (same_memory(type(v)) || type(v).rank() != type(n.outputs[0]).rank()) continue;
+      if (same_memory(type(v)) || type(v).rank() != type(y).rank()) continue;
       return Layout::channels_last;
     }
     return Layout::plain;
+  }
+
+  /// Row kernels read and write any strides; each result follows the operands of its rank.
+  void rows(NodeId id) {
+    const std::vector<ValueId> outputs = plan_.graph.node(id).outputs;
+    for (ValueId v : outputs)
+      if (v) set(v, can_be_channels_last(type(v)) ? follows(id, v) : Layout::plain);
   }
 
   void copies(NodeId id) {

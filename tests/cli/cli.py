@@ -505,6 +505,67 @@ def tuning(report):
     report.check("no tuning file", refusal(done, USAGE, "none.yaml"))
 
 
+OPEN = """
+agraph (float[1,2,H,W] x) => (float[1,2,P,Q] y)
+<float[2,2,3,3] K = {1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0,
+ 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5}> {
+  [conv] c = Conv <pads = [1, 1, 1, 1]> (x, K)
+  [pool] p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
+  [sin] s = Sin (p)
+  [mul] y = Mul (s, p)
+}
+"""
+
+
+def endless_loop(path):
+    """A Loop of 2^63 - 1 iterations that adds and never stops."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["on"]), helper.make_node("Add", ["s", "s"], ["t"])], "body",
+        [helper.make_tensor_value_info(n, t, d) for n, t, d in
+         [("i", TensorProto.INT64, []), ("going", TensorProto.BOOL, []), ("s", TensorProto.FLOAT, [2])]],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_tensor_value_info("t", TensorProto.FLOAT, [2])])
+    most = helper.make_tensor("most", TensorProto.INT64, [], [2**63 - 1])
+    graph = helper.make_graph([helper.make_node("Loop", ["most", "", "x"], ["y"], "forever", body=body)], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])], [most])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def time_and_memory(report):
+    """--timeout, another input shape in one session, the drawing of the arena."""
+    loop = endless_loop(report.folder / "forever.onnx")
+    for command in (["run"], ["run", "--backend", "reference"], ["bench"], ["verify"]):
+        done = run(command[0], loop, "--timeout", "0.5", *command[1:])
+        report.check(f"{' '.join(command)} --timeout", refusal(done, LIMIT, "time is up", "forever", seconds=20))
+    report.check("--timeout 0", refusal(run("run", loop, "--timeout", "0"), USAGE, "--timeout"))
+
+    net = harness.model(report.folder / "open.onnx", OPEN)
+    done = run("run", net, "--shapes", "x:1x2x8x8", "--timeout", "60")
+    report.check("run within its time", harness.crash(done) or (None if done.code == OK else done.tail()))
+    done = run("bench", net, "--shapes", "x:1x2x32x32", "--then", "x:1x2x64x48", "--then", "x:1x2x32x32", "--seconds", "0.1", "--json")
+    then = json.loads(done.out)["then"] if done.code == OK else []
+    report.check("another shape compiles no kernel", None if len(then) == 2 and all(
+        t["kernels_compiled"] == 0 and t["plan_ms"] > 0 for t in then) else f"{then} {done.tail()}")
+    report.check("bench --then of no shape", refusal(run("bench", net, "--shapes", "x:1x2x8x8", "--seconds", "0.1", "--then", "x"), USAGE, "x"))
+
+    done = run("explain", net, "--shapes", "x:1x2x64x64", "--stage", "memory", "--json")
+    memory, problem = harness.answer(done)
+    if problem is None and not 0 < memory["least_bytes"] <= memory["arena_bytes"]:
+        problem = f"arena {memory['arena_bytes']}, least {memory['least_bytes']}"
+    for a in memory["slots"] if problem is None else []:
+        for b in memory["slots"]:
+            apart = (a["last"] < b["first"] or b["last"] < a["first"] or a["offset"] + a["bytes"] <= b["offset"]
+                     or b["offset"] + b["bytes"] <= a["offset"])
+            if a is not b and not apart:
+                problem = f"{a} and {b} overlap"
+    report.check("explain --stage memory --json", problem or harness.crash(done))
+    done = run("explain", net, "--shapes", "x:1x2x64x64", "--stage", "memory")
+    report.check("explain --stage memory", harness.crash(done) or (None if done.code == OK and re.search(
+        r"lower bound +\d+ bytes", done.out) and "conv" in done.out else done.tail()))
+    report.check("explain --stage memory without sizes", refusal(run("explain", net, "--stage", "memory"), USAGE, "x"))
+
+
 def main():
     report = harness.Report()
     if report.ready:
@@ -516,6 +577,9 @@ def main():
         command_line(report, net)
         outputs(report, net)
         tuning(report)
+
+
+        time_and_memory(report)
     return report.finish()
 
 

@@ -10,7 +10,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/pieces.h"
 #include "runtime/cpu/kernel.h"
-#include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/cpu/kernels/staged_loop.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -26,8 +26,10 @@ struct Part {
   // Either elements are only moved …
   std::optional<StridedCopy> copy;   ///< operands: source (none: `element`), target
   std::vector<char> element;
-  // … or a program runs.
+  // … or a program runs, inputs that lie across memory moved into tiles first.
   std::optional<LoopNest> nest;
+  std::optional<StagedLoop> staged;
+  const std::vector<InnerStride>& inner() const { return staged ? staged->inner() : nest->inner(); }
   std::shared_ptr<const CompiledKernel> code;
 };
 
@@ -113,9 +115,12 @@ class PartMaker {
     };
     for (const PieceOperand& o : p.inputs) add(o, false);
     for (const PieceOperand& o : p.outputs) add(o, true);
-    FERRULE_ASSIGN(part.nest, LoopNest::make(p.dims, strides, sizes, p.outputs.size()));
-    part.units = part.nest->size();
-    part.weight = part.nest->elements() * (4 + program.cost() / 2);
+    part.staged = StagedLoop::make(p.dims, strides, sizes, p.outputs.size());
+    if (!part.staged) {
+      FERRULE_ASSIGN(part.nest, LoopNest::make(p.dims, strides, sizes, p.outputs.size()));
+    }
+    part.units = part.staged ? part.staged->size() : part.nest->size();
+    part.weight = (part.staged ? part.staged->elements() : part.nest->elements()) * (4 + program.cost() / 2);
     return part;
   }
 
@@ -179,7 +184,8 @@ class Pieces final : public Kernel {
     }
     std::array<void*, LoopNest::kMaxOperands> at;
     for (size_t k = 0; k < p.operands.size(); ++k) at[k] = static_cast<char*>(pointers_[p.operands[k]]) + p.offsets[k];
-    p.nest->run(p.code->fn, at.data(), begin, end);
+    if (p.staged) p.staged->run(p.code->fn, at.data(), begin, end);
+    else p.nest->run(p.code->fn, at.data(), begin, end);
   }
 
   std::vector<Part> parts_;
@@ -194,7 +200,7 @@ std::vector<CpuJit::Request> requests_of(const Context& context, const Call& cal
   size_t part = 0;
   for (const RegionPiece& p : call.region->pieces) {
     const bool copies = parts[part].copy.has_value();
-    if (!copies) requests.push_back({{call.region->programs[p.program], parts[part].nest->inner(), context.target->name, false}, call.layer});
+    if (!copies) requests.push_back({{call.region->programs[p.program], parts[part].inner(), context.target->name, false}, call.layer});
     part += copies ? p.outputs.size() : 1;
   }
   return requests;

@@ -46,6 +46,32 @@ Result<LoopNest> nest_of(const Call& call) {
   return LoopNest::make(dims, strides, bytes, call.outputs.size());
 }
 
+/// An operand that the inner loop would read across memory: the region runs as one piece, which stages it.
+bool reads_across(const LoopNest& nest) {
+  return std::ranges::find(nest.inner(), InnerStride::strided) != nest.inner().end();
+}
+
+LoweredRegion one_piece(const Call& call) {
+  LoweredRegion region = *call.region;
+  const std::vector<int64_t>& dims = call.outputs[0].dims;
+  const size_t rank = dims.size();
+  RegionPiece piece;
+  piece.dims = dims;
+  auto add = [&](const Operand& o, size_t k, std::vector<PieceOperand>& to) {
+    PieceOperand p{static_cast<uint32_t>(k), std::vector<int64_t>(o.dims.size(), 0),
+                   std::vector<std::vector<int64_t>>(rank, std::vector<int64_t>(o.dims.size(), 0))};
+    for (size_t d = 0; d < o.dims.size(); ++d)
+      if (o.dims[d] != 1) p.steps[d + rank - o.dims.size()][d] = 1;
+    to.push_back(std::move(p));
+  };
+  for (size_t k = 0; k < call.inputs.size(); ++k) add(call.inputs[k], k, piece.inputs);
+  for (size_t k = 0; k < call.outputs.size(); ++k) add(call.outputs[k], k, piece.outputs);
+  region.pieced = true;
+  region.programs = {region.program};
+  region.pieces = {std::move(piece)};
+  return region;
+}
+
 int64_t last_cache_bytes() {
   static const int64_t bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), int64_t{8} << 20);
   return bytes;
@@ -110,6 +136,12 @@ class Pointwise final : public Kernel {
 Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const Call& call) {
   if (call.region->pieced) return pieces_requests(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
+  if (reads_across(nest)) {
+    const LoweredRegion region = one_piece(call);
+    Call piece = call;
+    piece.region = &region;
+    return pieces_requests(context, piece);
+  }
   std::vector<CpuJit::Request> requests;
   requests.push_back({{call.region->program, nest.inner(), context.target->name, false}, call.layer});
   if (past_caches(call, nest)) {
@@ -122,10 +154,16 @@ Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const 
 Result<KernelPtr> make_pointwise(Context& context, const Call& call) {
   if (call.region->pieced) return make_pieces(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
+  if (reads_across(nest)) {
+    const LoweredRegion region = one_piece(call);
+    Call piece = call;
+    piece.region = &region;
+    return make_pieces(context, piece);
+  }
   FERRULE_ASSIGN(auto requests, pointwise_requests(context, call));
   std::shared_ptr<const CompiledKernel> code[2];
   for (size_t k = 0; k < requests.size(); ++k) {
-    FERRULE_ASSIGN(code[k], CpuJit::instance().compile(requests[k].key, requests[k].name, context.cache));
+    FERRULE_ASSIGN(code[k], CpuJit::instance().compile(requests[k].key, requests[k].name));
   }
   return std::make_unique<Pointwise>(call, std::move(nest), std::move(code[0]), std::move(code[1]));
 }

@@ -46,16 +46,19 @@ __attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32
 template <class T>
 constexpr int64_t kSide = sizeof(T) == 8 ? 4 : 8;
 
+// In registers only if the loops are gone, also where the compiler would leave them.
+#define FERRULE_UNROLL _Pragma("GCC unroll 8")
 __attribute__((target("avx"))) void block(const uint32_t* s, int64_t from, uint32_t* t, int64_t to) {
   __m256 r[8], u[8];
-  for (int k = 0; k < 8; ++k) r[k] = _mm256_loadu_ps(reinterpret_cast<const float*>(s + k * from));
-  for (int k = 0; k < 8; k += 2) u[k] = _mm256_unpacklo_ps(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
-  for (int h = 0; h < 8; h += 4)
-    for (int k = 0; k < 2; ++k) {
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] = _mm256_loadu_ps(reinterpret_cast<const float*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 8; k += 2)
+    u[k] = _mm256_unpacklo_ps(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
+  FERRULE_UNROLL for (int h = 0; h < 8; h += 4)
+    FERRULE_UNROLL for (int k = 0; k < 2; ++k) {
       r[h + 2 * k] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0x44);
       r[h + 2 * k + 1] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0xee);
     }
-  for (int k = 0; k < 4; ++k) {
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) {
     _mm256_storeu_ps(reinterpret_cast<float*>(t + k * to), _mm256_permute2f128_ps(r[k], r[k + 4], 0x20));
     _mm256_storeu_ps(reinterpret_cast<float*>(t + (k + 4) * to), _mm256_permute2f128_ps(r[k], r[k + 4], 0x31));
   }
@@ -63,9 +66,10 @@ __attribute__((target("avx"))) void block(const uint32_t* s, int64_t from, uint3
 
 __attribute__((target("avx"))) void block(const uint64_t* s, int64_t from, uint64_t* t, int64_t to) {
   __m256d r[4], u[4];
-  for (int k = 0; k < 4; ++k) r[k] = _mm256_loadu_pd(reinterpret_cast<const double*>(s + k * from));
-  for (int k = 0; k < 4; k += 2) u[k] = _mm256_unpacklo_pd(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_pd(r[k], r[k + 1]);
-  for (int k = 0; k < 2; ++k) {
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) r[k] = _mm256_loadu_pd(reinterpret_cast<const double*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 4; k += 2)
+    u[k] = _mm256_unpacklo_pd(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_pd(r[k], r[k + 1]);
+  FERRULE_UNROLL for (int k = 0; k < 2; ++k) {
     _mm256_storeu_pd(reinterpret_cast<double*>(t + k * to), _mm256_permute2f128_pd(u[k], u[k + 2], 0x20));
     _mm256_storeu_pd(reinterpret_cast<double*>(t + (k + 2) * to), _mm256_permute2f128_pd(u[k], u[k + 2], 0x31));
   }
@@ -73,27 +77,31 @@ __attribute__((target("avx"))) void block(const uint64_t* s, int64_t from, uint6
 
 void block(const uint16_t* s, int64_t from, uint16_t* t, int64_t to) {
   __m128i r[8], u[8];
-  for (int k = 0; k < 8; ++k) r[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * from));
-  for (int k = 0; k < 4; ++k)  // rows k and k + 4 interleaved, three times over: the columns
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k)  // rows k and k + 4 interleaved, three times over: the columns
     u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]), u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
-  for (int k = 0; k < 4; ++k)
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k)
     r[2 * k] = _mm_unpacklo_epi16(u[k], u[k + 4]), r[2 * k + 1] = _mm_unpackhi_epi16(u[k], u[k + 4]);
-  for (int k = 0; k < 4; ++k)
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k)
     u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]), u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
-  for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * to), u[k]);
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * to), u[k]);
 }
 
 void block(const uint8_t* s, int64_t from, uint8_t* t, int64_t to) {
   __m128i r[8], u[4], v[4];
-  for (int k = 0; k < 8; ++k) r[k] = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s + k * from));
-  for (int k = 0; k < 4; ++k) u[k] = _mm_unpacklo_epi8(r[k], r[k + 4]);
-  for (int k = 0; k < 2; ++k) v[2 * k] = _mm_unpacklo_epi8(u[k], u[k + 2]), v[2 * k + 1] = _mm_unpackhi_epi8(u[k], u[k + 2]);
-  for (int k = 0; k < 2; ++k) u[2 * k] = _mm_unpacklo_epi8(v[k], v[k + 2]), u[2 * k + 1] = _mm_unpackhi_epi8(v[k], v[k + 2]);
-  for (int k = 0; k < 4; ++k) {
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) u[k] = _mm_unpacklo_epi8(r[k], r[k + 4]);
+  FERRULE_UNROLL for (int k = 0; k < 2; ++k)
+    v[2 * k] = _mm_unpacklo_epi8(u[k], u[k + 2]), v[2 * k + 1] = _mm_unpackhi_epi8(u[k], u[k + 2]);
+  FERRULE_UNROLL for (int k = 0; k < 2; ++k)
+    u[2 * k] = _mm_unpacklo_epi8(v[k], v[k + 2]), u[2 * k + 1] = _mm_unpackhi_epi8(v[k], v[k + 2]);
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(t + 2 * k * to), u[k]);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(t + (2 * k + 1) * to), _mm_unpackhi_epi64(u[k], u[k]));
   }
 }
+
+#undef FERRULE_UNROLL
 
 /// Few dense planes, `plane` apart, to pixels `pixel` apart. False: not for this shape.
 bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, int64_t plane, int64_t pixel) {
@@ -216,9 +224,16 @@ void StridedCopy::tile(const T* source, T* target, int64_t rows, int64_t count) 
     if (target_step_ == 1) {
       constexpr int64_t n = kSide<T>;
       done_rows = rows / n * n, done = count / n * n;
-      for (int64_t c = 0; c < done; c += n)
+      auto at = [&](int64_t r, int64_t c) {
+        block(source + r + c * source_step_, source_step_, target + r * target_row_ + c, target_row_);
+      };
+      // Lines of the side with the wider steps are finished one after the other: they may share a cache set.
+      if (target_row_ > source_step_)
         for (int64_t r = 0; r < done_rows; r += n)
-          block(source + r + c * source_step_, source_step_, target + r * target_row_ + c, target_row_);
+          for (int64_t c = 0; c < done; c += n) at(r, c);
+      else
+        for (int64_t c = 0; c < done; c += n)
+          for (int64_t r = 0; r < done_rows; r += n) at(r, c);
     }
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = r < done_rows ? done : 0; c < count; ++c) target[r * target_row_ + c * target_step_] = source[r + c * source_step_];
