@@ -129,6 +129,8 @@ void CpuExecutable::External::set(void* p) {
 
 Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& context, PackCache& packs) {
   try {
+    if (!limit_library(context.target) && context.log)
+      context.log(LogLevel::info, "oneDNN was in use before a plan for " + context.target.name + ": it keeps the processor's instructions");
     std::unique_ptr<CpuExecutable> e(new CpuExecutable(context, packs));
     FERRULE_TRY(e->build(context));
     return e;

@@ -39,6 +39,12 @@ std::shared_ptr<void> allocate(int64_t bytes) {
   return {p, std::free};
 }
 
+bool limit_library(const Target& target) {
+  if (target.has_isa("avx512f") || !target.has_isa("avx2")) return true;
+  static const bool limited = dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success;
+  return limited;
+}
+
 Library::Library(PackCache* cache) : engine(shared_engine()), stream(engine), packs(cache) {}
 
 Packed Library::pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale) {

@@ -450,6 +450,61 @@ def outputs(report, net):
     report.check("rules new keeps what exists", refusal(done, USAGE, "fresh.yaml", "--force"))
 
 
+def tuning(report):
+    """tune writes a file that run reads; nothing is overwritten; a damaged or foreign file is one message."""
+    folder = report.folder
+    weights = np.random.default_rng(3).standard_normal((8, 1, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "W"], ["c"], name="dw", group=8, pads=[1, 1, 1, 1]),
+         helper.make_node("Relu", ["c"], ["y"], name="act")], "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 12, 12])],
+        [onnx.numpy_helper.from_array(weights, "W")])
+    net = folder / "depthwise.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(net))
+    file = folder / "tuning.yaml"
+    common = ("--threads", "1", "--backend", "cpu")
+    done = run("tune", net, "-o", file, "--seconds", "0.05", *common)
+    report.check("tune", None if done.code == OK and "depthwise" in done.out and "onednn" in done.out else done.tail())
+    text = file.read_text() if file.exists() else ""
+    report.check("tune writes implementations and their times",
+                 None if "problem: \"Conv f32[1x8x12x12]" in text and "onednn:" in text and "depthwise:" in text else text)
+    done = run("tune", net, "-o", file, "--seconds", "0.05", *common)
+    report.check("tune keeps what exists", refusal(done, USAGE, r"tuning\.yaml", "--force"))
+    report.check("the file is as it was", None if file.exists() and file.read_text() == text else "it was changed")
+    done = run("tune", net, "-o", folder / "no/such/folder.yaml", "--seconds", "0.05", *common)
+    report.check("tune into no folder", refusal(done, USAGE, "folder.yaml"))
+    done = run("tune", net, "--seconds", "0.05", "--json", *common)
+    rows = json.loads(done.out or "{}").get("launches", [])
+    report.check("tune --json", None if rows and rows[0]["usual"] == "depthwise" and len(rows[0]["us"]) > 1 else done.tail())
+
+    # The file decides, either way, and the result is the same.
+    values = []
+    for use in ("depthwise", "onednn"):
+        chosen = folder / f"{use}.yaml"
+        chosen.write_text(re.sub(r"use: \w+", f"use: {use}", text))
+        done = run("run", net, "--seed", "3", "--outputs", folder / f"{use}.npz", "--tuning", chosen, *common)
+        report.check(f"run --tuning {use}", None if done.code == OK and not done.err.strip() else done.tail())
+        if done.code == OK:
+            values.append(np.load(folder / f"{use}.npz")["y"])
+    report.check("both implementations agree", None if len(values) == 2 and np.allclose(*values, 1e-4, 1e-5) else "they differ")
+
+    foreign = folder / "foreign.yaml"
+    foreign.write_text(re.sub(r"machine: .*", 'machine: "Z80"', re.sub(r"use: \w+", "use: teleport", text)))
+    done = run("run", net, "--seed", "3", "--outputs", folder / "foreign.npz", "--tuning", foreign, *common)
+    report.check("a foreign tuning file is noted and ignored",
+                 None if done.code == OK and "Z80" in done.err and "teleport" in done.err else done.tail())
+    for what, content, wanted in (("empty", "", "tuning"), ("half", text[:len(text) // 2], "half.yaml"),
+                                  ("another version", text.replace("tuning: 1", "tuning: 2"), "version 2"),
+                                  ("an unknown key", text + "lanes: 3\n", "lanes"), ("binary", "\0\1\2", "binary.yaml")):
+        broken = folder / f"{what}.yaml"
+        broken.write_text(content)
+        done = run("run", net, "--seed", "3", "--outputs", folder / "broken.npz", "--tuning", broken, *common)
+        report.check(f"a tuning file: {what}", refusal(done, USAGE, wanted, errors=100))
+    done = run("run", net, "--seed", "3", "--outputs", folder / "missing.npz", "--tuning", folder / "none.yaml", *common)
+    report.check("no tuning file", refusal(done, USAGE, "none.yaml"))
+
+
 OPEN = """
 agraph (float[1,2,H,W] x) => (float[1,2,P,Q] y)
 <float[2,2,3,3] K = {1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0,
@@ -521,6 +576,9 @@ def main():
         rules(report, net)
         command_line(report, net)
         outputs(report, net)
+        tuning(report)
+
+
         time_and_memory(report)
     return report.finish()
 
