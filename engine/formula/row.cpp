@@ -55,6 +55,7 @@ class RegionLowering {
                      std::string("an output of a region that no node of it makes"), "");
       b_.output(b_.cast(it->second.id, g_.value(v).type.dtype));
       const bool whole = is(g_.value(v).type, row_);
+      if (!whole && out_.axes.groups) return unsupported(g_.node(g_.value(v).producer), "its result is not one a group");
       out_.outputs.push_back({v, it->second.squeezed ? RowSpread::squeezed : RowSpread::row, !whole});
     }
     for (uint32_t v : folded_) b_.output(v);
