@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
 #include <map>
 #include <span>
 
@@ -293,9 +294,12 @@ std::shared_ptr<DiskCache> DiskCache::open(const std::string& root, int64_t limi
   static std::mutex mutex;
   static auto* caches = new std::map<std::string, std::shared_ptr<DiskCache>>();
   if (root.empty() || build().empty()) return nullptr;
+  std::error_code ec;
+  std::string path = std::filesystem::absolute(root, ec).string();  // the working folder may change
+  if (ec) return nullptr;
   std::lock_guard lock(mutex);
-  auto& cache = (*caches)[root];
-  if (!cache) cache.reset(new DiskCache(root, limit_bytes));
+  auto& cache = (*caches)[path];
+  if (!cache) cache.reset(new DiskCache(path, limit_bytes));
   return cache;
 }
 

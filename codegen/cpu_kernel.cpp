@@ -45,6 +45,8 @@ std::string identity(const KernelKey& key) {
     append(out, in.i);
   }
   for (uint32_t o : key.program.outputs) append(out, o);
+  for (Fold f : key.folds) append(out, f);
+  out += key.fold_outer ? "|" : "-";
   return out;
 }
 

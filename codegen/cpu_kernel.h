@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
+#include "engine/formula/fold.h"
 #include "engine/formula/scalar.h"
 
 namespace ferrule {
@@ -26,6 +27,11 @@ struct KernelKey {
   /// Contiguous outputs are written past the caches, in rows that start at a multiple of 64 bytes: for outputs
   /// much larger than the last-level cache.
   bool non_temporal = false;
+  /// Per output, none or empty: stored. Else the elements are folded into one accumulator (of fold_type) that
+  /// lies in memory and holds what was folded before: one an outer iteration, or, with `fold_outer`, one an
+  /// inner iteration, contiguous.
+  std::vector<Fold> folds{};
+  bool fold_outer = false;
 };
 /// Equal strings if and only if the machine code is the same (names of inputs do not matter).
 std::string identity(const KernelKey& key);

@@ -54,7 +54,8 @@ class KernelEmitter {
       row_strides_.push_back(b_.CreateLoad(i64_, at(fn_->getArg(2), k)));
       steps_.push_back(key_.inner[k] == InnerStride::strided ? b_.CreateLoad(i64_, at(fn_->getArg(3), k)) : nullptr);
     }
-    loop(b_.getInt64(0), outer, 1, "row", [&](Value* row) { emit_row(row); });
+    if (key_.fold_outer) emit_columns(outer);
+    else loop(b_.getInt64(0), outer, 1, "row", [&](Value* row) { emit_row(row); });
     if (key_.non_temporal) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
     b_.CreateRetVoid();
   }
@@ -78,6 +79,8 @@ class KernelEmitter {
       if (PrimitiveEmitter::calls(in, operand_of(in))) return 1;
     int registers = isa_.vector_bytes == 64 ? 48 : 24;  // half as many again: spilling a few is cheaper
     int live = std::max(1, varying_live());
+    for (size_t k = 0; k < p_.outputs.size(); ++k)
+      if (fold(k) != Fold::none) live += size_bits(accumulator(k)) / size_bits(p_.output_type(k)) - 1;
     unsigned most = p_.insts.size() > 400 ? 1 : p_.insts.size() > 150 ? 2 : 4;
     return std::min(most, live * 4 <= registers ? 4u : live * 2 <= registers ? 2u : 1u);
   }
@@ -106,6 +109,12 @@ class KernelEmitter {
   }
   DType operand_of(const Inst& in) const { return info(in.op).arity ? p_.insts[in.args[0]].type : in.type; }
 
+  Fold fold(size_t output) const { return output < key_.folds.size() ? key_.folds[output] : Fold::none; }
+  DType accumulator(size_t output) const { return fold_type(fold(output), p_.output_type(output)); }
+  bool folds() const {
+    return std::any_of(key_.folds.begin(), key_.folds.end(), [](Fold f) { return f != Fold::none; });
+  }
+
   BasicBlock* block(const char* name) { return BasicBlock::Create(module_.getContext(), name, fn_); }
   Value* at(Value* array, size_t k) { return b_.CreateConstGEP1_64(b_.getInt64Ty(), array, k); }
 
@@ -124,11 +133,47 @@ class KernelEmitter {
     b_.SetInsertPoint(after);
   }
 
-  void emit_row(Value* row) {
+  /// The same with values carried from one iteration to the next; gives the last ones.
+  template <class Body>
+  std::vector<Value*> carry(Value* begin, Value* end, int64_t step, const char* name, const std::vector<Value*>& first,
+                            Body&& body) {
+    BasicBlock *from = b_.GetInsertBlock(), *head = block(name), *after = block("done");
+    b_.CreateCondBr(b_.CreateICmpSLT(begin, end), head, after);
+    b_.SetInsertPoint(head);
+    llvm::PHINode* i = b_.CreatePHI(i64_, 2);
+    i->addIncoming(begin, from);
+    std::vector<llvm::PHINode*> carried;
+    for (Value* v : first) {
+      carried.push_back(b_.CreatePHI(v->getType(), 2));
+      carried.back()->addIncoming(v, from);
+    }
+    std::vector<Value*> next = body(i, std::vector<Value*>(carried.begin(), carried.end()));
+    BasicBlock* latch = b_.GetInsertBlock();
+    Value* stepped = b_.CreateAdd(i, b_.getInt64(static_cast<uint64_t>(step)));
+    i->addIncoming(stepped, latch);
+    for (size_t k = 0; k < next.size(); ++k) carried[k]->addIncoming(next[k], latch);
+    b_.CreateCondBr(b_.CreateICmpSLT(stepped, end), head, after);
+    b_.SetInsertPoint(after);
+    std::vector<Value*> last;
+    for (size_t k = 0; k < next.size(); ++k) {
+      llvm::PHINode* v = b_.CreatePHI(next[k]->getType(), 2);
+      v->addIncoming(first[k], from);
+      v->addIncoming(next[k], latch);
+      last.push_back(v);
+    }
+    return last;
+  }
+
+  void start_row(Value* row) {
     rows_.clear();
     for (size_t k = 0; k < operands(); ++k)
       rows_.push_back(b_.CreateGEP(b_.getInt8Ty(), bases_[k], b_.CreateMul(row, row_strides_[k])));
     emit_uniform();
+  }
+
+  void emit_row(Value* row) {
+    start_row(row);
+    if (folds()) return fold_row();
     auto step = static_cast<int64_t>(lanes_ * unroll_);
     Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
     if (key_.non_temporal) main_end = b_.CreateSelect(rows_aligned(), main_end, b_.getInt64(0));
@@ -140,6 +185,128 @@ class KernelEmitter {
     loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest", [&](Value* i) {
       emit_elements({i}, mask(b_.CreateSub(inner_, i)));
     });
+  }
+
+  // --- reductions
+
+  llvm::Type* accumulators(size_t output, unsigned lanes) const {
+    return llvm::FixedVectorType::get(prim_.element(accumulator(output)), lanes);
+  }
+  Value* identity(size_t output, unsigned lanes) {
+    const DType t = accumulator(output);
+    const Scalar v = fold_identity(fold(output), t);
+    auto* type = accumulators(output, lanes);
+    return is_float(t) ? llvm::ConstantFP::get(type, v.f)
+                       : static_cast<Value*>(llvm::ConstantInt::get(type, static_cast<uint64_t>(v.i), true));
+  }
+  Value* widen(size_t output, Value* v) {
+    auto* type = accumulators(output, lanes_);
+    if (v->getType() == type) return v;
+    if (is_float(accumulator(output))) return b_.CreateFPExt(v, type);
+    return is_unsigned_int(p_.output_type(output)) ? b_.CreateZExt(v, type) : b_.CreateSExt(v, type);
+  }
+  /// Two accumulators of any number of lanes; NaN wins in maximum and minimum.
+  Value* combine(size_t output, Value* a, Value* b) {
+    const DType t = accumulator(output);
+    switch (fold(output)) {
+      case Fold::sum: return is_float(t) ? b_.CreateFAdd(a, b) : b_.CreateAdd(a, b);
+      case Fold::prod: return is_float(t) ? b_.CreateFMul(a, b) : b_.CreateMul(a, b);
+      default: break;
+    }
+    const bool max = fold(output) == Fold::max;
+    Value* better = nullptr;
+    if (is_float(t))
+      better = b_.CreateOr(max ? b_.CreateFCmpOGT(b, a) : b_.CreateFCmpOLT(b, a), b_.CreateFCmpUNO(b, b));
+    else if (is_unsigned_int(t)) better = max ? b_.CreateICmpUGT(b, a) : b_.CreateICmpULT(b, a);
+    else better = max ? b_.CreateICmpSGT(b, a) : b_.CreateICmpSLT(b, a);
+    return b_.CreateSelect(better, b, a);
+  }
+  std::vector<size_t> folded() const {
+    std::vector<size_t> out;
+    for (size_t k = 0; k < p_.outputs.size(); ++k)
+      if (fold(k) != Fold::none) out.push_back(k);
+    return out;
+  }
+
+  /// Elements at `starts` into accumulators, [output][start]; lanes that the mask leaves out change nothing.
+  std::vector<Value*> fold_elements(const std::vector<Value*>& starts, Value* mask, const std::vector<Value*>& into) {
+    const auto values = emit_elements(starts, mask);
+    std::vector<Value*> out;
+    for (size_t k : folded())
+      for (size_t u = 0; u < starts.size(); ++u) {
+        Value* v = widen(k, values[u][p_.outputs[k]]);
+        if (mask) v = b_.CreateSelect(mask, v, identity(k, lanes_));
+        out.push_back(combine(k, into[out.size()], v));
+      }
+    return out;
+  }
+
+  std::vector<Value*> starts_at(Value* i) {
+    std::vector<Value*> starts;
+    for (unsigned u = 0; u < unroll_; ++u) starts.push_back(b_.CreateAdd(i, b_.getInt64(u * lanes_)));
+    return starts;
+  }
+
+  /// Along the row: several accumulators a fold, at the end one.
+  void fold_row() {
+    auto step = static_cast<int64_t>(lanes_ * unroll_);
+    Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
+    std::vector<Value*> first;
+    for (size_t k : folded()) first.insert(first.end(), unroll_, identity(k, lanes_));
+    auto many = carry(b_.getInt64(0), main_end, step, "main", first, [&](Value* i, const std::vector<Value*>& into) {
+      return fold_elements(starts_at(i), nullptr, into);
+    });
+    std::vector<Value*> one;
+    for (size_t f = 0; f < folded().size(); ++f) {
+      one.push_back(many[f * unroll_]);
+      for (unsigned u = 1; u < unroll_; ++u) one[f] = combine(folded()[f], one[f], many[f * unroll_ + u]);
+    }
+    one = carry(main_end, inner_, static_cast<int64_t>(lanes_), "rest", one,
+                [&](Value* i, const std::vector<Value*>& into) {
+                  return fold_elements({i}, mask(b_.CreateSub(inner_, i)), into);
+                });
+    for (size_t f = 0; f < folded().size(); ++f) store_total(folded()[f], one[f]);
+  }
+
+  void store_total(size_t k, Value* v) {
+    for (unsigned half = lanes_ / 2; half; half /= 2) {
+      std::vector<int> low, high;
+      for (unsigned l = 0; l < half; ++l) low.push_back(static_cast<int>(l)), high.push_back(static_cast<int>(l + half));
+      v = combine(k, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high));
+    }
+    Value* p = rows_[p_.inputs.size() + k];
+    auto* one = accumulators(k, 1);
+    b_.CreateAlignedStore(combine(k, b_.CreateAlignedLoad(one, p, llvm::Align(1)), v), p, llvm::Align(1));
+  }
+
+  /// Across rows: the accumulators of some columns stay in registers while all rows pass.
+  void emit_columns(Value* outer) {
+    auto step = static_cast<int64_t>(lanes_ * unroll_);
+    Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
+    loop(b_.getInt64(0), main_end, step, "columns", [&](Value* i) { fold_columns(outer, starts_at(i), nullptr); });
+    loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest", [&](Value* i) {
+      fold_columns(outer, {i}, mask(b_.CreateSub(inner_, i)));
+    });
+  }
+
+  void fold_columns(Value* outer, const std::vector<Value*>& starts, Value* mask) {
+    std::vector<Value*> first, places;
+    for (size_t k : folded())
+      for (Value* start : starts) {
+        auto bytes = static_cast<uint64_t>(size_bits(accumulator(k)) / 8);
+        places.push_back(b_.CreateGEP(b_.getInt8Ty(), bases_[p_.inputs.size() + k], b_.CreateMul(start, b_.getInt64(bytes))));
+        auto* type = accumulators(k, lanes_);
+        first.push_back(mask ? b_.CreateMaskedLoad(type, places.back(), llvm::Align(1), mask, identity(k, lanes_))
+                             : static_cast<Value*>(b_.CreateAlignedLoad(type, places.back(), llvm::Align(1))));
+      }
+    auto last = carry(b_.getInt64(0), outer, 1, "fold", first, [&](Value* row, const std::vector<Value*>& into) {
+      start_row(row);
+      return fold_elements(starts, mask, into);
+    });
+    for (size_t k = 0; k < last.size(); ++k) {
+      if (mask) b_.CreateMaskedStore(last[k], places[k], llvm::Align(1), mask);
+      else b_.CreateAlignedStore(last[k], places[k], llvm::Align(1));
+    }
   }
 
   Value* rows_aligned() {
@@ -198,7 +365,8 @@ class KernelEmitter {
   }
 
   /// The program at each of the starting elements, instruction by instruction, so that they overlap.
-  void emit_elements(const std::vector<Value*>& starts, Value* mask) {
+  /// Gives the values, [start][instruction]; stores outputs that are not folded.
+  std::vector<std::vector<Value*>> emit_elements(const std::vector<Value*>& starts, Value* mask) {
     std::vector<std::vector<Value*>> values(starts.size(), uniform_);
     for (size_t k = 0; k < p_.insts.size(); ++k) {
       if (uniform_[k]) continue;
@@ -207,7 +375,9 @@ class KernelEmitter {
         values[u][k] = in.op == Prim::load ? load(in, starts[u], mask) : compute(in, values[u]);
     }
     for (size_t u = 0; u < starts.size(); ++u)
-      for (size_t k = 0; k < p_.outputs.size(); ++k) store(k, values[u][p_.outputs[k]], starts[u], mask);
+      for (size_t k = 0; k < p_.outputs.size(); ++k)
+        if (fold(k) == Fold::none) store(k, values[u][p_.outputs[k]], starts[u], mask);
+    return values;
   }
 
   /// Address of element `start`, or one address a lane for strided operands.

@@ -17,7 +17,11 @@ class LayerLowering {
       : plan_(plan), layer_(layer), ops_(ops), options_(options), node_(plan.graph.node(layer.node)) {}
 
   Result<LoweredLayer> run() {
-    if (node_.body && layer_.contract != "pointwise") {
+    if (is_joint_contract(layer_.contract)) {
+      joint();
+    } else if (layer_.contract == "row_reduce") {
+      FERRULE_TRY(rows());
+    } else if (node_.body && layer_.contract != "pointwise") {
       FERRULE_TRY(anchored());
     } else if (layer_.contract == "pointwise") {
       FERRULE_TRY(pointwise());
@@ -68,6 +72,21 @@ class LayerLowering {
     return {};
   }
 
+  /// Row operators and their pointwise neighbours: one kernel.
+  Status rows() {
+    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
+    std::vector<ValueId> outputs;
+    if (node_.body) outputs = node_.body->outputs();
+    else outputs.push_back(node_.outputs[0]);
+    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, graph(), nodes, outputs));
+    Launch l = launch(Launch::Kind::generated, "row_reduce", {});
+    for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
+    for (const RowOperand& o : region.outputs) l.outputs.push_back(outer(o.value));
+    l.rows = std::make_shared<const RowRegion>(std::move(region));
+    out_.launches.push_back(std::move(l));
+    return {};
+  }
+
   void generated(LoweredRegion region) {
     Launch l = launch(Launch::Kind::generated, "pointwise", {});
     l.inputs = outer(region.inputs);
@@ -110,6 +129,14 @@ class LayerLowering {
     generated(std::move(region));
     out_.launches.back().inputs = std::move(inputs);
     return {};
+  }
+
+  /// One kernel that reads the whole body.
+  void joint() {
+    Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
+    l.inputs = outer(graph().node(l.node).inputs);
+    l.outputs = node_.outputs;
+    out_.launches.push_back(std::move(l));
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "codegen/library.h"
-#include "engine/formula/ops.h"
+#include "engine/formula/row.h"
 #include "engine/plan.h"
 #include "engine/target.h"
 
@@ -17,7 +17,7 @@ namespace ferrule {
 struct Launch {
   enum class Kind : uint8_t {
     library,    ///< a library primitive with post_ops
-    generated,  ///< a generated pointwise kernel: `region`
+    generated,  ///< a generated kernel: pointwise (`region`) or over rows (`rows`)
     copy,       ///< elements moved: Transpose, Slice, Concat, Pad, Expand, Reorder
     interpret,  ///< no kernel: the interpreter runs the node (slow, and explained as such)
     view,       ///< the output is the input's memory under other dims: no kernel
@@ -26,7 +26,8 @@ struct Launch {
   const Graph* graph = nullptr;   ///< where `node` and the value ids below live: the plan's graph or a group's body
   NodeId node;                    ///< the anchor; none for generated regions without one
   std::vector<PostOp> post_ops;   ///< library: operand k of a binary / sum is inputs[post_op.operand]
-  std::optional<LoweredRegion> region;  ///< generated; copies, too, where they are a few pieces
+  std::optional<LoweredRegion> region;  ///< generated, pointwise; copies, too, where they are a few pieces
+  std::shared_ptr<const RowRegion> rows;  ///< generated, rows
   /// Values of the *plan's* graph that the launch reads and writes; a value between two launches of one
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
   std::vector<ValueId> inputs, outputs;

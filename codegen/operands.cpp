@@ -68,4 +68,15 @@ Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& lay
   return out;
 }
 
+Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
+  std::vector<RowLayout> out;
+  for (const auto* values : {&launch.inputs, &launch.outputs})
+    for (ValueId id : *values) {
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      std::vector<int64_t> strides = strides_of(v.dims, v.layout);
+      out.push_back({std::move(v.dims), std::move(strides)});
+    }
+  return out;
+}
+
 }  // namespace ferrule

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/lower.h"
+#include "codegen/row_nest.h"
 
 namespace ferrule {
 
@@ -19,5 +20,9 @@ struct RegionOperands {
 /// `launch`: a generated one of `layer`; `piece`: of a region in pieces.
 /// errors: unsupported_operator (unknown rank, results of several sizes, operands that do not broadcast).
 Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, size_t piece = 0);
+
+/// The same for a launch over rows, as RowNest::make takes it.
+/// errors: unsupported_operator (unknown rank).
+Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
 
 }  // namespace ferrule

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/channel_gate.h"
 #include "engine/epilogue.h"
+#include "engine/formula/row.h"
 #include "engine/graph/infer.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
@@ -88,12 +90,6 @@ Accept check_norm(const Graph& g, const Node& n) {
   return yes();
 }
 
-/// Reductions with constant axes: the library works on dims, so they must be known when planning.
-Accept check_reduce(const Graph& g, const Node& n) {
-  if (n.inputs.size() > 1 && n.inputs[1] && !g.constant(n.inputs[1])) return no("the axes are not constant");
-  return check_any_shape(g, n);
-}
-
 /// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather reads its indices.)
 Accept check_copy(const Graph& g, const Node& n) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
@@ -122,11 +118,9 @@ const std::vector<Row>& rows() {
       {"pool", {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}, check_pool, false, false},
       {"resize", {"Resize"}, check_resize, false, false},
       {"norm", {"BatchNormalization"}, check_norm, false, false},
-      {"softmax", {"Softmax", "LogSoftmax"}, check_any_shape, false, false},
-      {"reduce", {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}, check_reduce, false, false},
       {"copy",
-       {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "DepthToSpace", "SpaceToDepth"},
-       check_copy, false, true},
+        {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "DepthToSpace", "SpaceToDepth"},
+        check_copy, false, true},
       {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
   };
   return kRows;
@@ -183,6 +177,41 @@ Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Ta
   return any_movement(g, nodes) ? accepts_pieces(g, nodes, target, ops) : yes();
 }
 
+/// Channel means and dense layers on them.
+Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  auto it = target.contracts.find("channel_gate");
+  if (it == target.contracts.end()) return no(target.name + " has no channel_gate kernels");
+  auto gate = read_channel_gate(g, nodes, ops);
+  if (!gate) return no(gate.error().message);
+  const Node& pool = g.node(gate->pool);
+  if (Accept a = check_type(it->second, type_of(g, pool.inputs[0]), "channel_gate", target); a.truth != Truth::yes) return a;
+  return windowed(g, pool);
+}
+
+/// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
+Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  auto it = target.contracts.find("row_reduce");
+  if (it == target.contracts.end()) return no(target.name + " has no row_reduce kernels");
+  std::vector<ValueId> outputs;
+  for (NodeId id : nodes) {
+    const Node& n = g.node(id);
+    const OpFormula* f = ops.find(n);
+    if (!f) return no(fmt::format("{} has no formula", escape(n.op)));
+    for (size_t k = 0; k < n.inputs.size() + n.outputs.size(); ++k) {
+      const bool input = k < n.inputs.size();
+      const ValueId v = input ? n.inputs[k] : n.outputs[k - n.inputs.size()];
+      if (!v || (input && !f->reads(k))) continue;
+      if (Accept a = check_type(it->second, type_of(g, v), "row_reduce", target); a.truth != Truth::yes) return a;
+    }
+    const Value& y = g.value(n.outputs[0]);
+    auto member = [&](const Use& u) { return std::find(nodes.begin(), nodes.end(), u.node) != nodes.end(); };
+    if (nodes.size() == 1 || y.is_output || !std::all_of(y.uses.begin(), y.uses.end(), member))
+      outputs.push_back(n.outputs[0]);
+  }
+  auto region = lower_rows(ops, g, nodes, outputs);
+  return region ? yes() : no(region.error().message);
+}
+
 /// How an operand is spread over the anchor's result; what a library epilogue can take.
 bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
@@ -235,18 +264,23 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
   if (n.domain == "ferrule") return "copy";  // Reorder
   if (const Row* r = row_of(n)) return std::string(r->contract);
   if (ops.pointwise(n)) return "pointwise";
+  if (ops.find(n)) return "row_reduce";
   (void)g;
   return "interpret";
 }
 
 bool is_contract(std::string_view name) {
-  return name == "pointwise" || name == "interpret" || row_of(name) != nullptr;
+  return name == "pointwise" || name == "row_reduce" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
+
+bool is_joint_contract(std::string_view name) { return name == "channel_gate"; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
+  if (contract == "channel_gate") return accepts_channel_gate(g, nodes, target, ops);
+  if (contract == "row_reduce") return accepts_rows(g, nodes, target, ops);
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));
   auto facts = target.contracts.find(std::string(contract));

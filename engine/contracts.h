@@ -18,6 +18,8 @@ struct Accept {
 /// "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
 std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
 bool is_contract(std::string_view name);
+/// Whether the contract is made of all its nodes together, none of which runs under it alone.
+bool is_joint_contract(std::string_view name);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for regions.
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,

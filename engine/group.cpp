@@ -116,6 +116,7 @@ Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_
                      const Target& target, const OpTable& ops) {
   Body body = make_body(g, nodes);
   std::vector<NodeId> order = body.graph.order();
+  if (is_joint_contract(contract)) return accepts(body.graph, order, {}, contract, target, ops);
   NodeId anchor;
   for (NodeId n : order)
     if (!anchor && can_anchor(body.graph, n, contract, ops)) anchor = n;
@@ -130,6 +131,7 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
     auto it = m.bindings.node_lists.find(name);
     return it == m.bindings.node_lists.end() ? nullptr : &it->second;
   };
+  const bool around = !rule.region.around_ops.empty() || !rule.region.around_classes.empty();
   std::string_view rest = rule.name;
   std::string out;
   while (!rest.empty()) {
@@ -139,7 +141,7 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
     out += interpolate(rest.substr(0, at), eval);
     if (at == rest.npos) break;
     std::string names = tail < region ? joined(*ctx.graph, *list("tail"), " + ")
-                                      : joined(*ctx.graph, *list("region"), ", ");
+                                      : joined(*ctx.graph, *list("region"), around ? " + " : ", ");
     if (names.empty() && out.ends_with(" + ")) out.resize(out.size() - 3);
     out += names;
     rest.remove_prefix(at + (tail < region ? 6 : 8));

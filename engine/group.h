@@ -21,6 +21,9 @@ Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx);
 /// The rule's regions in the graph, each a match with `region` bound; `misses`: those it declined.
 std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
                                  std::vector<Rejection>* misses);
+/// The same for rules with `around:` (row_region.cpp).
+std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
+                                     std::vector<Rejection>* misses);
 /// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region ->
 /// the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);

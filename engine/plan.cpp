@@ -51,6 +51,8 @@ class LayoutPlanner {
       for (ValueId v : plan_.graph.node(id).outputs) set_output(v, written(id, v));
     } else if (contract == "norm") {
       set_outputs(id, follows(id));
+    } else if (contract == "row_reduce") {
+      rows(id);
     } else if (contract == "copy") {
       copies(id);
     } else {
@@ -59,7 +61,8 @@ class LayoutPlanner {
   }
 
   static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize";
+    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize" ||
+           contract == "channel_gate";
   }
 
   /// What the value's readers want: the layout of those that need one, nullopt where all read any strides.
@@ -108,22 +111,48 @@ class LayoutPlanner {
     for (size_t k = 0; k < n.inputs.size(); ++k) {
       ValueId v = plan_.graph.input(id, k);
       if (!v || plan_.graph.constant(v) || type(v).rank() != y.rank()) continue;
+      if (k == 0 && reads_plain(id)) continue;
       require(id, k, Layout::channels_last);
     }
     set_outputs(id, Layout::channels_last);
   }
 
-  /// Generated kernels read and write any strides: the result is laid out as its largest operand is.
-  Layout follows(NodeId id) const {
+  /// First layers on a CPU: convolutions of a few planes read the model's input as it lies.
+  bool reads_plain(NodeId id) const {
+    constexpr int64_t kPlanes = 4;
     const Graph& g = plan_.graph;
     const Node& n = g.node(id);
-    if (n.outputs.empty() || !can_be_channels_last(type(n.outputs[0]))) return Layout::plain;
+    const Type& x = type(n.inputs[0]);
+    const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
+    if (target_.device != "cpu" || kernel_contract(id) != "conv" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
+    if (!n.body) return true;
+    for (NodeId b : n.body->order())  // the group's first input is what its convolution slides over
+      if (contract_of(*n.body, n.body->node(b), ops_) == "conv") return n.body->node(b).inputs[0] == n.body->inputs()[0];
+    return false;
+  }
+
+  /// Generated kernels read and write any strides: the result is laid out as its largest operand is.
+  Layout follows(NodeId id) const {
+    const Node& n = plan_.graph.node(id);
+    return n.outputs.empty() ? Layout::plain : follows(id, n.outputs[0]);
+  }
+  Layout follows(NodeId id, ValueId y) const {
+    const Graph& g = plan_.graph;
+    const Node& n = g.node(id);
+    if (!can_be_channels_last(type(y))) return Layout::plain;
     for (ValueId v : n.inputs) {
       if (!v || g.constant(v) || layout(v) != Layout::channels_last) continue;
-      if (same_memory(type(v)) || type(v).rank() != type(n.outputs[0]).rank()) continue;
+      if (same_memory(type(v)) || type(v).rank() != type(y).rank()) continue;
       return Layout::channels_last;
     }
     return Layout::plain;
+  }
+
+  /// Row kernels read and write any strides; each result follows the operands of its rank.
+  void rows(NodeId id) {
+    const std::vector<ValueId> outputs = plan_.graph.node(id).outputs;
+    for (ValueId v : outputs)
+      if (v) set(v, can_be_channels_last(type(v)) ? follows(id, v) : Layout::plain);
   }
 
   void copies(NodeId id) {

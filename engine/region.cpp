@@ -409,6 +409,8 @@ class Regions {
 
 std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
                                  std::vector<Rejection>* misses) {
+  const RegionSpec& s = rule.region;
+  if (!s.around_ops.empty() || !s.around_classes.empty()) return match_row_regions(rule, ctx, misses);
   return Regions(rule, ctx, misses).run();
 }
 

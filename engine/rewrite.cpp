@@ -59,6 +59,7 @@ class Transplant {
     remove_matched();
     for (NodeId n : needed_) add(n);
     remove_orphans();
+    release_constants();
     return std::move(made_);
   }
 
@@ -145,8 +146,21 @@ class Transplant {
   }
 
   void remember_inputs(NodeId n) {
-    for (ValueId v : g_.node(n).inputs)
+    for (ValueId v : g_.node(n).inputs) {
       if (v && g_.value(v).producer) orphans_.push_back(g_.value(v).producer);
+      if (v && g_.constant(v)) constants_.push_back(v);
+    }
+  }
+
+  /// Large constants that nothing reads any more give their bytes back now, not when the phase is over:
+  /// folding the weights of a whole model must not hold them twice.
+  void release_constants() {
+    constexpr int64_t kLarge = 1 << 16;
+    for (ValueId v : constants_) {
+      const Value& value = g_.value(v);
+      if (value.dead || !value.constant || value.constant->bytes() < kLarge) continue;
+      if (value.uses.empty() && !value.is_output && !value.is_input) g_.set_constant(v, Tensor::scalar(value.constant->dtype(), 0));
+    }
   }
 
   void remove_matched() {
@@ -205,6 +219,7 @@ class Transplant {
   int root_order_ = 0;
   std::vector<std::string> origins_;
   std::vector<NodeId> needed_, made_, orphans_;
+  std::vector<ValueId> constants_;
   std::set<ValueId> read_;
   std::map<ValueId, ValueId> moved_;
   std::vector<std::pair<NodeId, std::string>> names_;

@@ -16,6 +16,7 @@
 namespace ferrule {
 
 class DiskCache;
+struct Storage;
 
 enum class LogLevel : uint8_t { error, warning, info, verbose };
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
@@ -32,6 +33,7 @@ struct PrepareContext {
   DiskCache* cache = nullptr;  ///< where compiled kernels are kept between processes; null: nowhere
   const Tuning* tuning = nullptr;   ///< what was measured before, if anything
   bool all_candidates = false;      ///< also keep the implementations that were not chosen, for measure()
+  const Cancel* cancel = nullptr;  ///< asked before every launch, and inside interpreted layers
 };
 
 /// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.
@@ -54,7 +56,9 @@ class Executable {
   virtual int64_t launches() const = 0;             ///< kernels that the last run launched
   virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
   virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts
-  /// One line a step: what runs where (explain --stage=memory, golden tests).
+  /// Who lives where and when (memory_plan.h); null where no arena was planned.
+  virtual const Storage* storage() const { return nullptr; }
+  /// One line a step: what runs where (golden tests).
   virtual std::string text() const { return {}; }
 
  protected:

@@ -27,6 +27,7 @@ struct SessionOptions {
   std::string tuning;            ///< a file of `ferrule tune`; empty: the built-in rules
   bool all_candidates = false;   ///< for Executable::measure
   LogCallback log;
+  std::shared_ptr<const Cancel> cancel;  ///< stops planning and runs between layers (and Loop iterations)
 };
 
 /// Milliseconds spent before the first run.

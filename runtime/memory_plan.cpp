@@ -1,6 +1,7 @@
 #include "runtime/memory_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -189,35 +190,134 @@ Result<Storage> plan_storage(const Plan& plan, const Lowered& lowered, const InP
   return StoragePlanner(plan, lowered, in_place).run();
 }
 
-std::vector<int64_t> place(Storage& storage, const std::vector<int64_t>& scratch) {
-  struct Item {
-    int64_t bytes;
-    int first, last;
-    int64_t* offset;
-  };
-  std::vector<int64_t> scratch_offsets(scratch.size(), 0);
-  std::vector<Item> items;
-  for (Slot& s : storage.slots)
-    if (s.kind == Slot::Kind::arena) items.push_back({aligned(s.bytes), s.first, s.last, &s.offset});
-  for (size_t k = 0; k < scratch.size(); ++k)
-    if (scratch[k] > 0)
-      items.push_back({aligned(scratch[k]), static_cast<int>(k), static_cast<int>(k), &scratch_offsets[k]});
-  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.bytes > b.bytes; });
-  std::vector<const Item*> placed;  // by offset
-  for (const Item& item : items) {
-    int64_t at = 0;
-    for (const Item* p : placed) {
-      if (p->last < item.first || item.last < p->first) continue;
-      if (at + item.bytes <= *p->offset) break;
-      at = std::max(at, *p->offset + p->bytes);
-    }
-    *item.offset = at;
-    storage.arena_bytes = std::max(storage.arena_bytes, at + item.bytes);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), &item,
-                                   [](const Item* a, const Item* b) { return *a->offset < *b->offset; }),
-                  &item);
+namespace {
+
+/// Offsets for slots with given lives. A try is one order in which they are put down.
+class Placement {
+ public:
+  explicit Placement(std::vector<Slot*> slots, int steps) : slots_(std::move(slots)), alive_(static_cast<size_t>(steps), 0) {
+    for (const Slot* s : slots_)
+      for (int k = s->first; k <= std::min(s->last, steps - 1); ++k) alive_[static_cast<size_t>(k)] += aligned(s->bytes);
+    if (!alive_.empty()) least_ = *std::max_element(alive_.begin(), alive_.end());
+    crowd_.reserve(slots_.size());
+    for (const Slot* s : slots_) crowd_.push_back(crowd(*s, steps));
+    offset_.resize(slots_.size());
   }
-  return scratch_offsets;
+
+  void run() {
+    using Key = std::function<bool(size_t, size_t)>;
+    auto bytes = [&](size_t k) { return slots_[k]->bytes; };
+    auto life = [&](size_t k) { return int64_t{slots_[k]->last} - slots_[k]->first + 1; };
+    const Key keys[] = {
+        [&](size_t a, size_t b) { return bytes(a) > bytes(b); },
+        [&](size_t a, size_t b) { return std::pair(crowd_[a], bytes(a)) > std::pair(crowd_[b], bytes(b)); },
+        [&](size_t a, size_t b) { return std::pair(crowd_[a], life(a)) > std::pair(crowd_[b], life(b)); },
+        [&](size_t a, size_t b) { return bytes(a) * life(a) > bytes(b) * life(b); },
+        [&](size_t a, size_t b) { return std::pair(life(a), bytes(a)) > std::pair(life(b), bytes(b)); },
+        [&](size_t a, size_t b) { return slots_[a]->first < slots_[b]->first; },
+    };
+    std::vector<size_t> order(slots_.size());
+    for (const Key& key : keys) {
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::stable_sort(order.begin(), order.end(), key);
+      if (attempt(order)) break;
+    }
+    for (int k = tries(); k > 0 && best_ > least_; --k) {
+      order = best_order_;
+      promote(order, k);
+      attempt(order);
+    }
+    for (size_t k = 0; k < slots_.size(); ++k) slots_[k]->offset = best_offset_.empty() ? 0 : best_offset_[k];
+  }
+
+  int64_t least() const { return least_; }
+  int64_t bytes() const { return best_offset_.empty() ? 0 : best_; }
+
+ private:
+  static constexpr int64_t kWork = 400000;  // pairs of slots looked at: about a millisecond
+
+  /// The most bytes that live at any step of the slot's life.
+  int64_t crowd(const Slot& s, int steps) const {
+    int64_t most = 0;
+    for (int k = s.first; k <= std::min(s.last, steps - 1); ++k) most = std::max(most, alive_[static_cast<size_t>(k)]);
+    return most;
+  }
+
+  int tries() const {
+    const auto n = static_cast<int64_t>(slots_.size());
+    return n ? static_cast<int>(std::min<int64_t>(500, kWork / (n * n / 4 + n))) : 0;
+  }
+
+  /// Whether the order reached the least possible.
+  bool attempt(const std::vector<size_t>& order) {
+    int64_t top = 0;
+    std::vector<size_t> placed;  // by offset
+    for (size_t k : order) {
+      const Slot& s = *slots_[k];
+      const int64_t size = aligned(s.bytes);
+      int64_t at = 0;
+      for (size_t p : placed) {
+        const Slot& other = *slots_[p];
+        if (other.last < s.first || s.last < other.first) continue;
+        if (at + size <= offset_[p]) break;
+        at = std::max(at, offset_[p] + aligned(other.bytes));
+      }
+      offset_[k] = at;
+      top = std::max(top, at + size);
+      placed.insert(std::upper_bound(placed.begin(), placed.end(), k, [&](size_t a, size_t b) { return offset_[a] < offset_[b]; }), k);
+    }
+    if (best_offset_.empty() || top < best_) {
+      best_ = top;
+      best_offset_ = offset_;
+      best_order_ = order;
+    }
+    return best_ == least_;
+  }
+
+  /// A slot that ends at the top goes before some of those that it lay upon; `seed` varies which and how far.
+  void promote(std::vector<size_t>& order, int seed) {
+    random_ = random_ * 6364136223846793005u + static_cast<uint64_t>(seed) * 1442695040888963407u + 1;
+    std::vector<size_t> tops;  // positions in the order
+    for (size_t k = 0; k < order.size(); ++k)
+      if (best_offset_[order[k]] + aligned(slots_[order[k]]->bytes) > least_) tops.push_back(k);
+    if (tops.empty()) return;
+    const size_t from = tops[(random_ >> 33) % tops.size()];
+    if (from == 0) return;
+    const size_t to = (random_ >> 13) % 3 == 0 ? 0 : (random_ >> 40) % from;
+    std::rotate(order.begin() + static_cast<long>(to), order.begin() + static_cast<long>(from), order.begin() + static_cast<long>(from) + 1);
+  }
+
+  std::vector<Slot*> slots_;
+  std::vector<int64_t> alive_;  // by step
+  std::vector<int64_t> crowd_, offset_, best_offset_;
+  std::vector<size_t> best_order_;
+  int64_t least_ = 0, best_ = 0;
+  uint64_t random_ = 1;
+};
+
+}  // namespace
+
+void place(Storage& storage, const std::vector<int64_t>& scratch) {
+  storage.scratch.assign(scratch.size(), {});
+  std::vector<Slot*> slots;
+  for (Slot& s : storage.slots) {
+    if (s.kind != Slot::Kind::arena) continue;
+    s.offset = 0;
+    if (s.bytes > 0) slots.push_back(&s);
+  }
+  int steps = std::max(storage.steps, static_cast<int>(scratch.size()));
+  for (size_t k = 0; k < scratch.size(); ++k) {
+    Slot& s = storage.scratch[k];
+    s.bytes = scratch[k];
+    s.first = s.last = static_cast<int>(k);
+    s.offset = 0;
+    if (s.bytes > 0) slots.push_back(&s);
+  }
+  for (const Slot* s : slots) steps = std::max(steps, s->last + 1);
+  Placement placement(std::move(slots), steps);
+  placement.run();
+  storage.arena_bytes = placement.bytes();
+  storage.least_bytes = placement.least();
 }
 
 }  // namespace ferrule

@@ -30,7 +30,9 @@ struct Storage {
     int64_t bytes;
   };
   std::vector<Copy> copies;
+  std::vector<Slot> scratch;                  ///< what each step needs for itself, set by place()
   int64_t arena_bytes = 0;
+  int64_t least_bytes = 0;                    ///< no arena can be smaller: the step with the most alive, set by place()
   int steps = 0;
   int slot(ValueId v, size_t layer) const {
     if (!v) return -1;
@@ -45,9 +47,11 @@ using InPlace = std::function<std::vector<std::pair<int, int>>(size_t layer, con
 /// errors: bad_shape, naming the value whose size is not known.
 Result<Storage> plan_storage(const Plan& plan, const Lowered& lowered, const InPlace& in_place);
 
-/// Gives arena slots their offsets, 64-byte aligned, largest first into the lowest gap that is free during
-/// the slot's life. `scratch`: bytes that each step needs for itself; their offsets are returned.
-std::vector<int64_t> place(Storage& storage, const std::vector<int64_t>& scratch);
+/// Gives arena slots, and the scratch of each step (bytes, kept in Storage::scratch), their offsets, 64-byte
+/// aligned: one after the other into the lowest gap that is free during the slot's life, in several orders,
+/// the best kept; then the slot on top of the arena comes earlier, again and again, until the arena is as
+/// small as it can be or the tries are used up. The same input gives the same offsets.
+void place(Storage& storage, const std::vector<int64_t>& scratch);
 
 /// Dims and bytes of a value or temporary of `layer`.
 const Type& type_of(const Plan& plan, const Lowered& lowered, size_t layer, ValueId v);

@@ -26,4 +26,15 @@ void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_
   }
 }
 
+void parallel_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
+  parts = std::min<int64_t>(omp_get_max_threads(), parts);
+  if (parts <= 1 || omp_in_parallel()) return fn(context, 0, 1);
+#pragma omp parallel num_threads(static_cast<int>(parts))
+  fn(context, omp_get_thread_num(), omp_get_num_threads());
+}
+
+void team_barrier() {
+#pragma omp barrier
+}
+
 }  // namespace ferrule

@@ -24,4 +24,18 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
                   const_cast<std::remove_const_t<B>*>(std::addressof(body)));
 }
 
+/// fn(context, me, team) once on each of `parts` threads (or fewer), me in [0, team). Where team is larger than
+/// 1, team_barrier() inside fn waits for all of them.
+void parallel_team(int64_t parts, void (*fn)(void*, int me, int team), void* context);
+void team_barrier();
+
+/// As parallel_team, for a callable `body(me, team)`.
+template <class Body>
+void on_team(int64_t parts, Body&& body) {
+  if (parts <= 1) return body(0, 1);
+  using B = std::remove_reference_t<Body>;
+  parallel_team(parts, [](void* c, int me, int team) { (*static_cast<B*>(c))(me, team); },
+                const_cast<std::remove_const_t<B>*>(std::addressof(body)));
+}
+
 }  // namespace ferrule

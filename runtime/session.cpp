@@ -52,7 +52,7 @@ struct Session::State {
   Status take(Graph graph) {
     for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
-    FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine));
+    FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
     return {};
   }
 
@@ -106,7 +106,7 @@ struct Session::State {
     const auto start = Clock::now();
     EngineOptions engine = options.engine;
     engine.shapes = shapes;
-    FERRULE_ASSIGN(c->fused_, fuse_shape(canonical, *knowledge, engine));
+    FERRULE_ASSIGN(c->fused_, fuse_shape(canonical, *knowledge, engine, options.cancel.get()));
     for (const Step& s : c->fused_.journal.steps) log(LogLevel::verbose, s.text);
     for (const std::string& p : c->fused_.journal.phases) log(LogLevel::info, p);
     FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
@@ -138,6 +138,7 @@ struct Session::State {
     PrepareContext context{c.plan_, c.lowered_, knowledge->ops, knowledge->target, options.engine.limits,
                            options.threads, options.log, cache.get(), tuning ? &*tuning : nullptr,
                            options.all_candidates};
+    context.cancel = options.cancel.get();
     FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
     auto executable = backend->prepare(context);
     // auto: what the CPU backend cannot do at all (a size known only during the run) the reference does.

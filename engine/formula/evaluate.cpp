@@ -34,7 +34,8 @@ std::string operand_name(const OpFormula& f, size_t slot) {
   return is_variadic(f.inputs[k]) ? name + std::to_string(slot - k) : name;
 }
 
-/// Types of all operands, f64 for every float in arbiter mode.
+}  // namespace
+
 Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64) {
   LoweringInput in;
   in.formula = &f;
@@ -58,6 +59,8 @@ Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::spa
   in.compute = compute_type(in.operands[0].type);
   return in;
 }
+
+namespace {
 
 /// A program over all operands that the formula reads as data.
 Result<LoweredNode> lower_typed(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64,
@@ -344,6 +347,7 @@ Status check_one(const OpFormula& f, DType t, unsigned present) {
   }
   FERRULE_ASSIGN(in.result, formula_result_type(f, n, types));
   in.compute = compute_type(t);
+  if (!f.pointwise()) in.fold = [&b](Builtin, uint32_t v) { return b.input(b.type(v)); };
   FERRULE_ASSIGN(uint32_t result, lower_formula(in, b));
   (void)result;
   return {};
@@ -352,7 +356,6 @@ Status check_one(const OpFormula& f, DType t, unsigned present) {
 }  // namespace
 
 Status check_types(const OpFormula& f) {
-  if (!f.pointwise()) return {};
   auto optional = static_cast<unsigned>(std::count_if(f.inputs.begin(), f.inputs.end(),
                                                       [](const std::string& in) { return is_optional(in); }));
   for (DType t : f.types)

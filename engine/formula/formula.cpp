@@ -23,14 +23,12 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {Builtin::is_bool, "is_bool", 1, 1},   {Builtin::count, "count", 1, 1},
     {Builtin::sum, "sum", 1, 1},           {Builtin::rsum, "rsum", 1, 1},
     {Builtin::rmax, "rmax", 1, 1},         {Builtin::rmin, "rmin", 1, 1},
-    {Builtin::rmean, "rmean", 1, 1},
+    {Builtin::rmean, "rmean", 1, 1},       {Builtin::rprod, "rprod", 1, 1},
 });
 const BuiltinInfo& builtin_info(Builtin b) {
   return *std::find_if(kBuiltins.begin(), kBuiltins.end(), [&](auto& i) { return i.id == b; });
 }
-bool is_row(Builtin b) {
-  return b == Builtin::rsum || b == Builtin::rmax || b == Builtin::rmin || b == Builtin::rmean;
-}
+bool is_row(Builtin b) { return b >= Builtin::rsum && b <= Builtin::rprod; }
 
 constexpr auto kPrims = std::to_array<Prim>({
 #define FERRULE_PRIMITIVE(id, spelling, arity, cls, cost) Prim::id,

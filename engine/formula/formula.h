@@ -36,7 +36,7 @@ enum class Builtin : uint8_t {
   is_float, is_int, is_unsigned, is_bool,  ///< of an input's element type
   count,     ///< number of operands of a variadic input
   sum,       ///< of a variadic input, left to right; min(xs) and max(xs) fold likewise
-  rsum, rmax, rmin, rmean,  ///< over the row (entries with `row:` only)
+  rsum, rmax, rmin, rmean, rprod,  ///< over the row (entries with `row:` only)
 };
 
 struct FormulaExpr {

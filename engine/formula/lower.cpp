@@ -269,9 +269,17 @@ class Lowering {
       case Builtin::is_bool: return truth(input_type(arg(0)) == DType::boolean);
       case Builtin::count: return integer(static_cast<int64_t>(in_.operands.size() - input_slot(arg(0).word)));
       case Builtin::sum: return fold(e, Prim::add);
-      case Builtin::rsum: case Builtin::rmax: case Builtin::rmin: case Builtin::rmean: break;
+      case Builtin::rsum: case Builtin::rmax: case Builtin::rmin: case Builtin::rmean: case Builtin::rprod: break;
     }
-    fault(e, "a row operator has no scalar program");
+    return reduction(e);
+  }
+
+  Val reduction(const FormulaExpr& e) {
+    Val v = eval(*e.args[0]);
+    if (v.kind != Val::Kind::value) v = value(materialise(*e.args[0], v, in_.compute));
+    v = computed(v);
+    if (v.type == DType::boolean) fault(e, "a truth value has no sum or order", "cast it");
+    return value(in_.fold(e.builtin, v.id));
   }
 
   Val select(const FormulaExpr& e) {
@@ -321,7 +329,7 @@ class Lowering {
 
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out) {
   const OpFormula& f = *in.formula;
-  if (!f.pointwise())
+  if (!f.pointwise() && !in.fold)
     return error(Code::formula_invalid, in.place, fmt::format("{} works on rows and has no scalar program", f.op), "");
   try {
     return Lowering(in, out).result();

@@ -26,7 +26,13 @@ struct LoweringInput {
   bool round_result = true;                 ///< false: leave it in the compute type (inside a region)
   bool f64 = false;                         ///< casts to floats go to f64
   std::string place;                        ///< for errors; empty: the formula's own
+  /// Row operators: the reduction (rsum, …) of an instruction over the row, in the same type.
+  std::function<uint32_t(Builtin, uint32_t)> fold;
 };
+/// Types of all operands of a node (f64 for every float if `f64`), to be completed by `get` of each.
+/// errors: unsupported_type, formula_invalid.
+Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64);
+
 /// Instruction of the result.  errors: formula_invalid.
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out);
 

@@ -52,14 +52,15 @@ class EntryReader {
   EntryReader(Reader& r, const Node& n) : r_(r), n_(n) {}
 
   OpFormula read() {
-    r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "class", "types", "source", "doc"});
+    r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "channel", "class", "types", "source", "doc"});
     if (const Node* v = r_.required(n_, "op")) f_.op = r_.string(*v);
     if (const Node* v = n_.find("domain")) f_.domain = r_.string(*v);
     f_.place = r_.source().place(n_.line, n_.column);
     if (const Node* v = r_.required(n_, "in")) inputs(*v);
     if (const Node* v = n_.find("attrs")) attributes(*v);
     if (const Node* v = n_.find("out")) out_type(*v);
-    if (const Node* v = n_.find("row")) f_.row = r_.string(*v);
+    if (const Node* v = n_.find("row")) row(*v);
+    if (const Node* v = n_.find("channel")) f_.channel = r_.strings(*v);
     if (const Node* v = n_.find("class")) f_.classes = r_.strings(*v);
     if (const Node* v = n_.find("types")) types(*v);
     if (const Node* v = n_.find("source")) f_.source = r_.string(*v);
@@ -124,6 +125,18 @@ class EntryReader {
     if (!ok)
       r_.error(v, fmt::format("\"{}\" is not a result type", escape(s)),
                "write an element type, attr:NAME or in:NUMBER");
+  }
+
+  void row(const Node& v) {
+    f_.row = r_.string(v);
+    const std::string_view s = f_.row;
+    if (s != "axis" && s != "from axis" && s != "spatial" && s != "groups" && s != "axes" && !s.starts_with("axes "))
+      r_.error(v, fmt::format("\"{}\" does not say what a row is", escape(s)),
+               "write axis, from axis, axes, spatial or groups");
+    if (s.starts_with("axes "))
+      for (char c : s.substr(5))
+        if (!std::isdigit(static_cast<unsigned char>(c)) && c != ' ' && c != '-')
+          return r_.error(v, "axes are numbers", "write axes 0 2 3");
   }
 
   void types(const Node& v) {
@@ -223,6 +236,10 @@ bool OpFormula::reads(size_t slot) const {
   if (inputs.empty()) return false;
   size_t k = std::min(slot, inputs.size() - 1);
   return slot == k ? data[k] : is_variadic(inputs[k]);
+}
+
+bool OpFormula::per_channel(size_t slot) const {
+  return slot < inputs.size() && std::find(channel.begin(), channel.end(), input_name(inputs[slot])) != channel.end();
 }
 
 Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {

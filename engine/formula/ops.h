@@ -1,7 +1,7 @@
 // Operators as formulas: the table read from rules/ops/*.yaml. One entry is an operator on every backend,
 // fusable everywhere. lower_node turns a node of such an operator into a scalar program; lower_region does
-// it for a whole body of them. Entries with `row:` (reductions) are parsed and kept; they have no scalar
-// program and are lowered by a later stage.
+// it for a whole body of them. Entries with `row:` (reductions) have no scalar program of their own: row.h
+// lowers them, alone or with their pointwise neighbours.
 #pragma once
 #include <map>
 #include <memory>
@@ -26,7 +26,11 @@ struct OpFormula {
   std::string out_type;              ///< "" = type of the first input; "bool"; "attr:to"; "in:1"
   std::vector<std::pair<std::string, std::shared_ptr<const FormulaExpr>>> let;
   std::shared_ptr<const FormulaExpr> expr;
-  std::string row;                   ///< axis attribute of a row operator; empty for pointwise
+  /// Which axes are a row: "axis" (that one), "from axis" (it and all behind), "axes" (attribute or input; then
+  /// those that are meant where none are given, else all), "spatial" (from the third on), "groups" (those and
+  /// the channels of a group: attribute num_groups); empty for pointwise operators.
+  std::string row;
+  std::vector<std::string> channel;  ///< inputs with one value a channel (axis 1 of the first input)
   std::vector<std::string> classes;  ///< "activation", "binary", "unary", "compare", "logic", "commutative", …
   std::vector<DType> types;          ///< element types of the first input the operator allows; empty = all numeric
   std::string source;
@@ -35,6 +39,7 @@ struct OpFormula {
   /// Whether the input at `slot` of a node is read as data; the others (CastLike's second) only lend their
   /// type, are no operand of the program and take no part in broadcasting.
   bool reads(size_t slot) const;
+  bool per_channel(size_t slot) const;
   std::vector<bool> data;            ///< per declared input, filled by the loader
 };
 

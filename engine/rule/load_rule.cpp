@@ -66,6 +66,7 @@ constexpr KeyDoc kConditionKeys[] = {
 };
 constexpr KeyDoc kRegionKeys[] = {
     {"of", kText, "operators it is made of: \"@pointwise\", \"{Add|@activation}\""},
+    {"around", kText, "row operators that the region grows from: \"@row\""},
     {"max_ops", kCount, "most operators"},
     {"max_inputs", kCount, "most tensors read"},
     {"min_ops", kCount, "fewest operators"},
@@ -410,6 +411,10 @@ class RuleReader {
     s.place = Place{rule_.file, n->line, n->column};
     if (const Node* of = r_.required(*n, "of")) {
       auto status = parse_op_set(of->text, place_of(r_, *of), s.ops, s.classes);
+      if (!status) add_error(r_, std::move(status).error());
+    }
+    if (const Node* around = n->find("around")) {
+      auto status = parse_op_set(around->text, place_of(r_, *around), s.around_ops, s.around_classes);
       if (!status) add_error(r_, std::move(status).error());
     }
     auto count = [&](std::string_view k, int& to) {

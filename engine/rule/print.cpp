@@ -127,15 +127,20 @@ class Printer {
     const RegionSpec& s = r_.region;
     bool tail = r_.kind == RuleKind::absorb || r_.kind == RuleKind::window;
     if (s.ops.empty() && s.classes.empty()) return;
-    PatternExpr set;
-    set.kind = PatternExpr::Kind::call;
-    set.ops = s.ops;
-    set.classes = s.classes;
-    std::string of = to_text(set);
-    of.resize(of.size() - 2);  // "()"
+    auto set = [](const std::vector<std::string>& ops, const std::vector<std::string>& classes) {
+      PatternExpr e;
+      e.kind = PatternExpr::Kind::call;
+      e.ops = ops;
+      e.classes = classes;
+      std::string text = to_text(e);
+      text.resize(text.size() - 2);  // "()"
+      return quoted(text);
+    };
     RegionSpec usual;
     out_ += tail ? "tail:\n" : "region:\n";
-    out_ += "  of: " + quoted(of) + "\n";
+    out_ += "  of: " + set(s.ops, s.classes) + "\n";
+    if (!s.around_ops.empty() || !s.around_classes.empty())
+      out_ += "  around: " + set(s.around_ops, s.around_classes) + "\n";
     if (s.max_ops != usual.max_ops) out_ += fmt::format("  max_ops: {}\n", s.max_ops);
     if (s.max_inputs != usual.max_inputs) out_ += fmt::format("  max_inputs: {}\n", s.max_inputs);
     if (s.min_ops != usual.min_ops) out_ += fmt::format("  min_ops: {}\n", s.min_ops);
@@ -218,7 +223,8 @@ bool same(const Rule& a, const Rule& b) {
            x.expect == y.expect;
   };
   const RegionSpec &s = a.region, &t = b.region;
-  bool region = s.ops == t.ops && s.classes == t.classes && s.max_ops == t.max_ops &&
+  bool region = s.ops == t.ops && s.classes == t.classes && s.around_ops == t.around_ops &&
+                s.around_classes == t.around_classes && s.max_ops == t.max_ops &&
                 s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
                 s.multi_output == t.multi_output && conditions(s.where, t.where);
   // Firing cases are listed before holding ones when printed.

@@ -32,6 +32,9 @@ struct Condition {
 /// What a region or a tail may be made of.
 struct RegionSpec {
   std::vector<std::string> ops, classes;  ///< of: "@pointwise", "{Add|Relu}"
+  /// around: "@row": the region holds at least one of these, and all of them reduce the same axes; the others
+  /// join it before and behind. Empty: any node of `of` may start a region.
+  std::vector<std::string> around_ops, around_classes;
   int max_ops = 64;
   int max_inputs = 16;
   int min_ops = 1;

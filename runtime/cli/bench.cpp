@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "codegen/cpu_jit.h"
 #include "runtime/cli/tensors.h"
 
 namespace ferrule::cli {
@@ -11,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Resident memory of this process in bytes, now (VmRSS) or at its highest (VmHWM).
+/// Resident memory of this process in bytes, now (VmRSS; RssAnon: backed by no file) or at its highest (VmHWM).
 int64_t resident(const char* key) {
   std::ifstream status("/proc/self/status");
   std::string line;
@@ -94,8 +95,27 @@ void print_layers(const Plan& plan, const Profiler& p) {
   }
 }
 
-Result<Exit> body(const Common& common, const InputOptions& input, double seconds, bool layers) {
-  int64_t before = resident("VmRSS");
+/// What another input shape costs: planned and prepared as a run with it would, by the same session.
+struct Then {
+  std::string shapes;
+  double plan_ms = 0, compile_ms = 0;
+  int64_t kernels_compiled = 0;
+};
+
+Result<std::vector<Then>> compile_more(Session& session, Shapes shapes, const std::vector<std::string>& more) {
+  std::vector<Then> out;
+  for (const std::string& text : more) {
+    FERRULE_ASSIGN(auto shape, parse_shape(text));
+    shapes[shape.first] = shape.second;
+    const int64_t before = CpuJit::instance().compiled();
+    FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
+    out.push_back({text, p->timings().plan_ms, p->timings().compile_ms, CpuJit::instance().compiled() - before});
+  }
+  return out;
+}
+
+Result<Exit> body(const Common& common, const InputOptions& input, double seconds, bool layers, const std::vector<std::string>& more) {
+  const int64_t before = resident("VmRSS"), anonymous_before = resident("RssAnon");
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
@@ -105,19 +125,23 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
   FERRULE_ASSIGN(Buffers b, buffers(p->plan(), inputs));
   FERRULE_ASSIGN(Latency l, measure(p->executable(), b, seconds));
-  int64_t growth = resident("VmHWM") - before;
+  const int64_t growth = resident("VmHWM") - before, anonymous = resident("RssAnon") - anonymous_before;
+  FERRULE_ASSIGN(std::vector<Then> then, compile_more(session, shapes, more));
   for (const std::string& n : notes) talk("note: " + n);
   int kernels = 0;
   for (const Layer& layer : p->plan().layers) kernels += layer.kernels;
   if (common.json) {
+    nlohmann::json others = nlohmann::json::array();
+    for (const Then& t : then)
+      others.push_back({{"shapes", escape(t.shapes)}, {"plan_ms", t.plan_ms}, {"compile_ms", t.compile_ms}, {"kernels_compiled", t.kernels_compiled}});
     print_json({{"schema_version", kSchemaVersion},
                 {"backend", p->backend()}, {"threads", common.threads},
                 {"latency_ms", {{"min", l.min}, {"median", l.median}, {"p90", l.p90}, {"p99", l.p99}}},
                 {"runs", l.runs}, {"load_ms", p->timings().load_ms}, {"plan_ms", p->timings().plan_ms},
                 {"compile_ms", p->timings().compile_ms}, {"cache_hits", p->timings().cache_hits}, {"cache_misses", p->timings().cache_misses},
-                {"peak_memory_bytes", growth},
+                {"peak_memory_bytes", growth}, {"anonymous_memory_bytes", anonymous},
                 {"arena_bytes", p->executable().arena_bytes()}, {"packed_bytes", p->executable().packed_bytes()},
-                {"layers", p->plan().layers.size()}, {"kernels", kernels}});
+                {"layers", p->plan().layers.size()}, {"kernels", kernels}, {"then", others}});
     return Exit::ok;
   }
   std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), p->backend(), p->plan().layers.size(), kernels);
@@ -127,6 +151,8 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   std::cout << fmt::format("memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights\n", static_cast<double>(growth) / 1048576,
                            static_cast<double>(p->executable().arena_bytes()) / 1048576,
                            static_cast<double>(p->executable().packed_bytes()) / 1048576);
+  for (const Then& t : then)
+    std::cout << fmt::format("then     {}: plan {:.1f} ms, library primitives {:.1f} ms, {} kernels compiled\n", escape(t.shapes), t.plan_ms, t.compile_ms, t.kernels_compiled);
   if (layers) {
     FERRULE_ASSIGN(Profiler profiler, profile(p->executable(), b, p->plan().layers.size(), 20));
     print_layers(p->plan(), profiler);
@@ -139,15 +165,19 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
 void add_bench(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("bench", "time a model: latency, start-up, memory, layer by layer");
   add_common(*c, common, true);
+  add_timeout(*c, common);
   auto input = std::make_shared<InputOptions>();
   auto seconds = std::make_shared<double>(2.0);
   auto layers = std::make_shared<bool>(false);
+  auto then = std::make_shared<std::vector<std::string>>();
   add_inputs(*c, *input);
+  c->add_option("--then", *then, "afterwards, what another input shape costs: name:1x3x320x320 (repeatable)")->type_name("SHAPE");
   c->add_option("--seconds", *seconds, "how long to measure")->check(CLI::Range(0.01, 3600.0));
   c->add_flag("--layers", *layers, "time each layer, slowest first");
   c->footer("Examples:\n  ferrule bench model.onnx --threads 2\n  ferrule bench model.onnx --disable '*' --seconds 5 --json\n"
-            "  ferrule bench model.onnx --shapes x:1x3x192x256 --layers");
-  set_body(*c, common, exit, [=](const Common& o) { return body(o, *input, *seconds, *layers); });
+            "  ferrule bench model.onnx --shapes x:1x3x192x256 --layers\n"
+            "  ferrule bench model.onnx --shapes x:1x3x480x736 --then x:1x3x320x320");
+  set_body(*c, common, exit, [=](const Common& o) { return body(o, *input, *seconds, *layers, *then); });
 }
 
 }  // namespace ferrule::cli

@@ -21,6 +21,7 @@ struct Common {
   std::string backend = "auto", target, tuning;
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
+  double timeout = 0;                  ///< seconds; 0: none
   bool json = false, force = false, no_fold = false, overridable = false, strict = false,
        allow_unproven = false, no_cache = false;
   std::string model;                   ///< of the command that takes one
@@ -31,6 +32,8 @@ using Command = std::function<Result<Exit>(const Common&)>;
 
 /// Adds the options every command takes; `model`: also the positional MODEL.
 void add_common(CLI::App& command, Common& common, bool model);
+/// --timeout, for the commands that run a model.
+void add_timeout(CLI::App& command, Common& common);
 /// Runs the body when the command is chosen; its error is printed, its exit code kept in `exit`.
 void set_body(CLI::App& command, Common& common, int& exit, Command body);
 
@@ -58,6 +61,9 @@ Result<Explained> explain_model(const Common& common, bool near_misses);
 void print_json(const nlohmann::json& j);
 /// Prints `text` to stderr unless --json or quiet.
 void talk(const std::string& text);
+
+/// explain --stage memory: the arena over the steps, in memory.cpp.
+Result<Exit> explain_memory(const Common& common);
 
 void add_explain(CLI::App& app, Common& common, int& exit);
 void add_run(CLI::App& app, Common& common, int& exit);

@@ -1,6 +1,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <iostream>
@@ -51,6 +52,12 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_flag("--allow-unproven", common.allow_unproven, "run rewrites whose proof fails or takes too long");
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
+}
+
+void add_timeout(CLI::App& command, Common& common) {
+  command.add_option("--timeout", common.timeout, "stop after so long, between two layers or iterations (exit code 4)")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.001, 1e6));
 }
 
 void set_body(CLI::App& command, Common& common, int& exit, Command body) {
@@ -129,6 +136,12 @@ Result<SessionOptions> session_options(const Common& common) {
   o.threads = common.threads;
   o.strict = common.strict;
   o.tuning = common.tuning;
+  if (common.timeout > 0) {
+    auto cancel = std::make_shared<Cancel>();
+    const std::chrono::duration<double> wait(common.timeout);
+    cancel->deadline(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait));
+    o.cancel = std::move(cancel);
+  }
   o.log = [](LogLevel level, std::string_view text) {
     if (level <= LogLevel::warning) talk(fmt::format("{}: {}", level == LogLevel::error ? "error" : "warning", text));
   };

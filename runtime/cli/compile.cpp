@@ -20,6 +20,7 @@ struct Kernel {
   const Launch* launch = nullptr;
   size_t piece = 0;
   const Program& program() const {
+    if (launch->rows) return launch->rows->program;
     const LoweredRegion& region = *launch->region;
     return region.pieced ? region.programs[region.pieces[piece].program] : region.program;
   }
@@ -27,18 +28,21 @@ struct Kernel {
 
 /// Of a region in pieces, the first piece of each program.
 void add_programs(Kernel kernel, std::vector<Kernel>& out) {
+  if (kernel.launch->rows || !kernel.launch->region->pieced) return out.push_back(kernel);
   const LoweredRegion& region = *kernel.launch->region;
-  if (!region.pieced) return out.push_back(kernel);
   std::set<uint32_t> seen;
   for (; kernel.piece < region.pieces.size(); ++kernel.piece)
     if (seen.insert(region.pieces[kernel.piece].program).second) out.push_back(kernel);
 }
 
+/// Row kernels have no CUDA form yet: for GPUs they are planned and not compiled.
 std::vector<Kernel> kernels_of(const Explained& e) {
+  const bool rows = e.knowledge->target.device == "cpu";
   std::vector<Kernel> kernels;
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches)
-      if (l.kind == Launch::Kind::generated && l.region) add_programs({&e.plan.layers[k], &e.lowered.layers[k], &l}, kernels);
+      if (l.kind == Launch::Kind::generated && (l.region || (l.rows && rows)))
+        add_programs({&e.plan.layers[k], &e.lowered.layers[k], &l}, kernels);
   return kernels;
 }
 
@@ -48,6 +52,18 @@ Result<json> compile_for_cpu(const Kernel& kernel, const RegionOperands& operand
   KernelKey key{kernel.program(), nest.inner(), target.name, false};
   FERRULE_ASSIGN(std::string code, compile_cpu(key, to_identifier(kernel.layer->name), CodeForm::object));
   return json{{"code_bytes", code.size()}};
+}
+
+/// All stages.
+Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& target) {
+  FERRULE_ASSIGN(auto operands, row_operands(plan, *kernel.lowered, *kernel.launch));
+  FERRULE_ASSIGN(RowNest nest, RowNest::make(*kernel.launch->rows, operands, target.name, target.l2_bytes, 1));
+  size_t bytes = 0;
+  for (const KernelKey& key : nest.kernels()) {
+    FERRULE_ASSIGN(std::string code, compile_cpu(key, to_identifier(kernel.layer->name), CodeForm::object));
+    bytes += code.size();
+  }
+  return json{{"code_bytes", bytes}, {"stages", nest.kernels().size()}};
 }
 
 Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
@@ -62,6 +78,7 @@ Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operand
 }
 
 Result<json> compile_kernel(const Plan& plan, const Kernel& kernel, const Target& target) {
+  if (kernel.launch->rows) return compile_rows(plan, kernel, target);
   FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
   return target.device == "gpu" ? compile_for_gpu(kernel, operands, target) : compile_for_cpu(kernel, operands, target);
 }

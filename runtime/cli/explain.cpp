@@ -115,6 +115,7 @@ void print_region(const std::string& layer, const LoweredRegion& region) {
 }
 
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
+  if (stage == "memory") return explain_memory(common);
   FERRULE_ASSIGN(Explained e, explain_model(common, stage.empty() && !common.json));
   if (common.json) {
     print_json(to_json(e));
@@ -127,7 +128,8 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "kernels") {
     for (size_t k = 0; k < e.plan.layers.size(); ++k)
       for (const Launch& l : e.lowered.layers[k].launches)
-        if (l.region) print_region(escape(e.plan.layers[k].name), *l.region);
+        if (l.rows) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(split_rows(*l.rows, true)) << "\n";
+        else if (l.region) print_region(escape(e.plan.layers[k].name), *l.region);
     return Exit::ok;
   }
   for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
@@ -148,11 +150,12 @@ void add_explain(CLI::App& app, Common& common, int& exit) {
   add_common(*c, common, true);
   auto stage = std::make_shared<std::string>();
   auto log = std::make_shared<bool>(false);
-  c->add_option("--stage", *stage, "print an artefact instead: graph, journal, kernels")
-      ->check(CLI::IsMember({"graph", "journal", "kernels"}));
+  c->add_option("--stage", *stage, "print an artefact instead: graph, journal, kernels, memory (prepared for this machine)")
+      ->check(CLI::IsMember({"graph", "journal", "kernels", "memory"}));
   c->add_flag("--log", *log, "also every single fusion, in order");
   c->footer("Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes x:1x3x192x256 --json\n"
-            "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'");
+            "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'\n"
+            "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory");
   set_body(*c, common, exit, [stage, log](const Common& o) { return body(o, *stage, *log); });
 }
 

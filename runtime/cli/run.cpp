@@ -61,6 +61,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
 void add_run(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("run", "run a model");
   add_common(*c, common, true);
+  add_timeout(*c, common);
   auto input = std::make_shared<InputOptions>();
   auto output = std::make_shared<std::string>();
   add_inputs(*c, *input);

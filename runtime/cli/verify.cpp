@@ -87,6 +87,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, 
 void add_verify(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("verify", "fused against --disable '*' on the same backend");
   add_common(*c, common, true);
+  add_timeout(*c, common);
   auto input = std::make_shared<InputOptions>();
   auto oracle = std::make_shared<bool>(false), layers = std::make_shared<bool>(false);
   add_inputs(*c, *input);

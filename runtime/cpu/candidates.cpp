@@ -24,6 +24,7 @@ bool winograd_pays(const Context& context, const Call& call) {
 }
 
 constexpr auto kConvolutions = std::to_array<Candidate>({
+    {"first", make_first},
     {"depthwise", make_depthwise},
     {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>},
     {"winograd_4x4", make_winograd_of<4>, winograd_pays<4>},

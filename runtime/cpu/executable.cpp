@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -46,6 +47,11 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
       if (l.inputs[k] && reads_where_it_writes(plan, lowered, layer, l, k)) pairs.emplace_back(static_cast<int>(k), 0);
     return pairs;
   }
+  if (l.rows) {
+    for (size_t k = 0; k < l.inputs.size(); ++k)
+      if (l.rows->writes_over(k) && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
+    return pairs;
+  }
   if (l.kind == Launch::Kind::generated || l.primitive == "BatchNormalization")
     for (size_t k = 0; k < l.inputs.size(); ++k)
       if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
@@ -54,6 +60,28 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
       if (adds_operand(op) && same(l.inputs[static_cast<size_t>(op.operand)], l.outputs[0]))
         pairs.emplace_back(op.operand, 0);
   return pairs;
+}
+
+/// Multiply-adds, twice, of a convolution or product; 0 for what only moves or compares.
+double flops(const Launch& l, const Call& call) {
+  if (call.inputs.size() < 2 || !call.inputs[1].present() || call.outputs.empty()) return 0;
+  const Operand &x = call.inputs[0], &w = call.inputs[1], &y = call.outputs[0];
+  if (l.primitive == "Conv" && w.rank() > 2) return 2.0 * static_cast<double>(y.numel()) * static_cast<double>(w.numel()) / static_cast<double>(std::max<int64_t>(1, w.dims[0]));
+  if (l.primitive == "ConvTranspose" && w.rank() > 2)
+    return 2.0 * static_cast<double>(x.numel()) * static_cast<double>(w.numel()) / static_cast<double>(std::max<int64_t>(1, w.dims[0]));
+  // (MK)(KN)(MN) is (MNK) squared.
+  return 2.0 * std::sqrt(static_cast<double>(x.numel()) * static_cast<double>(w.numel()) * static_cast<double>(y.numel()));
+}
+
+/// Whether waking a second thread costs more than it saves: about five microseconds of work.
+bool too_small_to_split(const Launch& l, const Call& call) {
+  constexpr double kFlops = 1 << 19;
+  constexpr int64_t kBytes = 128 << 10;
+  if (l.kind != Launch::Kind::library || flops(l, call) > kFlops) return false;
+  int64_t bytes = 0;
+  for (const auto* operands : {&call.inputs, &call.outputs})
+    for (const Operand& o : *operands) bytes += o.present() ? o.bytes() : 0;
+  return bytes <= kBytes;
 }
 
 int64_t available_memory() {
@@ -76,7 +104,7 @@ class CpuExecutable::SlotBinder final : public Binder {
     else dnnl_memory_set_data_handle(m, e_.address(slot));
   }
   void* scratch() override {
-    return static_cast<char*>(e_.arena_.get()) + e_.scratch_offsets_[static_cast<size_t>(step_)];
+    return static_cast<char*>(e_.arena_.get()) + e_.storage_.scratch[static_cast<size_t>(step_)].offset;
   }
 
  private:
@@ -101,6 +129,8 @@ void CpuExecutable::External::set(void* p) {
 
 Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& context, PackCache& packs) {
   try {
+    if (!limit_library(context.target) && context.log)
+      context.log(LogLevel::info, "oneDNN was in use before a plan for " + context.target.name + ": it keeps the processor's instructions");
     std::unique_ptr<CpuExecutable> e(new CpuExecutable(context, packs));
     FERRULE_TRY(e->build(context));
     return e;
@@ -111,11 +141,12 @@ Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& co
 
 Status CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
+  team_ = threads();
   auto pairs = [this](size_t layer, const Launch& l) { return in_place_pairs(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{library_, &context.ops, &context.target, &context.limits, context.cache,
-                  lowered_.strict, context.tuning, &context.log};
-  FERRULE_TRY(compile_generated(kernels));
+  Context kernels{library_, &context.ops, &context.target, &context.limits, lowered_.strict, context.tuning, &context.log};
+  kernels.cancel = context.cancel;
+  FERRULE_TRY(compile_generated(kernels, context.cache));
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
@@ -123,11 +154,16 @@ Status CpuExecutable::build(const PrepareContext& context) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       const int at = step++;
       if (l.kind == Launch::Kind::view) continue;
+      FERRULE_ASSIGN(const Call call, call_of(layer, l));
+      // oneDNN decides the split when the primitive is made.
+      const bool serial = too_small_to_split(l, call);
+      set_threads(serial ? 1 : team_);
       FERRULE_ASSIGN(KernelPtr kernel, make_kernel(kernels, layer, l, context.log));
       scratch[static_cast<size_t>(at)] = kernel->scratch_bytes();
       Step& s = steps_.emplace_back();
       s.kernel = std::move(kernel);
       s.step = at;
+      s.serial = serial;
       if (context.all_candidates) FERRULE_TRY(add_candidates(kernels, layer, l, s));
       for (const auto& [name, other] : s.others)
         scratch[static_cast<size_t>(at)] = std::max(scratch[static_cast<size_t>(at)], other->scratch_bytes());
@@ -135,6 +171,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
     range.end = steps_.size();
     layers_.push_back(range);
   }
+  set_threads(team_);
   FERRULE_TRY(allocate_arena(context.limits, scratch));
   inputs_.resize(plan_.graph.inputs().size());
   outputs_.resize(plan_.graph.outputs().size());
@@ -147,21 +184,23 @@ Status CpuExecutable::build(const PrepareContext& context) {
 }
 
 /// All machine code at once, on all threads; make_pointwise finds it compiled. Errors show up there.
-Status CpuExecutable::compile_generated(Context& context) {
+Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
   std::vector<CpuJit::Request> requests;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
-      if (l.kind != Launch::Kind::generated) continue;
+      const bool pieces = l.kind == Launch::Kind::copy && l.region;
+      if (l.kind != Launch::Kind::generated && !pieces) continue;
       FERRULE_ASSIGN(Call call, call_of(layer, l));
-      if (auto r = pointwise_requests(context, call))
+      auto requests_of = pieces ? pieces_requests : call.rows ? row_requests : pointwise_requests;
+      if (auto r = requests_of(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
-  if (requests.size() > 1) CpuJit::instance().compile_many(requests, threads(), context.cache);
+  CpuJit::instance().compile_many(requests, threads(), cache);
   return {};
 }
 
 Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch) {
-  scratch_offsets_ = place(storage_, scratch);
+  place(storage_, scratch);
   const int64_t allowed = limits.memory_bytes ? limits.memory_bytes : available_memory() / 5 * 4;
   if (storage_.arena_bytes > allowed)
     return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes, allowed);
@@ -188,6 +227,7 @@ Result<Call> CpuExecutable::call_of(size_t layer, const Launch& l) const {
   if (l.node && l.graph) call.node = &l.graph->node(l.node);
   call.post_ops = l.post_ops;
   if (l.region) call.region = &*l.region;
+  call.rows = l.rows.get();
   for (ValueId v : l.inputs) {
     FERRULE_ASSIGN(Operand o, operand(layer, v));
     call.inputs.push_back(std::move(o));
@@ -230,7 +270,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   FERRULE_ASSIGN(Call call, call_of(layer, l));
   Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
     switch (l.kind) {
-      case Launch::Kind::generated: return make_pointwise(context, call);
+      case Launch::Kind::generated: return call.rows ? make_rows(context, call) : make_pointwise(context, call);
       case Launch::Kind::copy: return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
         if (Factory f = candidates(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
@@ -244,7 +284,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   if (l.kind == Launch::Kind::generated && !whole_layer) return made;
   // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
   if (log) log(LogLevel::warning, fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
-  if (l.post_ops.empty() && !l.region) return make_interpreted(context, call);
+  if (l.post_ops.empty() && !l.region && !l.rows) return make_interpreted(context, call);
   FERRULE_ASSIGN(Call whole, node_call(layer));
   return make_interpreted(context, whole);
 }
@@ -262,20 +302,38 @@ void* CpuExecutable::address(int slot) const {
 }
 
 Status CpuExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) {
-  set_threads(threads_);
+  set_threads(team_);
   for (size_t k = 0; k < inputs_.size(); ++k) inputs_[k].set(const_cast<void*>(inputs[k]));
   for (size_t k = 0; k < outputs_.size(); ++k) outputs_[k].set(outputs[k]);
   launches_ = 0;
-  FERRULE_TRY(observer ? run_observed(*observer) : run_steps());
+  serial_ = false;
+  Status status = observer ? run_observed(*observer) : cancel_ ? run_until_stopped() : run_steps();
+  if (serial_) set_threads(team_);
+  if (!status) return status;
   for (const Storage::Copy& c : storage_.copies)
     std::memcpy(outputs[static_cast<size_t>(c.to_output)], address(c.from_slot), static_cast<size_t>(c.bytes));
   return {};
 }
 
+Status CpuExecutable::run_step(Step& s) {
+  if (s.serial != serial_) [[unlikely]] {
+    serial_ = s.serial;
+    set_threads(serial_ ? 1 : team_);
+  }
+  ++launches_;
+  return s.kernel->run();
+}
+
 Status CpuExecutable::run_steps() {
-  for (Step& s : steps_) {
-    if (Status status = s.kernel->run(); !status) [[unlikely]] return status;
-    ++launches_;
+  for (Step& s : steps_)
+    if (Status status = run_step(s); !status) [[unlikely]] return status;
+  return {};
+}
+
+Status CpuExecutable::run_until_stopped() {
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (cancel_->stopped()) return error(Code::cancelled, escape(plan_.layers[layer].name), "time is up");
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(run_step(steps_[k]));
   }
   return {};
 }
@@ -283,11 +341,11 @@ Status CpuExecutable::run_steps() {
 Status CpuExecutable::run_observed(RunObserver& observer) {
   using Clock = std::chrono::steady_clock;
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (cancel_ && cancel_->stopped()) return error(Code::cancelled, escape(plan_.layers[layer].name), "time is up");
     const auto start = Clock::now();
-    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(steps_[k].kernel->run());
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(run_step(steps_[k]));
     const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
     const auto count = static_cast<int>(layers_[layer].end - layers_[layer].begin);
-    launches_ += count;
     observer.layer_done(layer, count, time.count());
     if (observer.wants_results()) report_results(layer, observer);
   }

@@ -19,6 +19,7 @@ class CpuExecutable final : public Executable {
   int64_t launches() const override { return launches_; }
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return library_.packed_bytes; }
+  const Storage* storage() const override { return &storage_; }
   std::string text() const override;
 
  private:
@@ -37,6 +38,7 @@ class CpuExecutable final : public Executable {
     std::vector<std::pair<std::string, KernelPtr>> others;  ///< with all_candidates: every implementation, by name
     std::string problem, usual;                              ///< with all_candidates
     int step = 0;  ///< number among all launches, views included
+    bool serial = false;  ///< a library call too small to be split; others decide by their grain
   };
   struct LayerSteps {
     size_t begin = 0, end = 0;  ///< of steps_
@@ -44,7 +46,8 @@ class CpuExecutable final : public Executable {
   class SlotBinder;
 
   CpuExecutable(const PrepareContext& context, PackCache& packs)
-      : Executable(context.plan), lowered_(context.lowered), threads_(context.threads), library_(&packs) {}
+      : Executable(context.plan), lowered_(context.lowered), threads_(context.threads), cancel_(context.cancel),
+        library_(&packs) {}
   Status build(const PrepareContext& context);
   Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch, const LogCallback& log);
   Status add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
@@ -52,20 +55,24 @@ class CpuExecutable final : public Executable {
   Result<Call> call_of(size_t layer, const Launch& launch) const;
   Result<Call> node_call(size_t layer) const;
   Result<Operand> operand(size_t layer, ValueId v) const;
-  Status compile_generated(Context& context);
+  Status compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
   Status run_steps();
+  Status run_until_stopped();
+  Status run_step(Step& step);
   Status run_observed(RunObserver& observer);
   void report_results(size_t layer, RunObserver& observer) const;
   void* address(int slot) const;
 
   const Lowered& lowered_;
   int threads_ = 0;
+  int team_ = 1;         ///< the threads that `threads_` stands for
+  bool serial_ = false;  ///< during a run: whether parallel work is off now
+  const Cancel* cancel_ = nullptr;
   Library library_;
   Storage storage_;
   std::vector<Step> steps_;
   std::vector<LayerSteps> layers_;
-  std::vector<int64_t> scratch_offsets_;
   std::shared_ptr<void> arena_;
   std::vector<External> inputs_, outputs_;
   int64_t launches_ = 0;

@@ -48,6 +48,7 @@ struct Call {
   std::vector<Operand> outputs;
   std::span<const PostOp> post_ops;
   const LoweredRegion* region = nullptr;
+  const RowRegion* rows = nullptr;
   int sum_input = -1;             ///< this input is the memory of output 0 and is added to the result
 };
 
@@ -79,10 +80,10 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
-  DiskCache* cache = nullptr;  ///< for compiled kernels; may be null
   bool strict = false;            ///< no kernel that computes another formula (Winograd)
   const Tuning* tuning = nullptr;
   const LogCallback* log = nullptr;
+  const Cancel* cancel = nullptr;
 };
 
 /// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
@@ -101,6 +102,10 @@ Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
 int winograd_tile(const Context&, const Call&);
 /// One filter a channel; unsupported_operator for all others and for tails that registers cannot take.
 Result<KernelPtr> make_depthwise(Context&, const Call&);
+/// Few planes in the plain layout; unsupported_operator for all others.
+Result<KernelPtr> make_first(Context&, const Call&);
+/// Another factory's kernel behind a copy of input 0 (f32) in channels-last order.
+Result<KernelPtr> make_reordered(Context&, const Call&, Factory factory);
 /// A 1x1 convolution as a product; unsupported_operator for all others.
 Result<KernelPtr> make_matmul_1x1(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
@@ -110,10 +115,9 @@ Result<KernelPtr> make_matmul(Context&, const Call&);
 Result<KernelPtr> make_gemm(Context&, const Call&);
 Result<KernelPtr> make_pool(Context&, const Call&);
 Result<KernelPtr> make_global_pool(Context&, const Call&);
+Result<KernelPtr> make_channel_gate(Context&, const Call&);
 Result<KernelPtr> make_resize(Context&, const Call&);
-Result<KernelPtr> make_softmax(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
-Result<KernelPtr> make_reduce(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
 Result<KernelPtr> make_gather(Context&, const Call&);
 Result<KernelPtr> make_pointwise(Context&, const Call&);
@@ -122,6 +126,9 @@ Result<KernelPtr> make_pieces(Context&, const Call&);
 Result<std::vector<CpuJit::Request>> pieces_requests(Context&, const Call&);
 /// The machine code that make_pointwise will ask for, so that all of it can be compiled at once.
 Result<std::vector<CpuJit::Request>> pointwise_requests(Context&, const Call&);
+/// Row operators with their pointwise neighbours.
+Result<KernelPtr> make_rows(Context&, const Call&);
+Result<std::vector<CpuJit::Request>> row_requests(Context&, const Call&);
 Result<KernelPtr> make_interpreted(Context&, const Call&);
 
 }  // namespace ferrule::cpu

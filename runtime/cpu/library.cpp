@@ -24,13 +24,25 @@ bool same_memory(const std::vector<int64_t>& dims) {
 }  // namespace
 
 std::shared_ptr<void> allocate(int64_t bytes) {
-  constexpr int64_t kHuge = int64_t{2} << 20;
+  constexpr int64_t kHuge = int64_t{2} << 20, kPage = 4096;
   const int64_t alignment = bytes >= kHuge ? kHuge : 64;
-  const int64_t size = (std::max<int64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
-  void* p = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(size));
-  if (!p) return nullptr;
-  if (bytes >= kHuge) madvise(p, static_cast<size_t>(size), MADV_HUGEPAGE);
+  const int64_t unit = bytes >= kHuge ? kPage : 64;
+  const int64_t size = (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
+  void* p = nullptr;
+  if (posix_memalign(&p, static_cast<size_t>(alignment), static_cast<size_t>(size))) return nullptr;
+  if (bytes >= kHuge) {
+    // The rest behind the last whole huge page would keep memory that nobody uses.
+    const int64_t whole = bytes / kHuge * kHuge;
+    madvise(p, static_cast<size_t>(whole), MADV_HUGEPAGE);
+    if (size > whole) madvise(static_cast<char*>(p) + whole, static_cast<size_t>(size - whole), MADV_NOHUGEPAGE);
+  }
   return {p, std::free};
+}
+
+bool limit_library(const Target& target) {
+  if (target.has_isa("avx512f") || !target.has_isa("avx2")) return true;
+  static const bool limited = dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success;
+  return limited;
 }
 
 Library::Library(PackCache* cache) : engine(shared_engine()), stream(engine), packs(cache) {}

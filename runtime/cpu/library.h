@@ -16,6 +16,10 @@ using dnnl::memory;
 /// 64-byte aligned memory; from 2 MiB on, on huge pages where the system gives them.
 std::shared_ptr<void> allocate(int64_t bytes);
 
+/// Keeps the library to the target's instruction set. It can only be told before it made its first primitive, and
+/// for the whole process: false when it was too late, and then it uses what the processor has.
+bool limit_library(const Target& target);
+
 /// A constant in the layout that a primitive asked for.
 struct Packed {
   std::shared_ptr<const void> owner;

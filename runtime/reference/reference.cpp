@@ -14,6 +14,7 @@ class ReferenceExecutable final : public Executable {
   explicit ReferenceExecutable(const PrepareContext& c) : Executable(c.plan), lowered_(c.lowered) {
     options_.ops = &c.ops;
     options_.limits = &c.limits;
+    options_.cancel = c.cancel;
     const Graph& g = plan_.graph;
     last_.assign(g.value_slots(), -1);
     for (size_t layer = 0; layer < plan_.layers.size(); ++layer)

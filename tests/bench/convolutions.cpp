@@ -1,6 +1,6 @@
-// Convolutions of real models on their own, one implementation beside the other: the least time over many
-// interleaved runs, GFLOP/s of the direct algorithm, and the share of one FMA peak a thread. (Winograd does less
-// arithmetic, so its share can be above 100 %.)
+// Convolutions of real models on their own, all candidates (runtime/cpu/candidates.h) side by side: the least time
+// over many interleaved runs, GFLOP/s of the direct algorithm, and the share of one FMA peak a thread. (Winograd
+// does less arithmetic, so its share can be above 100 %.)
 //
 //   ninja -C build bench_convolutions && build/bench_convolutions [--threads N] [--target cpu-avx2] [--cold]
 //        [--seconds S] [--only TEXT] [--accuracy]
@@ -11,11 +11,13 @@
 #include <immintrin.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <random>
 
+#include "runtime/cpu/candidates.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 
@@ -41,20 +43,6 @@ const Layer kLayers[] = {
     {"ppocr_v4_det", 96, 20, 24},  {"ppocr_v4_det", 96, 160, 24}, {"light_vgg19", 64, 224, 64},  {"light_vgg19", 256, 56, 256},
     {"light_vgg19", 512, 28, 512}, {"light_vgg19", 512, 14, 512}, {"light_inception_v1", 144, 13, 288},
 };
-
-struct Implementation {
-  std::string name;
-  std::function<Result<KernelPtr>(Context&, const Call&)> make;
-};
-std::vector<Implementation> implementations() {
-  return {{"onednn", [](Context& c, const Call& call) {
-             Context library = c;
-             library.strict = true;
-             return make_convolution(library, call);
-           }},
-          {"winograd_2x2", [](Context& c, const Call& call) { return make_winograd(c, call, 2); }},
-          {"winograd_4x4", [](Context& c, const Call& call) { return make_winograd(c, call, 4); }}};
-}
 
 Tensor random_tensor(const std::vector<int64_t>& dims, unsigned seed, float low, float high) {
   int64_t n = 1;
@@ -90,8 +78,8 @@ class Bound final : public Binder {
   Bound(const Bound&) = delete;
   const Call& call() const { return call_; }
   /// False where the implementation refuses.
-  bool make(Context& context, const Implementation& i) {
-    auto made = i.make(context, call_);
+  bool make(Context& context, const Candidate& c) {
+    auto made = c.make(context, call_);
     if (!made) return false;
     kernel_ = std::move(*made);
     return true;
@@ -191,15 +179,17 @@ void measure(const Layer& l, const Options& o, Context& context, double peak) {
   };
   std::vector<Row> rows;
   int64_t scratch = 0;
-  for (const Implementation& i : implementations()) {
-    Row row{i.name, {}};
+  for (const Candidate& c : candidates("Conv")) {
+    Row row{std::string(c.name), {}};
     for (size_t k = 0; k < copies; ++k) {
       auto b = std::make_unique<Bound>(l, static_cast<unsigned>(k), x, y);
-      if (b->make(context, i)) row.bound.push_back(std::move(b));
+      if (b->make(context, c)) row.bound.push_back(std::move(b));
     }
     // One scratch for all copies, as layers of a model share theirs.
     if (!row.bound.empty()) scratch = std::max(scratch, row.bound[0]->scratch_bytes()), rows.push_back(std::move(row));
   }
+  if (rows.empty()) return;
+  std::reverse(rows.begin(), rows.end());  // the library's first
   const std::shared_ptr<void> memory = allocate(scratch);
   for (Row& row : rows)
     for (auto& b : row.bound) b->bind(memory);

@@ -4,6 +4,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include "engine/base/cache_folder.h"
 #include "tests/cache/kit.h"
 
 using namespace cache_test;
@@ -148,6 +149,29 @@ TEST_CASE("made with all folders above it, for this user only") {
     REQUIRE(stat(folder.c_str(), &st) == 0);
     CHECK((st.st_mode & 0077) == 0);
   }
+}
+
+TEST_CASE("the user's folder, and one by a relative path") {
+  Sandbox box;
+  CHECK(in_child([] {
+          unsetenv("FERRULE_CACHE");
+          unsetenv("XDG_CACHE_HOME");
+          setenv("HOME", "/h", 1);
+          if (ferrule::user_cache_folder() != "/h/.cache/ferrule") return 1;
+          setenv("XDG_CACHE_HOME", "/x", 1);
+          if (ferrule::user_cache_folder() != "/x/ferrule") return 2;
+          setenv("FERRULE_CACHE", "/f", 1);
+          if (ferrule::user_cache_folder() != "/f") return 3;
+          for (const char* name : {"FERRULE_CACHE", "XDG_CACHE_HOME", "HOME"}) setenv(name, "", 1);
+          return ferrule::user_cache_folder().empty() ? 0 : 4;
+        }) == 0);
+  CHECK(in_child([&] {
+          if (chdir(box.root().c_str()) != 0) return 1;
+          auto cache = DiskCache::open("here", kLimit);
+          if (chdir("/") != 0) return 2;
+          cache->put("key", "payload");
+          return cache->get("key") == "payload" && fs::exists(box.root() + "/here/kernels") ? 0 : 3;
+        }) == 0);
 }
 
 TEST_CASE("deleted while it is used") {

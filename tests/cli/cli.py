@@ -450,6 +450,122 @@ def outputs(report, net):
     report.check("rules new keeps what exists", refusal(done, USAGE, "fresh.yaml", "--force"))
 
 
+def tuning(report):
+    """tune writes a file that run reads; nothing is overwritten; a damaged or foreign file is one message."""
+    folder = report.folder
+    weights = np.random.default_rng(3).standard_normal((8, 1, 3, 3)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "W"], ["c"], name="dw", group=8, pads=[1, 1, 1, 1]),
+         helper.make_node("Relu", ["c"], ["y"], name="act")], "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 12, 12])],
+        [onnx.numpy_helper.from_array(weights, "W")])
+    net = folder / "depthwise.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(net))
+    file = folder / "tuning.yaml"
+    common = ("--threads", "1", "--backend", "cpu")
+    done = run("tune", net, "-o", file, "--seconds", "0.05", *common)
+    report.check("tune", None if done.code == OK and "depthwise" in done.out and "onednn" in done.out else done.tail())
+    text = file.read_text() if file.exists() else ""
+    report.check("tune writes implementations and their times",
+                 None if "problem: \"Conv f32[1x8x12x12]" in text and "onednn:" in text and "depthwise:" in text else text)
+    done = run("tune", net, "-o", file, "--seconds", "0.05", *common)
+    report.check("tune keeps what exists", refusal(done, USAGE, r"tuning\.yaml", "--force"))
+    report.check("the file is as it was", None if file.exists() and file.read_text() == text else "it was changed")
+    done = run("tune", net, "-o", folder / "no/such/folder.yaml", "--seconds", "0.05", *common)
+    report.check("tune into no folder", refusal(done, USAGE, "folder.yaml"))
+    done = run("tune", net, "--seconds", "0.05", "--json", *common)
+    rows = json.loads(done.out or "{}").get("launches", [])
+    report.check("tune --json", None if rows and rows[0]["usual"] == "depthwise" and len(rows[0]["us"]) > 1 else done.tail())
+
+    # The file decides, either way, and the result is the same.
+    values = []
+    for use in ("depthwise", "onednn"):
+        chosen = folder / f"{use}.yaml"
+        chosen.write_text(re.sub(r"use: \w+", f"use: {use}", text))
+        done = run("run", net, "--seed", "3", "--outputs", folder / f"{use}.npz", "--tuning", chosen, *common)
+        report.check(f"run --tuning {use}", None if done.code == OK and not done.err.strip() else done.tail())
+        if done.code == OK:
+            values.append(np.load(folder / f"{use}.npz")["y"])
+    report.check("both implementations agree", None if len(values) == 2 and np.allclose(*values, 1e-4, 1e-5) else "they differ")
+
+    foreign = folder / "foreign.yaml"
+    foreign.write_text(re.sub(r"machine: .*", 'machine: "Z80"', re.sub(r"use: \w+", "use: teleport", text)))
+    done = run("run", net, "--seed", "3", "--outputs", folder / "foreign.npz", "--tuning", foreign, *common)
+    report.check("a foreign tuning file is noted and ignored",
+                 None if done.code == OK and "Z80" in done.err and "teleport" in done.err else done.tail())
+    for what, content, wanted in (("empty", "", "tuning"), ("half", text[:len(text) // 2], "half.yaml"),
+                                  ("another version", text.replace("tuning: 1", "tuning: 2"), "version 2"),
+                                  ("an unknown key", text + "lanes: 3\n", "lanes"), ("binary", "\0\1\2", "binary.yaml")):
+        broken = folder / f"{what}.yaml"
+        broken.write_text(content)
+        done = run("run", net, "--seed", "3", "--outputs", folder / "broken.npz", "--tuning", broken, *common)
+        report.check(f"a tuning file: {what}", refusal(done, USAGE, wanted, errors=100))
+    done = run("run", net, "--seed", "3", "--outputs", folder / "missing.npz", "--tuning", folder / "none.yaml", *common)
+    report.check("no tuning file", refusal(done, USAGE, "none.yaml"))
+
+
+OPEN = """
+agraph (float[1,2,H,W] x) => (float[1,2,P,Q] y)
+<float[2,2,3,3] K = {1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0,
+ 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5, 1.0, -2.0, 3.0, 0.5}> {
+  [conv] c = Conv <pads = [1, 1, 1, 1]> (x, K)
+  [pool] p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c)
+  [sin] s = Sin (p)
+  [mul] y = Mul (s, p)
+}
+"""
+
+
+def endless_loop(path):
+    """A Loop of 2^63 - 1 iterations that adds and never stops."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["on"]), helper.make_node("Add", ["s", "s"], ["t"])], "body",
+        [helper.make_tensor_value_info(n, t, d) for n, t, d in
+         [("i", TensorProto.INT64, []), ("going", TensorProto.BOOL, []), ("s", TensorProto.FLOAT, [2])]],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, []), helper.make_tensor_value_info("t", TensorProto.FLOAT, [2])])
+    most = helper.make_tensor("most", TensorProto.INT64, [], [2**63 - 1])
+    graph = helper.make_graph([helper.make_node("Loop", ["most", "", "x"], ["y"], "forever", body=body)], "g",
+                              [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])], [most])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def time_and_memory(report):
+    """--timeout, another input shape in one session, the drawing of the arena."""
+    loop = endless_loop(report.folder / "forever.onnx")
+    for command in (["run"], ["run", "--backend", "reference"], ["bench"], ["verify"]):
+        done = run(command[0], loop, "--timeout", "0.5", *command[1:])
+        report.check(f"{' '.join(command)} --timeout", refusal(done, LIMIT, "time is up", "forever", seconds=20))
+    report.check("--timeout 0", refusal(run("run", loop, "--timeout", "0"), USAGE, "--timeout"))
+
+    net = harness.model(report.folder / "open.onnx", OPEN)
+    done = run("run", net, "--shapes", "x:1x2x8x8", "--timeout", "60")
+    report.check("run within its time", harness.crash(done) or (None if done.code == OK else done.tail()))
+    done = run("bench", net, "--shapes", "x:1x2x32x32", "--then", "x:1x2x64x48", "--then", "x:1x2x32x32", "--seconds", "0.1", "--json")
+    then = json.loads(done.out)["then"] if done.code == OK else []
+    report.check("another shape compiles no kernel", None if len(then) == 2 and all(
+        t["kernels_compiled"] == 0 and t["plan_ms"] > 0 for t in then) else f"{then} {done.tail()}")
+    report.check("bench --then of no shape", refusal(run("bench", net, "--shapes", "x:1x2x8x8", "--seconds", "0.1", "--then", "x"), USAGE, "x"))
+
+    done = run("explain", net, "--shapes", "x:1x2x64x64", "--stage", "memory", "--json")
+    memory, problem = harness.answer(done)
+    if problem is None and not 0 < memory["least_bytes"] <= memory["arena_bytes"]:
+        problem = f"arena {memory['arena_bytes']}, least {memory['least_bytes']}"
+    for a in memory["slots"] if problem is None else []:
+        for b in memory["slots"]:
+            apart = (a["last"] < b["first"] or b["last"] < a["first"] or a["offset"] + a["bytes"] <= b["offset"]
+                     or b["offset"] + b["bytes"] <= a["offset"])
+            if a is not b and not apart:
+                problem = f"{a} and {b} overlap"
+    report.check("explain --stage memory --json", problem or harness.crash(done))
+    done = run("explain", net, "--shapes", "x:1x2x64x64", "--stage", "memory")
+    report.check("explain --stage memory", harness.crash(done) or (None if done.code == OK and re.search(
+        r"lower bound +\d+ bytes", done.out) and "conv" in done.out else done.tail()))
+    report.check("explain --stage memory without sizes", refusal(run("explain", net, "--stage", "memory"), USAGE, "x"))
+
+
 def main():
     report = harness.Report()
     if report.ready:
@@ -460,6 +576,10 @@ def main():
         rules(report, net)
         command_line(report, net)
         outputs(report, net)
+        tuning(report)
+
+
+        time_and_memory(report)
     return report.finish()
 
 

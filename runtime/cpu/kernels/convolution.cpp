@@ -67,6 +67,8 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   FERRULE_TRY(check(call, "Conv"));
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
+  // The library's code for plain images is its reference.
+  if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
   return guard(call, "convolution", [&]() -> Result<KernelPtr> {

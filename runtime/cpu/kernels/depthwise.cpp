@@ -1,7 +1,7 @@
 // Depthwise convolutions of channels-last images: one filter a channel. Memory decides their speed: a unit of work is
 // a strip of columns and a chunk of channels whose window rows stay in the L1 cache while it walks down the image, so
 // that every pixel comes from the outer caches once.
-#include "runtime/cpu/kernels/depthwise.h"
+#include "runtime/cpu/kernels/convolution_rows.h"
 
 #include <algorithm>
 
@@ -55,6 +55,7 @@ class Depthwise final : public Kernel {
  public:
   Depthwise(RowFn row, std::string text, const Sizes& s, RowShape shape, RegisterTail tail)
       : row_(row), text_(std::move(text)), s_(s), shape_(std::move(shape)), cut_(cut_of(s_, shape_)), tail_(std::move(tail)) {
+    shape_.clipped = tail_.take_clip(shape_.low, shape_.high);
     shape_.ops = tail_.ops();
     const int64_t products = cut_.rows * cut_.columns * cut_.channels * s_.kernel_h * shape_.kernel;
     grain_ = std::max<int64_t>(1, parts(kThreadProducts, products));

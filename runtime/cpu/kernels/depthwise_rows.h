@@ -6,41 +6,62 @@
 
 constexpr int kBlock = 8;
 
+/// f on each of B accumulators; unrolled, so that they stay in registers.
+template <int B, class F>
+[[gnu::always_inline]] inline void each(Vector* acc, F&& f) {
+#pragma GCC unroll 8
+  for (int k = 0; k < B; ++k) acc[k] = f(acc[k], k);
+}
+
 /// Applies the steps to B neighbouring columns. `at`: of the first column in an operand of the result's size.
 template <int B>
-inline void apply_ops(const RowShape& s, Vector* acc, int64_t at, int64_t c, Mask lanes) {
+[[gnu::noinline]] void apply_ops(const RowShape& s, Vector* acc, int64_t at, int64_t c, Mask lanes) {
   using K = RegisterOp::Kind;
   for (const RegisterOp& op : s.ops) {
-    const Vector a = broadcast(op.alpha), b = broadcast(op.beta);
-    if (op.kind < K::add) {
-      for (int k = 0; k < B; ++k) {
-        switch (op.kind) {
-          case K::relu: acc[k] = maximum(zero(), acc[k]); break;
-          case K::leaky_relu: acc[k] = add(maximum(zero(), acc[k]), mul(a, minimum(zero(), acc[k]))); break;
-          case K::clip: acc[k] = minimum(b, maximum(a, acc[k])); break;
-          case K::linear: acc[k] = fma(a, acc[k], b); break;
-          case K::hardswish: acc[k] = mul(acc[k], minimum(broadcast(1), maximum(zero(), fma(a, acc[k], b)))); break;
-          case K::hardsigmoid: acc[k] = minimum(broadcast(1), maximum(zero(), fma(a, acc[k], b))); break;
-          default: acc[k] = maximum(acc[k], sub(zero(), acc[k])); break;
-        }
-      }
-      continue;
-    }
+    const Vector a = broadcast(op.alpha), b = broadcast(op.beta), one = broadcast(1);
     const bool full = op.spread == RegisterOp::Spread::full;
-    const float* from = full ? op.operand + at : op.operand + (op.spread == RegisterOp::Spread::channel ? c : 0);
-    Vector v = op.spread == RegisterOp::Spread::scalar ? broadcast(*op.operand) : load(from, lanes);
-    for (int k = 0; k < B; ++k) {
-      if (full && k > 0) v = load(from + k * s.pixel, lanes);
-      switch (op.kind) {
-        case K::add: acc[k] = add(acc[k], v); break;
-        case K::sub: acc[k] = sub(acc[k], v); break;
-        case K::mul: acc[k] = mul(acc[k], v); break;
-        case K::div: acc[k] = div(acc[k], v); break;
-        case K::max: acc[k] = maximum(v, acc[k]); break;
-        default: acc[k] = minimum(v, acc[k]); break;
-      }
+    const float* from = op.operand;
+    Vector v = zero();
+    if (op.spread == RegisterOp::Spread::channel) v = load(from + c, lanes);
+    else if (full) from += at;
+    else if (from) v = broadcast(*from);
+    auto operand = [&](int k) { return full ? load(from + k * s.pixel, lanes) : v; };
+    auto clamped = [&](Vector x) { return minimum(one, maximum(zero(), fma(a, x, b))); };
+    switch (op.kind) {
+      case K::relu: each<B>(acc, [&](Vector x, int) { return maximum(zero(), x); }); break;
+      case K::leaky_relu: each<B>(acc, [&](Vector x, int) { return fma(a, minimum(zero(), x), maximum(zero(), x)); }); break;
+      case K::clip: each<B>(acc, [&](Vector x, int) { return minimum(b, maximum(a, x)); }); break;
+      case K::linear: each<B>(acc, [&](Vector x, int) { return fma(a, x, b); }); break;
+      case K::hardswish: each<B>(acc, [&](Vector x, int) { return mul(x, clamped(x)); }); break;
+      case K::hardsigmoid: each<B>(acc, [&](Vector x, int) { return clamped(x); }); break;
+      case K::abs: each<B>(acc, [&](Vector x, int) { return maximum(x, sub(zero(), x)); }); break;
+      case K::add: each<B>(acc, [&](Vector x, int k) { return add(x, operand(k)); }); break;
+      case K::sub: each<B>(acc, [&](Vector x, int k) { return sub(x, operand(k)); }); break;
+      case K::mul: each<B>(acc, [&](Vector x, int k) { return mul(x, operand(k)); }); break;
+      case K::div: each<B>(acc, [&](Vector x, int k) { return div(x, operand(k)); }); break;
+      case K::max: each<B>(acc, [&](Vector x, int k) { return maximum(operand(k), x); }); break;
+      case K::min: each<B>(acc, [&](Vector x, int k) { return minimum(operand(k), x); }); break;
     }
   }
+}
+
+/// The tail, then the accumulators to B neighbouring pixels. They are copied for the tail: an array whose address is
+/// taken would live in memory while it is summed.
+template <int B>
+[[gnu::always_inline]] inline void finish(const RowShape& s, const RowJob& j, int64_t column, int64_t c, Vector* acc, Mask lanes, bool whole) {
+  if (s.clipped) {
+    const Vector low = broadcast(s.low), high = broadcast(s.high);
+    each<B>(acc, [&](Vector x, int) { return minimum(high, maximum(low, x)); });
+  }
+  if (!s.ops.empty()) {
+    Vector copy[B];
+    each<B>(acc, [&](Vector x, int k) { return copy[k] = x; });
+    apply_ops<B>(s, copy, j.y_offset + column * s.pixel + c, j.c + c, lanes);
+    each<B>(acc, [&](Vector, int k) { return copy[k]; });
+  }
+  float* y = j.y + column * s.pixel + c;
+  if (whole) each<B>(acc, [&](Vector x, int k) { return store(y + k * s.pixel, x), x; });
+  else each<B>(acc, [&](Vector x, int k) { return store(y + k * s.pixel, x, lanes), x; });
 }
 
 /// Input columns that a block of B outputs reads: where (kept inside the image) and which lanes of it.
@@ -50,23 +71,27 @@ struct Columns {
 };
 
 /// B columns from `column` on, one vector of channels from c (counted from the job's first) on. KW, SW: the window's
-/// size and stride along the row, dense. Border: some pixel of the block lies outside the image.
-template <int B, int KW, int SW, bool Border>
-inline void block(const RowShape& s, const RowJob& j, int64_t column, int64_t c, Mask lanes, bool whole, const Columns& at) {
+/// size and stride along the row, dense. Border: some pixel of the block lies outside the image. Whole: all lanes.
+template <int B, int KW, int SW, bool Border, bool Whole>
+[[gnu::always_inline]] inline void block(const RowShape& s, const RowJob& j, int64_t column, int64_t c, Mask lanes, const Columns& at) {
   constexpr int kInputs = (B - 1) * SW + KW;
   Vector acc[B];
   const Vector bias = load(j.bias + c, lanes);
-  for (int k = 0; k < B; ++k) acc[k] = bias;
+  each<B>(acc, [&](Vector, int) { return bias; });
   const float* row = j.x + c + (Border ? 0 : (column * SW - s.pad) * s.pixel);
   const float* weights = j.weights + c;
   for (int64_t r = 0; r < j.rows; ++r, row += s.row_step, weights += KW * s.weight_pixel) {
+    const float* p = row;
     Vector w[KW];
+#pragma GCC unroll 8
     for (int t = 0; t < KW; ++t) w[t] = load_all(weights + t * s.weight_pixel);
 #pragma GCC unroll 40
     for (int i = 0; i < kInputs; ++i) {
       Vector x;
       if constexpr (Border) x = load(row + at.offset[i], both(at.lanes[i], lanes));
-      else x = load(row + i * s.pixel, lanes);
+      else x = Whole ? load_all(p) : load(p, lanes);
+      p += s.pixel;
+      asm("" : "+r"(p));  // one pointer that moves: the compiler would keep ten and spill them
 #pragma GCC unroll 8
       for (int k = 0; k < B; ++k) {
         const int t = i - k * SW;
@@ -74,35 +99,26 @@ inline void block(const RowShape& s, const RowJob& j, int64_t column, int64_t c,
       }
     }
   }
-  apply_ops<B>(s, acc, j.y_offset + column * s.pixel + c, j.c + c, lanes);
-  float* y = j.y + column * s.pixel + c;
-  for (int k = 0; k < B; ++k) {
-    if (whole) store(y + k * s.pixel, acc[k]);
-    else store(y + k * s.pixel, acc[k], lanes);
-  }
+  finish<B>(s, j, column, c, acc, lanes, Whole);
 }
 
 /// Any window: no pixel is used twice.
 template <int B>
 inline void any_block(const RowShape& s, const RowJob& j, int64_t column, int64_t c, Mask lanes, bool whole) {
   Vector acc[B];
-  for (int k = 0; k < B; ++k) acc[k] = load(j.bias + c, lanes);
+  each<B>(acc, [&](Vector, int) { return load(j.bias + c, lanes); });
   const float* row = j.x + c;
   const float* weights = j.weights + c;
   for (int64_t r = 0; r < j.rows; ++r, row += s.row_step, weights += s.kernel * s.weight_pixel)
     for (int64_t t = 0; t < s.kernel; ++t) {
       const Vector w = load_all(weights + t * s.weight_pixel);
+#pragma GCC unroll 8
       for (int k = 0; k < B; ++k) {
         const int64_t x = (column + k) * s.stride - s.pad + t * s.dilation;
         if (x >= 0 && x < s.width) acc[k] = fma(load(row + x * s.pixel, lanes), w, acc[k]);
       }
     }
-  apply_ops<B>(s, acc, j.y_offset + column * s.pixel + c, j.c + c, lanes);
-  float* y = j.y + column * s.pixel + c;
-  for (int k = 0; k < B; ++k) {
-    if (whole) store(y + k * s.pixel, acc[k]);
-    else store(y + k * s.pixel, acc[k], lanes);
-  }
+  finish<B>(s, j, column, c, acc, lanes, whole);
 }
 
 template <int B, int KW, int SW>
@@ -120,8 +136,10 @@ void columns(const RowShape& s, const RowJob& j, int64_t column) {
   for (int64_t c = 0; c < j.channels; c += kLanes) {
     const bool whole = c + kLanes <= j.channels;
     const Mask lanes = lanes_of(whole ? kLanes : j.channels - c);
-    if (border) block<B, KW, SW, true>(s, j, column, c, lanes, whole, at);
-    else block<B, KW, SW, false>(s, j, column, c, lanes, whole, at);
+    if (border && whole) block<B, KW, SW, true, true>(s, j, column, c, lanes, at);
+    else if (border) block<B, KW, SW, true, false>(s, j, column, c, lanes, at);
+    else if (whole) block<B, KW, SW, false, true>(s, j, column, c, lanes, at);
+    else block<B, KW, SW, false, false>(s, j, column, c, lanes, at);
   }
 }
 

@@ -23,6 +23,7 @@ class Interpreted final : public Kernel {
       : layer_(call.layer), node_(*call.node), graph_(*call.graph), inputs_(call.inputs), outputs_(call.outputs) {
     options_.ops = context.ops;
     options_.limits = context.limits;
+    options_.cancel = context.cancel;
     sources_.resize(inputs_.size());
     targets_.resize(outputs_.size());
   }

@@ -163,7 +163,7 @@ Result<KernelPtr> make_pointwise(Context& context, const Call& call) {
   FERRULE_ASSIGN(auto requests, pointwise_requests(context, call));
   std::shared_ptr<const CompiledKernel> code[2];
   for (size_t k = 0; k < requests.size(); ++k) {
-    FERRULE_ASSIGN(code[k], CpuJit::instance().compile(requests[k].key, requests[k].name, context.cache));
+    FERRULE_ASSIGN(code[k], CpuJit::instance().compile(requests[k].key, requests[k].name));
   }
   return std::make_unique<Pointwise>(call, std::move(nest), std::move(code[0]), std::move(code[1]));
 }

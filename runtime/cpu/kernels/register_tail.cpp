@@ -1,5 +1,6 @@
 #include "runtime/cpu/kernels/register_tail.h"
 
+#include <limits>
 #include <map>
 
 namespace ferrule::cpu {
@@ -74,6 +75,17 @@ Status RegisterTail::add_operand(Context& context, const Call& call, const Opera
   else return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
   if (o.constant) op.operand = o.constant->as<float>().data();
   return {};
+}
+
+bool RegisterTail::take_clip(float& low, float& high) {
+  if (ops_.empty() || (ops_[0].kind != Kind::relu && ops_[0].kind != Kind::clip)) return false;
+  const bool relu = ops_[0].kind == Kind::relu;
+  low = relu ? 0 : ops_[0].alpha;
+  high = relu ? std::numeric_limits<float>::infinity() : ops_[0].beta;
+  ops_.erase(ops_.begin());
+  slots_.erase(slots_.begin());
+  cells_.erase(cells_.begin());
+  return true;
 }
 
 void RegisterTail::bind(Binder& binder) {

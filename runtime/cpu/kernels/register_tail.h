@@ -4,7 +4,7 @@
 #pragma once
 #include <vector>
 
-#include "runtime/cpu/kernels/depthwise.h"
+#include "runtime/cpu/kernels/convolution_rows.h"
 #include "runtime/cpu/library.h"
 
 namespace ferrule::cpu {
@@ -17,6 +17,8 @@ class RegisterTail {
   void bind(Binder& binder);
   /// The steps with the operands' addresses of this run.
   void refresh(std::vector<RegisterOp>& ops) const;
+  /// Takes a relu or clip at the front out of the steps: most tails are that and nothing else.
+  bool take_clip(float& low, float& high);
   const std::vector<RegisterOp>& ops() const { return ops_; }
 
  private:

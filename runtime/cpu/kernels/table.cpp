@@ -15,14 +15,9 @@ Factory library_factory(std::string_view op) {
       {"AveragePool", make_pool},
       {"GlobalAveragePool", make_global_pool},
       {"GlobalMaxPool", make_global_pool},
+      {"channel_gate", make_channel_gate},
       {"Resize", make_resize},
       {"BatchNormalization", make_norm},
-      {"Softmax", make_softmax},
-      {"LogSoftmax", make_softmax},
-      {"ReduceMean", make_reduce},
-      {"ReduceSum", make_reduce},
-      {"ReduceMax", make_reduce},
-      {"ReduceMin", make_reduce},
   };
   auto it = kFactories.find(op);
   return it == kFactories.end() ? nullptr : it->second;

@@ -302,7 +302,6 @@ double winograd_cost(const Shape& s, int lanes, const Costs& c) {
 }  // namespace
 
 int winograd_tile(const Context& context, const Call& call) {
-  if (context.strict) return 0;
   const Costs costs;
   int best = 0;
   double least = 0;
@@ -319,6 +318,7 @@ int winograd_tile(const Context& context, const Call& call) {
 }
 
 Result<KernelPtr> make_winograd(Context& context, const Call& call, int tile) {
+  if (context.strict) return refuse(call, "results are to be strict: it adds up other products than the formula");
   FERRULE_ASSIGN(Shape s, shape_of(call, tile));
   const Functions* f = functions(context, tile);
   if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");

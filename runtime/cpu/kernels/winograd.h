@@ -16,7 +16,7 @@ inline constexpr int64_t kChunk = 32;
 /// Output channels of a block: this many vectors at most.
 inline constexpr int kBlockVectors = 3;
 /// Points of F(4x4, 3x3): 0, +-a, +-b and infinity. Simple enough to be exact, and of small error: with +-1 and
-/// +-2 the error is three times as large.
+/// +-2 the error is more than twice as large.
 inline constexpr float kPointA = 0.625f, kPointB = 1.5f;
 
 /// One convolution: channels-last images, `tile` x `tile` results a tile. Rows (tiles) are numbered over all images.

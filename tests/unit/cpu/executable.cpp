@@ -1,7 +1,10 @@
 // Whole plans on the CPU backend: hand-made graphs are planned, lowered, prepared and run, and compared with the
 // interpreter; layouts, in-place memory, launches and observers included.
+#include <array>
+
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
+#include "engine/group.h"
 #include "engine/onnx/infer_onnx.h"
 #include "runtime/cpu/executable.h"
 #include "tests/unit/cpu/harness.h"
@@ -28,7 +31,7 @@ Target target() {
   Target t;
   t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
   t.device = "cpu";
-  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "softmax", "reduce", "copy", "view", "pointwise"}) {
+  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy", "view", "pointwise"}) {
     ContractFacts f;
     f.types = {DType::f32, DType::i64, DType::f64, DType::i32};
     f.max_epilogue_ops = 8;
@@ -158,6 +161,20 @@ TEST_CASE("an image network: reorders at the ends, pooling, residual, resize, co
   CHECK(e->executable->launches() == planned_kernels(*e));
   CHECK(e->executable->text().find("interpret") == std::string::npos);
   CHECK(e->executable->arena_bytes() > 0);
+}
+
+TEST_CASE("a reduced result does not overwrite a vector that lies along the rows") {
+  Model m;
+  ValueId x = m.input({8, 8}), z = m.input({8});
+  ValueId v = m.node("Abs", {z});
+  ValueId s = m.node("ReduceSum", {m.node("Mul", {x, v}), m.constant(Tensor::of_i64({1}, {1}))},
+                     {{"keepdims", int64_t{0}}}, {8});
+  m.graph.add_output(m.node("Exp", {s}, {}, {8}));
+  const NodeId reduce = m.graph.value(s).producer, multiply = m.graph.value(m.graph.node(reduce).inputs[0]).producer;
+  auto group = make_group(m.graph, std::array{multiply, reduce}, "row_reduce", "rows", "Mul + ReduceSum");
+  REQUIRE_MESSAGE(group.has_value(), (group ? "" : render(group.error())));
+  auto e = check(m.graph);
+  CHECK(e->executable->launches() == 3);
 }
 
 TEST_CASE("a normalisation keeps the layout of its input") {

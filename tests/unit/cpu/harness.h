@@ -105,7 +105,8 @@ class Harness : public Binder {
     call.node = &node;
     call.graph = &graph;
     call.post_ops = post_ops;
-    Context context{library, ops, target, &limits, strict};
+    Context context{library, ops, target, &limits};
+    context.strict = strict;
     auto kernel = f(context, call);
     if (!kernel) return kernel;
     scratch_.resize(static_cast<size_t>((*kernel)->scratch_bytes()) + 64);

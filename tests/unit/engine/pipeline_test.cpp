@@ -2,6 +2,7 @@
 #include "engine/pipeline.h"
 
 #include <chrono>
+#include <set>
 
 #include "engine/graph/compare.h"
 #include "engine/proof/edit.h"
@@ -63,6 +64,42 @@ TEST_CASE("phases are logged, nothing is broken, names of outputs stay") {
   bool said = false;
   for (const std::string& p : f.journal.phases) said |= p == "After vertical fusions: 1 layers";
   CHECK(said);
+}
+
+TEST_CASE("plans of several sizes start from one canonical graph and share its folded weights") {
+  const std::string text =
+      "g (float[1,2,H,W] x) => (float[1,2,P,Q] y) <float[2,2,1,1] W0 = {1.0, -2.0, 3.0, 0.5}, float[2] g = {1.5, 2.0}, "
+      "float[2] b = {0.5, 0.0}, float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.25}> "
+      "{ t = Conv(x, W0) n = BatchNormalization(t, g, b, m, v) i = Identity(n) y = Relu(i) }";
+  Fused canonical = must(canonicalize(graph(text), knowledge(), {}));
+  CHECK(ops_of(canonical.graph) == "Conv Relu");  // rewritten for every size
+  std::set<const void*> weights;
+  for (int64_t size : {4, 7}) {
+    EngineOptions o;
+    o.shapes["x"] = {1, 2, size, 2 * size};
+    Fused f = must(fuse_shape(canonical, knowledge(), o));
+    CHECK(ops_of(f.graph) == "group.conv(Conv Relu)");
+    CHECK(str(f.graph.value(f.graph.outputs()[0]).type) == "f32[1,2," + std::to_string(size) + "," + std::to_string(2 * size) + "]");
+    CHECK(f.journal.phases.size() == knowledge().rules.phases.size());
+    const Node& group = f.graph.node(f.graph.order()[0]);
+    weights.insert(f.graph.constant(group.inputs[1])->data());
+    Fused direct = must(fuse(graph(text), knowledge(), o));
+    CHECK(direct.journal.phases == f.journal.phases);
+    CHECK(direct.journal.steps.size() == f.journal.steps.size());
+    CHECK(to_text(direct.graph) == to_text(f.graph));
+  }
+  CHECK(weights.size() == 1);
+}
+
+TEST_CASE("a size that contradicts the graph is an error of its plan") {
+  Fused canonical = must(canonicalize(graph("g (float[N] x) => (float[4] y) <float[4] c = {1.0, 2.0, 3.0, 4.0}> { y = Add(x, c) }"), knowledge(), {}));
+  EngineOptions o;
+  o.shapes["x"] = {3};
+  auto f = fuse_shape(canonical, knowledge(), o);
+  REQUIRE_FALSE(f.has_value());
+  CHECK(f.error().code == Code::bad_shape);
+  o.shapes["x"] = {4};
+  CHECK(fuse_shape(canonical, knowledge(), o).has_value());
 }
 
 TEST_CASE("the traps that other optimizers fall into") {

@@ -1,4 +1,6 @@
 // Rewriting, folding of weights, D7 and termination.
+#include <cmath>
+
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -47,6 +49,39 @@ TEST_CASE("a pass-through between a graph input and a graph output keeps one Ide
   must(pass(g, set_of({id, neg})));
   CHECK(ops_of(g) == "Identity Abs");
   CHECK(g.value(g.outputs()[0]).name == "o");
+}
+
+TEST_CASE("large weights too are computed in f64 and rounded once, also over several lines") {
+  auto r = rule("scale", body("y = Mul(Mul(Add(x, W!), k!), k)", "d = Div(W, k)\nW2 = Mul(d, Sqrt(k))\ny = Add(x, W2)"));
+  constexpr size_t kRows = 257, kColumns = 256;  // more than what is folded through f64 copies
+  std::string values;
+  for (size_t i = 0; i < kRows * kColumns; ++i)
+    values += fmt::format("{}{:.6f}", i ? ", " : "", static_cast<double>(i * 7919 % 65537) / 9973 - 3);
+  Graph g = graph(fmt::format("g (float[{0},{1}] i) => (float[{0},{1}] o) <float[{0},{1}] w = {{{2}}}, float[{1}] k = {{{3}}}> "
+                              "{{ a = Add(i, w) b = Mul(a, k) o = Mul(b, k) }}",
+                              kRows, kColumns, values, fmt::join(std::vector<std::string>(kColumns, "0.3"), ", ")));
+  const Tensor w = *g.constant(g.find_value("w"));
+  must(pass(g, set_of({r})));
+  REQUIRE(ops_of(g) == "Add");
+  const Tensor* folded = g.constant(g.node(g.order()[0]).inputs[1]);
+  REQUIRE(folded);
+  REQUIRE(folded->dtype() == DType::f32);
+  REQUIRE(folded->dims() == w.dims());
+  const double k = 0.3f;
+  int64_t wrong = 0;
+  for (size_t i = 0; i < kRows * kColumns; ++i)
+    wrong += folded->as<float>()[i] != static_cast<float>(static_cast<double>(w.as<float>()[i]) / k * std::sqrt(k));
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("large weights that overflow leave the graph as it was") {
+  auto r = rule("scale", body("y = Mul(Add(x, W!), k!)", "W2 = Mul(W, k)\ny = Add(x, W2)"));
+  std::string values;
+  for (size_t i = 0; i < 70000; ++i) values += i ? ", 1e38" : "1e38";
+  Graph g = graph("g (float[70000] i) => (float[70000] o) <float[70000] w = {" + values +
+                  "}, float k = {10.0}> { a = Add(i, w) o = Mul(a, k) }");
+  must(pass(g, set_of({r})));
+  CHECK(ops_of(g) == "Add Mul");
 }
 
 TEST_CASE("batch normalization goes into a convolution, computed in f64 and rounded once") {

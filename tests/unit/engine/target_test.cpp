@@ -69,7 +69,7 @@ TEST_CASE("what is refused") {
     std::ofstream(dir / "targets" / name) << text;
   };
   write("mine.yaml",
-        "ferrule: 1\nlike: cpu-avx2\ncores: 3\ncontracts: {softmax: none, conv: {max_operands: "
+        "ferrule: 1\nlike: cpu-avx2\ncores: 3\ncontracts: {pool: none, conv: {max_operands: "
         "1}}\n");
   write("a.yaml", "ferrule: 1\nlike: b\n");
   write("b.yaml", "ferrule: 1\nlike: a\n");
@@ -79,7 +79,7 @@ TEST_CASE("what is refused") {
   auto mine = load_target(both, "mine");
   REQUIRE(mine.has_value());
   CHECK(mine->cores == 3);
-  CHECK(!mine->contracts.contains("softmax"));
+  CHECK(!mine->contracts.contains("pool"));
   CHECK(mine->contracts.at("conv").max_operands == 1);
   CHECK(mine->contracts.at("conv").max_epilogue_ops == 32);
   CHECK(load_target(both, "cpu-avx512")->cores == 5);

@@ -103,6 +103,7 @@ TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
   context.target = &target();
   context.limits = &limits();
   context.rule_dirs = box.options().rule_dirs;
+  context.cache = box.options().cache;
   context.seconds = 0;
   std::vector<std::string> notes;
   CHECK(require_proofs(set, context, notes).has_value());

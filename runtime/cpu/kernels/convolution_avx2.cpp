@@ -1,7 +1,7 @@
-// The depthwise rows with vectors of 8 floats.
+// Rows of our convolutions with vectors of 8 floats.
 #include <immintrin.h>
 
-#include "runtime/cpu/kernels/depthwise.h"
+#include "runtime/cpu/kernels/convolution_rows.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -33,10 +33,12 @@ inline Mask lanes_of(int64_t n) {
 inline Mask both(Mask a, Mask b) { return _mm256_and_si256(a, b); }
 
 #include "runtime/cpu/kernels/depthwise_rows.h"
+#include "runtime/cpu/kernels/first_rows.h"
 
 }  // namespace
 
 RowFn depthwise_row_avx2() { return row; }
+RowFn first_row_avx2() { return first_row; }
 
 }  // namespace ferrule::cpu
 

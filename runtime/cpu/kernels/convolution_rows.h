@@ -1,6 +1,6 @@
-// What the depthwise kernels of both instruction sets are given: one output row segment of one image, all in
-// elements of f32. Which rows, columns and channels belong together is decided by depthwise.cpp, the arithmetic is
-// depthwise_rows.h's.
+// What our convolution kernels of both instruction sets are given: one output row segment of one image, all in
+// elements of f32. Which rows, columns and channels belong together is decided by depthwise.cpp and first.cpp, the
+// arithmetic is depthwise_rows.h's and first_rows.h's.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -40,6 +40,9 @@ struct RowShape {
   int64_t kernel = 0, stride = 0, dilation = 1;  ///< along the row
   int64_t pad = 0;
   int64_t weight_pixel = 0;                      ///< elements from a tap to the next
+  int64_t planes = 0, plane_step = 0, window_rows = 0;  ///< first layers: input channels, elements of one, kernel height
+  bool clipped = false;                          ///< to [low, high], before the steps
+  float low = 0, high = 0;
   std::vector<RegisterOp> ops;
 };
 
@@ -47,5 +50,7 @@ using RowFn = void (*)(const RowShape&, const RowJob&);
 /// The row function of an instruction set.
 RowFn depthwise_row_avx512();
 RowFn depthwise_row_avx2();
+RowFn first_row_avx512();
+RowFn first_row_avx2();
 
 }  // namespace ferrule::cpu

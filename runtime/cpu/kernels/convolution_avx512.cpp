@@ -1,9 +1,9 @@
-// The depthwise rows with vectors of 16 floats.
+// Rows of our convolutions with vectors of 16 floats.
 // GCC 12 takes the undefined pass-through operand of its own unmasked min and max for a mistake of ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 
-#include "runtime/cpu/kernels/depthwise.h"
+#include "runtime/cpu/kernels/convolution_rows.h"
 
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
@@ -33,10 +33,12 @@ inline Mask lanes_of(int64_t n) { return static_cast<Mask>((1u << n) - 1); }
 inline Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
 
 #include "runtime/cpu/kernels/depthwise_rows.h"
+#include "runtime/cpu/kernels/first_rows.h"
 
 }  // namespace
 
 RowFn depthwise_row_avx512() { return row; }
+RowFn first_row_avx512() { return first_row; }
 
 }  // namespace ferrule::cpu
 

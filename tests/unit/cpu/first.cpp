@@ -1,0 +1,147 @@
+// First layers (a few planes in, channels-last out) and the reorder inside other convolutions' launches, against plain
+// loops: borders, strides, dilations, remainders of filters, tails, threads.
+#include "runtime/parallel.h"
+#include "tests/unit/cpu/harness.h"
+
+namespace ferrule::cpu::test {
+namespace {
+
+struct Case {
+  int64_t images, planes, height, width, filters;
+  Dims kernel, strides, pads, dilations{1, 1};
+  int64_t groups = 1;
+  Dims out() const {
+    auto size = [&](int64_t in, size_t k) {
+      return (in + pads[k] + pads[k + 2] - (kernel[k] - 1) * dilations[k] - 1) / strides[k] + 1;
+    };
+    return {images, filters, size(height, 0), size(width, 1)};
+  }
+};
+
+std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor& b) {
+  const Dims y = c.out();
+  const int64_t group_planes = c.planes / c.groups, group_filters = c.filters / c.groups;
+  std::vector<double> out(static_cast<size_t>(numel(y)));
+  each_index(y, [&](const Dims& i, int64_t at) {
+    double sum = b.at_f64(i[1]);
+    each_index({group_planes, c.kernel[0], c.kernel[1]}, [&](const Dims& t, int64_t tap) {
+      const int64_t h = i[2] * c.strides[0] - c.pads[0] + t[1] * c.dilations[0];
+      const int64_t v = i[3] * c.strides[1] - c.pads[1] + t[2] * c.dilations[1];
+      if (h < 0 || v < 0 || h >= c.height || v >= c.width) return;
+      const int64_t plane = i[1] / group_filters * group_planes + t[0];
+      sum += x.at_f64(((i[0] * c.planes + plane) * c.height + h) * c.width + v) *
+             w.at_f64(i[1] * group_planes * c.kernel[0] * c.kernel[1] + tap);
+    });
+    out[static_cast<size_t>(at)] = sum;
+  });
+  return out;
+}
+
+struct Setup {
+  Case c;
+  Tensor x, w, b;
+  explicit Setup(const Case& c)
+      : c(c),
+        x(random_tensor({c.images, c.planes, c.height, c.width}, 1)),
+        w(random_tensor({c.filters, c.planes / c.groups, c.kernel[0], c.kernel[1]}, 2)),
+        b(random_tensor({c.filters}, 3)) {}
+  void start(Harness& h) const {
+    h.node.attrs.set("group", c.groups);
+    h.node.attrs.set("strides", c.strides);
+    h.node.attrs.set("pads", c.pads);
+    h.node.attrs.set("dilations", c.dilations);
+    h.input(x);
+    h.constant(w);
+    h.constant(b);
+  }
+};
+
+std::vector<Target> targets() {
+  std::vector<Target> all(1);
+  all[0].name = "cpu-avx2";
+  if (__builtin_cpu_supports("avx512f")) {
+    all.push_back({});
+    all[1].name = "cpu-avx512";
+    all[1].isa = {"avx512f"};
+  }
+  return all;
+}
+
+Case random_case(std::mt19937& engine) {
+  auto one_of = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine); };
+  Case c{one_of(1, 2), one_of(1, 8), one_of(1, 24), one_of(1, 40), one_of(1, 70), {one_of(1, 7), one_of(1, 7)},
+         {one_of(1, 3), one_of(1, 2)}, {}};
+  if (one_of(0, 3) == 0) c.dilations = {one_of(1, 2), one_of(1, 3)};
+  for (size_t k = 0; k < 4; ++k) c.pads.push_back(one_of(0, (c.kernel[k % 2] - 1) * c.dilations[k % 2]));
+  c.height += std::max<int64_t>(0, (c.kernel[0] - 1) * c.dilations[0] + 1 - c.height - c.pads[0] - c.pads[2]);
+  c.width += std::max<int64_t>(0, (c.kernel[1] - 1) * c.dilations[1] + 1 - c.width - c.pads[1] - c.pads[3]);
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("first layers of random sizes") {
+  std::mt19937 engine(11);
+  for (const Target& target : targets())
+    for (int k = 0; k < 120; ++k) {
+      const Setup s(random_case(engine));
+      CAPTURE(k);
+      Harness h("Conv");
+      h.target = &target;
+      s.start(h);
+      h.output(DType::f32, s.c.out(), Layout::channels_last);
+      check_close(h.run(make_first), naive(s.c, s.x, s.w, s.b));
+      CHECK(h.text == (target.name == "cpu-avx2" ? "first:avx2" : "first:avx512"));
+    }
+}
+
+TEST_CASE("first layers take their tail along, and any number of threads gives the same bits") {
+  const Setup s({2, 3, 48, 64, 40, {3, 3}, {2, 2}, {1, 1, 1, 1}});
+  const Dims y = s.c.out();
+  const Tensor full = random_tensor(y, 4), channel = random_tensor({40, 1, 1}, 5);
+  std::vector<double> want = naive(s.c, s.x, s.w, s.b);
+  each_index(y, [&](const Dims& i, int64_t k) {
+    double& v = want[static_cast<size_t>(k)];
+    v = std::max(v, 0.0) * channel.at_f64(i[1]) + full.at_f64(k);
+    v *= std::clamp(v / 6 + 0.5, 0.0, 1.0);
+  });
+  for (const Target& target : targets()) {
+    std::vector<Tensor> results;
+    for (int threads : {1, 2, 5}) {
+      set_threads(threads);
+      Harness h("Conv");
+      h.target = &target;
+      s.start(h);
+      h.eltwise("relu");
+      h.binary("mul", h.operand(channel));
+      h.binary("add", h.operand(full, Layout::channels_last));
+      h.eltwise("hardswish", 1.0f / 6, 0.5f);
+      h.output(DType::f32, y, Layout::channels_last);
+      results.push_back(h.run(make_first));
+    }
+    set_threads(0);
+    check_close(results[0], want);
+    for (const Tensor& r : results) CHECK(std::memcmp(r.data(), results[0].data(), static_cast<size_t>(r.numel()) * 4) == 0);
+  }
+}
+
+TEST_CASE("a plain image that the first layer's kernel cannot take is reordered inside the launch") {
+  for (const Case& c : std::vector<Case>{{1, 3, 14, 15, 8, {3, 3}, {2, 3}, {1, 1, 1, 1}},
+                                         {2, 4, 9, 9, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2},
+                                         {1, 20, 9, 9, 16, {1, 1}, {1, 1}, {0, 0, 0, 0}}}) {
+    const Setup s(c);
+    Harness refused("Conv"), h("Conv");
+    s.start(refused);
+    refused.output(DType::f32, c.out(), Layout::channels_last);
+    auto made = refused.make(make_first);
+    REQUIRE_FALSE(made.has_value());
+    CHECK(made.error().code == Code::unsupported_operator);
+    s.start(h);
+    h.output(DType::f32, c.out(), Layout::channels_last);
+    check_close(h.run(make_convolution), naive(c, s.x, s.w, s.b));
+    CHECK(h.text.starts_with("reorder+"));
+    CHECK(h.text.find("ref") == std::string::npos);
+  }
+}
+
+}  // namespace ferrule::cpu::test
