@@ -32,7 +32,7 @@ class Reader {
   bool is(NodeId n, std::string_view op) const { return g_.node(n).domain.empty() && g_.node(n).op == op; }
 
   tl::unexpected<Error> refuse(std::string why) const {
-    return error(Code::unsupported_operator, g_.value(at_).name, "channel_gate", why);
+    return error(Code::unsupported_operator, at_ ? g_.value(at_).name : "", "channel_gate", why);
   }
 
   Status dense(NodeId id) {

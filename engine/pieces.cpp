@@ -174,24 +174,37 @@ class Walker {
 
   /// One axis of the box through several segments: linear after all, or cut where it stops being so.
   IndexMap listed(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, size_t j, int& operand) const {
+    const int64_t move = m.steps[j][axis];
+    auto index = [&](int64_t k) { return m.offset[axis] + move * k; };
+    auto segment = [&](int64_t k) -> const Segment& { return segments[segment_at(segments, index(k))]; };
     auto at = [&](int64_t k) {
-      const int64_t index = m.offset[axis] + m.steps[j][axis] * k;
-      const Segment& s = segments[segment_at(segments, index)];
-      return std::pair(s.operand, s.operand == Segment::kFill ? 0 : s.start + s.step * (index - s.begin));
+      const Segment& s = segment(k);
+      return std::pair(s.operand, s.operand == Segment::kFill ? 0 : s.start + s.step * (index(k) - s.begin));
     };
     const auto first = at(0), second = at(1);
+    const int64_t delta = second.second - first.second;
     int64_t good = 1;
-    if (second.first == first.first)
-      for (good = 2; good < sizes_[j]; ++good) {
-        const auto here = at(good);
-        if (here.first != first.first || here.second != first.second + good * (second.second - first.second)) break;
+    if (second.first == first.first)  // segment by segment: an axis may be as long as it likes
+      for (good = 0; good < sizes_[j];) {
+        if (at(good) != std::pair(first.first, first.second + good * delta)) break;
+        const Segment& s = segment(good);
+        const int64_t inside = steps_inside(s, index(good), index(good), move);
+        const bool straight = inside == 1 || (s.operand == Segment::kFill ? 0 : s.step * move) == delta;
+        good += straight ? inside : 1;
+        if (!straight) break;
       }
     if (good < sizes_[j]) throw CutBox{j, good};
     operand = first.first;
     IndexMap out = m;
     out.offset[axis] = first.second;
-    out.steps[j][axis] = second.second - first.second;
+    out.steps[j][axis] = delta;
     return out;
+  }
+
+  /// How many indices a range of them can move by `step` (not 0), the first included, before it leaves the segment.
+  static int64_t steps_inside(const Segment& s, int64_t low, int64_t high, int64_t step) {
+    if (low < s.begin || high >= s.end) return 0;
+    return (step > 0 ? (s.end - 1 - high) / step : (low - s.begin) / -step) + 1;
   }
 
   /// The outermost axis is cut after the last step that stays in the first segment.
@@ -202,8 +215,7 @@ class Walker {
     const Dims rest(active.begin() + 1, active.end());
     auto [low, high] = range(m, axis, rest, m.offset[axis]);
     const Segment& s = segments[segment_at(segments, low)];
-    int64_t count = 0;
-    while (count < sizes_[outer] && low + step(active[0]) * count >= s.begin && high + step(active[0]) * count < s.end) ++count;
+    const int64_t count = std::min(sizes_[outer], steps_inside(s, low, high, step(active[0])));
     if (count == 0) throw NotLinear{node_, "has boundaries inside an axis that is split"};
     throw CutBox{outer, count};
   }

@@ -50,6 +50,10 @@ struct Call {
   const LoweredRegion* region = nullptr;
   const RowRegion* rows = nullptr;
   int sum_input = -1;             ///< this input is the memory of output 0 and is added to the result
+  /// An input of the anchor; null if it is left out. (Behind the anchor's inputs lie the post-ops' operands.)
+  const Operand* own_input(size_t slot) const {
+    return slot < node->inputs.size() && slot < inputs.size() && inputs[slot].present() ? &inputs[slot] : nullptr;
+  }
 };
 
 /// Tells kernels where slots are. Cells of graph inputs and outputs are written again at each run.

@@ -85,7 +85,7 @@ def warm(b):
     b.report.check("two entries, for their owner", None if [p.stat().st_mode & 0o777 for p in b.files()] == [0o600] * 2
                    else f"{[(p.name, oct(p.stat().st_mode)) for p in b.files()]}")
     b.counts("--cache and FERRULE_CACHE are the same cache", 2, 0)
-    nowhere = {"HOME": "/nonexistent", "XDG_CACHE_HOME": "", "FERRULE_CACHE": ""}
+    nowhere = {"HOME": str(b.folder / "no_home"), "XDG_CACHE_HOME": "", "FERRULE_CACHE": ""}
     b.same("a home that is not there", env=nowhere)
     b.same("no home at all", env={**nowhere, "HOME": ""})
     other = b.folder / "limited"

@@ -9,7 +9,7 @@ namespace {
 constexpr int kX = 0, kW = 1, kB = 2;
 
 bool has_bias(const Call& call) {
-  return call.node->inputs.size() > kB && call.inputs.size() > kB && call.inputs[kB].present();
+  return call.own_input(kB) != nullptr;
 }
 
 Status check(const Call& call, std::string_view what) {

@@ -64,7 +64,7 @@ class Depthwise final : public Kernel {
   Status load(Context& context, const Call& call) {
     x_slot_ = call.inputs[kX].slot;
     y_slot_ = call.outputs[0].slot;
-    if (call.inputs.size() > kB && call.inputs[kB].present()) bias_ = call.inputs[kB].constant->as<float>().data();
+    if (const Operand* b = call.own_input(kB)) bias_ = b->constant->as<float>().data();
     else bias_ = (zeros_.assign(static_cast<size_t>(s_.channels), 0.0f), zeros_.data());
     return guard(call, "reorder", [&]() -> Status {
       const std::vector<int64_t> dims{s_.channels, s_.kernel_h, shape_.kernel};
@@ -139,7 +139,7 @@ Status check(const Call& call) {
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "depthwise", why); };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant) return refuse("an operand of another kind");
-  if (call.inputs.size() > kB && call.inputs[kB].present() && !call.inputs[kB].constant) return refuse("the bias is not constant");
+  if (const Operand* b = call.own_input(kB); b && !b->constant) return refuse("the bias is not constant");
   if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.rank() != 3 && x.rank() != 4) return refuse(fmt::format("rank {}", x.rank()));
   if (call.node->attrs.i("group", 1) != x.dims[1] || w.dims[0] != x.dims[1] || w.dims[1] != 1) return refuse("not one filter a channel");

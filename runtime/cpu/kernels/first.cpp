@@ -36,7 +36,7 @@ class First final : public Kernel {
     pad_h_ = w.pads_begin[0];
     const int64_t products = shape_.out_width * filters_ * shape_.planes * shape_.window_rows * shape_.kernel;
     grain_ = std::max<int64_t>(1, kThreadProducts / std::max<int64_t>(1, products));
-    if (call.inputs.size() > kB && call.inputs[kB].present()) bias_ = call.inputs[kB].constant->as<float>().data();
+    if (const Operand* b = call.own_input(kB)) bias_ = b->constant->as<float>().data();
     else bias_ = (zeros_.assign(static_cast<size_t>(filters_), 0.0f), zeros_.data());
     return guard(call, "reorder", [&]() -> Status {
       const int64_t taps = shape_.planes * shape_.window_rows * shape_.kernel;
@@ -159,7 +159,7 @@ Result<KernelPtr> make_first(Context& context, const Call& call) {
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "first layer", why); };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant || x.rank() != 4) return refuse("an operand of another kind");
-  if (call.inputs.size() > kB && call.inputs[kB].present() && !call.inputs[kB].constant) return refuse("the bias is not constant");
+  if (const Operand* b = call.own_input(kB); b && !b->constant) return refuse("the bias is not constant");
   if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.layout != Layout::plain || !channels_last(y)) return refuse("another layout");
   if (call.node->attrs.i("group", 1) != 1 || x.dims[1] > 8) return refuse("groups, or many channels");

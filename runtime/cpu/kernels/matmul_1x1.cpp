@@ -35,7 +35,7 @@ Result<Call> as_rows(const Call& call, int64_t pixels, int64_t filters) {
 Result<KernelPtr> make_matmul_1x1(Context& context, const Call& call) {
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "product", why); };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
-  const bool biased = call.node->inputs.size() > kB && call.inputs[kB].present();
+  const bool biased = call.own_input(kB) != nullptr;
   const Attrs& attrs = call.node->attrs;
   if (!w.constant || x.constant || x.dtype != DType::f32 || y.dtype != DType::f32) return refuse("an operand of another kind");
   if (biased && !call.inputs[kB].constant) return refuse("the bias is not constant");

@@ -152,7 +152,7 @@ class Winograd final : public Kernel {
 
   Status build(const Call& call) {
     x_ = add(call.inputs[kX]);
-    if (call.node->inputs.size() > kB && call.inputs.size() > kB && call.inputs[kB].present()) bias_ = add(call.inputs[kB]);
+    if (const Operand* b = call.own_input(kB)) bias_ = add(*b);
     for (const PostOp& op : call.post_ops) {
       Step step{.alpha = op.alpha, .beta = op.beta};
       auto kind = op.kind == PostOp::Kind::sum ? Step::Kind::add : step_kind(op.alg);

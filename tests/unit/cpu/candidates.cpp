@@ -36,7 +36,7 @@ struct Net {
     return std::move(*c);
   }
   Tensor run(Chosen& c) {
-    c.kernel->bind(h);
+    h.bind(*c.kernel);
     REQUIRE(c.kernel->run().has_value());
     return h.result();
   }

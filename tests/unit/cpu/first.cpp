@@ -144,4 +144,32 @@ TEST_CASE("a plain image that the first layer's kernel cannot take is reordered 
   }
 }
 
+TEST_CASE("an operand of the tail is no bias") {
+  const Tensor x = random_tensor({1, 1, 12, 12}, 1), w = random_tensor({8, 1, 3, 3}, 2), channel = random_tensor({8, 1, 1}, 3);
+  const Case first{1, 1, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}};
+  for (const Target& target : targets()) {
+    Harness h("Conv");
+    h.target = &target;
+    h.node.attrs.set("pads", first.pads);
+    h.input(x);
+    h.constant(w);
+    h.binary("add", h.operand(channel));
+    h.output(DType::f32, first.out(), Layout::channels_last);
+    check_close(h.run(make_first), naive(first, x, w, channel));
+  }
+  const Tensor deep = random_tensor({1, 8, 12, 12}, 4);
+  const Case wise{1, 8, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 8};
+  for (const Target& target : targets()) {
+    Harness h("Conv");
+    h.target = &target;
+    h.node.attrs.set("pads", wise.pads);
+    h.node.attrs.set("group", wise.groups);
+    h.input(deep, Layout::channels_last);
+    h.constant(w);
+    h.binary("add", h.operand(channel));
+    h.output(DType::f32, wise.out(), Layout::channels_last);
+    check_close(h.run(make_depthwise), naive(wise, deep, w, channel));
+  }
+}
+
 }  // namespace ferrule::cpu::test

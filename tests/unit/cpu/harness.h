@@ -109,9 +109,12 @@ class Harness : public Binder {
     context.strict = strict;
     auto kernel = f(context, call);
     if (!kernel) return kernel;
-    scratch_.resize(static_cast<size_t>((*kernel)->scratch_bytes()) + 64);
-    (*kernel)->bind(*this);
+    bind(**kernel);
     return kernel;
+  }
+  void bind(Kernel& kernel) {
+    scratch_.resize(static_cast<size_t>(kernel.scratch_bytes()) + 64);
+    kernel.bind(*this);
   }
 
   /// Makes, binds and runs; output `k` in logical order.

@@ -153,7 +153,7 @@ TEST_CASE("random lives never overlap, with scratch, and the arena is near the l
     }
     CHECK(s.least_bytes == least);
     CHECK(s.arena_bytes >= least);
-    CHECK(s.arena_bytes <= least + least / 20);
+    CHECK(s.arena_bytes <= least + least / 10);
   }
 }
 
