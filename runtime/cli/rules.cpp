@@ -109,7 +109,7 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
   sub("check", "loads and checks all rules", check);
   sub("vocabulary", "the functions of the condition language", [](const Common&) { return words(); });
   sub("schema", "the JSON Schema of rule files", [](const Common&) -> Result<Exit> {
-    std::cout << rule_schema() << "\n";
+    std::cout << rule_schema();
     return Exit::ok;
   });
   sub("new", "writes a rule to start from", [text](const Common& o) { return make(o, *text); })

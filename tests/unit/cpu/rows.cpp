@@ -186,13 +186,15 @@ TEST_CASE("row operators on random shapes, axes, types and layouts, with neighbo
         ValueId x = r.input(random_of(type, d, rng));
         // Products and norms of sums near zero would compare rounding errors.
         const bool tame = op != "ReduceProd" && op != "MeanVarianceNormalization";
+        // A product can leave f16 in between, where only the interpreter stops.
+        const bool bounded = op != "ReduceProd" || type != DType::f16;
         if (tame && rng() % 2) x = r.node("Add", {x, r.input(random_of(type, broadcastable(rng, d), rng))});
         // The interpreter rounds a narrow value here, the kernel only at its end: a small variance shows it.
         const bool wide = type == DType::f32 || type == DType::f64;
         if (tame && wide && rng() % 3 == 0) x = r.node("Sigmoid", {x});
         ValueId y = row_operator(r, x, op, rng);
         if (rng() % 2) y = r.node("Abs", {y});
-        if (rng() % 2) y = r.node("Mul", {y, r.input(random_of(type, broadcastable(rng, r.dims(y)), rng))});
+        if (bounded && rng() % 2) y = r.node("Mul", {y, r.input(random_of(type, broadcastable(rng, r.dims(y)), rng))});
         r.graph.add_output(y);
         CAPTURE(op);
         CAPTURE(round);
