@@ -97,36 +97,64 @@ std::vector<std::array<double, 3>> weight_transform(int tile) {
   return rows;
 }
 
-/// U = G g G^T of every pair of channels, in double, laid out as winograd.h says; zeros beyond the channels.
+/// U = G g G^T of one input channel and `lanes` output channels, in double: element e goes to to[e * stride + lane].
+/// The lanes are the inner loops, which the compiler turns into vectors; it fuses no products (CMakeLists.txt).
+template <int lanes>
+[[gnu::always_inline]] inline void transform_vector(const std::vector<std::array<double, 3>>& g, const double (&w)[9][lanes], float* to,
+                                                    int64_t stride) {
+  double half[6][3][lanes];
+  const size_t t = g.size();
+  for (size_t i = 0; i < t; ++i)
+    for (size_t j = 0; j < 3; ++j)
+      for (int l = 0; l < lanes; ++l) half[i][j][l] = g[i][0] * w[j][l] + g[i][1] * w[3 + j][l] + g[i][2] * w[6 + j][l];
+  for (size_t i = 0; i < t; ++i)
+    for (size_t j = 0; j < t; ++j, to += stride)
+      for (int l = 0; l < lanes; ++l)
+        to[l] = static_cast<float>(g[j][0] * half[i][0][l] + g[j][1] * half[i][1][l] + g[j][2] * half[i][2][l]);
+}
+
+/// All input channels of one vector of output channels; `count` of its lanes are channels.
+template <int lanes>
+[[gnu::always_inline]] inline void transform_channels(const std::vector<std::array<double, 3>>& g, int64_t channels, int count,
+                                                      const float* from, float* to, int64_t step, int64_t stride) {
+  double w[9][lanes] = {};
+  for (int64_t c = 0; c < channels; ++c, to += step) {
+    for (int l = 0; l < count; ++l)
+      for (int e = 0; e < 9; ++e) w[e][l] = from[(l * channels + c) * 9 + e];
+    transform_vector<lanes>(g, w, to, stride);
+  }
+}
+
+using TransformChannels = void (*)(const std::vector<std::array<double, 3>>&, int64_t, int, const float*, float*, int64_t, int64_t);
+
+[[gnu::target("avx2")]] void transform_8(const std::vector<std::array<double, 3>>& g, int64_t channels, int count, const float* from,
+                                         float* to, int64_t step, int64_t stride) {
+  transform_channels<8>(g, channels, count, from, to, step, stride);
+}
+
+[[gnu::target("avx512f")]] void transform_16(const std::vector<std::array<double, 3>>& g, int64_t channels, int count, const float* from,
+                                             float* to, int64_t step, int64_t stride) {
+  transform_channels<16>(g, channels, count, from, to, step, stride);
+}
+
+/// U of every pair of channels, laid out as winograd.h says; zeros beyond the channels.
 void transform_weights(const Shape& s, int lanes, const float* w, float* u) {
   const auto g = weight_transform(s.tile);
-  const int t = s.tile + 2;
+  const TransformChannels transform = lanes == 16 ? transform_16 : transform_8;
   const int64_t padded = up(s.c, lanes), vectors = parts(s.k, lanes);
-  std::fill_n(u, s.elements() * vectors * lanes * padded, 0.0f);
   std::vector<int64_t> start(static_cast<size_t>(vectors)), width(static_cast<size_t>(vectors));  // of its block
   for (int64_t v = 0; v < vectors;) {
     const int64_t n = block_width(vectors - v), first = v;
     for (; v < first + n; ++v) start[static_cast<size_t>(v)] = first, width[static_cast<size_t>(v)] = n;
   }
-  parallel_for(s.k, 8, [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const auto v = static_cast<size_t>(k / lanes);
-      float* to = u + start[v] * lanes * padded * s.elements() + (k - start[v] * lanes);
-      const float* from = w + k * s.c * 9;
-      for (int64_t c = 0; c < s.c; ++c, from += 9, to += width[v] * lanes) {
-        double half[6][3];
-        for (int i = 0; i < t; ++i)
-          for (int j = 0; j < 3; ++j) {
-            const auto& row = g[static_cast<size_t>(i)];
-            half[i][j] = row[0] * from[j] + row[1] * from[3 + j] + row[2] * from[6 + j];
-          }
-        for (int i = 0; i < t; ++i)
-          for (int j = 0; j < t; ++j) {
-            const auto& row = g[static_cast<size_t>(j)];
-            to[(i * t + j) * width[v] * lanes * padded] =
-                static_cast<float>(row[0] * half[i][0] + row[1] * half[i][1] + row[2] * half[i][2]);
-          }
-      }
+  parallel_for(vectors, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t v = begin; v < end; ++v) {
+      const int64_t first = start[static_cast<size_t>(v)], step = width[static_cast<size_t>(v)] * lanes, stride = step * padded;
+      float* to = u + first * lanes * padded * s.elements() + (v - first) * lanes;
+      const auto count = static_cast<int>(std::min<int64_t>(lanes, s.k - v * lanes));
+      transform(g, s.c, count, w + v * lanes * s.c * 9, to, step, stride);
+      for (int64_t e = 0; e < s.elements(); ++e)
+        for (int64_t c = s.c; c < padded; ++c) std::fill_n(to + e * stride + c * step, lanes, 0.0f);
     }
   });
 }
