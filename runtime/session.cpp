@@ -1,11 +1,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <future>
 
 #include "codegen/cache.h"
 #include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
+#include "engine/onnx/schema.h"
 #include "runtime/ferrule.h"
 #include "runtime/registry.h"
 
@@ -188,16 +190,26 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   const auto start = Clock::now();
   auto state = std::make_unique<State>();
   state->options = std::move(options);
-  FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
-  FERRULE_TRY(state->load_tuning());
+  auto learn = [engine = &state->options.engine] {
+    auto knowledge = load_knowledge(*engine);
+    (void)schema_default("", "Identity", "");  // ONNX's schemas are registered at their first use
+    return knowledge;
+  };
+  // Rules and schemas are read while the file is. A second thread is a wish: without one, the result is made when it
+  // is asked for.
+  std::shared_future<Result<std::shared_ptr<const Knowledge>>> knowledge =
+      std::async(state->options.threads == 1 ? std::launch::deferred : std::launch::async | std::launch::deferred, learn);
   ImportOptions import_options;
   import_options.limits = &state->options.engine.limits;
   import_options.overridable = state->options.engine.overridable;
-  const OpTable& ops = state->knowledge->ops;
-  import_options.known_operator = [&ops](std::string_view domain, std::string_view op) {
-    return ops.find(domain, op) != nullptr;
+  import_options.file_read = [&knowledge] { knowledge.wait(); };
+  import_options.known_operator = [&knowledge](std::string_view domain, std::string_view op) {
+    return knowledge.get() && (*knowledge.get())->ops.find(domain, op) != nullptr;
   };
-  FERRULE_ASSIGN(Imported imported, import_file(path, import_options));
+  auto import = import_file(path, import_options);
+  FERRULE_ASSIGN(state->knowledge, knowledge.get());
+  FERRULE_TRY(state->load_tuning());
+  FERRULE_ASSIGN(Imported imported, std::move(import));
   state->defaults = std::move(imported.defaults);
   state->notes = std::move(imported.notes);
   for (const std::string& note : state->notes) state->log(LogLevel::info, note);

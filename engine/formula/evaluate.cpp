@@ -2,7 +2,10 @@
 // result is (type and broadcast shape).
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <map>
+#include <thread>
 
 #include "engine/formula/block_eval.h"
 #include "engine/formula/evaluate.h"
@@ -249,7 +252,20 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
   return out;
 }
 
-/// `storage`: the result's type; undefined: that of the formula's result.
+/// body(begin, end) over [0, count), in parts of at least `least` elements and whole blocks, each on a thread of its
+/// own as far as there are processors and threads.
+void in_parts(int64_t count, int64_t least, const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  const int64_t parts = std::clamp<int64_t>(count / least, 1, std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8));
+  auto edge = [&](int64_t part) { return std::min(blocks * part / parts * kBlock, count); };
+  std::vector<std::future<void>> others;
+  for (int64_t part = 1; part < parts; ++part)  // where no thread is left, get() below does the part
+    others.push_back(std::async(std::launch::async | std::launch::deferred, body, edge(part), edge(part + 1)));
+  body(0, edge(1));
+  for (std::future<void>& other : others) other.get();
+}
+
+/// `storage`: the result's type, for large constants by threads; undefined: that of the formula's result.
 Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage) {
   FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
   std::vector<DType> types;
@@ -260,23 +276,27 @@ Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tenso
   FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
 
   const Program& p = lowered.program;
-  if (storage == DType::undefined) storage = p.output_type(0);
+  const bool rounded = storage != DType::undefined;
+  if (!rounded) storage = p.output_type(0);
   auto [result, bytes] = Tensor::allocate(storage, dims);
-  BlockEvaluator run(p);
-  Walk walk = make_walk(dims, data);
-  std::vector<bool> fixed(data.size());  // one element: read once
-  for (size_t k = 0; k < data.size(); ++k) {
-    fixed[k] = data[k]->numel() == 1;
-    if (fixed[k] && result.numel() > 0) gather(walk, k, *data[k], run.physical(p.inputs[k]), 0, kBlock, run.input(k));
-  }
-  DType out = run.physical(p.output_type(0));
-  for (int64_t start = 0, count = result.numel(); start < count; start += kBlock) {
-    int m = static_cast<int>(std::min<int64_t>(kBlock, count - start));
-    for (size_t k = 0; k < data.size(); ++k)
-      if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
-    run.run(m);
-    pack(storage, out, run.output(0), m, bytes, start);
-  }
+  const Walk walk = make_walk(dims, data);
+  auto elements = [&, bytes = bytes](int64_t begin, int64_t end) {
+    BlockEvaluator run(p);
+    std::vector<bool> fixed(data.size());  // one element: read once
+    for (size_t k = 0; k < data.size(); ++k) {
+      fixed[k] = data[k]->numel() == 1;
+      if (fixed[k] && begin < end) gather(walk, k, *data[k], run.physical(p.inputs[k]), 0, kBlock, run.input(k));
+    }
+    DType out = run.physical(p.output_type(0));
+    for (int64_t start = begin; start < end; start += kBlock) {
+      int m = static_cast<int>(std::min<int64_t>(kBlock, end - start));
+      for (size_t k = 0; k < data.size(); ++k)
+        if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
+      run.run(m);
+      pack(storage, out, run.output(0), m, bytes, start);
+    }
+  };
+  in_parts(result.numel(), rounded ? int64_t{kBlock} * 256 : INT64_MAX, elements);
   return result;
 }
 

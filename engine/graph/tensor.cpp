@@ -1,5 +1,6 @@
 #include "engine/graph/tensor.h"
 
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include <cmath>
@@ -190,18 +191,51 @@ int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
+namespace {
+
+/// Zeroed memory, aligned to 64 bytes; null if there is none. Large blocks come as zero pages, and are touched only
+/// when they are filled: in huge pages as far as these are whole (a fault for each small page costs more than
+/// filling it), the rest behind them at once.
+std::shared_ptr<void> zeroed(size_t size) {
+  constexpr size_t kMapped = size_t{512} << 10, kHuge = size_t{2} << 20, kPage = 4096;
+#if defined(__SANITIZE_ADDRESS__)
+  constexpr bool kMaps = false;  // it does not watch the borders of mapped memory
+#else
+  constexpr bool kMaps = true;
+#endif
+  if (kMaps && size >= kMapped) {
+    const size_t bytes = (size + kPage - 1) / kPage * kPage, slack = bytes >= kHuge ? kHuge - kPage : 0;
+    void* p = ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return nullptr;
+    char* at = static_cast<char*>(p);
+    if (slack) {
+      const size_t head = (kHuge - reinterpret_cast<uintptr_t>(p) % kHuge) % kHuge;
+      if (head) ::munmap(p, head);
+      at += head;
+      if (slack > head) ::munmap(at + bytes, slack - head);
+    }
+    const size_t whole = bytes / kHuge * kHuge;
+    // Both are wishes: without them pages come one by one.
+    if (whole) ::madvise(at, whole, MADV_HUGEPAGE);
+    if (bytes > whole) ::madvise(at + whole, bytes - whole, MADV_POPULATE_WRITE);
+    return {at, [bytes](void* q) { ::munmap(q, bytes); }};
+  }
+  return {std::calloc(1, size + 63), std::free};
+}
+
+}  // namespace
+
 std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims) {
   int64_t n = 1;
   for (int64_t d : dims)
     FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
                    "Tensor::allocate: size out of range");
   size_t size = static_cast<size_t>(std::max<int64_t>(64, padded(size_bytes(dtype, n))));
-  // calloc and not memset: large blocks come as zero pages, and are touched only when they are filled.
-  std::shared_ptr<void> owner(std::calloc(1, size + 63), std::free);
+  std::shared_ptr<void> owner = zeroed(size);
   FERRULE_ASSERT(owner, "Tensor::allocate: out of memory");
   size_t space = size + 63;
   void* p = owner.get();
-  std::align(64, size, p, space);
+  std::align(64, size, p, space);  // at once where it was mapped
   return {Tensor(dtype, std::move(dims), owner, p), p};
 }
 

@@ -42,6 +42,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots,
 
 Result<Imported> import_file(const std::string& path, const ImportOptions& options) {
   FERRULE_ASSIGN(auto model, read_file(path, limits_of(options)));
+  if (options.file_read) options.file_read();
   return finish(std::move(model), roots_of(path), options);
 }
 

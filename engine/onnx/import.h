@@ -20,6 +20,8 @@ struct ImportOptions {
   bool normalize = true;           ///< false: stop after conversion, for looking at the model as it is
   /// Operators beyond ONNX's that formulas describe (domain, operator): accepted as they stand.
   std::function<bool(std::string_view domain, std::string_view op)> known_operator;
+  /// Called once a file is read, before its operators are looked at: what known_operator needs may be made meanwhile.
+  std::function<void()> file_read;
   int64_t text_opset = 21;         ///< import_text: opset of ai.onnx where the text has no header
 };
 
