@@ -255,8 +255,8 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
 /// body(begin, end) over [0, count), in parts of at least `least` elements and whole blocks, each on a thread of its
 /// own as far as there are processors and threads.
 void in_parts(int64_t count, int64_t least, const std::function<void(int64_t, int64_t)>& body) {
-  const int64_t blocks = (count + kBlock - 1) / kBlock;
-  const int64_t parts = std::clamp<int64_t>(count / least, 1, std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8));
+  static const int64_t processors = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+  const int64_t blocks = (count + kBlock - 1) / kBlock, parts = std::clamp<int64_t>(count / least, 1, processors);
   auto edge = [&](int64_t part) { return std::min(blocks * part / parts * kBlock, count); };
   std::vector<std::future<void>> others;
   for (int64_t part = 1; part < parts; ++part)  // where no thread is left, get() below does the part

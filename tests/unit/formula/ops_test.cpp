@@ -7,6 +7,7 @@
 #include <random>
 
 #include "engine/formula/block_eval.h"
+#include "engine/formula/evaluate.h"
 #include "engine/formula/ops.h"
 #include "engine/graph/infer.h"
 
@@ -344,4 +345,20 @@ TEST_CASE("lower_node names the inputs it reads and takes constants as immediate
   auto type = infer_pointwise(table(), c.g, c.g.node(c.nodes[0]));
   REQUIRE(type);
   CHECK(str(*type) == "f16[4]");  // the shape of the second input does not matter
+}
+
+TEST_CASE("ops: large constants, computed in parts, are rounded once from f64") {
+  // Not a multiple of a block, a factor for each row as in folded weights, and products that f32 rounds.
+  const int64_t rows = 300, columns = 1001;
+  auto [x, px] = Tensor::allocate(DType::f32, {rows, columns});
+  auto [s, ps] = Tensor::allocate(DType::f32, {rows, 1});
+  for (int64_t i = 0; i < rows * columns; ++i) static_cast<float*>(px)[i] = 1.0f / static_cast<float>(i + 1);
+  for (int64_t i = 0; i < rows; ++i) static_cast<float*>(ps)[i] = 0.1f * static_cast<float>(i + 1);
+  auto got = evaluate_rounded(table(), node("Mul"), std::vector<const Tensor*>{&x, &s}, DType::f32);
+  if (!got) FAIL(render(got.error()));
+  REQUIRE(got->dims() == std::vector<int64_t>{rows, columns});
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < rows * columns; ++i)
+    wrong += got->as<float>()[static_cast<size_t>(i)] != static_cast<float>(x.at_f64(i) * s.at_f64(i / columns));
+  CHECK(wrong == 0);
 }

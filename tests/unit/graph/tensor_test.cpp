@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 using namespace ferrule;
 
@@ -47,4 +49,19 @@ TEST_CASE("tensor: identity, hash and reshape") {
   CHECK(a.to_i64() == std::vector<int64_t>{1, 2, 3, 4, 5, 6});
   CHECK(reinterpret_cast<uintptr_t>(a.data()) % 64 == 0);
   CHECK(Tensor::of_i64({0}, {}).numel() == 0);
+}
+
+TEST_CASE("tensor: memory of every size is zeroed, aligned and all its own") {
+  constexpr int64_t kKi = 1 << 10, kMi = 1 << 20;
+  for (int64_t bytes : {int64_t{1}, 512 * kKi - 1, 512 * kKi, 512 * kKi + 1, 2 * kMi - 1, 2 * kMi, 2 * kMi + 1, 5 * kMi + 4096}) {
+    CAPTURE(bytes);
+    for (int round = 0; round < 2; ++round) {  // the second may get the memory that the first gave back
+      auto [t, p] = Tensor::allocate(DType::u8, {bytes});
+      CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
+      const auto* elements = static_cast<const uint8_t*>(t.data());
+      CHECK(std::count(elements, elements + bytes, 0) == bytes);
+      std::memset(p, 7, static_cast<size_t>(bytes));
+      CHECK(std::count(elements, elements + bytes, 7) == bytes);
+    }
+  }
 }
