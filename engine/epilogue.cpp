@@ -364,7 +364,10 @@ class Matcher {
 
   std::optional<Step> match_row(const Compiled& c, uint32_t root) {
     std::optional<Step> found;
-    State state;
+    State& state = state_;  // one for all rows: its list keeps its memory
+    state.covered.clear();
+    state.constants = {};
+    state.operand = -1;
     auto end = [&](State& s) {
       Step step;
       step.op.alg = c.row->alg;
@@ -457,6 +460,7 @@ class Matcher {
   uint32_t anchor_;
   uint32_t value_ = 0;
   Prims has_;
+  State state_;
   std::vector<std::vector<uint32_t>> users_;
 };
 
