@@ -159,15 +159,17 @@ class Tail {
     b.nodes["node"] = c;
     if (auto a = b.nodes.find(rule_.anchor); a != b.nodes.end()) b.nodes["anchor"] = a->second;
     b.value_lists["operands"] = operands;
-    Match view = m_;
-    view.nodes.insert(view.nodes.end(), nodes_.begin(), nodes_.end());
-    view.nodes.push_back(c);
-    auto r = judge(rule_, spec_.where, view, ctx_, [&](std::string* reason) {
+    std::vector<NodeId> anchor = m_.nodes;  // the conditions see the match with the tail so far
+    m_.nodes.insert(m_.nodes.end(), nodes_.begin(), nodes_.end());
+    m_.nodes.push_back(c);
+    auto r = judge(rule_, spec_.where, m_, ctx_, [&](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, view.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      Accept a = accepts_group(g_, m_.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       return a.truth;
     });
+    m_.nodes = std::move(anchor);
+    m_.let.clear();
     b.nodes.erase("node");
     b.nodes.erase("anchor");
     b.value_lists.erase("operands");

@@ -1,10 +1,12 @@
 #include "engine/epilogue.h"
 
 #include <algorithm>
+#include <array>
+#include <bitset>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <map>
+#include <memory>
 
 #include "engine/base/diagnostics.h"
 
@@ -17,7 +19,25 @@ constexpr std::string_view kRounding = "rounded in another order (2 ulp)";
 constexpr std::string_view kSwish = "4.5 ulp";
 constexpr std::string_view kUlps = "a few ulp";
 
-using Captures = std::map<char, double>;
+/// The constants that a pattern's letters stand for.
+class Captures {
+ public:
+  double at(char letter) const { return values_[index(letter)]; }
+  /// False where the letter stands for another value already; `fresh`: whether it stood for none.
+  bool bind(char letter, double value, bool& fresh) {
+    fresh = !bound_[index(letter)];
+    if (!fresh) return values_[index(letter)] == value;
+    bound_[index(letter)] = true;
+    values_[index(letter)] = value;
+    return true;
+  }
+  void erase(char letter) { bound_[index(letter)] = false; }
+
+ private:
+  static size_t index(char letter) { return static_cast<size_t>(letter - 'a'); }
+  std::array<double, 26> values_{};
+  std::bitset<26> bound_;
+};
 
 /// A row: the formula with x (the running value), y (an operand), a, b, c (constants), and what the library
 /// calls it. clip(v, lo, hi) stands for both orders of min and max.
@@ -223,16 +243,27 @@ Pattern parse(std::string_view& text) {
   return p;
 }
 
+using Prims = std::bitset<static_cast<size_t>(Prim::cast) + 1>;
+
+/// The primitives that a program must have for the pattern to match somewhere in it.
+void collect(const Pattern& p, Prims& out) {
+  if (p.kind == Pattern::Kind::call) out.set(static_cast<size_t>(p.op));
+  if (p.kind == Pattern::Kind::capture || p.kind == Pattern::Kind::number) out.set(static_cast<size_t>(Prim::constant));
+  for (const Pattern& a : p.args) collect(a, out);
+}
+
 struct Compiled {
   const Row* row;
   Pattern pattern;
+  Prims needs;
 };
 const std::vector<Compiled>& table() {
   static const std::vector<Compiled> rows = [] {
     std::vector<Compiled> out;
     for (const Row& row : kRows) {
       std::string_view text = row.pattern;
-      out.push_back({&row, parse(text)});
+      Compiled& c = out.emplace_back(Compiled{&row, parse(text), {}});
+      collect(c.pattern, c.needs);
     }
     return out;
   }();
@@ -246,11 +277,24 @@ struct State {
   int operand = -1;
   std::vector<uint32_t> covered;  ///< instructions that the pattern stands for, constants and operands not
 };
-using Next = std::function<bool(State&)>;
+
+/// What is left to be matched: a function of the caller's, which outlives the call.
+class Next {
+ public:
+  template <class F>
+    requires(!std::is_same_v<std::remove_cvref_t<F>, Next>)
+  Next(const F& f) : f_(std::addressof(f)), call_([](const void* g, State& s) { return (*static_cast<const F*>(g))(s); }) {}
+  bool operator()(State& s) const { return call_(f_, s); }
+
+ private:
+  const void* f_;
+  bool (*call_)(const void*, State&);
+};
 
 class Matcher {
  public:
   Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), users_(p.insts.size()) {
+    for (const Inst& in : p.insts) has_.set(static_cast<size_t>(in.op));
     for (uint32_t k = 0; k < p.insts.size(); ++k)
       for (int a = 0; a < info(p.insts[k].op).arity; ++a) users_[p.insts[k].args[static_cast<size_t>(a)]].push_back(k);
   }
@@ -305,7 +349,7 @@ class Matcher {
       if (p_.insts[root].type != DType::f32) continue;
       for (const Compiled& c : table()) {
         if (strict && !c.row->deviation.empty()) continue;
-        if (!may_be(c.pattern, p_.insts[root].op)) continue;
+        if (!may_be(c.pattern, p_.insts[root].op) || (c.needs & ~has_).any()) continue;
         auto step = match_row(c, root);
         if (step && (!best || step->covers > best->covers)) best = std::move(step);
       }
@@ -320,8 +364,11 @@ class Matcher {
 
   std::optional<Step> match_row(const Compiled& c, uint32_t root) {
     std::optional<Step> found;
-    State state;
-    match(c.pattern, root, state, [&](State& s) {
+    State& state = state_;  // one for all rows: its list keeps its memory
+    state.covered.clear();
+    state.constants = {};
+    state.operand = -1;
+    auto end = [&](State& s) {
       Step step;
       step.op.alg = c.row->alg;
       step.op.operand = s.operand;
@@ -334,7 +381,8 @@ class Matcher {
       step.covers = s.covered.size();
       found = std::move(step);
       return true;
-    });
+    };
+    match(c.pattern, root, state, end);
     return found;
   }
 
@@ -356,8 +404,8 @@ class Matcher {
         return in.op == Prim::constant && is_float(in.type) && in.f == pattern.number && next(state);
       case Pattern::Kind::capture: {
         if (in.op != Prim::constant || !is_float(in.type) || std::isnan(in.f)) return false;
-        auto [it, fresh] = state.constants.try_emplace(pattern.capture, in.f);
-        bool ok = it->second == in.f && next(state);
+        bool fresh = false;
+        bool ok = state.constants.bind(pattern.capture, in.f, fresh) && next(state);
         if (fresh) state.constants.erase(pattern.capture);
         return ok;
       }
@@ -395,21 +443,24 @@ class Matcher {
     bool commutes = op == Prim::add || op == Prim::mul || op == Prim::min || op == Prim::max;
     for (bool swap : {false, true}) {
       if (swap && !commutes) break;
-      std::function<bool(size_t, State&)> rest = [&](size_t a, State& s) -> bool {
-        if (a == args.size()) return next(s);
-        uint32_t arg = in.args[swap ? 1 - a : a];
-        return match(args[a], arg, s, [&](State& s2) { return rest(a + 1, s2); });
-      };
-      if (rest(0, state)) return true;
+      if (match_args(args, 0, in, swap, state, next)) return true;
       state.covered.resize(depth);
     }
     state.covered.pop_back();
     return false;
   }
 
+  bool match_args(const std::vector<Pattern>& args, size_t a, const Inst& in, bool swap, State& state, const Next& next) {
+    if (a == args.size()) return next(state);
+    auto rest = [&](State& s) { return match_args(args, a + 1, in, swap, s, next); };
+    return match(args[a], in.args[swap ? 1 - a : a], state, rest);
+  }
+
   const Program& p_;
   uint32_t anchor_;
   uint32_t value_ = 0;
+  Prims has_;
+  State state_;
   std::vector<std::vector<uint32_t>> users_;
 };
 
@@ -436,7 +487,7 @@ std::vector<std::string_view> epilogue_patterns() {
 
 namespace {
 
-uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y, const Captures& constants) {
+uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y, const std::map<char, double>& constants) {
   auto arg = [&](size_t k) { return build(p.args[k], b, x, y, constants); };
   switch (p.kind) {
     case Pattern::Kind::value: return x;

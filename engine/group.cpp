@@ -19,6 +19,7 @@ class BodyBuilder {
  public:
   BodyBuilder(const Graph& g, std::span<const NodeId> nodes)
       : g_(g), members_(nodes.begin(), nodes.end()) {
+    reserve(nodes);
     for (NodeId n : nodes) add(n);
     for (NodeId n : nodes)
       for (ValueId v : g.node(n).outputs)
@@ -30,6 +31,16 @@ class BodyBuilder {
   Body take() { return std::move(out_); }
 
  private:
+  void reserve(std::span<const NodeId> nodes) {
+    size_t count = 0, values = 0;
+    for (NodeId id : nodes) {
+      const Node& n = g_.node(id);
+      count += n.body ? n.body->node_slots() : 1;
+      values += n.body ? n.body->value_slots() : n.inputs.size() + n.outputs.size();
+    }
+    out_.graph.reserve(count, values);
+  }
+
   bool leaves(ValueId v) const {
     const Value& value = g_.value(v);
     if (value.is_output) return true;

@@ -319,7 +319,7 @@ class BoxProgram {
     } else {
       id = computed(n, m);
     }
-    known_[{v, m}] = id;
+    known_.try_emplace({v, m}, id);
     return id;
   }
 

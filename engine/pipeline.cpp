@@ -49,12 +49,19 @@ class Pipeline {
 
   Result<int> fold() const { return fold_constants(pass_); }
 
+  /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
+  /// next check or the end.
   Status run(size_t first, size_t last) {
+    const Phase* unchecked = nullptr;
     for (size_t k = first; k < last; ++k) {
       const Phase& phase = knowledge_.rules.phases[k];
       const size_t steps = fused_.journal.steps.size();
       FERRULE_TRY(run(phase));
-      if (fused_.journal.steps.size() != steps) FERRULE_TRY(checked(fused_.graph, phase.id));
+      if (fused_.journal.steps.size() != steps) unchecked = &phase;
+      if (unchecked && (k + 1 == last || rewrote(steps))) {
+        FERRULE_TRY(checked(fused_.graph, unchecked->id));
+        unchecked = nullptr;
+      }
       fused_.journal.phases.resize(k);
       fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
     }
@@ -71,6 +78,12 @@ class Pipeline {
       if (folded == 0 || !phase.fixpoint) break;
     }
     return group_phase(pass_, phase.id);
+  }
+
+  /// Whether a step since the journal had `steps` is no grouping.
+  bool rewrote(size_t steps) const {
+    return std::any_of(fused_.journal.steps.begin() + static_cast<std::ptrdiff_t>(steps), fused_.journal.steps.end(),
+                       [](const Step& s) { return s.kind != "absorb" && s.kind != "region"; });
   }
 
   Fused& fused_;

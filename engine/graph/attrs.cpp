@@ -112,14 +112,25 @@ std::string str(const Type& t) {
   return std::string(name(t.dtype)) + (t.shape ? escape(str(*t.shape)) : "[...]");
 }
 
+const Attrs::Items& Attrs::none() {
+  static const Items empty;
+  return empty;
+}
+
+Attrs::Items& Attrs::own() {
+  if (!items_) items_ = std::make_shared<Items>();
+  else if (items_.use_count() > 1) items_ = std::make_shared<Items>(*items_);
+  return *items_;
+}
+
 const Attr* Attrs::find(std::string_view name) const {
-  auto it = items_.find(name);
-  return it == items_.end() ? nullptr : &it->second;
+  if (!items_) return nullptr;
+  auto it = items_->find(name);
+  return it == items_->end() ? nullptr : &it->second;
 }
 
 void Attrs::erase(std::string_view name) {
-  auto it = items_.find(name);
-  if (it != items_.end()) items_.erase(it);
+  if (find(name)) own().erase(own().find(name));
 }
 
 int64_t Attrs::i(std::string_view name, int64_t otherwise) const {

@@ -38,7 +38,10 @@ void trim(std::vector<T>& ids) {
 std::unique_ptr<Graph> Graph::clone() const {
   auto out = std::make_unique<Graph>();
   out->name = name;
-  out->values_ = values_;
+  out->reserve(nodes_.size() + nodes_.size() / 2, values_.size() + values_.size() / 2);  // what is cloned is changed
+  for (const Value& v : values_)
+    if (v.dead) out->values_.emplace_back().dead = true;
+    else out->values_.push_back(v);
   out->inputs_ = inputs_;
   out->outputs_ = outputs_;
   out->value_names_ = value_names_;
@@ -46,16 +49,19 @@ std::unique_ptr<Graph> Graph::clone() const {
   out->many_uses_ = many_uses_;
   out->next_suffix_ = next_suffix_;
   out->live_ = live_;
-  out->nodes_.reserve(nodes_.size());
   for (const Node& n : nodes_) {
-    Node c;
+    Node& c = out->nodes_.emplace_back();
     c.op = n.op, c.domain = n.domain, c.name = n.name, c.inputs = n.inputs, c.outputs = n.outputs;
     c.attrs = n.attrs, c.body = n.body, c.rule = n.rule, c.origins = n.origins;
     c.since_opset = n.since_opset, c.order = n.order, c.dead = n.dead;
     for (const auto& [attribute, sub] : n.subgraphs) c.subgraphs.emplace_back(attribute, sub->clone());
-    out->nodes_.push_back(std::move(c));
   }
   return out;
+}
+
+void Graph::reserve(size_t nodes, size_t values) {
+  nodes_.reserve(nodes);
+  values_.reserve(values);
 }
 
 std::vector<NodeId> Graph::order() const {

@@ -29,21 +29,25 @@ using Attr = std::variant<int64_t, double, std::string, std::vector<int64_t>, st
 bool same_attr(const Attr& a, const Attr& b);
 std::string str(const Attr& a);
 
-/// Attributes, sorted by name (deterministic), with typed look-ups.
+/// Attributes, sorted by name (deterministic), with typed look-ups. Copies share them until one is changed:
+/// graphs and bodies are copied often.
 class Attrs {
  public:
+  using Items = std::map<std::string, Attr, std::less<>>;
   const Attr* find(std::string_view name) const;
-  void set(std::string name, Attr value) { items_[std::move(name)] = std::move(value); }
+  void set(std::string name, Attr value) { own()[std::move(name)] = std::move(value); }
   void erase(std::string_view name);
   int64_t i(std::string_view name, int64_t otherwise = 0) const;
   double f(std::string_view name, double otherwise = 0) const;
   std::string s(std::string_view name, std::string otherwise = "") const;
   std::vector<int64_t> ints(std::string_view name) const;  ///< empty when absent
-  const std::map<std::string, Attr, std::less<>>& items() const { return items_; }
-  bool empty() const { return items_.empty(); }
+  const Items& items() const { return items_ ? *items_ : none(); }
+  bool empty() const { return !items_ || items_->empty(); }
 
  private:
-  std::map<std::string, Attr, std::less<>> items_;
+  static const Items& none();
+  Items& own();  ///< this object's alone
+  std::shared_ptr<Items> items_;
 };
 
 /// What is known of a value before it is computed.
@@ -102,7 +106,7 @@ class Graph {
   Graph() = default;
   Graph(Graph&&) = default;
   Graph& operator=(Graph&&) = default;
-  std::unique_ptr<Graph> clone() const;  ///< deep copy with the same ids
+  std::unique_ptr<Graph> clone() const;  ///< deep copy with the same ids; of dead entries little more than that
 
   std::string name;
   /// The operator that passes its input on: what replace_uses inserts where a name must be kept.
@@ -136,6 +140,7 @@ class Graph {
   }
 
   // --- changing (the only mutators)
+  void reserve(size_t nodes, size_t values);             ///< room for that many in all
   ValueId add_input(std::string name, Type type);
   ValueId add_constant(std::string name, Tensor value);
   ValueId add_value(std::string name, Type type = {});   ///< still to be produced by a node

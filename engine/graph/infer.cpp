@@ -245,7 +245,7 @@ void substitute(Graph& g, const std::map<std::string, int64_t>& symbols) {
   for (uint32_t i = 0; i < g.value_slots(); ++i) {
     const Value& v = g.value({i});
     if (v.dead) continue;
-    if (v.type.shape) {
+    if (v.type.shape && !std::ranges::all_of(*v.type.shape, &Dim::is_constant)) {
       Type t = v.type;
       for (Dim& d : *t.shape) d = d.substitute(symbols);
       g.set_type({i}, std::move(t));

@@ -1,7 +1,6 @@
 #include "engine/graph/verify.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 namespace ferrule {
@@ -16,6 +15,8 @@ class Verifier {
     FERRULE_TRY(interface());
     for (uint32_t i = 0; i < g_.node_slots(); ++i)
       if (!g_.node({i}).dead) FERRULE_TRY(node({i}));
+    std::sort(expected_.begin(), expected_.end());
+    expected_.erase(std::unique(expected_.begin(), expected_.end()), expected_.end());
     for (uint32_t i = 0; i < g_.value_slots(); ++i)
       if (!g_.value({i}).dead) FERRULE_TRY(value({i}));
     return order();
@@ -57,7 +58,7 @@ class Verifier {
     for (size_t i = 0; i < n.inputs.size(); ++i) {
       if (!n.inputs[i]) continue;
       if (!alive(n.inputs[i])) return broken(at(id), "input {} does not exist", i);
-      expected_[n.inputs[i]].push_back({id, static_cast<int>(i)});
+      expected_.emplace_back(n.inputs[i], Use{id, static_cast<int>(i)});
     }
     for (size_t i = 0; i < n.outputs.size(); ++i) {
       if (!n.outputs[i]) continue;
@@ -73,9 +74,7 @@ class Verifier {
       for (uint32_t i = 0; i < sub->value_slots(); ++i) {
         const Value& v = sub->value({i});
         if (v.dead || !v.outer || !seen.insert(v.outer).second) continue;
-        auto& uses = expected_[v.outer];
-        Use use{id, Use::kCapture};
-        if (std::find(uses.begin(), uses.end(), use) == uses.end()) uses.push_back(use);
+        expected_.emplace_back(v.outer, Use{id, Use::kCapture});
       }
     }
     return n.body ? group(id) : Status{};
@@ -128,13 +127,14 @@ class Verifier {
       bool fine = outer_ && v.outer.index < outer_->value_slots() && !outer_->value(v.outer).dead;
       if (!fine) return broken(at(id), "captures a value that does not exist");
     }
-    auto& want = expected_[id];
-    std::vector<Use> have = v.uses;
-    std::sort(want.begin(), want.end());
-    std::sort(have.begin(), have.end());
-    if (want != have)
-      return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(),
-                    want.size());
+    const auto want = std::ranges::equal_range(expected_, id, {}, &std::pair<ValueId, Use>::first);
+    auto same = [&](const std::vector<Use>& have) { return std::ranges::equal(want, have, {}, &std::pair<ValueId, Use>::second); };
+    if (!same(v.uses)) {
+      std::vector<Use> have = v.uses;
+      std::sort(have.begin(), have.end());
+      if (!same(have))
+        return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(), want.size());
+    }
     bool listed = !v.is_output ||
                   std::find(g_.outputs().begin(), g_.outputs().end(), id) != g_.outputs().end();
     if (!listed) return broken(at(id), "is marked as a graph output but not listed");
@@ -186,7 +186,7 @@ class Verifier {
 
   const Graph& g_;
   const Graph* outer_;
-  std::map<ValueId, std::vector<Use>> expected_;
+  std::vector<std::pair<ValueId, Use>> expected_;  // who reads what; sorted when all nodes were seen
 };
 
 }  // namespace

@@ -66,13 +66,14 @@ bool deterministic(const Node& n) {
           ? !installed().deterministic(n.domain, n.op)
           : n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end())
     return false;
+  auto all = [](const Graph& g) {
+    for (uint32_t i = 0; i < g.node_slots(); ++i)
+      if (const Node& inner = g.node({i}); !inner.dead && !deterministic(inner)) return false;
+    return true;
+  };
   for (const auto& [_, sub] : n.subgraphs)
-    for (NodeId id : sub->order())
-      if (!deterministic(sub->node(id))) return false;
-  if (n.body)
-    for (NodeId id : n.body->order())
-      if (!deterministic(n.body->node(id))) return false;
-  return true;
+    if (!all(*sub)) return false;
+  return !n.body || all(*n.body);
 }
 
 bool attr_equals(const Attr& written, const Attr& actual) {

@@ -1,6 +1,8 @@
 // Which rules can match at a node at all: by its operator, found out once per operator.
 #pragma once
+#include <functional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 
 #include "engine/match/match.h"
@@ -23,7 +25,11 @@ class RuleIndex {
   bool possible(const Rule& rule, const PatternExpr& e, const Node& n, int depth) const;
   std::vector<const Rule*> rules_;
   const OpTable* ops_;
-  mutable std::unordered_map<std::string, std::vector<uint32_t>> by_op_;
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
+  };
+  mutable std::unordered_map<std::string, std::vector<uint32_t>, Hash, std::equal_to<>> by_op_;
 };
 
 }  // namespace ferrule

@@ -153,7 +153,7 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
   bool judged = false;
   Match found;
   Matcher matcher(rule, ctx);
-  bool hit = matcher.run(root, [&](Embedding& e) {
+  auto accept = [&](Embedding& e) {
     Match m{&rule, root, std::move(e.bindings), std::move(e.nodes), std::move(e.outputs), {}};
     std::optional<Rejection> r = guarantees(rule, m, ctx);
     if (!r && conditions) r = judge(rule, rule.where, m, ctx);
@@ -170,7 +170,8 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
     }
     judged = true;
     return false;
-  });
+  };
+  bool hit = matcher.run(root, std::ref(accept));
   if (hit) return found;
   if (!judged) matcher.describe(best);
   return best;

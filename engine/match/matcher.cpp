@@ -259,8 +259,8 @@ bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
     a.node = id;
     for (uint32_t i = 0; i < n; ++i)
       if (i == variadic) a.rest = e.args[i].get();
-      else a.order.push_back(i);
-    std::ranges::stable_sort(a.order, {}, [&](uint32_t i) { return looseness(*e.args[i]); });
+      else a.order.insert(std::ranges::upper_bound(a.order, looseness(*e.args[i]), {},
+                                                   [&](uint32_t k) { return looseness(*e.args[k]); }), i);
     if (a.order.size() > in.size()) return fail(Fail::missing_input, &e, {}, id);
     Goal goal;
     goal.expr = &e;

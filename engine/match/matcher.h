@@ -4,8 +4,8 @@
 // mentioning. What a match must guarantee beyond its structure (leaks, convexity, conditions) is
 // match.cpp's business, asked through a callback for each complete embedding until one is accepted.
 #pragma once
-#include <deque>
 #include <functional>
+#include <list>
 
 #include "engine/match/match.h"
 
@@ -124,8 +124,8 @@ class Matcher {
   Log<Dim> dims_;
   std::vector<const std::string*> tags_;
   std::vector<NodeId> matched_;
-  std::deque<Goal> goals_;  // an arena: addresses stay, cut back with the log
-  std::deque<Assignment> assignments_;
+  std::list<Goal> goals_;  // addresses stay, cut back with the log; most attempts need none
+  std::list<Assignment> assignments_;
 };
 
 /// A call's head as the rule wrote it (an operator, a set of them, a class), for messages.
