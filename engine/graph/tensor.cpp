@@ -189,11 +189,7 @@ void store(DType t, void* out, double v) {
 
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-}  // namespace
-
-namespace {
-
-/// Zeroed memory, aligned to 64 bytes; null if there is none. Large blocks come as zero pages, and are touched only
+/// Zeroed memory with room to begin at a multiple of 64 bytes; null if there is none. Large blocks come as zero pages, and are touched only
 /// when they are filled: in huge pages as far as these are whole (a fault for each small page costs more than
 /// filling it), the rest behind them at once.
 std::shared_ptr<void> zeroed(size_t size) {

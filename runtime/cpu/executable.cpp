@@ -188,11 +188,9 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
   std::vector<CpuJit::Request> requests;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
-      const bool pieces = l.kind == Launch::Kind::copy && l.region;
-      if (l.kind != Launch::Kind::generated && !pieces) continue;
+      if (l.kind != Launch::Kind::generated && !(l.kind == Launch::Kind::copy && l.region)) continue;
       FERRULE_ASSIGN(Call call, call_of(layer, l));
-      auto requests_of = pieces ? pieces_requests : call.rows ? row_requests : pointwise_requests;
-      if (auto r = requests_of(context, call))
+      if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
   CpuJit::instance().compile_many(requests, threads(), cache);

@@ -7,16 +7,6 @@
 namespace ferrule::cpu::test {
 namespace {
 
-const OpTable& operators() {
-  static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return std::move(*t);
-  }();
-  return table;
-}
-
 struct Gate {
   Dims x;
   std::vector<int64_t> widths;  ///< of the layers

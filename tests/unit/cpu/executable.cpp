@@ -16,16 +16,6 @@ std::unique_ptr<Backend> make_cpu_backend();
 namespace ferrule::cpu::test {
 namespace {
 
-const OpTable& operators() {
-  static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return std::move(*t);
-  }();
-  return table;
-}
-
 /// The host's target with every contract that these tests use.
 Target target() {
   Target t;

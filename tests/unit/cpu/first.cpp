@@ -56,17 +56,6 @@ struct Setup {
   }
 };
 
-std::vector<Target> targets() {
-  std::vector<Target> all(1);
-  all[0].name = "cpu-avx2";
-  if (__builtin_cpu_supports("avx512f")) {
-    all.push_back({});
-    all[1].name = "cpu-avx512";
-    all[1].isa = {"avx512f"};
-  }
-  return all;
-}
-
 Case random_case(std::mt19937& engine) {
   auto one_of = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine); };
   Case c{one_of(1, 2), one_of(1, 8), one_of(1, 24), one_of(1, 40), one_of(1, 70), {one_of(1, 7), one_of(1, 7)},

@@ -14,6 +14,29 @@ namespace ferrule::cpu::test {
 
 using Dims = std::vector<int64_t>;
 
+/// The shipped operators.
+inline const OpTable& operators() {
+  static const OpTable table = [] {
+    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
+    auto t = OpTable::load(dirs);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    return std::move(*t);
+  }();
+  return table;
+}
+
+/// The CPU targets whose instructions are here, as far as kernels look at them.
+inline std::vector<Target> targets() {
+  std::vector<Target> all(1);
+  all[0].name = "cpu-avx2";
+  if (__builtin_cpu_supports("avx512f")) {
+    all.push_back({});
+    all[1].name = "cpu-avx512";
+    all[1].isa = {"avx512f"};
+  }
+  return all;
+}
+
 inline int64_t numel(const Dims& d) {
   int64_t n = 1;
   for (int64_t x : d) n *= x;

@@ -9,16 +9,6 @@
 namespace ferrule::cpu::test {
 namespace {
 
-const OpTable& operators() {
-  static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return std::move(*t);
-  }();
-  return table;
-}
-
 Tensor rounded(const Tensor& t, DType to) {
   auto [out, bytes] = Tensor::allocate(to, t.dims());
   for (int64_t k = 0; k < t.numel(); ++k) {

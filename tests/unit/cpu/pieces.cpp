@@ -13,16 +13,6 @@
 namespace ferrule::cpu::test {
 namespace {
 
-const OpTable& shipped() {
-  static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return std::move(*t);
-  }();
-  return table;
-}
-
 Target host() {
   Target t;
   t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
@@ -38,7 +28,7 @@ class Chain {
 
   Chain() {
     install_onnx_inference();
-    install_pointwise_inference(&shipped());
+    install_pointwise_inference(&operators());
   }
   ValueId input(DType t, const Dims& d) {
     return g.add_input(g.fresh_name("x"), {t, Shape(d.begin(), d.end())});
@@ -78,7 +68,7 @@ Tensor sample(DType t, const Dims& dims, std::mt19937& random) {
 std::vector<Tensor> interpreted(const Graph& g, const std::vector<Tensor>& inputs) {
   Limits limits;
   InterpreterOptions options;
-  options.ops = &shipped();
+  options.ops = &operators();
   options.limits = &limits;
   auto want = interpret(g, inputs, options);
   REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
@@ -89,7 +79,7 @@ std::vector<Tensor> interpreted(const Graph& g, const std::vector<Tensor>& input
 bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, size_t* pieces = nullptr,
            std::string* refused = nullptr) {
   for (ValueId v : results) c.g.add_output(v);
-  auto region = lower_pieces(shipped(), c.g, c.nodes, results);
+  auto region = lower_pieces(operators(), c.g, c.nodes, results);
   if (!region) {
     REQUIRE(region.error().code == Code::unsupported_operator);
     if (refused) *refused = region.error().message;
@@ -105,7 +95,7 @@ bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, 
   };
   const Target target = host();
   Harness h("Pieces");
-  h.ops = &shipped();
+  h.ops = &operators();
   h.target = &target;
   h.call.region = &*region;
   for (ValueId v : region->inputs) {

@@ -15,16 +15,6 @@
 namespace ferrule::cpu::test {
 namespace {
 
-const OpTable& operators() {
-  static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return std::move(*t);
-  }();
-  return table;
-}
-
 Tensor random_of(DType t, const Dims& dims, std::mt19937& rng) {
   auto [tensor, bytes] = Tensor::allocate(t, dims);
   for (int64_t k = 0; k < tensor.numel(); ++k) {
