@@ -9,6 +9,7 @@
 #include "engine/graph/infer.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
+#include "engine/quantized.h"
 
 namespace ferrule {
 namespace {
@@ -212,8 +213,31 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
   return region ? yes() : no(region.error().message);
 }
 
-/// How an operand is spread over the anchor's result; what a library epilogue can take.
-bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
+}  // namespace
+
+/// Integers first, and a kernel for every step between conversions.
+static Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  auto it = target.contracts.find("quantized");
+  if (it == target.contracts.end()) return no(target.name + " has no quantized kernels");
+  auto steps = read_quantized(g, nodes, ops);
+  if (!steps) return no(steps.error().message);
+  if (Accept a = check_type(it->second, type_of(g, g.input(steps->front().node, 0)), "quantized", target); a.truth != Truth::yes)
+    return a;
+  for (const QuantizedStep& step : *steps) {
+    if (step.conversion) continue;
+    const std::string contract = contract_of(g, g.node(step.node), ops);
+    if (!row_of(contract) || contract == "view" || contract == "copy") return no(fmt::format("{} is no anchor", escape(g.node(step.node).op)));
+    std::vector<NodeId> inner = {step.node};
+    inner.insert(inner.end(), step.tail.begin(), step.tail.end());
+    if (Accept a = accepts(g, inner, step.node, contract, target, ops); a.truth != Truth::yes) return a;
+  }
+  return yes();
+}
+
+namespace {
+
+/// How an operand is spread over the anchor's result: what a library epilogue can take; `generated`: any way.
+bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
   int offset = y.rank() - r.rank();
   bool full = true, single = true;
@@ -221,10 +245,11 @@ bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
     Dim d = k < offset ? Dim(1) : (*r.shape)[k - offset];
     const Dim& e = (*y.shape)[k];
     if (!(d == e)) full = false;
+    if (!(d == e) && !(d == Dim(1))) generated = false;
     bool channel = channel_is_last ? k == y.rank() - 1 : k == 1;
     if (!(d == Dim(1)) && !(channel && d == e)) single = false;
   }
-  return full || single;  // single: one value, or one a channel
+  return full || single || generated;  // single: one value, or one a channel
 }
 
 /// The tail as one program must be a sequence of what the library's epilogue does.
@@ -248,7 +273,7 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, 
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm"))
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm", facts.generated_tail))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
   }
   if (anchor == 0xffffffffu) return no("the tail does not read the result");
@@ -273,13 +298,14 @@ bool is_contract(std::string_view name) {
   return name == "pointwise" || name == "row_reduce" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
 
-bool is_joint_contract(std::string_view name) { return name == "channel_gate"; }
+bool is_joint_contract(std::string_view name) { return name == "channel_gate" || name == "quantized"; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
   if (contract == "channel_gate") return accepts_channel_gate(g, nodes, target, ops);
+  if (contract == "quantized") return accepts_quantized(g, nodes, target, ops);
   if (contract == "row_reduce") return accepts_rows(g, nodes, target, ops);
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));

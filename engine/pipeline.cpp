@@ -139,6 +139,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
+  FERRULE_TRY(use_profile(k->target, options.profile));
   install(k);
   if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));

@@ -12,6 +12,7 @@ struct EngineOptions {
   std::vector<std::string> rule_dirs;         ///< first: the shipped rules
   RuleSelection selection;
   std::string target;                         ///< empty: the host's
+  std::string profile = "ferrule";            ///< whose limits hold (target.h)
   Limits limits;
   bool fold = true;
   bool overridable = false;
@@ -29,7 +30,7 @@ struct Knowledge {
   Target target;
   std::vector<std::string> notes;             ///< what proving rules of the user's found
 };
-/// errors: those of load_rules, load_target; rule_unproven.
+/// errors: those of load_rules, load_target, use_profile; rule_unproven.
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options);
 
 /// The fused graph and all that was recorded on the way.

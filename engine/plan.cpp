@@ -4,6 +4,8 @@
 #include <array>
 #include <optional>
 
+#include "engine/quantized.h"
+
 namespace ferrule {
 namespace {
 
@@ -44,7 +46,7 @@ class LayoutPlanner {
   bool has(ValueId v, Layout l) const { return layout(v) == l || same_memory(type(v)); }
 
   void place(NodeId id) {
-    const std::string contract = kernel_contract(id);
+    const std::string contract = laid_out_as(id);
     if (slides(contract)) {
       sliding(id);
     } else if (contract == "pointwise") {
@@ -71,7 +73,7 @@ class LayoutPlanner {
     std::optional<Layout> out;
     if (value.is_output) out = Layout::plain;
     for (const Use& u : value.uses) {
-      const std::string contract = kernel_contract(u.node);
+      const std::string contract = laid_out_as(u.node);
       if (contract == "pointwise" || contract == "copy" || contract == "norm") continue;
       if (!slides(contract)) {
         out = out.value_or(Layout::plain);
@@ -101,6 +103,17 @@ class LayoutPlanner {
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
     return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract : "interpret";
+  }
+
+  /// A group of integers is laid out as what it computes between its conversions.
+  std::string laid_out_as(NodeId id) const {
+    const std::string contract = kernel_contract(id);
+    if (contract != "quantized") return contract;
+    const Graph& body = *plan_.graph.node(id).body;
+    const auto steps = read_quantized(body, body.order(), ops_);
+    if (!steps) return contract;
+    const auto anchor = std::ranges::find(*steps, false, &QuantizedStep::conversion);
+    return contract_of(body, body.node(anchor->node), ops_);
   }
 
   /// Windows slide over channels-last images; tail operands of the result's size are read the same way.

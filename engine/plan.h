@@ -20,7 +20,7 @@ struct Layer {
   ValueId reorder_from;             ///< reorder layers: the value …
   ValueId reorder_to;               ///< … and its copy in the other layout
   int kernels = -1;                 ///< launches; set by codegen/lower. 0: a view or no work
-  std::string numerics;             ///< "library" where a library epilogue deviates from the formula
+  std::string numerics;             ///< "library" where a library epilogue deviates from the formula, "executed in float" for integers
 };
 
 struct Plan {

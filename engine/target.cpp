@@ -120,6 +120,14 @@ Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_v
   return load(rule_dirs, name, 0);
 }
 
+Status use_profile(Target& target, std::string_view profile) {
+  if (std::find(std::begin(kProfiles), std::end(kProfiles), profile) == std::end(kProfiles))
+    return error(Code::usage, "--profile",
+                 fmt::format("there is no profile {}; there are {}", escape(profile), fmt::join(kProfiles, ", ")));
+  target.profile = profile;
+  return {};
+}
+
 std::string host_target() {
 #if defined(__x86_64__)
   __builtin_cpu_init();

@@ -23,6 +23,7 @@ struct ContractFacts {
 struct Target {
   std::string name;                      ///< "cpu-avx512", "sm_90"
   std::string device;                    ///< "cpu" or "gpu"
+  std::string profile = "ferrule";       ///< whose limits hold: one of kProfiles
   double cc = 0;                         ///< compute capability, 0 on CPUs
   std::vector<std::string> isa;          ///< "avx2", "avx512f", "avx512_vnni", …
   int vector_bytes = 0;                  ///< width of a SIMD register
@@ -35,6 +36,10 @@ struct Target {
 /// errors: unknown_target (lists those there are), yaml_*.
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name);
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
+/// "ferrule": every fusion that there is a kernel for; "tensorrt": the limits of TensorRT's catalogue, literally.
+inline constexpr std::string_view kProfiles[] = {"ferrule", "tensorrt"};
+/// errors: usage (no such profile; lists those there are).
+Status use_profile(Target& target, std::string_view profile);
 /// The target of the machine we run on: "cpu-avx512" or "cpu-avx2" (from the CPU's own flags).
 std::string host_target();
 

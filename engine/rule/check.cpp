@@ -279,7 +279,7 @@ class Checker {
         b.match.lines.empty())
       return;
     if (a.kind == RuleKind::rewrite && b.kind == RuleKind::rewrite && a.where.empty() &&
-        types_cover(a, b) && Subsumption(a.match, b.match, shape_).run())
+        types_cover(a, b) && b.shared.size() <= a.shared.size() && Subsumption(a.match, b.match, shape_).run())
       return fail(
           b, b.match.lines[0].place,
           fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),

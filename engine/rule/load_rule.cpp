@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/rule/text.h"
+#include "engine/target.h"
 
 namespace ferrule {
 namespace {
@@ -84,6 +85,7 @@ constexpr KeyDoc kCaseKeys[] = {
     {"model", kText, "ONNX text; without it a firing case is edited"},
     {"of", kText, "name of the firing case that is edited; the first one without it"},
     {"target", kText, "target that kernel conditions are judged on"},
+    {"profile", kText, "profile that conditions are judged under: tensorrt"},
     {"expect", kText, "firing: ONNX text afterwards"},
     {"declined_by", kText, "holding: condition id, guarantee D1 to D8, or structure"},
     // the edit verbs; names are the pattern's, or the model's
@@ -495,6 +497,8 @@ class RuleReader {
         t.of = r_.string(value);
       else if (key.text == "target")
         t.target = r_.string(value);
+      else if (key.text == "profile")
+        t.profile = r_.one_of(value, kProfiles);
       else if (key.text == "expect")
         t.expect = r_.string(value);
       else if (key.text == "declined_by")
@@ -514,7 +518,7 @@ class RuleReader {
     if (t.model.empty() && earlier == rule_.tests.end())
       bad(t.of.empty() ? "no firing case above to edit"
                        : fmt::format("no firing case above is called {}", escape(t.of)));
-    if (t.model.empty() && t.edits.empty() && t.target.empty())
+    if (t.model.empty() && t.edits.empty() && t.target.empty() && t.profile.empty())
       bad("a case without a model or an edit");
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");

@@ -190,6 +190,7 @@ class Printer {
     add("declined_by", t.declined_by);
     add("of", t.of);
     add("target", t.target);
+    add("profile", t.profile);
     for (const auto& [verb, argument] : t.edits)
       out_ += fmt::format("      {}: {}\n", verb, argument);
     if (!t.model.empty()) text("model", t.model, 6);
@@ -219,7 +220,7 @@ bool same(const Rule& a, const Rule& b) {
   };
   auto test = [](const RuleTest& x, const RuleTest& y) {
     return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits &&
-           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target &&
+           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target && x.profile == y.profile &&
            x.expect == y.expect;
   };
   const RegionSpec &s = a.region, &t = b.region;

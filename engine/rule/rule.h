@@ -55,6 +55,7 @@ struct RuleTest {
   bool fires = true;
   std::string declined_by;                 ///< holds: a condition id, or a guarantee D1 … D8, or "structure"
   std::string target;                      ///< target to judge kernel conditions on; empty = default
+  std::string profile;                     ///< whose limits hold; empty = default
   std::string expect;                      ///< fires: ONNX text after, or empty
   Place place;
 };

@@ -18,7 +18,7 @@ inline constexpr int kSchemaVersion = 1;
 struct Common {
   std::vector<std::string> rules;      ///< --rules
   std::vector<std::string> disable, enable, limits, shapes, ignore_profit;
-  std::string backend = "auto", target, tuning;
+  std::string backend = "auto", target, profile = "ferrule", tuning;
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
@@ -55,6 +55,7 @@ struct Explained {
   Plan plan;
   Lowered lowered;
   size_t model_nodes = 0;
+  const std::string& profile() const { return knowledge->target.profile; }
 };
 Result<Explained> explain_model(const Common& common, bool near_misses);
 

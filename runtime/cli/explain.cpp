@@ -38,7 +38,7 @@ json to_json(const Explained& e) {
   json rules = json::object();
   for (const Step& s : e.fused.journal.steps)
     if (!s.rule.empty()) rules[s.rule] = rules.value(s.rule, 0) + 1;
-  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"model_nodes", e.model_nodes},
+  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"profile", e.profile()}, {"model_nodes", e.model_nodes},
           {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"notes", e.fused.notes}};
 }
 
@@ -52,8 +52,9 @@ std::string cut(const std::string& text, size_t width) {
 void print_layers(const Explained& e) {
   int kernels = 0;
   for (const Layer& l : e.plan.layers) kernels += l.kernels;
-  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}\n\n", e.model_nodes,
-                           e.plan.layers.size(), kernels, e.plan.target);
+  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n\n", e.model_nodes,
+                           e.plan.layers.size(), kernels, e.plan.target,
+                           e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule", "layer");
   int index = 0;
   for (const Layer& l : e.plan.layers)

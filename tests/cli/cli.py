@@ -347,6 +347,7 @@ def command_line(report, net):
     refused(report, "an option without its value", USAGE, "--target", arguments=["explain", net, "--target"])
     refused(report, "two models", USAGE, "net.onnx|second", arguments=["explain", net, "second"])
     refused(report, "an unknown target", USAGE, "pdp11", "cpu-avx2", "sm_90", arguments=["explain", net, "--target", "pdp11"])
+    refused(report, "an unknown profile", USAGE, "pdp11", "ferrule", "tensorrt", arguments=["explain", net, "--profile", "pdp11"])
     refused(report, "an unknown backend", USAGE, "abacus", "cpu", "reference",
             arguments=["run", net, "--seed", "1", "--backend", "abacus"])
     refused(report, "a negative number of threads", USAGE, "threads", arguments=["explain", net, "--threads", "-1"])
