@@ -21,7 +21,7 @@ std::shared_ptr<void> allocate(int64_t bytes);
 /// for the whole process: false when it was too late, and then it uses what the processor has.
 bool limit_library(const Target& target);
 
-/// A constant in the layout that a primitive asked for.
+/// A constant in the layout that a primitive asked for. Who has it keeps no pointer to the source, which may be given back.
 struct Packed {
   std::shared_ptr<const void> owner;
   const void* data = nullptr;
