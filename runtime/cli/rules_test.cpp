@@ -82,7 +82,11 @@ void count(Totals& totals, const Tested& t) {
 void print_problems(const Tested& t) {
   for (const CaseResult& c : t.tests.cases)
     if (!c.passed) std::cout << fmt::format("FAILED {} {}: {} ({}:{})\n", t.rule->id, c.name, c.text, c.place.file, c.place.line);
-  for (const std::string& w : t.rewrite.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
+  constexpr size_t kShown = 3;
+  for (size_t k = 0; k < std::min(kShown, t.rewrite.wrong.size()); ++k)
+    std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, t.rewrite.wrong[k]);
+  if (t.rewrite.wrong.size() > kShown)
+    std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id, t.rewrite.wrong.size() - kShown);
   for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
   for (const ConditionProof& c : t.rewrite.conditions)
     if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
