@@ -314,6 +314,7 @@ class GroupPhase {
   Status fire(const Rule& rule, const Match& m, const char* kind) {
     Step step{std::string(phase_), rule.id, kind, {}, {}, {}};
     for (NodeId n : m.nodes) step.before.push_back(g_.node(n).name);
+    step.root = g_.node(m.root).name;
     auto tail = m.bindings.node_lists.find("tail");
     std::vector<NodeId> first, rest;
     for (NodeId n : m.nodes) {

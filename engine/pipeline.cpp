@@ -118,7 +118,7 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
   context.cache = options.cache;
-  return require_proofs(k.rules, context, k.notes);
+  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes);
 }
 
 /// Inference asks the installed table for pointwise operators; it must not go away under it.
@@ -140,6 +140,14 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
   FERRULE_TRY(use_profile(k->target, options.profile));
+  std::vector<Error> found;
+  k->overrides = load_overrides(options.overrides, options.limits, found);
+  FERRULE_TRY(apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
+  if (!options.apply.empty()) {
+    FERRULE_ASSIGN(k->instances, read_instances(options.apply, options.limits));
+    FERRULE_TRY(apply_instances(k->rules, *k->instances));
+  }
+  k->warnings = k->rules.warnings;
   install(k);
   if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
@@ -148,6 +156,10 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
 Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                            const Cancel* cancel) {
   Fused out;
+  out.warnings = knowledge.warnings;
+  if (knowledge.instances) FERRULE_TRY(check_model(*knowledge.instances, imported));
+  if (!knowledge.overrides.empty())
+    std::ranges::move(unused_scopes(imported, knowledge.overrides, knowledge.target), std::back_inserter(out.warnings));
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
@@ -175,6 +187,9 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;
+  out.warnings = canonical.warnings;
+  if (knowledge.instances)
+    std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal), std::back_inserter(out.warnings));
   for (const Step& s : out.journal.steps)
     if (s.kind == "broken")
       out.notes.push_back(

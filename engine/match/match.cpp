@@ -84,8 +84,14 @@ std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchCont
   return r;
 }
 
+const Val& value_for(const Param& p, const Graph& g, const Match& m) {
+  for (auto it = p.scoped.rbegin(); it != p.scoped.rend(); ++it)
+    if ((*it->first)(g, m)) return it->second;
+  return p.value;
+}
+
 bool ignored(const Rule& rule, const Condition& c, const MatchContext& ctx) {
-  if (c.cls != ConditionClass::profit || !ctx.ignore_profit) return false;
+  if (c.cls != ConditionClass::profit || !ctx.ignore_profit || c.id == kOff) return false;
   std::string full = rule.id + "." + c.id;
   return std::ranges::any_of(*ctx.ignore_profit,
                              [&](const std::string& p) { return glob_match(p, full); });
@@ -116,9 +122,14 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       if (reason) *reason = a.reason;
       return a.truth;
     };
+  for (const Param& p : rule.parameters) m.let.emplace_back(p.name, value_for(p, *ctx.graph, m));
   for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
   int passed = 0;
   for (const Condition& c : where) {
+    if (c.scope && !(*c.scope)(*ctx.graph, m)) {
+      ++passed;
+      continue;
+    }
     std::string detail;
     Truth t = ignored(rule, c, ctx)
                   ? Truth::yes

@@ -35,6 +35,11 @@ class NameCheck {
     if (const Node* n = root_.find("name")) holes(*n);
   }
 
+  void condition(const Condition& c, const Node& at) {
+    expression(*c.expr, c.place, c.text);
+    messages(at);
+  }
+
  private:
   std::vector<std::string> known() const {
     std::vector<std::string> all = word_names();
@@ -99,9 +104,11 @@ class NameCheck {
   void conditions(const Node* list, const std::vector<Condition>& all) {
     for (const Condition& c : all) expression(*c.expr, c.place, c.text);
     if (!list) return;
-    for (const Node& n : list->items)
-      for (std::string_view key : {"why", "hint"})
-        if (const Node* m = n.find(key)) holes(*m);
+    for (const Node& n : list->items) messages(n);
+  }
+  void messages(const Node& n) {
+    for (std::string_view key : {"why", "hint"})
+      if (const Node* m = n.find(key)) holes(*m);
   }
 
   void lets() {
@@ -261,6 +268,7 @@ BoundNames names_of(const Rule& rule) {
     all.emplace("tail", Bound{K::node_list, true, false, {}});
   if (rule.kind == RuleKind::region) all.emplace("region", Bound{K::node_list, true, false, {}});
   if (rule.kind == RuleKind::merge) all.emplace("siblings", Bound{K::node_list, true, false, {}});
+  for (const Param& p : rule.parameters) all.emplace(p.name, Bound{K::attr, false, false, {}});
   // `let` gives numbers, sizes or lists: like attributes.
   for (const auto& [n, e] : rule.let) all.emplace(n, Bound{K::attr, false, false, {}});
   return all;
@@ -268,6 +276,10 @@ BoundNames names_of(const Rule& rule) {
 
 void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root) {
   NameCheck(r, rule, root).run();
+}
+
+void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c, const yaml::Node& at) {
+  NameCheck(r, rule, at).condition(c, at);
 }
 
 }  // namespace ferrule

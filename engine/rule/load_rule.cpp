@@ -19,10 +19,14 @@ using yaml::Node;
 constexpr std::string_view kText = R"({"type":"string"})";
 constexpr std::string_view kBool = R"({"type":"boolean"})";
 constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
+constexpr std::string_view kLimit =
+    R"({"anyOf":[{"type":"integer","minimum":0},{"type":"string"}]})";
 constexpr std::string_view kTexts =
     R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 constexpr std::string_view kTextMap =
     R"({"type":"object","additionalProperties":{"type":"string"}})";
+constexpr std::string_view kParamMap =
+    R"({"type":"object","additionalProperties":{"type":["number","boolean","string"]}})";
 constexpr std::string_view kAnyMap = R"({"type":"object"})";
 constexpr std::string_view kConditions = R"({"type":"array","items":{"$ref":"#/$defs/condition"}})";
 
@@ -45,6 +49,7 @@ constexpr KeyDoc kRuleKeys[] = {
     {"match", kText, "the pattern"},
     {"outputs", kTexts, "results that may be used outside; those of the last line without it"},
     {"shared", kTexts, "inner values that may have other readers; they are kept"},
+    {"params", kParamMap, "numbers and words that conditions, limits and the name refer to; override files set them"},
     {"where", kConditions, "conditions"},
     {"let", kTextMap, "named expressions for the replacement, the name and the messages"},
     {"rewrite", kText, "kind rewrite: the replacement"},
@@ -65,12 +70,13 @@ constexpr KeyDoc kConditionKeys[] = {
     {"why", kText, "what to say when it fails, with {holes}"},
     {"hint", kText, "what would make it hold"},
 };
+constexpr KeyDoc kWhenKey = {"when", kText, "override files: the expression of an added condition, of class profit"};
 constexpr KeyDoc kRegionKeys[] = {
     {"of", kText, "operators it is made of: \"@pointwise\", \"{Add|@activation}\""},
     {"around", kText, "row operators that the region grows from: \"@row\""},
-    {"max_ops", kCount, "most operators"},
-    {"max_inputs", kCount, "most tensors read"},
-    {"min_ops", kCount, "fewest operators"},
+    {"max_ops", kLimit, "most operators"},
+    {"max_inputs", kLimit, "most tensors read"},
+    {"min_ops", kLimit, "fewest operators"},
     {"multi_output", kBool, "several results may be read outside"},
     {"where", kConditions, "asked for each candidate; names: node, operands, anchor"},
 };
@@ -145,6 +151,8 @@ std::string json(const Node& n) {
   return s;
 }
 
+ExprPtr read_expression(yaml::Reader& r, const Node& n, std::string_view what);
+
 class RuleReader {
  public:
   RuleReader(yaml::Reader& r, const Node& root, const Blocks& shared, const OpTable& ops)
@@ -160,6 +168,7 @@ class RuleReader {
     check_version();
     read_head();
     read_match();
+    if (const Node* n = find("params")) read_params(*n);
     read_conditions(root_.find("where"), rule_.where);
     read_let();
     read_kind();
@@ -284,50 +293,39 @@ class RuleReader {
   // --- conditions
   // -------------------------------------------------------------------------------------------
 
-  ExprPtr expression(const Node& n, std::string_view what) {
-    std::string t = r_.quoted(n, what);
-    if (t.empty()) return nullptr;
-    auto e = parse_expression(t, place_of(r_, n));
-    if (e) return *e;
-    add_error(r_, std::move(e).error());
-    return nullptr;
+  ExprPtr expression(const Node& n, std::string_view what) { return read_expression(r_, n, what); }
+
+  void read_params(const Node& map) {
+    if (!r_.expect(map, Node::Kind::map, "parameters")) return;
+    const BoundNames bound = bound_names(rule_.match);
+    for (const auto& [key, value] : map.entries) {
+      const bool name = !key.text.empty() && std::ranges::all_of(key.text, [](unsigned char c) {
+        return std::islower(c) || std::isdigit(c) || c == '_';
+      }) && !std::isdigit(static_cast<unsigned char>(key.text[0]));
+      if (!name)
+        r_.error(key, fmt::format("\"{}\" is no name of a parameter", escape(key.text)), "lower case, digits and _",
+                 Code::rule_invalid);
+      else if (bound.contains(key.text))
+        r_.error(key, fmt::format("{} is bound by the pattern", escape(key.text)), "", Code::rule_invalid);
+      else if (r_.expect(value, Node::Kind::scalar, "the value of a parameter"))
+        rule_.parameters.push_back(make_param(key.text, value));
+    }
   }
 
   void read_conditions(const Node* list, std::vector<Condition>& out) {
     if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of conditions")) return;
-    for (const Node& n : list->items) read_condition(n, out);
-  }
-
-  void read_condition(const Node& n, std::vector<Condition>& out) {
-    if (!r_.expect(n, Node::Kind::map, "a condition")) return;
-    auto names = key_names(kConditionKeys);
-    r_.keys(n, names);
-    Condition c;
-    if (const Node* id = r_.required(n, "id")) c.id = r_.string(*id);
-    for (const Condition& other : rule_.where)
-      if (other.id == c.id)
-        r_.error(n, fmt::format("two conditions are called {}", escape(c.id)), "",
-                 Code::rule_invalid);
-    const Node* expr = nullptr;
-    static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
-    for (size_t k = 0; k < 3; ++k) {
-      const Node* e = n.find(kClasses[k]);
-      if (e && expr)
-        r_.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
-      if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
+    for (const Node& n : list->items) {
+      auto c = read_condition(r_, n);
+      if (!c) continue;
+      for (const Condition& other : rule_.where)
+        if (other.id == c->id)
+          r_.error(n, fmt::format("two conditions are called {}", escape(c->id)), "",
+                   Code::rule_invalid);
+      if (c->cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
+        r_.error(*n.find("sound"), "only rewrites have sound conditions",
+                 "grouping never changes results: use kernel or profit", Code::rule_invalid);
+      out.push_back(std::move(*c));
     }
-    if (!expr)
-      return r_.error(n, "a condition without an expression",
-                      "give one of sound, kernel, profit: \"…\"", Code::rule_invalid);
-    if (c.cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
-      r_.error(*expr, "only rewrites have sound conditions",
-               "grouping never changes results: use kernel or profit", Code::rule_invalid);
-    c.expr = expression(*expr, "a condition");
-    c.text = expr->text;
-    c.place = place_of(r_, *expr);
-    if (const Node* why = r_.required(n, "why")) c.why = r_.string(*why);
-    if (const Node* hint = n.find("hint")) c.hint = r_.string(*hint);
-    if (c.expr) out.push_back(std::move(c));
   }
 
   void read_let() {
@@ -422,9 +420,13 @@ class RuleReader {
     auto count = [&](std::string_view k, int& to) {
       const Node* v = n->find(k);
       if (!v) return;
-      int64_t i = r_.integer(*v);
-      if (i < 0 || i > 100000)
-        r_.error(*v, fmt::format("{} is {}, expected 0 to 100000", k, i));
+      const Param* p = find_param(rule_, v->text);
+      if (p) s.named[std::string(k)] = p->name;
+      if (p && !std::holds_alternative<int64_t>(p->value.v))
+        return r_.error(*v, fmt::format("{} is {}, the parameter {} is no whole number", k, p->text, p->name));
+      int64_t i = p ? std::get<int64_t>(p->value.v) : r_.integer(*v);
+      if (i < 0 || i > kMaxLimit)
+        r_.error(*v, fmt::format("{} is {}, expected 0 to {}", k, i, kMaxLimit));
       else
         to = static_cast<int>(i);
     };
@@ -541,10 +543,72 @@ class RuleReader {
   Rule rule_;
 };
 
+ExprPtr read_expression(yaml::Reader& r, const Node& n, std::string_view what) {
+  std::string t = r.quoted(n, what);
+  if (t.empty()) return nullptr;
+  auto e = parse_expression(t, place_of(r, n));
+  if (e) return *e;
+  add_error(r, std::move(e).error());
+  return nullptr;
+}
+
 }  // namespace
+
+std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bool added) {
+  if (!r.expect(n, yaml::Node::Kind::map, "a condition")) return std::nullopt;
+  auto names = key_names(kConditionKeys);
+  if (added) names.push_back(kWhenKey.name);
+  r.keys(n, names);
+  Condition c;
+  if (const yaml::Node* id = r.required(n, "id")) c.id = r.string(*id);
+  const yaml::Node* expr = added ? n.find(kWhenKey.name) : nullptr;
+  if (expr) c.cls = ConditionClass::profit;
+  static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
+  for (size_t k = 0; k < 3; ++k) {
+    const yaml::Node* e = n.find(kClasses[k]);
+    if (e && expr)
+      r.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
+    if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
+  }
+  if (!expr) {
+    r.error(n, "a condition without an expression",
+            added ? "give when: \"…\", or one of sound, kernel, profit" : "give one of sound, kernel, profit: \"…\"",
+            Code::rule_invalid);
+    return std::nullopt;
+  }
+  c.expr = read_expression(r, *expr, "a condition");
+  c.text = expr->text;
+  c.place = place_of(r, *expr);
+  if (const yaml::Node* why = added ? n.find("why") : r.required(n, "why")) c.why = r.string(*why);
+  if (const yaml::Node* hint = n.find("hint")) c.hint = r.string(*hint);
+  if (!c.expr) return std::nullopt;
+  return c;
+}
+
+Param make_param(std::string name, const yaml::Node& scalar) {
+  Param p;
+  p.name = std::move(name);
+  p.text = scalar.text;
+  p.quoted = scalar.quoted;
+  auto integer = yaml::parse_integer(scalar.text);
+  auto number = yaml::parse_number(scalar.text);
+  if (scalar.quoted) p.value = Val{scalar.text};
+  else if (scalar.text == "true" || scalar.text == "false") p.value = Val{scalar.text == "true"};
+  else if (integer) p.value = Val{*integer};
+  else if (number) p.value = Val{*number};
+  else p.value = Val{scalar.text};
+  return p;
+}
+
+const Param* find_param(const Rule& rule, std::string_view name) {
+  for (const Param& p : rule.parameters)
+    if (p.name == name) return &p;
+  return nullptr;
+}
 
 std::span<const KeyDoc> rule_keys() { return kRuleKeys; }
 std::span<const KeyDoc> condition_keys() { return kConditionKeys; }
+const KeyDoc& when_key() { return kWhenKey; }
 std::span<const KeyDoc> region_keys() { return kRegionKeys; }
 std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
 std::span<const KeyDoc> case_keys() { return kCaseKeys; }

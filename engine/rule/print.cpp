@@ -1,5 +1,8 @@
 // A rule as YAML again: the inverse of load_rule. Blocks are printed expanded, defaults are left
 // out, and everything that is free text is quoted, so that load(print(rule)) equals the rule.
+#include <algorithm>
+#include <tuple>
+
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/pattern_parse.h"
@@ -62,6 +65,10 @@ class Printer {
     if (!types.empty()) line("types", "[" + types + "]");
     match();
     strings("shared", r_.shared);
+    if (!r_.parameters.empty()) {
+      out_ += "params:\n";
+      for (const Param& p : r_.parameters) out_ += fmt::format("  {}: {}\n", p.name, p.quoted ? quoted(p.text) : p.text);
+    }
     conditions("where", r_.where, 0);
     if (!r_.let.empty()) {
       out_ += "let:\n";
@@ -137,13 +144,18 @@ class Printer {
       return quoted(text);
     };
     RegionSpec usual;
+    auto limit = [&](const char* key, int value, int otherwise) {
+      auto named = s.named.find(key);
+      if (named != s.named.end()) out_ += fmt::format("  {}: {}\n", key, named->second);
+      else if (value != otherwise) out_ += fmt::format("  {}: {}\n", key, value);
+    };
     out_ += tail ? "tail:\n" : "region:\n";
     out_ += "  of: " + set(s.ops, s.classes) + "\n";
     if (!s.around_ops.empty() || !s.around_classes.empty())
       out_ += "  around: " + set(s.around_ops, s.around_classes) + "\n";
-    if (s.max_ops != usual.max_ops) out_ += fmt::format("  max_ops: {}\n", s.max_ops);
-    if (s.max_inputs != usual.max_inputs) out_ += fmt::format("  max_inputs: {}\n", s.max_inputs);
-    if (s.min_ops != usual.min_ops) out_ += fmt::format("  min_ops: {}\n", s.min_ops);
+    limit("max_ops", s.max_ops, usual.max_ops);
+    limit("max_inputs", s.max_inputs, usual.max_inputs);
+    limit("min_ops", s.min_ops, usual.min_ops);
     if (s.multi_output == tail) out_ += fmt::format("  multi_output: {}\n", s.multi_output);
     conditions("where", s.where, 2);
   }
@@ -215,6 +227,7 @@ bool same(const Rule& a, const Rule& b) {
   auto conditions = [&](const std::vector<Condition>& x, const std::vector<Condition>& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), condition);
   };
+  auto written = [](const Param& p) { return std::tuple(p.name, p.text, p.quoted); };
   auto let = [](const auto& x, const auto& y) {
     return x.first == y.first && to_text(*x.second) == to_text(*y.second);
   };
@@ -225,7 +238,7 @@ bool same(const Rule& a, const Rule& b) {
   };
   const RegionSpec &s = a.region, &t = b.region;
   bool region = s.ops == t.ops && s.classes == t.classes && s.around_ops == t.around_ops &&
-                s.around_classes == t.around_classes && s.max_ops == t.max_ops &&
+                s.around_classes == t.around_classes && s.named == t.named && s.max_ops == t.max_ops &&
                 s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
                 s.multi_output == t.multi_output && conditions(s.where, t.where);
   // Firing cases are listed before holding ones when printed.
@@ -239,7 +252,7 @@ bool same(const Rule& a, const Rule& b) {
          a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
          a.once == b.once && a.numerics == b.numerics && a.before == b.before &&
          a.after == b.after && a.types == b.types && same(a.match, b.match) &&
-         conditions(a.where, b.where) &&
+         std::ranges::equal(a.parameters, b.parameters, {}, written, written) && conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
          a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
          a.anchor == b.anchor && region && a.params == b.params && a.name == b.name &&
