@@ -9,6 +9,7 @@
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/match/trace.h"
 
 namespace ferrule {
 namespace {
@@ -31,10 +32,14 @@ class Tail {
       NodeId c = pending_.top().second;
       pending_.pop();
       if (member(c)) continue;
-      if (!allowed(c)) break;  // what it reads is needed outside for good
+      if (!allowed(c)) {  // what it reads is needed outside for good
+        if (ctx_.trace) trace(c, valid);
+        return valid;
+      }
       take(c);
       if (open_.size() == 1) valid.push_back(nodes_.size());
     }
+    if (ctx_.trace) trace({}, valid);
     return valid;
   }
 
@@ -96,6 +101,46 @@ class Tail {
     std::string out = fmt::format("{} has {} readers that do not meet again in one value:",
                                   value_text(g_, result_), v.uses.size());
     for (size_t i = 0; i < v.uses.size() && i < 4; ++i) out += " " + node_text(g_, v.uses[i].node);
+    return out;
+  }
+
+  /// Tells of the candidate that ended the tail (none: the tail ended by itself), of what waited behind it, and of
+  /// the nodes that were given back because more than one value left.
+  void trace(NodeId ended, const std::vector<size_t>& valid) {
+    auto refuse = [&](NodeId n, Rejection r) {
+      r.rule = &rule_;
+      r.root = n;
+      r.matched_nodes = static_cast<int>(m_.nodes.size() + nodes_.size());
+      ctx_.trace->refuse(std::move(r));
+    };
+    auto text = [&](NodeId n, const char* id, std::string why) {
+      Rejection r = structure(n, std::move(why));
+      r.id = id;
+      if (id[0] == 'D') r.stage = Rejection::Stage::guarantee;
+      refuse(n, std::move(r));
+    };
+    if (ended && refused_) refuse(ended, *refused_);
+    else if (ended)
+      text(ended, "structure", fmt::format("found {} behind {} where the tail wants {}", node_text(g_, ended),
+                                           node_text(g_, nodes_.empty() ? m_.nodes.back() : nodes_.back()), wanted()));
+    for (size_t k = valid.empty() ? 0 : valid.back(); k < nodes_.size(); ++k)
+      text(nodes_[k], "D1", fmt::format("with it, {} values leave the group: {}", open_.size(), open_values()));
+    while (!pending_.empty()) {
+      const NodeId n = pending_.top().second;
+      pending_.pop();
+      if (member(n) || n == ended || ctx_.trace->refused_at(n)) continue;
+      if (blocked_)
+        text(n, "D2", fmt::format("{} is needed outside: as a graph output, by a nested graph or by too many readers", open_values()));
+      else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
+        text(n, "structure", fmt::format("the tail has its {} node{} already", spec_.max_ops, spec_.max_ops == 1 ? "" : "s"));
+      else
+        text(n, "D1", fmt::format("{} is also read by {}, which cannot join", open_values(), node_text(g_, ended)));
+    }
+  }
+
+  std::string open_values() const {
+    std::string out;
+    for (const auto& [v, _] : open_) out += (out.empty() ? "" : ", ") + value_text(g_, v);
     return out;
   }
 
