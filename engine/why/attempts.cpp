@@ -15,6 +15,8 @@ constexpr int kDeepest = 8;        // lines of a pattern behind which a root is 
 constexpr size_t kMostRoots = 48;  // a value with a thousand readers has a thousand roots behind it
 constexpr int kTail = 2;           // how far in front of a node its anchor may stand: tails are groups by then
 constexpr int kStructure = 100;    // failures of a structure that does not fit, before its missing nodes
+constexpr int kElsewhere = 20;     // … and the reason is nothing that was asked about
+constexpr size_t kFarthest = 6;    // nodes between where the pattern looked and what it wants
 
 bool contains(std::span<const NodeId> nodes, NodeId n) { return std::ranges::find(nodes, n) != nodes.end(); }
 bool meets(std::span<const NodeId> nodes, std::span<const NodeId> others) {
@@ -57,6 +59,15 @@ int failures(const Rule& rule, const Rejection& r, const MatchTrace& t) {
   return std::max(1, static_cast<int>(failed));
 }
 
+/// Whether the structure failed at something that lies apart from the nodes asked about: for one node, that the pattern
+/// took others and not it; for two, that both fit and a third does not.
+bool elsewhere(const Graph& g, const Found& f, const Subjects& subjects, const std::vector<NodeId>& inside) {
+  if (!f.path.empty()) return false;
+  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
+  if (subjects.size() == 1) return !at || !meets(inside, subjects[0]);
+  return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, at); });
+}
+
 bool better(const std::optional<Found>& a, const Found& b) {
   if (!a) return true;
   if (a->failures != b.failures) return b.failures < a->failures;
@@ -88,6 +99,29 @@ std::vector<NodeId> around(const Graph& g, const std::vector<NodeId>& start, int
 }
 
 }  // namespace
+
+std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops) {
+  const PatternExpr* want = f.trace.failed;
+  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
+  if (!want || want->kind != PatternExpr::Kind::call || !at) return {};
+  std::vector<std::pair<NodeId, size_t>> seen{{at, 0}};  // and through which entry it was reached
+  for (size_t k = 0; k < seen.size() && k < 64; ++k) {
+    const NodeId n = seen[k].first;
+    if (k > 0 && has_head(g.node(n), want->ops, want->classes, &ops)) {
+      std::vector<NodeId> path;
+      for (size_t i = k; i != 0; i = seen[i].second) path.push_back(seen[i].first);
+      path.push_back(at);
+      return path.size() <= kFarthest ? path : std::vector<NodeId>{};
+    }
+    for (ValueId v : g.node(n).inputs)
+      if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
+  }
+  return {};
+}
+
+bool anchored(std::string_view contract) {
+  return contract == "conv" || contract == "deconv" || contract == "gemm" || contract == "attention" || contract == "rnn";
+}
 
 Holders::Holders(const Graph& g) {
   for (NodeId n : g.order())
@@ -205,8 +239,15 @@ std::optional<Found> Attempts::try_root(const Rule& rule, const Graph& g, NodeId
   }
   if (m) return std::nullopt;
   f.rejection = std::get<Rejection>(std::move(a));
-  if (!all_meet(subjects, touched(g, f.rejection, f.trace))) return std::nullopt;
+  std::vector<NodeId> seen = touched(g, f.rejection, f.trace);
+  if (f.rejection.stage == Rejection::Stage::structure) f.path = path_to(g, f, o_.knowledge->ops);
+  seen.insert(seen.end(), f.path.begin(), f.path.end());
+  if (!all_meet(subjects, seen)) return std::nullopt;
   f.failures = failures(rule, f.rejection, f.trace);
+  f.others = static_cast<int>(std::ranges::count_if(inside, [&](NodeId n) {
+    return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, n); });
+  }));
+  if (f.rejection.stage == Rejection::Stage::structure && elsewhere(g, f, subjects, inside)) f.failures += kElsewhere;
   return f;
 }
 

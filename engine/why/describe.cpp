@@ -97,8 +97,9 @@ bool nearer(const Candidate& a, const Candidate& b) {
     const int lost = c.c.state == Considered::State::lost;
     // A pattern of one node is an elimination: that it does not apply says least.
     const int alone = !structure && c.c.rule->kind == RuleKind::rewrite && c.c.pattern_nodes <= 1;
-    const int missing = structure ? c.c.pattern_nodes - c.c.matched_nodes : c.found.failures;
-    return std::tuple(structure, alone, missing, lost ? 0 : unlock, -c.c.matched_nodes);
+    const int missing = c.found.failures;
+    const int rewrites = structure && c.c.rule->kind == RuleKind::rewrite;
+    return std::tuple(structure, alone, missing, lost ? 0 : unlock, c.found.others, rewrites, -c.c.matched_nodes);
   };
   return key(a) < key(b);
 }

@@ -27,14 +27,15 @@ std::string step_text(const Step& s, size_t k) {
 
 }  // namespace
 
-/// A step that took a node of the match away before the rule had its turn; empty: none did.
-std::string Inquiry::State::lost_to(const Rule& rule, const Match& m, const Graph& g, size_t phase) const {
+const Step* Inquiry::State::lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const {
   const auto& snaps = o.fused.snapshots;
   const std::set<std::string> nodes = node_names(g, m);
   for (size_t k = snaps[phase].steps; k < snaps[phase + 1].steps; ++k)
-    if (const Step& s = o.fused.journal.steps[k]; takes(s, nodes)) return step_text(s, k);
-  (void)rule;
-  return "";
+    if (const Step& s = o.fused.journal.steps[k]; takes(s, nodes)) {
+      text = step_text(s, k);
+      return &s;
+    }
+  return nullptr;
 }
 
 /// A match that was made, and rolled back: the replacement would have changed a type or a shape.
@@ -47,7 +48,7 @@ bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) 
   return false;
 }
 
-std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::vector<std::string>& asked) {
+std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::vector<std::string>& asked, bool fired) {
   const auto& snaps = o.fused.snapshots;
   const size_t p = phase_of(o.knowledge->rules, rule);
   if (p + 1 >= snaps.size()) return std::nullopt;
@@ -58,16 +59,15 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::v
   Candidate c;
   c.c.rule = &rule;
   if (first && first->match && rule.enabled) {
-    c.c.lost_to = lost_to(rule, *first->match, start, p);
-    const std::string own = fmt::format(" ({}):", rule.id);  // it fired: here is its own step, and no loss
-    if (c.c.lost_to.empty() || (asked.size() == 1 && c.c.lost_to.find(own) != std::string::npos)) {
-      first.reset();
-    } else {
+    const Step* taken = fired ? nullptr : lost_to(*first->match, start, p, c.c.lost_to);
+    if (taken) {
+      c.c.lost_rule = taken->rule;
       c.c.state = Considered::State::lost;
       c.found = std::move(*first);
       c.found.failures = 1;
       return c;
     }
+    first.reset();
   }
   if (!rule.enabled)
     for (auto* f : {&first, &last})
@@ -88,12 +88,15 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::v
 
 std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>& asked, const Rule* only) {
   std::vector<Candidate> out;
+  std::set<std::string> fired;  // on the node; a pair that a rule took together is no pair to ask about
+  if (asked.size() == 1)
+    for (size_t k : fate(asked[0]).steps) fired.insert(o.fused.journal.steps[k].rule);
   for (const auto& rule : o.knowledge->rules.rules) {
     if (only && rule.get() != only) continue;
-    auto c = consider(*rule, asked);
+    auto c = consider(*rule, asked, fired.contains(rule->id));
     if (!c) continue;
     describe(*c);
-    propose(*c, o, attempts, asked);
+    propose(*c, o, attempts);
     out.push_back(std::move(*c));
   }
   std::ranges::stable_sort(out, nearer);

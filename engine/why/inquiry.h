@@ -22,8 +22,9 @@ struct Inquiry::State {
   std::unordered_map<std::string, std::vector<size_t>> layers;
 
  private:
-  std::optional<Candidate> consider(const Rule& rule, const std::vector<std::string>& names);
-  std::string lost_to(const Rule& rule, const Match& m, const Graph& g, size_t phase) const;
+  std::optional<Candidate> consider(const Rule& rule, const std::vector<std::string>& names, bool fired);
+  /// The step that took a node of the match away before the rule had its turn.
+  const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
   std::string history(const Rule& rule, const std::vector<std::string>& names);
   bool declined(const Rule& rule, const Found& f, Rejection& why) const;
 };

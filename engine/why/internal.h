@@ -30,6 +30,8 @@ struct Found {
   Rejection rejection;               ///< else
   MatchTrace trace;
   int failures = 0;                  ///< what is not as wanted; structure counts most
+  int others = 0;                    ///< nodes matched beside those asked about
+  std::vector<NodeId> path;          ///< from the node that the pattern wants, which is near, to the one it found
 };
 
 /// Attempts, with what is found once per rule and graph kept.
@@ -61,6 +63,10 @@ class Attempts {
   std::map<std::pair<const Rule*, const Graph*>, Regions> regions_;
 };
 
+/// From where the pattern looked, up to the nearest node of the kind it wants; that node first. Empty: none is near.
+std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops);
+/// Contracts whose kernels are built around one operator that computes more than it moves.
+bool anchored(std::string_view contract);
 /// Calls of the pattern that a match cannot do without.
 int pattern_nodes(const Rule& rule);
 /// Names of the model's nodes that these stand for, each once.
@@ -72,6 +78,7 @@ std::string head_of(const RegionSpec& spec);
 /// What is different when the model is fused again.
 struct Change {
   std::vector<const Rule*> enable;
+  std::vector<std::string> disable;
   std::vector<std::string> ignore_profit;
   std::string target;
   std::vector<std::string> bypass;      ///< a chain of nodes of the model that is taken out …
@@ -109,13 +116,14 @@ struct Candidate {
 /// Fills lines, conditions, counts and nodes from what was found.
 void describe(Candidate& c);
 /// What would remove the obstacle, untried; also the path to what the pattern wants, where other nodes lie on it.
-void propose(Candidate& c, const Observed& o, Attempts& attempts, const std::vector<std::string>& names);
+void propose(Candidate& c, const Observed& o, Attempts& attempts);
 /// Tries those that can be tried and moves all of them into the answer.
 void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names);
 /// Rules that are off, would match on the path or at the nodes, and unlock the pair or let the node's layer grow.
 std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Trials& trials,
                                        const std::vector<std::string>& around, const std::vector<std::string>& names);
-/// Whether `a` is nearer to firing than `b`: fewest failures, then the cheapest unlock, then the larger pattern.
+/// Whether `a` is nearer to firing than `b`: fewest failures, then the cheapest unlock, then the pattern that says most
+/// about the nodes asked about.
 bool nearer(const Candidate& a, const Candidate& b);
 
 /// The phase's place in the pipeline.

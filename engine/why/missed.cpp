@@ -22,9 +22,10 @@ int64_t work(const Graph& g, const Node& n) {
 
 class Edges {
  public:
-  Edges(Inquiry::State& s) : s_(s), g_(s.o.plan.graph) {
+  explicit Edges(Inquiry::State& s) : s_(s), g_(s.o.plan.graph) {
     for (size_t k = 0; k < s.o.plan.layers.size(); ++k)
       if (s.o.plan.layers[k].node) layer_[s.o.plan.layers[k].node] = k;
+    for (const Layer& l : s.o.plan.layers) contract_[l.name] = l.contract;
   }
 
   std::vector<MissedEdge> run(size_t top) {
@@ -45,8 +46,7 @@ class Edges {
 
   bool memory_bound(NodeId n) const {
     const std::string& c = layer(n).contract;
-    const bool anchor = c == "conv" || c == "deconv" || c == "gemm" || c == "attention" || c == "rnn";
-    if (!anchor) return true;
+    if (!anchored(c)) return true;
     const int64_t w = work(g_, g_.node(n));
     return c != "gemm" && w > 0 && w < kMuchWork;
   }
@@ -106,7 +106,13 @@ class Edges {
   void explain(MissedEdge& e) {
     e.cls = "structure";
     std::vector<Candidate> all = s_.candidates({e.producer, e.consumer}, nullptr);
-    std::erase_if(all, [](const Candidate& c) { return c.c.rule->kind == RuleKind::rewrite; });
+    std::erase_if(all, [](const Candidate& c) { return c.c.rule->kind == RuleKind::rewrite && c.found.rejection.stage == Rejection::Stage::structure; });
+    const bool structure = !all.empty() && all[0].c.state == Considered::State::refused && all[0].found.rejection.stage == Rejection::Stage::structure;
+    const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
+    if (structure && anchored(x) && anchored(y)) {
+      e.reason = fmt::format("each is built around an operator of its own ({} and {})", x, y);
+      return;
+    }
     if (all.empty()) {
       e.reason = fmt::format("no rule takes {} and {} together", escape(e.producer), escape(e.consumer));
       return;
@@ -126,6 +132,7 @@ class Edges {
   Inquiry::State& s_;
   const Graph& g_;
   std::map<NodeId, size_t> layer_;
+  std::map<std::string, std::string> contract_;
   std::vector<MissedEdge> found_;
 };
 

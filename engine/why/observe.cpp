@@ -26,17 +26,20 @@ std::string step_text(size_t k) { return fmt::format("step {}", k + 1); }
 std::string with_op(const Fate& f) { return f.op.empty() ? escape(f.name) : fmt::format("{} ({})", escape(f.name), escape(f.op)); }
 
 /// What a rewrite made of the node, as a sentence; empty: it is still itself.
-std::string became(const Fate& f, const Step& s, size_t k) {
+std::string became(const Fate& f, const Step& s, size_t k, const RuleSet& rules) {
+  const Rule* rule = rules.find(s.rule);
+  std::string doc = rule ? rule->doc : "";
+  if (doc.ends_with('.')) doc.pop_back();
+  const std::string by = fmt::format(" by rule {} ({}: {})", s.rule, step_text(k), doc);
   std::vector<std::string> others;
   for (const std::string& a : s.after)
     if (a != f.name) others.push_back(a);
   const bool taken = std::ranges::find(s.before, f.name) != s.before.end();
   if (s.after.empty())
-    return taken ? fmt::format("was removed by rule {} ({})", s.rule, step_text(k)) : "";
+    return taken ? "was removed" + by : "";
   if (others.empty()) return "";
   const bool merged = std::ranges::any_of(others, [&](const std::string& a) { return std::ranges::find(s.before, a) != s.before.end(); });
-  return fmt::format("{} {} by rule {} ({})", !merged ? "became" : s.phase == "fold" ? "was folded into" : "went into",
-                     joined(others), s.rule, step_text(k));
+  return (!merged ? "became " : s.phase == "fold" ? "was folded into " : "went into ") + joined(others) + by;
 }
 
 }  // namespace
@@ -129,7 +132,7 @@ Fate Inquiry::State::fate(const std::string& name) const {
   std::string way;
   for (size_t k : f.steps)
     if (const Step& s = o.fused.journal.steps[k]; s.kind == "rewrite")
-      if (std::string text = became(f, s, k); !text.empty()) way += (way.empty() ? "" : ", ") + text;
+      if (std::string text = became(f, s, k, o.knowledge->rules); !text.empty()) way += (way.empty() ? "" : ", ") + text;
   if (auto it = layers.find(name); it != layers.end()) f.layers = it->second;
   f.kind = f.layers.empty() ? Fate::Kind::removed : Fate::Kind::layer;
   if (f.layers.empty()) {
@@ -140,8 +143,6 @@ Fate Inquiry::State::fate(const std::string& name) const {
     } else if (!way.empty()) {
       f.text = with_op(f) + " " + way;
       if (last && !last->after.empty()) f.text += ", of which nothing is left to do";
-      if (last && last->after.empty())
-        if (const Rule* r = o.knowledge->rules.find(last->rule)) f.text += ": " + r->doc;
     } else {
       f.text = with_op(f) + " is gone: nothing needs its result any more";
     }

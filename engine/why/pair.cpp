@@ -131,13 +131,14 @@ void gone(PairAnswer& out) {
     if (f->layers.empty()) out.text += (out.text.empty() ? "" : "; ") + f->text;
 }
 
-/// Both feed one node: who took it.
-std::string reader_text(const PairAnswer& p, const Inquiry::State& s, const Relation& r, const std::string& reader) {
+/// Both feed one node: who took it. `left`: the one that did not; empty: a third layer has it.
+std::string reader_text(const PairAnswer& p, const Inquiry::State& s, const Relation& r, const std::string& reader, std::string& left) {
   std::string text = fmt::format("{} and {} both feed {}", escape(p.a.name), escape(p.b.name), escape(reader));
   const Fate f = s.fate(reader);
   for (const auto& [taker, other] : {std::pair(&p.b, &p.a), std::pair(&p.a, &p.b)}) {
     const bool taken = std::ranges::any_of(f.layers, [&](size_t l) { return Relation::holds(*taker, l); });
     if (!taken) continue;
+    left = other->name;
     size_t k = 0;
     const Step* step = r.joined(taker->name, reader, &k);
     text += fmt::format("; {} has absorbed {}", escape(taker->name), f.op.empty() ? escape(reader) : fmt::format("the {} ({})", escape(f.op), escape(reader)));
@@ -167,16 +168,21 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   const Relation r(s, out.a, out.b);  // in their order now
   const std::vector<std::string> names{out.a.name, out.b.name};
   auto layers = [&] { return fmt::format("{} and {}", quoted_layer(s.o, out.a.layers[0]), quoted_layer(s.o, out.b.layers[0])); };
+  auto own_anchors = [&] {
+    const std::string &x = s.o.plan.layers[out.a.layers[0]].contract, &y = s.o.plan.layers[out.b.layers[0]].contract;
+    return anchored(x) && anchored(y) ? fmt::format("; each is built around an operator of its own ({} and {})", x, y) : std::string();
+  };
+  std::string reader, left;
   const std::string shared = r.common_input();
   if (!out.path.empty()) {
     out.blockers = r.blockers(out.path);
     out.kind = out.blockers.empty() ? PairAnswer::Kind::adjacent : PairAnswer::Kind::between;
     out.text = out.blockers.empty()
-                   ? fmt::format("{} feeds {}, and they are two layers: {}", escape(out.a.name), escape(out.b.name), layers())
+                   ? fmt::format("{} feeds {}, and they are two layers: {}{}", escape(out.a.name), escape(out.b.name), layers(), own_anchors())
                    : fmt::format("{} stand{} between {} and {}", joined(out.blockers), out.blockers.size() == 1 ? "s" : "", escape(out.a.name), escape(out.b.name));
-  } else if (std::string reader = r.common_reader(); !reader.empty()) {
+  } else if (reader = r.common_reader(); !reader.empty()) {
     out.kind = PairAnswer::Kind::common_reader;
-    out.text = reader_text(out, s, r, reader);
+    out.text = reader_text(out, s, r, reader, left);
     if (!shared.empty()) out.text += fmt::format("; both read {}", escape(shared));
   } else if (!shared.empty()) {
     out.kind = PairAnswer::Kind::siblings;
@@ -186,6 +192,11 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   }
   Trials trials(s.o, tries);
   std::vector<Candidate> all = s.candidates(names, only);
+  if (!left.empty()) {  // the one that did not take the reader might have
+    std::vector<Candidate> own = s.candidates({left, reader}, only);
+    std::erase_if(own, [](const Candidate& c) { return c.c.state == Considered::State::refused; });
+    all.insert(all.begin(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
+  }
   if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
   out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
   if (out.blockers.empty() || tries <= 0) return out;

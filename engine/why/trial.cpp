@@ -8,7 +8,7 @@
 namespace ferrule::why {
 namespace {
 
-constexpr size_t kLargest = 20000;  // nodes of a model that is fused more than once
+constexpr size_t kNodes = 4000;  // fused again for one answer, in all; a model is fused at least once
 
 /// The one input that something computes or that the model is given, and its slot; none if there are several.
 std::optional<size_t> data_slot(const Graph& g, NodeId n) {
@@ -30,8 +30,7 @@ Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::st
   auto refuse = [&](const char* why) { return error(Code::usage, chain.empty() ? "" : chain[0], why); };
   for (size_t k = 0; k < nodes.size(); ++k) {
     if (!nodes[k] || g.node(nodes[k]).outputs.size() != 1 || !data_slot(g, nodes[k])) return refuse("no chain");
-    const ValueId next = k + 1 < nodes.size() && nodes[k + 1] ? g.input(nodes[k + 1], *data_slot(g, nodes[k + 1])) : ValueId{};
-    if (next && next != g.output(nodes[k])) return refuse("no chain");
+    if (k > 0 && g.input(nodes[k], *data_slot(g, nodes[k])) != g.output(nodes[k - 1])) return refuse("no chain");
     const Value& y = g.value(g.output(nodes[k]));
     if (y.is_output || y.uses.size() != 1 || y.uses[0].slot == Use::kCapture) return refuse("its result is read elsewhere");
   }
@@ -57,18 +56,22 @@ Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::st
   return {};
 }
 
-Trials::Trials(const Observed& o, int budget) : o_(o), budget_(o.model->live_nodes() > kLargest ? 0 : budget) {}
+Trials::Trials(const Observed& o, int budget) : o_(o), budget_(budget) {
+  const size_t affordable = kNodes / std::max<size_t>(o.model->live_nodes(), 1);
+  budget_ = std::min(budget_, static_cast<int>(std::max<size_t>(affordable, 1)));
+}
 
 Result<Graph> Trials::fused(const Change& change) const {
   Knowledge k = *o_.knowledge;
   EngineOptions options = o_.options;
   options.snapshots = options.near_misses = false;
-  for (auto& r : k.rules.rules)
-    if (std::ranges::find(change.enable, r.get()) != change.enable.end()) {
-      auto on = std::make_shared<Rule>(*r);
-      on->enabled = true;
-      r = std::move(on);
-    }
+  for (auto& r : k.rules.rules) {
+    const bool on = std::ranges::find(change.enable, r.get()) != change.enable.end();
+    if (!on && std::ranges::find(change.disable, r->id) == change.disable.end()) continue;
+    auto other = std::make_shared<Rule>(*r);
+    other->enabled = on;
+    r = std::move(other);
+  }
   if (!change.target.empty()) {
     FERRULE_ASSIGN(k.target, load_target(options.rule_dirs, change.target));
   }

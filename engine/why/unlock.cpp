@@ -12,7 +12,6 @@ namespace ferrule::why {
 namespace {
 
 using Kind = Unlock::Kind;
-constexpr size_t kFarthest = 6;   // nodes between where the pattern looked and what it wants
 constexpr size_t kMostRules = 4;  // rules that are off and are tried at one question
 
 Proposal flag(std::string text, std::string because, Change change) {
@@ -84,28 +83,7 @@ Proposal edit(const Considered& c, const Observed& o) {
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::kernel)
     return say(Kind::impossible, fmt::format("nothing here: {} has no kernel for it", o.knowledge->target.name));
-  if (r.stage == Rejection::Stage::condition) return say(Kind::impossible, "another model: the condition is what makes the rule right");
-  return say(Kind::edit, "another order of nodes in the model");
-}
-
-/// From where the pattern looked, up to the nearest node of the kind it wants; that node first. Empty: none is near.
-std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops) {
-  const PatternExpr* want = f.trace.failed;
-  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
-  if (!want || want->kind != PatternExpr::Kind::call || !at) return {};
-  std::vector<std::pair<NodeId, size_t>> seen{{at, 0}};  // and through which entry it was reached
-  for (size_t k = 0; k < seen.size() && k < 64; ++k) {
-    const NodeId n = seen[k].first;
-    if (k > 0 && has_head(g.node(n), want->ops, want->classes, &ops)) {
-      std::vector<NodeId> path;
-      for (size_t i = k; i != 0; i = seen[i].second) path.push_back(seen[i].first);
-      path.push_back(at);
-      return path.size() <= kFarthest ? path : std::vector<NodeId>{};
-    }
-    for (ValueId v : g.node(n).inputs)
-      if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
-  }
-  return {};
+  return say(Kind::impossible, "another model: the condition is what makes the rule right");
 }
 
 /// Taking the nodes that lie between out of the way.
@@ -121,14 +99,16 @@ void propose_moves(Candidate& c, const std::vector<std::string>& between, const 
 
 }  // namespace
 
-void propose(Candidate& c, const Observed& o, Attempts& attempts, const std::vector<std::string>& names) {
+void propose(Candidate& c, const Observed& o, Attempts& attempts) {
   Considered& out = c.c;
   const Rejection& r = out.rejection;
   if (!out.rule->enabled) c.proposals.push_back(enable(*out.rule, o));
   if (out.state == Considered::State::off) return;
   if (out.state == Considered::State::lost) {
+    if (out.lost_rule.empty() || out.lost_rule == out.rule->id) return;  // its own: it has fired, elsewhere
     Change change;
-    c.proposals.push_back(say(Kind::flag, "--disable the rule that was first", "then this one has its turn"));
+    change.disable = {out.lost_rule};
+    c.proposals.push_back(flag("--disable " + out.lost_rule, "then this rule has its turn", change));
     return;
   }
   if (r.truth == Truth::unknown && r.stage != Rejection::Stage::guarantee) {
@@ -147,7 +127,7 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts, const std::vec
       change.target = *target;
       c.proposals.push_back(flag("--target " + *target, "its kernels can do this", change));
     }
-  const std::vector<NodeId> path = path_to(*c.found.graph, c.found, o.knowledge->ops);
+  const std::vector<NodeId>& path = c.found.path;
   if (!path.empty()) {
     const Graph& g = *c.found.graph;
     NodeId reader = c.found.root;
@@ -159,10 +139,9 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts, const std::vec
     std::vector<NodeId> between(path.begin() + 1, path.end());
     const std::vector<std::string> last = origins(g, std::array{reader});
     if (!last.empty()) propose_moves(c, origins(g, between), last.front());
-  } else if (c.proposals.empty() || r.cls != ConditionClass::kernel) {
+  } else if (r.stage != Rejection::Stage::structure && c.proposals.empty()) {
     c.proposals.push_back(edit(out, o));
   }
-  (void)names;
 }
 
 void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names) {

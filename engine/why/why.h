@@ -67,7 +67,7 @@ struct Considered {
   std::vector<SeenLine> lines;
   std::vector<SeenCondition> conditions;
   std::vector<std::string> path;   ///< from the node that the pattern wants to where it looked, with what lies between
-  std::string lost_to;             ///< "step 3: conv_residual took Add_4"
+  std::string lost_to, lost_rule;  ///< "step 3 (conv_residual): Fusing Conv_3 with Add_4"
   std::string history;             ///< "would have matched before step 14 (rule …)"
   std::vector<Unlock> unlocks;
 };
