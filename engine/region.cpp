@@ -417,7 +417,8 @@ class Regions {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());
-      if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + std::exchange(refusal_, {});
+      if (!refusal_.empty() && r->why.find(refusal_) == std::string::npos) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+      refusal_.clear();
       if (ctx_.trace)
         for (NodeId n : m.nodes) ctx_.trace->refused.emplace_back(*r).root = n;
       if (misses_) misses_->push_back(std::move(*r));

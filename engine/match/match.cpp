@@ -117,12 +117,20 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       if (reason) *reason = a.reason;
       return a.truth;
     };
+  std::string said;  // by the contract: better than that it said no
+  if (ctx.explain && eval.accepts)
+    eval.accepts = [&said, ask = eval.accepts](std::string* reason) {
+      const Truth t = ask(&said);
+      if (reason) *reason = said;
+      return t;
+    };
   for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
   if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
   std::optional<Rejection> first;  // a trace goes on to the last condition
   int passed = 0;
   for (const Condition& c : where) {
     std::string detail;
+    said.clear();
     Truth t = ignored(rule, c, ctx)
                   ? Truth::yes
                   : evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
@@ -140,7 +148,8 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
     r.total_conditions = static_cast<int>(where.size());
     if (ctx.explain) {
       r.why = t == Truth::unknown ? "unknown: " + detail : interpolate(c.why, eval);
-      if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
+      if (t == Truth::no && !said.empty()) r.why += (r.why.empty() ? "" : ": ") + said;
+      else if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
       r.hint = interpolate(c.hint, eval);
     }
     if (!ctx.trace) return r;

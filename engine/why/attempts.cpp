@@ -251,6 +251,29 @@ std::optional<Found> Attempts::try_root(const Rule& rule, const Graph& g, NodeId
   return f;
 }
 
+Found Attempts::far(const Rule& rule, const Graph& g, const std::vector<NodeId>& subject) {
+  Found f;
+  f.graph = &g, f.root = subject[0];
+  f.failures = 2 * kStructure;
+  f.rejection.rule = &rule, f.rejection.root = f.root, f.rejection.id = "structure";
+  const auto could_start = [&](NodeId n) {
+    return rule.kind == RuleKind::region ? has_head(g.node(n), rule.region.ops, rule.region.classes, &o_.knowledge->ops) : possible(rule, g.node(n));
+  };
+  std::vector<std::pair<NodeId, size_t>> seen{{subject[0], 0}};  // and through which entry it was reached
+  for (size_t k = 0; k < seen.size() && k < kMostRoots; ++k) {
+    const NodeId n = seen[k].first;
+    if (k > 0 && could_start(n)) {
+      for (size_t i = k; i != 0; i = seen[i].second) f.path.push_back(seen[i].first);
+      f.rejection.why = fmt::format("the nearest node in front of it where the rule could start is {}", node_text(g, n));
+      return f;
+    }
+    for (ValueId v : g.node(n).inputs)
+      if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
+  }
+  f.rejection.why = fmt::format("neither {} nor a node near it is one where the rule could start", node_text(g, f.root));
+  return f;
+}
+
 // --- regions ----------------------------------------------------------------------------------------
 
 const Attempts::Regions& Attempts::regions(const Rule& rule, const Graph& g) {

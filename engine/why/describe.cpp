@@ -18,7 +18,14 @@ bool within(const PatternExpr& e, const PatternExpr* wanted) {
   return false;
 }
 
-std::string line_text(const PatternLine& l) {
+/// As the rule's file has it; a pattern without a file is printed.
+std::string line_text(const Rule& rule, const PatternLine& l) {
+  std::string_view text = rule.text;
+  for (int k = 1; k < l.place.line && !text.empty(); ++k) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  text = text.substr(0, text.find('\n'));
+  const size_t begin = std::min(text.find_first_not_of(' '), text.size());
+  text = text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
+  if (l.place.line > 0 && text.find('=') != text.npos) return std::string(text);
   std::string out;
   for (const std::string& r : l.results) out += (out.empty() ? "" : ", ") + (r.empty() ? std::string("_") : r);
   return out + " = " + to_text(*l.expr);
@@ -30,7 +37,7 @@ void pattern_lines(Candidate& c, const Graph& g) {
   const bool structure = t.failed || (c.found.rejection.stage == Rejection::Stage::structure && t.nodes.empty());
   for (const PatternLine& l : c.c.rule->match.lines) {
     SeenLine line;
-    line.text = line_text(l);
+    line.text = line_text(*c.c.rule, l);
     std::vector<NodeId> nodes;
     for (const auto& [call, n] : t.nodes)
       if (within(*l.expr, call)) nodes.push_back(n);

@@ -118,6 +118,27 @@ std::string Inquiry::State::history(const Rule& rule, const std::vector<std::str
   return "";
 }
 
+/// The rule, although it has nothing to do with the node where its phase begins.
+std::vector<Candidate> Inquiry::State::far(const Rule& rule, const std::string& name) {
+  std::vector<Candidate> out;
+  const size_t p = phase_of(o.knowledge->rules, rule);
+  if (p >= o.fused.snapshots.size()) return out;
+  const Graph& g = *o.fused.snapshots[p].graph;
+  const Subjects subjects = attempts.subjects(g, {name});
+  const bool fired = std::ranges::any_of(fate(name).steps, [&](size_t k) { return o.fused.journal.steps[k].rule == rule.id; });
+  if (fired || subjects[0].empty()) return out;
+  Candidate& c = out.emplace_back();
+  c.c.rule = &rule;
+  c.found = attempts.far(rule, g, subjects[0]);
+  describe(c);
+  for (auto& line : c.c.lines) line.state = SeenLine::State::unseen;
+  if (!c.found.path.empty()) {
+    c.c.path = origins(g, c.found.path);
+    c.c.path.push_back(name);
+  }
+  return out;
+}
+
 std::vector<Considered> Inquiry::State::settled(std::vector<Candidate> all, const std::vector<std::string>& asked, size_t most, Trials& trials) {
   std::vector<Considered> out;
   Trials none(o, 0);
@@ -151,6 +172,7 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
   const std::vector<std::string> names{name};
   Trials trials(s.o, tries);
   std::vector<Candidate> all = s.candidates(names, only);
+  if (all.empty() && only && out.fate.kind == Fate::Kind::layer) all = s.far(*only, name);
   std::vector<std::string> around = names;
   for (const Candidate& c : all)
     for (const std::string& n : c.c.path)

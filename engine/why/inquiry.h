@@ -10,6 +10,7 @@ struct Inquiry::State {
   Fate fate(const std::string& name) const;
   /// All rules that have to do with the nodes together, nearest first; `only`: just that one.
   std::vector<Candidate> candidates(const std::vector<std::string>& names, const Rule* only);
+  std::vector<Candidate> far(const Rule& rule, const std::string& name);
   /// The first `most` of them with their history and tried unlocks.
   std::vector<Considered> settled(std::vector<Candidate> all, const std::vector<std::string>& names, size_t most, Trials& trials);
   Result<const Rule*> rule(std::string_view id) const;

@@ -40,6 +40,8 @@ class Attempts {
   explicit Attempts(const Observed& o);
   /// nullopt: the rule has nothing to do with them.
   std::optional<Found> at(const Rule& rule, const Graph& g, const Subjects& subjects);
+  /// A rule that has nothing to do with the node: the nearest place in front of it where the rule could start.
+  Found far(const Rule& rule, const Graph& g, const std::vector<NodeId>& subject);
   MatchContext context(const Graph& g) const;
   const Holders& holders(const Graph& g);
   Subjects subjects(const Graph& g, const std::vector<std::string>& names);

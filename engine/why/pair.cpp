@@ -195,6 +195,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   if (!left.empty()) {  // the one that did not take the reader might have
     std::vector<Candidate> own = s.candidates({left, reader}, only);
     std::erase_if(own, [](const Candidate& c) { return c.c.state == Considered::State::refused; });
+    for (const Candidate& c : own) std::erase_if(all, [&](const Candidate& x) { return x.c.rule == c.c.rule; });
     all.insert(all.begin(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
   }
   if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);

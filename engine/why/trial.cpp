@@ -87,7 +87,7 @@ std::optional<std::string> Trials::layer(const Change& change, const std::vector
   if (budget_ <= 0) return std::nullopt;
   --budget_;
   auto g = fused(change);
-  if (!g) return std::nullopt;  // the graph so changed is none: nothing was learnt
+  if (!g) return "";  // the graph so changed is none
   auto holds = [](const Node& n, const std::string& name) { return std::ranges::find(n.origins, name) != n.origins.end(); };
   size_t now = 1;
   if (names.size() == 1)

@@ -86,13 +86,26 @@ Proposal edit(const Considered& c, const Observed& o) {
   return say(Kind::impossible, "another model: the condition is what makes the rule right");
 }
 
+/// Nodes that the pattern takes only where they stand, and that the failed condition speaks of, in order.
+std::vector<NodeId> blamed(const Candidate& c) {
+  std::vector<NodeId> out;
+  std::vector<std::string> asked;
+  for (const MatchTrace::Asked& a : c.found.trace.conditions)
+    if (a.truth == Truth::no && a.condition->id == c.found.rejection.id) asked = names(*a.condition->expr);
+  for (const auto& [call, n] : c.found.trace.nodes)
+    if (call->optional && std::ranges::find(asked, call->label) != asked.end()) out.push_back(n);
+  const Graph& g = *c.found.graph;
+  std::ranges::sort(out, {}, [&](NodeId n) { return std::pair(g.node(n).order, n.index); });
+  return out;
+}
+
 /// Taking the nodes that lie between out of the way.
-void propose_moves(Candidate& c, const std::vector<std::string>& between, const std::string& behind) {
+void propose_moves(Candidate& c, const std::vector<std::string>& between, const std::string& behind, std::string because = "the exporter's placement decides") {
   Change move;
   move.bypass = between;
   move.behind = behind;
   const std::string names = joined(between);
-  c.proposals.push_back({{Kind::edit, fmt::format("put {} behind {}", names, escape(behind)), "the exporter's placement decides", false, {}}, move});
+  c.proposals.push_back({{Kind::edit, fmt::format("put {} behind {}", names, escape(behind)), std::move(because), false, {}}, move});
   move.behind.clear();
   c.proposals.push_back({{Kind::edit, fmt::format("take {} out of the model", names), "if the model may do without", false, {}}, move});
 }
@@ -127,6 +140,12 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
       change.target = *target;
       c.proposals.push_back(flag("--target " + *target, "its kernels can do this", change));
     }
+  if (const std::vector<NodeId> between = blamed(c); !between.empty()) {
+    const Graph& g = *c.found.graph;
+    const std::vector<std::string> last = origins(g, std::array{c.found.root});
+    if (!last.empty()) propose_moves(c, origins(g, between), last.front(), r.hint.empty() ? "the exporter's placement decides" : r.hint);
+    if (!c.proposals.empty()) return;
+  }
   const std::vector<NodeId>& path = c.found.path;
   if (!path.empty()) {
     const Graph& g = *c.found.graph;
@@ -149,11 +168,12 @@ void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names)
     if (p.change) {
       if (auto layer = trials.layer(*p.change, names)) p.unlock.tried = true, p.unlock.gives = *layer;
       // A change of the model that cannot be made, or gives nothing, is no advice.
-      if (p.unlock.kind == Kind::edit && (!p.unlock.tried || p.unlock.gives.empty())) continue;
+      if (p.unlock.kind == Kind::edit && p.unlock.tried && p.unlock.gives.empty()) continue;
     }
     c.c.unlocks.push_back(std::move(p.unlock));
   }
   c.proposals.clear();
+  if (c.c.unlocks.empty() && !c.c.rejection.hint.empty()) c.c.unlocks.push_back({Kind::edit, c.c.rejection.hint, "", false, {}});
   std::ranges::stable_sort(c.c.unlocks, {}, [](const Unlock& u) { return std::pair(u.kind, u.tried && u.gives.empty()); });
 }
 

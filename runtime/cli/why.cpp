@@ -44,7 +44,7 @@ void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question
   print_unlocks_of_none(a.unlocks, "rules that are off and would change this:");
   print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
   if (a.considered.empty() && !q.rule.empty())
-    std::cout << fmt::format("\n  {} has nothing to do with it: no part of its pattern fits here\n", q.rule);
+    std::cout << fmt::format("\n  {} fired here, and nothing of it was refused\n", q.rule);
 }
 
 /// One line a node: what it became, and the nearest rule if it stayed alone.
@@ -68,7 +68,7 @@ Result<Exit> several(const Common& common, const why::Observed& o, why::Inquiry&
     if (common.json) nodes.push_back(node_json(o, a));
     else print_short(a);
   }
-  if (asked == 0) return error(Code::usage, "--node", fmt::format("no node matches {}", escape(q.node)));
+  if (asked == 0 && q.node != "*") return error(Code::usage, "--node", fmt::format("no node matches {}", escape(q.node)));
   if (common.json) {
     json j = header(o);
     j["nodes"] = std::move(nodes);

@@ -44,7 +44,7 @@ std::string list(const std::vector<std::string>& names, std::string_view between
 std::string headline(const Considered& c) {
   switch (c.state) {
     case Considered::State::off: return "would fire, but is switched off";
-    case Considered::State::lost: return "matched, but another rule was first";
+    case Considered::State::lost: return c.lost_rule == c.rule->id ? "matched, but fired elsewhere first" : "matched, but another rule was first";
     default: return "did not fire";
   }
 }
