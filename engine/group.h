@@ -24,6 +24,10 @@ std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
 /// The same for rules with `around:` (row_region.cpp).
 std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
                                      std::vector<Rejection>* misses);
+/// Asks a region rule without `around:` why it does not fuse over an edge, for `why`; empty: it could. Looks at the
+/// graph once.
+using EdgeRefusal = std::function<std::string(NodeId from, ValueId v, NodeId to)>;
+EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx);
 /// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region ->
 /// the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);

@@ -45,6 +45,7 @@ class Pipeline {
     pass_.near_misses = options.near_misses ? &fused.near_misses : nullptr;
     pass_.ignore_profit = &options.ignore_profit;
     pass_.fold = options.fold;
+    snapshots_ = options.snapshots;
   }
 
   Result<int> fold() const { return fold_constants(pass_); }
@@ -56,6 +57,7 @@ class Pipeline {
     for (size_t k = first; k < last; ++k) {
       const Phase& phase = knowledge_.rules.phases[k];
       const size_t steps = fused_.journal.steps.size();
+      if (snapshots_) keep(k);
       FERRULE_TRY(run(phase));
       if (fused_.journal.steps.size() != steps) unchecked = &phase;
       if (unchecked && (k + 1 == last || rewrote(steps))) {
@@ -65,6 +67,7 @@ class Pipeline {
       fused_.journal.phases.resize(k);
       fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
     }
+    if (snapshots_) keep(last);
     return {};
   }
 
@@ -86,9 +89,19 @@ class Pipeline {
                        [](const Step& s) { return s.kind != "absorb" && s.kind != "region"; });
   }
 
+  /// The graph before phase k, from which the phases may be run again.
+  void keep(size_t k) {
+    std::vector<Snapshot>& all = fused_.snapshots;
+    const size_t steps = fused_.journal.steps.size();
+    all.resize(std::min(all.size(), k));
+    if (k > 0 && all.size() == k && all.back().steps == steps) all.push_back(all.back());
+    else all.push_back({fused_.graph.clone(), steps});
+  }
+
   Fused& fused_;
   const Knowledge& knowledge_;
   PassContext pass_;
+  bool snapshots_ = false;
 };
 
 /// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
@@ -183,7 +196,7 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
       FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
     }
   }
-  if (first) out.near_misses = canonical.near_misses;
+  if (first) out.near_misses = canonical.near_misses, out.snapshots = canonical.snapshots;
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;

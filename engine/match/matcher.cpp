@@ -5,6 +5,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
+#include "engine/match/trace.h"
 
 namespace ferrule {
 
@@ -56,9 +57,21 @@ bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::st
   };
   int matched = static_cast<int>(matched_.size());
   if (matched > best_.matched ||
-      (matched == best_.matched && fineness(kind) > fineness(best_.kind)))
+      (matched == best_.matched && fineness(kind) > fineness(best_.kind))) {
     best_ = {kind, e, v, n, name, matched};
+    if (ctx_.trace) trace(false);
+  }
   return false;
+}
+
+/// Hands out what was matched so far; not complete: up to the failure in best_.
+void Matcher::trace(bool complete) {
+  MatchTrace& t = *ctx_.trace;
+  t.nodes.clear();
+  for (size_t k = 0; k < matched_.size(); ++k) t.nodes.emplace_back(calls_[k], matched_[k]);
+  t.failed = complete ? nullptr : best_.expr;
+  t.value = complete ? ValueId{} : best_.value;
+  t.node = complete ? NodeId{} : best_.node;
 }
 
 bool Matcher::run(NodeId root, const std::function<bool(Embedding&)>& accept) {
@@ -184,6 +197,7 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
     for (size_t k = 0; k < results->size(); ++k)
       if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
   matched_.push_back(id);
+  if (ctx_.trace) calls_.resize(matched_.size()), calls_.back() = &e;
   if (!e.label.empty()) nodes_.emplace_back(&e.label, id);
   return operands(e, id, next);
 }
@@ -455,6 +469,7 @@ bool Matcher::complete() {
     for (const std::string& r : l.results)
       if (!r.empty()) out.bindings.values.try_emplace(r);
   }
+  if (ctx_.trace) trace(true);
   const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;
   for (const std::string& name : names) out.outputs.push_back(out.bindings.values[name]);
   return (*accept_)(out);

@@ -78,6 +78,8 @@ void talk(const std::string& text);
 Result<Exit> explain_memory(const Common& common);
 
 void add_explain(CLI::App& app, Common& common, int& exit);
+void add_why(CLI::App& app, Common& common, int& exit);
+void add_missed(CLI::App& app, Common& common, int& exit);
 void add_run(CLI::App& app, Common& common, int& exit);
 void add_bench(CLI::App& app, Common& common, int& exit);
 void add_verify(CLI::App& app, Common& common, int& exit);

@@ -95,13 +95,19 @@ void print_rules(const Explained& e) {
   }
 }
 
+/// What would help, cheapest first: a flag or a fact; another target; a change of the model; nothing.
+int remedy(const Rejection& r) {
+  if (r.truth == Truth::unknown || r.stage != Rejection::Stage::condition) return r.truth == Truth::unknown ? 0 : 2;
+  return r.cls == ConditionClass::profit ? 0 : r.cls == ConditionClass::kernel ? 1 : 3;
+}
+
 /// The nearest refusal of each pair of rule and condition, nearest first; how many more there were like it.
 void print_near_misses(const Explained& e, size_t most) {
   std::vector<const Rejection*> sorted;
   for (const Rejection& r : e.fused.near_misses)
     if (r.stage != Rejection::Stage::structure) sorted.push_back(&r);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Rejection* a, const Rejection* b) {
-    return a->total_conditions - a->passed_conditions < b->total_conditions - b->passed_conditions;
+    return std::pair(remedy(*a), a->total_conditions - a->passed_conditions) < std::pair(remedy(*b), b->total_conditions - b->passed_conditions);
   });
   std::map<std::pair<std::string, std::string>, size_t> seen;  // -> its line
   std::vector<std::pair<std::string, int>> lines;
