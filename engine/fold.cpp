@@ -2,6 +2,7 @@
 // by the interpreter, in its own types; small integer results that inference knows become
 // constants, too.
 #include "engine/base/diagnostics.h"
+#include "engine/branches.h"
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
 #include "engine/match/facts.h"
@@ -14,14 +15,14 @@ class Folder {
  public:
   explicit Folder(const PassContext& ctx) : ctx_(ctx), g_(*ctx.graph) {}
 
+  /// A branch taken may fold, and decide the next.
   Result<int> run() {
-    FERRULE_TRY(g_.sort());
-    for (NodeId n : g_.order()) {
-      if (ctx_.cancel && ctx_.cancel->stopped())
-        return error(Code::cancelled, "folding", "time or caller");
-      if (g_.node(n).dead || escapes(n)) continue;
-      refine(n);
-      if (!known_contents(n)) FERRULE_TRY(fold(n));
+    for (;;) {
+      FERRULE_TRY(sweep());
+      FERRULE_ASSIGN(int inlined, inline_branches(g_));
+      if (!inlined) break;
+      folded_ += inlined;
+      step("dead", {}, fmt::format("Deciding {} branches", inlined));
     }
     int dead = g_.remove_dead();
     if (ctx_.journal && dead > folded_)
@@ -30,6 +31,18 @@ class Folder {
   }
 
  private:
+  Status sweep() {
+    FERRULE_TRY(g_.sort());
+    for (NodeId n : g_.order()) {
+      if (ctx_.cancel && ctx_.cancel->stopped())
+        return error(Code::cancelled, "folding", "time or caller");
+      if (g_.node(n).dead || escapes(n)) continue;
+      refine(n);
+      if (!known_contents(n)) FERRULE_TRY(fold(n));
+    }
+    return {};
+  }
+
   /// Graph outputs keep a node that makes them.
   bool escapes(NodeId n) const {
     for (ValueId v : g_.node(n).outputs)

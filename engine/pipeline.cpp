@@ -9,6 +9,7 @@
 #include "engine/group.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
+#include "engine/share.h"
 
 namespace ferrule {
 namespace {
@@ -45,9 +46,15 @@ class Pipeline {
     pass_.near_misses = options.near_misses ? &fused.near_misses : nullptr;
     pass_.ignore_profit = &options.ignore_profit;
     pass_.fold = options.fold;
+    share_ = selected(options.selection, kSharing);
   }
 
   Result<int> fold() const { return fold_constants(pass_); }
+  Status share() const {
+    if (!share_) return {};
+    FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
+    return {};
+  }
 
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
   /// next check or the end.
@@ -77,6 +84,7 @@ class Pipeline {
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
     }
+    if (&phase == knowledge_.rules.phases.data()) FERRULE_TRY(share());
     return group_phase(pass_, phase.id);
   }
 
@@ -89,6 +97,7 @@ class Pipeline {
   Fused& fused_;
   const Knowledge& knowledge_;
   PassContext pass_;
+  bool share_ = true;
 };
 
 /// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
@@ -150,6 +159,7 @@ Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const Eng
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+  FERRULE_TRY(pipeline.share());
   FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
   out.graph.remove_dead();
   return out;

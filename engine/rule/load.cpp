@@ -306,7 +306,7 @@ class Loader {
       bool any = false;
       for (auto& r : rules_)
         if (glob_match(glob, r->id)) r->enabled = on, any = true;
-      if (any || glob == "*") return;
+      if (any || glob == "*" || glob_match(glob, kSharing)) return;
       Error e = error(Code::rule_unknown, on ? "--enable" : "--disable", escape(glob)).value();
       if (std::string hint = did_you_mean(glob, ids); !hint.empty()) e.hint = hint;
       errors_.add(std::move(e));
@@ -340,6 +340,13 @@ const Rule* RuleSet::find(std::string_view id) const {
   for (const auto& r : rules)
     if (r->id == id) return r.get();
   return nullptr;
+}
+
+bool selected(const RuleSelection& selection, std::string_view id) {
+  bool on = true;
+  for (const std::string& g : selection.disable) on = on && !glob_match(g, id);
+  for (const std::string& g : selection.enable) on = on || glob_match(g, id);
+  return on;
 }
 
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,

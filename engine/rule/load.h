@@ -12,6 +12,11 @@ struct RuleSelection {
   std::vector<std::string> disable, enable;  ///< globs over ids, applied in this order
 };
 
+/// What the engine does without a rule and is still switched off like one: share.h.
+inline constexpr std::string_view kSharing = "common_subexpressions";
+/// Whether the selection leaves such a thing on.
+bool selected(const RuleSelection& selection, std::string_view id);
+
 /// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the selection.
 /// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid).
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
