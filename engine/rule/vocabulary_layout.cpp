@@ -58,7 +58,7 @@ class Descent {
     if (type.rank() != static_cast<int>(perm_.size())) return false;
     if (ctx_.ops && ctx_.ops->pointwise(n)) {
       for (ValueId x : n.inputs)
-        if (!x || !(g_.constant(x) || same_transpose(x) || x == n.inputs[static_cast<size_t>(slot)])) return false;
+        if (!x || !(g_.constant(x) || same_transpose(x) || moves_free(x) || x == n.inputs[static_cast<size_t>(slot)])) return false;
       return n.inputs.size() <= 2;
     }
     static const std::set<std::string_view> kFirst = {"Softmax", "LogSoftmax", "Slice", "Pad", "QuantizeLinear", "DequantizeLinear"};
@@ -68,6 +68,12 @@ class Descent {
     return std::all_of(n.inputs.begin() + 1, n.inputs.end(), [&](ValueId x) { return !x || g_.constant(x); });
   }
 
+  /// At most one axis of more than one element: transposed, it is the same bytes.
+  bool moves_free(ValueId x) const {
+    const auto& shape = g_.value(x).type.shape;
+    if (!shape || shape->size() != perm_.size()) return false;
+    return std::count_if(shape->begin(), shape->end(), [](const Dim& d) { return !(d == Dim(1)); }) <= 1;
+  }
   bool same_transpose(ValueId x) const {
     const Node* p = g_.producer(x);
     return p && p->op == "Transpose" && p->domain.empty() && p->attrs.ints("perm") == perm_;
