@@ -9,6 +9,7 @@
 #include "engine/group.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
+#include "engine/share.h"
 
 namespace ferrule {
 namespace {
@@ -46,9 +47,15 @@ class Pipeline {
     pass_.ignore_profit = &options.ignore_profit;
     pass_.fold = options.fold;
     snapshots_ = options.snapshots;
+    share_ = options.selection.about(kSharing).value_or(true);
   }
 
   Result<int> fold() const { return fold_constants(pass_); }
+  Status share() const {
+    if (!share_) return {};
+    FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
+    return {};
+  }
 
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
   /// next check or the end.
@@ -80,6 +87,7 @@ class Pipeline {
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
     }
+    if (&phase == knowledge_.rules.phases.data()) FERRULE_TRY(share());
     return group_phase(pass_, phase.id);
   }
 
@@ -102,6 +110,7 @@ class Pipeline {
   const Knowledge& knowledge_;
   PassContext pass_;
   bool snapshots_ = false;
+  bool share_ = true;
 };
 
 /// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
@@ -176,6 +185,7 @@ Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const Eng
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+  FERRULE_TRY(pipeline.share());
   FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
   out.graph.remove_dead();
   return out;

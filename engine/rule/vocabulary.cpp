@@ -67,7 +67,7 @@ void read_signature(Function& f) {
 
 std::vector<Function> build() {
   std::vector<Function> all;
-  for (auto table : {shape_functions(), constant_functions(), node_functions(), graph_functions()})
+  for (auto table : {shape_functions(), constant_functions(), node_functions(), graph_functions(), layout_functions()})
     for (const Function& f : table) read_signature(all.emplace_back(f));
   return all;
 }

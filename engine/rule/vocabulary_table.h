@@ -35,6 +35,7 @@ std::span<const Function> shape_functions();
 std::span<const Function> constant_functions();
 std::span<const Function> node_functions();
 std::span<const Function> graph_functions();
+std::span<const Function> layout_functions();
 
 // --- helpers the functions share
 inline Val unknown(std::string fact) { return Val{Val::Unknown{std::move(fact)}}; }

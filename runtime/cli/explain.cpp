@@ -35,12 +35,24 @@ void print_overrides(const Explained& e) {
     std::cout << fmt::format("{:>7} {}\n", n.condition.empty() ? "" : fmt::format("{} x", declined(e, n)), escape(n.text, 400));
 }
 
+/// The operators that a layer computes, as rewriting left them: "Conv", "com.microsoft::Gelu".
+void add_operators(const Graph& g, NodeId id, json& out) {
+  const Node& n = g.node(id);
+  if (!n.body) {
+    out.push_back(escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
+    return;
+  }
+  for (NodeId inner : n.body->order()) add_operators(*n.body, inner, out);
+}
+
 json to_json(const Explained& e) {
   json layers = json::array();
   for (const Layer& l : e.plan.layers) {
     json j{{"name", escape(l.name, 4096)}, {"contract", l.contract}, {"kernels", l.kernels}};
     j["nodes"] = json::array();
     for (const std::string& n : l.nodes) j["nodes"].push_back(escape(n, 4096));
+    j["operators"] = json::array();
+    if (l.node) add_operators(e.plan.graph, l.node, j["operators"]);
     j["rule"] = l.rule.empty() ? json(nullptr) : json(l.rule);
     if (!l.numerics.empty()) j["numerics"] = l.numerics;
     layers.push_back(std::move(j));
