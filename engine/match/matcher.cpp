@@ -8,6 +8,11 @@
 
 namespace ferrule {
 
+/// "a, ys...": the last name of the root stands for all other results.
+static bool takes_rest(const std::vector<std::string>& results) {
+  return !results.empty() && results.back().ends_with("...");
+}
+
 using Kind = PatternExpr::Kind;
 using Fail = Matcher::Failure::Kind;
 
@@ -63,6 +68,7 @@ bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::st
 
 bool Matcher::run(NodeId root, const std::function<bool(Embedding&)>& accept) {
   accept_ = &accept;
+  root_ = root;
   const PatternLine& last = pattern_.root();
   size_t slot = 0;
   while (slot < last.results.size() && !g_.output(root, slot)) ++slot;
@@ -143,7 +149,7 @@ bool Matcher::reference(const Goal& g) {
 bool Matcher::line(const Goal& g, const PatternLine& l) {
   Goal goal = g;
   goal.expr = l.expr.get();
-  if (l.results.size() != 1) {
+  if (l.results.size() != 1 || takes_rest(l.results)) {
     if (goal.expr->kind != Kind::call || goal.expr->optional)
       return fail(Fail::op, goal.expr, g.value, g_.value(g.value).producer);
     return call(goal, &l.results, 0);
@@ -181,7 +187,7 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
   if (!deterministic(n)) return fail(Fail::random, &e, {}, id);
   if (e.shape && !shape(e, n.outputs[0])) return false;
   if (results)
-    for (size_t k = 0; k < results->size(); ++k)
+    for (size_t k = 0; k < results->size() - takes_rest(*results); ++k)
       if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
   matched_.push_back(id);
   if (!e.label.empty()) nodes_.emplace_back(&e.label, id);
@@ -192,7 +198,9 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
 bool Matcher::results_fit(const PatternExpr& e, NodeId id,
                           const std::vector<std::string>* results) {
   const Node& n = g_.node(id);
+  const bool rest = results && takes_rest(*results);
   for (size_t k = results ? 0 : 1; k < n.outputs.size(); ++k) {
+    if (rest && k + 1 >= results->size()) break;
     if (!n.outputs[k] || (results && k < results->size() && !(*results)[k].empty())) continue;
     const Value& v = g_.value(n.outputs[k]);
     if (v.is_output || !v.uses.empty()) return fail(Fail::extra_output, &e, n.outputs[k], id);
@@ -453,10 +461,20 @@ bool Matcher::complete() {
   for (const PatternLine& l : pattern_.lines) {
     bind_rest(*l.expr, out.bindings, pattern_);
     for (const std::string& r : l.results)
-      if (!r.empty()) out.bindings.values.try_emplace(r);
+      if (!r.empty() && !r.ends_with("...")) out.bindings.values.try_emplace(r);
   }
   const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;
-  for (const std::string& name : names) out.outputs.push_back(out.bindings.values[name]);
+  for (const std::string& name : names) {
+    if (!name.ends_with("...")) {
+      out.outputs.push_back(out.bindings.values[name]);
+      continue;
+    }
+    const auto& all = g_.node(root_).outputs;
+    const size_t first = std::min(all.size(), pattern_.root().results.size() - 1);
+    std::vector<ValueId>& list = out.bindings.value_lists[name.substr(0, name.size() - 3)];
+    list.assign(all.begin() + static_cast<std::ptrdiff_t>(first), all.end());
+    out.outputs.insert(out.outputs.end(), list.begin(), list.end());
+  }
   return (*accept_)(out);
 }
 

@@ -114,6 +114,7 @@ class Matcher {
   const MatchContext& ctx_;
   const Graph& g_;
   const std::function<bool(Embedding&)>* accept_ = nullptr;
+  NodeId root_;
   int64_t steps_ = 0, budget_ = 0;
   bool gave_up_ = false;
   Failure best_;

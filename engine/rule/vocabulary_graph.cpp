@@ -159,6 +159,14 @@ Val accepts(const EvalContext& ctx, Args) {
   Truth t = ctx.accepts(&reason);
   return make_truth(t, reason);
 }
+Val accepts_strided(const EvalContext& ctx, Args a) {
+  auto v = get<ValueId>(a[0]);
+  if (!v || !*v) return unknown("a value");
+  if (!ctx.accepts_strided) return unknown("a target");
+  std::string reason;
+  Truth t = ctx.accepts_strided(*v, &reason);
+  return make_truth(t, reason);
+}
 Val isa(const EvalContext& ctx, Args a) {
   auto name = get<std::string>(a[0]);
   if (!name) return unknown("the name of an instruction set");
@@ -201,6 +209,9 @@ const Function kTable[] = {
       "the contract has a kernel for the nodes about to be grouped: accepts(group)"},
      accepts,
      kMissingToo},
+    {{"accepts_strided", "(x: value) -> bool",
+      "all who read the value have kernels that read it as a slice of a larger tensor"},
+     accepts_strided},
     {{"saved_bytes", "(nodes: any, more: any...) -> size",
       "memory traffic that grouping the nodes saves"},
      saved_bytes,
