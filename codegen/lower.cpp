@@ -23,6 +23,8 @@ class LayerLowering {
       FERRULE_TRY(quantized());
     } else if (is_joint_contract(layer_.contract)) {
       joint();
+    } else if (node_.body && layer_.contract == "copy") {
+      FERRULE_TRY(placed());
     } else if (layer_.contract == "row_reduce") {
       FERRULE_TRY(rows());
     } else if (node_.body && layer_.contract != "pointwise") {
@@ -169,6 +171,42 @@ class LayerLowering {
       }
       between_[result] = from = to;
     }
+    return {};
+  }
+
+  /// A movement some or all of whose parts lie where they belong (place rules): a view of those, and pieces that
+  /// copy the rest.
+  Status placed() {
+    const Graph& body = *node_.body;
+    const NodeId id = body.order()[0];
+    auto lies_in = [&](ValueId part, ValueId whole) {
+      auto s = plan_.slices.find(outer(part));
+      return s != plan_.slices.end() && s->second.whole == outer(whole);
+    };
+    const ValueId x = body.input(id, 0), y = body.output(id);
+    std::vector<ValueId> moved;  // results that are no slices
+    for (ValueId v : body.node(id).outputs)
+      if (v && !lies_in(v, x)) moved.push_back(v);
+    Launch view = launch(Launch::Kind::view, node_.op, id);
+    view.inputs = node_.inputs;
+    view.outputs = node_.outputs;
+    std::erase_if(view.outputs, [&](ValueId v) { return std::ranges::any_of(moved, [&](ValueId m) { return outer(m) == v; }); });
+    const std::array<NodeId, 1> one{id};
+    LoweredRegion region;
+    if (!moved.empty()) {
+      FERRULE_ASSIGN(region, lower_pieces(ops_, body, one, moved));
+      std::erase_if(region.pieces, [&](const RegionPiece& p) {
+        return p.inputs.size() == 1 && lies_in(region.inputs[p.inputs[0].operand], y);
+      });
+      if (region.pieces.empty()) view.outputs = node_.outputs;
+    }
+    if (!view.outputs.empty()) out_.launches.push_back(std::move(view));
+    if (region.pieces.empty()) return {};
+    Launch l = launch(Launch::Kind::copy, body.node(id).op, id);
+    l.inputs = outer(region.inputs);
+    l.outputs = outer(region.outputs);
+    l.region = std::move(region);
+    out_.launches.push_back(std::move(l));
     return {};
   }
 

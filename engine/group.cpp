@@ -9,7 +9,9 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/merge.h"
 #include "engine/movement.h"
+#include "engine/place.h"
 
 namespace ferrule {
 namespace {
@@ -208,6 +210,8 @@ std::vector<NodeId> body_order(const Graph& body) { return body.order(); }
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::rewrite) return match_rule(rule, node, ctx);
   if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);
+  if (rule.kind == RuleKind::merge) return match_merge(rule, node, ctx);
+  if (rule.kind == RuleKind::place) return match_place(rule, node, ctx);
   Rejection none;
   none.rule = &rule;
   none.root = node;
@@ -342,7 +346,9 @@ class GroupPhase {
 }  // namespace
 
 Status group_phase(const PassContext& ctx, std::string_view phase) {
-  return GroupPhase(ctx, phase).run();
+  FERRULE_TRY(GroupPhase(ctx, phase).run());
+  FERRULE_TRY(merge_phase(ctx, phase));
+  return place_phase(ctx, phase);
 }
 
 }  // namespace ferrule

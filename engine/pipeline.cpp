@@ -7,6 +7,7 @@
 #include "engine/graph/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/group.h"
+#include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
 #include "engine/share.h"
@@ -72,7 +73,7 @@ class Pipeline {
         unchecked = nullptr;
       }
       fused_.journal.phases.resize(k);
-      fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
+      fused_.journal.phases.push_back(phase_line(phase, layers_of(fused_.graph)));
     }
     if (snapshots_) keep(last);
     return {};

@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "engine/place.h"
 #include "engine/quantized.h"
 
 namespace ferrule {
@@ -272,6 +273,32 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout)
   return strides;
 }
 
+std::optional<Lying> lying(const Plan& plan, ValueId v) {
+  auto dims_of = [&](ValueId x) {
+    const Type& t = plan.graph.value(x).type;
+    return t.shape ? constant_shape(*t.shape) : std::nullopt;
+  };
+  const auto dims = dims_of(v);
+  if (!dims) return std::nullopt;
+  Lying out;
+  const auto slice = plan.slices.find(v);
+  if (slice == plan.slices.end()) {
+    out.root = v;
+    out.strides = strides_of(*dims, plan.layout(v));
+    return out;
+  }
+  auto whole = lying(plan, slice->second.whole);
+  if (!whole) return std::nullopt;
+  const auto axis = static_cast<size_t>(slice->second.axis);
+  out.root = whole->root;
+  out.offset = whole->offset + slice->second.start * whole->strides[axis];
+  out.strides = std::move(whole->strides);
+  out.strides[axis] *= slice->second.step;
+  const std::vector<int64_t> own = strides_of(*dims, plan.layout(v));
+  for (size_t k = 0; k < own.size(); ++k) out.dense = out.dense && ((*dims)[k] == 1 || own[k] == out.strides[k]);
+  return out;
+}
+
 Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops) {
   Plan plan;
   plan.graph = std::move(fused);
@@ -280,6 +307,7 @@ Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops) {
   FERRULE_TRY(LayoutPlanner(plan, target, ops).run());
   FERRULE_TRY(plan.graph.sort());
   plan.layouts.resize(plan.graph.value_slots(), Layout::plain);
+  read_places(plan, ops);
   return plan;
 }
 

@@ -14,9 +14,12 @@ namespace ferrule {
 /// What one contract can do on a target.
 struct ContractFacts {
   std::vector<DType> types;              ///< element types of the anchor's data operands
-  std::vector<std::string> epilogues;    ///< primitives / forms the library takes: "relu", "clip", "binary_add", …
+  std::vector<std::string> epilogues;    ///< tails of the windows in `strided` but 1x1: "relu", "clip", "add", …
   int max_epilogue_ops = 0;              ///< tail operators a kernel takes; 0 = none
   int max_operands = 0;                  ///< extra tensor operands of a tail
+  /// Slices of larger tensors that kernels read and write without a copy: "any"; "rows" (matrices whose rows lie
+  /// apart); windows whose images may have pixels that lie apart: "1x1", "3x3", "depthwise".
+  std::vector<std::string> strided;
   bool generated_tail = false;           ///< any scalar program may follow (as a second kernel unless tiled)
 };
 

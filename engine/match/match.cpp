@@ -131,6 +131,12 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       if (reason) *reason = said;
       return t;
     };
+  if (ctx.target && ctx.ops)
+    eval.accepts_strided = [&](ValueId v, std::string* reason) {
+      Accept a = ferrule::accepts_strided(*ctx.graph, v, *ctx.target, *ctx.ops);
+      if (reason) *reason = a.reason;
+      return a.truth;
+    };
   for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
   if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
   std::optional<Rejection> first;  // a trace goes on to the last condition

@@ -160,21 +160,39 @@ class Printer {
     conditions("where", s.where, 2);
   }
 
+  static std::vector<std::string> parts(const std::string& v) {
+    std::vector<std::string> out;
+    for (size_t i = 0; i <= v.size();) {
+      size_t end = std::min(v.find("; ", i), v.size());
+      out.push_back(v.substr(i, end - i));
+      i = end + 2;
+    }
+    return out;
+  }
+  static std::string commas(const std::string& v) { return fmt::format("{}", fmt::join(parts(v), ", ")); }
+  /// "1: 0; 2: 0" with the axes quoted.
+  static std::string slots(const std::string& v) {
+    std::string out;
+    for (const std::string& p : parts(v)) {
+      size_t colon = p.find(": ");
+      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " + quoted(p.substr(colon + 2));
+    }
+    return out;
+  }
+
   void params(std::string_view key) {
     out_ += std::string(key) + ":\n";
     for (const auto& [k, v] : r_.params) {
-      bool number = k == "min" || k == "max";
-      if (k != "key" || r_.kind == RuleKind::place) {
+      bool number = k == "min" || k == "max", merge = r_.kind == RuleKind::merge;
+      if (merge && (k == "weights" || k == "fill")) {
+        out_ += fmt::format("  {}: {}\n", k, k == "fill" ? "[" + commas(v) + "]" : "{" + slots(v) + "}");
+        continue;
+      }
+      if (k != "key" || !merge) {
         out_ += fmt::format("  {}: {}\n", k, number ? v : quoted(v));
         continue;
       }
-      std::vector<std::string> parts;
-      for (size_t i = 0; i <= v.size();) {
-        size_t end = std::min(v.find("; ", i), v.size());
-        parts.push_back(v.substr(i, end - i));
-        i = end + 2;
-      }
-      out_ += "  key: " + list(parts) + "\n";
+      out_ += "  key: " + list(parts(v)) + "\n";
     }
   }
 

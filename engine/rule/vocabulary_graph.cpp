@@ -168,6 +168,14 @@ Val has_kernel(const EvalContext& ctx, Args a) {
   if (it == ctx.target->contracts.end()) return Val{false};
   return Val{std::find(it->second.types.begin(), it->second.types.end(), *type) != it->second.types.end()};
 }
+Val accepts_strided(const EvalContext& ctx, Args a) {
+  auto v = get<ValueId>(a[0]);
+  if (!v || !*v) return unknown("a value");
+  if (!ctx.accepts_strided) return unknown("a target");
+  std::string reason;
+  Truth t = ctx.accepts_strided(*v, &reason);
+  return make_truth(t, reason);
+}
 Val isa(const EvalContext& ctx, Args a) {
   auto name = get<std::string>(a[0]);
   if (!name) return unknown("the name of an instruction set");
@@ -213,6 +221,9 @@ const Function kTable[] = {
     {{"has_kernel", "(contract: string, type: dtype) -> bool",
       "the target has kernels of this contract for the element type: has_kernel('pool', u8)"},
      has_kernel},
+    {{"accepts_strided", "(x: value) -> bool",
+      "all who read the value have kernels that read it as a slice of a larger tensor"},
+     accepts_strided},
     {{"saved_bytes", "(nodes: any, more: any...) -> size",
       "memory traffic that grouping the nodes saves"},
      saved_bytes,
