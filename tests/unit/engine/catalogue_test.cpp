@@ -1,5 +1,6 @@
 // tests/conformance/catalogue.tsv against the rules: every entry of the TensorRT catalogue is there, and every rule,
 // condition and guarantee that it names exists and has a case that shows it.
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <set>
