@@ -7,6 +7,7 @@
 #include "engine/graph/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/group.h"
+#include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
 #include "engine/share.h"
@@ -46,7 +47,8 @@ class Pipeline {
     pass_.near_misses = options.near_misses ? &fused.near_misses : nullptr;
     pass_.ignore_profit = &options.ignore_profit;
     pass_.fold = options.fold;
-    share_ = selected(options.selection, kSharing);
+    snapshots_ = options.snapshots;
+    share_ = options.selection.about(kSharing).value_or(true);
   }
 
   Result<int> fold() const { return fold_constants(pass_); }
@@ -63,6 +65,7 @@ class Pipeline {
     for (size_t k = first; k < last; ++k) {
       const Phase& phase = knowledge_.rules.phases[k];
       const size_t steps = fused_.journal.steps.size();
+      if (snapshots_) keep(k);
       FERRULE_TRY(run(phase));
       if (fused_.journal.steps.size() != steps) unchecked = &phase;
       if (unchecked && (k + 1 == last || rewrote(steps))) {
@@ -70,8 +73,9 @@ class Pipeline {
         unchecked = nullptr;
       }
       fused_.journal.phases.resize(k);
-      fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
+      fused_.journal.phases.push_back(phase_line(phase, layers_of(fused_.graph)));
     }
+    if (snapshots_) keep(last);
     return {};
   }
 
@@ -95,9 +99,19 @@ class Pipeline {
                        [](const Step& s) { return s.kind != "absorb" && s.kind != "region"; });
   }
 
+  /// The graph before phase k, from which the phases may be run again.
+  void keep(size_t k) {
+    std::vector<Snapshot>& all = fused_.snapshots;
+    const size_t steps = fused_.journal.steps.size();
+    all.resize(std::min(all.size(), k));
+    if (k > 0 && all.size() == k && all.back().steps == steps) all.push_back(all.back());
+    else all.push_back({fused_.graph.clone(), steps});
+  }
+
   Fused& fused_;
   const Knowledge& knowledge_;
   PassContext pass_;
+  bool snapshots_ = false;
   bool share_ = true;
 };
 
@@ -128,7 +142,7 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
   context.cache = options.cache;
-  return require_proofs(k.rules, context, k.notes);
+  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes);
 }
 
 /// Inference asks the installed table for pointwise operators; it must not go away under it.
@@ -149,6 +163,15 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
+  FERRULE_TRY(use_profile(k->target, options.profile));
+  std::vector<Error> found;
+  k->overrides = load_overrides(options.overrides, options.limits, found);
+  FERRULE_TRY(apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
+  if (!options.apply.empty()) {
+    FERRULE_ASSIGN(k->instances, read_instances(options.apply, options.limits));
+    FERRULE_TRY(apply_instances(k->rules, *k->instances));
+  }
+  k->warnings = k->rules.warnings;
   install(k);
   if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
@@ -157,6 +180,10 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
 Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                            const Cancel* cancel) {
   Fused out;
+  out.warnings = knowledge.warnings;
+  if (knowledge.instances) FERRULE_TRY(check_model(*knowledge.instances, imported));
+  if (!knowledge.overrides.empty())
+    std::ranges::move(unused_scopes(imported, knowledge.overrides, knowledge.target), std::back_inserter(out.warnings));
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
@@ -181,10 +208,13 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
       FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
     }
   }
-  if (first) out.near_misses = canonical.near_misses;
+  if (first) out.near_misses = canonical.near_misses, out.snapshots = canonical.snapshots;
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;
+  out.warnings = canonical.warnings;
+  if (knowledge.instances)
+    std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal), std::back_inserter(out.warnings));
   for (const Step& s : out.journal.steps)
     if (s.kind == "broken")
       out.notes.push_back(

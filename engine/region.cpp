@@ -15,6 +15,7 @@
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/match/trace.h"
 #include "engine/movement.h"
 
 namespace ferrule {
@@ -32,12 +33,7 @@ class Regions {
         takes_movements_(std::ranges::find(spec_.classes, "movement") != spec_.classes.end()) {}
 
   std::vector<Match> run() {
-    parent_.resize(g_.node_slots());
-    std::iota(parent_.begin(), parent_.end(), 0u);
-    level_.assign(g_.node_slots(), 0);
-    fusible_.assign(g_.node_slots(), false);
-    for (NodeId n : order_) fusible_[n.index] = candidate(n);
-    interior();
+    prepare();
     rise();
     sink();
     std::map<uint32_t, std::vector<NodeId>> regions;  // by root; members in topological order
@@ -50,7 +46,44 @@ class Regions {
     return out;
   }
 
+  void prepare() {
+    parent_.resize(g_.node_slots());
+    std::iota(parent_.begin(), parent_.end(), 0u);
+    level_.assign(g_.node_slots(), 0);
+    fusible_.assign(g_.node_slots(), false);
+    for (NodeId n : order_) fusible_[n.index] = candidate(n);
+    interior();
+  }
+
+  /// Why the edge does not let its ends share a region; empty: it does.
+  std::string refused(NodeId from, ValueId v, NodeId to) const {
+    for (NodeId n : {from, to})
+      if (!fusible_[n.index]) return not_fusible(n);
+    if (fuses(from, v, to)) return "";
+    const Value& value = g_.value(v);
+    if (!moves(from) && !moves(to))
+      return fmt::format("{} is {}, {} is {}: one kernel has one shape", value_text(g_, v), str(value.type),
+                         value_text(g_, g_.output(to)), str(g_.value(g_.output(to)).type));
+    if (value.is_output) return value_text(g_, v) + " is a graph output: it has to be in memory all the same";
+    for (const Use& u : value.uses) {
+      if (u.slot == Use::kCapture) return value_text(g_, v) + " is used by a nested graph of " + node_text(g_, u.node);
+      if (!fusible_[u.node.index]) return value_text(g_, v) + " is also read outside: " + not_fusible(u.node);
+      if (!data_input(u.node, static_cast<size_t>(u.slot)))
+        return fmt::format("{} is no data of {}, it says what is moved", value_text(g_, v), node_text(g_, u.node));
+    }
+    return "what is computed for " + value_text(g_, v) + " would be computed more than once";
+  }
+
  private:
+  std::string not_fusible(NodeId n) const {
+    if (misses_)
+      for (const Rejection& r : *misses_)
+        if (r.root == n) return r.why;
+    PatternExpr of;
+    of.ops = spec_.ops, of.classes = spec_.classes;
+    return fmt::format("{} is no {}", node_text(g_, n), head_text(of));
+  }
+
   bool candidate(NodeId id) {
     const Node& n = g_.node(id);
     if (!has_head(n, spec_.ops, spec_.classes, ctx_.ops)) return false;
@@ -384,7 +417,10 @@ class Regions {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());
-      if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + std::exchange(refusal_, {});
+      if (!refusal_.empty() && r->why.find(refusal_) == std::string::npos) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+      refusal_.clear();
+      if (ctx_.trace)
+        for (NodeId n : m.nodes) ctx_.trace->refused.emplace_back(*r).root = n;
       if (misses_) misses_->push_back(std::move(*r));
       return;
     }
@@ -412,6 +448,18 @@ std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
   const RegionSpec& s = rule.region;
   if (!s.around_ops.empty() || !s.around_classes.empty()) return match_row_regions(rule, ctx, misses);
   return Regions(rule, ctx, misses).run();
+}
+
+EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx) {
+  struct Asked {  // the regions keep references to the others
+    Asked(const Rule& rule, const MatchContext& context) : ctx(context), regions(rule, ctx, &misses) { regions.prepare(); }
+    MatchContext ctx;
+    std::vector<Rejection> misses;
+    Regions regions;
+  };
+  return [asked = std::make_shared<Asked>(rule, ctx)](NodeId from, ValueId v, NodeId to) {
+    return asked->regions.refused(from, v, to);
+  };
 }
 
 }  // namespace ferrule

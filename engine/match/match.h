@@ -39,6 +39,8 @@ struct Rejection {
   int passed_conditions = 0, total_conditions = 0;
 };
 
+struct MatchTrace;
+
 struct MatchContext {
   const Graph* graph = nullptr;
   const OpTable* ops = nullptr;
@@ -49,6 +51,7 @@ struct MatchContext {
   const std::vector<std::string>* ignore_profit = nullptr;
   /// Whether rejections get their texts; without, only their stage and id.
   bool explain = true;
+  MatchTrace* trace = nullptr;  ///< trace.h: filled when not null, which only `why` asks for
 };
 
 /// How far an attempt came: structure, then guarantees, then conditions passed. For the best of

@@ -5,6 +5,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
+#include "engine/match/trace.h"
 
 namespace ferrule {
 
@@ -71,9 +72,21 @@ bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::st
   };
   int matched = static_cast<int>(matched_.size());
   if (matched > best_.matched ||
-      (matched == best_.matched && fineness(kind) > fineness(best_.kind)))
+      (matched == best_.matched && fineness(kind) > fineness(best_.kind))) {
     best_ = {kind, e, v, n, name, matched};
+    if (ctx_.trace) trace(false);
+  }
   return false;
+}
+
+/// Hands out what was matched so far; not complete: up to the failure in best_.
+void Matcher::trace(bool complete) {
+  MatchTrace& t = *ctx_.trace;
+  t.nodes.clear();
+  for (size_t k = 0; k < matched_.size(); ++k) t.nodes.emplace_back(calls_[k], matched_[k]);
+  t.failed = complete ? nullptr : best_.expr;
+  t.value = complete ? ValueId{} : best_.value;
+  t.node = complete ? NodeId{} : best_.node;
 }
 
 bool Matcher::run(NodeId root, const std::function<bool(Embedding&)>& accept) {
@@ -202,6 +215,7 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
         lists_.emplace_back(&(*results)[k], std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())), n.outputs.end()));
       else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
   matched_.push_back(id);
+  if (ctx_.trace) calls_.resize(matched_.size()), calls_.back() = &e;
   if (!e.label.empty()) nodes_.emplace_back(&e.label, id);
   return operands(e, id, next);
 }
@@ -512,6 +526,7 @@ bool Matcher::complete() {
       if (is_list(r)) out.bindings.value_lists.try_emplace(std::string(list_name(r)));
       else if (!r.empty()) out.bindings.values.try_emplace(r);
   }
+  if (ctx_.trace) trace(true);
   const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;
   for (const std::string& name : names) {
     if (!is_list(name)) {

@@ -111,6 +111,7 @@ class Matcher {
   void undo(const Mark& m);
   bool fail(Failure::Kind kind, const PatternExpr* e, ValueId v, NodeId n = {},
             std::string_view name = {});
+  void trace(bool complete);
 
   const Rule& rule_;
   const Pattern& pattern_;
@@ -127,6 +128,7 @@ class Matcher {
   Log<Dim> dims_;
   std::vector<const std::string*> tags_;
   std::vector<NodeId> matched_;
+  std::vector<const PatternExpr*> calls_;  // beside matched_; only when traced
   std::list<Goal> goals_;  // addresses stay, cut back with the log; most attempts need none
   std::list<Assignment> assignments_;
 };
