@@ -81,6 +81,7 @@ class Pipeline {
 
  private:
   Status run(const Phase& phase) {
+    const size_t before = fused_.journal.steps.size();
     for (int round = 0; round < kFoldRounds; ++round) {
       size_t steps = fused_.journal.steps.size();
       FERRULE_TRY(rewrite_phase(pass_, phase.id));
@@ -88,7 +89,7 @@ class Pipeline {
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
     }
-    if (&phase == knowledge_.rules.phases.data()) FERRULE_TRY(share());
+    if (&phase == knowledge_.rules.phases.data() && fused_.journal.steps.size() != before) FERRULE_TRY(share());
     return group_phase(pass_, phase.id);
   }
 

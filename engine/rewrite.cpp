@@ -287,7 +287,8 @@ class RewritePhase {
   void push(const Graph& g, NodeId n) {
     if (g.node(n).dead) return;
     for (uint32_t rank : index_.ranks_at(g.node(n)))
-      if (queued_.insert(uint64_t{n.index} << 32 | rank).second)
+      if (!ctx_.near_misses && !index_.promising(rank, g, n)) continue;
+      else if (queued_.insert(uint64_t{n.index} << 32 | rank).second)
         queue_.push({rank, g.node(n).order, n});
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <unordered_map>
 
 #include "engine/base/diagnostics.h"
@@ -39,7 +40,7 @@ class Sharing {
     constants();
     for (NodeId n : g_.order()) {
       if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, "sharing", "time or caller");
-      if (eligible(g_.node(n))) visit(n);
+      visit(n);
     }
     if (gone_) g_.remove_dead();
     return gone_;
@@ -50,6 +51,9 @@ class Sharing {
   void constants() {
     std::unordered_map<uint64_t, std::vector<ValueId>> seen;
     same_.resize(g_.value_slots());
+    size_t slots = 64;
+    while (slots < 2 * g_.node_slots()) slots *= 2;
+    table_.resize(slots);
     for (uint32_t i = 0; i < g_.value_slots(); ++i) {
       const ValueId v{i};
       same_[i] = v;
@@ -75,9 +79,15 @@ class Sharing {
   ValueId same(ValueId v) const { return v && v.index < same_.size() ? same_[v.index] : v; }
 
   uint64_t hash_of(const Node& n) const {
-    uint64_t h = std::hash<std::string>()(n.op);
+    uint64_t h = std::hash<std::string_view>()(n.op);
     for (ValueId v : n.inputs) h = mix(h, v ? same(v).index : ~0u);
-    return mix(h, n.attrs.items().size());
+    for (const auto& [_, value] : n.attrs.items()) {
+      if (auto* i = std::get_if<int64_t>(&value)) h = mix(h, static_cast<uint64_t>(*i));
+      else if (auto* d = std::get_if<double>(&value)) h = mix(h, std::hash<double>()(*d));
+      else if (auto* l = std::get_if<std::vector<int64_t>>(&value))
+        for (int64_t x : *l) h = mix(h, static_cast<uint64_t>(x));
+    }
+    return h;
   }
   bool equal(const Node& a, const Node& b) const {
     if (a.op != b.op || a.domain != b.domain || a.inputs.size() != b.inputs.size()) return false;
@@ -91,11 +101,15 @@ class Sharing {
     return true;
   }
 
+  /// Open addressing; which nodes may be shared at all is asked only of those that are equal.
   void visit(NodeId id) {
-    auto& bucket = nodes_[hash_of(g_.node(id))];
-    for (NodeId other : bucket)
-      if (equal(g_.node(other), g_.node(id)) && replace(id, other)) return;
-    bucket.push_back(id);
+    const size_t mask = table_.size() - 1;
+    size_t at = hash_of(g_.node(id)) & mask;
+    for (; table_[at]; at = (at + 1) & mask) {
+      const Node &other = g_.node(table_[at]), &node = g_.node(id);
+      if (equal(other, node) && (!eligible(node) || replace(id, table_[at]))) return;
+    }
+    table_[at] = id;
   }
 
   /// Not where both are graph outputs: each would need a node for its name.
@@ -119,7 +133,7 @@ class Sharing {
   const PassContext& ctx_;
   Graph& g_;
   std::vector<ValueId> same_;  // by value: the first constant with these contents, else itself
-  std::unordered_map<uint64_t, std::vector<NodeId>> nodes_;
+  std::vector<NodeId> table_;  // by hash; none: free
   int gone_ = 0;
 };
 

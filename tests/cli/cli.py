@@ -390,7 +390,8 @@ def outputs(report, net):
     plan = data("explain", "explain", net, keys=["layers", "phases"])
     for layer in plan.get("layers", []):
         fine = (isinstance(layer.get("name"), str) and isinstance(layer.get("nodes"), list)
-                and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int))
+                and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int)
+              and all(isinstance(op, str) and op for op in layer.get("operators", [None])))
         report.check("explain --json layer", None if fine else json.dumps(layer))
     phases = plan.get("phases", [])
     report.check("explain --json phases", None if phases and all(
