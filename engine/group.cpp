@@ -9,7 +9,9 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/merge.h"
 #include "engine/movement.h"
+#include "engine/place.h"
 
 namespace ferrule {
 namespace {
@@ -208,6 +210,8 @@ std::vector<NodeId> body_order(const Graph& body) { return body.order(); }
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::rewrite) return match_rule(rule, node, ctx);
   if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);
+  if (rule.kind == RuleKind::merge) return match_merge(rule, node, ctx);
+  if (rule.kind == RuleKind::place) return match_place(rule, node, ctx);
   Rejection none;
   none.rule = &rule;
   none.root = node;
@@ -314,6 +318,7 @@ class GroupPhase {
   Status fire(const Rule& rule, const Match& m, const char* kind) {
     Step step{std::string(phase_), rule.id, kind, {}, {}, {}};
     for (NodeId n : m.nodes) step.before.push_back(g_.node(n).name);
+    step.root = g_.node(m.root).name;
     auto tail = m.bindings.node_lists.find("tail");
     std::vector<NodeId> first, rest;
     for (NodeId n : m.nodes) {
@@ -341,7 +346,9 @@ class GroupPhase {
 }  // namespace
 
 Status group_phase(const PassContext& ctx, std::string_view phase) {
-  return GroupPhase(ctx, phase).run();
+  FERRULE_TRY(GroupPhase(ctx, phase).run());
+  FERRULE_TRY(merge_phase(ctx, phase));
+  return place_phase(ctx, phase);
 }
 
 }  // namespace ferrule

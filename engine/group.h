@@ -1,6 +1,7 @@
 // Forms groups: absorb rules (an anchor and its tail) and region rules (maximal convex connected
 // pointwise regions), each fired group becoming one node `group.<contract>` with the originals as
-// its body. window, merge and place rules run here too when they come. Linear in the size of the
+// its body. window rules run here too when they come; merge.h and place.h
+// have the others, which the phase runs behind these. Linear in the size of the
 // graph; no backtracking.
 #pragma once
 #include "engine/contracts.h"
@@ -8,7 +9,7 @@
 
 namespace ferrule {
 
-/// Runs the phase's absorb / region rules. errors: limits, rule_broken.
+/// Runs the phase's absorb and region rules, then its merge and place rules. errors: limits, rule_broken.
 Status group_phase(const PassContext& ctx, std::string_view phase);
 
 /// Replaces `nodes` (topological order, convex) by one group node; existing groups among them are

@@ -330,6 +330,15 @@ const Row* row_of(const Node& n) {
 
 }  // namespace
 
+Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes) {
+  Node n;
+  n.op = "Split";
+  n.attrs.set("axis", axis);
+  Tensor t = Tensor::of_i64({static_cast<int64_t>(sizes.size())}, sizes);
+  n.inputs = {whole, g.add_constant(g.fresh_name(g.value(whole).name + ".sizes"), std::move(t))};
+  return n;
+}
+
 bool is_movement(const Node& n) { return row_of(n) != nullptr; }
 
 bool is_view(const Node& n) {

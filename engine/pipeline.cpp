@@ -7,8 +7,10 @@
 #include "engine/graph/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/group.h"
+#include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
+#include "engine/share.h"
 
 namespace ferrule {
 namespace {
@@ -46,9 +48,15 @@ class Pipeline {
     pass_.ignore_profit = &options.ignore_profit;
     pass_.fold = options.fold;
     snapshots_ = options.snapshots;
+    share_ = options.selection.about(kSharing).value_or(true);
   }
 
   Result<int> fold() const { return fold_constants(pass_); }
+  Status share() const {
+    if (!share_) return {};
+    FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
+    return {};
+  }
 
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
   /// next check or the end.
@@ -65,7 +73,7 @@ class Pipeline {
         unchecked = nullptr;
       }
       fused_.journal.phases.resize(k);
-      fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
+      fused_.journal.phases.push_back(phase_line(phase, layers_of(fused_.graph)));
     }
     if (snapshots_) keep(last);
     return {};
@@ -80,6 +88,7 @@ class Pipeline {
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
     }
+    if (&phase == knowledge_.rules.phases.data()) FERRULE_TRY(share());
     return group_phase(pass_, phase.id);
   }
 
@@ -102,6 +111,7 @@ class Pipeline {
   const Knowledge& knowledge_;
   PassContext pass_;
   bool snapshots_ = false;
+  bool share_ = true;
 };
 
 /// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
@@ -131,7 +141,7 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
   context.cache = options.cache;
-  return require_proofs(k.rules, context, k.notes);
+  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes);
 }
 
 /// Inference asks the installed table for pointwise operators; it must not go away under it.
@@ -152,6 +162,15 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
+  FERRULE_TRY(use_profile(k->target, options.profile));
+  std::vector<Error> found;
+  k->overrides = load_overrides(options.overrides, options.limits, found);
+  FERRULE_TRY(apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
+  if (!options.apply.empty()) {
+    FERRULE_ASSIGN(k->instances, read_instances(options.apply, options.limits));
+    FERRULE_TRY(apply_instances(k->rules, *k->instances));
+  }
+  k->warnings = k->rules.warnings;
   install(k);
   if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
@@ -160,9 +179,14 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
 Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                            const Cancel* cancel) {
   Fused out;
+  out.warnings = knowledge.warnings;
+  if (knowledge.instances) FERRULE_TRY(check_model(*knowledge.instances, imported));
+  if (!knowledge.overrides.empty())
+    std::ranges::move(unused_scopes(imported, knowledge.overrides, knowledge.target), std::back_inserter(out.warnings));
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+  FERRULE_TRY(pipeline.share());
   FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
   out.graph.remove_dead();
   return out;
@@ -187,6 +211,9 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;
+  out.warnings = canonical.warnings;
+  if (knowledge.instances)
+    std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal), std::back_inserter(out.warnings));
   for (const Step& s : out.journal.steps)
     if (s.kind == "broken")
       out.notes.push_back(

@@ -2,7 +2,9 @@
 #pragma once
 #include "engine/base/cache_folder.h"
 #include "engine/graph/journal.h"
+#include "engine/instances.h"
 #include "engine/match/match.h"
+#include "engine/override.h"
 #include "engine/plan.h"
 #include "engine/rule/load.h"
 
@@ -12,12 +14,15 @@ struct EngineOptions {
   std::vector<std::string> rule_dirs;         ///< first: the shipped rules
   RuleSelection selection;
   std::string target;                         ///< empty: the host's
+  std::string profile = "ferrule";            ///< whose limits hold (target.h)
   Limits limits;
   bool fold = true;
   bool overridable = false;
   bool near_misses = false;
   bool snapshots = false;                     ///< keep the graph before each phase (`why`)
   std::vector<std::string> ignore_profit;
+  std::vector<std::string> overrides;         ///< override files (override.h), in order
+  std::string apply;                          ///< a list of instances (instances.h): no others are made; empty: all
   bool allow_unproven = false;                ///< rewrites without a proof stamp run unproved
   std::string cache = user_cache_folder();    ///< the folder for proofs and compiled kernels; empty: none
   std::map<std::string, std::vector<int64_t>> shapes;  ///< concrete input shapes; empty entries stay symbolic
@@ -29,8 +34,11 @@ struct Knowledge {
   RuleSet rules;
   Target target;
   std::vector<std::string> notes;             ///< what proving rules of the user's found
+  std::vector<std::string> warnings;          ///< what was asked for and concerns no rule
+  std::vector<Override> overrides;
+  std::optional<Instances> instances;         ///< EngineOptions::apply
 };
-/// errors: those of load_rules, load_target; rule_unproven.
+/// errors: those of load_rules, load_target, use_profile, override.h, instances.h; rule_unproven.
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options);
 
 /// The graph as it was before a phase, and how many steps the journal had; unchanged graphs are shared.
@@ -46,10 +54,11 @@ struct Fused {
   std::vector<Rejection> near_misses;
   std::vector<Snapshot> snapshots;            ///< options.snapshots: before each phase, and after the last
   std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
+  std::vector<std::string> warnings;          ///< what was asked for and came to nothing
 };
 /// What holds for every input size, done once: folding and the phases before the first that forms groups,
 /// on the graph with its symbols. Its graph and journal are where plans of single shapes start (fuse_shape);
-/// the weights it folded are theirs together. `imported` is consumed.
+/// the weights it folded are theirs together. `imported` is consumed. errors: other_model (knowledge.instances).
 Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                            const Cancel* cancel = nullptr);
 /// Fixes the shapes of options.shapes in a canonical graph; then the phases that this lets do more, and

@@ -352,6 +352,7 @@ class RewritePhase {
   Result<bool> apply(Graph& g, const Match& m) {
     Step step{std::string(phase_), m.rule->id, "rewrite", {}, {}, {}};
     for (NodeId n : m.nodes) step.before.push_back(g.node(n).name);
+    step.root = g.node(m.root).name;
     std::vector<NodeId> around = neighbours(g, m);
     auto made = apply_rewrite(g, m, *ctx_.ops, *ctx_.limits);
     if (!made) return declined(g, m, std::move(made).error());

@@ -112,6 +112,7 @@ struct Session::State {
     FERRULE_ASSIGN(c->fused_, fuse_shape(canonical, *knowledge, engine, options.cancel.get()));
     for (const Step& s : c->fused_.journal.steps) log(LogLevel::verbose, s.text);
     for (const std::string& p : c->fused_.journal.phases) log(LogLevel::info, p);
+    for (const std::string& w : c->fused_.warnings) log(LogLevel::warning, w);
     FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
     FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {options.strict}));

@@ -13,6 +13,7 @@ struct Step {
   std::vector<std::string> before;  ///< names of the nodes that went or were grouped
   std::vector<std::string> after;   ///< names of the nodes that came
   std::string text;                 ///< the log line, in TensorRT's words: "Fusing Conv_3 with Relu_4"
+  std::string root = {};            ///< name of the node where the rule matched, one of `before`
 };
 
 struct Journal {

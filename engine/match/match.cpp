@@ -85,8 +85,14 @@ std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchCont
   return r;
 }
 
+const Val& value_for(const Param& p, const Graph& g, const Match& m) {
+  for (auto it = p.scoped.rbegin(); it != p.scoped.rend(); ++it)
+    if ((*it->first)(g, m)) return it->second;
+  return p.value;
+}
+
 bool ignored(const Rule& rule, const Condition& c, const MatchContext& ctx) {
-  if (c.cls != ConditionClass::profit || !ctx.ignore_profit) return false;
+  if (c.cls != ConditionClass::profit || !ctx.ignore_profit || c.id == kOff) return false;
   std::string full = rule.id + "." + c.id;
   return std::ranges::any_of(*ctx.ignore_profit,
                              [&](const std::string& p) { return glob_match(p, full); });
@@ -117,6 +123,7 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       if (reason) *reason = a.reason;
       return a.truth;
     };
+  for (const Param& p : rule.parameters) m.let.emplace_back(p.name, value_for(p, *ctx.graph, m));
   std::string said;  // by the contract: better than that it said no
   if (ctx.explain && eval.accepts)
     eval.accepts = [&said, ask = eval.accepts](std::string* reason) {
@@ -124,11 +131,21 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       if (reason) *reason = said;
       return t;
     };
+  if (ctx.target && ctx.ops)
+    eval.accepts_strided = [&](ValueId v, std::string* reason) {
+      Accept a = ferrule::accepts_strided(*ctx.graph, v, *ctx.target, *ctx.ops);
+      if (reason) *reason = a.reason;
+      return a.truth;
+    };
   for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
   if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
   std::optional<Rejection> first;  // a trace goes on to the last condition
   int passed = 0;
   for (const Condition& c : where) {
+    if (c.scope && !(*c.scope)(*ctx.graph, m)) {
+      ++passed;
+      continue;
+    }
     std::string detail;
     said.clear();
     Truth t = ignored(rule, c, ctx)

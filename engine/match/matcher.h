@@ -90,6 +90,8 @@ class Matcher {
   bool matched_call(const PatternExpr& e, NodeId id, const std::vector<std::string>* results,
                     const Goal* next);
   bool operands(const PatternExpr& e, NodeId id, const Goal* next);
+  bool ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>& lists, const Goal* next);
+  bool list(const PatternExpr& e, std::vector<ValueId> values, NodeId id, const Goal*& next);
   bool assign(const Goal& g);
   bool number(const Goal& g);
   bool attributes(const PatternExpr& e, NodeId id);
@@ -104,6 +106,7 @@ class Matcher {
   const ValueId* bound(const std::string& name) const;
   bool same_value(ValueId a, ValueId b) const;
   const PatternLine* line_of(const std::string& name) const;
+  const PatternLine* line_of_list(const std::string& name) const;
   Mark mark() const;
   void undo(const Mark& m);
   bool fail(Failure::Kind kind, const PatternExpr* e, ValueId v, NodeId n = {},

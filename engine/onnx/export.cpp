@@ -67,12 +67,99 @@ int choose_opset(const Graph& g) {
   return opset;
 }
 
+/// A file written under another name beside `path`, renamed when complete, removed when not.
+class Output {
+ public:
+  explicit Output(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {}
+  ~Output() {
+    if (fd_ >= 0) ::close(fd_);
+    if (open_) ::unlink(temporary_.c_str());
+  }
+  Status open() {
+    fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
+    if (fd_ < 0) return failed();
+    open_ = true;
+    mode_t mask = ::umask(0);
+    ::umask(mask);
+    ::fchmod(fd_, 0666 & ~mask);
+    return {};
+  }
+  Status write(const void* data, size_t n) {
+    const char* p = static_cast<const char*>(data);
+    while (n > 0) {
+      ssize_t done = ::write(fd_, p, std::min<size_t>(n, 1 << 30));
+      if (done < 0 && errno == EINTR) continue;
+      if (done < 0) return failed();
+      p += done;
+      n -= static_cast<size_t>(done);
+    }
+    return {};
+  }
+  /// `force`: an existing file is replaced; otherwise even one that appeared meanwhile stays.
+  Status commit(bool force) {
+    if (::fsync(fd_) != 0) return failed();
+    if (force) {
+      if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed();
+      open_ = false;
+      return {};
+    }
+    if (::link(temporary_.c_str(), path_.c_str()) != 0)
+      return errno == EEXIST ? Status(error(Code::file_exists, "", escape(path_))) : failed();
+    return {};
+  }
+
+ private:
+  Status failed() const {
+    return error(Code::file_not_written, "", escape(path_), std::strerror(errno));
+  }
+  std::string path_, temporary_;
+  int fd_ = -1;
+  bool open_ = false;
+};
+
+/// Where large weights go when they are not to stand in the model: one after the other, straight from where they are.
+class DataFile {
+ public:
+  DataFile(std::string path, std::string name) : out_(std::move(path)), name_(std::move(name)) {}
+  Status open() { return out_.open(); }
+  Status commit(bool force) { return out_.commit(force); }
+
+  static bool takes(const Tensor& t) { return t.dtype() != DType::string && t.bytes() >= kSmall; }
+
+  Result<onnx::TensorProto> add(const Tensor& t) {
+    static constexpr char kZeros[64] = {};
+    const size_t gap = static_cast<size_t>(-at_ & 63);
+    FERRULE_TRY(out_.write(kZeros, gap));
+    at_ += static_cast<int64_t>(gap);
+    FERRULE_TRY(out_.write(t.data(), static_cast<size_t>(t.bytes())));
+    onnx::TensorProto p;
+    p.set_data_type(static_cast<int>(t.dtype()));
+    for (int64_t d : t.dims()) p.add_dims(d);
+    p.set_data_location(onnx::TensorProto::EXTERNAL);
+    auto entry = [&](const char* key, std::string value) {
+      auto* e = p.add_external_data();
+      e->set_key(key);
+      e->set_value(std::move(value));
+    };
+    entry("location", name_);
+    entry("offset", std::to_string(at_));
+    entry("length", std::to_string(t.bytes()));
+    at_ += t.bytes();
+    return p;
+  }
+
+ private:
+  Output out_;
+  std::string name_;  ///< beside the model
+  int64_t at_ = 0;
+};
+
 using ValueNames = std::map<ValueId, std::string>;
 
 class Exporter {
  public:
-  Exporter(const Graph& g, const ExportOptions& options)
-      : options_(options), opset_(choose_opset(g)) {}
+  Exporter(const Graph& g, const ExportOptions& options, DataFile* data = nullptr)
+      : options_(options), data_(data), opset_(choose_opset(g)) {}
 
   Result<std::unique_ptr<onnx::ModelProto>> run(const Graph& g) {
     auto m = std::make_unique<onnx::ModelProto>();
@@ -137,10 +224,17 @@ class Exporter {
       i->set_name(names[v]);
       FERRULE_TRY(type(g.value(v), *i, outer == nullptr));
     }
-    constants(g, names, [&](const std::string& name, const Tensor& t) {
-      *out.add_initializer() = onnx_io::to_proto(t);
-      out.mutable_initializer()->rbegin()->set_name(name);
-    });
+    const bool beside = data_ && !outer;
+    FERRULE_TRY(constants(g, names, [&](const std::string& name, const Tensor& t) -> Status {
+      onnx::TensorProto& p = *out.add_initializer();
+      if (beside && DataFile::takes(t)) {
+        FERRULE_ASSIGN(p, data_->add(t));
+      } else {
+        p = onnx_io::to_proto(t);
+      }
+      p.set_name(name);
+      return {};
+    }));
     for (NodeId n : g.order())
       FERRULE_TRY(node(g.node(n), names, [&] { return out.add_node(); }));
     for (ValueId v : g.outputs()) {
@@ -152,9 +246,10 @@ class Exporter {
   }
 
   template <class F>
-  void constants(const Graph& g, const ValueNames& names, F&& f) {
+  Status constants(const Graph& g, const ValueNames& names, F&& f) {
     for (uint32_t i = 0; i < g.value_slots(); ++i)
-      if (const Value& v = g.value({i}); !v.dead && v.constant) f(names.at({i}), *v.constant);
+      if (const Value& v = g.value({i}); !v.dead && v.constant) FERRULE_TRY(f(names.at({i}), *v.constant));
+    return {};
   }
 
   template <class Add>
@@ -223,11 +318,12 @@ class Exporter {
       auto [it, fresh_one] = names.try_emplace(body.outputs()[i], out[i]);
       if (!fresh_one) copies.emplace_back(it->second, out[i]);
     }
-    for (uint32_t i = 0; i < body.value_slots(); ++i)
-      if (const Value& v = body.value({i}); !v.dead && !names.count({i}))
-        names[{i}] = fresh(group + "/" + v.name);
-    constants(body, names,
-              [&](const std::string& name, const Tensor& t) { constant(name, t, add); });
+    for (uint32_t i = 0; i < body.value_slots(); ++i) {
+      const Value& v = body.value({i});
+      if (v.dead || names.count({i})) continue;
+      names[{i}] = fresh(group + "/" + v.name);
+      if (v.constant) constant(names[{i}], *v.constant, add);  // a weight that is an input comes from outside
+    }
     for (NodeId n : body.order()) FERRULE_TRY(node(body.node(n), names, add));
     for (const auto& [from, to] : copies) {
       onnx::NodeProto* p = add();
@@ -240,12 +336,12 @@ class Exporter {
 
   /// The group as a function of the model; its name.
   Result<std::string> function(const Node& n) {
-    std::string name = n.name;
-    for (int i = 1; !functions_.insert(name).second; ++i) name = n.name + "_" + std::to_string(i);
+    // Names of functions are identifiers, which many tools ask for; the call has the layer's name.
+    const std::string name = fmt::format("{}_{}", n.op.substr(n.op.find('.') + 1), functions_++);
     onnx::FunctionProto f;
     f.set_name(name);
     f.set_domain("ferrule");
-    f.set_doc_string(n.op + (n.rule.empty() ? "" : ", made by rule " + n.rule));
+    f.set_doc_string(n.name + (n.rule.empty() ? "" : ", made by rule " + n.rule));
     std::vector<std::string> in, out;
     for (size_t i = 0; i < n.inputs.size(); ++i) in.push_back(fresh("in_" + std::to_string(i)));
     for (size_t i = 0; i < n.outputs.size(); ++i) out.push_back(fresh("out_" + std::to_string(i)));
@@ -265,86 +361,13 @@ class Exporter {
   }
 
   ExportOptions options_;
+  DataFile* data_;  ///< null: all weights stand in the model
   int opset_;
   onnx::ModelProto* model_ = nullptr;
   std::map<std::string, int> domains_;
-  std::unordered_set<std::string> used_, functions_;
+  std::unordered_set<std::string> used_;
+  int functions_ = 0;
 };
-
-/// A file written under another name beside `path`, renamed when complete, removed when not.
-class Output {
- public:
-  explicit Output(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {}
-  ~Output() {
-    if (fd_ >= 0) ::close(fd_);
-    if (open_) ::unlink(temporary_.c_str());
-  }
-  Status open() {
-    fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
-    if (fd_ < 0) return failed();
-    open_ = true;
-    mode_t mask = ::umask(0);
-    ::umask(mask);
-    ::fchmod(fd_, 0666 & ~mask);
-    return {};
-  }
-  Status write(const void* data, size_t n) {
-    const char* p = static_cast<const char*>(data);
-    while (n > 0) {
-      ssize_t done = ::write(fd_, p, std::min<size_t>(n, 1 << 30));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) return failed();
-      p += done;
-      n -= static_cast<size_t>(done);
-    }
-    return {};
-  }
-  /// `force`: an existing file is replaced; otherwise even one that appeared meanwhile stays.
-  Status commit(bool force) {
-    if (::fsync(fd_) != 0) return failed();
-    if (force) {
-      if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed();
-      open_ = false;
-      return {};
-    }
-    if (::link(temporary_.c_str(), path_.c_str()) != 0)
-      return errno == EEXIST ? Status(error(Code::file_exists, "", escape(path_))) : failed();
-    return {};
-  }
-
- private:
-  Status failed() const {
-    return error(Code::file_not_written, "", escape(path_), std::strerror(errno));
-  }
-  std::string path_, temporary_;
-  int fd_ = -1;
-  bool open_ = false;
-};
-
-/// Moves large weights into the data file; `name`: of it, beside the model.
-Status externalize(onnx::ModelProto& m, Output& data, const std::string& name) {
-  int64_t at = 0;
-  for (auto& t : *m.mutable_graph()->mutable_initializer()) {
-    if (static_cast<int64_t>(t.raw_data().size()) < kSmall) continue;
-    static constexpr char kZeros[64] = {};
-    size_t gap = static_cast<size_t>(-at & 63);
-    FERRULE_TRY(data.write(kZeros, gap));
-    at += static_cast<int64_t>(gap);
-    FERRULE_TRY(data.write(t.raw_data().data(), t.raw_data().size()));
-    auto entry = [&](const char* key, std::string value) {
-      auto* e = t.add_external_data();
-      e->set_key(key);
-      e->set_value(std::move(value));
-    };
-    entry("location", name);
-    entry("offset", std::to_string(at));
-    entry("length", std::to_string(t.raw_data().size()));
-    at += static_cast<int64_t>(t.raw_data().size());
-    t.clear_raw_data();
-    t.set_data_location(onnx::TensorProto::EXTERNAL);
-  }
-  return {};
-}
 
 int64_t weight_bytes(const Graph& g) {
   int64_t total = 0;
@@ -373,15 +396,11 @@ Status export_file(const Graph& g, const std::string& path, const ExportOptions&
   for (const std::string& p : {path, data_path})
     if (!options.force && exists(p) && (p == path || beside))
       return error(Code::file_exists, "", escape(p));
-  FERRULE_ASSIGN(auto m, Exporter(g, options).run(g));
-  if (beside) {
-    Output data(data_path);
-    FERRULE_TRY(data.open());
-    size_t slash = data_path.rfind('/');
-    FERRULE_TRY(externalize(*m, data,
-                            slash == std::string::npos ? data_path : data_path.substr(slash + 1)));
-    FERRULE_TRY(data.commit(options.force));
-  }
+  const size_t slash = data_path.rfind('/');
+  DataFile data(data_path, slash == std::string::npos ? data_path : data_path.substr(slash + 1));
+  if (beside) FERRULE_TRY(data.open());
+  FERRULE_ASSIGN(auto m, Exporter(g, options, beside ? &data : nullptr).run(g));
+  if (beside) FERRULE_TRY(data.commit(options.force));
   if (m->ByteSizeLong() > INT32_MAX)
     return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(),
                  INT32_MAX);

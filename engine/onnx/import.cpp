@@ -25,6 +25,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots,
   FERRULE_TRY(check_structure(*m, functions, options, limits, out.notes));
   FERRULE_TRY(run_checker(*m, functions, options));
   FERRULE_TRY(convert(*m, functions, opsets, roots, options, limits, out));
+  out.external_data = !roots.mapped.empty();
   for (const auto& [domain, version] : opsets) out.opsets[domain] = static_cast<int>(version);
   out.producer = m->producer_name();
   if (!m->producer_version().empty()) out.producer += " " + m->producer_version();

@@ -34,6 +34,7 @@ struct Imported {
   std::map<std::string, Tensor> defaults;   ///< overridable inputs and their values
   std::string producer;                     ///< "pytorch 2.1"; may be empty
   int64_t ir_version = 0;
+  bool external_data = false;               ///< some weights lie in files of their own
 };
 
 /// errors: file_not_found, not_onnx, model_invalid, graph_cycle, dangling_input, duplicate_value,

@@ -307,7 +307,11 @@ class Loader {
       bool any = false;
       for (auto& r : rules_)
         if (glob_match(glob, r->id)) r->enabled = on, any = true;
-      if (any || glob == "*") return;
+      if (any || glob == "*" || glob_match(glob, kSharing)) return;
+      if (is_glob(glob)) {
+        set_.warnings.push_back(fmt::format("{} {}: no rule matches", on ? "--enable" : "--disable", escape(glob)));
+        return;
+      }
       Error e = error(Code::rule_unknown, on ? "--enable" : "--disable", escape(glob)).value();
       if (std::string hint = did_you_mean(glob, ids); !hint.empty()) e.hint = hint;
       errors_.add(std::move(e));
@@ -341,6 +345,15 @@ const Rule* RuleSet::find(std::string_view id) const {
   for (const auto& r : rules)
     if (r->id == id) return r.get();
   return nullptr;
+}
+
+std::optional<bool> RuleSelection::about(std::string_view id) const {
+  auto any = [&](const std::vector<std::string>& globs) {
+    return std::ranges::any_of(globs, [&](const std::string& g) { return glob_match(g, id); });
+  };
+  if (any(enable)) return true;
+  if (any(disable)) return false;
+  return std::nullopt;
 }
 
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,

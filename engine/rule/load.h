@@ -1,6 +1,7 @@
 // Rules from directories: strict YAML (base/yaml.h) -> Rule structs, all errors at once with file, line,
 // column and caret. Later directories add rules or replace those of the same id (user packs).
 #pragma once
+#include <optional>
 #include <span>
 
 #include "engine/formula/ops.h"
@@ -10,10 +11,16 @@ namespace ferrule {
 
 struct RuleSelection {
   std::vector<std::string> disable, enable;  ///< globs over ids, applied in this order
+  /// What the globs say of a rule; nullopt: nothing.
+  std::optional<bool> about(std::string_view id) const;
 };
 
+/// What the engine does without a rule and is still switched off like one: share.h.
+inline constexpr std::string_view kSharing = "common_subexpressions";
+
 /// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the selection.
-/// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid).
+/// A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
+/// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid, rule_unknown).
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
                            const RuleSelection& selection, const Limits& limits);
 /// One rule from text (tests, `rules check FILE`).

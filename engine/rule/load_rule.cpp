@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/rule/text.h"
+#include "engine/target.h"
 
 namespace ferrule {
 namespace {
@@ -18,10 +19,14 @@ using yaml::Node;
 constexpr std::string_view kText = R"({"type":"string"})";
 constexpr std::string_view kBool = R"({"type":"boolean"})";
 constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
+constexpr std::string_view kLimit =
+    R"({"anyOf":[{"type":"integer","minimum":0},{"type":"string"}]})";
 constexpr std::string_view kTexts =
     R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 constexpr std::string_view kTextMap =
     R"({"type":"object","additionalProperties":{"type":"string"}})";
+constexpr std::string_view kParamMap =
+    R"({"type":"object","additionalProperties":{"type":["number","boolean","string"]}})";
 constexpr std::string_view kAnyMap = R"({"type":"object"})";
 constexpr std::string_view kConditions = R"({"type":"array","items":{"$ref":"#/$defs/condition"}})";
 
@@ -44,6 +49,7 @@ constexpr KeyDoc kRuleKeys[] = {
     {"match", kText, "the pattern"},
     {"outputs", kTexts, "results that may be used outside; those of the last line without it"},
     {"shared", kTexts, "inner values that may have other readers; they are kept"},
+    {"params", kParamMap, "numbers and words that conditions, limits and the name refer to; override files set them"},
     {"where", kConditions, "conditions"},
     {"let", kTextMap, "named expressions for the replacement, the name and the messages"},
     {"rewrite", kText, "kind rewrite: the replacement"},
@@ -64,18 +70,22 @@ constexpr KeyDoc kConditionKeys[] = {
     {"why", kText, "what to say when it fails, with {holes}"},
     {"hint", kText, "what would make it hold"},
 };
+constexpr KeyDoc kWhenKey = {"when", kText, "override files: the expression of an added condition, of class profit"};
 constexpr KeyDoc kRegionKeys[] = {
     {"of", kText, "operators it is made of: \"@pointwise\", \"{Add|@activation}\""},
     {"around", kText, "row operators that the region grows from: \"@row\""},
-    {"max_ops", kCount, "most operators"},
-    {"max_inputs", kCount, "most tensors read"},
-    {"min_ops", kCount, "fewest operators"},
+    {"max_ops", kLimit, "most operators"},
+    {"max_inputs", kLimit, "most tensors read"},
+    {"min_ops", kLimit, "fewest operators"},
     {"multi_output", kBool, "several results may be read outside"},
     {"where", kConditions, "asked for each candidate; names: node, operands, anchor"},
 };
 constexpr KeyDoc kMergeKeys[] = {
-    {"over", kText, "the operand that siblings share"},
+    {"over", kText, "the operand that siblings share; a list: they share one of them"},
     {"key", kTexts, "expressions that must be equal"},
+    {"axis", kText, "expression: the axis of the results along which they become one; side by side without it"},
+    {"weights", kAnyMap, "inputs of the anchor whose constants are joined along an axis of their own: {1: \"0\"}"},
+    {"fill", kTexts, "inputs of the anchor that are zero where a sibling leaves them out"},
     {"min", kCount, "fewest siblings"},
     {"max", kCount, "most siblings"},
 };
@@ -84,6 +94,7 @@ constexpr KeyDoc kCaseKeys[] = {
     {"model", kText, "ONNX text; without it a firing case is edited"},
     {"of", kText, "name of the firing case that is edited; the first one without it"},
     {"target", kText, "target that kernel conditions are judged on"},
+    {"profile", kText, "profile that conditions are judged under: tensorrt"},
     {"expect", kText, "firing: ONNX text afterwards"},
     {"declined_by", kText, "holding: condition id, guarantee D1 to D8, or structure"},
     // the edit verbs; names are the pattern's, or the model's
@@ -143,6 +154,8 @@ std::string json(const Node& n) {
   return s;
 }
 
+ExprPtr read_expression(yaml::Reader& r, const Node& n, std::string_view what);
+
 class RuleReader {
  public:
   RuleReader(yaml::Reader& r, const Node& root, const Blocks& shared, const OpTable& ops)
@@ -158,6 +171,7 @@ class RuleReader {
     check_version();
     read_head();
     read_match();
+    if (const Node* n = find("params")) read_params(*n);
     read_conditions(root_.find("where"), rule_.where);
     read_let();
     read_kind();
@@ -282,50 +296,39 @@ class RuleReader {
   // --- conditions
   // -------------------------------------------------------------------------------------------
 
-  ExprPtr expression(const Node& n, std::string_view what) {
-    std::string t = r_.quoted(n, what);
-    if (t.empty()) return nullptr;
-    auto e = parse_expression(t, place_of(r_, n));
-    if (e) return *e;
-    add_error(r_, std::move(e).error());
-    return nullptr;
+  ExprPtr expression(const Node& n, std::string_view what) { return read_expression(r_, n, what); }
+
+  void read_params(const Node& map) {
+    if (!r_.expect(map, Node::Kind::map, "parameters")) return;
+    const BoundNames bound = bound_names(rule_.match);
+    for (const auto& [key, value] : map.entries) {
+      const bool name = !key.text.empty() && std::ranges::all_of(key.text, [](unsigned char c) {
+        return std::islower(c) || std::isdigit(c) || c == '_';
+      }) && !std::isdigit(static_cast<unsigned char>(key.text[0]));
+      if (!name)
+        r_.error(key, fmt::format("\"{}\" is no name of a parameter", escape(key.text)), "lower case, digits and _",
+                 Code::rule_invalid);
+      else if (bound.contains(key.text))
+        r_.error(key, fmt::format("{} is bound by the pattern", escape(key.text)), "", Code::rule_invalid);
+      else if (r_.expect(value, Node::Kind::scalar, "the value of a parameter"))
+        rule_.parameters.push_back(make_param(key.text, value));
+    }
   }
 
   void read_conditions(const Node* list, std::vector<Condition>& out) {
     if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of conditions")) return;
-    for (const Node& n : list->items) read_condition(n, out);
-  }
-
-  void read_condition(const Node& n, std::vector<Condition>& out) {
-    if (!r_.expect(n, Node::Kind::map, "a condition")) return;
-    auto names = key_names(kConditionKeys);
-    r_.keys(n, names);
-    Condition c;
-    if (const Node* id = r_.required(n, "id")) c.id = r_.string(*id);
-    for (const Condition& other : rule_.where)
-      if (other.id == c.id)
-        r_.error(n, fmt::format("two conditions are called {}", escape(c.id)), "",
-                 Code::rule_invalid);
-    const Node* expr = nullptr;
-    static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
-    for (size_t k = 0; k < 3; ++k) {
-      const Node* e = n.find(kClasses[k]);
-      if (e && expr)
-        r_.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
-      if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
+    for (const Node& n : list->items) {
+      auto c = read_condition(r_, n);
+      if (!c) continue;
+      for (const Condition& other : rule_.where)
+        if (other.id == c->id)
+          r_.error(n, fmt::format("two conditions are called {}", escape(c->id)), "",
+                   Code::rule_invalid);
+      if (c->cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
+        r_.error(*n.find("sound"), "only rewrites have sound conditions",
+                 "grouping never changes results: use kernel or profit", Code::rule_invalid);
+      out.push_back(std::move(*c));
     }
-    if (!expr)
-      return r_.error(n, "a condition without an expression",
-                      "give one of sound, kernel, profit: \"…\"", Code::rule_invalid);
-    if (c.cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
-      r_.error(*expr, "only rewrites have sound conditions",
-               "grouping never changes results: use kernel or profit", Code::rule_invalid);
-    c.expr = expression(*expr, "a condition");
-    c.text = expr->text;
-    c.place = place_of(r_, *expr);
-    if (const Node* why = r_.required(n, "why")) c.why = r_.string(*why);
-    if (const Node* hint = n.find("hint")) c.hint = r_.string(*hint);
-    if (c.expr) out.push_back(std::move(c));
   }
 
   void read_let() {
@@ -420,9 +423,13 @@ class RuleReader {
     auto count = [&](std::string_view k, int& to) {
       const Node* v = n->find(k);
       if (!v) return;
-      int64_t i = r_.integer(*v);
-      if (i < 0 || i > 100000)
-        r_.error(*v, fmt::format("{} is {}, expected 0 to 100000", k, i));
+      const Param* p = find_param(rule_, v->text);
+      if (p) s.named[std::string(k)] = p->name;
+      if (p && !std::holds_alternative<int64_t>(p->value.v))
+        return r_.error(*v, fmt::format("{} is {}, the parameter {} is no whole number", k, p->text, p->name));
+      int64_t i = p ? std::get<int64_t>(p->value.v) : r_.integer(*v);
+      if (i < 0 || i > kMaxLimit)
+        r_.error(*v, fmt::format("{} is {}, expected 0 to {}", k, i, kMaxLimit));
       else
         to = static_cast<int>(i);
     };
@@ -446,15 +453,65 @@ class RuleReader {
         continue;
       }
       std::string joined;
-      for (const std::string& s : r_.strings(*v)) joined += (joined.empty() ? "" : "; ") + s;
+      auto add = [&](const std::string& s) { joined += (joined.empty() ? "" : "; ") + s; };
+      if (k.name == "weights") {
+        if (!r_.expect(*v, Node::Kind::map, "inputs and axes")) continue;
+        for (const auto& [slot, axis] : v->entries) {
+          slot_number(slot);
+          if (expression(axis, "an axis")) add(slot.text + ": " + axis.text);
+        }
+      } else if (k.name == "axis") {
+        if (expression(*v, "an axis")) add(v->text);
+      } else if (k.name == "key") {
+        merge_keys(*v, joined);
+      } else {
+        for (const std::string& s : r_.strings(*v)) add(s);
+      }
+      if (k.name == "fill")
+        for (const Node& i : v->items) slot_number(i);
+      if (k.name == "over") check_over(*v);
       rule_.params[std::string(k.name)] = joined;
     }
     r_.required(*n, "over");
+  }
+  /// Small and a number: what siblings are merged by.
+  void slot_number(const Node& n) {
+    auto i = yaml::parse_integer(n.text);
+    if (!i || *i < 0 || *i > 63)
+      r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63", Code::rule_invalid);
+  }
+  void merge_keys(const Node& v, std::string& joined) {
+    const std::vector<Node> one{v};
+    for (const Node& i : v.is_scalar() ? one : v.items)
+      if (expression(i, "a key")) joined += (joined.empty() ? "" : "; ") + i.text;
+  }
+  void check_over(const Node& n) {
+    const BoundNames bound = bound_names(rule_.match);
+    auto it = bound.find(n.text);
+    if (it == bound.end() || it->second.inner || (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
+      r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "", Code::rule_invalid);
   }
   void read_place() {
     const Node* n = find("place");
     if (!n || !r_.expect(*n, Node::Kind::map, "places")) return;
     for (const auto& [key, value] : n->entries) rule_.params[key.text] = r_.string(value);
+    check_place(*n);
+  }
+
+  /// One entry, `slices(whole, axis)`, of names that the pattern binds.
+  void check_place(const Node& n) {
+    const BoundNames bound = bound_names(rule_.match);
+    const std::optional<PlaceSpec> p = place_spec(rule_.params);
+    auto is = [&](const std::string& name, Bound::Kind a, Bound::Kind b) {
+      auto it = bound.find(name);
+      return it != bound.end() && (it->second.kind == a || it->second.kind == b);
+    };
+    using K = Bound::Kind;
+    if (!p)
+      r_.error(n, "one entry: values, and \"slices(whole, axis)\" that they are", "place: {xs: \"slices(y, a)\"}", Code::rule_invalid);
+    else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) || !is(p->axis, K::attr, K::attr))
+      r_.error(n, fmt::format("{}, {} and {} must be values and an attribute that the pattern binds", escape(p->parts), escape(p->whole), escape(p->axis)),
+               "", Code::rule_invalid);
   }
 
   // --- tests
@@ -495,6 +552,8 @@ class RuleReader {
         t.of = r_.string(value);
       else if (key.text == "target")
         t.target = r_.string(value);
+      else if (key.text == "profile")
+        t.profile = r_.one_of(value, kProfiles);
       else if (key.text == "expect")
         t.expect = r_.string(value);
       else if (key.text == "declined_by")
@@ -514,7 +573,7 @@ class RuleReader {
     if (t.model.empty() && earlier == rule_.tests.end())
       bad(t.of.empty() ? "no firing case above to edit"
                        : fmt::format("no firing case above is called {}", escape(t.of)));
-    if (t.model.empty() && t.edits.empty() && t.target.empty())
+    if (t.model.empty() && t.edits.empty() && t.target.empty() && t.profile.empty())
       bad("a case without a model or an edit");
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
@@ -523,6 +582,7 @@ class RuleReader {
                                       "D5",        "D6", "D7", "D8", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
+    if (rule_.kind == RuleKind::merge) known.push_back("key");
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D8, structure");
     else if (std::find(known.begin(), known.end(), t.declined_by) == known.end())
@@ -537,13 +597,90 @@ class RuleReader {
   Rule rule_;
 };
 
+ExprPtr read_expression(yaml::Reader& r, const Node& n, std::string_view what) {
+  std::string t = r.quoted(n, what);
+  if (t.empty()) return nullptr;
+  auto e = parse_expression(t, place_of(r, n));
+  if (e) return *e;
+  add_error(r, std::move(e).error());
+  return nullptr;
+}
+
 }  // namespace
+
+std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bool added) {
+  if (!r.expect(n, yaml::Node::Kind::map, "a condition")) return std::nullopt;
+  auto names = key_names(kConditionKeys);
+  if (added) names.push_back(kWhenKey.name);
+  r.keys(n, names);
+  Condition c;
+  if (const yaml::Node* id = r.required(n, "id")) c.id = r.string(*id);
+  const yaml::Node* expr = added ? n.find(kWhenKey.name) : nullptr;
+  if (expr) c.cls = ConditionClass::profit;
+  static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
+  for (size_t k = 0; k < 3; ++k) {
+    const yaml::Node* e = n.find(kClasses[k]);
+    if (e && expr)
+      r.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
+    if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
+  }
+  if (!expr) {
+    r.error(n, "a condition without an expression",
+            added ? "give when: \"…\", or one of sound, kernel, profit" : "give one of sound, kernel, profit: \"…\"",
+            Code::rule_invalid);
+    return std::nullopt;
+  }
+  c.expr = read_expression(r, *expr, "a condition");
+  c.text = expr->text;
+  c.place = place_of(r, *expr);
+  if (const yaml::Node* why = added ? n.find("why") : r.required(n, "why")) c.why = r.string(*why);
+  if (const yaml::Node* hint = n.find("hint")) c.hint = r.string(*hint);
+  if (!c.expr) return std::nullopt;
+  return c;
+}
+
+Param make_param(std::string name, const yaml::Node& scalar) {
+  Param p;
+  p.name = std::move(name);
+  p.text = scalar.text;
+  p.quoted = scalar.quoted;
+  auto integer = yaml::parse_integer(scalar.text);
+  auto number = yaml::parse_number(scalar.text);
+  if (scalar.quoted) p.value = Val{scalar.text};
+  else if (scalar.text == "true" || scalar.text == "false") p.value = Val{scalar.text == "true"};
+  else if (integer) p.value = Val{*integer};
+  else if (number) p.value = Val{*number};
+  else p.value = Val{scalar.text};
+  return p;
+}
+
+const Param* find_param(const Rule& rule, std::string_view name) {
+  for (const Param& p : rule.parameters)
+    if (p.name == name) return &p;
+  return nullptr;
+}
 
 std::span<const KeyDoc> rule_keys() { return kRuleKeys; }
 std::span<const KeyDoc> condition_keys() { return kConditionKeys; }
+const KeyDoc& when_key() { return kWhenKey; }
 std::span<const KeyDoc> region_keys() { return kRegionKeys; }
 std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
 std::span<const KeyDoc> case_keys() { return kCaseKeys; }
+
+std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& params) {
+  if (params.size() != 1) return std::nullopt;
+  const auto& [parts, text] = *params.begin();
+  std::string_view t = text;
+  constexpr std::string_view kHead = "slices(";
+  const size_t comma = t.find(',');
+  if (!t.starts_with(kHead) || !t.ends_with(")") || comma == t.npos) return std::nullopt;
+  auto word = [](std::string_view s) {
+    while (s.starts_with(' ')) s.remove_prefix(1);
+    while (s.ends_with(' ')) s.remove_suffix(1);
+    return std::string(s);
+  };
+  return PlaceSpec{parts, word(t.substr(kHead.size(), comma - kHead.size())), word(t.substr(comma + 1, t.size() - comma - 2))};
+}
 
 std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {
   std::vector<std::string_view> names;

@@ -1,5 +1,8 @@
 // A rule as YAML again: the inverse of load_rule. Blocks are printed expanded, defaults are left
 // out, and everything that is free text is quoted, so that load(print(rule)) equals the rule.
+#include <algorithm>
+#include <tuple>
+
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/pattern_parse.h"
@@ -62,6 +65,10 @@ class Printer {
     if (!types.empty()) line("types", "[" + types + "]");
     match();
     strings("shared", r_.shared);
+    if (!r_.parameters.empty()) {
+      out_ += "params:\n";
+      for (const Param& p : r_.parameters) out_ += fmt::format("  {}: {}\n", p.name, p.quoted ? quoted(p.text) : p.text);
+    }
     conditions("where", r_.where, 0);
     if (!r_.let.empty()) {
       out_ += "let:\n";
@@ -137,32 +144,55 @@ class Printer {
       return quoted(text);
     };
     RegionSpec usual;
+    auto limit = [&](const char* key, int value, int otherwise) {
+      auto named = s.named.find(key);
+      if (named != s.named.end()) out_ += fmt::format("  {}: {}\n", key, named->second);
+      else if (value != otherwise) out_ += fmt::format("  {}: {}\n", key, value);
+    };
     out_ += tail ? "tail:\n" : "region:\n";
     out_ += "  of: " + set(s.ops, s.classes) + "\n";
     if (!s.around_ops.empty() || !s.around_classes.empty())
       out_ += "  around: " + set(s.around_ops, s.around_classes) + "\n";
-    if (s.max_ops != usual.max_ops) out_ += fmt::format("  max_ops: {}\n", s.max_ops);
-    if (s.max_inputs != usual.max_inputs) out_ += fmt::format("  max_inputs: {}\n", s.max_inputs);
-    if (s.min_ops != usual.min_ops) out_ += fmt::format("  min_ops: {}\n", s.min_ops);
+    limit("max_ops", s.max_ops, usual.max_ops);
+    limit("max_inputs", s.max_inputs, usual.max_inputs);
+    limit("min_ops", s.min_ops, usual.min_ops);
     if (s.multi_output == tail) out_ += fmt::format("  multi_output: {}\n", s.multi_output);
     conditions("where", s.where, 2);
+  }
+
+  static std::vector<std::string> parts(const std::string& v) {
+    std::vector<std::string> out;
+    for (size_t i = 0; i <= v.size();) {
+      size_t end = std::min(v.find("; ", i), v.size());
+      out.push_back(v.substr(i, end - i));
+      i = end + 2;
+    }
+    return out;
+  }
+  static std::string commas(const std::string& v) { return fmt::format("{}", fmt::join(parts(v), ", ")); }
+  /// "1: 0; 2: 0" with the axes quoted.
+  static std::string slots(const std::string& v) {
+    std::string out;
+    for (const std::string& p : parts(v)) {
+      size_t colon = p.find(": ");
+      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " + quoted(p.substr(colon + 2));
+    }
+    return out;
   }
 
   void params(std::string_view key) {
     out_ += std::string(key) + ":\n";
     for (const auto& [k, v] : r_.params) {
-      bool number = k == "min" || k == "max";
-      if (k != "key" || r_.kind == RuleKind::place) {
+      bool number = k == "min" || k == "max", merge = r_.kind == RuleKind::merge;
+      if (merge && (k == "weights" || k == "fill")) {
+        out_ += fmt::format("  {}: {}\n", k, k == "fill" ? "[" + commas(v) + "]" : "{" + slots(v) + "}");
+        continue;
+      }
+      if (k != "key" || !merge) {
         out_ += fmt::format("  {}: {}\n", k, number ? v : quoted(v));
         continue;
       }
-      std::vector<std::string> parts;
-      for (size_t i = 0; i <= v.size();) {
-        size_t end = std::min(v.find("; ", i), v.size());
-        parts.push_back(v.substr(i, end - i));
-        i = end + 2;
-      }
-      out_ += "  key: " + list(parts) + "\n";
+      out_ += "  key: " + list(parts(v)) + "\n";
     }
   }
 
@@ -190,6 +220,7 @@ class Printer {
     add("declined_by", t.declined_by);
     add("of", t.of);
     add("target", t.target);
+    add("profile", t.profile);
     for (const auto& [verb, argument] : t.edits)
       out_ += fmt::format("      {}: {}\n", verb, argument);
     if (!t.model.empty()) text("model", t.model, 6);
@@ -214,17 +245,18 @@ bool same(const Rule& a, const Rule& b) {
   auto conditions = [&](const std::vector<Condition>& x, const std::vector<Condition>& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), condition);
   };
+  auto written = [](const Param& p) { return std::tuple(p.name, p.text, p.quoted); };
   auto let = [](const auto& x, const auto& y) {
     return x.first == y.first && to_text(*x.second) == to_text(*y.second);
   };
   auto test = [](const RuleTest& x, const RuleTest& y) {
     return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits &&
-           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target &&
+           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target && x.profile == y.profile &&
            x.expect == y.expect;
   };
   const RegionSpec &s = a.region, &t = b.region;
   bool region = s.ops == t.ops && s.classes == t.classes && s.around_ops == t.around_ops &&
-                s.around_classes == t.around_classes && s.max_ops == t.max_ops &&
+                s.around_classes == t.around_classes && s.named == t.named && s.max_ops == t.max_ops &&
                 s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
                 s.multi_output == t.multi_output && conditions(s.where, t.where);
   // Firing cases are listed before holding ones when printed.
@@ -238,7 +270,7 @@ bool same(const Rule& a, const Rule& b) {
          a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
          a.once == b.once && a.numerics == b.numerics && a.before == b.before &&
          a.after == b.after && a.types == b.types && same(a.match, b.match) &&
-         conditions(a.where, b.where) &&
+         std::ranges::equal(a.parameters, b.parameters, {}, written, written) && conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
          a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
          a.anchor == b.anchor && region && a.params == b.params && a.name == b.name &&

@@ -1,8 +1,10 @@
 // A rule as plain structs: exactly what its YAML file says (design.md §4), parsed and checked, no
 // behaviour. load.h fills it, print (rule -> YAML) inverts it, match/ rewrite / group read it.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,11 @@ std::string_view name(RuleKind k);
 enum class ConditionClass { sound, kernel, profit };
 std::string_view name(ConditionClass c);
 
+struct Match;
+/// Whether a match is one that a condition asks about. A match's nodes may be those found so far: tails and
+/// regions ask for each candidate.
+using ConditionScope = std::function<bool(const Graph&, const Match&)>;
+
 struct Condition {
   std::string id;
   ConditionClass cls = ConditionClass::sound;
@@ -27,6 +34,21 @@ struct Condition {
   std::string why;    ///< with {expr} holes
   std::string hint;
   Place place;
+  std::string from;   ///< of conditions added by an override file or a list of instances: "override.yaml:4"
+  std::shared_ptr<const ConditionScope> scope;  ///< of added ones: the matches they concern; null: all
+};
+/// Id of the added condition by which a rule is off for some matches. Nothing overrides it.
+inline constexpr std::string_view kOff = "off";
+
+/// `params: {max_ops: 64}`: a number or word that conditions, names and the limits of tails and regions refer to,
+/// and override files set.
+struct Param {
+  std::string name;
+  Val value;                ///< a truth value, a number or a string
+  std::string text;         ///< as written
+  bool quoted = false;
+  /// Other values for some matches, the last that concerns a match counts.
+  std::vector<std::pair<std::shared_ptr<const ConditionScope>, Val>> scoped;
 };
 
 /// What a region or a tail may be made of.
@@ -35,6 +57,7 @@ struct RegionSpec {
   /// around: "@row": the region holds at least one of these, and all of them reduce the same axes; the others
   /// join it before and behind. Empty: any node of `of` may start a region.
   std::vector<std::string> around_ops, around_classes;
+  std::map<std::string, std::string> named;  ///< limits written as the name of a parameter: max_ops -> name
   int max_ops = 64;
   int max_inputs = 16;
   int min_ops = 1;
@@ -55,6 +78,7 @@ struct RuleTest {
   bool fires = true;
   std::string declined_by;                 ///< holds: a condition id, or a guarantee D1 … D8, or "structure"
   std::string target;                      ///< target to judge kernel conditions on; empty = default
+  std::string profile;                     ///< whose limits hold; empty = default
   std::string expect;                      ///< fires: ONNX text after, or empty
   Place place;
 };
@@ -71,6 +95,7 @@ struct Rule {
   std::vector<std::string> before, after;
   std::vector<DType> types;                ///< element types of the root's first result; empty = any
   Pattern match;                           ///< region rules: empty
+  std::vector<Param> parameters;
   std::vector<Condition> where;
   std::vector<std::pair<std::string, std::shared_ptr<const Expr>>> let;
   std::vector<std::string> shared;         ///< inner values that may have other users (they are kept)
@@ -78,13 +103,21 @@ struct Rule {
   std::string contract;                    ///< absorb, window, region, merge: the group's contract
   std::string anchor;                      ///< absorb: label of the anchor
   RegionSpec region;                       ///< region: what grows;  absorb: the tail
-  std::map<std::string, std::string> params;  ///< merge: over, key ("; " between), min, max;  place: operand -> where
+  /// merge: over, min, max, axis; lists, "; " between: key, weights ("1: 0"), fill;  place: values -> where
+  std::map<std::string, std::string> params;
   std::string name;                        ///< name template: "{conv} + {tail}"
   std::vector<RuleTest> tests;
   std::string file;                        ///< as opened
   std::string pack;                        ///< the rules directory it came from
   std::string text;                        ///< the file's text, for `rules show` and excerpts
+  std::string off;                         ///< off by an override file: its words, "r off: why (file:line)"
 };
+
+/// `place: {parts: "slices(whole, axis)"}`; nullopt: it is something else.
+struct PlaceSpec {
+  std::string parts, whole, axis;
+};
+std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& params);
 
 struct Phase {
   std::string id;
@@ -99,6 +132,7 @@ struct RuleSet {
   /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list with
   /// `enabled` false, so that they can be shown: whoever fires rules skips them.
   std::vector<std::shared_ptr<const Rule>> rules;
+  std::vector<std::string> warnings;        ///< globs that match no rule
   const Rule* find(std::string_view id) const;
 };
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/lower.h"
+#include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "runtime/ferrule.h"
 
@@ -17,8 +18,8 @@ inline constexpr int kSchemaVersion = 1;
 /// Options every command takes.
 struct Common {
   std::vector<std::string> rules;      ///< --rules
-  std::vector<std::string> disable, enable, limits, shapes, ignore_profit;
-  std::string backend = "auto", target, tuning;
+  std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit;
+  std::string backend = "auto", target, profile = "ferrule", tuning, apply;
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
@@ -32,6 +33,8 @@ using Command = std::function<Result<Exit>(const Common&)>;
 
 /// Adds the options every command takes; `model`: also the positional MODEL.
 void add_common(CLI::App& command, Common& common, bool model);
+/// --override, for the commands without a model where it means something.
+void add_override(CLI::App& command, Common& common);
 /// --timeout, for the commands that run a model.
 void add_timeout(CLI::App& command, Common& common);
 /// Runs the body when the command is chosen; its error is printed, its exit code kept in `exit`.
@@ -48,6 +51,14 @@ std::string shipped_rules();
 /// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.
 Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text);
 
+/// A model and what plans it.
+struct Loaded {
+  EngineOptions options;
+  std::shared_ptr<const Knowledge> knowledge;
+  Imported model;
+};
+Result<Loaded> load_model(const Common& common);
+
 /// Model -> fused graph -> plan -> launches, for the commands that run nothing.
 struct Explained {
   std::shared_ptr<const Knowledge> knowledge;
@@ -55,6 +66,7 @@ struct Explained {
   Plan plan;
   Lowered lowered;
   size_t model_nodes = 0;
+  const std::string& profile() const { return knowledge->target.profile; }
 };
 Result<Explained> explain_model(const Common& common, bool near_misses);
 
@@ -75,6 +87,7 @@ void add_compile(CLI::App& app, Common& common, int& exit);
 void add_rules(CLI::App& app, Common& common, int& exit);
 /// `rules test` and `rules coverage`, in rules_test.cpp.
 void add_rules_test(CLI::App& rules, Common& common, int& exit);
+void add_fuse(CLI::App& app, Common& common, int& exit);
 void add_cache(CLI::App& app, Common& common, int& exit);
 void add_tune(CLI::App& app, Common& common, int& exit);
 void add_doctor(CLI::App& app, Common& common, int& exit);

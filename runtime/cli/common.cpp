@@ -36,7 +36,12 @@ void add_common(CLI::App& command, Common& common, bool model) {
       ->type_name("DIR");
   group->add_option("--disable", common.disable, "rules to switch off")->type_name("GLOB");
   group->add_option("--enable", common.enable, "rules to switch on")->type_name("GLOB");
+  if (model) {
+    add_override(*group, common);
+    group->add_option("--apply", common.apply, "a list of `ferrule fuse --plan`: no other fusions are made")->type_name("FILE");
+  }
   group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
+  group->add_option("--profile", common.profile, "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");
   group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto");
   group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::Range(0, 1024));
   group->add_option("--tuning", common.tuning, "a file of `ferrule tune`: which implementations to use")->type_name("FILE");
@@ -52,6 +57,10 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_flag("--allow-unproven", common.allow_unproven, "run rewrites whose proof fails or takes too long");
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
+}
+
+void add_override(CLI::App& command, Common& common) {
+  command.add_option("--override", common.overrides, "a file that switches rules, adds conditions and sets parameters")->type_name("FILE");
 }
 
 void add_timeout(CLI::App& command, Common& common) {
@@ -109,7 +118,10 @@ Result<EngineOptions> engine_options(const Common& common) {
   if (!replaced) o.rule_dirs.push_back(shipped_rules());
   o.rule_dirs.insert(o.rule_dirs.end(), common.rules.begin(), common.rules.end());
   o.selection = {common.disable, common.enable};
+  o.overrides = common.overrides;
+  o.apply = common.apply;
   o.target = common.target;
+  o.profile = common.profile;
   for (const std::string& l : common.limits) FERRULE_TRY(set_limit(o.limits, l));
   o.cache = common.no_cache ? "" : common.cache;
   o.fold = !common.no_fold;
@@ -148,17 +160,25 @@ Result<SessionOptions> session_options(const Common& common) {
   return o;
 }
 
+Result<Loaded> load_model(const Common& common) {
+  Loaded l;
+  FERRULE_ASSIGN(l.options, engine_options(common));
+  FERRULE_ASSIGN(l.knowledge, load_knowledge(l.options));
+  ImportOptions import;
+  import.limits = &l.options.limits;
+  import.overridable = l.options.overridable;
+  const OpTable& ops = l.knowledge->ops;
+  import.known_operator = [&ops](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
+  FERRULE_ASSIGN(l.model, import_file(common.model, import));
+  return l;
+}
+
 Result<Explained> explain_model(const Common& common, bool near_misses) {
-  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(Loaded loaded, load_model(common));
+  auto& [options, knowledge, imported] = loaded;
   options.near_misses = near_misses;
   Explained e;
-  FERRULE_ASSIGN(e.knowledge, load_knowledge(options));
-  ImportOptions import;
-  import.limits = &options.limits;
-  import.overridable = options.overridable;
-  const OpTable& ops = e.knowledge->ops;
-  import.known_operator = [&ops](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
-  FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
+  e.knowledge = knowledge;
   e.model_nodes = imported.graph.live_nodes();
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
   e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());

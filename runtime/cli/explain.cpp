@@ -1,4 +1,5 @@
 // explain: which layers were fused, by which rule, how many kernels each is, and what nearly fused.
+#include <algorithm>
 #include <iostream>
 #include <map>
 
@@ -20,12 +21,38 @@ json phase_to_json(const std::string& line) {
   return {{"name", line.substr(0, colon)}, {"layers", layers}};
 }
 
+/// In how many places a rule would have fired, or a tail or region gone on, without the entry.
+int declined(const Explained& e, const OverrideNote& note) {
+  return static_cast<int>(std::ranges::count_if(e.fused.near_misses, [&](const Rejection& r) {
+    return r.id == note.condition && r.why.find("(" + note.from + ")") != r.why.npos;
+  }));
+}
+
+void print_overrides(const Explained& e) {
+  const auto notes = override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target);
+  if (!notes.empty()) std::cout << "\noverrides, and where they stood in the way:\n";
+  for (const OverrideNote& n : notes)
+    std::cout << fmt::format("{:>7} {}\n", n.condition.empty() ? "" : fmt::format("{} x", declined(e, n)), escape(n.text, 400));
+}
+
+/// The operators that a layer computes, as rewriting left them: "Conv", "com.microsoft::Gelu".
+void add_operators(const Graph& g, NodeId id, json& out) {
+  const Node& n = g.node(id);
+  if (!n.body) {
+    out.push_back(escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
+    return;
+  }
+  for (NodeId inner : n.body->order()) add_operators(*n.body, inner, out);
+}
+
 json to_json(const Explained& e) {
   json layers = json::array();
   for (const Layer& l : e.plan.layers) {
     json j{{"name", escape(l.name, 4096)}, {"contract", l.contract}, {"kernels", l.kernels}};
     j["nodes"] = json::array();
     for (const std::string& n : l.nodes) j["nodes"].push_back(escape(n, 4096));
+    j["operators"] = json::array();
+    if (l.node) add_operators(e.plan.graph, l.node, j["operators"]);
     j["rule"] = l.rule.empty() ? json(nullptr) : json(l.rule);
     if (!l.numerics.empty()) j["numerics"] = l.numerics;
     layers.push_back(std::move(j));
@@ -38,8 +65,12 @@ json to_json(const Explained& e) {
   json rules = json::object();
   for (const Step& s : e.fused.journal.steps)
     if (!s.rule.empty()) rules[s.rule] = rules.value(s.rule, 0) + 1;
-  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"model_nodes", e.model_nodes},
-          {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"notes", e.fused.notes}};
+  json overrides = json::array();
+  for (const OverrideNote& n : override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
+    overrides.push_back({{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
+  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"profile", e.profile()}, {"model_nodes", e.model_nodes},
+          {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"overrides", overrides},
+          {"notes", e.fused.notes}, {"warnings", e.fused.warnings}};
 }
 
 std::string cut(const std::string& text, size_t width) {
@@ -52,8 +83,9 @@ std::string cut(const std::string& text, size_t width) {
 void print_layers(const Explained& e) {
   int kernels = 0;
   for (const Layer& l : e.plan.layers) kernels += l.kernels;
-  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}\n\n", e.model_nodes,
-                           e.plan.layers.size(), kernels, e.plan.target);
+  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n\n", e.model_nodes,
+                           e.plan.layers.size(), kernels, e.plan.target,
+                           e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule", "layer");
   int index = 0;
   for (const Layer& l : e.plan.layers)
@@ -122,7 +154,8 @@ void print_region(const std::string& layer, const LoweredRegion& region) {
 
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "memory") return explain_memory(common);
-  FERRULE_ASSIGN(Explained e, explain_model(common, stage.empty() && !common.json));
+  FERRULE_ASSIGN(Explained e, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
+  for (const std::string& w : e.fused.warnings) talk("warning: " + w);
   if (common.json) {
     print_json(to_json(e));
     return Exit::ok;
@@ -145,6 +178,7 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "journal") return Exit::ok;
   print_layers(e);
   print_rules(e);
+  print_overrides(e);
   print_near_misses(e, 12);
   return Exit::ok;
 }

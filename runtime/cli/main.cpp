@@ -108,6 +108,7 @@ int main(int argc, char** argv) {
   add_bench(app, common, exit);
   add_verify(app, common, exit);
   add_tune(app, common, exit);
+  add_fuse(app, common, exit);
   add_compile(app, common, exit);
   add_rules(app, common, exit);
   add_cache(app, common, exit);

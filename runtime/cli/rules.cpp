@@ -20,11 +20,12 @@ Result<Exit> list(const Common& common) {
   for (const auto& r : knowledge->rules.rules) {
     if (common.json) {
       out.push_back({{"id", r->id}, {"kind", name(r->kind)}, {"phase", r->phase}, {"enabled", r->enabled},
-                     {"doc", r->doc}, {"source", r->source}, {"file", r->file}});
+                     {"doc", r->doc}, {"source", r->source}, {"file", r->file}, {"off", r->off}});
       continue;
     }
-    std::cout << fmt::format("{:<28} {:<8} {:<13} {:<4} {}\n", r->id, name(r->kind), r->phase, r->enabled ? "on" : "off", r->doc);
+    std::cout << fmt::format("{:<28} {:<8} {:<13} {:<4} {}\n", r->id, name(r->kind), r->phase, r->enabled ? "on" : "off", r->off.empty() ? r->doc : r->off);
   }
+  for (const std::string& w : knowledge->warnings) talk("warning: " + w);
   if (common.json) print_json({{"schema_version", kSchemaVersion}, {"rules", out}});
   return Exit::ok;
 }
@@ -104,14 +105,15 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
     set_body(*s, common, exit, std::move(command));
     return s;
   };
-  sub("list", "every rule, in firing order", list);
+  add_override(*sub("list", "every rule, in firing order", list), common);
   sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })->add_option("RULE", *text)->required();
-  sub("check", "loads and checks all rules", check);
+  add_override(*sub("check", "loads and checks all rules", check), common);
   sub("vocabulary", "the functions of the condition language", [](const Common&) { return words(); });
-  sub("schema", "the JSON Schema of rule files", [](const Common&) -> Result<Exit> {
-    std::cout << rule_schema();
+  auto of_overrides = std::make_shared<bool>(false);
+  sub("schema", "the JSON Schema of rule files", [of_overrides](const Common&) -> Result<Exit> {
+    std::cout << (*of_overrides ? override_schema() : rule_schema());
     return Exit::ok;
-  });
+  })->add_flag("--override", *of_overrides, "of override files");
   sub("new", "writes a rule to start from", [text](const Common& o) { return make(o, *text); })
       ->add_option("FILE", *text, "the new file; its name is the rule's id")->required();
   add_rules_test(*c, common, exit);

@@ -45,6 +45,8 @@ Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, 
   SessionOptions plain = options;
   plain.engine.selection.disable.push_back("*");
   plain.engine.selection.enable.clear();
+  plain.engine.overrides.clear();
+  plain.engine.apply.clear();
   if (oracle) plain.backend = "reference";
   FERRULE_ASSIGN(Session reference, Session::load(common.model, plain));
   std::vector<std::string> notes = fused.notes();

@@ -3,6 +3,7 @@
 A case is one file cases/NAME.case: lines "why: …" (what it shows) and "command: …" (MODEL stands for the
 model, RULES for the shipped rules; always with a named --target), then the sections
 
+    ==== file NAME    a file that the command reads, by that name; none or several
     ==== graph        ONNX text; declared values that nothing produces become constants with fixed contents
     ==== expected     stdout; after it, if there is any, "==== stderr" and, if it is not 0, "==== exit N"
 
@@ -55,8 +56,10 @@ def build(graph):
     return m
 
 
-def printed(report, path, command, graph):
+def printed(report, path, head, command, graph):
     """What the command prints, in the form of the section "expected"."""
+    for name, text in re.findall(r"^==== file (\S+)\n(.*?)(?=^==== |\Z)", head, re.MULTILINE | re.DOTALL):
+        (report.folder / name).write_text(text)
     model = report.folder / (path.stem + ".onnx")
     onnx.save(build(graph), str(model))
     words = [w.replace("MODEL", str(model)).replace("RULES", str(harness.ROOT / "rules")) for w in shlex.split(command)]
@@ -88,7 +91,7 @@ def main():
             continue
         try:
             head, command, graph, expected = read(path)
-            got, problem = printed(report, path, command, graph)
+            got, problem = printed(report, path, head, command, graph)
         except (ValueError, onnx.parser.ParseError) as reason:
             report.check(path.stem, str(reason))
             continue

@@ -158,6 +158,8 @@ TEST_CASE("merge, region and place rules") {
   for (const char* kind :
        {"kind: merge\nmerge: {over: x, key: [\"dtype(B)\", \"op(m)\"], min: 2, max: 16}\ncontract: "
         "gemm\nmatch: \"[m] y = MatMul(x, B!)\"\n",
+        "kind: merge\nmerge: {over: xs, min: 2, axis: \"-1\", weights: {1: \"if rank(B) == 2 then 1 else 0\"}, fill: [\"2\"]}\ncontract: "
+        "gemm\nmatch: \"y = Gemm<...>(x, B!, xs...)\"\n",
         "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
         "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
         "kind: window\ncontract: conv\nmatch: |\n  [g] t = @group.conv<...>(x, rest...)\n  [p] y = "
@@ -169,6 +171,22 @@ TEST_CASE("merge, region and place rules") {
     REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
     CHECK(same(*r, *again));
   }
+}
+
+TEST_CASE("what siblings share and where values live is bound by the pattern") {
+  auto refused = [](const std::string& body) {
+    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n" + body, "t.yaml", op_table(), Limits{});
+    REQUIRE(!r.has_value());
+    return render(r.error());
+  };
+  const std::string merge = "kind: merge\ncontract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\nmerge: ";
+  CHECK(has(refused(merge + "{over: y}\n"), "\"y\" is no operand of the pattern"));
+  CHECK(has(refused(merge + "{over: x, key: [\"dtype(C)\"]}\n"), "C is not bound by the pattern"));
+  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {one: \"1\"}}\n"), "\"one\" is no number of an input"));
+  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {1: \"rank(C)\"}}\n"), "C is not bound by the pattern"));
+  const std::string place = "kind: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: ";
+  CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole, axis)"));
+  CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values and an attribute"));
 }
 
 TEST_CASE("order: phases, then before and after, then paths") {
@@ -229,6 +247,41 @@ TEST_CASE("selection by globs") {
   std::string unknown = on({{"gleu"}, {}});
   CHECK(has(unknown, "no rule matches gleu"));
   CHECK(has(unknown, "did you mean \"gelu\"?"));
+  auto vain = load({p.dir.string()}, {{"none_*"}, {"gel?"}});
+  REQUIRE(vain);
+  CHECK(vain->warnings == std::vector<std::string>{"--disable none_*: no rule matches"});
+  RuleSelection s{{"conv_*"}, {"conv_b"}};
+  CHECK(s.about("conv_a") == false);
+  CHECK(s.about("conv_b") == true);
+  CHECK(s.about("gelu") == std::nullopt);
+}
+
+TEST_CASE("parameters: read, printed, used as limits") {
+  const std::string good =
+      "ferrule: 1\nid: t\ndoc: \"A test.\"\nkind: region\nphase: fold\nparams: {most: 9, factor: 0.5, on: true, word: \"8\"}\n"
+      "contract: pointwise\nregion: {of: \"@pointwise\", max_ops: most, min_ops: 2}\n"
+      "where:\n  - {id: a, profit: \"count(n in region: true) > factor * most or word == '8'\", why: \"{most}\"}\n";
+  auto r = load_rule_text(good, "t.yaml", op_table(), Limits{});
+  REQUIRE_MESSAGE(r, (r ? "" : render(r.error())));
+  CHECK(r->region.max_ops == 9);
+  REQUIRE(r->parameters.size() == 4);
+  CHECK(std::get<double>(r->parameters[1].value.v) == 0.5);
+  CHECK(std::get<bool>(r->parameters[2].value.v));
+  CHECK(std::get<std::string>(r->parameters[3].value.v) == "8");
+  auto again = load_rule_text(print_rule(*r), "t.yaml", op_table(), Limits{});
+  REQUIRE_MESSAGE(again, (again ? "" : render(again.error()) + print_rule(*r)));
+  CHECK(same(*r, *again));
+  auto refused = [&](std::string_view what, std::string_view by) {
+    std::string text = good;
+    text.replace(text.find(what), what.size(), by);
+    auto bad = load_rule_text(text, "t.yaml", op_table(), Limits{});
+    return bad ? "" : render(bad.error());
+  };
+  CHECK(has(refused("max_ops: most", "max_ops: factor"), "the parameter factor is no whole number"));
+  CHECK(has(refused("most: 9", "most: 900000"), "max_ops is 900000, expected 0 to 100000"));
+  CHECK(has(refused("max_ops: most", "max_ops: mots"), "mots"));
+  CHECK(has(refused("> factor", "> factro"), "did you mean \"factor\"?"));
+  CHECK(has(refused("word: \"8\"", "Word: 8"), "no name of a parameter"));
 }
 
 TEST_CASE("what a rules directory cannot hold") {

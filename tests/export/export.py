@@ -1,0 +1,175 @@
+"""What `ferrule fuse` writes, in other tools: onnx's checker takes it, ONNX Runtime gives the results of the model it
+came from, and ferrule itself reads it back with at least the same fusion. Groups as functions and inlined.
+
+Models: some of tests/models (all with --full) and the small ones of ONNX Runtime's own fusion tests in the shared test
+material. What ferrule cannot plan, and what ONNX Runtime cannot run as it came, is counted as skipped.
+
+usage: export.py [--full] [NAME-PART...]
+"""
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import fetch
+import harness
+
+# Convolutions, depthwise ones, transposed ones, recurrent nets, products, integers; the others with --full.
+SOME = ["mnist_cntk", "attacut_sc", "ppocr_v2_cls", "magika", "basic_pitch", "rfb320", "unet", "ppocr_v4_det", "mobilenet_v2"]
+BOTH = ("functions", "inlined")
+
+
+def rounds_early(model):
+    """Whether some value is f16 or bf16: what is rounded there moves with the operators around it."""
+    narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+    graph = onnx.load(str(model), load_external_data=False).graph
+    return any(t.data_type in narrow for t in graph.initializer) or any(
+        v.type.tensor_type.elem_type in narrow for v in graph.input) or any(
+        a.name == "to" and a.i in narrow for n in graph.node for a in n.attribute)
+
+
+def difference(got, want, narrow=False):
+    """As engine/base/tolerance.h judges whole models: by element type, relative to the tensor's largest value."""
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{got.dtype}{got.shape}, wanted {want.dtype}{want.shape}"
+    if want.dtype.kind not in "f" or not want.size:
+        return None if np.array_equal(got, want) else "other values"
+    relative, absolute = (1e-2, 1e-3) if narrow or want.dtype == np.float16 else (1e-4, 1e-5)
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    if not np.array_equal(np.isnan(a), np.isnan(b)) or not np.array_equal(np.isinf(a), np.isinf(b)):
+        return "NaN or infinity at other places"
+    finite = np.isfinite(b)
+    a, b = a[finite], b[finite]
+    largest = max(1.0, np.abs(b).max(initial=0.0))
+    off = np.abs(a - b) - relative * np.abs(b) - absolute * largest
+    return f"off by {np.abs(a - b).max():.3g} where {np.abs(b).max():.3g} is the largest" if off.size and off.max() > 0 else None
+
+
+def run_elsewhere(path, inputs):
+    """ONNX Runtime's results by name, its own fusion off; raises what it raises."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, {i.name: inputs[i.name] for i in session.get_inputs()})))
+
+
+def layers(path):
+    plan, problem = harness.answer(harness.run("explain", path, "--json", "--threads", "1", timeout=120))
+    return (None, problem) if problem else (len(plan["layers"]), None)
+
+
+def check(report, name, model, stored):
+    with np.load(stored) as arrays:
+        inputs = dict(arrays)
+    before, problem = layers(model)
+    if problem:
+        return report.skip(name, f"ferrule does not plan it ({problem.splitlines()[-1].strip()[:100]})")
+    try:
+        wanted = run_elsewhere(model, inputs)
+    except Exception as reason:  # pybind's exceptions have no common base
+        return report.skip(name, f"ONNX Runtime does not run it ({str(reason).splitlines()[0][:100]})")
+    for how in BOTH:
+        out = report.folder / f"{name}.{how}.onnx"
+        done = harness.run("fuse", model, "-o", out, "--export", how, "--verify-seconds", "120",
+                           "--inputs", stored, timeout=300)
+        problem = harness.crash(done) or (None if done.code == harness.OK else done.tail())
+        report.check(f"{name} fuse --export {how}", problem)
+        if problem:
+            continue
+        report.check(f"{name} {how}: verified", None if "not verified" not in done.out else done.tail())
+        try:
+            onnx.checker.check_model(str(out), full_check=True)
+            problem = None
+        except Exception as reason:
+            problem = str(reason)[:500]
+        report.check(f"{name} {how}: onnx.checker", problem)
+        try:
+            got = run_elsewhere(out, inputs)
+            problem = None if list(got) == list(wanted) else f"outputs {list(got)}, wanted {list(wanted)}"
+            for key in wanted if problem is None else []:
+                text = difference(np.asarray(got[key]), np.asarray(wanted[key]), rounds_early(model))
+                problem = problem or (text and f"{key}: {text}")
+        except Exception as reason:
+            problem = str(reason)[:500]
+        report.check(f"{name} {how}: ONNX Runtime", problem)
+        after, problem = layers(out)
+        if problem is None and after > before:
+            problem = f"{after} layers, {before} before it was written"
+        report.check(f"{name} {how}: read back", problem)
+        functions = len(onnx.load(str(out), load_external_data=False).functions)
+        report.check(f"{name} {how}: functions", f"{functions} functions in an inlined model" if how == "inlined" and functions else None)
+        out.unlink()
+        pathlib.Path(f"{out}.data").unlink(missing_ok=True)
+
+
+def external(report):
+    """Weights that lay beside the model lie beside the new one."""
+    rng = np.random.default_rng(1)
+    weights = onnx.numpy_helper.from_array(rng.standard_normal((64, 64)).astype(np.float32), "W")
+    helper = onnx.helper
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "W"], ["t"], "product"), helper.make_node("Relu", ["t"], ["y"], "act")], "g",
+                              [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4, 64])],
+                              [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [4, 64])], [weights])
+    folder = report.folder / "external"
+    folder.mkdir()
+    model = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), str(model), save_as_external_data=True,
+              location="weights.bin", size_threshold=0)
+    out = folder / "fused.onnx"
+    done = harness.run("fuse", model, "-o", out)
+    data = folder / "fused.onnx.data"
+    report.check("external weights stay external", None if done.code == harness.OK and data.exists() and data.stat().st_size == 64 * 64 * 4
+                 and out.stat().st_size < 4096 else done.tail())
+    x = {"x": rng.standard_normal((4, 64)).astype(np.float32)}
+    report.check("external weights in ONNX Runtime", difference(run_elsewhere(out, x)["y"], run_elsewhere(model, x)["y"]))
+    left = sorted(p.name for p in folder.iterdir())
+    report.check("nothing is left behind", None if left == ["fused.onnx", "fused.onnx.data", "model.onnx", "weights.bin"] else str(left))
+
+
+def small_models():
+    """(name, model, inputs) of the shared fusion tests that have inputs."""
+    shared = fetch.shared_folder()
+    for path in sorted((shared / "ort_fusion").rglob("*.onnx")) if shared else []:
+        inputs = path.with_suffix(".inputs.npz")
+        if inputs.exists():
+            yield str(path.relative_to(shared / "ort_fusion").with_suffix("")).replace("/", "."), path, inputs
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--full", action="store_true", default=bool(os.environ.get("FERRULE_TEST_FULL")))
+    parser.add_argument("parts", nargs="*")
+    options = parser.parse_args()
+    report = harness.Report()
+    if not report.ready:
+        return report.finish()
+    wanted = lambda name: not options.parts or any(p in name for p in options.parts)
+    if wanted("external"):
+        external(report)
+    for name in filter(wanted, list(fetch.MODELS) if options.full else SOME):
+        try:
+            folder = fetch.locate(name)
+        except fetch.Unavailable as reason:
+            report.skip(name, str(reason))
+            continue
+        check(report, name, folder / "model.onnx", folder / "inputs.npz")
+    small = [s for s in small_models() if wanted(s[0])]
+    if not small and not options.parts:
+        report.skip("small models", "the shared test material is not here (FERRULE_SHARED)")
+    for index, (name, path, inputs) in enumerate(small):
+        if not options.full and not options.parts and index % 8:
+            continue  # every eighth: the others with --full
+        check(report, name, path, inputs)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
