@@ -6,6 +6,8 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/merge.h"
+#include "engine/place.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {
@@ -182,6 +184,8 @@ Subjects Attempts::subjects(const Graph& g, const std::vector<std::string>& name
 
 std::optional<Found> Attempts::at(const Rule& rule, const Graph& g, const Subjects& subjects) {
   if (std::ranges::any_of(subjects, [](const auto& s) { return s.empty(); })) return std::nullopt;
+  if (rule.kind == RuleKind::merge) return siblings(rule, g, subjects);
+  if (rule.kind == RuleKind::place) return placement(rule, g, subjects);
   return rule.kind == RuleKind::region ? region(rule, g, subjects) : pattern(rule, g, subjects);
 }
 
@@ -282,6 +286,14 @@ const Attempts::Regions& Attempts::regions(const Rule& rule, const Graph& g) {
   Regions& r = it->second;
   MatchContext ctx = context(g);
   ctx.trace = &r.trace;
+  if (rule.kind == RuleKind::merge) {
+    r.matches = match_merges(rule, ctx, &r.misses);
+    return r;
+  }
+  if (rule.kind == RuleKind::place) {
+    for (PlaceMatch& m : match_places(rule, ctx, &r.misses)) r.matches.push_back(std::move(m.match));
+    return r;
+  }
   r.matches = match_regions(rule, ctx, &r.misses);
   if (rule.region.around_ops.empty() && rule.region.around_classes.empty()) r.edges = refused_edges(rule, context(g));
   return r;
@@ -354,6 +366,63 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
     for (const std::string& text : reasons) f.rejection.why += (f.rejection.why.empty() ? "" : "; ") + text;
     if (reasons.empty()) f.rejection.why = "it reads and feeds nothing that is computed";
   }
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+// --- places and siblings -----------------------------------------------------------------------------------
+
+/// A place rule: at the movement itself, or between it and a node that makes or reads a part.
+std::optional<Found> Attempts::placement(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  auto next_to = [&](NodeId root, const std::vector<NodeId>& others) {
+    return std::ranges::any_of(edges_of(g, root), [&](const Edge& e) { return contains(others, e.from == root ? e.to : e.from); });
+  };
+  NodeId root;
+  for (size_t k = 0; k < subjects.size() && !root; ++k)
+    for (NodeId n : subjects[k])
+      if (possible(rule, g.node(n)) && (subjects.size() == 1 || next_to(n, subjects[1 - k]))) root = n;
+  if (!root) return std::nullopt;
+  const Regions& all = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = root;
+  for (const Match& m : all.matches)
+    if (contains(m.nodes, root)) {
+      f.match = m;
+      return f;
+    }
+  for (const Rejection& r : all.misses)
+    if (r.root == root && (!f.rejection.rule || nearness(r) > nearness(f.rejection))) f.rejection = r;
+  if (!f.rejection.rule) return std::nullopt;
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+/// A merge rule: a set that holds them all; else why one of them stayed out. Nodes that read nothing in common are no
+/// siblings, and not asked about.
+std::optional<Found> Attempts::siblings(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  std::vector<NodeId> asked;
+  for (const auto& s : subjects) {
+    auto fits = std::ranges::find_if(s, [&](NodeId n) { return possible(rule, g.node(n)); });
+    if (fits == s.end()) return std::nullopt;
+    asked.push_back(*fits);
+  }
+  auto reads = [&](NodeId n, ValueId v) { return std::ranges::find(g.node(n).inputs, v) != g.node(n).inputs.end(); };
+  const bool common = std::ranges::any_of(g.node(asked[0]).inputs, [&](ValueId v) {
+    return v && !g.constant(v) && std::ranges::all_of(asked, [&](NodeId n) { return reads(n, v); });
+  });
+  if (!common) return std::nullopt;
+  const Regions& all = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = asked[0];
+  for (const Match& m : all.matches)
+    if (all_meet(subjects, m.nodes)) {
+      f.match = m;
+      return f;
+    }
+  for (const Rejection& r : all.misses)
+    if (contains(asked, r.root) && (!f.rejection.rule || nearness(r) > nearness(f.rejection))) f.rejection = r;
+  if (!f.rejection.rule) return std::nullopt;
+  f.root = f.rejection.root;
   f.failures = failures(rule, f.rejection, f.trace);
   return f;
 }

@@ -89,8 +89,9 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::v
 std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>& asked, const Rule* only) {
   std::vector<Candidate> out;
   std::set<std::string> fired;  // on the node; a pair that a rule took together is no pair to ask about
-  if (asked.size() == 1)
-    for (size_t k : fate(asked[0]).steps) fired.insert(o.fused.journal.steps[k].rule);
+  for (const std::string& n : asked)
+    for (size_t k : fate(n).steps)
+      if (const Step& s = o.fused.journal.steps[k]; asked.size() == 1 || s.kind == "place") fired.insert(s.rule);
   for (const auto& rule : o.knowledge->rules.rules) {
     if (only && rule.get() != only) continue;
     auto c = consider(*rule, asked, fired.contains(rule->id));

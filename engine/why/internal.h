@@ -55,6 +55,8 @@ class Attempts {
   };
   std::optional<Found> pattern(const Rule& rule, const Graph& g, const Subjects& subjects);
   std::optional<Found> region(const Rule& rule, const Graph& g, const Subjects& subjects);
+  std::optional<Found> placement(const Rule& rule, const Graph& g, const Subjects& subjects);
+  std::optional<Found> siblings(const Rule& rule, const Graph& g, const Subjects& subjects);
   std::optional<Found> try_root(const Rule& rule, const Graph& g, NodeId root, const Subjects& subjects) const;
   const Regions& regions(const Rule& rule, const Graph& g);
   bool possible(const Rule& rule, const Node& n);

@@ -32,7 +32,7 @@ class Edges {
     for (NodeId n : g_.order()) {
       if (transparent(n)) continue;
       for (ValueId v : g_.node(n).outputs)
-        if (v) edge(n, v);
+        if (v && !placed(n, v)) edge(n, v);
     }
     std::ranges::stable_sort(found_, std::greater<>(), &MissedEdge::bytes);
     if (found_.size() > top) found_.resize(top);
@@ -44,6 +44,11 @@ class Edges {
   const Layer& layer(NodeId n) const { return s_.o.plan.layers[layer_.at(n)]; }
   bool transparent(NodeId n) const { return layer(n).contract == "view" || layer(n).reorder_from; }
 
+  /// A movement's result that was there already: its operands lie in it, or it lies in its operand.
+  bool placed(NodeId n, ValueId v) const {
+    return std::ranges::any_of(g_.node(n).inputs, [&](ValueId x) { return x && (lies_in(x, v) || lies_in(v, x)); });
+  }
+
   bool memory_bound(NodeId n) const {
     const std::string& c = layer(n).contract;
     if (!anchored(c)) return true;
@@ -51,14 +56,18 @@ class Edges {
     return c != "gemm" && w > 0 && w < kMuchWork;
   }
 
-  /// Who really reads the value, and what it is called there.
+  /// Who really reads the value, and what it is called there. What lies in another value is read through it.
   void readers(ValueId v, std::vector<std::pair<NodeId, ValueId>>& out) const {
     for (const Use& u : g_.value(v).uses) {
-      if (!transparent(u.node)) out.emplace_back(u.node, v);
-      else
-        for (ValueId y : g_.node(u.node).outputs)
-          if (y) readers(y, out);
+      bool through = false;
+      for (ValueId y : g_.node(u.node).outputs)
+        if (y && (transparent(u.node) || lies_in(v, y) || lies_in(y, v))) readers(y, out), through = true;
+      if (!through) out.emplace_back(u.node, v);
     }
+  }
+  bool lies_in(ValueId part, ValueId whole) const {
+    auto it = s_.o.plan.slices.find(part);
+    return it != s_.o.plan.slices.end() && it->second.whole == whole;
   }
 
   void edge(NodeId from, ValueId v) {

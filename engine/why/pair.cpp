@@ -148,6 +148,23 @@ std::string reader_text(const PairAnswer& p, const Inquiry::State& s, const Rela
   return text + "; " + f.text;
 }
 
+/// Where one writes or reads a part of the other's memory, nothing is copied between them.
+std::string placed_text(const PairAnswer& p, const Inquiry::State& s) {
+  const Plan& plan = s.o.plan;
+  for (size_t a : p.a.layers)
+    for (size_t b : p.b.layers) {
+      const NodeId from = plan.layers[a].node, to = plan.layers[b].node;
+      if (!from || !to) continue;
+      for (ValueId x : plan.graph.node(from).outputs)
+        for (ValueId y : plan.graph.node(to).outputs)
+          for (const auto& [part, whole] : {std::pair(x, y), std::pair(y, x)})
+            if (auto it = plan.slices.find(part); part && whole && it != plan.slices.end() && it->second.whole == whole)
+              return fmt::format("; nothing is copied between them: {} is a part of {}'s memory", escape(plan.graph.value(part).name),
+                                 escape(plan.graph.value(whole).name));
+    }
+  return "";
+}
+
 }  // namespace
 
 Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second, std::string_view rule, int tries) {
@@ -180,6 +197,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.text = out.blockers.empty()
                    ? fmt::format("{} feeds {}, and they are two layers: {}{}", escape(out.a.name), escape(out.b.name), layers(), own_anchors())
                    : fmt::format("{} stand{} between {} and {}", joined(out.blockers), out.blockers.size() == 1 ? "s" : "", escape(out.a.name), escape(out.b.name));
+    if (const std::string text = placed_text(out, s); !text.empty()) out.text += text;
   } else if (reader = r.common_reader(); !reader.empty()) {
     out.kind = PairAnswer::Kind::common_reader;
     out.text = reader_text(out, s, r, reader, left);

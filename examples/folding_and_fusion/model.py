@@ -46,7 +46,7 @@ def lstm_cell(batch, hidden):
          {"x": state, "h": state, "c": state}, {"h_next": state, "c_next": state})
 
 
-convolution("conv", 32, 56, 1)
-convolution("depthwise", 64, 56, 64)
+convolution("conv", 16, 112, 1)
+convolution("depthwise", 32, 112, 32)
 linear(64, 256)
 lstm_cell(16, 128)
