@@ -270,6 +270,20 @@ const std::vector<Compiled>& table() {
   return rows;
 }
 
+/// The rows whose last instruction may be `op`, in the table's order; no row is a lone value.
+std::span<const Compiled* const> rows_ending_in(Prim op) {
+  static const auto ending = [] {
+    std::array<std::vector<const Compiled*>, static_cast<size_t>(Prim::cast) + 1> out;
+    for (const Compiled& c : table()) {
+      const bool clip = c.pattern.kind == Pattern::Kind::clip;
+      for (Prim last : clip ? std::vector{Prim::min, Prim::max} : std::vector{c.pattern.op})
+        out[static_cast<size_t>(last)].push_back(&c);
+    }
+    return out;
+  }();
+  return ending[static_cast<size_t>(op)];
+}
+
 // --- matching
 
 struct State {
@@ -293,10 +307,17 @@ class Next {
 
 class Matcher {
  public:
-  Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), users_(p.insts.size()) {
+  Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), first_user_(p.insts.size() + 1) {
+    auto uses = [&](auto&& f) {
+      for (uint32_t k = 0; k < p.insts.size(); ++k)
+        for (int a = 0; a < info(p.insts[k].op).arity; ++a) f(p.insts[k].args[static_cast<size_t>(a)], k);
+    };
     for (const Inst& in : p.insts) has_.set(static_cast<size_t>(in.op));
-    for (uint32_t k = 0; k < p.insts.size(); ++k)
-      for (int a = 0; a < info(p.insts[k].op).arity; ++a) users_[p.insts[k].args[static_cast<size_t>(a)]].push_back(k);
+    uses([&](uint32_t used, uint32_t) { ++first_user_[used + 1]; });
+    for (size_t k = 1; k < first_user_.size(); ++k) first_user_[k] += first_user_[k - 1];
+    users_.resize(first_user_.back());
+    std::vector<uint32_t> next(first_user_.begin(), first_user_.end() - 1);
+    uses([&](uint32_t used, uint32_t user) { users_[next[used]++] = user; });
   }
 
   std::optional<std::vector<PostOp>> run(bool strict) {
@@ -327,9 +348,9 @@ class Matcher {
       const Inst& in = p_.insts[k];
       if (in.op != Prim::load || in.index != anchor_) continue;
       if (in.type == DType::f32) return k;
-      if (!is_float(in.type) || users_[k].size() != 1) return std::nullopt;
-      const Inst& widened = p_.insts[users_[k][0]];
-      if (widened.op == Prim::cast && widened.type == DType::f32) return users_[k][0];
+      if (!is_float(in.type) || users(k).size() != 1) return std::nullopt;
+      const Inst& widened = p_.insts[users(k)[0]];
+      if (widened.op == Prim::cast && widened.type == DType::f32) return users(k)[0];
     }
     return std::nullopt;
   }
@@ -347,19 +368,13 @@ class Matcher {
     std::optional<Step> best;
     for (uint32_t root = value + 1; root < p_.insts.size(); ++root) {
       if (p_.insts[root].type != DType::f32) continue;
-      for (const Compiled& c : table()) {
-        if (strict && !c.row->deviation.empty()) continue;
-        if (!may_be(c.pattern, p_.insts[root].op) || (c.needs & ~has_).any()) continue;
-        auto step = match_row(c, root);
+      for (const Compiled* c : rows_ending_in(p_.insts[root].op)) {
+        if ((strict && !c->row->deviation.empty()) || (c->needs & ~has_).any()) continue;
+        auto step = match_row(*c, root);
         if (step && (!best || step->covers > best->covers)) best = std::move(step);
       }
     }
     return best;
-  }
-
-  /// A cheap look before the match; no row is a lone value.
-  static bool may_be(const Pattern& p, Prim op) {
-    return p.kind == Pattern::Kind::clip ? op == Prim::min || op == Prim::max : p.op == op;
   }
 
   std::optional<Step> match_row(const Compiled& c, uint32_t root) {
@@ -389,7 +404,7 @@ class Matcher {
   /// Nothing but the root is read from outside of the match, and nothing else reads the running value.
   bool closed(const State& s, uint32_t root) const {
     auto inside = [&](uint32_t k) { return std::find(s.covered.begin(), s.covered.end(), k) != s.covered.end(); };
-    auto all_inside = [&](uint32_t k) { return std::all_of(users_[k].begin(), users_[k].end(), inside); };
+    auto all_inside = [&](uint32_t k) { return std::ranges::all_of(users(k), inside); };
     if (!all_inside(value_) || value_ == p_.outputs[0]) return false;
     for (uint32_t k : s.covered)
       if (k != root && (!all_inside(k) || k == p_.outputs[0])) return false;
@@ -456,12 +471,17 @@ class Matcher {
     return match(args[a], in.args[swap ? 1 - a : a], state, rest);
   }
 
+  /// The instructions that read instruction `k`.
+  std::span<const uint32_t> users(uint32_t k) const {
+    return std::span(users_).subspan(first_user_[k], first_user_[k + 1] - first_user_[k]);
+  }
+
   const Program& p_;
   uint32_t anchor_;
   uint32_t value_ = 0;
   Prims has_;
   State state_;
-  std::vector<std::vector<uint32_t>> users_;
+  std::vector<uint32_t> first_user_, users_;
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 namespace ferrule {
 
+class Settled;  // settled.h
+
 struct EngineOptions {
   std::vector<std::string> rule_dirs;         ///< first: the shipped rules
   RuleSelection selection;
@@ -38,6 +40,7 @@ struct Fused {
   Journal journal;
   std::vector<Rejection> near_misses;
   std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
+  std::shared_ptr<const Settled> settled;     ///< of a canonical graph whose sizes are open
 };
 /// What holds for every input size, done once: folding and the phases before the first that forms groups,
 /// on the graph with its symbols. Its graph and journal are where plans of single shapes start (fuse_shape);

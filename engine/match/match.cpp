@@ -173,7 +173,10 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
   };
   bool hit = matcher.run(root, std::ref(accept));
   if (hit) return found;
-  if (!judged) matcher.describe(best);
+  if (!judged) {
+    best.fixed = matcher.structural();
+    matcher.describe(best);
+  }
   return best;
 }
 

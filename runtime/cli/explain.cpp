@@ -39,7 +39,8 @@ json to_json(const Explained& e) {
   for (const Step& s : e.fused.journal.steps)
     if (!s.rule.empty()) rules[s.rule] = rules.value(s.rule, 0) + 1;
   return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"model_nodes", e.model_nodes},
-          {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"notes", e.fused.notes}};
+          {"layers", std::move(layers)}, {"phases", std::move(phases)}, {"steps", std::move(steps)},
+          {"rules", std::move(rules)}, {"notes", e.fused.notes}};
 }
 
 std::string cut(const std::string& text, size_t width) {
