@@ -228,7 +228,8 @@ std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchCont
 
 /// A cheap look before the match: whether some reader of the root's result could begin a tail.
 bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
-  if (!rule.match.outputs.empty() || rule.match.root().results.size() != 1) return true;
+  const std::vector<std::string>& results = rule.match.root().results;
+  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results)) return true;
   const ValueId v = ctx.graph->output(root);
   return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
     return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <bitset>
 #include <charconv>
 #include <cmath>
@@ -486,8 +487,44 @@ class Matcher {
 
 }  // namespace
 
+namespace {
+
+/// The answers for the programs seen last: a network has few kinds of tails, and each is asked about several times.
+class Answers {
+ public:
+  std::optional<std::vector<PostOp>> of(const Program& p, uint32_t anchor, bool strict) {
+    for (const Entry& e : entries_)
+      if (e.anchor == anchor && e.strict == strict && same(e.insts, p.insts) && e.outputs == p.outputs) return e.answer;
+    Entry& e = entries_.size() < kMost ? entries_.emplace_back() : entries_[next_++ % kMost];
+    e = {p.insts, p.outputs, anchor, strict, Matcher(p, anchor).run(strict)};
+    return e.answer;
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  struct Entry {
+    std::vector<Inst> insts;
+    std::vector<uint32_t> outputs;
+    uint32_t anchor = 0;
+    bool strict = false;
+    std::optional<std::vector<PostOp>> answer;
+  };
+  /// To the bit: 0 and -0 are two programs, a NaN is the same one again.
+  static bool same(const std::vector<Inst>& a, const std::vector<Inst>& b) {
+    return std::ranges::equal(a, b, [](const Inst& x, const Inst& y) {
+      return x.op == y.op && x.type == y.type && x.args == y.args && x.index == y.index && x.i == y.i &&
+             std::bit_cast<uint64_t>(x.f) == std::bit_cast<uint64_t>(y.f);
+    });
+  }
+  std::vector<Entry> entries_;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
 std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, bool strict) {
-  return Matcher(program, anchor_input).run(strict);
+  thread_local Answers answers;
+  return answers.of(program, anchor_input, strict);
 }
 
 std::span<const EpilogueForm> epilogue_forms() {

@@ -371,7 +371,7 @@ class RewritePhase {
     // Only the model's own graph: ids of nested graphs would name other nodes.
     if (ctx_.near_misses && &g == ctx_.graph &&
         (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
-      misses_[{r.rule, r.root}] = std::move(r);
+      misses_[{r.rule->id, r.root}] = std::move(r);
   }
 
   Result<bool> apply(Graph& g, const Match& m) {
@@ -449,7 +449,7 @@ class RewritePhase {
   std::vector<bool> unchanged_;                   // nodes where that holds; empty: nowhere
   std::vector<Entry> skipped_;                    // in this sweep
   std::vector<std::string> recent_;
-  std::map<std::pair<const Rule*, NodeId>, Rejection> misses_;
+  std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
   int64_t rewrites_ = 0, budget_ = 0, steps_ = 0;
 };
 
