@@ -223,7 +223,7 @@ class Tail {
     m_.nodes.push_back(c);
     auto r = judge(rule_, spec_.where, m_, ctx_, [&](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m_.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      Accept a = accepts_group(g_, m_, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       return a.truth;
     });
@@ -273,7 +273,7 @@ class Tail {
 std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx) {
   auto r = judge(rule, rule.where, m, ctx, [&](std::string* reason) {
     if (!ctx.target) return Truth::unknown;
-    Accept a = accepts_group(*ctx.graph, m.nodes, rule.contract, *ctx.target, *ctx.ops);
+    Accept a = accepts_group(*ctx.graph, m, rule.contract, *ctx.target, *ctx.ops);
     if (reason) *reason = a.reason;
     return a.truth;
   });
@@ -285,10 +285,25 @@ std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchCont
   return r;
 }
 
+/// A cheap look before the match: whether some reader of the root's result could begin a tail.
+bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
+  const std::vector<std::string>& results = rule.match.root().results;
+  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results)) return true;
+  const ValueId v = ctx.graph->output(root);
+  return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
+    return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);
+  });
+}
+
 }  // namespace
 
 Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
+  if (has_tail && !ctx.explain && !may_have_tail(rule, root, ctx)) {
+    Rejection r;
+    r.rule = &rule, r.root = root, r.id = "structure";
+    return r;
+  }
   Attempt a = match_structure(rule, root, ctx, false);
   if (std::holds_alternative<Rejection>(a)) return a;
   Match m = std::move(std::get<Match>(a));

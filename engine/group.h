@@ -39,11 +39,12 @@ struct Body {
   Graph graph;
   std::vector<ValueId> inputs, outputs;  ///< values of the outer graph, in the body's order
   std::vector<std::string> origins;
+  std::vector<NodeId> nodes;             ///< of the outer graph
 };
 Body make_body(const Graph& g, std::span<const NodeId> nodes);
-/// Whether the contract has a kernel for these nodes as one group (contracts.h), groups flattened.
-Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
-                     const Target& target, const OpTable& ops);
+/// Whether the contract has a kernel for the match's nodes as one group (contracts.h), groups flattened. The body is
+/// kept in the match, for the group that may come of it.
+Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target, const OpTable& ops);
 /// The group's name from the rule's template: tails joined with " + ", regions with ", ".
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx);
 

@@ -10,6 +10,7 @@
 #include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
+#include "engine/settled.h"
 #include "engine/share.h"
 
 namespace ferrule {
@@ -56,6 +57,12 @@ class Pipeline {
     if (!share_) return {};
     FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
     return {};
+  }
+  std::shared_ptr<const Settled> settle() const { return std::make_shared<const Settled>(pass_); }
+  /// The graph is a copy of this one.
+  void starts_from(const Fused& canonical) {
+    pass_.settled = canonical.settled.get();
+    pass_.origin = &canonical.graph;
   }
 
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
@@ -177,8 +184,12 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 
-Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
-                           const Cancel* cancel) {
+namespace {
+
+/// canonicalize(); `plans`: how many are to start from it, one or any number.
+enum class Plans : uint8_t { one, any };
+Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                             const Cancel* cancel, Plans plans) {
   Fused out;
   out.warnings = knowledge.warnings;
   if (knowledge.instances) FERRULE_TRY(check_model(*knowledge.instances, imported));
@@ -190,16 +201,19 @@ Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const Eng
   FERRULE_TRY(pipeline.share());
   FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
   out.graph.remove_dead();
+  if (plans == Plans::any && open_inputs(out.graph) && !options.near_misses) {
+    FERRULE_TRY(out.graph.sort());
+    out.settled = pipeline.settle();
+  }
   return out;
 }
 
-Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
-                         const Cancel* cancel) {
-  Fused out;
-  out.graph = std::move(*canonical.graph.clone());
-  out.journal = canonical.journal;
-  size_t first = canonical.journal.phases.size();
+/// fuse_shape of `out`, which is the canonical graph or (`origin` set) a copy of that one's.
+Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& knowledge, const EngineOptions& options,
+                            const Cancel* cancel) {
+  size_t first = out.journal.phases.size();
   Pipeline pipeline(out, knowledge, options, cancel);
+  if (origin) pipeline.starts_from(*origin);
   if (!options.shapes.empty()) {
     const bool open = open_inputs(out.graph);
     FERRULE_TRY(fix_shapes(out.graph, options.shapes));
@@ -208,11 +222,10 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
       FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
     }
   }
-  if (first) out.near_misses = canonical.near_misses, out.snapshots = canonical.snapshots;
+  if (!first) out.near_misses.clear(), out.snapshots.clear();
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;
-  out.warnings = canonical.warnings;
   if (knowledge.instances)
     std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal), std::back_inserter(out.warnings));
   for (const Step& s : out.journal.steps)
@@ -222,10 +235,28 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
   return out;
 }
 
+}  // namespace
+
+Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                           const Cancel* cancel) {
+  return canonical_form(std::move(imported), knowledge, options, cancel, Plans::any);
+}
+
+Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
+                         const Cancel* cancel) {
+  Fused out;
+  out.graph = std::move(*canonical.graph.clone());
+  out.journal = canonical.journal;
+  out.near_misses = canonical.near_misses;
+  out.snapshots = canonical.snapshots;
+  out.warnings = canonical.warnings;
+  return fuse_in_place(std::move(out), &canonical, knowledge, options, cancel);
+}
+
 Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                    const Cancel* cancel) {
-  FERRULE_ASSIGN(Fused canonical, canonicalize(std::move(imported), knowledge, options, cancel));
-  return fuse_shape(canonical, knowledge, options, cancel);
+  FERRULE_ASSIGN(Fused canonical, canonical_form(std::move(imported), knowledge, options, cancel, Plans::one));
+  return fuse_in_place(std::move(canonical), nullptr, knowledge, options, cancel);
 }
 
 }  // namespace ferrule

@@ -10,6 +10,8 @@
 
 namespace ferrule {
 
+class Settled;  // settled.h
+
 struct EngineOptions {
   std::vector<std::string> rule_dirs;         ///< first: the shipped rules
   RuleSelection selection;
@@ -55,6 +57,7 @@ struct Fused {
   std::vector<Snapshot> snapshots;            ///< options.snapshots: before each phase, and after the last
   std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
   std::vector<std::string> warnings;          ///< what was asked for and came to nothing
+  std::shared_ptr<const Settled> settled;     ///< of a canonical graph whose sizes are open
 };
 /// What holds for every input size, done once: folding and the phases before the first that forms groups,
 /// on the graph with its symbols. Its graph and journal are where plans of single shapes start (fuse_shape);

@@ -221,10 +221,10 @@ class RowRegions {
     return !r;
   }
 
-  std::function<Truth(std::string*)> accept(const Match& m) const {
+  std::function<Truth(std::string*)> accept(Match& m) const {
     return [this, &m](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      Accept a = accepts_group(g_, m, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       return a.truth;
     };

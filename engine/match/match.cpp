@@ -209,7 +209,10 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
   };
   bool hit = matcher.run(root, std::ref(accept));
   if (hit) return found;
-  if (!judged) matcher.describe(best);
+  if (!judged) {
+    best.fixed = matcher.structural();
+    matcher.describe(best);
+  }
   else if (ctx.trace) *ctx.trace = std::move(furthest);
   return best;
 }

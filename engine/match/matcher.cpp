@@ -63,6 +63,7 @@ void Matcher::undo(const Mark& m) {
 }
 
 bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
+  structural_ &= kind != Fail::rank && kind != Fail::type && kind != Fail::shape && kind != Fail::unknown_shape;
   // The furthest attempt counts; of two as far, the one that failed at the finer question.
   auto fineness = [](Fail k) {
     return k == Fail::op                              ? 0
@@ -107,6 +108,7 @@ bool Matcher::solve(const Goal* g) {
   if (!g) return complete();
   if (++steps_ > budget_) gave_up_ = true;
   if (gave_up_) {
+    structural_ = false;
     best_ = {Fail::gave_up, g->expr, g->value, {}, {}, static_cast<int>(matched_.size())};
     return false;
   }

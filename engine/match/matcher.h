@@ -62,6 +62,8 @@ class Matcher {
     int matched = -1;       ///< pattern nodes found before it failed
   };
   const Failure& failure() const { return best_; }
+  /// Whether run() failed everywhere for reasons that sizes and types have no part in.
+  bool structural() const { return structural_; }
   /// The failure as a rejection: "D4" … "D8" or "structure", with values got and wanted.
   void describe(Rejection& r) const;
 
@@ -119,7 +121,7 @@ class Matcher {
   const Graph& g_;
   const std::function<bool(Embedding&)>* accept_ = nullptr;
   int64_t steps_ = 0, budget_ = 0;
-  bool gave_up_ = false;
+  bool gave_up_ = false, structural_ = true;
   Failure best_;
   Log<ValueId> values_;
   Log<NodeId> nodes_;

@@ -168,8 +168,9 @@ class Converter {
   }
 
   Status node(onnx::NodeProto& n, const std::string& name, Scope& scope) {
-    if (auto f = functions_.find(key_of(n)); f != functions_.end())
-      return call(n, *const_cast<onnx::FunctionProto*>(f->second), name, scope);
+    if (!functions_.empty())
+      if (auto f = functions_.find(key_of(n)); f != functions_.end())
+        return call(n, *const_cast<onnx::FunctionProto*>(f->second), name, scope);
     std::string domain = canonical_domain(n.domain());
     auto version = scope.opsets->find(domain);
     int64_t opset = version == scope.opsets->end() ? 1 : version->second;

@@ -69,7 +69,7 @@ json to_json(const Explained& e) {
   for (const OverrideNote& n : override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
     overrides.push_back({{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
   return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"profile", e.profile()}, {"model_nodes", e.model_nodes},
-          {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"overrides", overrides},
+          {"layers", std::move(layers)}, {"phases", std::move(phases)}, {"steps", std::move(steps)}, {"rules", std::move(rules)}, {"overrides", std::move(overrides)},
           {"notes", e.fused.notes}, {"warnings", e.fused.warnings}};
 }
 
