@@ -189,7 +189,7 @@ class Merges {
     trial.bindings.values[kOver] = over;
     auto accepts = [&](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      const std::vector<NodeId> group = spec_.axis ? std::vector{root} : nodes;
+      Match group{&rule_, root, {}, spec_.axis ? std::vector{root} : nodes, {}, {}};
       Accept a = accepts_group(g_, group, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       return a.truth;

@@ -253,7 +253,8 @@ class Mutator {
       auto dims = t.dims();
       if (!dims.empty()) dims[0] = static_cast<int64_t>(to.size());
       Tensor made = converted(Tensor::of_i64(dims, to), t.dtype());
-      add(fmt::format("{} {}", name(v), how), [=](Graph& g) { g.set_constant(v, made); });
+      add(fmt::format("{} {}", name(v), how),
+          [=](Graph& g) { g.set_constant(v, converted(made, g.constant(v)->dtype())); });
       add(fmt::format("{} and its equals: {}", name(v), how), [=, now = t](Graph& g) {
         for (ValueId w : tensors_of(g))
           if (g.constant(w)->dtype() == now.dtype() && g.constant(w)->dims() == now.dims() && g.constant(w)->to_i64() == was)
