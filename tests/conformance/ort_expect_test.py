@@ -44,7 +44,7 @@ def table():
 
 def layers(model):
     """Each layer's operators; or the error, when the model does not load."""
-    run = subprocess.run([FERRULE, "explain", "--json", SHARED / model], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([FERRULE, "explain", "--json", SHARED / model], capture_output=True, text=True, timeout=600)
     if run.returncode not in (0, 2, 3):
         raise SystemExit(f"{model}: ferrule explain ended with {run.returncode}: {run.stderr}")
     if run.returncode:
