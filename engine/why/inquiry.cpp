@@ -1,5 +1,5 @@
-// Every rule asked about one node or two: at the end of its phase, where it did not fire any more, and at the beginning,
-// where it might have; what lay between says who was first.
+// Every rule asked about one node or two: at the end of its phase, where it did not fire any more,
+// and at the beginning, where it might have; what lay between says who was first.
 #include "engine/why/inquiry.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace ferrule::why {
 namespace {
 
-constexpr size_t kDetailed = 6;  // rules of an answer whose unlocks are tried and whose history is looked up
+constexpr size_t kDetailed =
+    6;  // rules of an answer whose unlocks are tried and whose history is looked up
 
 bool takes(const Step& s, const std::set<std::string>& nodes) {
   return std::ranges::any_of(s.before, [&](const std::string& n) { return nodes.contains(n); });
@@ -22,12 +23,14 @@ std::set<std::string> node_names(const Graph& g, const Match& m) {
   return out;
 }
 std::string step_text(const Step& s, size_t k) {
-  return fmt::format("step {} ({}): {}", k + 1, s.rule.empty() ? "constant folding" : s.rule, escape(s.text));
+  return fmt::format("step {} ({}): {}", k + 1, s.rule.empty() ? "constant folding" : s.rule,
+                     escape(s.text));
 }
 
 }  // namespace
 
-const Step* Inquiry::State::lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const {
+const Step* Inquiry::State::lost_to(const Match& m, const Graph& g, size_t phase,
+                                    std::string& text) const {
   const auto& snaps = o.fused.snapshots;
   const std::set<std::string> nodes = node_names(g, m);
   for (size_t k = snaps[phase].steps; k < snaps[phase + 1].steps; ++k)
@@ -48,7 +51,9 @@ bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) 
   return false;
 }
 
-std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::vector<std::string>& asked, bool fired) {
+std::optional<Candidate> Inquiry::State::consider(const Rule& rule,
+                                                  const std::vector<std::string>& asked,
+                                                  bool fired) {
   const auto& snaps = o.fused.snapshots;
   const size_t p = phase_of(o.knowledge->rules, rule);
   if (p + 1 >= snaps.size()) return std::nullopt;
@@ -77,8 +82,10 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::v
         return c;
       }
   if (last && last->match) {
-    if (!declined(rule, *last, last->rejection)) last.reset();
-    else last->match.reset(), last->failures = 1;
+    if (!declined(rule, *last, last->rejection))
+      last.reset();
+    else
+      last->match.reset(), last->failures = 1;
   }
   if (!last) last = std::move(first);
   if (!last || last->match) return std::nullopt;
@@ -86,12 +93,15 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::v
   return c;
 }
 
-std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>& asked, const Rule* only) {
+std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>& asked,
+                                                  const Rule* only) {
   std::vector<Candidate> out;
-  std::set<std::string> fired;  // on the node; a pair that a rule took together is no pair to ask about
+  std::set<std::string>
+      fired;  // on the node; a pair that a rule took together is no pair to ask about
   for (const std::string& n : asked)
     for (size_t k : fate(n).steps)
-      if (const Step& s = o.fused.journal.steps[k]; asked.size() == 1 || s.kind == "place") fired.insert(s.rule);
+      if (const Step& s = o.fused.journal.steps[k]; asked.size() == 1 || s.kind == "place")
+        fired.insert(s.rule);
   for (const auto& rule : o.knowledge->rules.rules) {
     if (only && rule.get() != only) continue;
     auto c = consider(*rule, asked, fired.contains(rule->id));
@@ -114,7 +124,8 @@ std::string Inquiry::State::history(const Rule& rule, const std::vector<std::str
     if (!f || !f->match) continue;
     const std::set<std::string> nodes = node_names(g, *f->match);
     for (size_t s = snaps[k].steps; s < o.fused.journal.steps.size(); ++s)
-      if (takes(o.fused.journal.steps[s], nodes)) return "would have matched before " + step_text(o.fused.journal.steps[s], s);
+      if (takes(o.fused.journal.steps[s], nodes))
+        return "would have matched before " + step_text(o.fused.journal.steps[s], s);
   }
   return "";
 }
@@ -126,7 +137,8 @@ std::vector<Candidate> Inquiry::State::far(const Rule& rule, const std::string& 
   if (p >= o.fused.snapshots.size()) return out;
   const Graph& g = *o.fused.snapshots[p].graph;
   const Subjects subjects = attempts.subjects(g, {name});
-  const bool fired = std::ranges::any_of(fate(name).steps, [&](size_t k) { return o.fused.journal.steps[k].rule == rule.id; });
+  const bool fired = std::ranges::any_of(
+      fate(name).steps, [&](size_t k) { return o.fused.journal.steps[k].rule == rule.id; });
   if (fired || subjects[0].empty()) return out;
   Candidate& c = out.emplace_back();
   c.c.rule = &rule;
@@ -140,12 +152,15 @@ std::vector<Candidate> Inquiry::State::far(const Rule& rule, const std::string& 
   return out;
 }
 
-std::vector<Considered> Inquiry::State::settled(std::vector<Candidate> all, const std::vector<std::string>& asked, size_t most, Trials& trials) {
+std::vector<Considered> Inquiry::State::settled(std::vector<Candidate> all,
+                                                const std::vector<std::string>& asked, size_t most,
+                                                Trials& trials) {
   std::vector<Considered> out;
   Trials none(o, 0);
   for (size_t k = 0; k < all.size(); ++k) {
     Candidate& c = all[k];
-    if (k < most && c.c.state == Considered::State::refused) c.c.history = history(*c.c.rule, asked);
+    if (k < most && c.c.state == Considered::State::refused)
+      c.c.history = history(*c.c.rule, asked);
     settle(c, k < most ? trials : none, asked);
     out.push_back(std::move(c.c));
   }

@@ -1,6 +1,7 @@
-// Edges that stay in memory. An edge counts if at least one of its layers moves more than it computes: then the bytes
-// are time. Convolutions and products over many channels compute more; all other layers, and convolutions with few
-// multiplications for each result, do not. What only has another view of a value is looked through.
+// Edges that stay in memory. An edge counts if at least one of its layers moves more than it
+// computes: then the bytes are time. Convolutions and products over many channels compute more; all
+// other layers, and convolutions with few multiplications for each result, do not. What only has
+// another view of a value is looked through.
 #include <algorithm>
 #include <set>
 
@@ -10,13 +11,15 @@
 namespace ferrule::why {
 namespace {
 
-constexpr int64_t kMuchWork = 64;  // multiplications for a result from which on a layer computes more than it moves
+constexpr int64_t kMuchWork =
+    64;  // multiplications for a result from which on a layer computes more than it moves
 
 /// Multiplications for each result of the layer's heaviest constant operand; 0: it has none.
 int64_t work(const Graph& g, const Node& n) {
   int64_t most = 0;
   for (ValueId v : n.inputs)
-    if (const Tensor* t = g.constant(v); t && t->rank() >= 2 && t->dims()[0] > 0) most = std::max(most, t->numel() / t->dims()[0]);
+    if (const Tensor* t = g.constant(v); t && t->rank() >= 2 && t->dims()[0] > 0)
+      most = std::max(most, t->numel() / t->dims()[0]);
   return most;
 }
 
@@ -46,7 +49,8 @@ class Edges {
 
   /// A movement's result that was there already: its operands lie in it, or it lies in its operand.
   bool placed(NodeId n, ValueId v) const {
-    return std::ranges::any_of(g_.node(n).inputs, [&](ValueId x) { return x && (lies_in(x, v) || lies_in(v, x)); });
+    return std::ranges::any_of(g_.node(n).inputs,
+                               [&](ValueId x) { return x && (lies_in(x, v) || lies_in(v, x)); });
   }
 
   bool memory_bound(NodeId n) const {
@@ -56,12 +60,14 @@ class Edges {
     return c != "gemm" && w > 0 && w < kMuchWork;
   }
 
-  /// Who really reads the value, and what it is called there. What lies in another value is read through it.
+  /// Who really reads the value, and what it is called there. What lies in another value is read
+  /// through it.
   void readers(ValueId v, std::vector<std::pair<NodeId, ValueId>>& out) const {
     for (const Use& u : g_.value(v).uses) {
       bool through = false;
       for (ValueId y : g_.node(u.node).outputs)
-        if (y && (transparent(u.node) || lies_in(v, y) || lies_in(y, v))) readers(y, out), through = true;
+        if (y && (transparent(u.node) || lies_in(v, y) || lies_in(y, v)))
+          readers(y, out), through = true;
       if (!through) out.emplace_back(u.node, v);
     }
   }
@@ -99,7 +105,8 @@ class Edges {
     if (n.body)
       for (size_t k = 0; k < n.outputs.size(); ++k)
         if (n.outputs[k] == v)
-          if (const Node* p = n.body->producer(n.body->outputs()[k]); p && !p->origins.empty()) return p->origins.back();
+          if (const Node* p = n.body->producer(n.body->outputs()[k]); p && !p->origins.empty())
+            return p->origins.back();
     return n.origins.empty() ? n.name : n.origins.back();
   }
   std::string reader(NodeId id, ValueId v) const {
@@ -115,15 +122,20 @@ class Edges {
   void explain(MissedEdge& e) {
     e.cls = "structure";
     std::vector<Candidate> all = s_.candidates({e.producer, e.consumer}, nullptr);
-    std::erase_if(all, [](const Candidate& c) { return c.c.rule->kind == RuleKind::rewrite && c.found.rejection.stage == Rejection::Stage::structure; });
-    const bool structure = !all.empty() && all[0].c.state == Considered::State::refused && all[0].found.rejection.stage == Rejection::Stage::structure;
+    std::erase_if(all, [](const Candidate& c) {
+      return c.c.rule->kind == RuleKind::rewrite &&
+             c.found.rejection.stage == Rejection::Stage::structure;
+    });
+    const bool structure = !all.empty() && all[0].c.state == Considered::State::refused &&
+                           all[0].found.rejection.stage == Rejection::Stage::structure;
     const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
     if (structure && anchored(x) && anchored(y)) {
       e.reason = fmt::format("each is built around an operator of its own ({} and {})", x, y);
       return;
     }
     if (all.empty()) {
-      e.reason = fmt::format("no rule takes {} and {} together", escape(e.producer), escape(e.consumer));
+      e.reason =
+          fmt::format("no rule takes {} and {} together", escape(e.producer), escape(e.consumer));
       return;
     }
     Trials none(s_.o, 0);
@@ -133,8 +145,10 @@ class Edges {
     e.reason = c.state == Considered::State::off    ? "it is off"
                : c.state == Considered::State::lost ? "lost to " + c.lost_to
                                                     : c.rejection.why;
-    if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::condition) e.cls = name(c.rejection.cls);
-    if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::guarantee) e.cls = "sound";
+    if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::condition)
+      e.cls = name(c.rejection.cls);
+    if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::guarantee)
+      e.cls = "sound";
     e.unlocks = c.unlocks;
   }
 

@@ -1,4 +1,5 @@
-// The model fused once more, with something changed, to see whether the change does what is said of it.
+// The model fused once more, with something changed, to see whether the change does what is said of
+// it.
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
@@ -8,9 +9,11 @@
 namespace ferrule::why {
 namespace {
 
-constexpr size_t kNodes = 4000;  // fused again for one answer, in all; a model is fused at least once
+constexpr size_t kNodes =
+    4000;  // fused again for one answer, in all; a model is fused at least once
 
-/// The one input that something computes or that the model is given, and its slot; none if there are several.
+/// The one input that something computes or that the model is given, and its slot; none if there
+/// are several.
 std::optional<size_t> data_slot(const Graph& g, NodeId n) {
   std::optional<size_t> slot;
   for (size_t k = 0; k < g.node(n).inputs.size(); ++k) {
@@ -27,12 +30,17 @@ std::optional<size_t> data_slot(const Graph& g, NodeId n) {
 Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::string& behind) {
   std::vector<NodeId> nodes;
   for (const std::string& name : chain) nodes.push_back(g.find_node(name));
-  auto refuse = [&](const char* why) { return error(Code::usage, chain.empty() ? "" : chain[0], why); };
+  auto refuse = [&](const char* why) {
+    return error(Code::usage, chain.empty() ? "" : chain[0], why);
+  };
   for (size_t k = 0; k < nodes.size(); ++k) {
-    if (!nodes[k] || g.node(nodes[k]).outputs.size() != 1 || !data_slot(g, nodes[k])) return refuse("no chain");
-    if (k > 0 && g.input(nodes[k], *data_slot(g, nodes[k])) != g.output(nodes[k - 1])) return refuse("no chain");
+    if (!nodes[k] || g.node(nodes[k]).outputs.size() != 1 || !data_slot(g, nodes[k]))
+      return refuse("no chain");
+    if (k > 0 && g.input(nodes[k], *data_slot(g, nodes[k])) != g.output(nodes[k - 1]))
+      return refuse("no chain");
     const Value& y = g.value(g.output(nodes[k]));
-    if (y.is_output || y.uses.size() != 1 || y.uses[0].slot == Use::kCapture) return refuse("its result is read elsewhere");
+    if (y.is_output || y.uses.size() != 1 || y.uses[0].slot == Use::kCapture)
+      return refuse("its result is read elsewhere");
   }
   if (nodes.empty()) return refuse("no chain");
   const size_t first = *data_slot(g, nodes[0]);
@@ -42,7 +50,8 @@ Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::st
   g.set_input(reader.node, static_cast<size_t>(reader.slot), x);
   if (behind.empty()) return {};
   const NodeId n = g.find_node(behind);
-  if (n != reader.node || g.node(n).outputs.size() != 1) return refuse("the chain is not in front of that node");
+  if (n != reader.node || g.node(n).outputs.size() != 1)
+    return refuse("the chain is not in front of that node");
   const ValueId y = g.output(n);
   g.replace_uses(y, z);
   g.set_input(nodes[0], first, y);
@@ -75,7 +84,8 @@ Result<Graph> Trials::fused(const Change& change) const {
   if (!change.target.empty()) {
     FERRULE_ASSIGN(k.target, load_target(options.rule_dirs, change.target));
   }
-  options.ignore_profit.insert(options.ignore_profit.end(), change.ignore_profit.begin(), change.ignore_profit.end());
+  options.ignore_profit.insert(options.ignore_profit.end(), change.ignore_profit.begin(),
+                               change.ignore_profit.end());
   Graph g = std::move(*o_.model->clone());
   if (!change.bypass.empty()) FERRULE_TRY(move_chain(g, change.bypass, change.behind));
   FERRULE_TRY(g.sort());
@@ -83,16 +93,20 @@ Result<Graph> Trials::fused(const Change& change) const {
   return std::move(f.graph);
 }
 
-std::optional<std::string> Trials::layer(const Change& change, const std::vector<std::string>& names) {
+std::optional<std::string> Trials::layer(const Change& change,
+                                         const std::vector<std::string>& names) {
   if (budget_ <= 0) return std::nullopt;
   --budget_;
   auto g = fused(change);
   if (!g) return "";  // the graph so changed is none
-  auto holds = [](const Node& n, const std::string& name) { return std::ranges::find(n.origins, name) != n.origins.end(); };
+  auto holds = [](const Node& n, const std::string& name) {
+    return std::ranges::find(n.origins, name) != n.origins.end();
+  };
   size_t now = 1;
   if (names.size() == 1)
     for (NodeId n : o_.plan.graph.order())
-      if (holds(o_.plan.graph.node(n), names[0])) now = std::max(now, o_.plan.graph.node(n).origins.size());
+      if (holds(o_.plan.graph.node(n), names[0]))
+        now = std::max(now, o_.plan.graph.node(n).origins.size());
   for (NodeId id : g->order()) {
     const Node& n = g->node(id);
     if (std::ranges::all_of(names, [&](const std::string& name) { return holds(n, name); }) &&

@@ -1,4 +1,5 @@
-// What would remove an obstacle: a flag, a fact, or a change of the model; and what removes none, said as well.
+// What would remove an obstacle: a flag, a fact, or a change of the model; and what removes none,
+// said as well.
 #include <algorithm>
 #include <set>
 
@@ -39,8 +40,10 @@ Proposal ignore_profit(const Considered& c) {
   Change change;
   std::string text;
   for (const SeenCondition& s : c.conditions)
-    if (s.cls == ConditionClass::profit && s.truth != Truth::yes) change.ignore_profit.push_back(c.rule->id + "." + s.id);
-  for (const std::string& p : change.ignore_profit) text += (text.empty() ? "" : " ") + ("--ignore-profit " + p);
+    if (s.cls == ConditionClass::profit && s.truth != Truth::yes)
+      change.ignore_profit.push_back(c.rule->id + "." + s.id);
+  for (const std::string& p : change.ignore_profit)
+    text += (text.empty() ? "" : " ") + ("--ignore-profit " + p);
   return flag(std::move(text), "it would be right, and is expected not to pay", std::move(change));
 }
 
@@ -66,7 +69,8 @@ std::string open_shapes(const Graph& g) {
     const Value& value = g.value(v);
     if (!value.type.shape || constant_shape(*value.type.shape)) continue;
     std::string dims;
-    for (const Dim& d : *value.type.shape) dims += (dims.empty() ? "" : "x") + (d.is_constant() ? d.str() : "<" + d.str() + ">");
+    for (const Dim& d : *value.type.shape)
+      dims += (dims.empty() ? "" : "x") + (d.is_constant() ? d.str() : "<" + d.str() + ">");
     out += (out.empty() ? "" : " ") + fmt::format("--shapes {}:{}", escape(value.name), dims);
   }
   return out;
@@ -75,23 +79,34 @@ std::string open_shapes(const Graph& g) {
 /// How the model would have to be.
 Proposal edit(const Considered& c, const Observed& o) {
   const Rejection& r = c.rejection;
-  if (r.id == "D1") return say(Kind::edit, "let nothing outside read the inner value, or give the other reader a copy of its own", "the value has to be in memory for it");
-  if (r.id == "D2") return say(Kind::edit, "do not make the inner value a graph output", "the value has to be in memory for it");
-  if (r.id == "D4" || r.id == "D5") return say(Kind::edit, "leave out the operand or result that the pattern does not name");
+  if (r.id == "D1")
+    return say(
+        Kind::edit,
+        "let nothing outside read the inner value, or give the other reader a copy of its own",
+        "the value has to be in memory for it");
+  if (r.id == "D2")
+    return say(Kind::edit, "do not make the inner value a graph output",
+               "the value has to be in memory for it");
+  if (r.id == "D4" || r.id == "D5")
+    return say(Kind::edit, "leave out the operand or result that the pattern does not name");
   if (r.id == "D6") return say(Kind::edit, "give the attribute its default value");
-  if (r.id == "D8" || r.id == "D3" || r.id == "D7") return say(Kind::impossible, "nothing: the result would be another");
+  if (r.id == "D8" || r.id == "D3" || r.id == "D7")
+    return say(Kind::impossible, "nothing: the result would be another");
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::kernel)
-    return say(Kind::impossible, fmt::format("nothing here: {} has no kernel for it", o.knowledge->target.name));
+    return say(Kind::impossible,
+               fmt::format("nothing here: {} has no kernel for it", o.knowledge->target.name));
   return say(Kind::impossible, "another model: the condition is what makes the rule right");
 }
 
-/// Nodes that the pattern takes only where they stand, and that the failed condition speaks of, in order.
+/// Nodes that the pattern takes only where they stand, and that the failed condition speaks of, in
+/// order.
 std::vector<NodeId> blamed(const Candidate& c) {
   std::vector<NodeId> out;
   std::vector<std::string> asked;
   for (const MatchTrace::Asked& a : c.found.trace.conditions)
-    if (a.truth == Truth::no && a.condition->id == c.found.rejection.id) asked = names(*a.condition->expr);
+    if (a.truth == Truth::no && a.condition->id == c.found.rejection.id)
+      asked = names(*a.condition->expr);
   for (const auto& [call, n] : c.found.trace.nodes)
     if (call->optional && std::ranges::find(asked, call->label) != asked.end()) out.push_back(n);
   const Graph& g = *c.found.graph;
@@ -100,14 +115,25 @@ std::vector<NodeId> blamed(const Candidate& c) {
 }
 
 /// Taking the nodes that lie between out of the way.
-void propose_moves(Candidate& c, const std::vector<std::string>& between, const std::string& behind, std::string because = "the exporter's placement decides") {
+void propose_moves(Candidate& c, const std::vector<std::string>& between, const std::string& behind,
+                   std::string because = "the exporter's placement decides") {
   Change move;
   move.bypass = between;
   move.behind = behind;
   const std::string names = joined(between);
-  c.proposals.push_back({{Kind::edit, fmt::format("put {} behind {}", names, escape(behind)), std::move(because), false, {}}, move});
+  c.proposals.push_back({{Kind::edit,
+                          fmt::format("put {} behind {}", names, escape(behind)),
+                          std::move(because),
+                          false,
+                          {}},
+                         move});
   move.behind.clear();
-  c.proposals.push_back({{Kind::edit, fmt::format("take {} out of the model", names), "if the model may do without", false, {}}, move});
+  c.proposals.push_back({{Kind::edit,
+                          fmt::format("take {} out of the model", names),
+                          "if the model may do without",
+                          false,
+                          {}},
+                         move});
 }
 
 }  // namespace
@@ -118,16 +144,20 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
   if (!out.rule->enabled) c.proposals.push_back(enable(*out.rule, o));
   if (out.state == Considered::State::off) return;
   if (out.state == Considered::State::lost) {
-    if (out.lost_rule.empty() || out.lost_rule == out.rule->id) return;  // its own: it has fired, elsewhere
+    if (out.lost_rule.empty() || out.lost_rule == out.rule->id)
+      return;  // its own: it has fired, elsewhere
     Change change;
     change.disable = {out.lost_rule};
-    c.proposals.push_back(flag("--disable " + out.lost_rule, "then this rule has its turn", change));
+    c.proposals.push_back(
+        flag("--disable " + out.lost_rule, "then this rule has its turn", change));
     return;
   }
   if (r.truth == Truth::unknown && r.stage != Rejection::Stage::guarantee) {
     const std::string shapes = open_shapes(*o.model);
-    c.proposals.push_back(shapes.empty() ? say(Kind::fact, "nothing that a flag could say: the model computes it", r.why)
-                                         : say(Kind::fact, shapes, "with the sizes known the condition can be decided"));
+    c.proposals.push_back(
+        shapes.empty()
+            ? say(Kind::fact, "nothing that a flag could say: the model computes it", r.why)
+            : say(Kind::fact, shapes, "with the sizes known the condition can be decided"));
     return;
   }
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::profit) {
@@ -143,7 +173,9 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
   if (const std::vector<NodeId> between = blamed(c); !between.empty()) {
     const Graph& g = *c.found.graph;
     const std::vector<std::string> last = origins(g, std::array{c.found.root});
-    if (!last.empty()) propose_moves(c, origins(g, between), last.front(), r.hint.empty() ? "the exporter's placement decides" : r.hint);
+    if (!last.empty())
+      propose_moves(c, origins(g, between), last.front(),
+                    r.hint.empty() ? "the exporter's placement decides" : r.hint);
     if (!c.proposals.empty()) return;
   }
   const std::vector<NodeId>& path = c.found.path;
@@ -166,19 +198,24 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
 void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names) {
   for (Proposal& p : c.proposals) {
     if (p.change) {
-      if (auto layer = trials.layer(*p.change, names)) p.unlock.tried = true, p.unlock.gives = *layer;
+      if (auto layer = trials.layer(*p.change, names))
+        p.unlock.tried = true, p.unlock.gives = *layer;
       // A change of the model that cannot be made, or gives nothing, is no advice.
       if (p.unlock.kind == Kind::edit && p.unlock.tried && p.unlock.gives.empty()) continue;
     }
     c.c.unlocks.push_back(std::move(p.unlock));
   }
   c.proposals.clear();
-  if (c.c.unlocks.empty() && !c.c.rejection.hint.empty()) c.c.unlocks.push_back({Kind::edit, c.c.rejection.hint, "", false, {}});
-  std::ranges::stable_sort(c.c.unlocks, {}, [](const Unlock& u) { return std::pair(u.kind, u.tried && u.gives.empty()); });
+  if (c.c.unlocks.empty() && !c.c.rejection.hint.empty())
+    c.c.unlocks.push_back({Kind::edit, c.c.rejection.hint, "", false, {}});
+  std::ranges::stable_sort(c.c.unlocks, {}, [](const Unlock& u) {
+    return std::pair(u.kind, u.tried && u.gives.empty());
+  });
 }
 
 std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Trials& trials,
-                                       const std::vector<std::string>& around, const std::vector<std::string>& names) {
+                                       const std::vector<std::string>& around,
+                                       const std::vector<std::string>& names) {
   std::vector<Unlock> out;
   size_t tried = 0;
   for (const auto& rule : o.knowledge->rules.rules) {

@@ -12,8 +12,12 @@ expect 0 "$ferrule" why "$out/model.onnx" --pair Conv_0 Conv_3 --target cpu-avx2
 step "3. And Conv_0 by itself: which rule came nearest?"
 expect 0 "$ferrule" why "$out/model.onnx" --node Conv_0 --target cpu-avx2 --top 1
 
-step "4. Both choices, timed (one thread, least of many short runs):"
+step "4. Without that rule, the two are one convolution with the channels of both:"
+expect 0 "$ferrule" why "$out/model.onnx" --pair Conv_0 Conv_3 --target cpu-avx2 --disable conv_residual
+
+step "5. The choices, timed (one thread, least of many short runs):"
 "$python" ../compare.py "$out/model.onnx" \
   "Conv_3 takes the Add" "" \
-  "the Add is a kernel of its own" "--disable conv_residual" \
+  "Conv_0 and Conv_3 are one" "--disable conv_residual" \
+  "neither, the Add stands alone" "--disable conv_residual --disable conv_siblings" \
   "nothing is fused" "--disable *"

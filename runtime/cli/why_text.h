@@ -1,5 +1,5 @@
-// Answers of `why` and `missed` as text and as JSON. Text is what a person reads: the summary first, then the nearest
-// rules with what stood in the way; JSON has everything.
+// Answers of `why` and `missed` as text and as JSON. Text is what a person reads: the summary
+// first, then the nearest rules with what stood in the way; JSON has everything.
 #pragma once
 #include "engine/why/why.h"
 #include "runtime/cli/cli.h"

@@ -1,0 +1,180 @@
+// Rules that are asked about the whole graph at once: regions, siblings, and where values are put.
+// Their answers are kept, and looked up for the nodes asked about.
+#include <algorithm>
+
+#include "engine/base/diagnostics.h"
+#include "engine/match/facts.h"
+#include "engine/match/matcher.h"
+#include "engine/merge.h"
+#include "engine/place.h"
+#include "engine/why/internal.h"
+
+namespace ferrule::why {
+namespace {
+
+constexpr size_t kMostEdges = 48;  // of one node
+
+struct Edge {
+  NodeId from;
+  ValueId value;
+  NodeId to;
+};
+
+/// Edges from and to the node that carry something computed.
+std::vector<Edge> edges_of(const Graph& g, NodeId n) {
+  std::vector<Edge> out;
+  for (ValueId v : g.node(n).inputs)
+    if (v && g.value(v).producer) out.push_back({g.value(v).producer, v, n});
+  for (ValueId v : g.node(n).outputs)
+    if (v)
+      for (const Use& u : g.value(v).uses)
+        if (u.slot != Use::kCapture && out.size() < kMostEdges) out.push_back({n, v, u.node});
+  return out;
+}
+
+}  // namespace
+
+const Attempts::Regions& Attempts::regions(const Rule& rule, const Graph& g) {
+  auto [it, fresh] = regions_.try_emplace({&rule, &g});
+  if (!fresh) return it->second;
+  Regions& r = it->second;
+  MatchContext ctx = context(g);
+  ctx.trace = &r.trace;
+  if (rule.kind == RuleKind::merge) {
+    r.matches = match_merges(rule, ctx, &r.misses);
+    return r;
+  }
+  if (rule.kind == RuleKind::place) {
+    for (PlaceMatch& m : match_places(rule, ctx, &r.misses))
+      r.matches.push_back(std::move(m.match));
+    return r;
+  }
+  r.matches = match_regions(rule, ctx, &r.misses);
+  if (rule.region.around_ops.empty() && rule.region.around_classes.empty())
+    r.edges = refused_edges(rule, context(g));
+  return r;
+}
+
+std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  const RegionSpec& spec = rule.region;
+  auto of_rule = [&](NodeId n) {
+    return has_head(g.node(n), spec.ops, spec.classes, &o_.knowledge->ops) ||
+           has_head(g.node(n), spec.around_ops, spec.around_classes, &o_.knowledge->ops);
+  };
+  for (const auto& s : subjects)
+    if (std::ranges::none_of(s, of_rule)) return std::nullopt;
+  const Regions& r = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = subjects[0][0];
+  for (const Match& m : r.matches)
+    if (all_meet(subjects, m.nodes)) {
+      f.match = m;
+      return f;
+    }
+  f.rejection.rule = &rule;
+  f.rejection.root = f.root;
+  f.rejection.id = "structure";
+  f.rejection.matched_nodes = 1;
+  std::vector<std::string> reasons;
+  auto reason = [&](NodeId other, const std::string& why) {
+    std::string text = fmt::format("with {}: {}", node_text(g, other), why);
+    if (reasons.size() < 3 && std::ranges::find(reasons, text) == reasons.end())
+      reasons.push_back(std::move(text));
+  };
+  for (NodeId n : subjects[0]) {
+    for (const Rejection& x : r.trace.refused)
+      if (x.root == n && subjects.size() == 1 && x.stage != Rejection::Stage::structure)
+        f.rejection = x;
+    for (const Edge& e : edges_of(g, n)) {
+      const NodeId other = e.from == n ? e.to : e.from;
+      if (contains(subjects[0], other) || (subjects.size() > 1 && !contains(subjects[1], other)))
+        continue;
+      const Rejection* said = r.trace.refused_at(other);
+      if (!said) said = r.trace.refused_at(n);
+      std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
+      if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", head_of(spec));
+      if (why.empty())
+        why =
+            "they could share a kernel, but a path leaves it and comes back, or the limits of the "
+            "rule end it here";
+      reason(other, why);
+    }
+  }
+  if (f.rejection.stage == Rejection::Stage::structure) {
+    if (subjects.size() > 1 && reasons.empty()) return std::nullopt;  // no edge between them
+    for (const std::string& text : reasons)
+      f.rejection.why += (f.rejection.why.empty() ? "" : "; ") + text;
+    if (reasons.empty()) f.rejection.why = "it reads and feeds nothing that is computed";
+  }
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+// --- places and siblings
+// -----------------------------------------------------------------------------------
+
+/// A place rule: at the movement itself, or between it and a node that makes or reads a part.
+std::optional<Found> Attempts::placement(const Rule& rule, const Graph& g,
+                                         const Subjects& subjects) {
+  auto next_to = [&](NodeId root, const std::vector<NodeId>& others) {
+    return std::ranges::any_of(edges_of(g, root), [&](const Edge& e) {
+      return contains(others, e.from == root ? e.to : e.from);
+    });
+  };
+  NodeId root;
+  for (size_t k = 0; k < subjects.size() && !root; ++k)
+    for (NodeId n : subjects[k])
+      if (possible(rule, g.node(n)) && (subjects.size() == 1 || next_to(n, subjects[1 - k])))
+        root = n;
+  if (!root) return std::nullopt;
+  const Regions& all = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = root;
+  for (const Match& m : all.matches)
+    if (contains(m.nodes, root)) {
+      f.match = m;
+      return f;
+    }
+  for (const Rejection& r : all.misses)
+    if (r.root == root && (!f.rejection.rule || nearness(r) > nearness(f.rejection)))
+      f.rejection = r;
+  if (!f.rejection.rule) return std::nullopt;
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+/// A merge rule: a set that holds them all; else why one of them stayed out. Nodes that read
+/// nothing in common are no siblings, and not asked about.
+std::optional<Found> Attempts::siblings(const Rule& rule, const Graph& g,
+                                        const Subjects& subjects) {
+  std::vector<NodeId> asked;
+  for (const auto& s : subjects) {
+    auto fits = std::ranges::find_if(s, [&](NodeId n) { return possible(rule, g.node(n)); });
+    if (fits == s.end()) return std::nullopt;
+    asked.push_back(*fits);
+  }
+  auto reads = [&](NodeId n, ValueId v) {
+    return std::ranges::find(g.node(n).inputs, v) != g.node(n).inputs.end();
+  };
+  const bool common = std::ranges::any_of(g.node(asked[0]).inputs, [&](ValueId v) {
+    return v && !g.constant(v) && std::ranges::all_of(asked, [&](NodeId n) { return reads(n, v); });
+  });
+  if (!common) return std::nullopt;
+  const Regions& all = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = asked[0];
+  for (const Match& m : all.matches)
+    if (all_meet(subjects, m.nodes)) {
+      f.match = m;
+      return f;
+    }
+  for (const Rejection& r : all.misses)
+    if (contains(asked, r.root) && (!f.rejection.rule || nearness(r) > nearness(f.rejection)))
+      f.rejection = r;
+  if (!f.rejection.rule) return std::nullopt;
+  f.root = f.rejection.root;
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+}  // namespace ferrule::why
