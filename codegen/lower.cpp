@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "engine/base/diagnostics.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
+#include "engine/quantized.h"
 
 namespace ferrule {
 namespace {
@@ -17,8 +19,12 @@ class LayerLowering {
       : plan_(plan), layer_(layer), ops_(ops), options_(options), node_(plan.graph.node(layer.node)) {}
 
   Result<LoweredLayer> run() {
-    if (is_joint_contract(layer_.contract)) {
+    if (layer_.contract == "quantized") {
+      FERRULE_TRY(quantized());
+    } else if (is_joint_contract(layer_.contract)) {
       joint();
+    } else if (node_.body && layer_.contract == "copy") {
+      FERRULE_TRY(placed());
     } else if (layer_.contract == "row_reduce") {
       FERRULE_TRY(rows());
     } else if (node_.body && layer_.contract != "pointwise") {
@@ -34,9 +40,10 @@ class LayerLowering {
  private:
   const Graph& graph() const { return node_.body ? *node_.body : plan_.graph; }
 
-  /// The plan's value for a value of the graph the layer's nodes live in.
+  /// The plan's value (or the layer's temporary) for a value of the graph the layer's nodes live in.
   ValueId outer(ValueId v) const {
     if (!node_.body || !v) return v;
+    if (auto it = between_.find(v); it != between_.end()) return it->second;
     const Graph& body = *node_.body;
     for (size_t k = 0; k < body.inputs().size(); ++k)
       if (body.inputs()[k] == v) return node_.inputs[k];
@@ -107,27 +114,99 @@ class LayerLowering {
     }
     if (!anchor)
       return error(Code::rule_broken, layer_.name, escape(layer_.rule), "made a group without its anchor");
+    return anchored(anchor, tail, node_.outputs);
+  }
+
+  /// `to`: where the tail's result goes, or the anchor's where there is no tail.
+  Status anchored(NodeId anchor, const std::vector<NodeId>& tail, const std::vector<ValueId>& to) {
+    const Graph& body = *node_.body;
     const Node& a = body.node(anchor);
     Launch l = launch(Launch::Kind::library, a.op, anchor);
     l.inputs = outer(a.inputs);
     if (tail.empty()) {
-      l.outputs = node_.outputs;
+      l.outputs = to;
       out_.launches.push_back(std::move(l));
       return {};
     }
-    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, body.outputs()));
+    const std::array<ValueId, 1> outputs{body.node(tail.back()).outputs[0]};
+    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, outputs));
     if (epilogue(l, region, a.outputs[0])) {
+      l.outputs = to;
       out_.launches.push_back(std::move(l));
       return {};
     }
-    ValueId temporary{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
-    out_.temporaries.push_back({body.value(a.outputs[0]).type, plan_.layout(node_.outputs[0])});
-    l.outputs = {temporary};
+    const ValueId result = temporary(a.outputs[0]);
+    l.outputs = {result};
     out_.launches.push_back(std::move(l));
     std::vector<ValueId> inputs;
-    for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? temporary : outer(v));
+    for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? result : outer(v));
     generated(std::move(region));
     out_.launches.back().inputs = std::move(inputs);
+    out_.launches.back().outputs = to;
+    return {};
+  }
+
+  /// Memory for a value of the body, laid out as the layer's result is.
+  ValueId temporary(ValueId v) {
+    const ValueId t{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
+    out_.temporaries.push_back({node_.body->value(v).type, plan_.layout(node_.outputs[0])});
+    return t;
+  }
+
+  /// Executed in float: conversions are generated kernels, everything between them runs as it would on its own.
+  Status quantized() {
+    const Graph& body = *node_.body;
+    FERRULE_ASSIGN(const auto steps, read_quantized(body, body.order(), ops_));
+    ValueId from = node_.inputs[0];
+    for (size_t k = 0; k < steps.size(); ++k) {
+      const ValueId result = body.output(steps[k].last());
+      const ValueId to = k + 1 == steps.size() ? node_.outputs[0] : temporary(result);
+      if (k == 0) out_.temporaries.back().layout = plan_.layout(node_.inputs[0]);
+      if (steps[k].conversion) {
+        generated(lower_conversion(body, steps[k].node));
+        out_.launches.back().inputs = {from};
+        out_.launches.back().outputs = {to};
+      } else {
+        FERRULE_TRY(anchored(steps[k].node, steps[k].tail, {to}));
+      }
+      between_[result] = from = to;
+    }
+    return {};
+  }
+
+  /// A movement some or all of whose parts lie where they belong (place rules): a view of those, and pieces that
+  /// copy the rest.
+  Status placed() {
+    const Graph& body = *node_.body;
+    const NodeId id = body.order()[0];
+    auto lies_in = [&](ValueId part, ValueId whole) {
+      auto s = plan_.slices.find(outer(part));
+      return s != plan_.slices.end() && s->second.whole == outer(whole);
+    };
+    const ValueId x = body.input(id, 0), y = body.output(id);
+    std::vector<ValueId> moved;  // results that are no slices
+    for (ValueId v : body.node(id).outputs)
+      if (v && !lies_in(v, x)) moved.push_back(v);
+    Launch view = launch(Launch::Kind::view, node_.op, id);
+    view.inputs = node_.inputs;
+    view.outputs = node_.outputs;
+    std::erase_if(view.outputs, [&](ValueId v) { return std::ranges::any_of(moved, [&](ValueId m) { return outer(m) == v; }); });
+    const std::array<NodeId, 1> one{id};
+    LoweredRegion region;
+    if (!moved.empty()) {
+      FERRULE_ASSIGN(region, lower_pieces(ops_, body, one, moved));
+      std::erase_if(region.pieces, [&](const RegionPiece& p) {
+        return p.inputs.size() == 1 && lies_in(region.inputs[p.inputs[0].operand], y);
+      });
+      if (region.pieces.empty()) view.outputs = node_.outputs;
+    }
+    if (!view.outputs.empty()) out_.launches.push_back(std::move(view));
+    if (region.pieces.empty()) return {};
+    Launch l = launch(Launch::Kind::copy, body.node(id).op, id);
+    l.inputs = outer(region.inputs);
+    l.outputs = outer(region.outputs);
+    l.region = std::move(region);
+    out_.launches.push_back(std::move(l));
     return {};
   }
 
@@ -153,7 +232,6 @@ class LayerLowering {
       op.operand = static_cast<int>(l.inputs.size()) - 1;
     }
     l.post_ops = std::move(*ops);
-    l.outputs = node_.outputs;
     return true;
   }
 
@@ -212,6 +290,7 @@ class LayerLowering {
   const OpTable& ops_;
   const LowerOptions& options_;
   const Node& node_;
+  std::map<ValueId, ValueId> between_;  ///< values of the body that a launch leaves to the next
   LoweredLayer out_;
 };
 
@@ -230,8 +309,12 @@ Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, cons
   for (Layer& layer : plan.layers) {
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, options).run());
     layer.kernels = l.kernels();
+    if (layer.contract == "quantized") layer.numerics = "executed in float";
     for (const Launch& launch : l.launches)
-      if (!launch.deviation.empty()) layer.numerics = "library";
+      if (!launch.deviation.empty()) {
+        layer.numerics += layer.numerics.empty() ? "library" : ", library";
+        break;
+      }
     lowered.layers.push_back(std::move(l));
   }
   return lowered;

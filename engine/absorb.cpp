@@ -9,6 +9,7 @@
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/match/trace.h"
 
 namespace ferrule {
 namespace {
@@ -31,10 +32,14 @@ class Tail {
       NodeId c = pending_.top().second;
       pending_.pop();
       if (member(c)) continue;
-      if (!allowed(c)) break;  // what it reads is needed outside for good
+      if (!allowed(c)) {  // what it reads is needed outside for good
+        if (ctx_.trace) trace(c, valid);
+        return valid;
+      }
       take(c);
       if (open_.size() == 1) valid.push_back(nodes_.size());
     }
+    if (ctx_.trace) trace({}, valid);
     return valid;
   }
 
@@ -99,6 +104,51 @@ class Tail {
     return out;
   }
 
+  /// Tells of the candidate that ended the tail (none: the tail ended by itself), of what waited behind it, and of
+  /// the nodes that were given back because more than one value left.
+  void trace(NodeId ended, const std::vector<size_t>& valid) {
+    auto refuse = [&](NodeId n, Rejection r) {
+      r.rule = &rule_;
+      r.root = n;
+      r.matched_nodes = static_cast<int>(m_.nodes.size() + nodes_.size());
+      ctx_.trace->refuse(std::move(r));
+    };
+    auto text = [&](NodeId n, const char* id, std::string why) {
+      Rejection r = structure(n, std::move(why));
+      r.id = id;
+      if (id[0] == 'D') r.stage = Rejection::Stage::guarantee;
+      refuse(n, std::move(r));
+    };
+    if (ended && refused_) refuse(ended, *refused_);
+    else if (ended)
+      text(ended, "structure", fmt::format("found {} behind {} where the tail wants {}", node_text(g_, ended),
+                                           node_text(g_, nodes_.empty() ? m_.nodes.back() : nodes_.back()), wanted()));
+    for (size_t k = valid.empty() ? 0 : valid.back(); k < nodes_.size(); ++k)
+      text(nodes_[k], "D1", fmt::format("with it, {} values leave the group: {}", open_.size(), open_values()));
+    for (const auto& [v, _] : open_)
+      for (const Use& u : g_.value(v).uses) {
+        if (u.slot == Use::kCapture || member(u.node) || u.node == ended || ctx_.trace->refused_at(u.node)) continue;
+        if (blocked_) text(u.node, "D2", fmt::format("{} is needed outside: by a nested graph, by too many readers or as a graph output", value_text(g_, v)));
+        else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
+          text(u.node, "structure", fmt::format("the tail has its {} node{} already", spec_.max_ops, spec_.max_ops == 1 ? "" : "s"));
+        else if (ended) text(u.node, "D1", fmt::format("{} is also read by {}, which cannot join", value_text(g_, v), node_text(g_, ended)));
+      }
+  }
+
+  /// "c" (read by "pool" (MaxPool)), "y"
+  std::string open_values() const {
+    std::string out;
+    for (const auto& [v, _] : open_) {
+      out += (out.empty() ? "" : ", ") + value_text(g_, v);
+      for (const Use& u : g_.value(v).uses)
+        if (!member(u.node)) {
+          out += fmt::format(" (read by {})", node_text(g_, u.node));
+          break;
+        }
+    }
+    return out;
+  }
+
   /// A member's value: open until all its readers are members.
   void leave(ValueId v) {
     const Value& value = g_.value(v);
@@ -122,9 +172,7 @@ class Tail {
     if (n.outputs.size() != 1 || !n.outputs[0]) return false;
     if (!same_shape(g_.value(n.outputs[0]).type, g_.value(result_).type)) {
       if (!refused_)
-        refused_ = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, n.outputs[0]),
-                                            str(g_.value(n.outputs[0]).type),
-                                            value_text(g_, result_), str(g_.value(result_).type)));
+        refused_ = shapes(c, n.outputs[0]);
       return false;
     }
     std::vector<ValueId> operands;
@@ -153,6 +201,17 @@ class Tail {
     return r;
   }
 
+  /// The candidate's result has another shape than the anchor's, or perhaps has.
+  Rejection shapes(NodeId c, ValueId y) const {
+    const Type &have = g_.value(y).type, &want = g_.value(result_).type;
+    Rejection r = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, y), str(have), value_text(g_, result_), str(want)));
+    bool differ = have.shape && want.shape && have.shape->size() != want.shape->size();
+    for (size_t k = 0; !differ && have.shape && want.shape && k < have.shape->size(); ++k)
+      differ = equal((*have.shape)[k], (*want.shape)[k]) == Truth::no;
+    if (!differ) r.truth = Truth::unknown, r.why = "unknown: whether they have one shape: " + r.why;
+    return r;
+  }
+
   bool conditions(NodeId c, const std::vector<ValueId>& operands) {
     if (spec_.where.empty()) return true;
     auto& b = m_.bindings;
@@ -164,7 +223,7 @@ class Tail {
     m_.nodes.push_back(c);
     auto r = judge(rule_, spec_.where, m_, ctx_, [&](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m_.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      Accept a = accepts_group(g_, m_, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       return a.truth;
     });
@@ -214,7 +273,7 @@ class Tail {
 std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx) {
   auto r = judge(rule, rule.where, m, ctx, [&](std::string* reason) {
     if (!ctx.target) return Truth::unknown;
-    Accept a = accepts_group(*ctx.graph, m.nodes, rule.contract, *ctx.target, *ctx.ops);
+    Accept a = accepts_group(*ctx.graph, m, rule.contract, *ctx.target, *ctx.ops);
     if (reason) *reason = a.reason;
     return a.truth;
   });
@@ -226,10 +285,25 @@ std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchCont
   return r;
 }
 
+/// A cheap look before the match: whether some reader of the root's result could begin a tail.
+bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
+  const std::vector<std::string>& results = rule.match.root().results;
+  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results)) return true;
+  const ValueId v = ctx.graph->output(root);
+  return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
+    return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);
+  });
+}
+
 }  // namespace
 
 Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
+  if (has_tail && !ctx.explain && !may_have_tail(rule, root, ctx)) {
+    Rejection r;
+    r.rule = &rule, r.root = root, r.id = "structure";
+    return r;
+  }
   Attempt a = match_structure(rule, root, ctx, false);
   if (std::holds_alternative<Rejection>(a)) return a;
   Match m = std::move(std::get<Match>(a));

@@ -9,6 +9,7 @@
 #include "engine/graph/infer.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
+#include "engine/quantized.h"
 
 namespace ferrule {
 namespace {
@@ -212,8 +213,31 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
   return region ? yes() : no(region.error().message);
 }
 
-/// How an operand is spread over the anchor's result; what a library epilogue can take.
-bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
+}  // namespace
+
+/// Integers first, and a kernel for every step between conversions.
+static Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+  auto it = target.contracts.find("quantized");
+  if (it == target.contracts.end()) return no(target.name + " has no quantized kernels");
+  auto steps = read_quantized(g, nodes, ops);
+  if (!steps) return no(steps.error().message);
+  if (Accept a = check_type(it->second, type_of(g, g.input(steps->front().node, 0)), "quantized", target); a.truth != Truth::yes)
+    return a;
+  for (const QuantizedStep& step : *steps) {
+    if (step.conversion) continue;
+    const std::string contract = contract_of(g, g.node(step.node), ops);
+    if (!row_of(contract) || contract == "view" || contract == "copy") return no(fmt::format("{} is no anchor", escape(g.node(step.node).op)));
+    std::vector<NodeId> inner = {step.node};
+    inner.insert(inner.end(), step.tail.begin(), step.tail.end());
+    if (Accept a = accepts(g, inner, step.node, contract, target, ops); a.truth != Truth::yes) return a;
+  }
+  return yes();
+}
+
+namespace {
+
+/// How an operand is spread over the anchor's result: what a library epilogue can take; `generated`: any way.
+bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
   int offset = y.rank() - r.rank();
   bool full = true, single = true;
@@ -221,10 +245,11 @@ bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last) {
     Dim d = k < offset ? Dim(1) : (*r.shape)[k - offset];
     const Dim& e = (*y.shape)[k];
     if (!(d == e)) full = false;
+    if (!(d == e) && !(d == Dim(1))) generated = false;
     bool channel = channel_is_last ? k == y.rank() - 1 : k == 1;
     if (!(d == Dim(1)) && !(channel && d == e)) single = false;
   }
-  return full || single;  // single: one value, or one a channel
+  return full || single || generated;  // single: one value, or one a channel
 }
 
 /// The tail as one program must be a sequence of what the library's epilogue does.
@@ -248,7 +273,7 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, 
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm"))
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm", facts.generated_tail))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
   }
   if (anchor == 0xffffffffu) return no("the tail does not read the result");
@@ -273,13 +298,14 @@ bool is_contract(std::string_view name) {
   return name == "pointwise" || name == "row_reduce" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
 
-bool is_joint_contract(std::string_view name) { return name == "channel_gate"; }
+bool is_joint_contract(std::string_view name) { return name == "channel_gate" || name == "quantized"; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
   if (contract == "channel_gate") return accepts_channel_gate(g, nodes, target, ops);
+  if (contract == "quantized") return accepts_quantized(g, nodes, target, ops);
   if (contract == "row_reduce") return accepts_rows(g, nodes, target, ops);
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));
@@ -295,6 +321,90 @@ Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std
   if (Accept c = row->check(g, a); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
   return accepts_tail(g, tail, a.outputs[0], contract, facts->second, ops);
+}
+
+namespace {
+
+bool all_are(const std::vector<int64_t>& v, int64_t wanted) {
+  return std::all_of(v.begin(), v.end(), [&](int64_t x) { return x == wanted; });
+}
+
+/// The window as a target's `strided` names it; empty: none of them.
+std::string window_kind(const Graph& g, const Node& conv) {
+  const Type& w = type_of(g, conv.inputs[1]);
+  auto dims = w.shape ? constant_shape(*w.shape) : std::nullopt;
+  if (!dims || dims->size() < 3 || w.dtype != DType::f32) return {};
+  if (!all_are(conv.attrs.ints("dilations"), 1)) return {};
+  const int64_t group = conv.attrs.i("group", 1);
+  if (group > 1) return group == (*dims)[0] && (*dims)[1] == 1 && dims->size() <= 4 ? "depthwise" : "";
+  if (!all_are(conv.attrs.ints("strides"), 1)) return {};
+  const std::vector<int64_t> window(dims->begin() + 2, dims->end());
+  if (all_are(window, 1)) return all_are(conv.attrs.ints("pads"), 0) ? "1x1" : "";
+  return window == std::vector<int64_t>{3, 3} ? "3x3" : "";
+}
+
+/// Whether each step of the tail is one of those named.
+bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, const ContractFacts& facts, const OpTable& ops) {
+  std::vector<NodeId> tail;
+  for (NodeId n : nodes)
+    if (n != anchor) tail.push_back(n);
+  if (tail.empty()) return true;
+  const std::array<ValueId, 1> last{g.node(tail.back()).outputs[0]};
+  auto region = lower_region(ops, g, tail, last);
+  if (!region) return false;
+  auto at = std::find(region->inputs.begin(), region->inputs.end(), g.node(anchor).outputs[0]);
+  if (at == region->inputs.end()) return false;
+  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()), false);
+  return steps && std::all_of(steps->begin(), steps->end(), [&](const PostOp& p) {
+    const std::string name = p.kind == PostOp::Kind::sum ? "add" : std::string(p.alg);
+    return std::find(facts.epilogues.begin(), facts.epilogues.end(), name) != facts.epilogues.end();
+  });
+}
+
+}  // namespace
+
+Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form, const Target& target, const OpTable& ops) {
+  const std::string contract = contract_of(g, n, ops);
+  auto facts = target.contracts.find(contract);
+  auto refuse = [&](std::string_view what) {
+    return no(fmt::format("{} \"{}\" takes no slices{}{}", contract, escape(n.name), what.empty() ? "" : ": ", what));
+  };
+  if (facts == target.contracts.end() || facts->second.strided.empty()) return refuse("");
+  const auto has = [&](std::string_view what) {
+    return std::find(facts->second.strided.begin(), facts->second.strided.end(), what) != facts->second.strided.end();
+  };
+  if (has("any")) return yes();
+  if (slot > 0) return refuse("only its first operand may be one");
+  for (size_t k = 1; k < n.inputs.size(); ++k)
+    if (n.inputs[k] && !g.constant(n.inputs[k])) return refuse("it reads two tensors");
+  const Graph& body = n.body ? *n.body : g;
+  std::vector<NodeId> nodes = n.body ? body.order() : std::vector<NodeId>{};
+  NodeId anchor;
+  for (NodeId id : nodes)
+    if (!anchor && contract_of(body, body.node(id), ops) == contract) anchor = id;
+  const Node& a = anchor ? body.node(anchor) : n;
+  if (n.body && (!anchor || body.inputs().empty() || a.inputs[0] != body.inputs()[0])) return refuse("its anchor does not come first");
+  if (type_of(body, a.inputs[0]).dtype != DType::f32) return refuse("only of f32");
+  if (contract == "gemm") {
+    if (form.value_or(SliceForm::rows) != SliceForm::rows || !has("rows")) return refuse("its rows must lie at one distance");
+    if (a.attrs.i("transA") || !body.constant(a.inputs[1]) || type_of(body, a.inputs[1]).rank() != 2) return refuse("only rows times constants");
+    return yes();
+  }
+  const std::string kind = window_kind(body, a);
+  if (form.value_or(SliceForm::pixels) != SliceForm::pixels) return refuse("its pixels must lie at one distance");
+  if (kind.empty() || !has(kind)) return refuse("a window of this kind");
+  if (kind != "1x1" && anchor && !simple_tail(body, nodes, anchor, facts->second, ops)) return refuse("with this tail");
+  return yes();
+}
+
+Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const OpTable& ops) {
+  const Value& value = g.value(v);
+  if (value.is_output) return no(escape(value.name) + " is a graph output");
+  for (const Use& u : value.uses) {
+    if (u.slot == Use::kCapture) return no(escape(value.name) + " is read by a nested graph");
+    if (Accept a = accepts_strided(g, g.node(u.node), u.slot, {}, target, ops); a.truth != Truth::yes) return a;
+  }
+  return yes();
 }
 
 }  // namespace ferrule

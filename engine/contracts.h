@@ -25,4 +25,18 @@ bool is_joint_contract(std::string_view name);
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops);
 
+/// How the elements of a slice lie in the tensor it is a part of.
+enum class SliceForm : uint8_t {
+  pixels,  ///< channels-last, some of the channels: pixels at one distance
+  rows,    ///< plain, a part of the last axis: rows at one distance
+  other,
+};
+inline constexpr int kResult = -1;
+/// Whether the target's kernel for the node reads input `slot`, or writes its result (kResult), where that is a slice
+/// of a larger tensor. `form` none: as the contract likes it best.
+Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form, const Target& target,
+                       const OpTable& ops);
+/// The same of all who read the value.
+Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const OpTable& ops);
+
 }  // namespace ferrule

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <bitset>
 #include <charconv>
 #include <cmath>
@@ -270,6 +271,20 @@ const std::vector<Compiled>& table() {
   return rows;
 }
 
+/// The rows whose last instruction may be `op`, in the table's order; no row is a lone value.
+std::span<const Compiled* const> rows_ending_in(Prim op) {
+  static const auto ending = [] {
+    std::array<std::vector<const Compiled*>, static_cast<size_t>(Prim::cast) + 1> out;
+    for (const Compiled& c : table()) {
+      const bool clip = c.pattern.kind == Pattern::Kind::clip;
+      for (Prim last : clip ? std::vector{Prim::min, Prim::max} : std::vector{c.pattern.op})
+        out[static_cast<size_t>(last)].push_back(&c);
+    }
+    return out;
+  }();
+  return ending[static_cast<size_t>(op)];
+}
+
 // --- matching
 
 struct State {
@@ -293,10 +308,17 @@ class Next {
 
 class Matcher {
  public:
-  Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), users_(p.insts.size()) {
+  Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), first_user_(p.insts.size() + 1) {
+    auto uses = [&](auto&& f) {
+      for (uint32_t k = 0; k < p.insts.size(); ++k)
+        for (int a = 0; a < info(p.insts[k].op).arity; ++a) f(p.insts[k].args[static_cast<size_t>(a)], k);
+    };
     for (const Inst& in : p.insts) has_.set(static_cast<size_t>(in.op));
-    for (uint32_t k = 0; k < p.insts.size(); ++k)
-      for (int a = 0; a < info(p.insts[k].op).arity; ++a) users_[p.insts[k].args[static_cast<size_t>(a)]].push_back(k);
+    uses([&](uint32_t used, uint32_t) { ++first_user_[used + 1]; });
+    for (size_t k = 1; k < first_user_.size(); ++k) first_user_[k] += first_user_[k - 1];
+    users_.resize(first_user_.back());
+    std::vector<uint32_t> next(first_user_.begin(), first_user_.end() - 1);
+    uses([&](uint32_t used, uint32_t user) { users_[next[used]++] = user; });
   }
 
   std::optional<std::vector<PostOp>> run(bool strict) {
@@ -327,9 +349,9 @@ class Matcher {
       const Inst& in = p_.insts[k];
       if (in.op != Prim::load || in.index != anchor_) continue;
       if (in.type == DType::f32) return k;
-      if (!is_float(in.type) || users_[k].size() != 1) return std::nullopt;
-      const Inst& widened = p_.insts[users_[k][0]];
-      if (widened.op == Prim::cast && widened.type == DType::f32) return users_[k][0];
+      if (!is_float(in.type) || users(k).size() != 1) return std::nullopt;
+      const Inst& widened = p_.insts[users(k)[0]];
+      if (widened.op == Prim::cast && widened.type == DType::f32) return users(k)[0];
     }
     return std::nullopt;
   }
@@ -347,19 +369,13 @@ class Matcher {
     std::optional<Step> best;
     for (uint32_t root = value + 1; root < p_.insts.size(); ++root) {
       if (p_.insts[root].type != DType::f32) continue;
-      for (const Compiled& c : table()) {
-        if (strict && !c.row->deviation.empty()) continue;
-        if (!may_be(c.pattern, p_.insts[root].op) || (c.needs & ~has_).any()) continue;
-        auto step = match_row(c, root);
+      for (const Compiled* c : rows_ending_in(p_.insts[root].op)) {
+        if ((strict && !c->row->deviation.empty()) || (c->needs & ~has_).any()) continue;
+        auto step = match_row(*c, root);
         if (step && (!best || step->covers > best->covers)) best = std::move(step);
       }
     }
     return best;
-  }
-
-  /// A cheap look before the match; no row is a lone value.
-  static bool may_be(const Pattern& p, Prim op) {
-    return p.kind == Pattern::Kind::clip ? op == Prim::min || op == Prim::max : p.op == op;
   }
 
   std::optional<Step> match_row(const Compiled& c, uint32_t root) {
@@ -389,7 +405,7 @@ class Matcher {
   /// Nothing but the root is read from outside of the match, and nothing else reads the running value.
   bool closed(const State& s, uint32_t root) const {
     auto inside = [&](uint32_t k) { return std::find(s.covered.begin(), s.covered.end(), k) != s.covered.end(); };
-    auto all_inside = [&](uint32_t k) { return std::all_of(users_[k].begin(), users_[k].end(), inside); };
+    auto all_inside = [&](uint32_t k) { return std::ranges::all_of(users(k), inside); };
     if (!all_inside(value_) || value_ == p_.outputs[0]) return false;
     for (uint32_t k : s.covered)
       if (k != root && (!all_inside(k) || k == p_.outputs[0])) return false;
@@ -456,18 +472,59 @@ class Matcher {
     return match(args[a], in.args[swap ? 1 - a : a], state, rest);
   }
 
+  /// The instructions that read instruction `k`.
+  std::span<const uint32_t> users(uint32_t k) const {
+    return std::span(users_).subspan(first_user_[k], first_user_[k + 1] - first_user_[k]);
+  }
+
   const Program& p_;
   uint32_t anchor_;
   uint32_t value_ = 0;
   Prims has_;
   State state_;
-  std::vector<std::vector<uint32_t>> users_;
+  std::vector<uint32_t> first_user_, users_;
+};
+
+}  // namespace
+
+namespace {
+
+/// The answers for the programs seen last: a network has few kinds of tails, and each is asked about several times.
+class Answers {
+ public:
+  std::optional<std::vector<PostOp>> of(const Program& p, uint32_t anchor, bool strict) {
+    for (const Entry& e : entries_)
+      if (e.anchor == anchor && e.strict == strict && same(e.insts, p.insts) && e.outputs == p.outputs) return e.answer;
+    Entry& e = entries_.size() < kMost ? entries_.emplace_back() : entries_[next_++ % kMost];
+    e = {p.insts, p.outputs, anchor, strict, Matcher(p, anchor).run(strict)};
+    return e.answer;
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  struct Entry {
+    std::vector<Inst> insts;
+    std::vector<uint32_t> outputs;
+    uint32_t anchor = 0;
+    bool strict = false;
+    std::optional<std::vector<PostOp>> answer;
+  };
+  /// To the bit: 0 and -0 are two programs, a NaN is the same one again.
+  static bool same(const std::vector<Inst>& a, const std::vector<Inst>& b) {
+    return std::ranges::equal(a, b, [](const Inst& x, const Inst& y) {
+      return x.op == y.op && x.type == y.type && x.args == y.args && x.index == y.index && x.i == y.i &&
+             std::bit_cast<uint64_t>(x.f) == std::bit_cast<uint64_t>(y.f);
+    });
+  }
+  std::vector<Entry> entries_;
+  size_t next_ = 0;
 };
 
 }  // namespace
 
 std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, bool strict) {
-  return Matcher(program, anchor_input).run(strict);
+  thread_local Answers answers;
+  return answers.of(program, anchor_input, strict);
 }
 
 std::span<const EpilogueForm> epilogue_forms() {

@@ -2,6 +2,7 @@
 // by the interpreter, in its own types; small integer results that inference knows become
 // constants, too.
 #include "engine/base/diagnostics.h"
+#include "engine/branches.h"
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
 #include "engine/match/facts.h"
@@ -14,14 +15,14 @@ class Folder {
  public:
   explicit Folder(const PassContext& ctx) : ctx_(ctx), g_(*ctx.graph) {}
 
+  /// A branch taken may fold, and decide the next.
   Result<int> run() {
-    FERRULE_TRY(g_.sort());
-    for (NodeId n : g_.order()) {
-      if (ctx_.cancel && ctx_.cancel->stopped())
-        return error(Code::cancelled, "folding", "time or caller");
-      if (g_.node(n).dead || escapes(n)) continue;
-      refine(n);
-      if (!known_contents(n)) FERRULE_TRY(fold(n));
+    for (;;) {
+      FERRULE_TRY(sweep());
+      FERRULE_ASSIGN(int inlined, inline_branches(g_));
+      if (!inlined) break;
+      folded_ += inlined;
+      step("dead", {}, fmt::format("Deciding {} branches", inlined));
     }
     int dead = g_.remove_dead();
     if (ctx_.journal && dead > folded_)
@@ -30,7 +31,19 @@ class Folder {
   }
 
  private:
-  /// Graph outputs keep a node that makes them.
+  Status sweep() {
+    FERRULE_TRY(g_.sort());
+    for (NodeId n : g_.order()) {
+      if (ctx_.cancel && ctx_.cancel->stopped())
+        return error(Code::cancelled, "folding", "time or caller");
+      if (g_.node(n).dead || (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == Graph::kIdentity))) continue;
+      refine(n);
+      if (!known_contents(n)) FERRULE_TRY(fold(n));
+    }
+    return {};
+  }
+
+  /// Graph outputs keep a node that makes them: one that passes the constant on.
   bool escapes(NodeId n) const {
     for (ValueId v : g_.node(n).outputs)
       if (v && g_.value(v).is_output) return true;
@@ -48,6 +61,15 @@ class Folder {
   void step(const char* kind, std::vector<std::string> before, std::string text) {
     if (ctx_.journal)
       ctx_.journal->steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
+  }
+
+  void settle(NodeId n, size_t slot, Tensor t) {
+    const ValueId v = g_.output(n, slot);
+    if (!g_.value(v).is_output) return g_.set_constant(v, std::move(t));
+    const ValueId c = g_.add_constant(g_.fresh_name(g_.value(v).name + "_constant"), std::move(t));
+    for (size_t k = g_.node(n).inputs.size(); k-- > 1;) g_.set_input(n, k, {});
+    g_.set_input(n, 0, c);
+    g_.set_operator(n, Graph::kIdentity, {});
   }
 
   void done(NodeId n, const std::string& name) {
@@ -83,7 +105,7 @@ class Folder {
       std::copy_n(reinterpret_cast<const char*>(&elements[i]), size,
                   static_cast<char*>(bytes) + static_cast<int64_t>(i) * size);
     std::string name = g_.node(n).name;
-    g_.set_constant(v, std::move(t));
+    settle(n, 0, std::move(t));
     done(n, name);
     return true;
   }
@@ -114,9 +136,9 @@ class Folder {
     if (!within(bytes) || results->size() < n.outputs.size()) return {};
     bytes_ += bytes;
     std::string name = n.name;
-    std::vector<ValueId> outputs = n.outputs;
-    for (size_t k = 0; k < outputs.size(); ++k)
-      if (outputs[k]) g_.set_constant(outputs[k], (*results)[k]);
+    const size_t outputs = n.outputs.size();
+    for (size_t k = 0; k < outputs; ++k)
+      if (g_.output(id, k)) settle(id, k, (*results)[k]);
     done(id, name);
     return {};
   }

@@ -5,21 +5,66 @@
 #include <map>
 #include <set>
 #include <unordered_set>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/merge.h"
 #include "engine/movement.h"
+#include "engine/place.h"
 
 namespace ferrule {
 namespace {
 
+/// A map between two graphs' values: filled once, asked often, thrown away.
+class ValueMap {
+ public:
+  explicit ValueMap(size_t values) {
+    size_t size = 8;
+    while (size < 2 * values) size *= 2;
+    places_.resize(size);
+  }
+  /// The entry of the key; none if it is new.
+  ValueId& operator[](ValueId key) {
+    if (2 * (used_ + 1) > places_.size()) grow();
+    Place& p = place(key);
+    if (!p.key) p.key = key, ++used_;
+    return p.value;
+  }
+  ValueId at(ValueId key) {
+    const Place& p = place(key);
+    FERRULE_ASSERT(p.key, "a value that is in no map");
+    return p.value;
+  }
+
+ private:
+  struct Place {
+    ValueId key, value;
+  };
+  Place& place(ValueId key) {
+    const size_t mask = places_.size() - 1;
+    size_t i = key.index * 0x9e3779b9u & mask;
+    while (places_[i].key && places_[i].key != key) i = (i + 1) & mask;
+    return places_[i];
+  }
+  void grow() {
+    std::vector<Place> before(2 * places_.size());
+    before.swap(places_);
+    for (const Place& p : before)
+      if (p.key) place(p.key) = p;
+  }
+  std::vector<Place> places_;
+  size_t used_ = 0;
+};
+
 /// Copies nodes into a body graph, flattening groups.
 class BodyBuilder {
  public:
-  BodyBuilder(const Graph& g, std::span<const NodeId> nodes)
-      : g_(g), members_(nodes.begin(), nodes.end()) {
-    reserve(nodes);
+  BodyBuilder(const Graph& g, std::span<const NodeId> nodes) : g_(g), inside_(count_values(g, nodes)) {
+    out_.nodes.assign(nodes.begin(), nodes.end());
+    if (nodes.size() > kFew) members_.insert(nodes.begin(), nodes.end());
+    reserve();
     for (NodeId n : nodes) add(n);
     for (NodeId n : nodes)
       for (ValueId v : g.node(n).outputs)
@@ -31,9 +76,17 @@ class BodyBuilder {
   Body take() { return std::move(out_); }
 
  private:
-  void reserve(std::span<const NodeId> nodes) {
+  static constexpr size_t kFew = 16;
+
+  static size_t count_values(const Graph& g, std::span<const NodeId> nodes) {
+    size_t count = 0;
+    for (NodeId n : nodes) count += g.node(n).inputs.size() + g.node(n).outputs.size();
+    return count;
+  }
+
+  void reserve() {
     size_t count = 0, values = 0;
-    for (NodeId id : nodes) {
+    for (NodeId id : out_.nodes) {
       const Node& n = g_.node(id);
       count += n.body ? n.body->node_slots() : 1;
       values += n.body ? n.body->value_slots() : n.inputs.size() + n.outputs.size();
@@ -41,29 +94,30 @@ class BodyBuilder {
     out_.graph.reserve(count, values);
   }
 
+  bool member(NodeId n) const {
+    return members_.empty() ? std::ranges::find(out_.nodes, n) != out_.nodes.end() : members_.contains(n);
+  }
   bool leaves(ValueId v) const {
     const Value& value = g_.value(v);
-    if (value.is_output) return true;
-    return std::ranges::any_of(value.uses,
-                               [&](const Use& u) { return !members_.contains(u.node); });
+    return value.is_output || std::ranges::any_of(value.uses, [&](const Use& u) { return !member(u.node); });
   }
 
   ValueId copy_value(const Value& from) {
     ValueId v = out_.graph.add_value(out_.graph.fresh_name(from.name), from.type);
-    out_.graph.set_contents(v, from.contents);
+    if (from.contents) out_.graph.set_contents(v, from.contents);
     return v;
   }
 
   ValueId input(ValueId v) {
     if (!v) return {};
-    auto [it, fresh] = inside_.try_emplace(v);
-    if (!fresh) return it->second;
+    ValueId& known = inside_[v];
+    if (known) return known;
     const Value& from = g_.value(v);
-    it->second = out_.graph.add_input(out_.graph.fresh_name(from.name), from.type);
-    if (from.constant) out_.graph.set_constant(it->second, *from.constant);
-    else out_.graph.set_contents(it->second, from.contents);
+    known = out_.graph.add_input(out_.graph.fresh_name(from.name), from.type);
+    if (from.constant) out_.graph.set_constant(known, *from.constant);
+    else if (from.contents) out_.graph.set_contents(known, from.contents);
     out_.inputs.push_back(v);
-    return it->second;
+    return known;
   }
 
   void add(NodeId id) {
@@ -79,7 +133,7 @@ class BodyBuilder {
       return;
     }
     const Graph& b = *n.body;
-    std::map<ValueId, ValueId> map;  // the inner body's values -> ours
+    ValueMap map(b.value_slots());  // the inner body's values -> ours
     for (size_t k = 0; k < n.inputs.size(); ++k) map[b.inputs()[k]] = input(n.inputs[k]);
     for (NodeId inner : b.order()) {
       Node c = plain(b.node(inner));
@@ -96,13 +150,14 @@ class BodyBuilder {
     Node c;
     c.op = n.op, c.domain = n.domain, c.name = n.name, c.attrs = n.attrs, c.rule = n.rule;
     c.origins = n.origins, c.since_opset = n.since_opset;
+    c.inputs.reserve(n.inputs.size()), c.outputs.reserve(n.outputs.size());
     return c;
   }
 
   const Graph& g_;
-  std::unordered_set<NodeId> members_;
-  std::map<ValueId, ValueId> inside_;  // outer -> body
-  std::set<std::string> seen_;
+  std::unordered_set<NodeId> members_;  // of more than a few
+  ValueMap inside_;                     // outer -> body
+  std::set<std::string_view> seen_;
   Body out_;
 };
 
@@ -123,17 +178,17 @@ static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, cons
   return contract_of(g, g.node(n), ops) == contract || (contract == "pointwise" && is_movement(g.node(n)));
 }
 
-Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
-                     const Target& target, const OpTable& ops) {
-  Body body = make_body(g, nodes);
-  std::vector<NodeId> order = body.graph.order();
-  if (is_joint_contract(contract)) return accepts(body.graph, order, {}, contract, target, ops);
+Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target, const OpTable& ops) {
+  auto body = std::make_shared<const Body>(make_body(g, m.nodes));
+  m.body = body;
+  std::vector<NodeId> order = body->graph.order();
+  if (is_joint_contract(contract)) return accepts(body->graph, order, {}, contract, target, ops);
   NodeId anchor;
   for (NodeId n : order)
-    if (!anchor && can_anchor(body.graph, n, contract, ops)) anchor = n;
+    if (!anchor && can_anchor(body->graph, n, contract, ops)) anchor = n;
   if (!anchor)
     return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
-  return accepts(body.graph, order, anchor, contract, target, ops);
+  return accepts(body->graph, order, anchor, contract, target, ops);
 }
 
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx) {
@@ -162,15 +217,24 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
 
 namespace {
 
-/// make_group for nodes that are known to be convex.
+/// Whether the body, made earlier, still is that of these nodes: groups that were formed since then have taken values
+/// away.
+bool still_fits(const Graph& g, const Body* body, std::span<const NodeId> nodes) {
+  if (!body || !std::ranges::equal(body->nodes, nodes)) return false;
+  auto lives = [&](ValueId v) { return !g.value(v).dead; };
+  return std::ranges::all_of(body->inputs, lives) && std::ranges::all_of(body->outputs, lives);
+}
+
+/// make_group for nodes that are known to be convex; `made`: their body, if one was made already.
 NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
-                  std::string name) {
-  Body body = make_body(g, nodes);
+                  std::string name, std::shared_ptr<const Body> made = nullptr) {
+  if (!still_fits(g, made.get(), nodes)) made = std::make_shared<const Body>(make_body(g, nodes));
+  const Body& body = *made;
   Node group;
   group.op = "group." + contract;
   group.domain = "ferrule";
   group.rule = std::move(rule);
-  group.origins = std::move(body.origins);
+  group.origins = body.origins;
   group.inputs = body.inputs;
   group.order = g.node(nodes.back()).order;
   for (ValueId v : body.outputs) {
@@ -189,7 +253,7 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
     g.remove_node(nodes[i]);
   }
   group.name = std::move(name);
-  group.body = std::make_shared<const Graph>(std::move(body.graph));
+  group.body = std::shared_ptr<const Graph>(made, &body.graph);
   return g.add_node(std::move(group));
 }
 
@@ -208,6 +272,8 @@ std::vector<NodeId> body_order(const Graph& body) { return body.order(); }
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::rewrite) return match_rule(rule, node, ctx);
   if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);
+  if (rule.kind == RuleKind::merge) return match_merge(rule, node, ctx);
+  if (rule.kind == RuleKind::place) return match_place(rule, node, ctx);
   Rejection none;
   none.rule = &rule;
   none.root = node;
@@ -233,25 +299,23 @@ class GroupPhase {
       : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
 
   Status run() {
-    bool any = false;
     for (const auto& r : ctx_.rules->rules)
-      any |= r->enabled && r->phase == phase_ &&
-             (r->kind == RuleKind::absorb || r->kind == RuleKind::region);
-    if (!any) return {};
+      if (r->enabled && r->phase == phase_ && (r->kind == RuleKind::absorb || r->kind == RuleKind::region)) rules_.push_back(r.get());
+    if (rules_.empty()) return {};
     FERRULE_TRY(g_.sort());
+    index_.emplace(rules_, ctx_.ops);
+    roots_.resize(rules_.size());
+    tried_.assign(rules_.size(), -1);
+    for (NodeId n : g_.order()) add_roots(n);
     // Grouping only ever takes nodes away, so this ends; a rule that matches groups may extend
     // them.
     for (bool changed = true; changed;) {
       changed = false;
-      for (const auto& rule : ctx_.rules->rules) {
-        if (!rule->enabled || rule->phase != phase_) continue;
-        if (rule->kind == RuleKind::absorb) {
-          FERRULE_ASSIGN(bool hit, absorb(*rule));
-          changed |= hit;
-        } else if (rule->kind == RuleKind::region) {
-          FERRULE_ASSIGN(bool hit, regions(*rule));
-          changed |= hit;
-        }
+      for (uint32_t rank = 0; rank < rules_.size(); ++rank) {
+        if (std::exchange(tried_[rank], fires_) == fires_) continue;  // nothing changed since the last time
+        const bool absorbs = rules_[rank]->kind == RuleKind::absorb;
+        FERRULE_ASSIGN(bool hit, absorbs ? absorb(rank) : regions(*rules_[rank]));
+        changed |= hit;
       }
     }
     if (ctx_.near_misses)
@@ -276,23 +340,28 @@ class GroupPhase {
     return {};
   }
 
+  void add_roots(NodeId n) {
+    for (uint32_t rank : index_->ranks_at(g_.node(n))) roots_[rank].push_back(n);
+  }
+
   /// Anchors from the last to the first: where both operands of an Add are convolutions, the later
   /// takes it.
-  Result<bool> absorb(const Rule& rule) {
-    const Rule* one = &rule;
-    RuleIndex index({&one, 1}, ctx_.ops);
-    std::vector<NodeId> order = g_.order();
+  Result<bool> absorb(uint32_t rank) {
+    std::vector<NodeId>& known = roots_[rank];
+    std::erase_if(known, [&](NodeId n) { return g_.node(n).dead; });
+    std::vector<NodeId> roots = known;  // those of groups made here come with the next pass
+    std::ranges::sort(roots, std::greater<>(), [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
     bool changed = false;
-    for (size_t i = order.size(); i-- > 0;) {
-      if (g_.node(order[i]).dead || index.ranks_at(g_.node(order[i])).empty()) continue;
+    for (NodeId root : roots) {
+      if (g_.node(root).dead) continue;
       FERRULE_TRY(in_time());
       MatchContext mc = match_context();
-      Attempt a = match_absorb(rule, order[i], mc);
+      Attempt a = match_absorb(*rules_[rank], root, mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
         if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
         continue;
       }
-      FERRULE_TRY(fire(rule, std::get<Match>(a), "absorb"));
+      FERRULE_TRY(fire(*rules_[rank], std::get<Match>(a), "absorb"));
       changed = true;
     }
     return changed;
@@ -326,7 +395,9 @@ class GroupPhase {
     step.text = "Fusing " + joined(g_, first, " + ") +
                 (rest.empty() ? "" : " with " + joined(g_, rest, ", "));
     std::string name = group_name(rule, m, match_context());
-    NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name));
+    NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name), m.body);
+    ++fires_;
+    add_roots(made);
     step.after.push_back(g_.node(made).name);
     if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
     return {};
@@ -335,14 +406,20 @@ class GroupPhase {
   const PassContext& ctx_;
   Graph& g_;
   std::string_view phase_;
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, fires_ = 0;
+  std::vector<const Rule*> rules_;
+  std::optional<RuleIndex> index_;
+  std::vector<std::vector<NodeId>> roots_;  // by rule: where its pattern may match
+  std::vector<int64_t> tried_;              // by rule: how many groups there were when it began its last pass
   std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
 };
 
 }  // namespace
 
 Status group_phase(const PassContext& ctx, std::string_view phase) {
-  return GroupPhase(ctx, phase).run();
+  FERRULE_TRY(GroupPhase(ctx, phase).run());
+  FERRULE_TRY(merge_phase(ctx, phase));
+  return place_phase(ctx, phase);
 }
 
 }  // namespace ferrule

@@ -1,6 +1,7 @@
 // Forms groups: absorb rules (an anchor and its tail) and region rules (maximal convex connected
 // pointwise regions), each fired group becoming one node `group.<contract>` with the originals as
-// its body. window, merge and place rules run here too when they come. Linear in the size of the
+// its body. window rules run here too when they come; merge.h and place.h
+// have the others, which the phase runs behind these. Linear in the size of the
 // graph; no backtracking.
 #pragma once
 #include "engine/contracts.h"
@@ -8,7 +9,7 @@
 
 namespace ferrule {
 
-/// Runs the phase's absorb / region rules. errors: limits, rule_broken.
+/// Runs the phase's absorb and region rules, then its merge and place rules. errors: limits, rule_broken.
 Status group_phase(const PassContext& ctx, std::string_view phase);
 
 /// Replaces `nodes` (topological order, convex) by one group node; existing groups among them are
@@ -24,6 +25,10 @@ std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
 /// The same for rules with `around:` (row_region.cpp).
 std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
                                      std::vector<Rejection>* misses);
+/// Asks a region rule without `around:` why it does not fuse over an edge, for `why`; empty: it could. Looks at the
+/// graph once.
+using EdgeRefusal = std::function<std::string(NodeId from, ValueId v, NodeId to)>;
+EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx);
 /// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region ->
 /// the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);
@@ -34,11 +39,12 @@ struct Body {
   Graph graph;
   std::vector<ValueId> inputs, outputs;  ///< values of the outer graph, in the body's order
   std::vector<std::string> origins;
+  std::vector<NodeId> nodes;             ///< of the outer graph
 };
 Body make_body(const Graph& g, std::span<const NodeId> nodes);
-/// Whether the contract has a kernel for these nodes as one group (contracts.h), groups flattened.
-Accept accepts_group(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
-                     const Target& target, const OpTable& ops);
+/// Whether the contract has a kernel for the match's nodes as one group (contracts.h), groups flattened. The body is
+/// kept in the match, for the group that may come of it.
+Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target, const OpTable& ops);
 /// The group's name from the rule's template: tails joined with " + ", regions with ", ".
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx);
 

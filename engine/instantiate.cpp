@@ -80,6 +80,10 @@ class Instantiation {
     const Pattern& p = m_.rule->match;
     const auto& names = p.outputs.empty() ? p.root().results : p.outputs;
     for (const std::string& name : names) {
+      if (name.ends_with("...")) {
+        FERRULE_TRY(results_of(name));
+        continue;
+      }
       auto it = env_.find(name);
       out_.outputs.push_back(it == env_.end() ? ValueId{} : it->second);
     }
@@ -123,8 +127,31 @@ class Instantiation {
     out_.origin[scratch.index] = v;
   }
 
+  /// "ys...": as many as the matched node has.
+  size_t wanted(const std::string& name) const {
+    auto it = m_.bindings.value_lists.find(std::string_view(name).substr(0, name.size() - 3));
+    return it == m_.bindings.value_lists.end() ? 1 : it->second.size();
+  }
+  Status results_of(const std::string& name) {
+    auto it = env_lists_.find(name);
+    if (it == env_lists_.end() || it->second.size() != wanted(name))
+      return declined("{} results are needed for {}", wanted(name), name);
+    out_.outputs.insert(out_.outputs.end(), it->second.begin(), it->second.end());
+    return {};
+  }
+
   Status line(const PatternLine& l) {
     const PatternExpr& e = *l.expr;
+    if (l.results.size() == 1 && l.results[0].ends_with("...")) {
+      const std::string& name = l.results[0];
+      if (e.kind == Kind::call) {
+        FERRULE_ASSIGN(env_lists_[name], call(e, wanted(name), "y"));
+      } else {
+        FERRULE_ASSIGN(Operand o, operand(e));
+        env_lists_[name] = std::move(o.values);
+      }
+      return {};
+    }
     if (e.kind == Kind::call) {
       FERRULE_ASSIGN(std::vector<ValueId> made,
                      call(e, l.results.size(), l.results.empty() ? "" : l.results[0]));
@@ -169,6 +196,7 @@ class Instantiation {
 
   Result<Operand> named(const std::string& name) {
     if (auto it = env_.find(name); it != env_.end()) return Operand{{it->second}, std::nullopt};
+    if (auto it = env_lists_.find(name + "..."); it != env_lists_.end()) return Operand{it->second, std::nullopt};
     const Bindings& b = m_.bindings;
     if (auto it = b.values.find(name); it != b.values.end())
       return Operand{{import(it->second)}, std::nullopt};
@@ -196,6 +224,12 @@ class Instantiation {
     if (auto* x = std::get_if<ValueId>(&v.v)) return Operand{{import(*x)}, std::nullopt};
     if (std::holds_alternative<Val::Absent>(v.v)) return Operand{{ValueId{}}, std::nullopt};
     if (auto* l = std::get_if<std::shared_ptr<Val::List>>(&v.v)) {
+      auto is_value = [](const Val& x) { return std::holds_alternative<ValueId>(x.v); };
+      if (!(*l)->empty() && std::ranges::all_of(**l, is_value)) {
+        Operand o;
+        for (const Val& x : **l) o.values.push_back(import(std::get<ValueId>(x.v)));
+        return o;
+      }
       FERRULE_ASSIGN(auto list, numbers(**l));
       bool whole = std::ranges::all_of(list, [](double d) { return d == std::floor(d); });
       if (whole) {
@@ -245,6 +279,8 @@ class Instantiation {
       FERRULE_ASSIGN(Operand o, operand(*a));
       operands.push_back(std::move(o));
     }
+    // An operator of nothing is nothing: Cast(bias) where the bias is left out.
+    if (operands.size() == 1 && operands[0].values == std::vector<ValueId>{ValueId{}}) return operands[0].values;
     Node n;
     NodeId like;
     if (e.ops.empty()) return declined("the replacement calls a class of operators");
@@ -482,6 +518,7 @@ class Instantiation {
   EvalContext eval_;
   Instance out_;
   std::map<std::string, ValueId> env_;
+  std::map<std::string, std::vector<ValueId>> env_lists_;  // by "ys..."
   std::map<ValueId, ValueId> imported_;
   Graph wide_;                           // f64 twins of constants
   std::map<ValueId, ValueId> wide_ids_;  // scratch -> wide_

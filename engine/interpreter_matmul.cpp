@@ -60,6 +60,8 @@ Outputs gemm(const Call& c) {
   if (tb) std::swap(db[0], db[1]);
   FERRULE_ASSIGN(const auto s, matmul_shape(c, da, db));
   const Tensor* bias = c.input(2);
+  if (b.dtype() != a.dtype()) return c.unsupported_type(b);
+  if (bias && bias->dtype() != a.dtype()) return c.unsupported_type(*bias);
   if (bias && broadcast(bias->dims(), s.out) != s.out) {
     return c.bad("bias {} does not broadcast to {}", text(bias->dims()), text(s.out));
   }

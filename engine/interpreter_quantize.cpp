@@ -133,13 +133,15 @@ Outputs dequantize_linear(const Call& c) {
     return c.bad("zero point {} for scales {}", text(zero->dims()), text(scale.dims()));
   FERRULE_ASSIGN(const auto at, parameter_positions(c, x, scale));
   const auto wanted = static_cast<DType>(c.n.attrs.i("output_dtype", 0));
+  const DType t = wanted == DType::undefined ? scale.dtype() : wanted;
+  if (!is_float(t)) return c.bad_attr("output_dtype", "{} is no floating point type", c.n.attrs.i("output_dtype"));
   const View<double> in(x), s(scale);
   std::vector<double> y(at.size());
   for (size_t i = 0; i < y.size(); ++i) {
     const double z = zero ? zero->at_f64(at[i]) : 0;
     y[i] = (in[static_cast<int64_t>(i)] - z) * s[at[i]];
   }
-  return one(store(wanted == DType::undefined ? scale.dtype() : wanted, x.dims(), y));
+  return one(store(t, x.dims(), y));
 }
 
 Outputs dynamic_quantize_linear(const Call& c) {

@@ -250,22 +250,38 @@ Result<Movement> blocks(const Site& s, bool to_space) {
 Result<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
 Result<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
 
+/// Resize's attributes, read once and not for every pixel.
+enum class Coordinates : uint8_t { half_pixel, align_corners, asymmetric, pytorch_half_pixel, half_pixel_symmetric };
+enum class Rounding : uint8_t { down, up, prefer_down, prefer_up };
+Coordinates coordinates_of(std::string_view text) {
+  return text == "align_corners"        ? Coordinates::align_corners
+         : text == "asymmetric"           ? Coordinates::asymmetric
+         : text == "pytorch_half_pixel"   ? Coordinates::pytorch_half_pixel
+         : text == "half_pixel_symmetric" ? Coordinates::half_pixel_symmetric
+                                          : Coordinates::half_pixel;
+}
+Rounding rounding_of(std::string_view text) {
+  return text == "ceil"                 ? Rounding::up
+         : text == "round_prefer_floor" ? Rounding::prefer_down
+         : text == "round_prefer_ceil"  ? Rounding::prefer_up
+                                        : Rounding::down;
+}
+
 /// The pixel that `nearest` takes for an output coordinate.
-int64_t nearest(const std::string& coordinates, const std::string& rounding, double scale, int64_t in, int64_t out,
-                int64_t o) {
+int64_t nearest(Coordinates coordinates, Rounding rounding, double scale, int64_t in, int64_t out, int64_t o) {
   const auto x = static_cast<double>(o);
   const double resized = scale * static_cast<double>(in), half = (x + 0.5) / scale - 0.5;
   double at = half;
-  if (coordinates == "align_corners") at = resized == 1 ? 0 : x * static_cast<double>(in - 1) / (resized - 1);
-  if (coordinates == "asymmetric") at = x / scale;
-  if (coordinates == "pytorch_half_pixel") at = resized == 1 ? -0.5 : half;
-  if (coordinates == "half_pixel_symmetric")
+  if (coordinates == Coordinates::align_corners) at = resized == 1 ? 0 : x * static_cast<double>(in - 1) / (resized - 1);
+  if (coordinates == Coordinates::asymmetric) at = x / scale;
+  if (coordinates == Coordinates::pytorch_half_pixel) at = resized == 1 ? -0.5 : half;
+  if (coordinates == Coordinates::half_pixel_symmetric)
     at = static_cast<double>(in) / 2 * (1 - static_cast<double>(out) / resized) + half;
   at = std::clamp(at, -1e9, 1e9);
   const auto base = static_cast<int64_t>(std::ceil(at)) - 1;
   const double ratio = at - static_cast<double>(base);
-  const bool right = ratio == 1 || rounding == "ceil" || (rounding == "round_prefer_floor" && ratio > 0.5) ||
-                     (rounding == "round_prefer_ceil" && ratio >= 0.5);
+  const bool right = ratio == 1 || rounding == Rounding::up || (rounding == Rounding::prefer_down && ratio > 0.5) ||
+                     (rounding == Rounding::prefer_up && ratio >= 0.5);
   return std::clamp<int64_t>(base + (right ? 1 : 0), 0, in - 1);
 }
 
@@ -291,8 +307,11 @@ Result<Movement> resize(const Site& s) {
     if (out > kLongAxis) return s.no("an axis is too long");
     const double scale = scales ? scales->at_f64(static_cast<int64_t>(k)) : static_cast<double>(out) / static_cast<double>(in);
     if (in == out && scale == 1) continue;
-    Dims positions;
-    for (int64_t o = 0; o < out; ++o) positions.push_back(nearest(coordinates, rounding, scale, in, out, o));
+    const Coordinates how = coordinates_of(coordinates);
+    const Rounding round = rounding_of(rounding);
+    Dims positions(static_cast<size_t>(out));
+    for (int64_t o = 0; o < out; ++o)
+      positions[static_cast<size_t>(o)] = nearest(how, round, scale, in, out, o);
     m.steps.push_back(walk_step(axis, runs_of(positions)));
   }
   return m;
@@ -329,6 +348,15 @@ const Row* row_of(const Node& n) {
 }
 
 }  // namespace
+
+Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes) {
+  Node n;
+  n.op = "Split";
+  n.attrs.set("axis", axis);
+  Tensor t = Tensor::of_i64({static_cast<int64_t>(sizes.size())}, sizes);
+  n.inputs = {whole, g.add_constant(g.fresh_name(g.value(whole).name + ".sizes"), std::move(t))};
+  return n;
+}
 
 bool is_movement(const Node& n) { return row_of(n) != nullptr; }
 

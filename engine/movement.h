@@ -45,6 +45,10 @@ bool repeats_elements(const Node& n);
 /// Whether the input at `slot` is moved; the others are parameters.
 bool moves_input(const Node& n, size_t slot);
 
+/// The movement that takes a value apart along `axis` into parts of these sizes: its operator, attributes and inputs;
+/// names and outputs are the caller's. Adds the constant of the sizes to `g`.
+Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes);
+
 /// errors: unsupported_operator, saying which parameter or size is not known or not of this kind.
 Result<Movement> movement_of(const Graph& g, const Node& n, size_t output);
 

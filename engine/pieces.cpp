@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <variant>
 
 #include "engine/base/diagnostics.h"
 #include "engine/formula/lower_formula.h"
@@ -26,7 +27,8 @@ struct Box {
   IndexMap result;  ///< the results' index
 };
 
-// The box must change first; evaluation starts again.
+/// What stands against evaluating a box as it is: it must change first and evaluation starts again, or there is no
+/// way. Many boxes are cut, so this is a value and no exception.
 struct CutBox {
   size_t axis;
   int64_t at;
@@ -38,6 +40,10 @@ struct SplitAxis {
 struct NotLinear {
   std::string node, why;
 };
+using Obstacle = std::variant<CutBox, SplitAxis, NotLinear>;
+template <class T>
+using Tried = tl::expected<T, Obstacle>;
+tl::unexpected<Obstacle> stop(Obstacle o) { return tl::unexpected<Obstacle>(std::move(o)); }
 
 std::pair<Box, Box> cut(const Box& box, const CutBox& c) {
   Box a = box, b = box;
@@ -70,17 +76,20 @@ class Walker {
   }
 
   /// `operand` becomes the segment's.
-  IndexMap walk(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, int& operand) const {
+  Tried<IndexMap> walk(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, int& operand) const {
     const Dims active = moving(m, axis);
     auto [low, high] = range(m, axis, active, m.offset[axis]);
-    const size_t first = segment_at(segments, low);
-    if (high < segments[first].end) return through(m, axis, segments[first], operand);
-    if (auto out = regular(m, axis, segments, active, operand)) return *out;
+    const Segment* first = segment_at(segments, low);
+    if (!first) return outside();
+    if (high < first->end) return through(m, axis, *first, operand);
+    auto out = regular(m, axis, segments, active, operand);
+    if (!out) return stop(std::move(out).error());
+    if (*out) return std::move(**out);
     if (active.size() == 1) return listed(m, axis, segments, static_cast<size_t>(active[0]), operand);
-    cut_outermost(m, axis, segments, active);
+    return stop(cut_outermost(m, axis, segments, active));
   }
 
-  IndexMap reshape(const IndexMap& m, const Dims& from, const Dims& to) const {
+  Tried<IndexMap> reshape(const IndexMap& m, const Dims& from, const Dims& to) const {
     IndexMap out = blank(to.size());
     for (size_t i = 0, k = 0; i < from.size() || k < to.size();) {
       size_t i_end = i, k_end = k;
@@ -92,9 +101,9 @@ class Walker {
         else if (b < a && k_end < to.size()) b *= to[k_end++];
         else if (i_end < from.size()) a *= from[i_end++];
         else if (k_end < to.size()) b *= to[k_end++];
-        else throw NotLinear{node_, "changes the number of elements"};
+        else return stop(NotLinear{node_, "changes the number of elements"});
       }
-      regroup(m, from, i, i_end, out, to, k, k_end);
+      if (auto o = regroup(m, from, i, i_end, out, to, k, k_end)) return stop(std::move(*o));
       i = i_end, k = k_end;
     }
     return out;
@@ -121,11 +130,13 @@ class Walker {
     }
     return {low, high};
   }
-  size_t segment_at(const std::vector<Segment>& segments, int64_t index) const {
+  /// Null: the index is outside of all.
+  static const Segment* segment_at(const std::vector<Segment>& segments, int64_t index) {
     auto it = std::ranges::upper_bound(segments, index, {}, &Segment::begin);
-    if (it == segments.begin() || std::prev(it)->end <= index) throw NotLinear{node_, "is read outside its size"};
-    return static_cast<size_t>(it - segments.begin()) - 1;
+    if (it == segments.begin() || std::prev(it)->end <= index) return nullptr;
+    return &*std::prev(it);
   }
+  tl::unexpected<Obstacle> outside() const { return stop(NotLinear{node_, "is read outside its size"}); }
   IndexMap through(const IndexMap& m, size_t axis, const Segment& s, int& operand) const {
     operand = s.operand;
     IndexMap out = m;
@@ -136,8 +147,8 @@ class Walker {
 
   /// Segments of one length that repeat each other (Tile) or follow each other (Resize by a whole factor): the
   /// axes that step by whole segments, and the axes inside one.
-  std::optional<IndexMap> regular(const IndexMap& m, size_t axis, const std::vector<Segment>& s, const Dims& active,
-                                  int& operand) const {
+  Tried<std::optional<IndexMap>> regular(const IndexMap& m, size_t axis, const std::vector<Segment>& s, const Dims& active,
+                                         int& operand) const {
     if (s.size() < 2) return std::nullopt;
     const int64_t length = s[0].end - s[0].begin, next = s[1].start - s[0].start;
     for (size_t k = 0; k < s.size(); ++k)
@@ -150,7 +161,8 @@ class Walker {
       if (m.steps[static_cast<size_t>(j)][axis] % length != 0) inside.push_back(j);
     auto [low, high] = range(m, axis, inside, rest);
     if (low < 0 || high >= length) {
-      if (inside.size() == 1) align(static_cast<size_t>(inside[0]), m, axis, length, rest);
+      if (inside.size() == 1)
+        if (auto o = align(static_cast<size_t>(inside[0]), m, axis, length, rest)) return stop(std::move(*o));
       return std::nullopt;
     }
     operand = s[0].operand;
@@ -164,19 +176,22 @@ class Walker {
   }
 
   /// An axis that steps one by one through several segments becomes two, or is cut where it begins inside one.
-  void align(size_t j, const IndexMap& m, size_t axis, int64_t length, int64_t rest) const {
-    if (m.steps[j][axis] != 1 || length < 2) return;
-    if (rest != 0 && length - rest < sizes_[j]) throw CutBox{j, length - rest};
-    if (rest != 0) return;
-    if (sizes_[j] % length == 0) throw SplitAxis{j, length};
-    if (sizes_[j] > length) throw CutBox{j, sizes_[j] - sizes_[j] % length};
+  std::optional<Obstacle> align(size_t j, const IndexMap& m, size_t axis, int64_t length, int64_t rest) const {
+    if (m.steps[j][axis] != 1 || length < 2) return std::nullopt;
+    if (rest != 0 && length - rest < sizes_[j]) return CutBox{j, length - rest};
+    if (rest != 0) return std::nullopt;
+    if (sizes_[j] % length == 0) return SplitAxis{j, length};
+    if (sizes_[j] > length) return CutBox{j, sizes_[j] - sizes_[j] % length};
+    return std::nullopt;
   }
 
   /// One axis of the box through several segments: linear after all, or cut where it stops being so.
-  IndexMap listed(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, size_t j, int& operand) const {
+  Tried<IndexMap> listed(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, size_t j, int& operand) const {
     const int64_t move = m.steps[j][axis];
     auto index = [&](int64_t k) { return m.offset[axis] + move * k; };
-    auto segment = [&](int64_t k) -> const Segment& { return segments[segment_at(segments, index(k))]; };
+    auto [low, high] = range(m, axis, {static_cast<int64_t>(j)}, m.offset[axis]);
+    if (!segment_at(segments, low) || !segment_at(segments, high)) return outside();  // segments leave no gaps
+    auto segment = [&](int64_t k) -> const Segment& { return *segment_at(segments, index(k)); };
     auto at = [&](int64_t k) {
       const Segment& s = segment(k);
       return std::pair(s.operand, s.operand == Segment::kFill ? 0 : s.start + s.step * (index(k) - s.begin));
@@ -193,7 +208,7 @@ class Walker {
         good += straight ? inside : 1;
         if (!straight) break;
       }
-    if (good < sizes_[j]) throw CutBox{j, good};
+    if (good < sizes_[j]) return stop(CutBox{j, good});
     operand = first.first;
     IndexMap out = m;
     out.offset[axis] = first.second;
@@ -208,21 +223,22 @@ class Walker {
   }
 
   /// The outermost axis is cut after the last step that stays in the first segment.
-  [[noreturn]] void cut_outermost(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, Dims active) const {
+  Obstacle cut_outermost(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, Dims active) const {
     auto step = [&](int64_t j) { return m.steps[static_cast<size_t>(j)][axis]; };
     std::ranges::stable_sort(active, [&](int64_t a, int64_t b) { return std::abs(step(a)) > std::abs(step(b)); });
     const auto outer = static_cast<size_t>(active[0]);
     const Dims rest(active.begin() + 1, active.end());
     auto [low, high] = range(m, axis, rest, m.offset[axis]);
-    const Segment& s = segments[segment_at(segments, low)];
-    const int64_t count = std::min(sizes_[outer], steps_inside(s, low, high, step(active[0])));
-    if (count == 0) throw NotLinear{node_, "has boundaries inside an axis that is split"};
-    throw CutBox{outer, count};
+    const Segment* s = segment_at(segments, low);
+    if (!s) return NotLinear{node_, "is read outside its size"};
+    const int64_t count = std::min(sizes_[outer], steps_inside(*s, low, high, step(active[0])));
+    if (count == 0) return NotLinear{node_, "has boundaries inside an axis that is split"};
+    return CutBox{outer, count};
   }
 
   /// Axes [i, i_end) of `from` hold the same positions as axes [k, k_end) of `to`.
-  void regroup(const IndexMap& m, const Dims& from, size_t i, size_t i_end, IndexMap& out, const Dims& to, size_t k,
-               size_t k_end) const {
+  std::optional<Obstacle> regroup(const IndexMap& m, const Dims& from, size_t i, size_t i_end, IndexMap& out,
+                                  const Dims& to, size_t k, size_t k_end) const {
     auto wide = [](const Dims& d, size_t begin, size_t end) {
       Dims axes;
       for (size_t a = begin; a < end; ++a)
@@ -230,8 +246,10 @@ class Walker {
       return axes;
     };
     const Dims sources = wide(from, i, i_end), targets = wide(to, k, k_end);
-    if (sources.size() == 1 && targets.size() == 1)
-      return move(m, static_cast<size_t>(sources[0]), out, static_cast<size_t>(targets[0]));
+    if (sources.size() == 1 && targets.size() == 1) {
+      move(m, static_cast<size_t>(sources[0]), out, static_cast<size_t>(targets[0]));
+      return std::nullopt;
+    }
     // Row-major position, then its digits.
     int64_t position = 0;
     Dims steps(sizes_.size(), 0);
@@ -250,44 +268,49 @@ class Walker {
       rest /= to[axis];
     }
     for (size_t j = 0; j < sizes_.size(); ++j)
-      if (steps[j] != 0) digits(j, steps[j], position, to, targets, out);
+      if (steps[j] != 0)
+        if (auto o = digits(j, steps[j], position, to, targets, out)) return o;
     for (int64_t a : targets) {
       const auto axis = static_cast<size_t>(a);
       int64_t last = out.offset[axis];
       for (size_t j = 0; j < sizes_.size(); ++j) last += out.steps[j][axis] * (sizes_[j] - 1);
-      if (last >= to[axis]) throw NotLinear{node_, "does not split its axes where they were merged"};
+      if (last >= to[axis]) return merged();
     }
+    return std::nullopt;
   }
+  Obstacle merged() const { return NotLinear{node_, "does not split its axes where they were merged"}; }
 
   /// One axis of the box must stay in one digit of the position; it is split where it does not, and cut first
   /// where it begins or ends inside a digit.
-  void digits(size_t j, int64_t step, int64_t position, const Dims& to, const Dims& targets, IndexMap& out) const {
-    if (step < 0) throw NotLinear{node_, "reads a reversed axis"};
+  std::optional<Obstacle> digits(size_t j, int64_t step, int64_t position, const Dims& to, const Dims& targets,
+                                 IndexMap& out) const {
+    if (step < 0) return NotLinear{node_, "reads a reversed axis"};
     int64_t weight = 1;  // of the digit
     for (size_t a = targets.size(); a-- > 0;) {
       const auto axis = static_cast<size_t>(targets[a]);
       const int64_t next = weight * to[axis];
       if (step < next || a == 0) {
-        if (step % weight != 0) throw NotLinear{node_, "does not split its axes where they were merged"};
+        if (step % weight != 0) return merged();
         if (step * (sizes_[j] - 1) >= next && a != 0) {
-          if (next % step != 0) throw NotLinear{node_, "does not split its axes where they were merged"};
+          if (next % step != 0) return merged();
           const int64_t whole = next / step, lead = (next - position % next + step - 1) / step;
-          if (lead != whole && lead < sizes_[j]) throw CutBox{j, lead};
-          if (sizes_[j] % whole == 0) throw SplitAxis{j, whole};
-          throw CutBox{j, sizes_[j] - sizes_[j] % whole};
+          if (lead != whole && lead < sizes_[j]) return CutBox{j, lead};
+          if (sizes_[j] % whole == 0) return SplitAxis{j, whole};
+          return CutBox{j, sizes_[j] - sizes_[j] % whole};
         }
         out.steps[j][axis] = step / weight;
-        return;
+        return std::nullopt;
       }
       weight = next;
     }
+    return std::nullopt;
   }
 
   const Dims& sizes_;
   std::string node_;
 };
 
-/// Evaluates results at one box; throws what must change about the box.
+/// Evaluates results at one box, or finds out what must change about the box.
 class BoxProgram {
  public:
   BoxProgram(const OpTable& ops, const Graph& g, const std::map<ValueId, NodeId>& made,
@@ -298,16 +321,19 @@ class BoxProgram {
     for (ValueId v : results) {
       const uint32_t id = at(v, box_.result);
       if (failed_) return fail(*failed_);
+      if (obstacle_) return {};
       b_.output(b_.cast(id, g_.value(v).type.dtype));
     }
     return {};
   }
+  const std::optional<Obstacle>& obstacle() const { return obstacle_; }
   Program take() { return b_.take(); }
   /// Reads in the order of the program's inputs.
   std::vector<std::pair<ValueId, IndexMap>> reads;
 
  private:
   uint32_t at(ValueId v, const IndexMap& m) {
+    if (obstacle_) return stands_for(v);
     if (const Tensor* t = g_.constant(v); t && t->numel() == 1) return immediate(b_, *t);
     if (auto it = known_.find({v, m}); it != known_.end()) return it->second;
     uint32_t id = 0;
@@ -326,9 +352,12 @@ class BoxProgram {
   uint32_t computed(const Node& n, const IndexMap& m) {
     auto r = lower_in_region(ops_, g_, n, b_, [&](size_t, ValueId v) { return at(v, broadcast(v, m)); });
     if (r) return *r;
-    if (!failed_) failed_ = r.error();
-    return b_.constant(compute_type(g_.value(n.outputs[0]).type.dtype), 0, 0);
+    if (!failed_ && !obstacle_) failed_ = r.error();
+    return stands_for(n.outputs[0]);
   }
+
+  /// Of the right type, where the program will not be used.
+  uint32_t stands_for(ValueId v) { return b_.constant(compute_type(g_.value(v).type.dtype), 0, 0); }
 
   /// The operand's index: aligned at the last axis, 0 where it is repeated.
   IndexMap broadcast(ValueId v, const IndexMap& m) const {
@@ -341,29 +370,37 @@ class BoxProgram {
   }
 
   uint32_t moved(const Node& n, ValueId v, IndexMap m) {
-    const Movement& movement = movement_for(n, v);
-    int operand = movement.operand;
+    auto movement = movement_for(n, v);
+    if (!movement) return stopped(std::move(movement).error(), v);
+    int operand = (*movement)->operand;
     Walker walker(box_.sizes, n.name);
-    for (const IndexStep& s : movement.steps) {
-      if (s.kind == IndexStep::Kind::axes) m = walker.axes(m, s.axes);
-      else if (s.kind == IndexStep::Kind::reshape) m = walker.reshape(m, s.from, s.to);
-      else m = walker.walk(m, s.axis, s.segments, operand);
+    for (const IndexStep& s : (*movement)->steps) {
+      auto next = s.kind == IndexStep::Kind::axes      ? Tried<IndexMap>(walker.axes(m, s.axes))
+                  : s.kind == IndexStep::Kind::reshape ? walker.reshape(m, s.from, s.to)
+                                                       : walker.walk(m, s.axis, s.segments, operand);
+      if (!next) return stopped(std::move(next).error(), v);
+      m = std::move(*next);
       if (operand != Segment::kFill) continue;
       const DType t = g_.value(v).type.dtype;
-      return immediate(b_, movement.fill ? *movement.fill : Tensor::scalar(t, 0));
+      return immediate(b_, (*movement)->fill ? *(*movement)->fill : Tensor::scalar(t, 0));
     }
     const ValueId from = n.inputs[static_cast<size_t>(operand)];
     return at(from, broadcast(from, m));  // axes of size 1 always at index 0: equal maps compare equal
   }
 
+  uint32_t stopped(Obstacle o, ValueId v) {
+    obstacle_ = std::move(o);
+    return stands_for(v);
+  }
+
   /// Worked out once for all boxes.
-  const Movement& movement_for(const Node& n, ValueId v) {
-    if (auto it = movements_.find(v); it != movements_.end()) return it->second;
+  Tried<const Movement*> movement_for(const Node& n, ValueId v) {
+    if (auto it = movements_.find(v); it != movements_.end()) return &it->second;
     size_t output = 0;
     while (n.outputs[output] != v) ++output;
     auto movement = movement_of(g_, n, output);
-    if (!movement) throw NotLinear{n.name, movement.error().message};
-    return movements_.emplace(v, std::move(*movement)).first->second;
+    if (!movement) return stop(NotLinear{n.name, movement.error().message});
+    return &movements_.emplace(v, std::move(*movement)).first->second;
   }
 
   const OpTable& ops_;
@@ -374,6 +411,7 @@ class BoxProgram {
   ProgramBuilder b_;
   std::map<std::pair<ValueId, IndexMap>, uint32_t> known_;
   std::optional<Error> failed_;
+  std::optional<Obstacle> obstacle_;
 };
 
 class Pieces {
@@ -437,24 +475,26 @@ class Pieces {
                      fmt::format("more than {} pieces with strides of their own", kMaxPieces));
       Box box = std::move(open.back());
       open.pop_back();
-      try {
-        FERRULE_TRY(piece(box, results));
-      } catch (const CutBox& c) {
-        auto [first, second] = cut(box, c);
+      FERRULE_ASSIGN(std::optional<Obstacle> obstacle, piece(box, results));
+      if (!obstacle) continue;
+      if (auto* n = std::get_if<NotLinear>(&*obstacle))
+        return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n->node)), escape(n->node), n->why);
+      if (auto* c = std::get_if<CutBox>(&*obstacle)) {
+        auto [first, second] = cut(box, *c);
         open.push_back(std::move(second));
         open.push_back(std::move(first));
-      } catch (const SplitAxis& s) {
-        open.push_back(split(box, s));
-      } catch (const NotLinear& n) {
-        return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.node)), escape(n.node), n.why);
+      } else {
+        open.push_back(split(box, std::get<SplitAxis>(*obstacle)));
       }
     }
     return {};
   }
 
-  Status piece(const Box& box, const std::vector<ValueId>& results) {
+  /// Adds the box as a piece, or says what stands against it.
+  Result<std::optional<Obstacle>> piece(const Box& box, const std::vector<ValueId>& results) {
     BoxProgram eval(ops_, g_, made_, movements_, box);
     FERRULE_TRY(eval.run(results));
+    if (eval.obstacle()) return eval.obstacle();
     if (eval.reads.size() + results.size() > kMaxPieceOperands)
       return error(Code::unsupported_operator, "", "a region that moves elements",
                    fmt::format("{} operands in one piece, {} are taken", eval.reads.size() + results.size(), kMaxPieceOperands));
@@ -467,7 +507,7 @@ class Pieces {
     }
     p.program = program(eval.take());
     out_.pieces.push_back(std::move(p));
-    return {};
+    return std::nullopt;
   }
 
   uint32_t leaf(ValueId v) {

@@ -7,9 +7,12 @@
 #include "engine/graph/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/group.h"
+#include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
 #include "engine/rule/text.h"
+#include "engine/settled.h"
+#include "engine/share.h"
 
 namespace ferrule {
 namespace {
@@ -46,9 +49,22 @@ class Pipeline {
     pass_.near_misses = options.near_misses ? &fused.near_misses : nullptr;
     pass_.ignore_profit = &options.ignore_profit;
     pass_.fold = options.fold;
+    snapshots_ = options.snapshots;
+    share_ = options.selection.about(kSharing).value_or(true);
   }
 
   Result<int> fold() const { return fold_constants(pass_); }
+  Status share() const {
+    if (!share_) return {};
+    FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
+    return {};
+  }
+  std::shared_ptr<const Settled> settle() const { return std::make_shared<const Settled>(pass_); }
+  /// The graph is a copy of this one.
+  void starts_from(const Fused& canonical) {
+    pass_.settled = canonical.settled.get();
+    pass_.origin = &canonical.graph;
+  }
 
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
   /// next check or the end.
@@ -57,6 +73,7 @@ class Pipeline {
     for (size_t k = first; k < last; ++k) {
       const Phase& phase = knowledge_.rules.phases[k];
       const size_t steps = fused_.journal.steps.size();
+      if (snapshots_) keep(k);
       FERRULE_TRY(run(phase));
       if (fused_.journal.steps.size() != steps) unchecked = &phase;
       if (unchecked && (k + 1 == last || rewrote(steps))) {
@@ -64,13 +81,15 @@ class Pipeline {
         unchecked = nullptr;
       }
       fused_.journal.phases.resize(k);
-      fused_.journal.phases.push_back(phase_line(phase, fused_.graph.live_nodes()));
+      fused_.journal.phases.push_back(phase_line(phase, layers_of(fused_.graph)));
     }
+    if (snapshots_) keep(last);
     return {};
   }
 
  private:
   Status run(const Phase& phase) {
+    const size_t before = fused_.journal.steps.size();
     for (int round = 0; round < kFoldRounds; ++round) {
       size_t steps = fused_.journal.steps.size();
       FERRULE_TRY(rewrite_phase(pass_, phase.id));
@@ -78,6 +97,7 @@ class Pipeline {
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
     }
+    if (&phase == knowledge_.rules.phases.data() && fused_.journal.steps.size() != before) FERRULE_TRY(share());
     return group_phase(pass_, phase.id);
   }
 
@@ -87,9 +107,20 @@ class Pipeline {
                        [](const Step& s) { return s.kind != "absorb" && s.kind != "region"; });
   }
 
+  /// The graph before phase k, from which the phases may be run again.
+  void keep(size_t k) {
+    std::vector<Snapshot>& all = fused_.snapshots;
+    const size_t steps = fused_.journal.steps.size();
+    all.resize(std::min(all.size(), k));
+    if (k > 0 && all.size() == k && all.back().steps == steps) all.push_back(all.back());
+    else all.push_back({fused_.graph.clone(), steps});
+  }
+
   Fused& fused_;
   const Knowledge& knowledge_;
   PassContext pass_;
+  bool snapshots_ = false;
+  bool share_ = true;
 };
 
 /// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
@@ -148,6 +179,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
+  FERRULE_TRY(use_profile(k->target, options.profile));
   std::vector<Error> found;
   k->overrides = load_overrides(options.overrides, options.limits, found);
   FERRULE_TRY(apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
@@ -164,8 +196,12 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 
-Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
-                           const Cancel* cancel) {
+namespace {
+
+/// canonicalize(); `plans`: how many are to start from it, one or any number.
+enum class Plans : uint8_t { one, any };
+Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                             const Cancel* cancel, Plans plans) {
   Fused out;
   out.warnings = knowledge.warnings;
   if (knowledge.instances) FERRULE_TRY(check_model(*knowledge.instances, imported));
@@ -174,18 +210,22 @@ Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const Eng
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+  FERRULE_TRY(pipeline.share());
   FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
   out.graph.remove_dead();
+  if (plans == Plans::any && open_inputs(out.graph) && !options.near_misses) {
+    FERRULE_TRY(out.graph.sort());
+    out.settled = pipeline.settle();
+  }
   return out;
 }
 
-Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
-                         const Cancel* cancel) {
-  Fused out;
-  out.graph = std::move(*canonical.graph.clone());
-  out.journal = canonical.journal;
-  size_t first = canonical.journal.phases.size();
+/// fuse_shape of `out`, which is the canonical graph or (`origin` set) a copy of that one's.
+Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& knowledge, const EngineOptions& options,
+                            const Cancel* cancel) {
+  size_t first = out.journal.phases.size();
   Pipeline pipeline(out, knowledge, options, cancel);
+  if (origin) pipeline.starts_from(*origin);
   if (!options.shapes.empty()) {
     const bool open = open_inputs(out.graph);
     FERRULE_TRY(fix_shapes(out.graph, options.shapes));
@@ -194,11 +234,10 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
       FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
     }
   }
-  if (first) out.near_misses = canonical.near_misses;
+  if (!first) out.near_misses.clear(), out.snapshots.clear();
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
   out.notes = knowledge.notes;
-  out.warnings = canonical.warnings;
   if (knowledge.instances)
     std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal), std::back_inserter(out.warnings));
   for (const Step& s : out.journal.steps)
@@ -208,10 +247,28 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
   return out;
 }
 
+}  // namespace
+
+Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
+                           const Cancel* cancel) {
+  return canonical_form(std::move(imported), knowledge, options, cancel, Plans::any);
+}
+
+Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
+                         const Cancel* cancel) {
+  Fused out;
+  out.graph = std::move(*canonical.graph.clone());
+  out.journal = canonical.journal;
+  out.near_misses = canonical.near_misses;
+  out.snapshots = canonical.snapshots;
+  out.warnings = canonical.warnings;
+  return fuse_in_place(std::move(out), &canonical, knowledge, options, cancel);
+}
+
 Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                    const Cancel* cancel) {
-  FERRULE_ASSIGN(Fused canonical, canonicalize(std::move(imported), knowledge, options, cancel));
-  return fuse_shape(canonical, knowledge, options, cancel);
+  FERRULE_ASSIGN(Fused canonical, canonical_form(std::move(imported), knowledge, options, cancel, Plans::one));
+  return fuse_in_place(std::move(canonical), nullptr, knowledge, options, cancel);
 }
 
 }  // namespace ferrule

@@ -10,14 +10,18 @@
 
 namespace ferrule {
 
+class Settled;  // settled.h
+
 struct EngineOptions {
   std::vector<std::string> rule_dirs;         ///< first: the shipped rules
   RuleSelection selection;
   std::string target;                         ///< empty: the host's
+  std::string profile = "ferrule";            ///< whose limits hold (target.h)
   Limits limits;
   bool fold = true;
   bool overridable = false;
   bool near_misses = false;
+  bool snapshots = false;                     ///< keep the graph before each phase (`why`)
   std::vector<std::string> ignore_profit;
   std::vector<std::string> overrides;         ///< override files (override.h), in order
   std::string apply;                          ///< a list of instances (instances.h): no others are made; empty: all
@@ -36,16 +40,24 @@ struct Knowledge {
   std::vector<Override> overrides;
   std::optional<Instances> instances;         ///< EngineOptions::apply
 };
-/// errors: those of load_rules, load_target, override.h, instances.h; rule_unproven.
+/// errors: those of load_rules, load_target, use_profile, override.h, instances.h; rule_unproven.
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options);
+
+/// The graph as it was before a phase, and how many steps the journal had; unchanged graphs are shared.
+struct Snapshot {
+  std::shared_ptr<const Graph> graph;
+  size_t steps = 0;
+};
 
 /// The fused graph and all that was recorded on the way.
 struct Fused {
   Graph graph;
   Journal journal;
   std::vector<Rejection> near_misses;
+  std::vector<Snapshot> snapshots;            ///< options.snapshots: before each phase, and after the last
   std::vector<std::string> notes;             ///< "x is 1x3x?x?: …", initializers that are also inputs, …
   std::vector<std::string> warnings;          ///< what was asked for and came to nothing
+  std::shared_ptr<const Settled> settled;     ///< of a canonical graph whose sizes are open
 };
 /// What holds for every input size, done once: folding and the phases before the first that forms groups,
 /// on the graph with its symbols. Its graph and journal are where plans of single shapes start (fuse_shape);

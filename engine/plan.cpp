@@ -4,6 +4,9 @@
 #include <array>
 #include <optional>
 
+#include "engine/place.h"
+#include "engine/quantized.h"
+
 namespace ferrule {
 namespace {
 
@@ -44,7 +47,7 @@ class LayoutPlanner {
   bool has(ValueId v, Layout l) const { return layout(v) == l || same_memory(type(v)); }
 
   void place(NodeId id) {
-    const std::string contract = kernel_contract(id);
+    const std::string contract = laid_out_as(id);
     if (slides(contract)) {
       sliding(id);
     } else if (contract == "pointwise") {
@@ -71,7 +74,7 @@ class LayoutPlanner {
     std::optional<Layout> out;
     if (value.is_output) out = Layout::plain;
     for (const Use& u : value.uses) {
-      const std::string contract = kernel_contract(u.node);
+      const std::string contract = laid_out_as(u.node);
       if (contract == "pointwise" || contract == "copy" || contract == "norm") continue;
       if (!slides(contract)) {
         out = out.value_or(Layout::plain);
@@ -101,6 +104,17 @@ class LayoutPlanner {
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
     return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract : "interpret";
+  }
+
+  /// A group of integers is laid out as what it computes between its conversions.
+  std::string laid_out_as(NodeId id) const {
+    const std::string contract = kernel_contract(id);
+    if (contract != "quantized") return contract;
+    const Graph& body = *plan_.graph.node(id).body;
+    const auto steps = read_quantized(body, body.order(), ops_);
+    if (!steps) return contract;
+    const auto anchor = std::ranges::find(*steps, false, &QuantizedStep::conversion);
+    return contract_of(body, body.node(anchor->node), ops_);
   }
 
   /// Windows slide over channels-last images; tail operands of the result's size are read the same way.
@@ -259,6 +273,32 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout)
   return strides;
 }
 
+std::optional<Lying> lying(const Plan& plan, ValueId v) {
+  auto dims_of = [&](ValueId x) {
+    const Type& t = plan.graph.value(x).type;
+    return t.shape ? constant_shape(*t.shape) : std::nullopt;
+  };
+  const auto dims = dims_of(v);
+  if (!dims) return std::nullopt;
+  Lying out;
+  const auto slice = plan.slices.find(v);
+  if (slice == plan.slices.end()) {
+    out.root = v;
+    out.strides = strides_of(*dims, plan.layout(v));
+    return out;
+  }
+  auto whole = lying(plan, slice->second.whole);
+  if (!whole) return std::nullopt;
+  const auto axis = static_cast<size_t>(slice->second.axis);
+  out.root = whole->root;
+  out.offset = whole->offset + slice->second.start * whole->strides[axis];
+  out.strides = std::move(whole->strides);
+  out.strides[axis] *= slice->second.step;
+  const std::vector<int64_t> own = strides_of(*dims, plan.layout(v));
+  for (size_t k = 0; k < own.size(); ++k) out.dense = out.dense && ((*dims)[k] == 1 || own[k] == out.strides[k]);
+  return out;
+}
+
 Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops) {
   Plan plan;
   plan.graph = std::move(fused);
@@ -267,6 +307,7 @@ Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops) {
   FERRULE_TRY(LayoutPlanner(plan, target, ops).run());
   FERRULE_TRY(plan.graph.sort());
   plan.layouts.resize(plan.graph.value_slots(), Layout::plain);
+  read_places(plan, ops);
   return plan;
 }
 

@@ -2,6 +2,9 @@
 // know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph, target): it
 // never measures and never opens a device library. codegen/lower then says how many kernels each layer is.
 #pragma once
+#include <map>
+#include <optional>
+
 #include "engine/contracts.h"
 #include "engine/graph/graph.h"
 
@@ -20,19 +23,37 @@ struct Layer {
   ValueId reorder_from;             ///< reorder layers: the value …
   ValueId reorder_to;               ///< … and its copy in the other layout
   int kernels = -1;                 ///< launches; set by codegen/lower. 0: a view or no work
-  std::string numerics;             ///< "library" where a library epilogue deviates from the formula
+  std::string numerics;             ///< "library" where a library epilogue deviates from the formula, "executed in float" for integers
+};
+
+/// A value that is a part of another one's memory: its element 0 is element `start` of `whole` along `axis`, the next
+/// one `step` further.
+struct SliceOf {
+  ValueId whole;
+  int axis = 0;
+  int64_t start = 0, step = 1;
 };
 
 struct Plan {
   Graph graph;                      ///< reorders are values of their own in it, produced by Reorder nodes
   std::vector<Layer> layers;        ///< execution order
   std::vector<Layout> layouts;      ///< by ValueId::index
+  std::map<ValueId, SliceOf> slices;///< of values that place rules put into others; each in the layout of its whole
   std::string target;
   Layout layout(ValueId v) const { return layouts[v.index]; }
 };
 
 /// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and unknown.
 Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops);
+/// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no slice.
+struct Lying {
+  ValueId root;                     ///< no slice of another
+  int64_t offset = 0;
+  std::vector<int64_t> strides;
+  bool dense = true;                ///< lies as it would on its own, from the offset on
+};
+/// nullopt: a size on the way is not known.
+std::optional<Lying> lying(const Plan& plan, ValueId v);
 /// Row-major strides in elements of a value of these dims in this layout.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout);
 

@@ -7,7 +7,6 @@
 // Where a rule takes movements (movement.h), a value that one of them makes or reads is only fused
 // over if nobody outside needs it and no arithmetic is done twice for it.
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/match/trace.h"
 #include "engine/movement.h"
 
 namespace ferrule {
@@ -32,29 +32,78 @@ class Regions {
         takes_movements_(std::ranges::find(spec_.classes, "movement") != spec_.classes.end()) {}
 
   std::vector<Match> run() {
+    prepare();
+    rise();
+    sink();
+    std::vector<Match> out;
+    for (auto& region : by_root())
+      for (auto& piece : cut(region)) finish(std::move(piece), out);
+    return out;
+  }
+
+  void prepare() {
     parent_.resize(g_.node_slots());
     std::iota(parent_.begin(), parent_.end(), 0u);
     level_.assign(g_.node_slots(), 0);
     fusible_.assign(g_.node_slots(), false);
-    for (NodeId n : order_) fusible_[n.index] = candidate(n);
+    moves_.assign(g_.node_slots(), false);
+    seen_.assign(g_.value_slots(), 0);
+    piece_of_.assign(g_.node_slots(), 0);
+    place_.assign(g_.node_slots(), 0);
+    for (NodeId n : order_) {
+      moves_[n.index] = is_movement(g_.node(n));
+      fusible_[n.index] = candidate(n);
+    }
     interior();
-    rise();
-    sink();
-    std::map<uint32_t, std::vector<NodeId>> regions;  // by root; members in topological order
-    for (NodeId n : order_)
-      if (fusible_[n.index]) regions[find(n.index)].push_back(n);
-    std::vector<Match> out;
-    for (NodeId n : order_)  // deterministic: by first member
-      if (auto it = regions.find(find(n.index)); it != regions.end() && it->second[0] == n)
-        for (auto& piece : cut(it->second)) finish(std::move(piece), out);
-    return out;
+  }
+
+  /// Why the edge does not let its ends share a region; empty: it does.
+  std::string refused(NodeId from, ValueId v, NodeId to) const {
+    for (NodeId n : {from, to})
+      if (!fusible_[n.index]) return not_fusible(n);
+    if (fuses(from, v, to)) return "";
+    const Value& value = g_.value(v);
+    if (!moves(from) && !moves(to))
+      return fmt::format("{} is {}, {} is {}: one kernel has one shape", value_text(g_, v), str(value.type),
+                         value_text(g_, g_.output(to)), str(g_.value(g_.output(to)).type));
+    if (value.is_output) return value_text(g_, v) + " is a graph output: it has to be in memory all the same";
+    for (const Use& u : value.uses) {
+      if (u.slot == Use::kCapture) return value_text(g_, v) + " is used by a nested graph of " + node_text(g_, u.node);
+      if (!fusible_[u.node.index]) return value_text(g_, v) + " is also read outside: " + not_fusible(u.node);
+      if (!data_input(u.node, static_cast<size_t>(u.slot)))
+        return fmt::format("{} is no data of {}, it says what is moved", value_text(g_, v), node_text(g_, u.node));
+    }
+    return "what is computed for " + value_text(g_, v) + " would be computed more than once";
   }
 
  private:
+  std::string not_fusible(NodeId n) const {
+    if (misses_)
+      for (const Rejection& r : *misses_)
+        if (r.root == n) return r.why;
+    PatternExpr of;
+    of.ops = spec_.ops, of.classes = spec_.classes;
+    return fmt::format("{} is no {}", node_text(g_, n), head_text(of));
+  }
+
+  /// The regions by their first member, members in topological order.
+  std::vector<std::vector<NodeId>> by_root() {
+    constexpr uint32_t kNone = 0xffffffffu;
+    std::vector<uint32_t> place(g_.node_slots(), kNone);  // by root
+    std::vector<std::vector<NodeId>> out;
+    for (NodeId n : order_) {
+      if (!fusible_[n.index]) continue;
+      uint32_t& at = place[find(n.index)];
+      if (at == kNone) at = static_cast<uint32_t>(out.size()), out.emplace_back();
+      out[at].push_back(n);
+    }
+    return out;
+  }
+
   bool candidate(NodeId id) {
     const Node& n = g_.node(id);
     if (!has_head(n, spec_.ops, spec_.classes, ctx_.ops)) return false;
-    if (is_movement(n)) return movable(id, n);
+    if (moves(id)) return movable(id, n);
     if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n))
       return false;
     if (!g_.value(n.outputs[0]).type.known()) {
@@ -87,10 +136,10 @@ class Regions {
     return false;
   }
 
-  std::function<Truth(std::string*)> accept(const Match& m) {
+  std::function<Truth(std::string*)> accept(Match& m) {
     return [this, &m](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      Accept a = accepts_group(g_, m, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       refusal_ = a.truth == Truth::yes ? std::string() : a.reason;
       return a.truth;
@@ -118,7 +167,7 @@ class Regions {
     parent_[std::max(a, b)] = std::min(a, b);
   }
 
-  bool moves(NodeId n) const { return is_movement(g_.node(n)); }
+  bool moves(NodeId n) const { return moves_[n.index]; }
   /// Whether the node computes with the value (parameters of movements, say, are only looked at).
   bool data_input(NodeId n, size_t slot) const {
     return !moves(n) || moves_input(g_.node(n), slot);
@@ -157,7 +206,7 @@ class Regions {
       if (!data_input(u.node, static_cast<size_t>(u.slot))) return false;
       const Node& reader = g_.node(u.node);
       any_moves |= moves(u.node), any_computes |= !moves(u.node);
-      if (is_view(reader) && value.uses.size() > 1) return false;  // else it is free
+      if (value.uses.size() > 1 && is_view(reader)) return false;  // else it is free
       if (!computed_[v.index]) continue;
       if (moves(u.node)) {
         if (repeats_elements(reader)) return false;
@@ -220,21 +269,14 @@ class Regions {
   /// From the last level to the first: other nodes go as late as their readers allow, regions join
   /// the earliest later region that reads them if all their readers allow it.
   void sink() {
-    std::vector<int> asap = level_;
     int top = order_.empty() ? 0 : *std::ranges::max_element(level_);
     std::vector<std::vector<NodeId>> others(static_cast<size_t>(top) + 1);
-    std::vector<std::vector<uint32_t>> roots(static_cast<size_t>(top) + 1);
-    std::map<uint32_t, std::vector<NodeId>> members;
-    for (NodeId n : order_) {
-      auto at = static_cast<size_t>(asap[n.index]);
-      if (!fusible_[n.index]) {
-        others[at].push_back(n);
-        continue;
-      }
-      auto& list = members[find(n.index)];
-      if (list.empty()) roots[at].push_back(find(n.index));
-      list.push_back(n);
-    }
+    const std::vector<std::vector<NodeId>> regions = by_root();
+    std::vector<std::vector<uint32_t>> at_level(static_cast<size_t>(top) + 1);  // numbers of regions
+    for (uint32_t k = 0; k < regions.size(); ++k)
+      at_level[static_cast<size_t>(level_[regions[k][0].index])].push_back(k);
+    for (NodeId n : order_)
+      if (!fusible_[n.index]) others[static_cast<size_t>(level_[n.index])].push_back(n);
     constexpr int kNoReader = 1 << 30;
     for (int level = top; level >= 0; --level) {
       auto& plain = others[static_cast<size_t>(level)];
@@ -245,7 +287,7 @@ class Regions {
         });
         level_[plain[i].index] = std::max(level_[plain[i].index], latest);
       }
-      for (uint32_t root : roots[static_cast<size_t>(level)]) sink_region(members[root], level);
+      for (uint32_t k : at_level[static_cast<size_t>(level)]) sink_region(regions[k], level);
     }
   }
 
@@ -280,45 +322,44 @@ class Regions {
   std::vector<std::vector<NodeId>> cut(const std::vector<NodeId>& members) {
     std::vector<std::vector<NodeId>> out;
     std::vector<NodeId> piece;
-    std::map<ValueId, int> read;
+    size_t read = 0;
+    // How many values the piece reads more with `n`; they count as read from now on.
     auto fresh = [&](NodeId n) {
       size_t count = 0;
-      std::vector<ValueId> seen;
       for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
         const ValueId v = g_.node(n).inputs[k];
-        if (!v || !data_input(n, k)) continue;
-        if (read.contains(v) || std::ranges::find(seen, v) != seen.end()) continue;
+        if (!v || seen_[v.index] == piece_ || !data_input(n, k)) continue;
         if (g_.constant(v) && g_.constant(v)->numel() == 1) continue;
-        if (NodeId p = g_.value(v).producer; p && std::ranges::find(piece, p) != piece.end())
-          continue;
-        seen.push_back(v);
+        if (NodeId p = g_.value(v).producer; p && piece_of_[p.index] == piece_) continue;
+        seen_[v.index] = piece_;
         ++count;
       }
-      return std::pair(count, std::move(seen));
+      return count;
     };
     auto flush = [&] {
       for (auto& c : connected(piece)) out.push_back(std::move(c));
       piece.clear();
-      read.clear();
+      read = 0, ++piece_;
     };
+    ++piece_;
     for (NodeId n : members) {
-      auto [count, values] = fresh(n);
+      size_t count = fresh(n);
       bool full = piece.size() >= static_cast<size_t>(spec_.max_ops) ||
-                  read.size() + count > static_cast<size_t>(spec_.max_inputs);
+                  read + count > static_cast<size_t>(spec_.max_inputs);
       if (full && !piece.empty()) {
         flush();
-        std::tie(count, values) = fresh(n);
+        count = fresh(n);
       }
       piece.push_back(n);
-      for (ValueId v : values) read[v] = 1;
+      piece_of_[n.index] = piece_;
+      read += count;
     }
     flush();
     return out;
   }
 
   std::vector<std::vector<NodeId>> connected(const std::vector<NodeId>& piece) {
-    std::map<NodeId, size_t> at;
-    for (size_t i = 0; i < piece.size(); ++i) at[piece[i]] = i;
+    for (size_t i = 0; i < piece.size(); ++i) place_[piece[i].index] = static_cast<uint32_t>(i);
     std::vector<size_t> group(piece.size());
     std::iota(group.begin(), group.end(), size_t{0});
     auto root = [&](size_t i) {
@@ -327,15 +368,19 @@ class Regions {
     };
     for (size_t i = 0; i < piece.size(); ++i)
       producers(piece[i], [&](NodeId p, ValueId v) {
-        if (auto it = at.find(p); it != at.end() && fuses(p, v, piece[i])) {
-          size_t a = root(it->second), b = root(i);
+        if (piece_of_[p.index] == piece_ && fuses(p, v, piece[i])) {
+          size_t a = root(place_[p.index]), b = root(i);
           group[std::max(a, b)] = std::min(a, b);
         }
       });
-    std::map<size_t, std::vector<NodeId>> parts;
-    for (size_t i = 0; i < piece.size(); ++i) parts[root(i)].push_back(piece[i]);
+    constexpr size_t kNone = static_cast<size_t>(-1);
+    std::vector<size_t> part(piece.size(), kNone);  // by root, which is the first member
     std::vector<std::vector<NodeId>> out;
-    for (auto& [_, part] : parts) out.push_back(std::move(part));
+    for (size_t i = 0; i < piece.size(); ++i) {
+      size_t& at = part[root(i)];
+      if (at == kNone) at = out.size(), out.emplace_back();
+      out[at].push_back(piece[i]);
+    }
     return out;
   }
 
@@ -384,7 +429,10 @@ class Regions {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());
-      if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + std::exchange(refusal_, {});
+      if (!refusal_.empty() && r->why.find(refusal_) == std::string::npos) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+      refusal_.clear();
+      if (ctx_.trace)
+        for (NodeId n : m.nodes) ctx_.trace->refused.emplace_back(*r).root = n;
       if (misses_) misses_->push_back(std::move(*r));
       return;
     }
@@ -400,6 +448,11 @@ class Regions {
   std::vector<uint32_t> parent_;
   std::vector<int> level_;
   std::vector<bool> fusible_;
+  std::vector<bool> moves_;              // by node: a movement
+  std::vector<uint32_t> seen_;           // by value: the last piece that reads it
+  std::vector<uint32_t> piece_of_;       // by node: the piece it is in
+  std::vector<uint32_t> place_;          // by node: its place in that piece
+  uint32_t piece_ = 0;                   // the number of the one being filled
   std::vector<bool> inside_, computed_;  // by value: may stay inside; arithmetic was done for it
   const bool takes_movements_;
   std::string refusal_;  // what the contract last said
@@ -412,6 +465,18 @@ std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
   const RegionSpec& s = rule.region;
   if (!s.around_ops.empty() || !s.around_classes.empty()) return match_row_regions(rule, ctx, misses);
   return Regions(rule, ctx, misses).run();
+}
+
+EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx) {
+  struct Asked {  // the regions keep references to the others
+    Asked(const Rule& rule, const MatchContext& context) : ctx(context), regions(rule, ctx, &misses) { regions.prepare(); }
+    MatchContext ctx;
+    std::vector<Rejection> misses;
+    Regions regions;
+  };
+  return [asked = std::make_shared<Asked>(rule, ctx)](NodeId from, ValueId v, NodeId to) {
+    return asked->regions.refused(from, v, to);
+  };
 }
 
 }  // namespace ferrule

@@ -11,6 +11,7 @@
 #include "engine/instantiate.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/settled.h"
 
 namespace ferrule {
 namespace {
@@ -246,6 +247,7 @@ class RewritePhase {
       : ctx_(ctx), phase_(phase), index_(rules(), ctx.ops) {
     for (const Phase& p : ctx.rules->phases)
       if (p.id == phase) fixpoint_ = p.fixpoint;
+    if (ctx.settled && !ctx.near_misses) skip();
     using std::chrono::steady_clock;
     deadline_ = steady_clock::now() + std::chrono::seconds(ctx.limits->rewrite_seconds);
   }
@@ -286,18 +288,42 @@ class RewritePhase {
 
   void push(const Graph& g, NodeId n) {
     if (g.node(n).dead) return;
-    for (uint32_t rank : index_.ranks_at(g.node(n)))
-      if (queued_.insert(uint64_t{n.index} << 32 | rank).second)
-        queue_.push({rank, g.node(n).order, n});
+    for (uint32_t rank : index_.ranks_at(g.node(n))) {
+      if (!ctx_.near_misses && !index_.promising(rank, g, n)) continue;
+      const Entry e{rank, g.node(n).order, n};
+      if (vain(g, e)) skipped_.push_back(e);
+      else push(e);
+    }
+  }
+  void push(const Entry& e) {
+    if (queued_.insert(uint64_t{e.node.index} << 32 | e.rule).second) queue_.push(e);
+  }
+
+  /// What failed in the graph that this one is a copy of fails again, until the first rewrite changes it.
+  void skip() {
+    for (const Rule* r : index_.rules()) failed_.push_back(ctx_.settled->failed(*r));
+    if (!index_.empty()) unchanged_ = ctx_.settled->unchanged(*ctx_.origin, *ctx_.graph);
+  }
+  bool vain(const Graph& g, const Entry& e) const {
+    return !unchanged_.empty() && &g == ctx_.graph && unchanged_[e.node.index] && failed_[e.rule] &&
+           (*failed_[e.rule])[e.node.index];
+  }
+  /// The graph has changed: what was skipped and would still have come is tried.
+  void recall() {
+    for (const Entry& e : skipped_)
+      if (e > at_) push(e);
+    skipped_.clear();
+    unchanged_.clear();
   }
 
   Result<bool> sweep(Graph& g) {
     queued_.clear();
+    skipped_.clear();
     for (NodeId n : g.order()) push(g, n);
     bool changed = false;
     for (int64_t i = 0; !queue_.empty(); ++i) {
       if (i % 64 == 0) FERRULE_TRY(in_time());
-      Entry e = queue_.top();
+      Entry e = at_ = queue_.top();
       queue_.pop();
       queued_.erase(uint64_t{e.node.index} << 32 | e.rule);
       if (g.node(e.node).dead) continue;
@@ -346,7 +372,7 @@ class RewritePhase {
     // Only the model's own graph: ids of nested graphs would name other nodes.
     if (ctx_.near_misses && &g == ctx_.graph &&
         (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
-      misses_[{r.rule, r.root}] = std::move(r);
+      misses_[{r.rule->id, r.root}] = std::move(r);
   }
 
   Result<bool> apply(Graph& g, const Match& m) {
@@ -356,6 +382,7 @@ class RewritePhase {
     std::vector<NodeId> around = neighbours(g, m);
     auto made = apply_rewrite(g, m, *ctx_.ops, *ctx_.limits);
     if (!made) return declined(g, m, std::move(made).error());
+    recall();
     if (m.outputs.size() > 1) FERRULE_TRY(g.sort());
     for (NodeId n : *made) step.after.push_back(g.node(n).name);
     step.text = fmt::format(
@@ -419,8 +446,12 @@ class RewritePhase {
   std::chrono::steady_clock::time_point deadline_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::unordered_set<uint64_t> queued_;
+  Entry at_{};                                    // being visited
+  std::vector<const std::vector<bool>*> failed_;  // by rank: what Settled knows
+  std::vector<bool> unchanged_;                   // nodes where that holds; empty: nowhere
+  std::vector<Entry> skipped_;                    // in this sweep
   std::vector<std::string> recent_;
-  std::map<std::pair<const Rule*, NodeId>, Rejection> misses_;
+  std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
   int64_t rewrites_ = 0, budget_ = 0, steps_ = 0;
 };
 

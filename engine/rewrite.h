@@ -7,6 +7,8 @@
 
 namespace ferrule {
 
+class Settled;  // settled.h
+
 struct PassContext {
   Graph* graph = nullptr;
   const RuleSet* rules = nullptr;
@@ -18,6 +20,9 @@ struct PassContext {
   std::vector<Rejection>* near_misses = nullptr;  ///< filled when not null (explain, why)
   const std::vector<std::string>* ignore_profit = nullptr;
   bool fold = true;
+  /// What was tried in vain in `origin`, which the graph is a copy of; null: nothing is known.
+  const Settled* settled = nullptr;
+  const Graph* origin = nullptr;
 };
 
 /// Runs the phase's rewrite rules to a fixpoint. errors: rule_loop naming the rules, rule_broken, limits.

@@ -11,6 +11,7 @@
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/match/trace.h"
 
 namespace ferrule {
 namespace {
@@ -90,13 +91,26 @@ class RowRegions {
 
   /// The first refusal that says something is kept for the report.
   template <class F>
-  bool refuse(NodeId, const char* id, F&& why) {
+  bool refuse(NodeId n, const char* id, F&& why) {
+    if (ctx_.trace) traced(n, id, why());
     if (refused_ || !misses_) return false;
     refused_.emplace();
     refused_->id = id;
     refused_->stage = id[0] == 'D' ? Rejection::Stage::guarantee : Rejection::Stage::structure;
     refused_->why = why();
     return false;
+  }
+
+  void traced(NodeId n, const char* id, std::string why) {
+    if (ctx_.trace->refused_at(n)) return;
+    Rejection r;
+    r.rule = &rule_;
+    r.root = n;
+    r.id = id;
+    r.stage = id[0] == 'D' ? Rejection::Stage::guarantee : Rejection::Stage::structure;
+    r.why = std::move(why);
+    r.matched_nodes = static_cast<int>(members_.size());
+    ctx_.trace->refuse(std::move(r));
   }
 
   bool joins(NodeId c) {
@@ -199,14 +213,18 @@ class RowRegions {
     m.bindings.nodes["node"] = c;
     m.bindings.value_lists["operands"] = g_.node(c).inputs;
     auto r = judge(rule_, spec_.where, m, ctx_, accept(m));
+    if (r && ctx_.trace && !ctx_.trace->refused_at(c)) {
+      r->rule = &rule_, r->root = c;
+      ctx_.trace->refuse(*r);
+    }
     if (r && !refused_ && misses_) refused_ = std::move(*r);
     return !r;
   }
 
-  std::function<Truth(std::string*)> accept(const Match& m) const {
+  std::function<Truth(std::string*)> accept(Match& m) const {
     return [this, &m](std::string* reason) {
       if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m.nodes, rule_.contract, *ctx_.target, *ctx_.ops);
+      Accept a = accepts_group(g_, m, rule_.contract, *ctx_.target, *ctx_.ops);
       if (reason) *reason = a.reason;
       return a.truth;
     };
@@ -236,6 +254,10 @@ class RowRegions {
         for (NodeId n : m.nodes) region_of_[n.index] = static_cast<int>(found_.size());
         found_.push_back(std::move(m));
         return;
+      }
+      if (ctx_.trace) {  // the whole region, or with its last node
+        r->rule = &rule_, r->root = members_.back();
+        if (!ctx_.trace->refused_at(r->root)) ctx_.trace->refuse(*r);
       }
       if (misses_) refused_ = std::move(*r);
     }

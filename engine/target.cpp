@@ -47,9 +47,10 @@ int count(yaml::Reader& r, const Node& n, int64_t most) {
 /// Only what the file says changes; the rest stays as `like` had it.
 void read_contract(yaml::Reader& r, const Node& n, ContractFacts& c) {
   if (!r.expect(n, Node::Kind::map, "facts of a contract")) return;
-  r.keys(n, {"types", "epilogues", "max_epilogue_ops", "max_operands", "generated_tail"});
+  r.keys(n, {"types", "epilogues", "max_epilogue_ops", "max_operands", "generated_tail", "strided"});
   if (const Node* v = n.find("types")) c.types = types(r, *v);
   if (const Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
+  if (const Node* v = n.find("strided")) c.strided = r.strings(*v);
   if (const Node* v = n.find("max_epilogue_ops")) c.max_epilogue_ops = count(r, *v, 1000);
   if (const Node* v = n.find("max_operands")) c.max_operands = count(r, *v, 1000);
   if (const Node* v = n.find("generated_tail")) c.generated_tail = r.boolean(*v);
@@ -118,6 +119,14 @@ std::vector<std::string> target_names(std::span<const std::string> rule_dirs) {
 
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name) {
   return load(rule_dirs, name, 0);
+}
+
+Status use_profile(Target& target, std::string_view profile) {
+  if (std::find(std::begin(kProfiles), std::end(kProfiles), profile) == std::end(kProfiles))
+    return error(Code::usage, "--profile",
+                 fmt::format("there is no profile {}; there are {}", escape(profile), fmt::join(kProfiles, ", ")));
+  target.profile = profile;
+  return {};
 }
 
 std::string host_target() {

@@ -14,15 +14,19 @@ namespace ferrule {
 /// What one contract can do on a target.
 struct ContractFacts {
   std::vector<DType> types;              ///< element types of the anchor's data operands
-  std::vector<std::string> epilogues;    ///< primitives / forms the library takes: "relu", "clip", "binary_add", …
+  std::vector<std::string> epilogues;    ///< tails of the windows in `strided` but 1x1: "relu", "clip", "add", …
   int max_epilogue_ops = 0;              ///< tail operators a kernel takes; 0 = none
   int max_operands = 0;                  ///< extra tensor operands of a tail
+  /// Slices of larger tensors that kernels read and write without a copy: "any"; "rows" (matrices whose rows lie
+  /// apart); windows whose images may have pixels that lie apart: "1x1", "3x3", "depthwise".
+  std::vector<std::string> strided;
   bool generated_tail = false;           ///< any scalar program may follow (as a second kernel unless tiled)
 };
 
 struct Target {
   std::string name;                      ///< "cpu-avx512", "sm_90"
   std::string device;                    ///< "cpu" or "gpu"
+  std::string profile = "ferrule";       ///< whose limits hold: one of kProfiles
   double cc = 0;                         ///< compute capability, 0 on CPUs
   std::vector<std::string> isa;          ///< "avx2", "avx512f", "avx512_vnni", …
   int vector_bytes = 0;                  ///< width of a SIMD register
@@ -35,6 +39,10 @@ struct Target {
 /// errors: unknown_target (lists those there are), yaml_*.
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name);
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
+/// "ferrule": every fusion that there is a kernel for; "tensorrt": the limits of TensorRT's catalogue, literally.
+inline constexpr std::string_view kProfiles[] = {"ferrule", "tensorrt"};
+/// errors: usage (no such profile; lists those there are).
+Status use_profile(Target& target, std::string_view profile);
 /// The target of the machine we run on: "cpu-avx512" or "cpu-avx2" (from the CPU's own flags).
 std::string host_target();
 

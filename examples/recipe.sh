@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the recipes: finds the program, makes the model, and shows commands before it runs them.
+# Sourced by the recipes: finds the program, makes the model (of model.txt, or as model.py writes it), and shows commands
+# before it runs them.
 set -euo pipefail
 recipe=$(basename "$PWD")
 root=$(cd ../.. && pwd)
@@ -8,7 +9,7 @@ python=${FERRULE_TEST_PYTHON:-$("$root/tests/setup/deps.sh" --python test)}
 ferrule=${FERRULE_PROGRAM:-$root/build/ferrule}
 [[ -x $ferrule ]] || { echo "build first: tests/setup/deps.sh && cmake -S . -B build -G Ninja && ninja -C build" >&2; exit 5; }
 mkdir -p "$out"
-"$python" ../make_model.py model.txt "$out/model.onnx"
+if [[ -f model.py ]]; then PYTHONPATH=.. "$python" model.py "$out"; else "$python" ../make_model.py model.txt "$out/model.onnx"; fi
 
 step() { printf '\n%s\n' "$*"; }
 # Shows a command as one would type it here, runs it, and stops unless it ends with the expected status (first argument).

@@ -67,7 +67,7 @@ GroupProof prove_group(const Rule& rule, const Knowledge& knowledge, const Proof
   uint64_t state = 0x9E3779B97F4A7C15u;
   for (const RuleTest& test : rule.tests) {
     // A case for another target is planned there, but cannot be run here.
-    if (!test.fires || test.model.empty() || !test.edits.empty() || !test.target.empty()) continue;
+    if (!test.fires || test.model.empty() || !test.edits.empty() || !test.target.empty() || !test.profile.empty()) continue;
     ImportOptions import;
     import.limits = context.limits;
     auto model = import_text(test.model, import);

@@ -81,8 +81,47 @@ class StoragePlanner {
 
   void assign(size_t layer, ValueId v, int slot, int step) {
     slot_ref(layer, v) = slot;
-    Slot& s = out_.slots[static_cast<size_t>(slot)];
-    s.last = std::max({s.last, step, last_use(layer, v, step)});
+    for (int at : {slot, root(slot)}) {
+      Slot& s = out_.slots[static_cast<size_t>(at)];
+      s.last = std::max({s.last, step, last_use(layer, v, step)});
+    }
+  }
+
+  /// The slot that a slice is a part of, or the slot itself.
+  int root(int slot) const {
+    const Slot& s = out_.slots[static_cast<size_t>(slot)];
+    return s.kind == Slot::Kind::slice ? s.index : slot;
+  }
+
+  bool is_slice(ValueId v) const { return v.index < kTemporary && plan_.slices.contains(v); }
+
+  /// A value that is a part of another: the memory of the whole begins to live with its first part.
+  Status slice(ValueId v, int step) {
+    const auto at = lying(plan_, v);
+    if (!at) return error(Code::bad_shape, "", escape(plan_.graph.value(v).name) + " is a slice of unknown size");
+    if (out_.by_value[at->root.index] < 0) {
+      FERRULE_TRY(touch_whole(at->root, step));
+    }
+    Slot s;
+    s.kind = Slot::Kind::slice;
+    s.index = root(out_.by_value[at->root.index]);
+    s.offset = at->offset * size_bits(plan_.graph.value(v).type.dtype) / 8;
+    // The whole may itself lie inside something by being a view of it.
+    if (int of = out_.by_value[at->root.index]; of != s.index) s.offset += out_.slots[static_cast<size_t>(of)].offset;
+    FERRULE_ASSIGN(s.bytes, bytes(0, v));
+    s.first = s.last = step;
+    out_.slots.push_back(s);
+    assign(0, v, static_cast<int>(out_.slots.size()) - 1, step);
+    return {};
+  }
+
+  Status touch_whole(ValueId v, int step) {
+    Slot s;
+    FERRULE_ASSIGN(s.bytes, bytes(0, v));
+    s.first = s.last = step;
+    out_.slots.push_back(s);
+    assign(0, v, static_cast<int>(out_.slots.size()) - 1, step);
+    return {};
   }
 
   /// Inputs that are constants or come from nowhere known get their slot when first read.
@@ -95,8 +134,11 @@ class StoragePlanner {
   Status launch(size_t layer, const Launch& l, int step) {
     for (ValueId v : l.inputs) FERRULE_TRY(touch(layer, v));
     if (l.kind == Launch::Kind::view) {
-      if (l.outputs.empty() || !l.outputs[0]) return {};
-      assign(layer, l.outputs[0], slot_ref(layer, l.inputs[0]), step);
+      for (ValueId v : l.outputs) {
+        if (!v || (v.index < kTemporary && out_.by_value[v.index] >= 0)) continue;  // its parts have made it
+        if (is_slice(v)) FERRULE_TRY(slice(v, step));
+        else assign(layer, v, slot_ref(layer, l.inputs[0]), step);
+      }
       return {};
     }
     std::vector<std::pair<int, int>> pairs;
@@ -108,6 +150,8 @@ class StoragePlanner {
 
   Status place_output(size_t layer, const Launch& l, int k, int step, const std::vector<std::pair<int, int>>& pairs) {
     const ValueId v = l.outputs[static_cast<size_t>(k)];
+    if (is_slice(v)) return slice(v, step);
+    if (const int made = slot_ref(layer, v); made >= 0) return assign(layer, v, made, step), Status{};  // by its parts
     FERRULE_ASSIGN(int64_t size, bytes(layer, v));
     for (auto [input, output] : pairs) {
       if (output != k || !may_overwrite(layer, l, input, k, step, size, pairs)) continue;
@@ -133,11 +177,12 @@ class StoragePlanner {
     if (s.kind != Slot::Kind::arena || s.last > step || s.bytes != size) return false;
     for (int k = 0; k < static_cast<int>(l.inputs.size()); ++k) {
       const ValueId other = l.inputs[static_cast<size_t>(k)];
-      if (k == input || !other || slot_ref(layer, other) != slot) continue;
+      if (k == input || !other || root(slot_ref(layer, other)) != slot) continue;
+      if (slot_ref(layer, other) != slot) return false;  // a part of it, read elsewhere
       if (std::find(pairs.begin(), pairs.end(), std::pair(k, output)) == pairs.end()) return false;
     }
     for (int k = 0; k < output; ++k)
-      if (ValueId other = l.outputs[static_cast<size_t>(k)]; other && slot_ref(layer, other) == slot) return false;
+      if (ValueId other = l.outputs[static_cast<size_t>(k)]; other && root(slot_ref(layer, other)) == slot) return false;
     return true;
   }
 

@@ -1,5 +1,5 @@
-// Where values live during a run: which values share memory (views; results written over an operand that
-// dies), from which step to which, and at which offset of one arena. Graph inputs, outputs and constants are
+// Where values live during a run: which values share memory (views; slices of others; results written over an
+// operand that dies), from which step to which, and at which offset of one arena. Graph inputs, outputs and constants are
 // the caller's memory. Pure arithmetic on a lowered plan; it knows no device.
 #pragma once
 #include <functional>
@@ -13,11 +13,11 @@ namespace ferrule {
 
 /// One piece of memory. `first` and `last` are steps: launches counted over all layers, views included.
 struct Slot {
-  enum class Kind : uint8_t { arena, input, output, constant } kind = Kind::arena;
-  int index = -1;        ///< input / output: which one; constant: the value's index
+  enum class Kind : uint8_t { arena, input, output, constant, slice } kind = Kind::arena;
+  int index = -1;        ///< input / output: which one; constant: the value's index; slice: the slot it is a part of
   int64_t bytes = 0;
   int first = 0, last = 0;
-  int64_t offset = -1;   ///< arena only, set by place()
+  int64_t offset = -1;   ///< arena: set by place(); slice: bytes into the other slot, which is none
 };
 
 struct Storage {

@@ -101,7 +101,10 @@ std::string render(const Error& e) {
 }
 
 std::string escape(std::string_view text, size_t max) {
-  std::string out;
+  size_t ascii = 0;  // nearly every name is nothing else
+  while (ascii < text.size() && ascii < max && text[ascii] >= 0x20 && text[ascii] < 0x7f) ++ascii;
+  std::string out(text.substr(0, ascii));
+  text.remove_prefix(ascii);
   while (!text.empty()) {
     uint32_t point = 0;
     size_t n = decode(text, point);

@@ -39,26 +39,28 @@ std::string operand_name(const OpFormula& f, size_t slot) {
 
 }  // namespace
 
+std::string LoweringInput::place() const { return node ? place_of(*node) : formula->place; }
+
 Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64) {
   LoweringInput in;
   in.formula = &f;
   in.attrs = &n.attrs;
   in.f64 = f64;
-  in.place = place_of(n);
+  in.node = &n;
   for (DType t : types) {
     if (t != DType::undefined && !computable(t))
-      return error(Code::unsupported_type, in.place, fmt::format("element type {}", name(t)));
+      return error(Code::unsupported_type, in.place(), fmt::format("element type {}", name(t)));
     in.operands.push_back({f64 && is_float(t) ? DType::f64 : t, {}});
   }
   for (size_t k = 0; k < f.inputs.size(); ++k) {
     bool there = k < in.operands.size() && in.operands[k].present();
     if (!there && !is_optional(f.inputs[k]))
-      return error(Code::formula_invalid, in.place, fmt::format("input {} is missing", input_name(f.inputs[k])), "");
+      return error(Code::formula_invalid, in.place(), fmt::format("input {} is missing", input_name(f.inputs[k])), "");
   }
   FERRULE_ASSIGN(in.result, formula_result_type(f, n, types));
   if (f64 && is_float(in.result)) in.result = DType::f64;
   if (!computable(in.result))
-    return error(Code::unsupported_type, in.place, fmt::format("element type {}", name(in.result)));
+    return error(Code::unsupported_type, in.place(), fmt::format("element type {}", name(in.result)));
   in.compute = compute_type(in.operands[0].type);
   return in;
 }

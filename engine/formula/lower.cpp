@@ -330,11 +330,11 @@ class Lowering {
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out) {
   const OpFormula& f = *in.formula;
   if (!f.pointwise() && !in.fold)
-    return error(Code::formula_invalid, in.place, fmt::format("{} works on rows and has no scalar program", f.op), "");
+    return error(Code::formula_invalid, in.place(), fmt::format("{} works on rows and has no scalar program", f.op), "");
   try {
     return Lowering(in, out).result();
   } catch (Fault& fault) {
-    Error e = error(Code::formula_invalid, in.place.empty() ? f.place : in.place,
+    Error e = error(Code::formula_invalid, in.place(),
                     fmt::format("formula of {}: {}", f.op, fault.message), fault.hint).value();
     if (fault.at->source) {
       yaml::Source source{"", *fault.at->source};

@@ -25,9 +25,10 @@ struct LoweringInput {
   DType compute{};                          ///< of known numbers that meet no typed value
   bool round_result = true;                 ///< false: leave it in the compute type (inside a region)
   bool f64 = false;                         ///< casts to floats go to f64
-  std::string place;                        ///< for errors; empty: the formula's own
+  const Node* node = nullptr;               ///< whose place errors name; null: the formula's own
   /// Row operators: the reduction (rsum, …) of an instruction over the row, in the same type.
   std::function<uint32_t(Builtin, uint32_t)> fold;
+  std::string place() const;
 };
 /// Types of all operands of a node (f64 for every float if `f64`), to be completed by `get` of each.
 /// errors: unsupported_type, formula_invalid.

@@ -271,8 +271,7 @@ Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
 }
 
 const OpFormula* OpTable::find(std::string_view domain, std::string_view op) const {
-  if (domain == "ai.onnx") domain = "";
-  auto it = ops_.find(key_of(domain, op));
+  auto it = domain.empty() || domain == "ai.onnx" ? ops_.find(op) : ops_.find(key_of(domain, op));
   return it == ops_.end() ? nullptr : &it->second;
 }
 

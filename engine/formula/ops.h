@@ -57,10 +57,10 @@ class OpTable {
   /// Members of an op class ("@activation" is class "activation"; "@pointwise" is every formula without row).
   bool in_class(const Node& n, std::string_view cls) const;
   std::vector<std::string> class_names() const;
-  const std::map<std::string, OpFormula>& all() const { return ops_; }  ///< key "domain::op" or "op"
+  const std::map<std::string, OpFormula, std::less<>>& all() const { return ops_; }  ///< key "domain::op" or "op"
 
  private:
-  std::map<std::string, OpFormula> ops_;
+  std::map<std::string, OpFormula, std::less<>> ops_;
 };
 
 /// The node as a scalar program: one program input per present input (in order; absent optionals are

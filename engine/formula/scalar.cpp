@@ -136,9 +136,25 @@ class Simplifier {
                     in.op == Prim::eq || in.op == Prim::ne || in.op == Prim::land || in.op == Prim::lor ||
                     in.op == Prim::lxor || in.op == Prim::band || in.op == Prim::bor || in.op == Prim::bxor;
     if (commutes && key.args[0] > key.args[1]) std::swap(key.args[0], key.args[1]);
-    auto [it, fresh] = known_.try_emplace(key, static_cast<uint32_t>(out_.insts.size()));
-    if (fresh) out_.insts.push_back(in);
-    return it->second;
+    const auto next = static_cast<uint32_t>(out_.insts.size());
+    if (auto known = find(key)) return *known;
+    if (next >= kFew) known_.emplace(key, next);
+    keys_.push_back(key);
+    out_.insts.push_back(in);
+    return next;
+  }
+
+  /// Most programs are short: their instructions are compared one by one.
+  std::optional<uint32_t> find(const Inst& key) {
+    if (keys_.size() == kFew)
+      for (uint32_t k = 0; k < kFew; ++k) known_.emplace(keys_[k], k);
+    if (keys_.size() >= kFew) {
+      auto it = known_.find(key);
+      return it == known_.end() ? std::nullopt : std::optional(it->second);
+    }
+    for (uint32_t k = 0; k < keys_.size(); ++k)
+      if (Same()(keys_[k], key)) return k;
+    return std::nullopt;
   }
 
   uint32_t reduce(Inst in) {
@@ -270,6 +286,8 @@ class Simplifier {
 
   const Program& old_;
   Program out_;
+  static constexpr size_t kFew = 24;
+  std::vector<Inst> keys_;  // of the instructions written, operands in order
   std::unordered_map<Inst, uint32_t, Hash, Same> known_;
 };
 

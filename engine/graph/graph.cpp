@@ -38,7 +38,8 @@ void trim(std::vector<T>& ids) {
 std::unique_ptr<Graph> Graph::clone() const {
   auto out = std::make_unique<Graph>();
   out->name = name;
-  out->reserve(nodes_.size() + nodes_.size() / 2, values_.size() + values_.size() / 2);  // what is cloned is changed
+  out->nodes_.reserve(nodes_.size() + nodes_.size() / 2);  // what is cloned is changed
+  out->values_.reserve(values_.size() + values_.size() / 2);
   for (const Value& v : values_)
     if (v.dead) out->values_.emplace_back().dead = true;
     else out->values_.push_back(v);
@@ -49,11 +50,17 @@ std::unique_ptr<Graph> Graph::clone() const {
   out->many_uses_ = many_uses_;
   out->next_suffix_ = next_suffix_;
   out->live_ = live_;
+  out->sorted_ = sorted_;
+  out->sorted_slots_ = sorted_slots_;
   for (const Node& n : nodes_) {
     Node& c = out->nodes_.emplace_back();
+    if (n.dead) {
+      c.dead = true;
+      continue;
+    }
     c.op = n.op, c.domain = n.domain, c.name = n.name, c.inputs = n.inputs, c.outputs = n.outputs;
     c.attrs = n.attrs, c.body = n.body, c.rule = n.rule, c.origins = n.origins;
-    c.since_opset = n.since_opset, c.order = n.order, c.dead = n.dead;
+    c.since_opset = n.since_opset, c.order = n.order;
     for (const auto& [attribute, sub] : n.subgraphs) c.subgraphs.emplace_back(attribute, sub->clone());
   }
   return out;
@@ -62,13 +69,17 @@ std::unique_ptr<Graph> Graph::clone() const {
 void Graph::reserve(size_t nodes, size_t values) {
   nodes_.reserve(nodes);
   values_.reserve(values);
+  node_names_.reserve(nodes);
+  value_names_.reserve(values);
 }
 
 std::vector<NodeId> Graph::order() const {
   std::vector<NodeId> out;
   out.reserve(live_);
-  for (uint32_t i = 0; i < nodes_.size(); ++i)
-    if (!nodes_[i].dead) out.push_back(NodeId{i});
+  for (NodeId n : sorted_)
+    if (!nodes_[n.index].dead) out.push_back(n);
+  for (size_t i = sorted_.empty() ? 0 : sorted_slots_; i < nodes_.size(); ++i)
+    if (!nodes_[i].dead) out.push_back(NodeId{static_cast<uint32_t>(i)});
   auto before = [&](NodeId a, NodeId b) {
     int x = nodes_[a.index].order, y = nodes_[b.index].order;
     return x != y ? x < y : a.index < b.index;
@@ -78,18 +89,15 @@ std::vector<NodeId> Graph::order() const {
 }
 
 ValueId Graph::find_value(std::string_view name) const {
-  auto it = value_names_.find(name);
-  return it == value_names_.end() ? ValueId{} : it->second;
+  return {value_names_.find(name, [&](uint32_t v) -> std::string_view { return values_[v].name; })};
 }
 
 NodeId Graph::find_node(std::string_view name) const {
-  auto it = node_names_.find(name);
-  return it == node_names_.end() ? NodeId{} : it->second;
+  return {node_names_.find(name, [&](uint32_t n) -> std::string_view { return nodes_[n].name; })};
 }
 
 std::string Graph::fresh_name(std::string_view base) const {
   std::string stem(base.empty() ? "v" : base);
-  auto taken = [&](const std::string& s) { return value_names_.contains(s) || node_names_.contains(s); };
   if (!taken(stem)) return stem;
   int& next = next_suffix_.try_emplace(stem, 1).first->second;
   for (;; ++next)
@@ -136,8 +144,8 @@ void Graph::drop_use(ValueId v, Use u) {
 ValueId Graph::add_value(std::string name, Type type) {
   if (name.empty()) name = fresh_name("v");
   ValueId id{static_cast<uint32_t>(values_.size())};
-  bool fresh = value_names_.try_emplace(name, id).second;
-  FERRULE_ASSERT(fresh, "two values of one name in a graph");
+  FERRULE_ASSERT(!find_value(name), "two values of one name in a graph");
+  value_names_.add(name, id.index);
   Value& v = values_.emplace_back();
   v.name = std::move(name);
   v.type = std::move(type);
@@ -170,9 +178,29 @@ ValueId Graph::add_capture(std::string name, Type type, ValueId outer) {
 void Graph::add_output(ValueId v) {
   values_[v.index].is_output = true;
   outputs_.push_back(v);
+  output_slots_.clear();
+}
+
+/// Every slot that holds `from`.
+void Graph::replace_output(ValueId from, ValueId to) {
+  if (outputs_.size() <= kManyUses) {
+    std::ranges::replace(outputs_, from, to);
+    return;
+  }
+  if (output_slots_.empty())
+    for (uint32_t k = 0; k < outputs_.size(); ++k) output_slots_.emplace(outputs_[k].index, k);
+  auto [first, last] = output_slots_.equal_range(from.index);
+  std::vector<uint32_t> slots;
+  for (auto it = first; it != last; ++it) slots.push_back(it->second);
+  output_slots_.erase(first, last);
+  for (uint32_t k : slots) {
+    outputs_[k] = to;
+    output_slots_.emplace(to.index, k);
+  }
 }
 
 void Graph::set_output(size_t k, ValueId v) {
+  output_slots_.clear();
   ValueId before = outputs_[k];
   outputs_[k] = v;
   values_[before.index].is_output = std::ranges::find(outputs_, before) != outputs_.end();
@@ -187,10 +215,10 @@ NodeId Graph::add_node(Node node) {
     std::string base = node.op;
     if (!node.outputs.empty() && node.outputs[0]) base += "_" + values_[node.outputs[0].index].name;
     node.name = fresh_name(base);
-  } else if (node_names_.contains(node.name)) {
+  } else if (find_node(node.name)) {
     node.name = fresh_name(node.name);
   }
-  node_names_.emplace(node.name, id);
+  node_names_.add(node.name, id.index);
   if (node.order == 0) node.order = static_cast<int>(nodes_.size());
   node.dead = false;
   for (size_t i = 0; i < node.outputs.size(); ++i) {
@@ -209,8 +237,7 @@ NodeId Graph::add_node(Node node) {
 
 void Graph::kill_value(ValueId v) {
   Value& value = values_[v.index];
-  if (auto it = value_names_.find(value.name); it != value_names_.end() && it->second == v)
-    value_names_.erase(it);
+  value_names_.erase(value.name, v.index);
   value.dead = true;
   value.producer = {};
   value.constant.reset();
@@ -228,8 +255,7 @@ void Graph::remove_node(NodeId n) {
   }
   for (size_t i = 0; i < node.inputs.size(); ++i) drop_use(node.inputs[i], {n, static_cast<int>(i)});
   for (ValueId v : captures(node)) drop_use(v, {n, Use::kCapture});
-  if (auto it = node_names_.find(node.name); it != node_names_.end() && it->second == n)
-    node_names_.erase(it);
+  node_names_.erase(node.name, n.index);
   node.inputs.clear();
   node.outputs.clear();
   node.subgraphs.clear();
@@ -271,10 +297,10 @@ void Graph::set_constant(ValueId v, Tensor t) {
 void Graph::rename(ValueId v, std::string name) {
   Value& value = values_[v.index];
   if (value.name == name) return;
-  bool fresh = value_names_.try_emplace(name, v).second;
-  FERRULE_ASSERT(fresh, "two values of one name in a graph");
-  value_names_.erase(value.name);
+  FERRULE_ASSERT(!find_value(name), "two values of one name in a graph");
+  value_names_.erase(value.name, v.index);
   value.name = std::move(name);
+  value_names_.add(value.name, v.index);
 }
 
 void Graph::replace_uses(ValueId from, ValueId to) {
@@ -301,7 +327,7 @@ void Graph::replace_uses(ValueId from, ValueId to) {
       rename(to, kept);
     }
     values_[out.index].is_output = true;
-    std::ranges::replace(outputs_, from, out);
+    replace_output(from, out);
   }
   std::vector<Use> uses = std::move(values_[from.index].uses);
   values_[from.index].uses.clear();
@@ -372,8 +398,12 @@ Status Graph::sort() {
   }
   if (sorted) {
     for (uint32_t i = 0; i < now.size(); ++i) nodes_[now[i].index].order = static_cast<int>(i) + 1;
+    sorted_ = std::move(now);
+    sorted_slots_ = nodes_.size();
     return {};
   }
+  sorted_.clear();
+  sorted_.reserve(now.size());
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
   for (NodeId id : now)
     if (waiting[id.index] == 0) ready.push(rank[id.index]);
@@ -382,12 +412,15 @@ Status Graph::sort() {
     NodeId id = now[ready.top()];
     ready.pop();
     nodes_[id.index].order = ++position;
+    sorted_.push_back(id);
     for (ValueId v : nodes_[id.index].outputs)
       if (v)
         for (Use u : values_[v.index].uses)
           if (--waiting[u.node.index] == 0) ready.push(rank[u.node.index]);
   }
+  sorted_slots_ = nodes_.size();
   if (static_cast<size_t>(position) == now.size()) return {};
+  sorted_.clear();
   return error(Code::graph_cycle, name, cycle_text(waiting));
 }
 

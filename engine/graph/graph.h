@@ -18,6 +18,7 @@
 #include "engine/base/dtype.h"
 #include "engine/base/ids.h"
 #include "engine/base/result.h"
+#include "engine/graph/names.h"
 #include "engine/graph/tensor.h"
 
 namespace ferrule {
@@ -179,23 +180,28 @@ class Graph {
  private:
   void add_use(ValueId v, Use u);
   void drop_use(ValueId v, Use u);
+  void replace_output(ValueId from, ValueId to);
   void kill_value(ValueId v);
   std::string cycle_text(const std::vector<uint32_t>& waiting) const;
+  bool taken(std::string_view name) const { return find_value(name) || find_node(name); }
   struct NameHash {
     using is_transparent = void;
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
   };
-  template <class T>
-  using Names = std::unordered_map<std::string, T, NameHash, std::equal_to<>>;
   std::vector<Node> nodes_;
   std::vector<Value> values_;
   std::vector<ValueId> inputs_, outputs_;
-  Names<ValueId> value_names_;
-  Names<NodeId> node_names_;
-  mutable Names<int> next_suffix_;  // of fresh_name, so that a million of one base stay linear
+  NameIndex value_names_, node_names_;
+  /// Of fresh_name, so that a million of one base stay linear.
+  mutable std::unordered_map<std::string, int, NameHash, std::equal_to<>> next_suffix_;
   /// Values with many uses: (node, slot) -> position in Value::uses.
   std::unordered_map<uint32_t, std::unordered_map<uint64_t, uint32_t>> many_uses_;
+  /// With many graph outputs: value -> its slots in outputs_. Empty: to be made when it is asked for.
+  std::unordered_multimap<uint32_t, uint32_t> output_slots_;
   size_t live_ = 0;
+  /// The order of the last sort(), which knew the slots below sorted_slots_; nodes have gone and come since.
+  std::vector<NodeId> sorted_;
+  size_t sorted_slots_ = 0;
 };
 
 }  // namespace ferrule

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <unordered_map>
 
 #include "engine/graph/infer_impl.h"
 
@@ -241,23 +242,42 @@ Status infer_nested(Graph& g) {
 
 namespace {
 
-void substitute(Graph& g, const std::map<std::string, int64_t>& symbols) {
+/// Sizes repeat themselves from value to value: each expression is worked out once.
+class Substitution {
+ public:
+  explicit Substitution(const std::map<std::string, int64_t>& symbols) : symbols_(symbols) {}
+  const Dim& operator()(const Dim& d) {
+    if (d.is_constant()) return d;
+    auto [it, fresh] = known_.try_emplace(d);
+    if (fresh) it->second = d.substitute(symbols_);
+    return it->second;
+  }
+
+ private:
+  struct Hash {
+    size_t operator()(const Dim& d) const { return d.hash(); }
+  };
+  const std::map<std::string, int64_t>& symbols_;
+  std::unordered_map<Dim, Dim, Hash> known_;
+};
+
+void substitute(Graph& g, Substitution& known) {
   for (uint32_t i = 0; i < g.value_slots(); ++i) {
     const Value& v = g.value({i});
     if (v.dead) continue;
     if (v.type.shape && !std::ranges::all_of(*v.type.shape, &Dim::is_constant)) {
       Type t = v.type;
-      for (Dim& d : *t.shape) d = d.substitute(symbols);
+      for (Dim& d : *t.shape) d = known(d);
       g.set_type({i}, std::move(t));
     }
     if (v.contents) {
       auto c = v.contents;
-      for (Dim& d : *c) d = d.substitute(symbols);
+      for (Dim& d : *c) d = known(d);
       g.set_contents({i}, std::move(c));
     }
   }
   for (NodeId n : g.order())
-    for (const auto& [key, sub] : g.node(n).subgraphs) substitute(*sub, symbols);
+    for (const auto& [key, sub] : g.node(n).subgraphs) substitute(*sub, known);
 }
 
 }  // namespace
@@ -307,7 +327,8 @@ Status fix_shapes(Graph& g, const std::map<std::string, std::vector<int64_t>>& i
     type.shape = Shape(dims.begin(), dims.end());
     g.set_type(v, std::move(type));
   }
-  substitute(g, symbols);
+  Substitution known(symbols);
+  substitute(g, known);
   return infer_all(g);
 }
 

@@ -108,7 +108,10 @@ Status dropout(Call& c) {
 }
 
 Status where(Call& c) {
-  DType type = c.in(1).dtype == DType::undefined ? c.in(2).dtype : c.in(1).dtype;
+  const DType a_type = c.in(1).dtype, b_type = c.in(2).dtype;
+  if (a_type != DType::undefined && b_type != DType::undefined && a_type != b_type)
+    return c.wrong(fmt::format("its operands are {} and {}", name(a_type), name(b_type)));
+  DType type = a_type == DType::undefined ? b_type : a_type;
   if (!c.shape(0) || !c.shape(1) || !c.shape(2)) return c.set(0, type);
   auto out = broadcast(*c.shape(1), *c.shape(2));
   if (out) out = broadcast(*c.shape(0), *out);

@@ -117,9 +117,11 @@ Status conv(Call& c) {
     if (kernel && kernel->size() != spatial.size())
       return c.wrong(
           fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
-    Shape rest = unknown_shape(spatial.size());
+    Shape rest;
     if (kernel) {
       FERRULE_ASSIGN(rest, windows(c, spatial, *kernel));
+    } else {
+      rest = unknown_shape(spatial.size());
     }
     out->insert(out->end(), rest.begin(), rest.end());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 namespace ferrule {
 namespace {
@@ -15,8 +16,7 @@ class Verifier {
     FERRULE_TRY(interface());
     for (uint32_t i = 0; i < g_.node_slots(); ++i)
       if (!g_.node({i}).dead) FERRULE_TRY(node({i}));
-    std::sort(expected_.begin(), expected_.end());
-    expected_.erase(std::unique(expected_.begin(), expected_.end()), expected_.end());
+    sort_expected();
     for (uint32_t i = 0; i < g_.value_slots(); ++i)
       if (!g_.value({i}).dead) FERRULE_TRY(value({i}));
     return order();
@@ -38,13 +38,25 @@ class Verifier {
   }
   bool alive(ValueId v) const { return v.index < g_.value_slots() && !g_.value(v).dead; }
 
-  Status interface() const {
+  /// By value; those of one value stay in the order of the nodes and slots that read it.
+  void sort_expected() {
+    first_.assign(g_.value_slots() + 1, 0);
+    for (const auto& [v, _] : found_) ++first_[v.index + 1];
+    for (size_t i = 1; i < first_.size(); ++i) first_[i] += first_[i - 1];
+    expected_.resize(found_.size());
+    std::vector<uint32_t> next(first_.begin(), first_.end() - 1);
+    for (const auto& [v, use] : found_) expected_[next[v.index]++] = use;
+  }
+
+  Status interface() {
     for (ValueId v : g_.inputs())
       if (!alive(v) || !g_.value(v).is_input)
         return broken(at(v), "is listed as a graph input but is none");
     for (ValueId v : g_.outputs())
       if (!alive(v) || !g_.value(v).is_output)
         return broken(at(v), "is listed as a graph output but is none");
+    listed_.assign(g_.value_slots(), false);
+    for (ValueId v : g_.outputs()) listed_[v.index] = true;
     std::set<ValueId> inputs(g_.inputs().begin(), g_.inputs().end());
     if (inputs.size() != g_.inputs().size()) return broken("", "a value is a graph input twice");
     return {};
@@ -58,7 +70,7 @@ class Verifier {
     for (size_t i = 0; i < n.inputs.size(); ++i) {
       if (!n.inputs[i]) continue;
       if (!alive(n.inputs[i])) return broken(at(id), "input {} does not exist", i);
-      expected_.emplace_back(n.inputs[i], Use{id, static_cast<int>(i)});
+      found_.emplace_back(n.inputs[i], Use{id, static_cast<int>(i)});
     }
     for (size_t i = 0; i < n.outputs.size(); ++i) {
       if (!n.outputs[i]) continue;
@@ -67,14 +79,14 @@ class Verifier {
       if (v.producer != id || v.producer_slot != static_cast<int>(i))
         return broken(at(id), "output {} has another producer", i);
     }
+    std::set<ValueId> seen;
     for (const auto& [key, sub] : n.subgraphs) {
       if (!sub) return broken(at(id), "nested graph {} is missing", escape(key, 60));
       FERRULE_TRY(Verifier(*sub, &g_).run());
-      std::set<ValueId> seen;
       for (uint32_t i = 0; i < sub->value_slots(); ++i) {
         const Value& v = sub->value({i});
         if (v.dead || !v.outer || !seen.insert(v.outer).second) continue;
-        expected_.emplace_back(v.outer, Use{id, Use::kCapture});
+        found_.emplace_back(v.outer, Use{id, Use::kCapture});
       }
     }
     return n.body ? group(id) : Status{};
@@ -127,17 +139,15 @@ class Verifier {
       bool fine = outer_ && v.outer.index < outer_->value_slots() && !outer_->value(v.outer).dead;
       if (!fine) return broken(at(id), "captures a value that does not exist");
     }
-    const auto want = std::ranges::equal_range(expected_, id, {}, &std::pair<ValueId, Use>::first);
-    auto same = [&](const std::vector<Use>& have) { return std::ranges::equal(want, have, {}, &std::pair<ValueId, Use>::second); };
-    if (!same(v.uses)) {
+    const auto want = std::span(expected_).subspan(first_[id.index], first_[id.index + 1] - first_[id.index]);
+    if (!std::ranges::equal(want, v.uses)) {
       std::vector<Use> have = v.uses;
       std::sort(have.begin(), have.end());
-      if (!same(have))
+      std::sort(want.begin(), want.end());
+      if (!std::ranges::equal(want, have))
         return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(), want.size());
     }
-    bool listed = !v.is_output ||
-                  std::find(g_.outputs().begin(), g_.outputs().end(), id) != g_.outputs().end();
-    if (!listed) return broken(at(id), "is marked as a graph output but not listed");
+    if (v.is_output && !listed_[id.index]) return broken(at(id), "is marked as a graph output but not listed");
     if (v.constant) {
       Shape dims(v.constant->dims().begin(), v.constant->dims().end());
       if (v.type.dtype != v.constant->dtype() || v.type.shape != dims)
@@ -186,7 +196,10 @@ class Verifier {
 
   const Graph& g_;
   const Graph* outer_;
-  std::vector<std::pair<ValueId, Use>> expected_;  // who reads what; sorted when all nodes were seen
+  std::vector<std::pair<ValueId, Use>> found_;  // who reads what, node by node
+  std::vector<uint32_t> first_;                 // by value: where its readers begin in expected_
+  std::vector<Use> expected_;
+  std::vector<bool> listed_;                    // values that are graph outputs
 };
 
 }  // namespace

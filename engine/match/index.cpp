@@ -1,8 +1,71 @@
 #include "engine/match/index.h"
 
+#include <algorithm>
+
 #include "engine/match/facts.h"
 
 namespace ferrule {
+namespace {
+
+using Kind = PatternExpr::Kind;
+
+/// The calls one of which must make the operand; false: it need not be made by any.
+bool makers(const Rule& rule, const PatternExpr& e, std::vector<const PatternExpr*>& out, int depth) {
+  if (depth > 8 || e.optional || e.variadic) return false;
+  if (e.kind == Kind::call) return out.push_back(&e), true;
+  if (e.kind == Kind::reference) {
+    const PatternLine* l = rule.match.line_of(e.name);
+    return l && makers(rule, *l->expr, out, depth + 1);
+  }
+  if (e.kind != Kind::alternatives) return false;
+  return std::ranges::all_of(e.choices, [&](const auto& c) { return makers(rule, *c.second, out, depth + 1); });
+}
+
+}  // namespace
+
+RuleIndex::RuleIndex(std::span<const Rule* const> rules, const OpTable* ops)
+    : rules_(rules.begin(), rules.end()), ops_(ops) {
+  for (const Rule* r : rules_) {
+    auto& all = spellings_.emplace_back();
+    bool open = r->match.lines.empty();
+    if (!open) collect(*r, *r->match.root().expr, all, open);
+    if (open) all.clear();
+  }
+}
+
+void RuleIndex::collect(const Rule& rule, const PatternExpr& e, std::vector<Spelling>& out, bool& open) {
+  if (e.kind == Kind::alternatives) {
+    for (const auto& [_, choice] : e.choices) collect(rule, *choice, out, open);
+    return;
+  }
+  if (e.kind != Kind::call || e.optional) {
+    open = true;
+    return;
+  }
+  Spelling s;
+  s.root = &e;
+  for (const auto& a : e.args) {
+    std::vector<const PatternExpr*> calls;
+    if (makers(rule, *a, calls, 0)) s.operands.push_back(std::move(calls));
+    s.constant |= a->kind == Kind::number || (a->kind == Kind::reference && a->constant && !a->optional && !a->variadic);
+  }
+  out.push_back(std::move(s));
+}
+
+bool RuleIndex::promising(uint32_t rank, const Graph& g, NodeId id) const {
+  if (spellings_[rank].empty()) return true;
+  const Node& n = g.node(id);
+  auto made = [&](const std::vector<const PatternExpr*>& calls) {
+    return std::ranges::any_of(n.inputs, [&](ValueId v) {
+      const Node* p = g.producer(v);
+      return p && std::ranges::any_of(calls, [&](const PatternExpr* c) { return has_head(*p, c->ops, c->classes, ops_); });
+    });
+  };
+  return std::ranges::any_of(spellings_[rank], [&](const Spelling& s) {
+    if (s.constant && std::ranges::none_of(n.inputs, [&](ValueId v) { return g.constant(v) != nullptr; })) return false;
+    return has_head(n, s.root->ops, s.root->classes, ops_) && std::ranges::all_of(s.operands, made);
+  });
+}
 
 /// The root may be an optional node, an alternative, or the name of another line.
 bool RuleIndex::possible(const Rule& rule, const PatternExpr& e, const Node& n, int depth) const {

@@ -12,17 +12,28 @@ namespace ferrule {
 class RuleIndex {
  public:
   /// `rules` in firing order; those without a pattern (regions) are left out.
-  RuleIndex(std::span<const Rule* const> rules, const OpTable* ops)
-      : rules_(rules.begin(), rules.end()), ops_(ops) {}
+  RuleIndex(std::span<const Rule* const> rules, const OpTable* ops);
   /// Rules whose root may be `n`, in firing order.
   std::vector<const Rule*> at(const Node& n) const;
   /// The same as positions in rules().
   const std::vector<uint32_t>& ranks_at(const Node& n) const;
+  /// Whether the operands of `n` are made by operators, and among them are constants, that the rule at this
+  /// position of rules() cannot do without. Says no only where a match must fail by structure.
+  bool promising(uint32_t rank, const Graph& g, NodeId n) const;
   const std::vector<const Rule*>& rules() const { return rules_; }
   bool empty() const { return rules_.empty(); }
 
  private:
   bool possible(const Rule& rule, const PatternExpr& e, const Node& n, int depth) const;
+  /// One spelling of a root: its operator, and what it needs of its operands: each inner list is of calls, one of
+  /// which must make some operand.
+  struct Spelling {
+    const PatternExpr* root = nullptr;
+    std::vector<std::vector<const PatternExpr*>> operands;
+    bool constant = false;
+  };
+  static void collect(const Rule& rule, const PatternExpr& e, std::vector<Spelling>& out, bool& open);
+  std::vector<std::vector<Spelling>> spellings_;  // by rank; empty: anything may match
   std::vector<const Rule*> rules_;
   const OpTable* ops_;
   struct Hash {

@@ -11,6 +11,7 @@
 #include "engine/contracts.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
+#include "engine/match/trace.h"
 #include "engine/rule/text.h"
 
 namespace ferrule {
@@ -123,7 +124,22 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       return a.truth;
     };
   for (const Param& p : rule.parameters) m.let.emplace_back(p.name, value_for(p, *ctx.graph, m));
+  std::string said;  // by the contract: better than that it said no
+  if (ctx.explain && eval.accepts)
+    eval.accepts = [&said, ask = eval.accepts](std::string* reason) {
+      const Truth t = ask(&said);
+      if (reason) *reason = said;
+      return t;
+    };
+  if (ctx.target && ctx.ops)
+    eval.accepts_strided = [&](ValueId v, std::string* reason) {
+      Accept a = ferrule::accepts_strided(*ctx.graph, v, *ctx.target, *ctx.ops);
+      if (reason) *reason = a.reason;
+      return a.truth;
+    };
   for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
+  if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
+  std::optional<Rejection> first;  // a trace goes on to the last condition
   int passed = 0;
   for (const Condition& c : where) {
     if (c.scope && !(*c.scope)(*ctx.graph, m)) {
@@ -131,11 +147,13 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
       continue;
     }
     std::string detail;
+    said.clear();
     Truth t = ignored(rule, c, ctx)
                   ? Truth::yes
                   : evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
     if (t == Truth::yes) {
       ++passed;
+      if (ctx.trace) ctx.trace->conditions.push_back({&c, t, {}});
       continue;
     }
     Rejection r;
@@ -147,12 +165,16 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
     r.total_conditions = static_cast<int>(where.size());
     if (ctx.explain) {
       r.why = t == Truth::unknown ? "unknown: " + detail : interpolate(c.why, eval);
-      if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
+      if (t == Truth::no && !said.empty()) r.why += (r.why.empty() ? "" : ": ") + said;
+      else if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
       r.hint = interpolate(c.hint, eval);
     }
-    return r;
+    if (!ctx.trace) return r;
+    ctx.trace->conditions.push_back({&c, t, r.why});
+    if (!first) first = std::move(r);
   }
-  return std::nullopt;
+  if (first) first->passed_conditions = passed;
+  return first;
 }
 
 Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions) {
@@ -163,9 +185,11 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
   best.total_conditions = static_cast<int>(rule.where.size());
   bool judged = false;
   Match found;
+  MatchTrace furthest;
   Matcher matcher(rule, ctx);
   auto accept = [&](Embedding& e) {
     Match m{&rule, root, std::move(e.bindings), std::move(e.nodes), std::move(e.outputs), {}};
+    if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
     std::optional<Rejection> r = guarantees(rule, m, ctx);
     if (!r && conditions) r = judge(rule, rule.where, m, ctx);
     if (!r) {
@@ -178,13 +202,18 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
       r->root = root;
       r->total_conditions = static_cast<int>(rule.where.size());
       best = std::move(*r);
+      if (ctx.trace) furthest = *ctx.trace;
     }
     judged = true;
     return false;
   };
   bool hit = matcher.run(root, std::ref(accept));
   if (hit) return found;
-  if (!judged) matcher.describe(best);
+  if (!judged) {
+    best.fixed = matcher.structural();
+    matcher.describe(best);
+  }
+  else if (ctx.trace) *ctx.trace = std::move(furthest);
   return best;
 }
 

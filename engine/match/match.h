@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,8 @@
 
 namespace ferrule {
 
+struct Body;  // engine/group.h
+
 struct Match {
   const Rule* rule = nullptr;
   NodeId root;
@@ -24,12 +27,14 @@ struct Match {
   std::vector<NodeId> nodes;     ///< the matched nodes, topological order
   std::vector<ValueId> outputs;  ///< the values of Pattern::outputs
   std::vector<std::pair<std::string, Val>> let;
+  std::shared_ptr<const Body> body = nullptr;  ///< of `nodes` as a group, where a condition asked for it
 };
 
 struct Rejection {
   const Rule* rule = nullptr;
   NodeId root;
   enum class Stage { structure, condition, guarantee } stage = Stage::structure;
+  bool fixed = false;  ///< by structure alone: no size, type or other user changes it
   std::string id;  ///< condition id, or "D1" … "D8", or "structure"
   ConditionClass cls = ConditionClass::sound;
   Truth truth = Truth::no;  ///< unknown: a fact is missing
@@ -38,6 +43,8 @@ struct Rejection {
   int matched_nodes = 0;  ///< how many pattern nodes were found: nearness
   int passed_conditions = 0, total_conditions = 0;
 };
+
+struct MatchTrace;
 
 struct MatchContext {
   const Graph* graph = nullptr;
@@ -49,6 +56,7 @@ struct MatchContext {
   const std::vector<std::string>* ignore_profit = nullptr;
   /// Whether rejections get their texts; without, only their stage and id.
   bool explain = true;
+  MatchTrace* trace = nullptr;  ///< trace.h: filled when not null, which only `why` asks for
 };
 
 /// How far an attempt came: structure, then guarantees, then conditions passed. For the best of

@@ -5,11 +5,20 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
+#include "engine/match/trace.h"
 
 namespace ferrule {
 
 using Kind = PatternExpr::Kind;
 using Fail = Matcher::Failure::Kind;
+
+namespace {
+
+/// "ys..." names all results of a node, from its place on.
+bool is_list(std::string_view result) { return result.ends_with("..."); }
+std::string_view list_name(std::string_view result) { return result.substr(0, result.size() - 3); }
+
+}  // namespace
 
 Matcher::Matcher(const Rule& rule, const MatchContext& ctx)
     : rule_(rule), pattern_(rule.match), ctx_(ctx), g_(*ctx.graph) {
@@ -20,6 +29,13 @@ const PatternLine* Matcher::line_of(const std::string& name) const {
   for (const PatternLine& l : pattern_.lines)
     for (const std::string& r : l.results)
       if (r == name) return &l;
+  return nullptr;
+}
+
+/// The line "name... = Op(…)": all results of one node.
+const PatternLine* Matcher::line_of_list(const std::string& name) const {
+  for (const PatternLine& l : pattern_.lines)
+    if (!l.results.empty() && is_list(l.results.back()) && list_name(l.results.back()) == name) return &l;
   return nullptr;
 }
 
@@ -47,6 +63,7 @@ void Matcher::undo(const Mark& m) {
 }
 
 bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
+  structural_ &= kind != Fail::rank && kind != Fail::type && kind != Fail::shape && kind != Fail::unknown_shape;
   // The furthest attempt counts; of two as far, the one that failed at the finer question.
   auto fineness = [](Fail k) {
     return k == Fail::op                              ? 0
@@ -56,16 +73,28 @@ bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::st
   };
   int matched = static_cast<int>(matched_.size());
   if (matched > best_.matched ||
-      (matched == best_.matched && fineness(kind) > fineness(best_.kind)))
+      (matched == best_.matched && fineness(kind) > fineness(best_.kind))) {
     best_ = {kind, e, v, n, name, matched};
+    if (ctx_.trace) trace(false);
+  }
   return false;
+}
+
+/// Hands out what was matched so far; not complete: up to the failure in best_.
+void Matcher::trace(bool complete) {
+  MatchTrace& t = *ctx_.trace;
+  t.nodes.clear();
+  for (size_t k = 0; k < matched_.size(); ++k) t.nodes.emplace_back(calls_[k], matched_[k]);
+  t.failed = complete ? nullptr : best_.expr;
+  t.value = complete ? ValueId{} : best_.value;
+  t.node = complete ? NodeId{} : best_.node;
 }
 
 bool Matcher::run(NodeId root, const std::function<bool(Embedding&)>& accept) {
   accept_ = &accept;
   const PatternLine& last = pattern_.root();
   size_t slot = 0;
-  while (slot < last.results.size() && !g_.output(root, slot)) ++slot;
+  while (slot < g_.node(root).outputs.size() && !g_.output(root, slot)) ++slot;
   ValueId v = g_.output(root, slot);
   if (!v) return fail(Fail::op, last.expr.get(), {}, root);
   Goal goal;
@@ -79,6 +108,7 @@ bool Matcher::solve(const Goal* g) {
   if (!g) return complete();
   if (++steps_ > budget_) gave_up_ = true;
   if (gave_up_) {
+    structural_ = false;
     best_ = {Fail::gave_up, g->expr, g->value, {}, {}, static_cast<int>(matched_.size())};
     return false;
   }
@@ -123,6 +153,7 @@ bool Matcher::marks(const PatternExpr& e, ValueId v) {
 
 bool Matcher::reference(const Goal& g) {
   const PatternExpr& e = *g.expr;
+  if (e.variadic) return line(g, *line_of_list(e.name));  // its values are that line's: list() saw to it
   if (e.name.empty())  // written as nothing: the input must be left out
     return g.value ? fail(Fail::extra_input, &e, g.value, g.parent) : solve(g.next);
   if (!g.value) {
@@ -143,7 +174,7 @@ bool Matcher::reference(const Goal& g) {
 bool Matcher::line(const Goal& g, const PatternLine& l) {
   Goal goal = g;
   goal.expr = l.expr.get();
-  if (l.results.size() != 1) {
+  if (l.results.size() != 1 || is_list(l.results[0])) {
     if (goal.expr->kind != Kind::call || goal.expr->optional)
       return fail(Fail::op, goal.expr, g.value, g_.value(g.value).producer);
     return call(goal, &l.results, 0);
@@ -182,8 +213,11 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
   if (e.shape && !shape(e, n.outputs[0])) return false;
   if (results)
     for (size_t k = 0; k < results->size(); ++k)
-      if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
+      if (is_list((*results)[k]))
+        lists_.emplace_back(&(*results)[k], std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())), n.outputs.end()));
+      else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
   matched_.push_back(id);
+  if (ctx_.trace) calls_.resize(matched_.size()), calls_.back() = &e;
   if (!e.label.empty()) nodes_.emplace_back(&e.label, id);
   return operands(e, id, next);
 }
@@ -192,6 +226,8 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
 bool Matcher::results_fit(const PatternExpr& e, NodeId id,
                           const std::vector<std::string>* results) {
   const Node& n = g_.node(id);
+  if (results && !results->empty() && is_list(results->back()))
+    return n.outputs.size() >= results->size() && std::ranges::all_of(n.outputs, [](ValueId v) { return bool(v); });
   for (size_t k = results ? 0 : 1; k < n.outputs.size(); ++k) {
     if (!n.outputs[k] || (results && k < results->size() && !(*results)[k].empty())) continue;
     const Value& v = g_.value(n.outputs[k]);
@@ -248,10 +284,12 @@ int Matcher::looseness(const PatternExpr& e) const {
 
 bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
   const std::vector<ValueId>& in = g_.node(id).inputs;
-  size_t n = e.args.size(), variadic = n;
+  size_t n = e.args.size();
+  std::vector<size_t> lists;
   for (size_t i = 0; i < n; ++i)
-    if (e.args[i]->kind == Kind::reference && e.args[i]->variadic) variadic = i;
-  bool any_order = in.size() >= 2 && in.size() <= 64 && (variadic < n || n == in.size()) &&
+    if (e.args[i]->kind == Kind::reference && e.args[i]->variadic) lists.push_back(i);
+  const size_t variadic = lists.empty() ? n : lists.back();
+  bool any_order = in.size() >= 2 && in.size() <= 64 && lists.size() < 2 && (variadic < n || n == in.size()) &&
                    ctx_.ops && ctx_.ops->in_class(g_.node(id), "commutative");
   if (any_order) {
     Assignment& a = assignments_.emplace_back();
@@ -268,28 +306,61 @@ bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
     goal.assignment = &a;
     return solve(&goal);
   }
-  size_t fixed = variadic < n ? n - 1 : n;
-  size_t rest = variadic < n && in.size() > fixed ? in.size() - fixed : 0;
+  return ordered(e, id, lists, next);
+}
+
+/// What is left of the inputs for the lists goes to them in every split, the first one's shares least first.
+bool Matcher::ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>& lists, const Goal* next) {
+  const std::vector<ValueId>& in = g_.node(id).inputs;
+  const size_t n = e.args.size(), fixed = n - lists.size();
+  const size_t rest = !lists.empty() && in.size() > fixed ? in.size() - fixed : 0;
   for (size_t i = fixed + rest; i < in.size(); ++i)
     if (in[i]) return fail(Fail::extra_input, &e, in[i], id);
-  for (size_t i = n; i-- > 0;) {
-    if (i == variadic) {
-      std::vector<ValueId> list(in.begin() + static_cast<long>(i),
-                                in.begin() + static_cast<long>(i + rest));
-      for (ValueId v : list)
-        if (!marks(*e.args[i], v)) return false;
-      lists_.emplace_back(&e.args[i]->name, std::move(list));
-      continue;
+  auto with = [&](size_t first) {
+    const Goal* goals = next;
+    size_t slot = fixed + rest;
+    for (size_t i = n; i-- > 0;) {
+      if (std::ranges::find(lists, i) == lists.end()) {
+        --slot;
+        Goal& goal = goals_.emplace_back();
+        goal.expr = e.args[i].get();
+        goal.value = slot < in.size() ? in[slot] : ValueId{};
+        goal.parent = id;
+        goal.next = goals;
+        goals = &goal;
+        continue;
+      }
+      const size_t share = lists.size() == 1 ? rest : i == lists[0] ? first : rest - first;
+      slot -= share;
+      auto begin = in.begin() + static_cast<long>(slot);
+      if (!list(*e.args[i], {begin, begin + static_cast<long>(share)}, id, goals)) return false;
     }
-    size_t slot = i < variadic ? i : i - 1 + rest;
-    Goal& goal = goals_.emplace_back();
-    goal.expr = e.args[i].get();
-    goal.value = slot < in.size() ? in[slot] : ValueId{};
-    goal.parent = id;
-    goal.next = next;
-    next = &goal;
+    return solve(goals);
+  };
+  if (lists.size() < 2) return with(rest);
+  for (size_t first = 0; first <= rest && !gave_up_; ++first) {
+    Mark m = mark();
+    if (with(first)) return true;
+    undo(m);
   }
-  return solve(next);
+  return false;
+}
+
+/// Binds the values to "xs..."; where a line makes xs, they must be all results of one node, which is matched next.
+bool Matcher::list(const PatternExpr& e, std::vector<ValueId> values, NodeId id, const Goal*& next) {
+  for (ValueId v : values)
+    if (!marks(e, v)) return false;
+  if (!line_of_list(e.name)) return lists_.emplace_back(&e.name, std::move(values)), true;
+  const ValueId first = values.empty() ? ValueId{} : values[0];
+  const NodeId from = first ? g_.value(first).producer : NodeId{};
+  if (!from || g_.node(from).outputs != values) return fail(Fail::other_value, &e, first, id);
+  Goal& goal = goals_.emplace_back();
+  goal.expr = &e;
+  goal.value = first;
+  goal.parent = id;
+  goal.next = next;
+  next = &goal;
+  return true;
 }
 
 bool Matcher::assign(const Goal& g) {
@@ -442,21 +513,31 @@ bool Matcher::complete() {
   for (const auto& [name, v] : values_)
     if (inside(v) && !line_of(*name)) return fail(Fail::inner_value, nullptr, v, {}, *name);
   for (const auto& [name, list] : lists_)
-    for (ValueId v : list)
+    for (ValueId v : is_list(*name) ? std::vector<ValueId>() : list)
       if (inside(v)) return fail(Fail::inner_value, nullptr, v, {}, *name);
   for (const auto& [name, v] : values_) out.bindings.values.emplace(*name, v);
   for (const auto& [name, n] : nodes_) out.bindings.nodes.emplace(*name, n);
-  for (const auto& [name, l] : lists_) out.bindings.value_lists.emplace(*name, l);
+  for (const auto& [name, l] : lists_)
+    out.bindings.value_lists.emplace(is_list(*name) ? list_name(*name) : std::string_view(*name), l);
   for (const auto& [name, a] : attrs_) out.bindings.attrs.emplace(*name, a);
   for (const auto& [name, d] : dims_) out.bindings.dims.emplace(*name, d);
   for (const std::string* t : tags_) out.bindings.tags.insert(*t);
   for (const PatternLine& l : pattern_.lines) {
     bind_rest(*l.expr, out.bindings, pattern_);
     for (const std::string& r : l.results)
-      if (!r.empty()) out.bindings.values.try_emplace(r);
+      if (is_list(r)) out.bindings.value_lists.try_emplace(std::string(list_name(r)));
+      else if (!r.empty()) out.bindings.values.try_emplace(r);
   }
+  if (ctx_.trace) trace(true);
   const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;
-  for (const std::string& name : names) out.outputs.push_back(out.bindings.values[name]);
+  for (const std::string& name : names) {
+    if (!is_list(name)) {
+      out.outputs.push_back(out.bindings.values[name]);
+      continue;
+    }
+    const auto& all = out.bindings.value_lists.find(list_name(name))->second;
+    out.outputs.insert(out.outputs.end(), all.begin(), all.end());
+  }
   return (*accept_)(out);
 }
 

@@ -62,6 +62,8 @@ class Matcher {
     int matched = -1;       ///< pattern nodes found before it failed
   };
   const Failure& failure() const { return best_; }
+  /// Whether run() failed everywhere for reasons that sizes and types have no part in.
+  bool structural() const { return structural_; }
   /// The failure as a rejection: "D4" … "D8" or "structure", with values got and wanted.
   void describe(Rejection& r) const;
 
@@ -90,6 +92,8 @@ class Matcher {
   bool matched_call(const PatternExpr& e, NodeId id, const std::vector<std::string>* results,
                     const Goal* next);
   bool operands(const PatternExpr& e, NodeId id, const Goal* next);
+  bool ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>& lists, const Goal* next);
+  bool list(const PatternExpr& e, std::vector<ValueId> values, NodeId id, const Goal*& next);
   bool assign(const Goal& g);
   bool number(const Goal& g);
   bool attributes(const PatternExpr& e, NodeId id);
@@ -104,10 +108,12 @@ class Matcher {
   const ValueId* bound(const std::string& name) const;
   bool same_value(ValueId a, ValueId b) const;
   const PatternLine* line_of(const std::string& name) const;
+  const PatternLine* line_of_list(const std::string& name) const;
   Mark mark() const;
   void undo(const Mark& m);
   bool fail(Failure::Kind kind, const PatternExpr* e, ValueId v, NodeId n = {},
             std::string_view name = {});
+  void trace(bool complete);
 
   const Rule& rule_;
   const Pattern& pattern_;
@@ -115,7 +121,7 @@ class Matcher {
   const Graph& g_;
   const std::function<bool(Embedding&)>* accept_ = nullptr;
   int64_t steps_ = 0, budget_ = 0;
-  bool gave_up_ = false;
+  bool gave_up_ = false, structural_ = true;
   Failure best_;
   Log<ValueId> values_;
   Log<NodeId> nodes_;
@@ -124,6 +130,7 @@ class Matcher {
   Log<Dim> dims_;
   std::vector<const std::string*> tags_;
   std::vector<NodeId> matched_;
+  std::vector<const PatternExpr*> calls_;  // beside matched_; only when traced
   std::list<Goal> goals_;  // addresses stay, cut back with the log; most attempts need none
   std::list<Assignment> assignments_;
 };

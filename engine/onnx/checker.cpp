@@ -125,6 +125,15 @@ std::string one_line(std::string text) {
   return escape(out, 600);
 }
 
+/// Domains other than ONNX's that a model uses and does not import count as version 1, as ONNX Runtime takes them.
+void import_used(const onnx::GraphProto& g, std::unordered_map<std::string, int>& imports) {
+  for (const auto& n : g.node()) {
+    if (!n.domain().starts_with("ai.onnx")) imports.try_emplace(canonical_domain(n.domain()), 1);
+    for (const auto& a : n.attribute())
+      if (a.has_g()) import_used(a.g(), imports);
+  }
+}
+
 }  // namespace
 
 Status run_checker(Model& m, const Functions& functions, const ImportOptions& options) {
@@ -138,7 +147,10 @@ Status run_checker(Model& m, const Functions& functions, const ImportOptions& op
   std::unordered_map<std::string, int> imports;
   for (const auto& o : m.opset_import())
     imports[canonical_domain(o.domain())] = static_cast<int>(o.version());
-  if (auto it = imports.find(""); it != imports.end()) imports["ai.onnx"] = it->second;
+  if (auto it = imports.find(""); it != imports.end()) {
+    imports["ai.onnx"] = it->second;
+    import_used(m.graph(), imports);
+  }
   context.set_opset_imports(imports);
   try {
     onnx::checker::LexicalScopeContext scope;

@@ -168,20 +168,24 @@ class Converter {
   }
 
   Status node(onnx::NodeProto& n, const std::string& name, Scope& scope) {
-    if (auto f = functions_.find(key_of(n)); f != functions_.end())
-      return call(n, *const_cast<onnx::FunctionProto*>(f->second), name, scope);
+    if (!functions_.empty())
+      if (auto f = functions_.find(key_of(n)); f != functions_.end())
+        return call(n, *const_cast<onnx::FunctionProto*>(f->second), name, scope);
     std::string domain = canonical_domain(n.domain());
     auto version = scope.opsets->find(domain);
     int64_t opset = version == scope.opsets->end() ? 1 : version->second;
     std::string where = place(n, opset);
     FERRULE_ASSIGN(auto attributes, arguments_of(n, scope, where));
-    if (n.op_type() == "Constant" && domain.empty()) return constant(n, attributes, where, scope);
+    if (n.op_type() == "Constant" && domain.empty()) {
+      if (!n.output().empty()) out_.constants.emplace(name, n.output(0));
+      return constant(n, attributes, where, scope);
+    }
     Node out;
     out.op = n.op_type();
     out.domain = domain;
     out.name = scope.graph->find_node(name) ? scope.graph->fresh_name(name) : name;
     out.since_opset = static_cast<int>(opset);
-    out.origins = scope.origins.empty() ? std::vector<std::string>{name} : scope.origins;
+    out.origins = scope.origins.empty() || options_.own_origins ? std::vector<std::string>{name} : scope.origins;
     for (const std::string& in : n.input()) {
       ValueId v;
       if (!in.empty()) {

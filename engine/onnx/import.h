@@ -22,6 +22,7 @@ struct ImportOptions {
   std::function<bool(std::string_view domain, std::string_view op)> known_operator;
   /// Called once a file is read, before its operators are looked at: what known_operator needs may be made meanwhile.
   std::function<void()> file_read;
+  bool own_origins = false;        ///< a node out of a function stands for itself, not for the call
   int64_t text_opset = 21;         ///< import_text: opset of ai.onnx where the text has no header
 };
 
@@ -29,6 +30,7 @@ struct Imported {
   Graph graph;
   std::vector<std::string> notes;           ///< what a user should know ("3 initializers are …")
   std::map<std::string, int> opsets;        ///< domain -> version, as the model says
+  std::map<std::string, std::string> constants;  ///< nodes that only hold a constant: name -> its value's name
   std::map<std::string, Tensor> defaults;   ///< overridable inputs and their values
   std::string producer;                     ///< "pytorch 2.1"; may be empty
   int64_t ir_version = 0;

@@ -191,31 +191,38 @@ class Walker {
                       where, repeated, repeated == 1 ? " defines" : "s define"));
     }
     bool sorted = true;
-    std::vector<std::vector<int>> after(static_cast<size_t>(list.size()));  // producer -> readers
-    std::vector<int> waiting(after.size(), 0);
+    std::vector<std::pair<int, int>> edges;  // producer, reader
     for (int i = 0; i < list.size(); ++i) {
       onnx::NodeProto& n = list[i];
       FERRULE_TRY(known(n, opsets, where));
-      std::unordered_set<std::string_view> reads;
-      for (const std::string& in : n.input())
-        if (!in.empty()) reads.insert(in);
+      std::unordered_set<std::string_view> nested;
       for (auto& a : *n.mutable_attribute()) {
-        if (a.has_g()) FERRULE_TRY(graph(*a.mutable_g(), opsets, &names, reads));
-        for (auto& g : *a.mutable_graphs()) FERRULE_TRY(graph(g, opsets, &names, reads));
+        if (a.has_g()) FERRULE_TRY(graph(*a.mutable_g(), opsets, &names, nested));
+        for (auto& g : *a.mutable_graphs()) FERRULE_TRY(graph(g, opsets, &names, nested));
       }
-      for (std::string_view name : reads) {
+      auto read = [&](std::string_view name) -> Status {
         auto it = names.defined.find(name);
         if (it == names.defined.end()) {
           if (!names.has(name)) return error(Code::dangling_input, place(n), quote(name));
           free.insert(name);
         } else if (it->second >= 0) {
           sorted &= it->second < i;
-          after[static_cast<size_t>(it->second)].push_back(i);
-          ++waiting[static_cast<size_t>(i)];
+          edges.emplace_back(it->second, i);
         }
-      }
+        return {};
+      };
+      for (const std::string& in : n.input())
+        if (!in.empty()) FERRULE_TRY(read(in));
+      for (std::string_view name : nested) FERRULE_TRY(read(name));
     }
-    return sorted ? Status{} : sort(list, after, waiting, where);
+    if (sorted) return {};
+    std::vector<std::vector<int>> after(static_cast<size_t>(list.size()));  // producer -> readers
+    std::vector<int> waiting(after.size(), 0);
+    for (auto [producer, reader] : edges) {
+      after[static_cast<size_t>(producer)].push_back(reader);
+      ++waiting[static_cast<size_t>(reader)];
+    }
+    return sort(list, after, waiting, where);
   }
 
   /// Some tools leave two Constant nodes of one name behind, and ONNX Runtime takes such models.
@@ -233,7 +240,7 @@ class Walker {
   Status known(const onnx::NodeProto& n, const Opsets& opsets, const std::string& where) const {
     if (n.op_type().empty())
       return error(Code::model_invalid, where, "node " + quote(n.name()) + " has no operator");
-    if (functions_.count(key_of(n))) return {};
+    if (!functions_.empty() && functions_.count(key_of(n))) return {};
     std::string domain = canonical_domain(n.domain());
     auto opset = opsets.find(domain);
     if (opset == opsets.end() && domain.empty())
@@ -311,12 +318,32 @@ std::string place(const onnx::NodeProto& n, int64_t opset) {
   return fmt::format("node that makes {} ({})", out, what);
 }
 
-const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain) {
+namespace {
+
+const onnx::OpSchema* registered(const std::string& op, int64_t opset, const std::string& domain) {
   using Registry = onnx::OpSchemaRegistry;
   if (const auto* s = Registry::Schema(op, static_cast<int>(opset), domain)) return s;
   // ONNX Runtime had it in ai.onnx before ONNX did, and its older tools wrote such models.
   if (domain.empty() && op == "LayerNormalization") return Registry::Schema(op, domain);
   return nullptr;
+}
+
+}  // namespace
+
+/// A model has many nodes and few operators: what is found is remembered, by every thread for itself.
+const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain) {
+  struct Found {
+    int64_t opset;
+    std::string domain;
+    const onnx::OpSchema* schema;
+  };
+  thread_local std::unordered_map<std::string, std::vector<Found>> known;
+  if (auto it = known.find(op); it != known.end())
+    for (const Found& f : it->second)
+      if (f.opset == opset && f.domain == domain) return f.schema;
+  const onnx::OpSchema* schema = registered(op, opset, domain);
+  if (schema) known[op].push_back({opset, domain, schema});
+  return schema;
 }
 
 FunctionKey key_of(const onnx::NodeProto& n) {

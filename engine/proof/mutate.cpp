@@ -395,7 +395,7 @@ class Mutator {
         });
       DType element = g_.value(g_.input(n, 0)).type.dtype;
       for (size_t slot : {have, have + 1})
-        for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), Tensor::scalar(element == DType::undefined ? DType::f32 : element, 2)})
+        for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), Tensor::scalar(is_float(element) || is_int(element) ? element : DType::f32, 2)})
           add(fmt::format("{} gets {} as operand {}", g_.node(n).op, t.dtype() == DType::boolean ? "true" : "2", slot),
               [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
     }

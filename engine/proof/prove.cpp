@@ -33,7 +33,9 @@ struct Sample {
 
 class Prover {
  public:
+  /// What a target has no kernel for, and what would not pay, must be right all the same.
   Prover(const Rule& rule, const ProofContext& ctx) : rule_(rule), ctx_(ctx) {
+    std::erase_if(rule_.where, [](const Condition& c) { return c.cls != ConditionClass::sound; });
     out_.rule = rule.id;
     deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(ctx.seconds * 1000));
   }
@@ -230,7 +232,7 @@ class Prover {
     return p;
   }
 
-  const Rule& rule_;
+  Rule rule_;
   const ProofContext& ctx_;
   RewriteProof out_;
   Clock::time_point deadline_;

@@ -79,6 +79,11 @@ class Runner {
       loaded = std::move(*r);
       target = &loaded;
     }
+    if (!t.profile.empty()) {
+      if (target != &loaded) loaded = *target;
+      if (Status s = use_profile(loaded, t.profile); !s) return s.error().message;
+      target = &loaded;
+    }
     auto g = graph_of(t, target);
     if (!g)
       return g.error().message + (g.error().place.empty() ? "" : " (" + g.error().place + ")");

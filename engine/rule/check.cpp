@@ -296,7 +296,7 @@ class Checker {
         b.match.lines.empty())
       return;
     if (a.kind == RuleKind::rewrite && b.kind == RuleKind::rewrite && a.where.empty() &&
-        types_cover(a, b) && Subsumption(a.match, b.match, shape_).run())
+        types_cover(a, b) && b.shared.size() <= a.shared.size() && Subsumption(a.match, b.match, shape_).run())
       return fail(
           b, b.match.lines[0].place,
           fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),
@@ -327,6 +327,19 @@ class Checker {
            "say once: true if it fires once per root");
   }
 
+  /// "a; 1: b" as the elements of a list.
+  static std::string brackets(const std::string& parts) {
+    std::string out;
+    for (size_t i = 0; i <= parts.size();) {
+      const size_t end = std::min(parts.find("; ", i), parts.size());
+      std::string part = parts.substr(i, end - i);
+      if (size_t colon = part.find(": "); colon != part.npos) part.erase(0, colon + 2);
+      out += (out.empty() ? "" : ", ") + part;
+      i = end + 2;
+    }
+    return out;
+  }
+
   /// Labels and symbols that nothing reads.
   void unused(const Rule& r) {
     std::set<std::string> used = {r.anchor};
@@ -345,6 +358,7 @@ class Checker {
     for (const auto* conditions : {&r.where, &r.region.where})
       for (const Condition& c : *conditions) reads(*c.expr), text(c.why), text(c.hint);
     for (const auto& [n, e] : r.let) reads(*e);
+    for (const auto& [key, value] : r.params) text("{[" + brackets(value) + "]}");
     text(r.name);
     for (const PatternLine& l : r.rewrite.lines) replacement(*l.expr, used, reads);
     for (const auto& [limit, n] : r.region.named) used.insert(n);

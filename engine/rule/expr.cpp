@@ -1,5 +1,6 @@
 #include "engine/rule/expr.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/rule/expr_ast.h"
@@ -264,7 +265,9 @@ class Parser {
     static constexpr Row kQuantifiers[] = {{"all", Expr::Quantifier::all},
                                            {"any", Expr::Quantifier::any},
                                            {"count", Expr::Quantifier::count},
-                                           {"sum", Expr::Quantifier::sum}};
+                                           {"sum", Expr::Quantifier::sum},
+                                           {"map", Expr::Quantifier::map},
+                                           {"filter", Expr::Quantifier::filter}};
     if (now().kind == Token::Kind::name && next().word("in"))
       for (const Row& r : kQuantifiers)
         if (r.name == name.text) return quantified(from, r.quantifier);
@@ -286,11 +289,11 @@ class Parser {
   }
 
   ExprPtr unknown_function(const Token& name) {
-    std::vector<std::string> known = {"all", "any"};
+    std::vector<std::string> known = {"all", "any", "map", "filter"};
     for (const Function& f : functions()) known.emplace_back(f.entry.name);
-    if (name.text == "all" || name.text == "any")
+    if (std::ranges::find(known.begin(), known.begin() + 4, name.text) != known.begin() + 4)
       return fail_at(name, fmt::format("{} needs a variable", name.text),
-                     fmt::format("{}(v in list: condition)", name.text));
+                     fmt::format("{}(v in list: {})", name.text, name.text == "map" ? "expression" : "condition"));
     std::string hint = did_you_mean(name.text, known);
     return fail_at(name, fmt::format("there is no function {}", escape(name.text)),
                    hint.empty() ? "see ferrule rules vocabulary" : hint);
@@ -318,7 +321,7 @@ class Parser {
   std::set<const Expr*> parenthesised_;
 };
 
-constexpr std::string_view kQuantifierNames[] = {"all", "any", "count", "sum"};
+constexpr std::string_view kQuantifierNames[] = {"all", "any", "count", "sum", "map", "filter"};
 
 std::string number_text(double d) {
   if (std::isnan(d)) return "nan";

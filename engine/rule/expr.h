@@ -40,6 +40,8 @@ struct EvalContext {
   /// Answers `accepts(group)`: whether the contract has a kernel for the nodes about to be grouped.
   std::function<Truth(std::string* reason)> accepts;
   const std::vector<std::pair<std::string, Val>>* let = nullptr;
+  /// Answers `accepts_strided(v)`: whether the kernels around v work where it is a slice of something larger.
+  std::function<Truth(ValueId v, std::string* reason)> accepts_strided = {};
 };
 
 struct Place;

@@ -43,7 +43,7 @@ struct Expr {
     floordiv,
     mod
   };
-  enum class Quantifier : uint8_t { all, any, count, sum };
+  enum class Quantifier : uint8_t { all, any, count, sum, map, filter };
 
   Kind kind = Kind::literal;
   Binary binary{};

@@ -292,6 +292,8 @@ Val quantified(const Expr& e, Scope& s) {
   if (!items) return unknown(fmt::format("a list, not {}", kind_of(list)));
   Val sum{int64_t{0}};
   int64_t count = 0;
+  const bool map = e.quantifier == Expr::Quantifier::map, filter = e.quantifier == Expr::Quantifier::filter;
+  Val::List made;
   Truth result = truth(e.quantifier == Expr::Quantifier::all);
   std::string why;
   for (const Val& item : *items) {
@@ -299,6 +301,11 @@ Val quantified(const Expr& e, Scope& s) {
     Val v = eval(*e.args[1], s);
     s.locals.pop_back();
     if (s.exhausted()) return too_long();
+    if (map) {
+      if (is_unknown(v)) return v;
+      made.push_back(std::move(v));
+      continue;
+    }
     if (e.quantifier == Expr::Quantifier::sum) {
       if (is_unknown(v)) return v;
       sum = arithmetic(Binary::add, sum, v);
@@ -307,15 +314,18 @@ Val quantified(const Expr& e, Scope& s) {
     std::string reason;
     Truth t = truth_of(v, &reason);
     if (t == Truth::unknown) {
-      if (e.quantifier == Expr::Quantifier::count) return unknown(reason);
+      if (filter || e.quantifier == Expr::Quantifier::count) return unknown(reason);
       if (result != Truth::unknown) why = reason;
       result = Truth::unknown;
+    } else if (filter) {
+      if (t == Truth::yes) made.push_back(item);
     } else if (e.quantifier == Expr::Quantifier::count) {
       count += t == Truth::yes;
     } else if (t == truth(e.quantifier == Expr::Quantifier::any)) {
       return Val{t == Truth::yes};
     }
   }
+  if (map || filter) return make_list(std::move(made));
   if (e.quantifier == Expr::Quantifier::sum) return sum;
   if (e.quantifier == Expr::Quantifier::count) return Val{count};
   return make_truth(result, why);

@@ -307,7 +307,7 @@ class Loader {
       bool any = false;
       for (auto& r : rules_)
         if (glob_match(glob, r->id)) r->enabled = on, any = true;
-      if (any || glob == "*") return;
+      if (any || glob == "*" || glob_match(glob, kSharing)) return;
       if (is_glob(glob)) {
         set_.warnings.push_back(fmt::format("{} {}: no rule matches", on ? "--enable" : "--disable", escape(glob)));
         return;

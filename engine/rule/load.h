@@ -15,6 +15,9 @@ struct RuleSelection {
   std::optional<bool> about(std::string_view id) const;
 };
 
+/// What the engine does without a rule and is still switched off like one: share.h.
+inline constexpr std::string_view kSharing = "common_subexpressions";
+
 /// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the selection.
 /// A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
 /// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid, rule_unknown).

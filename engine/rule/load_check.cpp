@@ -31,6 +31,7 @@ class NameCheck {
       bound_ = std::move(saved);
     }
     lets();
+    if (const Node* merge = root_.find("merge")) siblings(*merge);
     if (rule_.kind == RuleKind::rewrite) replacement();
     if (const Node* n = root_.find("name")) holes(*n);
   }
@@ -109,6 +110,19 @@ class NameCheck {
   void messages(const Node& n) {
     for (std::string_view key : {"why", "hint"})
       if (const Node* m = n.find(key)) holes(*m);
+  }
+
+  /// Keys and axes of a merge rule, each asked of one sibling.
+  void siblings(const Node& merge) {
+    std::vector<const Node*> all;
+    if (const Node* n = merge.find("axis")) all.push_back(n);
+    if (const Node* n = merge.find("key"); n && n->is_scalar()) all.push_back(n);
+    else if (n)
+      for (const Node& i : n->items) all.push_back(&i);
+    if (const Node* n = merge.find("weights"))
+      for (const auto& [slot, axis] : n->entries) all.push_back(&axis);
+    for (const Node* n : all)
+      if (auto e = parse_expression(n->text, place_of(r_, *n))) expression(**e, place_of(r_, *n), n->text);
   }
 
   void lets() {
@@ -267,7 +281,15 @@ BoundNames names_of(const Rule& rule) {
   if (rule.kind == RuleKind::absorb || rule.kind == RuleKind::window)
     all.emplace("tail", Bound{K::node_list, true, false, {}});
   if (rule.kind == RuleKind::region) all.emplace("region", Bound{K::node_list, true, false, {}});
-  if (rule.kind == RuleKind::merge) all.emplace("siblings", Bound{K::node_list, true, false, {}});
+  if (rule.kind == RuleKind::merge) {
+    all.emplace("siblings", Bound{K::node_list, true, false, {}});
+    all.emplace("shared", Bound{K::value, true, false, {}});
+  }
+  if (rule.kind == RuleKind::place) {
+    all.emplace("part", Bound{K::value, true, false, {}});
+    all.emplace("maker", Bound{K::node, true, false, {}});
+    all.emplace("contiguous", Bound{K::attr, true, false, {}});
+  }
   for (const Param& p : rule.parameters) all.emplace(p.name, Bound{K::attr, false, false, {}});
   // `let` gives numbers, sizes or lists: like attributes.
   for (const auto& [n, e] : rule.let) all.emplace(n, Bound{K::attr, false, false, {}});

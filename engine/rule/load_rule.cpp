@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/rule/text.h"
+#include "engine/target.h"
 
 namespace ferrule {
 namespace {
@@ -80,8 +81,11 @@ constexpr KeyDoc kRegionKeys[] = {
     {"where", kConditions, "asked for each candidate; names: node, operands, anchor"},
 };
 constexpr KeyDoc kMergeKeys[] = {
-    {"over", kText, "the operand that siblings share"},
+    {"over", kText, "the operand that siblings share; a list: they share one of them"},
     {"key", kTexts, "expressions that must be equal"},
+    {"axis", kText, "expression: the axis of the results along which they become one; side by side without it"},
+    {"weights", kAnyMap, "inputs of the anchor whose constants are joined along an axis of their own: {1: \"0\"}"},
+    {"fill", kTexts, "inputs of the anchor that are zero where a sibling leaves them out"},
     {"min", kCount, "fewest siblings"},
     {"max", kCount, "most siblings"},
 };
@@ -90,6 +94,7 @@ constexpr KeyDoc kCaseKeys[] = {
     {"model", kText, "ONNX text; without it a firing case is edited"},
     {"of", kText, "name of the firing case that is edited; the first one without it"},
     {"target", kText, "target that kernel conditions are judged on"},
+    {"profile", kText, "profile that conditions are judged under: tensorrt"},
     {"expect", kText, "firing: ONNX text afterwards"},
     {"declined_by", kText, "holding: condition id, guarantee D1 to D8, or structure"},
     // the edit verbs; names are the pattern's, or the model's
@@ -448,15 +453,65 @@ class RuleReader {
         continue;
       }
       std::string joined;
-      for (const std::string& s : r_.strings(*v)) joined += (joined.empty() ? "" : "; ") + s;
+      auto add = [&](const std::string& s) { joined += (joined.empty() ? "" : "; ") + s; };
+      if (k.name == "weights") {
+        if (!r_.expect(*v, Node::Kind::map, "inputs and axes")) continue;
+        for (const auto& [slot, axis] : v->entries) {
+          slot_number(slot);
+          if (expression(axis, "an axis")) add(slot.text + ": " + axis.text);
+        }
+      } else if (k.name == "axis") {
+        if (expression(*v, "an axis")) add(v->text);
+      } else if (k.name == "key") {
+        merge_keys(*v, joined);
+      } else {
+        for (const std::string& s : r_.strings(*v)) add(s);
+      }
+      if (k.name == "fill")
+        for (const Node& i : v->items) slot_number(i);
+      if (k.name == "over") check_over(*v);
       rule_.params[std::string(k.name)] = joined;
     }
     r_.required(*n, "over");
+  }
+  /// Small and a number: what siblings are merged by.
+  void slot_number(const Node& n) {
+    auto i = yaml::parse_integer(n.text);
+    if (!i || *i < 0 || *i > 63)
+      r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63", Code::rule_invalid);
+  }
+  void merge_keys(const Node& v, std::string& joined) {
+    const std::vector<Node> one{v};
+    for (const Node& i : v.is_scalar() ? one : v.items)
+      if (expression(i, "a key")) joined += (joined.empty() ? "" : "; ") + i.text;
+  }
+  void check_over(const Node& n) {
+    const BoundNames bound = bound_names(rule_.match);
+    auto it = bound.find(n.text);
+    if (it == bound.end() || it->second.inner || (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
+      r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "", Code::rule_invalid);
   }
   void read_place() {
     const Node* n = find("place");
     if (!n || !r_.expect(*n, Node::Kind::map, "places")) return;
     for (const auto& [key, value] : n->entries) rule_.params[key.text] = r_.string(value);
+    check_place(*n);
+  }
+
+  /// One entry, `slices(whole, axis)`, of names that the pattern binds.
+  void check_place(const Node& n) {
+    const BoundNames bound = bound_names(rule_.match);
+    const std::optional<PlaceSpec> p = place_spec(rule_.params);
+    auto is = [&](const std::string& name, Bound::Kind a, Bound::Kind b) {
+      auto it = bound.find(name);
+      return it != bound.end() && (it->second.kind == a || it->second.kind == b);
+    };
+    using K = Bound::Kind;
+    if (!p)
+      r_.error(n, "one entry: values, and \"slices(whole, axis)\" that they are", "place: {xs: \"slices(y, a)\"}", Code::rule_invalid);
+    else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) || !is(p->axis, K::attr, K::attr))
+      r_.error(n, fmt::format("{}, {} and {} must be values and an attribute that the pattern binds", escape(p->parts), escape(p->whole), escape(p->axis)),
+               "", Code::rule_invalid);
   }
 
   // --- tests
@@ -497,6 +552,8 @@ class RuleReader {
         t.of = r_.string(value);
       else if (key.text == "target")
         t.target = r_.string(value);
+      else if (key.text == "profile")
+        t.profile = r_.one_of(value, kProfiles);
       else if (key.text == "expect")
         t.expect = r_.string(value);
       else if (key.text == "declined_by")
@@ -516,7 +573,7 @@ class RuleReader {
     if (t.model.empty() && earlier == rule_.tests.end())
       bad(t.of.empty() ? "no firing case above to edit"
                        : fmt::format("no firing case above is called {}", escape(t.of)));
-    if (t.model.empty() && t.edits.empty() && t.target.empty())
+    if (t.model.empty() && t.edits.empty() && t.target.empty() && t.profile.empty())
       bad("a case without a model or an edit");
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
@@ -525,6 +582,7 @@ class RuleReader {
                                       "D5",        "D6", "D7", "D8", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
+    if (rule_.kind == RuleKind::merge) known.push_back("key");
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D8, structure");
     else if (std::find(known.begin(), known.end(), t.declined_by) == known.end())
@@ -608,6 +666,21 @@ const KeyDoc& when_key() { return kWhenKey; }
 std::span<const KeyDoc> region_keys() { return kRegionKeys; }
 std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
 std::span<const KeyDoc> case_keys() { return kCaseKeys; }
+
+std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& params) {
+  if (params.size() != 1) return std::nullopt;
+  const auto& [parts, text] = *params.begin();
+  std::string_view t = text;
+  constexpr std::string_view kHead = "slices(";
+  const size_t comma = t.find(',');
+  if (!t.starts_with(kHead) || !t.ends_with(")") || comma == t.npos) return std::nullopt;
+  auto word = [](std::string_view s) {
+    while (s.starts_with(' ')) s.remove_prefix(1);
+    while (s.ends_with(' ')) s.remove_suffix(1);
+    return std::string(s);
+  };
+  return PlaceSpec{parts, word(t.substr(kHead.size(), comma - kHead.size())), word(t.substr(comma + 1, t.size() - comma - 2))};
+}
 
 std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {
   std::vector<std::string_view> names;

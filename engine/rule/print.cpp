@@ -160,21 +160,39 @@ class Printer {
     conditions("where", s.where, 2);
   }
 
+  static std::vector<std::string> parts(const std::string& v) {
+    std::vector<std::string> out;
+    for (size_t i = 0; i <= v.size();) {
+      size_t end = std::min(v.find("; ", i), v.size());
+      out.push_back(v.substr(i, end - i));
+      i = end + 2;
+    }
+    return out;
+  }
+  static std::string commas(const std::string& v) { return fmt::format("{}", fmt::join(parts(v), ", ")); }
+  /// "1: 0; 2: 0" with the axes quoted.
+  static std::string slots(const std::string& v) {
+    std::string out;
+    for (const std::string& p : parts(v)) {
+      size_t colon = p.find(": ");
+      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " + quoted(p.substr(colon + 2));
+    }
+    return out;
+  }
+
   void params(std::string_view key) {
     out_ += std::string(key) + ":\n";
     for (const auto& [k, v] : r_.params) {
-      bool number = k == "min" || k == "max";
-      if (k != "key" || r_.kind == RuleKind::place) {
+      bool number = k == "min" || k == "max", merge = r_.kind == RuleKind::merge;
+      if (merge && (k == "weights" || k == "fill")) {
+        out_ += fmt::format("  {}: {}\n", k, k == "fill" ? "[" + commas(v) + "]" : "{" + slots(v) + "}");
+        continue;
+      }
+      if (k != "key" || !merge) {
         out_ += fmt::format("  {}: {}\n", k, number ? v : quoted(v));
         continue;
       }
-      std::vector<std::string> parts;
-      for (size_t i = 0; i <= v.size();) {
-        size_t end = std::min(v.find("; ", i), v.size());
-        parts.push_back(v.substr(i, end - i));
-        i = end + 2;
-      }
-      out_ += "  key: " + list(parts) + "\n";
+      out_ += "  key: " + list(parts(v)) + "\n";
     }
   }
 
@@ -202,6 +220,7 @@ class Printer {
     add("declined_by", t.declined_by);
     add("of", t.of);
     add("target", t.target);
+    add("profile", t.profile);
     for (const auto& [verb, argument] : t.edits)
       out_ += fmt::format("      {}: {}\n", verb, argument);
     if (!t.model.empty()) text("model", t.model, 6);
@@ -232,7 +251,7 @@ bool same(const Rule& a, const Rule& b) {
   };
   auto test = [](const RuleTest& x, const RuleTest& y) {
     return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits &&
-           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target &&
+           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target && x.profile == y.profile &&
            x.expect == y.expect;
   };
   const RegionSpec &s = a.region, &t = b.region;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ struct RuleTest {
   bool fires = true;
   std::string declined_by;                 ///< holds: a condition id, or a guarantee D1 … D8, or "structure"
   std::string target;                      ///< target to judge kernel conditions on; empty = default
+  std::string profile;                     ///< whose limits hold; empty = default
   std::string expect;                      ///< fires: ONNX text after, or empty
   Place place;
 };
@@ -101,7 +103,8 @@ struct Rule {
   std::string contract;                    ///< absorb, window, region, merge: the group's contract
   std::string anchor;                      ///< absorb: label of the anchor
   RegionSpec region;                       ///< region: what grows;  absorb: the tail
-  std::map<std::string, std::string> params;  ///< merge: over, key ("; " between), min, max;  place: operand -> where
+  /// merge: over, min, max, axis; lists, "; " between: key, weights ("1: 0"), fill;  place: values -> where
+  std::map<std::string, std::string> params;
   std::string name;                        ///< name template: "{conv} + {tail}"
   std::vector<RuleTest> tests;
   std::string file;                        ///< as opened
@@ -109,6 +112,12 @@ struct Rule {
   std::string text;                        ///< the file's text, for `rules show` and excerpts
   std::string off;                         ///< off by an override file: its words, "r off: why (file:line)"
 };
+
+/// `place: {parts: "slices(whole, axis)"}`; nullopt: it is something else.
+struct PlaceSpec {
+  std::string parts, whole, axis;
+};
+std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& params);
 
 struct Phase {
   std::string id;

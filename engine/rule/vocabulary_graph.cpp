@@ -159,6 +159,23 @@ Val accepts(const EvalContext& ctx, Args) {
   Truth t = ctx.accepts(&reason);
   return make_truth(t, reason);
 }
+Val has_kernel(const EvalContext& ctx, Args a) {
+  auto contract = get<std::string>(a[0]);
+  auto type = get<DType>(a[1]);
+  if (!contract || !type) return unknown("a contract and an element type");
+  if (!ctx.target) return unknown("has_kernel (no target)");
+  auto it = ctx.target->contracts.find(*contract);
+  if (it == ctx.target->contracts.end()) return Val{false};
+  return Val{std::find(it->second.types.begin(), it->second.types.end(), *type) != it->second.types.end()};
+}
+Val accepts_strided(const EvalContext& ctx, Args a) {
+  auto v = get<ValueId>(a[0]);
+  if (!v || !*v) return unknown("a value");
+  if (!ctx.accepts_strided) return unknown("a target");
+  std::string reason;
+  Truth t = ctx.accepts_strided(*v, &reason);
+  return make_truth(t, reason);
+}
 Val isa(const EvalContext& ctx, Args a) {
   auto name = get<std::string>(a[0]);
   if (!name) return unknown("the name of an instruction set");
@@ -201,6 +218,12 @@ const Function kTable[] = {
       "the contract has a kernel for the nodes about to be grouped: accepts(group)"},
      accepts,
      kMissingToo},
+    {{"has_kernel", "(contract: string, type: dtype) -> bool",
+      "the target has kernels of this contract for the element type: has_kernel('pool', u8)"},
+     has_kernel},
+    {{"accepts_strided", "(x: value) -> bool",
+      "all who read the value have kernels that read it as a slice of a larger tensor"},
+     accepts_strided},
     {{"saved_bytes", "(nodes: any, more: any...) -> size",
       "memory traffic that grouping the nodes saves"},
      saved_bytes,

@@ -19,6 +19,19 @@ Val with_node(const EvalContext& ctx, const Val& v, F f) {
   return n ? f(*n) : unknown("a node");
 }
 
+/// The same for what a group stands for: f(its body, the anchor), the body's first node.
+template <class F>
+Val with_anchor(const EvalContext& ctx, const Val& v, F f) {
+  const Node* n = node_of(ctx, v);
+  if (!n) return unknown("a node");
+  if (!n->body) return f(ctx, *n);
+  const std::vector<NodeId> order = n->body->order();
+  if (order.empty()) return unknown("a node");
+  EvalContext inside = ctx;
+  inside.graph = n->body.get();
+  return f(inside, n->body->node(order[0]));
+}
+
 Val op(const EvalContext& ctx, Args a) {
   return with_node(ctx, a[0], [](const Node& n) {
     bool plain = n.domain.empty() || n.domain == "ai.onnx" || n.domain == "ferrule";
@@ -41,9 +54,25 @@ Val node_class(const EvalContext& ctx, Args a) {
 Val attr(const EvalContext& ctx, Args a) {
   auto key = get<std::string>(a[1]);
   if (!key) return unknown("the name of an attribute");
-  return with_node(ctx, a[0], [&](const Node& n) {
+  return with_anchor(ctx, a[0], [&](const EvalContext&, const Node& n) {
     const Attr* x = n.attrs.find(*key);
     return x ? from_attr(*x) : Val{Val::Absent{}};
+  });
+}
+/// Operators and attributes, constants aside: equal for nodes that do the same with other numbers.
+std::string behaviour(const Node& n) {
+  std::string out = n.op, attrs;
+  for (const auto& [key, value] : n.attrs.items()) attrs += (attrs.empty() ? "" : ", ") + key + "=" + str(value);
+  return attrs.empty() ? out : out + "<" + attrs + ">";
+}
+Val tail_ops(const EvalContext& ctx, Args a) {
+  return with_node(ctx, a[0], [](const Node& n) {
+    std::string out;
+    if (n.body) {
+      std::vector<NodeId> order = n.body->order();
+      for (size_t k = 1; k < order.size(); ++k) out += (k > 1 ? " + " : "") + behaviour(n.body->node(order[k]));
+    }
+    return Val{out.empty() ? std::string("nothing") : out};
   });
 }
 Val has_attr(const EvalContext& ctx, Args a) {
@@ -194,20 +223,20 @@ std::optional<std::vector<int64_t>> window(const EvalContext& ctx, const Node& n
 }
 
 Val kernel_size(const EvalContext& ctx, Args a) {
-  return with_node(ctx, a[0], [&](const Node& n) {
-    auto k = window(ctx, n);
+  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
+    auto k = window(at, n);
     return k ? ints(*k) : unknown(fmt::format("the kernel size of \"{}\"", escape(n.name)));
   });
 }
 
 /// Explicit pads; what auto_pad asks for is known once the spatial sizes are.
 Val resolved_pads_of(const EvalContext& ctx, Args a) {
-  return with_node(ctx, a[0], [&](const Node& n) {
+  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
     Val missing = unknown(fmt::format("the pads of \"{}\" (auto_pad {})", escape(n.name),
                                       escape(n.attrs.s("auto_pad", "NOTSET"))));
-    auto k = window(ctx, n);
+    auto k = window(at, n);
     if (!k) return missing;
-    const Shape* x = shape_of_input(ctx, n, 0);
+    const Shape* x = shape_of_input(at, n, 0);
     Shape spatial = x && x->size() == k->size() + 2 ? Shape(x->begin() + 2, x->end()) : Shape();
     while (spatial.size() < k->size()) spatial.push_back(Dim::unknown());
     auto p = resolved_pads(n, spatial, *k);
@@ -246,9 +275,9 @@ Val pads_cropped(const EvalContext&, Args a) {
 }
 
 Val out_channels(const EvalContext& ctx, Args a) {
-  return with_node(ctx, a[0], [&](const Node& n) {
+  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
     const Weighted* w = weighted(n);
-    const Shape* s = w ? shape_of_input(ctx, n, 1) : nullptr;
+    const Shape* s = w ? shape_of_input(at, n, 1) : nullptr;
     if (!s || s->size() < 2)
       return unknown(fmt::format("the output channels of \"{}\"", escape(n.name)));
     int axis = w->output_axis < 0 ? static_cast<int>(s->size()) + w->output_axis : w->output_axis;
@@ -260,9 +289,9 @@ Val out_channels(const EvalContext& ctx, Args a) {
 
 /// One group per input channel.
 Val is_depthwise(const EvalContext& ctx, Args a) {
-  return with_node(ctx, a[0], [&](const Node& n) {
+  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
     int64_t group = n.attrs.i("group", 1);
-    const Shape* x = shape_of_input(ctx, n, 0);
+    const Shape* x = shape_of_input(at, n, 0);
     if (group <= 1) return Val{false};
     if (!x || x->size() < 2)
       return unknown(fmt::format("the input channels of \"{}\"", escape(n.name)));
@@ -278,8 +307,11 @@ const Function kTable[] = {
       "the operator is in the class: node_class(n, 'activation')"},
      node_class},
     {{"attr", "(n: node, name: string) -> any",
-      "an attribute, defaults filled; absent if there is none"},
+      "an attribute, defaults filled; absent if there is none; of a group: its anchor's"},
      attr},
+    {{"tail_ops", "(n: node) -> string",
+      "what a group does behind its anchor, attributes included; 'nothing' for a single node"},
+     tail_ops},
     {{"has_attr", "(n: node, name: string) -> bool", "the attribute is there"}, has_attr},
     {{"same_attrs", "(a: node, b: node) -> bool", "two nodes have the same attributes"},
      same_attrs},

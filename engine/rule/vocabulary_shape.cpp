@@ -63,6 +63,19 @@ Val itemsize(const EvalContext& ctx, Args a) {
   return with_dtype(ctx, a[0], [](DType t) { return static_cast<int64_t>(size_bytes(t, 1)); });
 }
 
+/// An integer type's least or greatest number; what an int64 cannot hold, and floats, are not known.
+Val extreme_of(const EvalContext& ctx, Args a, bool greatest) {
+  return with_dtype(ctx, a[0], [&](DType t) {
+    const int bits = size_bits(t);
+    const bool sign = !is_unsigned_int(t);
+    if (!is_int(t) || (!sign && bits > 32)) return unknown(fmt::format("the {} {}", greatest ? "greatest" : "least", name(t)));
+    const int64_t most = sign ? static_cast<int64_t>(~uint64_t{0} >> (65 - bits)) : (int64_t{1} << bits) - 1;
+    return Val{greatest ? most : sign ? -most - 1 : 0};
+  });
+}
+Val lowest(const EvalContext& ctx, Args a) { return extreme_of(ctx, a, false); }
+Val highest(const EvalContext& ctx, Args a) { return extreme_of(ctx, a, true); }
+
 /// Every value of `from` has exactly one equal value in `to`.
 bool widens(DType from, DType to) {
   if (from == to || from == DType::boolean) return true;
@@ -284,6 +297,8 @@ const Function kTable[] = {
       "every value of one element type exists in the other"},
      widens_to},
     {{"itemsize", "(x: any) -> int", "bytes of an element"}, itemsize},
+    {{"lowest", "(x: any) -> int", "least number of an integer element type"}, lowest},
+    {{"highest", "(x: any) -> int", "greatest number of an integer element type"}, highest},
     {{"rank", "(x: any) -> int", "number of dimensions"}, rank},
     {{"dim", "(x: any, axis: int) -> size", "one dimension; negative axes count from the end"},
      dim},

@@ -25,7 +25,7 @@ const Function* find_function(std::string_view name);
 
 /// Words that stand for themselves: element types, broadcast kinds, device kinds, true, false, inf.
 std::optional<Val> word(std::string_view name);
-/// Facts that are read like names: device, cc, l2_bytes, cores, vector_bytes, target.
+/// Facts that are read like names: device, profile, cc, l2_bytes, cores, vector_bytes, target.
 bool is_fact(std::string_view name);
 Val fact(std::string_view name, const EvalContext& ctx);
 std::vector<std::string> word_names();
@@ -35,6 +35,7 @@ std::span<const Function> shape_functions();
 std::span<const Function> constant_functions();
 std::span<const Function> node_functions();
 std::span<const Function> graph_functions();
+std::span<const Function> layout_functions();
 
 // --- helpers the functions share
 inline Val unknown(std::string fact) { return Val{Val::Unknown{std::move(fact)}}; }

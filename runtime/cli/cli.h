@@ -19,7 +19,7 @@ inline constexpr int kSchemaVersion = 1;
 struct Common {
   std::vector<std::string> rules;      ///< --rules
   std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit;
-  std::string backend = "auto", target, tuning, apply;
+  std::string backend = "auto", target, profile = "ferrule", tuning, apply;
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
@@ -66,6 +66,7 @@ struct Explained {
   Plan plan;
   Lowered lowered;
   size_t model_nodes = 0;
+  const std::string& profile() const { return knowledge->target.profile; }
 };
 Result<Explained> explain_model(const Common& common, bool near_misses);
 
@@ -77,6 +78,8 @@ void talk(const std::string& text);
 Result<Exit> explain_memory(const Common& common);
 
 void add_explain(CLI::App& app, Common& common, int& exit);
+void add_why(CLI::App& app, Common& common, int& exit);
+void add_missed(CLI::App& app, Common& common, int& exit);
 void add_run(CLI::App& app, Common& common, int& exit);
 void add_bench(CLI::App& app, Common& common, int& exit);
 void add_verify(CLI::App& app, Common& common, int& exit);

@@ -41,6 +41,7 @@ void add_common(CLI::App& command, Common& common, bool model) {
     group->add_option("--apply", common.apply, "a list of `ferrule fuse --plan`: no other fusions are made")->type_name("FILE");
   }
   group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
+  group->add_option("--profile", common.profile, "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");
   group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto");
   group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::Range(0, 1024));
   group->add_option("--tuning", common.tuning, "a file of `ferrule tune`: which implementations to use")->type_name("FILE");
@@ -120,6 +121,7 @@ Result<EngineOptions> engine_options(const Common& common) {
   o.overrides = common.overrides;
   o.apply = common.apply;
   o.target = common.target;
+  o.profile = common.profile;
   for (const std::string& l : common.limits) FERRULE_TRY(set_limit(o.limits, l));
   o.cache = common.no_cache ? "" : common.cache;
   o.fold = !common.no_fold;

@@ -35,12 +35,24 @@ void print_overrides(const Explained& e) {
     std::cout << fmt::format("{:>7} {}\n", n.condition.empty() ? "" : fmt::format("{} x", declined(e, n)), escape(n.text, 400));
 }
 
+/// The operators that a layer computes, as rewriting left them: "Conv", "com.microsoft::Gelu".
+void add_operators(const Graph& g, NodeId id, json& out) {
+  const Node& n = g.node(id);
+  if (!n.body) {
+    out.push_back(escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
+    return;
+  }
+  for (NodeId inner : n.body->order()) add_operators(*n.body, inner, out);
+}
+
 json to_json(const Explained& e) {
   json layers = json::array();
   for (const Layer& l : e.plan.layers) {
     json j{{"name", escape(l.name, 4096)}, {"contract", l.contract}, {"kernels", l.kernels}};
     j["nodes"] = json::array();
     for (const std::string& n : l.nodes) j["nodes"].push_back(escape(n, 4096));
+    j["operators"] = json::array();
+    if (l.node) add_operators(e.plan.graph, l.node, j["operators"]);
     j["rule"] = l.rule.empty() ? json(nullptr) : json(l.rule);
     if (!l.numerics.empty()) j["numerics"] = l.numerics;
     layers.push_back(std::move(j));
@@ -56,8 +68,8 @@ json to_json(const Explained& e) {
   json overrides = json::array();
   for (const OverrideNote& n : override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
     overrides.push_back({{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
-  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"model_nodes", e.model_nodes},
-          {"layers", layers}, {"phases", phases}, {"steps", steps}, {"rules", rules}, {"overrides", overrides},
+  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"profile", e.profile()}, {"model_nodes", e.model_nodes},
+          {"layers", std::move(layers)}, {"phases", std::move(phases)}, {"steps", std::move(steps)}, {"rules", std::move(rules)}, {"overrides", std::move(overrides)},
           {"notes", e.fused.notes}, {"warnings", e.fused.warnings}};
 }
 
@@ -71,8 +83,9 @@ std::string cut(const std::string& text, size_t width) {
 void print_layers(const Explained& e) {
   int kernels = 0;
   for (const Layer& l : e.plan.layers) kernels += l.kernels;
-  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}\n\n", e.model_nodes,
-                           e.plan.layers.size(), kernels, e.plan.target);
+  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n\n", e.model_nodes,
+                           e.plan.layers.size(), kernels, e.plan.target,
+                           e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule", "layer");
   int index = 0;
   for (const Layer& l : e.plan.layers)
@@ -94,13 +107,19 @@ void print_rules(const Explained& e) {
   }
 }
 
+/// What would help, cheapest first: a flag or a fact; another target; a change of the model; nothing.
+int remedy(const Rejection& r) {
+  if (r.truth == Truth::unknown || r.stage != Rejection::Stage::condition) return r.truth == Truth::unknown ? 0 : 2;
+  return r.cls == ConditionClass::profit ? 0 : r.cls == ConditionClass::kernel ? 1 : 3;
+}
+
 /// The nearest refusal of each pair of rule and condition, nearest first; how many more there were like it.
 void print_near_misses(const Explained& e, size_t most) {
   std::vector<const Rejection*> sorted;
   for (const Rejection& r : e.fused.near_misses)
     if (r.stage != Rejection::Stage::structure) sorted.push_back(&r);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Rejection* a, const Rejection* b) {
-    return a->total_conditions - a->passed_conditions < b->total_conditions - b->passed_conditions;
+    return std::pair(remedy(*a), a->total_conditions - a->passed_conditions) < std::pair(remedy(*b), b->total_conditions - b->passed_conditions);
   });
   std::map<std::pair<std::string, std::string>, size_t> seen;  // -> its line
   std::vector<std::pair<std::string, int>> lines;

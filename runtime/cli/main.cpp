@@ -102,6 +102,8 @@ int main(int argc, char** argv) {
   Common common;
   int exit = 0;
   add_explain(app, common, exit);
+  add_why(app, common, exit);
+  add_missed(app, common, exit);
   add_run(app, common, exit);
   add_bench(app, common, exit);
   add_verify(app, common, exit);

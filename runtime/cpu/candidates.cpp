@@ -24,11 +24,11 @@ bool winograd_pays(const Context& context, const Call& call) {
 }
 
 constexpr auto kConvolutions = std::to_array<Candidate>({
-    {"first", make_first},
-    {"depthwise", make_depthwise},
-    {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>},
-    {"winograd_4x4", make_winograd_of<4>, winograd_pays<4>},
-    {"matmul_1x1", make_matmul_1x1, never},
+    {"first", make_first, nullptr, true},
+    {"depthwise", make_depthwise, nullptr, true},
+    {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>, true},
+    {"winograd_4x4", make_winograd_of<4>, winograd_pays<4>, true},
+    {"matmul_1x1", make_matmul_1x1, never, true},
     {"onednn", make_convolution},
 });
 
@@ -44,6 +44,7 @@ std::string operand_text(const Operand& o) {
   if (!o.present()) return "-";
   std::string out = fmt::format("{}[{}]", name(o.dtype), dims_text(o.dims));
   if (o.rank() >= 3 && o.layout == Layout::channels_last) out += ":last";
+  if (!o.dense()) out += ":slice";
   return o.constant ? out + ":const" : out;
 }
 
@@ -85,17 +86,21 @@ Result<Chosen> choose(Context& context, const Call& call, int threads, std::stri
   if (context.tuning && all.size() > 1) {
     if (const Tuning::Entry* entry = context.tuning->find(problem_text(context, call, threads))) {
       for (const Candidate& c : all) {
-        if (c.name != entry->use) continue;
+        if (c.name != entry->use || !suits(c, call)) continue;
         auto made = attempt(c);
         if (made || made.error().code != Code::unsupported_operator) return made;
       }
       if (note) *note = fmt::format("the tuning file wants {}, which this program does not have for it", escape(entry->use));
     }
   }
-  for (const Candidate& c : all) {
-    if (c.usual && !c.usual(context, call)) continue;
-    auto made = attempt(c);
-    if (made || made.error().code != Code::unsupported_operator || &c == &all.back()) return made;
+  // Slices go to whoever takes them: the library's convolution does not.
+  for (const bool usual : {true, false}) {
+    if (!usual && call.dense()) break;
+    for (const Candidate& c : all) {
+      if (!suits(c, call) || (usual && c.usual && !c.usual(context, call))) continue;
+      auto made = attempt(c);
+      if (made || made.error().code != Code::unsupported_operator || &c == &all.back()) return made;
+    }
   }
   return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "no kernel");
 }

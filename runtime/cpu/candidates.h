@@ -16,7 +16,10 @@ struct Candidate {
   Factory make;
   /// Whether it is taken without being measured; null: whenever it can.
   bool (*usual)(const Context&, const Call&) = nullptr;
+  bool slices = false;  ///< operands may be slices of larger tensors
 };
+/// Whether the implementation may be asked for this call at all.
+inline bool suits(const Candidate& c, const Call& call) { return c.slices || call.dense(); }
 
 /// The implementations of an ONNX operator, best first; the last one is the library's. Empty: no kernel.
 std::span<const Candidate> candidates(std::string_view op);

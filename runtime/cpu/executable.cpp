@@ -96,11 +96,11 @@ class CpuExecutable::SlotBinder final : public Binder {
   SlotBinder(CpuExecutable& e, int step) : e_(e), step_(step) {}
   void cell(int slot, const void** where) override { cell(slot, const_cast<void**>(where)); }
   void cell(int slot, void** where) override {
-    if (External* x = external(slot)) x->cells.push_back({where, nullptr});
+    if (External* x = external(slot)) x->cells.push_back({where, nullptr, offset(slot)});
     else *where = e_.address(slot);
   }
   void memory(int slot, dnnl_memory* m) override {
-    if (External* x = external(slot)) x->cells.push_back({nullptr, m});
+    if (External* x = external(slot)) x->cells.push_back({nullptr, m, offset(slot)});
     else dnnl_memory_set_data_handle(m, e_.address(slot));
   }
   void* scratch() override {
@@ -108,8 +108,10 @@ class CpuExecutable::SlotBinder final : public Binder {
   }
 
  private:
+  const Slot& at(int slot) const { return e_.storage_.slots[static_cast<size_t>(slot)]; }
+  int64_t offset(int slot) const { return at(slot).kind == Slot::Kind::slice ? at(slot).offset : 0; }
   External* external(int slot) const {
-    const Slot& s = e_.storage_.slots[static_cast<size_t>(slot)];
+    const Slot& s = at(slot).kind == Slot::Kind::slice ? at(at(slot).index) : at(slot);
     if (s.kind == Slot::Kind::input) return &e_.inputs_[static_cast<size_t>(s.index)];
     if (s.kind == Slot::Kind::output) return &e_.outputs_[static_cast<size_t>(s.index)];
     return nullptr;
@@ -122,8 +124,9 @@ void CpuExecutable::External::set(void* p) {
   if (p == last) return;
   last = p;
   for (const Cell& c : cells) {
-    if (c.where) *c.where = p;
-    else dnnl_memory_set_data_handle(c.memory, p);
+    void* at = static_cast<char*>(p) + c.offset;
+    if (c.where) *c.where = at;
+    else dnnl_memory_set_data_handle(c.memory, at);
   }
 }
 
@@ -251,6 +254,8 @@ Result<Operand> CpuExecutable::operand(size_t layer, ValueId v) const {
   o.layout = layout_of(plan_, lowered_, layer, v);
   if (v.index < kTemporary) o.constant = plan_.graph.constant(v);
   if (!o.constant) o.slot = storage_.slot(v, layer);
+  if (v.index < kTemporary && plan_.slices.contains(v))
+    if (auto at = lying(plan_, v); at && !at->dense) o.apart = std::move(at->strides);
   return o;
 }
 
@@ -308,7 +313,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
       case Launch::Kind::copy: return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
         if (Factory f = candidates(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
-          return make_library_kernel(context, call, f);
+          return call.dense() ? make_library_kernel(context, call, f) : make_sliced(context, call, f, takes_slices(l.primitive));
         return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
       default: return make_interpreted(context, call);
     }
@@ -329,6 +334,7 @@ void* CpuExecutable::address(int slot) const {
     case Slot::Kind::arena: return static_cast<char*>(arena_.get()) + s.offset;
     case Slot::Kind::input: return inputs_[static_cast<size_t>(s.index)].last;
     case Slot::Kind::output: return outputs_[static_cast<size_t>(s.index)].last;
+    case Slot::Kind::slice: return static_cast<char*>(address(s.index)) + s.offset;
     case Slot::Kind::constant:
       return const_cast<void*>(plan_.graph.constant(ValueId{static_cast<uint32_t>(s.index)})->data());
   }

@@ -28,6 +28,7 @@ class CpuExecutable final : public Executable {
   struct Cell {
     void** where = nullptr;
     dnnl_memory* memory = nullptr;
+    int64_t offset = 0;  ///< bytes, of a slice
   };
   struct External {
     void* last = nullptr;

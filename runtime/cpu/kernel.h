@@ -28,6 +28,8 @@ struct Operand {
   Layout layout = Layout::plain;
   int slot = -1;
   const Tensor* constant = nullptr;
+  std::vector<int64_t> apart = {};  ///< strides in elements of a slice of something larger; empty: it lies as its layout says
+  bool dense() const { return apart.empty(); }
   bool present() const { return dtype != DType::undefined; }
   int rank() const { return static_cast<int>(dims.size()); }
   int64_t numel() const {
@@ -36,7 +38,11 @@ struct Operand {
     return n;
   }
   int64_t bytes() const { return size_bytes(dtype, numel()); }
-  std::vector<int64_t> strides() const { return strides_of(dims, layout); }
+  std::vector<int64_t> strides() const { return dense() ? strides_of(dims, layout) : apart; }
+  /// Channels-last images: elements from a pixel to the next; -1 where they do not lie at one distance.
+  int64_t pixel() const;
+  /// Plain matrices: elements from a row to the next, all rows of all matrices; -1 as above.
+  int64_t row() const;
 };
 
 /// What a factory makes a kernel from.
@@ -49,6 +55,12 @@ struct Call {
   std::span<const PostOp> post_ops;
   const LoweredRegion* region = nullptr;
   const RowRegion* rows = nullptr;
+  bool dense() const {             ///< no operand is a slice of something larger
+    for (const auto* list : {&inputs, &outputs})
+      for (const Operand& o : *list)
+        if (!o.dense()) return false;
+    return true;
+  }
   int sum_input = -1;             ///< this input is the memory of output 0 and is added to the result
   /// An input of the anchor; null if it is left out. (Behind the anchor's inputs lie the post-ops' operands.)
   const Operand* own_input(size_t slot) const {
@@ -94,6 +106,11 @@ struct Context {
 using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 /// The factory of a library primitive by ONNX operator; null if there is none.
 Factory library_factory(std::string_view op);
+
+/// Whether the factory takes operands that are slices (or refuses those that it cannot).
+bool takes_slices(std::string_view op);
+/// For calls with slices: the factory's kernel if `taken` and it does not refuse, else one over copies in scratch.
+Result<KernelPtr> make_sliced(Context&, const Call&, Factory, bool taken);
 
 /// A library kernel; where the library does not compute in the operands' type (f16, bf16), the f32 kernel over
 /// operands widened in scratch. errors: those of the factory.

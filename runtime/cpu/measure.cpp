@@ -22,6 +22,7 @@ Status CpuExecutable::add_candidates(Context& context, size_t layer, const Launc
   if (all.size() < 2) return {};
   FERRULE_ASSIGN(Call call, call_of(layer, l));
   for (const Candidate& c : all) {
+    if (!suits(c, call)) continue;
     auto made = c.make(context, call);
     if (made) step.others.emplace_back(c.name, std::move(*made));
     else if (made.error().code != Code::unsupported_operator) return fail(made.error());

@@ -347,6 +347,7 @@ def command_line(report, net):
     refused(report, "an option without its value", USAGE, "--target", arguments=["explain", net, "--target"])
     refused(report, "two models", USAGE, "net.onnx|second", arguments=["explain", net, "second"])
     refused(report, "an unknown target", USAGE, "pdp11", "cpu-avx2", "sm_90", arguments=["explain", net, "--target", "pdp11"])
+    refused(report, "an unknown profile", USAGE, "pdp11", "ferrule", "tensorrt", arguments=["explain", net, "--profile", "pdp11"])
     refused(report, "an unknown backend", USAGE, "abacus", "cpu", "reference",
             arguments=["run", net, "--seed", "1", "--backend", "abacus"])
     refused(report, "a negative number of threads", USAGE, "threads", arguments=["explain", net, "--threads", "-1"])
@@ -361,11 +362,11 @@ def command_line(report, net):
     refused(report, "a limit without a number", USAGE, "--limit", arguments=["explain", net, "--limit", "nodes=many"])
 
     for arguments in (["--help"], ["--version"], *([c, "--help"] for c in
-                      ("explain", "run", "bench", "verify", "fuse", "compile", "rules", "doctor"))):
+                      ("explain", "why", "missed", "run", "bench", "verify", "fuse", "compile", "rules", "doctor"))):
         done = run(*arguments)
         report.check(" ".join(arguments), harness.crash(done) or (
             None if done.code == OK and done.out and not done.err else done.tail()))
-    for command in ("explain", "run", "bench", "verify", "fuse", "compile"):
+    for command in ("explain", "why", "missed", "run", "bench", "verify", "fuse", "compile"):
         done = run(command, "--help")
         report.check(f"{command} --help has examples", None if "Example" in done.out else "it has none")
 
@@ -389,7 +390,8 @@ def outputs(report, net):
     plan = data("explain", "explain", net, keys=["layers", "phases"])
     for layer in plan.get("layers", []):
         fine = (isinstance(layer.get("name"), str) and isinstance(layer.get("nodes"), list)
-                and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int))
+                and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int)
+              and all(isinstance(op, str) and op for op in layer.get("operators", [None])))
         report.check("explain --json layer", None if fine else json.dumps(layer))
     phases = plan.get("phases", [])
     report.check("explain --json phases", None if phases and all(

@@ -1,8 +1,8 @@
 """Hostile models: bytes, headers, graphs, types, attributes, bombs, paths and strings made to break a reader.
 
 Each is explained (nothing hostile needs to run to do harm): the program must end by itself within two
-seconds, with one of its own exit codes, inside a bounded address space, with no control character of
-the model in its output, and, unless the model is merely odd, with one error.
+seconds (where size is what is tried: fifteen), with one of its own exit codes, inside a bounded address
+space, with no control character of the model in its output, and, unless the model is merely odd, with one error.
 
 usage: corpus.py [--keep DIR] [NAME-PART...]     --keep: writes the models there, to try one by hand
 """
@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, ModelProto, TensorProto, helper
 
+import graphs
 import harness
 from harness import LIMIT, OK, UNSUPPORTED, USAGE
 
@@ -27,7 +28,8 @@ CASES = []  # (name, maker, allowed exit codes, pattern of the message)
 REFUSED = (USAGE, UNSUPPORTED, LIMIT)
 ANY = (OK, *REFUSED)
 ADDRESS_SPACE = 4 << 30
-ENDLESS = {"bomb: a Loop without end"}  # right to run for ever; a time limit is the user's
+# Not run: right to run for ever (a time limit is the user's), or only there to be planned.
+NOT_RUN = re.compile("bomb: a Loop without end|size: ")
 # Names that a terminal, a source file or a log would act on.
 NASTY = ["line\nbreak", "tab\tbell\a", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x1b]8;;http://x\x07link", "\x9b31m",
          "*/ #include <evil>", '"); system("id"); ("', "<script>alert(1)</script>", "=cmd|' /C calc'!A0",
@@ -588,6 +590,12 @@ def _(folder):
     return text(ONE, lambda m: m.metadata_props.add(key="k" * 1000, value="v" * 5000000))
 
 
+# --- size: nothing may take time or memory in the square of it -----------------------------------------------
+SIZE = 100_000
+for graph, make in graphs.GRAPHS.items():
+    case(f"size: {graph}", (OK,))(lambda folder, make=make: make(SIZE))
+
+
 # --- running them --------------------------------------------------------------------------------------
 def try_case(report, keep, entry):
     name, maker, codes, says = entry
@@ -601,12 +609,12 @@ def try_case(report, keep, entry):
         path = folder / "model.onnx"
         path.write_bytes(made)
     done = harness.run("explain", path, timeout=20, memory=ADDRESS_SPACE, env={"NO_COLOR": "1"})
-    problem = harness.refusal(done, codes, *([says] if says else []))
+    problem = harness.refusal(done, codes, *([says] if says else []), seconds=15 if name.startswith("size: ") else 2)
     if problem is None and len(done.err) > 20000:
         problem = f"the message has {len(done.err)} characters"
     report.check(name, problem)
     # What can be explained may still be too large to run, or nonsense on random inputs; that, too, is an answer.
-    if done.code == OK and name not in ENDLESS:
+    if done.code == OK and not NOT_RUN.match(name):
         done = harness.run("run", path, "--seed", "1", "--threads", "2", timeout=20, memory=ADDRESS_SPACE, env={"NO_COLOR": "1"})
         report.check(f"run {name}", harness.crash(done) or (
             None if done.seconds < 10 else f"took {done.seconds:.1f} s; {done.tail()}"))

@@ -66,6 +66,7 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 
 Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   FERRULE_TRY(check(call, "Conv"));
+  if (!call.dense()) return error(Code::unsupported_operator, escape(call.layer), "Conv", "a slice: the library would run its reference code");
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   // The library's code for plain images is its reference.
   if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);

@@ -35,7 +35,8 @@ struct RowJob {
 /// What stays the same for all rows.
 struct RowShape {
   int64_t width = 0, out_width = 0;              ///< columns of image and result
-  int64_t pixel = 0;                             ///< elements from a pixel to the next: channels
+  int64_t pixel = 0, out_pixel = 0;              ///< elements from a pixel to the next: channels, or more in slices
+  int64_t operand_pixel = 0;                     ///< the same of operands of the result's size
   int64_t row_step = 0;                          ///< elements from a window's row to the next (dilated)
   int64_t kernel = 0, stride = 0, dilation = 1;  ///< along the row
   int64_t pad = 0;

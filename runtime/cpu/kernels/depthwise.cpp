@@ -111,12 +111,12 @@ class Depthwise final : public Kernel {
     const int64_t begin = top < 0 ? parts(-top, d) : 0;
     const int64_t end = std::min(s_.kernel_h, top >= s_.height ? 0 : parts(s_.height - top, d));
     j.rows = std::max<int64_t>(0, end - begin);
-    const int64_t line = s_.width * s_.channels;
+    const int64_t line = s_.width * shape_.pixel;
     j.x = static_cast<const float*>(x_) + (j.rows ? (image * s_.height + top + begin * d) * line : 0) + j.c;
     j.weights = static_cast<const float*>(weights_.data) + (j.rows ? begin * shape_.kernel * shape_.weight_pixel : 0) + j.c;
-    const int64_t out = (image * s_.out_height + row) * s_.out_width * s_.channels;
-    j.y = static_cast<float*>(y_) + out + j.c;
-    j.y_offset = out + j.c;
+    const int64_t out = (image * s_.out_height + row) * s_.out_width;
+    j.y = static_cast<float*>(y_) + out * shape_.out_pixel + j.c;
+    j.y_offset = out * s_.channels + j.c;
     row_(shape_, j);
   }
 
@@ -144,6 +144,7 @@ Status check(const Call& call) {
   if (x.rank() != 3 && x.rank() != 4) return refuse(fmt::format("rank {}", x.rank()));
   if (call.node->attrs.i("group", 1) != x.dims[1] || w.dims[0] != x.dims[1] || w.dims[1] != 1) return refuse("not one filter a channel");
   if (!channels_last(x) || !channels_last(y)) return refuse("not channels-last");
+  if (x.pixel() < 0 || y.pixel() < 0) return refuse("pixels that do not lie at one distance");
   if (x.numel() == 0 || y.numel() == 0) return refuse("an empty operand");
   return {};
 }
@@ -161,8 +162,10 @@ Result<KernelPtr> make_depthwise(Context& context, const Call& call) {
   RowShape r;
   r.width = s.width;
   r.out_width = s.out_width;
-  r.pixel = s.channels;
-  r.row_step = s.dilation_h * s.width * s.channels;
+  r.pixel = x.pixel();
+  r.out_pixel = y.pixel();
+  r.operand_pixel = s.channels;
+  r.row_step = s.dilation_h * s.width * r.pixel;
   r.kernel = win.kernel[column];
   r.stride = win.strides[column];
   r.dilation = win.dilations[column] + 1;

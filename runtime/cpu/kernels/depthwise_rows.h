@@ -25,7 +25,7 @@ template <int B>
     if (op.spread == RegisterOp::Spread::channel) v = load(from + c, lanes);
     else if (full) from += at;
     else if (from) v = broadcast(*from);
-    auto operand = [&](int k) { return full ? load(from + k * s.pixel, lanes) : v; };
+    auto operand = [&](int k) { return full ? load(from + k * s.operand_pixel, lanes) : v; };
     auto clamped = [&](Vector x) { return minimum(one, maximum(zero(), fma(a, x, b))); };
     switch (op.kind) {
       case K::relu: each<B>(acc, [&](Vector x, int) { return maximum(zero(), x); }); break;
@@ -56,12 +56,12 @@ template <int B>
   if (!s.ops.empty()) {
     Vector copy[B];
     each<B>(acc, [&](Vector x, int k) { return copy[k] = x; });
-    apply_ops<B>(s, copy, j.y_offset + column * s.pixel + c, j.c + c, lanes);
+    apply_ops<B>(s, copy, j.y_offset + column * s.operand_pixel + c, j.c + c, lanes);
     each<B>(acc, [&](Vector, int k) { return copy[k]; });
   }
-  float* y = j.y + column * s.pixel + c;
-  if (whole) each<B>(acc, [&](Vector x, int k) { return store(y + k * s.pixel, x), x; });
-  else each<B>(acc, [&](Vector x, int k) { return store(y + k * s.pixel, x, lanes), x; });
+  float* y = j.y + column * s.out_pixel + c;
+  if (whole) each<B>(acc, [&](Vector x, int k) { return store(y + k * s.out_pixel, x), x; });
+  else each<B>(acc, [&](Vector x, int k) { return store(y + k * s.out_pixel, x, lanes), x; });
 }
 
 /// Input columns that a block of B outputs reads: where (kept inside the image) and which lanes of it.

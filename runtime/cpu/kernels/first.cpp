@@ -72,8 +72,9 @@ class First final : public Kernel {
     j.weights = static_cast<const float*>(weights_.data);
     if (j.rows) j.x += (top + begin * d) * shape_.width, j.weights += begin * shape_.kernel * shape_.weight_pixel;
     j.bias = bias_;
-    j.y_offset = (image * out_height_ + row) * shape_.out_width * filters_;
-    j.y = static_cast<float*>(y_) + j.y_offset;
+    const int64_t out = (image * out_height_ + row) * shape_.out_width;
+    j.y_offset = out * filters_;
+    j.y = static_cast<float*>(y_) + out * shape_.out_pixel;
     j.channels = filters_;
     j.end = shape_.out_width;
     row_(shape_, j);
@@ -163,13 +164,15 @@ Result<KernelPtr> make_first(Context& context, const Call& call) {
   if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.layout != Layout::plain || !channels_last(y)) return refuse("another layout");
   if (call.node->attrs.i("group", 1) != 1 || x.dims[1] > 8) return refuse("groups, or many channels");
+  if (!x.dense() || y.pixel() < 0) return refuse("a slice");
   if (x.numel() == 0 || y.numel() == 0) return refuse("an empty operand");
   FERRULE_ASSIGN(Window win, window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
   if (win.strides[1] > 2) return refuse("a stride above 2");
   RowShape r;
   r.width = x.dims[3];
   r.out_width = y.dims[3];
-  r.pixel = y.dims[1];
+  r.out_pixel = y.pixel();
+  r.pixel = r.operand_pixel = y.dims[1];
   r.planes = x.dims[1];
   r.plane_step = x.dims[2] * x.dims[3];
   r.row_step = (win.dilations[0] + 1) * r.width;

@@ -16,7 +16,7 @@ struct View {
 
 View view_of(const Operand& o) { return {o.dims, o.strides()}; }
 
-View flat(int64_t rows, int64_t columns) { return {{rows, columns}, {columns, 1}}; }
+View flat(int64_t rows, int64_t columns, int64_t row) { return {{rows, columns}, {row, 1}}; }
 
 void add_outer(View& v, size_t rank) {
   while (v.dims.size() < rank) {
@@ -67,6 +67,16 @@ Status check(const Call& call) {
     if (call.inputs[k].layout != Layout::plain)
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand is channels-last");
   }
+  for (const auto* operands : {&call.inputs, &call.outputs})
+    for (const Operand& o : *operands) {
+      const bool ends = &o == &call.inputs[0] || &o == &call.outputs[0];
+      if (!o.dense() && (!ends || o.rank() < 2 || call.inputs[1].rank() < 2 || o.row() < 0))
+        return error(Code::unsupported_operator, escape(call.layer), call.node->op, "a slice whose rows do not lie at one distance");
+    }
+  if (!call.outputs[0].dense())
+    for (const PostOp& op : call.post_ops)
+      if (op.operand >= 0 && call.inputs[static_cast<size_t>(op.operand)].numel() == call.outputs[0].numel())
+        return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand of the tail beside a slice");
   if (call.outputs[0].numel() == 0 || call.inputs[0].numel() == 0)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an empty operand");
   return {};
@@ -87,12 +97,13 @@ Result<KernelPtr> make_matmul(Context& context, const Call& call) {
   const int64_t columns = p.b.dims.back(), depth = p.a.dims.back();
   if (is_single(p.b.dims, p.b.dims.size() - 2)) {  // one matrix for all rows
     const int64_t rows = a.numel() / depth;
-    p.a = flat(rows, depth);
+    p.a = flat(rows, depth, a.rank() == 1 ? depth : a.row());
     p.b = {{p.b.dims[p.b.dims.size() - 2], columns}, {p.b.strides[p.b.strides.size() - 2], p.b.strides.back()}};
-    p.y = flat(rows, columns);
+    p.y = flat(rows, columns, y.rank() == 0 || b.rank() == 1 ? columns : y.row());
     p.collapse = true;
     return build(context, call, p);
   }
+  if (!a.dense() || !y.dense()) return error(Code::unsupported_operator, escape(call.layer), call.node->op, "slices of several matrices");
   // Rank 1 operands have axes that y has not.
   const size_t rank = std::max(p.a.dims.size(), p.b.dims.size());
   add_outer(p.a, rank);
@@ -109,8 +120,8 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
   const Node& n = *call.node;
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   auto matrix = [](const Operand& o, bool transposed) {
-    if (transposed) return View{{o.dims[1], o.dims[0]}, {1, o.dims[1]}};
-    return flat(o.dims[0], o.dims[1]);
+    if (transposed) return View{{o.dims[1], o.dims[0]}, {1, o.row()}};
+    return flat(o.dims[0], o.dims[1], o.row());
   };
   Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, true, {}};
   const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)), beta = static_cast<float>(n.attrs.f("beta", 1));

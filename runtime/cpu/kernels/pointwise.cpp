@@ -83,7 +83,7 @@ bool past_caches(const Call& call, const LoopNest& nest) {
   for (const Operand& o : call.outputs) {
     total += o.bytes();
     const bool aligned = nest.size() == 1 || nest.unit() * (size_bits(o.dtype) / 8) % 64 == 0;
-    if (!aligned || nest.unit() == 0 || nest.size() != (nest.elements() + nest.unit() - 1) / nest.unit()) return false;
+    if (!aligned || !o.dense() || nest.unit() == 0 || nest.size() != (nest.elements() + nest.unit() - 1) / nest.unit()) return false;
   }
   return total > last_cache_bytes() / 2;
 }

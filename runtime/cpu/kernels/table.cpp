@@ -23,4 +23,8 @@ Factory library_factory(std::string_view op) {
   return it == kFactories.end() ? nullptr : it->second;
 }
 
+bool takes_slices(std::string_view op) {
+  return op == "Conv" || op == "MatMul" || op == "Gemm" || op == "BatchNormalization";
+}
+
 }  // namespace ferrule::cpu

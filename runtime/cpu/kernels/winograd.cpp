@@ -46,6 +46,8 @@ Result<Shape> shape_of(const Call& call, int tile) {
   s.k = y.dims[1], s.oh = y.dims[2], s.ow = y.dims[3];
   s.pad_top = window.pads_begin[0], s.pad_left = window.pads_begin[1];
   s.tiles_h = parts(s.oh, tile), s.tiles_w = parts(s.ow, tile);
+  s.x_pixel = x.pixel(), s.y_pixel = y.pixel();
+  if (s.x_pixel < 0 || s.y_pixel < 0) return refuse(call, "pixels that do not lie at one distance");
   if (s.rows() == 0 || s.k == 0 || s.c == 0) return refuse(call, "an empty image");
   return s;
 }
@@ -74,7 +76,7 @@ std::optional<Step::Kind> step_kind(std::string_view alg) {
 std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
   if (o.dtype != DType::f32) return std::nullopt;
   if (o.numel() == 1) return Step::Operand::scalar;
-  if (o.dims == y.dims && is_image(o)) return Step::Operand::full;
+  if (o.dims == y.dims && is_image(o) && o.dense()) return Step::Operand::full;
   const int axis = o.rank() - 3;  // of the channels
   if (axis >= 0 && o.numel() == y.dims[1] && o.dims[static_cast<size_t>(axis)] == y.dims[1]) return Step::Operand::channel;
   return std::nullopt;

@@ -24,6 +24,7 @@ struct Shape {
   int tile = 2;
   int64_t images = 0, h = 0, w = 0, c = 0;
   int64_t oh = 0, ow = 0, k = 0;
+  int64_t x_pixel = 0, y_pixel = 0;  ///< floats from a pixel to the next: c and k, or more in slices
   int64_t pad_top = 0, pad_left = 0;
   int64_t tiles_h = 0, tiles_w = 0;
   int64_t rows() const { return images * tiles_h * tiles_w; }

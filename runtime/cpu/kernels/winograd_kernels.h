@@ -97,7 +97,7 @@ void input(const Shape& s, const Tensors& tensors, const Block& b, int64_t from,
       for (int j = 0; j < t; ++j) {
         const int64_t iy = p.y + i - s.pad_top, ix = p.x + j - s.pad_left;
         const bool inside = iy >= 0 && iy < s.h && ix >= 0 && ix < s.w;
-        at[i * t + j] = inside ? tensors.x + ((p.image * s.h + iy) * s.w + ix) * s.c : tensors.zeros;
+        at[i * t + j] = inside ? tensors.x + ((p.image * s.h + iy) * s.w + ix) * s.x_pixel : tensors.zeros;
       }
     const int64_t group = row / S::kRows, lane = row % S::kRows;
     for (int64_t chunk = 0; chunk < padded; chunk += kChunk) {
@@ -246,7 +246,7 @@ inline void apply(const Step& step, typename S::V* v, Operand&& operand) {
 template <int Tile>
 struct Results {
   Place at;
-  int64_t to[Tile * Tile];    ///< offset of its first channel; of the tile's first result where it is outside
+  int64_t to[Tile * Tile];    ///< number of its pixel; of the tile's first one where it is outside
   bool inside[Tile * Tile];
 };
 
@@ -256,7 +256,7 @@ inline float direct(const Shape& s, const Tensors& t, const Place& at, int64_t i
   for (int64_t tap = 0; tap < 9; ++tap) {
     const int64_t iy = at.y + i + tap / 3 - s.pad_top, ix = at.x + j + tap % 3 - s.pad_left;
     if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;
-    const float* x = t.x + ((at.image * s.h + iy) * s.w + ix) * s.c;
+    const float* x = t.x + ((at.image * s.h + iy) * s.w + ix) * s.x_pixel;
     const float* w = t.weights + k * s.c * 9 + tap;
     for (int64_t c = 0; c < s.c && sum == sum; ++c) sum += x[c] * w[c * 9];
   }
@@ -309,13 +309,14 @@ inline void output_vector(const Shape& s, const Tensors& tensors, const Results<
     V one = S::zero();
     if (step.operand == Step::Operand::scalar) one = S::set(*step.data);
     if (step.operand == Step::Operand::channel) one = load(step.data + channel);
-    if (step.operand == Step::Operand::full) apply<S, count>(step, v, [&](int i) { return load(step.data + r.to[i] + channel); });
+    if (step.operand == Step::Operand::full) apply<S, count>(step, v, [&](int i) { return load(step.data + r.to[i] * s.k + channel); });
     else apply<S, count>(step, v, [&](int) { return one; });
   }
   for (int i = 0; i < count; ++i) {
     if (!r.inside[i]) continue;
-    if constexpr (Whole) S::store(tensors.y + r.to[i] + channel, v[i]);
-    else S::store(tensors.y + r.to[i] + channel, v[i], mask);
+    float* y = tensors.y + r.to[i] * s.y_pixel + channel;
+    if constexpr (Whole) S::store(y, v[i]);
+    else S::store(y, v[i], mask);
   }
 }
 
@@ -329,7 +330,7 @@ void output(const Shape& s, const Tensors& tensors, const Block& b, const Pass& 
         const int k = i * Tile + j;
         r.inside[k] = r.at.y + i < s.oh && r.at.x + j < s.ow;
         const int64_t y = r.at.y + (r.inside[k] ? i : 0), x = r.at.x + (r.inside[k] ? j : 0);
-        r.to[k] = ((r.at.image * s.oh + y) * s.ow + x) * s.k;
+        r.to[k] = (r.at.image * s.oh + y) * s.ow + x;
       }
     const float* m = p.m + row * m_row;
     for (int64_t k = p.begin; k < p.end; ++k, m += S::kLanes) {

@@ -1,11 +1,9 @@
-// All shipped rules together: phases and log, the traps of other optimizers, and time in proportion to size.
+// All shipped rules together: phases and log, plans of several sizes, and time in proportion to size.
 #include "engine/pipeline.h"
 
 #include <chrono>
 #include <set>
 
-#include "engine/graph/compare.h"
-#include "engine/proof/edit.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -26,27 +24,6 @@ Fused fused(Graph g, bool fold = true) {
   EngineOptions o;
   o.fold = fold;
   return must(fuse(std::move(g), knowledge(), o));
-}
-
-/// Fuses and compares with the unfused graph; the fused operators.
-std::string same(const std::string& text) {
-  (void)knowledge();
-  Graph before = graph(text);
-  Fused f = fused(graph(text));
-  std::mt19937 random(7);
-  for (int round = 0; round < 3; ++round) {
-    std::vector<Tensor> in;
-    for (ValueId v : before.inputs())
-      in.push_back(random_tensor(before.value(v).type.dtype, *constant_shape(*before.value(v).type.shape), random, round == 2));
-    auto a = run(before, in), b = run(f.graph, in);
-    REQUIRE(a.size() == b.size());
-    for (size_t k = 0; k < a.size(); ++k) {
-      Difference d = compare(b[k], a[k], model_tolerance(a[k].dtype()));
-      INFO(text << "\n" << to_text(f.graph) << d.text);
-      CHECK(d.ok);
-    }
-  }
-  return ops_of(f.graph);
 }
 
 }  // namespace
@@ -91,6 +68,36 @@ TEST_CASE("plans of several sizes start from one canonical graph and share its f
   CHECK(weights.size() == 1);
 }
 
+TEST_CASE("what a plan of one size leaves out, because it failed for every size, changes nothing") {
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> models = {
+      // Folding the shape makes the Reshape one that does nothing, then Relu meets Relu.
+      {"g (float[N,4] x) => (float[N,4] y) { a = Relu(x) s = Shape(a) r = Reshape(a, s) b = Relu(r) y = Neg(b) }", {3, 4}},
+      // Only where M is 1 does the Expand do nothing; behind it the two Clips meet.
+      {"g (float[1,M] x) => (float[P,Q] y) <int64[2] s = {1, 1}, float lo = {0.0}, float hi = {6.0}, float top = {4.0}> "
+       "{ a = Clip(x, lo, hi) e = Expand(a, s) b = Clip(e, lo, top) y = Neg(b) }", {1, 1}},
+      {"g (float[1,M] x) => (float[P,Q] y) <int64[2] s = {1, 1}, float lo = {0.0}, float hi = {6.0}, float top = {4.0}> "
+       "{ a = Clip(x, lo, hi) e = Expand(a, s) b = Clip(e, lo, top) y = Neg(b) }", {1, 5}},
+      // Nothing changes but sizes.
+      {"g (float[1,2,H,W] x) => (float[1,2,P,Q] y) <float[2,2,1,1] w = {1.0, -2.0, 3.0, 0.5}, float three = {3.0}, float six = {6.0}, float zero = {0.0}> "
+       "{ t = Conv(x, w) a = Add(t, three) c = Clip(a, zero, six) m = Mul(t, c) d = Div(m, six) y = Transpose<perm=[0,1,3,2]>(d) }", {1, 2, 5, 6}},
+  };
+  for (const auto& [text, dims] : models) {
+    Fused canonical = must(canonicalize(graph(text), knowledge(), {}));
+    REQUIRE(canonical.settled);
+    EngineOptions o;
+    o.shapes["x"] = dims;
+    Fused with = must(fuse_shape(canonical, knowledge(), o));
+    canonical.settled.reset();
+    Fused without = must(fuse_shape(canonical, knowledge(), o)), direct = must(fuse(graph(text), knowledge(), o));
+    INFO(text << "\n" << to_text(with.graph));
+    CHECK(to_text(with.graph) == to_text(without.graph));
+    CHECK(to_text(with.graph) == to_text(direct.graph));
+    CHECK(with.journal.phases == without.journal.phases);
+    REQUIRE(with.journal.steps.size() == without.journal.steps.size());
+    for (size_t k = 0; k < with.journal.steps.size(); ++k) CHECK(with.journal.steps[k].text == without.journal.steps[k].text);
+  }
+}
+
 TEST_CASE("a size that contradicts the graph is an error of its plan") {
   Fused canonical = must(canonicalize(graph("g (float[N] x) => (float[4] y) <float[4] c = {1.0, 2.0, 3.0, 4.0}> { y = Add(x, c) }"), knowledge(), {}));
   EngineOptions o;
@@ -100,27 +107,6 @@ TEST_CASE("a size that contradicts the graph is an error of its plan") {
   CHECK(f.error().code == Code::bad_shape);
   o.shapes["x"] = {4};
   CHECK(fuse_shape(canonical, knowledge(), o).has_value());
-}
-
-TEST_CASE("the traps that other optimizers fall into") {
-  same("g (int32[4] a, int32[4] b) => (int32[4] y) <int32 one = {1}, int32[4] k = {2, 3, 5, 7}> { s = Abs(a) c = Add(s, k) t = Div(one, c) y = Mul(t, b) }");
-  same("g (float[4] a, float[4] b) => (float[1,1,4] y) <float[1,1,1] one = {1.0}> { t = Div(one, a) y = Mul(t, b) }");
-  same("g (float[4] a) => (float[1,1,4] y) <float[1,1,1] one = {1.0}> { y = Mul(one, a) }");
-  same("g (float[1,1,4,4] x) => (float[1,1,3,3] y) <int64[8] p = {0,0,1,1,0,0,1,1}> { t = Pad(x, p) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(t) }");
-  same("g (float[1,1,4,4] x) => (float[1,1,3,3] y) <int64[8] p = {0,0,1,1,0,0,1,1}> "
-       "{ t = Pad(x, p) y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(t) }");
-  same("g (float[1,1,4,4] x) => (float[1,1,2,2] y) <int64[8] p = {0,0,-1,-1,0,0,0,0}, float[1,1,2,2] w = {1.0, 2.0, 3.0, 4.0}> "
-       "{ t = Pad(x, p) y = Conv(t, w) }");
-  same("g (float[4] x) => (float[2] y) <int64[1] s = {0}, int64[1] e = {9223372036854775807}, int64[1] a = {0}, int64[1] k = {2}> { y = Slice(x, s, e, a, k) }");
-  same("g (float[1] x) => (float[0] y) <int64[1] s = {0}> { y = Expand(x, s) }");
-  same("g (int32[4] x) => (int32[4] y) <int32 lo = {-3}, int32 hi = {3}> { t = Relu(x) y = Clip(t, lo, hi) }");
-  same("g (float[4] x) => (float[4] y, float[4] z) <float h = {0.5}, float r = {0.70710678}, float one = {1.0}> "
-       "{ hx = Mul(x, h) s = Mul(x, r) e = Erf(s) a = Add(e, one) y = Mul(hx, a) z = Neg(hx) }");
-  same("g (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1.0, 2.0, 3.0, 4.0}, float[2] g = {1.5, 2.0}, float[2] b = {0.5, 0.0}, "
-       "float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.25}> { t = MatMul(x, w) u = Transpose<perm=[1,0]>(t) y = BatchNormalization(u, g, b, m, v) }");
-  same("g (float[2,4] x) => (float[2,4] y) <float four = {4.0}, float eps = {0.1}, int64[1] ax = {-1}> "
-       "{ m = ReduceMean(x, ax) d = Sub(x, m) p = Pow(d, four) q = ReduceMean(p, ax) e = Add(eps, q) s = Sqrt(e) y = Div(d, s) }");
-  same("g (double[3] x) => (double[3] y) <double k = {1.000000001}> { y = Mul(x, k) }");
 }
 
 TEST_CASE("with every rule off and no folding, the graph stays") {
@@ -150,6 +136,7 @@ TEST_CASE("all rules on 100,000 nodes") {
       g.add_node(std::move(node));
       return out;
     };
+    std::vector<ValueId> read;
     while (static_cast<int>(g.live_nodes()) < n) {
       if (kind == 0) v = add("Relu", {add("Neg", {v})});
       if (kind == 1) {  // a ladder
@@ -158,17 +145,20 @@ TEST_CASE("all rules on 100,000 nodes") {
       }
       if (kind == 2) v = add("Max", {v, add("Neg", {x})});  // one value with very many readers
       if (kind == 3) v = add("Add", {add("Sin", {v}), add("Cos", {v})});
+      if (kind == 4) g.add_output(v = add("Exp", {add("Tanh", {x})}));  // very many outputs
+      if (kind == 5) read.push_back(add("Tanh", {x}));
     }
-    g.add_output(v);
+    if (kind == 5) v = add("Sum", read);  // one node with very many operands
+    if (kind != 4) g.add_output(v);
     if (kind == 1) g.add_output(w);
     return g;
   };
-  for (int kind = 0; kind < 4; ++kind) {
+  for (int kind = 0; kind < 6; ++kind) {
     auto t0 = std::chrono::steady_clock::now();
     Fused f = fused(build(100000, kind));
     double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - t0).count();
     INFO("kind " << kind << ": " << seconds << " s, " << f.graph.live_nodes() << " layers");
-    CHECK(f.graph.live_nodes() < 12000);
+    CHECK(f.graph.live_nodes() < (kind < 4 ? 12000 : kind == 4 ? 50001 : 100002));
     CHECK(seconds < 15);
     if (std::getenv("FERRULE_TEST_TIMES")) MESSAGE(kind << ": " << seconds << " s, " << f.graph.live_nodes());
   }

@@ -54,6 +54,18 @@ TEST_CASE("facts differ between targets") {
   CHECK(ampere.contracts.at("conv").generated_tail);
 }
 
+TEST_CASE("a profile is one of those there are") {
+  auto t = *load_target(shipped(), "sm_75");
+  CHECK(t.profile == "ferrule");
+  CHECK(use_profile(t, "tensorrt"));
+  CHECK(t.profile == "tensorrt");
+  auto none = use_profile(t, "tensorflow");
+  REQUIRE_FALSE(none);
+  CHECK(none.error().code == Code::usage);
+  CHECK(none.error().message == "there is no profile tensorflow; there are ferrule, tensorrt");
+  CHECK(t.profile == "tensorrt");
+}
+
 TEST_CASE("the host has a target") { CHECK(load_target(shipped(), host_target()).has_value()); }
 
 TEST_CASE("what is refused") {

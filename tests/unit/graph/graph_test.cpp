@@ -46,6 +46,89 @@ TEST_CASE("graph: nodes record producers and uses") {
   check_fine(g);
 }
 
+TEST_CASE("graph: names are found among many that came, went and changed") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  std::vector<ValueId> kept;
+  for (int k = 0; k < 3000; ++k) {
+    ValueId v = add(g, "Relu", {x}, ("v" + std::to_string(k)).c_str());
+    if (k % 3 == 0) g.remove_node(g.value(v).producer);
+    else kept.push_back(v);
+    if (k % 3 == 1) g.rename(v, "w" + std::to_string(k));
+  }
+  size_t found = 0;
+  for (int k = 0; k < 3000; ++k) {
+    const std::string v = "v" + std::to_string(k), w = "w" + std::to_string(k);
+    CHECK(g.find_value(v).valid() == (k % 3 == 2));
+    CHECK(g.find_value(w).valid() == (k % 3 == 1));
+    CHECK(g.find_node("Relu_" + v).valid() == (k % 3 != 0));
+    if (ValueId id = g.find_value(k % 3 == 1 ? w : v)) found += id == kept[found];
+  }
+  CHECK(found == kept.size());
+  check_fine(g);
+  auto copy = g.clone();
+  Graph moved = std::move(g);
+  CHECK(moved.find_value("w1") == kept[0]);
+  CHECK(copy->find_value("w1") == kept[0]);
+  g = Graph();
+  add(g, "Relu", {g.add_input("x", f32({2, 3}))}, "w1");
+  CHECK(g.find_value("w1").valid());
+  check_fine(*copy);
+  check_fine(moved);
+}
+
+TEST_CASE("graph: one of many outputs gives way to another value, wherever it is listed") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  std::vector<ValueId> outputs;
+  for (int k = 0; k < 200; ++k) {
+    ValueId inner = add(g, "Relu", {x}, ("t" + std::to_string(k)).c_str());
+    outputs.push_back(add(g, "Identity", {inner}, ("y" + std::to_string(k)).c_str()));
+    g.add_output(outputs.back());
+  }
+  g.add_output(outputs[7]);  // a second time
+  for (ValueId y : outputs) g.replace_uses(y, g.input(g.value(y).producer, 0));
+  for (size_t k = 0; k < g.outputs().size(); ++k) {
+    CHECK(g.value(g.outputs()[k]).name == "y" + std::to_string(k < 200 ? k : 7));
+    CHECK(g.producer(g.outputs()[k])->op == "Relu");
+  }
+  CHECK(g.remove_dead() == 200);
+  check_fine(g);
+  ValueId last = add(g, "Neg", {x}, "z");
+  g.set_output(0, last);
+  g.replace_uses(last, add(g, "Abs", {x}, "u"));
+  CHECK(g.producer(g.outputs()[0])->op == "Abs");
+  CHECK(g.value(g.outputs()[0]).name == "z");
+  CHECK(g.remove_dead() == 2);
+  check_fine(g);
+}
+
+TEST_CASE("graph: nodes added and removed since the last sort take their place in the order") {
+  Graph g;
+  ValueId x = g.add_input("x", f32({2, 3}));
+  ValueId a = add(g, "Relu", {x}, "a"), b = add(g, "Neg", {a}, "b"), c = add(g, "Abs", {b}, "c");
+  g.add_output(c);
+  REQUIRE(g.sort());
+  Node first;
+  first.op = "Exp";
+  first.inputs = {x};
+  first.order = g.node(g.value(a).producer).order;
+  ValueId e = g.add_value("e", f32({2, 3}));
+  first.outputs = {e};
+  g.add_node(std::move(first));
+  g.set_input(g.value(c).producer, 0, e);
+  g.remove_node(g.value(b).producer);
+  std::string ops;
+  for (NodeId n : g.order()) ops += g.node(n).op + " ";
+  CHECK(ops == "Relu Exp Abs ");
+  CHECK(g.remove_dead() == 1);
+  REQUIRE(g.sort());
+  ops.clear();
+  for (NodeId n : g.order()) ops += g.node(n).op + " ";
+  CHECK(ops == "Exp Abs ");
+  check_fine(g);
+}
+
 TEST_CASE("graph: replacing uses keeps the name of an output") {
   Graph g;
   ValueId x = g.add_input("x", f32({2, 3}));

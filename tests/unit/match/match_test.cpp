@@ -1,4 +1,5 @@
 // The matcher: structure, operand orders, options, numbers, shapes, and the guarantees D1 to D8.
+#include "engine/match/index.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -229,4 +230,31 @@ TEST_CASE("a matcher that would try too much gives up and says so") {
   CHECK(x.id == "structure");
   CHECK(x.truth == Truth::unknown);
   CHECK(x.why.find("gave up") != std::string::npos);
+}
+
+TEST_CASE("the index leaves out what must fail: makers of operands, constants; never what may match") {
+  auto gate = pattern("y = Mul(x, Sigmoid(x))");
+  auto scale = pattern("y = Mul(x, k!)");
+  auto either = pattern("y = (#a Add(Relu(x), c) | #b Add(x, Abs(c)) | #c Sub(x, c))");
+  auto maybe = pattern("y = Add(Relu?(x), c)");
+  auto line = pattern("t = {Exp|Log}(x)\ny = Mul(t, c)");
+  const Rule* all[] = {gate.get(), scale.get(), either.get(), maybe.get(), line.get()};
+  RuleIndex index(all, &ops());
+  Graph g = graph("g (float[2] i, float[2] j) => (float[2] o) <float k = {2.0}> { s = Sigmoid(i) a = Mul(s, i) b = Mul(a, k) r = Relu(b) "
+                  "c = Add(j, r) d = Add(c, j) e = Sub(d, i) f = Exp(e) h = Mul(j, f) o = Neg(h) }");
+  auto ranks = [&](const char* value) {
+    std::string out;
+    for (uint32_t k : index.ranks_at(g.node(maker(g, value))))
+      if (index.promising(k, g, maker(g, value))) out += fmt::format("{} ", k);
+    return out;
+  };
+  CHECK(ranks("a") == "0 ");
+  CHECK(ranks("b") == "1 ");
+  CHECK(ranks("c") == "2 3 ");
+  CHECK(ranks("d") == "3 ");
+  CHECK(ranks("e") == "2 ");
+  CHECK(ranks("h") == "4 ");
+  for (uint32_t k = 0; k < 5; ++k)
+    for (NodeId n : g.order())
+      if (auto a = match_any(*all[k], n, context(g)); std::holds_alternative<Match>(a)) CHECK(index.promising(k, g, n));
 }

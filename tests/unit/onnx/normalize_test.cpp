@@ -205,3 +205,16 @@ TEST_CASE("import: every kind of constant") {
   REQUIRE(r);
   CHECK(r->graph.constant(r->graph.outputs()[0])->at_f64(0) == 1);
 }
+
+TEST_CASE("a domain that the model uses and does not import counts as version 1") {
+  ImportOptions options;
+  options.known_operator = [](std::string_view domain, std::string_view op) { return domain == "com.example" && op == "Soft"; };
+  auto model = [](std::string_view domain) {
+    return wire::model(wire::str(1, wire::node("Soft", {"x"}, {"y"}, "", "n", domain)) + wire::in(wire::value("x", 1, {2})) + wire::out(wire::value("y", 1, {2})));
+  };
+  auto fine = import_bytes(model("com.example"), options);
+  REQUIRE_MESSAGE(fine.has_value(), render(fine.error()));
+  CHECK(fine->graph.node(fine->graph.order()[0]).domain == "com.example");
+  auto unknown = import_bytes(model("com.other"), options);
+  REQUIRE_FALSE(unknown.has_value());
+}

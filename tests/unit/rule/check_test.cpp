@@ -51,6 +51,9 @@ TEST_CASE("unreachable rules") {
                "error rule b never fires: a comes first");
   };
   CHECK(dead("y = Relu(Relu(x))", "y = Relu(Relu(x))"));
+  // A rule that lets its inner value have other readers matches what one that does not leaves.
+  CHECK(!has(checked({rewrite("t = Relu(x)\n  y = Relu(t)", "y = Abs(x)"), rewrite("t = Relu(x)\n  y = Relu(t)", "y = Neg(x)", "shared: [t]\n")}),
+             "never fires"));
   CHECK(dead("y = {Relu|Abs}(Relu(x))", "y = Relu(Relu(x))"));
   CHECK(dead("y = Relu(Relu(x))", "t = Relu(x)\n  y = Relu(t)"));
   CHECK(dead("y = Relu(Mul(x, z))", "y = Relu(Mul(x, x))"));

@@ -83,6 +83,15 @@ std::string message(std::string_view text) {
 
 }  // namespace
 
+TEST_CASE("the range of integer types") {
+  World w;
+  CHECK(w.show("[lowest(i8), highest(i8), lowest(u8), highest(u8)]") == "[-128, 127, 0, 255]");
+  CHECK(w.show("[lowest(i16), highest(u16), highest(u32), lowest(i4), highest(u4)]") == "[-32768, 65535, 4294967295, -8, 15]");
+  CHECK(w.show("[lowest(i64), highest(i64)]") == "[-9223372036854775808, 9223372036854775807]");
+  CHECK(w.truth("highest(u64) > 0") == "unknown");
+  CHECK(w.truth("lowest(x) < 0") == "unknown");  // f32
+}
+
 TEST_CASE("arithmetic") {
   World w;
   CHECK(w.show("1 + 2 * 3") == "7");
@@ -224,6 +233,13 @@ TEST_CASE("nodes") {
   CHECK(w.show("saved_bytes([conv, tail])") == "256*H*H*N");
   CHECK(w.truth("tag('erf') and not tag('tanh')") == "yes");
   CHECK(w.truth("device == cpu and isa('avx2') and not isa('avx512f')") == "yes");
+  CHECK(w.truth("profile == ferrule") == "yes");
+  CHECK(w.truth("has_kernel('pool', u8)") == "no");
+  w.target.contracts["pool"].types = {DType::f32, DType::u8};
+  CHECK(w.truth("has_kernel('pool', u8)") == "yes");
+  CHECK(w.truth("has_kernel('pool', dtype(x)) and not has_kernel('conv', dtype(x))") == "yes");
+  w.target.profile = "tensorrt";
+  CHECK(w.truth("profile != tensorrt or dtype(x) in [f16, i8]") == "no");
   w.ctx.target = nullptr;
   CHECK(w.truth("device == cpu") == "unknown");
   CHECK(w.truth("accepts(group)") == "unknown");

@@ -159,6 +159,8 @@ TEST_CASE("merge, region and place rules") {
   for (const char* kind :
        {"kind: merge\nmerge: {over: x, key: [\"dtype(B)\", \"op(m)\"], min: 2, max: 16}\ncontract: "
         "gemm\nmatch: \"[m] y = MatMul(x, B!)\"\n",
+        "kind: merge\nmerge: {over: xs, min: 2, axis: \"-1\", weights: {1: \"if rank(B) == 2 then 1 else 0\"}, fill: [\"2\"]}\ncontract: "
+        "gemm\nmatch: \"y = Gemm<...>(x, B!, xs...)\"\n",
         "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
         "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
         "kind: window\ncontract: conv\nmatch: |\n  [g] t = @group.conv<...>(x, rest...)\n  [p] y = "
@@ -170,6 +172,22 @@ TEST_CASE("merge, region and place rules") {
     REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
     CHECK(same(*r, *again));
   }
+}
+
+TEST_CASE("what siblings share and where values live is bound by the pattern") {
+  auto refused = [](const std::string& body) {
+    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n" + body, "t.yaml", op_table(), Limits{});
+    REQUIRE(!r.has_value());
+    return render(r.error());
+  };
+  const std::string merge = "kind: merge\ncontract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\nmerge: ";
+  CHECK(has(refused(merge + "{over: y}\n"), "\"y\" is no operand of the pattern"));
+  CHECK(has(refused(merge + "{over: x, key: [\"dtype(C)\"]}\n"), "C is not bound by the pattern"));
+  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {one: \"1\"}}\n"), "\"one\" is no number of an input"));
+  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {1: \"rank(C)\"}}\n"), "C is not bound by the pattern"));
+  const std::string place = "kind: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: ";
+  CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole, axis)"));
+  CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values and an attribute"));
 }
 
 TEST_CASE("order: phases, then before and after, then paths") {

@@ -157,4 +157,49 @@ TEST_CASE("random lives never overlap, with scratch, and the arena is near the l
   }
 }
 
+TEST_CASE("parts of a value lie in it, and it lives from the first of them to the last reader of any") {
+  PlanBuilder b;
+  ValueId x = b.input("x", {2, 16});
+  ValueId source = b.layer("source", kRun, {x}, {2, 16});
+  ValueId first = b.layer("first", kRun, {source}, {2, 16}), between = b.layer("between", kRun, {first}, {2, 16});
+  ValueId second = b.layer("second", kRun, {between}, {2, 8});
+  ValueId inner = b.layer("inner", kView, {first, second}, {2, 24});
+  ValueId third = b.layer("third", kRun, {inner}, {2, 8});
+  ValueId whole = b.layer("whole", kView, {inner, third}, {2, 32});
+  ValueId part = b.layer("part", kView, {whole}, {2, 4});
+  ValueId late = b.layer("late", kRun, {whole}, {2, 32});
+  ValueId end = b.layer("end", kRun, {late, first, part}, {2, 32});
+  b.plan.graph.add_output(end);
+  b.finish();
+  b.plan.slices[first] = {inner, 1, 0, 1};
+  b.plan.slices[second] = {inner, 1, 16, 1};
+  b.plan.slices[inner] = {whole, 1, 8, 1};
+  b.plan.slices[third] = {whole, 1, 0, 1};
+  b.plan.slices[part] = {whole, 1, 5, 2};
+  auto s = plan_storage(b.plan, b.lowered, always);
+  REQUIRE(s.has_value());
+  const int root = s->by_value[whole.index];
+  const Slot& all = s->slots[static_cast<size_t>(root)];
+  CHECK(all.kind == Slot::Kind::arena);
+  CHECK(all.bytes == 2 * 32 * 4);
+  CHECK(all.first == 1);
+  CHECK(all.last == 9);  // `end` still reads a part
+  const std::vector<std::pair<ValueId, int64_t>> parts = {{first, 8}, {second, 24}, {inner, 8}, {third, 0}, {part, 5}};
+  for (const auto& p : parts) {
+    const Slot& slice = s->slots[static_cast<size_t>(s->by_value[p.first.index])];
+    CHECK(slice.kind == Slot::Kind::slice);
+    CHECK(slice.index == root);
+    CHECK(slice.offset == p.second * 4);
+  }
+  // Nothing is written over a part, or over the whole while a part is read.
+  CHECK(s->by_value[between.index] != s->by_value[first.index]);
+  CHECK(s->by_value[late.index] != root);
+  place(*s, {});
+  check_no_overlap(*s);
+  const auto lies = lying(b.plan, part);
+  REQUIRE(lies.has_value());
+  CHECK(lies->strides == std::vector<int64_t>{32, 2});
+  CHECK(!lies->dense);
+}
+
 }  // namespace ferrule::test

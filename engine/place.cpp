@@ -1,0 +1,314 @@
+#include "engine/place.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/match/index.h"
+#include "engine/match/matcher.h"
+#include "engine/movement.h"
+
+namespace ferrule {
+namespace {
+
+// Attributes of the groups.
+constexpr std::string_view kWrites = "slices_written", kReads = "slices_read", kAll = "nothing_to_move";
+
+/// Where part `slot` lies in the whole: found out from the movement, whatever it is called.
+std::optional<SliceOf> slice_of(const Graph& g, NodeId node, size_t slot, bool writes) {
+  const Node& n = g.node(node);
+  auto m = movement_of(g, n, writes ? 0 : slot);
+  if (!m || m->steps.size() != 1 || m->steps[0].kind != IndexStep::Kind::walk) return std::nullopt;
+  const IndexStep& walk = m->steps[0];
+  SliceOf out;
+  out.axis = static_cast<int>(walk.axis);
+  out.whole = writes ? g.output(node) : g.input(node, 0);
+  if (!writes) {
+    if (walk.segments.size() != 1 || walk.segments[0].operand != 0 || walk.segments[0].step < 1) return std::nullopt;
+    out.start = walk.segments[0].start;
+    out.step = walk.segments[0].step;
+    return out;
+  }
+  const Segment* found = nullptr;
+  for (const Segment& s : walk.segments)
+    if (s.operand == static_cast<int>(slot)) {
+      if (found || s.start != 0 || s.step != 1) return std::nullopt;
+      found = &s;
+    }
+  if (!found) return std::nullopt;
+  out.start = found->begin;
+  return out;
+}
+
+SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
+  const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
+  const std::vector<int64_t> own = strides_of(dims, layout);
+  if (dims.empty() || at.strides[inner] != 1) return SliceForm::other;
+  int64_t distance = 0;
+  for (size_t k = 0; k < dims.size(); ++k) {
+    if (k == inner || dims[k] == 1) continue;
+    const int64_t steps = own[k] / dims[inner];  // pixels, or rows
+    if (at.strides[k] % steps || (distance && at.strides[k] / steps != distance)) return SliceForm::other;
+    distance = at.strides[k] / steps;
+  }
+  return layout == Layout::channels_last ? SliceForm::pixels : SliceForm::rows;
+}
+
+class Places {
+ public:
+  Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
+      : rule_(rule), ctx_(ctx), misses_(misses) {}
+
+  std::vector<PlaceMatch> run() {
+    auto spec = place_spec(rule_.params);
+    if (!spec || !ctx_.target) return {};
+    spec_ = *spec;
+    const Rule* one = &rule_;
+    RuleIndex index({&one, 1}, ctx_.ops);
+    std::vector<NodeId> roots;
+    for (NodeId n : ctx_.graph->order())
+      if (!index.ranks_at(ctx_.graph->node(n)).empty()) roots.push_back(n);
+    if (roots.empty()) return {};
+    auto plan = make_plan(std::move(*ctx_.graph->clone()), *ctx_.target, *ctx_.ops);
+    if (!plan) return {};
+    plan_ = std::move(*plan);
+    planned_ = ctx_;
+    planned_.graph = &plan_.graph;
+    for (const auto& [v, s] : plan_.slices)
+      if (plan_.graph.value(s.whole).producer != plan_.graph.value(v).producer) wholes_.insert(s.whole);
+    std::vector<PlaceMatch> out;
+    for (size_t k = roots.size(); k-- > 0;) one_of(roots[k], out);  // what is around before what is inside
+    std::ranges::reverse(out);
+    return out;
+  }
+
+ private:
+  const Graph& g() const { return plan_.graph; }
+
+  void one_of(NodeId root, std::vector<PlaceMatch>& out) {
+    Attempt a = match_structure(rule_, root, planned_, false);
+    if (auto* r = std::get_if<Rejection>(&a)) {
+      if (misses_) misses_->push_back(std::move(*r));
+      return;
+    }
+    PlaceMatch p;
+    p.match = std::move(std::get<Match>(a));
+    const Node& n = g().node(root);
+    if (p.match.nodes.size() != 1 || n.body || !is_movement(n)) return miss(root, "structure", node_text(g(), root) + " does not only move elements");
+    const ValueId whole = value(p.match, spec_.whole);
+    const std::vector<ValueId> parts = values(p.match, spec_.parts);
+    p.writes = whole == g().output(root);
+    const auto& around = p.writes ? n.inputs : n.outputs;
+    size_t moved = 0;
+    for (size_t slot = 0; slot < around.size(); ++slot) {
+      if (!around[slot] || std::ranges::find(parts, around[slot]) == parts.end()) continue;
+      ++moved;
+      if (placed(p, root, slot, around[slot], whole)) p.slots.push_back(static_cast<int64_t>(slot));
+    }
+    if (p.slots.empty()) return;
+    p.all = p.slots.size() == moved;
+    p.match.bindings.attrs["slots"] = p.slots;
+    if (!p.writes) wholes_.insert(whole);
+    out.push_back(std::move(p));
+  }
+
+  ValueId value(const Match& m, const std::string& name) const {
+    auto it = m.bindings.values.find(name);
+    return it == m.bindings.values.end() ? ValueId{} : it->second;
+  }
+  std::vector<ValueId> values(const Match& m, const std::string& name) const {
+    if (auto it = m.bindings.value_lists.find(name); it != m.bindings.value_lists.end()) return it->second;
+    if (ValueId v = value(m, name)) return {v};
+    return {};
+  }
+
+  bool placed(PlaceMatch& p, NodeId root, size_t slot, ValueId v, ValueId whole) {
+    if (std::string why = no_slice(root, v, whole, p.writes); !why.empty()) return miss(root, "structure", why), false;
+    auto slice = slice_of(g(), root, slot, p.writes);
+    if (!slice) return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
+    plan_.slices[v] = *slice;
+    if (judged(p, root, v)) return true;
+    plan_.slices.erase(v);
+    return false;
+  }
+
+  /// Whose memory may be a part of another one's at all.
+  std::string no_slice(NodeId root, ValueId v, ValueId whole, bool writes) const {
+    const Value &part = g().value(v), &all = g().value(whole);
+    const std::string name = value_text(g(), v);
+    if (!part.type.shape || !constant_shape(*part.type.shape)) return "the size of " + name + " is not known";
+    if (part.type.dtype != all.type.dtype || size_bits(part.type.dtype) < 8) return name + " has another element type";
+    if (part.constant || part.is_input || part.is_output || !part.producer) return name + " is the caller's memory, or a constant";
+    if (plan_.slices.contains(v)) return name + " is a part of something else already";
+    if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
+    if (plan_.layout(v) != plan_.layout(whole)) return name + " lies in another layout than " + value_text(g(), whole);
+    for (const Use& u : part.uses)
+      if (u.slot == Use::kCapture) return name + " is used by a nested graph";
+    if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
+    if (contract_of(g(), g().node(part.producer), *ctx_.ops) == "view") return name + " is another value's memory under other sizes";
+    const auto& inputs = g().node(root).inputs;
+    return std::ranges::count(inputs, v) > 1 ? name + " is read twice" : "";
+  }
+
+  bool judged(PlaceMatch& p, NodeId root, ValueId v) {
+    auto at = lying(plan_, v);
+    if (!at) return false;
+    const auto dims = constant_shape(*g().value(v).type.shape);
+    auto accepts = [&](std::string* reason) {
+      if (at->dense) return Truth::yes;
+      const SliceForm form = form_of(*at, *dims, plan_.layout(v));
+      Accept a = all_accept(root, v, form, p.writes);
+      if (reason) *reason = a.reason;
+      refusal_ = a.reason;
+      return a.truth;
+    };
+    refusal_.clear();
+    Match& m = p.match;
+    m.bindings.values["part"] = v;
+    m.bindings.nodes["maker"] = g().value(v).producer;
+    m.bindings.attrs["contiguous"] = int64_t{at->dense};
+    auto r = judge(rule_, rule_.where, m, planned_, accepts);
+    if (!r) return true;
+    if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+    r->rule = &rule_;
+    r->root = root;
+    r->matched_nodes = 1;
+    if (misses_) misses_->push_back(std::move(*r));
+    return false;
+  }
+
+  /// Whoever writes the part and all who read it, but the movement itself.
+  Accept all_accept(NodeId root, ValueId v, SliceForm form, bool writes) const {
+    const Value& part = g().value(v);
+    if (writes)
+      if (Accept a = accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, *ctx_.ops); a.truth != Truth::yes) return a;
+    for (const Use& u : part.uses)
+      if (u.node != root)
+        if (Accept a = accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, *ctx_.ops); a.truth != Truth::yes) return a;
+    return {Truth::yes, {}};
+  }
+
+  void miss(NodeId root, const char* id, std::string why) {
+    if (!misses_) return;
+    Rejection r;
+    r.rule = &rule_;
+    r.root = root;
+    r.id = id;
+    r.why = std::move(why);
+    r.matched_nodes = 1;
+    misses_->push_back(std::move(r));
+  }
+
+  const Rule& rule_;
+  const MatchContext& ctx_;
+  std::vector<Rejection>* misses_;
+  PlaceSpec spec_;
+  Plan plan_;             // the graph as it would be planned, with the slices found so far
+  MatchContext planned_;  // ctx_ on that graph
+  std::set<ValueId> wholes_;  // of which parts are read where they lie
+  std::string refusal_;
+};
+
+Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, const PlaceMatch& p) {
+  Graph& g = *ctx.graph;
+  const NodeId root = p.match.root;
+  const std::string name = g.node(root).name, contract = contract_of(g, g.node(root), *ctx.ops);
+  Step step{std::string(phase), rule.id, "place", {}, {}, {}};
+  step.root = name;
+  std::string makers;
+  for (int64_t slot : p.slots) {
+    const auto at = static_cast<size_t>(slot);
+    const ValueId v = p.writes ? g.input(root, at) : g.output(root, at);
+    const std::string who = p.writes ? g.node(g.value(v).producer).name : g.value(v).name;
+    step.before.push_back(who);
+    makers += (makers.empty() ? "" : ", ") + who;
+  }
+  const std::array<NodeId, 1> one{root};
+  FERRULE_ASSIGN(NodeId made, make_group(g, one, contract, rule.id, name));
+  g.set_attr(made, std::string(p.writes ? kWrites : kReads), p.slots);
+  if (p.all) g.set_attr(made, std::string(kAll), int64_t{1});
+  step.after.push_back(g.node(made).name);
+  step.text = p.writes ? fmt::format("Retargeting {} to {}", makers, name) : fmt::format("Reading {} where {} would copy from", makers, name);
+  if (ctx.journal) ctx.journal->steps.push_back(std::move(step));
+  return {};
+}
+
+}  // namespace
+
+std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+  return Places(rule, ctx, misses).run();
+}
+
+Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
+  std::vector<Rejection> misses;
+  for (PlaceMatch& p : match_places(rule, ctx, &misses))
+    if (p.match.root == node) return std::move(p.match);
+  Rejection best;
+  best.rule = &rule;
+  best.root = node;
+  best.id = "structure";
+  best.why = node_text(*ctx.graph, node) + " is not what the rule moves";
+  bool any = false;
+  for (Rejection& r : misses)
+    if (r.root == node && (!any || nearness(r) > nearness(best))) best = std::move(r), any = true;
+  return best;
+}
+
+Status place_phase(const PassContext& ctx, std::string_view phase) {
+  Graph& g = *ctx.graph;
+  for (const auto& rule : ctx.rules->rules) {
+    if (!rule->enabled || rule->phase != phase || rule->kind != RuleKind::place) continue;
+    if (ctx.cancel && ctx.cancel->stopped()) return error(Code::cancelled, std::string(phase), "time or caller");
+    FERRULE_TRY(g.sort());
+    int64_t steps = 0;
+    MatchContext mc{&g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, ctx.near_misses != nullptr};
+    std::vector<Rejection> misses;
+    for (const PlaceMatch& p : match_places(*rule, mc, ctx.near_misses ? &misses : nullptr))
+      FERRULE_TRY(fire(ctx, phase, *rule, p));
+    if (ctx.near_misses) std::ranges::move(misses, std::back_inserter(*ctx.near_misses));
+  }
+  return g.sort();
+}
+
+void read_places(Plan& plan, const OpTable& ops) {
+  const Graph& g = plan.graph;
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (!n.body || contract_of(g, n, ops) != "copy") continue;
+    const bool writes = n.attrs.find(kWrites) != nullptr;
+    const std::vector<NodeId> inside = n.body->order();
+    if (inside.size() != 1) continue;
+    const Graph& body = *n.body;
+    /// The group's value for one of the body's.
+    auto outer = [&](ValueId v) {
+      for (size_t k = 0; k < body.inputs().size(); ++k)
+        if (body.inputs()[k] == v) return n.inputs[k];
+      for (size_t k = 0; k < body.outputs().size(); ++k)
+        if (body.outputs()[k] == v) return n.outputs[k];
+      return ValueId{};
+    };
+    for (int64_t slot : n.attrs.ints(writes ? kWrites : kReads)) {
+      const auto at = static_cast<size_t>(slot);
+      auto slice = slice_of(body, inside[0], at, writes);
+      const ValueId part = outer(writes ? body.input(inside[0], at) : body.output(inside[0], at));
+      if (!slice || !part) continue;
+      slice->whole = outer(slice->whole);
+      // A reorder in between, or a layout of its own: then it is copied after all.
+      if (!slice->whole || plan.layout(part) != plan.layout(slice->whole)) continue;
+      if (writes && (!g.value(part).producer || g.value(part).is_output)) continue;
+      plan.slices[part] = *slice;
+    }
+  }
+}
+
+size_t layers_of(const Graph& g) {
+  size_t layers = g.live_nodes();
+  for (uint32_t k = 0; k < g.node_slots(); ++k) {
+    const Node& n = g.node(NodeId{k});
+    if (!n.dead && n.body && n.attrs.find(kAll)) --layers;
+  }
+  return layers;
+}
+
+}  // namespace ferrule

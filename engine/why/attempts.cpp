@@ -1,0 +1,430 @@
+// Rules matched again on a kept graph, at one node of the model or at two. Roots are looked for around the nodes asked
+// about: behind them as deep as the pattern is, in front of them for rules whose anchor takes what follows.
+#include <algorithm>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/match/facts.h"
+#include "engine/match/matcher.h"
+#include "engine/merge.h"
+#include "engine/place.h"
+#include "engine/why/internal.h"
+
+namespace ferrule::why {
+namespace {
+
+constexpr int kDeepest = 8;        // lines of a pattern behind which a root is looked for
+constexpr size_t kMostRoots = 48;  // a value with a thousand readers has a thousand roots behind it
+constexpr int kTail = 2;           // how far in front of a node its anchor may stand: tails are groups by then
+constexpr int kStructure = 100;    // failures of a structure that does not fit, before its missing nodes
+constexpr int kElsewhere = 20;     // … and the reason is nothing that was asked about
+constexpr size_t kFarthest = 6;    // nodes between where the pattern looked and what it wants
+
+bool contains(std::span<const NodeId> nodes, NodeId n) { return std::ranges::find(nodes, n) != nodes.end(); }
+bool meets(std::span<const NodeId> nodes, std::span<const NodeId> others) {
+  return std::ranges::any_of(others, [&](NodeId n) { return contains(nodes, n); });
+}
+bool all_meet(const Subjects& subjects, std::span<const NodeId> nodes) {
+  return std::ranges::all_of(subjects, [&](const auto& s) { return meets(nodes, s); });
+}
+
+/// Nodes a call cannot do without: an optional one passes its first operand, of alternatives the shortest counts.
+int required(const PatternExpr& e) {
+  int count = 0;
+  switch (e.kind) {
+    case PatternExpr::Kind::call:
+      for (const auto& a : e.args) count += required(*a);
+      return count + (e.optional ? 0 : 1);
+    case PatternExpr::Kind::alternatives: {
+      for (size_t k = 0; k < e.choices.size(); ++k)
+        count = k ? std::min(count, required(*e.choices[k].second)) : required(*e.choices[k].second);
+      return count;
+    }
+    default: return 0;
+  }
+}
+
+/// What the attempt looked at.
+std::vector<NodeId> touched(const Graph& g, const Rejection& r, const MatchTrace& t) {
+  std::vector<NodeId> out{r.root};
+  for (const auto& [_, n] : t.nodes) out.push_back(n);
+  out.insert(out.end(), t.members.begin(), t.members.end());
+  if (t.node) out.push_back(t.node);
+  if (t.value && g.value(t.value).producer) out.push_back(g.value(t.value).producer);
+  return out;
+}
+
+int failures(const Rule& rule, const Rejection& r, const MatchTrace& t) {
+  if (r.stage == Rejection::Stage::structure) return kStructure + std::max(1, pattern_nodes(rule) - r.matched_nodes);
+  if (r.stage == Rejection::Stage::guarantee) return 1;
+  const auto failed = std::ranges::count_if(t.conditions, [](const auto& c) { return c.truth != Truth::yes; });
+  return std::max(1, static_cast<int>(failed));
+}
+
+/// Whether the structure failed at something that lies apart from the nodes asked about: for one node, that the pattern
+/// took others and not it; for two, that both fit and a third does not.
+bool elsewhere(const Graph& g, const Found& f, const Subjects& subjects, const std::vector<NodeId>& inside) {
+  if (!f.path.empty()) return false;
+  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
+  if (subjects.size() == 1) return !at || !meets(inside, subjects[0]);
+  return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, at); });
+}
+
+bool better(const std::optional<Found>& a, const Found& b) {
+  if (!a) return true;
+  if (a->failures != b.failures) return b.failures < a->failures;
+  return b.rejection.matched_nodes > a->rejection.matched_nodes;
+}
+
+/// The node, and those behind (or in front of) it up to `depth` edges away.
+std::vector<NodeId> around(const Graph& g, const std::vector<NodeId>& start, int depth, bool behind) {
+  std::vector<NodeId> out = start;
+  size_t level = 0;
+  for (int d = 0; d < depth && out.size() < kMostRoots; ++d) {
+    const size_t end = out.size();
+    auto add = [&](NodeId n) {
+      if (out.size() < kMostRoots && n && !contains(out, n)) out.push_back(n);
+    };
+    for (; level < end; ++level) {
+      const Node& n = g.node(out[level]);
+      if (behind) {
+        for (ValueId v : n.outputs)
+          if (v)
+            for (const Use& u : g.value(v).uses) add(u.node);
+      } else {
+        for (ValueId v : n.inputs)
+          if (v) add(g.value(v).producer);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops) {
+  const PatternExpr* want = f.trace.failed;
+  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
+  if (!want || want->kind != PatternExpr::Kind::call || !at) return {};
+  std::vector<std::pair<NodeId, size_t>> seen{{at, 0}};  // and through which entry it was reached
+  for (size_t k = 0; k < seen.size() && k < 64; ++k) {
+    const NodeId n = seen[k].first;
+    if (k > 0 && has_head(g.node(n), want->ops, want->classes, &ops)) {
+      std::vector<NodeId> path;
+      for (size_t i = k; i != 0; i = seen[i].second) path.push_back(seen[i].first);
+      path.push_back(at);
+      return path.size() <= kFarthest ? path : std::vector<NodeId>{};
+    }
+    for (ValueId v : g.node(n).inputs)
+      if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
+  }
+  return {};
+}
+
+bool anchored(std::string_view contract) {
+  return contract == "conv" || contract == "deconv" || contract == "gemm" || contract == "attention" || contract == "rnn";
+}
+
+Holders::Holders(const Graph& g) {
+  for (NodeId n : g.order())
+    for (const std::string& o : g.node(n).origins) nodes_[o].push_back(n);
+}
+
+const std::vector<NodeId>& Holders::of(const std::string& name) const {
+  static const std::vector<NodeId> kNone;
+  auto it = nodes_.find(name);
+  return it == nodes_.end() ? kNone : it->second;
+}
+
+int pattern_nodes(const Rule& rule) {
+  int count = 0;
+  for (const PatternLine& l : rule.match.lines) count += required(*l.expr);
+  return std::max(count, 1);
+}
+
+std::string head_of(const RegionSpec& spec) {
+  PatternExpr e;
+  e.ops = spec.ops, e.classes = spec.classes;
+  return head_text(e);
+}
+
+std::vector<std::string> origins(const Graph& g, std::span<const NodeId> nodes) {
+  std::vector<std::string> out;
+  std::set<std::string> seen;
+  for (NodeId n : nodes)
+    for (const std::string& o : g.node(n).origins)
+      if (seen.insert(o).second) out.push_back(o);
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& names, size_t most) {
+  std::string out;
+  for (size_t k = 0; k < names.size() && k < most; ++k) out += (k ? ", " : "") + escape(names[k]);
+  if (names.size() > most) out += fmt::format(" and {} more", names.size() - most);
+  return out;
+}
+
+Attempts::Attempts(const Observed& o) : o_(o) {}
+
+MatchContext Attempts::context(const Graph& g) const {
+  const Knowledge& k = *o_.knowledge;
+  MatchContext c;
+  c.graph = &g, c.ops = &k.ops, c.target = &k.target, c.limits = &o_.options.limits;
+  c.ignore_profit = &o_.options.ignore_profit;
+  return c;
+}
+
+const Holders& Attempts::holders(const Graph& g) { return holders_.try_emplace(&g, g).first->second; }
+
+Subjects Attempts::subjects(const Graph& g, const std::vector<std::string>& names) {
+  Subjects out;
+  for (const std::string& n : names) out.push_back(holders(g).of(n));
+  return out;
+}
+
+std::optional<Found> Attempts::at(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  if (std::ranges::any_of(subjects, [](const auto& s) { return s.empty(); })) return std::nullopt;
+  if (rule.kind == RuleKind::merge) return siblings(rule, g, subjects);
+  if (rule.kind == RuleKind::place) return placement(rule, g, subjects);
+  return rule.kind == RuleKind::region ? region(rule, g, subjects) : pattern(rule, g, subjects);
+}
+
+bool Attempts::possible(const Rule& rule, const Node& n) {
+  auto it = roots_.find(&rule);
+  if (it == roots_.end()) {
+    const Rule* one = &rule;
+    it = roots_.try_emplace(&rule, std::span<const Rule* const>{&one, 1}, &o_.knowledge->ops).first;
+  }
+  return !it->second.ranks_at(n).empty();
+}
+
+std::optional<Found> Attempts::pattern(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  std::optional<Found> best;
+  const int depth = std::min(pattern_nodes(rule) - 1 + (rule.kind == RuleKind::rewrite ? 1 : 0), kDeepest);
+  std::set<NodeId> seen;
+  auto try_all = [&](const std::vector<NodeId>& roots) {
+    for (NodeId root : roots) {
+      if (!seen.insert(root).second || !possible(rule, g.node(root))) continue;
+      auto found = try_root(rule, g, root, subjects);
+      if (found && better(best, *found)) best = std::move(found);
+    }
+  };
+  for (const auto& s : subjects) try_all(around(g, s, depth, true));
+  if (rule.kind != RuleKind::rewrite)
+    for (const auto& s : subjects) try_all(around(g, s, kTail, false));
+  return best;
+}
+
+std::optional<Found> Attempts::try_root(const Rule& rule, const Graph& g, NodeId root, const Subjects& subjects) const {
+  Found f;
+  f.graph = &g, f.root = root;
+  MatchContext ctx = context(g);
+  ctx.trace = &f.trace;
+  Attempt a = match_any(rule, root, ctx);
+  if (auto* m = std::get_if<Match>(&a); m && all_meet(subjects, m->nodes)) {
+    f.match = std::move(*m);
+    return f;
+  }
+  // What an anchor left out is about the node left out, not about the rest.
+  const auto* m = std::get_if<Match>(&a);
+  std::vector<NodeId> inside;
+  for (const auto& [_, n] : f.trace.nodes) inside.push_back(n);
+  if (m) inside.insert(inside.end(), m->nodes.begin(), m->nodes.end());
+  for (const Rejection& r : f.trace.refused) {
+    const bool asked = std::ranges::any_of(subjects, [&](const auto& s) { return contains(s, r.root); });
+    if (!asked) continue;
+    inside.push_back(r.root);
+    if (all_meet(subjects, inside)) {
+      f.rejection = r;
+      f.failures = failures(rule, r, f.trace);
+      return f;
+    }
+    inside.pop_back();
+  }
+  if (m) return std::nullopt;
+  f.rejection = std::get<Rejection>(std::move(a));
+  std::vector<NodeId> seen = touched(g, f.rejection, f.trace);
+  if (f.rejection.stage == Rejection::Stage::structure) f.path = path_to(g, f, o_.knowledge->ops);
+  seen.insert(seen.end(), f.path.begin(), f.path.end());
+  if (!all_meet(subjects, seen)) return std::nullopt;
+  f.failures = failures(rule, f.rejection, f.trace);
+  f.others = static_cast<int>(std::ranges::count_if(inside, [&](NodeId n) {
+    return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, n); });
+  }));
+  if (f.rejection.stage == Rejection::Stage::structure && elsewhere(g, f, subjects, inside)) f.failures += kElsewhere;
+  return f;
+}
+
+Found Attempts::far(const Rule& rule, const Graph& g, const std::vector<NodeId>& subject) {
+  Found f;
+  f.graph = &g, f.root = subject[0];
+  f.failures = 2 * kStructure;
+  f.rejection.rule = &rule, f.rejection.root = f.root, f.rejection.id = "structure";
+  const auto could_start = [&](NodeId n) {
+    return rule.kind == RuleKind::region ? has_head(g.node(n), rule.region.ops, rule.region.classes, &o_.knowledge->ops) : possible(rule, g.node(n));
+  };
+  std::vector<std::pair<NodeId, size_t>> seen{{subject[0], 0}};  // and through which entry it was reached
+  for (size_t k = 0; k < seen.size() && k < kMostRoots; ++k) {
+    const NodeId n = seen[k].first;
+    if (k > 0 && could_start(n)) {
+      for (size_t i = k; i != 0; i = seen[i].second) f.path.push_back(seen[i].first);
+      f.rejection.why = fmt::format("the nearest node in front of it where the rule could start is {}", node_text(g, n));
+      return f;
+    }
+    for (ValueId v : g.node(n).inputs)
+      if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
+  }
+  f.rejection.why = fmt::format("neither {} nor a node near it is one where the rule could start", node_text(g, f.root));
+  return f;
+}
+
+// --- regions ----------------------------------------------------------------------------------------
+
+const Attempts::Regions& Attempts::regions(const Rule& rule, const Graph& g) {
+  auto [it, fresh] = regions_.try_emplace({&rule, &g});
+  if (!fresh) return it->second;
+  Regions& r = it->second;
+  MatchContext ctx = context(g);
+  ctx.trace = &r.trace;
+  if (rule.kind == RuleKind::merge) {
+    r.matches = match_merges(rule, ctx, &r.misses);
+    return r;
+  }
+  if (rule.kind == RuleKind::place) {
+    for (PlaceMatch& m : match_places(rule, ctx, &r.misses)) r.matches.push_back(std::move(m.match));
+    return r;
+  }
+  r.matches = match_regions(rule, ctx, &r.misses);
+  if (rule.region.around_ops.empty() && rule.region.around_classes.empty()) r.edges = refused_edges(rule, context(g));
+  return r;
+}
+
+namespace {
+
+struct Edge {
+  NodeId from;
+  ValueId value;
+  NodeId to;
+};
+
+/// Edges from and to the node that carry something computed.
+std::vector<Edge> edges_of(const Graph& g, NodeId n) {
+  std::vector<Edge> out;
+  for (ValueId v : g.node(n).inputs)
+    if (v && g.value(v).producer) out.push_back({g.value(v).producer, v, n});
+  for (ValueId v : g.node(n).outputs)
+    if (v)
+      for (const Use& u : g.value(v).uses)
+        if (u.slot != Use::kCapture && out.size() < kMostRoots) out.push_back({n, v, u.node});
+  return out;
+}
+
+}  // namespace
+
+std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  const RegionSpec& spec = rule.region;
+  auto of_rule = [&](NodeId n) {
+    return has_head(g.node(n), spec.ops, spec.classes, &o_.knowledge->ops) ||
+           has_head(g.node(n), spec.around_ops, spec.around_classes, &o_.knowledge->ops);
+  };
+  for (const auto& s : subjects)
+    if (std::ranges::none_of(s, of_rule)) return std::nullopt;
+  const Regions& r = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = subjects[0][0];
+  for (const Match& m : r.matches)
+    if (all_meet(subjects, m.nodes)) {
+      f.match = m;
+      return f;
+    }
+  f.rejection.rule = &rule;
+  f.rejection.root = f.root;
+  f.rejection.id = "structure";
+  f.rejection.matched_nodes = 1;
+  std::vector<std::string> reasons;
+  auto reason = [&](NodeId other, const std::string& why) {
+    std::string text = fmt::format("with {}: {}", node_text(g, other), why);
+    if (reasons.size() < 3 && std::ranges::find(reasons, text) == reasons.end()) reasons.push_back(std::move(text));
+  };
+  for (NodeId n : subjects[0]) {
+    for (const Rejection& x : r.trace.refused)
+      if (x.root == n && subjects.size() == 1 && x.stage != Rejection::Stage::structure) f.rejection = x;
+    for (const Edge& e : edges_of(g, n)) {
+      const NodeId other = e.from == n ? e.to : e.from;
+      if (contains(subjects[0], other) || (subjects.size() > 1 && !contains(subjects[1], other))) continue;
+      const Rejection* said = r.trace.refused_at(other);
+      if (!said) said = r.trace.refused_at(n);
+      std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
+      if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", head_of(spec));
+      if (why.empty())
+        why = "they could share a kernel, but a path leaves it and comes back, or the limits of the rule end it here";
+      reason(other, why);
+    }
+  }
+  if (f.rejection.stage == Rejection::Stage::structure) {
+    if (subjects.size() > 1 && reasons.empty()) return std::nullopt;  // no edge between them
+    for (const std::string& text : reasons) f.rejection.why += (f.rejection.why.empty() ? "" : "; ") + text;
+    if (reasons.empty()) f.rejection.why = "it reads and feeds nothing that is computed";
+  }
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+// --- places and siblings -----------------------------------------------------------------------------------
+
+/// A place rule: at the movement itself, or between it and a node that makes or reads a part.
+std::optional<Found> Attempts::placement(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  auto next_to = [&](NodeId root, const std::vector<NodeId>& others) {
+    return std::ranges::any_of(edges_of(g, root), [&](const Edge& e) { return contains(others, e.from == root ? e.to : e.from); });
+  };
+  NodeId root;
+  for (size_t k = 0; k < subjects.size() && !root; ++k)
+    for (NodeId n : subjects[k])
+      if (possible(rule, g.node(n)) && (subjects.size() == 1 || next_to(n, subjects[1 - k]))) root = n;
+  if (!root) return std::nullopt;
+  const Regions& all = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = root;
+  for (const Match& m : all.matches)
+    if (contains(m.nodes, root)) {
+      f.match = m;
+      return f;
+    }
+  for (const Rejection& r : all.misses)
+    if (r.root == root && (!f.rejection.rule || nearness(r) > nearness(f.rejection))) f.rejection = r;
+  if (!f.rejection.rule) return std::nullopt;
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+/// A merge rule: a set that holds them all; else why one of them stayed out. Nodes that read nothing in common are no
+/// siblings, and not asked about.
+std::optional<Found> Attempts::siblings(const Rule& rule, const Graph& g, const Subjects& subjects) {
+  std::vector<NodeId> asked;
+  for (const auto& s : subjects) {
+    auto fits = std::ranges::find_if(s, [&](NodeId n) { return possible(rule, g.node(n)); });
+    if (fits == s.end()) return std::nullopt;
+    asked.push_back(*fits);
+  }
+  auto reads = [&](NodeId n, ValueId v) { return std::ranges::find(g.node(n).inputs, v) != g.node(n).inputs.end(); };
+  const bool common = std::ranges::any_of(g.node(asked[0]).inputs, [&](ValueId v) {
+    return v && !g.constant(v) && std::ranges::all_of(asked, [&](NodeId n) { return reads(n, v); });
+  });
+  if (!common) return std::nullopt;
+  const Regions& all = regions(rule, g);
+  Found f;
+  f.graph = &g, f.root = asked[0];
+  for (const Match& m : all.matches)
+    if (all_meet(subjects, m.nodes)) {
+      f.match = m;
+      return f;
+    }
+  for (const Rejection& r : all.misses)
+    if (contains(asked, r.root) && (!f.rejection.rule || nearness(r) > nearness(f.rejection))) f.rejection = r;
+  if (!f.rejection.rule) return std::nullopt;
+  f.root = f.rejection.root;
+  f.failures = failures(rule, f.rejection, f.trace);
+  return f;
+}
+
+}  // namespace ferrule::why

@@ -1,0 +1,186 @@
+// Every rule asked about one node or two: at the end of its phase, where it did not fire any more, and at the beginning,
+// where it might have; what lay between says who was first.
+#include "engine/why/inquiry.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/rule/text.h"
+
+namespace ferrule::why {
+namespace {
+
+constexpr size_t kDetailed = 6;  // rules of an answer whose unlocks are tried and whose history is looked up
+
+bool takes(const Step& s, const std::set<std::string>& nodes) {
+  return std::ranges::any_of(s.before, [&](const std::string& n) { return nodes.contains(n); });
+}
+std::set<std::string> node_names(const Graph& g, const Match& m) {
+  std::set<std::string> out;
+  for (NodeId n : m.nodes) out.insert(g.node(n).name);
+  return out;
+}
+std::string step_text(const Step& s, size_t k) {
+  return fmt::format("step {} ({}): {}", k + 1, s.rule.empty() ? "constant folding" : s.rule, escape(s.text));
+}
+
+}  // namespace
+
+const Step* Inquiry::State::lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const {
+  const auto& snaps = o.fused.snapshots;
+  const std::set<std::string> nodes = node_names(g, m);
+  for (size_t k = snaps[phase].steps; k < snaps[phase + 1].steps; ++k)
+    if (const Step& s = o.fused.journal.steps[k]; takes(s, nodes)) {
+      text = step_text(s, k);
+      return &s;
+    }
+  return nullptr;
+}
+
+/// A match that was made, and rolled back: the replacement would have changed a type or a shape.
+bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) const {
+  for (const Rejection& r : o.fused.near_misses)
+    if (r.rule == &rule && r.root == f.root && (r.id == "D7" || r.id == "replacement")) {
+      why = r;
+      return true;
+    }
+  return false;
+}
+
+std::optional<Candidate> Inquiry::State::consider(const Rule& rule, const std::vector<std::string>& asked, bool fired) {
+  const auto& snaps = o.fused.snapshots;
+  const size_t p = phase_of(o.knowledge->rules, rule);
+  if (p + 1 >= snaps.size()) return std::nullopt;
+  const Graph &start = *snaps[p].graph, &end = *snaps[p + 1].graph;
+  auto last = attempts.at(rule, end, attempts.subjects(end, asked));
+  std::optional<Found> first;
+  if (&start != &end) first = attempts.at(rule, start, attempts.subjects(start, asked));
+  Candidate c;
+  c.c.rule = &rule;
+  if (first && first->match && rule.enabled) {
+    const Step* taken = fired ? nullptr : lost_to(*first->match, start, p, c.c.lost_to);
+    if (taken) {
+      c.c.lost_rule = taken->rule;
+      c.c.state = Considered::State::lost;
+      c.found = std::move(*first);
+      c.found.failures = 1;
+      return c;
+    }
+    first.reset();
+  }
+  if (!rule.enabled)
+    for (auto* f : {&first, &last})
+      if (*f && (*f)->match) {
+        c.c.state = Considered::State::off;
+        c.found = std::move(**f);
+        return c;
+      }
+  if (last && last->match) {
+    if (!declined(rule, *last, last->rejection)) last.reset();
+    else last->match.reset(), last->failures = 1;
+  }
+  if (!last) last = std::move(first);
+  if (!last || last->match) return std::nullopt;
+  c.found = std::move(*last);
+  return c;
+}
+
+std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>& asked, const Rule* only) {
+  std::vector<Candidate> out;
+  std::set<std::string> fired;  // on the node; a pair that a rule took together is no pair to ask about
+  for (const std::string& n : asked)
+    for (size_t k : fate(n).steps)
+      if (const Step& s = o.fused.journal.steps[k]; asked.size() == 1 || s.kind == "place") fired.insert(s.rule);
+  for (const auto& rule : o.knowledge->rules.rules) {
+    if (only && rule.get() != only) continue;
+    auto c = consider(*rule, asked, fired.contains(rule->id));
+    if (!c) continue;
+    describe(*c);
+    propose(*c, o, attempts);
+    out.push_back(std::move(*c));
+  }
+  std::ranges::stable_sort(out, nearer);
+  return out;
+}
+
+/// Where the rule would have matched earlier, and the step that ended it.
+std::string Inquiry::State::history(const Rule& rule, const std::vector<std::string>& asked) {
+  const auto& snaps = o.fused.snapshots;
+  for (size_t k = phase_of(o.knowledge->rules, rule); k-- > 0;) {
+    const Graph& g = *snaps[k].graph;
+    if (k + 1 < snaps.size() && snaps[k + 1].graph == snaps[k].graph) continue;
+    auto f = attempts.at(rule, g, attempts.subjects(g, asked));
+    if (!f || !f->match) continue;
+    const std::set<std::string> nodes = node_names(g, *f->match);
+    for (size_t s = snaps[k].steps; s < o.fused.journal.steps.size(); ++s)
+      if (takes(o.fused.journal.steps[s], nodes)) return "would have matched before " + step_text(o.fused.journal.steps[s], s);
+  }
+  return "";
+}
+
+/// The rule, although it has nothing to do with the node where its phase begins.
+std::vector<Candidate> Inquiry::State::far(const Rule& rule, const std::string& name) {
+  std::vector<Candidate> out;
+  const size_t p = phase_of(o.knowledge->rules, rule);
+  if (p >= o.fused.snapshots.size()) return out;
+  const Graph& g = *o.fused.snapshots[p].graph;
+  const Subjects subjects = attempts.subjects(g, {name});
+  const bool fired = std::ranges::any_of(fate(name).steps, [&](size_t k) { return o.fused.journal.steps[k].rule == rule.id; });
+  if (fired || subjects[0].empty()) return out;
+  Candidate& c = out.emplace_back();
+  c.c.rule = &rule;
+  c.found = attempts.far(rule, g, subjects[0]);
+  describe(c);
+  for (auto& line : c.c.lines) line.state = SeenLine::State::unseen;
+  if (!c.found.path.empty()) {
+    c.c.path = origins(g, c.found.path);
+    c.c.path.push_back(name);
+  }
+  return out;
+}
+
+std::vector<Considered> Inquiry::State::settled(std::vector<Candidate> all, const std::vector<std::string>& asked, size_t most, Trials& trials) {
+  std::vector<Considered> out;
+  Trials none(o, 0);
+  for (size_t k = 0; k < all.size(); ++k) {
+    Candidate& c = all[k];
+    if (k < most && c.c.state == Considered::State::refused) c.c.history = history(*c.c.rule, asked);
+    settle(c, k < most ? trials : none, asked);
+    out.push_back(std::move(c.c));
+  }
+  return out;
+}
+
+Result<const Rule*> Inquiry::State::rule(std::string_view id) const {
+  if (id.empty()) return nullptr;
+  if (const Rule* r = o.knowledge->rules.find(id)) return r;
+  std::vector<std::string> known;
+  for (const auto& r : o.knowledge->rules.rules) known.push_back(r->id);
+  auto e = error(Code::rule_unknown, "--rule", escape(id));
+  if (std::string hint = did_you_mean(id, known); !hint.empty()) e.value().hint = hint;
+  return e;
+}
+
+Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, int tries) {
+  State& s = *state_;
+  FERRULE_ASSIGN(std::string name, resolve(asked));
+  FERRULE_ASSIGN(const Rule* only, s.rule(rule));
+  NodeAnswer out;
+  out.fate = s.fate(name);
+  if (out.fate.kind != Fate::Kind::layer && !only) return out;
+  if (out.fate.kind == Fate::Kind::constant || out.fate.kind == Fate::Kind::nested) return out;
+  const std::vector<std::string> names{name};
+  Trials trials(s.o, tries);
+  std::vector<Candidate> all = s.candidates(names, only);
+  if (all.empty() && only && out.fate.kind == Fate::Kind::layer) all = s.far(*only, name);
+  std::vector<std::string> around = names;
+  for (const Candidate& c : all)
+    for (const std::string& n : c.c.path)
+      if (std::ranges::find(around, n) == around.end() && around.size() < 8) around.push_back(n);
+  if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, around, names);
+  out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
+  return out;
+}
+
+}  // namespace ferrule::why

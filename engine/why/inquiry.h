@@ -1,0 +1,33 @@
+// What one inquiry keeps between questions: the model's names, where each ended, and the attempts made.
+#pragma once
+#include "engine/why/internal.h"
+
+namespace ferrule::why {
+
+struct Inquiry::State {
+  explicit State(const Observed& observed);
+
+  Fate fate(const std::string& name) const;
+  /// All rules that have to do with the nodes together, nearest first; `only`: just that one.
+  std::vector<Candidate> candidates(const std::vector<std::string>& names, const Rule* only);
+  std::vector<Candidate> far(const Rule& rule, const std::string& name);
+  /// The first `most` of them with their history and tried unlocks.
+  std::vector<Considered> settled(std::vector<Candidate> all, const std::vector<std::string>& names, size_t most, Trials& trials);
+  Result<const Rule*> rule(std::string_view id) const;
+
+  const Observed& o;
+  Attempts attempts;
+  std::vector<std::string> names;                           ///< of the model's nodes
+  std::unordered_map<std::string, std::string> ops;         ///< name -> operator
+  std::map<std::string, std::pair<std::string, std::string>> nested;  ///< name -> operator, the node that holds the graph
+  std::unordered_map<std::string, std::vector<size_t>> layers;
+
+ private:
+  std::optional<Candidate> consider(const Rule& rule, const std::vector<std::string>& names, bool fired);
+  /// The step that took a node of the match away before the rule had its turn.
+  const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
+  std::string history(const Rule& rule, const std::vector<std::string>& names);
+  bool declined(const Rule& rule, const Found& f, Rejection& why) const;
+};
+
+}  // namespace ferrule::why

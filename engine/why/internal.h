@@ -1,0 +1,136 @@
+// What the files of this folder share: the kept graphs with the nodes of the model in them, attempts of one rule at
+// one or two nodes, what would unlock a refusal, and fusing the model again to see whether it does.
+#pragma once
+#include <unordered_map>
+
+#include "engine/group.h"
+#include "engine/match/index.h"
+#include "engine/why/why.h"
+
+namespace ferrule::why {
+
+/// Which nodes of a graph stand for which node of the model, answered by name.
+class Holders {
+ public:
+  explicit Holders(const Graph& g);
+  const std::vector<NodeId>& of(const std::string& name) const;
+
+ private:
+  std::unordered_map<std::string, std::vector<NodeId>> nodes_;
+};
+
+/// The nodes asked about: one, or a pair, each as the nodes that hold it in the graph at hand.
+using Subjects = std::vector<std::vector<NodeId>>;
+
+/// One rule against the subjects in one graph: the nearest thing that happened.
+struct Found {
+  const Graph* graph = nullptr;
+  NodeId root;
+  std::optional<Match> match;        ///< it matches, with all subjects inside
+  Rejection rejection;               ///< else
+  MatchTrace trace;
+  int failures = 0;                  ///< what is not as wanted; structure counts most
+  int others = 0;                    ///< nodes matched beside those asked about
+  std::vector<NodeId> path;          ///< from the node that the pattern wants, which is near, to the one it found
+};
+
+/// Attempts, with what is found once per rule and graph kept.
+class Attempts {
+ public:
+  explicit Attempts(const Observed& o);
+  /// nullopt: the rule has nothing to do with them.
+  std::optional<Found> at(const Rule& rule, const Graph& g, const Subjects& subjects);
+  /// A rule that has nothing to do with the node: the nearest place in front of it where the rule could start.
+  Found far(const Rule& rule, const Graph& g, const std::vector<NodeId>& subject);
+  MatchContext context(const Graph& g) const;
+  const Holders& holders(const Graph& g);
+  Subjects subjects(const Graph& g, const std::vector<std::string>& names);
+
+ private:
+  struct Regions {
+    std::vector<Match> matches;
+    std::vector<Rejection> misses;
+    MatchTrace trace;
+    EdgeRefusal edges;               ///< rules without `around:`
+  };
+  std::optional<Found> pattern(const Rule& rule, const Graph& g, const Subjects& subjects);
+  std::optional<Found> region(const Rule& rule, const Graph& g, const Subjects& subjects);
+  std::optional<Found> placement(const Rule& rule, const Graph& g, const Subjects& subjects);
+  std::optional<Found> siblings(const Rule& rule, const Graph& g, const Subjects& subjects);
+  std::optional<Found> try_root(const Rule& rule, const Graph& g, NodeId root, const Subjects& subjects) const;
+  const Regions& regions(const Rule& rule, const Graph& g);
+  bool possible(const Rule& rule, const Node& n);
+
+  const Observed& o_;
+  std::map<const Rule*, RuleIndex> roots_;
+  std::map<const Graph*, Holders> holders_;
+  std::map<std::pair<const Rule*, const Graph*>, Regions> regions_;
+};
+
+/// From where the pattern looked, up to the nearest node of the kind it wants; that node first. Empty: none is near.
+std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops);
+/// Contracts whose kernels are built around one operator that computes more than it moves.
+bool anchored(std::string_view contract);
+/// Calls of the pattern that a match cannot do without.
+int pattern_nodes(const Rule& rule);
+/// Names of the model's nodes that these stand for, each once.
+std::vector<std::string> origins(const Graph& g, std::span<const NodeId> nodes);
+std::string joined(const std::vector<std::string>& names, size_t most = 8);
+/// What `of:` names, as the rule writes it.
+std::string head_of(const RegionSpec& spec);
+
+/// What is different when the model is fused again.
+struct Change {
+  std::vector<const Rule*> enable;
+  std::vector<std::string> disable;
+  std::vector<std::string> ignore_profit;
+  std::string target;
+  std::vector<std::string> bypass;      ///< a chain of nodes of the model that is taken out …
+  std::string behind;                   ///< … and put behind this node, if it is named
+};
+/// Takes the chain out of the graph and, `behind` given, puts it behind that node. errors: usage when it is no chain of
+/// nodes of one computed input and one result with one reader.
+Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::string& behind);
+
+class Trials {
+ public:
+  Trials(const Observed& o, int budget);
+  /// The layer that then holds all of `names` (for a single one: with more nodes than now); "" if there is none,
+  /// nullopt if it was not tried.
+  std::optional<std::string> layer(const Change& change, const std::vector<std::string>& names);
+
+ private:
+  Result<Graph> fused(const Change& change) const;
+  const Observed& o_;
+  int budget_;
+};
+
+/// An unlock and, where it can be tried, how.
+struct Proposal {
+  Unlock unlock;
+  std::optional<Change> change;
+};
+
+/// A rule considered, while it is worked out.
+struct Candidate {
+  Considered c;
+  Found found;
+  std::vector<Proposal> proposals;
+};
+/// Fills lines, conditions, counts and nodes from what was found.
+void describe(Candidate& c);
+/// What would remove the obstacle, untried; also the path to what the pattern wants, where other nodes lie on it.
+void propose(Candidate& c, const Observed& o, Attempts& attempts);
+/// Tries those that can be tried and moves all of them into the answer.
+void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names);
+/// Rules that are off, would match on the path or at the nodes, and unlock the pair or let the node's layer grow.
+std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Trials& trials,
+                                       const std::vector<std::string>& around, const std::vector<std::string>& names);
+/// Whether `a` is nearer to firing than `b`: fewest failures, then the cheapest unlock, then the pattern that says most
+/// about the nodes asked about.
+bool nearer(const Candidate& a, const Candidate& b);
+
+/// The phase's place in the pipeline.
+size_t phase_of(const RuleSet& rules, const Rule& rule);
+
+}  // namespace ferrule::why

@@ -1,0 +1,234 @@
+// "Why are these two not one layer?": how they lie to each other in the model and among the layers, then the rules that
+// have to do with both.
+#include <algorithm>
+#include <queue>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/why/inquiry.h"
+
+namespace ferrule::why {
+namespace {
+
+constexpr size_t kDetailed = 4;
+
+std::string quoted_layer(const Observed& o, size_t k) { return fmt::format("\"{}\"", escape(o.plan.layers[k].name)); }
+
+/// How two nodes of the model lie to each other.
+class Relation {
+ public:
+  Relation(const Inquiry::State& s, const Fate& a, const Fate& b) : s_(s), g_(*s.o.model), a_(a), b_(b) {}
+
+  /// The shortest path of nodes, both ends included; empty: there is none.
+  std::vector<std::string> path(const std::string& from, const std::string& to) const {
+    const NodeId start = g_.find_node(from), goal = g_.find_node(to);
+    if (!start || !goal) return {};
+    std::vector<uint32_t> came(g_.node_slots(), UINT32_MAX);
+    std::queue<NodeId> work;
+    work.push(start);
+    came[start.index] = start.index;
+    while (!work.empty() && came[goal.index] == UINT32_MAX) {
+      const NodeId n = work.front();
+      work.pop();
+      for (ValueId v : g_.node(n).outputs)
+        if (v)
+          for (const Use& u : g_.value(v).uses)
+            if (came[u.node.index] == UINT32_MAX) came[u.node.index] = n.index, work.push(u.node);
+    }
+    if (came[goal.index] == UINT32_MAX) return {};
+    std::vector<std::string> out;
+    for (NodeId n = goal;; n = NodeId{came[n.index]}) {
+      out.push_back(g_.node(n).name);
+      if (n == start) break;
+    }
+    std::ranges::reverse(out);
+    return out;
+  }
+
+  /// Nodes of the path that other layers hold.
+  std::vector<std::string> blockers(const std::vector<std::string>& path) const {
+    std::vector<std::string> out;
+    for (size_t k = 1; k + 1 < path.size(); ++k) {
+      auto at = s_.layers.find(path[k]);
+      if (at == s_.layers.end()) continue;
+      const bool inside = std::ranges::any_of(at->second, [&](size_t l) { return holds(a_, l) || holds(b_, l); });
+      if (!inside) out.push_back(path[k]);
+    }
+    return out;
+  }
+
+  /// A node that reads both.
+  std::string common_reader() const {
+    const std::set<std::string> of_a = readers(a_.name);
+    for (const std::string& n : readers(b_.name))
+      if (of_a.contains(n)) return n;
+    return "";
+  }
+
+  /// A computed value, or an input of the model, that both read.
+  std::string common_input() const {
+    const NodeId a = g_.find_node(a_.name), b = g_.find_node(b_.name);
+    if (!a || !b) return "";
+    for (ValueId v : g_.node(a).inputs)
+      if (v && !g_.constant(v) && std::ranges::find(g_.node(b).inputs, v) != g_.node(b).inputs.end()) return g_.value(v).name;
+    return "";
+  }
+
+  /// The first grouping that put both into one node.
+  const Step* joined(const std::string& a, const std::string& b, size_t* index) const {
+    std::set<std::string> x{a}, y{b};
+    auto meets = [](const Step& s, const std::set<std::string>& known) {
+      return std::ranges::any_of(s.before, [&](const std::string& n) { return known.contains(n); });
+    };
+    const auto& steps = s_.o.fused.journal.steps;
+    for (size_t k = 0; k < steps.size(); ++k) {
+      const bool in_x = meets(steps[k], x), in_y = meets(steps[k], y);
+      if (in_x && in_y) {
+        *index = k;
+        return &steps[k];
+      }
+      if (in_x) x.insert(steps[k].after.begin(), steps[k].after.end());
+      if (in_y) y.insert(steps[k].after.begin(), steps[k].after.end());
+    }
+    return nullptr;
+  }
+
+  static bool holds(const Fate& f, size_t layer) { return std::ranges::find(f.layers, layer) != f.layers.end(); }
+  bool same_layer() const {
+    return std::ranges::any_of(a_.layers, [&](size_t l) { return holds(b_, l); });
+  }
+
+ private:
+  std::set<std::string> readers(const std::string& name) const {
+    std::set<std::string> out;
+    const NodeId n = g_.find_node(name);
+    if (!n) return out;
+    for (ValueId v : g_.node(n).outputs)
+      if (v)
+        for (const Use& u : g_.value(v).uses) out.insert(g_.node(u.node).name);
+    return out;
+  }
+
+  const Inquiry::State& s_;
+  const Graph& g_;
+  const Fate &a_, &b_;
+};
+
+void same_layer(PairAnswer& out, const Inquiry::State& s, const Relation& r) {
+  out.kind = PairAnswer::Kind::same;
+  size_t k = 0;
+  const Step* step = r.joined(out.a.name, out.b.name, &k);
+  size_t layer = out.a.layers[0];
+  for (size_t l : out.a.layers)
+    if (Relation::holds(out.b, l)) layer = l;
+  out.text = fmt::format("{} and {} are one layer already: {}", escape(out.a.name), escape(out.b.name), quoted_layer(s.o, layer));
+  if (step) out.text += fmt::format("; rule {} put them together (step {}: {})", step->rule, k + 1, escape(step->text));
+}
+
+void gone(PairAnswer& out) {
+  out.kind = PairAnswer::Kind::gone;
+  for (const Fate* f : {&out.a, &out.b})
+    if (f->layers.empty()) out.text += (out.text.empty() ? "" : "; ") + f->text;
+}
+
+/// Both feed one node: who took it. `left`: the one that did not; empty: a third layer has it.
+std::string reader_text(const PairAnswer& p, const Inquiry::State& s, const Relation& r, const std::string& reader, std::string& left) {
+  std::string text = fmt::format("{} and {} both feed {}", escape(p.a.name), escape(p.b.name), escape(reader));
+  const Fate f = s.fate(reader);
+  for (const auto& [taker, other] : {std::pair(&p.b, &p.a), std::pair(&p.a, &p.b)}) {
+    const bool taken = std::ranges::any_of(f.layers, [&](size_t l) { return Relation::holds(*taker, l); });
+    if (!taken) continue;
+    left = other->name;
+    size_t k = 0;
+    const Step* step = r.joined(taker->name, reader, &k);
+    text += fmt::format("; {} has absorbed {}", escape(taker->name), f.op.empty() ? escape(reader) : fmt::format("the {} ({})", escape(f.op), escape(reader)));
+    if (step) text += fmt::format(" by rule {} (step {})", step->rule, k + 1);
+    return text + fmt::format(", and {} is its other operand: a kernel is built around one of them", escape(other->name));
+  }
+  return text + "; " + f.text;
+}
+
+/// Where one writes or reads a part of the other's memory, nothing is copied between them.
+std::string placed_text(const PairAnswer& p, const Inquiry::State& s) {
+  const Plan& plan = s.o.plan;
+  for (size_t a : p.a.layers)
+    for (size_t b : p.b.layers) {
+      const NodeId from = plan.layers[a].node, to = plan.layers[b].node;
+      if (!from || !to) continue;
+      for (ValueId x : plan.graph.node(from).outputs)
+        for (ValueId y : plan.graph.node(to).outputs)
+          for (const auto& [part, whole] : {std::pair(x, y), std::pair(y, x)})
+            if (auto it = plan.slices.find(part); part && whole && it != plan.slices.end() && it->second.whole == whole)
+              return fmt::format("; nothing is copied between them: {} is a part of {}'s memory", escape(plan.graph.value(part).name),
+                                 escape(plan.graph.value(whole).name));
+    }
+  return "";
+}
+
+}  // namespace
+
+Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second, std::string_view rule, int tries) {
+  State& s = *state_;
+  FERRULE_ASSIGN(std::string a, resolve(first));
+  FERRULE_ASSIGN(std::string b, resolve(second));
+  FERRULE_ASSIGN(const Rule* only, s.rule(rule));
+  if (a == b) return error(Code::usage, "--pair", fmt::format("{} twice; two nodes make a pair", escape(a)));
+  PairAnswer out;
+  out.a = s.fate(a), out.b = s.fate(b);
+  {
+    const Relation r(s, out.a, out.b);
+    if (r.same_layer()) return same_layer(out, s, r), out;
+    if (out.a.layers.empty() || out.b.layers.empty()) return gone(out), out;
+    out.path = r.path(a, b);
+    if (out.path.empty() && !(out.path = r.path(b, a)).empty()) std::swap(out.a, out.b);
+  }
+  const Relation r(s, out.a, out.b);  // in their order now
+  const std::vector<std::string> names{out.a.name, out.b.name};
+  auto layers = [&] { return fmt::format("{} and {}", quoted_layer(s.o, out.a.layers[0]), quoted_layer(s.o, out.b.layers[0])); };
+  auto own_anchors = [&] {
+    const std::string &x = s.o.plan.layers[out.a.layers[0]].contract, &y = s.o.plan.layers[out.b.layers[0]].contract;
+    return anchored(x) && anchored(y) ? fmt::format("; each is built around an operator of its own ({} and {})", x, y) : std::string();
+  };
+  std::string reader, left;
+  const std::string shared = r.common_input();
+  if (!out.path.empty()) {
+    out.blockers = r.blockers(out.path);
+    out.kind = out.blockers.empty() ? PairAnswer::Kind::adjacent : PairAnswer::Kind::between;
+    out.text = out.blockers.empty()
+                   ? fmt::format("{} feeds {}, and they are two layers: {}{}", escape(out.a.name), escape(out.b.name), layers(), own_anchors())
+                   : fmt::format("{} stand{} between {} and {}", joined(out.blockers), out.blockers.size() == 1 ? "s" : "", escape(out.a.name), escape(out.b.name));
+    if (const std::string text = placed_text(out, s); !text.empty()) out.text += text;
+  } else if (reader = r.common_reader(); !reader.empty()) {
+    out.kind = PairAnswer::Kind::common_reader;
+    out.text = reader_text(out, s, r, reader, left);
+    if (!shared.empty()) out.text += fmt::format("; both read {}", escape(shared));
+  } else if (!shared.empty()) {
+    out.kind = PairAnswer::Kind::siblings;
+    out.text = fmt::format("{} and {} are siblings: both read {}, and neither needs the other", escape(out.a.name), escape(out.b.name), escape(shared));
+  } else {
+    out.text = fmt::format("no path leads from one of {} and {} to the other, and they read nothing in common", escape(out.a.name), escape(out.b.name));
+  }
+  Trials trials(s.o, tries);
+  std::vector<Candidate> all = s.candidates(names, only);
+  if (!left.empty()) {  // the one that did not take the reader might have
+    std::vector<Candidate> own = s.candidates({left, reader}, only);
+    std::erase_if(own, [](const Candidate& c) { return c.c.state == Considered::State::refused; });
+    for (const Candidate& c : own) std::erase_if(all, [&](const Candidate& x) { return x.c.rule == c.c.rule; });
+    all.insert(all.begin(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
+  }
+  if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
+  out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
+  if (out.blockers.empty() || tries <= 0) return out;
+  for (const std::string& behind : {out.b.name, std::string()}) {
+    Change move;
+    move.bypass = out.blockers, move.behind = behind;
+    auto layer = trials.layer(move, names);
+    if (!layer || layer->empty()) continue;
+    const std::string text = behind.empty() ? fmt::format("take {} out of the model", joined(out.blockers))
+                                            : fmt::format("put {} behind {}", joined(out.blockers), escape(behind));
+    out.unlocks.push_back({Unlock::Kind::edit, text, behind.empty() ? "if the model may do without" : "the exporter's placement decides", true, *layer});
+  }
+  return out;
+}
+
+}  // namespace ferrule::why

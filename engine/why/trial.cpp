@@ -1,0 +1,105 @@
+// The model fused once more, with something changed, to see whether the change does what is said of it.
+#include <algorithm>
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/infer.h"
+#include "engine/why/internal.h"
+
+namespace ferrule::why {
+namespace {
+
+constexpr size_t kNodes = 4000;  // fused again for one answer, in all; a model is fused at least once
+
+/// The one input that something computes or that the model is given, and its slot; none if there are several.
+std::optional<size_t> data_slot(const Graph& g, NodeId n) {
+  std::optional<size_t> slot;
+  for (size_t k = 0; k < g.node(n).inputs.size(); ++k) {
+    const ValueId v = g.input(n, k);
+    if (!v || g.constant(v)) continue;
+    if (slot) return std::nullopt;
+    slot = k;
+  }
+  return slot;
+}
+
+}  // namespace
+
+Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::string& behind) {
+  std::vector<NodeId> nodes;
+  for (const std::string& name : chain) nodes.push_back(g.find_node(name));
+  auto refuse = [&](const char* why) { return error(Code::usage, chain.empty() ? "" : chain[0], why); };
+  for (size_t k = 0; k < nodes.size(); ++k) {
+    if (!nodes[k] || g.node(nodes[k]).outputs.size() != 1 || !data_slot(g, nodes[k])) return refuse("no chain");
+    if (k > 0 && g.input(nodes[k], *data_slot(g, nodes[k])) != g.output(nodes[k - 1])) return refuse("no chain");
+    const Value& y = g.value(g.output(nodes[k]));
+    if (y.is_output || y.uses.size() != 1 || y.uses[0].slot == Use::kCapture) return refuse("its result is read elsewhere");
+  }
+  if (nodes.empty()) return refuse("no chain");
+  const size_t first = *data_slot(g, nodes[0]);
+  const ValueId x = g.input(nodes[0], first), z = g.output(nodes.back());
+  const Use reader = g.value(z).uses[0];
+  if (g.value(x).type.dtype != g.value(z).type.dtype) return refuse("it changes the element type");
+  g.set_input(reader.node, static_cast<size_t>(reader.slot), x);
+  if (behind.empty()) return {};
+  const NodeId n = g.find_node(behind);
+  if (n != reader.node || g.node(n).outputs.size() != 1) return refuse("the chain is not in front of that node");
+  const ValueId y = g.output(n);
+  g.replace_uses(y, z);
+  g.set_input(nodes[0], first, y);
+  FERRULE_TRY(g.sort());
+  for (NodeId c : nodes) {  // their results have the new place's shape
+    Type t = g.value(g.output(c)).type;
+    t.shape = g.value(y).type.shape;
+    g.set_type(g.output(c), t);
+    FERRULE_TRY(infer(g, c));
+  }
+  return {};
+}
+
+Trials::Trials(const Observed& o, int budget) : o_(o), budget_(budget) {
+  const size_t affordable = kNodes / std::max<size_t>(o.model->live_nodes(), 1);
+  budget_ = std::min(budget_, static_cast<int>(std::max<size_t>(affordable, 1)));
+}
+
+Result<Graph> Trials::fused(const Change& change) const {
+  Knowledge k = *o_.knowledge;
+  EngineOptions options = o_.options;
+  options.snapshots = options.near_misses = false;
+  for (auto& r : k.rules.rules) {
+    const bool on = std::ranges::find(change.enable, r.get()) != change.enable.end();
+    if (!on && std::ranges::find(change.disable, r->id) == change.disable.end()) continue;
+    auto other = std::make_shared<Rule>(*r);
+    other->enabled = on;
+    r = std::move(other);
+  }
+  if (!change.target.empty()) {
+    FERRULE_ASSIGN(k.target, load_target(options.rule_dirs, change.target));
+  }
+  options.ignore_profit.insert(options.ignore_profit.end(), change.ignore_profit.begin(), change.ignore_profit.end());
+  Graph g = std::move(*o_.model->clone());
+  if (!change.bypass.empty()) FERRULE_TRY(move_chain(g, change.bypass, change.behind));
+  FERRULE_TRY(g.sort());
+  FERRULE_ASSIGN(Fused f, fuse(std::move(g), k, options));
+  return std::move(f.graph);
+}
+
+std::optional<std::string> Trials::layer(const Change& change, const std::vector<std::string>& names) {
+  if (budget_ <= 0) return std::nullopt;
+  --budget_;
+  auto g = fused(change);
+  if (!g) return "";  // the graph so changed is none
+  auto holds = [](const Node& n, const std::string& name) { return std::ranges::find(n.origins, name) != n.origins.end(); };
+  size_t now = 1;
+  if (names.size() == 1)
+    for (NodeId n : o_.plan.graph.order())
+      if (holds(o_.plan.graph.node(n), names[0])) now = std::max(now, o_.plan.graph.node(n).origins.size());
+  for (NodeId id : g->order()) {
+    const Node& n = g->node(id);
+    if (std::ranges::all_of(names, [&](const std::string& name) { return holds(n, name); }) &&
+        (names.size() > 1 || n.origins.size() > now))
+      return n.name;
+  }
+  return "";
+}
+
+}  // namespace ferrule::why

@@ -1,0 +1,148 @@
+// why: what became of a node, or why two nodes are not one layer, and what would change it.
+#include <iostream>
+
+#include "engine/rule/text.h"
+#include "runtime/cli/why_text.h"
+
+namespace ferrule::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kTries = 8;  // how often the model is fused again for one answer
+
+struct Question {
+  std::string node, rule;
+  std::vector<std::string> pair;
+  size_t top = 3;
+};
+
+json header(const why::Observed& o) { return {{"schema_version", kSchemaVersion}, {"target", o.plan.target}}; }
+
+json considered_json(const std::vector<why::Considered>& all) {
+  json out = json::array();
+  for (const why::Considered& c : all) out.push_back(to_json(c));
+  return out;
+}
+
+json node_json(const why::Observed& o, const why::NodeAnswer& a) {
+  json j = to_json(o, a.fate);
+  j["considered"] = considered_json(a.considered);
+  j["unlock"] = to_json(a.unlocks);
+  return j;
+}
+
+void print_unlocks_of_none(const std::vector<why::Unlock>& all, const char* what) {
+  if (all.empty()) return;
+  std::cout << "\n  " << what << "\n";
+  print_unlocks(all, "    ");
+}
+
+void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question& q) {
+  std::cout << a.fate.text << "\n";
+  print_steps(o, a.fate);
+  print_unlocks_of_none(a.unlocks, "rules that are off and would change this:");
+  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
+  if (a.considered.empty() && !q.rule.empty())
+    std::cout << fmt::format("\n  {} fired here, and nothing of it was refused\n", q.rule);
+}
+
+/// One line a node: what it became, and the nearest rule if it stayed alone.
+void print_short(const why::NodeAnswer& a) {
+  std::cout << a.fate.text << "\n";
+  if (a.considered.empty()) return;
+  const why::Considered& c = a.considered[0];
+  const std::string why = c.state == why::Considered::State::lost  ? "lost to " + c.lost_to
+                          : c.state == why::Considered::State::off ? "is switched off"
+                                                                   : c.rejection.why;
+  std::cout << fmt::format("    nearest: {}: {}\n", c.rule->id, escape(why, 160));
+}
+
+Result<Exit> several(const Common& common, const why::Observed& o, why::Inquiry& inquiry, const Question& q) {
+  json nodes = json::array();
+  size_t asked = 0;
+  for (const std::string& name : inquiry.names()) {
+    if (!glob_match(q.node, name)) continue;
+    ++asked;
+    FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(name, q.rule, 0));
+    if (common.json) nodes.push_back(node_json(o, a));
+    else print_short(a);
+  }
+  if (asked == 0 && q.node != "*") return error(Code::usage, "--node", fmt::format("no node matches {}", escape(q.node)));
+  if (common.json) {
+    json j = header(o);
+    j["nodes"] = std::move(nodes);
+    print_json(j);
+  }
+  return Exit::ok;
+}
+
+Result<Exit> one(const Common& common, const why::Observed& o, why::Inquiry& inquiry, const Question& q) {
+  FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(q.node, q.rule, kTries));
+  if (common.json) {
+    json j = header(o);
+    j["nodes"] = json::array({node_json(o, a)});
+    print_json(j);
+  } else {
+    print_node(o, a, q);
+  }
+  return Exit::ok;
+}
+
+std::string_view name(why::PairAnswer::Kind k) {
+  constexpr std::string_view kNames[] = {"same", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"};
+  return kNames[static_cast<size_t>(k)];
+}
+
+Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inquiry, const Question& q) {
+  FERRULE_ASSIGN(why::PairAnswer a, inquiry.pair(q.pair[0], q.pair[1], q.rule, kTries));
+  if (common.json) {
+    json j = header(o);
+    j["pair"] = {{"relation", name(a.kind)}, {"text", a.text}, {"a", to_json(o, a.a)}, {"b", to_json(o, a.b)},
+                 {"path", names_json(a.path)}, {"blockers", names_json(a.blockers)},
+                 {"considered", considered_json(a.considered)}, {"unlock", to_json(a.unlocks)}};
+    print_json(j);
+    return Exit::ok;
+  }
+  std::cout << a.text << "\n";
+  if (a.path.size() > 2) {
+    std::cout << "  path       ";
+    for (size_t k = 0; k < a.path.size(); ++k)
+      if (k < 6 || k + 3 > a.path.size()) std::cout << (k ? " -> " : "") << escape(a.path[k]);
+      else if (k == 6) std::cout << " -> …";
+    std::cout << "\n";
+  }
+  if (a.kind != why::PairAnswer::Kind::same && a.kind != why::PairAnswer::Kind::gone)
+    for (const why::Fate* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
+  print_unlocks_of_none(a.unlocks, "would make them one layer:");
+  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
+  if (a.considered.empty() && a.kind != why::PairAnswer::Kind::same && a.kind != why::PairAnswer::Kind::gone)
+    std::cout << "\n  no rule takes both\n";
+  return Exit::ok;
+}
+
+Result<Exit> body(const Common& common, const Question& q) {
+  if (q.node.empty() == q.pair.empty()) return error(Code::usage, "why", "ask about one node (--node N) or two (--pair A B)");
+  FERRULE_ASSIGN(why::Observed o, observe_model(common));
+  why::Inquiry inquiry(o);
+  if (!q.pair.empty()) return two(common, o, inquiry, q);
+  const bool pattern = q.node.find_first_of("*?") != std::string::npos && !inquiry.resolve(q.node);
+  return pattern ? several(common, o, inquiry, q) : one(common, o, inquiry, q);
+}
+
+}  // namespace
+
+void add_why(CLI::App& app, Common& common, int& exit) {
+  auto* c = app.add_subcommand("why", "why a node, or two nodes, did not fuse, and what would change it");
+  add_common(*c, common, true);
+  auto q = std::make_shared<Question>();
+  c->add_option("--node", q->node, "a node of the model, or the value it makes; a glob asks about several in short")->type_name("NAME");
+  c->add_option("--pair", q->pair, "why are these two not one layer?")->expected(2)->type_name("A B");
+  c->add_option("--rule", q->rule, "only this rule")->type_name("ID");
+  c->add_option("--top", q->top, "how many rules to show in full")->type_name("K");
+  c->footer("Examples:\n  ferrule why model.onnx --node MaxPool_2\n  ferrule why model.onnx --node MaxPool_2 --rule conv_pool\n"
+            "  ferrule why model.onnx --pair Conv_0 Conv_3\n  ferrule why model.onnx --node '*' --json");
+  set_body(*c, common, exit, [q](const Common& o) { return body(o, *q); });
+}
+
+}  // namespace ferrule::cli

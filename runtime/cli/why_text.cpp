@@ -1,0 +1,182 @@
+#include "runtime/cli/why_text.h"
+
+#include <iostream>
+
+namespace ferrule::cli {
+namespace {
+
+using nlohmann::json;
+using why::Considered;
+using why::SeenLine;
+using why::Unlock;
+
+constexpr size_t kNames = 12;  // of the rules that are only named
+
+std::string_view name(Unlock::Kind k) {
+  constexpr std::string_view kNames[] = {"flag", "fact", "edit", "impossible"};
+  return kNames[static_cast<size_t>(k)];
+}
+std::string_view name(Considered::State s) {
+  constexpr std::string_view kNames[] = {"off", "lost", "refused"};
+  return kNames[static_cast<size_t>(s)];
+}
+std::string_view name(SeenLine::State s) {
+  constexpr std::string_view kNames[] = {"ok", "failed", "unseen"};
+  return kNames[static_cast<size_t>(s)];
+}
+std::string_view name(why::Fate::Kind k) {
+  constexpr std::string_view kNames[] = {"layer", "constant", "folded", "removed", "nested"};
+  return kNames[static_cast<size_t>(k)];
+}
+std::string_view name(Truth t) { return t == Truth::yes ? "true" : t == Truth::no ? "false" : "unknown"; }
+std::string_view name(Rejection::Stage s) {
+  constexpr std::string_view kNames[] = {"structure", "condition", "guarantee"};
+  return kNames[static_cast<size_t>(s)];
+}
+
+std::string safe(const std::string& text, size_t most = 600) { return escape(text, most); }
+std::string list(const std::vector<std::string>& names, std::string_view between, size_t most = 8) {
+  std::string out;
+  for (size_t k = 0; k < names.size() && k < most; ++k) out += (k ? std::string(between) : "") + safe(names[k]);
+  return names.size() > most ? out + fmt::format("{}… ({} more)", between, names.size() - most) : out;
+}
+
+std::string headline(const Considered& c) {
+  switch (c.state) {
+    case Considered::State::off: return "would fire, but is switched off";
+    case Considered::State::lost: return c.lost_rule == c.rule->id ? "matched, but fired elsewhere first" : "matched, but another rule was first";
+    default: return "did not fire";
+  }
+}
+
+void print_line(const SeenLine& l, const Considered& c) {
+  std::string end = l.state == SeenLine::State::failed ? safe(c.rejection.why)
+                    : l.state == SeenLine::State::ok   ? (l.nodes.empty() ? "ok" : list(l.nodes, ", ", 4) + "  ok")
+                                                       : "not reached";
+  std::cout << fmt::format("    match      {:<46} {}\n", safe(l.text), end);
+}
+
+void print_one(const Considered& c) {
+  std::cout << fmt::format("\n  {} {}", c.rule->id, headline(c));
+  if (c.state == Considered::State::refused)
+    std::cout << fmt::format("      best partial match: {} of {} nodes, {} of {} conditions", c.matched_nodes, c.pattern_nodes,
+                             c.passed_conditions, c.total_conditions);
+  std::cout << "\n";
+  if (!c.lost_to.empty()) std::cout << "    lost to    " << safe(c.lost_to) << "\n";
+  bool said = !c.lost_to.empty() || c.state != Considered::State::refused;
+  for (const SeenLine& l : c.lines) {
+    print_line(l, c);
+    said |= l.state == SeenLine::State::failed;
+  }
+  for (const why::SeenCondition& s : c.conditions) {
+    if (s.truth == Truth::yes) {
+      std::cout << fmt::format("    {:<10} {:<46} ok\n", ferrule::name(s.cls), s.id);
+    } else {
+      std::cout << fmt::format("    {:<10} {}: {}\n", ferrule::name(s.cls), s.id, safe(s.text));
+      said = true;
+    }
+  }
+  if (!said) std::cout << fmt::format("    {:<10} {}\n", c.rejection.id, safe(c.rejection.why));
+  if (!c.path.empty()) std::cout << "    path       " << list(c.path, " -> ") << "\n";
+  if (!c.history.empty()) std::cout << "    history    " << safe(c.history) << "\n";
+  if (c.unlocks.empty()) return;
+  std::cout << "    would unlock it:\n";
+  print_unlocks(c.unlocks, "      ");
+}
+
+}  // namespace
+
+json names_json(const std::vector<std::string>& names) {
+  json out = json::array();
+  for (const std::string& n : names) out.push_back(escape(n, 4096));
+  return out;
+}
+
+json to_json(const Unlock& u) {
+  json j{{"kind", name(u.kind)}, {"text", escape(u.text, 4096)}, {"because", escape(u.because, 4096)}, {"tried", u.tried}};
+  j["gives"] = u.gives.empty() ? json(nullptr) : json(escape(u.gives, 4096));
+  return j;
+}
+
+json to_json(const std::vector<Unlock>& all) {
+  json out = json::array();
+  for (const Unlock& u : all) out.push_back(to_json(u));
+  return out;
+}
+
+json to_json(const Considered& c) {
+  json lines = json::array(), conditions = json::array();
+  for (const SeenLine& l : c.lines) lines.push_back({{"pattern", l.text}, {"state", name(l.state)}, {"nodes", names_json(l.nodes)}});
+  for (const why::SeenCondition& s : c.conditions)
+    conditions.push_back({{"id", s.id}, {"class", ferrule::name(s.cls)}, {"truth", name(s.truth)}, {"text", escape(s.text, 4096)}});
+  json j{{"rule", c.rule->id}, {"kind", ferrule::name(c.rule->kind)}, {"phase", c.rule->phase}, {"enabled", c.rule->enabled}, {"state", name(c.state)},
+         {"matched_nodes", c.matched_nodes}, {"pattern_nodes", c.pattern_nodes}, {"passed_conditions", c.passed_conditions},
+         {"total_conditions", c.total_conditions}, {"nodes", names_json(c.nodes)}, {"lines", lines}, {"conditions", conditions},
+         {"path", names_json(c.path)}, {"unlock", to_json(c.unlocks)}};
+  j["refused"] = nullptr;
+  if (c.state == Considered::State::refused)
+    j["refused"] = {{"by", c.rejection.id}, {"stage", name(c.rejection.stage)}, {"truth", name(c.rejection.truth)},
+                    {"why", escape(c.rejection.why, 4096)}, {"hint", escape(c.rejection.hint, 4096)}};
+  if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::condition)
+    j["refused"]["class"] = ferrule::name(c.rejection.cls);
+  j["lost_to"] = c.lost_to.empty() ? json(nullptr) : json(escape(c.lost_to, 4096));
+  j["history"] = c.history.empty() ? json(nullptr) : json(escape(c.history, 4096));
+  return j;
+}
+
+json to_json(const why::Observed& o, const why::Fate& f) {
+  json layers = json::array(), steps = json::array();
+  for (size_t k : f.layers) {
+    const Layer& l = o.plan.layers[k];
+    layers.push_back({{"name", escape(l.name, 4096)}, {"contract", l.contract}, {"rule", l.rule.empty() ? json(nullptr) : json(l.rule)},
+                      {"nodes", names_json(l.nodes)}});
+  }
+  for (size_t k : f.steps) {
+    const Step& s = o.fused.journal.steps[k];
+    steps.push_back({{"step", k + 1}, {"phase", s.phase}, {"rule", s.rule.empty() ? json(nullptr) : json(s.rule)}, {"kind", s.kind},
+                     {"text", escape(s.text, 4096)}});
+  }
+  return {{"name", escape(f.name, 4096)}, {"op", f.op.empty() ? json(nullptr) : json(escape(f.op))}, {"state", name(f.kind)},
+          {"text", f.text}, {"layers", layers}, {"steps", steps}};
+}
+
+void print_unlocks(const std::vector<Unlock>& all, const std::string& indent) {
+  for (size_t k = 0; k < all.size(); ++k) {
+    const Unlock& u = all[k];
+    std::cout << fmt::format("{}{}. {}", indent, k + 1, safe(u.text));
+    if (!u.because.empty()) std::cout << " (" << safe(u.because) << ")";
+    if (u.tried) std::cout << (u.gives.empty() ? ". Tried: not enough by itself" : fmt::format(". Tried: layer \"{}\"", safe(u.gives, 160)));
+    std::cout << fmt::format("   [{}]\n", name(u.kind));
+  }
+}
+
+void print_steps(const why::Observed& o, const why::Fate& f) {
+  for (size_t k : f.steps) {
+    const Step& s = o.fused.journal.steps[k];
+    std::cout << fmt::format("  step {:<4} {:<13} {}\n", k + 1, s.phase, safe(s.text, 160));
+  }
+}
+
+void print_considered(const std::vector<Considered>& all, size_t most) {
+  for (size_t k = 0; k < all.size() && k < most; ++k) print_one(all[k]);
+  if (all.size() <= most) return;
+  std::string names;
+  for (size_t k = most; k < all.size() && k < most + kNames; ++k) names += (names.empty() ? "" : ", ") + all[k].rule->id;
+  if (all.size() > most + kNames) names += fmt::format(" and {} more", all.size() - most - kNames);
+  std::cout << fmt::format("\n  also considered, and farther away: {}   (--rule ID shows one)\n", names);
+}
+
+Result<why::Observed> observe_model(const Common& common) {
+  FERRULE_ASSIGN(EngineOptions options, engine_options(common));
+  FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
+  ImportOptions import;
+  import.limits = &options.limits;
+  import.overridable = options.overridable;
+  import.own_origins = true;
+  const OpTable& ops = knowledge->ops;
+  import.known_operator = [&ops](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
+  FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
+  return why::observe(std::move(imported), std::move(knowledge), std::move(options));
+}
+
+}  // namespace ferrule::cli

@@ -1,0 +1,25 @@
+// Answers of `why` and `missed` as text and as JSON. Text is what a person reads: the summary first, then the nearest
+// rules with what stood in the way; JSON has everything.
+#pragma once
+#include "engine/why/why.h"
+#include "runtime/cli/cli.h"
+
+namespace ferrule::cli {
+
+nlohmann::json to_json(const why::Observed& o, const why::Fate& f);
+nlohmann::json to_json(const why::Considered& c);
+nlohmann::json to_json(const why::Unlock& u);
+nlohmann::json to_json(const std::vector<why::Unlock>& all);
+/// Escaped names, as a JSON list.
+nlohmann::json names_json(const std::vector<std::string>& names);
+
+/// The steps that touched the node.
+void print_steps(const why::Observed& o, const why::Fate& f);
+/// The nearest `most` rules in full, the others by name.
+void print_considered(const std::vector<why::Considered>& all, size_t most);
+void print_unlocks(const std::vector<why::Unlock>& all, const std::string& indent);
+
+/// The model on its way through the pipeline, for the commands that ask about it.
+Result<why::Observed> observe_model(const Common& common);
+
+}  // namespace ferrule::cli
