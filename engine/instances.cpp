@@ -41,10 +41,17 @@ Key key(std::string rule, Names nodes) {
 
 bool is_fusion(const Step& s) { return !s.rule.empty() && s.kind != "broken" && !s.before.empty(); }
 
+/// Placements tell of the makers; the node that goes belongs to them.
+Names nodes_of(const Step& s) {
+  Names out = s.before;
+  if (!s.root.empty() && std::ranges::find(out, s.root) == out.end()) out.push_back(s.root);
+  return out;
+}
+
 std::set<Key> keys(const Journal& journal) {
   std::set<Key> out;
   for (const Step& s : journal.steps)
-    if (is_fusion(s)) out.insert(key(s.rule, s.before));
+    if (is_fusion(s)) out.insert(key(s.rule, nodes_of(s)));
   return out;
 }
 
@@ -92,7 +99,9 @@ Condition listed(const std::string& file, ConditionScope scope) {
 /// A copy that fires for the instances alone. Tails and regions do not grow over what no instance holds.
 std::shared_ptr<const Rule> restricted(const Rule& rule, std::shared_ptr<const Listed> list, const std::string& file) {
   auto copy = std::make_shared<Rule>(rule);
-  copy->where.push_back(listed(file, [list](const Graph& g, const Match& m) { return !list->has(g, m); }));
+  // Siblings and placed parts are judged one by one, all other matches as a whole.
+  const bool parts = rule.kind == RuleKind::merge || rule.kind == RuleKind::place;
+  copy->where.push_back(listed(file, [list, parts](const Graph& g, const Match& m) { return !(parts ? list->begins(g, m) : list->has(g, m)); }));
   if (!copy->region.ops.empty() || !copy->region.classes.empty())
     copy->region.where.push_back(listed(file, [list](const Graph& g, const Match& m) { return !list->begins(g, m); }));
   return copy;
@@ -128,8 +137,8 @@ Instances instances_of(const Journal& journal, std::string hash, std::string tar
   out.target = std::move(target);
   std::set<Key> seen;
   for (const Step& s : journal.steps)
-    if (is_fusion(s) && seen.insert(key(s.rule, s.before)).second)
-      out.lines.push_back({s.rule, s.root.empty() ? s.before.front() : s.root, s.before, 0});
+    if (is_fusion(s) && seen.insert(key(s.rule, nodes_of(s))).second)
+      out.lines.push_back({s.rule, s.root.empty() ? s.before.front() : s.root, nodes_of(s), 0});
   return out;
 }
 

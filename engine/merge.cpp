@@ -490,6 +490,7 @@ class MergePhase {
   Status fire(const Rule& rule, const Match& m, const MatchContext& mc) {
     Step step{std::string(phase_), rule.id, "merge", {}, {}, {}};
     for (NodeId n : m.nodes) step.before.push_back(g_.node(n).name);
+    step.root = g_.node(m.root).name;
     FERRULE_ASSIGN(NodeId made, make_merge(g_, m, mc));
     step.after.push_back(g_.node(made).name);
     step.text = "Merging layers: " + g_.node(made).name;

@@ -10,6 +10,7 @@
 #include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
+#include "engine/rule/text.h"
 #include "engine/settled.h"
 #include "engine/share.h"
 
@@ -152,6 +153,14 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes);
 }
 
+/// Whether some profit condition is RULE.CONDITION of the glob.
+bool names_condition(const RuleSet& rules, const std::string& glob) {
+  return std::ranges::any_of(rules.rules, [&](const auto& r) {
+    auto named = [&](const Condition& c) { return c.cls == ConditionClass::profit && c.id != kOff && glob_match(glob, r->id + "." + c.id); };
+    return std::ranges::any_of(r->where, named) || std::ranges::any_of(r->region.where, named);
+  });
+}
+
 /// Inference asks the installed table for pointwise operators; it must not go away under it.
 void install(std::shared_ptr<const Knowledge> k) {
   static std::mutex mutex;
@@ -179,6 +188,9 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
     FERRULE_TRY(apply_instances(k->rules, *k->instances));
   }
   k->warnings = k->rules.warnings;
+  for (const std::string& glob : options.ignore_profit)
+    if (!names_condition(k->rules, glob))
+      k->warnings.push_back(fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
   install(k);
   if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));

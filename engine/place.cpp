@@ -215,6 +215,7 @@ Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, co
   const NodeId root = p.match.root;
   const std::string name = g.node(root).name, contract = contract_of(g, g.node(root), *ctx.ops);
   Step step{std::string(phase), rule.id, "place", {}, {}, {}};
+  step.root = name;
   std::string makers;
   for (int64_t slot : p.slots) {
     const auto at = static_cast<size_t>(slot);

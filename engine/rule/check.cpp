@@ -276,7 +276,8 @@ class Checker {
       unused(r);
       unused_blocks(r);
       tests(r);
-      for (const Condition& c : r.where) decides(r, c);
+      for (const Condition& c : r.where)
+        if (c.from.empty()) decides(r, c);
     }
     loops();
     return std::move(report_);
@@ -360,6 +361,9 @@ class Checker {
     for (const auto& [key, value] : r.params) text("{[" + brackets(value) + "]}");
     text(r.name);
     for (const PatternLine& l : r.rewrite.lines) replacement(*l.expr, used, reads);
+    for (const auto& [limit, n] : r.region.named) used.insert(n);
+    for (const Param& p : r.parameters)
+      if (!used.contains(p.name)) note(r, fmt::format("parameter {} is used by nothing", p.name));
     std::string edits;
     for (const RuleTest& t : r.tests)
       for (const auto& [verb, argument] : t.edits) edits += argument + " ";

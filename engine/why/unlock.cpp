@@ -26,6 +26,7 @@ Proposal say(Kind kind, std::string text, std::string because = {}) {
 std::string off_because(const Rule& r, const RuleSelection& s) {
   for (const std::string& d : s.disable)
     if (glob_match(d, r.id)) return fmt::format("--disable {} switches it off", d);
+  if (!r.off.empty()) return r.off;
   if (r.numerics == "approximate") return "its results are approximate";
   return r.experimental ? "it is experimental" : "its file says enabled: false";
 }
@@ -40,7 +41,7 @@ Proposal ignore_profit(const Considered& c) {
   Change change;
   std::string text;
   for (const SeenCondition& s : c.conditions)
-    if (s.cls == ConditionClass::profit && s.truth != Truth::yes)
+    if (s.cls == ConditionClass::profit && s.truth != Truth::yes && s.id != kOff)
       change.ignore_profit.push_back(c.rule->id + "." + s.id);
   for (const std::string& p : change.ignore_profit)
     text += (text.empty() ? "" : " ") + ("--ignore-profit " + p);
@@ -158,6 +159,10 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
         shapes.empty()
             ? say(Kind::fact, "nothing that a flag could say: the model computes it", r.why)
             : say(Kind::fact, shapes, "with the sizes known the condition can be decided"));
+    return;
+  }
+  if (r.stage == Rejection::Stage::condition && r.id == kOff) {  // an override file or a list of instances
+    c.proposals.push_back(say(Kind::flag, r.hint, r.why));
     return;
   }
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::profit) {

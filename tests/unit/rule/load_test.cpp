@@ -1,6 +1,7 @@
 // Loading: the shipped rules, the round trip through print, order, selection, and what is refused.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -282,6 +283,11 @@ TEST_CASE("parameters: read, printed, used as limits") {
   CHECK(has(refused("max_ops: most", "max_ops: mots"), "mots"));
   CHECK(has(refused("> factor", "> factro"), "did you mean \"factor\"?"));
   CHECK(has(refused("word: \"8\"", "Word: 8"), "no name of a parameter"));
+  RuleSet set;
+  set.rules.push_back(std::make_shared<const Rule>(*r));
+  const std::vector<std::string> notes = check_rules(set, op_table()).notes;
+  CHECK(std::ranges::count(notes, "t: parameter on is used by nothing") == 1);
+  CHECK(std::ranges::count_if(notes, [](const std::string& n) { return has(n, "parameter"); }) == 1);
 }
 
 TEST_CASE("what a rules directory cannot hold") {

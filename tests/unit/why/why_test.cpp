@@ -255,7 +255,7 @@ TEST_CASE("nodes between: the pair that blocks, and the placements that allow it
                     "[conv] c = Conv(x, W) [quant] q = QuantizeLinear(c, sc, zp) [dequant] d = "
                     "DequantizeLinear(q, sc, zp) "
                     "[pool] y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(d)"),
-                pool_rule(R"({id: any, kernel: "rank(t) == 4", why: "rank {rank(t)}"})"));
+                pool_rule(R"({id: any, kernel: "rank(t) == 4", why: "rank {rank(t)}"})"), RuleSelection{{"*"}, {"test_pool"}});
   PairAnswer p = a.pair("conv", "pool");
   CHECK(p.kind == PairAnswer::Kind::between);
   CHECK(p.blockers == std::vector<std::string>{"quant", "dequant"});
