@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "engine/base/diagnostics.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
+#include "engine/tiles.h"
 
 namespace ferrule {
 namespace {
@@ -18,7 +20,7 @@ class LayerLowering {
 
   Result<LoweredLayer> run() {
     if (is_joint_contract(layer_.contract)) {
-      joint();
+      FERRULE_TRY(joint());
     } else if (layer_.contract == "row_reduce") {
       FERRULE_TRY(rows());
     } else if (node_.body && layer_.contract != "pointwise") {
@@ -34,9 +36,10 @@ class LayerLowering {
  private:
   const Graph& graph() const { return node_.body ? *node_.body : plan_.graph; }
 
-  /// The plan's value for a value of the graph the layer's nodes live in.
+  /// The plan's value (or the layer's temporary) for a value of the graph the layer's nodes live in.
   ValueId outer(ValueId v) const {
     if (!node_.body || !v) return v;
+    if (auto it = between_.find(v); it != between_.end()) return it->second;
     const Graph& body = *node_.body;
     for (size_t k = 0; k < body.inputs().size(); ++k)
       if (body.inputs()[k] == v) return node_.inputs[k];
@@ -107,36 +110,69 @@ class LayerLowering {
     }
     if (!anchor)
       return error(Code::rule_broken, layer_.name, escape(layer_.rule), "made a group without its anchor");
+    return anchored(anchor, tail, node_.outputs);
+  }
+
+  /// `to`: where the tail's result goes, or the anchor's where there is no tail.
+  Status anchored(NodeId anchor, const std::vector<NodeId>& tail, const std::vector<ValueId>& to) {
+    const Graph& body = *node_.body;
     const Node& a = body.node(anchor);
     Launch l = launch(Launch::Kind::library, a.op, anchor);
     l.inputs = outer(a.inputs);
     if (tail.empty()) {
-      l.outputs = node_.outputs;
+      l.outputs = to;
       out_.launches.push_back(std::move(l));
       return {};
     }
-    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, body.outputs()));
+    const std::array<ValueId, 1> outputs{body.node(tail.back()).outputs[0]};
+    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, outputs));
     if (epilogue(l, region, a.outputs[0])) {
+      l.outputs = to;
       out_.launches.push_back(std::move(l));
       return {};
     }
-    ValueId temporary{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
-    out_.temporaries.push_back({body.value(a.outputs[0]).type, plan_.layout(node_.outputs[0])});
-    l.outputs = {temporary};
+    const ValueId result = temporary(a.outputs[0]);
+    l.outputs = {result};
     out_.launches.push_back(std::move(l));
     std::vector<ValueId> inputs;
-    for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? temporary : outer(v));
+    for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? result : outer(v));
     generated(std::move(region));
     out_.launches.back().inputs = std::move(inputs);
+    out_.launches.back().outputs = to;
     return {};
   }
 
-  /// One kernel that reads the whole body.
-  void joint() {
+  /// Memory for a value of the body, laid out as the layer's result is.
+  ValueId temporary(ValueId v) {
+    const ValueId t{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
+    out_.temporaries.push_back({node_.body->value(v).type, plan_.layout(node_.outputs[0])});
+    return t;
+  }
+
+  /// One kernel that reads the whole body; for tiles, where a stage's epilogue is not taken (`strict`), a kernel or two
+  /// a stage.
+  Status joint() {
+    const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
-    l.inputs = outer(graph().node(l.node).inputs);
+    if (tiles) {
+      FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
+      l.deviation = deviation_of(stages);
+      if (options_.strict && !l.deviation.empty()) return staged(stages);
+    }
+    l.inputs = node_.inputs;
     l.outputs = node_.outputs;
     out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  Status staged(const std::vector<TileStage>& stages) {
+    for (size_t k = 0; k < stages.size(); ++k) {
+      const bool last = k + 1 == stages.size();
+      const ValueId to = last ? node_.outputs[0] : temporary(stages[k].result);
+      FERRULE_TRY(anchored(stages[k].anchor, stages[k].tail, {to}));
+      between_[stages[k].result] = to;
+    }
+    return {};
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
@@ -153,7 +189,6 @@ class LayerLowering {
       op.operand = static_cast<int>(l.inputs.size()) - 1;
     }
     l.post_ops = std::move(*ops);
-    l.outputs = node_.outputs;
     return true;
   }
 
@@ -212,6 +247,7 @@ class LayerLowering {
   const OpTable& ops_;
   const LowerOptions& options_;
   const Node& node_;
+  std::map<ValueId, ValueId> between_;  ///< values of the body that a launch leaves to the next
   LoweredLayer out_;
 };
 

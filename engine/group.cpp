@@ -10,6 +10,7 @@
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
 #include "engine/movement.h"
+#include "engine/window.h"
 
 namespace ferrule {
 namespace {
@@ -208,6 +209,7 @@ std::vector<NodeId> body_order(const Graph& body) { return body.order(); }
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::rewrite) return match_rule(rule, node, ctx);
   if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);
+  if (rule.kind == RuleKind::window) return match_window(rule, node, ctx);
   Rejection none;
   none.rule = &rule;
   none.root = node;
@@ -236,7 +238,7 @@ class GroupPhase {
     bool any = false;
     for (const auto& r : ctx_.rules->rules)
       any |= r->enabled && r->phase == phase_ &&
-             (r->kind == RuleKind::absorb || r->kind == RuleKind::region);
+             (r->kind == RuleKind::absorb || r->kind == RuleKind::window || r->kind == RuleKind::region);
     if (!any) return {};
     FERRULE_TRY(g_.sort());
     // Grouping only ever takes nodes away, so this ends; a rule that matches groups may extend
@@ -245,7 +247,7 @@ class GroupPhase {
       changed = false;
       for (const auto& rule : ctx_.rules->rules) {
         if (!rule->enabled || rule->phase != phase_) continue;
-        if (rule->kind == RuleKind::absorb) {
+        if (rule->kind == RuleKind::absorb || rule->kind == RuleKind::window) {
           FERRULE_ASSIGN(bool hit, absorb(*rule));
           changed |= hit;
         } else if (rule->kind == RuleKind::region) {
@@ -287,12 +289,12 @@ class GroupPhase {
       if (g_.node(order[i]).dead || index.ranks_at(g_.node(order[i])).empty()) continue;
       FERRULE_TRY(in_time());
       MatchContext mc = match_context();
-      Attempt a = match_absorb(rule, order[i], mc);
+      Attempt a = match_any(rule, order[i], mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
         if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
         continue;
       }
-      FERRULE_TRY(fire(rule, std::get<Match>(a), "absorb"));
+      FERRULE_TRY(fire(rule, std::get<Match>(a), rule.kind == RuleKind::window ? "window" : "absorb"));
       changed = true;
     }
     return changed;

@@ -1,14 +1,14 @@
-// Forms groups: absorb rules (an anchor and its tail) and region rules (maximal convex connected
-// pointwise regions), each fired group becoming one node `group.<contract>` with the originals as
-// its body. window, merge and place rules run here too when they come. Linear in the size of the
-// graph; no backtracking.
+// Forms groups: absorb rules (an anchor and its tail), window rules (nodes that read each other's tiles)
+// and region rules (maximal convex connected pointwise regions), each fired group becoming one node
+// `group.<contract>` with the originals as its body. merge and place rules run here too when they come.
+// Linear in the size of the graph; no backtracking.
 #pragma once
 #include "engine/contracts.h"
 #include "engine/rewrite.h"
 
 namespace ferrule {
 
-/// Runs the phase's absorb / region rules. errors: limits, rule_broken.
+/// Runs the phase's absorb, window and region rules. errors: limits, rule_broken.
 Status group_phase(const PassContext& ctx, std::string_view phase);
 
 /// Replaces `nodes` (topological order, convex) by one group node; existing groups among them are
@@ -24,8 +24,8 @@ std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
 /// The same for rules with `around:` (row_region.cpp).
 std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
                                      std::vector<Rejection>* misses);
-/// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region ->
-/// the region that holds `node`.
+/// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, window ->
+/// match_window, region -> the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);
 
 /// The nodes as a graph of their own, groups among them flattened. Every value read from outside is

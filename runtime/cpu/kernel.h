@@ -28,6 +28,7 @@ struct Operand {
   Layout layout = Layout::plain;
   int slot = -1;
   const Tensor* constant = nullptr;
+  int64_t plane = 0;          ///< rows of larger plain images: elements from a plane to the next; 0: they lie densely
   bool present() const { return dtype != DType::undefined; }
   int rank() const { return static_cast<int>(dims.size()); }
   int64_t numel() const {
@@ -36,7 +37,11 @@ struct Operand {
     return n;
   }
   int64_t bytes() const { return size_bytes(dtype, numel()); }
-  std::vector<int64_t> strides() const { return strides_of(dims, layout); }
+  std::vector<int64_t> strides() const {
+    std::vector<int64_t> s = strides_of(dims, layout);
+    if (plane) s[1] = plane, s[0] = plane * dims[1];
+    return s;
+  }
 };
 
 /// What a factory makes a kernel from.
@@ -120,6 +125,9 @@ Result<KernelPtr> make_gemm(Context&, const Call&);
 Result<KernelPtr> make_pool(Context&, const Call&);
 Result<KernelPtr> make_global_pool(Context&, const Call&);
 Result<KernelPtr> make_channel_gate(Context&, const Call&);
+/// Two windows, one over the other's result, strip by strip.
+Result<KernelPtr> make_tiles(Context&, const Call&);
+Result<KernelPtr> make_softmax_topk(Context&, const Call&);
 Result<KernelPtr> make_resize(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);
