@@ -33,6 +33,7 @@ struct PrepareContext {
   DiskCache* cache = nullptr;  ///< where compiled kernels are kept between processes; null: nowhere
   const Tuning* tuning = nullptr;   ///< what was measured before, if anything
   bool all_candidates = false;      ///< also keep the implementations that were not chosen, for measure()
+  bool own_weights = false;         ///< nobody but this session reads the plan's constants: their memory may be given back
   const Cancel* cancel = nullptr;  ///< asked before every launch, and inside interpreted layers
 };
 

@@ -43,6 +43,7 @@ struct Session::State {
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
   double load_ms = 0;
+  bool own_weights = false;  ///< the constants are nobody's but this session's
   std::optional<Tuning> tuning;
   std::map<Shapes, std::unique_ptr<Compiled>> plans;
 
@@ -141,6 +142,7 @@ struct Session::State {
                            options.threads, options.log, cache.get(), tuning ? &*tuning : nullptr,
                            options.all_candidates};
     context.cancel = options.cancel.get();
+    context.own_weights = own_weights;
     FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
     auto executable = backend->prepare(context);
     // auto: what the CPU backend cannot do at all (a size known only during the run) the reference does.
@@ -213,6 +215,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   state->defaults = std::move(imported.defaults);
   state->notes = std::move(imported.notes);
   for (const std::string& note : state->notes) state->log(LogLevel::info, note);
+  state->own_weights = true;
   FERRULE_TRY(state->take(std::move(imported.graph)));
   state->load_ms = ms_since(start);
   return Session(std::move(state));

@@ -4,6 +4,7 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -231,6 +232,11 @@ Result<Document> read_text(std::string_view text, std::string name, const Limits
 }
 
 Result<Document> read_file(const std::string& path, const Limits& limits) {
+  // A pipe nobody writes or a device would keep the reader for ever.
+  std::error_code ec;
+  auto status = std::filesystem::status(path, ec);
+  if (status.type() != std::filesystem::file_type::not_found && !std::filesystem::is_regular_file(status))
+    return ferrule::error(Code::file_not_found, "", escape(path), ec ? ec.message() : std::string("it is no regular file"));
   std::ifstream in(path, std::ios::binary);
   if (!in) return ferrule::error(Code::file_not_found, "", escape(path), std::string("no such file"));
   std::string text;

@@ -232,7 +232,14 @@ std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims
   size_t space = size + 63;
   void* p = owner.get();
   std::align(64, size, p, space);  // at once where it was mapped
-  return {Tensor(dtype, std::move(dims), owner, p), p};
+  return {over(dtype, std::move(dims), std::move(owner), p), p};
+}
+
+Tensor Tensor::over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner, void* bytes) {
+  constexpr int64_t kWorthIt = 64 << 10;  // below, a system call and a lock are the dearer thing
+  Tensor t(dtype, std::move(dims), std::move(owner), bytes);
+  if (t.bytes() >= kWorthIt) t.residence_ = std::make_shared<Residence>(bytes, t.bytes());
+  return t;
 }
 
 Tensor Tensor::scalar(DType dtype, double value, std::vector<int64_t> dims) {
@@ -243,11 +250,11 @@ Tensor Tensor::scalar(DType dtype, double value, std::vector<int64_t> dims) {
 }
 
 double Tensor::at_f64(int64_t i) const {
-  return visit_element(dtype_, data_, i, [](auto v) { return static_cast<double>(v); });
+  return visit_element(dtype_, data(), i, [](auto v) { return static_cast<double>(v); });
 }
 
 int64_t Tensor::at_i64(int64_t i) const {
-  return visit_element(dtype_, data_, i, [](auto v) {
+  return visit_element(dtype_, data(), i, [](auto v) {
     if constexpr (std::is_floating_point_v<decltype(v)>)
       return to_integer<int64_t>(v);
     else
@@ -278,7 +285,7 @@ bool Tensor::identical(const Tensor& other) const {
   if (dtype_ != other.dtype_ || dims_ != other.dims_) return false;
   if (dtype_ == DType::string) return *strings_ == *other.strings_;
   if (data_ == other.data_) return true;
-  return bytes() == 0 || std::memcmp(data_, other.data_, static_cast<size_t>(bytes())) == 0;
+  return bytes() == 0 || std::memcmp(data(), other.data(), static_cast<size_t>(bytes())) == 0;
 }
 
 size_t Tensor::hash() const {
@@ -288,7 +295,7 @@ size_t Tensor::hash() const {
     for (const std::string& s : *strings_) seed = XXH3_64bits_withSeed(s.data(), s.size(), seed);
     return seed;
   }
-  return XXH3_64bits_withSeed(data_, static_cast<size_t>(bytes()), seed);
+  return XXH3_64bits_withSeed(data(), static_cast<size_t>(bytes()), seed);
 }
 
 }  // namespace ferrule

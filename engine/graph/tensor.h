@@ -9,6 +9,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/dtype.h"
+#include "engine/graph/residence.h"
 
 namespace ferrule {
 
@@ -18,6 +19,8 @@ class Tensor {
   /// Wraps bytes owned by `owner`; `bytes` is at least size_bytes(dtype, numel).
   Tensor(DType dtype, std::vector<int64_t> dims, std::shared_ptr<const void> owner, const void* bytes)
       : dtype_(dtype), dims_(std::move(dims)), owner_(std::move(owner)), data_(bytes) {}
+  /// Wraps private bytes that may be written; large ones can be given back (residence).
+  static Tensor over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner, void* bytes);
   /// A tensor of strings.
   Tensor(std::vector<int64_t> dims, std::vector<std::string> strings)
       : dtype_(DType::string), dims_(std::move(dims)),
@@ -51,9 +54,16 @@ class Tensor {
     return n;
   }
   int64_t bytes() const { return size_bytes(dtype_, numel()); }
-  const void* data() const { return data_; }
+  const void* data() const {
+    if (residence_) residence_->require();
+    return data_;
+  }
+  /// Where the bytes are, not to be read: they may be away.
+  const void* address() const { return data_; }
+  /// Whether and how the bytes can be given back; null: they cannot.
+  const std::shared_ptr<Residence>& residence() const { return residence_; }
   template <class T>
-  std::span<const T> as() const { return {static_cast<const T*>(data_), static_cast<size_t>(numel())}; }
+  std::span<const T> as() const { return {static_cast<const T*>(data()), static_cast<size_t>(numel())}; }
   const std::vector<std::string>& strings() const { return *strings_; }
 
   /// Element `i` (row-major) as double / int64, from any numeric or bool type.
@@ -72,6 +82,7 @@ class Tensor {
   std::vector<int64_t> dims_;
   std::shared_ptr<const void> owner_;
   const void* data_ = nullptr;
+  std::shared_ptr<Residence> residence_;
   std::shared_ptr<const std::vector<std::string>> strings_;
 };
 

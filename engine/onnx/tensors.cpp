@@ -118,11 +118,15 @@ Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::stri
   return out;
 }
 
+bool aligned(DType type, const void* p) {
+  size_t unit = static_cast<size_t>(std::max(1, std::min(size_bits(type), 64) / 8));
+  return reinterpret_cast<uintptr_t>(p) % unit == 0;
+}
+
 /// Bytes that must be aligned for their type are copied if they are not.
 Tensor view(DType type, std::vector<int64_t> dims, std::shared_ptr<const void> owner,
             const void* p) {
-  size_t unit = static_cast<size_t>(std::max(1, std::min(size_bits(type), 64) / 8));
-  if (reinterpret_cast<uintptr_t>(p) % unit == 0)
+  if (aligned(type, p))
     return Tensor(type, std::move(dims), std::move(owner), p);
   auto [t, out] = Tensor::allocate(type, std::move(dims));
   if (t.bytes()) std::memcpy(out, p, static_cast<size_t>(t.bytes()));
@@ -245,9 +249,10 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
     std::memcpy(p, t.raw_data().data(), t.raw_data().size());
     return out;
   }
-  std::shared_ptr<const std::string> owner(t.release_raw_data());
-  const void* p = owner->data();
-  return view(type, std::move(dims), std::move(owner), p);
+  std::shared_ptr<std::string> owner(t.release_raw_data());
+  if (!aligned(type, owner->data())) return view(type, std::move(dims), owner, owner->data());
+  void* p = owner->data();
+  return Tensor::over(type, std::move(dims), std::move(owner), p);
 }
 
 Result<Tensor> to_tensor(const onnx::SparseTensorProto& s, const std::string& where,

@@ -1,7 +1,9 @@
 // Changes of a test graph: the closed edit verbs of rule tests, and the mutations that proofs try. Either
 // gives a graph that is inferred anew, or an error where no such graph exists.
 #pragma once
+#include <functional>
 #include <random>
+#include <set>
 
 #include "engine/rule/bindings.h"
 #include "engine/rule/rule.h"
@@ -16,14 +18,24 @@ Status apply_edits(Graph& g, const std::vector<std::pair<std::string, std::strin
 /// Forgets all inferred types and infers again. errors: bad_shape, … where the graph is invalid.
 Status infer_again(Graph& g);
 
-/// One step of a proof's search: what was changed, and the graph (not yet inferred again).
+/// One step of a proof's search: what is changed, and how. The graph is then inferred again.
 struct Mutation {
   std::string text;
-  std::unique_ptr<Graph> graph;
+  std::function<void(Graph&)> apply;
+  bool of_operator = false;   ///< changes an operator, its attributes or number of operands; else values and sizes
 };
-/// All single mutations of `g`: operand orders, element types, sizes, ranks, constants, attributes, optional
-/// operands, values in other slots. Deterministic.
-std::vector<Mutation> mutations(const Graph& g, const std::vector<DType>& types);
+/// What a rule's pattern says about the graphs to try.
+struct MutationScope {
+  std::vector<DType> types;                       ///< element types that the rule names
+  std::vector<std::set<std::string>> siblings;    ///< operators that the pattern takes in one place
+  bool near = false;                              ///< it takes constants near a number: small changes mean nothing
+};
+/// All single mutations of `g`: operators, operand orders, element types, sizes, ranks, constants, attributes, optional
+/// and further operands, values in other slots. Deterministic; `g` and `scope` must outlive the result.
+std::vector<Mutation> mutations(const Graph& g, const MutationScope& scope);
+
+/// Every tensor and input of type `from` becomes `to`.
+void retype(Graph& g, DType from, DType to);
 
 /// A tensor for a graph input: small varied numbers, or where `special` also 0, -0, infinities, NaN, huge.
 Tensor random_tensor(DType dtype, const std::vector<int64_t>& dims, std::mt19937& random, bool special);

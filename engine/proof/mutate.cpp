@@ -1,6 +1,5 @@
-// The mutations a proof tries on a rule's firing cases. Each changes one thing everywhere it
-// belongs, so that a good share of the results are valid graphs; the others are sorted out by
-// inference.
+// The mutations a proof tries on a rule's cases, alone and in pairs. Each changes one thing everywhere it
+// belongs, so that a good share of the results are valid graphs; the others are sorted out by inference.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -12,17 +11,30 @@
 namespace ferrule {
 namespace {
 
+std::vector<ValueId> tensors_of(const Graph& g) {
+  std::vector<ValueId> out;
+  for (uint32_t i = 0; i < g.value_slots(); ++i)
+    if (!g.value(ValueId{i}).dead && g.constant(ValueId{i})) out.push_back(ValueId{i});
+  return out;
+}
+
 class Mutator {
  public:
-  Mutator(const Graph& g, const std::vector<DType>& types) : g_(g), types_(types) {}
+  Mutator(const Graph& g, const MutationScope& scope) : g_(g), scope_(scope) {}
 
   std::vector<Mutation> run() {
+    of_operator_ = true;
+    operators();
+    attributes();
+    further_operands();
+    of_operator_ = false;
     orders();
     element_types();
     sizes();
     ranks();
     constants();
-    attributes();
+    numbers_of_others();
+    backwards();
     operands();
     return std::move(out_);
   }
@@ -30,18 +42,22 @@ class Mutator {
  private:
   template <class F>
   void add(std::string text, F&& change) {
-    Mutation m{std::move(text), g_.clone()};
-    change(*m.graph);
-    out_.push_back(std::move(m));
+    out_.push_back({std::move(text), std::forward<F>(change), of_operator_});
   }
   std::vector<ValueId> inputs() const { return g_.inputs(); }
-  std::vector<ValueId> tensors() const {
-    std::vector<ValueId> out;
-    for (uint32_t i = 0; i < g_.value_slots(); ++i)
-      if (!g_.value(ValueId{i}).dead && g_.constant(ValueId{i})) out.push_back(ValueId{i});
-    return out;
-  }
+  std::vector<ValueId> tensors() const { return tensors_of(g_); }
   const std::string& name(ValueId v) const { return g_.value(v).name; }
+
+  /// Operators that the pattern takes in the same place.
+  void operators() {
+    for (NodeId n : g_.order())
+      for (const std::set<std::string>& set : scope_.siblings) {
+        if (!set.contains(g_.node(n).op)) continue;
+        for (const std::string& op : set)
+          if (op != g_.node(n).op)
+            add(fmt::format("{} becomes {}", g_.node(n).op, op), [=](Graph& g) { g.set_operator(n, op, g.node(n).attrs); });
+      }
+  }
 
   void orders() {
     for (NodeId n : g_.order())
@@ -60,7 +76,7 @@ class Mutator {
   void element_types() {
     std::set<DType> have;
     for (ValueId v : inputs()) have.insert(g_.value(v).type.dtype);
-    std::vector<DType> to = types_;
+    std::vector<DType> to = scope_.types;
     for (DType t : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8})
       if (std::ranges::find(to, t) == to.end()) to.push_back(t);
     for (DType from : have) {
@@ -68,14 +84,8 @@ class Mutator {
       for (DType t : to)
         if (t != from)
           add(fmt::format("{} becomes {}", ferrule::name(from), ferrule::name(t)),
-              [=, this](Graph& g) { retype(g, from, t); });
+              [=](Graph& g) { retype(g, from, t); });
     }
-  }
-  void retype(Graph& g, DType from, DType to) const {
-    for (ValueId v : inputs())
-      if (g.value(v).type.dtype == from) g.set_type(v, Type{to, g.value(v).type.shape});
-    for (ValueId v : tensors())
-      if (g.constant(v)->dtype() == from) g.set_constant(v, converted(*g.constant(v), to));
   }
 
   /// A size, wherever it stands in inputs and constants, becomes another; one axis of one input
@@ -90,7 +100,7 @@ class Mutator {
       for (int64_t to : {int64_t{0}, int64_t{1}, int64_t{3}, from + 1})
         if (to != from)
           add(fmt::format("size {} becomes {}", from, to),
-              [=, this](Graph& g) { resize(g, from, to); });
+              [=](Graph& g) { resize(g, from, to); });
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
       for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
@@ -107,8 +117,9 @@ class Mutator {
       for (int axis = 0; axis < g_.constant(v)->rank(); ++axis)
         for (int64_t to : {1, 2, 3, 4})
           if (g_.constant(v)->dims()[static_cast<size_t>(axis)] != to)
-            add(fmt::format("axis {} of {} becomes {}", axis, name(v), to), [=, this](Graph& g) {
+            add(fmt::format("axis {} of {} becomes {}", axis, name(v), to), [=](Graph& g) {
               std::vector<int64_t> dims = g.constant(v)->dims();
+              if (axis >= g.constant(v)->rank()) return;
               dims[static_cast<size_t>(axis)] = to;
               g.set_constant(v, repeated(*g.constant(v), dims));
             });
@@ -123,14 +134,14 @@ class Mutator {
                     static_cast<char*>(bytes) + i * size);
     return out;
   }
-  void resize(Graph& g, int64_t from, int64_t to) const {
-    for (ValueId v : inputs()) {
+  static void resize(Graph& g, int64_t from, int64_t to) {
+    for (ValueId v : g.inputs()) {
       if (!g.value(v).type.shape) continue;
       Shape s = *g.value(v).type.shape;
       std::ranges::replace(s, Dim(from), Dim(to));
       g.set_type(v, Type{g.value(v).type.dtype, s});
     }
-    for (ValueId v : tensors()) {
+    for (ValueId v : tensors_of(g)) {
       std::vector<int64_t> dims = g.constant(v)->dims();
       bool hit = std::ranges::find(dims, from) != dims.end();
       std::ranges::replace(dims, from, to);
@@ -146,6 +157,7 @@ class Mutator {
       });
       for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
         add(fmt::format("axis {} of {} has no known size", i, name(v)), [=](Graph& g) {
+          if (g.value(v).type.rank() <= static_cast<int>(i)) return;
           Shape s = *g.value(v).type.shape;
           s[i] = Dim::symbol("n_" + std::to_string(i));
           g.set_type(v, Type{g.value(v).type.dtype, s});
@@ -169,11 +181,22 @@ class Mutator {
       back.push_back(1);
       for (const auto& dims : {up, back})
         add(fmt::format("{} gets rank {}", name(v), dims.size()),
-            [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped(dims)); });
+            [=](Graph& g) { reshape(g, v, dims); });
+      if (g_.constant(v)->rank() > 1)
+        add(fmt::format("{} is flattened", name(v)), [=](Graph& g) {
+          reshape(g, v, {g.constant(v)->numel()});
+        });
       if (g_.constant(v)->numel() == 1 && g_.constant(v)->rank() > 0)
         add(fmt::format("{} gets rank 0", name(v)),
-            [=](Graph& g) { g.set_constant(v, g.constant(v)->reshaped({})); });
+            [=](Graph& g) { reshape(g, v, {}); });
     }
+  }
+
+  /// A change before this one may have left another number of elements: then nothing happens.
+  static void reshape(Graph& g, ValueId v, const std::vector<int64_t>& dims) {
+    int64_t n = 1;
+    for (int64_t d : dims) n *= d;
+    if (g.constant(v)->numel() == n) g.set_constant(v, g.constant(v)->reshaped(dims));
   }
 
   template <class F>
@@ -197,22 +220,104 @@ class Mutator {
       };
       if (!is_float(t.dtype())) {
         for (int64_t k = 0; k < std::min<int64_t>(t.numel(), 10); ++k)
+        {
           for (double by : {1.0, -1.0})
             change(by > 0 ? "has an element one more" : "has an element one less",
                    [=](double x, int64_t i) { return i == k ? x + by : x; });
+          change("has an element negated", [=](double x, int64_t i) { return i == k ? -x : x; });
+        }
         change("becomes 0", [](double, int64_t) { return 0.0; });
         change("becomes -1", [](double, int64_t) { return -1.0; });
+        integers(v);
         continue;
       }
       change("is doubled and moved",
              [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
       change("becomes 0", [](double, int64_t) { return 0.0; });
       change("becomes 1", [](double, int64_t) { return 1.0; });
+      if (!scope_.near) change("changes a little", [](double x, int64_t) { return x * (1 + 1e-4) + 1e-5; });
       change("changes sign", [](double x, int64_t) { return -x; });
       change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
       change("becomes infinite", [](double, int64_t) { return INFINITY; });
       change("becomes large", [](double, int64_t) { return 1e12; });
     }
+  }
+
+  /// Axes, pads, starts and the like, here and in every constant that says the same: another order, one more, counted from
+  /// the other end.
+  void integers(ValueId v) {
+    const Tensor& t = *g_.constant(v);
+    if (t.rank() > 1 || t.numel() > 16 || !is_int(t.dtype())) return;
+    std::vector<int64_t> was = t.to_i64();
+    auto change = [&](const char* how, std::vector<int64_t> to) {
+      auto dims = t.dims();
+      if (!dims.empty()) dims[0] = static_cast<int64_t>(to.size());
+      Tensor made = converted(Tensor::of_i64(dims, to), t.dtype());
+      add(fmt::format("{} {}", name(v), how), [=](Graph& g) { g.set_constant(v, made); });
+      add(fmt::format("{} and its equals: {}", name(v), how), [=, now = t](Graph& g) {
+        for (ValueId w : tensors_of(g))
+          if (g.constant(w)->dtype() == now.dtype() && g.constant(w)->dims() == now.dims() && g.constant(w)->to_i64() == was)
+            g.set_constant(w, made);
+      });
+    };
+    std::vector<int64_t> to = was;
+    if (to.size() > 1) {
+      std::ranges::reverse(to);
+      change("is reversed", to);
+      change("loses an element", {was.begin(), was.end() - 1});
+    }
+    for (int64_t& x : to = was) x = ~x;
+    change("counts from the other end", to);
+    for (int64_t& x : to = was) x += 1;
+    change("is one more", to);
+    for (int64_t& x : to = was) x -= 1;
+    change("is one less", to);
+    if (t.rank() != 1 || was.empty()) return;
+    for (int64_t more : {int64_t{0}, was.back() + 1, was.front() - 1}) {
+      to = was;
+      to.push_back(more);
+      change("gets an element", to);
+    }
+  }
+
+  /// All short lists of integers at once: starts, ends and steps that go backwards.
+  void backwards() {
+    add("all lists of integers count from the other end", [](Graph& g) {
+      for (ValueId v : tensors_of(g)) {
+        const Tensor& t = *g.constant(v);
+        if (t.rank() != 1 || t.numel() > 16 || !is_int(t.dtype())) continue;
+        std::vector<int64_t> list = t.to_i64();
+        for (int64_t& x : list) x = ~x;
+        g.set_constant(v, converted(Tensor::of_i64(t.dims(), list), t.dtype()));
+      }
+    });
+  }
+
+  /// A number becomes another constant's, or lies beside it: bounds cross, parameters meet.
+  void numbers_of_others() {
+    auto single = [&](ValueId v) {
+      const Tensor& t = *g_.constant(v);
+      return t.numel() == 1 && t.dtype() != DType::string && size_bits(t.dtype()) % 8 == 0;
+    };
+    for (ValueId v : tensors())
+      for (ValueId w : tensors())
+        if (v != w && single(v) && single(w) && g_.constant(v)->dtype() == g_.constant(w)->dtype())
+          for (double by : {-1.0, 0.0, 1.0})
+            add(fmt::format("{} becomes {} {:+}", name(v), name(w), by), [=](Graph& g) {
+              double to = g.constant(w)->at_f64(0) + by;
+              g.set_constant(v, mapped(*g.constant(v), [=](double, int64_t) { return to; }));
+            });
+  }
+
+  /// What attributes of this name may say, over all operators; nonsense is sorted out by inference.
+  static std::vector<std::string> words(std::string_view attribute) {
+    if (attribute == "mode")
+      return {"constant", "reflect", "edge", "wrap", "nearest", "linear", "cubic", "DCR", "CRD"};
+    if (attribute == "auto_pad") return {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"};
+    if (attribute == "approximate") return {"none", "tanh"};
+    if (attribute == "reduction") return {"none", "add", "mul", "max", "min", "mean", "sum"};
+    if (attribute == "direction") return {"forward", "reverse", "bidirectional", "LEFT", "RIGHT"};
+    return {};
   }
 
   void attributes() {
@@ -222,7 +327,13 @@ class Mutator {
           add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)),
               [=, key = key](Graph& g) { g.set_attr(n, key, to); });
         };
-        if (auto* i = std::get_if<int64_t>(&value)) {
+        if (auto* word = std::get_if<std::string>(&value)) {
+          for (const std::string& to : words(key))
+            if (to != *word) set(to);
+        } else if (auto* i = std::get_if<int64_t>(&value); i && key == "to") {
+          for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8, DType::u8, DType::boolean})
+            if (static_cast<int64_t>(t) != *i) set(static_cast<int64_t>(t));
+        } else if (i) {
           for (int64_t to : {*i + 1, *i - 1, int64_t{0}})
             if (to != *i) set(to);
         } else if (auto* d = std::get_if<double>(&value)) {
@@ -239,6 +350,8 @@ class Mutator {
           if (l->size() > 1) {
             std::vector<int64_t> to = *l;
             std::swap(to[0], to[1]);
+            set(to);
+            std::ranges::rotate(to = *l, to.begin() + 1);
             set(to);
           }
         }
@@ -268,15 +381,43 @@ class Mutator {
     }
   }
 
+  /// Operands behind the last: the same again, another tensor, a flag, a number.
+  void further_operands() {
+    for (NodeId n : g_.order()) {
+      size_t have = g_.node(n).inputs.size();
+      if (have == 0) continue;
+      ValueId last = g_.input(n, have - 1);
+      add(fmt::format("{} reads its last operand twice", g_.node(n).op), [=](Graph& g) { g.set_input(n, have, last); });
+      if (last && g_.value(last).type.known())
+        add(fmt::format("{} reads one more tensor", g_.node(n).op), [=](Graph& g) {
+          Type t = g.value(last).type;
+          g.set_input(n, have, g.add_input(g.fresh_name("more"), std::move(t)));
+        });
+      DType element = g_.value(g_.input(n, 0)).type.dtype;
+      for (size_t slot : {have, have + 1})
+        for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), Tensor::scalar(element == DType::undefined ? DType::f32 : element, 2)})
+          add(fmt::format("{} gets {} as operand {}", g_.node(n).op, t.dtype() == DType::boolean ? "true" : "2", slot),
+              [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
+    }
+  }
+
   const Graph& g_;
-  const std::vector<DType>& types_;
+  const MutationScope& scope_;
+  bool of_operator_ = false;
   std::vector<Mutation> out_;
 };
 
 }  // namespace
 
-std::vector<Mutation> mutations(const Graph& g, const std::vector<DType>& types) {
-  return Mutator(g, types).run();
+std::vector<Mutation> mutations(const Graph& g, const MutationScope& scope) {
+  return Mutator(g, scope).run();
+}
+
+void retype(Graph& g, DType from, DType to) {
+  for (ValueId v : g.inputs())
+    if (g.value(v).type.dtype == from) g.set_type(v, Type{to, g.value(v).type.shape});
+  for (ValueId v : tensors_of(g))
+    if (g.constant(v)->dtype() == from) g.set_constant(v, converted(*g.constant(v), to));
 }
 
 }  // namespace ferrule

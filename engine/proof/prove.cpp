@@ -22,6 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Pairs of mutations tried for one rule, over all its cases.
+constexpr size_t kPairs = 12000;
+
 struct Sample {
   std::string text;
   std::unique_ptr<Graph> graph;
@@ -37,6 +40,8 @@ class Prover {
 
   RewriteProof run() {
     if (rule_.kind != RuleKind::rewrite) return std::move(out_);
+    scope_.types = rule_.types;
+    for (const PatternLine& l : rule_.match.lines) scope(*l.expr);
     gather();
     for (const Sample& s : samples_)
       if (s.valid && in_time()) check(s);
@@ -68,11 +73,79 @@ class Prover {
       edited(t, where);
     }
     size_t cases = samples_.size();
-    for (size_t i = 0; i < cases && in_time(); ++i)
-      for (Mutation& m : mutations(*samples_[i].graph, rule_.types)) {
-        if (!in_time()) break;
-        add(samples_[i].text + ": " + m.text, std::move(m.graph));
+    for (size_t i = 0; i < cases && in_time(); ++i) {
+      for (const Mutation& m : mutations(*samples_[i].graph, scope_)) {
+        if (!in_time()) return;
+        add(samples_[i].text + ": " + m.text, changed(*samples_[i].graph, {&m}));
       }
+      pairs(i, cases);
+    }
+  }
+
+  /// The case without what follows the match: operators behind it allow fewer changes. Null where there are none.
+  std::unique_ptr<Graph> bared(const Graph& g) const {
+    Trial t = try_rule(rule_, g, ctx_.target, ctx_);
+    if (!t.fired) return nullptr;
+    const Node& root = g.node(t.match.root);
+    if (root.outputs.size() != 1 || g.escapes(root.outputs[0])) return nullptr;
+    auto out = g.clone();
+    out->set_output(0, root.outputs[0]);
+    out->remove_dead();
+    Trial again = try_rule(rule_, *out, ctx_.target, ctx_);
+    return again.fired ? std::move(out) : nullptr;
+  }
+  static std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutation*> how) {
+    auto out = g.clone();
+    for (const Mutation* m : how) m->apply(*out);
+    return out;
+  }
+
+  /// Two changes at once: a mistake often needs an attribute and a size that go together. Pairs with a change of an
+  /// operator come first (most conditions are about operators), then the rest, both in an order drawn once, as many as
+  /// kPairs allow. Only graphs that are valid, and on which the rule without its sound conditions fires, are kept: the
+  /// others say nothing.
+  void pairs(size_t sample, size_t cases) {
+    auto alone = bared(*samples_[sample].graph);
+    const std::string text = samples_[sample].text;
+    const auto base = alone ? std::move(alone) : samples_[sample].graph->clone();
+    const std::vector<Mutation> single = mutations(*base, scope_);
+    Rule bare = rule_;
+    std::erase_if(bare.where, [](const Condition& c) { return c.cls == ConditionClass::sound; });
+    std::vector<std::pair<uint32_t, uint32_t>> order;
+    for (uint32_t a = 0; a < single.size(); ++a)
+      for (uint32_t b = a + 1; b < single.size(); ++b) order.emplace_back(a, b);
+    auto first = std::partition(order.begin(), order.end(), [&](const auto& p) { return single[p.first].of_operator; });
+    std::mt19937 random(static_cast<uint32_t>(sample) + 1);
+    shuffle(order.begin(), first, random);
+    shuffle(first, order.end(), random);
+    order.resize(std::min(order.size(), kPairs / cases));
+    for (auto [a, b] : order) {
+      if (!in_time()) return;
+      auto g = changed(*base, {&single[a], &single[b]});
+      ++out_.graphs;
+      if (!g->sort() || !infer_again(*g) || !same_outputs(*g)) continue;
+      ++out_.valid;
+      Trial t = try_rule(bare, *g, ctx_.target, ctx_);
+      if (!t.fired && t.broken.empty()) continue;
+      samples_.push_back({fmt::format("{}: {}, {}", text, single[a].text, single[b].text), std::move(g), true});
+    }
+  }
+  /// As std::shuffle, but the same with every standard library.
+  template <class It>
+  static void shuffle(It begin, It end, std::mt19937& random) {
+    for (auto n = end - begin; n > 1; --n) std::swap(begin[n - 1], begin[static_cast<int64_t>(random() % static_cast<uint64_t>(n))]);
+  }
+
+  /// What the pattern says about the graphs worth trying.
+  void scope(const PatternExpr& e) {
+    scope_.near |= e.near;
+    std::set<std::string> set(e.ops.begin(), e.ops.end());
+    for (const auto& [key, f] : ctx_.ops->all())
+      if (std::ranges::any_of(e.classes, [&](const std::string& c) { return std::ranges::find(f.classes, c) != f.classes.end(); }))
+        set.insert(key);
+    if (set.size() > 1) scope_.siblings.push_back(std::move(set));
+    for (const auto& a : e.args) scope(*a);
+    for (const auto& [_, c] : e.choices) scope(*c);
   }
 
   void edited(const RuleTest& t, const std::string& where) {
@@ -109,7 +182,7 @@ class Prover {
     ++out_.fired;
     auto d = difference(*s.graph, *t.after, rule_, ctx_, kRounds);
     out_.compared += d.has_value();
-    if (d && !d->empty()) out_.wrong.push_back(s.text + ": " + *d);
+    if (d && !d->empty() && !only_rounding(rule_, *s.graph, ctx_.target, ctx_)) out_.wrong.push_back(s.text + ": " + *d);
   }
 
   /// Without the condition: a graph on which only it keeps the rule from giving a wrong result?
@@ -137,9 +210,10 @@ class Prover {
       // A fact that is not known is no violation, but what goes wrong there counts.
       violated += with.nearest.id != c.id || with.nearest.truth == Truth::no;
       std::string what = without.broken;
-      if (what.empty())
+      if (what.empty()) {
         what = difference(*s.graph, *without.after, rule_, ctx_, kRounds).value_or("");
-      if (what.empty()) continue;
+        if (what.empty() || only_rounding(weaker, *s.graph, ctx_.target, ctx_)) continue;
+      }
       p.state = ConditionProof::State::killed;
       p.how = s.text + ": " + what;
       return p;
@@ -161,6 +235,7 @@ class Prover {
   RewriteProof out_;
   Clock::time_point deadline_;
   std::vector<Sample> samples_;
+  MutationScope scope_;
 };
 
 }  // namespace

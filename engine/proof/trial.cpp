@@ -110,7 +110,7 @@ Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const Pro
 }
 
 std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,
-                                      const ProofContext& ctx, int rounds) {
+                                      const ProofContext& ctx, int rounds, DType as) {
   bool exact = rule.numerics == "exact", signed_zero = rule.numerics == "signed_zero";
   std::mt19937 random(20240229);
   InterpreterOptions options;
@@ -134,7 +134,7 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
     auto b = interpret(after, inputs, options);
     if (!b) return "the result does not run: " + b.error().message;
     for (size_t k = 0; k < a->size(); ++k) {
-      DType t = (*a)[k].dtype();
+      DType t = as != DType::undefined && is_float((*a)[k].dtype()) ? as : (*a)[k].dtype();
       Tolerance tolerance = exact || signed_zero             ? Tolerance{}
                             : rule.numerics == "approximate" ? model_tolerance(t)
                                                              : rewrite_tolerance(t, true);
@@ -144,6 +144,19 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
     }
   }
   return "";
+}
+
+bool only_rounding(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+  if (rule.numerics == "exact" || rule.numerics == "signed_zero") return false;
+  Rule any = rule;
+  any.types.clear();
+  auto wide = g.clone();
+  for (DType t : {DType::f32, DType::f16, DType::bf16}) retype(*wide, t, DType::f64);
+  if (!infer_again(*wide)) return false;
+  Trial t = try_rule(any, *wide, target, ctx);
+  if (!t.fired || !t.broken.empty()) return false;
+  auto d = difference(*wide, *t.after, any, ctx, kRounds, DType::f32);
+  return d && d->empty();
 }
 
 }  // namespace ferrule

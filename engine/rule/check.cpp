@@ -1,16 +1,20 @@
 // Static checks over a whole rule set, beyond what loading one rule can see: rules that can never
 // fire because an earlier one takes every match, rewrites that do not make the graph smaller, pairs
-// that overlap, names nobody uses, conditions without a test. Patterns are compared as trees, lines
-// inlined; where that cannot decide (orders of commutative operands), the answer errs towards
-// silence.
+// that overlap, rewrites that may undo each other, names and blocks nobody uses, conditions without a
+// test or that never decide. Patterns are compared as trees, lines inlined; where that cannot decide
+// (orders of commutative operands), the answer errs towards silence.
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "engine/base/limits.h"
+#include "engine/base/yaml.h"
+#include "engine/rule/expr.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
+#include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {
 namespace {
@@ -135,7 +139,9 @@ class Subsumption {
 /// Whether some graph may match both patterns at one root.
 class Overlap {
  public:
-  Overlap(const Pattern& a, const Pattern& b, Shape& shape) : a_(a), b_(b), shape_(shape) {}
+  /// `labels`: what the labels of `a` stand for, where `a` is a replacement.
+  Overlap(const Pattern& a, const Pattern& b, Shape& shape, const std::map<std::string, const PatternExpr*>* labels = nullptr)
+      : a_(a), b_(b), shape_(shape), labels_(labels) {}
   bool run() { return may(*a_.root().expr, *b_.root().expr); }
 
  private:
@@ -154,7 +160,7 @@ class Overlap {
                              (b.kind == Kind::call && (a.kind == Kind::number || a.constant));
     if (computed_constant) return false;
     if (a.kind != Kind::call || b.kind != Kind::call || a.optional || b.optional) return true;
-    const auto &x = shape_.ops_of(a), &y = shape_.ops_of(b);
+    const auto &x = ops_of(a), &y = shape_.ops_of(b);
     if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); }))
       return false;
     for (const AttrPattern& p : a.attrs)
@@ -169,8 +175,15 @@ class Overlap {
       if (!may(*a.args[k], *b.args[k])) return false;
     return true;
   }
+  const std::set<std::string>& ops_of(const PatternExpr& a) {
+    if (labels_ && a.ops.size() == 1)
+      if (auto it = labels_->find(a.ops[0]); it != labels_->end()) return shape_.ops_of(*it->second);
+    return shape_.ops_of(a);
+  }
+
   const Pattern &a_, &b_;
   Shape& shape_;
+  const std::map<std::string, const PatternExpr*>* labels_;
   int steps_ = 0;
 };
 
@@ -261,8 +274,11 @@ class Checker {
       for (size_t j = 0; j < k; ++j) pair(*set_.rules[j], r);
       if (r.kind == RuleKind::rewrite) decreases(r);
       unused(r);
+      unused_blocks(r);
       tests(r);
+      for (const Condition& c : r.where) decides(r, c);
     }
+    loops();
     return std::move(report_);
   }
 
@@ -353,6 +369,77 @@ class Checker {
     }
     for (const PatternExprPtr& a : e.args) replacement(*a, used, reads);
     for (const auto& [tag, c] : e.choices) replacement(*c, used, reads);
+  }
+
+  /// Blocks of the rule that its text calls nowhere.
+  void unused_blocks(const Rule& r) {
+    auto doc = yaml::read_text(r.text, r.file, Limits{});
+    const yaml::Node* blocks = doc ? doc->root.find("blocks") : nullptr;
+    if (!blocks) return;
+    for (const auto& [key, value] : blocks->entries) {
+      std::string name = key.text.substr(0, key.text.find('('));
+      int calls = 0;
+      for (size_t at = 0; (at = r.text.find(name, at)) != r.text.npos; at += name.size()) {
+        bool starts = at == 0 || !(std::isalnum(static_cast<unsigned char>(r.text[at - 1])) || r.text[at - 1] == '_');
+        size_t end = at + name.size();
+        calls += starts && end < r.text.size() && (r.text[end] == '(' || r.text[end] == '?' || r.text[end] == ':');
+      }
+      if (calls < 2) note(r, fmt::format("block {} is used by nothing", name));
+    }
+  }
+
+  /// A condition about nothing that the pattern binds and no fact: always the same answer.
+  void decides(const Rule& r, const Condition& c) {
+    for (const NameUse& u : name_uses(*c.expr))
+      if (!word(u.name) || is_fact(u.name)) return;
+    for (std::string_view asks : {"tag(", "accepts(", "isa(", "present(", "absent(", "is_output(", "is_input("})
+      if (c.text.find(asks) != c.text.npos) return;
+    Truth t = evaluate_condition(*c.expr, EvalContext{});
+    note(r, fmt::format("condition {} never decides: it is always {}", c.id,
+                        t == Truth::yes ? "true" : t == Truth::no ? "false" : "unknown"));
+  }
+
+  /// Rules of one phase whose results are each other's matches, where one of them need not decrease.
+  void loops() {
+    std::map<std::string, std::vector<const Rule*>> phases;
+    for (const auto& r : set_.rules)
+      if (r->kind == RuleKind::rewrite && r->enabled && !r->rewrite.lines.empty()) phases[r->phase].push_back(r.get());
+    for (const auto& [_, rules] : phases) {
+      std::map<const Rule*, std::vector<const Rule*>> feeds;
+      for (const Rule* a : rules) {
+        std::map<std::string, const PatternExpr*> labels;
+        for (const PatternLine& l : a->match.lines) find_labels(*l.expr, labels);
+        if (a->rewrite.root().expr->kind != Kind::call) continue;
+        for (const Rule* b : rules)
+          if (a != b && Overlap(a->rewrite, b->match, shape_, &labels).run()) feeds[a].push_back(b);
+      }
+      std::set<const Rule*> reported;
+      for (const Rule* start : rules)
+        if (start->once && !reported.contains(start)) ring(start, feeds, reported);
+    }
+  }
+  static void find_labels(const PatternExpr& e, std::map<std::string, const PatternExpr*>& out) {
+    if (!e.label.empty()) out[e.label] = &e;
+    for (const auto& a : e.args) find_labels(*a, out);
+    for (const auto& [tag, c] : e.choices) find_labels(*c, out);
+  }
+  /// The shortest way from `start` back to it, if there is one.
+  void ring(const Rule* start, const std::map<const Rule*, std::vector<const Rule*>>& feeds, std::set<const Rule*>& reported) {
+    std::map<const Rule*, const Rule*> from;
+    std::vector<const Rule*> queue = {start};
+    for (size_t k = 0; k < queue.size(); ++k) {
+      auto it = feeds.find(queue[k]);
+      if (it == feeds.end()) continue;
+      for (const Rule* next : it->second) {
+        if (next == start) {
+          std::string text = start->id;
+          for (const Rule* r = queue[k]; r != start; r = from.at(r)) text = r->id + " -> " + text, reported.insert(r);
+          reported.insert(start);
+          return note(*start, fmt::format("loop: {} -> {}, where a result may be the next one's match", start->id, text));
+        }
+        if (from.emplace(next, queue[k]).second) queue.push_back(next);
+      }
+    }
   }
 
   void tests(const Rule& r) {

@@ -13,7 +13,7 @@ namespace {
 using Kind = Expr::Kind;
 using Binary = Expr::Binary;
 
-constexpr int kMaxDepth = 100;
+constexpr int kMaxDepth = 100, kMaxOperators = 1000;
 
 struct Level {
   std::string_view spelling;
@@ -122,6 +122,7 @@ class Parser {
     if (++depth_ > kMaxDepth)
       return fail_at(now(), fmt::format("nested deeper than {}", kMaxDepth));
     uint32_t from = here();
+    int operators = 0;
     ExprPtr left = lowest <= kNot && now().word("not") ? negation() : unary();
     while (!error_) {
       const Level* l = binary_here();
@@ -129,6 +130,10 @@ class Parser {
       if (l->level == kComparison && left->kind == Kind::binary && left->offset == from &&
           level_of(left->binary).level == kComparison && !parenthesised_.contains(left.get())) {
         fail_at(now(), "comparisons do not chain", "write a < b and b < c");
+        break;
+      }
+      if (++operators > kMaxOperators) {
+        fail_at(now(), fmt::format("more than {} operators in a row", kMaxOperators));
         break;
       }
       left = binary(from, left, *l);

@@ -14,10 +14,17 @@ namespace {
 using Kind = Expr::Kind;
 using Binary = Expr::Binary;
 
+/// Sub-expressions evaluated for one condition, and elements of a list: what a rule can sensibly need is far below.
+constexpr int64_t kMaxSteps = 200'000;
+constexpr size_t kMaxElements = 1 << 16;
+
 struct Scope {
   const EvalContext& ctx;
   std::vector<std::pair<std::string_view, Val>> locals;
+  int64_t steps = 0;
+  bool exhausted() const { return steps > kMaxSteps; }
 };
+Val too_long() { return unknown(fmt::format("an answer within {} steps", kMaxSteps)); }
 
 Val eval(const Expr& e, Scope& s);
 
@@ -136,6 +143,8 @@ Val arithmetic(Binary op, const Val& a, const Val& b) {
   // Lists add up by joining and multiply by repeating.
   const Val::List *la = list_of(a), *lb = list_of(b);
   if (op == Binary::add && la && lb) {
+    if (la->size() + lb->size() > kMaxElements)
+      return unknown(fmt::format("a list of at most {} elements", kMaxElements));
     Val::List l = *la;
     l.insert(l.end(), lb->begin(), lb->end());
     return make_list(std::move(l));
@@ -289,6 +298,7 @@ Val quantified(const Expr& e, Scope& s) {
     s.locals.emplace_back(e.name, item);
     Val v = eval(*e.args[1], s);
     s.locals.pop_back();
+    if (s.exhausted()) return too_long();
     if (e.quantifier == Expr::Quantifier::sum) {
       if (is_unknown(v)) return v;
       sum = arithmetic(Binary::add, sum, v);
@@ -369,6 +379,7 @@ Val list_value(const Expr& e, Scope& s) {
 
 Val eval(const Expr& e, Scope& s) {
   std::string why;
+  if (++s.steps > kMaxSteps) return too_long();
   switch (e.kind) {
     case Kind::literal:
       return e.literal;

@@ -48,13 +48,14 @@ std::vector<std::string> rule_files(const std::string& dir) {
            fs::recursive_directory_iterator(dir, fs::directory_options::skip_permission_denied, ec);
        !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
     std::string name = it->path().filename().string();
-    if (it.depth() == 0 && it->is_directory(ec) && (name == "ops" || name == "targets")) {
+    std::error_code unreadable;  // one broken link is no reason to leave the others out
+    if (it.depth() == 0 && it->is_directory(unreadable) && (name == "ops" || name == "targets")) {
       it.disable_recursion_pending();
       continue;
     }
     bool reserved = it.depth() == 0 && (name == "pipeline.yaml" || name == "blocks.yaml");
     if (!name.starts_with('.') && !reserved && it->path().extension() == ".yaml" &&
-        it->is_regular_file(ec))
+        !it->is_directory(unreadable))
       files.push_back(it->path().string());
   }
   std::sort(files.begin(), files.end());

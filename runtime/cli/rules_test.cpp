@@ -2,7 +2,9 @@
 // computes for a fired group against its body in the interpreter).
 #include <fnmatch.h>
 
+#include <atomic>
 #include <iostream>
+#include <thread>
 
 #include "engine/proof/proof.h"
 #include "engine/proof/stamp.h"
@@ -33,13 +35,24 @@ bool selected(const Rule& r, const std::vector<std::string>& globs) {
   return false;
 }
 
-Tested test_rule(const Rule& rule, const Knowledge& k, const ProofContext& context, const Common& common) {
-  Tested t;
-  t.rule = &rule;
-  t.tests = run_rule_tests(rule, context);
-  t.rewrite = prove_rewrite(rule, context);
-  t.group = prove_group(rule, k, context, common.backend);
-  return t;
+/// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its own, one after the other.
+std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const Knowledge& k, const ProofContext& context,
+                               const Common& common) {
+  std::vector<Tested> all(rules.size());
+  std::atomic<size_t> next{0};
+  auto work = [&] {
+    for (size_t i; (i = next++) < rules.size();) {
+      all[i].rule = rules[i];
+      all[i].tests = run_rule_tests(*rules[i], context);
+      all[i].rewrite = prove_rewrite(*rules[i], context);
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
+  work();
+  for (std::thread& t : helpers) t.join();
+  for (Tested& t : all) t.group = prove_group(*t.rule, k, context, common.backend);
+  return all;
 }
 
 /// Conditions that no case saw both ways. A profit or kernel condition may be undecidable here, so `no` and
@@ -69,7 +82,11 @@ void count(Totals& totals, const Tested& t) {
 void print_problems(const Tested& t) {
   for (const CaseResult& c : t.tests.cases)
     if (!c.passed) std::cout << fmt::format("FAILED {} {}: {} ({}:{})\n", t.rule->id, c.name, c.text, c.place.file, c.place.line);
-  for (const std::string& w : t.rewrite.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
+  constexpr size_t kShown = 3;
+  for (size_t k = 0; k < std::min(kShown, t.rewrite.wrong.size()); ++k)
+    std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, t.rewrite.wrong[k]);
+  if (t.rewrite.wrong.size() > kShown)
+    std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id, t.rewrite.wrong.size() - kShown);
   for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
   for (const ConditionProof& c : t.rewrite.conditions)
     if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
@@ -82,7 +99,7 @@ json to_json(const Tested& t) {
   for (const ConditionProof& c : t.rewrite.conditions) proofs.push_back({{"id", c.id}, {"state", name(c.state)}, {"how", c.how}});
   for (const CaseResult& c : t.tests.cases) cases.push_back({{"name", c.name}, {"passed", c.passed}, {"text", c.text}});
   return {{"rule", t.rule->id}, {"ok", t.ok()}, {"cases", cases}, {"hits", t.tests.coverage.hits}, {"conditions", conditions},
-          {"mutants", proofs}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired}, {"group_instances", t.group.instances},
+          {"alternatives", t.tests.coverage.tags}, {"optional", t.tests.coverage.optionals}, {"mutants", proofs}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired}, {"group_instances", t.group.instances},
           {"uncovered", uncovered(t)}};
 }
 
@@ -91,6 +108,7 @@ void print_coverage(const Tested& t) {
   for (const ConditionCount& c : t.tests.coverage.conditions)
     std::cout << fmt::format("  {} ({}) {}/{}/{}", c.id, name(c.cls), c.yes, c.no, c.unknown);
   for (const auto& [tag, hits] : t.tests.coverage.tags) std::cout << fmt::format("  #{} {}", tag, hits);
+  for (const auto& [part, seen] : t.tests.coverage.optionals) std::cout << fmt::format("  {}? {}/{}", part, seen.first, seen.second);
   for (const ConditionProof& c : t.rewrite.conditions) std::cout << fmt::format("  {} {}", c.id, name(c.state));
   for (const std::string& u : uncovered(t)) std::cout << "  UNCOVERED " << u;
   std::cout << "\n";
@@ -123,10 +141,11 @@ Result<Exit> body(const Common& common, const Options& asked) {
   Totals totals;
   json rows = json::array();
   int rules = 0, good = 0, undecided = 0;
-  for (const auto& rule : knowledge->rules.rules) {
-    if (!selected(*rule, globs)) continue;
+  std::vector<const Rule*> chosen;
+  for (const auto& rule : knowledge->rules.rules)
+    if (selected(*rule, globs)) chosen.push_back(rule.get());
+  for (const Tested& t : test_rules(chosen, *knowledge, context, common)) {
     ++rules;
-    Tested t = test_rule(*rule, *knowledge, context, common);
     count(totals, t);
     totals.uncovered += static_cast<int>(uncovered(t).size());
     good += t.ok();

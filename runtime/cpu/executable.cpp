@@ -147,6 +147,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
   Context kernels{library_, &context.ops, &context.target, &context.limits, lowered_.strict, context.tuning, &context.log};
   kernels.cancel = context.cancel;
   FERRULE_TRY(compile_generated(kernels, context.cache));
+  hold_weights();
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
@@ -165,6 +166,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
       s.step = at;
       s.serial = serial;
       if (context.all_candidates) FERRULE_TRY(add_candidates(kernels, layer, l, s));
+      else if (context.own_weights) give_back_weights(l);
       for (const auto& [name, other] : s.others)
         scratch[static_cast<size_t>(at)] = std::max(scratch[static_cast<size_t>(at)], other->scratch_bytes());
     }
@@ -181,6 +183,40 @@ Status CpuExecutable::build(const PrepareContext& context) {
     for (const auto& [name, other] : s.others) other->bind(binder);
   }
   return {};
+}
+
+/// Every large constant stays as long as this executable, but for those given back below. Values may share their memory:
+/// each holds it.
+void CpuExecutable::hold_weights() {
+  const Graph& g = plan_.graph;
+  for (uint32_t v = 0; v < g.value_slots(); ++v)
+    if (const Tensor* t = g.value(ValueId{v}).dead ? nullptr : g.constant(ValueId{v}); t && t->residence()) weights_.emplace(v, t->residence());
+  for (const LoweredLayer& layer : lowered_.layers)
+    for (const Launch& l : layer.launches) {
+      for (ValueId v : l.inputs)
+        if (auto it = v ? weights_.find(v.index) : weights_.end(); it != weights_.end()) ++it->second.readers;
+      if (!l.node || !l.graph) continue;
+      const std::vector<ValueId>& own = l.graph->node(l.node).inputs;
+      for (size_t k = 0; k < own.size(); ++k)  // those that call_of finds in the group's body
+        if (const Tensor* t = k < l.inputs.size() && l.inputs[k] ? nullptr : l.graph->constant(own[k]); t && t->residence())
+          body_weights_.emplace_back(t->residence());
+    }
+}
+
+/// Weights that this launch alone reads, and reads packed: the model's own go, one after the other, so that a model is
+/// never in memory twice. The next plan that asks for them finds them, or has them written again.
+void CpuExecutable::give_back_weights(const Launch& l) {
+  for (ValueId v : l.inputs) {
+    auto it = v ? weights_.find(v.index) : weights_.end();
+    if (it == weights_.end() || it->second.readers != 1) continue;
+    const Tensor& t = *plan_.graph.constant(v);
+    auto packed = library_.reversible.find(t.address());
+    if (packed == library_.reversible.end()) continue;
+    it->second.let_go();
+    t.residence()->give_back(std::move(packed->second));
+    weights_.erase(it);
+  }
+  library_.reversible.clear();
 }
 
 /// All machine code at once, on all threads; make_pointwise finds it compiled. Errors show up there.

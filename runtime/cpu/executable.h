@@ -1,6 +1,7 @@
 // A lowered plan bound to memory on the CPU: kernels in launch order with every address in place. A run puts
 // the caller's pointers where they are read and calls the kernels one after the other.
 #pragma once
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/backend.h"
@@ -54,6 +55,8 @@ class CpuExecutable final : public Executable {
   Status measure_pass(std::vector<Measured>& rows, size_t turn);
   Result<Call> call_of(size_t layer, const Launch& launch) const;
   Result<Call> node_call(size_t layer) const;
+  void hold_weights();
+  void give_back_weights(const Launch& launch);
   Result<Operand> operand(size_t layer, ValueId v) const;
   Status compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
@@ -64,6 +67,18 @@ class CpuExecutable final : public Executable {
   void report_results(size_t layer, RunObserver& observer) const;
   void* address(int slot) const;
 
+  /// One value of the plan whose bytes a kernel may read without asking; let go when they lie packed.
+  struct Held {
+    std::shared_ptr<Residence> residence;
+    int readers = 0;  ///< launches
+    Held(std::shared_ptr<Residence> r) : residence(std::move(r)) { residence->hold(); }
+    Held(Held&& other) noexcept = default;
+    ~Held() { let_go(); }
+    void let_go() {
+      if (auto r = std::move(residence)) r->let_go();
+    }
+  };
+
   const Lowered& lowered_;
   int threads_ = 0;
   int team_ = 1;         ///< the threads that `threads_` stands for
@@ -73,6 +88,8 @@ class CpuExecutable final : public Executable {
   Storage storage_;
   std::vector<Step> steps_;
   std::vector<LayerSteps> layers_;
+  std::unordered_map<uint32_t, Held> weights_;  ///< by value of the plan
+  std::vector<Held> body_weights_;              ///< of groups
   std::shared_ptr<void> arena_;
   std::vector<External> inputs_, outputs_;
   int64_t launches_ = 0;

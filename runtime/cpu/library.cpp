@@ -13,6 +13,26 @@ const dnnl::engine& shared_engine() {
   return engine;
 }
 
+/// Whether the constant is all there in `to`, every bit of it.
+bool reversible_order(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale) {
+  return is_float(tensor.dtype()) && scale == 1 && from.get_data_type() == to.get_data_type() &&
+         to.get_format_kind() == memory::format_kind::blocked && static_cast<int64_t>(from.get_size()) == tensor.bytes();
+}
+
+/// Writes packed weights in the model's order again.
+Residence::Restore unpack(const dnnl::engine& engine, const memory::desc& from, const memory::desc& to, std::shared_ptr<void> buffer) {
+  return [=](void* bytes) {
+    try {
+      memory source(to, engine, buffer.get()), target(from, engine, bytes);
+      dnnl::stream stream(engine);
+      dnnl::reorder(source, target).execute(stream, source, target);
+      stream.wait();
+    } catch (const dnnl::error& e) {
+      bug(e.what(), __FILE__, __LINE__);  // the same reorder worked the other way round
+    }
+  };
+}
+
 /// Whether the two layouts are the same memory for these dims.
 bool same_memory(const std::vector<int64_t>& dims) {
   if (dims.size() < 3 || dims[1] == 1) return true;
@@ -50,6 +70,7 @@ Library::Library(PackCache* cache) : engine(shared_engine()), stream(engine), pa
 Packed Library::pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale) {
   Packed p = packs->pack(engine, stream, tensor, from, to, scale);
   packed_bytes += p.bytes;
+  if (p.buffer && reversible_order(tensor, from, to, scale)) reversible.insert_or_assign(tensor.address(), unpack(engine, from, to, p.buffer));
   return p;
 }
 
@@ -62,14 +83,14 @@ Packed Library::derive(const Tensor& tensor, std::string_view recipe, int64_t by
 
 template <class Same>
 std::optional<Packed> PackCache::find(const Tensor& tensor, Same&& same) {
-  auto [begin, end] = entries_.equal_range(tensor.data());
+  auto [begin, end] = entries_.equal_range(tensor.address());
   for (auto it = begin; it != end;) {
     std::shared_ptr<const void> owner = it->second.owner.lock();
     if (!owner) {
       it = entries_.erase(it);
       continue;
     }
-    if (same(it->second)) return Packed{owner, it->second.packed.data, it->second.packed.bytes};
+    if (same(it->second)) return Packed{owner, it->second.packed.data, it->second.packed.bytes, it->second.buffer.lock()};
     ++it;
   }
   return std::nullopt;
@@ -81,7 +102,7 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
   auto same = [&](const Entry& e) { return e.recipe.empty() && e.from == from && e.to == to && e.scale == scale; };
   if (auto found = find(tensor, same)) return *found;
   Packed packed;
-  const bool aligned = reinterpret_cast<uintptr_t>(tensor.data()) % 64 == 0;
+  const bool aligned = reinterpret_cast<uintptr_t>(tensor.address()) % 64 == 0;
   if (from == to && scale == 1 && aligned) {
     packed.owner = std::make_shared<const Tensor>(tensor);
     packed.data = tensor.data();
@@ -102,8 +123,9 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     stream.wait();
     packed.owner = std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer);
     packed.data = buffer.get();
+    packed.buffer = std::move(buffer);
   }
-  entries_.emplace(tensor.data(), Entry{from, to, scale, {}, packed.owner, {nullptr, packed.data, packed.bytes}});
+  entries_.emplace(tensor.address(), Entry{from, to, scale, {}, packed.owner, packed.buffer, {nullptr, packed.data, packed.bytes, nullptr}});
   return packed;
 }
 
@@ -114,8 +136,8 @@ Packed PackCache::derive(const Tensor& tensor, std::string_view recipe, int64_t 
   std::shared_ptr<void> buffer = allocate(bytes);
   if (!buffer) throw std::bad_alloc();
   fill(buffer.get());
-  Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer), buffer.get(), bytes};
-  entries_.emplace(tensor.data(), Entry{{}, {}, 1, std::string(recipe), packed.owner, {nullptr, packed.data, bytes}});
+  Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer), buffer.get(), bytes, buffer};
+  entries_.emplace(tensor.address(), Entry{{}, {}, 1, std::string(recipe), packed.owner, buffer, {nullptr, packed.data, bytes, nullptr}});
   return packed;
 }
 

@@ -5,6 +5,7 @@
 #include <dnnl.hpp>
 #include <functional>
 #include <mutex>
+#include <unordered_map>
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cpu/kernel.h"
@@ -20,11 +21,12 @@ std::shared_ptr<void> allocate(int64_t bytes);
 /// for the whole process: false when it was too late, and then it uses what the processor has.
 bool limit_library(const Target& target);
 
-/// A constant in the layout that a primitive asked for.
+/// A constant in the layout that a primitive asked for. Who has it keeps no pointer to the source, which may be given back.
 struct Packed {
   std::shared_ptr<const void> owner;
   const void* data = nullptr;
   int64_t bytes = 0;  ///< of its own memory; 0 when the model's memory serves
+  std::shared_ptr<void> buffer;  ///< its own memory alone: `owner` keeps the source, too
 };
 
 /// Constants in the library's layouts, shared by all executables that want the same of the same bytes.
@@ -42,7 +44,8 @@ class PackCache {
     float scale;
     std::string recipe;                       ///< derive's; empty for the library's layouts
     std::weak_ptr<const void> owner;  ///< also keeps the source, so that its address is not used for other bytes
-    Packed packed;                    ///< without owner
+    std::weak_ptr<void> buffer;
+    Packed packed;                    ///< without owner and buffer
   };
   std::mutex mutex_;
   std::multimap<const void*, Entry> entries_;
@@ -56,6 +59,8 @@ struct Library {
   dnnl::stream stream;
   PackCache* packs = nullptr;
   int64_t packed_bytes = 0;
+  /// Constants, by address, that lie packed in an order which can be turned back, since somebody last cleared this.
+  std::unordered_map<const void*, Residence::Restore> reversible;
   Library(PackCache* cache);
   Packed pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale = 1);
   Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill);

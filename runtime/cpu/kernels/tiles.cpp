@@ -366,6 +366,8 @@ Result<KernelPtr> make_tiles(Context& context, const Call& call) {
   auto kernel = std::make_unique<Tiles>(std::move(text), call.layer, std::array<Stage, 2>{std::move(first), std::move(second)});
   kernel->threads_wanted(wanted);
   FERRULE_TRY(kernel->build(context));
+  // Strips of other forms may have the weights in other orders, or in the model's own: they stay.
+  context.library.reversible.clear();
   return kernel;
 }
 

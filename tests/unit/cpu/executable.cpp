@@ -66,7 +66,8 @@ struct Prepared2 {
   std::unique_ptr<Executable> executable;
 };
 
-std::unique_ptr<Prepared2> prepare(const Graph& g, bool strict = false) {
+/// `backend`: of plans that share packed weights; null: a new one. It may give back the weights of `g`.
+std::unique_ptr<Prepared2> prepare(const Graph& g, Backend* backend = nullptr, bool strict = false) {
   auto p = std::make_unique<Prepared2>();
   auto plan = make_plan(std::move(*g.clone()), p->device, operators());
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
@@ -74,7 +75,9 @@ std::unique_ptr<Prepared2> prepare(const Graph& g, bool strict = false) {
   auto lowered = lower(p->plan, operators(), p->device, {strict});
   REQUIRE_MESSAGE(lowered.has_value(), (lowered ? "" : render(lowered.error())));
   p->lowered = std::move(*lowered);
-  auto e = p->backend->prepare({p->plan, p->lowered, operators(), p->device, p->limits, 2, {}});
+  PrepareContext context{p->plan, p->lowered, operators(), p->device, p->limits, 2, {}};
+  context.own_weights = backend != nullptr;
+  auto e = (backend ? backend : p->backend.get())->prepare(context);
   REQUIRE_MESSAGE(e.has_value(), (e ? "" : render(e.error())));
   p->executable = std::move(*e);
   return p;
@@ -88,7 +91,7 @@ std::vector<Tensor> inputs_of(const Graph& g, unsigned seed) {
 
 /// Prepared, run twice with different inputs, compared with the interpreter.
 std::unique_ptr<Prepared2> check(const Graph& g, bool strict = false) {
-  auto p = prepare(g, strict);
+  auto p = prepare(g, nullptr, strict);
   InterpreterOptions options;
   options.ops = &operators();
   for (unsigned seed : {10u, 20u}) {
@@ -268,6 +271,99 @@ TEST_CASE("an observer sees every layer, its launches and its results in plain o
         CHECK(recorder.tensors[layer][k].identical((*out)[0]));
       }
   CHECK(found);
+}
+
+/// A 1x1 convolution whose weights fill whole pages.
+struct Weighty {
+  static constexpr int64_t kChannels = 256, kBytes = kChannels * kChannels * 4;
+  Model m;
+  Tensor weights = random_tensor({kChannels, kChannels, 1, 1}, 5);
+  Tensor original = Tensor::of<float>(DType::f32, {kChannels, kChannels, 1, 1}, weights.as<float>());
+  ValueId w = m.constant(weights);
+  ValueId conv(ValueId x, int64_t size) {
+    return m.node("Conv", {x, w}, {{"kernel_shape", Dims{1, 1}}, {"group", int64_t{1}}}, {1, kChannels, size, size});
+  }
+  /// Runs equal the interpreter's results, which ask for the weights and so undo what was given back.
+  void check_run(Prepared2& p) {
+    const auto inputs = inputs_of(m.graph, 4);
+    auto got = p.executable->run_tensors(inputs);
+    REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
+    InterpreterOptions options;
+    options.ops = &operators();
+    auto want = interpret(m.graph, inputs, options);
+    REQUIRE(want.has_value());
+    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), 1e-4);
+  }
+};
+
+TEST_CASE("weights that lie packed are given back, bit by bit the same when somebody asks, and again by the next plan") {
+  const int64_t before = Residence::given_back();
+  auto backend = make_cpu_backend();
+  Weighty large, small;
+  // What a reorder by arithmetic would change.
+  auto* bits = const_cast<uint32_t*>(large.weights.as<uint32_t>().data());
+  const uint32_t special[] = {0x80000000, 1, 0x807fffff, 0x7f800000, 0xff800000, 0x7fc01234, 0xffc00001, 0x7f7fffff};
+  std::copy(std::begin(special), std::end(special), bits + 1000);
+  large.m.graph.add_output(large.conv(large.m.input({1, Weighty::kChannels, 14, 14}), 14));
+  {
+    auto p = prepare(large.m.graph, backend.get());
+    CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
+    CHECK(p->plan.graph.constant(large.w)->at_f64(0) == large.original.at_f64(0));
+    CHECK(Residence::given_back() == before);
+    auto now = large.weights.as<uint32_t>();
+    for (size_t k = 0; k < now.size(); ++k)
+      if (k < 1000 || k >= 1008) CHECK_MESSAGE(now[k] == large.original.as<uint32_t>()[k], k);
+      else CHECK(now[k] == special[k - 1000]);
+    // The same layout is found, another size may want another; the first plan goes on running meanwhile.
+    auto again = prepare(large.m.graph, backend.get());
+    CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
+  }
+  // The executables are gone, and what they had packed serves the bytes until somebody asks.
+  CHECK(large.weights.as<uint32_t>()[1005] == special[5]);
+  CHECK(Residence::given_back() == before);
+
+  small.m.graph.add_output(small.conv(small.m.input({1, Weighty::kChannels, 14, 14}), 14));
+  Model other;
+  other.graph = std::move(*small.m.graph.clone());
+  auto p = prepare(small.m.graph, backend.get());
+  auto q = prepare(other.graph, backend.get());
+  CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
+  small.check_run(*p);
+  small.check_run(*q);
+}
+
+TEST_CASE("weights stay while somebody reads them as they are") {
+  const int64_t before = Residence::given_back();
+  auto backend = make_cpu_backend();
+  Weighty t;
+  ValueId x = t.m.input({1, Weighty::kChannels, 6, 6});
+  SUBCASE("a second layer reads the same value") { t.m.graph.add_output(t.conv(t.conv(x, 6), 6)); }
+  SUBCASE("another value has the same bytes, and a kernel reads them in place") {
+    t.m.graph.add_output(t.conv(x, 6));
+    ValueId table = t.m.constant(t.weights.reshaped({Weighty::kChannels, Weighty::kChannels}));
+    ValueId y = t.m.input({Weighty::kChannels, Weighty::kChannels});
+    t.m.graph.add_output(t.m.node("Add", {y, table}));
+  }
+  SUBCASE("an earlier plan reads them in place") {
+    t.m.graph.add_output(t.conv(x, 6));
+    Model first;
+    first.graph.add_output(first.node("Exp", {first.node("Add", {first.input({Weighty::kChannels, Weighty::kChannels}),
+                                              first.constant(t.weights.reshaped({Weighty::kChannels, Weighty::kChannels}))})}));
+    auto earlier = prepare(first.graph, backend.get());
+    auto p = prepare(t.m.graph, backend.get());
+    CHECK(Residence::given_back() == before);
+    t.check_run(*p);
+    return;
+  }
+  SUBCASE("they are not this session's alone") {
+    t.m.graph.add_output(t.conv(x, 6));
+    auto p = prepare(t.m.graph);
+    CHECK(Residence::given_back() == before);
+    return;
+  }
+  auto p = prepare(t.m.graph, backend.get());
+  CHECK(Residence::given_back() == before);
+  t.check_run(*p);
 }
 
 TEST_CASE("more memory than allowed is refused before it is taken") {

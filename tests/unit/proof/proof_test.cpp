@@ -112,3 +112,22 @@ TEST_CASE("the shipped rules pass their own cases") {
     CHECK(t.passed());
   }
 }
+
+TEST_CASE("mistakes that only two changes at once bring to light") {
+  // The group of a transposed convolution counts only where the weights have fewer columns as well.
+  CHECK(caught("y = Mul(ConvTranspose<...>(x, W!), s![_, 1, 1])", "W2 = Mul(W, Reshape(s, {[1, -1, 1, 1]}))\n  y = ConvTranspose(x, W2)",
+               "g (float[1,2,3,3] i) => (float[1,2,3,3] o) <float[2,2,1,1] W = {1.0, 2.0, 3.0, 4.0}, float[2,1,1] s = {2.0, 3.0}> "
+               "{ t = ConvTranspose(i, W) o = Mul(t, s) }", "", "reassociating") == "proof");
+  // Operators that the pattern takes in one place, and what stands behind the match does not take.
+  CHECK(caught("y = {Neg|BitwiseNot}({Neg|BitwiseNot}(x))", "y = x",
+               "g (float[3] i) => (float[3] o) { t = Neg(i) u = Neg(t) o = Exp(u) }") == "proof");
+  // A mode that was not asked for.
+  CHECK(caught("y = Relu(Pad<...>(Relu(x), p!))", "y = Pad(Relu(x), p)",
+               "g (float[2,3] i) => (float[2,3] o) <int64[4] p = {0, 1, 0, 1}> { a = Relu(i) b = Pad(a, p) o = Relu(b) }") == "proof");
+}
+
+TEST_CASE("rounding is no mistake: f64 settles it") {
+  CHECK(caught("y = Sub(Add(x, a!), b!)", "y = Add(x, Sub(a, b))",
+               "g (float[3] i) => (float[3] o) <float a = {1000.0}, float b = {999.0}> { t = Add(i, a) o = Sub(t, b) }",
+               "types: [f32]\n", "reassociating") != "case");
+}

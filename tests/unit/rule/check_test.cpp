@@ -115,6 +115,27 @@ TEST_CASE("notes") {
             "condition c has no case that it declines"));
 }
 
+TEST_CASE("loops, blocks that nobody uses, conditions that never decide") {
+  auto ring = [](std::string a, std::string to, std::string b, std::string back) {
+    return checked({rewrite(a, to, "once: true\n"), rewrite(b, back, "once: true\n")});
+  };
+  CHECK(has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Mul(x, -1)", "y = Neg(x)"), "a: loop: a -> b -> a"));
+  CHECK(!has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Sub(x, 2)", "y = Neg(x)"), "loop"));
+  CHECK(!has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Mul(x, -1)", "y = Abs(x)"), "loop"));
+  // Through a label: whatever it stands for.
+  CHECK(has(ring("[op] y = {Neg|Abs}(x)", "y = op<...op>(Relu(x))", "y = Abs(Relu(x))", "y = Neg(x)"), "loop: a -> b -> a"));
+  std::string blocks = "blocks: {square(x): \"Mul(x, x)\", cube(x): \"Mul(square(x), x)\"}\n";
+  CHECK(has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}), "block cube is used by nothing"));
+  CHECK(!has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}), "block square is used"));
+  auto never = [](std::string text) {
+    return has(checked({rewrite("y = Relu(Abs(x))", "y = x", "where: [{id: c, sound: \"" + text + "\", why: \"w\"}]\n")}), "never decides");
+  };
+  CHECK(never("true"));
+  CHECK(never("1 + 1 == 3"));
+  CHECK(!never("rank(x) == 1"));
+  CHECK(!never("device == cpu"));
+}
+
 TEST_CASE("the shipped rules have no errors") {
   auto set = load_rules(std::vector<std::string>{FERRULE_SOURCE_RULES}, op_table(), {}, Limits{});
   REQUIRE(set.has_value());

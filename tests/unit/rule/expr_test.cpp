@@ -313,3 +313,15 @@ TEST_CASE("every vocabulary entry is documented once") {
   }
   CHECK(names.contains("bcast"));
 }
+
+TEST_CASE("no condition runs for long") {
+  // Loops in loops and lists that double end as unknown; a chain of operators has a length.
+  World w;
+  CHECK(w.truth("all(a in range(0, 60000): all(b in range(0, 60000): a + b >= 0))") == "unknown");
+  std::string joined = "[1, 2]";
+  for (int k = 0; k < 6; ++k) joined = "(" + joined + " + " + joined + ")";
+  CHECK(w.show("count(" + joined + ")") == "128");
+  std::string chain = "1";
+  for (int k = 0; k < 2000; ++k) chain += " + 1";
+  CHECK(message(chain).find("more than 1000 operators") != std::string::npos);
+}
