@@ -8,6 +8,7 @@
 #include "engine/movement.h"
 #include "engine/pieces.h"
 #include "engine/quantized.h"
+#include "engine/tiles.h"
 
 namespace ferrule {
 namespace {
@@ -22,7 +23,7 @@ class LayerLowering {
     if (layer_.contract == "quantized") {
       FERRULE_TRY(quantized());
     } else if (is_joint_contract(layer_.contract)) {
-      joint();
+      FERRULE_TRY(joint());
     } else if (node_.body && layer_.contract == "copy") {
       FERRULE_TRY(placed());
     } else if (layer_.contract == "row_reduce") {
@@ -210,12 +211,30 @@ class LayerLowering {
     return {};
   }
 
-  /// One kernel that reads the whole body.
-  void joint() {
+  /// One kernel that reads the whole body; for tiles, where a stage's epilogue is not taken (`strict`), a kernel or two
+  /// a stage.
+  Status joint() {
+    const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
-    l.inputs = outer(graph().node(l.node).inputs);
+    if (tiles) {
+      FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
+      l.deviation = deviation_of(stages);
+      if (options_.strict && !l.deviation.empty()) return staged(stages);
+    }
+    l.inputs = node_.inputs;
     l.outputs = node_.outputs;
     out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  Status staged(const std::vector<TileStage>& stages) {
+    for (size_t k = 0; k < stages.size(); ++k) {
+      const bool last = k + 1 == stages.size();
+      const ValueId to = last ? node_.outputs[0] : temporary(stages[k].result);
+      FERRULE_TRY(anchored(stages[k].anchor, stages[k].tail, {to}));
+      between_[stages[k].result] = to;
+    }
+    return {};
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {

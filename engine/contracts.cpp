@@ -10,6 +10,8 @@
 #include "engine/movement.h"
 #include "engine/pieces.h"
 #include "engine/quantized.h"
+#include "engine/softmax_topk.h"
+#include "engine/tiles.h"
 
 namespace ferrule {
 namespace {
@@ -236,6 +238,26 @@ static Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, c
 
 namespace {
 
+/// Contracts that are made of all their nodes together.
+struct Joint {
+  std::string_view contract;
+  Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const OpTable&);
+};
+constexpr Joint kJoint[] = {
+    {"channel_gate", accepts_channel_gate},
+    {"conv_pool", accepts_conv_pool},
+    {"depthwise_pointwise", accepts_depthwise_pointwise},
+    {"quantized", accepts_quantized},
+    {"softmax_topk", [](const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable&) {
+       return accepts_softmax_topk(g, nodes, target);
+     }},
+};
+const Joint* joint_of(std::string_view contract) {
+  for (const Joint& j : kJoint)
+    if (j.contract == contract) return &j;
+  return nullptr;
+}
+
 /// How an operand is spread over the anchor's result: what a library epilogue can take; `generated`: any way.
 bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
@@ -298,14 +320,13 @@ bool is_contract(std::string_view name) {
   return name == "pointwise" || name == "row_reduce" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
 
-bool is_joint_contract(std::string_view name) { return name == "channel_gate" || name == "quantized"; }
+bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
-  if (contract == "channel_gate") return accepts_channel_gate(g, nodes, target, ops);
-  if (contract == "quantized") return accepts_quantized(g, nodes, target, ops);
+  if (const Joint* joint = joint_of(contract)) return joint->accepts(g, nodes, target, ops);
   if (contract == "row_reduce") return accepts_rows(g, nodes, target, ops);
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));

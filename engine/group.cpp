@@ -13,6 +13,7 @@
 #include "engine/merge.h"
 #include "engine/movement.h"
 #include "engine/place.h"
+#include "engine/window.h"
 
 namespace ferrule {
 namespace {
@@ -274,6 +275,7 @@ Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);
   if (rule.kind == RuleKind::merge) return match_merge(rule, node, ctx);
   if (rule.kind == RuleKind::place) return match_place(rule, node, ctx);
+  if (rule.kind == RuleKind::window) return match_window(rule, node, ctx);
   Rejection none;
   none.rule = &rule;
   none.root = node;
@@ -300,7 +302,7 @@ class GroupPhase {
 
   Status run() {
     for (const auto& r : ctx_.rules->rules)
-      if (r->enabled && r->phase == phase_ && (r->kind == RuleKind::absorb || r->kind == RuleKind::region)) rules_.push_back(r.get());
+      if (r->enabled && r->phase == phase_ && (r->kind == RuleKind::absorb || r->kind == RuleKind::window || r->kind == RuleKind::region)) rules_.push_back(r.get());
     if (rules_.empty()) return {};
     FERRULE_TRY(g_.sort());
     index_.emplace(rules_, ctx_.ops);
@@ -313,7 +315,7 @@ class GroupPhase {
       changed = false;
       for (uint32_t rank = 0; rank < rules_.size(); ++rank) {
         if (std::exchange(tried_[rank], fires_) == fires_) continue;  // nothing changed since the last time
-        const bool absorbs = rules_[rank]->kind == RuleKind::absorb;
+        const bool absorbs = rules_[rank]->kind != RuleKind::region;
         FERRULE_ASSIGN(bool hit, absorbs ? absorb(rank) : regions(*rules_[rank]));
         changed |= hit;
       }
@@ -356,12 +358,12 @@ class GroupPhase {
       if (g_.node(root).dead) continue;
       FERRULE_TRY(in_time());
       MatchContext mc = match_context();
-      Attempt a = match_absorb(*rules_[rank], root, mc);
+      Attempt a = match_any(*rules_[rank], root, mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
         if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
         continue;
       }
-      FERRULE_TRY(fire(*rules_[rank], std::get<Match>(a), "absorb"));
+      FERRULE_TRY(fire(*rules_[rank], std::get<Match>(a), rules_[rank]->kind == RuleKind::window ? "window" : "absorb"));
       changed = true;
     }
     return changed;

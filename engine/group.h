@@ -1,15 +1,14 @@
-// Forms groups: absorb rules (an anchor and its tail) and region rules (maximal convex connected
-// pointwise regions), each fired group becoming one node `group.<contract>` with the originals as
-// its body. window rules run here too when they come; merge.h and place.h
-// have the others, which the phase runs behind these. Linear in the size of the
-// graph; no backtracking.
+// Forms groups: absorb rules (an anchor and its tail), window rules (nodes that read each other's tiles)
+// and region rules (maximal convex connected pointwise regions), each fired group becoming one node
+// `group.<contract>` with the originals as its body. merge.h and place.h have the others, which the
+// phase runs behind these. Linear in the size of the graph; no backtracking.
 #pragma once
 #include "engine/contracts.h"
 #include "engine/rewrite.h"
 
 namespace ferrule {
 
-/// Runs the phase's absorb and region rules, then its merge and place rules. errors: limits, rule_broken.
+/// Runs the phase's absorb, window and region rules, then its merge and place rules. errors: limits, rule_broken.
 Status group_phase(const PassContext& ctx, std::string_view phase);
 
 /// Replaces `nodes` (topological order, convex) by one group node; existing groups among them are
@@ -29,8 +28,8 @@ std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
 /// graph once.
 using EdgeRefusal = std::function<std::string(NodeId from, ValueId v, NodeId to)>;
 EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx);
-/// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, region ->
-/// the region that holds `node`.
+/// Any kind with its own way of matching: rewrite -> match_rule, absorb -> match_absorb, window ->
+/// match_window, region -> the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);
 
 /// The nodes as a graph of their own, groups among them flattened. Every value read from outside is

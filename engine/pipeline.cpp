@@ -104,7 +104,7 @@ class Pipeline {
   /// Whether a step since the journal had `steps` is no grouping.
   bool rewrote(size_t steps) const {
     return std::any_of(fused_.journal.steps.begin() + static_cast<std::ptrdiff_t>(steps), fused_.journal.steps.end(),
-                       [](const Step& s) { return s.kind != "absorb" && s.kind != "region"; });
+                       [](const Step& s) { return s.kind != "absorb" && s.kind != "window" && s.kind != "region"; });
   }
 
   /// The graph before phase k, from which the phases may be run again.

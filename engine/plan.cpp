@@ -65,7 +65,7 @@ class LayoutPlanner {
 
   static bool slides(std::string_view contract) {
     return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize" ||
-           contract == "channel_gate";
+           contract == "channel_gate" || contract == "conv_pool" || contract == "depthwise_pointwise";
   }
 
   /// What the value's readers want: the layout of those that need one, nullopt where all read any strides.
@@ -138,7 +138,8 @@ class LayoutPlanner {
     const Node& n = g.node(id);
     const Type& x = type(n.inputs[0]);
     const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
-    if (target_.device != "cpu" || kernel_contract(id) != "conv" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
+    if (target_.device != "cpu" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
+    if (const std::string contract = kernel_contract(id); contract != "conv" && contract != "conv_pool") return false;
     if (!n.body) return true;
     for (NodeId b : n.body->order())  // the group's first input is what its convolution slides over
       if (contract_of(*n.body, n.body->node(b), ops_) == "conv") return n.body->node(b).inputs[0] == n.body->inputs()[0];

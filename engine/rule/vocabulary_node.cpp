@@ -1,4 +1,5 @@
 // Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
+#include "engine/contracts.h"
 #include "engine/formula/ops.h"
 #include "engine/graph/infer.h"
 #include "engine/rule/vocabulary_table.h"
@@ -19,17 +20,22 @@ Val with_node(const EvalContext& ctx, const Val& v, F f) {
   return n ? f(*n) : unknown("a node");
 }
 
-/// The same for what a group stands for: f(its body, the anchor), the body's first node.
+/// A node and the graph it is in.
+struct Placed {
+  const Graph& graph;
+  const Node& node;
+};
+
+/// For questions about attributes and windows: a group stands for its anchor, the first node of its contract.
 template <class F>
 Val with_anchor(const EvalContext& ctx, const Val& v, F f) {
   const Node* n = node_of(ctx, v);
   if (!n) return unknown("a node");
-  if (!n->body) return f(ctx, *n);
-  const std::vector<NodeId> order = n->body->order();
-  if (order.empty()) return unknown("a node");
-  EvalContext inside = ctx;
-  inside.graph = n->body.get();
-  return f(inside, n->body->node(order[0]));
+  if (n->body && ctx.ops)
+    for (NodeId id : n->body->order())
+      if (const Node& b = n->body->node(id); "group." + contract_of(*n->body, b, *ctx.ops) == n->op)
+        return f(Placed{*n->body, b});
+  return f(Placed{*ctx.graph, *n});
 }
 
 Val op(const EvalContext& ctx, Args a) {
@@ -54,8 +60,8 @@ Val node_class(const EvalContext& ctx, Args a) {
 Val attr(const EvalContext& ctx, Args a) {
   auto key = get<std::string>(a[1]);
   if (!key) return unknown("the name of an attribute");
-  return with_anchor(ctx, a[0], [&](const EvalContext&, const Node& n) {
-    const Attr* x = n.attrs.find(*key);
+  return with_anchor(ctx, a[0], [&](const Placed& p) {
+    const Attr* x = p.node.attrs.find(*key);
     return x ? from_attr(*x) : Val{Val::Absent{}};
   });
 }
@@ -78,7 +84,7 @@ Val tail_ops(const EvalContext& ctx, Args a) {
 Val has_attr(const EvalContext& ctx, Args a) {
   auto key = get<std::string>(a[1]);
   if (!key) return unknown("the name of an attribute");
-  return with_node(ctx, a[0], [&](const Node& n) { return Val{n.attrs.find(*key) != nullptr}; });
+  return with_anchor(ctx, a[0], [&](const Placed& p) { return Val{p.node.attrs.find(*key) != nullptr}; });
 }
 Val same_attrs(const EvalContext& ctx, Args a) {
   const Node *x = node_of(ctx, a[0]), *y = node_of(ctx, a[1]);
@@ -190,16 +196,17 @@ Val permuted(const EvalContext&, Args a) {
 // -----------------------------------------------------------------------------------------------
 
 /// What the vocabulary must know of operators with weights: which axis of the weights holds the
-/// output channels (a negative one counts from the end), whether `group` multiplies it, and whether
-/// the axes from 2 on are the window.
+/// output channels (a negative one counts from the end), whether `group` multiplies it, whether
+/// the axes from 2 on are the window, and which input they are.
 struct Weighted {
   std::string_view op;
   int output_axis;
   bool times_group, window;
+  size_t slot = 1;
 };
 constexpr Weighted kWeighted[] = {
     {"Conv", 0, false, true},  {"ConvInteger", 0, false, true}, {"ConvTranspose", 1, true, true},
-    {"Gemm", 1, false, false}, {"MatMul", -1, false, false},
+    {"Gemm", 1, false, false}, {"MatMul", -1, false, false},    {"QLinearConv", 0, false, true, 3},
 };
 const Weighted* weighted(const Node& n) {
   for (const Weighted& w : kWeighted)
@@ -207,36 +214,37 @@ const Weighted* weighted(const Node& n) {
   return nullptr;
 }
 
-const Shape* shape_of_input(const EvalContext& ctx, const Node& n, size_t slot) {
-  if (slot >= n.inputs.size() || !n.inputs[slot]) return nullptr;
-  const auto& s = ctx.graph->value(n.inputs[slot]).type.shape;
+const Shape* shape_of_input(const Placed& p, size_t slot) {
+  if (slot >= p.node.inputs.size() || !p.node.inputs[slot]) return nullptr;
+  const auto& s = p.graph.value(p.node.inputs[slot]).type.shape;
   return s ? &*s : nullptr;
 }
 
-std::optional<std::vector<int64_t>> window(const EvalContext& ctx, const Node& n) {
-  std::vector<int64_t> k = n.attrs.ints("kernel_shape");
+std::optional<std::vector<int64_t>> window(const Placed& p) {
+  std::vector<int64_t> k = p.node.attrs.ints("kernel_shape");
   if (!k.empty()) return k;
-  const Weighted* w = weighted(n);
-  const Shape* s = w && w->window ? shape_of_input(ctx, n, 1) : nullptr;
+  const Weighted* w = weighted(p.node);
+  const Shape* s = w && w->window ? shape_of_input(p, w->slot) : nullptr;
   if (!s || s->size() < 3) return std::nullopt;
   return constant_shape(Shape(s->begin() + 2, s->end()));
 }
 
 Val kernel_size(const EvalContext& ctx, Args a) {
-  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
-    auto k = window(at, n);
-    return k ? ints(*k) : unknown(fmt::format("the kernel size of \"{}\"", escape(n.name)));
+  return with_anchor(ctx, a[0], [&](const Placed& p) {
+    auto k = window(p);
+    return k ? ints(*k) : unknown(fmt::format("the kernel size of \"{}\"", escape(p.node.name)));
   });
 }
 
 /// Explicit pads; what auto_pad asks for is known once the spatial sizes are.
 Val resolved_pads_of(const EvalContext& ctx, Args a) {
-  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
+  return with_anchor(ctx, a[0], [&](const Placed& at) {
+    const Node& n = at.node;
     Val missing = unknown(fmt::format("the pads of \"{}\" (auto_pad {})", escape(n.name),
                                       escape(n.attrs.s("auto_pad", "NOTSET"))));
-    auto k = window(at, n);
+    auto k = window(at);
     if (!k) return missing;
-    const Shape* x = shape_of_input(at, n, 0);
+    const Shape* x = shape_of_input(at, 0);
     Shape spatial = x && x->size() == k->size() + 2 ? Shape(x->begin() + 2, x->end()) : Shape();
     while (spatial.size() < k->size()) spatial.push_back(Dim::unknown());
     auto p = resolved_pads(n, spatial, *k);
@@ -275,28 +283,28 @@ Val pads_cropped(const EvalContext&, Args a) {
 }
 
 Val out_channels(const EvalContext& ctx, Args a) {
-  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
-    const Weighted* w = weighted(n);
-    const Shape* s = w ? shape_of_input(at, n, 1) : nullptr;
+  return with_anchor(ctx, a[0], [&](const Placed& p) {
+    const Weighted* w = weighted(p.node);
+    const Shape* s = w ? shape_of_input(p, w->slot) : nullptr;
     if (!s || s->size() < 2)
-      return unknown(fmt::format("the output channels of \"{}\"", escape(n.name)));
+      return unknown(fmt::format("the output channels of \"{}\"", escape(p.node.name)));
     int axis = w->output_axis < 0 ? static_cast<int>(s->size()) + w->output_axis : w->output_axis;
-    if (n.attrs.i("transB") != 0) axis = 0;
+    if (p.node.attrs.i("transB") != 0) axis = 0;
     Dim d = (*s)[static_cast<size_t>(axis)];
-    return make_dim(w->times_group ? d * Dim(n.attrs.i("group", 1)) : d);
+    return make_dim(w->times_group ? d * Dim(p.node.attrs.i("group", 1)) : d);
   });
 }
 
 /// One group per input channel.
 Val is_depthwise(const EvalContext& ctx, Args a) {
-  return with_anchor(ctx, a[0], [](const EvalContext& at, const Node& n) {
-    int64_t group = n.attrs.i("group", 1);
-    const Shape* x = shape_of_input(at, n, 0);
+  return with_anchor(ctx, a[0], [&](const Placed& p) {
+    int64_t group = p.node.attrs.i("group", 1);
+    const Shape* x = shape_of_input(p, 0);
     if (group <= 1) return Val{false};
     if (!x || x->size() < 2)
-      return unknown(fmt::format("the input channels of \"{}\"", escape(n.name)));
+      return unknown(fmt::format("the input channels of \"{}\"", escape(p.node.name)));
     return make_truth(equal((*x)[1], Dim(group)),
-                      fmt::format("whether \"{}\" has {} channels", escape(n.name), group));
+                      fmt::format("whether \"{}\" has {} channels", escape(p.node.name), group));
   });
 }
 
@@ -307,7 +315,7 @@ const Function kTable[] = {
       "the operator is in the class: node_class(n, 'activation')"},
      node_class},
     {{"attr", "(n: node, name: string) -> any",
-      "an attribute, defaults filled; absent if there is none; of a group: its anchor's"},
+      "an attribute, defaults filled; absent if there is none; a group has its anchor's"},
      attr},
     {{"tail_ops", "(n: node) -> string",
       "what a group does behind its anchor, attributes included; 'nothing' for a single node"},

@@ -323,7 +323,9 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   if (l.kind == Launch::Kind::generated && !whole_layer) return made;
   // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
   if (log) log(LogLevel::warning, fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
-  if (l.post_ops.empty() && !l.region && !l.rows) return make_interpreted(context, call);
+  const NodeId node = plan_.layers[layer].node;
+  const bool group = node && plan_.graph.node(node).body && whole_layer;
+  if (l.post_ops.empty() && !l.region && !l.rows && !group) return make_interpreted(context, call);
   FERRULE_ASSIGN(Call whole, node_call(layer));
   return make_interpreted(context, whole);
 }

@@ -30,6 +30,7 @@ struct Operand {
   const Tensor* constant = nullptr;
   std::vector<int64_t> apart = {};  ///< strides in elements of a slice of something larger; empty: it lies as its layout says
   bool dense() const { return apart.empty(); }
+  int64_t plane = 0;          ///< rows of larger plain images: elements from a plane to the next; 0: they lie densely
   bool present() const { return dtype != DType::undefined; }
   int rank() const { return static_cast<int>(dims.size()); }
   int64_t numel() const {
@@ -38,7 +39,12 @@ struct Operand {
     return n;
   }
   int64_t bytes() const { return size_bytes(dtype, numel()); }
-  std::vector<int64_t> strides() const { return dense() ? strides_of(dims, layout) : apart; }
+  std::vector<int64_t> strides() const {
+    if (!dense()) return apart;
+    std::vector<int64_t> s = strides_of(dims, layout);
+    if (plane) s[1] = plane, s[0] = plane * dims[1];
+    return s;
+  }
   /// Channels-last images: elements from a pixel to the next; -1 where they do not lie at one distance.
   int64_t pixel() const;
   /// Plain matrices: elements from a row to the next, all rows of all matrices; -1 as above.
@@ -137,6 +143,9 @@ Result<KernelPtr> make_gemm(Context&, const Call&);
 Result<KernelPtr> make_pool(Context&, const Call&);
 Result<KernelPtr> make_global_pool(Context&, const Call&);
 Result<KernelPtr> make_channel_gate(Context&, const Call&);
+/// Two windows, one over the other's result, strip by strip.
+Result<KernelPtr> make_tiles(Context&, const Call&);
+Result<KernelPtr> make_softmax_topk(Context&, const Call&);
 Result<KernelPtr> make_resize(Context&, const Call&);
 Result<KernelPtr> make_norm(Context&, const Call&);
 Result<KernelPtr> make_copy(Context&, const Call&);

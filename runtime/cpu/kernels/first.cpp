@@ -174,7 +174,7 @@ Result<KernelPtr> make_first(Context& context, const Call& call) {
   r.out_pixel = y.pixel();
   r.pixel = r.operand_pixel = y.dims[1];
   r.planes = x.dims[1];
-  r.plane_step = x.dims[2] * x.dims[3];
+  r.plane_step = x.plane ? x.plane : x.dims[2] * x.dims[3];
   r.row_step = (win.dilations[0] + 1) * r.width;
   r.window_rows = win.kernel[0];
   r.kernel = win.kernel[1];

@@ -16,6 +16,9 @@ Factory library_factory(std::string_view op) {
       {"GlobalAveragePool", make_global_pool},
       {"GlobalMaxPool", make_global_pool},
       {"channel_gate", make_channel_gate},
+      {"conv_pool", make_tiles},
+      {"depthwise_pointwise", make_tiles},
+      {"softmax_topk", make_softmax_topk},
       {"Resize", make_resize},
       {"BatchNormalization", make_norm},
   };

@@ -67,12 +67,12 @@ struct Prepared2 {
 };
 
 /// `backend`: of plans that share packed weights; null: a new one. It may give back the weights of `g`.
-std::unique_ptr<Prepared2> prepare(const Graph& g, Backend* backend = nullptr) {
+std::unique_ptr<Prepared2> prepare(const Graph& g, Backend* backend = nullptr, bool strict = false) {
   auto p = std::make_unique<Prepared2>();
   auto plan = make_plan(std::move(*g.clone()), p->device, operators());
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
   p->plan = std::move(*plan);
-  auto lowered = lower(p->plan, operators(), p->device);
+  auto lowered = lower(p->plan, operators(), p->device, {strict});
   REQUIRE_MESSAGE(lowered.has_value(), (lowered ? "" : render(lowered.error())));
   p->lowered = std::move(*lowered);
   PrepareContext context{p->plan, p->lowered, operators(), p->device, p->limits, 2, {}};
@@ -90,8 +90,8 @@ std::vector<Tensor> inputs_of(const Graph& g, unsigned seed) {
 }
 
 /// Prepared, run twice with different inputs, compared with the interpreter.
-std::unique_ptr<Prepared2> check(const Graph& g) {
-  auto p = prepare(g);
+std::unique_ptr<Prepared2> check(const Graph& g, bool strict = false) {
+  auto p = prepare(g, nullptr, strict);
   InterpreterOptions options;
   options.ops = &operators();
   for (unsigned seed : {10u, 20u}) {
@@ -211,6 +211,37 @@ TEST_CASE("a node without a kernel is interpreted, and the launches still agree"
   ValueId x = m.input({4, 6});
   ValueId c = m.node("CumSum", {x, m.constant(Tensor::scalar(DType::i64, 1))}, {{"exclusive", int64_t{0}}, {"reverse", int64_t{0}}}, {4, 6});
   m.graph.add_output(m.node("Relu", {c}));
+  auto e = check(m.graph);
+  CHECK(e->executable->launches() == planned_kernels(*e));
+  CHECK(e->executable->text().find("interpret") != std::string::npos);
+}
+
+TEST_CASE("windows over each other's results are one launch; strictly, each is a launch or two of its own") {
+  for (const bool strict : {false, true}) {
+    Model m;
+    ValueId x = m.input({2, 6, 17, 19});
+    ValueId c = m.node("Conv", {x, m.constant(random_tensor({8, 6, 3, 3}, 1))}, {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}},
+                       {2, 8, 17, 19});
+    ValueId p = m.node("MaxPool", {m.node("Relu", {c})}, {{"kernel_shape", Dims{3, 3}}, {"strides", Dims{2, 2}}}, {2, 8, 8, 9});
+    m.graph.add_output(m.node("Tanh", {p}));
+    std::vector<NodeId> nodes = m.graph.order();
+    nodes.pop_back();
+    REQUIRE(make_group(m.graph, nodes, "conv_pool", "a_rule", "joined").has_value());
+    auto e = check(m.graph, strict);
+    CHECK(e->executable->launches() == planned_kernels(*e));
+    for (const Layer& l : e->plan.layers)
+      if (l.name == "joined") CHECK(l.kernels == (strict ? 3 : 1));
+    CHECK((e->executable->text().find("conv_pool:") == std::string::npos) == strict);
+    CHECK(e->executable->text().find("interpret") == std::string::npos);
+  }
+}
+
+TEST_CASE("a group that has no kernel after all is interpreted as a whole") {
+  Model m;
+  ValueId p = m.node("GlobalAveragePool", {m.input({2, 3, 6, 6})}, {}, {2, 3, 1, 1});
+  ValueId c = m.node("Conv", {p, m.constant(random_tensor({4, 3, 1, 1}, 1))}, {{"kernel_shape", Dims{1, 1}}}, {2, 4, 1, 1});
+  m.graph.add_output(m.node("Tan", {c}));  // no activation of a gate
+  REQUIRE(make_group(m.graph, m.graph.order(), "channel_gate", "a_rule", "joined").has_value());
   auto e = check(m.graph);
   CHECK(e->executable->launches() == planned_kernels(*e));
   CHECK(e->executable->text().find("interpret") != std::string::npos);

@@ -224,3 +224,45 @@ TEST_CASE("grouping 100,000 nodes takes time in proportion") {
   INFO(large);
   CHECK(large < 10);
 }
+
+namespace {
+
+const char* kConvPool = R"Y(kind: window
+phase: anchors
+after: [act]
+numerics: exact
+match: |
+  [conv] t = {Conv|group.conv}<...>(x, rest...)
+  [pool] y = {MaxPool|AveragePool}<...>(t)
+contract: conv_pool
+where:
+  - {id: square, kernel: "kernel_size(conv) == [1, 1] and attr(conv, 'group') == 1 and out_channels(conv) == 2", why: "{kernel_size(conv)}"}
+  - {id: kernel, kernel: "accepts(group)", why: "no kernel"}
+name: "{conv} + {pool}"
+)Y";
+
+RuleSet windows() { return set_of({rule("act", kActivation), rule("pool", kConvPool)}); }
+const std::string kPool = "MaxPool<kernel_shape=[2,2]>";
+
+}  // namespace
+
+TEST_CASE("a window joins groups: their nodes become one body") {
+  const std::string text = "g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW + " { t = Conv(i, w) r = Relu(t) o = " + kPool + "(r) }";
+  CHECK(fused(text, windows()) == "group.conv_pool(Conv Relu MaxPool)");
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW + " { t = Conv(i, w) o = " + kPool + "(t) }", windows()) ==
+        "group.conv_pool(Conv MaxPool)");
+  Graph g = graph(text);
+  const std::string conv = g.node(maker(g, "t")).name, relu = g.node(maker(g, "r")).name, pool = g.node(maker(g, "o")).name;
+  Passed p = must(pass(g, windows()));
+  CHECK(g.node(g.order()[0]).name == conv + " + " + relu + " + " + pool);
+  CHECK(g.node(g.order()[0]).rule == "pool");
+  CHECK(p.journal.steps.at(1).kind == "window");
+  CHECK(p.journal.steps.at(1).text == "Fusing " + conv + " + " + relu + " with " + pool);
+}
+
+TEST_CASE("what stays inside a window is read inside only") {
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o, float[1,2,3,3] r) " + kW + " { t = Conv(i, w) r = Relu(t) o = " + kPool + "(r) }",
+              windows()) == "group.conv(Conv Relu) MaxPool");
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o, float[1,2,3,3] u) " + kW +
+              " { t = Conv(i, w) r = Relu(t) u = Tanh(r) o = " + kPool + "(r) }", windows()) == "group.conv(Conv Relu) Tanh MaxPool");
+}

@@ -1,0 +1,171 @@
+// A softmax and what is selected of it in one pass over the rows: against the interpreter, with rows that are longer
+// and shorter than a block, equal elements, underflow, infinities and NaN.
+#include "engine/softmax_topk.h"
+
+#include "engine/graph/interpreter.h"
+#include "engine/onnx/infer_onnx.h"
+#include "engine/proof/edit.h"
+#include "runtime/parallel.h"
+#include "tests/unit/cpu/harness.h"
+
+namespace ferrule::cpu::test {
+namespace {
+
+struct Case {
+  Tensor x;
+  int64_t k = 1;
+  std::string op = "Softmax";
+  bool log = false, largest = true;
+
+  Graph graph() const {
+    install_onnx_inference();
+    Graph g;
+    auto add = [&](std::string name, std::vector<ValueId> inputs, int outputs, auto&& attrs) {
+      Node n;
+      n.op = std::move(name);
+      n.inputs = std::move(inputs);
+      for (int i = 0; i < outputs; ++i) n.outputs.push_back(g.add_value(g.fresh_name("v")));
+      attrs(n);
+      return g.add_node(std::move(n));
+    };
+    auto last = [](Node& n) { n.attrs.set("axis", int64_t{-1}); };
+    ValueId v = g.add_input("x", {DType::f32, Shape(x.dims().begin(), x.dims().end())});
+    v = g.output(add(op, {v}, 1, last));
+    if (log) v = g.output(add("Log", {v}, 1, [](Node&) {}));
+    const ValueId count = g.add_constant("k", Tensor::of_i64({1}, std::vector<int64_t>{k}));
+    const NodeId top = add("TopK", {v, count}, 2, [&](Node& n) {
+      last(n);
+      n.attrs.set("largest", int64_t{largest});
+      n.attrs.set("sorted", int64_t{1});
+    });
+    for (size_t i = 0; i < 2; ++i) g.add_output(g.output(top, i));
+    REQUIRE(infer_again(g).has_value());
+    return g;
+  }
+};
+
+struct Results {
+  Tensor values, indices;
+};
+
+Results fused(const Case& c) {
+  const Graph g = c.graph();
+  static const Graph* body;
+  body = &g;
+  Harness h(c.op);
+  h.input(c.x);
+  Dims out = c.x.dims();
+  out.back() = c.k;
+  h.output(DType::f32, out);
+  h.output(DType::i64, out);
+  Tensor values = h.run([](Context& context, const Call& call) {
+    Call whole = call;
+    whole.graph = body;
+    return make_softmax_topk(context, whole);
+  });
+  return {values, h.result(1)};
+}
+
+Results unfused(const Case& c) {
+  const Graph g = c.graph();
+  Limits limits;
+  InterpreterOptions options;
+  options.ops = &operators();
+  options.limits = &limits;
+  auto r = interpret(g, std::span(&c.x, 1), options);
+  REQUIRE(r.has_value());
+  return {(*r)[0], (*r)[1]};
+}
+
+/// The same values, and the same elements; elements that the interpreter's own rounding tells apart or not may swap.
+void check(const Case& c, bool exact) {
+  CAPTURE(c.x.dims().back());
+  CAPTURE(c.k);
+  const Results got = fused(c), want = unfused(c);
+  check_close(got.values, want.values.to_f64());
+  int64_t differ = 0;
+  for (int64_t i = 0; i < want.indices.numel(); ++i) differ += got.indices.at_i64(i) != want.indices.at_i64(i);
+  CHECK(differ <= (exact ? 0 : want.indices.numel() / 100));
+}
+
+Case random_case(std::mt19937& engine) {
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine); };
+  Case c;
+  const int64_t n = pick(0, 3) == 0 ? pick(1, 3000) : pick(1, 90);
+  c.x = random_tensor({pick(1, 3), pick(1, 4), n}, static_cast<unsigned>(engine()), -6, 6);
+  c.k = std::min<int64_t>(n, pick(0, 2) == 0 ? n : pick(1, 12));
+  const int64_t form = pick(0, 2);
+  c.op = form == 1 ? "LogSoftmax" : "Softmax";
+  c.log = form == 2;
+  c.largest = pick(0, 2) != 0;
+  return c;
+}
+
+/// The case with every element replaced.
+template <class F>
+Case with(Case c, F f) {
+  std::vector<float> v;
+  for (double d : c.x.to_f64()) v.push_back(f(static_cast<float>(d), static_cast<int64_t>(v.size())));
+  c.x = Tensor::of_f32(c.x.dims(), v);
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("the largest of a softmax, rows of random lengths") {
+  std::mt19937 engine(3);
+  const int before = threads();
+  for (int round = 0; round < 150; ++round) {
+    CAPTURE(round);
+    set_threads(1 + round % 3);
+    const Case c = random_case(engine);
+    check(c, false);
+    // Few different numbers: equals come in the order of their indices.
+    check(with(c, [](float x, int64_t) { return std::round(x); }), true);
+    // Numbers that are equal only after the exponential: all that is far below the largest is 0.
+    if (!c.log && c.op == "Softmax") check(with(c, [](float x, int64_t) { return 60 * std::round(x); }), true);
+  }
+  set_threads(before);
+}
+
+TEST_CASE("masked, infinite and undefined rows") {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  std::mt19937 engine(4);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const Case c = random_case(engine);
+    check(with(c, [&](float x, int64_t i) { return i % 3 == round % 3 ? -kInf : std::round(x); }), true);
+    check(with(c, [&](float, int64_t) { return -kInf; }), true);
+    check(with(c, [&](float x, int64_t i) { return i == round % c.x.numel() ? kNan : std::round(x); }), true);
+    check(with(c, [&](float x, int64_t i) { return i == round % c.x.numel() ? kInf : std::round(x); }), true);
+  }
+}
+
+TEST_CASE("what is not taken, and why") {
+  Case c{random_tensor({2, 5}, 1), 3};
+  auto target = [] {
+    Target t;
+    t.name = "here";
+    t.contracts["softmax_topk"].types = {DType::f32};
+    return t;
+  }();
+  auto reason = [&](auto&& change) {
+    Graph g = c.graph();
+    change(g);
+    const Accept a = accepts_softmax_topk(g, g.order(), target);
+    CHECK(a.truth != Truth::yes);
+    return a.reason;
+  };
+  auto has = [](const std::string& text, std::string_view part) { return text.find(part) != text.npos; };
+  Graph plain = c.graph();
+  CHECK(accepts_softmax_topk(plain, plain.order(), target).truth == Truth::yes);
+  CHECK(has(reason([](Graph& g) { g.set_attr(g.order()[0], "axis", int64_t{0}); }), "the last one"));
+  CHECK(has(reason([](Graph& g) { g.set_attr(g.order()[1], "axis", int64_t{0}); }), "the last one"));
+  CHECK(has(reason([](Graph& g) { g.set_operator(g.order()[0], "Relu", {}); }), "in this order"));
+  CHECK(has(reason([](Graph& g) { g.set_input(g.order()[1], 1, g.add_input("n", {DType::i64, Shape{Dim(1)}})); }), "not constant"));
+  CHECK(has(reason([](Graph& g) { g.set_type(g.inputs()[0], {DType::f16, Shape{Dim(2), Dim(5)}}); }), "f16"));
+  target.contracts.clear();
+  CHECK(has(reason([](Graph&) {}), "no softmax_topk kernels"));
+}
+
+}  // namespace ferrule::cpu::test
