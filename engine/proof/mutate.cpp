@@ -394,12 +394,22 @@ class Mutator {
           Type t = g.value(last).type;
           g.set_input(n, have, g.add_input(g.fresh_name("more"), std::move(t)));
         });
-      DType element = g_.value(g_.input(n, 0)).type.dtype;
       for (size_t slot : {have, have + 1})
-        for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), Tensor::scalar(is_float(element) || is_int(element) ? element : DType::f32, 2)})
+        for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), number_like(n)})
           add(fmt::format("{} gets {} as operand {}", g_.node(n).op, t.dtype() == DType::boolean ? "true" : "2", slot),
               [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
     }
+  }
+
+  /// A 2 as the operator's last constant is written, else of its first operand's type.
+  Tensor number_like(NodeId n) const {
+    auto suits = [](DType t) { return is_float(t) || (is_int(t) && size_bits(t) % 8 == 0); };
+    for (size_t k = g_.node(n).inputs.size(); k-- > 0;)
+      if (ValueId v = g_.input(n, k))
+        if (const Tensor* t = g_.constant(v); t && t->numel() == 1 && suits(t->dtype())) return Tensor::scalar(t->dtype(), 2, t->dims());
+    const ValueId first = g_.input(n, 0);
+    const DType element = first ? g_.value(first).type.dtype : DType::f32;
+    return Tensor::scalar(suits(element) ? element : DType::f32, 2);
   }
 
   const Graph& g_;

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/contracts.h"
 #include "engine/rule/text.h"
 #include "engine/target.h"
 
@@ -388,12 +387,8 @@ class RuleReader {
   }
   void require(std::string_view key) { r_.required(root_, key); }
 
-  /// All nodes of a window's group are the kernel's business: no contract of one anchor can have them.
   void check_window() {
-    const Node* n = r_.required(root_, "contract");
-    if (n && !is_joint_contract(rule_.contract))
-      r_.error(*n, fmt::format("{} is no contract of several windows", escape(rule_.contract)),
-               "a group of one anchor and its tail is of kind absorb", Code::rule_invalid);
+    r_.required(root_, "contract");
     if (const Node* anchor = find("anchor")) check_anchor(*anchor);
   }
 

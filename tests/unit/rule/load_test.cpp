@@ -398,7 +398,6 @@ TEST_CASE("a window's contract is made of all its nodes, and its anchor is optio
   CHECK(r->kind == RuleKind::window);
   CHECK(same(*r, *load_rule_text(print_rule(*r), "t.yaml", op_table(), Limits{})));
   CHECK(load("contract: conv_pool\nanchor: conv\n").has_value());
-  CHECK(has(render(load("contract: conv\n").error()), "no contract of several windows"));
   CHECK(has(render(load("contract: conv_pool\nanchor: t\n").error()), "no label"));
   CHECK(has(render(load("name: x\n").error()), "contract"));
 }
