@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/contracts.h"
 #include "engine/rule/text.h"
 
 namespace ferrule {
@@ -369,7 +368,8 @@ class RuleReader {
         if (const Node* n = r_.required(root_, "anchor")) check_anchor(*n);
         return read_region("tail");
       case K::window:
-        check_window();
+        require("contract");
+        if (const Node* n = find("anchor")) check_anchor(*n);
         return read_region("tail");
       case K::region:
         require("contract");
@@ -384,15 +384,6 @@ class RuleReader {
     }
   }
   void require(std::string_view key) { r_.required(root_, key); }
-
-  /// All nodes of a window's group are the kernel's business: no contract of one anchor can have them.
-  void check_window() {
-    const Node* n = r_.required(root_, "contract");
-    if (n && !is_joint_contract(rule_.contract))
-      r_.error(*n, fmt::format("{} is no contract of several windows", escape(rule_.contract)),
-               "a group of one anchor and its tail is of kind absorb", Code::rule_invalid);
-    if (const Node* anchor = find("anchor")) check_anchor(*anchor);
-  }
 
   void check_anchor(const Node& n) {
     auto bound = bound_names(rule_.match);

@@ -1,5 +1,4 @@
 // Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
-#include "engine/contracts.h"
 #include "engine/formula/ops.h"
 #include "engine/graph/infer.h"
 #include "engine/rule/vocabulary_table.h"
@@ -26,15 +25,15 @@ struct Placed {
   const Node& node;
 };
 
-/// For questions about attributes and windows: a group stands for its anchor, the first node of its contract.
+/// For questions about attributes and windows: a group stands for its anchor, the first
+/// node of it that is not pointwise.
 template <class F>
 Val with_anchor(const EvalContext& ctx, const Val& v, F f) {
   const Node* n = node_of(ctx, v);
   if (!n) return unknown("a node");
   if (n->body && ctx.ops)
     for (NodeId id : n->body->order())
-      if (const Node& b = n->body->node(id); "group." + contract_of(*n->body, b, *ctx.ops) == n->op)
-        return f(Placed{*n->body, b});
+      if (const Node& b = n->body->node(id); !ctx.ops->pointwise(b)) return f(Placed{*n->body, b});
   return f(Placed{*ctx.graph, *n});
 }
 
