@@ -73,8 +73,7 @@ class Sharing {
   }
 
   bool eligible(const Node& n) const {
-    return n.subgraphs.empty() && !n.body && !n.inputs.empty() && n.op != Graph::kIdentity && deterministic(n) &&
-           !(ctx_.ops && ctx_.ops->in_class(n, "quantize"));
+    return n.subgraphs.empty() && !n.body && !n.inputs.empty() && n.op != Graph::kIdentity && deterministic(n);
   }
   ValueId same(ValueId v) const { return v && v.index < same_.size() ? same_[v.index] : v; }
 

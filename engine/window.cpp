@@ -1,5 +1,6 @@
 #include "engine/window.h"
 
+#include "engine/base/diagnostics.h"
 #include "engine/match/matcher.h"
 
 namespace ferrule {
@@ -19,6 +20,12 @@ Rejection nothing_to_join(const Rule& rule, NodeId root, const Match& m, const M
 }  // namespace
 
 Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
+  if (!is_joint_contract(rule.contract)) {
+    Rejection r;
+    r.rule = &rule, r.root = root, r.id = "structure";
+    if (ctx.explain) r.why = fmt::format("{} is no contract of several windows", rule.contract);
+    return r;
+  }
   const bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
   if (has_tail) return match_absorb(rule, root, ctx);
   Attempt a = match_structure(rule, root, ctx, false);

@@ -371,7 +371,8 @@ class RuleReader {
         if (const Node* n = r_.required(root_, "anchor")) check_anchor(*n);
         return read_region("tail");
       case K::window:
-        check_window();
+        require("contract");
+        if (const Node* n = find("anchor")) check_anchor(*n);
         return read_region("tail");
       case K::region:
         require("contract");
@@ -386,11 +387,6 @@ class RuleReader {
     }
   }
   void require(std::string_view key) { r_.required(root_, key); }
-
-  void check_window() {
-    r_.required(root_, "contract");
-    if (const Node* anchor = find("anchor")) check_anchor(*anchor);
-  }
 
   void check_anchor(const Node& n) {
     auto bound = bound_names(rule_.match);

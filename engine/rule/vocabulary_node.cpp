@@ -25,13 +25,15 @@ struct Placed {
   const Node& node;
 };
 
-/// For questions about attributes and windows: a group stands for its anchor, the first of its body.
+/// For questions about attributes and windows: a group stands for its anchor, the first
+/// node of it that is not pointwise.
 template <class F>
 Val with_anchor(const EvalContext& ctx, const Val& v, F f) {
   const Node* n = node_of(ctx, v);
   if (!n) return unknown("a node");
-  if (n->body)
-    if (const std::vector<NodeId> order = n->body->order(); !order.empty()) return f(Placed{*n->body, n->body->node(order[0])});
+  if (n->body && ctx.ops)
+    for (NodeId id : n->body->order())
+      if (const Node& b = n->body->node(id); !ctx.ops->pointwise(b)) return f(Placed{*n->body, b});
   return f(Placed{*ctx.graph, *n});
 }
 

@@ -151,6 +151,7 @@ Result<KernelPtr> make_reordered(Context& context, const Call& call, Factory fac
   Call inner = call;
   Operand& x = inner.inputs[kX];
   x.layout = Layout::channels_last;
+  x.plane = 0;
   x.slot = Reordered::kCopied;
   FERRULE_ASSIGN(KernelPtr kernel, factory(context, inner));
   return std::make_unique<Reordered>(call.inputs[kX], x, std::move(kernel));

@@ -266,3 +266,10 @@ TEST_CASE("what stays inside a window is read inside only") {
   CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o, float[1,2,3,3] u) " + kW +
               " { t = Conv(i, w) r = Relu(t) u = Tanh(r) o = " + kPool + "(r) }", windows()) == "group.conv(Conv Relu) Tanh MaxPool");
 }
+
+TEST_CASE("a contract of one anchor has no windows") {
+  std::string text = kConvPool;
+  text.replace(text.find("contract: conv_pool"), 19, "contract: conv");
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW + " { t = Conv(i, w) o = " + kPool + "(t) }", set_of({rule("pool", text)})) ==
+        "Conv MaxPool");
+}

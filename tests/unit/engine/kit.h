@@ -66,7 +66,8 @@ inline Target& target() {
     all.max_epilogue_ops = 16;
     all.max_operands = 4;
     all.generated_tail = true;
-    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool"}) t.contracts[c] = all;
+    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool", "conv_pool"}) t.contracts[c] = all;
+    t.l2_bytes = 1 << 20;
     return t;
   }();
   return t;

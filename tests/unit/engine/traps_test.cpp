@@ -69,7 +69,7 @@ constexpr Trap kMore[] = {
     {"rms_epsilon_f64", "epsilon in the model's type",
      "g (double[2,4] x) => (double[2,4] y) <double two = {2.0}, double eps = {0.1}, int64[1] ax = {-1}> "
      "{ p = Pow(x, two) q = ReduceMean(p, ax) e = Add(q, eps) s = Sqrt(e) y = Div(x, s) }",
-     "group.row_reduce(Pow ReduceMean Add Sqrt Div)"},
+     "group.row_reduce(Mul ReduceMean Add Sqrt Div)"},
     {"unit_f64", "a factor compared in its own type",
      "g (double[3] x) => (double[3] y) <double k = {1.000000001}> { y = Mul(x, k) }", "Mul"},
     {"unit_rank", "a constant 1 that raises the rank",

@@ -388,7 +388,7 @@ TEST_CASE("kernel and profit conditions only, outside rewrites") {
   CHECK(has(render(r.error()), "only rewrites have sound conditions"));
 }
 
-TEST_CASE("a window's contract is made of all its nodes, and its anchor is optional") {
+TEST_CASE("a window needs a contract, and no anchor") {
   auto load = [](std::string keys) {
     return load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: window\nphase: windows\nmatch: |\n  [conv] t = Conv<...>(x, W)\n"
                           "  y = MaxPool<...>(t)\n" + keys, "t.yaml", op_table(), Limits{});

@@ -274,8 +274,10 @@ TEST_CASE("nodes between: the pair that blocks, and the placements that allow it
   CHECK(p.kind == PairAnswer::Kind::between);
   CHECK(p.blockers == std::vector<std::string>{"quant", "dequant"});
   CHECK(has(p.text, "quant, dequant stand between conv and pool"));
+  std::string all;
+  for (const Unlock& u : p.unlocks) all += u.text + "; ";
   const Unlock* behind = unlock_of(p.unlocks, "put quant, dequant behind pool");
-  REQUIRE(behind);
+  REQUIRE_MESSAGE(behind, all);
   CHECK(behind->gives == "conv + pool");
   CHECK(unlock_of(p.unlocks, "take quant, dequant out of the model"));
 
