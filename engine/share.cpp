@@ -106,17 +106,19 @@ class Sharing {
     size_t at = hash_of(g_.node(id)) & mask;
     for (; table_[at]; at = (at + 1) & mask) {
       const Node &other = g_.node(table_[at]), &node = g_.node(id);
-      if (equal(other, node) && (!eligible(node) || replace(id, table_[at]))) return;
+      if (!equal(other, node)) continue;
+      if (eligible(node)) replace(id, table_[at]);
+      return;  // the first one stands for all: a chain of those that have to stay would be walked again and again
     }
     table_[at] = id;
   }
 
   /// Not where both are graph outputs: each would need a node for its name.
-  bool replace(NodeId gone, NodeId stays) {
+  void replace(NodeId gone, NodeId stays) {
     const std::vector<ValueId> from = g_.node(gone).outputs, to = g_.node(stays).outputs;
     for (size_t k = 0; k < from.size(); ++k) {
       if (!from[k]) continue;
-      if (k >= to.size() || !to[k] || (g_.value(from[k]).is_output && g_.value(to[k]).is_output)) return false;
+      if (k >= to.size() || !to[k] || (g_.value(from[k]).is_output && g_.value(to[k]).is_output)) return;
     }
     const std::string names[] = {g_.node(gone).name, g_.node(stays).name};
     for (size_t k = 0; k < from.size(); ++k)
@@ -126,7 +128,6 @@ class Sharing {
     if (ctx_.journal)
       ctx_.journal->steps.push_back({"fold", "", "share", {names[0]}, {names[1]},
                                      fmt::format("Sharing {} with {}", escape(names[0]), escape(names[1]))});
-    return true;
   }
 
   const PassContext& ctx_;
