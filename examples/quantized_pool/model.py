@@ -21,7 +21,7 @@ def pair(x, y):
     return [node("QuantizeLinear", f"{x} scale zero", "q", "Quantize_3"), node("DequantizeLinear", "q scale zero", y, "Dequantize_4")]
 
 
-X, Y = {"x": [1, 16, 56, 56]}, {"y": [1, 32, 28, 28]}
+X, Y = {"x": [1, 16, 160, 160]}, {"y": [1, 32, 80, 80]}
 save(out / "plain.onnx", FRONT + [pool("r", "y")], WEIGHTS, X, Y)
 save(out / "between.onnx", FRONT + pair("r", "d") + [pool("d", "y")], {**WEIGHTS, **SCALE}, X, Y)
 save(out / "behind.onnx", FRONT + [pool("r", "p")] + pair("p", "y"), {**WEIGHTS, **SCALE}, X, Y)
