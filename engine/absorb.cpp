@@ -270,6 +270,18 @@ class Tail {
   std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;
 };
 
+/// A cheap look before the match: whether some reader of the root's result could begin a tail.
+bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
+  const std::vector<std::string>& results = rule.match.root().results;
+  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results)) return true;
+  const ValueId v = ctx.graph->output(root);
+  return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
+    return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);
+  });
+}
+
+}  // namespace
+
 std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx) {
   auto r = judge(rule, rule.where, m, ctx, [&](std::string* reason) {
     if (!ctx.target) return Truth::unknown;
@@ -285,36 +297,16 @@ std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchCont
   return r;
 }
 
-/// A cheap look before the match: whether some reader of the root's result could begin a tail.
-bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
-  const std::vector<std::string>& results = rule.match.root().results;
-  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results)) return true;
-  const ValueId v = ctx.graph->output(root);
-  return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
-    return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);
-  });
-}
-
-}  // namespace
-
 Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
-  if (has_tail && !ctx.explain && !may_have_tail(rule, root, ctx)) {
-    Rejection r;
-    r.rule = &rule, r.root = root, r.id = "structure";
-    return r;
-  }
+  if (has_tail && !ctx.explain && !may_have_tail(rule, root, ctx)) return no_match(rule, root, "");
   Attempt a = match_structure(rule, root, ctx, false);
   if (std::holds_alternative<Rejection>(a)) return a;
   Match m = std::move(std::get<Match>(a));
   m.bindings.node_lists["tail"] = {};
   if (!has_tail) {
-    if (m.nodes.size() == 1 && ctx.graph->node(m.nodes[0]).body) {
-      Rejection r;
-      r.rule = &rule, r.root = root, r.id = "structure";
-      r.why = node_text(*ctx.graph, root) + " is a group already";
-      return r;
-    }
+    if (m.nodes.size() == 1 && ctx.graph->node(m.nodes[0]).body)
+      return no_match(rule, root, node_text(*ctx.graph, root) + " is a group already");
     if (auto r = judge_group(rule, m, ctx)) return std::move(*r);
     return m;
   }

@@ -276,21 +276,12 @@ Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::merge) return match_merge(rule, node, ctx);
   if (rule.kind == RuleKind::place) return match_place(rule, node, ctx);
   if (rule.kind == RuleKind::window) return match_window(rule, node, ctx);
-  Rejection none;
-  none.rule = &rule;
-  none.root = node;
-  none.id = "structure";
-  if (rule.kind != RuleKind::region) {
-    none.why = fmt::format("rules of kind {} are not matched yet", name(rule.kind));
-    return none;
-  }
   std::vector<Rejection> misses;
   for (Match& m : match_regions(rule, ctx, &misses))
     if (std::ranges::find(m.nodes, node) != m.nodes.end()) return std::move(m);
   for (Rejection& r : misses)
     if (r.root == node) return std::move(r);
-  none.why = node_text(*ctx.graph, node) + " is in no region of this rule";
-  return none;
+  return no_match(rule, node, node_text(*ctx.graph, node) + " is in no region of this rule");
 }
 
 namespace {

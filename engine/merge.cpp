@@ -426,13 +426,7 @@ Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
     if (r.root == node) return std::move(r);
   Attempt a = match_structure(rule, node, ctx, false);
   if (auto* r = std::get_if<Rejection>(&a)) return std::move(*r);
-  Rejection none;
-  none.rule = &rule;
-  none.root = node;
-  none.id = "structure";
-  none.matched_nodes = 1;
-  none.why = node_text(*ctx.graph, node) + " has no sibling: nothing else reads what it reads";
-  return none;
+  return no_match(rule, node, node_text(*ctx.graph, node) + " has no sibling: nothing else reads what it reads", 1);
 }
 
 Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {

@@ -191,13 +191,8 @@ class Places {
 
   void miss(NodeId root, const char* id, std::string why) {
     if (!misses_) return;
-    Rejection r;
-    r.rule = &rule_;
-    r.root = root;
-    r.id = id;
-    r.why = std::move(why);
-    r.matched_nodes = 1;
-    misses_->push_back(std::move(r));
+    misses_->push_back(no_match(rule_, root, std::move(why), 1));
+    misses_->back().id = id;
   }
 
   const Rule& rule_;
@@ -244,11 +239,7 @@ Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
   std::vector<Rejection> misses;
   for (PlaceMatch& p : match_places(rule, ctx, &misses))
     if (p.match.root == node) return std::move(p.match);
-  Rejection best;
-  best.rule = &rule;
-  best.root = node;
-  best.id = "structure";
-  best.why = node_text(*ctx.graph, node) + " is not what the rule moves";
+  Rejection best = no_match(rule, node, node_text(*ctx.graph, node) + " is not what the rule moves");
   bool any = false;
   for (Rejection& r : misses)
     if (r.root == node && (!any || nearness(r) > nearness(best))) best = std::move(r), any = true;

@@ -148,14 +148,9 @@ class Regions {
 
   void miss(NodeId n, const char* id, std::string why, Truth truth = Truth::no) {
     if (!misses_) return;
-    Rejection r;
-    r.rule = &rule_;
-    r.root = n;
-    r.id = id;
-    r.why = std::move(why);
-    r.truth = truth;
-    r.matched_nodes = 1;
-    misses_->push_back(std::move(r));
+    misses_->push_back(no_match(rule_, n, std::move(why), 1));
+    misses_->back().id = id;
+    misses_->back().truth = truth;
   }
 
   uint32_t find(uint32_t n) {

@@ -109,19 +109,20 @@ class StoragePlanner {
     // The whole may itself lie inside something by being a view of it.
     if (int of = out_.by_value[at->root.index]; of != s.index) s.offset += out_.slots[static_cast<size_t>(of)].offset;
     FERRULE_ASSIGN(s.bytes, bytes(0, v));
-    s.first = s.last = step;
-    out_.slots.push_back(s);
-    assign(0, v, static_cast<int>(out_.slots.size()) - 1, step);
+    add(s, v, step);
     return {};
   }
 
   Status touch_whole(ValueId v, int step) {
     Slot s;
     FERRULE_ASSIGN(s.bytes, bytes(0, v));
+    add(s, v, step);
+    return {};
+  }
+  void add(Slot s, ValueId v, int step) {
     s.first = s.last = step;
     out_.slots.push_back(s);
     assign(0, v, static_cast<int>(out_.slots.size()) - 1, step);
-    return {};
   }
 
   /// Inputs that are constants or come from nowhere known get their slot when first read.

@@ -12,6 +12,16 @@ std::string head_text(const PatternExpr& e) {
   return e.ops.size() + e.classes.size() > 1 ? "{" + out + "}" : out;
 }
 
+Rejection no_match(const Rule& rule, NodeId root, std::string why, int matched_nodes) {
+  Rejection r;
+  r.rule = &rule;
+  r.root = root;
+  r.id = "structure";
+  r.why = std::move(why);
+  r.matched_nodes = matched_nodes;
+  return r;
+}
+
 std::string node_text(const Graph& g, NodeId n) {
   return fmt::format("\"{}\" ({})", escape(g.node(n).name), escape(g.node(n).op));
 }

@@ -139,6 +139,8 @@ class Matcher {
 std::string head_text(const PatternExpr& e);
 /// `"name" (Op)` for messages.
 std::string node_text(const Graph& g, NodeId n);
+/// A rejection by structure: the rule has nothing to say at `root`.
+Rejection no_match(const Rule& rule, NodeId root, std::string why, int matched_nodes = 0);
 std::string value_text(const Graph& g, ValueId v);
 
 }  // namespace ferrule

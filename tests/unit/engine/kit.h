@@ -56,6 +56,21 @@ inline std::shared_ptr<const Rule> rule(const std::string& id, const std::string
   return std::make_shared<const Rule>(must(load_rule_text(text, id + ".yaml", ops(), limits())));
 }
 
+/// The body of a rewrite rule, from the lines of its pattern and its replacement.
+inline std::string rewrite_text(const std::string& numerics, const std::string& match, const std::string& rewrite,
+                                const std::string& more = "") {
+  auto block = [](const std::string& key, const std::string& text) {
+    std::string out = key + ": |\n";
+    for (size_t i = 0; i < text.size();) {
+      size_t end = std::min(text.find('\n', i), text.size());
+      out += "  " + text.substr(i, end - i) + "\n";
+      i = end + 1;
+    }
+    return out;
+  };
+  return "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + block("match", match) + more + block("rewrite", rewrite);
+}
+
 inline Target& target() {
   static Target t = [] {
     Target t;
@@ -120,16 +135,22 @@ struct Passed {
   std::vector<Rejection> misses;
 };
 
-/// Rewrites, folds and groups in every phase of the set.
-inline Result<Passed> pass(Graph& g, const RuleSet& rules) {
-  Passed out;
+/// What a phase of these rules on the graph works with.
+inline PassContext pass_context(Graph& g, const RuleSet& rules, Journal* journal = nullptr) {
   PassContext ctx;
   ctx.graph = &g;
   ctx.rules = &rules;
   ctx.ops = &ops();
   ctx.target = &target();
   ctx.limits = &limits();
-  ctx.journal = &out.journal;
+  ctx.journal = journal;
+  return ctx;
+}
+
+/// Rewrites, folds and groups in every phase of the set.
+inline Result<Passed> pass(Graph& g, const RuleSet& rules) {
+  Passed out;
+  PassContext ctx = pass_context(g, rules, &out.journal);
   ctx.near_misses = &out.misses;
   for (const Phase& p : rules.phases) {
     FERRULE_TRY(rewrite_phase(ctx, p.id));

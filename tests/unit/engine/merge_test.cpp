@@ -20,14 +20,7 @@ std::vector<std::string> run(Graph& g, const std::string& body) {
   set.phases.push_back({"merge", "", true, {}});
   set.rules.push_back(rule("t", body));
   Journal journal;
-  PassContext pass;
-  pass.graph = &g;
-  pass.rules = &set;
-  pass.ops = &ops();
-  pass.target = &target();
-  pass.limits = &limits();
-  pass.journal = &journal;
-  must(merge_phase(pass, "merge"));
+  must(merge_phase(pass_context(g, set, &journal), "merge"));
   must(verify(g));
   std::vector<std::string> lines;
   for (const Step& s : journal.steps) lines.push_back(s.text);
@@ -130,13 +123,7 @@ TEST_CASE("an axis that results do not lie along is the rule's fault") {
   std::string body = kConv;
   body.replace(body.find("axis: \"1\""), 9, "axis: \"2\"");
   set.rules.push_back(rule("t", body));
-  PassContext pass;
-  pass.graph = &g;
-  pass.rules = &set;
-  pass.ops = &ops();
-  pass.target = &target();
-  pass.limits = &limits();
-  Status s = merge_phase(pass, "merge");
+  Status s = merge_phase(pass_context(g, set), "merge");
   REQUIRE(!s.has_value());
   CHECK(s.error().code == Code::rule_broken);
 }

@@ -1,24 +1,13 @@
 // All shipped rules together: phases and log, plans of several sizes, and time in proportion to size.
-#include "engine/pipeline.h"
 
 #include <chrono>
 #include <set>
 
-#include "tests/unit/engine/kit.h"
+#include "tests/unit/engine/shipped.h"
 
 using namespace kit;
 
 namespace {
-
-const Knowledge& knowledge() {
-  static const std::shared_ptr<const Knowledge> k = [] {
-    EngineOptions o;
-    o.rule_dirs = {FERRULE_SOURCE_RULES};
-    o.target = "cpu-avx2";
-    return must(load_knowledge(o));
-  }();
-  return *k;
-}
 
 Fused fused(Graph g, bool fold = true) {
   EngineOptions o;

@@ -7,16 +7,7 @@ using namespace kit;
 
 namespace {
 std::string body(const std::string& match, const std::string& rewrite, const std::string& more = "") {
-  auto block = [](const std::string& key, const std::string& text) {
-    std::string out = key + ": |\n";
-    for (size_t i = 0; i < text.size();) {
-      size_t end = std::min(text.find('\n', i), text.size());
-      out += "  " + text.substr(i, end - i) + "\n";
-      i = end + 1;
-    }
-    return out;
-  };
-  return "kind: rewrite\nphase: fold\nnumerics: reassociating\n" + block("match", match) + more + block("rewrite", rewrite);
+  return rewrite_text("reassociating", match, rewrite, more);
 }
 }  // namespace
 

@@ -2,9 +2,8 @@
 // rules must compute what it computes unfused, and must have become the operators named here. ONNX Runtime 1.31.1 at
 // its default level gets 3 of the 13 right.
 #include "engine/graph/compare.h"
-#include "engine/pipeline.h"
 #include "engine/proof/edit.h"
-#include "tests/unit/engine/kit.h"
+#include "tests/unit/engine/shipped.h"
 
 using namespace kit;
 
@@ -79,16 +78,6 @@ constexpr Trap kMore[] = {
      "{ r = Relu(x) t = Pad(r, p) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(t) }",
      "Relu MaxPool"},
 };
-
-const Knowledge& knowledge() {
-  static const std::shared_ptr<const Knowledge> k = [] {
-    EngineOptions o;
-    o.rule_dirs = {FERRULE_SOURCE_RULES};
-    o.target = "cpu-avx2";
-    return must(load_knowledge(o));
-  }();
-  return *k;
-}
 
 void check(const Trap& trap) {
   INFO(trap.name << " (" << trap.missing << ")");

@@ -5,16 +5,7 @@ using namespace kit;
 
 namespace {
 std::shared_ptr<const Rule> rewrite(const std::string& match, const std::string& make, const std::string& more = "") {
-  auto block = [](const std::string& key, const std::string& text) {
-    std::string out = key + ": |\n";
-    for (size_t i = 0; i < text.size();) {
-      size_t end = std::min(text.find('\n', i), text.size());
-      out += "  " + text.substr(i, end - i) + "\n";
-      i = end + 1;
-    }
-    return out;
-  };
-  return rule("t", "kind: rewrite\nphase: fold\nnumerics: exact\n" + block("match", match) + more + block("rewrite", make));
+  return rule("t", rewrite_text("exact", match, make, more));
 }
 
 std::vector<std::string> names(const Graph& g, const std::vector<ValueId>& values) {
