@@ -141,6 +141,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
                 {"compile_ms", p->timings().compile_ms}, {"cache_hits", p->timings().cache_hits}, {"cache_misses", p->timings().cache_misses},
                 {"peak_memory_bytes", growth}, {"anonymous_memory_bytes", anonymous},
                 {"arena_bytes", p->executable().arena_bytes()}, {"packed_bytes", p->executable().packed_bytes()},
+                {"given_back_bytes", Residence::given_back()},
                 {"layers", p->plan().layers.size()}, {"kernels", kernels}, {"then", others}});
     return Exit::ok;
   }
@@ -148,9 +149,10 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   std::cout << fmt::format("latency  median {:.3f} ms  min {:.3f}  p90 {:.3f}  p99 {:.3f}  ({} runs)\n", l.median, l.min, l.p90, l.p99, l.runs);
   std::cout << fmt::format("start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n", p->timings().load_ms, p->timings().plan_ms,
                            p->timings().compile_ms, p->timings().cache_hits, p->timings().cache_misses);
-  std::cout << fmt::format("memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights\n", static_cast<double>(growth) / 1048576,
+  std::cout << fmt::format("memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights; {:.1f} of the model's own given back\n", static_cast<double>(growth) / 1048576,
                            static_cast<double>(p->executable().arena_bytes()) / 1048576,
-                           static_cast<double>(p->executable().packed_bytes()) / 1048576);
+                           static_cast<double>(p->executable().packed_bytes()) / 1048576,
+                           static_cast<double>(Residence::given_back()) / 1048576);
   for (const Then& t : then)
     std::cout << fmt::format("then     {}: plan {:.1f} ms, library primitives {:.1f} ms, {} kernels compiled\n", escape(t.shapes), t.plan_ms, t.compile_ms, t.kernels_compiled);
   if (layers) {
