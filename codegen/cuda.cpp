@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "codegen/cuda_prelude.h"
+#include "codegen/cuda_text.h"
 #include "codegen/loop.h"
 #include "engine/base/diagnostics.h"
 #include "engine/formula/polynomials.h"
@@ -13,147 +13,14 @@
 namespace ferrule {
 namespace {
 
-bool is_f8(DType t) { return is_float(t) && size_bits(t) == 8; }
-bool can_hold(DType t) {
-  return t == DType::boolean || ((is_float(t) || is_int(t)) && size_bits(t) >= 8);
-}
-
-/// Type in memory.
-std::string_view storage(DType t) {
-  switch (t) {
-    case DType::f32: return "float";
-    case DType::f64: return "double";
-    case DType::f16:
-    case DType::bf16: return "u16";
-    case DType::boolean: return "u8";
-    default: return is_float(t) ? "u8" : name(t);
-  }
-}
-/// Type in registers: as in memory, but bool.
-std::string_view value_type(DType t) { return t == DType::boolean ? "bool" : storage(t); }
-
 bool has_strides(CudaAccess a) { return a != CudaAccess::linear && a != CudaAccess::uniform; }
-
-std::string number(DType t, double v) {
-  std::string_view inf = t == DType::f32 ? "__uint_as_float(0x7f800000u)" : "__longlong_as_double(0x7ff0000000000000ll)";
-  if (std::isnan(v)) return t == DType::f32 ? "__uint_as_float(0x7fc00000u)" : "__longlong_as_double(0x7ff8000000000000ll)";
-  if (std::isinf(v)) return fmt::format("({}{})", v < 0 ? "-" : "", inf);
-  return fmt::format("({:a}{})", v, t == DType::f32 ? "f" : "");
-}
-std::string integer(DType t, int64_t v) {
-  if (t == DType::boolean) return v ? "true" : "false";
-  if (is_unsigned_int(t)) return fmt::format("(({}){}ull)", name(t), static_cast<uint64_t>(v));
-  if (v == std::numeric_limits<int64_t>::min()) return "(-9223372036854775807ll - 1)";
-  return fmt::format("(({}){}ll)", name(t), v);
-}
-
-/// Comments hold model text: one line, nothing that could continue or end it.
-std::string comment_text(std::string_view text) {
-  std::string out = escape(text, 400);
-  for (char& c : out) {
-    if (c == '\\') c = '/';
-    if (c == '?' || static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) > 0x7e) c = '_';
-  }
-  return out;
-}
-
-std::string cast_text(DType from, DType to, const std::string& x, bool wrap) {
-  if (from == to) return x;
-  std::string v = x;
-  DType f = from;
-  if (is_float(from) && from != compute_type(from)) {  // widened first
-    v = is_f8(from) ? fmt::format("{}::decode({})", name(from), x) : fmt::format("{}_to_float({})", name(from), x);
-    f = DType::f32;
-  }
-  if (to == DType::boolean) return fmt::format("({} != 0)", v);
-  if (to == DType::f32 || to == DType::f64) return fmt::format("({})({})", storage(to), v);
-  if (is_float(to)) {
-    std::string wide = f == DType::f32 ? v : fmt::format("(double)({})", v);
-    if (is_f8(to)) return fmt::format("{}::encode((double)({}), {})", name(to), v, wrap);
-    return fmt::format("to_{}({})", name(to), wide);
-  }
-  if (is_float(f)) return fmt::format("saturated<{}>({})", name(to), v);
-  return fmt::format("({})({})", name(to), v);
-}
-
-std::string float_text(Prim op, const std::string& a, const std::string& b, const std::string& c) {
-  switch (op) {
-    case Prim::neg: return "-" + a;
-    case Prim::add: return a + " + " + b;
-    case Prim::sub: return a + " - " + b;
-    case Prim::mul: return a + " * " + b;
-    case Prim::div: return a + " / " + b;
-    case Prim::mod: return fmt::format("fmodulo({}, {})", a, b);
-    case Prim::min: return fmt::format("smaller({}, {})", a, b);
-    case Prim::max: return fmt::format("larger({}, {})", a, b);
-    case Prim::abs: return fmt::format("fabs({})", a);
-    case Prim::sign: return fmt::format("fsign({})", a);
-    case Prim::fma: return fmt::format("fma({}, {}, {})", a, b, c);
-    case Prim::rint: return fmt::format("rint({})", a);
-    default: break;
-  }
-  // The rest are functions of the same name in CUDA, or of the prelude (sigmoid).
-  return info(op).arity == 2 ? fmt::format("{}({}, {})", info(op).id, a, b) : fmt::format("{}({})", info(op).id, a);
-}
-
-std::string int_text(Prim op, DType t, const std::string& a, const std::string& b) {
-  auto call = [&](std::string_view f) {
-    return info(op).arity == 2 ? fmt::format("{}<{}>({}, {})", f, name(t), a, b) : fmt::format("{}<{}>({})", f, name(t), a);
-  };
-  switch (op) {
-    case Prim::min: return call("smaller");
-    case Prim::max: return call("larger");
-    case Prim::band: return fmt::format("({})({} & {})", name(t), a, b);
-    case Prim::bor: return fmt::format("({})({} | {})", name(t), a, b);
-    case Prim::bxor: return fmt::format("({})({} ^ {})", name(t), a, b);
-    case Prim::bnot: return fmt::format("({})(~{})", name(t), a);
-    case Prim::ipow: return call("ipow");
-    default: return call(fmt::format("i{}", info(op).id));  // iadd, idiv, ishl, …
-  }
-}
-
-std::string inst_text(const Program& p, const Inst& in) {
-  auto arg = [&](size_t k) { return fmt::format("v{}", in.args[k]); };
-  DType from = p.insts[in.args[0]].type;
-  switch (in.op) {
-    case Prim::load: return fmt::format("x{}", in.index);
-    case Prim::constant:
-      if (in.type == DType::f32 || in.type == DType::f64) return number(in.type, in.f);
-      return is_float(in.type) ? cast_text(DType::f32, in.type, number(DType::f32, in.f), false) : integer(in.type, in.i);
-    case Prim::select: return fmt::format("{} ? {} : {}", arg(0), arg(1), arg(2));
-    case Prim::cast: return cast_text(from, in.type, arg(0), in.i != 0);
-    case Prim::float_to_bits:
-      return fmt::format("{}({})", in.type == DType::i32 ? "__float_as_int" : "__double_as_longlong", arg(0));
-    case Prim::bits_to_float:
-      return fmt::format("{}({})", in.type == DType::f32 ? "__int_as_float" : "__longlong_as_double", arg(0));
-    case Prim::isnan: return fmt::format("{0} != {0}", arg(0));
-    case Prim::isinf: return fmt::format("fabs({}) == {}", arg(0), number(from, HUGE_VAL));
-    case Prim::land: return fmt::format("{} && {}", arg(0), arg(1));
-    case Prim::lor: return fmt::format("{} || {}", arg(0), arg(1));
-    case Prim::lxor: return fmt::format("{} != {}", arg(0), arg(1));
-    case Prim::lnot: return fmt::format("!{}", arg(0));
-    default: break;
-  }
-  if (info(in.op).cls == PrimInfo::Class::cmp)
-    return fmt::format("{} {} {}", arg(0), info(in.op).spelling, arg(1));
-  return is_float(in.type) ? float_text(in.op, arg(0), arg(1), arg(2)) : int_text(in.op, in.type, arg(0), arg(1));
-}
 
 class Source {
  public:
   Source(const CudaKernel& k, const Program& p) : k_(k), p_(p) {}
 
   std::string text(std::string_view entry, std::string_view comment) {
-    out_ = fmt::format("// {}\n// generated by ferrule from:\n", comment_text(comment));
-    std::string listing = to_text(p_unnamed());
-    for (size_t at = 0; at < listing.size();) {
-      size_t end = std::min(listing.find('\n', at), listing.size());
-      out_ += "//   " + listing.substr(at, end - at) + "\n";
-      at = end + 1;
-    }
-    out_ += kCudaPrelude;
-    out_ += fmt::format("\ntypedef {} Index;\n", k_.wide_index ? "i64" : "i32");
-    element();
+    out_ = cuda_head(comment, to_text(p_unnamed()), k_.wide_index) + cuda_function(p_, "element");
     arguments();
     kernel(entry);
     return std::move(out_);
@@ -170,19 +37,6 @@ class Source {
     return p;
   }
 
-  /// The program for one element.
-  void element() {
-    out_ += "__device__ __forceinline__ void element(";
-    for (size_t k = 0; k < inputs(); ++k) out_ += fmt::format("{}{} x{}", k ? ", " : "", value_type(type(k)), k);
-    for (size_t k = inputs(); k < operands(); ++k)
-      out_ += fmt::format("{}{}& y{}", k ? ", " : "", storage(type(k)), k);
-    out_ += ") {\n";
-    for (size_t k = 0; k < p_.insts.size(); ++k)
-      out_ += fmt::format("  const {} v{} = {};\n", value_type(p_.insts[k].type), k, inst_text(p_, p_.insts[k]));
-    for (size_t k = inputs(); k < operands(); ++k) out_ += fmt::format("  y{} = v{};\n", k, p_.outputs[k - inputs()]);
-    out_ += "}\n\n";
-  }
-
   void arguments() {
     out_ += fmt::format("struct Arguments {{\n  void* p[{}];\n  Index n;\n", operands());
     if (strided()) out_ += fmt::format("  Index size[{}];\n  Index stride[{}][{}];\n", k_.rank, strided(), k_.rank);
@@ -195,7 +49,7 @@ class Source {
     out_ += "  if (i >= a.n) return;\n";
     coordinates();
     for (size_t k = 0; k < operands(); ++k)
-      out_ += fmt::format("  {0}{1}* const q{2} = ({0}{1}*)a.p[{2}] + {3};\n", k < inputs() ? "const " : "", storage(type(k)), k,
+      out_ += fmt::format("  {0}{1}* const q{2} = ({0}{1}*)a.p[{2}] + {3};\n", k < inputs() ? "const " : "", cuda_storage(type(k)), k,
                           offset(k));
     if (k_.vector == 1) {
       single("  ", "0", "0");
@@ -258,11 +112,11 @@ class Source {
 
   void vector(const std::string& indent) {
     for (size_t k = 0; k < operands(); ++k) {
-      auto pack = fmt::format("Pack<{}, {}>", storage(type(k)), k_.vector);
+      auto pack = fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector);
       if (k < inputs() && moves(k)) out_ += fmt::format("{0}const {1} w{2} = *(const {1}*)q{2};\n", indent, pack, k);
       else if (k >= inputs()) out_ += fmt::format("{}{} w{};\n", indent, pack, k);
       else if (k_.access[k] != CudaAccess::strided)
-        out_ += fmt::format("{}const {} w{} = q{}[0];\n", indent, storage(type(k)), k, k);
+        out_ += fmt::format("{}const {} w{} = q{}[0];\n", indent, cuda_storage(type(k)), k, k);
     }
     out_ += fmt::format("{}#pragma unroll\n{}for (int j = 0; j < {}; ++j)\n{}  element(", "", indent, k_.vector, indent);
     for (size_t k = 0; k < operands(); ++k) {
@@ -274,7 +128,7 @@ class Source {
     }
     out_ += ");\n";
     for (size_t k = inputs(); k < operands(); ++k) {
-      auto pack = fmt::format("Pack<{}, {}>", storage(type(k)), k_.vector);
+      auto pack = fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector);
       if (moves(k)) out_ += fmt::format("{0}*({1}*)q{2} = w{2};\n", indent, pack, k);
       else out_ += fmt::format("{0}for (int j = 0; j < {1}; ++j) q{2}[{3}] = w{2}.v[j];\n", indent, k_.vector, k, step(k, "j"));
     }
@@ -284,14 +138,6 @@ class Source {
   const Program& p_;
   std::string out_;
 };
-
-Status check_types(const Program& p) {
-  for (DType t : p.inputs)
-    if (!can_hold(t)) return error(Code::unsupported_type, "CUDA kernel", name(t));
-  for (const Inst& in : p.insts)
-    if (!can_hold(in.type)) return error(Code::unsupported_type, "CUDA kernel", name(in.type));
-  return {};
-}
 
 CudaAccess access_of(const std::vector<LoopAxis>& axes, size_t k) {
   bool linear = true, uniform = true, outer_uniform = true;
@@ -336,7 +182,7 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes, const std::ve
 
 Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
                            std::span<const std::vector<int64_t>> strides, bool aligned) {
-  FERRULE_TRY(check_types(program));
+  FERRULE_TRY(check_cuda_types(program));
   FERRULE_ASSERT(strides.size() == program.inputs.size() + program.outputs.size(), "operands of a CUDA kernel");
   CudaPlan plan;
   plan.kernel.program = program;
@@ -368,7 +214,7 @@ Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims
 
 Result<std::string> cuda_source(const CudaKernel& kernel, std::string_view entry, std::string_view comment) {
   FERRULE_TRY(verify(kernel.program));
-  FERRULE_TRY(check_types(kernel.program));
+  FERRULE_TRY(check_cuda_types(kernel.program));
   Program p = kernel.program;
   expand_transcendentals(p);
   return Source(kernel, p).text(entry, comment);

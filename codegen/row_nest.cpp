@@ -15,46 +15,8 @@ constexpr int64_t kColumns = 64;          // rows that vectors across rows take 
 constexpr int64_t kShortRow = 16;
 constexpr size_t kMaxOperands = LoopNest::kMaxOperands;
 
-tl::unexpected<Error> unsupported(std::string why) {
-  return error(Code::unsupported_operator, "", "a row kernel", std::move(why));
-}
-
 int64_t aligned(int64_t bytes) { return (bytes + 63) & ~int64_t{63}; }
 int64_t bytes_of(DType t) { return std::max(1, size_bits(t) / 8); }
-
-/// Sizes of all row axes: those of the operands, broadcast.
-Result<std::vector<int64_t>> row_dims(const RowRegion& r, std::span<const RowLayout> operands) {
-  std::vector<int64_t> dims(r.axes.reduced.size(), 1);
-  for (size_t k = 0; k < r.inputs.size(); ++k) {
-    if (r.inputs[k].spread != RowSpread::row) continue;
-    const auto& own = operands[k].dims;
-    if (own.size() > dims.size()) return unsupported("an operand has more axes than the row");
-    for (size_t a = 0; a < own.size(); ++a) {
-      int64_t& d = dims[a + dims.size() - own.size()];
-      if (d != own[a] && d != 1 && own[a] != 1) return unsupported("operands that do not broadcast");
-      if (d == 1) d = own[a];
-    }
-  }
-  return dims;
-}
-
-/// Strides along the row axes, 0 where the operand does not move.
-Result<std::vector<int64_t>> align(const RowRegion& r, const RowOperand& o, const RowLayout& l,
-                                   const std::vector<int64_t>& dims) {
-  std::vector<size_t> axes;  // of the row axes, one per axis of the operand's, the last ones
-  for (size_t a = 0; a < dims.size(); ++a)
-    if (o.spread == RowSpread::row || (o.spread == RowSpread::squeezed && !r.axes.reduced[a])) axes.push_back(a);
-  if (o.spread == RowSpread::channel) axes.push_back(1);
-  if (l.dims.size() > axes.size()) return unsupported("an operand has more axes than the row");
-  std::vector<int64_t> strides(dims.size(), 0);
-  for (size_t k = 0; k < l.dims.size(); ++k) {
-    const size_t a = axes[k + axes.size() - l.dims.size()];
-    if (l.dims[k] == 1) continue;
-    if (l.dims[k] != dims[a]) return unsupported("operands that do not broadcast");
-    strides[a] = l.strides[k];
-  }
-  return strides;
-}
 
 }  // namespace
 
@@ -68,7 +30,7 @@ class RowNest::Maker {
   Result<RowNest> run() {
     if (operands_.size() > kMaxOperands)
       return error(Code::codegen_failed, "", fmt::format("a kernel with {} operands", operands_.size()));
-    FERRULE_TRY(measure());
+    FERRULE_ASSIGN(loops_, row_loops(r_, operands_));
     axes();
     const int64_t lanes = across() ? std::min(n_.block_axis_.size, kColumns) : 1;
     StagedRows staged = split_rows(r_, true);
@@ -83,69 +45,21 @@ class RowNest::Maker {
 
  private:
   bool across() const { return n_.across_; }
-  DType type(size_t k) const {
-    if (k >= r_.inputs.size()) return r_.program.output_type(k - r_.inputs.size());
-    for (size_t i = 0; i < r_.sources.size(); ++i)
-      if (r_.sources[i].kind == RowSource::Kind::operand && r_.sources[i].index == k) return r_.program.inputs[i];
-    return DType::undefined;
-  }
-
-  Status measure() {
-    FERRULE_ASSIGN(dims_, row_dims(r_, operands_));
-    reduced_ = r_.axes.reduced;
-    for (size_t k = 0; k < operands_.size(); ++k) {
-      const bool input = k < r_.inputs.size();
-      const RowOperand& o = input ? r_.inputs[k] : r_.outputs[k - r_.inputs.size()];
-      FERRULE_ASSIGN(auto s, align(r_, o, operands_[k], dims_));
-      strides_.push_back(std::move(s));
-    }
-    if (r_.axes.groups) {
-      if (dims_.size() < 2 || dims_[1] % r_.axes.groups) return unsupported("the groups do not divide the channels");
-      const int64_t inner = dims_[1] / r_.axes.groups;
-      for (auto& s : strides_) s.insert(s.begin() + 2, s[1]), s[1] *= inner;
-      dims_.insert(dims_.begin() + 2, inner);
-      dims_[1] = r_.axes.groups;
-      reduced_.insert(reduced_.begin() + 2, true);
-    }
-    return {};
-  }
-
-  /// The operand that decides the order of the axes: the one that moves along most of them.
-  size_t guide() const {
-    size_t best = 0;
-    int64_t most = -1;
-    for (size_t k = 0; k < strides_.size(); ++k) {
-      int64_t moved = 1;
-      for (size_t a = 0; a < dims_.size(); ++a)
-        if (strides_[k][a]) moved *= std::max<int64_t>(dims_[a], 1);
-      if (moved > most) most = moved, best = k;
-    }
-    return best;
-  }
-
-  std::vector<LoopAxis> collapsed(bool reduced) const {
-    std::vector<int64_t> dims;
-    std::vector<std::vector<int64_t>> strides(strides_.size());
-    for (size_t a = 0; a < dims_.size(); ++a) {
-      if (reduced_[a] != reduced) continue;
-      dims.push_back(dims_[a]);
-      for (size_t k = 0; k < strides_.size(); ++k) strides[k].push_back(strides_[k][a]);
-    }
-    std::vector<LoopAxis> out = collapse_axes(dims, strides, guide());
-    for (LoopAxis& a : out)
-      for (size_t k = 0; k < a.strides.size(); ++k) a.strides[k] *= bytes_of(type(k));
-    return out;
+  std::vector<LoopAxis> bytes(std::vector<LoopAxis> axes) const {
+    for (LoopAxis& a : axes)
+      for (size_t k = 0; k < a.strides.size(); ++k) a.strides[k] *= bytes_of(loops_.types[k]);
+    return axes;
   }
 
   LoopAxis take(std::vector<LoopAxis>& axes, size_t at) const {
-    if (axes.empty()) return {1, std::vector<int64_t>(strides_.size(), 0)};
+    if (axes.empty()) return {1, std::vector<int64_t>(operands_.size(), 0)};
     LoopAxis a = std::move(axes[at]);
     axes.erase(axes.begin() + static_cast<long>(at));
     return a;
   }
 
   void axes() {
-    std::vector<LoopAxis> kept = collapsed(false), reduced = collapsed(true);
+    std::vector<LoopAxis> kept = bytes(loops_.kept), reduced = bytes(loops_.reduced);
     size_t row = reduced.empty() ? 0 : reduced.size() - 1;
     // Many calls for a few elements each are dear: a short last axis leaves the row to the longest one.
     for (size_t k = 0; k < reduced.size(); ++k)
@@ -156,8 +70,8 @@ class RowNest::Maker {
     for (const LoopAxis& a : n_.unit_axes_) n_.units_ *= a.size;
     for (const LoopAxis& a : n_.step_axes_) n_.steps_ *= a.size;
     n_.length_ = n_.steps_ * n_.row_axis_.size;
-    const size_t g = guide();
-    const int64_t size = bytes_of(type(g)), rows = n_.block_axis_.size, length = n_.row_axis_.size;
+    const size_t g = loops_.guide;
+    const int64_t size = bytes_of(loops_.types[g]), rows = n_.block_axis_.size, length = n_.row_axis_.size;
     const bool row_dense = n_.row_axis_.strides[g] == size, block_dense = n_.block_axis_.strides[g] == size;
     n_.across_ = rows > 1 && (length == 1 || block_dense || (rows >= kShortRow && (!row_dense || length < kShortRow)));
     n_.count_f64_ = static_cast<double>(n_.length_);
@@ -256,9 +170,7 @@ class RowNest::Maker {
   const std::string& target_;
   int64_t l2_bytes_;
   int threads_;
-  std::vector<int64_t> dims_;
-  std::vector<bool> reduced_;
-  std::vector<std::vector<int64_t>> strides_;  ///< elements, [operand][axis]
+  RowLoops loops_;
   RowNest n_;
 };
 

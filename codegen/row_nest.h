@@ -7,15 +7,9 @@
 #include <vector>
 
 #include "codegen/cpu_kernel.h"
-#include "codegen/loop.h"
-#include "engine/formula/row.h"
+#include "codegen/row_loops.h"
 
 namespace ferrule {
-
-/// An operand as it lies in memory; strides in elements.
-struct RowLayout {
-  std::vector<int64_t> dims, strides;
-};
 
 class RowNest {
  public:

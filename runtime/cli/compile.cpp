@@ -1,8 +1,13 @@
 // compile: every generated kernel of a model to machine code for a target; no GPU is needed for sm_XX.
+#include <atomic>
 #include <iostream>
+#include <map>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "codegen/cuda.h"
+#include "codegen/cuda_rows.h"
 #include "codegen/llvm.h"
 #include "codegen/loop.h"
 #include "codegen/operands.h"
@@ -35,18 +40,16 @@ void add_programs(Kernel kernel, std::vector<Kernel>& out) {
     if (seen.insert(region.pieces[kernel.piece].program).second) out.push_back(kernel);
 }
 
-/// Row kernels have no CUDA form yet: for GPUs they are planned and not compiled.
 std::vector<Kernel> kernels_of(const Explained& e) {
-  const bool rows = e.knowledge->target.device == "cpu";
   std::vector<Kernel> kernels;
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches)
-      if (l.kind == Launch::Kind::generated && (l.region || (l.rows && rows)))
+      if (l.rows || (l.region && (l.kind == Launch::Kind::generated || l.kind == Launch::Kind::copy)))
         add_programs({&e.plan.layers[k], &e.lowered.layers[k], &l}, kernels);
   return kernels;
 }
 
-Result<json> compile_for_cpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
+Result<json> compile_pointwise(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
   FERRULE_ASSIGN(LoopNest nest, LoopNest::make(operands.dims, operands.strides, operands.element_bytes,
                                                kernel.program().outputs.size()));
   KernelKey key{kernel.program(), nest.inner(), target.name, false};
@@ -66,36 +69,124 @@ Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& 
   return json{{"code_bytes", bytes}, {"stages", nest.kernels().size()}};
 }
 
-Result<json> compile_for_gpu(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
-  FERRULE_ASSIGN(CudaPlan plan, plan_cuda(kernel.program(), operands.dims, operands.strides, !operands.offset));
-  std::string comment = "rule " + (kernel.layer->rule.empty() ? "none" : kernel.layer->rule) + ", nodes";
-  for (const std::string& node : kernel.layer->nodes) comment += " " + node;
-  std::string entry = "ferrule_" + to_identifier(kernel.layer->name);
-  FERRULE_ASSIGN(std::string source, cuda_source(plan.kernel, entry, comment));
-  FERRULE_ASSIGN(Cubin cubin, compile_cuda(source, entry, target.name));
-  return json{{"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers}, {"spill_bytes", cubin.spill_bytes},
-              {"shared_bytes", cubin.shared_bytes}, {"occupancy", cubin.occupancy}};
+struct CudaText {
+  std::string source;
+  int threads = 256;  ///< of a block
+};
+
+std::string entry_of(const Kernel& kernel) { return "ferrule_" + to_identifier(kernel.layer->name); }
+std::string comment_of(const Kernel& kernel) {
+  std::string out = "rule " + (kernel.layer->rule.empty() ? "none" : kernel.layer->rule) + ", nodes";
+  for (const std::string& node : kernel.layer->nodes) out += " " + node;
+  return out;
 }
 
-Result<json> compile_kernel(const Plan& plan, const Kernel& kernel, const Target& target) {
+Result<CudaText> cuda_text(const Plan& plan, const Kernel& kernel, const std::string& entry, const std::string& comment) {
+  CudaText out;
+  if (kernel.launch->rows) {
+    FERRULE_ASSIGN(auto operands, row_operands(plan, *kernel.lowered, *kernel.launch));
+    FERRULE_ASSIGN(CudaRowPlan rows, plan_cuda_rows(*kernel.launch->rows, operands, true));
+    FERRULE_ASSIGN(out.source, cuda_row_source(rows.kernel, entry, comment));
+    out.threads = rows.kernel.block_threads();
+    return out;
+  }
+  FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
+  FERRULE_ASSIGN(CudaPlan pointwise, plan_cuda(kernel.program(), operands.dims, operands.strides, !operands.offset));
+  FERRULE_ASSIGN(out.source, cuda_source(pointwise.kernel, entry, comment));
+  return out;
+}
+
+/// A kernel whose operands have no known rank is made when the model runs.
+bool size_unknown(const Error& e) { return e.code == Code::unsupported_operator; }
+
+/// Kernels that differ in their names only are compiled once; the rest on all threads.
+Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target) {
+  struct Job {
+    const Kernel* kernel;
+    std::optional<Result<Cubin>> cubin;
+  };
+  std::map<std::string, size_t> seen;
+  std::vector<Job> jobs;
+  std::vector<size_t> job_of;
+  for (const Kernel& k : kernels) {
+    auto text = cuda_text(plan, k, "kernel", "");
+    auto [it, fresh] = seen.try_emplace(text ? std::move(text->source) : text.error().message, jobs.size());
+    if (fresh) jobs.push_back({&k, text ? std::nullopt : std::optional<Result<Cubin>>(tl::make_unexpected(text.error()))});
+    job_of.push_back(it->second);
+  }
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t j = next++; j < jobs.size(); j = next++) {
+      if (jobs[j].cubin) continue;
+      const std::string entry = entry_of(*jobs[j].kernel);
+      auto text = cuda_text(plan, *jobs[j].kernel, entry, comment_of(*jobs[j].kernel));
+      jobs[j].cubin = text ? compile_cuda(text->source, entry, target.name, text->threads) : tl::make_unexpected(text.error());
+    }
+  };
+  {
+    std::vector<std::jthread> team;
+    for (unsigned k = 1; k < std::min<size_t>(std::thread::hardware_concurrency(), jobs.size()); ++k) team.emplace_back(work);
+    work();
+  }
+  std::vector<json> out;
+  for (size_t j : job_of) {
+    if (!*jobs[j].cubin && size_unknown(jobs[j].cubin->error())) {
+      out.push_back({{"left_out", jobs[j].cubin->error().message}});
+      continue;
+    }
+    FERRULE_ASSIGN(const Cubin cubin, *jobs[j].cubin);
+    out.push_back({{"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers}, {"spill_bytes", cubin.spill_bytes},
+                   {"shared_bytes", cubin.shared_bytes}, {"occupancy", cubin.occupancy}});
+  }
+  return out;
+}
+
+Result<json> compile_for_cpu(const Plan& plan, const Kernel& kernel, const Target& target) {
   if (kernel.launch->rows) return compile_rows(plan, kernel, target);
   FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
-  return target.device == "gpu" ? compile_for_gpu(kernel, operands, target) : compile_for_cpu(kernel, operands, target);
+  return compile_pointwise(kernel, operands, target);
+}
+
+/// Launches of other kinds: what runs them, and how often.
+std::map<std::string, int> other_launches(const Explained& e) {
+  std::map<std::string, int> out;
+  for (const LoweredLayer& layer : e.lowered.layers)
+    for (const Launch& l : layer.launches) {
+      if (l.rows || l.region) continue;
+      if (l.kind == Launch::Kind::library) ++out["library call: " + l.primitive];
+      if (l.kind == Launch::Kind::copy) ++out["copy: " + l.primitive];
+      if (l.kind == Launch::Kind::interpret) ++out["interpreted: " + l.primitive];
+    }
+  return out;
 }
 
 Result<Exit> body(const Common& common) {
   FERRULE_ASSIGN(Explained e, explain_model(common, false));
   const Target& target = e.knowledge->target;
   json rows = json::array();
-  for (const Kernel& kernel : kernels_of(e)) {
+  const std::vector<Kernel> kernels = kernels_of(e);
+  std::vector<json> results;
+  if (target.device == "gpu") {
+    FERRULE_ASSIGN(results, compile_for_gpu(e.plan, kernels, target));
+  } else {
+    for (const Kernel& kernel : kernels) {
+      auto result = compile_for_cpu(e.plan, kernel, target);
+      if (!result && !size_unknown(result.error())) return tl::make_unexpected(result.error());
+      results.push_back(result ? std::move(*result) : json{{"left_out", result.error().message}});
+    }
+  }
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const Kernel& kernel = kernels[k];
     json row{{"layer", escape(kernel.layer->name, 4096)}, {"instructions", kernel.program().insts.size()},
              {"live_values", kernel.program().live_max()}};
-    FERRULE_ASSIGN(json result, compile_kernel(e.plan, kernel, target));
-    row.update(result);
+    row.update(results[k]);
     rows.push_back(std::move(row));
   }
+  size_t left_out = 0;
+  for (const json& row : rows) left_out += row.contains("left_out");
+  const auto others = other_launches(e);
   if (common.json) {
-    print_json({{"schema_version", kSchemaVersion}, {"target", target.name}, {"kernels", rows}});
+    print_json({{"schema_version", kSchemaVersion}, {"target", target.name}, {"kernels", rows}, {"others", others}});
     return Exit::ok;
   }
   for (const json& row : rows) {
@@ -104,7 +195,8 @@ Result<Exit> body(const Common& common) {
       if (key != "layer") facts += fmt::format("  {} {}", key, value.dump());
     std::cout << row["layer"].get<std::string>() << facts << "\n";
   }
-  std::cout << fmt::format("{} generated kernels compiled for {}\n", rows.size(), target.name);
+  std::cout << fmt::format("{} generated kernels compiled for {}\n", rows.size() - left_out, target.name);
+  for (const auto& [what, count] : others) std::cout << fmt::format("{} x {}\n", count, what);
   return Exit::ok;
 }
 

@@ -1,0 +1,462 @@
+#include "codegen/cuda_rows.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <set>
+
+#include "codegen/cuda_text.h"
+#include "engine/base/diagnostics.h"
+#include "engine/formula/polynomials.h"
+
+namespace ferrule {
+namespace {
+
+using Along = CudaRowOperand::Along;
+using Kind = RowSource::Kind;
+
+// --- form of a kernel -------------------------------------------------------------------------------
+
+constexpr int kWarp = 32;
+constexpr int kMostItems = 8;
+constexpr int64_t kRegisters = 48;  // of 32 bits, that a thread may keep a row's elements in
+
+int64_t element_bytes(DType t) { return std::max(1, size_bits(t) / 8); }
+int64_t up_to_power(int64_t n, int64_t least, int64_t most) {
+  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1)))), least, most);
+}
+
+/// Stages that read operand `k` element by element.
+int readers(const StagedRows& rows, size_t k) {
+  int n = 0;
+  for (const RowStage& s : rows.stages)
+    n += s.elements && std::any_of(s.inputs.begin(), s.inputs.end(), [&](const RowSource& i) { return i.kind == Kind::operand && i.index == k; });
+  return n;
+}
+bool kept_in_registers(const CudaRowKernel& k, size_t operand) {
+  return k.items > 0 && operand < k.inputs && k.operands[operand].along != Along::none && readers(k.staged, operand) > 1;
+}
+
+class Planner {
+ public:
+  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned) : r_(region), operands_(operands), aligned_(aligned) {}
+
+  Result<CudaRowPlan> run() {
+    FERRULE_TRY(check_cuda_types(r_.program));
+    FERRULE_ASSIGN(RowLoops loops, row_loops(r_, operands_));
+    k_.inputs = r_.inputs.size();
+    for (auto* axes : {&loops.kept, &loops.reduced})
+      if (axes->empty()) axes->push_back({1, std::vector<int64_t>(operands_.size(), 0)});
+    geometry(loops);
+    for (size_t k = 0; k < operands_.size(); ++k) k_.operands.push_back({loops.types[k], along(k)});
+    team(loops.guide);
+    k_.staged = split_rows(r_, true);
+    items();
+    if (!k_.items) k_.staged = split_rows(r_, false);
+    return std::move(plan_);
+  }
+
+ private:
+  void geometry(RowLoops& loops) {
+    int64_t reach = 0;
+    for (size_t k = 0; k < operands_.size(); ++k) {
+      int64_t most = 0;
+      for (const auto* axes : {&loops.kept, &loops.reduced})
+        for (const LoopAxis& a : *axes) most += std::abs(a.strides[k]) * (a.size - 1);
+      reach = std::max(reach, most);
+    }
+    g_.kept = std::move(loops.kept), g_.reduced = std::move(loops.reduced);
+    for (const LoopAxis& a : g_.kept) g_.rows *= a.size;
+    for (const LoopAxis& a : g_.reduced) g_.length *= a.size;
+    k_.kept_rank = static_cast<int>(g_.kept.size()), k_.reduced_rank = static_cast<int>(g_.reduced.size());
+    // A margin, because the last round's threads count beyond the end.
+    k_.wide_index = std::max({reach, g_.rows, g_.length}) > std::numeric_limits<int32_t>::max() - 65536;
+  }
+
+  Along along(size_t k) const {
+    int64_t expected = 1;
+    bool unit = true, none = true;
+    for (size_t a = g_.reduced.size(); a-- > 0;) {
+      none = none && (g_.reduced[a].strides[k] == 0 || g_.reduced[a].size == 1);
+      unit = unit && g_.reduced[a].strides[k] == expected;
+      expected *= g_.reduced[a].size;
+    }
+    return none ? Along::none : unit ? Along::unit : Along::strided;
+  }
+
+  void team(size_t guide) {
+    const bool side_by_side = g_.kept.back().strides[guide] == 1 && g_.kept.back().size > 1 && g_.reduced.back().strides[guide] != 1;
+    if (side_by_side) {
+      k_.team = CudaTeam::columns;
+      k_.rows = kWarp;
+      k_.threads = static_cast<int>(up_to_power(g_.length / 4, 1, g_.rows < 32768 ? 32 : 8));
+      return;
+    }
+    k_.vector = vector();
+    const int64_t packs = g_.length / k_.vector;
+    k_.team = packs <= kWarp * kMostItems ? CudaTeam::warp : CudaTeam::block;
+    if (k_.team == CudaTeam::warp) k_.threads = kWarp, k_.rows = 4;
+    else k_.threads = static_cast<int>(up_to_power(packs / 4, 128, 1024));
+  }
+
+  /// Elements that 16 bytes of the widest operand hold, where every row begins at such a place.
+  int vector() const {
+    int64_t widest = 1;
+    for (const CudaRowOperand& o : k_.operands) {
+      if (o.along == Along::strided) return 1;
+      if (o.along == Along::unit) widest = std::max(widest, element_bytes(o.type));
+    }
+    auto fits = [&](int64_t v) {
+      if (g_.length % v) return false;
+      for (size_t k = 0; k < k_.operands.size(); ++k)
+        for (const LoopAxis& a : g_.kept)
+          if (k_.operands[k].along == Along::unit && a.strides[k] % v) return false;
+      return true;
+    };
+    int64_t v = aligned_ ? std::min<int64_t>(8, 16 / widest) : 1;
+    while (v > 1 && !fits(v)) v /= 2;
+    return static_cast<int>(v);
+  }
+
+  /// A row's elements stay in registers where they are read more than once and few enough.
+  void items() {
+    if (k_.team == CudaTeam::columns) return;
+    const int64_t each = int64_t{k_.threads} * k_.vector, items = (g_.length + each - 1) / each;
+    k_.items = static_cast<int>(std::max<int64_t>(items, 1));
+    int64_t bytes = 0;
+    for (size_t k = 0; k < k_.inputs; ++k)
+      if (kept_in_registers(k_, k)) bytes += element_bytes(k_.operands[k].type);
+    for (DType t : k_.staged.tiles) bytes += element_bytes(t);
+    if (items > kMostItems || bytes * items * k_.vector > kRegisters * 4) k_.items = 0;
+  }
+
+  const RowRegion& r_;
+  std::span<const RowLayout> operands_;
+  const bool aligned_;
+  CudaRowPlan plan_;
+  CudaRowKernel& k_ = plan_.kernel;
+  CudaRowGeometry& g_ = plan_.geometry;
+};
+
+// --- source -----------------------------------------------------------------------------------------
+
+constexpr std::string_view kRowsPrelude = R"cuda(
+__device__ __forceinline__ float shuffle(float v, int o) { return __shfl_xor_sync(0xffffffffu, v, o); }
+__device__ __forceinline__ double shuffle(double v, int o) { return __shfl_xor_sync(0xffffffffu, v, o); }
+__device__ __forceinline__ i64 shuffle(i64 v, int o) { return __shfl_xor_sync(0xffffffffu, v, o); }
+__device__ __forceinline__ u64 shuffle(u64 v, int o) { return __shfl_xor_sync(0xffffffffu, v, o); }
+template <class T> __device__ __forceinline__ T shuffle(T v, int o) { return (T)__shfl_xor_sync(0xffffffffu, (int)v, o); }
+
+// A sum with what its roundings lost.
+struct Sum {
+  float sum, lost;
+  __device__ __forceinline__ void add(float x) {
+    const float t = sum + x;
+    lost += fabsf(sum) >= fabsf(x) ? (sum - t) + x : (x - t) + sum;
+    sum = t;
+  }
+  __device__ __forceinline__ float value() const { return fabsf(lost) < __uint_as_float(0x7f800000u) ? sum + lost : sum; }
+};
+)cuda";
+
+/// The type that a fold is made in on a GPU.
+DType accumulator(Fold fold, DType fold_type, DType element) {
+  return fold == Fold::sum && fold_type == DType::f64 && element == DType::f32 ? DType::f32 : fold_type;
+}
+
+std::string fold_text(Fold fold, DType t, const std::string& a, const std::string& b) {
+  const bool f = is_float(t);
+  switch (fold) {
+    case Fold::sum: return f ? fmt::format("{} + {}", a, b) : fmt::format("iadd<{}>({}, {})", name(t), a, b);
+    case Fold::prod: return f ? fmt::format("{} * {}", a, b) : fmt::format("imul<{}>({}, {})", name(t), a, b);
+    case Fold::max: return fmt::format("larger({}, {})", a, b);
+    case Fold::min: return fmt::format("smaller({}, {})", a, b);
+    case Fold::none: break;
+  }
+  return b;
+}
+
+class Source {
+ public:
+  explicit Source(const CudaRowKernel& k) : k_(k) {}
+
+  Result<std::string> text(std::string_view entry, std::string_view comment) {
+    out_ = cuda_head(comment, to_text(k_.staged), k_.wide_index);
+    out_ += kRowsPrelude;
+    out_ += "\n";
+    for (size_t s = 0; s < k_.staged.stages.size(); ++s) {
+      Program p = k_.staged.stages[s].program;
+      FERRULE_TRY(verify(p));
+      expand_transcendentals(p);
+      out_ += cuda_function(p, fmt::format("stage{}", s));
+    }
+    const size_t n = k_.operands.size();
+    out_ += fmt::format("struct Arguments {{\n  void* p[{0}];\n  Index rows, length;\n  Index size[{1}], stride[{0}][{1}];\n"
+                        "  Index step_size[{2}], step[{0}][{2}];\n}};\n\n", n, k_.kept_rank, k_.reduced_rank);
+    kernel(entry);
+    return std::move(out_);
+  }
+
+ private:
+  bool columns() const { return k_.team == CudaTeam::columns; }
+  DType type(size_t operand) const { return k_.operands[operand].type; }
+  size_t operand_of(const RowSource& s) const { return s.index + (s.kind == Kind::result ? k_.inputs : 0); }
+  std::string pack(DType t) const { return fmt::format("Pack<{}, {}>", cuda_storage(t), k_.vector); }
+
+  template <class... A>
+  void line(int indent, fmt::format_string<A...> text, A&&... args) {
+    out_ += std::string(static_cast<size_t>(indent) * 2, ' ') + fmt::format(text, std::forward<A>(args)...) + "\n";
+  }
+
+  void kernel(std::string_view entry) {
+    line(0, "extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{", k_.block_threads(), entry);
+    switch (k_.team) {
+      case CudaTeam::columns:
+        line(1, "const int lane = threadIdx.y;");
+        line(1, "const Index own = (Index)blockIdx.x * {} + threadIdx.x;", k_.rows);
+        line(1, "const bool inside = own < a.rows;");
+        line(1, "const Index row = inside ? own : a.rows - 1;");
+        break;
+      case CudaTeam::warp:
+        line(1, "const int lane = threadIdx.x;");
+        line(1, "const Index row = (Index)blockIdx.x * {} + threadIdx.y;", k_.rows);
+        line(1, "if (row >= a.rows) return;");
+        break;
+      case CudaTeam::block:
+        line(1, "const int lane = threadIdx.x;");
+        line(1, "const Index row = blockIdx.x;");
+        break;
+    }
+    pointers();
+    registers();
+    for (size_t s = 0; s < k_.staged.stages.size(); ++s)
+      if (k_.staged.stages[s].elements) element_stage(s);
+      else row_stage(s);
+    line(0, "}}");
+  }
+
+  /// Of each operand, the row's first element.
+  void pointers() {
+    line(1, "Index rest = row;");
+    for (int d = k_.kept_rank - 1; d > 0; --d) line(1, "const Index c{0} = rest % a.size[{0}]; rest /= a.size[{0}];", d);
+    line(1, "const Index c0 = rest;");
+    for (size_t k = 0; k < k_.operands.size(); ++k) {
+      std::string at;
+      for (int d = 0; d < k_.kept_rank; ++d) at += fmt::format("{}c{} * a.stride[{}][{}]", d ? " + " : "", d, k, d);
+      line(1, "{0}{1}* const q{2} = ({0}{1}*)a.p[{2}] + ({3});", k < k_.inputs ? "const " : "", cuda_storage(type(k)), k, at);
+    }
+  }
+
+  /// What is the same for the whole row, and what is kept of it.
+  void registers() {
+    std::set<size_t> uniform;
+    for (const RowStage& s : k_.staged.stages)
+      for (const RowSource& i : s.inputs)
+        if (i.kind == Kind::operand && k_.operands[i.index].along == Along::none) uniform.insert(i.index);
+    for (size_t k : uniform) line(1, "const {} u{} = *q{};", cuda_storage(type(k)), k, k);
+    if (!k_.items) return;
+    bool any = false;
+    for (size_t k = 0; k < k_.inputs; ++k)
+      if (kept_in_registers(k_, k)) any = true, line(1, "{} r{}[{}];", pack(type(k)), k, k_.items);
+    for (size_t t = 0; t < k_.staged.tiles.size(); ++t) line(1, "{} t{}[{}];", pack(k_.staged.tiles[t]), t, k_.items);
+    if (!any) return;
+    begin_elements();
+    for (size_t k = 0; k < k_.inputs; ++k)
+      if (kept_in_registers(k_, k)) {
+        offset(k);
+        line(3, "r{0}[j] = *(const {1}*)(q{0} + at{0});", k, pack(type(k)));
+      }
+    line(2, "}}\n  }}");
+  }
+
+  /// Opens two blocks: the loop, and what is inside the row. `e`: the first element.
+  void begin_elements() {
+    const int step = k_.threads * k_.vector;
+    if (k_.items) {
+      line(1, "#pragma unroll");
+      line(1, "for (int j = 0; j < {}; ++j) {{", k_.items);
+      line(2, "const Index e = lane * {} + j * {};", k_.vector, step);
+      line(2, "if (e < a.length) {{");
+    } else {
+      line(1, "for (Index e = lane * {}; e < a.length; e += {}) {{", k_.vector, step);
+      line(2, "{{");
+    }
+  }
+
+  /// `at`k: where element e is.
+  void offset(size_t k) {
+    if (k_.operands[k].along == Along::unit) return line(3, "const Index at{} = e;", k);
+    std::string at, rest = "e";
+    line(3, "Index at{0} = 0;", k);
+    line(3, "{{ Index rest = e;");
+    for (int d = k_.reduced_rank - 1; d > 0; --d)
+      line(4, "at{0} += rest % a.step_size[{1}] * a.step[{0}][{1}]; rest /= a.step_size[{1}];", k, d);
+    line(4, "at{0} += rest * a.step[{0}][0]; }}", k);
+  }
+
+  /// An input of a stage as its function wants it. `v`: the element of a vector; empty in row stages.
+  std::string input(const RowSource& s, DType t, const std::string& v) const {
+    switch (s.kind) {
+      case Kind::operand: {
+        const std::string x = k_.operands[s.index].along == Along::none ? fmt::format("u{}", s.index)
+                              : kept_in_registers(k_, s.index)          ? fmt::format("r{}[j].v[{}]", s.index, v)
+                                                                        : fmt::format("w{}.v[{}]", s.index, v);
+        return t == DType::boolean ? x + " != 0" : x;
+      }
+      case Kind::fold: return fmt::format("({})f{}", cuda_value(t), s.index);
+      case Kind::row: return fmt::format("o{}{}", s.index, t == DType::boolean ? " != 0" : "");
+      case Kind::tile: return fmt::format("t{}[j].v[{}]{}", s.index, v, t == DType::boolean ? " != 0" : "");
+      case Kind::count: return fmt::format("({})a.length", cuda_value(t));
+      case Kind::result: break;
+    }
+    return "0";
+  }
+
+  void element_stage(size_t index) {
+    const RowStage& s = k_.staged.stages[index];
+    for (size_t o = 0; o < s.outputs.size(); ++o)
+      if (s.folds[o] != Fold::none) start_fold(s, o);
+    begin_elements();
+    std::set<size_t> loaded;
+    for (const RowSource& i : s.inputs)
+      if (i.kind == Kind::operand && k_.operands[i.index].along != Along::none && !kept_in_registers(k_, i.index) && loaded.insert(i.index).second) {
+        offset(i.index);
+        line(3, "const {1} w{0} = *(const {1}*)(q{0} + at{0});", i.index, pack(type(i.index)));
+      }
+    for (const RowSource& o : s.outputs)
+      if (o.kind == Kind::result) line(3, "{} w{};", pack(type(operand_of(o))), operand_of(o));
+    line(3, "#pragma unroll");
+    line(3, "for (int v = 0; v < {}; ++v) {{", k_.vector);
+    std::string call;
+    for (size_t k = 0; k < s.inputs.size(); ++k) call += (k ? ", " : "") + input(s.inputs[k], s.program.inputs[k], "v");
+    for (size_t o = 0; o < s.outputs.size(); ++o) {
+      call += call.empty() ? "" : ", ";
+      if (s.folds[o] != Fold::none) {
+        line(4, "{} y{};", cuda_storage(s.program.output_type(o)), o);
+        call += fmt::format("y{}", o);
+      } else {
+        call += s.outputs[o].kind == Kind::tile ? fmt::format("t{}[j].v[v]", s.outputs[o].index) : fmt::format("w{}.v[v]", operand_of(s.outputs[o]));
+      }
+    }
+    line(4, "stage{}({});", index, call);
+    for (size_t o = 0; o < s.outputs.size(); ++o)
+      if (s.folds[o] != Fold::none) take(s, o);
+    line(3, "}}");
+    for (const RowSource& o : s.outputs)
+      if (o.kind == Kind::result) {
+        const size_t k = operand_of(o);
+        offset(k);
+        line(3, "{}*({}*)(q{} + at{}) = w{};", columns() ? "if (inside) " : "", pack(type(k)), k, k, k);
+      }
+    line(2, "}}\n  }}");
+    for (size_t o = 0; o < s.outputs.size(); ++o)
+      if (s.folds[o] != Fold::none) finish_fold(s, o);
+  }
+
+  DType fold_type_of(const RowStage& s, size_t o) const {
+    return accumulator(s.folds[o], fold_type(s.folds[o], s.program.output_type(o)), s.program.output_type(o));
+  }
+  bool compensated(const RowStage& s, size_t o) const { return s.folds[o] == Fold::sum && fold_type_of(s, o) == DType::f32; }
+
+  void start_fold(const RowStage& s, size_t o) {
+    const uint32_t f = s.outputs[o].index;
+    if (compensated(s, o)) return line(1, "Sum s{} = {{0.0f, 0.0f}};", f);
+    const DType t = fold_type_of(s, o);
+    const Scalar one = fold_identity(s.folds[o], t);
+    line(1, "{} f{} = {};", cuda_value(t), f, cuda_literal(t, one));
+  }
+  void take(const RowStage& s, size_t o) {
+    const uint32_t f = s.outputs[o].index;
+    if (compensated(s, o)) return line(4, "s{}.add(y{});", f, o);
+    const DType t = fold_type_of(s, o);
+    line(4, "f{} = {};", f, fold_text(s.folds[o], t, fmt::format("f{}", f), fmt::format("({})y{}", cuda_value(t), o)));
+  }
+
+  /// What all threads of the team found, in each of them.
+  void finish_fold(const RowStage& s, size_t o) {
+    const uint32_t f = s.outputs[o].index;
+    const DType t = fold_type_of(s, o);
+    const auto both = [&](const std::string& other) { return fold_text(s.folds[o], t, fmt::format("f{}", f), other); };
+    if (compensated(s, o)) line(1, "float f{0} = s{0}.value();", f);
+    auto tree = [&](int width) {
+      if (width < 2) return;
+      line(1, "#pragma unroll");
+      line(1, "for (int o = {}; o > 0; o /= 2) f{} = {};", width / 2, f, both(fmt::format("shuffle(f{}, o)", f)));
+    };
+    if (columns()) {
+      if (k_.threads == 1) return;
+      line(1, "__shared__ {} m{}[{}][{}];", cuda_value(t), f, k_.threads, kWarp);
+      line(1, "m{0}[lane][threadIdx.x] = f{0};", f);
+      line(1, "__syncthreads();");
+      line(1, "f{0} = m{0}[0][threadIdx.x];", f);
+      line(1, "for (int o = 1; o < {}; ++o) f{} = {};", k_.threads, f, both(fmt::format("m{}[o][threadIdx.x]", f)));
+      return;
+    }
+    tree(kWarp);
+    const int warps = k_.threads / kWarp;
+    if (warps == 1) return;
+    line(1, "__shared__ {} m{}[{}];", cuda_value(t), f, warps);
+    line(1, "if (lane % 32 == 0) m{0}[lane / 32] = f{0};", f);
+    line(1, "__syncthreads();");
+    line(1, "f{0} = m{0}[lane % {1}];", f, warps);
+    tree(warps);
+  }
+
+  void row_stage(size_t index) {
+    const RowStage& s = k_.staged.stages[index];
+    std::string call;
+    for (size_t k = 0; k < s.inputs.size(); ++k) call += (k ? ", " : "") + input(s.inputs[k], s.program.inputs[k], "0");
+    std::string stores;
+    for (size_t o = 0; o < s.outputs.size(); ++o) {
+      const bool result = s.outputs[o].kind == Kind::result;
+      const std::string to = result ? fmt::format("z{}", operand_of(s.outputs[o])) : fmt::format("o{}", s.outputs[o].index);
+      line(1, "{} {};", cuda_storage(s.program.output_type(o)), to);
+      call += (call.empty() ? "" : ", ") + to;
+      if (result) stores += fmt::format("{}*q{} = {};", stores.empty() ? "" : " ", operand_of(s.outputs[o]), to);
+    }
+    line(1, "stage{}({});", index, call);
+    if (!stores.empty()) line(1, "if (lane == 0{}) {{ {} }}", columns() ? " && inside" : "", stores);
+  }
+
+  const CudaRowKernel& k_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::pair<int, int> CudaRowGeometry::block(const CudaRowKernel& k) {
+  switch (k.team) {
+    case CudaTeam::columns: return {kWarp, k.threads};
+    case CudaTeam::warp: return {kWarp, k.rows};
+    case CudaTeam::block: break;
+  }
+  return {k.threads, 1};
+}
+
+Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned) {
+  return Planner(region, operands, aligned).run();
+}
+
+Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_view entry, std::string_view comment) {
+  return Source(kernel).text(entry, comment);
+}
+
+std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers) {
+  std::string out(reinterpret_cast<const char*>(pointers.data()), pointers.size_bytes());
+  auto index = [&](int64_t v) {
+    const auto narrow = static_cast<int32_t>(v);
+    if (kernel.wide_index) out.append(reinterpret_cast<const char*>(&v), sizeof v);
+    else out.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
+  };
+  index(geometry.rows);
+  index(geometry.length);
+  for (const auto* axes : {&geometry.kept, &geometry.reduced}) {
+    for (const LoopAxis& a : *axes) index(a.size);
+    for (size_t k = 0; k < pointers.size(); ++k)
+      for (const LoopAxis& a : *axes) index(a.strides[k]);
+  }
+  out.resize((out.size() + 7) / 8 * 8);
+  return out;
+}
+
+}  // namespace ferrule
