@@ -1,4 +1,5 @@
 #include "codegen/cuda.h"
+#include "codegen/cuda_copy.h"
 
 #include <doctest/doctest.h>
 
@@ -196,4 +197,39 @@ TEST_CASE("types that no kernel holds are refused") {
   auto source = cuda_source(linear(b.take()), "kernel", "");
   REQUIRE(!source);
   CHECK(source.error().code == Code::unsupported_type);
+}
+
+TEST_CASE("a copy is turned in shared memory only where both sides are contiguous along different axes") {
+  const std::vector<int64_t> dims{2, 24, 5, 7};
+  const std::vector<int64_t> plain{24 * 35, 35, 7, 1}, last{24 * 35, 1, 7 * 24, 24};
+  CHECK_FALSE(plan_cuda_transpose(dims, plain, plain, 4));
+  auto turned = plan_cuda_transpose(dims, plain, last, 4);
+  REQUIRE(turned);
+  CHECK(turned->geometry.source.size == 35);
+  CHECK(turned->geometry.result.size == 24);
+  CHECK(turned->kernel.rank == 1);
+  CHECK(turned->geometry.blocks() == 2 * 2 * 1);
+  CHECK_FALSE(plan_cuda_transpose(dims, {2 * 24 * 35, 70, 14, 2}, last, 4));  // no axis of the source is contiguous
+  CHECK(plan_cuda_transpose(std::vector<int64_t>{65536, 65536}, {1, 65536}, {65536, 1}, 1)->kernel.wide_index);
+}
+
+TEST_CASE("transposes and gathers of every element size compile without a spill") {
+  if (no_nvrtc()) return;
+  for (int bytes : {1, 2, 4, 8})
+    for (bool wide : {false, true}) {
+      for (int rank : {0, 1, 3}) {
+        auto cubin = compile_cuda(cuda_transpose_source({bytes, rank, wide}, "kernel", ""), "kernel", "sm_90");
+        REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
+        CHECK(cubin->spill_bytes == 0);
+        CHECK(cubin->shared_bytes == 32 * 33 * bytes);
+      }
+      for (int index : {4, 8}) {
+        CudaGatherKernel k = plan_cuda_gather({1, 100, 10, 64}, bytes, index, true);
+        CHECK(k.vector * bytes == 16);
+        k.wide_index = wide;
+        auto cubin = compile_cuda(cuda_gather_source(k, "kernel", ""), "kernel", "sm_75");
+        REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
+        CHECK(cubin->spill_bytes == 0);
+      }
+    }
 }

@@ -1,0 +1,60 @@
+// Kernels that only move elements, as CUDA C++: strided copies (through shared memory where source and result are
+// contiguous along different axes) and gathers. Elements are 1, 2, 4 or 8 bytes of whatever type. Sizes and strides are
+// arguments; a kernel serves every shape of the same form.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/loop.h"
+
+namespace ferrule {
+
+/// A copy whose source is contiguous along another axis than its result: tiles of 32 x 32 elements are turned in shared
+/// memory, so that both are read and written in whole lines.
+struct CudaTransposeKernel {
+  static constexpr int kTile = 32, kRows = 8;  ///< threads of a block in x and y
+  int element_bytes = 4;
+  int rank = 0;             ///< axes beside the two
+  bool wide_index = false;  ///< 64-bit index arithmetic
+};
+struct CudaTransposeGeometry {
+  LoopAxis source, result;       ///< contiguous there; strides: of the source, of the result
+  std::vector<LoopAxis> others;  ///< outermost first
+  int64_t tiles(const LoopAxis& a) const { return (a.size + CudaTransposeKernel::kTile - 1) / CudaTransposeKernel::kTile; }
+  int64_t blocks() const;
+};
+struct CudaTransposePlan {
+  CudaTransposeKernel kernel;
+  CudaTransposeGeometry geometry;
+};
+
+/// The plan, or nothing where the copy is contiguous along the same axis on both sides, or nowhere: an ordinary
+/// pointwise kernel does it as well (cuda.h). Strides in elements.
+std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> dims, const std::vector<int64_t>& source,
+                                                     const std::vector<int64_t>& result, int element_bytes);
+std::string cuda_transpose_source(const CudaTransposeKernel& kernel, std::string_view entry, std::string_view comment);
+/// The kernel's one parameter, as the source declares it.
+std::string cuda_transpose_arguments(const CudaTransposeKernel& kernel, const CudaTransposeGeometry& geometry, const void* source, void* result);
+
+/// result[o][k][i] = data[o][index[k]][i] over contiguous memory; an index below 0 counts from the end.
+struct CudaGatherKernel {
+  int element_bytes = 4;
+  int index_bytes = 8;
+  int vector = 1;           ///< neighbouring elements moved at once; pointers must be aligned to them
+  bool wide_index = false;  ///< 64-bit index arithmetic
+};
+struct CudaGatherGeometry {
+  int64_t outer = 1, axis = 0, count = 0, inner = 1;
+  int64_t threads(const CudaGatherKernel& k) const { return outer * count * (inner / k.vector); }
+};
+CudaGatherKernel plan_cuda_gather(const CudaGatherGeometry& geometry, int element_bytes, int index_bytes, bool aligned);
+/// Where an index is outside the axis the kernel sets *fault, an int32 that was 0, and reads element 0.
+std::string cuda_gather_source(const CudaGatherKernel& kernel, std::string_view entry, std::string_view comment);
+std::string cuda_gather_arguments(const CudaGatherKernel& kernel, const CudaGatherGeometry& geometry, const void* data, const void* index,
+                                  void* result, void* fault);
+
+}  // namespace ferrule
