@@ -95,6 +95,7 @@ class BodyBuilder {
     }
     out_.graph.reserve(count, values);
     out_.origins.reserve(origins);
+    few_origins_ = origins <= 4 * kFew;
   }
 
   bool member(NodeId n) const {
@@ -107,7 +108,7 @@ class BodyBuilder {
 
   /// Whether no node before has this origin.
   bool fresh(const std::string& origin) {
-    if (members_.empty()) return std::ranges::find(out_.origins, origin) == out_.origins.end();
+    if (few_origins_) return std::ranges::find(out_.origins, origin) == out_.origins.end();
     return seen_.insert(origin).second;
   }
 
@@ -166,7 +167,8 @@ class BodyBuilder {
   const Graph& g_;
   std::unordered_set<NodeId> members_;  // of more than a few
   ValueMap inside_;                     // outer -> body
-  std::set<std::string_view> seen_;     // origins of more than a few nodes
+  bool few_origins_ = false;
+  std::set<std::string_view> seen_;     // origins, where they are more
   Body out_;
 };
 
