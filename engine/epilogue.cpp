@@ -489,26 +489,41 @@ class Matcher {
 
 namespace {
 
-/// The answers for the programs seen last: a network has few kinds of tails, and each is asked about several times.
+/// The answers for the programs seen last: a network has few kinds of tails, and each is asked about several times, for
+/// every shape again.
 class Answers {
  public:
   std::optional<std::vector<PostOp>> of(const Program& p, uint32_t anchor, bool strict) {
-    for (const Entry& e : entries_)
-      if (e.anchor == anchor && e.strict == strict && same(e.insts, p.insts) && e.outputs == p.outputs) return e.answer;
-    Entry& e = entries_.size() < kMost ? entries_.emplace_back() : entries_[next_++ % kMost];
-    e = {p.insts, p.outputs, anchor, strict, Matcher(p, anchor).run(strict)};
+    Entry& e = entries_[hash(p, anchor, strict) % kMost];
+    if (!e.used || e.anchor != anchor || e.strict != strict || !same(e.insts, p.insts) || e.outputs != p.outputs)
+      e = {p.insts, p.outputs, anchor, strict, true, Matcher(p, anchor).run(strict)};
     return e.answer;
   }
 
  private:
-  static constexpr size_t kMost = 16;
+  static constexpr size_t kMost = 512;
   struct Entry {
     std::vector<Inst> insts;
     std::vector<uint32_t> outputs;
     uint32_t anchor = 0;
-    bool strict = false;
+    bool strict = false, used = false;
     std::optional<std::vector<PostOp>> answer;
   };
+  static uint64_t hash(const Program& p, uint32_t anchor, bool strict) {
+    uint64_t h = uint64_t{anchor} << 1 | uint64_t{strict};
+    auto add = [&h](uint64_t x) {
+      h = (h ^ x) * 0x9e3779b97f4a7c15;
+      h ^= h >> 32;
+    };
+    for (const Inst& in : p.insts) {
+      add(static_cast<uint64_t>(in.op) << 32 | static_cast<uint64_t>(in.type));
+      add(uint64_t{in.args[0]} << 32 | in.args[1]);
+      add(uint64_t{in.args[2]} << 32 | in.index);
+      add(static_cast<uint64_t>(in.i) ^ std::bit_cast<uint64_t>(in.f));
+    }
+    for (uint32_t o : p.outputs) add(o);
+    return h;
+  }
   /// To the bit: 0 and -0 are two programs, a NaN is the same one again.
   static bool same(const std::vector<Inst>& a, const std::vector<Inst>& b) {
     return std::ranges::equal(a, b, [](const Inst& x, const Inst& y) {
@@ -516,8 +531,7 @@ class Answers {
              std::bit_cast<uint64_t>(x.f) == std::bit_cast<uint64_t>(y.f);
     });
   }
-  std::vector<Entry> entries_;
-  size_t next_ = 0;
+  std::vector<Entry> entries_{kMost};
 };
 
 }  // namespace

@@ -86,13 +86,16 @@ class BodyBuilder {
   }
 
   void reserve() {
-    size_t count = 0, values = 0;
+    size_t count = 0, values = 0, origins = 0;
     for (NodeId id : out_.nodes) {
       const Node& n = g_.node(id);
       count += n.body ? n.body->node_slots() : 1;
       values += n.body ? n.body->value_slots() : n.inputs.size() + n.outputs.size();
+      origins += n.origins.size();
     }
     out_.graph.reserve(count, values);
+    out_.origins.reserve(origins);
+    few_origins_ = origins <= 4 * kFew;
   }
 
   bool member(NodeId n) const {
@@ -101,6 +104,12 @@ class BodyBuilder {
   bool leaves(ValueId v) const {
     const Value& value = g_.value(v);
     return value.is_output || std::ranges::any_of(value.uses, [&](const Use& u) { return !member(u.node); });
+  }
+
+  /// Whether no node before has this origin.
+  bool fresh(const std::string& origin) {
+    if (few_origins_) return std::ranges::find(out_.origins, origin) == out_.origins.end();
+    return seen_.insert(origin).second;
   }
 
   ValueId copy_value(const Value& from) {
@@ -114,7 +123,7 @@ class BodyBuilder {
     ValueId& known = inside_[v];
     if (known) return known;
     const Value& from = g_.value(v);
-    known = out_.graph.add_input(out_.graph.fresh_name(from.name), from.type);
+    known = out_.graph.add_input(out_.graph.fresh_name(from.name), from.constant ? Type{} : from.type);
     if (from.constant) out_.graph.set_constant(known, *from.constant);
     else if (from.contents) out_.graph.set_contents(known, from.contents);
     out_.inputs.push_back(v);
@@ -124,7 +133,7 @@ class BodyBuilder {
   void add(NodeId id) {
     const Node& n = g_.node(id);
     for (const std::string& o : n.origins)
-      if (seen_.insert(o).second) out_.origins.push_back(o);
+      if (fresh(o)) out_.origins.push_back(o);
     if (!n.body) {
       Node c = plain(n);
       for (ValueId v : n.inputs) c.inputs.push_back(input(v));
@@ -158,7 +167,8 @@ class BodyBuilder {
   const Graph& g_;
   std::unordered_set<NodeId> members_;  // of more than a few
   ValueMap inside_;                     // outer -> body
-  std::set<std::string_view> seen_;
+  bool few_origins_ = false;
+  std::set<std::string_view> seen_;     // origins, where they are more
   Body out_;
 };
 
@@ -346,7 +356,7 @@ class GroupPhase {
     std::ranges::sort(roots, std::greater<>(), [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
     bool changed = false;
     for (NodeId root : roots) {
-      if (g_.node(root).dead) continue;
+      if (g_.node(root).dead || (!ctx_.near_misses && !index_->promising(rank, g_, root))) continue;
       FERRULE_TRY(in_time());
       MatchContext mc = match_context();
       Attempt a = match_any(*rules_[rank], root, mc);

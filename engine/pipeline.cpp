@@ -84,7 +84,7 @@ class Pipeline {
       fused_.journal.phases.push_back(phase_line(phase, layers_of(fused_.graph)));
     }
     if (snapshots_) keep(last);
-    return {};
+    return fused_.graph.sort();
   }
 
  private:

@@ -57,8 +57,9 @@ SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layo
 
 class Places {
  public:
-  Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
-      : rule_(rule), ctx_(ctx), misses_(misses) {}
+  /// `plan`: the graph as it would be planned; made here if it is not there yet.
+  Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses, std::optional<Plan>& plan)
+      : rule_(rule), ctx_(ctx), misses_(misses), shared_(plan) {}
 
   std::vector<PlaceMatch> run() {
     auto spec = place_spec(rule_.params);
@@ -70,13 +71,15 @@ class Places {
     for (NodeId n : ctx_.graph->order())
       if (!index.ranks_at(ctx_.graph->node(n)).empty()) roots.push_back(n);
     if (roots.empty()) return {};
-    auto plan = make_plan(std::move(*ctx_.graph->clone()), *ctx_.target, *ctx_.ops);
-    if (!plan) return {};
-    plan_ = std::move(*plan);
+    if (!shared_) {
+      auto made = make_plan(std::move(*ctx_.graph->clone()), *ctx_.target, *ctx_.ops);
+      if (!made) return {};
+      shared_ = std::move(*made);
+    }
     planned_ = ctx_;
-    planned_.graph = &plan_.graph;
-    for (const auto& [v, s] : plan_.slices)
-      if (plan_.graph.value(s.whole).producer != plan_.graph.value(v).producer) wholes_.insert(s.whole);
+    planned_.graph = &g();
+    for (const auto& [v, s] : plan().slices)
+      if (g().value(s.whole).producer != g().value(v).producer) wholes_.insert(s.whole);
     std::vector<PlaceMatch> out;
     for (size_t k = roots.size(); k-- > 0;) one_of(roots[k], out);  // what is around before what is inside
     std::ranges::reverse(out);
@@ -84,7 +87,9 @@ class Places {
   }
 
  private:
-  const Graph& g() const { return plan_.graph; }
+  Plan& plan() { return *shared_; }
+  const Plan& plan() const { return *shared_; }
+  const Graph& g() const { return shared_->graph; }
 
   void one_of(NodeId root, std::vector<PlaceMatch>& out) {
     Attempt a = match_structure(rule_, root, planned_, false);
@@ -127,9 +132,9 @@ class Places {
     if (std::string why = no_slice(root, v, whole, p.writes); !why.empty()) return miss(root, "structure", why), false;
     auto slice = slice_of(g(), root, slot, p.writes);
     if (!slice) return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
-    plan_.slices[v] = *slice;
+    plan().slices[v] = *slice;
     if (judged(p, root, v)) return true;
-    plan_.slices.erase(v);
+    plan().slices.erase(v);
     return false;
   }
 
@@ -140,9 +145,9 @@ class Places {
     if (!part.type.shape || !constant_shape(*part.type.shape)) return "the size of " + name + " is not known";
     if (part.type.dtype != all.type.dtype || size_bits(part.type.dtype) < 8) return name + " has another element type";
     if (part.constant || part.is_input || part.is_output || !part.producer) return name + " is the caller's memory, or a constant";
-    if (plan_.slices.contains(v)) return name + " is a part of something else already";
+    if (plan().slices.contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
-    if (plan_.layout(v) != plan_.layout(whole)) return name + " lies in another layout than " + value_text(g(), whole);
+    if (plan().layout(v) != plan().layout(whole)) return name + " lies in another layout than " + value_text(g(), whole);
     for (const Use& u : part.uses)
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
     if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
@@ -152,12 +157,12 @@ class Places {
   }
 
   bool judged(PlaceMatch& p, NodeId root, ValueId v) {
-    auto at = lying(plan_, v);
+    auto at = lying(plan(), v);
     if (!at) return false;
     const auto dims = constant_shape(*g().value(v).type.shape);
     auto accepts = [&](std::string* reason) {
       if (at->dense) return Truth::yes;
-      const SliceForm form = form_of(*at, *dims, plan_.layout(v));
+      const SliceForm form = form_of(*at, *dims, plan().layout(v));
       Accept a = all_accept(root, v, form, p.writes);
       if (reason) *reason = a.reason;
       refusal_ = a.reason;
@@ -199,7 +204,7 @@ class Places {
   const MatchContext& ctx_;
   std::vector<Rejection>* misses_;
   PlaceSpec spec_;
-  Plan plan_;             // the graph as it would be planned, with the slices found so far
+  std::optional<Plan>& shared_;  // the graph as it would be planned, with the slices found so far
   MatchContext planned_;  // ctx_ on that graph
   std::set<ValueId> wholes_;  // of which parts are read where they lie
   std::string refusal_;
@@ -232,7 +237,8 @@ Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, co
 }  // namespace
 
 std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
-  return Places(rule, ctx, misses).run();
+  std::optional<Plan> plan;
+  return Places(rule, ctx, misses, plan).run();
 }
 
 Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
@@ -248,18 +254,22 @@ Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
 
 Status place_phase(const PassContext& ctx, std::string_view phase) {
   Graph& g = *ctx.graph;
+  bool any = false;
+  std::optional<Plan> plan;  // until a rule fires; what finds nothing leaves it as it was
   for (const auto& rule : ctx.rules->rules) {
     if (!rule->enabled || rule->phase != phase || rule->kind != RuleKind::place) continue;
     if (ctx.cancel && ctx.cancel->stopped()) return error(Code::cancelled, std::string(phase), "time or caller");
-    FERRULE_TRY(g.sort());
+    any = true;
+    if (!plan) FERRULE_TRY(g.sort());
     int64_t steps = 0;
     MatchContext mc{&g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, ctx.near_misses != nullptr};
     std::vector<Rejection> misses;
-    for (const PlaceMatch& p : match_places(*rule, mc, ctx.near_misses ? &misses : nullptr))
-      FERRULE_TRY(fire(ctx, phase, *rule, p));
+    const std::vector<PlaceMatch> found = Places(*rule, mc, ctx.near_misses ? &misses : nullptr, plan).run();
+    for (const PlaceMatch& p : found) FERRULE_TRY(fire(ctx, phase, *rule, p));
+    if (!found.empty()) plan.reset();
     if (ctx.near_misses) std::ranges::move(misses, std::back_inserter(*ctx.near_misses));
   }
-  return g.sort();
+  return any ? g.sort() : Status{};
 }
 
 void read_places(Plan& plan, const OpTable& ops) {

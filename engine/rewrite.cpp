@@ -289,12 +289,12 @@ class RewritePhase {
   void push(const Graph& g, NodeId n) {
     if (g.node(n).dead) return;
     for (uint32_t rank : index_.ranks_at(g.node(n))) {
-      if (!ctx_.near_misses && !index_.promising(rank, g, n)) continue;
       const Entry e{rank, g.node(n).order, n};
       if (vain(g, e)) skipped_.push_back(e);
-      else push(e);
+      else if (promising(g, e)) push(e);
     }
   }
+  bool promising(const Graph& g, const Entry& e) const { return ctx_.near_misses || index_.promising(e.rule, g, e.node); }
   void push(const Entry& e) {
     if (queued_.insert(uint64_t{e.node.index} << 32 | e.rule).second) queue_.push(e);
   }
@@ -307,6 +307,11 @@ class RewritePhase {
   bool vain(const Graph& g, const Entry& e) const {
     return !unchanged_.empty() && &g == ctx_.graph && unchanged_[e.node.index] && failed_[e.rule] &&
            (*failed_[e.rule])[e.node.index];
+  }
+  /// The graph is about to change: of what was skipped only that remains which would have been queued.
+  void sift(const Graph& g) {
+    if (&g != ctx_.graph) return;
+    std::erase_if(skipped_, [&](const Entry& e) { return e <= at_ || !promising(g, e); });
   }
   /// The graph has changed: what was skipped and would still have come is tried.
   void recall() {
@@ -380,6 +385,7 @@ class RewritePhase {
     for (NodeId n : m.nodes) step.before.push_back(g.node(n).name);
     step.root = g.node(m.root).name;
     std::vector<NodeId> around = neighbours(g, m);
+    sift(g);
     auto made = apply_rewrite(g, m, *ctx_.ops, *ctx_.limits);
     if (!made) return declined(g, m, std::move(made).error());
     recall();

@@ -10,6 +10,7 @@
 #include "engine/formula/block_eval.h"
 #include "engine/formula/evaluate.h"
 #include "engine/formula/lower_formula.h"
+#include "engine/formula/region_programs.h"
 #include "engine/graph/infer.h"
 
 namespace ferrule {
@@ -135,8 +136,10 @@ Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node&
   return lower_formula(in, out);
 }
 
-Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
-                                   std::span<const ValueId> outputs) {
+namespace {
+
+Result<LoweredRegion> lower_fresh(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+                                  std::span<const ValueId> outputs) {
   LoweredRegion region;
   ProgramBuilder b;
   std::map<ValueId, uint32_t> known;  // interior values stay in the compute type: rounded once, at the end
@@ -165,6 +168,25 @@ Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span
     region.outputs.push_back(v);
   }
   region.program = b.take();
+  return region;
+}
+
+}  // namespace
+
+Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+                                   std::span<const ValueId> outputs) {
+  RegionPrograms* programs = ops.programs();
+  RegionKey key = programs ? region_key(ops, g, nodes, outputs) : RegionKey{};
+  if (key.text.empty()) return lower_fresh(ops, g, nodes, outputs);
+  if (auto known = programs->find(key)) {
+    LoweredRegion region;
+    region.program = known->program;
+    for (uint32_t k : known->inputs) region.inputs.push_back(key.values[k]);
+    region.outputs.assign(outputs.begin(), outputs.end());
+    return region;
+  }
+  auto region = lower_fresh(ops, g, nodes, outputs);
+  if (region) programs->add(std::move(key), *region);
   return region;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/base/limits.h"
 #include "engine/base/yaml.h"
 #include "engine/formula/formula.h"
+#include "engine/formula/region_programs.h"
 
 namespace ferrule {
 namespace {
@@ -243,7 +244,7 @@ bool OpFormula::per_channel(size_t slot) const {
 }
 
 Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
-  OpTable table;
+  Map all;
   std::vector<Error> errors;
   for (const std::string& dir : rule_dirs) {
     for (const std::string& file : op_files(dir)) {
@@ -256,10 +257,16 @@ Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
         ok = r.status();
       }
       if (!ok) errors.push_back(std::move(ok).error());
-      for (OpFormula& f : ops) table.ops_.insert_or_assign(key_of(f.domain, f.op), std::move(f));
+      for (OpFormula& f : ops) all.insert_or_assign(key_of(f.domain, f.op), std::move(f));
     }
   }
-  if (errors.empty()) return table;
+  if (errors.empty()) {
+    OpTable table;
+    table.ops_ = std::make_shared<const Map>(std::move(all));
+    for (const auto& [_, f] : *table.ops_) table.by_op_.emplace(f.op, &f);
+    table.programs_ = std::make_shared<RegionPrograms>();
+    return table;
+  }
   Error first = std::move(errors.front());
   for (size_t i = 1; i < errors.size(); ++i) {
     std::vector<Error> more = std::move(errors[i].more);
@@ -271,8 +278,10 @@ Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
 }
 
 const OpFormula* OpTable::find(std::string_view domain, std::string_view op) const {
-  auto it = domain.empty() || domain == "ai.onnx" ? ops_.find(op) : ops_.find(key_of(domain, op));
-  return it == ops_.end() ? nullptr : &it->second;
+  if (domain == "ai.onnx") domain = {};
+  for (auto [it, end] = by_op_.equal_range(op); it != end; ++it)
+    if (it->second->domain == domain) return it->second;
+  return nullptr;
 }
 
 bool OpTable::in_class(const ferrule::Node& n, std::string_view cls) const {
@@ -282,7 +291,7 @@ bool OpTable::in_class(const ferrule::Node& n, std::string_view cls) const {
 
 std::vector<std::string> OpTable::class_names() const {
   std::set<std::string> names;
-  for (const auto& [key, f] : ops_) names.insert(f.classes.begin(), f.classes.end());
+  for (const auto& [key, f] : *ops_) names.insert(f.classes.begin(), f.classes.end());
   return {names.begin(), names.end()};
 }
 

@@ -8,6 +8,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/base/result.h"
@@ -43,6 +45,8 @@ struct OpFormula {
   std::vector<bool> data;            ///< per declared input, filled by the loader
 };
 
+class RegionPrograms;  // region_programs.h
+
 class OpTable {
  public:
   /// Reads every *.yaml in `dir`/ops of each rules directory, later ones replacing entries of earlier ones.
@@ -57,10 +61,15 @@ class OpTable {
   /// Members of an op class ("@activation" is class "activation"; "@pointwise" is every formula without row).
   bool in_class(const Node& n, std::string_view cls) const;
   std::vector<std::string> class_names() const;
-  const std::map<std::string, OpFormula, std::less<>>& all() const { return ops_; }  ///< key "domain::op" or "op"
+  const std::map<std::string, OpFormula, std::less<>>& all() const { return *ops_; }  ///< key "domain::op" or "op"
+  /// Regions of these operators that were lowered before; null: none are kept.
+  RegionPrograms* programs() const { return programs_.get(); }
 
  private:
-  std::map<std::string, OpFormula, std::less<>> ops_;
+  using Map = std::map<std::string, OpFormula, std::less<>>;
+  std::shared_ptr<const Map> ops_ = std::make_shared<const Map>();     ///< copies of the table share it
+  std::unordered_multimap<std::string_view, const OpFormula*> by_op_;  ///< of ops_, for find(): asked for every node
+  std::shared_ptr<RegionPrograms> programs_;
 };
 
 /// The node as a scalar program: one program input per present input (in order; absent optionals are

@@ -84,7 +84,8 @@ std::vector<NodeId> Graph::order() const {
     int x = nodes_[a.index].order, y = nodes_[b.index].order;
     return x != y ? x < y : a.index < b.index;
   };
-  if (!std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
+  const bool added = sorted_.empty() || nodes_.size() > sorted_slots_;
+  if (added && !std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
   return out;
 }
 
@@ -393,8 +394,10 @@ Status Graph::sort() {
       ++waiting[id.index];
       sorted &= rank[values_[v.index].producer.index] < rank[id.index];
     };
-    for (ValueId v : nodes_[id.index].inputs) after(v);
-    for (ValueId v : captures(nodes_[id.index])) after(v);
+    const Node& n = nodes_[id.index];
+    for (ValueId v : n.inputs) after(v);
+    if (n.subgraphs.empty()) continue;
+    for (ValueId v : captures(n)) after(v);
   }
   if (sorted) {
     for (uint32_t i = 0; i < now.size(); ++i) nodes_[now[i].index].order = static_cast<int>(i) + 1;

@@ -25,12 +25,18 @@ bool makers(const Rule& rule, const PatternExpr& e, std::vector<const PatternExp
 
 RuleIndex::RuleIndex(std::span<const Rule* const> rules, const OpTable* ops)
     : rules_(rules.begin(), rules.end()), ops_(ops) {
-  for (const Rule* r : rules_) {
-    auto& all = spellings_.emplace_back();
-    bool open = r->match.lines.empty();
-    if (!open) collect(*r, *r->match.root().expr, all, open);
-    if (open) all.clear();
-  }
+  spellings_.resize(rules_.size());
+}
+
+const std::vector<RuleIndex::Spelling>& RuleIndex::spellings(uint32_t rank) const {
+  auto& known = spellings_[rank];
+  if (known) return *known;
+  auto& all = known.emplace();
+  const Rule& r = *rules_[rank];
+  bool open = r.match.lines.empty();
+  if (!open) collect(r, *r.match.root().expr, all, open);
+  if (open) all.clear();
+  return all;
 }
 
 void RuleIndex::collect(const Rule& rule, const PatternExpr& e, std::vector<Spelling>& out, bool& open) {
@@ -42,29 +48,37 @@ void RuleIndex::collect(const Rule& rule, const PatternExpr& e, std::vector<Spel
     open = true;
     return;
   }
+  out.push_back(spelling(rule, e, 0));
+}
+
+RuleIndex::Spelling RuleIndex::spelling(const Rule& rule, const PatternExpr& e, int depth) {
+  constexpr int kDepth = 3;
   Spelling s;
   s.root = &e;
   for (const auto& a : e.args) {
-    std::vector<const PatternExpr*> calls;
-    if (makers(rule, *a, calls, 0)) s.operands.push_back(std::move(calls));
     s.constant |= a->kind == Kind::number || (a->kind == Kind::reference && a->constant && !a->optional && !a->variadic);
+    std::vector<const PatternExpr*> calls;
+    if (depth == kDepth || !makers(rule, *a, calls, 0)) continue;
+    auto& made = s.operands.emplace_back();
+    for (const PatternExpr* c : calls) made.push_back(spelling(rule, *c, depth + 1));
   }
-  out.push_back(std::move(s));
+  return s;
+}
+
+bool RuleIndex::fits(const Spelling& s, const Graph& g, const Node& n) const {
+  if (!has_head(n, s.root->ops, s.root->classes, ops_)) return false;
+  if (s.constant && std::ranges::none_of(n.inputs, [&](ValueId v) { return g.constant(v) != nullptr; })) return false;
+  return std::ranges::all_of(s.operands, [&](const std::vector<Spelling>& makers) {
+    return std::ranges::any_of(n.inputs, [&](ValueId v) {
+      const Node* p = g.producer(v);
+      return p && std::ranges::any_of(makers, [&](const Spelling& m) { return fits(m, g, *p); });
+    });
+  });
 }
 
 bool RuleIndex::promising(uint32_t rank, const Graph& g, NodeId id) const {
-  if (spellings_[rank].empty()) return true;
-  const Node& n = g.node(id);
-  auto made = [&](const std::vector<const PatternExpr*>& calls) {
-    return std::ranges::any_of(n.inputs, [&](ValueId v) {
-      const Node* p = g.producer(v);
-      return p && std::ranges::any_of(calls, [&](const PatternExpr* c) { return has_head(*p, c->ops, c->classes, ops_); });
-    });
-  };
-  return std::ranges::any_of(spellings_[rank], [&](const Spelling& s) {
-    if (s.constant && std::ranges::none_of(n.inputs, [&](ValueId v) { return g.constant(v) != nullptr; })) return false;
-    return has_head(n, s.root->ops, s.root->classes, ops_) && std::ranges::all_of(s.operands, made);
-  });
+  const std::vector<Spelling>& all = spellings(rank);
+  return all.empty() || std::ranges::any_of(all, [&](const Spelling& s) { return fits(s, g, g.node(id)); });
 }
 
 /// The root may be an optional node, an alternative, or the name of another line.

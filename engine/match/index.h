@@ -1,6 +1,7 @@
 // Which rules can match at a node at all: by its operator, found out once per operator.
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -25,15 +26,19 @@ class RuleIndex {
 
  private:
   bool possible(const Rule& rule, const PatternExpr& e, const Node& n, int depth) const;
-  /// One spelling of a root: its operator, and what it needs of its operands: each inner list is of calls, one of
-  /// which must make some operand.
+  /// One spelling of a call: its operator, and what it needs of its operands: each inner list is of calls, one of
+  /// which must make some operand. A few operators deep.
   struct Spelling {
     const PatternExpr* root = nullptr;
-    std::vector<std::vector<const PatternExpr*>> operands;
+    std::vector<std::vector<Spelling>> operands;
     bool constant = false;
   };
+  static Spelling spelling(const Rule& rule, const PatternExpr& e, int depth);
+  bool fits(const Spelling& s, const Graph& g, const Node& n) const;
   static void collect(const Rule& rule, const PatternExpr& e, std::vector<Spelling>& out, bool& open);
-  std::vector<std::vector<Spelling>> spellings_;  // by rank; empty: anything may match
+  /// Empty: anything may match. Worked out when it is asked for first: most rules never are.
+  const std::vector<Spelling>& spellings(uint32_t rank) const;
+  mutable std::vector<std::optional<std::vector<Spelling>>> spellings_;  // by rank
   std::vector<const Rule*> rules_;
   const OpTable* ops_;
   struct Hash {

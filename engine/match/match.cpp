@@ -141,7 +141,11 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
   if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
   std::optional<Rejection> first;  // a trace goes on to the last condition
   int passed = 0;
-  for (const Condition& c : where) {
+  // All must hold. Where nobody reads which does not, those that cost most are asked last.
+  const bool any_order = !ctx.explain && !ctx.trace;
+  for (size_t k = 0; k < where.size() * (any_order ? 2 : 1); ++k) {
+    const Condition& c = where[k % where.size()];
+    if (any_order && c.asks_contract != (k >= where.size())) continue;
     if (c.scope && !(*c.scope)(*ctx.graph, m)) {
       ++passed;
       continue;

@@ -428,6 +428,11 @@ std::vector<NameUse> name_uses(const Expr& e) {
   return out;
 }
 
+bool asks_contract(const Expr& e) {
+  return (e.kind == Expr::Kind::call && e.name.starts_with("accepts")) ||
+         std::ranges::any_of(e.args, [](const ExprPtr& a) { return asks_contract(*a); });
+}
+
 std::vector<std::string> names(const Expr& e) {
   std::vector<std::string> out;
   for (NameUse& u : name_uses(e)) out.push_back(std::move(u.name));

@@ -1,6 +1,7 @@
 // Evaluation of conditions: total, without side effects, three-valued (Kleene). A missing fact
 // travels up as Val::Unknown that names it; `and` and `or` need only the operands that decide.
 #include <cmath>
+#include <map>
 
 #include "engine/rule/expr.h"
 #include "engine/rule/expr_ast.h"
@@ -628,6 +629,20 @@ Truth evaluate_condition(const Expr& e, const EvalContext& ctx, std::string* det
   return t;
 }
 
+namespace {
+
+/// A hole's expression, null where it is none. Groups are named after a few templates again and again.
+ExprPtr hole_expression(std::string_view text) {
+  constexpr size_t kMost = 256;
+  thread_local std::map<std::string, ExprPtr, std::less<>> known;
+  if (auto it = known.find(text); it != known.end()) return it->second;
+  if (known.size() >= kMost) known.clear();
+  auto e = parse_expression(text, Place{});
+  return known.emplace(text, e ? *e : nullptr).first->second;
+}
+
+}  // namespace
+
 std::string interpolate(std::string_view text, const EvalContext& ctx) {
   static const Graph kEmpty;
   const Graph& g = ctx.graph ? *ctx.graph : kEmpty;
@@ -639,8 +654,8 @@ std::string interpolate(std::string_view text, const EvalContext& ctx) {
     }
     size_t end = hole_end(text, i);
     if (end == std::string_view::npos) return out + std::string(text.substr(i));
-    auto e = parse_expression(text.substr(i + 1, end - i - 1), Place{});
-    Val v = e ? evaluate(**e, ctx) : unknown("");
+    const ExprPtr e = hole_expression(text.substr(i + 1, end - i - 1));
+    Val v = e ? evaluate(*e, ctx) : unknown("");
     const Val::List* l = list_of(v);
     bool nothing = is_absent(v) || (l && l->empty());
     // "{conv} + {act}" without an act is "Conv_0".

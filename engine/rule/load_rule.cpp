@@ -637,6 +637,7 @@ std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bo
   if (const yaml::Node* why = added ? n.find("why") : r.required(n, "why")) c.why = r.string(*why);
   if (const yaml::Node* hint = n.find("hint")) c.hint = r.string(*hint);
   if (!c.expr) return std::nullopt;
+  c.asks_contract = asks_contract(*c.expr);
   return c;
 }
 

@@ -30,6 +30,7 @@ struct Condition {
   std::string id;
   ConditionClass cls = ConditionClass::sound;
   std::shared_ptr<const Expr> expr;
+  bool asks_contract = false;  ///< expr.h
   std::string text;   ///< the expression as written
   std::string why;    ///< with {expr} holes
   std::string hint;

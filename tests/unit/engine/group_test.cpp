@@ -146,6 +146,16 @@ TEST_CASE("why a tail was not taken") {
   target().contracts["conv"].max_epilogue_ops = 0;
   Graph h = graph("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) o = Relu(t) }");
   CHECK(declined(*act, h, "t") == "kernel");
+  // Who reads the reason gets the first; where nobody does, what asks for kernels waits for the rest.
+  std::string both = kActivation;
+  both.insert(both.find("name:"), "  - {id: never, profit: \"false\", why: \"never\"}\n");
+  auto never = rule("never", both);
+  CHECK(declined(*never, h, "t") == "kernel");
+  MatchContext silent = context(h);
+  silent.explain = false;
+  Attempt a = match_any(*never, maker(h, "t"), silent);
+  REQUIRE(std::holds_alternative<Rejection>(a));
+  CHECK(std::get<Rejection>(a).id == "never");
   target().contracts["conv"].generated_tail = true;
   target().contracts["conv"].max_epilogue_ops = 16;
 }

@@ -2,6 +2,7 @@
 // exhaustively, and regions against their nodes one by one.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -290,6 +291,52 @@ TEST_CASE("a region computes what its nodes do, bit for bit in f32") {
     wrong += !(out.f == want || (std::isnan(out.f) && std::isnan(want)));
   }
   CHECK(wrong == 0);
+}
+
+TEST_CASE("a region that was lowered before is found again, for its own values; another one is not") {
+  struct Variant {
+    const char* op;
+    DType type;
+    double constant;
+    bool swapped, second_output;
+    std::vector<std::pair<std::string, Attr>> attrs;
+  };
+  /// z = op(x * constant, y), as text behind what it reads and writes.
+  auto lowered = [](const Variant& v, const char* first) {
+    Chain c;
+    c.g.add_input(first, {});
+    c.x = c.g.add_input("x", {v.type, Shape{Dim(4)}});
+    c.y = c.g.add_input("y", {v.type, Shape{Dim(4)}});
+    const ValueId k = c.g.add_constant("k", Tensor::scalar(v.type, v.constant));
+    const ValueId a = add(c, "Mul", {c.x, k}, v.type);
+    Node n = node(v.op, v.attrs);
+    n.inputs = v.swapped ? std::vector{c.y, a} : std::vector{a, c.y};
+    if (!v.attrs.empty()) n.inputs = {a};
+    const ValueId z = c.g.add_value("z", {v.type, Shape{Dim(4)}});
+    n.outputs = {z};
+    c.nodes.push_back(c.g.add_node(std::move(n)));
+    std::vector<ValueId> outs = v.second_output ? std::vector{z, a} : std::vector{z};
+    auto region = lower_region(table(), c.g, c.nodes, outs);
+    REQUIRE(region);
+    CHECK(region->outputs == outs);
+    std::string text;
+    for (ValueId in : region->inputs) text += c.g.value(in).name + " ";
+    return text + to_text(region->program);
+  };
+  const std::vector<Variant> all = {
+      {"Sub", DType::f32, 0.5, false, false, {}},  {"Sub", DType::f32, 0.25, false, false, {}},
+      {"Sub", DType::f32, 0.5, true, false, {}},   {"Sub", DType::f32, 0.5, false, true, {}},
+      {"Sub", DType::f16, 0.5, false, false, {}},  {"Div", DType::f32, 0.5, false, false, {}},
+      {"Elu", DType::f32, 0.5, false, false, {{"alpha", 0.5}}}, {"Elu", DType::f32, 0.5, false, false, {{"alpha", 0.25}}},
+      {"Sub", DType::f32, 0.0, false, false, {}},  {"Sub", DType::f32, -0.0, false, false, {}},
+  };
+  std::vector<std::string> texts;
+  for (const Variant& v : all) texts.push_back(lowered(v, "i"));
+  for (size_t k = 0; k < all.size(); ++k) {
+    CAPTURE(k);
+    CHECK(lowered(all[k], "j") == texts[k]);
+    CHECK(std::count(texts.begin(), texts.end(), texts[k]) == 1);
+  }
 }
 
 TEST_CASE("a region of f16 rounds once, at its end; an explicit cast rounds where it stands") {
