@@ -19,7 +19,7 @@ Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const Pro
 
 inline constexpr int kRounds = 8;   ///< inputs per comparison; enough for every special value to meet others
 
-/// Runs both graphs on random inputs (several; special values where the numerics allow) and compares the
+/// Runs both graphs on random inputs (several; open sizes of 2 and 1; special values where the numerics allow) and compares the
 /// outputs by the rule's numerics class, within the tolerance of their type (or of `as`). "" when equal; nullopt:
 /// `before` does not run.
 std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,

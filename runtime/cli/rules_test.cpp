@@ -88,8 +88,11 @@ void print_problems(const Tested& t) {
   if (t.rewrite.wrong.size() > kShown)
     std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id, t.rewrite.wrong.size() - kShown);
   for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
-  for (const ConditionProof& c : t.rewrite.conditions)
+  for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
+    if (c.state == ConditionProof::State::implied)
+      std::cout << fmt::format("note: {} {} never decides, remove it: {}\n", t.rule->id, c.id, c.how);
+  }
 }
 
 json to_json(const Tested& t) {
