@@ -73,7 +73,7 @@ std::string refused(const Rule& rule, const Graph& g, const Match& m, const Proo
 
 }  // namespace
 
-Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
   Trial t;
   t.nearest.rule = &rule;
   t.nearest.id = "structure";
@@ -100,12 +100,20 @@ Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const Pro
     if (!t.fired) t.match = std::move(std::get<Match>(a));
     t.fired = true;
   }
-  if (!t.fired) return t;
+  return t;
+}
+
+void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
   t.after = g.clone();
   Journal journal;
   if (Status s = run_alone(rule, *t.after, target, ctx, journal); !s) t.broken = s.error().message;
   for (const Step& step : journal.steps)
     if (step.kind == "broken") t.broken = step.text;
+}
+
+Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+  Trial t = attempt_rule(rule, g, target, ctx);
+  if (t.fired) run_to_rest(t, rule, g, target, ctx);
   return t;
 }
 

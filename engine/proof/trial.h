@@ -14,7 +14,11 @@ struct Trial {
   std::unique_ptr<Graph> after;      ///< fired: the graph when the rule came to rest
   std::string broken;                ///< fired: D7 or verify says the rule is wrong
 };
-/// Tries the rule at every node, then lets it run to rest on a copy.
+/// Tries the rule at every node: `after` stays null.
+Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
+/// The rest of an attempt that fired: lets the rule run to rest on a copy.
+void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
+/// Both.
 Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 
 inline constexpr int kRounds = 8;   ///< inputs per comparison; enough for every special value to meet others
