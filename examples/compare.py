@@ -17,7 +17,7 @@ import tempfile
 import numpy as np
 
 FERRULE = os.environ.get("FERRULE_PROGRAM", str(pathlib.Path(__file__).resolve().parents[1] / "build" / "ferrule"))
-ROUNDS, SECONDS = 6, "0.15"
+ROUNDS, SECONDS = int(os.environ.get("FERRULE_EXAMPLE_ROUNDS", 6)), "0.15"
 
 
 def ferrule(*arguments):

@@ -78,7 +78,8 @@ class Session {
  public:
   /// errors: those of import, rules and pipeline; library_missing; usage (backend).
   static Result<Session> load(const std::string& path, SessionOptions options = {});
-  static Result<Session> from_graph(Graph graph, SessionOptions options = {});
+  /// `knowledge`: as load_knowledge(options.engine) gives it; many sessions may share it.
+  static Result<Session> from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge, SessionOptions options = {});
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
   ~Session();

@@ -34,22 +34,16 @@ std::optional<std::vector<Tensor>> inputs_of(const Graph& g, int64_t size, uint6
   return inputs;
 }
 
-std::string compare_case(const Graph& model, const Knowledge& k, const ProofContext& context, const std::string& backend,
-                         const std::vector<Tensor>& inputs) {
+/// "" or what differs.
+std::string compare_case(const Graph& model, Session& session, const ProofContext& context, const std::vector<Tensor>& inputs) {
   InterpreterOptions options;
-  options.ops = &k.ops;
+  options.ops = &session.knowledge().ops;
   options.limits = context.limits;
   auto want = interpret(model, inputs, options);
   if (!want) return "the interpreter: " + render(want.error());
-  SessionOptions session_options;
-  session_options.engine.rule_dirs = context.rule_dirs;
-  session_options.engine.limits = *context.limits;
-  session_options.backend = backend;
-  auto session = Session::from_graph(std::move(*model.clone()), session_options);
-  if (!session) return render(session.error());
   std::map<std::string, Tensor> named;
   for (size_t n = 0; n < inputs.size(); ++n) named[model.value(model.inputs()[n]).name] = inputs[n];
-  auto got = session->run(named);
+  auto got = session.run(named);
   if (!got) return render(got.error());
   for (size_t n = 0; n < want->size(); ++n) {
     const std::string& output = model.value(model.outputs()[n]).name;
@@ -61,7 +55,8 @@ std::string compare_case(const Graph& model, const Knowledge& k, const ProofCont
 
 }  // namespace
 
-GroupProof prove_group(const Rule& rule, const Knowledge& knowledge, const ProofContext& context, const std::string& backend) {
+GroupProof prove_group(const Rule& rule, const std::shared_ptr<const Knowledge>& knowledge, const ProofContext& context,
+                       const std::string& backend) {
   GroupProof proof;
   if (rule.kind == RuleKind::rewrite) return proof;
   uint64_t state = 0x9E3779B97F4A7C15u;
@@ -75,11 +70,20 @@ GroupProof prove_group(const Rule& rule, const Knowledge& knowledge, const Proof
       proof.wrong.push_back(fmt::format("{}: {}", test.name, render(model.error())));
       continue;
     }
+    SessionOptions options;
+    options.engine.rule_dirs = context.rule_dirs;
+    options.engine.limits = *context.limits;
+    options.backend = backend;
+    auto session = Session::from_graph(std::move(*model->graph.clone()), knowledge, options);
+    if (!session) {
+      proof.wrong.push_back(fmt::format("{}: {}", test.name, render(session.error())));
+      continue;
+    }
     for (int64_t size : {1, 3, 17}) {
       auto inputs = inputs_of(model->graph, size, state);
       if (!inputs) continue;
       ++proof.instances;
-      std::string problem = compare_case(model->graph, knowledge, context, backend, *inputs);
+      std::string problem = compare_case(model->graph, *session, context, *inputs);
       if (!problem.empty()) proof.wrong.push_back(fmt::format("{}: {}", test.name, problem));
     }
   }

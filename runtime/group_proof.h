@@ -12,7 +12,8 @@ struct GroupProof {
   bool holds() const { return wrong.empty(); }
 };
 
-/// `backend`: as for --backend. Rewrites give an empty proof that holds.
-GroupProof prove_group(const Rule& rule, const Knowledge& knowledge, const ProofContext& context, const std::string& backend);
+/// `knowledge`: for the device that runs them. `backend`: as for --backend. Rewrites give an empty proof that holds.
+GroupProof prove_group(const Rule& rule, const std::shared_ptr<const Knowledge>& knowledge, const ProofContext& context,
+                       const std::string& backend);
 
 }  // namespace ferrule

@@ -222,11 +222,11 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   return Session(std::move(state));
 }
 
-Result<Session> Session::from_graph(Graph graph, SessionOptions options) {
+Result<Session> Session::from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge, SessionOptions options) {
   const auto start = Clock::now();
   auto state = std::make_unique<State>();
   state->options = std::move(options);
-  FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  state->knowledge = std::move(knowledge);
   FERRULE_TRY(state->load_tuning());
   FERRULE_TRY(state->take(std::move(graph)));
   state->load_ms = ms_since(start);

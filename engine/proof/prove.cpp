@@ -25,10 +25,18 @@ using Clock = std::chrono::steady_clock;
 /// Pairs of mutations tried for one rule, over all its cases.
 constexpr size_t kPairs = 12000;
 
+/// What the whole rule did to a graph, in short.
+struct Verdict {
+  bool fired = false;
+  std::string id;   ///< what declined
+  Truth truth = Truth::no;
+};
+
 struct Sample {
   std::string text;
   std::unique_ptr<Graph> graph;
   bool valid = false;
+  std::optional<Verdict> verdict = {};
 };
 
 class Prover {
@@ -45,7 +53,7 @@ class Prover {
     scope_.types = rule_.types;
     for (const PatternLine& l : rule_.match.lines) scope(*l.expr);
     gather();
-    for (const Sample& s : samples_)
+    for (Sample& s : samples_)
       if (s.valid && in_time()) check(s);
     for (const Condition& c : rule_.where)
       if (c.cls == ConditionClass::sound) out_.conditions.push_back(drop(c));
@@ -86,14 +94,14 @@ class Prover {
 
   /// The case without what follows the match: operators behind it allow fewer changes. Null where there are none.
   std::unique_ptr<Graph> bared(const Graph& g) const {
-    Trial t = try_rule(rule_, g, ctx_.target, ctx_);
+    Trial t = attempt_rule(rule_, g, ctx_.target, ctx_);
     if (!t.fired) return nullptr;
     const Node& root = g.node(t.match.root);
     if (root.outputs.size() != 1 || g.escapes(root.outputs[0])) return nullptr;
     auto out = g.clone();
     out->set_output(0, root.outputs[0]);
     out->remove_dead();
-    Trial again = try_rule(rule_, *out, ctx_.target, ctx_);
+    Trial again = attempt_rule(rule_, *out, ctx_.target, ctx_);
     return again.fired ? std::move(out) : nullptr;
   }
   static std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutation*> how) {
@@ -127,7 +135,7 @@ class Prover {
       ++out_.graphs;
       if (!g->sort() || !infer_again(*g) || !same_outputs(*g)) continue;
       ++out_.valid;
-      Trial t = try_rule(bare, *g, ctx_.target, ctx_);
+      Trial t = attempt_rule(bare, *g, ctx_.target, ctx_);
       if (!t.fired && t.broken.empty()) continue;
       samples_.push_back({fmt::format("{}: {}, {}", text, single[a].text, single[b].text), std::move(g), true});
     }
@@ -155,7 +163,7 @@ class Prover {
       if (!base.fires || base.model.empty() || (!t.of.empty() && base.name != t.of)) continue;
       auto g = case_graph(base.model, ctx_);
       if (!g) return;
-      Trial trial = try_rule(rule_, *g, ctx_.target, ctx_);
+      Trial trial = attempt_rule(rule_, *g, ctx_.target, ctx_);
       Bindings bound;
       if (trial.fired) bound = trial.match.bindings;
       if (apply_edits(*g, t.edits, bound, where))
@@ -177,8 +185,17 @@ class Prover {
         g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; });
   }
 
-  void check(const Sample& s) {
+  /// Asked once for all conditions.
+  static const Verdict& judge(Sample& s, const Trial& t) {
+    return s.verdict.emplace(Verdict{t.fired, t.nearest.id, t.nearest.truth});
+  }
+  const Verdict& verdict(Sample& s) const {
+    return s.verdict ? *s.verdict : judge(s, attempt_rule(rule_, *s.graph, ctx_.target, ctx_));
+  }
+
+  void check(Sample& s) {
     Trial t = try_rule(rule_, *s.graph, ctx_.target, ctx_);
+    judge(s, t);
     if (!t.broken.empty()) out_.wrong.push_back(s.text + ": " + t.broken);
     if (!t.fired || !t.broken.empty()) return;
     ++out_.fired;
@@ -194,15 +211,15 @@ class Prover {
     Rule weaker = rule_;
     std::erase_if(weaker.where, [&](const Condition& x) { return x.id == c.id; });
     int violated = 0, invalid = 0, guaranteed = 0;
-    for (const Sample& s : samples_) {
+    for (Sample& s : samples_) {
       if (!in_time()) break;
-      Trial without = try_rule(weaker, *s.graph, ctx_.target, ctx_);
-      Trial with = try_rule(rule_, *s.graph, ctx_.target, ctx_);
+      const Verdict& with = verdict(s);
       if (with.fired) continue;
+      Trial without = attempt_rule(weaker, *s.graph, ctx_.target, ctx_);
       if (!without.fired && without.broken.empty()) {
         // Only this condition stood in the way, and without it the engine does (D7, an unknown
         // fact).
-        guaranteed += with.nearest.id == c.id && without.nearest.id == "D7";
+        guaranteed += with.id == c.id && without.nearest.id == "D7";
         continue;
       }
       if (!s.valid) {
@@ -210,7 +227,8 @@ class Prover {
         continue;
       }
       // A fact that is not known is no violation, but what goes wrong there counts.
-      violated += with.nearest.id != c.id || with.nearest.truth == Truth::no;
+      violated += with.id != c.id || with.truth == Truth::no;
+      if (without.fired) run_to_rest(without, weaker, *s.graph, ctx_.target, ctx_);
       std::string what = without.broken;
       if (what.empty()) {
         what = difference(*s.graph, *without.after, rule_, ctx_, kRounds).value_or("");

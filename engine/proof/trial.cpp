@@ -73,7 +73,7 @@ std::string refused(const Rule& rule, const Graph& g, const Match& m, const Proo
 
 }  // namespace
 
-Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
   Trial t;
   t.nearest.rule = &rule;
   t.nearest.id = "structure";
@@ -100,12 +100,20 @@ Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const Pro
     if (!t.fired) t.match = std::move(std::get<Match>(a));
     t.fired = true;
   }
-  if (!t.fired) return t;
+  return t;
+}
+
+void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
   t.after = g.clone();
   Journal journal;
   if (Status s = run_alone(rule, *t.after, target, ctx, journal); !s) t.broken = s.error().message;
   for (const Step& step : journal.steps)
     if (step.kind == "broken") t.broken = step.text;
+}
+
+Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+  Trial t = attempt_rule(rule, g, target, ctx);
+  if (t.fired) run_to_rest(t, rule, g, target, ctx);
   return t;
 }
 
@@ -118,17 +126,21 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
   Limits limits = *ctx.limits;
   limits.fold_tensor_bytes = 1 << 24;
   options.limits = &limits;
+  bool ran = false;
   for (int round = 0; round < rounds; ++round) {
+    // An open size of 1 broadcasts, where others are an error.
+    const int64_t open = 2 - round % 2;
     std::vector<Tensor> inputs;
     for (ValueId v : before.inputs()) {
       const Type& t = before.value(v).type;
       std::vector<int64_t> dims;
       if (t.shape)
-        for (const Dim& d : *t.shape) dims.push_back(d.value_or(2));
+        for (const Dim& d : *t.shape) dims.push_back(d.value_or(open));
       inputs.push_back(random_tensor(t.dtype, dims, random, round > 0 && (exact || signed_zero)));
     }
     auto a = interpret(before, inputs, options);
-    if (!a) return std::nullopt;
+    if (!a) continue;
+    ran = true;
     // Reordered sums promise nothing where they overflow or meet infinities.
     if (!exact && !signed_zero && !finite(*a)) continue;
     auto b = interpret(after, inputs, options);
@@ -143,7 +155,7 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
         return fmt::format("output {}: {}", escape(before.value(before.outputs()[k]).name), d.text);
     }
   }
-  return "";
+  return ran ? std::optional<std::string>("") : std::nullopt;
 }
 
 bool only_rounding(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {

@@ -14,12 +14,16 @@ struct Trial {
   std::unique_ptr<Graph> after;      ///< fired: the graph when the rule came to rest
   std::string broken;                ///< fired: D7 or verify says the rule is wrong
 };
-/// Tries the rule at every node, then lets it run to rest on a copy.
+/// Tries the rule at every node: `after` stays null.
+Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
+/// The rest of an attempt that fired: lets the rule run to rest on a copy.
+void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
+/// Both.
 Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 
 inline constexpr int kRounds = 8;   ///< inputs per comparison; enough for every special value to meet others
 
-/// Runs both graphs on random inputs (several; special values where the numerics allow) and compares the
+/// Runs both graphs on random inputs (several; open sizes of 2 and 1; special values where the numerics allow) and compares the
 /// outputs by the rule's numerics class, within the tolerance of their type (or of `as`). "" when equal; nullopt:
 /// `before` does not run.
 std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,

@@ -13,6 +13,7 @@
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
+#include "engine/rule/shrinks.h"
 #include "engine/rule/text.h"
 #include "engine/rule/vocabulary_table.h"
 
@@ -35,6 +36,14 @@ const PatternExpr& resolved(const Pattern& p, const PatternExpr& e) {
 class Shape {
  public:
   explicit Shape(const OpTable& ops) : ops_(ops) {}
+
+  /// Whether one of the operators takes its operands in any order.
+  bool commutes(const std::set<std::string>& ops) const {
+    return std::ranges::any_of(ops, [&](const std::string& op) {
+      auto it = ops_.all().find(op);
+      return it != ops_.all().end() && std::ranges::find(it->second.classes, "commutative") != it->second.classes.end();
+    });
+  }
 
   /// Operators that a call may have; classes written out through the operator table.
   const std::set<std::string>& ops_of(const PatternExpr& e) {
@@ -136,12 +145,28 @@ class Subsumption {
   int steps_ = 0;
 };
 
+/// What the names of a replacement stand for.
+struct Replaced {
+  std::map<std::string, const PatternExpr*> labels;
+  BoundNames names;
+  explicit Replaced(const Pattern& match) : names(bound_names(match)) {
+    for (const PatternLine& l : match.lines) find_labels(*l.expr);
+  }
+
+ private:
+  void find_labels(const PatternExpr& e) {
+    if (!e.label.empty()) labels[e.label] = &e;
+    for (const auto& a : e.args) find_labels(*a);
+    for (const auto& [tag, c] : e.choices) find_labels(*c);
+  }
+};
+
 /// Whether some graph may match both patterns at one root.
 class Overlap {
  public:
-  /// `labels`: what the labels of `a` stand for, where `a` is a replacement.
-  Overlap(const Pattern& a, const Pattern& b, Shape& shape, const std::map<std::string, const PatternExpr*>* labels = nullptr)
-      : a_(a), b_(b), shape_(shape), labels_(labels) {}
+  /// `bound`: where `a` is a replacement.
+  Overlap(const Pattern& a, const Pattern& b, Shape& shape, const Replaced* bound = nullptr)
+      : a_(a), b_(b), shape_(shape), bound_(bound) {}
   bool run() { return may(*a_.root().expr, *b_.root().expr); }
 
  private:
@@ -158,32 +183,52 @@ class Overlap {
       return a.number == b.number || a.near || b.near;
     bool computed_constant = (a.kind == Kind::call && (b.kind == Kind::number || b.constant)) ||
                              (b.kind == Kind::call && (a.kind == Kind::number || a.constant));
-    if (computed_constant) return false;
+    if (computed_constant || (b.kind == Kind::call && makes_constant(a))) return false;
     if (a.kind != Kind::call || b.kind != Kind::call || a.optional || b.optional) return true;
     const auto &x = ops_of(a), &y = shape_.ops_of(b);
     if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); }))
       return false;
-    for (const AttrPattern& p : a.attrs)
-      for (const AttrPattern& q : b.attrs)
-        if (p.name == q.name && p.kind == AttrPattern::Kind::literal && q.kind == p.kind &&
-            !same_attr(p.literal, q.literal))
-          return false;
+    for (const AttrPattern& q : b.attrs)
+      if (const AttrPattern* p = attr_of(a, q.name);
+          p && p->kind == AttrPattern::Kind::literal && q.kind == p->kind && !same_attr(p->literal, q.literal))
+        return false;
     if (a.args.size() != b.args.size()) return true;  // optional and variadic operands: perhaps
-    if (a.args.size() == 2 && may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0]))
+    if (a.args.size() == 2 && shape_.commutes(x) && shape_.commutes(y) && may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0]))
       return true;  // commuted
     for (size_t k = 0; k < a.args.size(); ++k)
       if (!may(*a.args[k], *b.args[k])) return false;
     return true;
   }
+  const PatternExpr* labelled(const std::string& label) const {
+    if (!bound_) return nullptr;
+    auto it = bound_->labels.find(label);
+    return it == bound_->labels.end() ? nullptr : it->second;
+  }
   const std::set<std::string>& ops_of(const PatternExpr& a) {
-    if (labels_ && a.ops.size() == 1)
-      if (auto it = labels_->find(a.ops[0]); it != labels_->end()) return shape_.ops_of(*it->second);
-    return shape_.ops_of(a);
+    const PatternExpr* from = a.ops.size() == 1 ? labelled(a.ops[0]) : nullptr;
+    return shape_.ops_of(from ? *from : a);
+  }
+  /// As written, else as copied from a label. Null: not known.
+  const AttrPattern* attr_of(const PatternExpr& a, const std::string& name) const {
+    for (const PatternExpr* e : {&a, labelled(a.copy_attrs)})
+      if (e)
+        for (const AttrPattern& p : e->attrs)
+          if (p.name == name) return &p;
+    return nullptr;
+  }
+  /// A list of values in {} is operands, everything else there a constant.
+  bool makes_constant(const PatternExpr& a) const {
+    if (!bound_ || a.kind != Kind::expression) return false;
+    return std::ranges::none_of(name_uses(*a.expression), [&](const NameUse& u) {
+      auto it = bound_->names.find(u.name);
+      return u.function.empty() && it != bound_->names.end() &&
+             (it->second.kind == Bound::Kind::value || it->second.kind == Bound::Kind::value_list);
+    });
   }
 
   const Pattern &a_, &b_;
   Shape& shape_;
-  const std::map<std::string, const PatternExpr*>* labels_;
+  const Replaced* bound_;
   int steps_ = 0;
 };
 
@@ -417,7 +462,7 @@ class Checker {
                         t == Truth::yes ? "true" : t == Truth::no ? "false" : "unknown"));
   }
 
-  /// Rules of one phase whose results are each other's matches, where one of them need not decrease.
+  /// Rules of one phase whose results are each other's matches, where one of them need not decrease in either measure.
   void loops() {
     std::map<std::string, std::vector<const Rule*>> phases;
     for (const auto& r : set_.rules)
@@ -425,37 +470,35 @@ class Checker {
     for (const auto& [_, rules] : phases) {
       std::map<const Rule*, std::vector<const Rule*>> feeds;
       for (const Rule* a : rules) {
-        std::map<std::string, const PatternExpr*> labels;
-        for (const PatternLine& l : a->match.lines) find_labels(*l.expr, labels);
+        const Replaced bound(a->match);
         if (a->rewrite.root().expr->kind != Kind::call) continue;
         for (const Rule* b : rules)
-          if (a != b && Overlap(a->rewrite, b->match, shape_, &labels).run()) feeds[a].push_back(b);
+          if (a != b && Overlap(a->rewrite, b->match, shape_, &bound).run()) feeds[a].push_back(b);
       }
       std::set<const Rule*> reported;
       for (const Rule* start : rules)
         if (start->once && !reported.contains(start)) ring(start, feeds, reported);
     }
   }
-  static void find_labels(const PatternExpr& e, std::map<std::string, const PatternExpr*>& out) {
-    if (!e.label.empty()) out[e.label] = &e;
-    for (const auto& a : e.args) find_labels(*a, out);
-    for (const auto& [tag, c] : e.choices) find_labels(*c, out);
-  }
-  /// The shortest way from `start` back to it, if there is one.
+  /// The shortest way from `start` back to it, over a rule that does not shrink what it rewrites, if there is one.
   void ring(const Rule* start, const std::map<const Rule*, std::vector<const Rule*>>& feeds, std::set<const Rule*>& reported) {
-    std::map<const Rule*, const Rule*> from;
-    std::vector<const Rule*> queue = {start};
+    using Step = std::pair<const Rule*, bool>;  // there, and over one that does not shrink
+    const Step first{start, !shrinks(*start)};
+    std::map<Step, Step> from;
+    std::vector<Step> queue = {first};
     for (size_t k = 0; k < queue.size(); ++k) {
-      auto it = feeds.find(queue[k]);
+      auto it = feeds.find(queue[k].first);
       if (it == feeds.end()) continue;
       for (const Rule* next : it->second) {
-        if (next == start) {
+        if (next == start && queue[k].second) {
           std::string text = start->id;
-          for (const Rule* r = queue[k]; r != start; r = from.at(r)) text = r->id + " -> " + text, reported.insert(r);
+          for (Step s = queue[k]; s != first; s = from.at(s)) text = s.first->id + " -> " + text, reported.insert(s.first);
           reported.insert(start);
           return note(*start, fmt::format("loop: {} -> {}, where a result may be the next one's match", start->id, text));
         }
-        if (from.emplace(next, queue[k]).second) queue.push_back(next);
+        // One that may grow the graph besides is where its own rings start.
+        const Step step{next, queue[k].second || !(next->once || shrinks(*next))};
+        if (step != first && from.emplace(step, queue[k]).second) queue.push_back(step);
       }
     }
   }

@@ -36,8 +36,8 @@ bool selected(const Rule& r, const std::vector<std::string>& globs) {
 }
 
 /// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its own, one after the other.
-std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const Knowledge& k, const ProofContext& context,
-                               const Common& common) {
+std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const std::shared_ptr<const Knowledge>& host,
+                               const ProofContext& context, const Common& common) {
   std::vector<Tested> all(rules.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
@@ -51,7 +51,7 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const Know
   for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
   work();
   for (std::thread& t : helpers) t.join();
-  for (Tested& t : all) t.group = prove_group(*t.rule, k, context, common.backend);
+  for (Tested& t : all) t.group = prove_group(*t.rule, host, context, common.backend);
   return all;
 }
 
@@ -88,8 +88,11 @@ void print_problems(const Tested& t) {
   if (t.rewrite.wrong.size() > kShown)
     std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id, t.rewrite.wrong.size() - kShown);
   for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
-  for (const ConditionProof& c : t.rewrite.conditions)
+  for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
+    if (c.state == ConditionProof::State::implied)
+      std::cout << fmt::format("note: {} {} never decides, remove it: {}\n", t.rule->id, c.id, c.how);
+  }
 }
 
 json to_json(const Tested& t) {
@@ -132,6 +135,13 @@ Result<Exit> body(const Common& common, const Options& asked) {
     return error(Code::usage, "rules test --stamp", std::string("stamps are for all rules together: name none"));
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
+  // Groups run here, whatever the cases are planned for.
+  std::shared_ptr<const Knowledge> host = knowledge;
+  if (const EngineOptions any; options.target != any.target || options.profile != any.profile) {
+    EngineOptions here = options;
+    here.target = any.target, here.profile = any.profile;
+    FERRULE_ASSIGN(host, load_knowledge(here));
+  }
   ProofContext context;
   context.ops = &knowledge->ops;
   context.target = &knowledge->target;
@@ -144,7 +154,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
   std::vector<const Rule*> chosen;
   for (const auto& rule : knowledge->rules.rules)
     if (selected(*rule, globs)) chosen.push_back(rule.get());
-  for (const Tested& t : test_rules(chosen, *knowledge, context, common)) {
+  for (const Tested& t : test_rules(chosen, host, context, common)) {
     ++rules;
     count(totals, t);
     totals.uncovered += static_cast<int>(uncovered(t).size());

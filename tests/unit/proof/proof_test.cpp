@@ -98,6 +98,19 @@ TEST_CASE("conditions: killed, implied, open") {
   REQUIRE(q.conditions.size() == 2);
   CHECK(q.conditions[1].state == ConditionProof::State::open);
   CHECK_FALSE(q.holds());
+  // Without it the replacement is no valid graph, which the engine sees by itself.
+  RewriteProof r = prove_rewrite(*rule("c", "kind: rewrite\nphase: fold\nnumerics: reassociating\nmatch: |\n  y = MatMul(Neg(a), b)\nwhere:\n"
+                                            "  - {id: matrices, sound: \"rank(a) == 2 and rank(b) == 2\", why: \"no\"}\n"
+                                            "rewrite: |\n  y = Gemm<alpha=-1.0>(a, b)\ntests:\n  fires:\n    - |\n      g (float[2,3] i, float[3,4] j) "
+                                            "=> (float[2,4] o) { t = Neg(i) o = MatMul(t, j) }\n"), proof_context());
+  REQUIRE(r.conditions.size() == 1);
+  CHECK(r.conditions[0].state == ConditionProof::State::implied);
+  CHECK(r.holds());
+}
+
+TEST_CASE("an open size of 1 broadcasts, where 2 is an error") {
+  CHECK(caught("y = Expand(x, Shape(z))", "y = Reshape(x, {shape(y)})",
+               "g (float[4,3] i, float[4,3] j) => (float[4,3] o) { s = Shape(j) o = Expand(i, s) }") == "proof");
 }
 
 TEST_CASE("the shipped rules pass their own cases") {

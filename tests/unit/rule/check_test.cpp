@@ -127,6 +127,17 @@ TEST_CASE("loops, blocks that nobody uses, conditions that never decide") {
   CHECK(!has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Mul(x, -1)", "y = Abs(x)"), "loop"));
   // Through a label: whatever it stands for.
   CHECK(has(ring("[op] y = {Neg|Abs}(x)", "y = op<...op>(Relu(x))", "y = Abs(Relu(x))", "y = Neg(x)"), "loop: a -> b -> a"));
+  // Both make the tree smaller, the value in between kept for others or not.
+  CHECK(!has(ring("t = Neg(x)\n  y = Abs(t)", "y = Relu(x)", "t = Relu(x)\n  y = Relu(t)", "y = Abs(x)"), "loop"));
+  CHECK(!has(ring("y = Gemm(Neg(a), b, c?)", "y = Gemm(a, b, c)", "y = Gemm(a, Neg(b), c?)", "y = Gemm(a, b, c)"), "loop"));
+  CHECK(!has(ring("y = Gemm(a, b, c!)", "y = Gemm(a, b)", "y = Gemm(Neg(a), b, c?)", "y = Gemm(a, b, c)"), "loop"));
+  // A value read twice may be any number of operators more.
+  CHECK(has(ring("y = Abs(Neg(Neg(x)))", "y = Add(x, x)", "y = Add(Neg(x), z)", "y = Abs(Neg(Neg(Neg(x))))"), "loop: a -> b -> a"));
+  CHECK(has(ring("y = Abs(Neg(Neg(x)))", "y = Add(x, x)", "y = Add(x, z)", "y = Abs(x)"), "loop: a -> b -> a"));
+  // A shape that is written as a constant is none that is computed; attributes come along with their label.
+  CHECK(!has(ring("y = Reshape(x, Neg(s))", "y = Reshape(Abs(x), {[1, -1]})", "y = Reshape(x, Neg(s))", "y = Reshape(Abs(x), {[-1]})"), "loop"));
+  CHECK(!has(ring("[r] y = ReduceSum<keepdims=1, ...>(x, a)", "y = Neg(r<...r>(x, a))", "y = Neg(ReduceSum<keepdims=0>(x, a))", "y = ReduceSum(x, a)"), "loop"));
+  CHECK(has(ring("[r] y = ReduceSum<keepdims=1, ...>(x, a)", "y = Neg(r<...r>(x, a))", "y = Neg(ReduceSum(x, a))", "y = ReduceSum(Abs(x), a)"), "loop"));
   std::string blocks = "blocks: {square(x): \"Mul(x, x)\", cube(x): \"Mul(square(x), x)\"}\n";
   CHECK(has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}), "block cube is used by nothing"));
   CHECK(!has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}), "block square is used"));
