@@ -64,7 +64,7 @@ class BodyBuilder {
  public:
   BodyBuilder(const Graph& g, std::span<const NodeId> nodes) : g_(g), inside_(count_values(g, nodes)) {
     out_.nodes.assign(nodes.begin(), nodes.end());
-    if (nodes.size() > kFew) members_.insert(nodes.begin(), nodes.end());
+    if (nodes.size() > kFew) members_.assign(nodes.begin(), nodes.end()), std::ranges::sort(members_);
     reserve();
     for (NodeId n : nodes) add(n);
     for (NodeId n : nodes)
@@ -90,7 +90,8 @@ class BodyBuilder {
     for (NodeId id : out_.nodes) {
       const Node& n = g_.node(id);
       count += n.body ? n.body->node_slots() : 1;
-      values += n.body ? n.body->value_slots() : n.inputs.size() + n.outputs.size();
+      values += n.body ? n.body->value_slots() : n.outputs.size();
+      if (!n.body) values += static_cast<size_t>(std::ranges::count_if(n.inputs, [&](ValueId v) { return v && !made_inside(v); }));
       origins += n.origins.size();
     }
     out_.graph.reserve(count, values);
@@ -99,7 +100,11 @@ class BodyBuilder {
   }
 
   bool member(NodeId n) const {
-    return members_.empty() ? std::ranges::find(out_.nodes, n) != out_.nodes.end() : members_.contains(n);
+    return members_.empty() ? std::ranges::find(out_.nodes, n) != out_.nodes.end() : std::ranges::binary_search(members_, n);
+  }
+  bool made_inside(ValueId v) const {
+    const NodeId p = g_.value(v).producer;
+    return p && member(p);
   }
   bool leaves(ValueId v) const {
     const Value& value = g_.value(v);
@@ -165,7 +170,7 @@ class BodyBuilder {
   }
 
   const Graph& g_;
-  std::unordered_set<NodeId> members_;  // of more than a few
+  std::vector<NodeId> members_;         // of more than a few, sorted
   ValueMap inside_;                     // outer -> body
   bool few_origins_ = false;
   std::set<std::string_view> seen_;     // origins, where they are more
@@ -228,8 +233,8 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
 
 namespace {
 
-/// Whether the body, made earlier, still is that of these nodes: groups that were formed since then have taken values
-/// away.
+/// Whether the body, made earlier, still is that of these nodes: groups that were formed since then may have taken
+/// values away.
 bool still_fits(const Graph& g, const Body* body, std::span<const NodeId> nodes) {
   if (!body || !std::ranges::equal(body->nodes, nodes)) return false;
   auto lives = [&](ValueId v) { return !g.value(v).dead; };
@@ -248,16 +253,8 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
   group.origins = body.origins;
   group.inputs = body.inputs;
   group.order = g.node(nodes.back()).order;
-  for (ValueId v : body.outputs) {
-    ValueId out = g.add_value(g.fresh_name(g.value(v).name + "_g"), g.value(v).type);
-    g.set_contents(out, g.value(v).contents);
-    std::string kept = g.value(v).name;
-    // Uses by the members go with them; the body has its own.
-    g.replace_uses(v, out);
-    if (g.value(v).name == kept) g.rename(v, g.fresh_name(kept + "_in"));
-    if (g.value(out).name != kept && !g.find_value(kept)) g.rename(out, kept);
-    group.outputs.push_back(out);
-  }
+  for (ValueId v : body.outputs) g.detach_output(g.value(v).producer, static_cast<size_t>(g.value(v).producer_slot));
+  group.outputs = body.outputs;
   for (size_t i = nodes.size(); i-- > 0;) {
     for (ValueId v : g.node(nodes[i]).outputs)
       FERRULE_ASSERT(!v || g.value(v).uses.empty(), "a value inside a group that is still read");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
@@ -68,6 +69,7 @@ class Merges {
     auto spec = merge_spec(rule_);
     if (!spec) return {};  // rules are checked when they are loaded
     spec_ = std::move(*spec);
+    if (!misses_) find_lonely();
     collect();
     for (auto& [over, bucket] : buckets_) sets(over, bucket);
     report();
@@ -90,10 +92,26 @@ class Merges {
       }
       Match& m = std::get<Match>(a);
       if (m.nodes.size() != 1 || g_.node(n).outputs.size() != 1 || !g_.node(n).subgraphs.empty()) continue;
+      if (!lonely_.empty() && judge(rule_, lonely_, m, ctx_)) continue;
+      m.let.clear();
       const size_t k = candidates_.size();
       for (ValueId v : shared(m)) buckets_[v].push_back(k);
       candidates_.push_back({std::move(m), {}});
     }
+  }
+
+  /// Conditions that say the same of a node whoever stands beside it. Where nobody asks for reasons they come first:
+  /// of a hundred thousand readers that are too small none is then compared with another.
+  void find_lonely() {
+    if (std::ranges::any_of(rule_.parameters, [](const Param& p) { return !p.scoped.empty(); })) return;
+    std::set<std::string> joint = {"siblings", kOver, "group"};
+    auto mentions = [&](const Expr& e) {
+      return std::ranges::any_of(ferrule::names(e), [&](const std::string& n) { return joint.contains(n); });
+    };
+    for (const auto& [name, e] : rule_.let)
+      if (mentions(*e)) joint.insert(name);
+    for (const Condition& c : rule_.where)
+      if (!c.scope && !mentions(*c.expr)) lonely_.push_back(c);
   }
 
   /// Cheaply: whether anything that the node reads is read often enough.
@@ -295,10 +313,10 @@ class Merges {
     for (const Candidate& c : candidates_)
       if (!c.taken && !refused_.contains(c.match.root))
         miss(c.match.root, "structure", [&] { return node_text(g_, c.match.root) + " has no sibling: nothing else of its kind reads " + spec_.over; });
-    for (auto& [n, r] : refused_) {
-      const bool taken = std::ranges::any_of(found_, [&](const Match& m) { return std::ranges::find(m.nodes, n) != m.nodes.end(); });
-      if (!taken) misses_->push_back(std::move(r));
-    }
+    std::unordered_set<NodeId> taken;
+    for (const Match& m : found_) taken.insert(m.nodes.begin(), m.nodes.end());
+    for (auto& [n, r] : refused_)
+      if (!taken.contains(n)) misses_->push_back(std::move(r));
   }
 
   const Rule& rule_;
@@ -306,6 +324,7 @@ class Merges {
   const Graph& g_;
   std::vector<Rejection>* misses_;
   MergeSpec spec_;
+  std::vector<Condition> lonely_;
   std::vector<Candidate> candidates_;
   std::map<ValueId, Bucket> buckets_;
   std::vector<Match> found_;

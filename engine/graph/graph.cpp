@@ -16,6 +16,7 @@ uint64_t key(Use u) { return (uint64_t{u.node.index} << 32) | static_cast<uint32
 /// The values that the nested graphs of `n` capture, each once.
 std::vector<ValueId> captures(const Node& n) {
   std::vector<ValueId> out;
+  if (n.subgraphs.empty()) return out;
   for (const auto& [_, sub] : n.subgraphs)
     for (size_t i = 0; i < sub->value_slots(); ++i) {
       const Value& v = sub->value(ValueId{static_cast<uint32_t>(i)});
@@ -52,6 +53,7 @@ std::unique_ptr<Graph> Graph::clone() const {
   out->live_ = live_;
   out->sorted_ = sorted_;
   out->sorted_slots_ = sorted_slots_;
+  out->thinned_ = thinned_, out->rewired_ = rewired_, out->nested_ = nested_;
   for (const Node& n : nodes_) {
     Node& c = out->nodes_.emplace_back();
     if (n.dead) {
@@ -74,6 +76,7 @@ void Graph::reserve(size_t nodes, size_t values) {
 }
 
 std::vector<NodeId> Graph::order() const {
+  if (!thinned_ && sorted_.size() == live_) return sorted_;
   std::vector<NodeId> out;
   out.reserve(live_);
   for (NodeId n : sorted_)
@@ -84,8 +87,8 @@ std::vector<NodeId> Graph::order() const {
     int x = nodes_[a.index].order, y = nodes_[b.index].order;
     return x != y ? x < y : a.index < b.index;
   };
-  const bool added = sorted_.empty() || nodes_.size() > sorted_slots_;
-  if (added && !std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
+  const bool as_sorted = !sorted_.empty() && sorted_slots_ == nodes_.size();
+  if (!as_sorted && !std::ranges::is_sorted(out, before)) std::ranges::sort(out, before);
   return out;
 }
 
@@ -231,14 +234,18 @@ NodeId Graph::add_node(Node node) {
   }
   for (size_t i = 0; i < node.inputs.size(); ++i) add_use(node.inputs[i], {id, static_cast<int>(i)});
   for (ValueId v : captures(node)) add_use(v, {id, Use::kCapture});
+  nested_ |= !node.subgraphs.empty();
   nodes_.push_back(std::move(node));
   ++live_;
+  rewired_ = true;
   return id;
 }
 
 void Graph::kill_value(ValueId v) {
   Value& value = values_[v.index];
   value_names_.erase(value.name, v.index);
+  std::vector<Use>().swap(value.uses);  // a table with as many dead entries as live ones should not cost twice
+  value.type.shape.reset();
   value.dead = true;
   value.producer = {};
   value.constant.reset();
@@ -257,12 +264,23 @@ void Graph::remove_node(NodeId n) {
   for (size_t i = 0; i < node.inputs.size(); ++i) drop_use(node.inputs[i], {n, static_cast<int>(i)});
   for (ValueId v : captures(node)) drop_use(v, {n, Use::kCapture});
   node_names_.erase(node.name, n.index);
-  node.inputs.clear();
-  node.outputs.clear();
+  std::vector<ValueId>().swap(node.inputs);
+  std::vector<ValueId>().swap(node.outputs);
+  std::vector<std::string>().swap(node.origins);
   node.subgraphs.clear();
   node.body.reset();
   node.dead = true;
   --live_;
+  thinned_ = true;
+}
+
+void Graph::detach_output(NodeId n, size_t slot) {
+  auto& out = nodes_[n.index].outputs;
+  Value& v = values_[out[slot].index];
+  v.producer = {};
+  v.producer_slot = 0;
+  out[slot] = {};
+  trim(out);
 }
 
 void Graph::set_input(NodeId n, size_t slot, ValueId v) {
@@ -273,6 +291,7 @@ void Graph::set_input(NodeId n, size_t slot, ValueId v) {
   in[slot] = v;
   add_use(v, use);
   trim(in);
+  rewired_ = true;
 }
 
 void Graph::set_attr(NodeId n, std::string name, Attr value) {
@@ -306,6 +325,7 @@ void Graph::rename(ValueId v, std::string name) {
 
 void Graph::replace_uses(ValueId from, ValueId to) {
   if (from == to) return;
+  rewired_ = true;
   if (values_[from.index].is_output) {
     const Value& target = values_[to.index];
     bool taken = target.is_output || target.is_input || target.constant || target.outer;
@@ -384,11 +404,12 @@ int Graph::remove_dead() {
 }
 
 Status Graph::sort() {
+  if (!thinned_ && !rewired_ && !nested_) return {};
   std::vector<NodeId> now = order();
   std::vector<uint32_t> waiting(nodes_.size(), 0), rank(nodes_.size(), 0);
   for (uint32_t i = 0; i < now.size(); ++i) rank[now[i].index] = i;
   bool sorted = true;
-  for (NodeId id : now) {
+  auto look = [&](NodeId id) {
     auto after = [&](ValueId v) {
       if (!v || !values_[v.index].producer) return;
       ++waiting[id.index];
@@ -396,13 +417,15 @@ Status Graph::sort() {
     };
     const Node& n = nodes_[id.index];
     for (ValueId v : n.inputs) after(v);
-    if (n.subgraphs.empty()) continue;
+    if (n.subgraphs.empty()) return;
     for (ValueId v : captures(n)) after(v);
-  }
+  };
+  if (rewired_ || nested_) std::ranges::for_each(now, look);
   if (sorted) {
     for (uint32_t i = 0; i < now.size(); ++i) nodes_[now[i].index].order = static_cast<int>(i) + 1;
     sorted_ = std::move(now);
     sorted_slots_ = nodes_.size();
+    thinned_ = rewired_ = false;
     return {};
   }
   sorted_.clear();
@@ -422,7 +445,10 @@ Status Graph::sort() {
           if (--waiting[u.node.index] == 0) ready.push(rank[u.node.index]);
   }
   sorted_slots_ = nodes_.size();
-  if (static_cast<size_t>(position) == now.size()) return {};
+  if (static_cast<size_t>(position) == now.size()) {
+    thinned_ = rewired_ = false;
+    return {};
+  }
   sorted_.clear();
   return error(Code::graph_cycle, name, cycle_text(waiting));
 }

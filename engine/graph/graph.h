@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/boxed.h"
 #include "engine/base/dim.h"
 #include "engine/base/dtype.h"
 #include "engine/base/ids.h"
@@ -74,13 +75,13 @@ struct Value {
   Type type;
   NodeId producer;             ///< none: graph input, constant, or captured from outside
   int producer_slot = 0;
-  std::optional<Tensor> constant;  ///< set: this value is that constant (initializer, Constant node, folded)
+  Boxed<Tensor> constant;  ///< set: this value is that constant (initializer, Constant node, folded)
   std::vector<Use> uses;
   bool is_input = false;       ///< a graph input
   bool is_output = false;      ///< a graph output (of this graph)
   ValueId outer;               ///< nested graphs: the captured value in the enclosing graph
   /// Known integer contents of a small shape-like tensor as dims (row-major), from inference.
-  std::optional<std::vector<Dim>> contents;
+  Boxed<std::vector<Dim>> contents;
   bool dead = false;
 };
 
@@ -152,6 +153,8 @@ class Graph {
   /// have no producer yet. Empty name: one is made. Returns its id. shapes: not inferred here.
   NodeId add_node(Node node);
   void remove_node(NodeId n);                             ///< its outputs must be unused
+  /// The node's output `slot` is no longer made by it: another node, added next, makes the value.
+  void detach_output(NodeId n, size_t slot);
   void set_input(NodeId n, size_t slot, ValueId v);
   void set_attr(NodeId n, std::string name, Attr value);
   /// Another spelling of the same computation (normalisation); the slots stay.
@@ -160,7 +163,7 @@ class Graph {
     nodes_[n.index].attrs = std::move(attrs);
   }
   void set_type(ValueId v, Type type) { values_[v.index].type = std::move(type); }
-  void set_contents(ValueId v, std::optional<std::vector<Dim>> c) { values_[v.index].contents = std::move(c); }
+  void set_contents(ValueId v, Boxed<std::vector<Dim>> c) { values_[v.index].contents = std::move(c); }
   void set_constant(ValueId v, Tensor t);                 ///< v becomes a constant; its producer loses the output
   /// Every use of `from` (captures and graph outputs included) becomes one of `to`. A graph output keeps
   /// its name: `to` takes over `from`'s name when `from` was a graph output and `to` was not.
@@ -202,6 +205,9 @@ class Graph {
   /// The order of the last sort(), which knew the slots below sorted_slots_; nodes have gone and come since.
   std::vector<NodeId> sorted_;
   size_t sorted_slots_ = 0;
+  /// Whether since then nodes have gone; whether new edges may say otherwise; whether a node has nested graphs, whose
+  /// captures are edges that nobody tells of.
+  bool thinned_ = false, rewired_ = true, nested_ = false;
 };
 
 }  // namespace ferrule

@@ -5,6 +5,7 @@
 #include "engine/match/match.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
@@ -225,28 +226,93 @@ Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx) {
   return match_structure(rule, root, ctx, true);
 }
 
-bool convex(const Graph& g, std::span<const NodeId> nodes) {
-  int last = 0;
-  for (NodeId n : nodes) last = std::max(last, g.node(n).order);
-  std::unordered_set<NodeId> members(nodes.begin(), nodes.end()), seen;
-  std::vector<NodeId> work;
-  bool back = false;
-  auto follow = [&](NodeId n, bool member) {
-    for (ValueId v : g.node(n).outputs)
-      if (v)
-        for (const Use& u : g.value(v).uses) {
-          if (members.contains(u.node)) back |= !member;
-          else if (g.node(u.node).order <= last && seen.insert(u.node).second)
-            work.push_back(u.node);
-        }
-  };
-  for (NodeId n : nodes) follow(n, true);
-  while (!work.empty() && !back) {
-    NodeId n = work.back();
-    work.pop_back();
-    follow(n, false);
+namespace {
+
+/// Looks for a path that leaves `nodes` and comes back, along the edges (down) or against them, one edge a step. What
+/// the topological order puts beyond the nodes leads nowhere.
+class Escape {
+ public:
+  Escape(const Graph& g, std::span<const NodeId> nodes, bool down) : g_(g), nodes_(nodes), down_(down) {
+    for (NodeId n : nodes) {
+      bound_ = n == nodes[0] ? g.node(n).order : down ? std::max(bound_, g.node(n).order) : std::min(bound_, g.node(n).order);
+      if (nodes.size() > kFew) many_.insert(n);
+      open(n, true);
+    }
   }
-  return !back;
+  enum class Step : uint8_t { more, none, found };
+  Step step() {
+    if (work_.empty()) return Step::none;
+    Place& p = work_.back();
+    const bool inside = p.inside;
+    const NodeId next = neighbour(p);
+    if (!next) return work_.pop_back(), Step::more;
+    if (member(next)) return inside ? Step::more : Step::found;
+    const int order = g_.node(next).order;
+    if ((down_ ? order <= bound_ : order >= bound_) && seen_.insert(next).second) open(next, false);
+    return Step::more;
+  }
+
+ private:
+  static constexpr size_t kFew = 16;
+  /// Where the edges of a value (down) or of a node (up) have been followed to.
+  struct Place {
+    uint32_t id;
+    uint32_t edge;
+    bool inside;
+  };
+  bool member(NodeId n) const { return many_.empty() ? contains(nodes_, n) : many_.contains(n); }
+
+  void open(NodeId n, bool inside) {
+    if (!down_) return work_.push_back({n.index, 0, inside});
+    for (ValueId v : g_.node(n).outputs)
+      if (v && !g_.value(v).uses.empty()) work_.push_back({v.index, 0, inside});
+  }
+
+  /// The node behind the next edge; none: there is no further one.
+  NodeId neighbour(Place& p) {
+    if (down_) {
+      const auto& uses = g_.value(ValueId{p.id}).uses;
+      return p.edge < uses.size() ? uses[p.edge++].node : NodeId{};
+    }
+    const Node& n = g_.node(NodeId{p.id});
+    while (p.edge < n.inputs.size())
+      if (const ValueId v = n.inputs[p.edge++]; v && g_.value(v).producer) return g_.value(v).producer;
+    const std::vector<ValueId>& more = captures(NodeId{p.id}, n);
+    while (p.edge < n.inputs.size() + more.size())
+      if (const NodeId maker = g_.value(more[p.edge++ - n.inputs.size()]).producer) return maker;
+    return {};
+  }
+
+  const std::vector<ValueId>& captures(NodeId id, const Node& n) {
+    static const std::vector<ValueId> kNone;
+    if (n.subgraphs.empty()) return kNone;
+    auto [it, fresh] = captures_.try_emplace(id);
+    for (const auto& [_, sub] : n.subgraphs)
+      for (uint32_t i = 0; fresh && i < sub->value_slots(); ++i)
+        if (const Value& v = sub->value(ValueId{i}); !v.dead && v.outer) it->second.push_back(v.outer);
+    return it->second;
+  }
+
+  const Graph& g_;
+  std::span<const NodeId> nodes_;
+  const bool down_;
+  int bound_ = 0;  // of the order
+  std::unordered_set<NodeId> many_, seen_;
+  std::unordered_map<NodeId, std::vector<ValueId>> captures_;
+  std::vector<Place> work_;
+};
+
+}  // namespace
+
+/// From both ends, an edge each in turn: a value with many readers makes one of the two walks long, and the other,
+/// which says the same, ends at once.
+bool convex(const Graph& g, std::span<const NodeId> nodes) {
+  Escape down(g, nodes, true), up(g, nodes, false);
+  for (;;)
+    for (Escape* walk : {&down, &up}) {
+      const Escape::Step s = walk->step();
+      if (s != Escape::Step::more) return s == Escape::Step::none;
+    }
 }
 
 }  // namespace ferrule

@@ -3,6 +3,7 @@
 // Node::attrs still have the model's own opset (Node::since_opset); normalize.h changes that.
 #include <onnx/defs/schema.h>
 
+#include <functional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -14,6 +15,9 @@ namespace {
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 using AttributeMap = std::map<std::string, onnx::AttributeProto*, std::less<>>;
 
+/// A place in the model, put into words only when a message needs it.
+using Where = std::function<std::string()>;
+
 /// Names visible at one place: of a graph, of a function's body, or of a nested graph in either.
 struct Scope {
   Graph* graph = nullptr;
@@ -22,8 +26,9 @@ struct Scope {
   const AttributeMap* arguments = nullptr;  ///< inside a function: its attributes at this call
   std::string prefix;                       ///< of names, inside a function
   std::vector<std::string> origins;         ///< inside a function: the calls that led here
-  std::unordered_map<std::string, ValueId> names;
-  std::unordered_map<std::string, Type> declared;
+  /// By names that lie in the parsed model.
+  std::unordered_map<std::string_view, ValueId> names;
+  std::unordered_map<std::string_view, Type> declared;
 };
 
 class Converter {
@@ -48,7 +53,8 @@ class Converter {
   Status graph(onnx::GraphProto& g, Scope& scope, bool top) {
     Graph& out = *scope.graph;
     out.name = g.name();
-    std::unordered_set<std::string> overridden;
+    reserve(g, scope);
+    std::unordered_set<std::string_view> overridden;
     for (auto& t : *g.mutable_initializer()) overridden.insert(t.name());
     for (auto& t : *g.mutable_sparse_initializer()) overridden.insert(t.values().name());
     std::vector<std::string> shared;
@@ -73,12 +79,20 @@ class Converter {
     for (const auto& v : g.output()) declare(scope, v);
     FERRULE_TRY(nodes(*g.mutable_node(), scope));
     for (const auto& o : g.output()) {
-      FERRULE_ASSIGN(ValueId v, look_up(scope, o.name(), "output " + quote(o.name())));
+      FERRULE_ASSIGN(ValueId v, look_up(scope, o.name(), [&] { return "output " + quote(o.name()); }));
       // Each output is a value of its own, so that it can keep its name.
       if (out.value(v).is_output) v = copy(scope, v, o.name() + "_out");
       out.add_output(v);
     }
     return {};
+  }
+
+  static void reserve(const onnx::GraphProto& g, Scope& scope) {
+    size_t values = static_cast<size_t>(g.input_size() + g.initializer_size());
+    for (const auto& n : g.node()) values += static_cast<size_t>(n.output_size());
+    scope.graph->reserve(static_cast<size_t>(g.node_size()), values);
+    scope.names.reserve(values);
+    scope.declared.reserve(static_cast<size_t>(g.value_info_size() + g.output_size()));
   }
 
   /// Every call of a function shares its constants.
@@ -127,9 +141,9 @@ class Converter {
   }
 
   /// The value of a name, captured from enclosing graphs where needed.
-  Result<ValueId> look_up(Scope& scope, const std::string& name, const std::string& where) {
+  Result<ValueId> look_up(Scope& scope, const std::string& name, const Where& where) {
     if (auto it = scope.names.find(name); it != scope.names.end()) return it->second;
-    if (!scope.outer) return error(Code::dangling_input, where, quote(name));
+    if (!scope.outer) return error(Code::dangling_input, where(), quote(name));
     FERRULE_ASSIGN(ValueId outside, look_up(*scope.outer, name, where));
     if (!outside) return ValueId{};
     const Graph& around = *scope.outer->graph;
@@ -142,7 +156,8 @@ class Converter {
   /// All results first, so that the order of nodes does not matter to captures.
   Status nodes(Nodes& list, Scope& scope) {
     Graph& g = *scope.graph;
-    std::unordered_map<std::string, int> times;
+    std::unordered_map<std::string_view, int> times;
+    times.reserve(static_cast<size_t>(list.size()));
     for (auto& n : list) {
       ++times[n.name()];
       for (const std::string& o : n.output()) {
@@ -174,7 +189,7 @@ class Converter {
     std::string domain = canonical_domain(n.domain());
     auto version = scope.opsets->find(domain);
     int64_t opset = version == scope.opsets->end() ? 1 : version->second;
-    std::string where = place(n, opset);
+    const Where where = [&] { return place(n, opset); };
     FERRULE_ASSIGN(auto attributes, arguments_of(n, scope, where));
     if (n.op_type() == "Constant" && domain.empty()) {
       if (!n.output().empty()) out_.constants.emplace(name, n.output(0));
@@ -185,7 +200,10 @@ class Converter {
     out.domain = domain;
     out.name = scope.graph->find_node(name) ? scope.graph->fresh_name(name) : name;
     out.since_opset = static_cast<int>(opset);
-    out.origins = scope.origins.empty() || options_.own_origins ? std::vector<std::string>{name} : scope.origins;
+    if (scope.origins.empty() || options_.own_origins) out.origins.push_back(name);
+    else out.origins = scope.origins;
+    out.inputs.reserve(static_cast<size_t>(n.input_size()));
+    out.outputs.reserve(static_cast<size_t>(n.output_size()));
     for (const std::string& in : n.input()) {
       ValueId v;
       if (!in.empty()) {
@@ -202,28 +220,28 @@ class Converter {
 
   /// The node's attributes, references to the enclosing function's attributes resolved.
   Result<AttributeMap> arguments_of(onnx::NodeProto& n, const Scope& scope,
-                                    const std::string& where) {
+                                    const Where& where) {
     AttributeMap out;
     for (auto& a : *n.mutable_attribute()) {
       onnx::AttributeProto* value = &a;
       if (!a.ref_attr_name().empty()) {
         if (!scope.arguments)
-          return error(Code::bad_attribute, where, quote(a.name()),
+          return error(Code::bad_attribute, where(), quote(a.name()),
                        "it refers to an attribute outside a function");
         auto it = scope.arguments->find(a.ref_attr_name());
         if (it == scope.arguments->end()) continue;  // not given at the call: left out here too
         value = it->second;
       }
       if (!out.try_emplace(a.name(), value).second)
-        return error(Code::bad_attribute, where, quote(a.name()), "it is given twice");
+        return error(Code::bad_attribute, where(), quote(a.name()), "it is given twice");
     }
     return out;
   }
 
   Status call(onnx::NodeProto& n, onnx::FunctionProto& f, const std::string& name, Scope& scope) {
-    std::string where = place(n);
+    const Where where = [&] { return place(n); };
     if (n.input_size() > f.input_size() || n.output_size() > f.output_size())
-      return error(Code::model_invalid, where,
+      return error(Code::model_invalid, where(),
                    fmt::format("it has {} inputs and {} outputs, its function {} and {}",
                                n.input_size(), n.output_size(), f.input_size(), f.output_size()));
     FERRULE_ASSIGN(Opsets opsets, read_opsets(f.opset_import(), "function " + quote(f.name())));
@@ -251,7 +269,7 @@ class Converter {
     FERRULE_TRY(nodes(*f.mutable_node(), inner));
     for (auto& [formal, v] : passed) {
       ValueId from = inner.names.at(formal);
-      if (!from) return error(Code::dangling_input, where, quote(formal));
+      if (!from) return error(Code::dangling_input, where(), quote(formal));
       Node id;
       id.op = Graph::kIdentity;
       id.inputs = {from};
@@ -263,17 +281,17 @@ class Converter {
     return {};
   }
 
-  Status constant(onnx::NodeProto& n, const AttributeMap& attributes, const std::string& where,
+  Status constant(onnx::NodeProto& n, const AttributeMap& attributes, const Where& where,
                   Scope& scope) {
     if (attributes.size() != 1 || n.output_size() != 1 || n.output(0).empty() ||
         n.input_size() != 0)
-      return error(Code::model_invalid, where, "it wants one value attribute and one output");
+      return error(Code::model_invalid, where(), "it wants one value attribute and one output");
     auto& [key, a] = *attributes.begin();
     Tensor t;
     if (key == "value" && a->has_t()) {
-      FERRULE_ASSIGN(t, tensor(*a->mutable_t(), where));
+      FERRULE_ASSIGN(t, tensor(*a->mutable_t(), where()));
     } else if (key == "sparse_value" && a->has_sparse_tensor()) {
-      FERRULE_ASSIGN(t, to_tensor(a->sparse_tensor(), where, roots_, limits_));
+      FERRULE_ASSIGN(t, to_tensor(a->sparse_tensor(), where(), roots_, limits_));
     } else if (key == "value_float") {
       t = Tensor::of<float>(DType::f32, {}, std::vector<float>{a->f()});
     } else if (key == "value_floats") {
@@ -288,13 +306,13 @@ class Converter {
     } else if (key == "value_strings") {
       t = Tensor({a->strings_size()}, {a->strings().begin(), a->strings().end()});
     } else {
-      return error(Code::bad_attribute, where, quote(key), "it is no value of a Constant");
+      return error(Code::bad_attribute, where(), quote(key), "it is no value of a Constant");
     }
     scope.graph->set_constant(scope.names.at(n.output(0)), std::move(t));
     return {};
   }
 
-  Status attribute(const std::string& key, onnx::AttributeProto& a, const std::string& where,
+  Status attribute(const std::string& key, onnx::AttributeProto& a, const Where& where,
                    Scope& scope, Node& out) {
     using P = onnx::AttributeProto;
     switch (a.type()) {
@@ -317,7 +335,7 @@ class Converter {
         out.attrs.set(key, std::vector<std::string>(a.strings().begin(), a.strings().end()));
         return {};
       case P::TENSOR: {
-        FERRULE_ASSIGN(Tensor t, tensor(*a.mutable_t(), where + ", attribute " + quote(key)));
+        FERRULE_ASSIGN(Tensor t, tensor(*a.mutable_t(), where() + ", attribute " + quote(key)));
         out.attrs.set(key, std::move(t));
         return {};
       }
@@ -328,7 +346,7 @@ class Converter {
         return nested(key, *a.mutable_g(), scope, out);
       default:
         return error(
-            Code::unsupported_type, where,
+            Code::unsupported_type, where(),
             fmt::format("attribute {} of kind {}", quote(key), static_cast<int>(a.type())));
     }
   }

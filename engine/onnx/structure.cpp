@@ -167,6 +167,7 @@ class Walker {
   Status nodes(Nodes& list, const Opsets& opsets, Names& names, const std::string& where,
                std::unordered_set<std::string_view>& free) {
     int repeated = 0;
+    names.defined.reserve(names.defined.size() + static_cast<size_t>(list.size()));
     for (int i = 0; i < list.size(); ++i) {
       bool repeats = false;
       for (const std::string& o : list[i].output()) {
@@ -192,6 +193,7 @@ class Walker {
     }
     bool sorted = true;
     std::vector<std::pair<int, int>> edges;  // producer, reader
+    edges.reserve(static_cast<size_t>(list.size()));
     for (int i = 0; i < list.size(); ++i) {
       onnx::NodeProto& n = list[i];
       FERRULE_TRY(known(n, opsets, where));

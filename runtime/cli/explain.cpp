@@ -6,6 +6,7 @@
 #include "engine/graph/text.h"
 #include "engine/pieces.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/json_stream.h"
 
 namespace ferrule::cli {
 namespace {
@@ -36,41 +37,65 @@ void print_overrides(const Explained& e) {
 }
 
 /// The operators that a layer computes, as rewriting left them: "Conv", "com.microsoft::Gelu".
-void add_operators(const Graph& g, NodeId id, json& out) {
+void write_operators(const Graph& g, NodeId id, JsonStream& out) {
   const Node& n = g.node(id);
-  if (!n.body) {
-    out.push_back(escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
-    return;
-  }
-  for (NodeId inner : n.body->order()) add_operators(*n.body, inner, out);
+  if (!n.body) return out.text(escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
+  for (NodeId inner : n.body->order()) write_operators(*n.body, inner, out);
 }
 
-json to_json(const Explained& e) {
-  json layers = json::array();
-  for (const Layer& l : e.plan.layers) {
-    json j{{"name", escape(l.name, 4096)}, {"contract", l.contract}, {"kernels", l.kernels}};
-    j["nodes"] = json::array();
-    for (const std::string& n : l.nodes) j["nodes"].push_back(escape(n, 4096));
-    j["operators"] = json::array();
-    if (l.node) add_operators(e.plan.graph, l.node, j["operators"]);
-    j["rule"] = l.rule.empty() ? json(nullptr) : json(l.rule);
-    if (!l.numerics.empty()) j["numerics"] = l.numerics;
-    layers.push_back(std::move(j));
-  }
+void write_layer(const Explained& e, const Layer& l, JsonStream& out) {
+  out.begin_object();
+  out.key("contract"), out.text(l.contract);
+  out.key("kernels"), out.number(l.kernels);
+  out.key("name"), out.text(escape(l.name, 4096));
+  out.key("nodes"), out.begin_array();
+  for (const std::string& n : l.nodes) out.text(escape(n, 4096));
+  out.end_array();
+  if (!l.numerics.empty()) out.key("numerics"), out.text(l.numerics);
+  out.key("operators"), out.begin_array();
+  if (l.node) write_operators(e.plan.graph, l.node, out);
+  out.end_array();
+  out.key("rule");
+  l.rule.empty() ? out.null() : out.text(l.rule);
+  out.end_object();
+}
+
+void write_step(const Step& s, JsonStream& out) {
+  out.begin_object();
+  out.key("kind"), out.text(s.kind);
+  out.key("phase"), out.text(s.phase);
+  out.key("rule"), out.text(s.rule);
+  out.key("text"), out.text(escape(s.text, 4096));
+  out.end_object();
+}
+
+/// Members in the order of their names.
+void write_json(const Explained& e, JsonStream& out) {
   json phases = json::array();
   for (const std::string& p : e.fused.journal.phases) phases.push_back(phase_to_json(p));
-  json steps = json::array();
+  std::map<std::string, int> rules;
   for (const Step& s : e.fused.journal.steps)
-    steps.push_back({{"phase", s.phase}, {"rule", s.rule}, {"kind", s.kind}, {"text", escape(s.text, 4096)}});
-  json rules = json::object();
-  for (const Step& s : e.fused.journal.steps)
-    if (!s.rule.empty()) rules[s.rule] = rules.value(s.rule, 0) + 1;
+    if (!s.rule.empty()) ++rules[s.rule];
   json overrides = json::array();
   for (const OverrideNote& n : override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
     overrides.push_back({{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
-  return {{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"profile", e.profile()}, {"model_nodes", e.model_nodes},
-          {"layers", std::move(layers)}, {"phases", std::move(phases)}, {"steps", std::move(steps)}, {"rules", std::move(rules)}, {"overrides", std::move(overrides)},
-          {"notes", e.fused.notes}, {"warnings", e.fused.warnings}};
+  out.begin_object();
+  out.key("layers"), out.begin_array();
+  for (const Layer& l : e.plan.layers) write_layer(e, l, out);
+  out.end_array();
+  out.key("model_nodes"), out.number(static_cast<int64_t>(e.model_nodes));
+  out.key("notes"), out.tree(e.fused.notes);
+  out.key("overrides"), out.tree(overrides);
+  out.key("phases"), out.tree(phases);
+  out.key("profile"), out.text(e.profile());
+  out.key("rules"), out.tree(rules);
+  out.key("schema_version"), out.tree(kSchemaVersion);
+  out.key("steps"), out.begin_array();
+  for (const Step& s : e.fused.journal.steps) write_step(s, out);
+  out.end_array();
+  out.key("target"), out.text(e.plan.target);
+  out.key("warnings"), out.tree(e.fused.warnings);
+  out.end_object();
 }
 
 std::string cut(const std::string& text, size_t width) {
@@ -154,10 +179,14 @@ void print_region(const std::string& layer, const LoweredRegion& region) {
 
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "memory") return explain_memory(common);
-  FERRULE_ASSIGN(Explained e, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
+  // The program ends behind this: the plan of a million nodes is not taken apart first, node by node.
+  static const Explained* kept = nullptr;
+  FERRULE_ASSIGN(Explained explained, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
+  const Explained& e = *(kept = new Explained(std::move(explained)));
   for (const std::string& w : e.fused.warnings) talk("warning: " + w);
   if (common.json) {
-    print_json(to_json(e));
+    JsonStream out(std::cout);
+    write_json(e, out);
     return Exit::ok;
   }
   if (stage == "graph") {

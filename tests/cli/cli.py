@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+import graphs as graphs_of_any_size
 import harness
 from harness import ENVIRONMENT, LIMIT, OK, UNSUPPORTED, USAGE, refusal, run
 
@@ -393,6 +394,9 @@ def outputs(report, net):
                 and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int)
               and all(isinstance(op, str) and op for op in layer.get("operators", [None])))
         report.check("explain --json layer", None if fine else json.dumps(layer))
+    done = run("explain", net, "--json")  # is written in pieces
+    whole = json.dumps(json.loads(done.out or "{}"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    report.check("explain --json is laid out as a whole", None if done.out == whole else done.out[:400])
     phases = plan.get("phases", [])
     report.check("explain --json phases", None if phases and all(
         isinstance(p, dict) and isinstance(p.get("name"), str) and isinstance(p.get("layers"), int) for p in phases)
@@ -568,6 +572,17 @@ def time_and_memory(report):
     report.check("explain --stage memory without sizes", refusal(run("explain", net, "--stage", "memory"), USAGE, "x"))
 
 
+def many_readers(report):
+    """Values with tens of thousands of readers, each with one behind it: a search through the readers of every one of
+    them would outlast the time that rewriting has (rule_loop), and the time given here."""
+    path = report.folder / "branches.onnx"
+    path.write_bytes(graphs_of_any_size.GRAPHS["branches"](200_000))
+    done = run("explain", path, "--json", timeout=120)
+    plan, problem = harness.answer(done)
+    problem = problem or (None if plan["model_nodes"] == 200_000 and plan["rules"] == {"pointwise": 7} else str(plan["rules"]))
+    report.check("200,000 branches of one value", harness.crash(done) or problem)
+
+
 def main():
     report = harness.Report()
     if report.ready:
@@ -579,6 +594,7 @@ def main():
         command_line(report, net)
         outputs(report, net)
         tuning(report)
+        many_readers(report)
 
 
         time_and_memory(report)

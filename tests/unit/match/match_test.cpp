@@ -212,6 +212,38 @@ TEST_CASE("convexity") {
   CHECK(convex(g, whole));
 }
 
+TEST_CASE("convexity of random sets, against all paths") {
+  constexpr uint32_t kNodes = 24;
+  uint32_t seed = 1;
+  auto random = [&](uint32_t n) { return (seed = seed * 1664525u + 1013904223u, (seed >> 8) % n); };
+  int refused = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::string body = "v0 = Relu(i) ", all = "v0";
+    bool reach[kNodes][kNodes] = {};
+    for (uint32_t k = 1; k < kNodes; ++k) {
+      const uint32_t a = round % 2 ? random(k) : k - 1 - random(std::min(k, 3u)), b = random(k);
+      body += fmt::format("v{} = Add(v{}, v{}) ", k, a, b);
+      all += fmt::format(", v{}", k);
+      reach[a][k] = reach[b][k] = true;
+      for (uint32_t j = 0; j < k; ++j) reach[j][k] |= reach[j][a] || reach[j][b];
+    }
+    Graph g = graph("g (float[2] i) => (float[2] o) { " + body + "o = Sum(" + all + ") }");
+    std::vector<NodeId> set;
+    bool in[kNodes] = {};
+    for (uint32_t k = 0; k < kNodes; ++k)
+      if (random(round % 3 ? 6 : 2) == 0) in[k] = true, set.push_back(maker(g, fmt::format("v{}", k)));
+    bool comes_back = false;
+    for (uint32_t from = 0; from < kNodes; ++from)
+      for (uint32_t over = from; over < kNodes; ++over)
+        for (uint32_t to = over; to < kNodes; ++to)
+          comes_back |= in[from] && !in[over] && in[to] && reach[from][over] && reach[over][to];
+    CHECK(convex(g, set) == !comes_back);
+    refused += comes_back;
+  }
+  CHECK(refused > 50);
+  CHECK(refused < 250);
+}
+
 TEST_CASE("a matcher that would try too much gives up and says so") {
   std::string match = "y = Sum(", text = "g (";
   for (int i = 0; i < 14; ++i) {

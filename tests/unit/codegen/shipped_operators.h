@@ -1,0 +1,21 @@
+// The operators that ferrule ships, for tests.
+#pragma once
+#include <doctest/doctest.h>
+
+#include "engine/base/diagnostics.h"
+#include "engine/formula/ops.h"
+
+namespace ferrule::test {
+
+/// The shipped operators.
+inline const OpTable& operators() {
+  static const OpTable table = [] {
+    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
+    auto t = OpTable::load(dirs);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    return std::move(*t);
+  }();
+  return table;
+}
+
+}  // namespace ferrule::test
