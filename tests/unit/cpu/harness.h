@@ -9,21 +9,13 @@
 
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/cpu/library.h"
+#include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::cpu::test {
 
 using Dims = std::vector<int64_t>;
 
-/// The shipped operators.
-inline const OpTable& operators() {
-  static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return std::move(*t);
-  }();
-  return table;
-}
+using ferrule::test::operators;
 
 /// The CPU targets whose instructions are here, as far as kernels look at them.
 inline std::vector<Target> targets() {

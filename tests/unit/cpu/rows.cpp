@@ -10,52 +10,17 @@
 #include "engine/graph/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
 #include "runtime/parallel.h"
+#include "tests/unit/codegen/row_cases.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
 namespace {
 
-Tensor random_of(DType t, const Dims& dims, std::mt19937& rng) {
-  auto [tensor, bytes] = Tensor::allocate(t, dims);
-  for (int64_t k = 0; k < tensor.numel(); ++k) {
-    const double v = is_float(t) ? std::uniform_real_distribution<double>(-3, 3)(rng)
-                                 : static_cast<double>(rng() % 23) - (is_unsigned_int(t) ? 0 : 11);
-    const Tensor one = Tensor::scalar(t, v);
-    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(), static_cast<size_t>(size_bits(t)) / 8);
-  }
-  return tensor;
-}
+using ferrule::test::kAnyRows, ferrule::test::kFloatRows, ferrule::test::random_dims, ferrule::test::random_of, ferrule::test::random_region, ferrule::test::row_operator;
 
 /// A graph whose nodes are one region, with the tensors of its inputs.
-struct Region {
-  Graph graph;
-  std::vector<Tensor> tensors;
-  DType type;
-
-  explicit Region(DType t) : type(t) {
-    install_onnx_inference();
-    install_pointwise_inference(&operators());
-  }
-  ValueId input(Tensor t) {
-    const ValueId v = graph.add_input("x" + std::to_string(tensors.size()), {t.dtype(), Shape(t.dims().begin(), t.dims().end())});
-    tensors.push_back(std::move(t));
-    return v;
-  }
-  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}) {
-    Node n;
-    n.op = op;
-    n.name = op + std::to_string(graph.node_slots());
-    n.inputs = std::move(inputs);
-    for (auto& [k, v] : attrs) n.attrs.set(k, v);
-    const ValueId out = graph.add_value("v" + std::to_string(graph.node_slots()));
-    n.outputs = {out};
-    const NodeId id = graph.add_node(std::move(n));
-    auto s = infer(graph, id);
-    REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
-    return out;
-  }
-  ValueId axes(const Dims& a) { return graph.add_constant("axes" + std::to_string(graph.value_slots()), Tensor::of_i64({static_cast<int64_t>(a.size())}, a)); }
-  Dims dims(ValueId v) const { return *constant_shape(*graph.value(v).type.shape); }
+struct Region : ferrule::test::RowGraph {
+  using RowGraph::RowGraph;
 
   std::string text;
   bool narrow = false;  ///< code for AVX2 whatever runs here
@@ -97,95 +62,18 @@ struct Region {
   }
 };
 
-int64_t pick(std::mt19937& rng, std::initializer_list<int64_t> from) { return from.begin()[rng() % from.size()]; }
-
-Dims random_dims(std::mt19937& rng, size_t rank) {
-  Dims d;
-  int64_t n = 1;
-  for (size_t k = 0; k < rank; ++k) {
-    d.push_back(pick(rng, {1, 2, 3, 5, 8, 16, 17, 33, 70}));
-    if (n * d.back() > 20000) d.back() = 1 + static_cast<int64_t>(rng() % 3);
-    n *= d.back();
-  }
-  return d;
-}
-
-/// Some axes made 1, leading ones perhaps left out: what broadcasts to `d`.
-Dims broadcastable(std::mt19937& rng, Dims d) {
-  for (int64_t& x : d)
-    if (rng() % 2) x = 1;
-  d.erase(d.begin(), d.begin() + static_cast<long>(rng() % (d.size() + 1)));
-  return d;
-}
-
-ValueId row_operator(Region& r, ValueId x, const std::string& op, std::mt19937& rng) {
-  const Dims d = r.dims(x);
-  const auto rank = static_cast<int64_t>(d.size());
-  const int64_t axis = static_cast<int64_t>(rng() % d.size()) - (rng() % 2 ? rank : 0);
-  if (op.starts_with("Reduce")) {
-    Dims axes;
-    for (int64_t a = 0; a < rank; ++a)
-      if (rng() % 2) axes.push_back(rng() % 2 ? a : a - rank);
-    const std::map<std::string, Attr> attrs{{"keepdims", static_cast<int64_t>(rng() % 2)}, {"noop_with_empty_axes", int64_t{0}}};
-    if (axes.empty()) return r.node(op, {x}, attrs);
-    return r.node(op, {x, r.axes(axes)}, attrs);
-  }
-  if (op == "LayerNormalization" || op == "RMSNormalization") {
-    const Dims scale(d.begin() + (axis < 0 ? axis + rank : axis), d.end());
-    std::vector<ValueId> in{x, r.input(random_of(r.type, scale, rng))};
-    if (op[0] == 'L' && rng() % 2) in.push_back(r.input(random_of(r.type, scale, rng)));
-    return r.node(op, in, {{"axis", axis}, {"epsilon", 1e-3}, {"stash_type", int64_t{1}}});
-  }
-  if (op == "InstanceNormalization" || op == "GroupNormalization") {
-    std::vector<ValueId> in{x, r.input(random_of(r.type, {d[1]}, rng)), r.input(random_of(r.type, {d[1]}, rng))};
-    std::map<std::string, Attr> attrs{{"epsilon", 1e-3}};
-    if (op[0] == 'G') {
-      int64_t groups = 1 + static_cast<int64_t>(rng() % 4);
-      while (d[1] % groups) --groups;
-      attrs["num_groups"] = groups;
-    }
-    return r.node(op, in, attrs);
-  }
-  if (op == "MeanVarianceNormalization") {
-    Dims axes{0};
-    if (rank > 2) axes.push_back(rank - 1);
-    return r.node(op, {x}, {{"axes", axes}});
-  }
-  if (op == "LpNormalization") return r.node(op, {x}, {{"axis", axis}, {"p", static_cast<int64_t>(1 + rng() % 2)}});
-  return r.node(op, {x}, {{"axis", axis}});
-}
-
-const std::vector<std::string> kFloat = {"Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization",
-                                         "MeanVarianceNormalization", "InstanceNormalization", "GroupNormalization",
-                                         "LpNormalization", "ReduceL2", "ReduceLogSumExp"};
-const std::vector<std::string> kAny = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceSumSquare"};
-
 Layout any_layout(std::mt19937& rng) { return rng() % 2 ? Layout::plain : Layout::channels_last; }
 
 }  // namespace
 
 TEST_CASE("row operators on random shapes, axes, types and layouts, with neighbours") {
   std::mt19937 rng(7);
-  for (const auto* ops : {&kFloat, &kAny})
+  for (const auto* ops : {&kFloatRows, &kAnyRows})
     for (const std::string& op : *ops)
       for (int round = 0; round < 10; ++round) {
         const DType type = std::vector{DType::f32, DType::f32, DType::f64, DType::f16, DType::bf16}[rng() % 5];
-        const bool channels = op == "InstanceNormalization" || op == "GroupNormalization" || op[0] == 'M';
         Region r(type);
-        const Dims d = random_dims(rng, channels ? 2 + rng() % 3 : 1 + rng() % 5);
-        ValueId x = r.input(random_of(type, d, rng));
-        // Products and norms of sums near zero would compare rounding errors.
-        const bool tame = op != "ReduceProd" && op != "MeanVarianceNormalization";
-        // A product can leave f16 in between, where only the interpreter stops.
-        const bool bounded = op != "ReduceProd" || type != DType::f16;
-        if (tame && rng() % 2) x = r.node("Add", {x, r.input(random_of(type, broadcastable(rng, d), rng))});
-        // The interpreter rounds a narrow value here, the kernel only at its end: a small variance shows it.
-        const bool wide = type == DType::f32 || type == DType::f64;
-        if (tame && wide && rng() % 3 == 0) x = r.node("Sigmoid", {x});
-        ValueId y = row_operator(r, x, op, rng);
-        if (rng() % 2) y = r.node("Abs", {y});
-        if (bounded && rng() % 2) y = r.node("Mul", {y, r.input(random_of(type, broadcastable(rng, r.dims(y)), rng))});
-        r.graph.add_output(y);
+        random_region(r, op, rng);
         CAPTURE(op);
         CAPTURE(round);
         CAPTURE(static_cast<int>(type));
@@ -199,7 +87,7 @@ TEST_CASE("row operators on random shapes, axes, types and layouts, with neighbo
 TEST_CASE("reductions of integers wrap, divide and compare as the interpreter does") {
   std::mt19937 rng(11);
   for (DType type : {DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64})
-    for (const std::string& op : kAny)
+    for (const std::string& op : kAnyRows)
       for (int round = 0; round < 3; ++round) {
         Region r(type);
         const ValueId x = r.input(random_of(type, random_dims(rng, 1 + rng() % 4), rng));
@@ -260,7 +148,7 @@ TEST_CASE("sums of many numbers are as good as in double") {
 
 TEST_CASE("rows of nothing") {
   for (DType type : {DType::f32, DType::i32})
-    for (const std::string& op : kAny) {
+    for (const std::string& op : kAnyRows) {
       Region r(type);
       r.graph.add_output(r.node(op, {r.input(Tensor::allocate(type, {3, 0, 2}).first), r.axes({1})},
                                 {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}}));
