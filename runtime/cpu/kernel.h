@@ -133,7 +133,9 @@ Result<KernelPtr> make_depthwise(Context&, const Call&);
 Result<KernelPtr> make_first(Context&, const Call&);
 /// Another factory's kernel behind a copy of input 0 (f32) in channels-last order.
 Result<KernelPtr> make_reordered(Context&, const Call&, Factory factory);
-/// A 1x1 convolution as a product; unsupported_operator for all others.
+/// A 1x1 convolution as our product; unsupported_operator for all others, and for tails that registers cannot take.
+Result<KernelPtr> make_product(Context&, const Call&);
+/// A 1x1 convolution as the library's product; unsupported_operator for all others.
 Result<KernelPtr> make_matmul_1x1(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 /// Windows that do not overlap; unsupported_operator for all others.

@@ -81,6 +81,10 @@ Packed Library::derive(const Tensor& tensor, std::string_view recipe, int64_t by
   return p;
 }
 
+void Library::turns_back(const Tensor& tensor, const Packed& derived, std::function<void(const void*, void*)> back) {
+  reversible.insert_or_assign(tensor.address(), [back = std::move(back), buffer = derived.buffer](void* to) { back(buffer.get(), to); });
+}
+
 template <class Same>
 std::optional<Packed> PackCache::find(const Tensor& tensor, Same&& same) {
   auto [begin, end] = entries_.equal_range(tensor.address());

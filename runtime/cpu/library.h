@@ -64,6 +64,8 @@ struct Library {
   Library(PackCache* cache);
   Packed pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale = 1);
   Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill);
+  /// `back`(derived, tensor's bytes) writes the tensor again, bit by bit, from what derive() made of it.
+  void turns_back(const Tensor& tensor, const Packed& derived, std::function<void(const void*, void*)> back);
 };
 
 /// Runs `body`, which may throw dnnl::error. `what`: the primitive, for the message.

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/cpu/kernels/vector_tail.h"
 #include "runtime/cpu/kernels/window.h"
-#include "runtime/cpu/kernels/winograd.h"
-#include "runtime/cpu/library.h"
+#include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -26,11 +26,6 @@ auto refuse(const Call& call, std::string_view why) {
 }
 
 // --- what it takes ----------------------------------------------------------------------------------
-
-bool is_image(const Operand& o) {
-  return o.rank() == 4 && o.dtype == DType::f32 &&
-         (o.layout == Layout::channels_last || o.dims[1] == 1 || o.dims[2] * o.dims[3] == 1);
-}
 
 Result<Shape> shape_of(const Call& call, int tile) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
@@ -60,107 +55,6 @@ const Functions* functions(const Context& context, int tile) {
   return nullptr;
 }
 
-std::optional<Step::Kind> step_kind(std::string_view alg) {
-  using K = Step::Kind;
-  static const std::map<std::string_view, K> kKinds = {
-      {"relu", K::relu}, {"leaky_relu", K::leaky_relu}, {"clip", K::clip}, {"linear", K::linear}, {"abs", K::abs},
-      {"hardswish", K::hardswish}, {"hardsigmoid", K::hardsigmoid}, {"square", K::square}, {"add", K::add},
-      {"logistic", K::logistic}, {"swish", K::swish},
-      {"sub", K::sub}, {"mul", K::mul}, {"div", K::div}, {"max", K::max}, {"min", K::min},
-  };
-  auto it = kKinds.find(alg);
-  return it == kKinds.end() ? std::nullopt : std::optional(it->second);
-}
-
-/// How the tail's operand lies against the result; nothing if it is none of the kinds.
-std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
-  if (o.dtype != DType::f32) return std::nullopt;
-  if (o.numel() == 1) return Step::Operand::scalar;
-  if (o.dims == y.dims && is_image(o) && o.dense()) return Step::Operand::full;
-  const int axis = o.rank() - 3;  // of the channels
-  if (axis >= 0 && o.numel() == y.dims[1] && o.dims[static_cast<size_t>(axis)] == y.dims[1]) return Step::Operand::channel;
-  return std::nullopt;
-}
-
-// --- weights ----------------------------------------------------------------------------------------
-
-/// G of F(tile x tile, 3 x 3), row by row.
-std::vector<std::array<double, 3>> weight_transform(int tile) {
-  const double a = kPointA, b = kPointB;
-  const std::vector<double> points = tile == 2 ? std::vector<double>{0, 1, -1} : std::vector<double>{0, a, -a, b, -b};
-  std::vector<std::array<double, 3>> rows;
-  for (double p : points) {
-    double scale = 1;
-    for (double q : points)
-      if (q != p) scale *= p - q;
-    rows.push_back({1 / scale, p / scale, p * p / scale});
-  }
-  rows.push_back({0, 0, 1});
-  return rows;
-}
-
-/// U = G g G^T of one input channel and `lanes` output channels, in double: element e goes to to[e * stride + lane].
-/// The lanes are the inner loops, which the compiler turns into vectors; it fuses no products (CMakeLists.txt).
-template <int lanes>
-[[gnu::always_inline]] inline void transform_vector(const std::vector<std::array<double, 3>>& g, const double (&w)[9][lanes], float* to,
-                                                    int64_t stride) {
-  double half[6][3][lanes];
-  const size_t t = g.size();
-  for (size_t i = 0; i < t; ++i)
-    for (size_t j = 0; j < 3; ++j)
-      for (int l = 0; l < lanes; ++l) half[i][j][l] = g[i][0] * w[j][l] + g[i][1] * w[3 + j][l] + g[i][2] * w[6 + j][l];
-  for (size_t i = 0; i < t; ++i)
-    for (size_t j = 0; j < t; ++j, to += stride)
-      for (int l = 0; l < lanes; ++l)
-        to[l] = static_cast<float>(g[j][0] * half[i][0][l] + g[j][1] * half[i][1][l] + g[j][2] * half[i][2][l]);
-}
-
-/// All input channels of one vector of output channels; `count` of its lanes are channels.
-template <int lanes>
-[[gnu::always_inline]] inline void transform_channels(const std::vector<std::array<double, 3>>& g, int64_t channels, int count,
-                                                      const float* from, float* to, int64_t step, int64_t stride) {
-  double w[9][lanes] = {};
-  for (int64_t c = 0; c < channels; ++c, to += step) {
-    for (int l = 0; l < count; ++l)
-      for (int e = 0; e < 9; ++e) w[e][l] = from[(l * channels + c) * 9 + e];
-    transform_vector<lanes>(g, w, to, stride);
-  }
-}
-
-using TransformChannels = void (*)(const std::vector<std::array<double, 3>>&, int64_t, int, const float*, float*, int64_t, int64_t);
-
-[[gnu::target("avx2")]] void transform_8(const std::vector<std::array<double, 3>>& g, int64_t channels, int count, const float* from,
-                                         float* to, int64_t step, int64_t stride) {
-  transform_channels<8>(g, channels, count, from, to, step, stride);
-}
-
-[[gnu::target("avx512f")]] void transform_16(const std::vector<std::array<double, 3>>& g, int64_t channels, int count, const float* from,
-                                             float* to, int64_t step, int64_t stride) {
-  transform_channels<16>(g, channels, count, from, to, step, stride);
-}
-
-/// U of every pair of channels, laid out as winograd.h says; zeros beyond the channels.
-void transform_weights(const Shape& s, int lanes, const float* w, float* u) {
-  const auto g = weight_transform(s.tile);
-  const TransformChannels transform = lanes == 16 ? transform_16 : transform_8;
-  const int64_t padded = up(s.c, lanes), vectors = parts(s.k, lanes);
-  std::vector<int64_t> start(static_cast<size_t>(vectors)), width(static_cast<size_t>(vectors));  // of its block
-  for (int64_t v = 0; v < vectors;) {
-    const int64_t n = block_width(vectors - v), first = v;
-    for (; v < first + n; ++v) start[static_cast<size_t>(v)] = first, width[static_cast<size_t>(v)] = n;
-  }
-  parallel_for(vectors, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t v = begin; v < end; ++v) {
-      const int64_t first = start[static_cast<size_t>(v)], step = width[static_cast<size_t>(v)] * lanes, stride = step * padded;
-      float* to = u + first * lanes * padded * s.elements() + (v - first) * lanes;
-      const auto count = static_cast<int>(std::min<int64_t>(lanes, s.k - v * lanes));
-      transform(g, s.c, count, w + v * lanes * s.c * 9, to, step, stride);
-      for (int64_t e = 0; e < s.elements(); ++e)
-        for (int64_t c = s.c; c < padded; ++c) std::fill_n(to + e * stride + c * step, lanes, 0.0f);
-    }
-  });
-}
-
 // --- the kernel -------------------------------------------------------------------------------------
 
 /// How the work is cut. Sums do not depend on it, so results are the same for any number of threads.
@@ -171,36 +65,25 @@ struct Schedule {
   int threads = 1;
 };
 
+/// The model's weights; they are written again if they were given back.
+const float* own_weights(const void* tensor) { return static_cast<const Tensor*>(tensor)->as<float>().data(); }
+
 class Winograd final : public Kernel {
  public:
-  Winograd(const Shape& s, const Functions& f, const Schedule& schedule, Packed u)
-      : s_(s), f_(f), schedule_(schedule), u_(std::move(u)), zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f) {
+  Winograd(const Shape& s, const Functions& f, const Schedule& schedule)
+      : s_(s), f_(f), schedule_(schedule), zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f) {
     vectors_ = parts(s.k, f.lanes);
     for (int64_t v = 0; v < vectors_; v += block_width(vectors_ - v)) blocks_.push_back(v);
     blocks_.push_back(vectors_);
   }
 
-  Status build(const Call& call) {
+  Status build(Context& context, const Call& call) {
     x_ = add(call.inputs[kX]);
     if (const Operand* b = call.own_input(kB)) bias_ = add(*b);
-    for (const PostOp& op : call.post_ops) {
-      Step step{.alpha = op.alpha, .beta = op.beta};
-      auto kind = op.kind == PostOp::Kind::sum ? Step::Kind::add : step_kind(op.alg);
-      if (!kind) return refuse(call, op.alg);
-      step.kind = *kind;
-      int cell = -1;
-      if (op.operand >= 0) {
-        const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
-        auto operand = operand_kind(o, call.outputs[0]);
-        if (!operand || (o.constant && *operand == Step::Operand::full)) return refuse(call, "an operand of the tail");
-        step.operand = *operand;
-        cell = add(o);
-      }
-      steps_.push_back(step);
-      step_cells_.push_back(cell);
-    }
+    FERRULE_TRY(tail_.build(call, "Winograd"));
     y_slot_ = call.outputs[0].slot;
-    weights_ = std::make_shared<const Tensor>(*call.inputs[kW].constant);
+    weights_ = *call.inputs[kW].constant;
+    u_ = transformed_weights(context.library, weights_, s_, f_.lanes);
     return {};
   }
 
@@ -209,6 +92,7 @@ class Winograd final : public Kernel {
   void bind(Binder& binder) override {
     for (Cell& c : cells_)
       if (c.slot >= 0) binder.cell(c.slot, &c.data);
+    tail_.bind(binder);
     binder.cell(y_slot_, &y_);
     scratch_ = static_cast<float*>(binder.scratch());
   }
@@ -218,11 +102,10 @@ class Winograd final : public Kernel {
   }
 
   Status run() override {
-    Tensors t{data(x_), zeros_.data(), static_cast<const float*>(u_.data), weights_->as<float>().data(), nullptr,
-              steps_.data(), static_cast<int>(steps_.size()), static_cast<float*>(y_)};
+    const std::vector<Step>& steps = tail_.steps();
+    Tensors t{data(x_), zeros_.data(), static_cast<const float*>(u_.data), &weights_, own_weights, nullptr,
+              steps.data(), static_cast<int>(steps.size()), static_cast<float*>(y_)};
     if (bias_ >= 0) t.bias = data(bias_);
-    for (size_t k = 0; k < steps_.size(); ++k)
-      if (step_cells_[k] >= 0) steps_[k].data = data(step_cells_[k]);
     if (schedule_.by_channels) run_channels(t);
     else run_rows(t);
     return {};
@@ -280,13 +163,12 @@ class Winograd final : public Kernel {
   const Functions& f_;
   Schedule schedule_;
   Packed u_;
-  std::shared_ptr<const Tensor> weights_;
+  Tensor weights_;
   std::vector<float> zeros_;
   int64_t vectors_ = 0;
   std::vector<int64_t> blocks_;  ///< first vector of each block of output channels, and the end
   std::vector<Cell> cells_;
-  std::vector<Step> steps_;
-  std::vector<int> step_cells_;
+  VectorTail tail_;
   int x_ = -1, bias_ = -1, y_slot_ = -1;
   void* y_ = nullptr;
   float* scratch_ = nullptr;
@@ -352,11 +234,8 @@ Result<KernelPtr> make_winograd(Context& context, const Call& call, int tile) {
   FERRULE_ASSIGN(Shape s, shape_of(call, tile));
   const Functions* f = functions(context, tile);
   if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");
-  const int64_t bytes = s.elements() * up(s.k, f->lanes) * up(s.c, f->lanes) * 4;
-  Packed u = context.library.derive(*call.inputs[kW].constant, fmt::format("winograd_{}:{}", tile, f->lanes), bytes,
-                                    [&](void* to) { transform_weights(s, f->lanes, call.inputs[kW].constant->as<float>().data(), static_cast<float*>(to)); });
-  auto kernel = std::make_unique<Winograd>(s, *f, schedule_of(s, *f), std::move(u));
-  FERRULE_TRY(kernel->build(call));
+  auto kernel = std::make_unique<Winograd>(s, *f, schedule_of(s, *f));
+  FERRULE_TRY(kernel->build(context, call));
   return kernel;
 }
 

@@ -1,7 +1,7 @@
 // The arithmetic of a Winograd convolution (3x3, stride 1) on one thread, as winograd.cpp calls it: input tiles
 // are transformed into V, products with the transformed weights U give M, and M is transformed into the result
 // with bias and tail. There is one set of functions per instruction set, compiled for that set in a file of its
-// own; these files must include nothing but this header and intrinsics, because an inline function compiled
+// own (vectors_*.cpp); these files must include nothing but such headers and intrinsics, because an inline function compiled
 // there could be the one that the linker keeps for everybody.
 //
 // V[e][chunk of channels][group of rows][vector of channels][row][lane], M[e][row][channels of a pass],
@@ -9,12 +9,12 @@
 #pragma once
 #include <stdint.h>
 
+#include "runtime/cpu/kernels/vector_step.h"
+
 namespace ferrule::cpu::winograd {
 
 /// Input channels that are summed in one register before the sum joins the others: it bounds the rounding error.
 inline constexpr int64_t kChunk = 32;
-/// Output channels of a block: this many vectors at most.
-inline constexpr int kBlockVectors = 3;
 /// Points of F(4x4, 3x3): 0, +-a, +-b and infinity. Simple enough to be exact, and of small error: with +-1 and
 /// +-2 the error is more than twice as large.
 inline constexpr float kPointA = 0.625f, kPointB = 1.5f;
@@ -29,19 +29,6 @@ struct Shape {
   int64_t tiles_h = 0, tiles_w = 0;
   int64_t rows() const { return images * tiles_h * tiles_w; }
   int elements() const { return (tile + 2) * (tile + 2); }
-};
-
-/// A step of the tail on a vector of results; see PostOp for alpha and beta.
-struct Step {
-  enum class Kind : uint8_t {
-    relu, leaky_relu, clip, linear, hardswish, hardsigmoid, logistic, swish, abs, square,
-    add, sub, mul, div, max, min,
-  };
-  enum class Operand : uint8_t { none, scalar, channel, full };
-  Kind kind = Kind::relu;
-  Operand operand = Operand::none;
-  float alpha = 0, beta = 0;
-  const float* data = nullptr;  ///< set when the kernel is bound
 };
 
 /// Rows that are in V at the same time, and where.
@@ -64,7 +51,8 @@ struct Tensors {
   const float* x = nullptr;
   const float* zeros = nullptr;    ///< Shape::c zeros, read outside the image
   const float* u = nullptr;
-  const float* weights = nullptr;  ///< as in the model: [output channel][input channel][3][3]
+  const void* tensor = nullptr;
+  const float* (*weights)(const void* tensor) = nullptr;  ///< as in the model: [output channel][input channel][3][3]
   const float* bias = nullptr;     ///< may be null
   const Step* steps = nullptr;
   int count = 0;                   ///< of the steps
@@ -86,11 +74,5 @@ struct Functions {
 /// For Shape::tile 2 or 4.
 Functions avx2_functions(int tile);
 Functions avx512_functions(int tile);
-
-/// Blocks of output channels are as wide as can be, but a last one of one vector takes another from its neighbour.
-inline int64_t block_width(int64_t vectors_left) {
-  if (vectors_left == 4 || vectors_left < kBlockVectors) return vectors_left < 2 ? vectors_left : 2;
-  return kBlockVectors;
-}
 
 }  // namespace ferrule::cpu::winograd

@@ -1,6 +1,8 @@
 // Whole plans on the CPU backend: hand-made graphs are planned, lowered, prepared and run, and compared with the
 // interpreter; layouts, in-place memory, launches and observers included.
 #include <array>
+#include <cmath>
+#include <limits>
 
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
@@ -330,6 +332,35 @@ TEST_CASE("weights that lie packed are given back, bit by bit the same when some
   CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
   small.check_run(*p);
   small.check_run(*q);
+}
+
+TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not finite") {
+  const int64_t before = Residence::given_back();
+  constexpr int64_t kChannels = 64;
+  auto backend = make_cpu_backend();
+  Model m;
+  ValueId w = m.constant(random_tensor({kChannels, kChannels, 3, 3}, 5));
+  m.graph.add_output(m.node("Conv", {m.input({1, kChannels, 28, 28}), w},
+                            {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}, {"group", int64_t{1}}}, {1, kChannels, 28, 28}));
+  auto p = prepare(m.graph, backend.get());
+  const int64_t away = Residence::given_back() - before;
+  CHECK(away >= kChannels * kChannels * 9 * 4 - 2 * 4096);
+  auto inputs = inputs_of(m.graph, 4);
+  auto finite = p->executable->run_tensors(inputs);
+  REQUIRE(finite.has_value());
+  CHECK(Residence::given_back() - before == away);  // nobody has asked
+  const_cast<float*>(inputs[0].as<float>().data())[300] = std::numeric_limits<float>::infinity();
+  auto infinite = p->executable->run_tensors(inputs);
+  REQUIRE(infinite.has_value());
+  CHECK(Residence::given_back() == before);
+  int64_t different = 0, wrong = 0;  // the pixel's neighbours, all channels
+  for (int64_t k = 0; k < (*finite)[0].numel(); ++k) {
+    const double a = (*finite)[0].at_f64(k), b = (*infinite)[0].at_f64(k);
+    different += !std::isfinite(b);
+    wrong += std::isfinite(b) && std::abs(a - b) > 1e-4;
+  }
+  CHECK(different == 9 * kChannels);
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("weights stay while somebody reads them as they are") {

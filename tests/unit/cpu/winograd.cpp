@@ -4,6 +4,7 @@
 
 #include "engine/base/tolerance.h"
 #include "runtime/cpu/candidates.h"
+#include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -374,6 +375,40 @@ TEST_CASE("transformed weights are shared") {
   const Packed b = h.library.derive(constant, "another", 64, [&](void*) { ++filled; });
   CHECK(filled == 1);
   CHECK(a.data != b.data);
+}
+
+/// What transformed_weights() says that writes the weights again; nothing where it does not.
+std::optional<Tensor> turned_back(const Tensor& weights, int tile, int lanes) {
+  PackCache cache;
+  Library library(&cache);
+  winograd::Shape s;
+  s.tile = tile, s.k = weights.dims()[0], s.c = weights.dims()[1];
+  const Packed packed = winograd::transformed_weights(library, weights, s, lanes);
+  auto it = library.reversible.find(weights.address());
+  if (it == library.reversible.end()) return std::nullopt;
+  auto [out, bytes] = Tensor::allocate(DType::f32, weights.dims());
+  it->second(bytes);
+  return out;
+}
+
+TEST_CASE("Winograd: the model's weights are written again from the transformed ones, every bit") {
+  const Dims dims{37, 19, 3, 3};
+  for (int tile : {2, 4})
+    for (int lanes : {8, 16}) {
+      CAPTURE(tile);
+      CAPTURE(lanes);
+      Tensor w = random_tensor(dims, 7);
+      auto* bits = const_cast<uint32_t*>(w.as<uint32_t>().data());
+      const uint32_t special[] = {0x80000000, 0, 1, 0x807fffff, 0x7f800000, 0xff800000, 0x7fc01234, 0xffc00001, 0x7f7fffff, 0xff7fffff};
+      std::copy(std::begin(special), std::end(special), bits + 1000);
+      for (int64_t k = 2000; k < 2060; ++k) bits[k] = 0;  // a few filters pruned in part
+      auto back = turned_back(w, tile, lanes);
+      REQUIRE(back);
+      CHECK(std::memcmp(back->data(), w.data(), static_cast<size_t>(w.bytes())) == 0);
+      // Every other weight far smaller than its neighbours: U does not tell it.
+      for (int64_t k = 0; k < w.numel(); k += 2) const_cast<float*>(w.as<float>().data())[k] *= 1e-20f;
+      CHECK_FALSE(turned_back(w, tile, lanes));
+    }
 }
 
 }  // namespace ferrule::cpu::test

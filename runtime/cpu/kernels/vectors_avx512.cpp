@@ -1,9 +1,10 @@
-// winograd.h for AVX-512; compiled for it, see CMakeLists.txt.
+// winograd.h and product.h for AVX-512; compiled for it, see CMakeLists.txt.
 #include <immintrin.h>
 
+#include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/winograd.h"
 
-namespace ferrule::cpu::winograd {
+namespace ferrule::cpu {
 namespace {
 
 template <int...>
@@ -39,10 +40,22 @@ struct Avx512 {
   static inline V negative(V x, V a, V b) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_LT_OQ), b, a); }
 };
 
-#include "runtime/cpu/kernels/winograd_kernels.h"
+#include "runtime/cpu/kernels/vector_tail_kernels.h"
 
 }  // namespace
 
+namespace winograd {
+namespace {
+#include "runtime/cpu/kernels/winograd_kernels.h"
+}  // namespace
 Functions avx512_functions(int tile) { return functions_of<Avx512>(tile); }
+}  // namespace winograd
 
-}  // namespace ferrule::cpu::winograd
+namespace product {
+namespace {
+#include "runtime/cpu/kernels/product_kernels.h"
+}  // namespace
+Functions avx512_functions() { return {Avx512::kLanes, Avx512::kRows, rows_of<Avx512>}; }
+}  // namespace product
+
+}  // namespace ferrule::cpu

@@ -1,9 +1,10 @@
-// winograd.h for AVX2 with FMA; compiled for them, see CMakeLists.txt.
+// winograd.h and product.h for AVX2 with FMA; compiled for it, see CMakeLists.txt.
 #include <immintrin.h>
 
+#include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/winograd.h"
 
-namespace ferrule::cpu::winograd {
+namespace ferrule::cpu {
 namespace {
 
 template <int...>
@@ -47,10 +48,22 @@ struct Avx2 {
   static inline V negative(V x, V a, V b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_LT_OQ)); }
 };
 
-#include "runtime/cpu/kernels/winograd_kernels.h"
+#include "runtime/cpu/kernels/vector_tail_kernels.h"
 
 }  // namespace
 
+namespace winograd {
+namespace {
+#include "runtime/cpu/kernels/winograd_kernels.h"
+}  // namespace
 Functions avx2_functions(int tile) { return functions_of<Avx2>(tile); }
+}  // namespace winograd
 
-}  // namespace ferrule::cpu::winograd
+namespace product {
+namespace {
+#include "runtime/cpu/kernels/product_kernels.h"
+}  // namespace
+Functions avx2_functions() { return {Avx2::kLanes, Avx2::kRows, rows_of<Avx2>}; }
+}  // namespace product
+
+}  // namespace ferrule::cpu

@@ -1,0 +1,93 @@
+// The functions of product.h over an instruction set S. Included like winograd_kernels.h.
+
+/// Bias, tail and store of a vector of channels of some rows.
+template <class S, int Rows, bool Whole>
+[[gnu::always_inline]] inline void write(const Shape& s, const Tensors& t, int64_t first, int64_t channel, const typename S::V* sum) {
+  using V = typename S::V;
+  const typename S::Mask mask = S::first(Whole ? 0 : s.k - channel);
+  auto load = [&](const float* p) { return Whole ? S::load(p) : S::load(p, mask); };
+  auto store = [&](int r, V v) {
+    float* y = t.y + (first + r) * s.y_pixel + channel;
+    if constexpr (Whole) S::store(y, v);
+    else S::store(y, v, mask);
+  };
+  const V bias = t.bias ? load(t.bias + channel) : S::zero(), low = S::set(t.low), high = S::set(t.high);
+  const float* addend = t.addend ? t.addend + first * s.k + channel : nullptr;
+  V v[Rows];
+#pragma GCC unroll 16
+  for (int r = 0; r < Rows; ++r) {
+    v[r] = S::add(sum[r], bias);
+    if (addend) v[r] = S::add(v[r], load(addend + r * s.k));
+    v[r] = S::min(high, S::max(low, v[r]));
+    if (!t.count) store(r, v[r]);
+  }
+  if (!t.count) return;
+  apply_all<S, Rows>(t.steps, t.count, v, channel, load, [&](int r) { return (first + r) * s.k; });
+  for (int r = 0; r < Rows; ++r) store(r, v[r]);
+}
+
+/// Rows x N vectors of the result. `u`: the block's weights.
+template <class S, int Rows, int N>
+void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t first, const float* u, int64_t channel) {
+  using V = typename S::V;
+  V sum[N][Rows];
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n)
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) sum[n][r] = S::zero();
+  const float* at[Rows];
+  for (int r = 0; r < Rows; ++r) at[r] = pixels[r];
+#pragma GCC unroll 2
+  for (int64_t c = 0; c < s.c; ++c, u += N * S::kLanes) {
+    V weights[N];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) weights[n] = S::load(u + n * S::kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) {
+      const V value = S::set(at[r][c]);
+#pragma GCC unroll 4
+      for (int n = 0; n < N; ++n) sum[n][r] = S::fma(value, weights[n], sum[n][r]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+    const int64_t k = channel + n * S::kLanes;
+    if (k + S::kLanes <= s.k) write<S, Rows, true>(s, t, first, k, sum[n]);
+    else write<S, Rows, false>(s, t, first, k, sum[n]);
+  }
+}
+
+using Cell = void (*)(const Shape&, const Tensors&, const float* const*, int64_t, const float*, int64_t);
+
+template <class S, int N, int... Rows>
+inline Cell cell_of(int64_t rows, Counts<Rows...>) {
+  static constexpr Cell kTable[] = {cell<S, Rows + 1, N>...};
+  return kTable[rows - 1];
+}
+template <class S>
+inline Cell cell_for(int64_t rows, int64_t vectors) {
+  using All = typename S::RowCounts;
+  if (vectors == 1) return cell_of<S, 1>(rows, All{});
+  return vectors == 2 ? cell_of<S, 2>(rows, All{}) : cell_of<S, 3>(rows, All{});
+}
+
+inline const float* pixel(const Shape& s, const float* x, int64_t row) {
+  if (s.stride_h == 1 && s.stride_w == 1) return x + row * s.x_pixel;
+  const int64_t per_image = s.oh * s.ow, in_image = row % per_image;
+  return x + ((row / per_image * s.h + in_image / s.ow * s.stride_h) * s.w + in_image % s.ow * s.stride_w) * s.x_pixel;
+}
+
+template <class S>
+void rows_of(const Shape& s, const Tensors& t, int64_t first, int64_t last, int64_t begin, int64_t end) {
+  const int64_t vectors = up(s.k, S::kLanes) / S::kLanes;
+  for (int64_t v = begin, width = 0; v < end; v += width) {
+    width = block_width(vectors - v);
+    const Cell whole = cell_for<S>(S::kRows, width);
+    for (int64_t row = first; row < last; row += S::kRows) {
+      const int64_t rows = last - row < S::kRows ? last - row : S::kRows;
+      const float* at[S::kRows];
+      for (int64_t r = 0; r < rows; ++r) at[r] = pixel(s, t.x, row + r);
+      (rows == S::kRows ? whole : cell_for<S>(rows, width))(s, t, at, row, t.u + v * S::kLanes * s.c, v * S::kLanes);
+    }
+  }
+}
