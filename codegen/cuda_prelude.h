@@ -68,8 +68,10 @@ template <class To, class From> __device__ __forceinline__ To saturated(From x) 
   return (To)x;
 }
 
+#ifdef __CUDACC__  // else the host that compiles this text for a test has its own
 __device__ __forceinline__ float f16_to_float(u16 x) { float r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(x)); return r; }
 __device__ __forceinline__ u16 to_f16(float x) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r; }
+#endif
 __device__ __forceinline__ float bf16_to_float(u16 x) { return __uint_as_float((u32)x << 16); }
 __device__ __forceinline__ u16 to_bf16(float x) {
   u32 b = __float_as_uint(x);

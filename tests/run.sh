@@ -60,6 +60,9 @@ run_one() {
   text=$(sed 's/\x1b\[[0-9;]*m//g' "$log")
   if [[ $(grep -E '^\[doctest\] test cases:' <<<"$text" | tail -1) =~ :\ *[0-9]+\ *\|\ *([0-9]+)\ passed\ *\|\ *([0-9]+)\ failed ]]; then
     found=yes p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]}
+    # A doctest case that could not run says "skipped, why"; doctest itself counts it as passed.
+    s=$(awk '/^TEST CASE:/ { name = $0 } /MESSAGE: skipped, / { cases[name] } END { print length(cases) }' <<<"$text")
+    p=$((p - s))
   elif [[ $(grep -E '^[0-9]+ passed, [0-9]+ failed' <<<"$text" | tail -1) =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)? ]]; then
     found=yes p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]} s=${BASH_REMATCH[4]:-0}
   fi
@@ -75,7 +78,7 @@ run_one() {
     echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $((SECONDS - begin)) s"
   else
     echo "ok      $name: $p passed$note, $((SECONDS - begin)) s"
-    ((s)) && grep -i '^skip' "$log" | head -n 5
+    ((s)) && grep -iE '^skip|MESSAGE: skipped, ' "$log" | head -n 5
   fi
 }
 

@@ -85,37 +85,9 @@ void check(const Case& c, const std::string& target, Rng& rng) {
       }
 }
 
-bool is_function(Prim p) {
-  return (p >= Prim::exp && p <= Prim::atanh) || p == Prim::pow;
-}
-
-/// One primitive on compute type `t`, or an empty program where it has no such form.
-Program one(Prim op, DType t) {
-  ProgramBuilder b;
-  const PrimInfo& pi = info(op);
-  using C = PrimInfo::Class;
-  bool flt = t == DType::f32 || t == DType::f64, integer = is_int(t), boolean = t == DType::boolean;
-  bool ok = pi.cls == C::arith ? flt || integer : pi.cls == C::flt || pi.cls == C::test ? flt : pi.cls == C::bits ? integer
-          : pi.cls == C::logic ? boolean : pi.cls == C::cmp ? true : false;
-  if (op == Prim::float_to_bits) ok = flt;
-  if (op == Prim::bits_to_float) ok = t == DType::i32 || t == DType::i64;
-  if (!ok) return {};
-  DType result = pi.cls == C::cmp || pi.cls == C::test ? DType::boolean : t;
-  if (op == Prim::float_to_bits) result = t == DType::f32 ? DType::i32 : DType::i64;
-  if (op == Prim::bits_to_float) result = t == DType::i32 ? DType::f32 : DType::f64;
-  std::array<uint32_t, 3> a{};
-  for (int k = 0; k < pi.arity; ++k) a[static_cast<size_t>(k)] = b.input(t);
-  b.output(pi.arity == 1 ? b.op(op, result, {a[0]}) : pi.arity == 2 ? b.op(op, result, {a[0], a[1]})
-                                                                   : b.op(op, result, {a[0], a[1], a[2]}));
-  return b.take();
-}
-
 std::vector<InnerStride> all(const Program& p, InnerStride s) {
   return std::vector<InnerStride>(p.inputs.size() + p.outputs.size(), s);
 }
-
-const std::vector<DType> kComputeTypes = {DType::f32, DType::f64, DType::boolean, DType::u8, DType::i8, DType::u16,
-                                          DType::i16, DType::u32, DType::i32, DType::u64, DType::i64};
 
 }  // namespace
 

@@ -1,0 +1,186 @@
+#include "tests/unit/codegen/host_kernels.h"
+
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "codegen/cuda_prelude.h"
+#include "engine/base/diagnostics.h"
+
+namespace ferrule::test {
+namespace {
+
+constexpr size_t kFileBytes = 400 << 10;  // of generated text; a compiler takes a few seconds for one
+constexpr unsigned kCompilers = 2;
+
+/// No contraction, as NVRTC is told; packs are other types in the same memory, which NVRTC allows.
+constexpr std::string_view kFlags =
+    "-O1 -std=c++20 -ffp-contract=off -fno-strict-aliasing -fno-math-errno -w -fPIC -shared -fvisibility=hidden";
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+bool in_path(const std::string& program) {
+  if (program.find('/') != std::string::npos) return access(program.c_str(), X_OK) == 0;
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+std::string HostKernels::compiler() {
+  if (const char* cxx = std::getenv("CXX")) {
+    std::string command = cxx;
+    if (in_path(command.substr(0, command.find(' ')))) return command;
+  }
+  for (const char* name : {"c++", "g++", "clang++"})
+    if (in_path(name)) return name;
+  return {};
+}
+
+bool HostKernels::missing() {
+  if (!compiler().empty()) return false;
+  MESSAGE("skipped, no C++ compiler is there to compile generated kernels for the host ($CXX, c++, g++, clang++)");
+  return true;
+}
+
+/// Gone when everything is compiled and opened, so that a kernel that crashes leaves nothing behind.
+struct HostKernels::Folder {
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "ferrule_host_XXXXXX").string();
+    if (!mkdtemp(name.data())) FAIL("no temporary folder");
+    path = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::filesystem::path path;
+};
+
+HostKernels::~HostKernels() {
+  for (void* library : libraries_) dlclose(library);
+}
+
+size_t HostKernels::add(std::string source, std::string entry) {
+  // The prelude stands once in a file.
+  std::string_view prelude = kCudaPrelude;
+  if (size_t at = source.find(prelude); at != std::string::npos) source.erase(at, prelude.size());
+  kernels_.push_back({std::move(source), std::move(entry)});
+  return kernels_.size() - 1;
+}
+
+std::vector<HostKernels::File> HostKernels::write_files(const Folder& folder) const {
+  std::vector<File> files;
+  for (size_t k = 0; k < kernels_.size();) {
+    File f;
+    f.begin = k;
+    for (size_t bytes = 0; k < kernels_.size() && bytes < kFileBytes; ++k) bytes += kernels_[k].source.size();
+    f.end = k;
+    std::string name = "kernels_" + std::to_string(files.size());
+    f.source = folder.path / (name + ".cpp");
+    f.library = folder.path / (name + ".so");
+    f.log = folder.path / (name + ".log");
+    write(f);
+    files.push_back(std::move(f));
+  }
+  return files;
+}
+
+void HostKernels::write(const File& file) const {
+  std::ofstream out(file.source);
+  out << "#include \"tests/unit/codegen/host_device.h\"\nnamespace ferrule_host {\nnamespace {\n" << kCudaPrelude;
+  std::string table;
+  for (size_t k = file.begin; k < file.end; ++k) {
+    const Kernel& kernel = kernels_[k];
+    out << fmt::format("namespace n{0} {{\n#define {1} host_kernel_{0}\n#line 1 \"kernel {0}\"\n", k, kernel.entry)
+        << kernel.source << fmt::format("\n#undef {}\n}}\n", kernel.entry);
+    table += fmt::format("  Called<&n{0}::host_kernel_{0}>::entry,\n", k);
+  }
+  out << "}\nHostRuntime* runtime;\n"
+         "#define SHOWN extern \"C\" __attribute__((visibility(\"default\")))\n"
+         "SHOWN void ferrule_runtime(HostRuntime* r) { runtime = r; }\n"
+         "SHOWN const Entry* ferrule_entries() {\n  static constexpr Entry table[] = {\n"
+      << table
+      << "  };\n  return table;\n}\n"
+         "extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char __start_ferrule_shared[], __stop_ferrule_shared[];\n"
+         "SHOWN void ferrule_clear_shared() {\n"
+         "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = (char)0xff;\n}\n}\n";
+}
+
+std::string HostKernels::open(const File& file) {
+  void* library = dlopen(file.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return dlerror();
+  libraries_.push_back(library);
+  struct Entry {
+    HostEntry run;
+    unsigned long argument_bytes;
+  };
+  auto set_runtime = reinterpret_cast<void (*)(HostRuntime*)>(dlsym(library, "ferrule_runtime"));
+  auto entries = reinterpret_cast<const Entry* (*)()>(dlsym(library, "ferrule_entries"));
+  auto clear = reinterpret_cast<void (*)()>(dlsym(library, "ferrule_clear_shared"));
+  if (!set_runtime || !entries || !clear) return "a compiled file lacks its own functions";
+  set_runtime(&host_runtime());
+  for (size_t k = file.begin; k < file.end; ++k) {
+    const Entry& e = entries()[k - file.begin];
+    compiled_[k] = {e.run, e.argument_bytes, clear};
+  }
+  return {};
+}
+
+std::string HostKernels::compile() {
+  Folder folder;
+  std::vector<File> files = write_files(folder);
+  compiled_.resize(kernels_.size());
+  std::vector<int> status(files.size());
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t k; (k = next++) < files.size();)
+      status[k] = std::system(fmt::format("{} {} '-I{}' '{}' -o '{}' >'{}' 2>&1 </dev/null", compiler(), kFlags,
+                                          FERRULE_SOURCE_DIR, files[k].source.string(), files[k].library.string(),
+                                          files[k].log.string()).c_str());
+  };
+  std::vector<std::thread> workers;
+  for (unsigned k = 0; k < kCompilers; ++k) workers.emplace_back(work);
+  for (std::thread& t : workers) t.join();
+  for (size_t k = 0; k < files.size(); ++k) {
+    if (status[k]) return read_file(files[k].log).substr(0, 4000);
+    if (std::string wrong = open(files[k]); !wrong.empty()) return wrong;
+  }
+  return {};
+}
+
+std::string HostKernels::launch(size_t id, std::string_view arguments, Dim3 grid, Dim3 block) const {
+  const Compiled& kernel = compiled_.at(id);
+  if (kernel.argument_bytes != arguments.size())
+    return fmt::format("an argument block of {} bytes for a kernel that declares {}", arguments.size(), kernel.argument_bytes);
+  // Aligned as the kernel's struct is.
+  std::vector<uint64_t> copy((arguments.size() + 7) / 8);
+  std::copy(arguments.begin(), arguments.end(), reinterpret_cast<char*>(copy.data()));
+  HostRuntime& r = host_runtime();
+  r.grid_dim = grid;
+  r.block_dim = block;
+  bool backward = false;
+  for (r.block.z = 0; r.block.z < grid.z; ++r.block.z)
+    for (r.block.y = 0; r.block.y < grid.y; ++r.block.y)
+      for (r.block.x = 0; r.block.x < grid.x; ++r.block.x, backward = !backward) {
+        kernel.clear_shared();
+        if (std::string wrong = run_block(kernel.run, copy.data(), backward); !wrong.empty())
+          return fmt::format("block {}, {}, {}: {}", r.block.x, r.block.y, r.block.z, wrong);
+      }
+  return {};
+}
+
+}  // namespace ferrule::test
