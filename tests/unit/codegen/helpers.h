@@ -1,6 +1,7 @@
 // What the tests of generated kernels share: random values full of edge cases for every type, tensors as raw
-// bytes, comparison with the reference evaluation.
+// bytes, programs of one primitive, comparison with the reference evaluation.
 #pragma once
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -17,8 +18,9 @@ inline const std::vector<DType> kStorageTypes = {
     DType::u32, DType::i32, DType::u64, DType::i64, DType::f8e4m3fn, DType::f8e4m3fnuz, DType::f8e5m2,
     DType::f8e5m2fnuz};
 
-inline const std::vector<DType> kComputeTypes = {DType::f32, DType::f64, DType::boolean, DType::u8, DType::i8, DType::u16,
-                                          DType::i16, DType::u32, DType::i32, DType::u64, DType::i64};
+inline const std::vector<DType> kComputeTypes = {
+    DType::f32, DType::f64, DType::boolean, DType::u8, DType::i8, DType::u16, DType::i16, DType::u32, DType::i32,
+    DType::u64, DType::i64};
 
 /// The widest target whose code runs here.
 inline std::string widest_target() { return __builtin_cpu_supports("avx512bw") ? "cpu-avx512" : "cpu-avx2"; }
