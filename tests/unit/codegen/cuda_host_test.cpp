@@ -250,6 +250,19 @@ std::vector<OperatorCase> primitive_cases() {
   return out;
 }
 
+/// Chains of primitives over mixed types.
+std::vector<OperatorCase> random_cases(Rng& rng) {
+  std::vector<OperatorCase> out;
+  for (int k = 0; k < 60; ++k) {
+    Program p = random_program(rng);
+    p.outputs.resize(1);
+    simplify(p);
+    if (p.insts[p.outputs[0]].op != Prim::constant)
+      out.push_back({fmt::format("random program {}", k), "", p.inputs[0], false, std::move(p)});
+  }
+  return out;
+}
+
 /// Cases as kernels of several operators each; plain ones in every form, the others in one after the other.
 std::vector<Job> make_jobs(HostKernels& kernels, const std::vector<OperatorCase>& cases) {
   constexpr size_t kOperators = 8;
@@ -312,6 +325,7 @@ TEST_CASE("every operator, element type and form of access: generated CUDA sourc
   for (const OperatorCase& c : cases) covered.insert(c.op);
   for (const auto& [key, f] : table().all()) CHECK_MESSAGE((!f.pointwise() || covered.count(f.op)), key);
   for (OperatorCase& c : primitive_cases()) cases.push_back(std::move(c));
+  for (OperatorCase& c : random_cases(rng)) cases.push_back(std::move(c));
   std::vector<Job> jobs = make_jobs(kernels, cases);
   compile_and_check(kernels, jobs, random_fill(rng));
 }
