@@ -139,28 +139,7 @@ TEST_CASE("every stride class, tails of every length, misaligned pointers") {
 TEST_CASE("random programs over mixed types equal the reference") {
   Rng rng(4);
   for (int round = 0; round < 60; ++round) {
-    ProgramBuilder b;
-    std::vector<uint32_t> values;
-    for (uint64_t k = 1 + rng() % 4; k-- > 0;) {
-      DType t = kStorageTypes[rng() % kStorageTypes.size()];
-      values.push_back(b.cast(b.input(t), compute_type(t)));
-    }
-    values.push_back(b.constant(DType::f32, 0.75, 0));
-    for (uint64_t k = 3 + rng() % 20; k-- > 0;) {
-      auto any = [&] { return values[rng() % values.size()]; };
-      DType t = kComputeTypes[rng() % kComputeTypes.size()];
-      uint32_t x = b.cast(any(), t), y = b.cast(any(), t);
-      constexpr Prim kArith[] = {Prim::add, Prim::sub, Prim::mul, Prim::div, Prim::min, Prim::max};
-      constexpr Prim kCompare[] = {Prim::eq, Prim::ne, Prim::lt, Prim::le, Prim::gt, Prim::ge};
-      if (rng() % 4 == 0) values.push_back(b.op(kCompare[rng() % 6], DType::boolean, {x, y}));
-      else if (rng() % 4 == 0) values.push_back(b.op(Prim::select, t, {b.cast(any(), DType::boolean), x, y}));
-      else if (t == DType::boolean) values.push_back(b.op(Prim::land, t, {x, y}));
-      else values.push_back(b.op(kArith[rng() % 6], t, {x, y}));
-    }
-    b.output(values.back());
-    DType narrow = kStorageTypes[rng() % kStorageTypes.size()];
-    b.output(b.cast(values[values.size() / 2], narrow));
-    Program p = b.take();
+    Program p = random_program(rng);
     REQUIRE(verify(p).has_value());
     std::vector<InnerStride> inner;
     for (size_t k = 0; k < p.inputs.size(); ++k) inner.push_back(static_cast<InnerStride>(rng() % 3));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "codegen/cuda.h"
 #include "engine/base/diagnostics.h"
@@ -36,7 +37,8 @@ class Guarded {
     REQUIRE(mprotect(memory_ + size_ - kPage, kPage, PROT_NONE) == 0);
     data_ = memory_ + size_ - kPage - rounded + misaligned;
   }
-  Guarded(Guarded&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)), data_(other.data_), size_(other.size_) {}
+  Guarded(Guarded&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), data_(other.data_), size_(other.size_) {}
   ~Guarded() {
     if (memory_) munmap(memory_, size_);
   }
@@ -110,7 +112,8 @@ Job make_job(HostKernels& kernels, std::vector<const OperatorCase*> cases, const
   job.program = job.expanded = joined(job.cases);
   expand_transcendentals(job.expanded);
   for (const OperatorCase* c : job.cases)
-    for (size_t slot = 0; slot < c->program.inputs.size(); ++slot) job.strides.push_back(slot % 2 ? form.odd : form.even);
+    for (size_t slot = 0; slot < c->program.inputs.size(); ++slot)
+      job.strides.push_back(slot % 2 ? form.odd : form.even);
   job.strides.resize(job.strides.size() + job.program.outputs.size(), form.output);
   auto plan = plan_cuda(job.program, form.dims, job.strides, is_aligned(form));
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
@@ -132,7 +135,8 @@ bool identical(DType t, const Scalar& got, const Scalar& want) {
 bool within(DType t, const Scalar& got, const Scalar& want) {
   if (!is_float(t) || !std::isfinite(want.f) || !std::isfinite(got.f)) return identical(t, got, want);
   Tolerance allowed = model_tolerance(t);
-  return std::fabs(got.f - want.f) <= allowed.relative * std::fabs(want.f) + allowed.absolute * std::max(1.0, std::fabs(want.f));
+  double size = std::fabs(want.f);
+  return std::fabs(got.f - want.f) <= allowed.relative * size + allowed.absolute * std::max(1.0, size);
 }
 
 /// Writes the `extent` elements of an input.
@@ -163,8 +167,10 @@ class Run {
 
   void launch(const HostKernels& kernels) {
     const CudaPlan& plan = job_.plan;
+    INFO(job_.cases[0]->label << " and others, " << job_.form->name);  // shown if it crashes
     auto blocks = static_cast<unsigned>((plan.geometry.threads(plan.kernel) + kThreads - 1) / kThreads);
-    std::string wrong = kernels.launch(job_.id, cuda_arguments(plan.kernel, plan.geometry, pointers_), {blocks}, {kThreads});
+    std::string arguments = cuda_arguments(plan.kernel, plan.geometry, pointers_);
+    std::string wrong = kernels.launch(job_.id, arguments, {blocks}, {kThreads});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
   }
 
@@ -192,7 +198,7 @@ class Run {
     for (size_t k = 0; k < written.size(); ++k)
       for (size_t b = 0; b < written[k].size(); ++b)
         if (!written[k][b] && static_cast<uint8_t*>(pointers_[inputs_ + k])[b] != kUntouched) {
-          FAIL_CHECK(job_.cases[k]->label << ", " << job_.form->name << ": byte " << b << " beside its output was written");
+          FAIL_CHECK(job_.cases[k]->label << ", " << job_.form->name << ": byte " << b << " beside its output is written");
           return;
         }
   }
@@ -244,6 +250,19 @@ std::vector<OperatorCase> primitive_cases() {
   return out;
 }
 
+/// Chains of primitives over mixed types.
+std::vector<OperatorCase> random_cases(Rng& rng) {
+  std::vector<OperatorCase> out;
+  for (int k = 0; k < 60; ++k) {
+    Program p = random_program(rng);
+    p.outputs.resize(1);
+    simplify(p);
+    if (p.insts[p.outputs[0]].op != Prim::constant)
+      out.push_back({fmt::format("random program {}", k), "", p.inputs[0], false, std::move(p)});
+  }
+  return out;
+}
+
 /// Cases as kernels of several operators each; plain ones in every form, the others in one after the other.
 std::vector<Job> make_jobs(HostKernels& kernels, const std::vector<OperatorCase>& cases) {
   constexpr size_t kOperators = 8;
@@ -286,10 +305,12 @@ void fill_codes(DType t, int64_t n, void* to, Rng& rng) {
     if ((t != DType::f32 && t != DType::f64) || k % 4 == 0) continue;
     // The exponent is one that narrow types have; the fraction ends early, with a one at any of its places.
     int bits = 1 + static_cast<int>(rng() % 12);
-    double x = std::ldexp(1 + std::ldexp(static_cast<double>(rng() % (1u << bits)), -bits), static_cast<int>(rng() % 48) - 30);
+    double fraction = std::ldexp(static_cast<double>(rng() % (1u << bits)), -bits);
+    double x = std::ldexp(1 + fraction, static_cast<int>(rng() % 48) - 30);
     if (rng() % 2) x = -x;
-    if (t == DType::f32) static_cast<float*>(to)[k] = std::nextafter(static_cast<float>(x), k % 4 == 1 ? HUGE_VALF : static_cast<float>(x));
-    else static_cast<double*>(to)[k] = std::nextafter(x, k % 4 == 1 ? HUGE_VAL : k % 4 == 2 ? -HUGE_VAL : x);
+    double towards = k % 4 == 1 ? HUGE_VAL : k % 4 == 2 ? -HUGE_VAL : x;
+    if (t == DType::f64) static_cast<double*>(to)[k] = std::nextafter(x, towards);
+    else static_cast<float*>(to)[k] = std::nextafter(static_cast<float>(x), static_cast<float>(towards));
   }
 }
 
@@ -304,6 +325,7 @@ TEST_CASE("every operator, element type and form of access: generated CUDA sourc
   for (const OperatorCase& c : cases) covered.insert(c.op);
   for (const auto& [key, f] : table().all()) CHECK_MESSAGE((!f.pointwise() || covered.count(f.op)), key);
   for (OperatorCase& c : primitive_cases()) cases.push_back(std::move(c));
+  for (OperatorCase& c : random_cases(rng)) cases.push_back(std::move(c));
   std::vector<Job> jobs = make_jobs(kernels, cases);
   compile_and_check(kernels, jobs, random_fill(rng));
 }
@@ -321,7 +343,8 @@ TEST_CASE("every cast on the host: all codes of narrow types, and numbers betwee
         ProgramBuilder b;
         uint32_t x = b.input(from);
         b.output(from == to ? x : wrap ? b.cast_wrapping(x, to) : b.cast(x, to));
-        cases.push_back({fmt::format("{} to {}{}", name(from), name(to), wrap ? ", wrapping" : ""), "", from, false, b.take()});
+        std::string label = fmt::format("{} to {}{}", name(from), name(to), wrap ? ", wrapping" : "");
+        cases.push_back({std::move(label), "", from, false, b.take()});
       }
   std::vector<Job> jobs;
   for (size_t k = 0; k < cases.size(); k += 4) {  // one type each: there are 21 casts from every type

@@ -1,6 +1,7 @@
 // What the tests of generated kernels share: random values full of edge cases for every type, tensors as raw
-// bytes, comparison with the reference evaluation.
+// bytes, programs of one primitive or many, comparison with the reference evaluation.
 #pragma once
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -17,8 +18,9 @@ inline const std::vector<DType> kStorageTypes = {
     DType::u32, DType::i32, DType::u64, DType::i64, DType::f8e4m3fn, DType::f8e4m3fnuz, DType::f8e5m2,
     DType::f8e5m2fnuz};
 
-inline const std::vector<DType> kComputeTypes = {DType::f32, DType::f64, DType::boolean, DType::u8, DType::i8, DType::u16,
-                                          DType::i16, DType::u32, DType::i32, DType::u64, DType::i64};
+inline const std::vector<DType> kComputeTypes = {
+    DType::f32, DType::f64, DType::boolean, DType::u8, DType::i8, DType::u16, DType::i16, DType::u32, DType::i32,
+    DType::u64, DType::i64};
 
 /// The widest target whose code runs here.
 inline std::string widest_target() { return __builtin_cpu_supports("avx512bw") ? "cpu-avx512" : "cpu-avx2"; }
@@ -109,6 +111,32 @@ inline Program one(Prim op, DType t) {
   for (int k = 0; k < pi.arity; ++k) a[static_cast<size_t>(k)] = b.input(t);
   b.output(pi.arity == 1 ? b.op(op, result, {a[0]}) : pi.arity == 2 ? b.op(op, result, {a[0], a[1]})
                                                                    : b.op(op, result, {a[0], a[1], a[2]}));
+  return b.take();
+}
+
+/// A few inputs of any types, up to 23 instructions over them, two outputs.
+inline Program random_program(Rng& rng) {
+  ProgramBuilder b;
+  std::vector<uint32_t> values;
+  for (uint64_t k = 1 + rng() % 4; k-- > 0;) {
+    DType t = kStorageTypes[rng() % kStorageTypes.size()];
+    values.push_back(b.cast(b.input(t), compute_type(t)));
+  }
+  values.push_back(b.constant(DType::f32, 0.75, 0));
+  for (uint64_t k = 3 + rng() % 20; k-- > 0;) {
+    auto any = [&] { return values[rng() % values.size()]; };
+    DType t = kComputeTypes[rng() % kComputeTypes.size()];
+    uint32_t x = b.cast(any(), t), y = b.cast(any(), t);
+    constexpr Prim kArith[] = {Prim::add, Prim::sub, Prim::mul, Prim::div, Prim::min, Prim::max};
+    constexpr Prim kCompare[] = {Prim::eq, Prim::ne, Prim::lt, Prim::le, Prim::gt, Prim::ge};
+    if (rng() % 4 == 0) values.push_back(b.op(kCompare[rng() % 6], DType::boolean, {x, y}));
+    else if (rng() % 4 == 0) values.push_back(b.op(Prim::select, t, {b.cast(any(), DType::boolean), x, y}));
+    else if (t == DType::boolean) values.push_back(b.op(Prim::land, t, {x, y}));
+    else values.push_back(b.op(kArith[rng() % 6], t, {x, y}));
+  }
+  b.output(values.back());
+  DType narrow = kStorageTypes[rng() % kStorageTypes.size()];
+  b.output(b.cast(values[values.size() / 2], narrow));
   return b.take();
 }
 

@@ -52,7 +52,8 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
   inline double name(double x) { return __builtin_##name(x); } \
   inline float name(float x) { return __builtin_##name##f(x); } \
   inline float name##f(float x) { return __builtin_##name##f(x); }
-FERRULE_EXACT(fabs) FERRULE_EXACT(floor) FERRULE_EXACT(ceil) FERRULE_EXACT(trunc) FERRULE_EXACT(rint) FERRULE_EXACT(sqrt)
+FERRULE_EXACT(fabs) FERRULE_EXACT(floor) FERRULE_EXACT(ceil) FERRULE_EXACT(trunc) FERRULE_EXACT(rint)
+FERRULE_EXACT(sqrt)
 #define FERRULE_ROUNDED(name) \
   inline double name(double x) { return __builtin_##name(x); } \
   inline float name(float x) { return static_cast<float>(__builtin_##name(double{x})); } \
@@ -116,7 +117,11 @@ template <class T> inline T atomicExch(T* p, T x) { T old = *p; *p = x; return o
 template <class T> inline T atomicMax(T* p, T x) { T old = *p; *p = old < x ? x : old; return old; }
 template <class T> inline T atomicMin(T* p, T x) { T old = *p; *p = x < old ? x : old; return old; }
 template <class T> inline T atomicCAS(T* p, T compare, T x) { T old = *p; if (old == compare) *p = x; return old; }
-inline unsigned atomicInc(unsigned* p, unsigned limit) { unsigned old = *p; *p = old >= limit ? 0 : old + 1; return old; }
+inline unsigned atomicInc(unsigned* p, unsigned limit) {
+  unsigned old = *p;
+  *p = old >= limit ? 0 : old + 1;
+  return old;
+}
 
 // --- threads
 
@@ -155,8 +160,10 @@ inline bool all_vote(int line, unsigned mask, bool vote) { return !ballot(line, 
 #define __syncwarp(...) ::ferrule_host::runtime->warp_meeting(__LINE__, 0xffffffffu __VA_OPT__(& (__VA_ARGS__)), 0)
 #define __shfl_sync(...) ::ferrule_host::shuffled_from(__LINE__, __VA_ARGS__)
 #define __shfl_xor_sync(...) ::ferrule_host::shuffled_xor(__LINE__, __VA_ARGS__)
-#define __shfl_down_sync(mask, x, by, ...) ::ferrule_host::shuffled_by(__LINE__, mask, x, (int)(by) __VA_OPT__(, ) __VA_ARGS__)
-#define __shfl_up_sync(mask, x, by, ...) ::ferrule_host::shuffled_by(__LINE__, mask, x, -(int)(by) __VA_OPT__(, ) __VA_ARGS__)
+#define __shfl_down_sync(mask, x, by, ...) \
+  ::ferrule_host::shuffled_by(__LINE__, mask, x, (int)(by) __VA_OPT__(, ) __VA_ARGS__)
+#define __shfl_up_sync(mask, x, by, ...) \
+  ::ferrule_host::shuffled_by(__LINE__, mask, x, -(int)(by) __VA_OPT__(, ) __VA_ARGS__)
 #define __ballot_sync(mask, vote) ::ferrule_host::ballot(__LINE__, mask, vote)
 #define __any_sync(mask, vote) (::ferrule_host::ballot(__LINE__, mask, vote) != 0)
 #define __all_sync(mask, vote) ::ferrule_host::all_vote(__LINE__, mask, vote)

@@ -20,9 +20,11 @@ namespace {
 constexpr size_t kFileBytes = 400 << 10;  // of generated text; a compiler takes a few seconds for one
 constexpr unsigned kCompilers = 2;
 
-/// No contraction, as NVRTC is told; packs are other types in the same memory, which NVRTC allows.
+/// No contraction, as NVRTC is told; packs are other types in the same memory, which NVRTC allows; an access that is
+/// not aligned is an error on a GPU, and here an illegal instruction.
 constexpr std::string_view kFlags =
-    "-O1 -std=c++20 -ffp-contract=off -fno-strict-aliasing -fno-math-errno -w -fPIC -shared -fvisibility=hidden";
+    "-O1 -std=c++20 -ffp-contract=off -fno-strict-aliasing -fno-math-errno -fsanitize=alignment "
+    "-fsanitize-undefined-trap-on-error -w -fPIC -shared -fvisibility=hidden";
 
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -115,7 +117,8 @@ void HostKernels::write(const File& file) const {
          "SHOWN const Entry* ferrule_entries() {\n  static constexpr Entry table[] = {\n"
       << table
       << "  };\n  return table;\n}\n"
-         "extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char __start_ferrule_shared[], __stop_ferrule_shared[];\n"
+         "#define BOUND extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char\n"
+         "BOUND __start_ferrule_shared[], __stop_ferrule_shared[];\n"
          "SHOWN void ferrule_clear_shared() {\n"
          "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = (char)0xff;\n}\n}\n";
 }
@@ -165,7 +168,8 @@ std::string HostKernels::compile() {
 std::string HostKernels::launch(size_t id, std::string_view arguments, Dim3 grid, Dim3 block) const {
   const Compiled& kernel = compiled_.at(id);
   if (kernel.argument_bytes != arguments.size())
-    return fmt::format("an argument block of {} bytes for a kernel that declares {}", arguments.size(), kernel.argument_bytes);
+    return fmt::format("an argument block of {} bytes for a kernel that declares {}", arguments.size(),
+                       kernel.argument_bytes);
   // Aligned as the kernel's struct is.
   std::vector<uint64_t> copy((arguments.size() + 7) / 8);
   std::copy(arguments.begin(), arguments.end(), reinterpret_cast<char*>(copy.data()));

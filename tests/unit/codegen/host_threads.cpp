@@ -19,7 +19,8 @@ constexpr size_t kStackBytes = 64 << 10, kPage = 4096;
 class Fibre {
  public:
   Fibre() {
-    memory_ = mmap(nullptr, kStackBytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    memory_ = mmap(nullptr, kStackBytes + kPage, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory_ == MAP_FAILED || mprotect(memory_, kPage, PROT_NONE) != 0) std::abort();
   }
   ~Fibre() { munmap(memory_, kStackBytes + kPage); }
@@ -78,7 +79,8 @@ class Block {
     if (++at_barrier_ < threads_.size()) return wait();
     at_barrier_ = 0;
     for (Thread& t : threads_)
-      if (t.line != line) return fail(fmt::format("threads of a block meet at __syncthreads of lines {} and {}", line, t.line));
+      if (t.line != line)
+        return fail(fmt::format("threads of a block meet at __syncthreads of lines {} and {}", line, t.line));
     for (size_t k = 0; k < threads_.size(); ++k) release(k);
   }
 
@@ -182,8 +184,8 @@ class Block {
       meeting += t.state == State::at_meeting;
       if (t.state != State::ended && where.empty()) where = fmt::format(", the first at line {}", t.line);
     }
-    return fmt::format("of {} threads {} ended, {} wait at __syncthreads and {} for their warp{}", threads_.size(), ended_,
-                       barrier, meeting, where);
+    return fmt::format("of {} threads {} ended, {} wait at __syncthreads and {} for their warp{}", threads_.size(),
+                       ended_, barrier, meeting, where);
   }
   void abandon() {
     idle_.clear();
