@@ -16,7 +16,7 @@ struct ProofContext {
   const Limits* limits = nullptr;
   std::vector<std::string> rule_dirs;       ///< where the targets that cases name are found
   std::string cache;                        ///< folder for stamps; empty: none are kept
-  double seconds = 5;                       ///< for one rule's proof
+  double seconds = 5;                       ///< of computing, for one rule's proof
 };
 
 struct CaseResult {

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <chrono>
 
 #include "engine/base/diagnostics.h"
+#include "engine/proof/cpu_clock.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/trial.h"
 
@@ -19,8 +19,6 @@ std::string_view name(ConditionProof::State s) {
 }
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// Pairs of mutations tried for one rule, over all its cases.
 constexpr size_t kPairs = 12000;
@@ -45,7 +43,7 @@ class Prover {
   Prover(const Rule& rule, const ProofContext& ctx) : rule_(rule), ctx_(ctx) {
     std::erase_if(rule_.where, [](const Condition& c) { return c.cls != ConditionClass::sound; });
     out_.rule = rule.id;
-    deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(ctx.seconds * 1000));
+    deadline_ = thread_seconds() + ctx.seconds;
   }
 
   RewriteProof run() {
@@ -62,7 +60,7 @@ class Prover {
 
  private:
   bool in_time() {
-    if (Clock::now() < deadline_) return true;
+    if (thread_seconds() < deadline_) return true;
     out_.in_time = false;
     return false;
   }
@@ -253,7 +251,7 @@ class Prover {
   Rule rule_;
   const ProofContext& ctx_;
   RewriteProof out_;
-  Clock::time_point deadline_;
+  double deadline_ = 0;  ///< in thread_seconds()
   std::vector<Sample> samples_;
   MutationScope scope_;
 };

@@ -4,12 +4,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "engine/base/diagnostics.h"
+#include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
 
 namespace ferrule {
@@ -61,17 +61,16 @@ std::string one_line(std::string text) {
 
 /// "" when it is proved, else what is wrong or missing.
 std::string prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
-  using Clock = std::chrono::steady_clock;
-  auto begin = Clock::now();
+  const double begin = thread_seconds();
   double allowed = ctx.seconds;
   for (const CaseResult& c : run_rule_tests(rule, ctx).cases)
     if (!c.passed)
       return one_line(fmt::format("its case {} (line {}) fails: {}", c.name, c.place.line, c.text));
-  ctx.seconds -= std::chrono::duration<double>(Clock::now() - begin).count();
+  ctx.seconds -= thread_seconds() - begin;
   RewriteProof p = prove_rewrite(rule, ctx);
   if (!p.wrong.empty()) return one_line("it changes results: " + p.wrong.front());
   if (!p.in_time)
-    return fmt::format("not decided within {} s, {} graphs were tried (rules test --seconds takes longer)",
+    return fmt::format("not decided within {} s of computing, {} graphs were tried (rules test --seconds takes longer)",
                        allowed, p.graphs);
   if (p.fired == 0) return "no case shows it firing: it needs tests: {fires: …}";
   if (p.compared == 0) return "the interpreter cannot run any of its firing cases";

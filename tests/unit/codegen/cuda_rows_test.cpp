@@ -1,0 +1,213 @@
+// Row kernels of CUDA C++ on the host: every row operator on random shapes, axes, element types and layouts, by every
+// kind of team, against the interpreter; sums against double.
+#include "codegen/cuda_rows.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "codegen/nvrtc.h"
+#include "engine/base/tolerance.h"
+#include "engine/graph/compare.h"
+#include "engine/graph/interpreter.h"
+#include "engine/plan.h"
+#include "tests/unit/codegen/helpers.h"
+#include "tests/unit/codegen/host_kernels.h"
+#include "tests/unit/codegen/row_cases.h"
+
+using namespace ferrule;
+using namespace ferrule::test;
+
+namespace {
+
+/// A tensor's elements in the order of other strides, and back.
+std::vector<char> laid_out(const Tensor& t, const std::vector<int64_t>& strides, bool back, std::vector<char> memory = {}) {
+  const size_t size = static_cast<size_t>(size_bits(t.dtype()) / 8);
+  memory.resize(std::max<size_t>(static_cast<size_t>(t.bytes()), 16));
+  auto* own = static_cast<char*>(const_cast<void*>(t.data()));
+  std::vector<int64_t> i(t.dims().size());
+  for (int64_t k = 0; k < t.numel(); ++k) {
+    int64_t rest = k, at = 0;
+    for (size_t a = i.size(); a-- > 0; rest /= t.dims()[a]) at += rest % t.dims()[a] * strides[a];
+    char* there = memory.data() + static_cast<size_t>(at) * size;
+    if (back) std::memcpy(own + static_cast<size_t>(k) * size, there, size);
+    else std::memcpy(there, own + static_cast<size_t>(k) * size, size);
+  }
+  return memory;
+}
+
+/// One region with its kernel; made first, run when all are compiled.
+struct Case {
+  RowGraph r;
+  RowRegion region;
+  CudaRowPlan plan;
+  std::vector<Layout> layouts;  ///< of the operands
+  size_t id = 0;
+  std::string what;
+
+  std::vector<int64_t> dims(size_t k) const {
+    return r.dims(k < region.inputs.size() ? region.inputs[k].value : region.outputs[k - region.inputs.size()].value);
+  }
+};
+
+class Cases {
+ public:
+  /// The graph's nodes as one kernel; operands of three axes or more in random layouts.
+  Case& add(RowGraph graph, std::mt19937& rng, bool aligned) {
+    auto region = lower_rows(operators(), graph.graph, graph.graph.order(), graph.graph.outputs());
+    REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+    Case& c = cases_.emplace_back(Case{std::move(graph), std::move(*region), {}, {}, 0, {}});
+    std::vector<RowLayout> operands;
+    for (size_t k = 0; k < c.region.inputs.size() + c.region.outputs.size(); ++k) {
+      const std::vector<int64_t> d = c.dims(k);
+      c.layouts.push_back(d.size() >= 3 && d.size() <= 5 && rng() % 2 ? Layout::channels_last : Layout::plain);
+      operands.push_back({d, strides_of(d, c.layouts.back())});
+    }
+    auto plan = plan_cuda_rows(c.region, operands, aligned);
+    REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
+    c.plan = std::move(*plan);
+    c.plan.kernel.wide_index = rng() % 4 == 0;
+    auto source = cuda_row_source(c.plan.kernel, "kernel", "");
+    REQUIRE_MESSAGE(source.has_value(), (source ? "" : render(source.error())));
+    c.id = kernels_.add(*source, "kernel");
+    return c;
+  }
+
+  void run() {
+    const std::string problem = kernels_.compile();
+    REQUIRE_MESSAGE(problem.empty(), problem);
+    for (Case& c : cases_) {
+      CAPTURE(c.what);
+      CAPTURE(to_text(c.plan.kernel.staged));
+      CAPTURE(static_cast<int>(c.plan.kernel.team));
+      CAPTURE(c.plan.kernel.vector);
+      CAPTURE(c.plan.kernel.items);
+      const auto got = results(c);
+      InterpreterOptions options;
+      options.ops = &operators();
+      auto want = interpret(c.r.graph, c.r.tensors, options);
+      REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+      REQUIRE(got.size() == want->size());
+      for (size_t k = 0; k < got.size(); ++k) {
+        const Difference d = compare(got[k], (*want)[k], model_tolerance(got[k].dtype()));
+        CHECK_MESSAGE(d.ok, d.text);
+      }
+    }
+  }
+
+  std::vector<Tensor> results(const Case& c) const {
+    std::vector<std::vector<char>> memory;
+    std::vector<Tensor> out;
+    std::vector<void*> pointers;
+    for (size_t k = 0; k < c.layouts.size(); ++k) {
+      const std::vector<int64_t> d = c.dims(k), strides = strides_of(d, c.layouts[k]);
+      if (k < c.region.inputs.size()) {
+        const auto& inputs = c.r.graph.inputs();
+        const auto at = std::ranges::find(inputs, c.region.inputs[k].value) - inputs.begin();
+        memory.push_back(laid_out(c.r.tensors[static_cast<size_t>(at)], strides, false));
+      } else {
+        const DType t = c.r.graph.value(c.region.outputs[k - c.region.inputs.size()].value).type.dtype;
+        out.push_back(Tensor::allocate(t, d).first);
+        memory.emplace_back(std::max<size_t>(static_cast<size_t>(out.back().bytes()), 16), char{0x7f});
+      }
+    }
+    for (auto& m : memory) pointers.push_back(m.data());
+    const auto [x, y] = CudaRowGeometry::block(c.plan.kernel);
+    const auto blocks = static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel));
+    const std::string problem = kernels_.launch(c.id, cuda_row_arguments(c.plan.kernel, c.plan.geometry, pointers), {blocks, 1, 1},
+                                                {static_cast<unsigned>(x), static_cast<unsigned>(y), 1});
+    CHECK_MESSAGE(problem.empty(), problem);
+    for (size_t k = 0; k < out.size(); ++k) {
+      const size_t operand = c.region.inputs.size() + k;
+      laid_out(out[k], strides_of(c.dims(operand), c.layouts[operand]), true, memory[operand]);
+    }
+    return out;
+  }
+
+  std::vector<Case>& all() { return cases_; }
+
+ private:
+  std::vector<Case> cases_;
+  HostKernels kernels_;
+};
+
+}  // namespace
+
+TEST_CASE("CUDA row kernels equal the interpreter") {
+  if (HostKernels::missing()) return;
+  std::mt19937 rng(31);
+  Cases cases;
+  for (const auto* ops : {&kFloatRows, &kAnyRows})
+    for (const std::string& op : *ops)
+      for (DType type : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+        RowGraph r(type);
+        random_region(r, op, rng);
+        cases.add(std::move(r), rng, rng() % 2).what = op + " of " + std::string(name(type));
+      }
+  for (DType type : {DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64})
+    for (const std::string& op : kAnyRows) {
+      RowGraph r(type);
+      r.graph.add_output(row_operator(r, r.input(random_of(type, random_dims(rng, 1 + rng() % 4), rng)), op, rng));
+      cases.add(std::move(r), rng, rng() % 2).what = op + " of " + std::string(name(type));
+    }
+  // Rows of every length class: in registers of a warp, of a block, walked, and side by side.
+  for (int64_t length : {1, 7, 64, 1024, 1028, 5000, 20000, 40001}) {
+    RowGraph r(DType::f32);
+    r.graph.add_output(r.node("Softmax", {r.input(random_of(DType::f32, {3, length}, rng))}, {{"axis", int64_t{-1}}}));
+    cases.add(std::move(r), rng, true).what = fmt::format("Softmax of {}", length);
+    RowGraph c(DType::f32);
+    c.graph.add_output(c.node("Softmax", {c.input(random_of(DType::f32, {std::min<int64_t>(length, 300), 37}, rng))}, {{"axis", int64_t{0}}}));
+    cases.add(std::move(c), rng, true).what = fmt::format("Softmax of columns of {}", length);
+  }
+  std::set<std::tuple<CudaTeam, bool, bool>> forms;
+  for (const Case& c : cases.all()) forms.emplace(c.plan.kernel.team, c.plan.kernel.items > 0, c.plan.kernel.vector > 1);
+  CHECK(forms.size() >= 7);  // columns; warp and block, walked and kept, whole vectors and single elements
+  cases.run();
+}
+
+TEST_CASE("CUDA row kernels: sums of many numbers are nearly as good as in double") {
+  if (HostKernels::missing()) return;
+  Cases cases;
+  std::vector<double> want;
+  std::mt19937 rng(23);
+  for (int64_t n : {1000, 65537, 1000003}) {
+    RowGraph r(DType::f32);
+    std::vector<float> v(static_cast<size_t>(n));
+    for (float& x : v) x = std::uniform_real_distribution<float>(0, 1)(rng);
+    want.push_back(std::accumulate(v.begin(), v.end(), 0.0));
+    r.graph.add_output(r.node("ReduceSum", {r.input(Tensor::of_f32({n}, v))}, {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}}));
+    cases.add(std::move(r), rng, true);
+  }
+  cases.run();
+  for (size_t k = 0; k < want.size(); ++k)
+    CHECK(std::fabs(cases.results(cases.all()[k])[0].at_f64(0) - want[k]) <= want[k] * 0x1p-22);
+}
+
+TEST_CASE("CUDA row kernels compile without a spill") {
+  if (const auto info = nvrtc_info(); !info) {
+    MESSAGE("skipped, NVRTC is not there: " << info.error().message);
+    return;
+  }
+  std::mt19937 rng(5);
+  for (const char* op : {"Softmax", "LayerNormalization", "GroupNormalization", "ReduceMean"})
+    for (const Dims& d : std::vector<Dims>{{64, 768}, {8, 32, 56, 56}, {4, 200000}})
+      for (DType t : {DType::f32, DType::f16}) {
+        if (op[0] == 'G' && d.size() < 3) continue;
+        RowGraph r(t);
+        r.graph.add_output(row_operator(r, r.input(random_of(t, d, rng)), op, rng));
+        auto region = lower_rows(operators(), r.graph, r.graph.order(), r.graph.outputs());
+        REQUIRE(region.has_value());
+        std::vector<RowLayout> operands;
+        for (const auto* list : {&region->inputs, &region->outputs})
+          for (const RowOperand& o : *list) operands.push_back({r.dims(o.value), strides_of(r.dims(o.value), Layout::plain)});
+        auto plan = plan_cuda_rows(*region, operands, true);
+        REQUIRE(plan.has_value());
+        auto source = cuda_row_source(plan->kernel, "kernel", "");
+        REQUIRE(source.has_value());
+        for (const char* target : {"sm_75", "sm_90"}) {
+          auto cubin = compile_cuda(*source, "kernel", target, plan->kernel.block_threads());
+          REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
+          CHECK_MESSAGE(cubin->spill_bytes == 0, op, " ", target);
+        }
+      }
+}
