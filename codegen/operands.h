@@ -3,6 +3,7 @@
 // placeholder, because a kernel depends on which sizes are equal and not on how large they are.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "codegen/lower.h"
@@ -24,5 +25,13 @@ Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& lay
 /// The same for a launch over rows, as RowNest::make takes it.
 /// errors: unsupported_operator (unknown rank).
 Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+
+/// A launch that writes its operand in another order of axes, or another layout.
+struct PermutedOperands {
+  std::vector<int64_t> dims, source, result;  ///< of the result; elements along its axes
+  DType type = DType::undefined;
+};
+/// Nothing for launches of other kinds.  errors: unsupported_operator (unknown rank).
+Result<std::optional<PermutedOperands>> permuted_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
 
 }  // namespace ferrule

@@ -3,6 +3,7 @@
 #pragma once
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -68,7 +69,8 @@ struct Explained {
   size_t model_nodes = 0;
   const std::string& profile() const { return knowledge->target.profile; }
 };
-Result<Explained> explain_model(const Common& common, bool near_misses);
+/// In memory of its own: what is lowered points into the plan.
+Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses);
 
 void print_json(const nlohmann::json& j);
 /// Prints `text` to stderr unless --json or quiet.

@@ -173,11 +173,12 @@ Result<Loaded> load_model(const Common& common) {
   return l;
 }
 
-Result<Explained> explain_model(const Common& common, bool near_misses) {
+Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses) {
   FERRULE_ASSIGN(Loaded loaded, load_model(common));
   auto& [options, knowledge, imported] = loaded;
   options.near_misses = near_misses;
-  Explained e;
+  auto out = std::make_unique<Explained>();
+  Explained& e = *out;
   e.knowledge = knowledge;
   e.model_nodes = imported.graph.live_nodes();
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
@@ -186,7 +187,7 @@ Result<Explained> explain_model(const Common& common, bool near_misses) {
   LowerOptions lowering;
   lowering.strict = common.strict;
   FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lowering));
-  return e;
+  return out;
 }
 
 void print_json(const nlohmann::json& j) {

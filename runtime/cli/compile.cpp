@@ -1,4 +1,5 @@
 // compile: every generated kernel of a model to machine code for a target; no GPU is needed for sm_XX.
+#include <algorithm>
 #include <atomic>
 #include <iostream>
 #include <map>
@@ -7,7 +8,9 @@
 #include <thread>
 
 #include "codegen/cuda.h"
+#include "codegen/cuda_copy.h"
 #include "codegen/cuda_rows.h"
+#include "codegen/cuda_text.h"
 #include "codegen/llvm.h"
 #include "codegen/loop.h"
 #include "codegen/operands.h"
@@ -24,35 +27,43 @@ struct Kernel {
   const LoweredLayer* lowered = nullptr;
   const Launch* launch = nullptr;
   size_t piece = 0;
-  const Program& program() const {
-    if (launch->rows) return launch->rows->program;
+  /// Null: elements are moved by a kernel of another kind.
+  const Program* program() const {
+    if (launch->rows) return &launch->rows->program;
+    if (!launch->region) return nullptr;
     const LoweredRegion& region = *launch->region;
-    return region.pieced ? region.programs[region.pieces[piece].program] : region.program;
+    return region.pieced ? &region.programs[region.pieces[piece].program] : &region.program;
   }
 };
 
 /// Of a region in pieces, the first piece of each program.
 void add_programs(Kernel kernel, std::vector<Kernel>& out) {
-  if (kernel.launch->rows || !kernel.launch->region->pieced) return out.push_back(kernel);
+  if (!kernel.launch->region || !kernel.launch->region->pieced) return out.push_back(kernel);
   const LoweredRegion& region = *kernel.launch->region;
   std::set<uint32_t> seen;
   for (; kernel.piece < region.pieces.size(); ++kernel.piece)
     if (seen.insert(region.pieces[kernel.piece].program).second) out.push_back(kernel);
 }
 
+/// Copies that stay copies have generated kernels on GPUs; on CPUs the runtime has its own.
+bool generated(const Launch& l, bool gpu) {
+  if (l.rows || l.kind == Launch::Kind::generated) return true;
+  return l.kind == Launch::Kind::copy && (l.region || (gpu && (l.primitive == "Transpose" || l.primitive == "Reorder")));
+}
+
 std::vector<Kernel> kernels_of(const Explained& e) {
   std::vector<Kernel> kernels;
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches)
-      if (l.rows || (l.region && (l.kind == Launch::Kind::generated || l.kind == Launch::Kind::copy)))
+      if (generated(l, e.knowledge->target.device == "gpu"))
         add_programs({&e.plan.layers[k], &e.lowered.layers[k], &l}, kernels);
   return kernels;
 }
 
 Result<json> compile_pointwise(const Kernel& kernel, const RegionOperands& operands, const Target& target) {
   FERRULE_ASSIGN(LoopNest nest, LoopNest::make(operands.dims, operands.strides, operands.element_bytes,
-                                               kernel.program().outputs.size()));
-  KernelKey key{kernel.program(), nest.inner(), target.name, false};
+                                               kernel.program()->outputs.size()));
+  KernelKey key{*kernel.program(), nest.inner(), target.name, false};
   FERRULE_ASSIGN(std::string code, compile_cpu(key, to_identifier(kernel.layer->name), CodeForm::object));
   return json{{"code_bytes", code.size()}};
 }
@@ -81,6 +92,23 @@ std::string comment_of(const Kernel& kernel) {
   return out;
 }
 
+/// Through shared memory where that helps, else as a pointwise kernel that changes nothing.
+Result<CudaText> permuted_text(const PermutedOperands& o, const std::string& entry, const std::string& comment) {
+  CudaText out;
+  ProgramBuilder b;
+  b.output(b.input(o.type));
+  const Program same = b.take();
+  FERRULE_TRY(check_cuda_types(same));
+  if (auto turned = plan_cuda_transpose(o.dims, o.source, o.result, size_bits(o.type) / 8)) {
+    out.source = cuda_transpose_source(turned->kernel, entry, comment);
+    return out;
+  }
+  const std::vector<std::vector<int64_t>> strides{o.source, o.result};
+  FERRULE_ASSIGN(CudaPlan copy, plan_cuda(same, o.dims, strides, true));
+  FERRULE_ASSIGN(out.source, cuda_source(copy.kernel, entry, comment));
+  return out;
+}
+
 Result<CudaText> cuda_text(const Plan& plan, const Kernel& kernel, const std::string& entry, const std::string& comment) {
   CudaText out;
   if (kernel.launch->rows) {
@@ -90,14 +118,16 @@ Result<CudaText> cuda_text(const Plan& plan, const Kernel& kernel, const std::st
     out.threads = rows.kernel.block_threads();
     return out;
   }
+  FERRULE_ASSIGN(const auto permuted, permuted_operands(plan, *kernel.lowered, *kernel.launch));
+  if (permuted) return permuted_text(*permuted, entry, comment);
   FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
-  FERRULE_ASSIGN(CudaPlan pointwise, plan_cuda(kernel.program(), operands.dims, operands.strides, !operands.offset));
+  FERRULE_ASSIGN(CudaPlan pointwise, plan_cuda(*kernel.program(), operands.dims, operands.strides, !operands.offset));
   FERRULE_ASSIGN(out.source, cuda_source(pointwise.kernel, entry, comment));
   return out;
 }
 
-/// A kernel whose operands have no known rank is made when the model runs.
-bool size_unknown(const Error& e) { return e.code == Code::unsupported_operator; }
+/// A kernel whose operands have no known rank is made when the model runs; for some types there is none.
+bool left_out(const Error& e) { return e.code == Code::unsupported_operator || e.code == Code::unsupported_type; }
 
 /// Kernels that differ in their names only are compiled once; the rest on all threads.
 Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target) {
@@ -130,7 +160,7 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
   }
   std::vector<json> out;
   for (size_t j : job_of) {
-    if (!*jobs[j].cubin && size_unknown(jobs[j].cubin->error())) {
+    if (!*jobs[j].cubin && left_out(jobs[j].cubin->error())) {
       out.push_back({{"left_out", jobs[j].cubin->error().message}});
       continue;
     }
@@ -150,9 +180,10 @@ Result<json> compile_for_cpu(const Plan& plan, const Kernel& kernel, const Targe
 /// Launches of other kinds: what runs them, and how often.
 std::map<std::string, int> other_launches(const Explained& e) {
   std::map<std::string, int> out;
+  const bool gpu = e.knowledge->target.device == "gpu";
   for (const LoweredLayer& layer : e.lowered.layers)
     for (const Launch& l : layer.launches) {
-      if (l.rows || l.region) continue;
+      if (generated(l, gpu)) continue;
       if (l.kind == Launch::Kind::library) ++out["library call: " + l.primitive];
       if (l.kind == Launch::Kind::copy) ++out["copy: " + l.primitive];
       if (l.kind == Launch::Kind::interpret) ++out["interpreted: " + l.primitive];
@@ -161,7 +192,8 @@ std::map<std::string, int> other_launches(const Explained& e) {
 }
 
 Result<Exit> body(const Common& common) {
-  FERRULE_ASSIGN(Explained e, explain_model(common, false));
+  FERRULE_ASSIGN(const auto explained, explain_model(common, false));
+  const Explained& e = *explained;
   const Target& target = e.knowledge->target;
   json rows = json::array();
   const std::vector<Kernel> kernels = kernels_of(e);
@@ -171,19 +203,18 @@ Result<Exit> body(const Common& common) {
   } else {
     for (const Kernel& kernel : kernels) {
       auto result = compile_for_cpu(e.plan, kernel, target);
-      if (!result && !size_unknown(result.error())) return tl::make_unexpected(result.error());
+      if (!result && !left_out(result.error())) return tl::make_unexpected(result.error());
       results.push_back(result ? std::move(*result) : json{{"left_out", result.error().message}});
     }
   }
   for (size_t k = 0; k < kernels.size(); ++k) {
     const Kernel& kernel = kernels[k];
-    json row{{"layer", escape(kernel.layer->name, 4096)}, {"instructions", kernel.program().insts.size()},
-             {"live_values", kernel.program().live_max()}};
+    json row{{"layer", escape(kernel.layer->name, 4096)}};
+    if (const Program* p = kernel.program()) row.update({{"instructions", p->insts.size()}, {"live_values", p->live_max()}});
     row.update(results[k]);
     rows.push_back(std::move(row));
   }
-  size_t left_out = 0;
-  for (const json& row : rows) left_out += row.contains("left_out");
+  const auto missing = std::ranges::count_if(rows, [](const json& row) { return row.contains("left_out"); });
   const auto others = other_launches(e);
   if (common.json) {
     print_json({{"schema_version", kSchemaVersion}, {"target", target.name}, {"kernels", rows}, {"others", others}});
@@ -195,7 +226,7 @@ Result<Exit> body(const Common& common) {
       if (key != "layer") facts += fmt::format("  {} {}", key, value.dump());
     std::cout << row["layer"].get<std::string>() << facts << "\n";
   }
-  std::cout << fmt::format("{} generated kernels compiled for {}\n", rows.size() - left_out, target.name);
+  std::cout << fmt::format("{} generated kernels compiled for {}\n", static_cast<std::ptrdiff_t>(rows.size()) - missing, target.name);
   for (const auto& [what, count] : others) std::cout << fmt::format("{} x {}\n", count, what);
   return Exit::ok;
 }

@@ -181,8 +181,8 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "memory") return explain_memory(common);
   // The program ends behind this: the plan of a million nodes is not taken apart first, node by node.
   static const Explained* kept = nullptr;
-  FERRULE_ASSIGN(Explained explained, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
-  const Explained& e = *(kept = new Explained(std::move(explained)));
+  FERRULE_ASSIGN(auto explained, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
+  const Explained& e = *(kept = explained.release());
   for (const std::string& w : e.fused.warnings) talk("warning: " + w);
   if (common.json) {
     JsonStream out(std::cout);

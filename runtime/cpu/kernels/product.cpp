@@ -116,12 +116,15 @@ class Product final : public Kernel {
               -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), nullptr, 0, static_cast<float*>(y_)};
     take_tail(tail_.steps(), t);
     const int64_t groups = parts(s_.rows(), f_.rows), blocks = static_cast<int64_t>(blocks_.size()) - 1;
-    // Rows are the better split (a thread's pixels stay in its own cache), unless threads would have nothing to do.
+    // Rows are the better split (a thread's pixels stay in its own cache), unless they leave threads with nothing to do.
     // Sums do not depend on it.
-    if (uneven(groups) <= 1.2 * uneven(blocks)) {
+    if (uneven(groups) < 1.03) {
       parallel_for(groups, 1, [&](int64_t begin, int64_t end) { rows(t, begin, end, 0, blocks); });
     } else {
-      parallel_for(blocks, 1, [&](int64_t begin, int64_t end) { rows(t, 0, groups, begin, end); });
+      parallel_for(groups * blocks, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin / groups; block * groups < end; ++block)
+          rows(t, std::max(begin - block * groups, int64_t{0}), std::min(end - block * groups, groups), block, block + 1);
+      });
     }
     return {};
   }
