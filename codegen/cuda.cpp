@@ -110,28 +110,21 @@ class Source {
     out_ += ");\n";
   }
 
+  /// Strided operands are not among these (vector_of).
   void vector(const std::string& indent) {
+    auto pack = [&](size_t k) { return fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector); };
     for (size_t k = 0; k < operands(); ++k) {
-      auto pack = fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector);
-      if (k < inputs() && moves(k)) out_ += fmt::format("{0}const {1} w{2} = *(const {1}*)q{2};\n", indent, pack, k);
-      else if (k >= inputs()) out_ += fmt::format("{}{} w{};\n", indent, pack, k);
-      else if (k_.access[k] != CudaAccess::strided)
-        out_ += fmt::format("{}const {} w{} = q{}[0];\n", indent, cuda_storage(type(k)), k, k);
+      if (k >= inputs()) out_ += fmt::format("{}{} w{};\n", indent, pack(k), k);
+      else if (moves(k)) out_ += fmt::format("{0}const {1} w{2} = *(const {1}*)q{2};\n", indent, pack(k), k);
+      else out_ += fmt::format("{}const {} w{} = q{}[0];\n", indent, cuda_storage(type(k)), k, k);
     }
-    out_ += fmt::format("{}#pragma unroll\n{}for (int j = 0; j < {}; ++j)\n{}  element(", "", indent, k_.vector, indent);
+    out_ += fmt::format("#pragma unroll\n{}for (int j = 0; j < {}; ++j)\n{}  element(", indent, k_.vector, indent);
     for (size_t k = 0; k < operands(); ++k) {
-      bool packed = k >= inputs() || moves(k);
-      std::string x = packed ? fmt::format("w{}.v[j]", k)
-                      : k_.access[k] == CudaAccess::strided ? fmt::format("q{}[{}]", k, step(k, "j"))
-                                                            : fmt::format("w{}", k);
+      const std::string x = k >= inputs() || moves(k) ? fmt::format("w{}.v[j]", k) : fmt::format("w{}", k);
       out_ += (k ? ", " : "") + (k < inputs() ? as_value(k, x) : x);
     }
     out_ += ");\n";
-    for (size_t k = inputs(); k < operands(); ++k) {
-      auto pack = fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector);
-      if (moves(k)) out_ += fmt::format("{0}*({1}*)q{2} = w{2};\n", indent, pack, k);
-      else out_ += fmt::format("{0}for (int j = 0; j < {1}; ++j) q{2}[{3}] = w{2}.v[j];\n", indent, k_.vector, k, step(k, "j"));
-    }
+    for (size_t k = inputs(); k < operands(); ++k) out_ += fmt::format("{0}*({1}*)q{2} = w{2};\n", indent, pack(k), k);
   }
 
   const CudaKernel& k_;
@@ -221,19 +214,14 @@ Result<std::string> cuda_source(const CudaKernel& kernel, std::string_view entry
 }
 
 std::string cuda_arguments(const CudaKernel& kernel, const CudaGeometry& geometry, std::span<void* const> pointers) {
-  std::string out(reinterpret_cast<const char*>(pointers.data()), pointers.size_bytes());
-  auto index = [&](int64_t v) {
-    auto narrow = static_cast<int32_t>(v);
-    if (kernel.wide_index) out.append(reinterpret_cast<const char*>(&v), sizeof v);
-    else out.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
-  };
-  index(geometry.elements);
+  CudaArguments out(kernel.wide_index);
+  for (const void* p : pointers) out.pointer(p);
+  out.index(geometry.elements);
   if (!geometry.strides.empty())
-    for (int64_t s : geometry.sizes) index(s);
+    for (int64_t s : geometry.sizes) out.index(s);
   for (const auto& row : geometry.strides)
-    for (int64_t s : row) index(s);
-  out.resize((out.size() + 7) / 8 * 8);
-  return out;
+    for (int64_t s : row) out.index(s);
+  return out.take();
 }
 
 }  // namespace ferrule

@@ -13,26 +13,6 @@ constexpr int64_t kNarrow = std::numeric_limits<int32_t>::max() - 65536;  // a m
 
 std::string element(int bytes) { return fmt::format("u{}", bytes * 8); }
 
-/// Pointers and numbers in the order of a kernel's argument block.
-class Block {
- public:
-  explicit Block(bool wide) : wide_(wide) {}
-  void pointer(const void* p) { out_.append(reinterpret_cast<const char*>(&p), sizeof p); }
-  void index(int64_t v) {
-    const auto narrow = static_cast<int32_t>(v);
-    if (wide_) out_.append(reinterpret_cast<const char*>(&v), sizeof v);
-    else out_.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
-  }
-  std::string take() {
-    out_.resize((out_.size() + 7) / 8 * 8);
-    return std::move(out_);
-  }
-
- private:
-  bool wide_;
-  std::string out_;
-};
-
 }  // namespace
 
 // --- transposes -------------------------------------------------------------------------------------
@@ -107,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(256) {2}(const Arguments a) {{
 }
 
 std::string cuda_transpose_arguments(const CudaTransposeKernel& k, const CudaTransposeGeometry& g, const void* source, void* result) {
-  Block b(k.wide_index);
+  CudaArguments b(k.wide_index);
   b.pointer(source);
   b.pointer(result);
   for (int64_t v : {g.source.size, g.result.size, g.tiles(g.source), g.tiles(g.result), g.result.strides[0], g.source.strides[1]}) b.index(v);
@@ -162,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(256) {3}(const Arguments a) {{
 
 std::string cuda_gather_arguments(const CudaGatherKernel& k, const CudaGatherGeometry& g, const void* data, const void* index, void* result,
                                   void* fault) {
-  Block b(k.wide_index);
+  CudaArguments b(k.wide_index);
   for (const void* p : {data, index, static_cast<const void*>(result), static_cast<const void*>(fault)}) b.pointer(p);
   for (int64_t v : {g.threads(k), g.axis, g.count, g.inner / k.vector}) b.index(v);
   return b.take();

@@ -442,21 +442,16 @@ Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_vie
 }
 
 std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers) {
-  std::string out(reinterpret_cast<const char*>(pointers.data()), pointers.size_bytes());
-  auto index = [&](int64_t v) {
-    const auto narrow = static_cast<int32_t>(v);
-    if (kernel.wide_index) out.append(reinterpret_cast<const char*>(&v), sizeof v);
-    else out.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
-  };
-  index(geometry.rows);
-  index(geometry.length);
+  CudaArguments out(kernel.wide_index);
+  for (const void* p : pointers) out.pointer(p);
+  out.index(geometry.rows);
+  out.index(geometry.length);
   for (const auto* axes : {&geometry.kept, &geometry.reduced}) {
-    for (const LoopAxis& a : *axes) index(a.size);
+    for (const LoopAxis& a : *axes) out.index(a.size);
     for (size_t k = 0; k < pointers.size(); ++k)
-      for (const LoopAxis& a : *axes) index(a.strides[k]);
+      for (const LoopAxis& a : *axes) out.index(a.strides[k]);
   }
-  out.resize((out.size() + 7) / 8 * 8);
-  return out;
+  return out.take();
 }
 
 }  // namespace ferrule

@@ -160,6 +160,19 @@ std::string cuda_head(std::string_view comment, std::string_view listing, bool w
   return out + fmt::format("\ntypedef {} Index;\n", wide_index ? "i64" : "i32");
 }
 
+void CudaArguments::pointer(const void* p) { out_.append(reinterpret_cast<const char*>(&p), sizeof p); }
+
+void CudaArguments::index(int64_t v) {
+  const auto narrow = static_cast<int32_t>(v);
+  if (wide_) out_.append(reinterpret_cast<const char*>(&v), sizeof v);
+  else out_.append(reinterpret_cast<const char*>(&narrow), sizeof narrow);
+}
+
+std::string CudaArguments::take() {
+  out_.resize((out_.size() + 7) / 8 * 8);
+  return std::move(out_);
+}
+
 Status check_cuda_types(const Program& p) {
   for (DType t : p.inputs)
     if (!can_hold(t)) return error(Code::unsupported_type, "CUDA kernel", name(t));

@@ -24,6 +24,19 @@ std::string cuda_function(const Program& p, std::string_view name);
 /// `listing`: of programs without names of a model.
 std::string cuda_head(std::string_view comment, std::string_view listing, bool wide_index);
 
+/// A kernel's one parameter: pointers first, then numbers of the type Index, as its struct Arguments declares them.
+class CudaArguments {
+ public:
+  explicit CudaArguments(bool wide_index) : wide_(wide_index) {}
+  void pointer(const void* p);
+  void index(int64_t v);
+  std::string take();  ///< padded to 8 bytes
+
+ private:
+  bool wide_;
+  std::string out_;
+};
+
 /// errors: unsupported_type.
 Status check_cuda_types(const Program& p);
 
