@@ -1,9 +1,6 @@
 #include "codegen/cuda.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "codegen/cuda_text.h"
 #include "codegen/loop.h"
@@ -185,22 +182,19 @@ Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims
     return error(Code::codegen_failed, "CUDA kernel", fmt::format("{} axes after collapsing", axes.size()));
   plan.kernel.rank = static_cast<int>(axes.size());
   plan.geometry.elements = 1;
-  int64_t reach = 0;
+  int64_t farthest = 0;
   for (const LoopAxis& a : axes) {
     plan.geometry.sizes.push_back(a.size);
     plan.geometry.elements *= a.size;
   }
   for (size_t k = 0; k < strides.size(); ++k) {
     plan.kernel.access.push_back(access_of(axes, k));
-    int64_t most = 0;
-    for (const LoopAxis& a : axes) most += std::abs(a.strides[k]) * (a.size - 1);
-    reach = std::max(reach, most);
+    farthest = std::max(farthest, reach(axes, k));
     if (!has_strides(plan.kernel.access.back())) continue;
     auto& row = plan.geometry.strides.emplace_back();
     for (const LoopAxis& a : axes) row.push_back(a.strides[k]);
   }
-  // A margin, because the last block's threads count beyond the end.
-  plan.kernel.wide_index = std::max(reach, plan.geometry.elements) > std::numeric_limits<int32_t>::max() - 65536;
+  plan.kernel.wide_index = std::max(farthest, plan.geometry.elements) > kMostNarrowIndex;
   plan.kernel.vector = aligned ? vector_of(program, axes, plan.kernel.access) : 1;
   return plan;
 }

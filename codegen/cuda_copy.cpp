@@ -1,15 +1,12 @@
 #include "codegen/cuda_copy.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "codegen/cuda_text.h"
 #include "engine/base/diagnostics.h"
 
 namespace ferrule {
 namespace {
-
-constexpr int64_t kNarrow = std::numeric_limits<int32_t>::max() - 65536;  // a margin: threads count beyond the end
 
 std::string element(int bytes) { return fmt::format("u{}", bytes * 8); }
 
@@ -33,16 +30,10 @@ std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> di
   const auto s = contiguous(0), r = contiguous(1);
   if (s == axes.end() || r == axes.end() || s == r) return std::nullopt;
   CudaTransposePlan plan;
-  int64_t reach = 0;
-  for (size_t k = 0; k < 2; ++k) {
-    int64_t most = 0;
-    for (const LoopAxis& a : axes) most += std::abs(a.strides[k]) * (a.size - 1);
-    reach = std::max(reach, most);
-  }
   plan.geometry.source = *s, plan.geometry.result = *r;
   for (const LoopAxis& a : axes)
     if (&a != &*s && &a != &*r) plan.geometry.others.push_back(a);
-  plan.kernel = {element_bytes, static_cast<int>(plan.geometry.others.size()), std::max(reach, plan.geometry.blocks()) > kNarrow};
+  plan.kernel = {element_bytes, static_cast<int>(plan.geometry.others.size()), std::max({reach(axes, 0), reach(axes, 1), plan.geometry.blocks()}) > kMostNarrowIndex};
   return plan;
 }
 
@@ -108,7 +99,7 @@ CudaGatherKernel plan_cuda_gather(const CudaGatherGeometry& g, int element_bytes
       k.vector = v;
       break;
     }
-  k.wide_index = std::max(g.outer * g.axis * g.inner, g.outer * g.count * g.inner) > kNarrow;
+  k.wide_index = std::max(g.outer * g.axis * g.inner, g.outer * g.count * g.inner) > kMostNarrowIndex;
   return k;
 }
 

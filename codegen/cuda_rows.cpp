@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <set>
 
 #include "codegen/cuda_text.h"
@@ -58,19 +57,13 @@ class Planner {
 
  private:
   void geometry(RowLoops& loops) {
-    int64_t reach = 0;
-    for (size_t k = 0; k < operands_.size(); ++k) {
-      int64_t most = 0;
-      for (const auto* axes : {&loops.kept, &loops.reduced})
-        for (const LoopAxis& a : *axes) most += std::abs(a.strides[k]) * (a.size - 1);
-      reach = std::max(reach, most);
-    }
+    int64_t farthest = 0;
+    for (size_t k = 0; k < operands_.size(); ++k) farthest = std::max(farthest, reach(loops.kept, k) + reach(loops.reduced, k));
     g_.kept = std::move(loops.kept), g_.reduced = std::move(loops.reduced);
     for (const LoopAxis& a : g_.kept) g_.rows *= a.size;
     for (const LoopAxis& a : g_.reduced) g_.length *= a.size;
     k_.kept_rank = static_cast<int>(g_.kept.size()), k_.reduced_rank = static_cast<int>(g_.reduced.size());
-    // A margin, because the last round's threads count beyond the end.
-    k_.wide_index = std::max({reach, g_.rows, g_.length}) > std::numeric_limits<int32_t>::max() - 65536;
+    k_.wide_index = std::max({farthest, g_.rows, g_.length}) > kMostNarrowIndex;
   }
 
   Along along(size_t k) const {
@@ -286,7 +279,6 @@ class Source {
   /// `at`k: where element e is.
   void offset(size_t k) {
     if (k_.operands[k].along == Along::unit) return line(3, "const Index at{} = e;", k);
-    std::string at, rest = "e";
     line(3, "Index at{0} = 0;", k);
     line(3, "{{ Index rest = e;");
     for (int d = k_.reduced_rank - 1; d > 0; --d)

@@ -1,12 +1,17 @@
 // Scalar programs as CUDA C++, for every kind of generated CUDA kernel. Source never holds text of a model but in one
 // escaped comment.
 #pragma once
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
 #include "engine/formula/scalar.h"
 
 namespace ferrule {
+
+/// Above it a kernel counts in 64 bits. A margin, because the last block's threads count beyond the end.
+inline constexpr int64_t kMostNarrowIndex = std::numeric_limits<int32_t>::max() - 65536;
 
 /// The type of an element in memory.
 std::string_view cuda_storage(DType t);

@@ -16,6 +16,12 @@ constexpr int64_t kPiece = 4096;  // elements; a multiple of 64 bytes for every 
 
 }  // namespace
 
+int64_t reach(std::span<const LoopAxis> axes, size_t operand) {
+  int64_t most = 0;
+  for (const LoopAxis& a : axes) most += std::abs(a.strides[operand]) * (a.size - 1);
+  return most;
+}
+
 std::vector<LoopAxis> collapse_axes(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
                                     size_t first_output) {
   std::vector<LoopAxis> axes, out;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/cpu/kernels/register_tail.h"
+#include "runtime/cpu/kernels/vector_work.h"
 #include "runtime/cpu/kernels/window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
@@ -19,7 +20,6 @@ constexpr int64_t kChunkChannels = 256;    // 1 KiB of neighbouring memory
 constexpr int64_t kColumns = 8;            // of a register block
 constexpr int64_t kThreadProducts = 98304; // below this much a thread is not worth waking
 
-int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 int64_t round_up(int64_t n, int64_t to) { return parts(n, to) * to; }
 
 struct Sizes {

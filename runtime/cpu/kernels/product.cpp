@@ -6,6 +6,7 @@
 
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/vector_tail.h"
+#include "runtime/cpu/kernels/vector_work.h"
 #include "runtime/cpu/kernels/window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
@@ -16,8 +17,6 @@ namespace {
 using namespace product;
 
 constexpr int kX = 0, kW = 1, kB = 2;
-
-int64_t parts(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 auto refuse(const Call& call, std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "product", why); }
 
@@ -41,23 +40,14 @@ Result<Shape> shape_of(const Call& call) {
 
 const Functions* functions(const Context& context) {
   static const Functions kSets[] = {avx2_functions(), avx512_functions()};
-  const bool allowed = !context.target || context.target->has_isa("avx512f");
-  if (allowed && __builtin_cpu_supports("avx512f")) return &kSets[1];
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kSets[0] : nullptr;
-}
-
-/// First vector of each block of output channels, and the end.
-std::vector<int64_t> blocks_of(int64_t vectors) {
-  std::vector<int64_t> out;
-  for (int64_t v = 0; v < vectors; v += block_width(vectors - v)) out.push_back(v);
-  out.push_back(vectors);
-  return out;
+  const VectorIsa isa = vector_isa(context);
+  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512];
 }
 
 /// One call of `visit`(weight of the model, of U) for each weight, on all threads.
 template <class Visit>
 void each_weight(const Shape& s, int lanes, Visit&& visit) {
-  const std::vector<int64_t> blocks = blocks_of(parts(s.k, lanes));
+  const std::vector<int64_t> blocks = channel_blocks(parts(s.k, lanes));
   parallel_for(static_cast<int64_t>(blocks.size()) - 1, 1, [&](int64_t begin, int64_t end) {
     for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
       const int64_t first = blocks[b] * lanes, width = (blocks[b + 1] - blocks[b]) * lanes, count = std::min(width, s.k - first);
@@ -87,7 +77,7 @@ void take_tail(std::span<const Step> steps, Tensors& t) {
 
 class Product final : public Kernel {
  public:
-  Product(const Shape& s, const Functions& f) : s_(s), f_(f), blocks_(blocks_of(parts(s.k, f.lanes))) {}
+  Product(const Shape& s, const Functions& f) : s_(s), f_(f), blocks_(channel_blocks(parts(s.k, f.lanes))) {}
 
   Status build(const Call& call) {
     FERRULE_TRY(tail_.build(call, "product"));
@@ -118,7 +108,7 @@ class Product final : public Kernel {
     const int64_t groups = parts(s_.rows(), f_.rows), blocks = static_cast<int64_t>(blocks_.size()) - 1;
     // Rows are the better split (a thread's pixels stay in its own cache), unless they leave threads with nothing to do.
     // Sums do not depend on it.
-    if (uneven(groups) < 1.03) {
+    if (imbalance(groups, threads()) < 1.03) {
       parallel_for(groups, 1, [&](int64_t begin, int64_t end) { rows(t, begin, end, 0, blocks); });
     } else {
       parallel_for(groups * blocks, 1, [&](int64_t begin, int64_t end) {
@@ -130,11 +120,6 @@ class Product final : public Kernel {
   }
 
  private:
-  /// How much longer the busiest thread works than it would if n pieces were split evenly.
-  static double uneven(int64_t n) {
-    return static_cast<double>(parts(n, threads()) * threads()) / static_cast<double>(n);
-  }
-
   /// So many rows at a time that they and their results stay in the second cache while the weights pass.
   void rows(const Tensors& t, int64_t begin, int64_t end, int64_t block_begin, int64_t block_end) const {
     constexpr int64_t kBytes = 256 << 10;

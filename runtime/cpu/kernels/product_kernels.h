@@ -59,16 +59,9 @@ void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t 
 
 using Cell = void (*)(const Shape&, const Tensors&, const float* const*, int64_t, const float*, int64_t);
 
-template <class S, int N, int... Rows>
-inline Cell cell_of(int64_t rows, Counts<Rows...>) {
-  static constexpr Cell kTable[] = {cell<S, Rows + 1, N>...};
-  return kTable[rows - 1];
-}
 template <class S>
 inline Cell cell_for(int64_t rows, int64_t vectors) {
-  using All = typename S::RowCounts;
-  if (vectors == 1) return cell_of<S, 1>(rows, All{});
-  return vectors == 2 ? cell_of<S, 2>(rows, All{}) : cell_of<S, 3>(rows, All{});
+  return of_size<S>(rows, vectors, []<int Rows, int N>() -> Cell { return cell<S, Rows, N>; });
 }
 
 inline const float* pixel(const Shape& s, const float* x, int64_t row) {

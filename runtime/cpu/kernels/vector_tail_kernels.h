@@ -1,4 +1,5 @@
-// The steps of a tail (vector_step.h) on vectors of an instruction set S. Included like winograd_kernels.h.
+// What kernels over vectors of an instruction set S share: the steps of a tail (vector_step.h), and the choice of a function
+// by the size of its piece. Included like winograd_kernels.h.
 
 inline int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -51,6 +52,19 @@ inline void apply(const Step& step, typename S::V* v, Operand&& operand) {
     case Kind::max: return each([&](V x, int i) { return S::max(operand(i), x); });
     case Kind::min: return each([&](V x, int i) { return S::min(operand(i), x); });
   }
+}
+
+/// The function for so many rows and vectors of those that `of`.operator()<Rows, N>() is.
+template <int N, class Of, int... Rows>
+inline auto of_rows(Of of, int64_t rows, Counts<Rows...>) {
+  const decltype(of.template operator()<1, N>()) table[] = {of.template operator()<Rows + 1, N>()...};
+  return table[rows - 1];
+}
+template <class S, class Of>
+inline auto of_size(int64_t rows, int64_t vectors, Of of) {
+  using All = typename S::RowCounts;
+  if (vectors == 1) return of_rows<1>(of, rows, All{});
+  return vectors == 2 ? of_rows<2>(of, rows, All{}) : of_rows<3>(of, rows, All{});
 }
 
 /// All steps on the results of `Count` pixels, of the vector of channels from `channel`. `load` reads such a vector;

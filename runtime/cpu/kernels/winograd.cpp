@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "runtime/cpu/kernels/vector_tail.h"
+#include "runtime/cpu/kernels/vector_work.h"
 #include "runtime/cpu/kernels/window.h"
 #include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
@@ -17,9 +18,6 @@ namespace {
 using namespace winograd;
 
 constexpr int kX = 0, kW = 1, kB = 2;
-
-int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
-int64_t parts(int64_t n, int64_t unit) { return (n + unit - 1) / unit; }
 
 auto refuse(const Call& call, std::string_view why) {
   return error(Code::unsupported_operator, escape(call.layer), "Winograd", why);
@@ -49,10 +47,8 @@ Result<Shape> shape_of(const Call& call, int tile) {
 
 const Functions* functions(const Context& context, int tile) {
   static const Functions kSets[2][2] = {{avx2_functions(2), avx2_functions(4)}, {avx512_functions(2), avx512_functions(4)}};
-  const bool allowed = !context.target || context.target->has_isa("avx512f");
-  if (allowed && __builtin_cpu_supports("avx512f")) return &kSets[1][tile == 4];
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &kSets[0][tile == 4];
-  return nullptr;
+  const VectorIsa isa = vector_isa(context);
+  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512][tile == 4];
 }
 
 // --- the kernel -------------------------------------------------------------------------------------
@@ -71,11 +67,7 @@ const float* own_weights(const void* tensor) { return static_cast<const Tensor*>
 class Winograd final : public Kernel {
  public:
   Winograd(const Shape& s, const Functions& f, const Schedule& schedule)
-      : s_(s), f_(f), schedule_(schedule), zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f) {
-    vectors_ = parts(s.k, f.lanes);
-    for (int64_t v = 0; v < vectors_; v += block_width(vectors_ - v)) blocks_.push_back(v);
-    blocks_.push_back(vectors_);
-  }
+      : s_(s), f_(f), schedule_(schedule), zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f), vectors_(parts(s.k, f.lanes)), blocks_(channel_blocks(vectors_)) {}
 
   Status build(Context& context, const Call& call) {
     x_ = add(call.inputs[kX]);
@@ -166,18 +158,13 @@ class Winograd final : public Kernel {
   Tensor weights_;
   std::vector<float> zeros_;
   int64_t vectors_ = 0;
-  std::vector<int64_t> blocks_;  ///< first vector of each block of output channels, and the end
+  std::vector<int64_t> blocks_;
   std::vector<Cell> cells_;
   VectorTail tail_;
   int x_ = -1, bias_ = -1, y_slot_ = -1;
   void* y_ = nullptr;
   float* scratch_ = nullptr;
 };
-
-/// How much longer the busiest thread works than it would if n pieces were split evenly.
-double imbalance(int64_t n, int threads) {
-  return static_cast<double>(parts(n, threads) * threads) / static_cast<double>(n);
-}
 
 Schedule schedule_of(const Shape& s, const Functions& f) {
   Schedule out;

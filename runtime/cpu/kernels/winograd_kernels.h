@@ -144,16 +144,9 @@ void micro(const float* v, const float* u, int64_t channels, float* m, int64_t m
 
 using Micro = void (*)(const float*, const float*, int64_t, float*, int64_t, bool);
 
-template <class S, int N, int... Rows>
-inline Micro micro_of(int64_t rows, Counts<Rows...>) {
-  static constexpr Micro kTable[] = {micro<S, Rows + 1, N>...};
-  return kTable[rows - 1];
-}
 template <class S>
 inline Micro micro_for(int64_t rows, int64_t vectors) {
-  using All = typename S::RowCounts;
-  if (vectors == 1) return micro_of<S, 1>(rows, All{});
-  return vectors == 2 ? micro_of<S, 2>(rows, All{}) : micro_of<S, 3>(rows, All{});
+  return of_size<S>(rows, vectors, []<int Rows, int N>() -> Micro { return micro<S, Rows, N>; });
 }
 
 /// Asks for a part of what will be multiplied after this: `bytes` from `p`, the n-th of `parts`.

@@ -1,18 +1,18 @@
 #include "runtime/cpu/kernels/winograd_weights.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
 
+#include "runtime/cpu/kernels/vector_work.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu::winograd {
 namespace {
 
 using Matrix = std::vector<std::array<double, 3>>;
-
-int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 /// G of F(tile x tile, 3 x 3), row by row.
 Matrix weight_transform(int tile) {
@@ -47,6 +47,12 @@ template <int lanes>
 
 // --- the model's own weights, from U ---------------------------------------------------------------
 
+/// Bits of floats as integers in the order of the floats, and back.
+inline int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
+/// Modulo 2^32.
+inline int32_t minus(int32_t a, int32_t b) { return static_cast<int32_t>(static_cast<uint32_t>(a) - static_cast<uint32_t>(b)); }
+inline int32_t plus(int32_t a, int32_t b) { return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b)); }
+
 /// Channels that are transformed together: `count` lanes of a vector of output channels, all input channels.
 struct Part {
   int64_t vector, channels;  ///< number of the vector; of input channels
@@ -70,15 +76,12 @@ template <int lanes>
 void note_wide(const int32_t (&bits)[9][lanes], const int32_t (&nine)[9][lanes], int64_t at, Differences& d) {
   for (int e = 0; e < 9; ++e)
     for (int l = 0; l < lanes; ++l) {
-      const auto difference = static_cast<int32_t>(static_cast<uint32_t>(bits[e][l]) - static_cast<uint32_t>(nine[e][l]));
+      const int32_t difference = minus(bits[e][l], nine[e][l]);
       if (difference == static_cast<int16_t>(difference)) continue;
       const uint32_t k = d.count.fetch_add(1, std::memory_order_relaxed);
       if (k < d.room) d.wide[k] = {static_cast<uint32_t>(at + e * lanes + l), bits[e][l]};
     }
 }
-
-/// Bits of floats as integers in the order of the floats, and back.
-inline int32_t ordered(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 
 /// The nine weights as U tells them, which is but for its rounding: `nine` as ordered integers. The points 0, p and -p
 /// come first, infinity is last: of each row or column of G g G^T, the first is a multiple of the first weight, the
@@ -119,7 +122,7 @@ template <int lanes>
     int wide = 0;
     for (int e = 0; e < 9; ++e)
       for (int l = 0; l < lanes; ++l) {
-        const auto difference = static_cast<int32_t>(static_cast<uint32_t>(bits[e][l]) - static_cast<uint32_t>(nine[e][l]));
+        const int32_t difference = minus(bits[e][l], nine[e][l]);
         d.small[at + e * lanes + l] = static_cast<int16_t>(difference);
         wide += difference != static_cast<int16_t>(difference);
       }
@@ -133,7 +136,7 @@ using TransformChannels = void (*)(const Matrix&, const Part&, const float*, flo
   transform_channels<8>(g, part, from, to, d);
 }
 
-[[gnu::target("avx512f,avx512bw,avx512dq")]] void transform_16(const Matrix& g, const Part& part, const float* from, float* to, Differences& d) {
+[[gnu::target("avx512f")]] void transform_16(const Matrix& g, const Part& part, const float* from, float* to, Differences& d) {
   transform_channels<16>(g, part, from, to, d);
 }
 
@@ -141,7 +144,7 @@ using TransformChannels = void (*)(const Matrix&, const Part&, const float*, flo
 
 struct Packing {
   Packing(const Shape& shape, int vector_lanes)
-      : s(shape), lanes(vector_lanes), vectors(up(s.k, lanes) / lanes), padded(up(s.c, lanes)), u_bytes(s.elements() * vectors * lanes * padded * 4),
+      : s(shape), lanes(vector_lanes), vectors(parts(s.k, lanes)), padded(up(s.c, lanes)), u_bytes(s.elements() * vectors * lanes * padded * 4),
         small_bytes(up(vectors * lanes * s.c * 9 * 2, 64)), room(static_cast<uint32_t>(s.k * s.c * 9 / 32)) {}
   int64_t bytes() const { return u_bytes + small_bytes + 64 + static_cast<int64_t>(room * sizeof(Differences::Wide)); }
   Differences differences(void* packed) const {
@@ -152,14 +155,11 @@ struct Packing {
   /// visit(part, offset of its U), for each vector of output channels.
   template <class Visit>
   void each(Visit&& visit) const {
-    std::vector<int64_t> start(static_cast<size_t>(vectors)), width(static_cast<size_t>(vectors));  // of its block
-    for (int64_t v = 0; v < vectors;) {
-      const int64_t n = block_width(vectors - v), first = v;
-      for (; v < first + n; ++v) start[static_cast<size_t>(v)] = first, width[static_cast<size_t>(v)] = n;
-    }
+    const std::vector<int64_t> blocks = channel_blocks(vectors);
     parallel_for(vectors, 1, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
-        const int64_t first = start[static_cast<size_t>(v)], step = width[static_cast<size_t>(v)] * lanes;
+        const auto next = std::ranges::upper_bound(blocks, v);
+        const int64_t first = *(next - 1), step = (*next - first) * lanes;
         visit(Part{v, s.c, static_cast<int>(std::min<int64_t>(lanes, s.k - v * lanes)), step, step * padded},
               first * lanes * padded * s.elements() + (v - first) * lanes);
       }
@@ -199,7 +199,7 @@ void write_back(const Packing& p, const void* packed, void* to) {
       guess<lanes>(g, u, part.stride, nine);
       for (int e = 0; e < 9; ++e, small += lanes)
         for (int l = 0; l < part.count; ++l)
-          weights[place(part.vector, c, e, l)] = ordered(static_cast<int32_t>(static_cast<uint32_t>(nine[e][l]) + static_cast<uint32_t>(int32_t{small[l]})));
+          weights[place(part.vector, c, e, l)] = ordered(plus(nine[e][l], small[l]));
     }
   });
   for (uint32_t k = 0; k < d.count; ++k) {
