@@ -158,7 +158,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       const int at = step++;
       if (l.kind == Launch::Kind::view) continue;
-      FERRULE_ASSIGN(const Call call, call_of(layer, l));
+      FERRULE_ASSIGN(const Call call, call_of(plan_, lowered_, storage_, layer, l));
       // oneDNN decides the split when the primitive is made.
       const bool serial = too_small_to_split(l, call);
       set_threads(serial ? 1 : team_);
@@ -228,7 +228,7 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
       if (l.kind != Launch::Kind::generated && !(l.kind == Launch::Kind::copy && l.region)) continue;
-      FERRULE_ASSIGN(Call call, call_of(layer, l));
+      FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
       if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
@@ -246,67 +246,8 @@ Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int
   return {};
 }
 
-Result<Operand> CpuExecutable::operand(size_t layer, ValueId v) const {
-  Operand o;
-  if (!v) return o;
-  FERRULE_ASSIGN(o.dims, dims_of(plan_, lowered_, layer, v));
-  o.dtype = type_of(plan_, lowered_, layer, v).dtype;
-  o.layout = layout_of(plan_, lowered_, layer, v);
-  if (v.index < kTemporary) o.constant = plan_.graph.constant(v);
-  if (!o.constant) o.slot = storage_.slot(v, layer);
-  if (v.index < kTemporary && plan_.slices.contains(v))
-    if (auto at = lying(plan_, v); at && !at->dense) o.apart = std::move(at->strides);
-  return o;
-}
-
-Result<Call> CpuExecutable::call_of(size_t layer, const Launch& l) const {
-  Call call;
-  call.layer = plan_.layers[layer].name;
-  call.graph = l.graph;
-  if (l.node && l.graph) call.node = &l.graph->node(l.node);
-  call.post_ops = l.post_ops;
-  if (l.region) call.region = &*l.region;
-  call.rows = l.rows.get();
-  for (ValueId v : l.inputs) {
-    FERRULE_ASSIGN(Operand o, operand(layer, v));
-    call.inputs.push_back(std::move(o));
-  }
-  // A constant that lives in the group's body has no value in the plan. A region's inputs are not the node's.
-  for (size_t k = 0; call.node && !call.region && k < call.node->inputs.size() && k < call.inputs.size(); ++k) {
-    const Tensor* t = call.inputs[k].present() ? nullptr : l.graph->constant(call.node->inputs[k]);
-    if (t) call.inputs[k] = {t->dtype(), t->dims(), Layout::plain, -1, t};
-  }
-  for (ValueId v : l.outputs) {
-    FERRULE_ASSIGN(Operand o, operand(layer, v));
-    call.outputs.push_back(std::move(o));
-  }
-  if (l.kind == Launch::Kind::library)
-    for (const PostOp& op : l.post_ops)
-      if (adds_operand(op) && call.inputs[static_cast<size_t>(op.operand)].slot == call.outputs[0].slot)
-        call.sum_input = op.operand;
-  return call;
-}
-
-/// The layer's node as a whole (a group runs its body).
-Result<Call> CpuExecutable::node_call(size_t layer) const {
-  Call call;
-  const Node& n = plan_.graph.node(plan_.layers[layer].node);
-  call.layer = plan_.layers[layer].name;
-  call.node = &n;
-  call.graph = &plan_.graph;
-  for (ValueId v : n.inputs) {
-    FERRULE_ASSIGN(Operand o, operand(layer, v));
-    call.inputs.push_back(std::move(o));
-  }
-  for (ValueId v : n.outputs) {
-    FERRULE_ASSIGN(Operand o, operand(layer, v));
-    call.outputs.push_back(std::move(o));
-  }
-  return call;
-}
-
 Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, const Launch& l, const LogCallback& log) {
-  FERRULE_ASSIGN(Call call, call_of(layer, l));
+  FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
   Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
     switch (l.kind) {
       case Launch::Kind::generated: return call.rows ? make_rows(context, call) : make_pointwise(context, call);
@@ -326,7 +267,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   const NodeId node = plan_.layers[layer].node;
   const bool group = node && plan_.graph.node(node).body && whole_layer;
   if (l.post_ops.empty() && !l.region && !l.rows && !group) return make_interpreted(context, call);
-  FERRULE_ASSIGN(Call whole, node_call(layer));
+  FERRULE_ASSIGN(Call whole, node_call(plan_, lowered_, storage_, layer));
   return make_interpreted(context, whole);
 }
 
@@ -400,7 +341,7 @@ void CpuExecutable::report_results(size_t layer, RunObserver& observer) const {
   if (!plan_.layers[layer].node) return;
   for (ValueId v : plan_.graph.node(plan_.layers[layer].node).outputs) {
     if (!v || storage_.slot(v, layer) < 0) continue;
-    auto o = operand(layer, v);
+    auto o = operand_of(plan_, lowered_, storage_, layer, v);
     if (!o) continue;
     auto [t, p] = Tensor::allocate(o->dtype, o->dims);
     StridedCopy(o->dims, o->strides(), strides_of(o->dims, Layout::plain), size_bits(o->dtype) / 8)

@@ -54,11 +54,8 @@ class CpuExecutable final : public Executable {
   Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch, const LogCallback& log);
   Status add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
   Status measure_pass(std::vector<Measured>& rows, size_t turn);
-  Result<Call> call_of(size_t layer, const Launch& launch) const;
-  Result<Call> node_call(size_t layer) const;
   void hold_weights();
   void give_back_weights(const Launch& launch);
-  Result<Operand> operand(size_t layer, ValueId v) const;
   Status compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
   Status run_steps();

@@ -180,32 +180,6 @@ memory::desc image_desc(const Operand& o) {
   return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), kTags[rank - 3]);
 }
 
-namespace {
-/// The distance of neighbours along all axes but `inner`, counted in the order of the layout.
-int64_t distance(const Operand& o, size_t inner) {
-  const std::vector<int64_t> own = strides_of(o.dims, o.layout);
-  if (o.dims[inner] != 1 && o.apart[inner] != 1) return -1;
-  int64_t out = 0;
-  for (size_t k = 0; k < o.dims.size(); ++k) {
-    if (k == inner || o.dims[k] == 1) continue;
-    const int64_t steps = own[k] / std::max<int64_t>(1, o.dims[inner]);
-    if (o.apart[k] % steps || (out && o.apart[k] / steps != out)) return -1;
-    out = o.apart[k] / steps;
-  }
-  return out ? out : o.dims[inner];
-}
-}  // namespace
-
-int64_t Operand::pixel() const {
-  if (dense()) return dims[1];
-  return rank() >= 3 && layout == Layout::channels_last ? distance(*this, 1) : -1;
-}
-
-int64_t Operand::row() const {
-  if (dense()) return dims.back();
-  return rank() >= 1 && layout == Layout::plain ? distance(*this, dims.size() - 1) : -1;
-}
-
 bool channels_last(const Operand& o) {
   return o.rank() >= 3 && (o.layout == Layout::channels_last || same_memory(o.dims));
 }

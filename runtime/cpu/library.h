@@ -146,8 +146,6 @@ struct Epilogue {
   dnnl::primitive_attr attr;
   std::vector<Entry> operands;
 };
-/// Whether the post-op adds an operand of its own, so that the operand's memory may serve as the result's.
-bool adds_operand(const PostOp& op);
 /// errors: unsupported_operator.
 Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std::span<const Leading> leading = {});
 void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue);

@@ -56,10 +56,6 @@ memory::desc operand_desc(const Operand& o, const EpilogueShape& shape, bool ful
 
 }  // namespace
 
-bool adds_operand(const PostOp& op) {
-  return op.operand >= 0 && (op.kind == PostOp::Kind::sum || (op.kind == PostOp::Kind::binary && op.alg == "add"));
-}
-
 Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std::span<const Leading> leading) {
   Epilogue out;
   dnnl::post_ops ops;

@@ -1,0 +1,40 @@
+// A generated launch as one CUDA kernel: which kind of kernel (pointwise, pieces, rows, transpose, gather, …), its source,
+// its grid, and its argument block for given addresses. The one way from a Launch to CUDA text, for `ferrule compile`
+// and the CUDA backend.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "codegen/lower.h"
+
+namespace ferrule {
+
+/// An operand as it lies in memory. dtype undefined: absent.
+struct CudaOperand {
+  DType dtype = DType::undefined;
+  std::vector<int64_t> dims, strides;   ///< elements, in ONNX's order of axes
+};
+
+struct CudaLaunch {
+  std::string source;
+  std::string entry;                    ///< its only kernel
+  int64_t blocks = 1;                   ///< in x
+  int threads_x = 256, threads_y = 1;   ///< of a block
+  int64_t scratch_bytes = 0;            ///< device memory; zero before the first launch, and left zero where that matters
+  /// The kernel's one parameter. Addresses: the launch's inputs, its outputs (0: absent), then the scratch if there is any.
+  std::function<std::string(std::span<const uint64_t> addresses)> arguments;
+};
+
+/// Whether `launch` is a generated kernel on GPUs (else a library call, a view or interpreted).
+bool cuda_generated(const Launch& launch);
+
+/// `operands`: of the launch's inputs, then its outputs. `comment`: rule and nodes, from the model; escaped here.
+/// `aligned`: all addresses are multiples of 16 bytes.
+/// errors: unsupported_type, unsupported_operator (no kernel for these operands), codegen_failed, formula_invalid.
+Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
+                                    std::string_view comment, bool aligned);
+
+}  // namespace ferrule

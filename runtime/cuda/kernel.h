@@ -1,0 +1,88 @@
+// One launch of the CUDA backend, in three steps: make (descriptors built, weights uploaded, cubins compiled), bind
+// (device addresses, which stay for good), enqueue (work put on a stream: no decisions, no allocation, no waiting, so
+// that a CUDA graph can be captured from it). Kernels know operands by dims, layout and slot; they know neither the
+// plan nor the memory planner.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/base/limits.h"
+#include "engine/formula/ops.h"
+#include "engine/target.h"
+#include "runtime/backend.h"
+#include "runtime/call.h"
+#include "runtime/tuning.h"
+
+struct CUstream_st;
+
+namespace ferrule::cuda {
+
+using Address = uint64_t;  ///< in the device's memory
+using Stream = CUstream_st*;
+
+/// Tells kernels where slots are.
+class Binder {
+ public:
+  virtual ~Binder() = default;
+  virtual Address slot(int slot) = 0;
+  virtual Address scratch() = 0;  ///< of the launch being bound, scratch_bytes() long, 256-byte aligned
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual int64_t scratch_bytes() const { return 0; }
+  /// errors: library_failed.
+  virtual Status bind(Binder& binder) = 0;
+  /// errors: library_failed, naming the layer and what the device said.
+  virtual Status enqueue(Stream stream) = 0;
+  /// Whether it only puts work on the stream; interpreted layers wait for the device and are in no CUDA graph.
+  virtual bool capturable() const { return true; }
+  /// Which implementation it is; for text() and profiles.
+  virtual std::string text() const { return {}; }
+};
+using KernelPtr = std::unique_ptr<Kernel>;
+
+class Device;     // device.h: driver, stream, memory, modules
+class Libraries;  // libraries.h: cuDNN and cuBLASLt, opened at their first use
+
+/// Constants in the device's memory, in the layouts that kernels ask for; uploaded once, shared by all executables.
+class Constants {
+ public:
+  virtual ~Constants() = default;
+  /// The tensor's own bytes.  errors: out_of_memory, library_failed.
+  virtual Result<Address> plain(const Tensor& tensor) = 0;
+  /// `bytes` bytes that `fill` writes from the tensor into host memory, shared under `recipe`.  errors: as plain.
+  virtual Result<Address> derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill) = 0;
+};
+
+struct Context {
+  Device& device;
+  Libraries& libraries;
+  Constants& constants;
+  const OpTable* ops = nullptr;
+  const Target* target = nullptr;
+  const Limits* limits = nullptr;
+  DiskCache* cache = nullptr;
+  const Tuning* tuning = nullptr;
+  const LogCallback* log = nullptr;
+  const Cancel* cancel = nullptr;
+  bool strict = false;
+};
+
+/// errors: library_failed; library_missing; unsupported_operator when there is no such kernel (it is interpreted then).
+using Factory = Result<KernelPtr> (*)(Context&, const Call&);
+/// The factory of a library primitive by ONNX operator; null if there is none (kernels/table.cpp).
+Factory library_factory(std::string_view op);
+
+Result<KernelPtr> make_convolution(Context&, const Call&);
+Result<KernelPtr> make_deconvolution(Context&, const Call&);
+Result<KernelPtr> make_matmul(Context&, const Call&);
+Result<KernelPtr> make_pool(Context&, const Call&);
+/// A generated launch: pointwise, pieces, rows, copies, gathers.
+Result<KernelPtr> make_generated(Context&, const Launch&, const Call&);
+/// The layer on the host, between two transfers.
+Result<KernelPtr> make_interpreted(Context&, const Call&);
+
+}  // namespace ferrule::cuda
