@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/attention.h"
 #include "engine/channel_gate.h"
 #include "engine/epilogue.h"
 #include "engine/formula/row.h"
@@ -244,6 +245,9 @@ struct Joint {
   Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const OpTable&);
 };
 constexpr Joint kJoint[] = {
+    {"attention", [](const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable&) {
+       return accepts_attention(g, nodes, target);
+     }},
     {"channel_gate", accepts_channel_gate},
     {"conv_pool", accepts_conv_pool},
     {"depthwise_pointwise", accepts_depthwise_pointwise},

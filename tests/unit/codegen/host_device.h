@@ -20,7 +20,7 @@ extern HostRuntime* runtime;
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __shared__ static __attribute__((section("ferrule_shared")))
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 
 #define threadIdx (::ferrule_host::runtime->thread)
 #define blockIdx (::ferrule_host::runtime->block)

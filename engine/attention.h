@@ -1,0 +1,35 @@
+// Scaled dot-product attention: softmax(scale * q k^T + mask) v, as exporters spell it out, with the transposes around it.
+// What such a group computes, operand by operand; the attention contract accepts what this can read, and the CUDA kernel
+// (codegen/cuda_attention.h) runs it without ever writing the scores. It knows nothing of tiles or devices.
+#pragma once
+#include "engine/contracts.h"
+
+namespace ferrule {
+
+/// An operand as the products see it: their axis k is axis `axes[k]` of the value.
+struct AttentionOperand {
+  ValueId value;
+  std::vector<int> axes;
+};
+
+struct Attention {
+  AttentionOperand q;     ///< [batch…, queries, size]
+  AttentionOperand k;     ///< [batch…, size, keys]
+  AttentionOperand v;     ///< [batch…, keys, width]
+  AttentionOperand y;     ///< [batch…, queries, width]
+  ValueId mask;           ///< added to the scores, broadcast; none: not there
+  double scale = 1;
+  bool zero_if_nan = false;  ///< rows of the softmax that are NaN (all keys masked) become 0
+  int rank() const { return static_cast<int>(q.axes.size()); }
+};
+
+/// Reads `nodes` (topological order). errors: unsupported_operator, with the reason.
+Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
+
+/// Sizes of a head (q and k, v) that a kernel keeps in shared memory.
+inline constexpr int64_t kMostAttentionSize = 128;
+
+/// contracts.h's `accepts` for it; `nodes` are all of the group's.
+Accept accepts_attention(const Graph& g, std::span<const NodeId> nodes, const Target& target);
+
+}  // namespace ferrule

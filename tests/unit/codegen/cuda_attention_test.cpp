@@ -1,0 +1,198 @@
+// The attention kernel of CUDA C++ on the host: heads of many sizes, transposes around the products, masks and batch axes that
+// broadcast, rows that are masked altogether, every element type, against the interpreter node by node.
+#include "codegen/cuda_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "codegen/nvrtc.h"
+#include "engine/base/tolerance.h"
+#include "engine/graph/compare.h"
+#include "engine/graph/interpreter.h"
+#include "engine/plan.h"
+#include "tests/unit/codegen/host_kernels.h"
+#include "tests/unit/codegen/row_cases.h"
+
+using namespace ferrule;
+using namespace ferrule::test;
+
+namespace {
+
+struct Form {
+  DType type = DType::f32;
+  Dims batch;                        ///< of the scores
+  int64_t queries = 1, keys = 1, size = 1, width = 1;
+  std::optional<Dims> mask;          ///< its dims
+  bool turned = false;               ///< operands and result come with heads behind the sequence
+  bool safe = false, divided = false, scaled = true;
+  bool one_head_of_keys = false;     ///< keys and values broadcast over the first batch axis
+  double hidden = 0;                 ///< share of the mask that is minus infinity
+};
+
+Dims joined(Dims batch, int64_t rows, int64_t columns) {
+  batch.insert(batch.end(), {rows, columns});
+  return batch;
+}
+
+/// With the axes of `perm` put in order by a Transpose, the value has dims `d`.
+ValueId behind(RowGraph& r, std::mt19937& rng, const Dims& d, const std::vector<int64_t>& perm) {
+  Dims own(d.size());
+  for (size_t k = 0; k < d.size(); ++k) own[static_cast<size_t>(perm[k])] = d[k];
+  const ValueId x = r.input(random_of(r.type, own, rng));
+  return r.node("Transpose", {x}, {{"perm", perm}});
+}
+
+RowGraph graph_of(const Form& f, std::mt19937& rng) {
+  RowGraph r(f.type);
+  Dims few = f.batch;
+  if (f.one_head_of_keys) few[0] = 1;
+  auto operand = [&](const Dims& d) {
+    if (!f.turned || d.size() != 4) return r.input(random_of(f.type, d, rng));
+    return behind(r, rng, d, {0, 2, 1, 3});
+  };
+  const ValueId q = operand(joined(f.batch, f.queries, f.size));
+  const ValueId k = f.turned && f.batch.size() == 2 ? behind(r, rng, joined(few, f.size, f.keys), {0, 2, 3, 1})
+                                                    : r.input(random_of(f.type, joined(few, f.size, f.keys), rng));
+  const ValueId v = operand(joined(few, f.keys, f.width));
+  ValueId at = r.node("MatMul", {q, k});
+  if (f.scaled) {
+    const double scale = 1 / std::sqrt(static_cast<double>(f.size));
+    const ValueId c = r.graph.add_constant("scale", Tensor::scalar(f.type, f.divided ? 1 / scale : scale));
+    at = r.node(f.divided ? "Div" : "Mul", {at, c});
+  }
+  if (f.mask) {
+    Tensor m = random_of(f.type, *f.mask, rng);
+    const Tensor none = Tensor::scalar(f.type, -std::numeric_limits<double>::infinity());
+    const auto size = static_cast<size_t>(size_bits(f.type)) / 8;
+    for (int64_t i = 0; i < m.numel(); ++i)
+      if (std::uniform_real_distribution<double>(0, 1)(rng) < f.hidden)
+        std::memcpy(static_cast<char*>(const_cast<void*>(m.data())) + static_cast<size_t>(i) * size, none.data(), size);
+    at = r.node("Add", {at, r.input(m)});
+  }
+  at = r.node("Softmax", {at}, {{"axis", int64_t{-1}}});
+  if (f.safe) {
+    const ValueId nan = r.node("IsNaN", {at}), zero = r.graph.add_constant("zero", Tensor::scalar(f.type, 0));
+    at = r.node("Where", {nan, zero, at});
+  }
+  at = r.node("MatMul", {at, v});
+  if (f.turned && f.batch.size() == 2) at = r.node("Transpose", {at}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  r.graph.add_output(at);
+  return r;
+}
+
+struct Case {
+  RowGraph r;
+  Attention a;
+  CudaAttentionPlan plan;
+  size_t id;
+  std::string what;
+  const Tensor& tensor(ValueId v) const { return r.tensors[static_cast<size_t>(std::ranges::find(r.graph.inputs(), v) - r.graph.inputs().begin())]; }
+};
+
+RowLayout layout(const RowGraph& r, ValueId v) { return {r.dims(v), strides_of(r.dims(v), Layout::plain)}; }
+
+Case case_of(const Form& f, std::mt19937& rng, bool aligned, HostKernels& kernels) {
+  Case c{graph_of(f, rng), {}, {}, 0, {}};
+  const Graph& g = c.r.graph;
+  auto read = read_attention(g, g.order());
+  REQUIRE_MESSAGE(read.has_value(), (read ? "" : render(read.error())));
+  c.a = *read;
+  RowLayout mask;
+  AttentionLayouts l{layout(c.r, c.a.q.value), layout(c.r, c.a.k.value), layout(c.r, c.a.v.value), layout(c.r, c.a.y.value)};
+  if (c.a.mask) mask = layout(c.r, c.a.mask), l.mask = &mask;
+  auto plan = plan_cuda_attention(c.a, f.type, l, aligned);
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
+  c.plan = *plan;
+  c.plan.kernel.wide_index = rng() % 4 == 0;
+  c.id = kernels.add(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel");
+  c.what = fmt::format("{} [{}] {} x {}, heads of {} and {}, vector {}", name(f.type), fmt::join(f.batch, " "), f.queries, f.keys, f.size, f.width,
+                       c.plan.kernel.vector);
+  return c;
+}
+
+void check(const Case& c, const HostKernels& kernels) {
+  CAPTURE(c.what);
+  const Graph& g = c.r.graph;
+  const Tensor y = Tensor::allocate(c.r.type, c.r.dims(c.a.y.value)).first;
+  std::vector<void*> pointers;
+  for (ValueId v : {c.a.q.value, c.a.k.value, c.a.v.value}) pointers.push_back(const_cast<void*>(c.tensor(v).data()));
+  pointers.push_back(const_cast<void*>(y.data()));
+  if (c.a.mask) pointers.push_back(const_cast<void*>(c.tensor(c.a.mask).data()));
+  const std::string problem =
+      kernels.launch(c.id, cuda_attention_arguments(c.plan.kernel, c.plan.geometry, pointers),
+                     {static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel)), 1, 1}, {static_cast<unsigned>(c.plan.kernel.threads()), 1, 1});
+  REQUIRE_MESSAGE(problem.empty(), problem);
+  InterpreterOptions options;
+  options.ops = &operators();
+  auto want = interpret(g, c.r.tensors, options);
+  REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+  if (c.r.type == DType::f32) {
+    const Difference d = compare(y, (*want)[0], model_tolerance(c.r.type));
+    CHECK_MESSAGE(d.ok, d.text);
+    return;
+  }
+  // The nodes round the scores to half precision, the kernel does not: f64 tells who is nearer.
+  options.f64 = true;
+  auto exact = interpret(g, c.r.tensors, options);
+  REQUIRE_MESSAGE(exact.has_value(), (exact ? "" : render(exact.error())));
+  double ours = 0, theirs = 0;
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    const double e = (*exact)[0].at_f64(i), got = y.at_f64(i), other = (*want)[0].at_f64(i);
+    REQUIRE(std::isfinite(e) == std::isfinite(got));
+    if (!std::isfinite(e)) continue;
+    ours += (got - e) * (got - e), theirs += (other - e) * (other - e);
+  }
+  CHECK(ours <= theirs);
+}
+
+}  // namespace
+
+TEST_CASE("the attention kernel equals its nodes, one by one") {
+  if (HostKernels::missing()) return;
+  std::mt19937 rng(5);
+  const std::vector<Form> forms = {
+      {DType::f32, {2, 3}, 5, 7, 8, 8, {}},
+      {DType::f32, {}, 70, 65, 64, 64, Dims{70, 65}},
+      {DType::f32, {2}, 33, 100, 16, 24, Dims{100}, false, false, true},
+      {DType::f32, {2, 2}, 40, 33, 12, 20, Dims{2, 1, 1, 33}, true, true, false, true, false, 0.3},
+      {DType::f32, {2, 2}, 9, 40, 32, 128, Dims{1, 1, 9, 40}, true, false, false, false},
+      {DType::f32, {3, 2}, 6, 37, 7, 5, Dims{1, 2, 6, 1}, true},
+      {DType::f32, {4, 1}, 34, 3, 80, 72, {}, false, false, true, true, true},
+      {DType::f32, {1, 2}, 3, 64, 128, 33, Dims{3, 64}, false, true, false, true, false, 1.0},  // every key masked: 0
+      {DType::f32, {1, 2}, 3, 40, 4, 4, Dims{3, 40}, false, false, false, true, false, 1.0},    // and NaN without the guard
+      {DType::f16, {2, 2}, 20, 50, 64, 64, Dims{2, 1, 20, 50}, true},
+      {DType::f16, {1, 3}, 65, 31, 24, 40, {}, false, true},
+      {DType::bf16, {2, 2}, 17, 33, 32, 32, Dims{1, 1, 17, 33}, true, true, false, true, false, 0.5},
+      {DType::bf16, {2}, 1, 90, 100, 96, {}},
+  };
+  HostKernels kernels;
+  std::vector<Case> cases;
+  for (const Form& f : forms)
+    for (bool aligned : {true, false}) cases.push_back(case_of(f, rng, aligned, kernels));
+  const std::string problem = kernels.compile();
+  REQUIRE_MESSAGE(problem.empty(), problem);
+  for (const Case& c : cases) check(c, kernels);
+}
+
+TEST_CASE("the attention kernel reads whole packs where heads lie in them, and compiles without a spill") {
+  std::mt19937 rng(6);
+  HostKernels none;
+  const Case turned = case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, true, none);
+  CHECK(turned.plan.kernel.vector == 4);
+  CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, false, none).plan.kernel.vector == 1);
+  CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, false}, rng, true, none).plan.kernel.vector == 1);  // keys side by side
+  if (!nvrtc_info()) {
+    MESSAGE("skipped, NVRTC is not installed");
+    return;
+  }
+  for (const Form& f : {Form{DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, Form{DType::f16, {2, 2}, 40, 33, 128, 128, Dims{40, 33}, true},
+                        Form{DType::bf16, {}, 40, 33, 72, 100, Dims{40, 33}, false, true}}) {
+    const Case c = case_of(f, rng, true, none);
+    auto cubin = compile_cuda(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel", "sm_90", c.plan.kernel.threads());
+    REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
+    CAPTURE(cubin->log);
+    CHECK(cubin->spill_bytes == 0);
+
+  }
+}
