@@ -20,7 +20,7 @@ constexpr size_t kPasses = 5;  // at least
 Status CpuExecutable::add_candidates(Context& context, size_t layer, const Launch& l, Step& step) {
   const auto all = l.kind == Launch::Kind::library ? candidates(l.primitive) : std::span<const Candidate>{};
   if (all.size() < 2) return {};
-  FERRULE_ASSIGN(Call call, call_of(layer, l));
+  FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
   for (const Candidate& c : all) {
     if (!suits(c, call)) continue;
     auto made = c.make(context, call);
