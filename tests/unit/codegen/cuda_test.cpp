@@ -253,7 +253,7 @@ TEST_CASE("transposes and gathers of every element size compile without a spill"
         CHECK(cubin->shared_bytes == 32 * 33 * bytes);
       }
       for (int index : {4, 8}) {
-        CudaGatherKernel k = plan_cuda_gather({1, 100, 10, 64}, bytes, index, true);
+        CudaGatherKernel k = plan_cuda_gather(std::vector<int64_t>{2, 10, 64}, {6400, 0, 1}, {0, 1, 0}, {640, 64, 1}, 100, 64, bytes, index, true).kernel;
         CHECK(k.vector * bytes == 16);
         k.wide_index = wide;
         auto cubin = compile_cuda(cuda_gather_source(k, "kernel", ""), "kernel", "sm_75");
