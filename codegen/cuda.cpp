@@ -1,6 +1,7 @@
 #include "codegen/cuda.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "codegen/cuda_text.h"
 #include "codegen/loop.h"
@@ -12,14 +13,31 @@ namespace {
 
 bool has_strides(CudaAccess a) { return a != CudaAccess::linear && a != CudaAccess::uniform; }
 
-class Source {
+/// The statements of one thread.
+class Elements {
  public:
-  Source(const CudaKernel& k, const Program& p) : k_(k), p_(p) {}
+  Elements(const CudaKernel& k, const Program& p, std::string_view function, std::string_view geometry)
+      : k_(k), p_(p), function_(function), geometry_(geometry) {}
 
-  std::string text(std::string_view entry, std::string_view comment) {
-    out_ = cuda_head(comment, to_text(p_unnamed()), k_.wide_index) + cuda_function(p_, "element");
-    arguments();
-    kernel(entry);
+  std::string text(std::span<const std::string> pointers) {
+    out_ += fmt::format("  if (i >= {}.n) return;\n", geometry_);
+    coordinates();
+    for (size_t k = 0; k < operands(); ++k)
+      out_ += fmt::format("  {0}{1}* const q{2} = ({0}{1}*){3} + {4};\n", k < inputs() ? "const " : "", cuda_storage(type(k)), k,
+                          pointers[k], offset(k));
+    if (k_.vector == 1) {
+      single("  ", "0", "0");
+    } else {
+      bool ragged = strided() == 0;  // else the innermost axis is a multiple of the vector
+      std::string indent = ragged ? "    " : "  ";
+      if (ragged) out_ += fmt::format("  if (i + {} <= {}.n) {{\n", k_.vector, geometry_);
+      vector(indent);
+      if (ragged) {
+        out_ += fmt::format("  }} else {{\n    for (Index j = 0; j < {}.n - i; ++j) {{\n", geometry_);
+        single("      ", "j", "j");
+        out_ += "    }\n  }\n";
+      }
+    }
     return std::move(out_);
   }
 
@@ -27,49 +45,14 @@ class Source {
   size_t inputs() const { return p_.inputs.size(); }
   size_t operands() const { return k_.access.size(); }
   DType type(size_t k) const { return k < inputs() ? p_.inputs[k] : p_.output_type(k - inputs()); }
-  size_t strided() const { return static_cast<size_t>(std::count_if(k_.access.begin(), k_.access.end(), has_strides)); }
-  Program p_unnamed() const {
-    Program p = p_;
-    p.input_names.clear();
-    return p;
-  }
-
-  void arguments() {
-    out_ += fmt::format("struct Arguments {{\n  void* p[{}];\n  Index n;\n", operands());
-    if (strided()) out_ += fmt::format("  Index size[{}];\n  Index stride[{}][{}];\n", k_.rank, strided(), k_.rank);
-    out_ += "};\n\n";
-  }
-
-  void kernel(std::string_view entry) {
-    out_ += fmt::format("extern \"C\" __global__ void __launch_bounds__(256) {}(const Arguments a) {{\n", entry);
-    out_ += fmt::format("  const Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * {};\n", k_.vector);
-    out_ += "  if (i >= a.n) return;\n";
-    coordinates();
-    for (size_t k = 0; k < operands(); ++k)
-      out_ += fmt::format("  {0}{1}* const q{2} = ({0}{1}*)a.p[{2}] + {3};\n", k < inputs() ? "const " : "", cuda_storage(type(k)), k,
-                          offset(k));
-    if (k_.vector == 1) {
-      single("  ", "0", "0");
-    } else {
-      bool ragged = strided() == 0;  // else the innermost axis is a multiple of the vector
-      std::string indent = ragged ? "    " : "  ";
-      if (ragged) out_ += fmt::format("  if (i + {} <= a.n) {{\n", k_.vector);
-      vector(indent);
-      if (ragged) {
-        out_ += "  } else {\n    for (Index j = 0; j < a.n - i; ++j) {\n";
-        single("      ", "j", "j");
-        out_ += "    }\n  }\n";
-      }
-    }
-    out_ += "}\n";
-  }
+  size_t strided() const { return strided_operands(k_); }
 
   /// i as one index an axis, innermost last.
   void coordinates() {
     if (!strided()) return;
     out_ += "  Index rest = i;\n";
     for (int d = k_.rank - 1; d > 0; --d)
-      out_ += fmt::format("  const Index c{0} = rest % a.size[{0}];\n  rest /= a.size[{0}];\n", d);
+      out_ += fmt::format("  const Index c{0} = rest % {1}.size[{0}];\n  rest /= {1}.size[{0}];\n", d, geometry_);
     out_ += "  const Index c0 = rest;\n";
   }
 
@@ -82,7 +65,7 @@ class Source {
       bool inner = d == k_.rank - 1;
       if (inner && k_.access[k] == CudaAccess::row_uniform) break;
       text += text.empty() ? "" : " + ";
-      text += inner && k_.access[k] == CudaAccess::rows ? fmt::format("c{}", d) : fmt::format("c{0} * a.stride[{1}][{0}]", d, row);
+      text += inner && k_.access[k] == CudaAccess::rows ? fmt::format("c{}", d) : fmt::format("c{0} * {2}.stride[{1}][{0}]", d, row, geometry_);
     }
     return text.empty() ? "0" : "(" + text + ")";
   }
@@ -92,14 +75,14 @@ class Source {
     if (moves(k)) return j;
     if (k_.access[k] != CudaAccess::strided) return "0";
     auto row = std::count_if(k_.access.begin(), k_.access.begin() + static_cast<std::ptrdiff_t>(k), has_strides);
-    return fmt::format("{} * a.stride[{}][{}]", j, row, k_.rank - 1);
+    return fmt::format("{} * {}.stride[{}][{}]", j, geometry_, row, k_.rank - 1);
   }
 
   /// `as_value`: an expression of the storage type as the element function wants it.
   std::string as_value(size_t k, const std::string& x) const { return type(k) == DType::boolean ? x + " != 0" : x; }
 
   void single(const std::string& indent, const std::string& in_at, const std::string& out_at) {
-    out_ += indent + "element(";
+    out_ += fmt::format("{}{}(", indent, function_);
     for (size_t k = 0; k < operands(); ++k) {
       std::string at = fmt::format("q{}[{}]", k, step(k, k < inputs() ? in_at : out_at));
       out_ += (k ? ", " : "") + (k < inputs() ? as_value(k, at) : at);
@@ -115,7 +98,7 @@ class Source {
       else if (moves(k)) out_ += fmt::format("{0}const {1} w{2} = *(const {1}*)q{2};\n", indent, pack(k), k);
       else out_ += fmt::format("{}const {} w{} = q{}[0];\n", indent, cuda_storage(type(k)), k, k);
     }
-    out_ += fmt::format("#pragma unroll\n{}for (int j = 0; j < {}; ++j)\n{}  element(", indent, k_.vector, indent);
+    out_ += fmt::format("#pragma unroll\n{0}for (int j = 0; j < {1}; ++j)\n{0}  {2}(", indent, k_.vector, function_);
     for (size_t k = 0; k < operands(); ++k) {
       const std::string x = k >= inputs() || moves(k) ? fmt::format("w{}.v[j]", k) : fmt::format("w{}", k);
       out_ += (k ? ", " : "") + (k < inputs() ? as_value(k, x) : x);
@@ -126,6 +109,7 @@ class Source {
 
   const CudaKernel& k_;
   const Program& p_;
+  const std::string_view function_, geometry_;
   std::string out_;
 };
 
@@ -146,7 +130,7 @@ CudaAccess access_of(const std::vector<LoopAxis>& axes, size_t k) {
 }
 
 /// Elements that 16 bytes of the widest moving operand hold, where every neighbouring access can be whole.
-int vector_of(const Program& p, const std::vector<LoopAxis>& axes, const std::vector<CudaAccess>& access) {
+int vector_of(const Program& p, const std::vector<LoopAxis>& axes, const std::vector<CudaAccess>& access, std::span<const int64_t> offsets) {
   constexpr int kMostElements = 8;
   int64_t widest = 1;
   bool ragged = std::none_of(access.begin(), access.end(), has_strides);
@@ -157,6 +141,8 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes, const std::ve
   }
   int v = std::min<int>(kMostElements, static_cast<int>(16 / widest));
   auto fits = [&] {
+    for (size_t k = 0; k < offsets.size(); ++k)
+      if ((access[k] == CudaAccess::linear || access[k] == CudaAccess::rows) && offsets[k] % v) return false;
     if (ragged) return true;
     if (axes.back().size % v) return false;
     for (size_t k = 0; k < access.size(); ++k)
@@ -170,8 +156,10 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes, const std::ve
 
 }  // namespace
 
-Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
-                           std::span<const std::vector<int64_t>> strides, bool aligned) {
+size_t strided_operands(const CudaKernel& k) { return static_cast<size_t>(std::count_if(k.access.begin(), k.access.end(), has_strides)); }
+
+Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+                           bool aligned, std::span<const int64_t> offsets) {
   FERRULE_TRY(check_cuda_types(program));
   FERRULE_ASSERT(strides.size() == program.inputs.size() + program.outputs.size(), "operands of a CUDA kernel");
   CudaPlan plan;
@@ -179,7 +167,7 @@ Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims
   std::vector<LoopAxis> axes = collapse_axes(dims, strides, program.inputs.size());
   if (axes.empty()) axes.push_back({1, std::vector<int64_t>(strides.size(), 1)});
   if (axes.size() > kMaxCudaRank)
-    return error(Code::codegen_failed, "CUDA kernel", fmt::format("{} axes after collapsing", axes.size()));
+    return error(Code::unsupported_operator, "", "a generated kernel", fmt::format("{} axes are not one walk through memory", axes.size()));
   plan.kernel.rank = static_cast<int>(axes.size());
   plan.geometry.elements = 1;
   int64_t farthest = 0;
@@ -189,13 +177,13 @@ Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims
   }
   for (size_t k = 0; k < strides.size(); ++k) {
     plan.kernel.access.push_back(access_of(axes, k));
-    farthest = std::max(farthest, reach(axes, k));
+    farthest = std::max(farthest, reach(axes, k) + (offsets.empty() ? 0 : std::abs(offsets[k])));
     if (!has_strides(plan.kernel.access.back())) continue;
     auto& row = plan.geometry.strides.emplace_back();
     for (const LoopAxis& a : axes) row.push_back(a.strides[k]);
   }
   plan.kernel.wide_index = std::max(farthest, plan.geometry.elements) > kMostNarrowIndex;
-  plan.kernel.vector = aligned ? vector_of(program, axes, plan.kernel.access) : 1;
+  plan.kernel.vector = aligned ? vector_of(program, axes, plan.kernel.access, offsets) : 1;
   return plan;
 }
 
@@ -204,7 +192,22 @@ Result<std::string> cuda_source(const CudaKernel& kernel, std::string_view entry
   FERRULE_TRY(check_cuda_types(kernel.program));
   Program p = kernel.program;
   expand_transcendentals(p);
-  return Source(kernel, p).text(entry, comment);
+  Program unnamed = p;
+  unnamed.input_names.clear();
+  const size_t operands = kernel.access.size(), strided = strided_operands(kernel);
+  std::string out = cuda_head(comment, to_text(unnamed), kernel.wide_index) + cuda_function(p, "element");
+  out += fmt::format("struct Arguments {{\n  void* p[{}];\n  Index n;\n", operands);
+  if (strided) out += fmt::format("  Index size[{0}];\n  Index stride[{1}][{0}];\n", kernel.rank, strided);
+  out += fmt::format("}};\n\nextern \"C\" __global__ void __launch_bounds__(256) {}(const Arguments a) {{\n", entry);
+  out += fmt::format("  const Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * {};\n", kernel.vector);
+  std::vector<std::string> pointers;
+  for (size_t k = 0; k < operands; ++k) pointers.push_back(fmt::format("a.p[{}]", k));
+  return out + cuda_elements(kernel, p, "element", "a", pointers) + "}\n";
+}
+
+std::string cuda_elements(const CudaKernel& kernel, const Program& program, std::string_view function, std::string_view geometry,
+                          std::span<const std::string> pointers) {
+  return Elements(kernel, program, function, geometry).text(pointers);
 }
 
 std::string cuda_arguments(const CudaKernel& kernel, const CudaGeometry& geometry, std::span<void* const> pointers) {

@@ -45,10 +45,19 @@ struct CudaPlan {
 };
 
 /// The kernel for these dims and element strides (inputs, then outputs; 0 = broadcast).
-/// `aligned`: pointers are known to be multiples of 16 bytes.
-/// errors: unsupported_type, codegen_failed (more than kMaxCudaRank axes after collapsing).
-Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
-                           std::span<const std::vector<int64_t>> strides, bool aligned);
+/// `aligned`: pointers are known to be multiples of 16 bytes. `offsets`: where operands begin behind them, in elements;
+/// empty: there. They are no part of the geometry.
+/// errors: unsupported_type, unsupported_operator (more than kMaxCudaRank axes after collapsing).
+Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+                           bool aligned, std::span<const int64_t> offsets = {});
+
+/// For kernels made of several: what one thread does from element `i` on, `i` being declared. `program`: the kernel's,
+/// transcendentals expanded, which `function` computes. `geometry`: a variable with n, size and stride. `pointers`: an
+/// expression an operand.
+std::string cuda_elements(const CudaKernel& kernel, const Program& program, std::string_view function, std::string_view geometry,
+                          std::span<const std::string> pointers);
+/// Operands that have strides of their own in the geometry.
+size_t strided_operands(const CudaKernel& kernel);
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model; escaped here.
 /// errors: unsupported_type, formula_invalid.

@@ -1,6 +1,7 @@
 #include "codegen/cuda_copy.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "codegen/cuda_text.h"
 #include "engine/base/diagnostics.h"
@@ -92,50 +93,76 @@ std::string cuda_transpose_arguments(const CudaTransposeKernel& k, const CudaTra
 
 // --- gathers ----------------------------------------------------------------------------------------
 
-CudaGatherKernel plan_cuda_gather(const CudaGatherGeometry& g, int element_bytes, int index_bytes, bool aligned) {
-  CudaGatherKernel k{element_bytes, index_bytes, 1, false};
-  for (int v = aligned ? 16 / element_bytes : 1; v > 1; v /= 2)
-    if (g.inner % v == 0) {
-      k.vector = v;
-      break;
-    }
-  k.wide_index = std::max(g.outer * g.axis * g.inner, g.outer * g.count * g.inner) > kMostNarrowIndex;
-  return k;
+int64_t CudaGatherGeometry::elements() const {
+  int64_t n = 1;
+  for (const LoopAxis& a : axes) n *= a.size;
+  return n;
+}
+
+CudaGatherPlan plan_cuda_gather(std::span<const int64_t> dims, const std::vector<int64_t>& data, const std::vector<int64_t>& index,
+                                const std::vector<int64_t>& result, int64_t size, int64_t step, int element_bytes, int index_bytes, bool aligned) {
+  const std::vector<std::vector<int64_t>> strides{data, index, result};
+  CudaGatherPlan plan;
+  CudaGatherGeometry& g = plan.geometry;
+  g.size = size, g.step = step;
+  g.axes = collapse_axes(dims, strides, 2);
+  if (g.axes.empty()) g.axes.push_back({1, {0, 0, 1}});
+  const LoopAxis& inner = g.axes.back();
+  auto whole = [&](int v) {
+    if (inner.strides != std::vector<int64_t>{1, 0, 1} || inner.size % v || step % v) return false;
+    return std::ranges::all_of(g.axes, [&](const LoopAxis& a) { return &a == &inner || (a.strides[0] % v == 0 && a.strides[2] % v == 0); });
+  };
+  int v = aligned ? 16 / element_bytes : 1;
+  while (v > 1 && !whole(v)) v /= 2;
+  const int64_t farthest = std::max({reach(g.axes, 0) + std::abs(step) * size, reach(g.axes, 1), reach(g.axes, 2), g.elements()});
+  plan.kernel = {element_bytes, index_bytes, static_cast<int>(g.axes.size()), v, farthest > kMostNarrowIndex};
+  return plan;
 }
 
 std::string cuda_gather_source(const CudaGatherKernel& k, std::string_view entry, std::string_view comment) {
-  return cuda_head(comment, fmt::format("gather of {} bytes an element", k.element_bytes), k.wide_index) + fmt::format(R"(
+  std::string out = cuda_head(comment, fmt::format("gather of {} bytes an element", k.element_bytes), k.wide_index);
+  out += fmt::format(R"(
 typedef Pack<{0}, {1}> Element;
+struct Fault {{ i32 set, unused; i64 index; }};
 struct Arguments {{
-  const Element* x;
+  const {0}* x;
   const i{2}* index;
-  Element* y;
-  i32* fault;
-  Index n, axis, count, inner;  // inner: packs
+  {0}* y;
+  Fault* fault;
+  Index n, axis, step;
+  Index size[{3}], x_stride[{3}], index_stride[{3}], y_stride[{3}];
 }};
 
-extern "C" __global__ void __launch_bounds__(256) {3}(const Arguments a) {{
-  const Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= a.n) return;
-  const Index s = i % a.inner, row = i / a.inner, k = row % a.count, o = row / a.count;
-  i64 at = a.index[k];
-  if (at < 0) at += a.axis;
-  if (at < 0 || at >= a.axis) {{
-    *a.fault = 1;
+extern "C" __global__ void __launch_bounds__(256) {4}(const Arguments a) {{
+  Index rest = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * {1};
+  if (rest >= a.n) return;
+  Index x = 0, k = 0, y = 0;
+)",
+                     element(k.element_bytes), k.vector, k.index_bytes * 8, k.rank, entry);
+  for (int d = k.rank - 1; d >= 0; --d) {
+    out += d ? fmt::format("  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}];", d) : std::string("  { const Index c = rest;");
+    out += fmt::format(" x += c * a.x_stride[{0}]; k += c * a.index_stride[{0}]; y += c * a.y_stride[{0}]; }}\n", d);
+  }
+  return out + R"(  const i64 index = a.index[k];
+  i64 at = index < 0 ? index + a.axis : index;
+  if (at < 0 || at >= a.axis) {
+    if (atomicCAS(&a.fault->set, 0, 1) == 0) a.fault->index = index;
     if (a.axis == 0) return;
     at = 0;
-  }}
-  a.y[i] = a.x[(o * a.axis + (Index)at) * a.inner + s];
-}}
-)",
-                                                                                                                       element(k.element_bytes), k.vector, k.index_bytes * 8, entry);
+  }
+  *(Element*)(a.y + y) = *(const Element*)(a.x + (x + (Index)at * a.step));
+}
+)";
 }
 
 std::string cuda_gather_arguments(const CudaGatherKernel& k, const CudaGatherGeometry& g, const void* data, const void* index, void* result,
                                   void* fault) {
   CudaArguments b(k.wide_index);
   for (const void* p : {data, index, static_cast<const void*>(result), static_cast<const void*>(fault)}) b.pointer(p);
-  for (int64_t v : {g.threads(k), g.axis, g.count, g.inner / k.vector}) b.index(v);
+  for (int64_t v : {g.elements(), g.size, g.step}) b.index(v);
+  for (const LoopAxis& a : g.axes) b.index(a.size);
+  for (size_t operand = 0; operand < 3; ++operand)
+    for (const LoopAxis& a : g.axes) b.index(a.strides[operand]);
   return b.take();
 }
 

@@ -40,20 +40,36 @@ std::string cuda_transpose_source(const CudaTransposeKernel& kernel, std::string
 /// The kernel's one parameter, as the source declares it.
 std::string cuda_transpose_arguments(const CudaTransposeKernel& kernel, const CudaTransposeGeometry& geometry, const void* source, void* result);
 
-/// result[o][k][i] = data[o][index[k]][i] over contiguous memory; an index below 0 counts from the end.
+/// result[outer…][index…][inner…] = data[outer…][index[…]][inner…], however the three lie in memory; an index below 0
+/// counts from the end.
 struct CudaGatherKernel {
   int element_bytes = 4;
   int index_bytes = 8;
+  int rank = 1;             ///< axes of the result after collapsing
   int vector = 1;           ///< neighbouring elements moved at once; pointers must be aligned to them
   bool wide_index = false;  ///< 64-bit index arithmetic
 };
 struct CudaGatherGeometry {
-  int64_t outer = 1, axis = 0, count = 0, inner = 1;
-  int64_t threads(const CudaGatherKernel& k) const { return outer * count * (inner / k.vector); }
+  int64_t size = 0, step = 0;   ///< of the gathered axis in the data
+  std::vector<LoopAxis> axes;   ///< of the result, outermost first, never empty; strides of data, index, result
+  int64_t elements() const;
+  int64_t threads(const CudaGatherKernel& k) const { return elements() / k.vector; }
 };
-CudaGatherKernel plan_cuda_gather(const CudaGatherGeometry& geometry, int element_bytes, int index_bytes, bool aligned);
-/// Where an index is outside the axis the kernel sets *fault, an int32 that was 0, and reads element 0.
+struct CudaGatherPlan {
+  CudaGatherKernel kernel;
+  CudaGatherGeometry geometry;
+};
+/// What a gather leaves behind where an index lies outside: `set` is 1 then and `index` one such index.
+struct CudaGatherFault {
+  int32_t set = 0, unused = 0;
+  int64_t index = 0;
+};
+/// An operand that does not move along an axis of the result has stride 0 there. `size`, `step`: of the gathered axis.
+CudaGatherPlan plan_cuda_gather(std::span<const int64_t> dims, const std::vector<int64_t>& data, const std::vector<int64_t>& index,
+                                const std::vector<int64_t>& result, int64_t size, int64_t step, int element_bytes, int index_bytes, bool aligned);
+/// Where an index is outside the axis the kernel fills in the fault, which was zero, and takes element 0.
 std::string cuda_gather_source(const CudaGatherKernel& kernel, std::string_view entry, std::string_view comment);
+/// The kernel's one parameter, as the source declares it.
 std::string cuda_gather_arguments(const CudaGatherKernel& kernel, const CudaGatherGeometry& geometry, const void* data, const void* index,
                                   void* result, void* fault);
 

@@ -1,11 +1,12 @@
-// A generated launch as one CUDA kernel: which kind of kernel (pointwise, pieces, rows, transpose, gather, …), its source,
+// A generated launch as one CUDA kernel: which kind of kernel (pointwise, pieces, rows, transpose, gather), its source,
 // its grid, and its argument block for given addresses. The one way from a Launch to CUDA text, for `ferrule compile`
-// and the CUDA backend.
+// and the CUDA backend. What moves elements by numbers that are known only when the model runs has no kernel here.
 #pragma once
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codegen/lower.h"
@@ -21,20 +22,25 @@ struct CudaOperand {
 struct CudaLaunch {
   std::string source;
   std::string entry;                    ///< its only kernel
-  int64_t blocks = 1;                   ///< in x
+  std::string kind;                     ///< "pointwise", "pieces", "rows", "transpose", "gather"; for texts
+  int64_t blocks = 1;                   ///< in x; 0: nothing to do, and nothing may be launched
   int threads_x = 256, threads_y = 1;   ///< of a block
-  int64_t scratch_bytes = 0;            ///< device memory; zero before the first launch, and left zero where that matters
+  int64_t scratch_bytes = 0;            ///< device memory, 256-byte aligned; zero before the first launch, left usable for the next
   /// The kernel's one parameter. Addresses: the launch's inputs, its outputs (0: absent), then the scratch if there is any.
   std::function<std::string(std::span<const uint64_t> addresses)> arguments;
+  /// Where a run can go wrong (an index out of range): what did, from the scratch after the run, or "". Null: nothing can.
+  /// Whoever finds a text zeroes the scratch again.
+  std::function<std::string(std::span<const char> scratch)> complaint;
 };
 
 /// Whether `launch` is a generated kernel on GPUs (else a library call, a view or interpreted).
 bool cuda_generated(const Launch& launch);
 
 /// `operands`: of the launch's inputs, then its outputs. `comment`: rule and nodes, from the model; escaped here.
-/// `aligned`: all addresses are multiples of 16 bytes.
+/// `aligned`: all addresses are multiples of 16 bytes. `cores`: multiprocessors (Target::cores), over which few long rows
+/// are spread; 0: not known.
 /// errors: unsupported_type, unsupported_operator (no kernel for these operands), codegen_failed, formula_invalid.
 Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
-                                    std::string_view comment, bool aligned);
+                                    std::string_view comment, bool aligned, int cores = 0);
 
 }  // namespace ferrule

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <iterator>
+#include <optional>
 #include <regex>
 
+#include "codegen/cache.h"
 #include "engine/base/diagnostics.h"
 
 namespace ferrule {
@@ -116,6 +119,7 @@ int number_before(const std::string& log, const char* pattern) {
 void read_log(Cubin& c) {
   c.registers = number_before(c.log, "Used ([0-9]+) registers");
   c.spill_bytes = number_before(c.log, "([0-9]+) bytes spill stores") + number_before(c.log, "([0-9]+) bytes spill loads");
+  c.stack_bytes = number_before(c.log, "([0-9]+) bytes stack frame");
   c.shared_bytes = number_before(c.log, "([0-9]+) bytes smem");
 }
 
@@ -130,6 +134,30 @@ Result<int> architecture(std::string_view target, const NvrtcInfo& info) {
       std::find(info.architectures.begin(), info.architectures.end(), cc) == info.architectures.end())
     return error(Code::arch_unsupported, "CUDA kernel", fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
   return cc;
+}
+
+/// No contraction and no approximation: the same results as the CPU's kernels.
+constexpr const char* kOptions[] = {"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v"};
+
+/// Everything that the machine code depends on.
+std::string cache_key(const NvrtcInfo& info, std::string_view target, const std::string& entry, const std::string& source) {
+  std::string out = fmt::format("cubin by NVRTC {}.{} for {}\n", info.major, info.minor, target);
+  for (const char* option : kOptions) out += fmt::format("{} ", option);
+  return out + "\n" + entry + "\n" + source;
+}
+
+/// What ptxas said, then the code.
+std::string to_payload(const Cubin& c) { return fmt::format("{}\n{}{}", c.log.size(), c.log, c.bytes); }
+std::optional<Cubin> from_payload(const std::string& payload) {
+  Cubin out;
+  size_t log = 0;
+  const char* end = payload.data() + payload.size();
+  const auto [at, wrong] = std::from_chars(payload.data(), end, log);
+  if (wrong != std::errc() || at == end || *at != '\n' || static_cast<size_t>(end - at - 1) < log) return std::nullopt;
+  out.log.assign(at + 1, log);
+  out.bytes.assign(at + 1 + log, end);
+  read_log(out);
+  return out;
 }
 
 }  // namespace
@@ -150,10 +178,9 @@ Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, 
   Nvrtc::Handle program = nullptr;
   if (int code = n.create(&program, source.c_str(), (entry + ".cu").c_str(), 0, nullptr, nullptr)) return failed(code, "");
   std::string arch = fmt::format("--gpu-architecture={}", target);
-  // No contraction and no approximation: the same results as the CPU's kernels.
-  const char* options[] = {arch.c_str(), "--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true",
-                           "--prec-sqrt=true", "--ptxas-options=-v"};
-  int code = n.compile(program, static_cast<int>(std::size(options)), options);
+  std::vector<const char*> options{arch.c_str()};
+  options.insert(options.end(), std::begin(kOptions), std::end(kOptions));
+  int code = n.compile(program, static_cast<int>(options.size()), options.data());
   Cubin out;
   size_t size = 0;
   if (n.log_size(program, &size) == 0 && size > 1) {
@@ -170,6 +197,22 @@ Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, 
   read_log(out);
   out.occupancy = occupancy(out, cc, block_threads);
   return out;
+}
+
+Result<Cubin> cached_cubin(const std::string& source, const std::string& entry, std::string_view target, int block_threads,
+                           DiskCache* cache) {
+  if (!cache) return compile_cuda(source, entry, target, block_threads);
+  FERRULE_ASSIGN(const NvrtcInfo info, nvrtc_info());
+  FERRULE_ASSIGN(const int cc, architecture(target, info));
+  const std::string key = cache_key(info, target, entry, source);
+  if (const auto payload = cache->get(key))
+    if (auto kept = from_payload(*payload)) {
+      kept->occupancy = occupancy(*kept, cc, block_threads);
+      return std::move(*kept);
+    }
+  auto made = compile_cuda(source, entry, target, block_threads);
+  if (made) cache->put(key, to_payload(*made));
+  return made;
 }
 
 }  // namespace ferrule

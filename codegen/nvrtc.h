@@ -1,5 +1,6 @@
 // NVRTC, opened at run time: CUDA C++ source -> cubin for a named architecture, without a GPU or a driver, and
-// what ptxas says about it. Everything else plans and explains when the library is missing.
+// what ptxas says about it. Everything else plans and explains when the library is missing. What was compiled once may
+// be kept on disk; an entry belongs to one version of NVRTC, and to its source with everything that is said to NVRTC.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,10 +11,13 @@
 
 namespace ferrule {
 
+class DiskCache;
+
 struct Cubin {
   std::string bytes;
   int registers = 0;      ///< per thread
   int spill_bytes = 0;    ///< stores and loads per thread
+  int stack_bytes = 0;    ///< per thread, spilled or indexed
   int shared_bytes = 0;   ///< static, per block
   int occupancy = 0;      ///< estimated percent of the multiprocessor's threads, at the block size asked for
   std::string log;
@@ -31,5 +35,8 @@ Result<NvrtcInfo> nvrtc_info();
 /// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with NVRTC's log.
 Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, std::string_view target,
                            int block_threads = 256);
+/// The same, from `cache` if it is there (null: nowhere is looked); what had to be compiled is kept there.
+Result<Cubin> cached_cubin(const std::string& source, const std::string& entry, std::string_view target, int block_threads,
+                           DiskCache* cache);
 
 }  // namespace ferrule

@@ -79,16 +79,19 @@ Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer
   return out;
 }
 
-Result<std::optional<PermutedOperands>> permuted_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
-  const bool transpose = launch.primitive == "Transpose";
-  if (launch.kind != Launch::Kind::copy || (!transpose && launch.primitive != "Reorder")) return std::nullopt;
-  FERRULE_ASSIGN(const OperandValue x, value_of(plan, layer, launch.inputs[0]));
-  FERRULE_ASSIGN(const OperandValue y, value_of(plan, layer, launch.outputs[0]));
-  const std::vector<int64_t> own = strides_of(x.dims, x.layout);
-  std::vector<int64_t> order = transpose ? launch.graph->node(launch.node).attrs.ints("perm") : std::vector<int64_t>{};
-  PermutedOperands out{y.dims, {}, strides_of(y.dims, y.layout), y.dtype};
-  for (size_t k = 0; k < own.size(); ++k)
-    out.source.push_back(own[!order.empty() ? static_cast<size_t>(order[k]) : transpose ? own.size() - 1 - k : k]);
+Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
+  CudaOperands out;
+  for (const auto* values : {&launch.inputs, &launch.outputs})
+    for (ValueId id : *values) {
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      CudaOperand o{v.dtype, v.dims, strides_of(v.dims, v.layout)};
+      if (id.index < kTemporary && plan.slices.contains(id))
+        if (auto at = lying(plan, id)) {
+          out.aligned = out.aligned && at->offset * size_bits(v.dtype) / 8 % 16 == 0;
+          o.strides = std::move(at->strides);
+        }
+      out.operands.push_back(std::move(o));
+    }
   return out;
 }
 

@@ -3,9 +3,9 @@
 // placeholder, because a kernel depends on which sizes are equal and not on how large they are.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <vector>
 
+#include "codegen/cuda_launch.h"
 #include "codegen/lower.h"
 #include "codegen/row_nest.h"
 
@@ -26,12 +26,12 @@ Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& lay
 /// errors: unsupported_operator (unknown rank).
 Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
 
-/// A launch that writes its operand in another order of axes, or another layout.
-struct PermutedOperands {
-  std::vector<int64_t> dims, source, result;  ///< of the result; elements along its axes
-  DType type = DType::undefined;
+/// The same for any launch on a GPU, as plan_cuda_launch takes it.
+struct CudaOperands {
+  std::vector<CudaOperand> operands;
+  bool aligned = true;   ///< no operand is a slice that begins inside 16 bytes
 };
-/// Nothing for launches of other kinds.  errors: unsupported_operator (unknown rank).
-Result<std::optional<PermutedOperands>> permuted_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+/// errors: unsupported_operator (unknown rank).
+Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
 
 }  // namespace ferrule

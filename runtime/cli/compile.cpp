@@ -7,12 +7,11 @@
 #include <set>
 #include <thread>
 
-#include "codegen/cuda.h"
-#include "codegen/cuda_copy.h"
-#include "codegen/cuda_rows.h"
-#include "codegen/cuda_text.h"
+#include "codegen/cache.h"
+#include "codegen/cuda_launch.h"
 #include "codegen/llvm.h"
 #include "codegen/loop.h"
+#include "codegen/nvrtc.h"
 #include "codegen/operands.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cli/cli.h"
@@ -30,7 +29,7 @@ struct Kernel {
   /// Null: elements are moved by a kernel of another kind.
   const Program* program() const {
     if (launch->rows) return &launch->rows->program;
-    if (!launch->region) return nullptr;
+    if (!launch->region || (launch->region->pieced && launch->region->pieces.empty())) return nullptr;
     const LoweredRegion& region = *launch->region;
     return region.pieced ? &region.programs[region.pieces[piece].program] : &region.program;
   }
@@ -45,18 +44,21 @@ void add_programs(Kernel kernel, std::vector<Kernel>& out) {
     if (seen.insert(region.pieces[kernel.piece].program).second) out.push_back(kernel);
 }
 
-/// Copies that stay copies have generated kernels on GPUs; on CPUs the runtime has its own.
+/// On GPUs a region in pieces is one kernel, and copies that stay copies have generated ones; on CPUs the runtime has its own.
 bool generated(const Launch& l, bool gpu) {
-  if (l.rows || l.kind == Launch::Kind::generated) return true;
-  return l.kind == Launch::Kind::copy && (l.region || (gpu && (l.primitive == "Transpose" || l.primitive == "Reorder")));
+  return gpu ? cuda_generated(l) : l.rows || l.kind == Launch::Kind::generated || (l.kind == Launch::Kind::copy && l.region);
 }
 
 std::vector<Kernel> kernels_of(const Explained& e) {
   std::vector<Kernel> kernels;
+  const bool gpu = e.knowledge->target.device == "gpu";
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
-    for (const Launch& l : e.lowered.layers[k].launches)
-      if (generated(l, e.knowledge->target.device == "gpu"))
-        add_programs({&e.plan.layers[k], &e.lowered.layers[k], &l}, kernels);
+    for (const Launch& l : e.lowered.layers[k].launches) {
+      const Kernel kernel{&e.plan.layers[k], &e.lowered.layers[k], &l};
+      if (!generated(l, gpu)) continue;
+      if (gpu) kernels.push_back(kernel);
+      else add_programs(kernel, kernels);
+    }
   return kernels;
 }
 
@@ -80,77 +82,38 @@ Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& 
   return json{{"code_bytes", bytes}, {"stages", nest.kernels().size()}};
 }
 
-struct CudaText {
-  std::string source;
-  int threads = 256;  ///< of a block
-};
-
-std::string entry_of(const Kernel& kernel) { return "ferrule_" + to_identifier(kernel.layer->name); }
-std::string comment_of(const Kernel& kernel) {
-  std::string out = "rule " + (kernel.layer->rule.empty() ? "none" : kernel.layer->rule) + ", nodes";
-  for (const std::string& node : kernel.layer->nodes) out += " " + node;
-  return out;
-}
-
-/// Through shared memory where that helps, else as a pointwise kernel that changes nothing.
-Result<CudaText> permuted_text(const PermutedOperands& o, const std::string& entry, const std::string& comment) {
-  CudaText out;
-  ProgramBuilder b;
-  b.output(b.input(o.type));
-  const Program same = b.take();
-  FERRULE_TRY(check_cuda_types(same));
-  if (auto turned = plan_cuda_transpose(o.dims, o.source, o.result, size_bits(o.type) / 8)) {
-    out.source = cuda_transpose_source(turned->kernel, entry, comment);
-    return out;
-  }
-  const std::vector<std::vector<int64_t>> strides{o.source, o.result};
-  FERRULE_ASSIGN(CudaPlan copy, plan_cuda(same, o.dims, strides, true));
-  FERRULE_ASSIGN(out.source, cuda_source(copy.kernel, entry, comment));
-  return out;
-}
-
-Result<CudaText> cuda_text(const Plan& plan, const Kernel& kernel, const std::string& entry, const std::string& comment) {
-  CudaText out;
-  if (kernel.launch->rows) {
-    FERRULE_ASSIGN(auto operands, row_operands(plan, *kernel.lowered, *kernel.launch));
-    FERRULE_ASSIGN(CudaRowPlan rows, plan_cuda_rows(*kernel.launch->rows, operands, true));
-    FERRULE_ASSIGN(out.source, cuda_row_source(rows.kernel, entry, comment));
-    out.threads = rows.kernel.block_threads();
-    return out;
-  }
-  FERRULE_ASSIGN(const auto permuted, permuted_operands(plan, *kernel.lowered, *kernel.launch));
-  if (permuted) return permuted_text(*permuted, entry, comment);
-  FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
-  FERRULE_ASSIGN(CudaPlan pointwise, plan_cuda(*kernel.program(), operands.dims, operands.strides, !operands.offset));
-  FERRULE_ASSIGN(out.source, cuda_source(pointwise.kernel, entry, comment));
-  return out;
+Result<CudaLaunch> cuda_launch(const Plan& plan, const Kernel& kernel, const Target& target, const std::string& entry, const std::string& comment) {
+  FERRULE_ASSIGN(const CudaOperands o, cuda_operands(plan, *kernel.lowered, *kernel.launch));
+  return plan_cuda_launch(*kernel.launch, o.operands, entry, comment, o.aligned, target.cores);
 }
 
 /// A kernel whose operands have no known rank is made when the model runs; for some types there is none.
 bool left_out(const Error& e) { return e.code == Code::unsupported_operator || e.code == Code::unsupported_type; }
 
-/// Kernels that differ in their names only are compiled once; the rest on all threads.
-Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target) {
+/// Kernels that differ in their names only are compiled once, by a name that all models share in the cache; the rest on
+/// all threads.
+Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target, DiskCache* cache) {
   struct Job {
     const Kernel* kernel;
+    Result<CudaLaunch> launch;
     std::optional<Result<Cubin>> cubin;
   };
   std::map<std::string, size_t> seen;
   std::vector<Job> jobs;
   std::vector<size_t> job_of;
   for (const Kernel& k : kernels) {
-    auto text = cuda_text(plan, k, "kernel", "");
-    auto [it, fresh] = seen.try_emplace(text ? std::move(text->source) : text.error().message, jobs.size());
-    if (fresh) jobs.push_back({&k, text ? std::nullopt : std::optional<Result<Cubin>>(tl::make_unexpected(text.error()))});
+    auto launch = cuda_launch(plan, k, target, "kernel", "");
+    auto [it, fresh] = seen.try_emplace(launch ? launch->source : launch.error().message, jobs.size());
+    if (fresh) jobs.push_back({&k, std::move(launch), std::nullopt});
     job_of.push_back(it->second);
   }
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t j = next++; j < jobs.size(); j = next++) {
-      if (jobs[j].cubin) continue;
-      const std::string entry = entry_of(*jobs[j].kernel);
-      auto text = cuda_text(plan, *jobs[j].kernel, entry, comment_of(*jobs[j].kernel));
-      jobs[j].cubin = text ? compile_cuda(text->source, entry, target.name, text->threads) : tl::make_unexpected(text.error());
+      auto& [kernel, launch, cubin] = jobs[j];
+      if (launch) cubin = cached_cubin(launch->source, launch->entry, target.name, launch->threads_x * launch->threads_y, cache);
+      else cubin = tl::make_unexpected(launch.error());
+      if (!*cubin && (*cubin).error().place == "kernel") (*cubin).error().place = escape(kernel->layer->name);
     }
   };
   {
@@ -165,8 +128,9 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
       continue;
     }
     FERRULE_ASSIGN(const Cubin cubin, *jobs[j].cubin);
-    out.push_back({{"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers}, {"spill_bytes", cubin.spill_bytes},
-                   {"shared_bytes", cubin.shared_bytes}, {"occupancy", cubin.occupancy}});
+    out.push_back({{"kind", jobs[j].launch->kind}, {"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers},
+                   {"spill_bytes", cubin.spill_bytes}, {"stack_bytes", cubin.stack_bytes}, {"shared_bytes", cubin.shared_bytes},
+                   {"occupancy", cubin.occupancy}});
   }
   return out;
 }
@@ -199,7 +163,9 @@ Result<Exit> body(const Common& common) {
   const std::vector<Kernel> kernels = kernels_of(e);
   std::vector<json> results;
   if (target.device == "gpu") {
-    FERRULE_ASSIGN(results, compile_for_gpu(e.plan, kernels, target));
+    FERRULE_ASSIGN(const EngineOptions options, engine_options(common));
+    const auto cache = DiskCache::open(options.cache, options.limits.cache_bytes);
+    FERRULE_ASSIGN(results, compile_for_gpu(e.plan, kernels, target, cache.get()));
   } else {
     for (const Kernel& kernel : kernels) {
       auto result = compile_for_cpu(e.plan, kernel, target);
@@ -220,6 +186,9 @@ Result<Exit> body(const Common& common) {
     print_json({{"schema_version", kSchemaVersion}, {"target", target.name}, {"kernels", rows}, {"others", others}});
     return Exit::ok;
   }
+  for (const json& row : rows)
+    if (row.value("spill_bytes", 0) > 0)
+      talk(fmt::format("warning: {} spills {} bytes", row["layer"].get<std::string>(), row["spill_bytes"].get<int>()));
   for (const json& row : rows) {
     std::string facts;
     for (const auto& [key, value] : row.items())

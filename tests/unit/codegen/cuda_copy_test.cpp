@@ -93,48 +93,54 @@ TEST_CASE("gathers take what the indices say, from the end too, and tell of one 
   std::mt19937 rng(4);
   HostKernels kernels;
   struct Gather {
-    CudaGatherGeometry geometry;
-    CudaGatherKernel kernel;
-    bool outside;
+    int64_t outer, axis, count, inner;
+    bool across, outside;  ///< across: the data's last two axes lie the other way round in memory
+    CudaGatherPlan plan;
     size_t id;
   };
   std::vector<Gather> all;
   for (int bytes : {1, 2, 4, 8})
     for (int index : {4, 8})
       for (int64_t inner : {1, 3, 8, 64}) {
-        const CudaGatherGeometry g{1 + static_cast<int64_t>(rng() % 3), 1 + static_cast<int64_t>(rng() % 50), static_cast<int64_t>(1 + rng() % 40), inner};
-        Gather gather{g, plan_cuda_gather(g, bytes, index, rng() % 2), rng() % 4 == 0, 0};
-        gather.kernel.wide_index = rng() % 2;
-        gather.id = kernels.add(cuda_gather_source(gather.kernel, "kernel", ""), "kernel");
-        all.push_back(gather);
+        Gather g{1 + static_cast<int64_t>(rng() % 3), 1 + static_cast<int64_t>(rng() % 50), 1 + static_cast<int64_t>(rng() % 40), inner,
+                 rng() % 3 == 0, rng() % 4 == 0, {}, 0};
+        const Dims data = g.across ? Dims{g.axis * inner, 0, g.axis} : Dims{g.axis * inner, 0, 1};
+        g.plan = plan_cuda_gather(Dims{g.outer, g.count, inner}, data, {0, 1, 0}, dense({g.outer, g.count, inner}), g.axis, g.across ? 1 : inner, bytes,
+                                  index, rng() % 2);
+        g.plan.kernel.wide_index = rng() % 2;
+        g.id = kernels.add(cuda_gather_source(g.plan.kernel, "kernel", ""), "kernel");
+        all.push_back(std::move(g));
       }
+  CHECK(std::ranges::count_if(all, [](const Gather& g) { return g.plan.kernel.vector > 1; }) > 4);
   const std::string problem = kernels.compile();
   REQUIRE_MESSAGE(problem.empty(), problem);
   for (const Gather& g : all) {
-    const auto [outer, axis, n, inner] = g.geometry;
-    const auto row = static_cast<size_t>(inner * g.kernel.element_bytes);
-    Memory data(static_cast<size_t>(outer * axis) * row), result(static_cast<size_t>(outer * n) * row), index(static_cast<size_t>(n) * 8);
-    for (size_t k = 0; k < static_cast<size_t>(outer * axis) * row; ++k) data.data()[k] = static_cast<char>(rng());
-    std::vector<int64_t> at(static_cast<size_t>(n));
-    for (int64_t& i : at) i = static_cast<int64_t>(rng() % static_cast<uint64_t>(2 * axis)) - axis;
-    if (g.outside) at[0] = axis;
+    const auto bytes = static_cast<size_t>(g.plan.kernel.element_bytes);
+    const auto of_data = static_cast<size_t>(g.outer * g.axis * g.inner), of_result = static_cast<size_t>(g.outer * g.count * g.inner);
+    Memory data(of_data * bytes), result(of_result * bytes), index(static_cast<size_t>(g.count) * 8);
+    for (size_t k = 0; k < of_data * bytes; ++k) data.data()[k] = static_cast<char>(rng());
+    std::vector<int64_t> at(static_cast<size_t>(g.count));
+    for (int64_t& i : at) i = static_cast<int64_t>(rng() % static_cast<uint64_t>(2 * g.axis)) - g.axis;
+    if (g.outside) at[0] = g.axis;
     for (size_t k = 0; k < at.size(); ++k) {
       const auto narrow = static_cast<int32_t>(at[k]);
-      if (g.kernel.index_bytes == 4) std::memcpy(index.data() + k * 4, &narrow, 4);
+      if (g.plan.kernel.index_bytes == 4) std::memcpy(index.data() + k * 4, &narrow, 4);
       else std::memcpy(index.data() + k * 8, &at[k], 8);
     }
-    int32_t fault = 0;
-    const auto blocks = static_cast<unsigned>((g.geometry.threads(g.kernel) + 255) / 256);
+    CudaGatherFault fault;
+    const auto blocks = static_cast<unsigned>((g.plan.geometry.threads(g.plan.kernel) + 255) / 256);
     const std::string wrong = kernels.launch(
-        g.id, cuda_gather_arguments(g.kernel, g.geometry, data.data(), index.data(), result.data(), &fault), {blocks, 1, 1}, {256, 1, 1});
+        g.id, cuda_gather_arguments(g.plan.kernel, g.plan.geometry, data.data(), index.data(), result.data(), &fault), {blocks, 1, 1}, {256, 1, 1});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
-    CHECK(fault == g.outside);
+    CHECK(fault.set == g.outside);
+    if (g.outside) CHECK(fault.index == g.axis);
     int64_t different = 0;
-    for (int64_t o = 0; o < outer; ++o)
-      for (int64_t k = 0; k < n; ++k) {
-        const int64_t i = at[static_cast<size_t>(k)], from = i >= axis ? 0 : i < 0 ? i + axis : i;
-        different += std::memcmp(result.data() + static_cast<size_t>(o * n + k) * row, data.data() + static_cast<size_t>(o * axis + from) * row, row) != 0;
-      }
+    for (int64_t k = 0; k < static_cast<int64_t>(of_result); ++k) {
+      const int64_t i = at[static_cast<size_t>(k / g.inner % g.count)], row = i >= g.axis ? 0 : i < 0 ? i + g.axis : i;
+      const int64_t o = k / g.inner / g.count, s = k % g.inner;
+      const int64_t from = o * g.axis * g.inner + (g.across ? s * g.axis + row : row * g.inner + s);
+      different += std::memcmp(result.data() + static_cast<size_t>(k) * bytes, data.data() + static_cast<size_t>(from) * bytes, bytes) != 0;
+    }
     CHECK(different == 0);
   }
 }

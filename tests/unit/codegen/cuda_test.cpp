@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
+#include "codegen/cache.h"
 #include "engine/base/diagnostics.h"
 #include "tests/unit/codegen/helpers.h"
 
@@ -191,6 +194,32 @@ TEST_CASE("what NVRTC cannot do is said plainly") {
   CHECK(broken.error().message.find("error") != std::string::npos);
 }
 
+TEST_CASE("a kernel is compiled once: for the same source, target and NVRTC it comes from the cache") {
+  if (no_nvrtc()) return;
+  std::string folder = (std::filesystem::temp_directory_path() / "ferrule_cubins_XXXXXX").string();
+  REQUIRE(mkdtemp(folder.data()));
+  {
+    const auto cache = DiskCache::open(folder, int64_t{64} << 20);
+    const std::string source = *cuda_source(linear(product(DType::f32)), "kernel", "rule test");
+    const auto first = cached_cubin(source, "kernel", "sm_90", 256, cache.get());
+    const auto again = cached_cubin(source, "kernel", "sm_90", 256, cache.get());
+    REQUIRE(first.has_value());
+    REQUIRE(again.has_value());
+    CHECK(cache->counts().written == 1);
+    CHECK(cache->counts().hits == 1);
+    CHECK(again->bytes == first->bytes);
+    CHECK(again->registers == first->registers);
+    CHECK(again->occupancy == first->occupancy);
+    CHECK(cached_cubin(source, "kernel", "sm_80", 256, cache.get())->bytes != first->bytes);
+    CHECK(cached_cubin(source + "\n", "kernel", "sm_90", 256, cache.get()).has_value());
+    CHECK(cache->counts().written == 3);
+    CHECK(!cached_cubin("this is no CUDA", "kernel", "sm_90", 256, cache.get()));
+    CHECK(cache->counts().written == 3);
+    CHECK(cached_cubin(source, "kernel", "sm_90", 256, nullptr)->bytes == first->bytes);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST_CASE("types that no kernel holds are refused") {
   ProgramBuilder b;
   b.output(b.input(DType::u4));
@@ -224,7 +253,7 @@ TEST_CASE("transposes and gathers of every element size compile without a spill"
         CHECK(cubin->shared_bytes == 32 * 33 * bytes);
       }
       for (int index : {4, 8}) {
-        CudaGatherKernel k = plan_cuda_gather({1, 100, 10, 64}, bytes, index, true);
+        CudaGatherKernel k = plan_cuda_gather(std::vector<int64_t>{2, 10, 64}, {6400, 0, 1}, {0, 1, 0}, {640, 64, 1}, 100, 64, bytes, index, true).kernel;
         CHECK(k.vector * bytes == 16);
         k.wide_index = wide;
         auto cubin = compile_cuda(cuda_gather_source(k, "kernel", ""), "kernel", "sm_75");

@@ -1,0 +1,235 @@
+#include "codegen/cuda_launch.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+
+#include "codegen/cuda.h"
+#include "codegen/cuda_copy.h"
+#include "codegen/cuda_pieces.h"
+#include "codegen/cuda_rows.h"
+#include "codegen/cuda_text.h"
+#include "engine/base/diagnostics.h"
+#include "engine/pieces.h"
+
+namespace ferrule {
+namespace {
+
+/// Below it whole lines come out of a strided copy as well, its neighbours being in the cache.
+constexpr int64_t kLeastTurned = 8;
+
+std::vector<void*> pointers_of(std::span<const uint64_t> addresses, size_t count) {
+  std::vector<void*> out(count);
+  for (size_t k = 0; k < count; ++k) out[k] = reinterpret_cast<void*>(addresses[k]);
+  return out;
+}
+int64_t blocks_for(int64_t threads) { return (threads + 255) / 256; }
+bool empty(const CudaOperand& o) { return std::ranges::find(o.dims, 0) != o.dims.end(); }
+
+class Planner {
+ public:
+  Planner(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry, std::string_view comment, bool aligned,
+          int cores)
+      : launch_(launch), operands_(operands), entry_(entry), comment_(comment), aligned_(aligned), cores_(cores) {}
+
+  Result<CudaLaunch> run() {
+    FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(), "operands of a CUDA launch");
+    out_.entry = entry_;
+    FERRULE_TRY(make());
+    const std::vector<uint64_t> none(operands_.size() + 1);
+    if (const size_t bytes = out_.arguments(none).size(); bytes > kMostCudaArguments) return refuse(fmt::format("{} bytes of arguments", bytes));
+    if (out_.blocks > std::numeric_limits<int32_t>::max()) return refuse(fmt::format("{} blocks", out_.blocks));
+    return std::move(out_);
+  }
+
+ private:
+  tl::unexpected<Error> refuse(std::string why) const {
+    return error(Code::unsupported_operator, "", escape(launch_.primitive), "no GPU kernel: " + std::move(why));
+  }
+  const CudaOperand& output(size_t k = 0) const { return operands_[launch_.inputs.size() + k]; }
+
+  Status make() {
+    if (!cuda_generated(launch_)) return refuse("its parameters are known only when it runs, or it is a library's");
+    if (!launch_.rows && !(launch_.region && launch_.region->pieced) && launch_.primitive != "Gather")
+      for (const CudaOperand& o : operands_)
+        if (o.dtype == DType::undefined) return refuse("an operand is absent");
+    if (launch_.rows) return rows();
+    if (launch_.region) return launch_.region->pieced ? pieces() : pointwise();
+    if (launch_.primitive == "Gather") return gather();
+    return permuted();
+  }
+
+  Status rows() {
+    std::vector<RowLayout> layouts;
+    for (const CudaOperand& o : operands_) layouts.push_back({o.dims, o.strides});
+    FERRULE_ASSIGN(CudaRowPlan plan, plan_cuda_rows(*launch_.rows, layouts, aligned_));
+    FERRULE_ASSIGN(out_.source, cuda_row_source(plan.kernel, entry_, comment_));
+    out_.kind = "rows";
+    out_.blocks = plan.geometry.blocks(plan.kernel);
+    std::tie(out_.threads_x, out_.threads_y) = CudaRowGeometry::block(plan.kernel);
+    out_.arguments = [plan = std::move(plan), n = operands_.size()](std::span<const uint64_t> at) {
+      return cuda_row_arguments(plan.kernel, plan.geometry, pointers_of(at, n));
+    };
+    return {};
+  }
+
+  Status pieces() {
+    std::vector<std::vector<int64_t>> strides;
+    for (const CudaOperand& o : operands_) strides.push_back(o.strides);
+    const LoweredRegion& region = *launch_.region;
+    if (region.pieces.empty()) return nothing("pieces");
+    if (region.pieces.size() == 1) {
+      FERRULE_ASSIGN(const bool done, turned_piece(region, strides));
+      if (done) return {};
+    }
+    FERRULE_ASSIGN(CudaPieces plan, plan_cuda_pieces(region, strides, aligned_));
+    FERRULE_ASSIGN(out_.source, cuda_pieces_source(plan, entry_, comment_));
+    out_.kind = "pieces";
+    out_.blocks = plan.blocks;
+    out_.arguments = [plan = std::move(plan)](std::span<const uint64_t> at) { return cuda_pieces_arguments(plan, pointers_of(at, plan.operands)); };
+    return {};
+  }
+
+  /// One piece that only moves elements.
+  Result<bool> turned_piece(const LoweredRegion& region, const std::vector<std::vector<int64_t>>& strides) {
+    const RegionPiece& p = region.pieces[0];
+    const Program& program = region.programs[p.program];
+    if (program.outputs.size() != 1 || program.inputs.size() != 1 || copied_input(program, 0) != 0) return false;
+    FERRULE_TRY(check_cuda_types(program));
+    const size_t from = p.inputs[0].operand, to = region.inputs.size() + p.outputs[0].operand;
+    return turned(p.dims, from, piece_strides(p.inputs[0], strides[from]), to, piece_strides(p.outputs[0], strides[to]), program.inputs[0]);
+  }
+
+  /// Through shared memory, where that helps.
+  bool turned(std::span<const int64_t> dims, size_t from, const PieceStrides& source, size_t to, const PieceStrides& result, DType type) {
+    const int bytes = size_bits(type) / 8;
+    auto plan = plan_cuda_transpose(dims, source.strides, result.strides, bytes);
+    if (!plan || std::min(plan->geometry.source.size, plan->geometry.result.size) < kLeastTurned) return false;
+    out_.source = cuda_transpose_source(plan->kernel, entry_, comment_);
+    out_.kind = "transpose";
+    out_.blocks = plan->geometry.blocks();
+    out_.threads_x = CudaTransposeKernel::kTile, out_.threads_y = CudaTransposeKernel::kRows;
+    const auto begin = static_cast<uint64_t>(source.offset * bytes), end = static_cast<uint64_t>(result.offset * bytes);
+    out_.arguments = [plan = std::move(*plan), from, to, begin, end](std::span<const uint64_t> at) {
+      return cuda_transpose_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(at[from] + begin), reinterpret_cast<void*>(at[to] + end));
+    };
+    return true;
+  }
+
+  Status nothing(std::string kind) {
+    out_.kind = std::move(kind);
+    out_.blocks = 0;
+    out_.source = cuda_head(comment_, "nothing", false) + fmt::format("extern \"C\" __global__ void {}(const u64 a) {{}}\n", entry_);
+    out_.arguments = [](std::span<const uint64_t>) { return std::string(8, '\0'); };
+    return {};
+  }
+
+  /// Operands broadcast as ONNX does; the results all have one size.
+  Status pointwise() {
+    const std::vector<int64_t>& dims = output().dims;
+    std::vector<std::vector<int64_t>> strides;
+    for (size_t k = 0; k < operands_.size(); ++k) {
+      const CudaOperand& o = operands_[k];
+      if (k >= launch_.inputs.size() && o.dims != dims) return refuse("results of several sizes");
+      if (o.dims.size() > dims.size()) return refuse("an operand has more axes than the result");
+      std::vector<int64_t> own(dims.size(), 0);
+      const size_t extra = dims.size() - o.dims.size();
+      for (size_t d = 0; d < o.dims.size(); ++d)
+        if (o.dims[d] == dims[d + extra]) own[d + extra] = o.strides[d];
+        else if (o.dims[d] != 1) return refuse("operands that do not broadcast");
+      strides.push_back(std::move(own));
+    }
+    return elementwise(launch_.region->program, dims, strides, "pointwise");
+  }
+
+  Status elementwise(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides, std::string kind) {
+    FERRULE_ASSIGN(CudaPlan plan, plan_cuda(program, dims, strides, aligned_));
+    FERRULE_ASSIGN(out_.source, cuda_source(plan.kernel, entry_, comment_));
+    out_.kind = std::move(kind);
+    out_.blocks = empty(output()) ? 0 : blocks_for(plan.geometry.threads(plan.kernel));
+    out_.arguments = [plan = std::move(plan), n = operands_.size()](std::span<const uint64_t> at) {
+      return cuda_arguments(plan.kernel, plan.geometry, pointers_of(at, n));
+    };
+    return {};
+  }
+
+  /// Another order of axes, or another layout.
+  Status permuted() {
+    const CudaOperand &x = operands_[0], &y = output();
+    ProgramBuilder b;
+    b.output(b.input(x.dtype));
+    const Program same = b.take();
+    FERRULE_TRY(check_cuda_types(same));
+    std::vector<int64_t> order(y.dims.size());
+    std::iota(order.begin(), order.end(), int64_t{0});
+    if (launch_.primitive == "Transpose") {
+      std::ranges::reverse(order);
+      if (const auto perm = launch_.graph->node(launch_.node).attrs.ints("perm"); !perm.empty()) order = perm;
+    }
+    if (order.size() != x.strides.size()) return refuse("the order of axes");
+    PieceStrides source{0, {}};
+    for (int64_t axis : order) source.strides.push_back(x.strides[static_cast<size_t>(axis)]);
+    if (!empty(y) && turned(y.dims, 0, source, launch_.inputs.size(), {0, y.strides}, x.dtype)) return {};
+    const std::vector<std::vector<int64_t>> strides{source.strides, y.strides};
+    if (operands_.size() != 2) return refuse("operands beside the one that is moved");
+    return elementwise(same, y.dims, strides, "copy");
+  }
+
+  Status gather() {
+    const CudaOperand &x = operands_[0], &index = operands_[1], &y = output();
+    const int bits = size_bits(x.dtype);
+    if (bits != 8 && bits != 16 && bits != 32 && bits != 64) return refuse(std::string(name(x.dtype)));
+    if (index.dtype != DType::i64 && index.dtype != DType::i32) return refuse("the indices' type");
+    const auto rank = static_cast<int64_t>(x.dims.size());
+    int64_t axis = launch_.graph->node(launch_.node).attrs.i("axis");
+    if (axis < -rank || axis >= rank || y.dims.size() + 1 != x.dims.size() + index.dims.size()) return refuse("the axis");
+    const auto at = static_cast<size_t>(axis < 0 ? axis + rank : axis);
+    std::vector<int64_t> from(x.strides.begin(), x.strides.begin() + static_cast<int64_t>(at)), by(at, 0);
+    from.resize(at + index.dims.size(), 0);
+    by.insert(by.end(), index.strides.begin(), index.strides.end());
+    from.insert(from.end(), x.strides.begin() + static_cast<int64_t>(at) + 1, x.strides.end());
+    by.resize(from.size(), 0);
+    CudaGatherPlan plan = plan_cuda_gather(y.dims, from, by, y.strides, x.dims[at], x.strides[at], bits / 8, size_bits(index.dtype) / 8, aligned_);
+    out_.source = cuda_gather_source(plan.kernel, entry_, comment_);
+    out_.kind = "gather";
+    out_.blocks = empty(y) ? 0 : blocks_for(plan.geometry.threads(plan.kernel));
+    out_.scratch_bytes = sizeof(CudaGatherFault);
+    const size_t result = launch_.inputs.size(), scratch = operands_.size();
+    out_.complaint = [size = x.dims[at], at](std::span<const char> bytes) {
+      CudaGatherFault fault;
+      std::memcpy(&fault, bytes.data(), std::min(sizeof fault, bytes.size()));
+      return fault.set ? fmt::format("index {} is out of range for axis {} of size {}", fault.index, at, size) : std::string();
+    };
+    out_.arguments = [plan = std::move(plan), result, scratch](std::span<const uint64_t> a) {
+      auto p = [&](size_t k) { return reinterpret_cast<void*>(a[k]); };
+      return cuda_gather_arguments(plan.kernel, plan.geometry, p(0), p(1), p(result), p(scratch));
+    };
+    return {};
+  }
+
+  const Launch& launch_;
+  const std::span<const CudaOperand> operands_;
+  const std::string entry_;
+  const std::string_view comment_;
+  const bool aligned_;
+  [[maybe_unused]] const int cores_;
+  CudaLaunch out_;
+};
+
+}  // namespace
+
+bool cuda_generated(const Launch& launch) {
+  if (launch.rows || launch.kind == Launch::Kind::generated) return true;
+  if (launch.kind != Launch::Kind::copy) return false;
+  const std::string& p = launch.primitive;
+  return launch.region || p == "Transpose" || p == "Reorder" || p == "Identity" || p == "Gather";
+}
+
+Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
+                                    std::string_view comment, bool aligned, int cores) {
+  return Planner(launch, operands, entry, comment, aligned, cores).run();
+}
+
+}  // namespace ferrule
