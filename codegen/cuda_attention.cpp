@@ -68,6 +68,7 @@ Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, co
   g.scale = static_cast<float>(a.scale);
   g.batch.assign(y.dims.begin(), y.dims.end() - 2);
   if (q.dim(1) != k.dim(2) || v.dim(2) != g.keys || y.dim(2) != g.queries || y.dim(1) != v.dim(1)) return refuse("sizes that do not fit");
+  if (g.keys == 0) return refuse("no keys");
   if (std::max(q.dim(1), v.dim(1)) > kMostAttentionSize) return refuse("a head that is too large");
   auto along = [&](const Turned& t, int64_t rows, int64_t columns) {
     std::vector<int64_t> dims = g.batch;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "codegen/cuda.h"
+#include "codegen/cuda_attention.h"
 #include "codegen/cuda_copy.h"
 #include "codegen/cuda_pieces.h"
 #include "codegen/cuda_rows.h"
@@ -26,6 +27,7 @@ std::vector<void*> pointers_of(std::span<const uint64_t> addresses, size_t count
   return out;
 }
 int64_t blocks_for(int64_t threads) { return (threads + 255) / 256; }
+bool attends(const Launch& l) { return l.kind == Launch::Kind::library && l.primitive == "attention"; }
 bool empty(const CudaOperand& o) { return std::ranges::find(o.dims, 0) != o.dims.end(); }
 
 class Planner {
@@ -52,9 +54,10 @@ class Planner {
 
   Status make() {
     if (!cuda_generated(launch_)) return refuse("its parameters are known only when it runs, or it is a library's");
-    if (!launch_.rows && !(launch_.region && launch_.region->pieced) && launch_.primitive != "Gather")
+    if (!attends(launch_) && !launch_.rows && !(launch_.region && launch_.region->pieced) && launch_.primitive != "Gather")
       for (const CudaOperand& o : operands_)
         if (o.dtype == DType::undefined) return refuse("an operand is absent");
+    if (attends(launch_)) return attention();
     if (launch_.rows) return rows();
     if (launch_.region) return launch_.region->pieced ? pieces() : pointwise();
     if (launch_.primitive == "Gather") return gather();
@@ -71,6 +74,31 @@ class Planner {
     std::tie(out_.threads_x, out_.threads_y) = CudaRowGeometry::block(plan.kernel);
     out_.arguments = [plan = std::move(plan), n = operands_.size()](std::span<const uint64_t> at) {
       return cuda_row_arguments(plan.kernel, plan.geometry, pointers_of(at, n));
+    };
+    return {};
+  }
+
+  Status attention() {
+    const Graph& body = *launch_.graph;
+    FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
+    auto place = [&](ValueId v) { return static_cast<size_t>(std::ranges::find(body.inputs(), v) - body.inputs().begin()); };
+    std::vector<size_t> at{place(a.q.value), place(a.k.value), place(a.v.value), launch_.inputs.size()};
+    if (a.mask) at.push_back(place(a.mask));
+    std::vector<RowLayout> layouts;
+    for (size_t k : at) {
+      if (k >= operands_.size() || operands_[k].dtype == DType::undefined) return refuse("an operand is absent");
+      layouts.push_back({operands_[k].dims, operands_[k].strides});
+    }
+    AttentionLayouts l{layouts[0], layouts[1], layouts[2], layouts[3], a.mask ? &layouts[4] : nullptr};
+    FERRULE_ASSIGN(CudaAttentionPlan plan, plan_cuda_attention(a, output().dtype, l, aligned_));
+    out_.source = cuda_attention_source(plan.kernel, entry_, comment_);
+    out_.kind = "attention";
+    out_.blocks = empty(output()) ? 0 : plan.geometry.blocks(plan.kernel);
+    out_.threads_x = plan.kernel.threads();
+    out_.arguments = [plan = std::move(plan), at = std::move(at)](std::span<const uint64_t> addresses) {
+      std::vector<void*> pointers;
+      for (size_t k : at) pointers.push_back(reinterpret_cast<void*>(addresses[k]));
+      return cuda_attention_arguments(plan.kernel, plan.geometry, pointers);
     };
     return {};
   }
@@ -221,7 +249,7 @@ class Planner {
 }  // namespace
 
 bool cuda_generated(const Launch& launch) {
-  if (launch.rows || launch.kind == Launch::Kind::generated) return true;
+  if (launch.rows || launch.kind == Launch::Kind::generated || attends(launch)) return true;
   if (launch.kind != Launch::Kind::copy) return false;
   const std::string& p = launch.primitive;
   return launch.region || p == "Transpose" || p == "Reorder" || p == "Identity" || p == "Gather";
