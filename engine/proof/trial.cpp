@@ -6,6 +6,7 @@
 #include "engine/graph/compare.h"
 #include "engine/graph/interpreter.h"
 #include "engine/graph/verify.h"
+#include "engine/instantiate.h"
 #include "engine/onnx/import.h"
 #include "engine/proof/edit.h"
 
@@ -117,8 +118,24 @@ Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const Pro
   return t;
 }
 
-std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,
+namespace {
+/// The element type that decides how far results of numerics `reduced` may be off.
+DType shortest_float(const Graph& g) {
+  DType least = DType::f64;
+  for (uint32_t v = 0; v < g.value_slots(); ++v) {
+    const DType t = g.value(ValueId{v}).type.dtype;
+    if (!g.value(ValueId{v}).dead && is_float(t) && model_tolerance(t).relative > model_tolerance(least).relative) least = t;
+  }
+  return least;
+}
+
+/// The nearest numbers that the shorter type can hold.
+Tensor shortened(const Tensor& t, DType to) { return t.dtype() == DType::f32 ? converted(converted(t, to), DType::f32) : t; }
+}  // namespace
+
+std::optional<std::string> difference(const Graph& original, const Graph& after, const Rule& rule,
                                       const ProofContext& ctx, int rounds, DType as) {
+  const bool reduced = rule.numerics == "reduced";
   bool exact = rule.numerics == "exact", signed_zero = rule.numerics == "signed_zero";
   std::mt19937 random(20240229);
   InterpreterOptions options;
@@ -126,6 +143,12 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
   Limits limits = *ctx.limits;
   limits.fold_tensor_bytes = 1 << 24;
   options.limits = &limits;
+  // Of a shorter type, what holds for the numbers that it can hold: its roundings are what is asked for.
+  const DType shortest = reduced ? shortest_float(after) : DType::undefined;
+  std::unique_ptr<Graph> rounded = reduced ? original.clone() : nullptr;
+  for (uint32_t v = 0; rounded && v < rounded->value_slots(); ++v)
+    if (const Tensor* t = rounded->constant(ValueId{v})) rounded->set_constant(ValueId{v}, shortened(*t, shortest));
+  const Graph& before = rounded ? *rounded : original;
   bool ran = false;
   for (int round = 0; round < rounds; ++round) {
     // An open size of 1 broadcasts, where others are an error.
@@ -136,7 +159,8 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
       std::vector<int64_t> dims;
       if (t.shape)
         for (const Dim& d : *t.shape) dims.push_back(d.value_or(open));
-      inputs.push_back(random_tensor(t.dtype, dims, random, round > 0 && (exact || signed_zero)));
+      Tensor input = random_tensor(t.dtype, dims, random, round > 0 && (exact || signed_zero));
+      inputs.push_back(reduced ? shortened(input, shortest) : std::move(input));
     }
     auto a = interpret(before, inputs, options);
     if (!a) continue;
@@ -146,9 +170,9 @@ std::optional<std::string> difference(const Graph& before, const Graph& after, c
     auto b = interpret(after, inputs, options);
     if (!b) return "the result does not run: " + b.error().message;
     for (size_t k = 0; k < a->size(); ++k) {
-      DType t = as != DType::undefined && is_float((*a)[k].dtype()) ? as : (*a)[k].dtype();
+      DType t = reduced && is_float((*a)[k].dtype()) ? shortest : as != DType::undefined && is_float((*a)[k].dtype()) ? as : (*a)[k].dtype();
       Tolerance tolerance = exact || signed_zero             ? Tolerance{}
-                            : rule.numerics == "approximate" ? model_tolerance(t)
+                            : reduced || rule.numerics == "approximate" ? model_tolerance(t)
                                                              : rewrite_tolerance(t, true);
       Difference d = compare((*b)[k], (*a)[k], tolerance, exact);
       if (!d.ok)

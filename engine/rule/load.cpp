@@ -302,7 +302,7 @@ class Loader {
     for (const auto& r : rules_) ids.push_back(r->id);
     // Rules that change results noticeably, or are not finished, are asked for by name.
     for (auto& r : rules_)
-      if (r->experimental || r->numerics == "approximate") r->enabled = false;
+      if (r->waits()) r->enabled = false;
     auto apply = [&](const std::string& glob, bool on) {
       bool any = false;
       for (auto& r : rules_)

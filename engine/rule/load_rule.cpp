@@ -40,8 +40,8 @@ constexpr KeyDoc kRuleKeys[] = {
     {"enabled", kBool, "false: only with --enable"},
     {"stability", R"({"enum":["stable","experimental"]})", "experimental: only with --enable"},
     {"once", kBool, "the rewrite may grow the graph; it fires once per root"},
-    {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate"]})",
-     "how results may differ; approximate: only with --enable"},
+    {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate","reduced"]})",
+     "how results may differ; approximate, and reduced (in a shorter element type): only with --enable"},
     {"before", kTexts, "rules of the same phase that come later"},
     {"after", kTexts, "rules of the same phase that come earlier"},
     {"types", kTexts, "element types of the root's first result; any without it"},
@@ -110,7 +110,7 @@ constexpr KeyDoc kCaseKeys[] = {
 };
 constexpr std::string_view kVerbs[] = {"leak",   "output", "input", "set", "const",
                                        "rewire", "shape",  "dtype", "drop"};
-constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate"};
+constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate", "reduced"};
 constexpr std::string_view kKinds[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
 
 // --- small readers

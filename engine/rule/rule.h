@@ -92,7 +92,8 @@ struct Rule {
   bool enabled = true;
   bool experimental = false;
   bool once = false;                       ///< may grow the graph; fires once per root
-  std::string numerics = "exact";          ///< exact | signed_zero | reassociating | approximate
+  std::string numerics = "exact";          ///< exact | signed_zero | reassociating | approximate | reduced
+  bool waits() const { return experimental || numerics == "approximate" || numerics == "reduced"; }  ///< for --enable
   std::vector<std::string> before, after;
   std::vector<DType> types;                ///< element types of the root's first result; empty = any
   Pattern match;                           ///< region rules: empty

@@ -28,6 +28,7 @@ std::string off_because(const Rule& r, const RuleSelection& s) {
     if (glob_match(d, r.id)) return fmt::format("--disable {} switches it off", d);
   if (!r.off.empty()) return r.off;
   if (r.numerics == "approximate") return "its results are approximate";
+  if (r.numerics == "reduced") return "it computes in a shorter element type";
   return r.experimental ? "it is experimental" : "its file says enabled: false";
 }
 Proposal enable(const Rule& r, const Observed& o) {
