@@ -114,12 +114,14 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
     const CudaPieces::Form& form = plan.forms[f];
     Program p = form.kernel.program;
     FERRULE_TRY(verify(p));
-    p.input_names.clear();
     const std::string element = fmt::format("element{}", form.program);
-    if (seen.insert(form.program).second) listing += fmt::format("program {}\n", form.program) + to_text(p);
-    const bool fresh = functions.find(element + "(") == std::string::npos;
     expand_transcendentals(p);
-    if (fresh) functions += cuda_function(p, element);
+    if (seen.insert(form.program).second) {
+      Program unnamed = p;
+      unnamed.input_names.clear();
+      listing += fmt::format("program {}\n", form.program) + to_text(unnamed);
+      functions += cuda_function(p, element);
+    }
     std::vector<std::string> pointers;
     for (size_t k = 0; k < form.kernel.access.size(); ++k) {
       const DType t = k < p.inputs.size() ? p.inputs[k] : p.output_type(k - p.inputs.size());
@@ -135,7 +137,8 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
   out += fmt::format("struct Arguments {{\n  void* p[{}];\n", plan.operands);
   if (!plan.table_in_source) out += fmt::format("  Piece piece[{}];\n", plan.pieces.size());
   out += "};\n\n" + forms;
-  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{\n", CudaPieces::kThreads, entry);
+  // Indexed by the block: without that word the whole table would be copied to each thread's stack.
+  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ Arguments a) {{\n", CudaPieces::kThreads, entry);
   out += search_text(plan, table);
   out += fmt::format("  const Piece& g = {}[at];\n  const Index block = (Index)blockIdx.x - g.first;\n", table);
   if (plan.forms.size() == 1) return out + "  form0(a, g, block);\n}\n";

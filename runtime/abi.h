@@ -11,7 +11,7 @@ constexpr uint64_t backend_abi_hash() {
   for (const char* p = FERRULE_VERSION; *p; ++p) mix(static_cast<unsigned char>(*p));
   for (uint64_t size : {sizeof(Plan), sizeof(Layer), sizeof(Graph), sizeof(Node), sizeof(Value), sizeof(Tensor),
                         sizeof(Lowered), sizeof(LoweredLayer), sizeof(Launch), sizeof(PostOp), sizeof(Error),
-                        sizeof(PrepareContext), sizeof(Limits), sizeof(Target), uint64_t{_GLIBCXX_USE_CXX11_ABI}, uint64_t{1}})
+                        sizeof(PrepareContext), sizeof(Limits), sizeof(Target), uint64_t{_GLIBCXX_USE_CXX11_ABI}, uint64_t{2}})
     mix(size);
   return h;
 }

@@ -66,13 +66,25 @@ class Executable {
   const Plan& plan_;
 };
 
+/// Something a backend wants from the machine; for doctor.
+struct Requirement {
+  std::string what;
+  bool there = false;
+  std::string detail, remedy;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
-  /// Whether it can run here.  errors: library_missing.
+  /// Whether it can run here.  errors: library_missing, no_device, driver_old, library_failed.
   virtual Status available() const { return {}; }
-  /// errors: unsupported_operator, unsupported_type, out_of_memory, library_failed.
+  /// Of a device of its own that is there: the target to plan for ("sm_90"), and what it is ("NVIDIA H200"). Empty:
+  /// it runs on the host.
+  virtual std::string device_target() const { return {}; }
+  virtual std::string device_name() const { return {}; }
+  virtual std::vector<Requirement> requirements() const { return {}; }
+  /// errors: unsupported_operator, unsupported_type, out_of_memory, library_failed, those of the device.
   virtual Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) = 0;
 };
 

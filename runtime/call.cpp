@@ -41,6 +41,8 @@ Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Stora
   o.layout = layout_of(plan, lowered, layer, v);
   if (v.index < kTemporary) o.constant = plan.graph.constant(v);
   if (!o.constant) o.slot = storage.slot(v, layer);
+  if (o.slot >= 0 && storage.slots[static_cast<size_t>(o.slot)].kind == Slot::Kind::slice)
+    o.offset = storage.slots[static_cast<size_t>(o.slot)].offset;
   if (v.index < kTemporary && plan.slices.contains(v))
     if (auto at = lying(plan, v); at && !at->dense) o.apart = std::move(at->strides);
   return o;

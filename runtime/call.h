@@ -22,6 +22,7 @@ struct Operand {
   std::vector<int64_t> apart = {};  ///< strides in elements of a slice of something larger; empty: it lies as its layout says
   bool dense() const { return apart.empty(); }
   int64_t plane = 0;          ///< rows of larger plain images: elements from a plane to the next; 0: they lie densely
+  int64_t offset = 0;         ///< bytes into the slot's memory where it starts: a slice of something larger
   bool present() const { return dtype != DType::undefined; }
   int rank() const { return static_cast<int>(dims.size()); }
   int64_t numel() const {

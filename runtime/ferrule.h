@@ -21,7 +21,8 @@ using Shapes = std::map<std::string, std::vector<int64_t>>;  ///< input name -> 
 
 struct SessionOptions {
   EngineOptions engine;
-  std::string backend = "auto";  ///< cpu, reference, null, auto
+  std::string backend = "auto";  ///< cpu, cuda, reference, null, auto
+  bool require_device = false;   ///< fail rather than run on anything but a GPU
   bool strict = false;           ///< no library epilogue that deviates from its formula
   int threads = 0;               ///< 0: all cores
   std::string tuning;            ///< a file of `ferrule tune`; empty: the built-in rules
@@ -56,6 +57,8 @@ class Compiled {
   const std::vector<Rejection>& near_misses() const { return fused_.near_misses; }
   const std::vector<std::string>& notes() const { return fused_.notes; }
   std::string_view backend() const { return backend_; }
+  /// What it runs on: the GPU's name and target, else the processor's target.
+  std::string_view device() const { return device_; }
   const Timings& timings() const { return timings_; }
   Executable& executable() { return *executable_; }
 
@@ -69,14 +72,15 @@ class Compiled {
   Fused fused_;  ///< its graph has moved into plan_
   Plan plan_;
   Lowered lowered_;
-  std::string backend_;
+  std::string backend_, device_;
   Timings timings_;
   std::unique_ptr<Executable> executable_;
 };
 
 class Session {
  public:
-  /// errors: those of import, rules and pipeline; library_missing; usage (backend).
+  /// An empty target is that of the device that will run the plan.
+  /// errors: those of import, rules and pipeline; those of choose_backend.
   static Result<Session> load(const std::string& path, SessionOptions options = {});
   /// `knowledge`: as load_knowledge(options.engine) gives it; many sessions may share it.
   static Result<Session> from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge, SessionOptions options = {});

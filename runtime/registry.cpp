@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -66,30 +68,76 @@ Result<Backend*> open_once(const std::string& name) {
   return ((*backends)[name] = std::move(b)).get();
 }
 
-Result<Backend*> open_available(const std::string& name) {
-  FERRULE_ASSIGN(Backend * b, open_once(name));
+/// "sm_86" -> 86; 0 for what is no GPU's target.
+int compute_capability(std::string_view target) {
+  int cc = 0;
+  if (!target.starts_with("sm_")) return 0;
+  std::from_chars(target.data() + 3, target.data() + target.size(), cc);
+  return cc;
+}
+
+/// The device's own target, else the newest of its generation that it runs.
+std::string nearest_target(const std::string& device, const std::vector<std::string>& known) {
+  const int own = compute_capability(device);
+  int best = 0;
+  for (const std::string& name : known)
+    if (const int cc = compute_capability(name); cc <= own && cc / 10 == own / 10) best = std::max(best, cc);
+  return best ? fmt::format("sm_{}", best) : device;
+}
+
+constexpr const char* kBackends[] = {"cpu", "cuda", "reference", "null"};
+
+}  // namespace
+
+Result<Backend*> open_backend(std::string_view name) {
+  if (std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends))
+    return error(Code::usage, "--backend", "no backend " + escape(name) + "; there are auto, cpu, cuda, reference, null");
+  return open_once(std::string(name));
+}
+
+Result<Backend*> find_backend(std::string_view name) {
+  if (name == "auto") {
+    if (auto cpu = find_backend("cpu")) return cpu;
+    return find_backend("reference");
+  }
+  FERRULE_ASSIGN(Backend * b, open_backend(name));
   FERRULE_TRY(b->available());
   return b;
 }
 
-}  // namespace
-
-Result<Backend*> find_backend(std::string_view name) {
-  if (name == "auto") {
-    if (auto cpu = open_available("cpu")) return cpu;
-    return open_available("reference");
+Result<BackendChoice> choose_backend(std::string_view name, const std::string& target, bool require_device,
+                                     const std::vector<std::string>& known) {
+  BackendChoice choice{nullptr, target, ""};
+  const bool automatic = name == "auto", for_gpu = compute_capability(target) > 0;
+  if (require_device && !automatic && name != "cuda")
+    return error(Code::usage, "--require-device", "backend " + escape(name) + " runs on no GPU");
+  if (require_device && !target.empty() && !for_gpu)
+    return error(Code::usage, "--require-device", "target " + escape(target) + " is no GPU's");
+  if (name == "cuda" || (automatic && (target.empty() || for_gpu))) {
+    auto cuda = find_backend("cuda");
+    if (cuda) {
+      choice.backend = *cuda;
+      if (target.empty()) choice.target = nearest_target((*cuda)->device_target(), known);
+      return choice;
+    }
+    if (!automatic || require_device) return fail(cuda.error());
+    // Most machines have no GPU, and nobody asked for one.
+    auto opened = open_backend("cuda");
+    const bool there = opened && !(*opened)->device_name().empty();
+    const bool none = cuda.error().code == Code::library_missing || cuda.error().code == Code::no_device;
+    if (for_gpu || there || !none) choice.warning = fmt::format("no GPU runs the model: {}", cuda.error().message);
   }
-  if (name != "cpu" && name != "reference" && name != "null") {
-    const std::string text = "no backend " + escape(name) + "; there are auto, cpu, reference, null";
-    return error(Code::usage, "--backend", text);
-  }
-  return open_available(std::string(name));
+  FERRULE_ASSIGN(choice.backend, find_backend(name));
+  if (choice.warning.empty()) return choice;
+  choice.target.clear();
+  choice.warning += fmt::format("; backend {} runs it, planned for this processor", choice.backend->name());
+  return choice;
 }
 
 std::vector<BackendState> backend_states() {
   std::vector<BackendState> states;
-  for (const char* name : {"cpu", "reference", "null"}) {
-    auto b = open_available(name);
+  for (const char* name : kBackends) {
+    auto b = find_backend(name);
     states.push_back({name, b ? Status{} : Status(fail(b.error()))});
   }
   return states;

@@ -42,6 +42,7 @@ struct Session::State {
   std::map<std::string, Tensor> defaults;
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
+  Backend* backend = nullptr;
   double load_ms = 0;
   bool own_weights = false;  ///< the constants are nobody's but this session's
   std::optional<Tuning> tuning;
@@ -49,6 +50,15 @@ struct Session::State {
 
   void log(LogLevel level, std::string_view text) const {
     if (options.log) options.log(level, text);
+  }
+
+  /// Who will run the plans, and so what they are made for.
+  Status choose(const std::string& target) {
+    FERRULE_ASSIGN(BackendChoice choice, choose_backend(options.backend, target, options.require_device, target_names(options.engine.rule_dirs)));
+    if (!choice.warning.empty()) log(LogLevel::warning, choice.warning);
+    backend = choice.backend;
+    options.engine.target = std::move(choice.target);
+    return {};
   }
 
   /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
@@ -144,19 +154,20 @@ struct Session::State {
                            options.all_candidates};
     context.cancel = options.cancel.get();
     context.own_weights = own_weights;
-    FERRULE_ASSIGN(Backend * backend, find_backend(options.backend));
-    auto executable = backend->prepare(context);
-    // auto: what the CPU backend cannot do at all (a size known only during the run) the reference does.
-    if (!executable && options.backend == "auto" && backend->name() != "reference" &&
+    Backend* by = backend;
+    auto executable = by->prepare(context);
+    // auto: what a backend cannot do at all (a size known only during the run) the reference does.
+    if (!executable && options.backend == "auto" && !options.require_device && by->name() != "reference" &&
         (executable.error().code == Code::unsupported_operator || executable.error().code == Code::bad_shape ||
          executable.error().code == Code::unsupported_type)) {
-      log(LogLevel::warning, "backend cpu: " + executable.error().message + "; the reference backend runs the model");
-      FERRULE_ASSIGN(backend, find_backend("reference"));
-      executable = backend->prepare(context);
+      log(LogLevel::warning, fmt::format("backend {}: {}; the reference backend runs the model", by->name(), executable.error().message));
+      FERRULE_ASSIGN(by, find_backend("reference"));
+      executable = by->prepare(context);
     }
     if (!executable) return fail(executable.error());
     c.executable_ = std::move(*executable);
-    c.backend_ = backend->name();
+    c.backend_ = by->name();
+    c.device_ = by->device_name().empty() ? host_target() : fmt::format("{}, {}", by->device_name(), by->device_target());
     c.timings_.compile_ms = ms_since(start);
     if (!cache) return {};
     c.timings_.cache_hits = cache->counts().hits - before.hits;
@@ -193,6 +204,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   const auto start = Clock::now();
   auto state = std::make_unique<State>();
   state->options = std::move(options);
+  FERRULE_TRY(state->choose(state->options.engine.target));
   auto learn = [engine = &state->options.engine] {
     auto knowledge = load_knowledge(*engine);
     (void)schema_default("", "Identity", "");  // ONNX's schemas are registered at their first use
@@ -227,6 +239,7 @@ Result<Session> Session::from_graph(Graph graph, std::shared_ptr<const Knowledge
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   state->knowledge = std::move(knowledge);
+  FERRULE_TRY(state->choose(state->knowledge->target.name));
   FERRULE_TRY(state->load_tuning());
   FERRULE_TRY(state->take(std::move(graph)));
   state->load_ms = ms_since(start);

@@ -135,7 +135,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
     for (const Then& t : then)
       others.push_back({{"shapes", escape(t.shapes)}, {"plan_ms", t.plan_ms}, {"compile_ms", t.compile_ms}, {"kernels_compiled", t.kernels_compiled}});
     print_json({{"schema_version", kSchemaVersion},
-                {"backend", p->backend()}, {"threads", common.threads},
+                {"backend", p->backend()}, {"device", p->device()}, {"threads", common.threads},
                 {"latency_ms", {{"min", l.min}, {"median", l.median}, {"p90", l.p90}, {"p99", l.p99}}},
                 {"runs", l.runs}, {"load_ms", p->timings().load_ms}, {"plan_ms", p->timings().plan_ms},
                 {"compile_ms", p->timings().compile_ms}, {"cache_hits", p->timings().cache_hits}, {"cache_misses", p->timings().cache_misses},
@@ -145,7 +145,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
                 {"layers", p->plan().layers.size()}, {"kernels", kernels}, {"then", others}});
     return Exit::ok;
   }
-  std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), p->backend(), p->plan().layers.size(), kernels);
+  std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), ran_on(*p), p->plan().layers.size(), kernels);
   std::cout << fmt::format("latency  median {:.3f} ms  min {:.3f}  p90 {:.3f}  p99 {:.3f}  ({} runs)\n", l.median, l.min, l.p90, l.p99, l.runs);
   std::cout << fmt::format("start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n", p->timings().load_ms, p->timings().plan_ms,
                            p->timings().compile_ms, p->timings().cache_hits, p->timings().cache_misses);

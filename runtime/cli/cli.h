@@ -25,7 +25,7 @@ struct Common {
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
   bool json = false, force = false, no_fold = false, overridable = false, strict = false,
-       allow_unproven = false, no_cache = false;
+       allow_unproven = false, no_cache = false, require_device = false;
   std::string model;                   ///< of the command that takes one
 };
 
@@ -75,6 +75,8 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
 void print_json(const nlohmann::json& j);
 /// Prints `text` to stderr unless --json or quiet.
 void talk(const std::string& text);
+/// "cuda (NVIDIA H200, sm_90)", or "cpu".
+std::string ran_on(const Compiled& compiled);
 
 /// explain --stage memory: the arena over the steps, in memory.cpp.
 Result<Exit> explain_memory(const Common& common);

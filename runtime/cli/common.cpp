@@ -9,6 +9,7 @@
 #include "engine/graph/infer.h"
 #include "engine/onnx/import.h"
 #include "runtime/cli/cli.h"
+#include "runtime/registry.h"
 
 namespace ferrule::cli {
 namespace {
@@ -42,7 +43,8 @@ void add_common(CLI::App& command, Common& common, bool model) {
   }
   group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
   group->add_option("--profile", common.profile, "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");
-  group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto");
+  group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto: cuda where a GPU is there, else cpu");
+  group->add_flag("--require-device", common.require_device, "fail (exit code 5) rather than run on anything but a GPU");
   group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::Range(0, 1024));
   group->add_option("--tuning", common.tuning, "a file of `ferrule tune`: which implementations to use")->type_name("FILE");
   group->add_option("--shapes", common.shapes, "input shapes: name:1x3x224x224");
@@ -145,6 +147,7 @@ Result<SessionOptions> session_options(const Common& common) {
   SessionOptions o;
   FERRULE_ASSIGN(o.engine, engine_options(common));
   o.backend = common.backend;
+  o.require_device = common.require_device;
   o.threads = common.threads;
   o.strict = common.strict;
   o.tuning = common.tuning;
@@ -163,6 +166,10 @@ Result<SessionOptions> session_options(const Common& common) {
 Result<Loaded> load_model(const Common& common) {
   Loaded l;
   FERRULE_ASSIGN(l.options, engine_options(common));
+  if (common.backend == "cuda" && common.target.empty()) {
+    FERRULE_ASSIGN(const BackendChoice gpu, choose_backend("cuda", "", false, target_names(l.options.rule_dirs)));
+    l.options.target = gpu.target;
+  }
   FERRULE_ASSIGN(l.knowledge, load_knowledge(l.options));
   ImportOptions import;
   import.limits = &l.options.limits;
@@ -192,6 +199,11 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
 
 void print_json(const nlohmann::json& j) {
   std::cout << j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+}
+
+std::string ran_on(const Compiled& compiled) {
+  if (compiled.backend() != "cuda") return std::string(compiled.backend());
+  return fmt::format("{} ({})", compiled.backend(), compiled.device());
 }
 
 void talk(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }

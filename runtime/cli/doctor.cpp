@@ -1,19 +1,18 @@
 // doctor: what this machine can do, what is missing, and how to get it.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <iostream>
 #include <thread>
 
+#include "codegen/nvrtc.h"
 #include "runtime/cli/cli.h"
+#include "runtime/registry.h"
 
 namespace ferrule::cli {
 namespace {
 
-struct Check {
-  std::string what;
-  bool there = false;
-  std::string detail, remedy;
-};
+using Check = Requirement;
 
 /// Whether the dynamic loader finds one of the names.
 Check library(std::string what, std::vector<std::string> names, std::string remedy) {
@@ -50,11 +49,17 @@ std::vector<Check> checks(const Common& common) {
   all.push_back(rules);
   Check cpu = library("CPU backend (libferrule_cpu.so)", {folder() + "/libferrule_cpu.so"}, "build the target ferrule_cpu");
   all.push_back(cpu);
-  all.push_back(library("NVRTC (compiles CUDA kernels, no GPU needed)",
-                        {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"},
-                        "install the CUDA Toolkit, or: pip install nvidia-cuda-nvrtc"));
-  all.push_back(library("NVIDIA driver", {"libcuda.so.1"}, "needed only to run on a GPU: install NVIDIA's driver"));
-  all.push_back(library("cuDNN", {"libcudnn.so.9"}, "needed only to run on a GPU: pip install nvidia-cudnn-cu13"));
+  Check nvrtc{"NVRTC (compiles CUDA kernels, no GPU needed)", false, "", "install the CUDA Toolkit, or: pip install nvidia-cuda-nvrtc"};
+  if (auto info = nvrtc_info()) {
+    nvrtc.there = true;
+    nvrtc.detail = fmt::format("{}, version {}.{}", info->path, info->major, info->minor);
+  } else {
+    nvrtc.detail = info.error().message;
+  }
+  all.push_back(nvrtc);
+  auto cuda = open_backend("cuda");
+  all.push_back({"CUDA backend (libferrule_cuda.so)", cuda.has_value(), cuda ? "loaded" : cuda.error().message, "build the target ferrule_cuda"});
+  if (cuda) std::ranges::move((*cuda)->requirements(), std::back_inserter(all));
   return all;
 }
 

@@ -45,11 +45,11 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   if (common.json) {
     nlohmann::json out = nlohmann::json::object();
     for (const auto& [n, t] : outputs) out[escape(n, 4096)] = {{"dtype", name(t.dtype())}, {"dims", t.dims()}};
-    print_json({{"schema_version", kSchemaVersion}, {"backend", prepared->backend()}, {"kernels_launched", launched},
+    print_json({{"schema_version", kSchemaVersion}, {"backend", prepared->backend()}, {"device", prepared->device()}, {"kernels_launched", launched},
                 {"layers", prepared->plan().layers.size()}, {"outputs", out}, {"notes", notes}});
     return Exit::ok;
   }
-  talk(fmt::format("ran on {}: {} layers, {} kernels launched", prepared->backend(), prepared->plan().layers.size(), launched));
+  talk(fmt::format("ran on {}: {} layers, {} kernels launched", ran_on(*prepared), prepared->plan().layers.size(), launched));
   if (prepared->backend() == "null") std::cout << prepared->executable().text();
   else if (output.empty()) print_outputs(session, outputs);
   else talk("wrote " + output);

@@ -53,11 +53,13 @@ Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, 
   FERRULE_ASSIGN(Tensors inputs, gather_inputs(fused.inputs(), input, options.engine.shapes, notes));
   for (const std::string& n : notes) talk("note: " + n);
   std::optional<ResultRecorder> got_layers, want_layers;
-  if (layers) {
-    FERRULE_ASSIGN(Ran a, run_once(fused, inputs));
-    FERRULE_ASSIGN(Ran b, run_once(reference, inputs));
-    got_layers.emplace(a.prepared->plan().layers.size());
-    want_layers.emplace(b.prepared->plan().layers.size());
+  if (layers) {  // not run before: what breaks a device does so under the observer, which names the layer
+    Shapes shapes;
+    for (const auto& [n, t] : inputs) shapes[n] = t.dims();
+    FERRULE_ASSIGN(const Compiled* a, fused.compile(shapes));
+    FERRULE_ASSIGN(const Compiled* b, reference.compile(shapes));
+    got_layers.emplace(a->plan().layers.size());
+    want_layers.emplace(b->plan().layers.size());
   }
   FERRULE_ASSIGN(Ran got, run_once(fused, inputs, got_layers ? &*got_layers : nullptr));
   FERRULE_ASSIGN(Ran want, run_once(reference, inputs, want_layers ? &*want_layers : nullptr));
@@ -74,12 +76,12 @@ Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, 
   }
   if (layers) compare_layers(got, *got_layers, want, *want_layers, layer_rows);
   if (common.json) {
-    print_json({{"schema_version", kSchemaVersion}, {"backend", got.prepared->backend()}, {"against", want.prepared->backend()},
+    print_json({{"schema_version", kSchemaVersion}, {"backend", got.prepared->backend()}, {"device", got.prepared->device()}, {"against", want.prepared->backend()},
                 {"ok", ok}, {"outputs", rows}, {"layers", layer_rows}});
   } else {
     for (const json& r : layer_rows)
       std::cout << fmt::format("  {:<8} max abs {:<10.3g} {}\n", r["ok"].get<bool>() ? "equal" : "DIFFERS", r["max_abs"].get<double>(), r["layer"].get<std::string>());
-    std::cout << fmt::format("{} on {} against {} without rules: {}\n", escape(common.model), got.prepared->backend(), want.prepared->backend(), ok ? "equal" : "DIFFERS");
+    std::cout << fmt::format("{} on {} against {} without rules: {}\n", escape(common.model), ran_on(*got.prepared), want.prepared->backend(), ok ? "equal" : "DIFFERS");
   }
   return ok ? Exit::ok : Exit::differs;
 }

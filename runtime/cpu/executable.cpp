@@ -6,58 +6,26 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <optional>
 
-#include "engine/pieces.h"
 #include "runtime/cpu/candidates.h"
 #include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/in_place.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
 namespace {
 
-/// Whether every piece that reads the operand reads the very elements it writes, in memory.
-bool reads_where_it_writes(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l, size_t input) {
-  auto strides = [&](ValueId v) -> std::optional<std::vector<int64_t>> {
-    auto dims = dims_of(plan, lowered, layer, v);
-    if (!dims) return std::nullopt;
-    return strides_of(*dims, layout_of(plan, lowered, layer, v));
-  };
-  const Type &x = type_of(plan, lowered, layer, l.inputs[input]), &y = type_of(plan, lowered, layer, l.outputs[0]);
-  auto from = strides(l.inputs[input]), to = strides(l.outputs[0]);
-  if (!from || !to || size_bits(x.dtype) != size_bits(y.dtype)) return false;
-  for (const RegionPiece& p : l.region->pieces)
-    for (const PieceOperand& o : p.inputs)
-      if (o.operand == input && piece_strides(o, *from) != piece_strides(p.outputs[0], *to)) return false;
-  return true;
-}
-
-/// Pairs that may share memory: a pointwise result (a normalisation is one to the CPU) over an operand of the
-/// same elements, a library result over the operand that its last step adds.
+/// Pairs that may share memory: generated results over an operand of the same elements (a normalisation is one to the
+/// CPU), a library result over the operand that its last step adds.
 std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l) {
-  std::vector<std::pair<int, int>> pairs;
-  if (l.outputs.size() != 1) return pairs;
-  auto same = [&](ValueId a, ValueId b) {
-    const Type &x = type_of(plan, lowered, layer, a), &y = type_of(plan, lowered, layer, b);
-    return x.shape && y.shape && *x.shape == *y.shape && size_bits(x.dtype) == size_bits(y.dtype) &&
-           layout_of(plan, lowered, layer, a) == layout_of(plan, lowered, layer, b);
-  };
-  if (l.region && l.region->pieced) {
+  auto pairs = generated_in_place(plan, lowered, layer, l);
+  if (l.outputs.size() != 1 || l.region || l.rows) return pairs;
+  if (l.kind != Launch::Kind::generated && l.primitive == "BatchNormalization")
     for (size_t k = 0; k < l.inputs.size(); ++k)
-      if (l.inputs[k] && reads_where_it_writes(plan, lowered, layer, l, k)) pairs.emplace_back(static_cast<int>(k), 0);
-    return pairs;
-  }
-  if (l.rows) {
-    for (size_t k = 0; k < l.inputs.size(); ++k)
-      if (l.rows->writes_over(k) && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
-    return pairs;
-  }
-  if (l.kind == Launch::Kind::generated || l.primitive == "BatchNormalization")
-    for (size_t k = 0; k < l.inputs.size(); ++k)
-      if (l.inputs[k] && same(l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
+      if (l.inputs[k] && same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0])) pairs.emplace_back(static_cast<int>(k), 0);
   if (l.kind == Launch::Kind::library)
     for (const PostOp& op : l.post_ops)
-      if (adds_operand(op) && same(l.inputs[static_cast<size_t>(op.operand)], l.outputs[0]))
+      if (adds_operand(op) && same_elements(plan, lowered, layer, l.inputs[static_cast<size_t>(op.operand)], l.outputs[0]))
         pairs.emplace_back(op.operand, 0);
   return pairs;
 }

@@ -37,6 +37,9 @@ class Kernel {
   virtual Status bind(Binder& binder) = 0;
   /// errors: library_failed, naming the layer and what the device said.
   virtual Status enqueue(Stream stream) = 0;
+  /// After a run, when the device is idle: whether the run's data made it impossible (an index out of range).
+  /// errors: bad_shape, naming the layer.
+  virtual Status finish() { return {}; }
   /// Whether it only puts work on the stream; interpreted layers wait for the device and are in no CUDA graph.
   virtual bool capturable() const { return true; }
   /// Which implementation it is; for text() and profiles.

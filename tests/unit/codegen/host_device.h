@@ -19,6 +19,7 @@ extern HostRuntime* runtime;
 #define __noinline__
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static __attribute__((section("ferrule_shared")))
 #define __align__(n) __attribute__((aligned(n)))
 

@@ -1,0 +1,114 @@
+// The GPU that the backend runs on: its context, its memory, the modules loaded into it, and what became of it. One
+// object a process, for good: the driver cleans up behind us. Everything may be called from any thread that has entered.
+// A code that ends the context (a kernel's bad address, hardware) is kept: every later call fails with the same error
+// without asking the driver, and what is freed then is only forgotten.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/cuda/driver.h"
+
+namespace ferrule {
+class DiskCache;
+}
+
+namespace ferrule::cuda {
+
+class Device {
+ public:
+  struct Info {
+    std::string name;            ///< "NVIDIA H200"
+    int major = 0, minor = 0;    ///< compute capability
+    int multiprocessors = 0;
+    int64_t memory = 0;
+    int driver = 0;              ///< CUDA's version: 12040 is 12.4
+    std::string target() const;  ///< "sm_90"
+  };
+
+  /// The first of the devices that CUDA_VISIBLE_DEVICES leaves.  errors: those of Driver::get; no_device, library_failed.
+  static const Result<Device*>& get();
+
+  const Info& info() const { return info_; }
+  const Driver& api() const { return api_; }
+
+  /// Makes the context the calling thread's; once before anything else.  errors: device_lost, library_failed.
+  Status enter();
+  /// What a driver's code means. `place`: the layer, or what was being done.
+  /// errors: device_memory, device_lost, library_failed.
+  Status check(int code, std::string_view call, std::string_view place);
+  bool lost() const { return lost_.load(std::memory_order_acquire); }
+
+  /// To the device and back, when the call returns.  errors: those of check.
+  Status upload(Address to, const void* from, int64_t bytes, Stream stream, std::string_view place);
+  Status download(void* to, Address from, int64_t bytes, Stream stream, std::string_view place);
+  Status wait(Stream stream, std::string_view place);
+
+  /// The kernel `entry` of generated source, compiled once a process.
+  /// errors: those of compile_cuda and check.
+  Result<Function> function(const std::string& source, const std::string& entry, const std::string& target, int threads,
+                            DiskCache* cache, std::string_view place);
+  /// Compiles only, for several threads at once; function() finds it.  errors: those of compile_cuda.
+  Result<const std::string*> cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
+                                   DiskCache* cache);
+  /// One block of arguments, as all generated kernels take it.  errors: those of check.
+  Status launch(Function function, int64_t blocks, int threads_x, int threads_y, std::string& arguments, Stream stream,
+                std::string_view place);
+
+ private:
+  explicit Device(const Driver& api) : api_(api) {}
+  static Result<Device*> open();
+
+  const Driver& api_;
+  Info info_;
+  CUctx_st* context_ = nullptr;
+  std::atomic<bool> lost_ = false;
+  std::mutex mutex_;  ///< of what follows
+  Error why_lost_;
+  std::map<std::string, std::string> cubins_;    ///< by target, entry and source
+  std::map<std::string, Function> functions_;
+};
+
+/// Memory of the device, at multiples of 256; empty ones have an address, too.
+class Buffer {
+ public:
+  Buffer() = default;
+  /// `what` needs it, for the message; `zero`: cleared when the call returns.  errors: device_memory, device_lost, library_failed.
+  static Result<Buffer> make(Device& device, int64_t bytes, std::string_view what, bool zero = false);
+  Buffer(Buffer&& b) noexcept { *this = std::move(b); }
+  Buffer& operator=(Buffer&& b) noexcept;
+  ~Buffer() { free(); }
+  Address address() const { return address_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  void free();
+  Device* device_ = nullptr;
+  Address address_ = 0;
+  int64_t bytes_ = 0;
+};
+
+/// Memory of the host that the device reads and writes, directly and by copies that do not wait. Cleared.
+class Pinned {
+ public:
+  Pinned() = default;
+  /// errors: as Buffer::make.
+  static Result<Pinned> make(Device& device, int64_t bytes, std::string_view what);
+  Pinned(Pinned&& p) noexcept { *this = std::move(p); }
+  Pinned& operator=(Pinned&& p) noexcept;
+  ~Pinned() { free(); }
+  char* data() const { return static_cast<char*>(data_); }
+  /// The same memory, as kernels see it.
+  Address address() const { return reinterpret_cast<Address>(data_); }
+
+ private:
+  void free();
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+};
+
+}  // namespace ferrule::cuda

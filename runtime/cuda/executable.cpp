@@ -1,0 +1,219 @@
+#include "runtime/cuda/executable.h"
+
+#include <algorithm>
+
+#include "codegen/cuda_launch.h"
+#include "engine/base/diagnostics.h"
+#include "runtime/cuda/kernels/generated.h"
+#include "runtime/in_place.h"
+
+namespace ferrule::cuda {
+namespace {
+
+constexpr int64_t kAlign = 256;
+constexpr unsigned kNonBlocking = 1;
+
+int64_t align_up(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+
+/// Whether the interpreter must do the whole layer where one of its launches has no kernel: a tail, or what is no node.
+bool is_part(const Launch& l) { return !l.node || !l.post_ops.empty() || l.region || l.rows; }
+
+}  // namespace
+
+/// Gives one kernel its addresses.
+class CudaExecutable::SlotBinder final : public Binder {
+ public:
+  SlotBinder(CudaExecutable& e, int step) : e_(e), step_(step) {}
+  Address slot(int slot) override {
+    auto at = e_.address(slot);
+    if (at) return *at;
+    if (problem) problem = fail(at.error());
+    return 0;
+  }
+  Address scratch() override {
+    const int64_t offset = e_.storage_.scratch[static_cast<size_t>(step_)].offset;
+    return e_.arena_.address() + static_cast<Address>(align_up(std::max<int64_t>(0, offset)));
+  }
+  Status problem;
+
+ private:
+  CudaExecutable& e_;
+  int step_;
+};
+
+Result<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContext& context, Device& device, ConstantPool& pool) {
+  std::unique_ptr<CudaExecutable> e(new CudaExecutable(context, device, pool));
+  FERRULE_TRY(e->build(context));
+  return e;
+}
+
+/// The driver's calls may fail here as anywhere; what they would have freed ends with the process.
+CudaExecutable::~CudaExecutable() {
+  if (!device_.enter()) return;
+  const Driver& api = device_.api();
+  if (stream_) (void)device_.wait(stream_, "the end of a run");
+  if (device_.lost()) return;
+  for (Segment& s : segments_)
+    if (s.graph) (void)api.cuGraphExecDestroy(s.graph);
+  for (Event e : events_) (void)api.cuEventDestroy(e);
+  steps_.clear();
+  if (stream_) (void)api.cuStreamDestroy(stream_);
+}
+
+Status CudaExecutable::build(const PrepareContext& context) {
+  FERRULE_TRY(device_.check(device_.api().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate", "backend cuda"));
+  // Library kernels may not write over what they add: cuDNN does not promise to read an element before it writes it.
+  auto pairs = [this](size_t layer, const Launch& l) { return generated_in_place(plan_, lowered_, layer, l); };
+  FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
+  Context kernels{device_, libraries_, constants_, &context.ops, &context.target, &context.limits, context.cache, context.tuning,
+                  &context.log, context.cancel, lowered_.strict};
+  compile(kernels);
+  std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
+  FERRULE_TRY(make_steps(kernels, scratch));
+  FERRULE_TRY(allocate(context.limits, std::move(scratch)));
+  FERRULE_TRY(bind());
+  cut();
+  return {};
+}
+
+/// All generated kernels at once. What cannot be planned shows up when its kernel is made.
+void CudaExecutable::compile(Context& context) {
+  std::vector<CudaLaunch> launches;
+  for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
+    for (const Launch& l : lowered_.layers[layer].launches) {
+      if (!cuda_generated(l)) continue;
+      auto call = call_of(plan_, lowered_, storage_, layer, l);
+      if (!call) continue;
+      if (auto planned = plan_generated(context, l, *call)) launches.push_back(std::move(*planned));
+    }
+  compile_generated(context, launches);
+}
+
+Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratch) {
+  int step = 0;
+  for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
+    const size_t begin = steps_.size();
+    FERRULE_TRY(make_layer(context, layer, step));
+    step += static_cast<int>(lowered_.layers[layer].launches.size());
+    layers_.push_back({begin, steps_.size()});
+    for (size_t k = begin; k < steps_.size(); ++k) {
+      const int64_t bytes = steps_[k].kernel->scratch_bytes();
+      // place() aligns to 64 bytes.
+      if (bytes > 0) scratch[static_cast<size_t>(steps_[k].step)] = bytes + kAlign;
+    }
+  }
+  return {};
+}
+
+/// One step a launch. Where one has no kernel, the interpreter runs it, or the layer as a whole if it is but a part.
+Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
+  const LoweredLayer& lowered = lowered_.layers[layer];
+  const size_t begin = steps_.size();
+  int step = first_step - 1;
+  for (const Launch& l : lowered.launches) {
+    ++step;
+    if (l.kind == Launch::Kind::view) continue;
+    auto kernel = make_kernel(context, layer, l);
+    if (kernel) {
+      steps_.push_back({std::move(*kernel), step, 1});
+      continue;
+    }
+    const Error& why = kernel.error();
+    const NodeId node = plan_.layers[layer].node;
+    if ((why.code != Code::unsupported_operator && why.code != Code::unsupported_type) || !node) return fail(why);
+    if (*context.log) (*context.log)(LogLevel::warning, fmt::format("{}: {}; the host interprets it", escape(plan_.layers[layer].name), why.message));
+    const bool whole = is_part(l) || plan_.graph.node(node).body != nullptr;
+    FERRULE_ASSIGN(const Call call, whole ? node_call(plan_, lowered_, storage_, layer) : call_of(plan_, lowered_, storage_, layer, l));
+    FERRULE_ASSIGN(KernelPtr interpreted, make_interpreted(context, call));
+    if (!whole) {
+      steps_.push_back({std::move(interpreted), step, 1});
+      continue;
+    }
+    // Behind the layer's last launch: what it reads is still there, what it writes is there by then.
+    steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(begin), steps_.end());
+    steps_.push_back({std::move(interpreted), first_step + static_cast<int>(lowered.launches.size()) - 1, lowered.kernels()});
+    return {};
+  }
+  return {};
+}
+
+Result<KernelPtr> CudaExecutable::make_kernel(Context& context, size_t layer, const Launch& l) {
+  FERRULE_ASSIGN(const Call call, call_of(plan_, lowered_, storage_, layer, l));
+  if (cuda_generated(l)) return make_generated(context, l, call);
+  if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
+  if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr) return f(context, call);
+  return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
+}
+
+Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scratch) {
+  place(storage_, scratch);
+  if (limits.memory_bytes && storage_.arena_bytes > limits.memory_bytes)
+    return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes, limits.memory_bytes);
+  FERRULE_ASSIGN(arena_, Buffer::make(device_, storage_.arena_bytes, "memory plan"));
+  return place_ports();
+}
+
+/// Inputs, then outputs; a result that is somebody else's memory is copied from there.
+Status CudaExecutable::place_ports() {
+  int64_t end = 0;
+  for (auto [values, ports] : {std::pair{&plan_.graph.inputs(), &inputs_}, {&plan_.graph.outputs(), &outputs_}})
+    for (ValueId v : *values) {
+      FERRULE_ASSIGN(const auto dims, dims_of(plan_, lowered_, plan_.layers.size(), v));
+      const DType dtype = plan_.graph.value(v).type.dtype;
+      if (dtype == DType::string) return error(Code::unsupported_type, escape(plan_.graph.value(v).name), "a string operand");
+      const int64_t bytes = size_bytes(dtype, product(Shape(dims.begin(), dims.end())).value_or(0));
+      ports->push_back({end, bytes, 0});
+      end += align_up(std::max<int64_t>(bytes, 1));
+    }
+  FERRULE_ASSIGN(ports_, Buffer::make(device_, end, "the model's inputs and outputs"));
+  FERRULE_ASSIGN(staging_, Pinned::make(device_, end, "the model's inputs and outputs"));
+  for (Port& p : outputs_) p.source = ports_.address() + static_cast<Address>(p.offset);
+  for (const Storage::Copy& c : storage_.copies) {
+    FERRULE_ASSIGN(outputs_[static_cast<size_t>(c.to_output)].source, address(c.from_slot));
+  }
+  return {};
+}
+
+Result<Address> CudaExecutable::address(int slot) {
+  const Slot& s = storage_.slots[static_cast<size_t>(slot)];
+  auto at = [](Address base, int64_t offset) { return base + static_cast<Address>(offset); };
+  switch (s.kind) {
+    case Slot::Kind::arena: return at(arena_.address(), s.offset);
+    case Slot::Kind::input: return at(ports_.address(), inputs_[static_cast<size_t>(s.index)].offset);
+    case Slot::Kind::output: return at(ports_.address(), outputs_[static_cast<size_t>(s.index)].offset);
+    case Slot::Kind::constant: return constants_.plain(*plan_.graph.constant(ValueId{static_cast<uint32_t>(s.index)}));
+    case Slot::Kind::slice: break;
+  }
+  FERRULE_ASSIGN(const Address whole, address(s.index));
+  return at(whole, s.offset);
+}
+
+Status CudaExecutable::bind() {
+  for (Step& s : steps_) {
+    SlotBinder binder(*this, s.step);
+    FERRULE_TRY(s.kernel->bind(binder));
+    FERRULE_TRY(binder.problem);
+  }
+  return {};
+}
+
+/// Segments: as many steps in a row as can be captured, or one that cannot.
+void CudaExecutable::cut() {
+  for (size_t k = 0; k < steps_.size(); ++k) {
+    const bool capturable = steps_[k].kernel->capturable();
+    if (segments_.empty() || !capturable || !segments_.back().capturable) segments_.push_back({k, k, capturable, nullptr});
+    segments_.back().end = k + 1;
+  }
+}
+
+std::string CudaExecutable::text() const {
+  std::string out = fmt::format("arena {} bytes, constants {} bytes\n", storage_.arena_bytes, constants_.bytes());
+  for (size_t layer = 0; layer < layers_.size(); ++layer)
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
+      out += fmt::format("{}: {}\n", escape(plan_.layers[layer].name), steps_[k].kernel->text());
+  for (const Segment& s : segments_)
+    if (s.capturable) out += fmt::format("CUDA graph of {} kernels{}\n", s.end - s.begin, s.graph ? "" : captured_ ? ", not captured: " + not_captured_ : "");
+  return out;
+}
+
+}  // namespace ferrule::cuda

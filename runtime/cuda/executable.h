@@ -1,0 +1,96 @@
+// A lowered plan bound to the device's memory: one arena, graph inputs and outputs in buffers of their own with pinned
+// memory of the host beside them, kernels in launch order with every address in place. The first run launches them one by
+// one; from the second on, what lies between two layers that the host computes is one CUDA graph. A run is copies in,
+// graphs, copies out, and one wait.
+#pragma once
+#include <vector>
+
+#include "runtime/backend.h"
+#include "runtime/cuda/constants.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/kernel.h"
+#include "runtime/cuda/libraries.h"
+#include "runtime/memory_plan.h"
+
+namespace ferrule::cuda {
+
+class CudaExecutable final : public Executable {
+ public:
+  /// errors: as Backend::prepare.
+  static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, Device& device, ConstantPool& pool);
+  ~CudaExecutable() override;
+
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
+  int64_t launches() const override { return launches_; }
+  int64_t arena_bytes() const override { return storage_.arena_bytes; }
+  int64_t packed_bytes() const override { return constants_.bytes(); }
+  const Storage* storage() const override { return &storage_; }
+  std::string text() const override;
+
+ private:
+  struct Step {
+    KernelPtr kernel;
+    int step = 0;   ///< number among all launches, views included
+    int count = 1;  ///< launches that it stands for
+  };
+  struct LayerSteps {
+    size_t begin = 0, end = 0;  ///< of steps_
+  };
+  /// Steps that one CUDA graph replays, or one that it cannot.
+  struct Segment {
+    size_t begin = 0, end = 0;
+    bool capturable = true;
+    GraphExec graph = nullptr;
+  };
+  /// A graph input or output: the same place in the device's and in the pinned memory.
+  struct Port {
+    int64_t offset = 0, bytes = 0;
+    Address source = 0;  ///< outputs: where the result is
+  };
+  class SlotBinder;
+
+  CudaExecutable(const PrepareContext& context, Device& device, ConstantPool& pool)
+      : Executable(context.plan), lowered_(context.lowered), cancel_(context.cancel), device_(device), libraries_(device),
+        constants_(device, pool) {}
+  Status build(const PrepareContext& context);
+  Status make_steps(Context& context, std::vector<int64_t>& scratch);
+  Status make_layer(Context& context, size_t layer, int first_step);
+  Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch);
+  void compile(Context& context);
+  Status allocate(const Limits& limits, std::vector<int64_t> scratch);
+  Status place_ports();
+  Status bind();
+  void cut();
+  Result<Address> address(int slot);
+
+  Status copy_in(std::span<const void* const> inputs);
+  Status copy_out(std::span<void* const> outputs);
+  Status enqueue(size_t begin, size_t end);
+  Status run_segments();
+  Status capture();
+  Status capture(Segment& segment);
+  Status run_layers(RunObserver* observer);
+  Status report_times(RunObserver& observer);
+  Status report_results(size_t layer, RunObserver& observer);
+  Status finish();
+
+  const Lowered& lowered_;
+  const Cancel* cancel_ = nullptr;
+  Device& device_;
+  Stream stream_ = nullptr;
+  Libraries libraries_;
+  ConstantHolder constants_;
+  Storage storage_;
+  Buffer arena_, ports_;
+  Pinned staging_;
+  std::vector<Port> inputs_, outputs_;
+  std::vector<Step> steps_;
+  std::vector<LayerSteps> layers_;
+  std::vector<Segment> segments_;
+  std::vector<Event> events_;  ///< before each layer and behind the last; made by the first observed run
+  std::string not_captured_;   ///< why there are no graphs; empty: there are, or will be
+  bool ran_ = false, captured_ = false;
+  int64_t launches_ = 0;
+};
+
+}  // namespace ferrule::cuda

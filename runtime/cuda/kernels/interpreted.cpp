@@ -1,0 +1,94 @@
+// Any layer without a kernel: the interpreter runs it on the host, between two transfers. Slow, it waits for the device
+// and it allocates; explain shows such layers as interpreted. Operands in another layout are copied to the plain one and
+// back on the host. A result that is a part of something larger is read first, so that what lies between stays.
+#include "engine/base/diagnostics.h"
+#include "engine/graph/interpreter.h"
+#include "runtime/cuda/device.h"
+#include "runtime/cuda/host_copy.h"
+#include "runtime/cuda/kernel.h"
+
+namespace ferrule::cuda {
+namespace {
+
+class Interpreted final : public Kernel {
+ public:
+  Interpreted(Context& context, const Call& call)
+      : device_(context.device), layer_(call.layer), node_(*call.node), graph_(*call.graph), inputs_(call.inputs), outputs_(call.outputs),
+        sources_(inputs_.size()), targets_(outputs_.size()) {
+    options_.ops = context.ops;
+    options_.limits = context.limits;
+    options_.cancel = context.cancel;
+  }
+
+  Status bind(Binder& binder) override {
+    for (size_t k = 0; k < inputs_.size(); ++k)
+      if (inputs_[k].slot >= 0) sources_[k] = binder.slot(inputs_[k].slot);
+    for (size_t k = 0; k < outputs_.size(); ++k)
+      if (outputs_[k].slot >= 0) targets_[k] = binder.slot(outputs_[k].slot);
+    return {};
+  }
+  bool capturable() const override { return false; }
+  std::string text() const override { return "interpret on the host"; }
+
+  Status enqueue(Stream stream) override {
+    std::vector<Tensor> tensors(inputs_.size());
+    std::vector<const Tensor*> pointers(inputs_.size(), nullptr);
+    for (size_t k = 0; k < inputs_.size(); ++k) {
+      if (!inputs_[k].present()) continue;
+      FERRULE_ASSIGN(tensors[k], read(k, stream));
+      pointers[k] = &tensors[k];
+    }
+    FERRULE_ASSIGN(auto results, interpret_node(graph_, node_, pointers, options_));
+    for (size_t k = 0; k < outputs_.size() && k < results.size(); ++k)
+      if (outputs_[k].slot >= 0) FERRULE_TRY(write(k, results[k], stream));
+    return {};
+  }
+
+ private:
+  static int64_t element(const Operand& o) { return size_bits(o.dtype) / 8; }
+
+  Result<Tensor> read(size_t k, Stream stream) const {
+    const Operand& o = inputs_[k];
+    if (o.constant) return *o.constant;
+    auto [t, p] = Tensor::allocate(o.dtype, o.dims);
+    if (o.layout == Layout::plain && o.dense()) {
+      FERRULE_TRY(device_.download(p, sources_[k], o.bytes(), stream, escape(layer_)));
+      return t;
+    }
+    std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element(o)));
+    FERRULE_TRY(device_.download(raw.data(), sources_[k], static_cast<int64_t>(raw.size()), stream, escape(layer_)));
+    copy_strided(o.dims, o.strides(), raw.data(), strides_of(o.dims, Layout::plain), p, element(o));
+    return t;
+  }
+
+  Status write(size_t k, const Tensor& t, Stream stream) const {
+    const Operand& o = outputs_[k];
+    if (t.dims() != o.dims || t.dtype() != o.dtype)
+      return error(Code::bad_shape, escape(layer_), "the interpreter's result has another size than planned");
+    if (o.layout == Layout::plain && o.dense()) return device_.upload(targets_[k], t.data(), o.bytes(), stream, escape(layer_));
+    std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element(o)));
+    if (!o.dense()) FERRULE_TRY(device_.download(raw.data(), targets_[k], static_cast<int64_t>(raw.size()), stream, escape(layer_)));
+    copy_strided(o.dims, strides_of(o.dims, Layout::plain), t.data(), o.strides(), raw.data(), element(o));
+    return device_.upload(targets_[k], raw.data(), static_cast<int64_t>(raw.size()), stream, escape(layer_));
+  }
+
+  Device& device_;
+  std::string layer_;
+  const Node& node_;
+  const Graph& graph_;
+  std::vector<Operand> inputs_, outputs_;
+  std::vector<Address> sources_, targets_;
+  InterpreterOptions options_;
+};
+
+}  // namespace
+
+Result<KernelPtr> make_interpreted(Context& context, const Call& call) {
+  for (const auto* list : {&call.inputs, &call.outputs})
+    for (const Operand& o : *list)
+      if (o.dtype == DType::string) return error(Code::unsupported_type, escape(call.layer), "a string operand");
+  if (!call.node) return error(Code::unsupported_operator, escape(call.layer), "a change of layout", "no kernel");
+  return std::make_unique<Interpreted>(context, call);
+}
+
+}  // namespace ferrule::cuda

@@ -1,0 +1,110 @@
+#include "tests/gpu/stub/work.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace ferrule::stub {
+namespace {
+
+using test::HostEntry;
+using test::HostRuntime;
+
+/// Bytes of an ELF file: its section headers come last.
+size_t image_bytes(const void* image) {
+  Elf64_Ehdr header;
+  std::memcpy(&header, image, sizeof header);
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) return 0;
+  return header.e_shoff + size_t{header.e_shnum} * header.e_shentsize;
+}
+
+}  // namespace
+
+std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong) {
+  auto m = std::make_unique<CUmod_st>();
+  constexpr std::string_view kNull = "FERRULE-NULL ";
+  if (std::strncmp(static_cast<const char*>(image), kNull.data(), kNull.size()) == 0) {
+    m->function.name = static_cast<const char*>(image) + kNull.size();
+    return m;
+  }
+  const size_t size = image_bytes(image);
+  const int file = size ? memfd_create("kernel", 0) : -1;
+  if (file < 0 || write(file, image, size) != static_cast<ssize_t>(size)) {
+    wrong = "an image that is none of the stub NVRTC's";
+    return nullptr;
+  }
+  m->library = dlopen(fmt::format("/proc/self/fd/{}", file).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!m->library) wrong = dlerror();
+  // The name must stay another one for every module that is open: the file stays open.
+  if (!m->library) return nullptr;
+  auto set_runtime = reinterpret_cast<void (*)(HostRuntime*)>(dlsym(m->library, "ferrule_runtime"));
+  auto name = reinterpret_cast<const char* (*)()>(dlsym(m->library, "ferrule_entry_name"));
+  auto run = reinterpret_cast<HostEntry (*)()>(dlsym(m->library, "ferrule_entry"));
+  auto bytes = reinterpret_cast<size_t (*)()>(dlsym(m->library, "ferrule_argument_bytes"));
+  auto clear = reinterpret_cast<void (*)()>(dlsym(m->library, "ferrule_clear_shared"));
+  if (!set_runtime || !name || !run || !bytes || !clear) {
+    wrong = "a library that is none of the stub NVRTC's";
+    return nullptr;
+  }
+  set_runtime(&test::host_runtime());
+  m->function = {name(), run(), bytes(), clear};
+  return m;
+}
+
+std::string run_kernel(const CUfunc_st& f, const std::string& arguments, test::Dim3 grid, test::Dim3 block) {
+  std::vector<uint64_t> copy((arguments.size() + 7) / 8);  // aligned as the kernel's struct is
+  std::memcpy(copy.data(), arguments.data(), arguments.size());
+  HostRuntime& r = test::host_runtime();
+  r.grid_dim = grid;
+  r.block_dim = block;
+  bool backward = false;
+  for (r.block.z = 0; r.block.z < grid.z; ++r.block.z)
+    for (r.block.y = 0; r.block.y < grid.y; ++r.block.y)
+      for (r.block.x = 0; r.block.x < grid.x; ++r.block.x, backward = !backward) {
+        f.clear_shared();
+        if (std::string wrong = test::run_block(f.run, copy.data(), backward); !wrong.empty())
+          return fmt::format("kernel {}, block {}: {}", f.name, r.block.x, wrong);
+      }
+  return {};
+}
+
+CUstream_st* real(CUstream_st* stream) {
+  static auto* legacy = new CUstream_st();
+  alive<CUstream_st>().insert(legacy);
+  return stream ? stream : legacy;
+}
+
+void put(CUstream_st* stream, Work work) {
+  if (stream->capturing) stream->captured.push_back(std::move(work));
+  else stream->queue.push_back(std::move(work));
+}
+
+int drain(CUstream_st* stream) {
+  std::vector<Work> todo;
+  todo.swap(stream->queue);
+  State& s = state();
+  s.memory.open(true);
+  for (const Work& w : todo) {
+    if (s.lost) break;
+    s.log(w.text);
+    if (const int code = w.run()) s.lost = code;
+  }
+  s.memory.open(false);
+  return s.lost;
+}
+
+bool spoils_capture(const char* what) {
+  for (CUstream_st* s : alive<CUstream_st>())
+    if (s->capturing) {
+      s->invalidated = true;
+      state().log(fmt::format("{} spoils a capture", what));
+      return true;
+    }
+  return false;
+}
+
+}  // namespace ferrule::stub

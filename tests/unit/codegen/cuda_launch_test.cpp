@@ -1,0 +1,372 @@
+// Launches of every kind as CUDA C++ on the host, by the one way that compile and the backend take: random shapes,
+// layouts, element types and broadcasts against the interpreter, nothing written beside the results.
+#include "codegen/cuda_launch.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+
+#include "codegen/nvrtc.h"
+#include "engine/base/tolerance.h"
+#include "engine/graph/compare.h"
+#include "engine/graph/interpreter.h"
+#include "engine/pieces.h"
+#include "tests/unit/codegen/chain_cases.h"
+#include "tests/unit/codegen/host_kernels.h"
+#include "tests/unit/codegen/placed.h"
+#include "tests/unit/codegen/row_cases.h"
+
+using namespace ferrule;
+using namespace ferrule::test;
+
+namespace {
+
+/// A graph that is one launch.
+struct Case {
+  Graph graph;
+  Launch launch;
+  std::vector<Placed> places;   ///< of the launch's inputs, then its outputs
+  std::vector<Tensor> inputs;   ///< of the graph
+  bool exact = false;           ///< elements are only moved, or whole numbers computed
+  bool aligned = true;
+  CudaLaunch planned;
+  size_t id = 0;
+};
+
+class Cases {
+ public:
+  explicit Cases(unsigned seed) : rng(seed) {}
+  std::mt19937 rng;
+
+  /// The graph, and the launch made of it: its operands in random layouts, some as parts of something larger.
+  Case& add(Graph graph, std::vector<Tensor> inputs, const std::function<void(const Graph&, Launch&)>& lower) {
+    Case& c = cases_.emplace_back();
+    c.graph = std::move(graph);
+    c.inputs = std::move(inputs);
+    c.launch.graph = &c.graph;
+    lower(c.graph, c.launch);
+    c.aligned = rng() % 4 != 0;
+    for (const auto* list : {&c.launch.inputs, &c.launch.outputs})
+      for (ValueId v : *list) {
+        const Type& type = c.graph.value(v).type;
+        Placed p{type.dtype, *constant_shape(*type.shape), {}};
+        const bool last = p.dims.size() >= 3 && p.dims.size() <= 5 && rng() % 2;
+        Dims room = p.dims;
+        if (!room.empty() && rng() % 4 == 0) room[rng() % room.size()] += 1 + static_cast<int64_t>(rng() % 16);
+        p.strides = strides_of(room, last ? Layout::channels_last : Layout::plain);
+        c.places.push_back(std::move(p));
+      }
+    std::vector<CudaOperand> operands;
+    for (const Placed& p : c.places) operands.push_back({p.type, p.dims, p.strides});
+    auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, 132);
+    REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
+    c.planned = std::move(*planned);
+    c.id = kernels_.add(c.planned.source, "kernel");
+    ++kinds[c.planned.kind];
+    return c;
+  }
+
+  void run() {
+    const std::string problem = kernels_.compile();
+    REQUIRE_MESSAGE(problem.empty(), problem);
+    for (Case& c : cases_) check(c);
+  }
+  std::map<std::string, int> kinds;
+  const Case& last() const { return cases_.back(); }
+
+ private:
+  void check(Case& c) {
+    CAPTURE(c.planned.kind);
+    CAPTURE(c.planned.source.substr(0, c.planned.source.find("typedef")));
+    if (c.launch.region && c.launch.region->pieced) CAPTURE(pieces_text(*c.launch.region));
+    InterpreterOptions options;
+    options.ops = &operators();
+    auto want = interpret(c.graph, c.inputs, options);
+    REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+    launch(c);
+    if (c.planned.kind == "rows") launch(c);  // what it leaves in its scratch is fit for the next run
+    for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
+      const auto at = std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
+      const Tensor &expected = (*want)[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
+      CHECK(c.places[c.launch.inputs.size() + k].touched() == 0);
+      if (c.exact) {
+        CHECK_MESSAGE(got.identical(expected), compare(got, expected, {}).text);
+      } else {
+        const Difference d = compare(got, expected, model_tolerance(got.dtype()));
+        CHECK_MESSAGE(d.ok, d.text);
+      }
+    }
+  }
+
+  void launch(Case& c) {
+    std::vector<uint64_t> addresses;
+    for (size_t k = 0; k < c.places.size(); ++k) {
+      c.places[k].allocate(c.aligned);
+      addresses.push_back(reinterpret_cast<uint64_t>(c.places[k].data()));
+      if (k >= c.launch.inputs.size()) continue;
+      const ValueId v = c.launch.inputs[k];
+      const auto at = std::ranges::find(c.graph.inputs(), v) - c.graph.inputs().begin();
+      c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v) : c.inputs[static_cast<size_t>(at)]);
+    }
+    scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(c.planned.scratch_bytes) / 8 + 2));
+    if (scratch_of_ != &c) std::ranges::fill(scratch_, 0), scratch_of_ = &c;
+    addresses.push_back(reinterpret_cast<uint64_t>(scratch_.data()));
+    if (!c.planned.blocks) return;
+    const std::string wrong = kernels_.launch(c.id, c.planned.arguments(addresses), {static_cast<unsigned>(c.planned.blocks), 1, 1},
+                                              {static_cast<unsigned>(c.planned.threads_x), static_cast<unsigned>(c.planned.threads_y), 1});
+    REQUIRE_MESSAGE(wrong.empty(), wrong);
+    if (c.planned.complaint) CHECK(c.planned.complaint(scratch()) == "");
+  }
+  std::span<const char> scratch() const { return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8}; }
+
+  std::deque<Case> cases_;
+  HostKernels kernels_;
+  std::vector<uint64_t> scratch_;
+  const Case* scratch_of_ = nullptr;
+};
+
+std::vector<Tensor> samples(const Graph& g, std::mt19937& rng) {
+  std::vector<Tensor> out;
+  for (ValueId v : g.inputs()) out.push_back(sample(g.value(v).type.dtype, *constant_shape(*g.value(v).type.shape), rng));
+  return out;
+}
+
+/// All nodes as one launch in pieces. False: they are not one.
+bool add_pieces(Cases& cases, Chain& c, const std::vector<ValueId>& results) {
+  for (ValueId v : results) c.g.add_output(v);
+  auto region = lower_pieces(operators(), c.g, c.nodes, results);
+  if (!region) return false;
+  auto inputs = samples(c.g, cases.rng);
+  cases.add(std::move(c.g), std::move(inputs), [&](const Graph&, Launch& l) {
+    l.kind = Launch::Kind::generated;
+    l.primitive = "pointwise";
+    l.inputs = region->inputs, l.outputs = region->outputs;
+    l.region = std::move(*region);
+  }).exact = true;
+  return true;
+}
+
+void one_region(const Graph& g, Launch& l) {
+  auto region = lower_region(operators(), g, g.order(), g.outputs());
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  l.kind = Launch::Kind::generated;
+  l.primitive = "pointwise";
+  l.inputs = region->inputs, l.outputs = region->outputs;
+  l.region = std::move(*region);
+}
+
+void copy_of_node(const Graph& g, Launch& l) {
+  l.kind = Launch::Kind::copy;
+  l.node = g.order()[0];
+  l.primitive = g.node(l.node).op;
+  l.inputs = g.node(l.node).inputs, l.outputs = g.node(l.node).outputs;
+}
+
+/// Reads `x` in its own type, computes in one that has operators, and writes `type` again.
+ValueId computed(RowGraph& r, ValueId x, DType type, std::mt19937& rng) {
+  const auto to = [](DType t) { return std::map<std::string, Attr>{{"to", static_cast<int64_t>(t)}, {"saturate", int64_t{1}}}; };
+  const bool narrow = is_float(type) && size_bits(type) == 8;
+  const DType wide = narrow ? DType::f32 : type;
+  const Dims d = r.dims(x);
+  auto operand = [&] {
+    const ValueId v = r.input(random_of(type, broadcastable(rng, d), rng));
+    return narrow ? r.node("Cast", {v}, to(wide)) : v;
+  };
+  ValueId y = narrow ? r.node("Cast", {x}, to(wide)) : x;
+  if (type == DType::boolean) return r.node(rng() % 2 ? "And" : "Xor", {y, operand()});
+  y = r.node("Add", {y, operand()});
+  if (rng() % 2) y = r.node("Mul", {y, operand()});
+  if (is_float(type)) y = r.node(rng() % 2 ? "Sigmoid" : "Abs", {y});
+  return narrow ? r.node("Cast", {y}, to(type)) : y;
+}
+
+}  // namespace
+
+TEST_CASE("launches of regions in pieces equal the interpreter, element by element") {
+  if (HostKernels::missing()) return;
+  Cases cases(17);
+  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(cases.rng); };
+  const DType types[] = {DType::f32, DType::i8, DType::f16, DType::i64, DType::bf16, DType::f32, DType::f64};
+  int refused = 0;
+  for (int round = 0; round < 130; ++round) {
+    Chain c;
+    const DType type = types[round % 7];
+    Dims d;
+    for (int64_t k = pick(1, 4); k > 0; --k) d.push_back(pick(0, 2) ? pick(1, 8) : 8 * pick(1, round % 9 == 0 ? 5 : 2));
+    ValueId v = c.input(type, d);
+    std::vector<ValueId> made;
+    for (int64_t k = pick(1, 5); k > 0; --k) {
+      v = grow(c, v, type, cases.rng);
+      int64_t count = 1;
+      for (int64_t n : c.dims(v)) count *= n;
+      if (count > 30000) break;
+      if (!c.nodes.empty()) made.push_back(v);
+    }
+    if (c.nodes.empty()) continue;
+    std::vector<ValueId> results{v};
+    if (made.size() > 1 && made[0] != v && pick(0, 2) == 0) results.insert(results.begin(), made[0]);
+    refused += !add_pieces(cases, c, results);
+  }
+  for (const char* coordinates : {"half_pixel", "asymmetric", "align_corners"})  // nearest pixels
+    for (const Dims& to : std::vector<Dims>{{1, 8, 8, 10}, {1, 8, 6, 7}}) {
+      Chain c;
+      ValueId y = c.node("Resize", {c.input(DType::f32, {1, 8, 4, 5}), {}, {}, c.ints(to)},
+                         {{"mode", std::string("nearest")}, {"coordinate_transformation_mode", std::string(coordinates)}, {"nearest_mode", std::string("floor")}});
+      y = c.node("Relu", {y});
+      CHECK(add_pieces(cases, c, {y}));
+    }
+  {  // so many that their places do not fit an argument block
+    Chain c;
+    std::vector<ValueId> parts;
+    for (int64_t k = 0; k < 60; ++k) parts.push_back(c.node("Relu", {c.input(DType::f32, {3, 5, 1 + k % 7, 4})}));
+    CHECK(add_pieces(cases, c, {c.node("Concat", parts, {{"axis", int64_t{2}}})}));
+  }
+  {  // nothing
+    Chain c;
+    CHECK(add_pieces(cases, c, {c.node("Transpose", {c.input(DType::f32, {2, 0, 3})}, {{"perm", Dims{2, 0, 1}}})}));
+  }
+  for (int round = 0; round < 12; ++round) {  // turned in shared memory
+    Chain c;
+    const ValueId x = c.input(types[round % 7], {pick(1, 3), pick(8, 50), pick(8, 50)});
+    CHECK(add_pieces(cases, c, {c.node("Transpose", {x}, {{"perm", round % 2 ? Dims{0, 2, 1} : Dims{2, 1, 0}}})}));
+  }
+  CHECK(refused < 30);
+  CHECK(cases.kinds["pieces"] > 90);
+  CHECK(cases.kinds["transpose"] > 5);
+  cases.run();
+}
+
+TEST_CASE("launches over elements, rows, permutations and indices equal the interpreter") {
+  if (HostKernels::missing()) return;
+  Cases cases(18);
+  std::mt19937& rng = cases.rng;
+  const std::vector<DType> types{DType::f32, DType::f64, DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2, DType::i8, DType::u8,
+                                 DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64, DType::boolean};
+  for (DType type : types)
+    for (int round = 0; round < 5; ++round) {
+      RowGraph r(type);
+      const ValueId x = r.input(random_of(type, random_dims(rng, 1 + rng() % 5), rng));
+      r.graph.add_output(computed(r, x, type, rng));
+      cases.add(std::move(r.graph), std::move(r.tensors), one_region).exact = !is_float(type);
+    }
+  for (DType type : types)
+    for (int round = 0; round < 3; ++round) {
+      RowGraph r(type);
+      Dims d = random_dims(rng, 2 + rng() % 3), perm(d.size());
+      std::iota(perm.begin(), perm.end(), 0);
+      std::ranges::shuffle(perm, rng);
+      const ValueId x = r.input(random_of(type, d, rng));
+      r.graph.add_output(round ? r.node("Transpose", {x}, {{"perm", perm}}) : r.node("Identity", {x}));
+      cases.add(std::move(r.graph), std::move(r.tensors), copy_of_node).exact = true;
+    }
+  for (DType type : types)
+    for (DType wide : {DType::i32, DType::i64}) {
+      RowGraph r(type);
+      const Dims d = random_dims(rng, 1 + rng() % 4);
+      const size_t axis = rng() % d.size();
+      Tensor index = Tensor::allocate(wide, random_dims(rng, rng() % 3)).first;
+      for (int64_t k = 0; k < index.numel(); ++k) {
+        const int64_t i = static_cast<int64_t>(rng() % static_cast<uint64_t>(2 * d[axis])) - d[axis];
+        const auto narrow = static_cast<int32_t>(i);
+        auto* to = static_cast<char*>(const_cast<void*>(index.data()));
+        if (wide == DType::i32) std::memcpy(to + 4 * k, &narrow, 4);
+        else std::memcpy(to + 8 * k, &i, 8);
+      }
+      const ValueId x = r.input(random_of(type, d, rng));
+      r.graph.add_output(r.node("Gather", {x, r.input(std::move(index))}, {{"axis", static_cast<int64_t>(axis) - (rng() % 2 ? static_cast<int64_t>(d.size()) : 0)}}));
+      cases.add(std::move(r.graph), std::move(r.tensors), copy_of_node).exact = true;
+    }
+  const auto rows = [](const Graph& g, Launch& l) {
+    auto region = lower_rows(operators(), g, g.order(), g.outputs());
+    REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+    l.kind = Launch::Kind::generated;
+    for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
+    for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);
+    l.rows = std::make_shared<const RowRegion>(std::move(*region));
+  };
+  for (const auto* ops : {&kFloatRows, &kAnyRows})
+    for (const std::string& op : *ops)
+      for (DType type : {DType::f32, DType::f16}) {
+        RowGraph r(type);
+        random_region(r, op, rng);
+        cases.add(std::move(r.graph), std::move(r.tensors), rows);
+      }
+  for (const char* kind : {"pointwise", "rows", "transpose", "copy", "gather"}) CHECK_MESSAGE(cases.kinds[kind] > 4, kind);
+  cases.run();
+}
+
+TEST_CASE("an index out of range is told of, and the next run may be right again") {
+  if (HostKernels::missing()) return;
+  RowGraph r(DType::f32);
+  const ValueId x = r.input(Tensor::of_f32({3, 2}, {0, 1, 2, 3, 4, 5}));
+  const ValueId i = r.input(Tensor::of_i64({4}, {0, -1, 7, 1}));
+  r.graph.add_output(r.node("Gather", {x, i}, {{"axis", int64_t{0}}}));
+  Launch l;
+  l.graph = &r.graph;
+  copy_of_node(r.graph, l);
+  const std::vector<CudaOperand> operands{{DType::f32, {3, 2}, {2, 1}}, {DType::i64, {4}, {1}}, {DType::f32, {4, 2}, {2, 1}}};
+  auto planned = plan_cuda_launch(l, operands, "kernel", "", true);
+  REQUIRE(planned.has_value());
+  HostKernels kernels;
+  const size_t id = kernels.add(planned->source, "kernel");
+  REQUIRE(kernels.compile().empty());
+  alignas(16) float data[6] = {0, 1, 2, 3, 4, 5}, result[8];
+  alignas(16) int64_t index[4] = {0, -1, 7, 1};
+  alignas(16) char scratch[64] = {};
+  REQUIRE(planned->scratch_bytes <= 64);
+  const std::vector<uint64_t> at{reinterpret_cast<uint64_t>(data), reinterpret_cast<uint64_t>(index), reinterpret_cast<uint64_t>(result),
+                                 reinterpret_cast<uint64_t>(scratch)};
+  REQUIRE(kernels.launch(id, planned->arguments(at), {1}, {256}).empty());
+  CHECK(planned->complaint(scratch) == "index 7 is out of range for axis 0 of size 3");
+  CHECK(result[2] == 4);
+  CHECK(result[7] == 3);
+  std::ranges::fill(scratch, char{0});
+  index[2] = -3;
+  REQUIRE(kernels.launch(id, planned->arguments(at), {1}, {256}).empty());
+  CHECK(planned->complaint(scratch).empty());
+  CHECK(result[5] == 1);
+}
+
+TEST_CASE("launches that have no kernel are refused with the reason") {
+  RowGraph r(DType::f32);
+  const ValueId x = r.input(Tensor::of_f32({4}, {0, 1, 2, 3})), i = r.input(Tensor::of_i64({1}, {1}));
+  r.graph.add_output(r.node("Slice", {x, i, i}));
+  Launch slice;
+  slice.graph = &r.graph;
+  copy_of_node(r.graph, slice);
+  CHECK_FALSE(cuda_generated(slice));
+  const CudaOperand f{DType::f32, {4}, {1}}, k{DType::i64, {1}, {1}};
+  auto planned = plan_cuda_launch(slice, std::vector<CudaOperand>{f, k, k, f}, "kernel", "", true);
+  REQUIRE_FALSE(planned.has_value());
+  CHECK(planned.error().code == Code::unsupported_operator);
+  CHECK(planned.error().message.find("known only when it runs") != std::string::npos);
+  RowGraph g(DType::f32);
+  g.graph.add_output(g.node("Gather", {g.input(Tensor::of_f32({4}, {0, 1, 2, 3})), g.input(Tensor::of_i64({1}, {1}))}, {{"axis", int64_t{0}}}));
+  Launch gather;
+  gather.graph = &g.graph;
+  copy_of_node(g.graph, gather);
+  for (DType t : {DType::u4, DType::complex128})
+    CHECK_FALSE(plan_cuda_launch(gather, std::vector<CudaOperand>{{t, {4}, {1}}, k, k}, "kernel", "", true).has_value());
+  CHECK(plan_cuda_launch(gather, std::vector<CudaOperand>{f, k, k}, "kernel", "", true).has_value());
+}
+
+TEST_CASE("kernels of regions in pieces compile without a spill or a stack") {
+  if (const auto info = nvrtc_info(); !info) {
+    MESSAGE("skipped, NVRTC is not there: " << info.error().message);
+    return;
+  }
+  Cases cases(3);
+  for (int parts : {3, 60})
+    for (const char* target : {"sm_75", "sm_90"}) {
+      Chain c;
+      std::vector<ValueId> all;
+      for (int64_t k = 0; k < parts; ++k) all.push_back(c.node("Sigmoid", {c.input(DType::f16, {8, 16 + k % 3, 28, 28})}));
+      REQUIRE(add_pieces(cases, c, {c.node("Concat", all, {{"axis", int64_t{1}}})}));
+      const CudaLaunch& l = cases.last().planned;
+      CHECK((l.source.find("const Piece pieces[") != std::string::npos) == (parts == 60));
+      auto cubin = compile_cuda(l.source, "kernel", target, l.threads_x);
+      REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
+      CHECK(cubin->spill_bytes == 0);
+      CHECK(cubin->stack_bytes == 0);
+    }
+}
