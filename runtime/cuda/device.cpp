@@ -48,7 +48,9 @@ Result<Device*> Device::open() {
 
 Status Device::enter() {
   if (lost()) return check(0, "", "");
-  return check(api_.cuCtxSetCurrent(context_), "cuCtxSetCurrent", kPlace);
+  const int code = api_.cuCtxSetCurrent(context_);
+  if (code == kOutOfMemory) return error(Code::library_failed, kPlace, "cuCtxSetCurrent", api_.text(code));
+  return check(code, "cuCtxSetCurrent", kPlace);
 }
 
 Status Device::check(int code, std::string_view call, std::string_view place) {
@@ -60,7 +62,7 @@ Status Device::check(int code, std::string_view call, std::string_view place) {
     lost_.store(true, std::memory_order_release);
     return fail(why_lost_);
   }
-  if (code != kOutOfMemory) return error(Code::library_failed, std::string(place), call, api_.text(code));
+  if (code != kOutOfMemory || !context_) return error(Code::library_failed, std::string(place), call, api_.text(code));
   size_t available = 0, all = 0;
   if (api_.cuMemGetInfo(&available, &all) != kSuccess) available = 0, all = static_cast<size_t>(info_.memory);
   return error(Code::device_memory, std::string(place), call, available, all);

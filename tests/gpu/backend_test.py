@@ -115,8 +115,9 @@ def graphs(report):
         report.check(f"{name}: a CUDA graph from the second run on", problem)
 
 
-GOLDEN = "(float[8,128] x, float[128] b) => (float[8,128] y) " \
-         "{ s = Add(x, b) m = Softmax<axis = -1>(s) t = Transpose<perm = [1, 0]>(m) e = Exp(t) u = Transpose<perm = [1, 0]>(e) y = Mul(u, x) }"
+# A constant, a value that two layers read, a gather with its fault, results in two places.
+GOLDEN = "(float[8,4] x, int64[3] i) => (float[3,8] y, float[8,4] z) <float[4] b = {1, 2, 3, 4}> " \
+         "{ s = Softmax<axis = -1>(x) t = Transpose<perm = [1, 0]>(s) y = Gather<axis = 0>(t, i) z = Add(s, b) }"
 
 
 def golden(report):
