@@ -55,6 +55,9 @@ class Executable {
     return std::vector<Measured>{};
   }
   virtual int64_t launches() const = 0;             ///< kernels that the last run launched
+  /// Milliseconds that the last run's kernels took on a device with memory of its own, without the copies of inputs and
+  /// outputs; 0 where the host's memory is the device's.
+  virtual double device_ms() { return 0; }
   virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
   virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts
   /// Who lives where and when (memory_plan.h); null where no arena was planned.

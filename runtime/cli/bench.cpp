@@ -24,12 +24,13 @@ int64_t resident(const char* key) {
 struct Latency {
   double min = 0, median = 0, p90 = 0, p99 = 0;
   size_t runs = 0;
+  double device = 0;  ///< median of what the kernels alone took; 0 where the device has no memory of its own
 };
 
 Latency summarise(std::vector<double> ms) {
   std::sort(ms.begin(), ms.end());
   auto at = [&](double q) { return ms[std::min(ms.size() - 1, static_cast<size_t>(q * static_cast<double>(ms.size())))]; };
-  return {ms.front(), at(0.5), at(0.9), at(0.99), ms.size()};
+  return {ms.front(), at(0.5), at(0.9), at(0.99), ms.size(), 0};
 }
 
 struct Buffers {
@@ -68,18 +69,31 @@ Result<Latency> measure(Executable& exe, const Buffers& b, double seconds) {
     last = now;
   }
   begin = Clock::now();
-  std::vector<double> ms;
+  std::vector<double> ms, device;
   do {
     FERRULE_ASSIGN(double t, once());
     ms.push_back(t);
+    device.push_back(exe.device_ms());
   } while (spent() < seconds);
-  return summarise(std::move(ms));
+  Latency l = summarise(std::move(ms));
+  l.device = summarise(std::move(device)).median;
+  return l;
 }
 
 Result<Profiler> profile(Executable& exe, const Buffers& b, size_t layers, int runs) {
   Profiler p(layers);
   for (int k = 0; k < runs; ++k) FERRULE_TRY(exe.run(b.in, b.out, &p));
   return p;
+}
+
+nlohmann::json layer_times(const Plan& plan, const Profiler& p) {
+  nlohmann::json out = nlohmann::json::array();
+  for (size_t k = 0; k < plan.layers.size(); ++k)
+    if (const Profiler::Row& r = p.layers()[k]; r.runs && r.launches)
+      out.push_back({{"layer", escape(plan.layers[k].name, 4096)}, {"contract", plan.layers[k].contract}, {"kernels", plan.layers[k].kernels},
+                     {"mean_us", static_cast<double>(r.nanoseconds) / 1e3 / static_cast<double>(r.runs)},
+                     {"min_us", static_cast<double>(r.fastest) / 1e3}});
+  return out;
 }
 
 void print_layers(const Plan& plan, const Profiler& p) {
@@ -134,10 +148,15 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
     nlohmann::json others = nlohmann::json::array();
     for (const Then& t : then)
       others.push_back({{"shapes", escape(t.shapes)}, {"plan_ms", t.plan_ms}, {"compile_ms", t.compile_ms}, {"kernels_compiled", t.kernels_compiled}});
+    nlohmann::json times;
+    if (layers) {
+      FERRULE_ASSIGN(Profiler profiler, profile(p->executable(), b, p->plan().layers.size(), 20));
+      times = layer_times(p->plan(), profiler);
+    }
     print_json({{"schema_version", kSchemaVersion},
                 {"backend", p->backend()}, {"device", p->device()}, {"threads", common.threads},
                 {"latency_ms", {{"min", l.min}, {"median", l.median}, {"p90", l.p90}, {"p99", l.p99}}},
-                {"runs", l.runs}, {"load_ms", p->timings().load_ms}, {"plan_ms", p->timings().plan_ms},
+                {"device_ms", l.device}, {"layer_times", times}, {"runs", l.runs}, {"load_ms", p->timings().load_ms}, {"plan_ms", p->timings().plan_ms},
                 {"compile_ms", p->timings().compile_ms}, {"cache_hits", p->timings().cache_hits}, {"cache_misses", p->timings().cache_misses},
                 {"peak_memory_bytes", growth}, {"anonymous_memory_bytes", anonymous},
                 {"arena_bytes", p->executable().arena_bytes()}, {"packed_bytes", p->executable().packed_bytes()},
@@ -147,6 +166,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   }
   std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), ran_on(*p), p->plan().layers.size(), kernels);
   std::cout << fmt::format("latency  median {:.3f} ms  min {:.3f}  p90 {:.3f}  p99 {:.3f}  ({} runs)\n", l.median, l.min, l.p90, l.p99, l.runs);
+  if (l.device > 0) std::cout << fmt::format("device   median {:.3f} ms, without the copies of inputs and outputs\n", l.device);
   std::cout << fmt::format("start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n", p->timings().load_ms, p->timings().plan_ms,
                            p->timings().compile_ms, p->timings().cache_hits, p->timings().cache_misses);
   std::cout << fmt::format("memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights; {:.1f} of the model's own given back\n", static_cast<double>(growth) / 1048576,

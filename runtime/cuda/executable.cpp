@@ -56,12 +56,15 @@ CudaExecutable::~CudaExecutable() {
   for (Segment& s : segments_)
     if (s.graph) (void)api.cuGraphExecDestroy(s.graph);
   for (Event e : events_) (void)api.cuEventDestroy(e);
+  for (Event e : {started_, stopped_})
+    if (e) (void)api.cuEventDestroy(e);
   steps_.clear();
   if (stream_) (void)api.cuStreamDestroy(stream_);
 }
 
 Status CudaExecutable::build(const PrepareContext& context) {
   FERRULE_TRY(device_.check(device_.api().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate", "backend cuda"));
+  for (Event* e : {&started_, &stopped_}) FERRULE_TRY(device_.check(device_.api().cuEventCreate(e, 0), "cuEventCreate", "backend cuda"));
   // Library kernels may not write over what they add: cuDNN does not promise to read an element before it writes it.
   auto pairs = [this](size_t layer, const Launch& l) { return generated_in_place(plan_, lowered_, layer, l); };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));

@@ -22,6 +22,7 @@ class CudaExecutable final : public Executable {
 
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
   int64_t launches() const override { return launches_; }
+  double device_ms() override;
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return constants_.bytes(); }
   const Storage* storage() const override { return &storage_; }
@@ -87,6 +88,7 @@ class CudaExecutable final : public Executable {
   std::vector<Step> steps_;
   std::vector<LayerSteps> layers_;
   std::vector<Segment> segments_;
+  Event started_ = nullptr, stopped_ = nullptr;  ///< around the kernels of a run
   std::vector<Event> events_;  ///< before each layer and behind the last; made by the first observed run
   std::string not_captured_;   ///< why there are no graphs; empty: there are, or will be
   bool ran_ = false, captured_ = false;

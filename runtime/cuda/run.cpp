@@ -18,14 +18,22 @@ Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* 
   launches_ = 0;
   auto work = [&]() -> Status {
     FERRULE_TRY(copy_in(inputs));
+    FERRULE_TRY(device_.check(device_.api().cuEventRecord(started_, stream_), "cuEventRecord", kPlace));
     if (observer || cancel_) FERRULE_TRY(run_layers(observer));
     else FERRULE_TRY(run_segments());
+    FERRULE_TRY(device_.check(device_.api().cuEventRecord(stopped_, stream_), "cuEventRecord", kPlace));
     return copy_out(outputs);
   };
   Status status = work();
   // Nothing may still be using memory when the caller has the error.
   if (!status && !device_.lost()) (void)device_.api().cuStreamSynchronize(stream_);
   return status;
+}
+
+double CudaExecutable::device_ms() {
+  float ms = 0;
+  if (!ran_ || device_.api().cuEventElapsedTime(&ms, started_, stopped_)) return 0;
+  return double{ms};
 }
 
 Status CudaExecutable::copy_in(std::span<const void* const> inputs) {
