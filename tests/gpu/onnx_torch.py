@@ -99,6 +99,17 @@ def gather(x, index, *, axis=0):
     return torch.index_select(x, axis, index.flatten().to(x.device)).reshape(x.shape[:axis] + index.shape + x.shape[axis + 1:])
 
 
+def gather_nd(x, index, *, batch_dims=0):
+    if batch_dims:
+        raise Unsupported("GatherND with batch_dims")
+    return x[tuple(index.to(x.device).unbind(-1))]
+
+
+def constant_of_shape(shape, *, value=None):
+    one = torch.from_numpy(np.array(numpy_helper.to_array(value))) if value is not None else torch.zeros(1)
+    return one.reshape([]).expand(ints(shape))
+
+
 def cast(x, *, to, **_):
     return x.to(DTYPES[to])
 
@@ -124,6 +135,10 @@ OPS = {
     "Slice": slice_, "Split": split, "Resize": resize, "Softmax": lambda x, *, axis=-1: torch.softmax(x, axis), "ReduceMean": reduce_mean,
     "LayerNormalization": lambda x, g, b=None, *, axis=-1, epsilon=1e-5, **_: F.layer_norm(x, x.shape[axis:], g, b, epsilon),
     "BatchNormalization": lambda x, g, b, m, v, *, epsilon=1e-5, **_: F.batch_norm(x, m, v, g, b, False, 0.0, epsilon),
+    "GatherND": gather_nd, "GatherElements": lambda x, i, *, axis=0: torch.gather(x, axis, i), "ConstantOfShape": constant_of_shape,
+    "Equal": torch.eq, "Less": torch.lt, "Greater": torch.gt, "LessOrEqual": torch.le, "GreaterOrEqual": torch.ge, "And": torch.logical_and,
+    "Or": torch.logical_or, "Not": torch.logical_not, "BitwiseAnd": torch.bitwise_and, "Min": torch.minimum, "Max": torch.maximum,
+    "Range": lambda a, b, c: torch.arange(a.item(), b.item(), c.item()), "Sin": torch.sin, "Cos": torch.cos, "Reciprocal": torch.reciprocal,
     "Gather": gather, "Cast": cast, "Unsqueeze": unsqueeze, "Squeeze": lambda x, axes=None: x.squeeze(ints(axes) if axes is not None else None),
     "Shape": lambda x, **_: torch.tensor(list(x.shape)), "Expand": lambda x, s: x.expand(torch.broadcast_shapes(x.shape, tuple(ints(s)))),
 }
