@@ -64,12 +64,13 @@ class Planner {
   Status rows() {
     std::vector<RowLayout> layouts;
     for (const CudaOperand& o : operands_) layouts.push_back({o.dims, o.strides});
-    FERRULE_ASSIGN(CudaRowPlan plan, plan_cuda_rows(*launch_.rows, layouts, aligned_));
+    FERRULE_ASSIGN(CudaRowPlan plan, plan_cuda_rows(*launch_.rows, layouts, aligned_, cores_));
     FERRULE_ASSIGN(out_.source, cuda_row_source(plan.kernel, entry_, comment_));
     out_.kind = "rows";
     out_.blocks = plan.geometry.blocks(plan.kernel);
     std::tie(out_.threads_x, out_.threads_y) = CudaRowGeometry::block(plan.kernel);
-    out_.arguments = [plan = std::move(plan), n = operands_.size()](std::span<const uint64_t> at) {
+    out_.scratch_bytes = plan.geometry.scratch_bytes(plan.kernel);
+    out_.arguments = [n = operands_.size() + (plan.kernel.sliced ? 1 : 0), plan = std::move(plan)](std::span<const uint64_t> at) {
       return cuda_row_arguments(plan.kernel, plan.geometry, pointers_of(at, n));
     };
     return {};
@@ -214,7 +215,7 @@ class Planner {
   const std::string entry_;
   const std::string_view comment_;
   const bool aligned_;
-  [[maybe_unused]] const int cores_;
+  const int cores_;
   CudaLaunch out_;
 };
 

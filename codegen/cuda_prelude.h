@@ -98,14 +98,15 @@ template <int M, int BIAS, int MAX, bool INF, bool NZ> struct F8 {
     if (!NZ && c == 0x80) return __uint_as_float(0x7fc00000u);
     return __uint_as_float(__float_as_uint(v) | ((u32)(c & 0x80) << 24));
   }
-  static __device__ u8 encode(double v, bool wrap) {
+  // T: a type that holds what is to be encoded exactly. All steps but the rounding are exact in it.
+  template <class T> static __device__ u8 encode(T v, bool wrap) {
     u8 sign = signbit(v) ? 0x80 : 0, nan = NZ ? (u8)(sign | 0x7f) : 0x80;
     if (v != v) return nan;
-    double m = fabs(v);
+    T m = fabs(v);
     int e = m > 0 && !isinf(m) ? ilogb(m) : 0, lowest = 1 - BIAS;
     int grid = (e > lowest ? e : lowest) - M;
-    double r = isinf(m) ? m : ldexp(rint(ldexp(m, -grid)), grid);
-    if (r > (double)decode(MAX)) return !wrap ? (u8)(sign | MAX) : INF ? (u8)(sign | (MAX + 1)) : nan;
+    T r = isinf(m) ? m : ldexp(rint(ldexp(m, -grid)), grid);
+    if (r > (T)decode(MAX)) return !wrap ? (u8)(sign | MAX) : INF ? (u8)(sign | (MAX + 1)) : nan;
     if (r == 0) return NZ ? sign : 0;
     e = ilogb(r);
     if (e < lowest) return sign | (u8)ldexp(r, BIAS - 1 + M);

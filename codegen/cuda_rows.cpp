@@ -19,6 +19,9 @@ using Kind = RowSource::Kind;
 constexpr int kWarp = 32;
 constexpr int kMostItems = 8;
 constexpr int64_t kRegisters = 48;  // of 32 bits, that a thread may keep a row's elements in
+constexpr int64_t kLongRow = 16384;   // elements of a block from which its rows are worth being spread over several …
+constexpr int64_t kLeastSlice = 4096; // … with so many each
+constexpr int64_t kSlotBytes = 8;     // of what one block leaves of one fold
 
 int64_t element_bytes(DType t) { return std::max(1, size_bits(t) / 8); }
 int64_t up_to_power(int64_t n, int64_t least, int64_t most) {
@@ -38,7 +41,8 @@ bool kept_in_registers(const CudaRowKernel& k, size_t operand) {
 
 class Planner {
  public:
-  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned) : r_(region), operands_(operands), aligned_(aligned) {}
+  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores)
+      : r_(region), operands_(operands), aligned_(aligned), cores_(cores) {}
 
   Result<CudaRowPlan> run() {
     FERRULE_TRY(check_cuda_types(r_.program));
@@ -52,6 +56,7 @@ class Planner {
     k_.staged = split_rows(r_, true);
     items();
     if (!k_.items) k_.staged = split_rows(r_, false);
+    slices();
     return std::move(plan_);
   }
 
@@ -123,9 +128,31 @@ class Planner {
     if (items > kMostItems || bytes * items * k_.vector > kRegisters * 4) k_.items = 0;
   }
 
+  /// Whether nothing but one round of reductions runs along the rows.
+  bool only_folds() const {
+    int stages = 0;
+    for (const RowStage& s : k_.staged.stages) {
+      stages += s.elements;
+      if (s.elements && std::ranges::find(s.folds, Fold::none) != s.folds.end()) return false;
+    }
+    return stages == 1;
+  }
+
+  void slices() {
+    const int64_t blocks = g_.row_blocks(k_), each = g_.length * (k_.team == CudaTeam::columns ? k_.rows : 1);
+    if (k_.team == CudaTeam::warp || blocks == 0 || blocks * 2 > cores_ || each < kLongRow || !only_folds()) return;
+    const int64_t most = std::min(2 * cores_ / blocks, each / kLeastSlice), v = k_.vector;
+    g_.chunk = ((g_.length + most - 1) / most + v - 1) / v * v;
+    g_.slices = (g_.length + g_.chunk - 1) / g_.chunk;
+    k_.sliced = true;
+    k_.items = 0;
+    k_.threads = static_cast<int>(k_.team == CudaTeam::columns ? up_to_power(g_.chunk / 4, 1, 32) : up_to_power(g_.chunk / v / 4, 128, 1024));
+  }
+
   const RowRegion& r_;
   std::span<const RowLayout> operands_;
   const bool aligned_;
+  const int cores_;
   CudaRowPlan plan_;
   CudaRowKernel& k_ = plan_.kernel;
   CudaRowGeometry& g_ = plan_.geometry;
@@ -184,8 +211,9 @@ class Source {
       out_ += cuda_function(p, fmt::format("stage{}", s));
     }
     const size_t n = k_.operands.size();
-    out_ += fmt::format("struct Arguments {{\n  void* p[{0}];\n  Index rows, length;\n  Index size[{1}], stride[{0}][{1}];\n"
-                        "  Index step_size[{2}], step[{0}][{2}];\n}};\n\n", n, k_.kept_rank, k_.reduced_rank);
+    out_ += fmt::format("struct Arguments {{\n  void* p[{0}];\n{3}  Index rows, length{4};\n  Index size[{1}], stride[{0}][{1}];\n"
+                        "  Index step_size[{2}], step[{0}][{2}];\n}};\n\n", n, k_.kept_rank, k_.reduced_rank,
+                        k_.sliced ? "  char* scratch;\n" : "", k_.sliced ? ", slices, chunk, row_blocks" : "");
     kernel(entry);
     return std::move(out_);
   }
@@ -203,21 +231,23 @@ class Source {
 
   void kernel(std::string_view entry) {
     line(0, "extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{", k_.block_threads(), entry);
+    if (k_.sliced) line(1, "const Index block = (Index)blockIdx.x / a.slices, slice = (Index)blockIdx.x % a.slices;");
+    else line(1, "const Index block = blockIdx.x;");
     switch (k_.team) {
       case CudaTeam::columns:
         line(1, "const int lane = threadIdx.y;");
-        line(1, "const Index own = (Index)blockIdx.x * {} + threadIdx.x;", k_.rows);
+        line(1, "const Index own = block * {} + threadIdx.x;", k_.rows);
         line(1, "const bool inside = own < a.rows;");
         line(1, "const Index row = inside ? own : a.rows - 1;");
         break;
       case CudaTeam::warp:
         line(1, "const int lane = threadIdx.x;");
-        line(1, "const Index row = (Index)blockIdx.x * {} + threadIdx.y;", k_.rows);
+        line(1, "const Index row = block * {} + threadIdx.y;", k_.rows);
         line(1, "if (row >= a.rows) return;");
         break;
       case CudaTeam::block:
         line(1, "const int lane = threadIdx.x;");
-        line(1, "const Index row = blockIdx.x;");
+        line(1, "const Index row = block;");
         break;
     }
     pointers();
@@ -270,6 +300,10 @@ class Source {
       line(1, "for (int j = 0; j < {}; ++j) {{", k_.items);
       line(2, "const Index e = lane * {} + j * {};", k_.vector, step);
       line(2, "if (e < a.length) {{");
+    } else if (k_.sliced) {
+      line(1, "const Index behind = slice + 1 < a.slices ? (slice + 1) * a.chunk : a.length;");
+      line(1, "for (Index e = slice * a.chunk + lane * {}; e < behind; e += {}) {{", k_.vector, step);
+      line(2, "{{");
     } else {
       line(1, "for (Index e = lane * {}; e < a.length; e += {}) {{", k_.vector, step);
       line(2, "{{");
@@ -343,6 +377,39 @@ class Source {
     line(2, "}}\n  }}");
     for (size_t o = 0; o < s.outputs.size(); ++o)
       if (s.folds[o] != Fold::none) finish_fold(s, o);
+    if (k_.sliced) combine_slices(s);
+  }
+
+  /// What the blocks of a row found, in all threads of the last one to end; the others leave. The blocks' counter wraps,
+  /// so that it is zero again for the next launch.
+  void combine_slices(const RowStage& s) {
+    const int lanes = columns() ? k_.rows : 1;
+    const std::string_view thread = columns() ? "threadIdx.x" : "0";
+    line(1, "char* const slots = a.scratch + (a.row_blocks * 4 + 15) / 16 * 16;");
+    auto slot = [&](const RowStage& stage, size_t o, std::string_view from) {
+      return fmt::format("(volatile {}*)(slots + ((((i64)block * a.slices + {}) * {} + {}) * {} + {}) * {})", cuda_value(fold_type_of(stage, o)), from,
+                         s.outputs.size(), o, lanes, thread, kSlotBytes);
+    };
+    line(1, "if (lane == 0) {{");
+    for (size_t o = 0; o < s.outputs.size(); ++o) line(2, "*{} = f{};", slot(s, o, "slice"), s.outputs[o].index);
+    line(2, "__threadfence();");
+    line(1, "}}");
+    line(1, "__shared__ bool last;");
+    line(1, "__syncthreads();");
+    line(1, "if (lane == 0 && {} == 0) {{", thread);
+    line(2, "last = atomicInc((u32*)a.scratch + block, (u32)a.slices - 1) == (u32)a.slices - 1;");
+    line(2, "__threadfence();");
+    line(1, "}}");
+    line(1, "__syncthreads();");
+    line(1, "if (!last) return;");
+    for (size_t o = 0; o < s.outputs.size(); ++o) {
+      const uint32_t f = s.outputs[o].index;
+      const DType t = fold_type_of(s, o);
+      line(1, "f{} = {};", f, cuda_literal(t, fold_identity(s.folds[o], t)));
+      line(1, "for (Index o = lane; o < a.slices; o += {}) f{} = {};", k_.threads, f,
+           fold_text(s.folds[o], t, fmt::format("f{}", f), fmt::format("({})*{}", cuda_value(t), slot(s, o, "o"))));
+      reduce_team(s, o, "n");
+    }
   }
 
   DType fold_type_of(const RowStage& s, size_t o) const {
@@ -366,10 +433,15 @@ class Source {
 
   /// What all threads of the team found, in each of them.
   void finish_fold(const RowStage& s, size_t o) {
+    if (compensated(s, o)) line(1, "float f{0} = s{0}.value();", s.outputs[o].index);
+    reduce_team(s, o, "m");
+  }
+
+  /// `shared`: a name for the memory that it goes through.
+  void reduce_team(const RowStage& s, size_t o, std::string_view shared) {
     const uint32_t f = s.outputs[o].index;
     const DType t = fold_type_of(s, o);
     const auto both = [&](const std::string& other) { return fold_text(s.folds[o], t, fmt::format("f{}", f), other); };
-    if (compensated(s, o)) line(1, "float f{0} = s{0}.value();", f);
     auto tree = [&](int width) {
       if (width < 2) return;
       line(1, "#pragma unroll");
@@ -377,20 +449,20 @@ class Source {
     };
     if (columns()) {
       if (k_.threads == 1) return;
-      line(1, "__shared__ {} m{}[{}][{}];", cuda_value(t), f, k_.threads, kWarp);
-      line(1, "m{0}[lane][threadIdx.x] = f{0};", f);
+      line(1, "__shared__ {} {}{}[{}][{}];", cuda_value(t), shared, f, k_.threads, kWarp);
+      line(1, "{0}{1}[lane][threadIdx.x] = f{1};", shared, f);
       line(1, "__syncthreads();");
-      line(1, "f{0} = m{0}[0][threadIdx.x];", f);
-      line(1, "for (int o = 1; o < {}; ++o) f{} = {};", k_.threads, f, both(fmt::format("m{}[o][threadIdx.x]", f)));
+      line(1, "f{1} = {0}{1}[0][threadIdx.x];", shared, f);
+      line(1, "for (int o = 1; o < {}; ++o) f{} = {};", k_.threads, f, both(fmt::format("{}{}[o][threadIdx.x]", shared, f)));
       return;
     }
     tree(kWarp);
     const int warps = k_.threads / kWarp;
     if (warps == 1) return;
-    line(1, "__shared__ {} m{}[{}];", cuda_value(t), f, warps);
-    line(1, "if (lane % 32 == 0) m{0}[lane / 32] = f{0};", f);
+    line(1, "__shared__ {} {}{}[{}];", cuda_value(t), shared, f, warps);
+    line(1, "if (lane % 32 == 0) {0}{1}[lane / 32] = f{1};", shared, f);
     line(1, "__syncthreads();");
-    line(1, "f{0} = m{0}[lane % {1}];", f, warps);
+    line(1, "f{1} = {0}{1}[lane % {2}];", shared, f, warps);
     tree(warps);
   }
 
@@ -425,8 +497,14 @@ std::pair<int, int> CudaRowGeometry::block(const CudaRowKernel& k) {
   return {k.threads, 1};
 }
 
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned) {
-  return Planner(region, operands, aligned).run();
+int64_t CudaRowGeometry::scratch_bytes(const CudaRowKernel& k) const {
+  if (!k.sliced) return 0;
+  const int64_t lanes = k.team == CudaTeam::columns ? k.rows : 1, folds = static_cast<int64_t>(k.staged.folds.size());
+  return (row_blocks(k) * 4 + 15) / 16 * 16 + blocks(k) * folds * lanes * kSlotBytes;
+}
+
+Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores) {
+  return Planner(region, operands, aligned, cores).run();
 }
 
 Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_view entry, std::string_view comment) {
@@ -438,9 +516,11 @@ std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometr
   for (const void* p : pointers) out.pointer(p);
   out.index(geometry.rows);
   out.index(geometry.length);
+  if (kernel.sliced)
+    for (int64_t v : {geometry.slices, geometry.chunk, geometry.row_blocks(kernel)}) out.index(v);
   for (const auto* axes : {&geometry.kept, &geometry.reduced}) {
     for (const LoopAxis& a : *axes) out.index(a.size);
-    for (size_t k = 0; k < pointers.size(); ++k)
+    for (size_t k = 0; k < kernel.operands.size(); ++k)
       for (const LoopAxis& a : *axes) out.index(a.strides[k]);
   }
   return out.take();

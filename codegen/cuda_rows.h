@@ -1,6 +1,9 @@
 // Row kernels (softmax, norms, reductions) as CUDA C++: the stages of a row region in one kernel, a team of threads a
 // row. Sums of f32 are compensated, not made in f64, which most GPUs do slowly. Sizes and strides are arguments; a
-// kernel serves every shape of the same form. A row is never cut over several blocks.
+// kernel serves every shape of the same form. Few long rows are spread over several blocks where nothing but reductions
+// runs along them: the block that ends last combines what all of them left in scratch memory. Where elements follow their
+// row's reduction (softmax, norms) a row stays in one block: all blocks of it would have to wait for each other inside
+// the kernel, which no stream guarantees to end.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -36,6 +39,7 @@ struct CudaRowKernel {
   int kept_rank = 1, reduced_rank = 1;    ///< axes after collapsing
   int vector = 1;                         ///< neighbouring elements read at once; pointers must be aligned to them
   int items = 0;                          ///< vectors of a row that a thread keeps in registers; 0: it walks the row
+  bool sliced = false;                    ///< a row is spread over several blocks; a scratch pointer follows the operands'
   bool wide_index = false;                ///< 64-bit index arithmetic
   int block_threads() const { return threads * rows; }
 };
@@ -44,7 +48,11 @@ struct CudaRowKernel {
 struct CudaRowGeometry {
   int64_t rows = 1, length = 1;
   std::vector<LoopAxis> kept, reduced;    ///< outermost first, never empty; strides in elements
-  int64_t blocks(const CudaRowKernel& k) const { return (rows + k.rows - 1) / k.rows; }
+  int64_t slices = 1, chunk = 0;          ///< blocks of a row, and elements of each
+  int64_t row_blocks(const CudaRowKernel& k) const { return (rows + k.rows - 1) / k.rows; }
+  int64_t blocks(const CudaRowKernel& k) const { return row_blocks(k) * slices; }
+  /// Zero before the first launch; every launch leaves it fit for the next.
+  int64_t scratch_bytes(const CudaRowKernel& k) const;
   /// x and y of a block's threads.
   static std::pair<int, int> block(const CudaRowKernel& k);
 };
@@ -53,15 +61,16 @@ struct CudaRowPlan {
   CudaRowGeometry geometry;
 };
 
-/// `operands`: of the region's inputs, then its outputs. `aligned`: pointers are multiples of 16 bytes.
+/// `operands`: of the region's inputs, then its outputs. `aligned`: pointers are multiples of 16 bytes. `cores`:
+/// multiprocessors; 0: not known, and no row is spread over several blocks.
 /// errors: unsupported_type, unsupported_operator (sizes that do not broadcast).
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned);
+Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores = 0);
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model; escaped here.
 /// errors: formula_invalid.
 Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_view entry, std::string_view comment);
 
-/// The kernel's one parameter, as the source declares it.
+/// The kernel's one parameter, as the source declares it. `pointers`: of the operands, then the scratch if it is sliced.
 std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers);
 
 }  // namespace ferrule

@@ -49,7 +49,7 @@ std::string cast_text(DType from, DType to, const std::string& x, bool wrap) {
   if (to == DType::f32 || to == DType::f64) return fmt::format("({})({})", cuda_storage(to), v);
   if (is_float(to)) {
     std::string wide = f == DType::f32 ? v : fmt::format("(double)({})", v);
-    if (is_f8(to)) return fmt::format("{}::encode((double)({}), {})", name(to), v, wrap);
+    if (is_f8(to)) return fmt::format("{}::encode({}{}, {})", name(to), is_float(f) ? "" : "(double)", is_float(f) ? v : "(" + v + ")", wrap);
     return fmt::format("to_{}({})", name(to), wide);
   }
   if (is_float(f)) return fmt::format("saturated<{}>({})", name(to), v);

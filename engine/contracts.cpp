@@ -149,18 +149,14 @@ Accept check_type(const ContractFacts& facts, const Type& t, std::string_view co
   return yes();
 }
 
-/// With movements: whether all of it can be written as boxes with constant strides. A GPU launches one grid, which
-/// takes one box.
-Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+/// With movements: whether all of it can be written as boxes with constant strides.
+Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
   std::vector<ValueId> results;
   for (NodeId id : nodes)
     for (ValueId v : g.node(id).outputs)
       if (v && (g.value(v).is_output || nodes.size() == 1)) results.push_back(v);
   auto region = lower_pieces(ops, g, nodes, results);
-  if (!region) return no(region.error().message);
-  if (target.device == "gpu" && region->pieces.size() > 1)
-    return no(fmt::format("{} pieces, a generated GPU kernel takes one", region->pieces.size()));
-  return yes();
+  return region ? yes() : no(region.error().message);
 }
 
 /// Pointwise: every node a formula, element types known, bounded operands.
@@ -177,7 +173,7 @@ Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Ta
       if (v)
         if (Accept a = check_type(it->second, type_of(g, v), "pointwise", target); a.truth != Truth::yes) return a;
   }
-  return any_movement(g, nodes) ? accepts_pieces(g, nodes, target, ops) : yes();
+  return any_movement(g, nodes) ? accepts_pieces(g, nodes, ops) : yes();
 }
 
 /// Channel means and dense layers on them.

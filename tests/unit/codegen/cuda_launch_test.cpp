@@ -3,6 +3,7 @@
 #include "codegen/cuda_launch.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 
@@ -155,6 +156,15 @@ void one_region(const Graph& g, Launch& l) {
   l.region = std::move(*region);
 }
 
+void one_row_region(const Graph& g, Launch& l) {
+  auto region = lower_rows(operators(), g, g.order(), g.outputs());
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  l.kind = Launch::Kind::generated;
+  for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
+  for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);
+  l.rows = std::make_shared<const RowRegion>(std::move(*region));
+}
+
 void copy_of_node(const Graph& g, Launch& l) {
   l.kind = Launch::Kind::copy;
   l.node = g.order()[0];
@@ -276,22 +286,41 @@ TEST_CASE("launches over elements, rows, permutations and indices equal the inte
       r.graph.add_output(r.node("Gather", {x, r.input(std::move(index))}, {{"axis", static_cast<int64_t>(axis) - (rng() % 2 ? static_cast<int64_t>(d.size()) : 0)}}));
       cases.add(std::move(r.graph), std::move(r.tensors), copy_of_node).exact = true;
     }
-  const auto rows = [](const Graph& g, Launch& l) {
-    auto region = lower_rows(operators(), g, g.order(), g.outputs());
-    REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
-    l.kind = Launch::Kind::generated;
-    for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
-    for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);
-    l.rows = std::make_shared<const RowRegion>(std::move(*region));
-  };
   for (const auto* ops : {&kFloatRows, &kAnyRows})
     for (const std::string& op : *ops)
       for (DType type : {DType::f32, DType::f16}) {
         RowGraph r(type);
         random_region(r, op, rng);
-        cases.add(std::move(r.graph), std::move(r.tensors), rows);
+        cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
       }
   for (const char* kind : {"pointwise", "rows", "transpose", "copy", "gather"}) CHECK_MESSAGE(cases.kinds[kind] > 4, kind);
+  cases.run();
+}
+
+TEST_CASE("few long rows are spread over several blocks, and every launch leaves the counters as it found them") {
+  if (HostKernels::missing()) return;
+  Cases cases(19);
+  std::map<bool, int> spread;
+  struct Form {
+    Dims dims, axes;
+    bool long_rows;
+  };
+  const std::vector<Form> forms{{{1, 33000}, {1}, true}, {{3, 20011}, {1}, true}, {{18004}, {0}, true}, {{5, 4, 4000}, {0, 2}, true},
+                                {{600, 40}, {0}, true}, {{100, 200}, {1}, false}, {{2, 4000}, {1}, false}};
+  size_t turn = 0;
+  for (const Form& f : forms)
+    for (const std::string op : {"ReduceSum", "ReduceMax", "ReduceL2", "ReduceMean", "ReduceProd", "Softmax"}) {
+      const bool rounded = op == "ReduceL2" || op == "Softmax";
+      const DType type = op == "ReduceProd" ? DType::i64 : std::array{DType::f32, DType::f16, rounded ? DType::f64 : DType::i32}[turn++ % 3];
+      RowGraph r(type);
+      const ValueId x = r.input(random_of(type, f.dims, cases.rng));
+      if (op == "Softmax") r.graph.add_output(r.node(op, {x}, {{"axis", f.axes.back()}}));
+      else r.graph.add_output(r.node("Abs", {r.node(op, {x, r.axes(f.axes)}, {{"keepdims", static_cast<int64_t>(cases.rng() % 2)}, {"noop_with_empty_axes", int64_t{0}}})}));
+      const bool cut = cases.add(std::move(r.graph), std::move(r.tensors), one_row_region).planned.scratch_bytes > 0;
+      CHECK(cut == (f.long_rows && op != "Softmax"));
+      ++spread[cut];
+    }
+  CHECK(spread[true] >= 20);
   cases.run();
 }
 

@@ -52,6 +52,16 @@ TEST_CASE("facts differ between targets") {
   CHECK(!takes(volta, "conv", DType::bf16));
   CHECK(takes(ampere, "conv", DType::bf16));
   CHECK(ampere.contracts.at("conv").generated_tail);
+  for (const char* name : {"sm_89", "sm_90", "sm_100", "sm_120"}) {
+    auto ada = *load_target(shipped(), name);
+    for (DType t : {DType::f8e4m3fn, DType::f8e5m2}) {
+      CHECK(takes(ada, "pointwise", t));
+      CHECK(takes(ada, "row_reduce", t));
+      CHECK(!takes(ampere, "pointwise", t));
+    }
+    CHECK(takes(ada, "pointwise", DType::bf16));
+    CHECK(takes(ada, "conv", DType::bf16));
+  }
 }
 
 TEST_CASE("a profile is one of those there are") {
