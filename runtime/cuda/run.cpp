@@ -25,9 +25,10 @@ Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* 
     return copy_out(outputs);
   };
   Status status = work();
-  // Nothing may still be using memory when the caller has the error.
-  if (!status && !device_.lost()) (void)device_.api().cuStreamSynchronize(stream_);
-  return status;
+  if (status || device_.lost()) return status;
+  // Nothing may still be using memory when the caller has the error; a library may have met a device that is lost first.
+  Status idle = device_.wait(stream_, kPlace);
+  return device_.lost() ? idle : status;
 }
 
 double CudaExecutable::device_ms() {
