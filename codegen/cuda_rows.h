@@ -3,7 +3,9 @@
 // kernel serves every shape of the same form. Few long rows are spread over several blocks where nothing but reductions
 // runs along them: the block that ends last combines what all of them left in scratch memory. Where elements follow their
 // row's reduction (softmax, norms) a row stays in one block: all blocks of it would have to wait for each other inside
-// the kernel, which no stream guarantees to end.
+// the kernel, which no stream guarantees to end. A softmax's maximum and sum are two passes: rows of up to some 24000
+// floats are in registers by the second, longer ones in the L2 cache, and a sum that is rescaled at every new maximum
+// loses a rounding each time.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -6,7 +6,7 @@
 namespace ferrule {
 namespace {
 
-constexpr int64_t kUnknownSize = 32;
+constexpr int64_t kUnknownSize = 16;  // of many axes still one grid
 
 struct OperandValue {
   std::vector<int64_t> dims;

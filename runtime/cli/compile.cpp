@@ -1,6 +1,10 @@
 // compile: every generated kernel of a model to machine code for a target; no GPU is needed for sm_XX.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -135,6 +139,30 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
   return out;
 }
 
+std::string comment_of(const Kernel& kernel) {
+  std::string out = "rule " + (kernel.layer->rule.empty() ? "none" : kernel.layer->rule) + ", nodes";
+  for (const std::string& node : kernel.layer->nodes) out += " " + node;
+  return out;
+}
+
+/// Each kernel's CUDA C++ in a file of its own, naming rule and nodes.
+Status write_sources(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target, const std::filesystem::path& folder, bool force) {
+  constexpr size_t kMostName = 60;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) return error(Code::file_not_written, "compile", escape(folder.string()), failed.message());
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const std::string entry = fmt::format("ferrule_{}_{}", k, to_identifier(kernels[k].layer->name).substr(0, kMostName));
+    const auto launch = cuda_launch(plan, kernels[k], target, entry, comment_of(kernels[k]));
+    if (!launch) continue;  // reported with the others
+    const std::filesystem::path file = folder / (entry + ".cu");
+    if (!force && std::filesystem::exists(file)) return error(Code::file_exists, "compile", escape(file.string()));
+    std::ofstream out(file);
+    if (!(out << launch->source).flush()) return error(Code::file_not_written, "compile", escape(file.string()), std::strerror(errno));
+  }
+  return {};
+}
+
 Result<json> compile_for_cpu(const Plan& plan, const Kernel& kernel, const Target& target) {
   if (kernel.launch->rows) return compile_rows(plan, kernel, target);
   FERRULE_ASSIGN(RegionOperands operands, region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
@@ -155,7 +183,7 @@ std::map<std::string, int> other_launches(const Explained& e) {
   return out;
 }
 
-Result<Exit> body(const Common& common) {
+Result<Exit> body(const Common& common, const std::string& sources) {
   FERRULE_ASSIGN(const auto explained, explain_model(common, false));
   const Explained& e = *explained;
   const Target& target = e.knowledge->target;
@@ -165,8 +193,10 @@ Result<Exit> body(const Common& common) {
   if (target.device == "gpu") {
     FERRULE_ASSIGN(const EngineOptions options, engine_options(common));
     const auto cache = DiskCache::open(options.cache, options.limits.cache_bytes);
+    if (!sources.empty()) FERRULE_TRY(write_sources(e.plan, kernels, target, sources, common.force));
     FERRULE_ASSIGN(results, compile_for_gpu(e.plan, kernels, target, cache.get()));
   } else {
+    if (!sources.empty()) return error(Code::usage, "--sources", "kernels for CPUs have no source: --target sm_XX");
     for (const Kernel& kernel : kernels) {
       auto result = compile_for_cpu(e.plan, kernel, target);
       if (!result && !left_out(result.error())) return tl::make_unexpected(result.error());
@@ -205,9 +235,11 @@ Result<Exit> body(const Common& common) {
 void add_compile(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("compile", "every generated kernel to machine code for --target; no GPU needed");
   add_common(*c, common, true);
+  auto sources = std::make_shared<std::string>();
+  c->add_option("--sources", *sources, "also write the kernels' CUDA C++ there, a file each, naming rule and nodes")->type_name("DIR");
   c->footer("Examples:\n  ferrule compile model.onnx --target sm_90\n  ferrule compile model.onnx --target sm_75 --json\n"
-            "  ferrule compile model.onnx --target cpu-avx2");
-  set_body(*c, common, exit, body);
+            "  ferrule compile model.onnx --target sm_90 --sources kernels\n  ferrule compile model.onnx --target cpu-avx2");
+  set_body(*c, common, exit, [sources](const Common& common) { return body(common, *sources); });
 }
 
 }  // namespace ferrule::cli

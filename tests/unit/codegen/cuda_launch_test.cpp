@@ -85,7 +85,7 @@ class Cases {
     auto want = interpret(c.graph, c.inputs, options);
     REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
     launch(c);
-    if (c.planned.kind == "rows") launch(c);  // what it leaves in its scratch is fit for the next run
+    if (c.planned.scratch_bytes) launch(c);  // what it leaves in its scratch is fit for the next run
     for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
       const auto at = std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
       const Tensor &expected = (*want)[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
@@ -237,7 +237,7 @@ TEST_CASE("launches of regions in pieces equal the interpreter, element by eleme
   }
   for (int round = 0; round < 12; ++round) {  // turned in shared memory
     Chain c;
-    const ValueId x = c.input(types[round % 7], {pick(1, 3), pick(8, 50), pick(8, 50)});
+    const ValueId x = c.input(round % 4 ? types[round % 7] : DType::f8e5m2, {pick(1, 3), pick(8, 50), pick(8, 50)});
     CHECK(add_pieces(cases, c, {c.node("Transpose", {x}, {{"perm", round % 2 ? Dims{0, 2, 1} : Dims{2, 1, 0}}})}));
   }
   CHECK(refused < 30);
@@ -293,6 +293,14 @@ TEST_CASE("launches over elements, rows, permutations and indices equal the inte
         random_region(r, op, rng);
         cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
       }
+  for (DType type : {DType::f8e4m3fn, DType::f8e5m2})  // read from 8 bits, written to them, computed in f32
+    for (const std::string op : {"Softmax", "ReduceMax", "ReduceMean", "ReduceL2"}) {
+      const auto to = [](DType t) { return std::map<std::string, Attr>{{"to", static_cast<int64_t>(t)}, {"saturate", int64_t{1}}}; };
+      RowGraph r(type);
+      const ValueId x = r.node("Cast", {r.input(random_of(type, random_dims(rng, 1 + rng() % 4), rng))}, to(DType::f32));
+      r.graph.add_output(r.node("Cast", {row_operator(r, x, op, rng)}, to(type)));
+      cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
+    }
   for (const char* kind : {"pointwise", "rows", "transpose", "copy", "gather"}) CHECK_MESSAGE(cases.kinds[kind] > 4, kind);
   cases.run();
 }
@@ -308,10 +316,12 @@ TEST_CASE("few long rows are spread over several blocks, and every launch leaves
   const std::vector<Form> forms{{{1, 33000}, {1}, true}, {{3, 20011}, {1}, true}, {{18004}, {0}, true}, {{5, 4, 4000}, {0, 2}, true},
                                 {{600, 40}, {0}, true}, {{100, 200}, {1}, false}, {{2, 4000}, {1}, false}};
   size_t turn = 0;
-  for (const Form& f : forms)
+  for (const Form& f : forms) {
+    ++turn;
     for (const std::string op : {"ReduceSum", "ReduceMax", "ReduceL2", "ReduceMean", "ReduceProd", "Softmax"}) {
+      if (++turn % 2) continue;  // the next form has the others
       const bool rounded = op == "ReduceL2" || op == "Softmax";
-      const DType type = op == "ReduceProd" ? DType::i64 : std::array{DType::f32, DType::f16, rounded ? DType::f64 : DType::i32}[turn++ % 3];
+      const DType type = op == "ReduceProd" ? DType::i64 : std::array{DType::f32, DType::f16, rounded ? DType::f64 : DType::i32}[turn / 2 % 3];
       RowGraph r(type);
       const ValueId x = r.input(random_of(type, f.dims, cases.rng));
       if (op == "Softmax") r.graph.add_output(r.node(op, {x}, {{"axis", f.axes.back()}}));
@@ -320,7 +330,8 @@ TEST_CASE("few long rows are spread over several blocks, and every launch leaves
       CHECK(cut == (f.long_rows && op != "Softmax"));
       ++spread[cut];
     }
-  CHECK(spread[true] >= 20);
+  }
+  CHECK(spread[true] >= 10);
   cases.run();
 }
 
