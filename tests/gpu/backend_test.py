@@ -120,6 +120,25 @@ GOLDEN = "(float[8,4] x, int64[3] i) => (float[3,8] y, float[8,4] z) <float[4] b
          "{ s = Softmax<axis = -1>(x) t = Transpose<perm = [1, 0]>(s) y = Gather<axis = 0>(t, i) z = Add(s, b) }"
 
 
+def observed(report):
+    """Layer by layer, by plain launches: results, times, and a run that may be stopped."""
+    for name, text in (("host", HOST), ("copies", MODELS["copies"]), ("norm", MODELS["norm"])):
+        path = model(report, name, text)
+        done = stubs.run(report, "verify", path, "--seed", "3", *CUDA, "--layers", "--json")
+        answer, problem = harness.answer(done)
+        problem = problem or stubs.wrong_use(done)
+        rows = answer["layers"] if answer else []
+        report.check(f"{name}: every layer's results", problem or (None if rows and all(r["ok"] for r in rows) else str(rows)))
+        done = stubs.run(report, "bench", path, *CUDA, "--seconds", "0.01", "--layers")
+        timed = re.findall(r"^ +\d+\.\d +\d+\.\d  ", done.out, re.MULTILINE)
+        report.check(f"{name}: every layer's time", stubs.wrong_use(done) or (None if done.code == 0 and timed else done.tail() + done.out))
+    path = model(report, "pointwise", MODELS["pointwise"])
+    done = stubs.run(report, "run", path, "--seed", "1", *CUDA, "--timeout", "1000")
+    report.check("a run with a time limit", stubs.wrong_use(done) or (None if done.code == 0 and "1 kernels launched" in done.err else done.tail()))
+    done = stubs.run(report, "run", path, "--seed", "1", *CUDA, "--timeout", "0.001")
+    report.check("a run that is stopped", harness.refusal(done, harness.LIMIT, "cancelled", seconds=20) or stubs.wrong_use(done))
+
+
 def golden(report):
     """What is launched, with which arguments, in which order: nothing is computed."""
     log = report.folder / "golden.log"
@@ -259,6 +278,7 @@ def main():
         right(report, name, text, counted=name != "empty")  # nothing to do is not launched
     right(report, "host", HOST, counted=False)
     graphs(report)
+    observed(report)
     golden(report)
     complaints(report)
     choices(report)

@@ -56,6 +56,19 @@ extern "C" __attribute__((visibility("default"))) void ferrule_stub_fail_next(co
   state().failures[function][state().calls[function] + 1] = code;
 }
 
+/// For the stubs of the libraries: whether these are bytes of the device, and work that is theirs on a stream.
+extern "C" __attribute__((visibility("default"))) int ferrule_stub_is_memory(const void* at, uint64_t bytes) {
+  std::lock_guard lock(state().mutex);
+  const Allocation* a = state().memory.find(reinterpret_cast<uint64_t>(at), bytes);
+  return a && !a->host;
+}
+extern "C" __attribute__((visibility("default"))) void ferrule_stub_put(CUstream_st* stream, const char* text,
+                                                                        const std::function<void()>& work) {
+  std::lock_guard lock(state().mutex);
+  stream = real(stream);
+  if (check(stream, text)) put(stream, {text, [work] { return work(), 0; }});
+}
+
 // --- without a context
 
 API cuInit(unsigned) {

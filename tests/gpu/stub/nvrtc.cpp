@@ -14,7 +14,6 @@
 #include <functional>
 #include <iterator>
 
-#include "codegen/cuda_prelude.h"
 #include "tests/gpu/stub/state.h"
 
 #define API extern "C" __attribute__((visibility("default"))) int
@@ -36,22 +35,19 @@ struct Program {
 };
 
 std::string host_text(const Program& p) {
-  std::string source = p.source;
-  const std::string_view prelude = ferrule::kCudaPrelude;
-  if (size_t at = source.find(prelude); at != std::string::npos) source.erase(at, prelude.size());
   return fmt::format(
-      "#include \"tests/unit/codegen/host_device.h\"\nnamespace ferrule_host {{\nnamespace {{\n{0}\n"
-      "#define {2} host_kernel\n#line 1 \"{2}.cu\"\n{1}\n#undef {2}\n}}\nHostRuntime* runtime;\n"
+      "#include \"tests/unit/codegen/host_device.h\"\nnamespace ferrule_host {{\nnamespace {{\n"
+      "#define {1} host_kernel\n#line 1 \"{1}.cu\"\n{0}\n#undef {1}\n}}\nHostRuntime* runtime;\n"
       "#define SHOWN extern \"C\" __attribute__((visibility(\"default\")))\n"
       "SHOWN void ferrule_runtime(HostRuntime* r) {{ runtime = r; }}\n"
-      "SHOWN const char* ferrule_entry_name() {{ return \"{2}\"; }}\n"
+      "SHOWN const char* ferrule_entry_name() {{ return \"{1}\"; }}\n"
       "SHOWN ferrule::test::HostEntry ferrule_entry() {{ return Called<&host_kernel>::run; }}\n"
       "SHOWN unsigned long ferrule_argument_bytes() {{ return Called<&host_kernel>::entry.argument_bytes; }}\n"
       "#define BOUND extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char\n"
       "BOUND __start_ferrule_shared[], __stop_ferrule_shared[];\n"
       "SHOWN void ferrule_clear_shared() {{\n"
       "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = (char)0xff;\n}}\n}}\n",
-      prelude, source, p.entry);
+      p.source, p.entry);
 }
 
 std::string read_file(const fs::path& path) {
@@ -65,7 +61,9 @@ int compile(Program& p) {
   const fs::path folder = setting("FERRULE_STUB_CACHE", (fs::temp_directory_path() / fmt::format("ferrule_stub_{}", getuid())).string());
   std::error_code ignored;
   fs::create_directories(folder, ignored);
-  const fs::path kept = folder / fmt::format("{:016x}.so", std::hash<std::string>{}(text));
+  std::string all = text;
+  for (const char* header : {"host_device.h", "host_threads.h"}) all += read_file(fs::path(FERRULE_SOURCE_DIR) / "tests/unit/codegen" / header);
+  const fs::path kept = folder / fmt::format("{:016x}.so", std::hash<std::string>{}(all));
   if (p.image = read_file(kept); !p.image.empty()) return 0;
   static std::atomic<int> count = 0;
   const std::string stem = (folder / fmt::format("{}_{}", getpid(), count++)).string();

@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
 namespace ferrule::stub {
 namespace {
 
-constexpr uint64_t kPage = 4096, kAlign = 256;
+constexpr uint64_t kPage = 4096, kAlign = 256, kFilled = 64 << 20;
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -37,8 +39,10 @@ uint64_t Memory::allocate(uint64_t bytes, bool host) {
   if (a.mapping == MAP_FAILED) std::abort();
   // It ends where the page that nobody may touch begins.
   a.base = reinterpret_cast<uint64_t>(a.mapping) + a.mapped - kPage - round_up(bytes, kAlign);
-  if (host) mprotect(static_cast<char*>(a.mapping) + kPage, a.mapped - 2 * kPage, PROT_READ | PROT_WRITE);
-  else used_ += bytes;
+  char* pages = static_cast<char*>(a.mapping) + kPage;
+  mprotect(pages, a.mapped - 2 * kPage, PROT_READ | PROT_WRITE);
+  std::memset(pages, 0xff, std::min(a.mapped - 2 * kPage, kFilled));  // NaN to whom nobody gave a value
+  if (!host) mprotect(pages, a.mapped - 2 * kPage, PROT_NONE), used_ += bytes;
   allocations_[a.base] = a;
   return a.base;
 }

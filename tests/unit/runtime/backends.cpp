@@ -26,6 +26,21 @@ TEST_CASE("backends by name") {
   CHECK(none.error().message.find("reference") != std::string::npos);
 }
 
+TEST_CASE("who runs a plan: a GPU is never promised where a CPU was asked for") {
+  auto null = choose_backend("null", "sm_90", false, {});
+  REQUIRE(null.has_value());
+  CHECK(null->backend->name() == "null");
+  CHECK(null->target == "sm_90");
+  CHECK(null->warning.empty());
+  for (auto [name, target] : {std::pair{"cpu", ""}, {"reference", "sm_90"}, {"auto", "cpu-avx2"}}) {
+    auto refused = choose_backend(name, target, true, {});
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == Code::usage);
+    CHECK(refused.error().place == "--require-device");
+  }
+  CHECK(choose_backend("tpu", "", false, {}).error().code == Code::usage);
+}
+
 TEST_CASE("the null backend lists the launches and counts what explain counts") {
   PlanBuilder b;
   ValueId x = b.input("x", {2, 3});
