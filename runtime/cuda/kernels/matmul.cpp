@@ -128,7 +128,7 @@ struct Builder {
         if (v.dims[k] > 1 && v.strides[k] != v.dims[k + 1] * v.strides[k + 1]) return false;
       return true;
     };
-    if (!one || p.a.transposed || a.dims.size() < 3 || !even(a) || !even(y)) return;
+    if (!one || p.a.transposed || a.dims.size() < 3 || !even(a) || !even(y) || (addend && !even(*addend))) return;
     auto flat = [](View& v) {
       int64_t rows = 1;
       for (size_t k = 0; k + 1 < v.dims.size(); ++k) rows *= v.dims[k];

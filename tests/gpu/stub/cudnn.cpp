@@ -105,7 +105,7 @@ std::string read_tensor(const Descriptor& d, Tensor& t) {
   t.dims = d.values<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS);
   t.strides = d.values<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
   t.alignment = d.value<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1);
-  t.is_virtual = d.value<bool>(CUDNN_ATTR_TENSOR_IS_VIRTUAL, false);
+  t.is_virtual = d.value<char>(CUDNN_ATTR_TENSOR_IS_VIRTUAL, 0) != 0;
   const auto type = d.value<int>(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_FLOAT);
   if (type == CUDNN_DATA_FLOAT) t.number = Number::f32;
   else if (type == CUDNN_DATA_HALF) t.number = Number::f16;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -71,7 +72,6 @@ class Harness final : public Binder {
 
   Tensor random(const Dims& dims) {
     std::uniform_real_distribution<double> d(-1, 1);
-    const auto [t, p] = Tensor::allocate(dtype_, dims);
     Tensor f = Tensor::of_f32(dims, [&] {
       std::vector<float> v(static_cast<size_t>(numel(dims)));
       for (float& x : v) x = static_cast<float>(d(engine_));
