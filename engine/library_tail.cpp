@@ -24,10 +24,18 @@ bool same_shape(const LibraryTail& t, ValueId a, ValueId b) {
   return x && y && *x == *y;
 }
 
+/// One channel a group, in bf16: cuDNN compiles no engine for that, though it does for f16 and tf32.
+bool ready_made_only(const LibraryTail& t, ValueId y) {
+  const Node& a = t.graph->node(t.anchor);
+  const auto w = dims_of(t, a.inputs[1]);
+  return t.graph->value(y).type.dtype == DType::bf16 && a.attrs.i("group", 1) > 1 && w.size() > 1 && w[1] == 1;
+}
+
 /// cuDNN: any chain where engines are compiled for the graph; else the ready-made addend, bias, rectifier.
 Accept window(const LibraryTail& t, ValueId y, bool exact) {
-  if (!exact && t.channels_last) return yes();
-  const std::string why = exact ? "cuDNN's f32 without tf32" : "cuDNN on plain images";
+  const bool ready_made = ready_made_only(t, y);
+  if (!exact && t.channels_last && !ready_made) return yes();
+  const std::string why = exact ? "cuDNN's f32 without tf32" : ready_made ? "cuDNN's bf16 of one channel a group" : "cuDNN on plain images";
   size_t next = 0;
   if (adds(t.steps[0]) && t.contract == "conv" && same_shape(t, operand(t, t.steps[0]), y)) ++next;
   if (next < t.steps.size() && t.steps[next].alg == "relu") ++next;

@@ -210,7 +210,7 @@ class Graph final : public CudnnGraph {
       if (graph_.uses(uid)) uids.push_back(uid), pointers.push_back(p);
     for (size_t k = 0; k < numbers_.size(); ++k) {
       uids.push_back(kFirstNumber + static_cast<int64_t>(k));
-      pointers.push_back(&numbers_[k]);
+      pointers.push_back(&numbers_[k].value);
     }
     cudnnBackendDescriptor_t d = nullptr;
     if (auto s = fe::detail::create_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d); s != CUDNN_STATUS_SUCCESS) return failed("a variant pack", s);
@@ -249,7 +249,7 @@ class Graph final : public CudnnGraph {
 
   /// A number that the kernel reads when it is launched.
   TensorPtr number(float value) {
-    numbers_.push_back(value);
+    numbers_.push_back({value});
     auto t = graph_.tensor(value);
     t->set_uid(kFirstNumber + static_cast<int64_t>(numbers_.size()) - 1);
     return t;
@@ -322,7 +322,6 @@ class Graph final : public CudnnGraph {
 
   void add(const CudnnProblem& p) {
     TensorPtr y = anchor(p);
-    const bool pools = p.window.size() > 0;
     if (p.bias.present() || !p.tail.empty()) y->set_dim(p.y.dims);
     size_t next = 0;
     // The ready-made engines know one order: an addend as large as the result, then the bias, then the rectifier.
@@ -332,15 +331,18 @@ class Graph final : public CudnnGraph {
     if (p.bias.present()) y = binary(Mode::ADD, y, tensor(kBias, p.bias));
     for (; next < p.tail.size(); ++next) y = step(y, p.tail[next], p);
     y->set_output(true).set_uid(kY).set_data_type(*data_type(p.y.dtype)).set_dim(p.y.dims).set_stride(p.y.strides);
-    (void)pools;
   }
 
+  /// Aligned as cuDNN is told of all tensors.
+  struct alignas(16) Number {
+    float value = 0;
+  };
   static constexpr int64_t kFirstNumber = 1000;
   cudnnContext* handle_;
   std::shared_ptr<fe::DeviceProperties> device_;
   std::string layer_;
   OpenGraph graph_;
-  std::deque<float> numbers_;
+  std::deque<Number> numbers_;
   std::vector<int64_t> usable_;
   int64_t chosen_ = -1, workspace_ = 0;
   cudnnBackendDescriptor_t pack_ = nullptr;

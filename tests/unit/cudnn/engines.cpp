@@ -114,7 +114,9 @@ TEST_CASE("cuDNN has an engine for each tail of the facts, behind each kind of c
         for (const std::string& alg : exact ? facts.exact_epilogues : std::string(s.name) == "3x3" && t == DType::f16 ? facts.epilogues : few) {
           CudnnProblem p = convolution(s, t);
           add_step(p, alg);
-          CHECK_MESSAGE(refused(target, p) == "", target.name, " ", s.name, " ", name(t), " ", alg);
+          // The one hole that library_tail.cpp knows.
+          const bool hole = t == DType::bf16 && s.groups == s.in && (alg == "clip" || alg == "swish");
+          CHECK_MESSAGE((refused(target, p) == "") == !hole, target.name, " ", std::string(s.name), " ", name(t), " ", alg);
         }
       }
   }
@@ -126,15 +128,15 @@ TEST_CASE("cuDNN has an engine for the whole ready-made chain in f32, on plain i
     for (const Shape& s : kShapes)
       for (bool last : {true, false}) {
         CudnnProblem p = convolution(s, DType::f32, last);
-        CHECK_MESSAGE(refused(target, p) == "", target.name, " ", s.name);
+        CHECK_MESSAGE(refused(target, p) == "", target.name, " ", std::string(s.name));
         add_step(p, "add");
         add_step(p, "relu");
-        CHECK_MESSAGE(refused(target, p) == "", target.name, " ", s.name, " add relu");
+        CHECK_MESSAGE(refused(target, p) == "", target.name, " ", std::string(s.name), " add relu");
         if (!last || target.cc < 8) continue;
         CudnnProblem q = convolution(s, DType::f32);
         q.tf32 = true;
         add_step(q, "swish");
-        CHECK_MESSAGE(refused(target, q) == "", target.name, " ", s.name, " swish in tf32");
+        CHECK_MESSAGE(refused(target, q) == "", target.name, " ", std::string(s.name), " swish in tf32");
       }
 }
 
