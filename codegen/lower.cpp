@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/base/diagnostics.h"
+#include "engine/library_tail.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
 #include "engine/quantized.h"
@@ -16,8 +17,8 @@ namespace {
 /// Lowers one layer. Body values are translated to the plan's: a body input is the node's input.
 class LayerLowering {
  public:
-  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const LowerOptions& options)
-      : plan_(plan), layer_(layer), ops_(ops), options_(options), node_(plan.graph.node(layer.node)) {}
+  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const Target& target, const LowerOptions& options)
+      : plan_(plan), layer_(layer), ops_(ops), target_(target), options_(options), node_(plan.graph.node(layer.node)) {}
 
   Result<LoweredLayer> run() {
     if (layer_.contract == "quantized") {
@@ -238,11 +239,19 @@ class LayerLowering {
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
+    l.tail_apart = "the library has no epilogue for this tail";
     if (region.outputs.size() != 1) return false;
     auto at = std::find(region.inputs.begin(), region.inputs.end(), result);
     if (at == region.inputs.end()) return false;
     auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), options_.strict);
     if (!ops) return false;
+    const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
+    const bool last = plan_.layout(node_.outputs[0]) == Layout::channels_last;
+    if (Accept a = library_takes({&target_, contract, &graph(), l.node, last, *ops, region.inputs}); a.truth != Truth::yes) {
+      l.tail_apart = a.reason;
+      return false;
+    }
+    l.tail_apart.clear();
     for (PostOp& op : *ops) {
       if (op.deviates && l.deviation.find(op.deviation) == std::string::npos)
         l.deviation += (l.deviation.empty() ? "" : "; ") + op.deviation;
@@ -310,6 +319,7 @@ class LayerLowering {
   const Plan& plan_;
   const Layer& layer_;
   const OpTable& ops_;
+  const Target& target_;
   const LowerOptions& options_;
   const Node& node_;
   std::map<ValueId, ValueId> between_;  ///< values of the body that a launch leaves to the next
@@ -325,11 +335,10 @@ int LoweredLayer::kernels() const {
 }
 
 Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
-  (void)target;
   Lowered lowered;
   lowered.strict = options.strict;
   for (Layer& layer : plan.layers) {
-    FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, options).run());
+    FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, target, options).run());
     layer.kernels = l.kernels();
     if (layer.contract == "quantized") layer.numerics = "executed in float";
     for (const Launch& launch : l.launches)

@@ -32,6 +32,7 @@ struct Launch {
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
   std::vector<ValueId> inputs, outputs;
   std::string deviation;          ///< how the library's epilogue differs from the formula; empty: not
+  std::string tail_apart;         ///< library: why its tail is a generated kernel; empty: there is none, or it is inside
 };
 
 /// A value that only lives between two launches of one layer.

@@ -14,7 +14,9 @@ namespace ferrule {
 /// What one contract can do on a target.
 struct ContractFacts {
   std::vector<DType> types;              ///< element types of the anchor's data operands
-  std::vector<std::string> epilogues;    ///< tails of the windows in `strided` but 1x1: "relu", "clip", "add", …
+  /// CPUs: tails of the windows in `strided` but 1x1: "relu", "clip", "add", …; GPUs: steps that the library's call takes
+  /// behind f16, bf16 and tf32, and behind f32 whose factors are not rounded to tf32.
+  std::vector<std::string> epilogues, exact_epilogues;
   int max_epilogue_ops = 0;              ///< tail operators a kernel takes; 0 = none
   int max_operands = 0;                  ///< extra tensor operands of a tail
   /// Slices of larger tensors that kernels read and write without a copy: "any"; "rows" (matrices whose rows lie

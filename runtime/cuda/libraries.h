@@ -1,13 +1,44 @@
-// cuDNN and cuBLASLt, opened at their first use.
+// cuDNN and cuBLASLt as the kernels see them: opened at their first use, one handle of each, every failure an error with
+// the layer's name. No header of NVIDIA's is needed to include this; what calls them is in cudnn_graph.cpp and
+// cublaslt.cpp, which say library_missing where they were built without the headers.
 #pragma once
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "engine/base/result.h"
+
+struct cudnnContext;
+struct cublasLtContext;
 
 namespace ferrule::cuda {
 
 class Device;
 
+/// One of NVIDIA's libraries, by one of its names: as the system finds it, then where toolkits put it.
+/// errors: library_missing, with `remedy`.
+Result<void*> open_nvidia_library(std::string_view what, std::initializer_list<const char*> names, std::string_view remedy);
+
+/// What there is, for doctor: "9.19.0"; the error says what is missing.
+Result<std::string> cudnn_version();
+Result<std::string> cublaslt_version();
+
 class Libraries {
  public:
+  Libraries() = default;
+  /// The device's context is the calling thread's whenever a handle is asked for.
   explicit Libraries(Device&) {}
+  Libraries(const Libraries&) = delete;
+  Libraries& operator=(const Libraries&) = delete;
+  ~Libraries();
+  /// errors: library_missing, library_failed.
+  Result<cudnnContext*> cudnn(std::string_view layer);
+  Result<cublasLtContext*> cublaslt(std::string_view layer);
+
+ private:
+  std::mutex mutex_;
+  cudnnContext* cudnn_ = nullptr;
+  cublasLtContext* cublaslt_ = nullptr;
 };
 
 }  // namespace ferrule::cuda

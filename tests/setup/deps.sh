@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what ferrule is built with: Debian packages, onnx's C++ library (built once), oneDNN, and,
+# Installs what ferrule is built with: Debian packages, onnx's C++ library (built once), oneDNN, cuDNN's C++ headers, and,
 # when asked, a Python environment. Does nothing, in well under a second, when nothing is missing.
 #
 #   deps.sh                  install what the build needs
@@ -47,6 +47,10 @@ onnx_dir() {
 }
 onednn_dir() {
   printf '%s/onednn-%s-%s' "$cache" "$ONEDNN_VERSION" "${ONEDNN_LIB_SHA256:0:12}"
+}
+
+cudnn_frontend_dir() {
+  printf '%s/cudnn-frontend-%s-%s' "$cache" "$CUDNN_FRONTEND_VERSION" "${CUDNN_FRONTEND_SHA256:0:12}"
 }
 
 system_python() {
@@ -179,6 +183,24 @@ make_onednn() {
   mv -T "$work/prefix" "$dir" 2>/dev/null || [[ -d $dir ]]
 }
 
+# Headers alone: the wheel's Python module is not used, so one wheel serves every Python.
+make_cudnn_frontend() {
+  local dir work wheel
+  dir=$(cudnn_frontend_dir)
+  [[ -d $dir ]] && return
+  python=$(make_python build)
+  work=$(mktemp -d "$cache/tmp.cudnn-frontend.XXXXXX")
+  temporaries+=("$work")
+  wheel=$(fetch nvidia-cudnn-frontend "$CUDNN_FRONTEND_VERSION" "$CUDNN_FRONTEND_SHA256" "$work/download" \
+    --only-binary :all: --implementation cp --python-version 3.11 --abi cp311 \
+    --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64)
+  "$python" -m zipfile -e "$wheel" "$work/unpacked"
+  mkdir "$work/prefix"
+  mv "$work/unpacked/include" "$work/prefix/include"
+  cp "$work"/unpacked/*.dist-info/licenses/LICENSE* "$work/prefix/" 2>/dev/null || true
+  mv -T "$work/prefix" "$dir" 2>/dev/null || [[ -d $dir ]]
+}
+
 temporaries=()
 trap '((${#temporaries[@]})) && rm -rf "${temporaries[@]}"' EXIT
 
@@ -186,7 +208,8 @@ environment=
 case ${1:-} in
   "") ;;
   --paths)
-    printf 'ONNX_DIR=%s\nONEDNN_DIR=%s\nLLVM_VERSION=%s\nCACHE=%s\n' "$(onnx_dir)" "$(onednn_dir)" "$LLVM_VERSION" "$cache"
+    printf 'ONNX_DIR=%s\nONEDNN_DIR=%s\nCUDNN_FRONTEND_DIR=%s\nLLVM_VERSION=%s\nCACHE=%s\n' \
+      "$(onnx_dir)" "$(onednn_dir)" "$(cudnn_frontend_dir)" "$LLVM_VERSION" "$cache"
     exit 0 ;;
   --python)
     [[ $# == 2 ]] || { say "usage: deps.sh --python NAME"; exit 2; }
@@ -199,10 +222,12 @@ esac
 mkdir -p "$cache" || fail "cannot write the cache folder $cache; set FERRULE_CACHE to one that can be written"
 install_packages
 # Two runs at once would build the same thing twice; the second waits and then finds it made.
-if [[ ! -d $(onnx_dir) || ! -d $(onednn_dir) || (-n $environment && ! -x $(python_dir "${environment:-build}")/bin/python) ]]; then
+if [[ ! -d $(onnx_dir) || ! -d $(onednn_dir) || ! -d $(cudnn_frontend_dir) ||
+  (-n $environment && ! -x $(python_dir "${environment:-build}")/bin/python) ]]; then
   exec 9>"$cache/lock"
   flock 9
   make_onednn
+  make_cudnn_frontend
   make_onnx
 fi
 [[ -z $environment ]] || make_python "$environment"

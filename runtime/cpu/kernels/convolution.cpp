@@ -1,6 +1,6 @@
 // Convolution and deconvolution of 1 to 3 spatial dimensions: channels-last images, weights in oneDNN's own
 // layout (packed when the kernel is made), bias inside, the tail as post-ops.
-#include "runtime/cpu/kernels/window.h"
+#include "runtime/window.h"
 #include "runtime/cpu/library.h"
 
 namespace ferrule::cpu {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/cpu/kernels/window.h"
+#include "runtime/window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 

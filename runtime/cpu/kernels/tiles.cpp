@@ -11,7 +11,7 @@
 
 #include "engine/graph/infer.h"
 #include "runtime/cpu/candidates.h"
-#include "runtime/cpu/kernels/window.h"
+#include "runtime/window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 

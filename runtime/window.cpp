@@ -1,8 +1,8 @@
-#include "runtime/cpu/kernels/window.h"
+#include "runtime/window.h"
 
 #include "engine/base/diagnostics.h"
 
-namespace ferrule::cpu {
+namespace ferrule {
 namespace {
 
 std::vector<int64_t> attribute(const Node& n, std::string_view name, size_t count, int64_t otherwise) {
@@ -78,4 +78,4 @@ Result<Window> transposed_window_of(const Call& call, const std::vector<int64_t>
   return w;
 }
 
-}  // namespace ferrule::cpu
+}  // namespace ferrule

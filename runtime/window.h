@@ -1,11 +1,11 @@
-// What the operators that slide a window have in common: kernel, strides, dilations and pads as oneDNN wants
+// What the operators that slide a window have in common: kernel, strides, dilations and pads as libraries want
 // them, worked out from the node's attributes and the (already inferred) dims of both ends.
 #pragma once
 #include <vector>
 
-#include "runtime/cpu/kernel.h"
+#include "runtime/call.h"
 
-namespace ferrule::cpu {
+namespace ferrule {
 
 struct Window {
   std::vector<int64_t> kernel, strides, dilations;  ///< dilations as oneDNN counts them: 0 = dense
@@ -20,4 +20,4 @@ Result<Window> window_of(const Call& call, const std::vector<int64_t>& in, const
 Result<Window> transposed_window_of(const Call& call, const std::vector<int64_t>& in, const std::vector<int64_t>& out,
                                     std::vector<int64_t> kernel);
 
-}  // namespace ferrule::cpu
+}  // namespace ferrule

@@ -1,0 +1,59 @@
+// One cuBLASLt product of row-major matrices, batched, with what its epilogue does, as plain facts.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/dtype.h"
+#include "engine/base/result.h"
+
+struct cublasLtContext;
+struct CUstream_st;
+
+namespace ferrule::cuda {
+
+/// y = act(alpha * a b + beta * c + bias), rows x columns, c and y alike; `count` of them, one every `step` elements.
+struct Product {
+  enum class Activation : uint8_t { none, relu, gelu_tanh };
+  struct Matrix {
+    int64_t row = 0;          ///< elements from a row to the next (transposed: from a column)
+    int64_t step = 0;         ///< from a matrix to the next; 0: the same one for all
+    bool transposed = false;
+  };
+  DType dtype = DType::f32;
+  int64_t rows = 0, columns = 0, depth = 0, count = 1;
+  Matrix a, b, y;
+  Matrix c;
+  bool adds = false;          ///< c is read
+  bool has_bias = false;      ///< one value a column, added after c
+  Activation activation = Activation::none;
+  float alpha = 1, beta = 1;
+  bool tf32 = false;          ///< f32 may be rounded to tf32 inside
+  unsigned alignment = 16;    ///< bytes that all addresses are multiples of
+};
+
+struct ProductAddresses {
+  const void *a = nullptr, *b = nullptr, *c = nullptr, *bias = nullptr;
+  void* y = nullptr;
+};
+
+class CublasltProduct {
+ public:
+  virtual ~CublasltProduct() = default;
+  /// What the heuristic gave, best first: "0", "1", …
+  virtual std::vector<std::string> plans() const = 0;
+  /// errors: unsupported_operator (no such plan).
+  virtual Status choose(std::string_view name) = 0;
+  virtual int64_t workspace_bytes() const = 0;
+  /// errors: library_failed.
+  virtual Status execute(CUstream_st* stream, const ProductAddresses& at, void* workspace) = 0;
+};
+
+/// errors: library_missing, library_failed, unsupported_operator.
+Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle, const Product& product, std::string_view layer);
+
+Result<cublasLtContext*> create_cublaslt(std::string_view layer);
+void destroy_cublaslt(cublasLtContext* handle);
+
+}  // namespace ferrule::cuda

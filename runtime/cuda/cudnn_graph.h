@@ -1,0 +1,66 @@
+// One cuDNN operation graph: a convolution, a transposed one (its data gradient) or a pooling, with what its epilogue does
+// to the result, as plain facts. It can be made for a device that is not there, from the device's properties alone; then
+// it says which engines there are and never runs. cudnn_graph.cpp is the only file that includes NVIDIA's headers.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/dtype.h"
+#include "engine/base/result.h"
+#include "engine/epilogue.h"
+#include "engine/target.h"
+
+struct cudnnContext;
+struct CUstream_st;
+
+namespace ferrule::cuda {
+
+struct CudnnTensor {
+  DType dtype = DType::undefined;
+  std::vector<int64_t> dims, strides;  ///< elements; two to three spatial dims
+  bool present() const { return dtype != DType::undefined; }
+};
+
+struct CudnnProblem {
+  enum class Kind : uint8_t { convolution, deconvolution, max_pool, average_pool, average_pool_padded } kind = Kind::convolution;
+  CudnnTensor x, w, y;                 ///< w: convolutions only; of a deconvolution as the model has it: in, out / groups, …
+  CudnnTensor bias;                    ///< one value a channel, added before the tail
+  std::vector<int64_t> window, strides, dilations, pads_begin, pads_end;  ///< window: pools; dilations: 1 is dense
+  std::vector<PostOp> tail;            ///< operand k of a step is operands[k]
+  std::vector<CudnnTensor> operands;   ///< dims that broadcast over y's, as many
+  bool tf32 = false;                   ///< f32 may be rounded to tf32 inside
+};
+
+/// Names of the tensors, for addresses: operand k is kOperand + k.
+enum : int64_t { kX = 1, kW = 2, kY = 3, kBias = 4, kOperand = 16 };
+using CudnnAddresses = std::vector<std::pair<int64_t, void*>>;
+
+/// cuDNN's description of a device of that target, from the target's facts and what all devices of its generation have.
+std::string cudnn_device(const Target& target);
+
+class CudnnGraph {
+ public:
+  virtual ~CudnnGraph() = default;
+  /// Plans that heuristics gave for it, best first, those that round more than the problem allows left out.
+  virtual std::vector<std::string> plans() const = 0;
+  /// Builds the first plan that can be built, or the one of that name.  errors: library_failed, unsupported_operator.
+  virtual Status build(std::string_view name = {}) = 0;
+  virtual std::string plan() const = 0;               ///< the one that was built
+  virtual int64_t workspace_bytes() const = 0;        ///< of the one that was built
+  /// errors: library_failed.
+  virtual Status execute(CUstream_st* stream, const CudnnAddresses& addresses, void* workspace) = 0;
+};
+
+/// errors: library_missing, library_failed, unsupported_operator (cuDNN has no engine).
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnProblem& problem, int sm, std::string_view layer);
+/// For a device that is not there.
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device, const CudnnProblem& problem, int sm,
+                                                     std::string_view layer);
+
+Result<cudnnContext*> create_cudnn(std::string_view layer);
+void destroy_cudnn(cudnnContext* handle);
+
+}  // namespace ferrule::cuda

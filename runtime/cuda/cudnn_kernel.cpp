@@ -1,0 +1,142 @@
+#include "runtime/cuda/cudnn_kernel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/diagnostics.h"
+#include "runtime/cuda/libraries.h"
+
+namespace ferrule::cuda {
+namespace {
+
+/// Puts a spatial dim of one in front of a single one: cuDNN counts at least two.
+void widen(CudnnTensor& t, size_t images) {
+  if (t.dims.size() != images) return;
+  t.dims.insert(t.dims.begin() + 2, 1);
+  t.strides.insert(t.strides.begin() + 2, t.strides[2] * std::max<int64_t>(t.dims[3], 1));
+}
+
+std::string text_of(const CudnnProblem& p) {
+  auto dims = [](const CudnnTensor& t) { return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, ".")); };
+  std::string out = fmt::format("cudnn {} x={} y={}", static_cast<int>(p.kind), dims(p.x), dims(p.y));
+  if (p.w.present()) out += " w=" + dims(p.w);
+  out += fmt::format(" window={} strides={} dilations={} pads={}:{}", fmt::join(p.window, "x"), fmt::join(p.strides, "x"),
+                     fmt::join(p.dilations, "x"), fmt::join(p.pads_begin, "x"), fmt::join(p.pads_end, "x"));
+  if (p.bias.present()) out += " bias";
+  for (const PostOp& op : p.tail) out += fmt::format(" {}({},{})", op.alg, op.alpha, op.beta);
+  for (const CudnnTensor& t : p.operands) out += " " + dims(t);
+  if (p.tf32) out += " tf32";
+  return out;
+}
+
+class CudnnKernel final : public Kernel, public Tunable {
+ public:
+  CudnnKernel(std::unique_ptr<CudnnGraph> graph, std::string problem, std::vector<CudnnOperand> operands)
+      : graph_(std::move(graph)), problem_(std::move(problem)), operands_(std::move(operands)) {}
+
+  int64_t scratch_bytes() const override { return graph_->workspace_bytes(); }
+  Status bind(Binder& binder) override {
+    addresses_.clear();
+    for (const CudnnOperand& o : operands_)
+      addresses_.emplace_back(o.uid, reinterpret_cast<void*>(o.slot >= 0 ? binder.slot(o.slot) : o.constant));
+    workspace_ = graph_->workspace_bytes() > 0 ? reinterpret_cast<void*>(binder.scratch()) : nullptr;
+    return {};
+  }
+  Status enqueue(Stream stream) override { return graph_->execute(stream, addresses_, workspace_); }
+  std::string text() const override { return "cudnn:" + graph_->plan(); }
+
+  std::string problem() const override { return problem_; }
+  std::vector<std::string> candidates() const override { return graph_->plans(); }
+  std::string chosen() const override { return graph_->plan(); }
+  Status choose(std::string_view candidate) override { return graph_->build(candidate); }
+
+ private:
+  std::unique_ptr<CudnnGraph> graph_;
+  std::string problem_;
+  std::vector<CudnnOperand> operands_;
+  CudnnAddresses addresses_;
+  void* workspace_ = nullptr;
+};
+
+}  // namespace
+
+CudnnTensor cudnn_tensor(const Operand& o, int rank) {
+  CudnnTensor t{o.dtype, o.dims, o.strides()};
+  while (static_cast<int>(t.dims.size()) < rank) {
+    t.strides.insert(t.strides.begin(), t.dims.empty() ? 1 : t.dims[0] * t.strides[0]);
+    t.dims.insert(t.dims.begin(), 1);
+  }
+  widen(t, 3);
+  return t;
+}
+
+CudnnTensor cudnn_channel(const Operand& o, int rank) {
+  CudnnTensor t{o.dtype, std::vector<int64_t>(static_cast<size_t>(rank), 1), std::vector<int64_t>(static_cast<size_t>(rank), o.numel())};
+  t.dims[1] = o.numel();
+  t.strides[1] = 1;
+  widen(t, 3);
+  return t;
+}
+
+void set_window(CudnnProblem& p, const Window& w) {
+  const bool line = w.kernel.size() == 1;
+  auto copy = [&](const std::vector<int64_t>& from, int64_t outer, int64_t more = 0) {
+    std::vector<int64_t> to(from);
+    for (int64_t& v : to) v += more;
+    if (line) to.insert(to.begin(), outer);
+    return to;
+  };
+  p.strides = copy(w.strides, 1);
+  p.dilations = copy(w.dilations, 1, 1);
+  p.pads_begin = copy(w.pads_begin, 0);
+  p.pads_end = copy(w.pads_end, 0);
+  if (!p.w.present()) p.window = copy(w.kernel, 1);
+}
+
+Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o) {
+  if (!o.constant) return CudnnOperand{uid, o.slot, 0};
+  if (o.layout == Layout::plain) {
+    FERRULE_ASSIGN(Address at, context.constants.plain(*o.constant));
+    return CudnnOperand{uid, -1, at};
+  }
+  const std::vector<int64_t> strides = o.strides();
+  FERRULE_ASSIGN(Address at, context.constants.derive(*o.constant, "channels_last", o.bytes(), [&](void* to) {
+    const auto size = static_cast<size_t>(size_bits(o.dtype) / 8);
+    const auto* from = static_cast<const char*>(o.constant->data());
+    std::vector<int64_t> at_dim(o.dims.size(), 0);
+    for (int64_t k = 0, n = o.numel(); k < n; ++k) {
+      int64_t offset = 0;
+      for (size_t a = 0; a < o.dims.size(); ++a) offset += at_dim[a] * strides[a];
+      std::copy_n(from + static_cast<size_t>(k) * size, size, static_cast<char*>(to) + static_cast<size_t>(offset) * size);
+      for (size_t a = o.dims.size(); a-- > 0 && ++at_dim[a] == o.dims[a];) at_dim[a] = 0;
+    }
+  }));
+  return CudnnOperand{uid, -1, at};
+}
+
+Status add_tail(Context& context, const Call& call, CudnnProblem& problem, std::vector<CudnnOperand>& operands) {
+  const int rank = call.outputs[0].rank();
+  for (PostOp op : call.post_ops) {
+    if (op.operand >= 0) {
+      const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
+      op.operand = static_cast<int>(problem.operands.size());
+      problem.operands.push_back(cudnn_tensor(o, rank));
+      FERRULE_ASSIGN(CudnnOperand at, cudnn_operand(context, kOperand + op.operand, o));
+      operands.push_back(at);
+    }
+    problem.tail.push_back(std::move(op));
+  }
+  return {};
+}
+
+Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnProblem& problem, std::vector<CudnnOperand> operands) {
+  FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
+  const int sm = static_cast<int>(std::lround(context.target->cc * 10));
+  FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, problem, sm, call.layer));
+  const std::string text = text_of(problem);
+  const Tuning::Entry* measured = context.tuning ? context.tuning->find(text) : nullptr;
+  if (!measured || !graph->build(measured->use)) FERRULE_TRY(graph->build());
+  return std::make_unique<CudnnKernel>(std::move(graph), text, std::move(operands));
+}
+
+}  // namespace ferrule::cuda

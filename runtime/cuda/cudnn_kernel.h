@@ -1,0 +1,41 @@
+// A library kernel whose work is one cuDNN graph: operands by slot or constant, workspace as its scratch.
+#pragma once
+#include "runtime/cuda/cudnn_graph.h"
+#include "runtime/cuda/kernel.h"
+#include "runtime/window.h"
+
+namespace ferrule::cuda {
+
+/// `o` as cuDNN sees it: at least two spatial dims (one of 1 in front), `rank` dims (leading ones).
+CudnnTensor cudnn_tensor(const Operand& o, int rank);
+/// One value a channel.
+CudnnTensor cudnn_channel(const Operand& o, int rank);
+/// Strides, pads and dilations of a window, with the spatial dim that cudnn_tensor put in front.
+void set_window(CudnnProblem& problem, const Window& w);
+
+struct CudnnOperand {
+  int64_t uid = 0;
+  int slot = -1;
+  Address constant = 0;
+};
+
+/// The graph built with the plan that the tuning file names for the problem, else with cuDNN's first.
+/// errors: library_missing, library_failed, unsupported_operator.
+Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnProblem& problem, std::vector<CudnnOperand> operands);
+/// Slot or uploaded constant.  errors: those of Constants.
+Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o);
+/// The call's tail and its operands.  errors: those of Constants.
+Status add_tail(Context& context, const Call& call, CudnnProblem& problem, std::vector<CudnnOperand>& operands);
+
+/// A kernel that has several plans, for `ferrule tune`.
+class Tunable {
+ public:
+  virtual ~Tunable() = default;
+  virtual std::string problem() const = 0;               ///< what the speed depends on, as the tuning file has it
+  virtual std::vector<std::string> candidates() const = 0;
+  virtual std::string chosen() const = 0;
+  /// Changes scratch_bytes() and what enqueue() runs; bind() again.  errors: unsupported_operator, library_failed.
+  virtual Status choose(std::string_view candidate) = 0;
+};
+
+}  // namespace ferrule::cuda

@@ -1,0 +1,180 @@
+// Asks the real cuDNN, without a device, whether it has an engine for every tail that the targets' facts say goes into its
+// calls. It is told about a device by its properties; NVRTC and a driver that does nothing stand for the rest. Nothing is
+// compiled and nothing runs: heuristics and support checks alone. Skipped, with the reason, where cuDNN is not installed.
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "engine/base/diagnostics.h"
+#include "runtime/cuda/cudnn_graph.h"
+#include "runtime/cuda/libraries.h"
+
+namespace ferrule::cuda {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+/// Why cuDNN cannot be asked here; empty: it can.
+const std::string& hindrance() {
+  static const std::string why = [] {
+    const std::string driver = std::string(FERRULE_BUILD_DIR) + "/stub/cudnn/libcuda.so.1";
+    if (!dlopen(driver.c_str(), RTLD_NOW | RTLD_GLOBAL)) return std::string("the stub driver is not built: ") + dlerror();
+    // Its own parts look for NVRTC by name.
+    auto nvrtc = open_nvidia_library("NVRTC", {"libnvrtc.so.13", "libnvrtc.so.12"}, "");
+    if (!nvrtc) return nvrtc.error().message;
+    auto version = cudnn_version();
+    return version ? std::string() : version.error().message;
+  }();
+  return why;
+}
+
+Dims strides(const Dims& d, bool last) {
+  Dims s(d.size(), 1);
+  int64_t step = last ? d[1] : 1;
+  for (size_t k = d.size(); k-- > (last ? 2 : 0);) {
+    s[k] = step;
+    step *= d[k];
+  }
+  if (last) s[0] = step;
+  return s;
+}
+CudnnTensor tensor(DType t, const Dims& d, bool last = true) { return {t, d, strides(d, last)}; }
+
+struct Shape {
+  const char* name;
+  int64_t in, size, out, window, stride, pad, groups;
+};
+// Of the convolutions of resnet50, mobilenet_v2 and unet.
+const Shape kShapes[] = {{"stem 7x7", 3, 224, 64, 7, 2, 3, 1},    {"3x3", 64, 56, 64, 3, 1, 1, 1},       {"1x1", 256, 56, 64, 1, 1, 0, 1},
+                         {"depthwise", 96, 56, 96, 3, 2, 1, 96}, {"odd channels", 33, 28, 21, 1, 1, 0, 1}};
+
+CudnnProblem convolution(const Shape& s, DType t, bool last = true) {
+  CudnnProblem p;
+  const int64_t out = (s.size + 2 * s.pad - s.window) / s.stride + 1;
+  p.x = tensor(t, {1, s.in, s.size, s.size}, last);
+  p.w = tensor(t, {s.out, s.in / s.groups, s.window, s.window}, last);
+  p.y = tensor(t, {1, s.out, out, out}, last);
+  p.bias = tensor(t, {1, s.out, 1, 1});
+  p.strides = {s.stride, s.stride};
+  p.dilations = {1, 1};
+  p.pads_begin = p.pads_end = {s.pad, s.pad};
+  return p;
+}
+
+void add_step(CudnnProblem& p, const std::string& alg) {
+  PostOp op;
+  op.alg = alg;
+  op.alpha = 0.25f;
+  op.beta = 0.5f;
+  if (alg == "swish" || alg == "elu" || alg == "soft_relu") op.alpha = 1;
+  if (alg == "clip") op.alpha = 0, op.beta = 6;
+  if (alg == "add" || alg == "sub" || alg == "mul" || alg == "div" || alg == "max" || alg == "min") {
+    op.operand = static_cast<int>(p.operands.size());
+    p.operands.push_back(p.y);
+  }
+  p.tail.push_back(op);
+}
+
+std::string refused(const Target& target, const CudnnProblem& p) {
+  auto g = make_cudnn_graph(cudnn_device(target), p, static_cast<int>(std::lround(target.cc * 10)), "test");
+  return g ? std::string() : g.error().message;
+}
+
+/// cuDNN for CUDA 13 begins with 7.5.
+std::vector<Target> targets() {
+  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  std::vector<Target> out;
+  for (const char* name : {"sm_75", "sm_80", "sm_90", "sm_100", "sm_120"}) {
+    auto t = load_target(dirs, name);
+    REQUIRE(t.has_value());
+    out.push_back(std::move(*t));
+  }
+  return out;
+}
+
+#define FERRULE_NEEDS_CUDNN()                    \
+  if (!hindrance().empty()) {                    \
+    MESSAGE("skipped: " << hindrance());         \
+    return;                                      \
+  }
+
+}  // namespace
+
+TEST_CASE("cuDNN has an engine for each tail of the facts, behind each kind of convolution") {
+  FERRULE_NEEDS_CUDNN();
+  for (const Target& target : targets()) {
+    const ContractFacts& facts = target.contracts.at("conv");
+    for (const Shape& s : kShapes)
+      for (DType t : facts.types) {
+        const bool exact = t == DType::f32;
+        // All steps behind one shape; one of each kind behind the others.
+        const std::vector<std::string> few{"relu", "clip", "swish", "add"};
+        for (const std::string& alg : exact ? facts.exact_epilogues : std::string(s.name) == "3x3" && t == DType::f16 ? facts.epilogues : few) {
+          CudnnProblem p = convolution(s, t);
+          add_step(p, alg);
+          // The one hole that library_tail.cpp knows.
+          const bool hole = t == DType::bf16 && s.groups == s.in && (alg == "clip" || alg == "swish");
+          CHECK_MESSAGE((refused(target, p) == "") == !hole, target.name, " ", std::string(s.name), " ", name(t), " ", alg);
+        }
+      }
+  }
+}
+
+TEST_CASE("cuDNN has an engine for the whole ready-made chain in f32, on plain images too, and for f32 with tf32") {
+  FERRULE_NEEDS_CUDNN();
+  for (const Target& target : targets())
+    for (const Shape& s : kShapes)
+      for (bool last : {true, false}) {
+        CudnnProblem p = convolution(s, DType::f32, last);
+        CHECK_MESSAGE(refused(target, p) == "", target.name, " ", std::string(s.name));
+        add_step(p, "add");
+        add_step(p, "relu");
+        CHECK_MESSAGE(refused(target, p) == "", target.name, " ", std::string(s.name), " add relu");
+        if (!last || target.cc < 8) continue;
+        CudnnProblem q = convolution(s, DType::f32);
+        q.tf32 = true;
+        add_step(q, "swish");
+        CHECK_MESSAGE(refused(target, q) == "", target.name, " ", std::string(s.name), " swish in tf32");
+      }
+}
+
+TEST_CASE("cuDNN has engines for deconvolutions with tails and for pools") {
+  FERRULE_NEEDS_CUDNN();
+  for (const Target& target : targets())
+    for (DType t : target.contracts.at("deconv").types) {
+      CudnnProblem p;
+      p.kind = CudnnProblem::Kind::deconvolution;
+      p.x = tensor(t, {1, 64, 28, 28});
+      p.w = tensor(t, {64, 32, 2, 2});
+      p.y = tensor(t, {1, 32, 56, 56});
+      p.bias = tensor(t, {1, 32, 1, 1});
+      p.strides = {2, 2};
+      p.dilations = {1, 1};
+      p.pads_begin = p.pads_end = {0, 0};
+      if (t != DType::f32) add_step(p, "relu");
+      CHECK_MESSAGE(refused(target, p) == "", target.name, " deconvolution ", name(t));
+      for (auto kind : {CudnnProblem::Kind::max_pool, CudnnProblem::Kind::average_pool, CudnnProblem::Kind::average_pool_padded}) {
+        CudnnProblem q;
+        q.kind = kind;
+        q.x = tensor(t, {1, 64, 112, 112});
+        q.y = tensor(t, {1, 64, 56, 56});
+        q.window = {3, 3};
+        q.strides = {2, 2};
+        q.pads_begin = {1, 1};
+        q.pads_end = {0, 0};
+        CHECK_MESSAGE(refused(target, q) == "", target.name, " pool ", static_cast<int>(kind), " ", name(t));
+      }
+    }
+}
+
+TEST_CASE("the answer is cuDNN's own: what it has no engine for is refused") {
+  FERRULE_NEEDS_CUDNN();
+  const Target target = targets()[2];
+  CudnnProblem p = convolution(kShapes[1], DType::f16, false);  // plain images and a tail that is not ready-made
+  add_step(p, "swish");
+  CHECK(refused(target, p) != "");
+}
+
+}  // namespace ferrule::cuda
