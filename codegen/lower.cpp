@@ -212,15 +212,16 @@ class LayerLowering {
     return {};
   }
 
-  /// One kernel that reads the whole body; for tiles, where a stage's epilogue is not taken (`strict`), a kernel or two
-  /// a stage.
+  /// One kernel that reads the whole body; for tiles, where a stage's epilogue is not taken (`strict`) or a GPU's libraries
+  /// have no such kernel, a kernel or two a stage.
   Status joint() {
     const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
     if (tiles) {
       FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
       l.deviation = deviation_of(stages);
-      if (options_.strict && !l.deviation.empty()) return staged(stages);
+      const bool two_calls = layer_.contract == "conv_pool" && target_.device == "gpu";
+      if (two_calls || (options_.strict && !l.deviation.empty())) return staged(stages);
     }
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
@@ -341,11 +342,12 @@ Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, cons
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, target, options).run());
     layer.kernels = l.kernels();
     if (layer.contract == "quantized") layer.numerics = "executed in float";
-    for (const Launch& launch : l.launches)
-      if (!launch.deviation.empty()) {
-        layer.numerics += layer.numerics.empty() ? "library" : ", library";
-        break;
-      }
+    auto note = [&](std::string_view what) { layer.numerics += fmt::format("{}{}", layer.numerics.empty() ? "" : ", ", what); };
+    if (std::ranges::any_of(l.launches, [](const Launch& launch) { return !launch.deviation.empty(); })) note("library");
+    if (std::ranges::any_of(l.launches, [](const Launch& launch) {
+          return launch.kind == Launch::Kind::library && launch.node && allows_tf32(launch.graph->node(launch.node));
+        }))
+      note("tf32");
     lowered.layers.push_back(std::move(l));
   }
   return lowered;

@@ -92,6 +92,8 @@ class Session {
   const std::vector<Port>& outputs() const;
   const std::vector<std::string>& notes() const;  ///< of the import
   const Knowledge& knowledge() const;
+  /// What a tuning file of this session is measured on: the GPU's name, else the processor's.
+  std::string machine() const;
 
   /// The plan for these shapes; inputs of a declared constant shape may be left out.
   /// errors: unknown_input, missing_input (a symbolic size without a value), input_mismatch, and all of

@@ -46,6 +46,8 @@ struct Session::State {
   double load_ms = 0;
   bool own_weights = false;  ///< the constants are nobody's but this session's
   std::optional<Tuning> tuning;
+  std::unique_ptr<Graph> original;  ///< kept until a GPU has run the model that another backend may have to run
+  std::shared_ptr<const Knowledge> left;  ///< of that GPU: who asked for it before may still look at it
   std::map<Shapes, std::unique_ptr<Compiled>> plans;
 
   void log(LogLevel level, std::string_view text) const {
@@ -65,7 +67,24 @@ struct Session::State {
   Status take(Graph graph) {
     for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
+    if (options.backend == "auto" && !options.require_device && backend->name() == "cuda") original = graph.clone();
     FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
+    return {};
+  }
+
+  /// The libraries that a model needs of a GPU are known when it is compiled: without them the CPU runs it, where nobody
+  /// asked for more.
+  bool may_leave_gpu(const Error& e) const { return original && e.code == Code::library_missing; }
+  Status leave_gpu(const Error& why) {
+    FERRULE_ASSIGN(backend, find_backend("auto"));
+    log(LogLevel::warning, fmt::format("no GPU runs the model: {}: {}; backend {} runs it, planned for this processor", why.place, why.message,
+                                       backend->name()));
+    options.engine.target.clear();
+    left = knowledge;
+    FERRULE_ASSIGN(knowledge, load_knowledge(options.engine));
+    plans.clear();
+    FERRULE_ASSIGN(canonical, canonicalize(std::move(*original), *knowledge, options.engine, options.cancel.get()));
+    original = nullptr;
     return {};
   }
 
@@ -104,13 +123,16 @@ struct Session::State {
     return all;
   }
 
+  /// What measures: the GPU, else the processor.
+  std::string machine() const { return backend->device_name().empty() ? machine_name() : backend->device_name(); }
+
   /// Reads the tuning file; one of another machine is used as far as its problems are ours.
   Status load_tuning() {
     if (options.tuning.empty()) return {};
     FERRULE_ASSIGN(tuning, read_tuning(options.tuning, options.engine.limits));
-    if (tuning->machine != machine_name() || tuning->target != knowledge->target.name)
+    if (tuning->machine != machine() || tuning->target != knowledge->target.name)
       log(LogLevel::warning, fmt::format("{} was measured on {} for {}, this is {} and {}", escape(options.tuning), escape(tuning->machine),
-                                         escape(tuning->target), machine_name(), knowledge->target.name));
+                                         escape(tuning->target), machine(), knowledge->target.name));
     return {};
   }
 
@@ -250,13 +272,20 @@ const std::vector<Port>& Session::inputs() const { return state_->inputs; }
 const std::vector<Port>& Session::outputs() const { return state_->outputs; }
 const std::vector<std::string>& Session::notes() const { return state_->notes; }
 const Knowledge& Session::knowledge() const { return *state_->knowledge; }
+std::string Session::machine() const { return state_->machine(); }
 
 Result<Compiled*> Session::compile(const Shapes& shapes) {
   FERRULE_ASSIGN(Shapes all, state_->complete(shapes));
   auto it = state_->plans.find(all);
   if (it == state_->plans.end()) {
-    FERRULE_ASSIGN(auto compiled, state_->build(all));
-    it = state_->plans.emplace(std::move(all), std::move(compiled)).first;
+    auto compiled = state_->build(all);
+    if (!compiled && state_->may_leave_gpu(compiled.error())) {
+      FERRULE_TRY(state_->leave_gpu(compiled.error()));
+      compiled = state_->build(all);
+    }
+    if (!compiled) return fail(compiled.error());
+    state_->original = nullptr;
+    it = state_->plans.emplace(std::move(all), std::move(*compiled)).first;
   }
   return it->second.get();
 }

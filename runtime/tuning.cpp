@@ -21,6 +21,13 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
+/// As it is where YAML takes it for a text, else in quotes: libraries call their plans what they like.
+std::string quoted_name(const std::string& name) {
+  const bool plain = !name.empty() && (std::isalpha(static_cast<unsigned char>(name[0])) || name[0] == '_') &&
+                     std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '='; });
+  return plain ? name : quoted(name);
+}
+
 void read_entry(yaml::Reader& r, const yaml::Node& n, Tuning& t) {
   if (!r.expect(n, yaml::Node::Kind::map, "an entry")) return;
   r.keys(n, {"problem", "use", "us"});
@@ -59,9 +66,9 @@ std::string to_text(const Tuning& t) {
   out += fmt::format("tuning: {}\nmachine: {}\ntarget: {}\nthreads: {}\nlaunches:{}\n", kVersion, quoted(t.machine),
                      t.target, t.threads, t.problems.empty() ? " []" : "");
   for (const auto& [problem, entry] : t.problems) {
-    out += fmt::format("  - problem: {}\n    use: {}\n", quoted(problem), entry.use);
+    out += fmt::format("  - problem: {}\n    use: {}\n", quoted(problem), quoted_name(entry.use));
     std::string times;
-    for (const auto& [name, us] : entry.microseconds) times += fmt::format("{}{}: {:.2f}", times.empty() ? "" : ", ", name, us);
+    for (const auto& [name, us] : entry.microseconds) times += fmt::format("{}{}: {:.2f}", times.empty() ? "" : ", ", quoted_name(name), us);
     if (!times.empty()) out += "    us: {" + times + "}\n";
   }
   return out;

@@ -21,12 +21,15 @@ using onnx_io::quote;
 constexpr int kFirstOpset = 21;
 constexpr int64_t kSmall = 1024;  // bytes of a weight that always stays in the model
 
+/// What rules note on ONNX's operators for kernels to read (rules/precision); ONNX has no word for it, and need not.
+bool ours(std::string_view attribute) { return attribute == "precision"; }
+
 /// Whether `n` can be written under this version of its schema: what the schema does not know has
 /// to be a default of the newest one.
 bool fits(const Node& n, const onnx::OpSchema& old, const onnx::OpSchema& newest) {
   if (old.Deprecated() || static_cast<int>(n.inputs.size()) > old.max_input()) return false;
   for (const auto& [name, value] : n.attrs.items()) {
-    if (old.attributes().count(name)) continue;
+    if (old.attributes().count(name) || (ours(name) && !newest.attributes().count(name))) continue;
     auto it = newest.attributes().find(name);
     if (it == newest.attributes().end()) return false;
     onnx::AttributeProto a = onnx_io::to_proto(name, value);
@@ -280,7 +283,7 @@ class Exporter {
     const auto* schema =
         n.domain.empty() ? onnx::OpSchemaRegistry::Schema(n.op, opset_, "") : newest;
     for (const auto& [key, value] : n.attrs.items())
-      if (!schema || !newest || schema->attributes().count(key) || !newest->attributes().count(key))
+      if (!schema || !newest || schema->attributes().count(key) || (!newest->attributes().count(key) && !ours(key)))
         *p->add_attribute() = onnx_io::to_proto(key, value);
     for (const auto& [key, sub] : n.subgraphs) {
       auto* a = p->add_attribute();

@@ -43,7 +43,16 @@ void write_operators(const Graph& g, NodeId id, JsonStream& out) {
   for (NodeId inner : n.body->order()) write_operators(*n.body, inner, out);
 }
 
-void write_layer(const Explained& e, const Layer& l, JsonStream& out) {
+/// Why a layer's library call does not take its tail; empty: it does, or there is none.
+std::string tail_apart(const LoweredLayer& layer) {
+  std::string out;
+  for (const Launch& l : layer.launches)
+    if (!l.tail_apart.empty()) out += (out.empty() ? "" : "; ") + l.tail_apart;
+  return out;
+}
+
+void write_layer(const Explained& e, size_t layer, JsonStream& out) {
+  const Layer& l = e.plan.layers[layer];
   out.begin_object();
   out.key("contract"), out.text(l.contract);
   out.key("kernels"), out.number(l.kernels);
@@ -57,6 +66,7 @@ void write_layer(const Explained& e, const Layer& l, JsonStream& out) {
   out.end_array();
   out.key("rule");
   l.rule.empty() ? out.null() : out.text(l.rule);
+  if (const std::string why = tail_apart(e.lowered.layers[layer]); !why.empty()) out.key("tail_apart"), out.text(escape(why, 400));
   out.end_object();
 }
 
@@ -81,7 +91,7 @@ void write_json(const Explained& e, JsonStream& out) {
     overrides.push_back({{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
   out.begin_object();
   out.key("layers"), out.begin_array();
-  for (const Layer& l : e.plan.layers) write_layer(e, l, out);
+  for (size_t k = 0; k < e.plan.layers.size(); ++k) write_layer(e, k, out);
   out.end_array();
   out.key("model_nodes"), out.number(static_cast<int64_t>(e.model_nodes));
   out.key("notes"), out.tree(e.fused.notes);
@@ -112,11 +122,13 @@ void print_layers(const Explained& e) {
                            e.plan.layers.size(), kernels, e.plan.target,
                            e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule", "layer");
-  int index = 0;
-  for (const Layer& l : e.plan.layers)
-    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}\n", index++, l.kernels, l.contract,
-                             l.rule.empty() ? "-" : l.rule, cut(escape(l.name), 100),
-                             l.numerics.empty() ? "" : "   numerics: " + l.numerics);
+  for (size_t k = 0; k < e.plan.layers.size(); ++k) {
+    const Layer& l = e.plan.layers[k];
+    const std::string apart = tail_apart(e.lowered.layers[k]);
+    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}\n", k, l.kernels, l.contract, l.rule.empty() ? "-" : l.rule,
+                             cut(escape(l.name), 100), l.numerics.empty() ? "" : "   numerics: " + l.numerics,
+                             apart.empty() ? "" : "   tail apart: " + apart);
+  }
 }
 
 void print_rules(const Explained& e) {

@@ -108,7 +108,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   else print_table(choices);
   if (out.empty()) return Exit::ok;
   const int threads = common.threads ? common.threads : static_cast<int>(std::thread::hardware_concurrency());
-  Tuning t{machine_name(), session.knowledge().target.name, threads, {}};
+  Tuning t{session.machine(), session.knowledge().target.name, threads, {}};
   for (const Choice& c : choices) {
     Tuning::Entry e{c.use, {}};
     for (const auto& [name, us] : c.measured.microseconds) e.microseconds[name] = us;

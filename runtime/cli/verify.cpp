@@ -47,7 +47,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, 
   plain.engine.selection.enable.clear();
   plain.engine.overrides.clear();
   plain.engine.apply.clear();
-  if (oracle) plain.backend = "reference";
+  if (oracle) plain.backend = "reference", plain.require_device = false, plain.tuning.clear();
   FERRULE_ASSIGN(Session reference, Session::load(common.model, plain));
   std::vector<std::string> notes = fused.notes();
   FERRULE_ASSIGN(Tensors inputs, gather_inputs(fused.inputs(), input, options.engine.shapes, notes));

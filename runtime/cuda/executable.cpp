@@ -10,36 +10,26 @@
 namespace ferrule::cuda {
 namespace {
 
-constexpr int64_t kAlign = 256;
 constexpr unsigned kNonBlocking = 1;
 
-int64_t align_up(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+int64_t align_up(int64_t n) { return (n + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment; }
 
 /// Whether the interpreter must do the whole layer where one of its launches has no kernel: a tail, or what is no node.
 bool is_part(const Launch& l) { return !l.node || !l.post_ops.empty() || l.region || l.rows; }
 
 }  // namespace
 
-/// Gives one kernel its addresses.
-class CudaExecutable::SlotBinder final : public Binder {
- public:
-  SlotBinder(CudaExecutable& e, int step) : e_(e), step_(step) {}
-  Address slot(int slot) override {
-    auto at = e_.address(slot);
-    if (at) return *at;
-    if (problem) problem = fail(at.error());
-    return 0;
-  }
-  Address scratch() override {
-    const int64_t offset = e_.storage_.scratch[static_cast<size_t>(step_)].offset;
-    return e_.arena_.address() + static_cast<Address>(align_up(std::max<int64_t>(0, offset)));
-  }
-  Status problem;
+Address CudaExecutable::SlotBinder::slot(int slot) {
+  auto at = e_.address(slot);
+  if (at) return *at;
+  if (problem) problem = fail(at.error());
+  return 0;
+}
 
- private:
-  CudaExecutable& e_;
-  int step_;
-};
+Address CudaExecutable::SlotBinder::scratch() {
+  const int64_t offset = e_.storage_.scratch[static_cast<size_t>(step_)].offset;
+  return e_.arena_.address() + static_cast<Address>(align_up(std::max<int64_t>(0, offset)));
+}
 
 Result<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContext& context, Device& device, ConstantPool& pool) {
   std::unique_ptr<CudaExecutable> e(new CudaExecutable(context, device, pool));
@@ -102,7 +92,7 @@ Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratc
     for (size_t k = begin; k < steps_.size(); ++k) {
       const int64_t bytes = steps_[k].kernel->scratch_bytes();
       // place() aligns to 64 bytes.
-      if (bytes > 0) scratch[static_cast<size_t>(steps_[k].step)] = bytes + kAlign;
+      if (bytes > 0) scratch[static_cast<size_t>(steps_[k].step)] = bytes + kScratchAlignment;
     }
   }
   return {};
@@ -193,9 +183,7 @@ Result<Address> CudaExecutable::address(int slot) {
 
 Status CudaExecutable::bind() {
   for (Step& s : steps_) {
-    SlotBinder binder(*this, s.step);
-    FERRULE_TRY(s.kernel->bind(binder));
-    FERRULE_TRY(binder.problem);
+    FERRULE_TRY(rebind(s, 0));
   }
   return {};
 }

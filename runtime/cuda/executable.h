@@ -14,6 +14,9 @@
 
 namespace ferrule::cuda {
 
+class Tunable;
+constexpr int64_t kScratchAlignment = 256;
+
 class CudaExecutable final : public Executable {
  public:
   /// errors: as Backend::prepare.
@@ -21,6 +24,8 @@ class CudaExecutable final : public Executable {
   ~CudaExecutable() override;
 
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
+  /// The plans of library kernels (measure.cpp).
+  Result<std::vector<Measured>> measure(std::span<const void* const> inputs, std::span<void* const> outputs, double seconds) override;
   int64_t launches() const override { return launches_; }
   double device_ms() override;
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
@@ -48,7 +53,18 @@ class CudaExecutable final : public Executable {
     int64_t offset = 0, bytes = 0;
     Address source = 0;  ///< outputs: where the result is
   };
-  class SlotBinder;
+  /// Gives one kernel its addresses.
+  class SlotBinder final : public Binder {
+   public:
+    SlotBinder(CudaExecutable& e, int step) : e_(e), step_(step) {}
+    Address slot(int slot) override;
+    Address scratch() override;
+    Status problem;
+
+   private:
+    CudaExecutable& e_;
+    int step_;
+  };
 
   CudaExecutable(const PrepareContext& context, Device& device, ConstantPool& pool)
       : Executable(context.plan), lowered_(context.lowered), cancel_(context.cancel), device_(device), libraries_(device),
@@ -63,6 +79,10 @@ class CudaExecutable final : public Executable {
   Status bind();
   void cut();
   Result<Address> address(int slot);
+
+  Status measure(Step& step, Tunable& tunable, double seconds, Measured& out);
+  Result<double> fastest(Step& step, double seconds);
+  Status rebind(Step& step, Address scratch);
 
   Status copy_in(std::span<const void* const> inputs);
   Status copy_out(std::span<void* const> outputs);

@@ -30,6 +30,19 @@ Result<void*> open_nvidia_library(std::string_view what, std::initializer_list<c
   return error(Code::library_missing, "", fmt::format("{} ({})", what, *names.begin()), fmt::format("{}; {}", why, remedy));
 }
 
+namespace {
+
+/// Opening a library knows no layer; the one that wanted it is named.
+template <class Handle>
+Status keep(Handle& handle, Result<Handle> made, std::string_view layer) {
+  if (!made && made.error().place.empty()) made.error().place = escape(std::string(layer));
+  if (!made) return fail(made.error());
+  handle = *made;
+  return {};
+}
+
+}  // namespace
+
 Libraries::~Libraries() {
   if (cudnn_) destroy_cudnn(cudnn_);
   if (cublaslt_) destroy_cublaslt(cublaslt_);
@@ -37,17 +50,13 @@ Libraries::~Libraries() {
 
 Result<cudnnContext*> Libraries::cudnn(std::string_view layer) {
   const std::lock_guard lock(mutex_);
-  if (!cudnn_) {
-    FERRULE_ASSIGN(cudnn_, create_cudnn(layer));
-  }
+  if (!cudnn_) FERRULE_TRY(keep(cudnn_, create_cudnn(layer), layer));
   return cudnn_;
 }
 
 Result<cublasLtContext*> Libraries::cublaslt(std::string_view layer) {
   const std::lock_guard lock(mutex_);
-  if (!cublaslt_) {
-    FERRULE_ASSIGN(cublaslt_, create_cublaslt(layer));
-  }
+  if (!cublaslt_) FERRULE_TRY(keep(cublaslt_, create_cublaslt(layer), layer));
   return cublaslt_;
 }
 

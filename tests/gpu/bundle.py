@@ -18,8 +18,8 @@ import fetch  # noqa: E402
 
 NAME = "ferrule-gpu"
 LIMIT = 48 << 20
-# Every machine has these, and they belong to its C library.
-SYSTEM = re.compile(r"^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread|gcc_s|stdc\+\+))\b")
+# Every machine has these, and they belong to its C library. The C++ library goes along: there it may be older.
+SYSTEM = re.compile(r"^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread))\b")
 MODELS = ["mnist_cntk", "mobilenet_v2", "resnet50_bn", "unet", "attacut_sc", "ppocr_v2_cls", "basic_pitch", "ppocr_v4_det", "ddddocr_det"]
 
 
@@ -90,7 +90,8 @@ for base in sys.path:
         print(lib)
 END
 ); do LD_LIBRARY_PATH="$LD_LIBRARY_PATH${LD_LIBRARY_PATH:+:}$folder"; done
-export LD_LIBRARY_PATH="$here/build${LD_LIBRARY_PATH:+:}$LD_LIBRARY_PATH" FERRULE_SHARED="$here/models"
+# Ours are for ferrule alone: a torch may need a newer C++ library than the one in here.
+export LD_LIBRARY_PATH FERRULE_LIBRARIES="$here/build" FERRULE_SHARED="$here/models"
 exec python3 "$here/tests/gpu/device.py" "$@"
 """
 
@@ -109,7 +110,7 @@ def main():
     start.write_text(START)
     start.chmod(0o755)
     archive = base / f"{NAME}.tar.xz"
-    subprocess.run(["tar", "--sort=name", "--owner=0", "--group=0", "--mtime=@0", "-C", base, "-I", "xz -T2 -3", "-cf", archive, NAME], check=True)
+    subprocess.run(["tar", "--sort=name", "--owner=0", "--group=0", "--mtime=@0", "-C", base, "-I", "xz -T2 -0" if "--small" in sys.argv else "xz -T2 -3", "-cf", archive, NAME], check=True)
     size = archive.stat().st_size
     print(f"{archive} {size / (1 << 20):.1f} MiB")
     if size > LIMIT:

@@ -1,7 +1,27 @@
 """Kernel cases for a GPU: small models, a kernel or two each, as ONNX text. Every kind of kernel, element type, broadcast and layout
-that the backend has; `ferrule verify --oracle` runs each against the interpreter. No GPU is needed to list them."""
+that the backend has; `ferrule verify --oracle` runs each against the interpreter. No GPU is needed to list them. Inputs called w and b
+become constants, as weights are in models. Those in INTERPRETED have no kernel: the host computes them."""
+import numpy as np
+import onnx
+from onnx import helper
 
+import harness
+
+INTERPRETED = {"product", "integers"}
 FLOATS = {"f32": "float", "f16": "float16", "bf16": "bfloat16"}
+
+
+def write(path, text):
+    """The case as a model."""
+    model = harness.onnx_text("g " + text, opset=20)
+    rng = np.random.default_rng(1)
+    for value in [v for v in model.graph.input if v.name in ("w", "b")]:
+        t = value.type.tensor_type
+        dims = [d.dim_value for d in t.shape.dim]
+        numbers = rng.uniform(-0.5, 0.5, int(np.prod(dims)))
+        model.graph.initializer.append(helper.make_tensor(value.name, t.elem_type, dims, numbers.tolist()))
+        model.graph.input.remove(value)
+    onnx.save(model, path)
 
 
 def unary(ops, floats):

@@ -46,6 +46,12 @@ class Done:
             (self.err or self.out).strip()[-700:].replace("\n", "\n  ")
 
 
+def libraries():
+    """What a bundle (tests/gpu/bundle.py) sets for the program alone: the folder of the libraries that it brings."""
+    own = os.environ.get("FERRULE_LIBRARIES")
+    return {"LD_LIBRARY_PATH": ":".join(filter(None, [own, os.environ.get("LD_LIBRARY_PATH")]))} if own else {}
+
+
 def run(*arguments, timeout=60, memory=None, cwd=None, env=None, stdin=None):
     """Runs the program. memory: bytes of address space it may have."""
     command = [PROGRAM, *map(str, arguments)]
@@ -57,7 +63,7 @@ def run(*arguments, timeout=60, memory=None, cwd=None, env=None, stdin=None):
     begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd,
                                stdin=stdin or subprocess.DEVNULL, preexec_fn=limit,
-                               env={**os.environ, **(env or {})})
+                               env={**os.environ, **libraries(), **(env or {})})
     try:
         out, err = process.communicate(timeout=timeout)
         code = process.returncode

@@ -195,6 +195,6 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, c
   const std::pair<const void*, const Layout*> all[] = {{a, &job.a}, {b, &job.b}, {y, &job.y}, {job.beta != 0 ? c : y, &job.c}};
   for (const auto& [p, l] : all)
     if (!p || !device_memory(p, static_cast<uint64_t>(span(*l)))) return wrong("a matrix that is no memory of the device");
-  put_work(reinterpret_cast<CUstream_st*>(stream), "cublasLt", [job] { job.run(); });
+  put_work(reinterpret_cast<CUstream_st*>(stream), "cublasLt algorithm " + std::to_string(algo ? algo->data[0] : 0), [job] { job.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -657,7 +657,7 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
       if (t.uid >= 1000) run.values[t.uid] = {load(t.number, at->second, 0)};  // numbers are read when the work is put
     }
   }
-  put_work(reinterpret_cast<CUstream_st*>(handle->stream), "cudnn", [graph, run, workspace, engine]() mutable {
+  put_work(reinterpret_cast<CUstream_st*>(handle->stream), "cudnn engine " + std::to_string(engine), [graph, run, workspace, engine]() mutable {
     if (workspace) std::memset(workspace, 0x5a, static_cast<size_t>(workspace_of(engine)));
     Run now = run;
     for (const auto& op : graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {

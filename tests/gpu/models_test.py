@@ -1,0 +1,165 @@
+"""Whole models through the CUDA backend on stub libraries, on any machine: results as stored, kernels launched as `explain`
+promised, nothing interpreted on the host; plans of the libraries measured by `tune` and taken from its file; the tf32 rule;
+what is said where cuDNN or cuBLASLt is missing. Last line: "N passed, N failed".
+
+With --full (or FERRULE_TEST_FULL=1) more and larger models, which the stubs take minutes for.
+"""
+import json
+import os
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models"), str(HERE)]
+
+import fetch  # noqa: E402
+import harness  # noqa: E402
+import stubs  # noqa: E402
+from device import closeness, same_winners  # noqa: E402
+
+CUDA = ("--backend", "cuda")
+FULL = bool(os.environ.get("FERRULE_TEST_FULL")) or "--full" in sys.argv
+MODELS = ["mnist_cntk", "ppocr_v2_cls", "mobilenet_v2"] + (["rfb320", "light_squeezenet", "unet", "resnet50_bn"] if FULL else [])
+KINDS = {"f32": (), "f16": ("--enable", "half_*"), "bf16": ("--enable", "bfloat_*"), "tf32": ("--enable", "tf32")}
+# A convolution with a tail that f32 does not take inside, a product with one that it does.
+BOTH = "(float[1,4,6,6] x, float[9,16] m) => (float[1,8,6,6] y, float[9,8] z) <float[8,4,1,1] w = {%s}, float[16,8] k = {%s}> " \
+       "{ c = Conv(x, w) s = Sigmoid(c) y = Mul(c, s) p = MatMul(m, k) z = Relu(p) }" % (
+           ", ".join(str((n % 7 - 3) / 4) for n in range(32)), ", ".join(str((n % 5 - 2) / 4) for n in range(128)))
+
+
+def whole(report, name, kind):
+    """One model as a user runs it."""
+    try:
+        folder = pathlib.Path(fetch.locate(name))
+    except fetch.Unavailable as why:
+        return report.skip(f"{name} {kind}", why)
+    model, want, out = folder / "model.onnx", np.load(folder / "outputs.npz"), report.folder / f"{name}.{kind}.npz"
+    done = stubs.run(report, "run", model, "--inputs", folder / "inputs.npz", "--outputs", out, "--force", "--json", *KINDS[kind], *CUDA, timeout=800)
+    answer, problem = harness.answer(done)
+    problem = problem or stubs.wrong_use(done)
+    report.check(f"{name} {kind} runs", problem)
+    if problem:
+        return None
+    got = np.load(out)
+    if kind in ("f32", "tf32"):  # the stubs round to tf32, which the whole model's tolerance need not allow
+        different, worst = closeness(got, want)
+        report.check(f"{name} {kind}: results as stored", different if kind == "f32" or worst > 1e-2 else None)
+    else:
+        report.check(f"{name} {kind}: the same winners", same_winners(got, want))
+    inputs = np.load(folder / "inputs.npz")
+    shapes = [o for i in inputs.files for o in ("--shapes", f"{i}:{'x'.join(map(str, inputs[i].shape))}")]
+    explained, problem = harness.answer(harness.run("explain", model, "--target", "sm_90", "--json", *KINDS[kind], *shapes))
+    promised = sum(layer["kernels"] for layer in explained["layers"]) if explained else problem
+    report.check(f"{name} {kind}: kernels as promised", None if answer["kernels_launched"] == promised else f"{answer['kernels_launched']}, promised {promised}")
+    interpreted = [line for line in done.err.splitlines() if "the host interprets it" in line]
+    report.check(f"{name} {kind}: nothing is interpreted", "\n".join(interpreted) or None)
+    return explained
+
+
+def tuned(report):
+    """Every plan of every library call is run, the file is written, another file changes what runs."""
+    path, file, log = report.folder / "both.onnx", report.folder / "tuning.yaml", report.folder / "tune.log"
+    harness.model(path, "g " + BOTH)
+    done = stubs.run(report, "tune", path, "-o", file, "--seconds", "0.02", "--seed", "1", "--json", *CUDA, log=log)
+    answer, problem = harness.answer(done)
+    report.check("tune", problem or stubs.wrong_use(done))
+    if problem:
+        return
+    launches = answer["launches"]
+    report.check("tune: the convolution and the product", None if len(launches) == 2 else str(launches))
+    report.check("tune: plans have names and times", None if all(len(row["us"]) >= 2 and {row["chosen"], row["usual"]} <= set(row["us"]) for row in launches) else str(launches))
+    ran = set(log.read_text().splitlines())
+    wanted = {"cudnn engine 0", "cudnn engine 1", "cublasLt algorithm 0", "cublasLt algorithm 1"}
+    report.check("tune: every plan runs", None if wanted <= ran else f"not {wanted - ran}")
+    report.check("tune: no plan that rounds more than the model allows", "engine 2 ran" if "cudnn engine 2" in ran else None)
+    text = file.read_text()
+    report.check("tune: the file names the GPU", None if 'machine: "Stub GPU"' in text and "target: sm_90" in text else text)
+
+    # The other plan of each, whatever was the fastest here.
+    others = {row["problem"]: max(row["us"], key=lambda name: (name != row["usual"], name)) for row in launches}
+    uses = iter(others[p] for p in re.findall(r'problem: "(.*)"', text))
+    file.write_text(re.sub(r"use: .*", lambda _: f'use: "{next(uses)}"', text))
+    for what, options, wanted in (("without a file", (), {"cudnn engine 0", "cublasLt algorithm 0"}),
+                                  ("with the file", ("--tuning", file), {"cudnn engine 1", "cublasLt algorithm 1"})):
+        log.unlink()
+        done = stubs.run(report, "verify", path, "--seed", "1", "--oracle", *options, *CUDA, log=log)
+        ran = {line for line in log.read_text().splitlines() if line.startswith("cu")}
+        problem = done.tail() if done.code or "warning" in done.err else stubs.wrong_use(done)
+        report.check(f"plans {what}", problem or (None if ran == wanted else f"ran {ran}, not {wanted}"))
+    file.write_text(file.read_text().replace("Stub GPU", "Another GPU"))
+    done = stubs.run(report, "run", path, "--seed", "1", "--tuning", file, *CUDA)
+    report.check("a file of another GPU is warned about", None if "was measured on Another GPU for sm_90, this is Stub GPU and sm_90" in done.err else done.tail())
+
+
+def rounded(report):
+    """tf32 by rule: said, taken, and gone from what is exported."""
+    path, log = report.folder / "both.onnx", report.folder / "tf32.log"
+    harness.model(path, "g " + BOTH)
+    before, after = (harness.answer(harness.run("explain", path, "--target", "sm_90", "--json", *extra))[0]["layers"] for extra in ((), KINDS["tf32"]))
+    report.check("tf32 is said", None if all("tf32" in layer.get("numerics", "") for layer in after if layer["contract"] in ("conv", "gemm"))
+                 and not any("tf32" in layer.get("numerics", "") for layer in before) else str(after))
+    conv = {"before": [layer for layer in before if layer["contract"] == "conv"][0], "after": [layer for layer in after if layer["contract"] == "conv"][0]}
+    report.check("with tf32 the swish is inside", None if (conv["before"]["kernels"], conv["after"]["kernels"]) == (2, 1) else str(conv))
+    report.check("without it, why not", None if "in f32 without tf32" in conv["before"].get("tail_apart", "") and "tail_apart" not in conv["after"] else str(conv))
+    text = harness.run("explain", path, "--target", "sm_90").out
+    report.check("explain prints why", None if f"tail apart: {conv['before'].get('tail_apart')}" in text else text)
+    done = stubs.run(report, "run", path, "--seed", "1", *KINDS["tf32"], *CUDA, log=log)
+    ran = log.read_text() if log.exists() else ""
+    report.check("tf32 runs", done.tail() if done.code else stubs.wrong_use(done) or (None if "cudnn engine" in ran else ran))
+    out = report.folder / "tf32.onnx"
+    done = harness.run("fuse", path, "-o", out, "--target", "sm_90", *KINDS["tf32"])
+    problem = done.tail() if done.code else None
+    if not problem:
+        import onnx
+        onnx.checker.check_model(onnx.load(out), full_check=True)
+        problem = "the attribute is in the file" if b"precision" in out.read_bytes() else None
+    report.check("an exported model is ONNX's", problem)
+    compiled, problem = harness.answer(harness.run("compile", path, "--target", "sm_90", "--json"))
+    total = len(compiled["kernels"]) + sum(compiled["others"].values()) if compiled else problem
+    promised = sum(layer["kernels"] for layer in before)
+    report.check("compile counts as explain does", None if total == promised else f"{total}, explain says {promised}")
+
+
+def missing(report):
+    """A library that the model needs is not there."""
+    path = report.folder / "both.onnx"
+    harness.model(path, "g " + BOTH)
+    for library, what, layer in (("libcudnn", "cuDNN (libcudnn.so.9)", "Conv_0"), ("libcublasLt", "cuBLASLt (libcublasLt.so.13)", "MatMul_3")):
+        for how in (CUDA, ("--require-device",)):
+            done = stubs.run(report, "run", path, "--seed", "1", *how, hide=[library])
+            report.check(f"no {library}, {how[0]}", harness.refusal(done, harness.ENVIRONMENT, re.escape(what) + " cannot be loaded", layer, seconds=30))
+        done = stubs.run(report, "verify", path, "--seed", "1", "--oracle", hide=[library])
+        warnings = [line for line in done.err.splitlines() if line.startswith("warning")]
+        said = len(warnings) == 1 and re.match(rf"warning: no GPU runs the model: .*{layer}.*: {re.escape(what)} cannot be loaded: .*; backend cpu runs it, planned for this processor$", warnings[0])
+        report.check(f"no {library}, auto: the CPU runs it", None if done.code == 0 and said and "on cpu against" in done.out else done.tail() + done.out[-300:])
+    pointwise = report.folder / "pointwise.onnx"
+    harness.model(pointwise, "g (float[4,96] x) => (float[4,96] y) { y = Relu(x) }")
+    done = stubs.run(report, "run", pointwise, "--seed", "1", hide=["libcudnn", "libcublasLt"])
+    report.check("a model that needs neither runs on the GPU", None if done.code == 0 and "warning" not in done.err and "ran on cuda" in done.err else done.tail())
+    done = stubs.run(report, "doctor")
+    report.check("doctor has their versions", None if all(re.search(rf"ok +{w}: version \d+\.\d+\.\d+", done.out) for w in ("cuDNN", "cuBLASLt")) else done.out)
+
+
+def main():
+    report = harness.Report()
+    if not report.ready or not stubs.there(report):
+        return report.finish()
+    stubs.KEPT.mkdir(exist_ok=True)
+    if not (stubs.STUB / "libcudnn.so.9").exists():
+        report.skip("models", "built without cuDNN's headers: neither kernels nor stubs of it are there")
+        return report.finish()
+    for name in MODELS:
+        whole(report, name, "f32")
+    for kind in ("f16", "bf16", "tf32") if FULL else ("f16",):
+        whole(report, "ppocr_v2_cls", kind)
+    tuned(report)
+    rounded(report)
+    missing(report)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
