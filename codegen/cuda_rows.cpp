@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <set>
 
 #include "codegen/cuda_text.h"
+#include "codegen/row_online.h"
 #include "engine/base/diagnostics.h"
 #include "engine/formula/polynomials.h"
 
@@ -55,7 +57,10 @@ class Planner {
     team(loops.guide);
     k_.staged = split_rows(r_, true);
     items();
-    if (!k_.items) k_.staged = split_rows(r_, false);
+    if (!k_.items) {
+      k_.staged = split_rows(r_, false);
+      k_.online = online_stage(k_.staged);
+    }
     slices();
     return std::move(plan_);
   }
@@ -210,6 +215,7 @@ class Source {
       expand_transcendentals(p);
       out_ += cuda_function(p, fmt::format("stage{}", s));
     }
+    if (k_.online) out_ += weight_function();
     const size_t n = k_.operands.size();
     out_ += fmt::format("struct Arguments {{\n  void* p[{0}];\n{3}  Index rows, length{4};\n  Index size[{1}], stride[{0}][{1}];\n"
                         "  Index step_size[{2}], step[{0}][{2}];\n}};\n\n", n, k_.kept_rank, k_.reduced_rank,
@@ -252,9 +258,11 @@ class Source {
     }
     pointers();
     registers();
-    for (size_t s = 0; s < k_.staged.stages.size(); ++s)
+    for (size_t s = 0; s < k_.staged.stages.size(); ++s) {
       if (k_.staged.stages[s].elements) element_stage(s);
       else row_stage(s);
+      if (k_.online == s) ++s;  // done with it
+    }
     line(0, "}}");
   }
 
@@ -342,6 +350,7 @@ class Source {
     const RowStage& s = k_.staged.stages[index];
     for (size_t o = 0; o < s.outputs.size(); ++o)
       if (s.folds[o] != Fold::none) start_fold(s, o);
+    if (k_.online == index) start_online();
     begin_elements();
     std::set<size_t> loaded;
     for (const RowSource& i : s.inputs)
@@ -367,6 +376,7 @@ class Source {
     line(4, "stage{}({});", index, call);
     for (size_t o = 0; o < s.outputs.size(); ++o)
       if (s.folds[o] != Fold::none) take(s, o);
+    if (k_.online == index) take_online();
     line(3, "}}");
     for (const RowSource& o : s.outputs)
       if (o.kind == Kind::result) {
@@ -377,6 +387,7 @@ class Source {
     line(2, "}}\n  }}");
     for (size_t o = 0; o < s.outputs.size(); ++o)
       if (s.folds[o] != Fold::none) finish_fold(s, o);
+    if (k_.online == index) finish_online(s);
     if (k_.sliced) combine_slices(s);
   }
 
@@ -410,6 +421,58 @@ class Source {
            fold_text(s.folds[o], t, fmt::format("f{}", f), fmt::format("({})*{}", cuda_value(t), slot(s, o, "o"))));
       reduce_team(s, o, "n");
     }
+  }
+
+  /// The sum behind a maximum, in the same pass: of exp(x - near), near at most 8 below the largest x so far.
+  const RowStage& online_sum() const { return k_.staged.stages[*k_.online + 1]; }
+
+  /// weight(x, near, y): y = exp(x - near), as the stage computes it.
+  std::string weight_function() const {
+    const DType t = online_sum().program.output_type(0);
+    ProgramBuilder b;
+    const uint32_t x = b.input(t), near = b.input(t);
+    b.output(b.op(Prim::exp, t, {b.op(Prim::sub, t, {x, near})}));
+    Program p = b.take();
+    expand_transcendentals(p);
+    return cuda_function(p, "weight");
+  }
+
+  void start_online() {
+    const RowStage& sum = online_sum();
+    start_fold(sum, 0);
+    const DType t = sum.program.output_type(0);
+    const double lowest = t == DType::f32 ? double{std::numeric_limits<float>::lowest()} : std::numeric_limits<double>::lowest();
+    // Not the identity of a maximum: exp(-inf - -inf) is no number.
+    line(1, "{} near = {};", cuda_value(t), cuda_literal(t, {lowest, 0}));
+  }
+
+  void take_online() {
+    const RowStage& sum = online_sum();
+    const std::string_view t = cuda_value(sum.program.output_type(0));
+    const uint32_t f = sum.outputs[0].index;
+    line(4, "if (y0 > near + 8) {{");
+    line(5, "{} less;", t);
+    line(5, "weight(near, y0, less);");
+    if (compensated(sum, 0)) line(5, "s{0}.sum *= less; s{0}.lost *= less;", f);
+    else line(5, "f{} *= less;", f);
+    line(5, "near = y0;");
+    line(4, "}}");
+    line(4, "{} term;", t);
+    line(4, "weight(y0, near, term);");
+    if (compensated(sum, 0)) line(4, "s{}.add(term);", f);
+    else line(4, "f{} += term;", f);
+  }
+
+  /// Below the whole row's maximum; where that is not finite there is an element whose exponential is no number.
+  void finish_online(const RowStage& s) {
+    const RowStage& sum = online_sum();
+    const uint32_t m = s.outputs[0].index, f = sum.outputs[0].index;
+    const std::string_view t = cuda_value(sum.program.output_type(0));
+    if (compensated(sum, 0)) line(1, "float f{0} = s{0}.value();", f);
+    line(1, "{} less;", t);
+    line(1, "weight(near, f{}, less);", m);
+    line(1, "f{0} = a.length == 0 ? ({1})0 : f{0} * less + (f{2} - f{2});", f, t, m);
+    reduce_team(sum, 0, "m");
   }
 
   DType fold_type_of(const RowStage& s, size_t o) const {

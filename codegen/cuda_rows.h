@@ -3,11 +3,13 @@
 // kernel serves every shape of the same form. Few long rows are spread over several blocks where nothing but reductions
 // runs along them: the block that ends last combines what all of them left in scratch memory. Where elements follow their
 // row's reduction (softmax, norms) a row stays in one block: all blocks of it would have to wait for each other inside
-// the kernel, which no stream guarantees to end. A softmax's maximum and sum are two passes: rows of up to some 24000
-// floats are in registers by the second, longer ones in the L2 cache, and a sum that is rescaled at every new maximum
-// loses a rounding each time.
+// the kernel, which no stream guarantees to end. A softmax's maximum and
+// sum are one pass where the row is not in registers by the second. Its sum is then of exponentials below a value that
+// follows the maximum in steps of at least 8: each step rounds the sum once more, and after some dozen of them what was
+// there before the first no longer counts, so that no order of elements makes it worse.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -41,6 +43,7 @@ struct CudaRowKernel {
   int kept_rank = 1, reduced_rank = 1;    ///< axes after collapsing
   int vector = 1;                         ///< neighbouring elements read at once; pointers must be aligned to them
   int items = 0;                          ///< vectors of a row that a thread keeps in registers; 0: it walks the row
+  std::optional<size_t> online;           ///< this stage's maximum and the next stage's sum (row_online.h) are one pass
   bool sliced = false;                    ///< a row is spread over several blocks; a scratch pointer follows the operands'
   bool wide_index = false;                ///< 64-bit index arithmetic
   int block_threads() const { return threads * rows; }

@@ -80,6 +80,8 @@ std::string ran_on(const Compiled& compiled);
 
 /// explain --stage memory: the arena over the steps, in memory.cpp.
 Result<Exit> explain_memory(const Common& common);
+/// explain --stage launches: what the null backend records, in memory.cpp.
+Result<Exit> explain_launches(const Common& common);
 
 void add_explain(CLI::App& app, Common& common, int& exit);
 void add_why(CLI::App& app, Common& common, int& exit);

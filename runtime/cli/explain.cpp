@@ -191,6 +191,7 @@ void print_region(const std::string& layer, const LoweredRegion& region) {
 
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "memory") return explain_memory(common);
+  if (stage == "launches") return explain_launches(common);
   // The program ends behind this: the plan of a million nodes is not taken apart first, node by node.
   static const Explained* kept = nullptr;
   FERRULE_ASSIGN(auto explained, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
@@ -231,12 +232,13 @@ void add_explain(CLI::App& app, Common& common, int& exit) {
   add_common(*c, common, true);
   auto stage = std::make_shared<std::string>();
   auto log = std::make_shared<bool>(false);
-  c->add_option("--stage", *stage, "print an artefact instead: graph, journal, kernels, memory (prepared for this machine)")
-      ->check(CLI::IsMember({"graph", "journal", "kernels", "memory"}));
+  c->add_option("--stage", *stage, "print an artefact instead: graph, journal, kernels, launches, memory (prepared for this machine)")
+      ->check(CLI::IsMember({"graph", "journal", "kernels", "launches", "memory"}));
   c->add_flag("--log", *log, "also every single fusion, in order");
   c->footer("Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes x:1x3x192x256 --json\n"
             "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'\n"
-            "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory");
+            "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory\n"
+            "  ferrule explain model.onnx --shapes x:1x3x192x256 --target sm_90 --stage launches");
   set_body(*c, common, exit, [stage, log](const Common& o) { return body(o, *stage, *log); });
 }
 

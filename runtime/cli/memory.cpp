@@ -1,4 +1,5 @@
 // explain --stage memory: which value lies where in the arena from which step to which, drawn and listed.
+// explain --stage launches: what the null backend records.
 #include <algorithm>
 #include <iostream>
 
@@ -127,6 +128,15 @@ Result<Exit> explain_memory(const Common& common) {
   const Map m = map_of(*c);
   if (common.json) print_json(to_json(*c, m));
   else print(*c, m);
+  return Exit::ok;
+}
+
+Result<Exit> explain_launches(const Common& common) {
+  FERRULE_ASSIGN(SessionOptions options, session_options(common));
+  options.backend = "null";
+  FERRULE_ASSIGN(Session session, Session::load(common.model, options));
+  FERRULE_ASSIGN(Compiled * c, session.compile(options.engine.shapes));
+  std::cout << c->executable().text();
   return Exit::ok;
 }
 

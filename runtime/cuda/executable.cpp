@@ -14,9 +14,6 @@ constexpr unsigned kNonBlocking = 1;
 
 int64_t align_up(int64_t n) { return (n + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment; }
 
-/// Whether the interpreter must do the whole layer where one of its launches has no kernel: a tail, or what is no node.
-bool is_part(const Launch& l) { return !l.node || !l.post_ops.empty() || l.region || l.rows; }
-
 }  // namespace
 
 Address CudaExecutable::SlotBinder::slot(int slot) {
@@ -98,40 +95,18 @@ Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratc
   return {};
 }
 
-/// One step a launch. Where one has no kernel, the interpreter runs it, or the layer as a whole if it is but a part.
 Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
-  const LoweredLayer& lowered = lowered_.layers[layer];
-  const size_t begin = steps_.size();
-  int step = first_step - 1;
-  for (const Launch& l : lowered.launches) {
-    ++step;
-    if (l.kind == Launch::Kind::view) continue;
-    auto kernel = make_kernel(context, layer, l);
-    if (kernel) {
-      steps_.push_back({std::move(*kernel), step, 1});
-      continue;
-    }
-    const Error& why = kernel.error();
-    const NodeId node = plan_.layers[layer].node;
-    if ((why.code != Code::unsupported_operator && why.code != Code::unsupported_type) || !node) return fail(why);
+  auto make = [&](const Launch& l, const Call& call) { return make_kernel(context, l, call); };
+  auto interpret = [&](const Call& call, const Error& why) {
     if (*context.log) (*context.log)(LogLevel::warning, fmt::format("{}: {}; the host interprets it", escape(plan_.layers[layer].name), why.message));
-    const bool whole = is_part(l) || plan_.graph.node(node).body != nullptr;
-    FERRULE_ASSIGN(const Call call, whole ? node_call(plan_, lowered_, storage_, layer) : call_of(plan_, lowered_, storage_, layer, l));
-    FERRULE_ASSIGN(KernelPtr interpreted, make_interpreted(context, call));
-    if (!whole) {
-      steps_.push_back({std::move(interpreted), step, 1});
-      continue;
-    }
-    // Behind the layer's last launch: what it reads is still there, what it writes is there by then.
-    steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(begin), steps_.end());
-    steps_.push_back({std::move(interpreted), first_step + static_cast<int>(lowered.launches.size()) - 1, lowered.kernels()});
-    return {};
-  }
+    return make_interpreted(context, call);
+  };
+  FERRULE_ASSIGN(auto steps, gpu_layer<KernelPtr>(plan_, lowered_, storage_, layer, first_step, make, interpret));
+  for (Step& s : steps) steps_.push_back(std::move(s));
   return {};
 }
 
-Result<KernelPtr> CudaExecutable::make_kernel(Context& context, size_t layer, const Launch& l) {
-  FERRULE_ASSIGN(const Call call, call_of(plan_, lowered_, storage_, layer, l));
+Result<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l, const Call& call) {
   if (cuda_generated(l)) return make_generated(context, l, call);
   if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
   if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr) return f(context, call);
@@ -188,13 +163,10 @@ Status CudaExecutable::bind() {
   return {};
 }
 
-/// Segments: as many steps in a row as can be captured, or one that cannot.
 void CudaExecutable::cut() {
-  for (size_t k = 0; k < steps_.size(); ++k) {
-    const bool capturable = steps_[k].kernel->capturable();
-    if (segments_.empty() || !capturable || !segments_.back().capturable) segments_.push_back({k, k, capturable, nullptr});
-    segments_.back().end = k + 1;
-  }
+  std::vector<bool> capturable;
+  for (const Step& s : steps_) capturable.push_back(s.kernel->capturable());
+  for (const GpuSegment& s : cut_graphs(capturable)) segments_.push_back({s, nullptr});
 }
 
 std::string CudaExecutable::text() const {

@@ -10,6 +10,7 @@
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/kernel.h"
 #include "runtime/cuda/libraries.h"
+#include "runtime/gpu_steps.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule::cuda {
@@ -34,18 +35,11 @@ class CudaExecutable final : public Executable {
   std::string text() const override;
 
  private:
-  struct Step {
-    KernelPtr kernel;
-    int step = 0;   ///< number among all launches, views included
-    int count = 1;  ///< launches that it stands for
-  };
+  using Step = GpuStep<KernelPtr>;
   struct LayerSteps {
     size_t begin = 0, end = 0;  ///< of steps_
   };
-  /// Steps that one CUDA graph replays, or one that it cannot.
-  struct Segment {
-    size_t begin = 0, end = 0;
-    bool capturable = true;
+  struct Segment : GpuSegment {
     GraphExec graph = nullptr;
   };
   /// A graph input or output: the same place in the device's and in the pinned memory.
@@ -72,7 +66,7 @@ class CudaExecutable final : public Executable {
   Status build(const PrepareContext& context);
   Status make_steps(Context& context, std::vector<int64_t>& scratch);
   Status make_layer(Context& context, size_t layer, int first_step);
-  Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch);
+  Result<KernelPtr> make_kernel(Context& context, const Launch& launch, const Call& call);
   void compile(Context& context);
   Status allocate(const Limits& limits, std::vector<int64_t> scratch);
   Status place_ports();

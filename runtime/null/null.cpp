@@ -1,16 +1,19 @@
 #include "runtime/null/null.h"
 
 #include <cstring>
+#include <optional>
 
 #include "engine/base/diagnostics.h"
 #include "runtime/memory_plan.h"
+#include "runtime/null/gpu_record.h"
 
 namespace ferrule {
 namespace {
 
 class NullExecutable final : public Executable {
  public:
-  explicit NullExecutable(const PrepareContext& c) : Executable(c.plan), lowered_(c.lowered) {}
+  explicit NullExecutable(const PrepareContext& c, std::optional<GpuRecord> gpu)
+      : Executable(c.plan), lowered_(c.lowered), gpu_(std::move(gpu)) {}
 
   Status run(std::span<const void* const>, std::span<void* const> outputs, RunObserver* observer) override {
     launches_ = 0;
@@ -28,8 +31,11 @@ class NullExecutable final : public Executable {
     return {};
   }
   int64_t launches() const override { return launches_; }
+  int64_t arena_bytes() const override { return gpu_ ? gpu_->storage.arena_bytes : 0; }
+  const Storage* storage() const override { return gpu_ ? &gpu_->storage : nullptr; }
 
   std::string text() const override {
+    if (gpu_) return gpu_->text;
     std::string out;
     for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
       out += escape(plan_.layers[layer].name) + "\n";
@@ -58,6 +64,7 @@ class NullExecutable final : public Executable {
   }
 
   const Lowered& lowered_;
+  std::optional<GpuRecord> gpu_;
   int64_t launches_ = 0;
 };
 
@@ -65,7 +72,11 @@ class NullBackend final : public Backend {
  public:
   std::string_view name() const override { return "null"; }
   Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
-    return std::make_unique<NullExecutable>(context);
+    std::optional<GpuRecord> gpu;
+    if (context.target.device == "gpu") {
+      FERRULE_ASSIGN(gpu, record_gpu(context));
+    }
+    return std::make_unique<NullExecutable>(context, std::move(gpu));
   }
 };
 

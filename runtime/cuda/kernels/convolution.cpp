@@ -1,24 +1,13 @@
 // Convolution and deconvolution of 1 to 3 spatial dimensions through cuDNN: images by their strides, weights in the order
 // of the images (channels innermost where they are channels-last), bias and tail in the same graph.
-#include "engine/base/diagnostics.h"
 #include "engine/library_tail.h"
 #include "runtime/cuda/cudnn_kernel.h"
+#include "runtime/gpu_steps.h"
 
 namespace ferrule::cuda {
 namespace {
 
 constexpr int kImage = 0, kWeights = 1, kOwnBias = 2;
-
-Status check(const Call& call, const Window& w) {
-  const Operand &x = call.inputs[kImage], &weight = call.inputs[kWeights];
-  if (!weight.constant) return error(Code::unsupported_operator, escape(call.layer), call.node->op, "the weights are not constant");
-  for (const auto* pads : {&w.pads_begin, &w.pads_end})
-    for (int64_t p : *pads)
-      if (p < 0) return error(Code::unsupported_operator, escape(call.layer), call.node->op, "a negative pad, cuDNN has none");
-  if (x.numel() == 0 || call.outputs[0].numel() == 0)
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an empty image");
-  return {};
-}
 
 bool images_last(const Call& call) { return call.outputs[0].layout == Layout::channels_last; }
 
@@ -49,8 +38,8 @@ Status bias(Context& context, const Call& call, CudnnProblem& p, std::vector<Cud
   return {};
 }
 
-Result<KernelPtr> make(Context& context, const Call& call, const Window& w, CudnnProblem::Kind kind) {
-  FERRULE_TRY(check(call, w));
+Result<KernelPtr> make(Context& context, const Call& call, CudnnProblem::Kind kind) {
+  FERRULE_ASSIGN(const Window w, gpu_window(call));
   const Operand &x = call.inputs[kImage], &y = call.outputs[0];
   CudnnProblem p;
   p.kind = kind;
@@ -68,22 +57,9 @@ Result<KernelPtr> make(Context& context, const Call& call, const Window& w, Cudn
   return make_cudnn_kernel(context, call, p, std::move(operands));
 }
 
-std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2, w.dims.end()}; }
-
 }  // namespace
 
-Result<KernelPtr> make_convolution(Context& context, const Call& call) {
-  FERRULE_ASSIGN(Window w, window_of(call, call.inputs[kImage].dims, call.outputs[0].dims, window_dims(call.inputs[kWeights])));
-  return make(context, call, w, CudnnProblem::Kind::convolution);
-}
-
-Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
-  FERRULE_ASSIGN(Window w, transposed_window_of(call, call.inputs[kImage].dims, call.outputs[0].dims, window_dims(call.inputs[kWeights])));
-  // Where the output is longer than the windows reach, or cut by less than the pad: as the gradient of a convolution
-  // whose last pixels no window used.
-  for (size_t k = 0; k < w.pads_end.size(); ++k)
-    if (w.pads_end[k] < 0 && -w.pads_end[k] < w.strides[k]) w.pads_end[k] = 0;
-  return make(context, call, w, CudnnProblem::Kind::deconvolution);
-}
+Result<KernelPtr> make_convolution(Context& context, const Call& call) { return make(context, call, CudnnProblem::Kind::convolution); }
+Result<KernelPtr> make_deconvolution(Context& context, const Call& call) { return make(context, call, CudnnProblem::Kind::deconvolution); }
 
 }  // namespace ferrule::cuda

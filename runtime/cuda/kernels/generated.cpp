@@ -9,20 +9,13 @@
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/device.h"
+#include "runtime/gpu_steps.h"
 
 namespace ferrule::cuda {
 namespace {
 
 constexpr const char* kEntry = "ferrule_kernel";
-constexpr int64_t kMostBlocks = 2147483647;
-constexpr int64_t kAligned = 16;
 constexpr size_t kCompilers = 16;
-
-CudaOperand operand(const Operand& o) {
-  if (!o.present()) return {};
-  // Constants lie plain wherever they are read.
-  return {o.dtype, o.dims, o.constant ? strides_of(o.dims, Layout::plain) : o.strides()};
-}
 
 class Generated final : public Kernel {
  public:
@@ -92,17 +85,7 @@ class Generated final : public Kernel {
 }  // namespace
 
 Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call) {
-  std::vector<CudaOperand> operands;
-  bool aligned = true;
-  for (const auto* list : {&call.inputs, &call.outputs})
-    for (const Operand& o : *list) {
-      operands.push_back(operand(o));
-      aligned = aligned && o.offset % kAligned == 0;
-    }
-  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, operands, kEntry, "", aligned, context.target->cores));
-  if (planned.blocks > kMostBlocks)
-    return error(Code::unsupported_operator, escape(call.layer), launch.primitive, "more blocks than a launch can have");
-  return planned;
+  return plan_gpu_launch(launch, call, *context.target, kEntry);
 }
 
 void compile_generated(Context& context, std::span<const CudaLaunch> launches) {

@@ -7,7 +7,7 @@
 
 namespace ferrule::cuda {
 
-/// errors: those of plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
+/// errors: those of plan_gpu_launch.
 Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call);
 /// On several threads; make_generated finds the results, and the errors come up there.
 void compile_generated(Context& context, std::span<const CudaLaunch> launches);

@@ -6,6 +6,7 @@
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/host_copy.h"
 #include "runtime/cuda/kernel.h"
+#include "runtime/gpu_steps.h"
 
 namespace ferrule::cuda {
 namespace {
@@ -84,10 +85,7 @@ class Interpreted final : public Kernel {
 }  // namespace
 
 Result<KernelPtr> make_interpreted(Context& context, const Call& call) {
-  for (const auto* list : {&call.inputs, &call.outputs})
-    for (const Operand& o : *list)
-      if (o.dtype == DType::string) return error(Code::unsupported_type, escape(call.layer), "a string operand");
-  if (!call.node) return error(Code::unsupported_operator, escape(call.layer), "a change of layout", "no kernel");
+  FERRULE_TRY(check_interpreted(call));
   return std::make_unique<Interpreted>(context, call);
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/libraries.h"
+#include "runtime/gpu_steps.h"
 
 namespace ferrule::cuda {
 namespace {
@@ -93,13 +94,8 @@ struct Builder {
   Source c{}, bias{};
   std::optional<View> addend{};
 
-  Status operands() {
+  void operands() {
     const Operand &oa = call.inputs[0], &ob = call.inputs[1], &oy = call.outputs[0];
-    for (const Operand* o : {&oa, &ob, &oy}) {
-      if (o->layout != Layout::plain && o->rank() > 2) return refuse(call, "an operand is channels-last");
-      if (o->numel() == 0) return refuse(call, "an empty operand");
-      if (!o->dense() && o->rank() > 1 && o->strides().back() != 1) return refuse(call, "a slice whose elements lie apart");
-    }
     a = {oa.dims, oa.strides()};
     b = {ob.dims, ob.strides()};
     y = {oy.dims, oy.strides()};
@@ -117,7 +113,6 @@ struct Builder {
     p.dtype = oy.dtype;
     p.tf32 = allows_tf32(*call.node);
     if (!call.dense()) p.alignment = static_cast<unsigned>(size_bits(oy.dtype) / 8);
-    return {};
   }
 
   /// The rows of all matrices of a against the only matrix b: one matrix.
@@ -244,7 +239,7 @@ struct Builder {
   }
 
   Result<KernelPtr> build() {
-    FERRULE_TRY(operands());
+    operands();
     const Node& n = *call.node;
     p.a.transposed = n.attrs.i("transA") != 0;
     p.b.transposed = n.attrs.i("transB") != 0;
@@ -288,6 +283,7 @@ struct Builder {
 }  // namespace
 
 Result<KernelPtr> make_matmul(Context& context, const Call& call) {
+  FERRULE_TRY(check_gpu_product(call));
   Builder b{context, call};
   return b.build();
 }

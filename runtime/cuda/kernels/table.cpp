@@ -1,19 +1,18 @@
-// Which library computes what. Norms are not here: they are rows to the code generator, whose kernels also take their
-// neighbours and read each element once, which cuDNN's norm engines do not do better.
-#include <map>
-
+// Which factory makes which library's kernel.
 #include "runtime/cuda/kernel.h"
+#include "runtime/gpu_steps.h"
 
 namespace ferrule::cuda {
 
 Factory library_factory(std::string_view op) {
-  static const std::map<std::string_view, Factory> kFactories = {
-      {"Conv", make_convolution}, {"ConvTranspose", make_deconvolution}, {"MatMul", make_matmul},
-      {"Gemm", make_matmul},      {"MaxPool", make_pool},                {"AveragePool", make_pool},
-      {"GlobalMaxPool", make_pool}, {"GlobalAveragePool", make_pool},
-  };
-  auto it = kFactories.find(op);
-  return it == kFactories.end() ? nullptr : it->second;
+  switch (gpu_library(op)) {
+    case GpuLibrary::convolution: return make_convolution;
+    case GpuLibrary::deconvolution: return make_deconvolution;
+    case GpuLibrary::product: return make_matmul;
+    case GpuLibrary::pool: return make_pool;
+    case GpuLibrary::none: break;
+  }
+  return nullptr;
 }
 
 }  // namespace ferrule::cuda

@@ -3,6 +3,8 @@
 #include "codegen/cuda_rows.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -165,6 +167,69 @@ TEST_CASE("CUDA row kernels equal the interpreter") {
   cases.run();
 }
 
+TEST_CASE("CUDA row kernels: a maximum and its sum of exponentials are one pass where the row is not kept") {
+  if (HostKernels::missing()) return;
+  std::mt19937 rng(47);
+  Cases cases;
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  // Rows of one block each: numbers as they come; rising ones, where every element is a new maximum; all -inf; -inf among
+  // numbers; one +inf; one NaN; all as low as can be; and far apart.
+  auto filled = [&](DType t, const Dims& d, bool along_rows) {
+    auto [tensor, bytes] = Tensor::allocate(t, d);
+    const int64_t length = along_rows ? d[1] : d[0], rows = along_rows ? d[0] : d[1];
+    const double low = t == DType::f16 ? -65504 : t == DType::f64 ? -1e300 : -3e38;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t e = 0; e < length; ++e) {
+        double v = std::uniform_real_distribution<double>(-3, 3)(rng);
+        switch (r % 8) {
+          case 1: v = static_cast<double>(e) * 30 / static_cast<double>(length); break;
+          case 2: v = -kInf; break;
+          case 3: v = e % 3 && e != 1 ? -kInf : v; break;
+          case 4: v = e == length / 2 ? kInf : v; break;
+          case 5: v = e == length - 1 ? kNan : v; break;
+          case 6: v = low; break;
+          case 7: v *= 10000; break;
+          default: break;
+        }
+        const Tensor one = Tensor::scalar(t, v);
+        const int64_t at = along_rows ? r * length + e : e * rows + r;
+        std::memcpy(static_cast<char*>(bytes) + at * size_bits(t) / 8, one.data(), static_cast<size_t>(size_bits(t)) / 8);
+      }
+    return tensor;
+  };
+  size_t online = 0;
+  for (const char* op : {"Softmax", "LogSoftmax", "ReduceLogSumExp"})
+    for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16})
+      for (bool along_rows : {true, false}) {
+        RowGraph r(t);
+        const ValueId x = r.input(filled(t, along_rows ? Dims{8, 9001} : Dims{203, 40}, along_rows));
+        const int64_t axis = along_rows ? 1 : 0;
+        r.graph.add_output(op[0] == 'R' ? r.node(op, {x, r.axes({axis})}, {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}})
+                                        : r.node(op, {x}, {{"axis", axis}}));
+        Case& c = cases.add(std::move(r), rng, true);
+        c.what = fmt::format("{} of {}, {}", op, name(t), along_rows ? "rows" : "columns");
+        online += c.plan.kernel.online.has_value();
+        CHECK_MESSAGE(c.plan.kernel.online.has_value(), c.what);
+      }
+  CHECK(online == 24);
+  // Neighbours in front of it belong to both stages; a row in registers needs no second reading.
+  RowGraph added(DType::f32);
+  const ValueId sum = added.node("Add", {added.input(random_of(DType::f32, {3, 40000}, rng)), added.input(random_of(DType::f32, {40000}, rng))});
+  added.graph.add_output(added.node("Softmax", {sum}, {{"axis", int64_t{-1}}}));
+  CHECK(cases.add(std::move(added), rng, true).plan.kernel.online.has_value());
+  RowGraph kept(DType::f32);
+  kept.graph.add_output(kept.node("Softmax", {kept.input(random_of(DType::f32, {3, 1000}, rng))}, {{"axis", int64_t{-1}}}));
+  CHECK_FALSE(cases.add(std::move(kept), rng, true).plan.kernel.online.has_value());
+  // What looks alike and is not: the sum is of something else than the maximum is.
+  RowGraph other(DType::f32);
+  const ValueId z = other.input(random_of(DType::f32, {3, 40000}, rng));
+  const ValueId top = other.node("ReduceMax", {z, other.axes({1})}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}});
+  const ValueId below = other.node("Exp", {other.node("Sub", {other.node("Abs", {z}), top})});
+  other.graph.add_output(other.node("ReduceSum", {below, other.axes({1})}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}}));
+  CHECK_FALSE(cases.add(std::move(other), rng, true).plan.kernel.online.has_value());
+  cases.run();
+}
+
 TEST_CASE("CUDA row kernels: sums of many numbers are nearly as good as in double") {
   if (HostKernels::missing()) return;
   Cases cases;
@@ -188,6 +253,9 @@ TEST_CASE("CUDA row kernels compile without a spill") {
     MESSAGE("skipped, NVRTC is not there: " << info.error().message);
     return;
   }
+  // Each form for one of two targets, or for both with FERRULE_TEST_FULL: NVRTC takes half a second for one.
+  const bool full = std::getenv("FERRULE_TEST_FULL");
+  int forms = 0;
   std::mt19937 rng(5);
   for (const char* op : {"Softmax", "LayerNormalization", "GroupNormalization", "ReduceMean"})
     for (const Dims& d : std::vector<Dims>{{64, 768}, {8, 32, 56, 56}, {4, 200000}})
@@ -204,7 +272,11 @@ TEST_CASE("CUDA row kernels compile without a spill") {
         REQUIRE(plan.has_value());
         auto source = cuda_row_source(plan->kernel, "kernel", "");
         REQUIRE(source.has_value());
-        for (const char* target : {"sm_75", "sm_90"}) {
+        const int own = (forms + forms / 2) % 2;
+        ++forms;
+        for (int k = 0; k < 2; ++k) {
+          if (!full && k != own) continue;
+          const char* target = k ? "sm_90" : "sm_75";
           auto cubin = compile_cuda(*source, "kernel", target, plan->kernel.block_threads());
           REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
           CHECK_MESSAGE(cubin->spill_bytes == 0, op, " ", target);

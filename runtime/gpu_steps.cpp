@@ -1,0 +1,132 @@
+#include "runtime/gpu_steps.h"
+
+#include <map>
+
+
+namespace ferrule {
+namespace {
+
+constexpr int64_t kMostBlocks = 2147483647;
+constexpr int64_t kAligned = 16;
+
+CudaOperand operand(const Operand& o) {
+  if (!o.present()) return {};
+  // Constants lie plain wherever they are read.
+  return {o.dtype, o.dims, o.constant ? strides_of(o.dims, Layout::plain) : o.strides()};
+}
+
+auto refuse(const Call& call, std::string why) { return error(Code::unsupported_operator, escape(call.layer), call.node->op, why); }
+
+Status check_images(const Call& call, const Window& w) {
+  for (const auto* pads : {&w.pads_begin, &w.pads_end})
+    for (int64_t p : *pads)
+      if (p < 0) return refuse(call, "a negative pad, cuDNN has none");
+  if (call.inputs[0].numel() == 0 || call.outputs[0].numel() == 0) return refuse(call, "an empty image");
+  return {};
+}
+
+Result<Window> convolution_window(const Call& call, bool transposed) {
+  const Operand &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
+  if (!weights.constant) return refuse(call, "the weights are not constant");
+  const std::vector<int64_t> dims(weights.dims.begin() + 2, weights.dims.end());
+  if (!transposed) return window_of(call, x.dims, y.dims, dims);
+  FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, dims));
+  // Where the output is longer than the windows reach, or cut by less than the pad: as the gradient of a convolution
+  // whose last pixels no window used.
+  for (size_t k = 0; k < w.pads_end.size(); ++k)
+    if (w.pads_end[k] < 0 && -w.pads_end[k] < w.strides[k]) w.pads_end[k] = 0;
+  return w;
+}
+
+/// Windows, and global pooling as a window over the whole image.
+Result<Window> pool_window(const Call& call) {
+  const Operand& x = call.inputs[0];
+  const std::string& op = call.node->op;
+  if (call.outputs.size() > 1 && call.outputs[1].present()) return refuse(call, "Indices are wanted");
+  Window w;
+  if (op.starts_with("Global")) {
+    w.kernel.assign(x.dims.begin() + 2, x.dims.end());
+    w.strides.assign(w.kernel.size(), 1);
+    w.dilations = w.pads_begin = w.pads_end = w.asked_end = std::vector<int64_t>(w.kernel.size(), 0);
+    return w;
+  }
+  FERRULE_ASSIGN(w, window_of(call, x.dims, call.outputs[0].dims, call.node->attrs.ints("kernel_shape")));
+  const bool include = !op.ends_with("MaxPool") && call.node->attrs.i("count_include_pad") != 0;
+  for (size_t k = 0; k < w.kernel.size(); ++k) {
+    if (w.dilations[k] != 0) return refuse(call, "dilated");
+    // Where ceil_mode makes windows hang over the padded end, the overhang is not counted; cuDNN would.
+    if (include && w.pads_end[k] > w.asked_end[k]) return refuse(call, "ceil_mode with count_include_pad");
+  }
+  return w;
+}
+
+}  // namespace
+
+GpuLibrary gpu_library(std::string_view op) {
+  static const std::map<std::string_view, GpuLibrary> kLibraries = {
+      {"Conv", GpuLibrary::convolution}, {"ConvTranspose", GpuLibrary::deconvolution}, {"MatMul", GpuLibrary::product},
+      {"Gemm", GpuLibrary::product},     {"MaxPool", GpuLibrary::pool},                {"AveragePool", GpuLibrary::pool},
+      {"GlobalMaxPool", GpuLibrary::pool}, {"GlobalAveragePool", GpuLibrary::pool},
+  };
+  auto it = kLibraries.find(op);
+  return it == kLibraries.end() ? GpuLibrary::none : it->second;
+}
+
+Result<Window> gpu_window(const Call& call) {
+  const GpuLibrary library = gpu_library(call.node->op);
+  FERRULE_ASSIGN(Window w, library == GpuLibrary::pool ? pool_window(call) : convolution_window(call, library == GpuLibrary::deconvolution));
+  FERRULE_TRY(check_images(call, w));
+  return w;
+}
+
+Status check_gpu_product(const Call& call) {
+  for (const Operand* o : {&call.inputs[0], &call.inputs[1], &call.outputs[0]}) {
+    if (o->layout != Layout::plain && o->rank() > 2) return refuse(call, "an operand is channels-last");
+    if (o->numel() == 0) return refuse(call, "an empty operand");
+    if (!o->dense() && o->rank() > 1 && o->strides().back() != 1) return refuse(call, "a slice whose elements lie apart");
+  }
+  return {};
+}
+
+Status check_gpu_library(const Launch& launch, const Call& call) {
+  switch (gpu_library(launch.primitive)) {
+    case GpuLibrary::none: return error(Code::unsupported_operator, escape(call.layer), escape(launch.primitive), "no kernel");
+    case GpuLibrary::product: return check_gpu_product(call);
+    default: break;
+  }
+  auto w = gpu_window(call);
+  return w ? Status{} : fail(w.error());
+}
+
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry) {
+  std::vector<CudaOperand> operands;
+  bool aligned = true;
+  for (const auto* list : {&call.inputs, &call.outputs})
+    for (const Operand& o : *list) {
+      operands.push_back(operand(o));
+      aligned = aligned && o.offset % kAligned == 0;
+    }
+  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, operands, entry, "", aligned, target.cores));
+  if (planned.blocks > kMostBlocks)
+    return error(Code::unsupported_operator, escape(call.layer), launch.primitive, "more blocks than a launch can have");
+  return planned;
+}
+
+Status check_interpreted(const Call& call) {
+  for (const auto* list : {&call.inputs, &call.outputs})
+    for (const Operand& o : *list)
+      if (o.dtype == DType::string) return error(Code::unsupported_type, escape(call.layer), "a string operand");
+  if (!call.node) return error(Code::unsupported_operator, escape(call.layer), "a change of layout", "no kernel");
+  return {};
+}
+
+std::vector<GpuSegment> cut_graphs(const std::vector<bool>& capturable) {
+  std::vector<GpuSegment> out;
+  for (size_t k = 0; k < capturable.size(); ++k) {
+    if (out.empty() || !capturable[k] || !out.back().capturable) out.push_back({k, k, capturable[k]});
+    out.back().end = k + 1;
+  }
+  return out;
+}
+
+}  // namespace ferrule

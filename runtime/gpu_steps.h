@@ -1,0 +1,91 @@
+// What runs each launch on a GPU, decided without one: which library, which generated kernel on which grid, what the host
+// interprets, where CUDA graphs are cut. The CUDA backend makes kernels of it; the null backend records it, on any
+// machine. It knows no addresses and opens no library; what a library itself refuses is met where it is asked.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/cuda_launch.h"
+#include "engine/base/diagnostics.h"
+#include "engine/target.h"
+#include "runtime/call.h"
+#include "runtime/window.h"
+
+namespace ferrule {
+
+/// What makes the kernel of a library primitive.
+enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product, pool };
+/// By ONNX operator. Norms are none: they are rows to the code generator, whose kernels also take their neighbours and read
+/// each element once, which cuDNN's norm engines do not do better.
+GpuLibrary gpu_library(std::string_view op);
+/// Whether there is one, and it takes the call's form: what follows, by library.  errors: unsupported_operator, bad_attribute.
+Status check_gpu_library(const Launch& launch, const Call& call);
+/// The window of a convolution, deconvolution or pooling as cuDNN has it.  errors: as check_gpu_library.
+Result<Window> gpu_window(const Call& call);
+/// errors: unsupported_operator.
+Status check_gpu_product(const Call& call);
+
+/// The generated launch for these operands. Constants lie plain.
+/// errors: those of plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry);
+
+/// Whether the host's interpreter can run the call.  errors: unsupported_type, unsupported_operator.
+Status check_interpreted(const Call& call);
+
+/// A launch, or all of a layer's, as one kernel of type K.
+template <class K>
+struct GpuStep {
+  K kernel;
+  int step = 0;   ///< number among all launches, views included
+  int count = 1;  ///< launches that it stands for
+};
+
+/// The layer's launches in order, views left out. `make(launch, call)` gives a Result<K>; where it has none, `interpret(call,
+/// why)` does: for that launch, or for the whole layer where the launch is but a part of its node.
+/// errors: those of make and interpret that are not about a missing kernel; bad_shape.
+template <class K, class Make, class Interpret>
+Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer, int first_step,
+                                          Make make, Interpret interpret) {
+  std::vector<GpuStep<K>> out;
+  const LoweredLayer& launches = lowered.layers[layer];
+  int step = first_step - 1;
+  for (const Launch& l : launches.launches) {
+    ++step;
+    if (l.kind == Launch::Kind::view) continue;
+    FERRULE_ASSIGN(Call call, call_of(plan, lowered, storage, layer, l));
+    Result<K> made = make(l, call);
+    if (made) {
+      out.push_back({std::move(*made), step, 1});
+      continue;
+    }
+    const Error& why = made.error();
+    const NodeId node = plan.layers[layer].node;
+    if ((why.code != Code::unsupported_operator && why.code != Code::unsupported_type) || !node) return fail(why);
+    // A tail, or what is no node, cannot be interpreted on its own.
+    const bool whole = !l.node || !l.post_ops.empty() || l.region || l.rows || plan.graph.node(node).body;
+    if (whole) {
+      FERRULE_ASSIGN(call, node_call(plan, lowered, storage, layer));
+    }
+    FERRULE_ASSIGN(K interpreted, interpret(call, why));
+    if (!whole) {
+      out.push_back({std::move(interpreted), step, 1});
+      continue;
+    }
+    // Behind the layer's last launch: what it reads is still there, what it writes is there by then.
+    out.clear();
+    out.push_back({std::move(interpreted), first_step + static_cast<int>(launches.launches.size()) - 1, launches.kernels()});
+    return out;
+  }
+  return out;
+}
+
+/// As many steps in a row as one CUDA graph can hold, or one that none can.
+struct GpuSegment {
+  size_t begin = 0, end = 0;
+  bool capturable = true;
+};
+/// By step: whether it only puts work on the stream.
+std::vector<GpuSegment> cut_graphs(const std::vector<bool>& capturable);
+
+}  // namespace ferrule
