@@ -1,4 +1,4 @@
-"""Whole models through the CUDA backend on stub libraries, on any machine: results as stored, kernels launched as `explain`
+"""Kernel cases planned, whole models through the CUDA backend on stub libraries, on any machine: results as stored, kernels launched as `explain`
 promised, nothing interpreted on the host; plans of the libraries measured by `tune` and taken from its file; the tf32 rule;
 what is said where cuDNN or cuBLASLt is missing. Last line: "N passed, N failed".
 
@@ -15,6 +15,7 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models"), str(HERE)]
 
+import cases  # noqa: E402
 import fetch  # noqa: E402
 import harness  # noqa: E402
 import stubs  # noqa: E402
@@ -28,6 +29,29 @@ KINDS = {"f32": (), "f16": ("--enable", "half_*"), "bf16": ("--enable", "bfloat_
 BOTH = "(float[1,4,6,6] x, float[9,16] m) => (float[1,8,6,6] y, float[9,8] z) <float[8,4,1,1] w = {%s}, float[16,8] k = {%s}> " \
        "{ c = Conv(x, w) s = Sigmoid(c) y = Mul(c, s) p = MatMul(m, k) z = Relu(p) }" % (
            ", ".join(str((n % 7 - 3) / 4) for n in range(32)), ", ".join(str((n % 5 - 2) / 4) for n in range(128)))
+
+
+def planned(report):
+    """All kernel cases of a GPU (cases.py) as one model: planned, and with a kernel each but those said to have none."""
+    import onnx
+    whole_model = None
+    for name, text in cases.all_cases(list(cases.FLOATS)):
+        cases.write(report.folder / "case.onnx", text)
+        one = onnx.compose.add_prefix(onnx.load(report.folder / "case.onnx"), f"{name}:")
+        for n, node in enumerate(one.graph.node):
+            node.name = f"{name}:{n}"
+        if whole_model is None:
+            whole_model = one
+            continue
+        for part in ("node", "input", "output", "initializer"):
+            getattr(whole_model.graph, part).extend(getattr(one.graph, part))
+    path = report.folder / "cases.onnx"
+    onnx.save(whole_model, path)
+    answer, problem = harness.answer(harness.run("explain", path, "--target", "sm_90", "--json", timeout=300))
+    if not problem:
+        interpreted = {n.split(":")[0] for layer in answer["layers"] if layer["contract"] == "interpret" for n in layer["nodes"]}
+        problem = None if interpreted == cases.INTERPRETED else f"interpreted: {sorted(interpreted ^ cases.INTERPRETED)}"
+    report.check("every kernel case is planned", problem)
 
 
 def whole(report, name, kind):
@@ -151,6 +175,7 @@ def main():
     if not (stubs.STUB / "libcudnn.so.9").exists():
         report.skip("models", "built without cuDNN's headers: neither kernels nor stubs of it are there")
         return report.finish()
+    planned(report)
     for name in MODELS:
         whole(report, name, "f32")
     for kind in ("f16", "bf16", "tf32") if FULL else ("f16",):
