@@ -272,7 +272,10 @@ class LayerLowering {
     Launch l = launch(kind, node_.op, layer_.node);
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
-    if (kind == Launch::Kind::copy) copy_pieces(l);
+    // GPUs have no library for it: the nearest pixels are moved, the rest waits for a kernel.
+    const bool resized = layer_.contract == "resize" && target_.device == "gpu";
+    if (kind == Launch::Kind::copy || resized) copy_pieces(l);
+    if (resized) l.kind = l.region ? Launch::Kind::copy : Launch::Kind::interpret;
     out_.launches.push_back(std::move(l));
   }
 

@@ -34,7 +34,7 @@ def pointwise(floats):
     yield from unary(["Relu", "Sigmoid", "Tanh", "Exp", "Erf", "HardSwish", "Gelu", "Elu", "Softplus", "Neg", "Abs", "Floor", "Ceil", "Round",
                       "Sqrt", "Reciprocal", "Sin", "Cos", "Mish", "LeakyRelu", "Selu", "Sign"], floats)
     shapes = {"same": ("[4,6,33]", "[4,6,33]"), "channel": ("[2,8,5,7]", "[8,1,1]"), "row": ("[64,128]", "[128]"), "column": ("[64,128]", "[64,1]"),
-              "scalar": ("[3,100]", "[]"), "both": ("[4,1,33]", "[6,1]")}
+              "scalar": ("[3,100]", ""), "both": ("[4,1,33]", "[6,1]")}
     results = {"both": "[4,6,33]"}
     for op in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
         for kind, (a, b) in shapes.items():
