@@ -1,17 +1,22 @@
 #include "codegen/cuda_launch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "codegen/cuda.h"
 #include "codegen/cuda_attention.h"
 #include "codegen/cuda_copy.h"
 #include "codegen/cuda_pieces.h"
+#include "codegen/cuda_pool.h"
+#include "codegen/cuda_resize.h"
 #include "codegen/cuda_rows.h"
 #include "codegen/cuda_text.h"
+#include "codegen/cuda_topk.h"
 #include "engine/base/diagnostics.h"
 #include "engine/pieces.h"
 
@@ -27,7 +32,14 @@ std::vector<void*> pointers_of(std::span<const uint64_t> addresses, size_t count
   return out;
 }
 int64_t blocks_for(int64_t threads) { return (threads + 255) / 256; }
-bool attends(const Launch& l) { return l.kind == Launch::Kind::library && l.primitive == "attention"; }
+/// Operators and contracts that other devices have libraries for, and GPUs kernels of a kind of their own.
+bool is_call(const Launch& l, std::string_view primitive) { return l.kind == Launch::Kind::library && l.primitive == primitive; }
+bool attends(const Launch& l) { return is_call(l, "attention"); }
+bool selects(const Launch& l) { return is_call(l, "softmax_topk"); }
+bool pools(const Launch& l) { return is_call(l, "MaxPool") || is_call(l, "AveragePool"); }
+bool resizes(const Launch& l) { return is_call(l, "Resize"); }
+bool normalizes(const Launch& l) { return is_call(l, "BatchNormalization"); }
+bool reads_all(const Launch& l) { return !attends(l) && !selects(l) && !resizes(l) && !l.rows && !(l.region && l.region->pieced) && l.primitive != "Gather"; }
 bool empty(const CudaOperand& o) { return std::ranges::find(o.dims, 0) != o.dims.end(); }
 
 class Planner {
@@ -54,10 +66,14 @@ class Planner {
 
   Status make() {
     if (!cuda_generated(launch_)) return refuse("its parameters are known only when it runs, or it is a library's");
-    if (!attends(launch_) && !launch_.rows && !(launch_.region && launch_.region->pieced) && launch_.primitive != "Gather")
+    if (reads_all(launch_))
       for (const CudaOperand& o : operands_)
         if (o.dtype == DType::undefined) return refuse("an operand is absent");
     if (attends(launch_)) return attention();
+    if (selects(launch_)) return selection();
+    if (pools(launch_)) return pool();
+    if (resizes(launch_)) return resize();
+    if (normalizes(launch_)) return normalization();
     if (launch_.rows) return rows();
     if (launch_.region) return launch_.region->pieced ? pieces() : pointwise();
     if (launch_.primitive == "Gather") return gather();
@@ -102,6 +118,101 @@ class Planner {
       return cuda_attention_arguments(plan.kernel, plan.geometry, pointers);
     };
     return {};
+  }
+
+  /// Where a value of the launch's graph stands among its inputs or outputs; -1: nowhere.
+  static int64_t place_of(const std::vector<ValueId>& list, ValueId v) {
+    const auto at = std::ranges::find(list, v);
+    return at == list.end() ? -1 : at - list.begin();
+  }
+  RowLayout layout(size_t operand) const { return {operands_[operand].dims, operands_[operand].strides}; }
+
+  Status selection() {
+    const Graph& body = *launch_.graph;
+    FERRULE_ASSIGN(const SoftmaxTopK s, read_softmax_topk(body, body.order()));
+    const int64_t x = place_of(body.inputs(), body.input(s.softmax, 0));
+    if (x < 0 || operands_[static_cast<size_t>(x)].dtype == DType::undefined) return refuse("an operand is absent");
+    std::vector<size_t> at{static_cast<size_t>(x)};
+    std::optional<RowLayout> results[2];
+    for (size_t k = 0; k < 2; ++k) {
+      const int64_t y = place_of(body.outputs(), body.output(s.top, k));
+      at.push_back(y < 0 ? operands_.size() : launch_.inputs.size() + static_cast<size_t>(y));
+      if (y >= 0) results[k] = layout(at.back());
+    }
+    FERRULE_ASSIGN(CudaTopKPlan plan, plan_cuda_topk(s, operands_[at[0]].dtype, layout(at[0]), results[0] ? &*results[0] : nullptr,
+                                                     results[1] ? &*results[1] : nullptr));
+    out_.source = cuda_topk_source(plan.kernel, entry_, comment_);
+    out_.kind = "selection";
+    out_.blocks = plan.geometry.blocks();
+    out_.threads_x = plan.kernel.threads;
+    out_.arguments = [plan = std::move(plan), at = std::move(at), n = operands_.size()](std::span<const uint64_t> a) {
+      auto p = [&](size_t k) { return k < n ? reinterpret_cast<void*>(a[k]) : nullptr; };
+      return cuda_topk_arguments(plan.kernel, plan.geometry, p(at[0]), p(at[1]), p(at[2]));
+    };
+    return {};
+  }
+
+  Status pool() {
+    FERRULE_ASSIGN(CudaPoolPlan plan, plan_cuda_pool(launch_.graph->node(launch_.node), operands_[0].dtype, layout(0), layout(launch_.inputs.size()), aligned_));
+    out_.source = cuda_pool_source(plan.kernel, entry_, comment_);
+    out_.kind = "pool";
+    out_.blocks = empty(output()) ? 0 : blocks_for(plan.geometry.threads(plan.kernel));
+    out_.arguments = [plan = std::move(plan), y = launch_.inputs.size()](std::span<const uint64_t> a) {
+      return cuda_pool_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]), reinterpret_cast<void*>(a[y]));
+    };
+    return {};
+  }
+
+  Status resize() {
+    const Node& n = launch_.graph->node(launch_.node);
+    const CudaOperand &x = operands_[0], &y = output();
+    if (empty(y)) return nothing("resize");
+    const Tensor* scales = n.inputs.size() > 2 ? launch_.graph->constant(n.inputs[2]) : nullptr;
+    std::vector<ResizeAxis> axes;
+    for (size_t k = 0; k < x.dims.size() && k < y.dims.size(); ++k) {
+      axes.push_back({x.dims[k], y.dims[k], static_cast<double>(y.dims[k]) / static_cast<double>(x.dims[k])});
+      if (scales && scales->numel() == static_cast<int64_t>(x.dims.size())) axes.back().scale = scales->at_f64(static_cast<int64_t>(k));
+    }
+    FERRULE_ASSIGN(CudaResizePlan plan, plan_cuda_resize(Resampling::of(n.attrs), axes, x.dtype, layout(0), layout(launch_.inputs.size()), aligned_));
+    out_.source = cuda_resize_source(plan.kernel, entry_, comment_);
+    out_.kind = "resize";
+    out_.blocks = blocks_for(plan.geometry.threads(plan.kernel));
+    out_.arguments = [plan = std::move(plan), at = launch_.inputs.size()](std::span<const uint64_t> a) {
+      return cuda_resize_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]), reinterpret_cast<void*>(a[at]));
+    };
+    return {};
+  }
+
+  /// As elements: parameters that move along the channels only.
+  Status normalization() {
+    const CudaOperand& x = operands_[0];
+    if (launch_.inputs.size() != 5 || x.dims != output().dims) return refuse("its operands");
+    if (x.dtype != DType::f32 && x.dtype != DType::f16 && x.dtype != DType::bf16) return error(Code::unsupported_type, "CUDA kernel", name(x.dtype));
+    std::vector<std::vector<int64_t>> strides{x.strides};
+    for (size_t k = 1; k < 5; ++k) {
+      const CudaOperand& p = operands_[k];
+      const int64_t channels = x.dims.size() > 1 ? x.dims[1] : 1;
+      if (p.dims != std::vector<int64_t>{channels}) return refuse("its parameters' sizes");
+      strides.emplace_back(x.dims.size(), 0);
+      if (x.dims.size() > 1) strides.back()[1] = p.strides[0];
+    }
+    strides.push_back(output().strides);
+    return elementwise(batch_normalization(), x.dims, strides, "pointwise");
+  }
+
+  /// (x - mean) * (scale / sqrt(variance + epsilon)) + bias, in f32.
+  Program batch_normalization() const {
+    ProgramBuilder b;
+    std::array<uint32_t, 5> in{};
+    for (size_t k = 0; k < 5; ++k) in[k] = b.input(operands_[k].dtype);
+    for (uint32_t& v : in) v = b.cast(v, DType::f32);
+    const auto [x, scale, bias, mean, variance] = in;
+    const DType f = DType::f32;
+    const uint32_t epsilon = b.constant(f, launch_.graph->node(launch_.node).attrs.f("epsilon", 1e-5), 0);
+    const uint32_t factor = b.op(Prim::div, f, {scale, b.op(Prim::sqrt, f, {b.op(Prim::add, f, {variance, epsilon})})});
+    const uint32_t y = b.op(Prim::add, f, {b.op(Prim::mul, f, {b.op(Prim::sub, f, {x, mean}), factor}), bias});
+    b.output(b.cast(y, output().dtype));
+    return b.take();
   }
 
   Status pieces() {
@@ -250,7 +361,8 @@ class Planner {
 }  // namespace
 
 bool cuda_generated(const Launch& launch) {
-  if (launch.rows || launch.kind == Launch::Kind::generated || attends(launch)) return true;
+  if (launch.rows || launch.kind == Launch::Kind::generated) return true;
+  if (attends(launch) || selects(launch) || pools(launch) || resizes(launch) || normalizes(launch)) return true;
   if (launch.kind != Launch::Kind::copy) return false;
   const std::string& p = launch.primitive;
   return launch.region || p == "Transpose" || p == "Reorder" || p == "Identity" || p == "Gather";

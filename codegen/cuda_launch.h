@@ -1,6 +1,6 @@
-// A generated launch as one CUDA kernel: which kind of kernel (pointwise, pieces, rows, transpose, gather), its source,
-// its grid, and its argument block for given addresses. The one way from a Launch to CUDA text, for `ferrule compile`
-// and the CUDA backend. What moves elements by numbers that are known only when the model runs has no kernel here.
+// A generated launch as one CUDA kernel: which kind of kernel (pointwise, rows, pool, attention, …), its source, its grid,
+// and its argument block for given addresses. The one way from a Launch to CUDA text, for `ferrule compile` and the CUDA
+// backend. What moves elements by numbers that are known only when the model runs has no kernel here.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@ struct CudaOperand {
 struct CudaLaunch {
   std::string source;
   std::string entry;                    ///< its only kernel
-  std::string kind;                     ///< "pointwise", "pieces", "rows", "transpose", "gather"; for texts
+  std::string kind;                     ///< "pointwise", "pieces", "rows", "copy", "transpose", "gather", "attention", "pool", "resize", "selection"; for texts
   int64_t blocks = 1;                   ///< in x; 0: nothing to do, and nothing may be launched
   int threads_x = 256, threads_y = 1;   ///< of a block
   int64_t scratch_bytes = 0;            ///< device memory, 256-byte aligned; zero before the first launch, left usable for the next
@@ -33,7 +33,8 @@ struct CudaLaunch {
   std::function<std::string(std::span<const char> scratch)> complaint;
 };
 
-/// Whether `launch` is a generated kernel on GPUs (else a library call, a view or interpreted).
+/// Whether `launch` is a generated kernel on GPUs (else a library call, a view or interpreted): poolings, resizing, batch norms,
+/// attention and selections are, too.
 bool cuda_generated(const Launch& launch);
 
 /// `operands`: of the launch's inputs, then its outputs. `comment`: rule and nodes, from the model; escaped here.

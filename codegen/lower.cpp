@@ -34,7 +34,7 @@ class LayerLowering {
     } else if (layer_.contract == "pointwise") {
       FERRULE_TRY(pointwise());
     } else {
-      single();
+      FERRULE_TRY(single());
     }
     return std::move(out_);
   }
@@ -127,6 +127,7 @@ class LayerLowering {
     l.inputs = outer(a.inputs);
     if (tail.empty()) {
       l.outputs = to;
+      FERRULE_TRY(over_rows(l));
       out_.launches.push_back(std::move(l));
       return {};
     }
@@ -212,16 +213,16 @@ class LayerLowering {
     return {};
   }
 
-  /// One kernel that reads the whole body; for tiles, where a stage's epilogue is not taken (`strict`) or a GPU's libraries
-  /// have no such kernel, a kernel or two a stage.
+  /// One kernel that reads the whole body; for tiles, where there is none (GPUs) or a stage's epilogue is not taken
+  /// (`strict`), a kernel or two a stage.
   Status joint() {
     const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
     if (tiles) {
       FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
+      if (target_.device == "gpu") return staged(stages);
       l.deviation = deviation_of(stages);
-      const bool two_calls = layer_.contract == "conv_pool" && target_.device == "gpu";
-      if (two_calls || (options_.strict && !l.deviation.empty())) return staged(stages);
+      if (options_.strict && !l.deviation.empty()) return staged(stages);
     }
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
@@ -264,7 +265,7 @@ class LayerLowering {
     return true;
   }
 
-  void single() {
+  Status single() {
     Launch::Kind kind = Launch::Kind::library;
     if (layer_.contract == "interpret") kind = Launch::Kind::interpret;
     if (layer_.contract == "copy") kind = moves_nothing() ? Launch::Kind::view : Launch::Kind::copy;
@@ -272,11 +273,52 @@ class LayerLowering {
     Launch l = launch(kind, node_.op, layer_.node);
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
-    // GPUs have no library for it: the nearest pixels are moved, the rest waits for a kernel.
-    const bool resized = layer_.contract == "resize" && target_.device == "gpu";
-    if (kind == Launch::Kind::copy || resized) copy_pieces(l);
-    if (resized) l.kind = l.region ? Launch::Kind::copy : Launch::Kind::interpret;
+    if (kind == Launch::Kind::copy) copy_pieces(l);
+    FERRULE_TRY(over_rows(l));
     out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  /// On GPUs the pooling of whole images is a mean or maximum over rows, whose kernels share a long row out.
+  Status over_rows(Launch& l) const {
+    if (l.kind != Launch::Kind::library || target_.device != "gpu") return {};
+    const Node& n = l.graph->node(l.node);
+    const bool largest = n.op == "GlobalMaxPool" || n.op == "MaxPool";
+    if (!pools_whole_images(*l.graph, n)) return {};
+    Graph g;
+    const Type& type = l.graph->value(n.inputs[0]).type;
+    std::vector<int64_t> axes;
+    for (int64_t k = 2; k < type.rank(); ++k) axes.push_back(k);
+    Node reduce;
+    reduce.op = largest ? "ReduceMax" : "ReduceMean";
+    const auto count = static_cast<int64_t>(axes.size());
+    reduce.inputs = {g.add_input("x", type), g.add_constant("axes", Tensor::of_i64({count}, std::move(axes)))};
+    const std::array<ValueId, 1> y{g.add_value("y", l.graph->value(n.outputs[0]).type)};
+    reduce.outputs = {y[0]};
+    reduce.attrs.set("keepdims", Attr(int64_t{1}));
+    const std::array<NodeId, 1> node{g.add_node(std::move(reduce))};
+    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, g, node, y));
+    l.inputs = {l.inputs[0]};
+    l.rows = std::make_shared<const RowRegion>(std::move(region));
+    return {};
+  }
+
+  /// Global, or with one window that is the image.
+  static bool pools_whole_images(const Graph& g, const Node& n) {
+    if (!n.domain.empty() || n.outputs.size() != 1) return false;
+    if (n.op == "GlobalAveragePool" || n.op == "GlobalMaxPool") return true;
+    if (n.op != "AveragePool" && n.op != "MaxPool") return false;
+    const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
+    const std::vector<int64_t> window = n.attrs.ints("kernel_shape");
+    auto is_not = [](int64_t wanted) { return [wanted](int64_t v) { return v != wanted; }; };
+    if (!x || !y || x->size() != window.size() + 2 || y->size() != x->size()) return false;
+    const std::string pads = n.attrs.s("auto_pad", "NOTSET");
+    if ((pads != "NOTSET" && pads != "VALID") || std::ranges::any_of(n.attrs.ints("pads"), is_not(0)) ||
+        std::ranges::any_of(n.attrs.ints("dilations"), is_not(1)))
+      return false;
+    for (size_t k = 0; k < window.size(); ++k)
+      if (!((*x)[k + 2] == Dim(window[k])) || !((*y)[k + 2] == Dim(1))) return false;
+    return true;
   }
 
   /// A copy as pieces, where its sizes and parameters are known and the pieces few; else it stays as it is.

@@ -31,14 +31,14 @@ Accept windowed(const Graph& g, const Node& n) {
   return yes();
 }
 
-Accept check_conv(const Graph& g, const Node& n) {
+Accept check_conv(const Graph& g, const Node& n, const Target&) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   if (n.inputs.size() < 2 || !g.constant(n.inputs[1])) return no("the weights are not constant");
   if (n.inputs.size() > 2 && n.inputs[2] && !g.constant(n.inputs[2])) return no("the bias is not constant");
   return yes();
 }
 
-Accept check_gemm(const Graph& g, const Node& n) {
+Accept check_gemm(const Graph& g, const Node& n, const Target&) {
   for (size_t k = 0; k < 2; ++k) {
     const Type& t = type_of(g, n.inputs[k]);
     if (!t.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[k]).name)));
@@ -49,19 +49,21 @@ Accept check_gemm(const Graph& g, const Node& n) {
   return yes();
 }
 
-Accept check_pool(const Graph& g, const Node& n) {
+Accept check_pool(const Graph& g, const Node& n, const Target& target) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   if (n.outputs.size() > 1) return no("Indices are wanted");
   for (int64_t d : n.attrs.ints("dilations"))
-    if (d != 1) return no("dilated");
+    if (d != 1 && target.device != "gpu") return no("dilated");
   return yes();
 }
 
-Accept check_resize(const Graph& g, const Node& n) {
+/// Tables of positions and weights make every mode one kernel on GPUs (codegen/cuda_resize.h).
+Accept check_resize(const Graph& g, const Node& n, const Target& target) {
+  const bool gpu = target.device == "gpu";
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   std::string mode = n.attrs.s("mode", "nearest");
-  if (mode != "nearest" && mode != "linear") return no("mode " + escape(mode));
-  if (n.attrs.i("antialias")) return no("antialias");
+  if (mode != "nearest" && mode != "linear" && !(gpu && mode == "cubic")) return no("mode " + escape(mode));
+  if (n.attrs.i("antialias") && !gpu) return no("antialias");
   if (!n.attrs.ints("axes").empty()) return no("a subset of axes");
   std::string transform = n.attrs.s("coordinate_transformation_mode", "half_pixel");
   if (transform == "tf_crop_and_resize") return no("coordinate_transformation_mode tf_crop_and_resize");
@@ -72,30 +74,30 @@ Accept check_resize(const Graph& g, const Node& n) {
   const Type& y = type_of(g, n.outputs[0]);
   if (!y.shape) return unknown("output shape");
   for (int k = 0; k < 2; ++k)
-    if (!((*x.shape)[k] == (*y.shape)[k])) return no("the batch or channel axis is resized");
+    if (!((*x.shape)[k] == (*y.shape)[k]) && !gpu) return no("the batch or channel axis is resized");
   return yes();
 }
 
-Accept check_any_shape(const Graph& g, const Node& n) {
+Accept check_any_shape(const Graph& g, const Node& n, const Target&) {
   if (!type_of(g, n.inputs[0]).shape)
     return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
   return yes();
 }
 
-/// Inference with constant parameters: one factor and one addend a channel.
-Accept check_norm(const Graph& g, const Node& n) {
+/// Inference: one factor and one addend a channel; on GPUs they may be computed by the model.
+Accept check_norm(const Graph& g, const Node& n, const Target& target) {
   const Type& x = type_of(g, n.inputs[0]);
   if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
   if (x.rank() < 2 || x.rank() > 5) return no(fmt::format("rank {} (2 to 5 have kernels)", x.rank()));
   if (n.attrs.i("training_mode")) return no("training_mode");
   if (n.outputs.size() > 1) return no("running statistics are wanted");
   for (size_t k = 1; k < 5; ++k)
-    if (k >= n.inputs.size() || !n.inputs[k] || !g.constant(n.inputs[k])) return no(fmt::format("input {} is not constant", k));
+    if (k >= n.inputs.size() || !n.inputs[k] || (target.device != "gpu" && !g.constant(n.inputs[k]))) return no(fmt::format("input {} is not constant", k));
   return yes();
 }
 
 /// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather reads its indices.)
-Accept check_copy(const Graph& g, const Node& n) {
+Accept check_copy(const Graph& g, const Node& n, const Target&) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
   size_t first = n.op == "Concat" || n.op == "Gather" ? n.inputs.size() : 1;
   for (size_t k = first; k < n.inputs.size(); ++k)
@@ -109,7 +111,7 @@ Accept check_copy(const Graph& g, const Node& n) {
 struct Row {
   std::string_view contract;
   std::vector<std::string_view> ops;  ///< anchors, ai.onnx
-  Accept (*check)(const Graph&, const Node&);
+  Accept (*check)(const Graph&, const Node&, const Target&);
   bool tail;                          ///< may carry an epilogue
   bool any_type;                      ///< element type does not matter (bytes are moved)
 };
@@ -322,6 +324,12 @@ bool is_contract(std::string_view name) {
 
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
+std::span<const std::string_view> anchors_of(std::string_view contract) {
+  const Row* row = row_of(contract);
+  if (const Row* row = row_of(contract)) return row->ops;
+  return {};
+}
+
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
                const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
@@ -339,7 +347,7 @@ Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std
   if (row_of(a) != row) return no(fmt::format("{} is not a {}", escape(a.op), contract));
   if (!row->any_type)
     if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
-  if (Accept c = row->check(g, a); c.truth != Truth::yes) return c;
+  if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
   return accepts_tail(g, tail, a.outputs[0], contract, facts->second, ops);
 }

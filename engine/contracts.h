@@ -20,6 +20,8 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
 bool is_contract(std::string_view name);
 /// Whether the contract is made of all its nodes together, none of which runs under it alone.
 bool is_joint_contract(std::string_view name);
+/// The operators that layers of the contract are anchored in; none for regions and what is made of all its nodes.
+std::span<const std::string_view> anchors_of(std::string_view contract);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for regions.
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,

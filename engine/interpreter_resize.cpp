@@ -1,91 +1,17 @@
 // Resampling: Resize, GridSample, AffineGrid, RoiAlign. Resize is separable: each axis has, for
-// every output coordinate, a few input positions with weights.
+// every output coordinate, a few input positions with weights (engine/resampling.h).
 #include "engine/interpreter_impl.h"
+#include "engine/resampling.h"
 
 namespace ferrule::interp {
 namespace {
 
-struct Weighted {
-  int64_t at;
-  double weight;
-};
-using Taps = std::vector<Weighted>;  ///< empty: outside, takes the extrapolation value
-
-struct Axis {
-  int64_t in = 0, out = 0;
-  double scale = 1, roi_begin = 0, roi_end = 1;
-};
-
-struct Resampling {
-  std::string mode, coordinates, nearest;
-  double cubic_a = -0.75, extrapolation = 0;
-  bool exclude_outside = false, antialias = false;
-};
-
-/// Where output coordinate `x` lies in the input.
-double source_coordinate(const Axis& a, const Resampling& r, double x) {
-  const auto in = static_cast<double>(a.in);
-  const double resized = a.scale * in;
-  if (r.coordinates == "align_corners") return resized == 1 ? 0 : x * (in - 1) / (resized - 1);
-  if (r.coordinates == "asymmetric") return x / a.scale;
-  if (r.coordinates == "tf_crop_and_resize") {
-    const double span = (a.roi_end - a.roi_begin) * (in - 1);
-    return a.roi_begin * (in - 1) + (resized == 1 ? span / 2 : x * span / (resized - 1));
-  }
-  const double half = (x + 0.5) / a.scale - 0.5;
-  if (r.coordinates == "pytorch_half_pixel") return resized == 1 ? -0.5 : half;
-  if (r.coordinates == "half_pixel_symmetric")
-    return in / 2 * (1 - static_cast<double>(a.out) / resized) + half;
-  return half;
-}
-
-double cubic(double x, double a) {
-  x = std::fabs(x);
-  if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
-  if (x < 2) return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a;
-  return 0;
-}
-
-Taps taps_of(const Axis& a, const Resampling& r, double x) {
-  if (r.coordinates == "tf_crop_and_resize" && (x < 0 || x > static_cast<double>(a.in - 1)))
-    return {};
-  // The position lies in (base, base + 1]: of two equally near pixels the left one is first.
-  x = std::clamp(x, -1e9, 1e9);
-  const auto base = static_cast<int64_t>(std::ceil(x)) - 1;
-  const double ratio = x - static_cast<double>(base);
-  Taps taps;
-  if (r.mode == "nearest") {
-    const bool right = ratio == 1 || r.nearest == "ceil" ||
-                       (r.nearest == "round_prefer_floor" && ratio > 0.5) ||
-                       (r.nearest == "round_prefer_ceil" && ratio >= 0.5);
-    taps = {{base + (right ? 1 : 0), 1.0}};
-  } else {
-    const double shrink = r.antialias ? std::min(a.scale, 1.0) : 1.0,
-                 reach = r.mode == "cubic" ? 2 : 1;
-    const auto start = static_cast<int64_t>(std::floor(-reach / shrink)) + 1;
-    double sum = 0;
-    for (int64_t k = start; k < 2 - start; ++k) {
-      const double d = (static_cast<double>(k) - ratio) * shrink;
-      double w = r.mode == "cubic" ? cubic(d, r.cubic_a) : std::max(0.0, 1 - std::fabs(d));
-      if (r.exclude_outside && (base + k < 0 || base + k >= a.in)) w = 0;
-      taps.push_back({base + k, w});
-      sum += w;
-    }
-    for (Weighted& t : taps) t.weight /= sum;
-  }
-  for (Weighted& t : taps) t.at = std::clamp<int64_t>(t.at, 0, a.in - 1);
-  return taps;
-}
+using Weighted = ResizeTap;
+using Taps = std::vector<ResizeTap>;
+using Axis = ResizeAxis;
 
 Result<Resampling> resampling(const Call& c) {
-  const Attrs& attrs = c.n.attrs;
-  Resampling r{attrs.s("mode", "nearest"),
-               attrs.s("coordinate_transformation_mode", "half_pixel"),
-               attrs.s("nearest_mode", "round_prefer_floor"),
-               attrs.f("cubic_coeff_a", -0.75),
-               attrs.f("extrapolation_value", 0),
-               attrs.i("exclude_outside") != 0,
-               attrs.i("antialias") != 0};
+  Resampling r = Resampling::of(c.n.attrs);
   auto one_of = [&](std::string_view name, const std::string& v,
                     std::initializer_list<std::string_view> all) -> Status {
     if (std::find(all.begin(), all.end(), v) == all.end())
@@ -162,7 +88,7 @@ Outputs resize(const Call& c) {
   std::vector<double> y(in.data(), in.data() + in.size());
   for (size_t k = 0; k < axes.size(); ++k) {
     const Axis& a = axes[k];
-    if (a.in == a.out && a.scale == 1 && r.coordinates != "tf_crop_and_resize") continue;
+    if (r.keeps(a)) continue;
     if (r.antialias && a.scale < 1e-6) return c.bad("a scale of {} with antialias", a.scale);
     Dims to = dims;
     to[k] = a.out;
@@ -170,7 +96,7 @@ Outputs resize(const Call& c) {
     const int64_t outer = count(dims, 0, k), inner = count(dims, k + 1);
     std::vector<double> z(static_cast<size_t>(count(to)));
     for (int64_t i = 0; i < a.out; ++i) {
-      const Taps taps = taps_of(a, r, source_coordinate(a, r, static_cast<double>(i)));
+      const Taps taps = resize_taps(a, r, i);
       for (int64_t o = 0; o < outer; ++o) {
         double* row = z.data() + (o * a.out + i) * inner;
         if (taps.empty()) std::fill(row, row + inner, r.extrapolation);
@@ -254,7 +180,7 @@ Outputs grid_sample(const Call& c) {
           for (int i = is_cubic ? -1 : 0; i <= (is_cubic ? 2 : 1); ++i) {
             const double dist = v - base - i;
             taps[k].push_back(
-                {position(k, base + i), is_cubic ? cubic(dist, -0.75) : 1 - std::fabs(dist)});
+                {position(k, base + i), is_cubic ? cubic_weight(dist, -0.75) : 1 - std::fabs(dist)});
           }
         }
       }

@@ -38,43 +38,19 @@ Result<Window> convolution_window(const Call& call, bool transposed) {
   return w;
 }
 
-/// Windows, and global pooling as a window over the whole image.
-Result<Window> pool_window(const Call& call) {
-  const Operand& x = call.inputs[0];
-  const std::string& op = call.node->op;
-  if (call.outputs.size() > 1 && call.outputs[1].present()) return refuse(call, "Indices are wanted");
-  Window w;
-  if (op.starts_with("Global")) {
-    w.kernel.assign(x.dims.begin() + 2, x.dims.end());
-    w.strides.assign(w.kernel.size(), 1);
-    w.dilations = w.pads_begin = w.pads_end = w.asked_end = std::vector<int64_t>(w.kernel.size(), 0);
-    return w;
-  }
-  FERRULE_ASSIGN(w, window_of(call, x.dims, call.outputs[0].dims, call.node->attrs.ints("kernel_shape")));
-  const bool include = !op.ends_with("MaxPool") && call.node->attrs.i("count_include_pad") != 0;
-  for (size_t k = 0; k < w.kernel.size(); ++k) {
-    if (w.dilations[k] != 0) return refuse(call, "dilated");
-    // Where ceil_mode makes windows hang over the padded end, the overhang is not counted; cuDNN would.
-    if (include && w.pads_end[k] > w.asked_end[k]) return refuse(call, "ceil_mode with count_include_pad");
-  }
-  return w;
-}
-
 }  // namespace
 
 GpuLibrary gpu_library(std::string_view op) {
   static const std::map<std::string_view, GpuLibrary> kLibraries = {
       {"Conv", GpuLibrary::convolution}, {"ConvTranspose", GpuLibrary::deconvolution}, {"MatMul", GpuLibrary::product},
-      {"Gemm", GpuLibrary::product},     {"MaxPool", GpuLibrary::pool},                {"AveragePool", GpuLibrary::pool},
-      {"GlobalMaxPool", GpuLibrary::pool}, {"GlobalAveragePool", GpuLibrary::pool},
+      {"Gemm", GpuLibrary::product},
   };
   auto it = kLibraries.find(op);
   return it == kLibraries.end() ? GpuLibrary::none : it->second;
 }
 
 Result<Window> gpu_window(const Call& call) {
-  const GpuLibrary library = gpu_library(call.node->op);
-  FERRULE_ASSIGN(Window w, library == GpuLibrary::pool ? pool_window(call) : convolution_window(call, library == GpuLibrary::deconvolution));
+  FERRULE_ASSIGN(Window w, convolution_window(call, gpu_library(call.node->op) == GpuLibrary::deconvolution));
   FERRULE_TRY(check_images(call, w));
   return w;
 }

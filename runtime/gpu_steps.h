@@ -15,13 +15,13 @@
 namespace ferrule {
 
 /// What makes the kernel of a library primitive.
-enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product, pool };
-/// By ONNX operator. Norms are none: they are rows to the code generator, whose kernels also take their neighbours and read
-/// each element once, which cuDNN's norm engines do not do better.
+enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product };
+/// By ONNX operator. Norms and poolings are none: their time is that of the memory, which a generated kernel reads once as a
+/// library's does, and it takes every form of theirs, and norms their neighbours.
 GpuLibrary gpu_library(std::string_view op);
 /// Whether there is one, and it takes the call's form: what follows, by library.  errors: unsupported_operator, bad_attribute.
 Status check_gpu_library(const Launch& launch, const Call& call);
-/// The window of a convolution, deconvolution or pooling as cuDNN has it.  errors: as check_gpu_library.
+/// The window of a convolution or deconvolution as cuDNN has it.  errors: as check_gpu_library.
 Result<Window> gpu_window(const Call& call);
 /// errors: unsupported_operator.
 Status check_gpu_product(const Call& call);

@@ -308,16 +308,8 @@ class Graph final : public CudnnGraph {
     if (p.kind == Kind::convolution)
       return graph_.conv_fprop(x, tensor(kW, p.w), fe::graph::Conv_fprop_attributes().set_pre_padding(p.pads_begin)
                                                        .set_post_padding(p.pads_end).set_stride(p.strides).set_dilation(p.dilations));
-    if (p.kind == Kind::deconvolution)
-      return graph_.conv_dgrad(x, tensor(kW, p.w), fe::graph::Conv_dgrad_attributes().set_pre_padding(p.pads_begin)
-                                                       .set_post_padding(p.pads_end).set_stride(p.strides).set_dilation(p.dilations));
-    const bool max = p.kind == Kind::max_pool;
-    auto a = fe::graph::Resample_attributes().set_generate_index(false);
-    a.set_resampling_mode(max ? fe::ResampleMode_t::MAXPOOL : p.kind == Kind::average_pool ? fe::ResampleMode_t::AVGPOOL_EXCLUDE_PADDING
-                                                                                          : fe::ResampleMode_t::AVGPOOL_INCLUDE_PADDING);
-    a.set_padding_mode(max ? fe::PaddingMode_t::NEG_INF_PAD : fe::PaddingMode_t::ZERO_PAD);
-    a.set_window(p.window).set_stride(p.strides).set_pre_padding(p.pads_begin).set_post_padding(p.pads_end);
-    return graph_.resample(x, a)[0];
+    return graph_.conv_dgrad(x, tensor(kW, p.w), fe::graph::Conv_dgrad_attributes().set_pre_padding(p.pads_begin)
+                                                     .set_post_padding(p.pads_end).set_stride(p.strides).set_dilation(p.dilations));
   }
 
   void add(const CudnnProblem& p) {

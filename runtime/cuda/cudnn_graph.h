@@ -1,5 +1,5 @@
-// One cuDNN operation graph: a convolution, a transposed one (its data gradient) or a pooling, with what its epilogue does
-// to the result, as plain facts. It can be made for a device that is not there, from the device's properties alone; then
+// One cuDNN operation graph: a convolution or a transposed one (its data gradient), with what its epilogue does to the
+// result, as plain facts. It can be made for a device that is not there, from the device's properties alone; then
 // it says which engines there are and never runs. cudnn_graph.cpp is the only file that includes NVIDIA's headers.
 #pragma once
 #include <memory>
@@ -25,10 +25,10 @@ struct CudnnTensor {
 };
 
 struct CudnnProblem {
-  enum class Kind : uint8_t { convolution, deconvolution, max_pool, average_pool, average_pool_padded } kind = Kind::convolution;
-  CudnnTensor x, w, y;                 ///< w: convolutions only; of a deconvolution as the model has it: in, out / groups, …
+  enum class Kind : uint8_t { convolution, deconvolution } kind = Kind::convolution;
+  CudnnTensor x, w, y;                 ///< w: of a deconvolution as the model has it: in, out / groups, …
   CudnnTensor bias;                    ///< one value a channel, added before the tail
-  std::vector<int64_t> window, strides, dilations, pads_begin, pads_end;  ///< window: pools; dilations: 1 is dense
+  std::vector<int64_t> strides, dilations, pads_begin, pads_end;  ///< dilations: 1 is dense
   std::vector<PostOp> tail;            ///< operand k of a step is operands[k]
   std::vector<CudnnTensor> operands;   ///< dims that broadcast over y's, as many
   bool tf32 = false;                   ///< f32 may be rounded to tf32 inside

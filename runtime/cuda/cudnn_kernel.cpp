@@ -20,7 +20,7 @@ std::string text_of(const CudnnProblem& p) {
   auto dims = [](const CudnnTensor& t) { return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, ".")); };
   std::string out = fmt::format("cudnn {} x={} y={}", static_cast<int>(p.kind), dims(p.x), dims(p.y));
   if (p.w.present()) out += " w=" + dims(p.w);
-  out += fmt::format(" window={} strides={} dilations={} pads={}:{}", fmt::join(p.window, "x"), fmt::join(p.strides, "x"),
+  out += fmt::format(" strides={} dilations={} pads={}:{}", fmt::join(p.strides, "x"),
                      fmt::join(p.dilations, "x"), fmt::join(p.pads_begin, "x"), fmt::join(p.pads_end, "x"));
   if (p.bias.present()) out += " bias";
   for (const PostOp& op : p.tail) out += fmt::format(" {}({},{})", op.alg, op.alpha, op.beta);
@@ -90,7 +90,6 @@ void set_window(CudnnProblem& p, const Window& w) {
   p.dilations = copy(w.dilations, 1, 1);
   p.pads_begin = copy(w.pads_begin, 0);
   p.pads_end = copy(w.pads_end, 0);
-  if (!p.w.present()) p.window = copy(w.kernel, 1);
 }
 
 Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o) {

@@ -82,8 +82,7 @@ Factory library_factory(std::string_view op);
 Result<KernelPtr> make_convolution(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 Result<KernelPtr> make_matmul(Context&, const Call&);
-Result<KernelPtr> make_pool(Context&, const Call&);
-/// A generated launch: pointwise, pieces, rows, copies, gathers.
+/// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else codegen/cuda_launch.h knows.
 Result<KernelPtr> make_generated(Context&, const Launch&, const Call&);
 /// The layer on the host, between two transfers.
 Result<KernelPtr> make_interpreted(Context&, const Call&);

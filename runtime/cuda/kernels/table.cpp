@@ -9,7 +9,6 @@ Factory library_factory(std::string_view op) {
     case GpuLibrary::convolution: return make_convolution;
     case GpuLibrary::deconvolution: return make_deconvolution;
     case GpuLibrary::product: return make_matmul;
-    case GpuLibrary::pool: return make_pool;
     case GpuLibrary::none: break;
   }
   return nullptr;

@@ -358,53 +358,6 @@ void run_pointwise(const Descriptor& d, Run& run) {
   write(run, y, std::move(out));
 }
 
-Window pool_window(const Descriptor& d) {
-  Window w;
-  auto numbers = [&](int name) {
-    std::vector<int64_t> out;
-    auto it = d.attributes.find(name);
-    if (it != d.attributes.end() && it->second.type == CUDNN_TYPE_FRACTION)
-      for (const auto& f : d.values<cudnnFraction_t>(name)) out.push_back(f.denominator == 1 ? f.numerator : -1);
-    else out = d.values<int64_t>(name);
-    return out;
-  };
-  const auto kernel = numbers(CUDNN_ATTR_RESAMPLE_WINDOW_DIMS), stride = numbers(CUDNN_ATTR_RESAMPLE_STRIDES);
-  const auto begin = numbers(CUDNN_ATTR_RESAMPLE_PRE_PADDINGS), end = numbers(CUDNN_ATTR_RESAMPLE_POST_PADDINGS);
-  for (size_t k = 0; k < kernel.size(); ++k) {
-    const size_t at = k + 3 - kernel.size();
-    w.kernel[at] = kernel[k], w.stride[at] = stride[k], w.begin[at] = begin[k], w.end[at] = end[k];
-  }
-  return w;
-}
-
-void run_pool(const Descriptor& d, Run& run) {
-  const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC)), y = tensor_of(d.child(CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC));
-  const Descriptor& mode = *d.child(CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC);
-  const auto kind = mode.value<int>(CUDNN_ATTR_RESAMPLE_MODE, 0);
-  const bool max = kind == CUDNN_RESAMPLE_MAXPOOL;
-  const Window w = pool_window(mode);
-  const Image in(x.dims), out(y.dims);
-  const Values& xs = read(run, x);
-  Values ys(static_cast<size_t>(y.numel()), max ? -HUGE_VALF : 0), counts(static_cast<size_t>(out.pixels()), 0);
-  int64_t t[3];
-  for (t[0] = 0; t[0] < w.kernel[0]; ++t[0])
-    for (t[1] = 0; t[1] < w.kernel[1]; ++t[1])
-      for (t[2] = 0; t[2] < w.kernel[2]; ++t[2])
-        taps(w, in, out, t, [&](int64_t from, int64_t to, int64_t count) {
-          for (int64_t j = 0; j < count; ++j) counts[static_cast<size_t>(to + j)] += 1;
-          for (int64_t p = 0; p < in.n * in.c; ++p)
-            for (int64_t j = 0; j < count; ++j) {
-              float& acc = ys[static_cast<size_t>(p * out.pixels() + to + j)];
-              const float v = xs[static_cast<size_t>(p * in.pixels() + from + j * w.stride[2])];
-              acc = max ? (v > acc || std::isnan(v) ? v : acc) : acc + v;
-            }
-        });
-  const auto whole = static_cast<float>(w.kernel[0] * w.kernel[1] * w.kernel[2]);
-  for (size_t k = 0; !max && k < ys.size(); ++k)
-    ys[k] /= kind == CUDNN_RESAMPLE_AVGPOOL_INCLUDE_PADDING ? whole : counts[k % counts.size()];
-  write(run, y, std::move(ys));
-}
-
 /// What an operation reads and writes; what is wrong with it.
 struct Operation {
   std::vector<Tensor> in;
@@ -428,14 +381,6 @@ Operation inspect(const Descriptor& d) {
       if (auto b = d.child(CUDNN_ATTR_OPERATION_POINTWISE_BDESC)) o.in.push_back(tensor_of(b));
       for (const Tensor& t : o.in)
         if (o.problem.empty()) o.problem = check_broadcast(t, o.out);
-      break;
-    }
-    case CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR: {
-      o.in.push_back(tensor_of(d.child(CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC)));
-      o.out = tensor_of(d.child(CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC));
-      const auto mode = d.child(CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC);
-      if (!mode || o.in[0].dims.size() < 4) o.problem = "a pooling without its window, or of rank below 4";
-      else o.problem = check_window(pool_window(*mode), Image(o.in[0].dims), Image(o.out.dims));
       break;
     }
     default: o.problem = "an operation that the stub does not know";
@@ -662,7 +607,6 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
     Run now = run;
     for (const auto& op : graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
       if (op->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) run_pointwise(*op, now);
-      else if (op->type == CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR) run_pool(*op, now);
       else run_convolution(*op, now);
     }
   });

@@ -1,130 +1,17 @@
 // Launches of every kind as CUDA C++ on the host, by the one way that compile and the backend take: random shapes,
 // layouts, element types and broadcasts against the interpreter, nothing written beside the results.
-#include "codegen/cuda_launch.h"
-
 #include <algorithm>
 #include <array>
-#include <deque>
 #include <map>
 
 #include "codegen/nvrtc.h"
-#include "engine/base/tolerance.h"
-#include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
-#include "engine/pieces.h"
 #include "tests/unit/codegen/chain_cases.h"
-#include "tests/unit/codegen/host_kernels.h"
-#include "tests/unit/codegen/placed.h"
-#include "tests/unit/codegen/row_cases.h"
+#include "tests/unit/codegen/launch_cases.h"
 
 using namespace ferrule;
 using namespace ferrule::test;
 
 namespace {
-
-/// A graph that is one launch.
-struct Case {
-  Graph graph;
-  Launch launch;
-  std::vector<Placed> places;   ///< of the launch's inputs, then its outputs
-  std::vector<Tensor> inputs;   ///< of the graph
-  bool exact = false;           ///< elements are only moved, or whole numbers computed
-  bool aligned = true;
-  CudaLaunch planned;
-  size_t id = 0;
-};
-
-class Cases {
- public:
-  explicit Cases(unsigned seed) : rng(seed) {}
-  std::mt19937 rng;
-
-  /// The graph, and the launch made of it: its operands in random layouts, some as parts of something larger.
-  Case& add(Graph graph, std::vector<Tensor> inputs, const std::function<void(const Graph&, Launch&)>& lower) {
-    Case& c = cases_.emplace_back();
-    c.graph = std::move(graph);
-    c.inputs = std::move(inputs);
-    c.launch.graph = &c.graph;
-    lower(c.graph, c.launch);
-    c.aligned = rng() % 4 != 0;
-    for (const auto* list : {&c.launch.inputs, &c.launch.outputs})
-      for (ValueId v : *list) {
-        const Type& type = c.graph.value(v).type;
-        Placed p{type.dtype, *constant_shape(*type.shape), {}};
-        const bool last = p.dims.size() >= 3 && p.dims.size() <= 5 && rng() % 2;
-        Dims room = p.dims;
-        if (!room.empty() && rng() % 4 == 0) room[rng() % room.size()] += 1 + static_cast<int64_t>(rng() % 16);
-        p.strides = strides_of(room, last ? Layout::channels_last : Layout::plain);
-        c.places.push_back(std::move(p));
-      }
-    std::vector<CudaOperand> operands;
-    for (const Placed& p : c.places) operands.push_back({p.type, p.dims, p.strides});
-    auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, 132);
-    REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
-    c.planned = std::move(*planned);
-    c.id = kernels_.add(c.planned.source, "kernel");
-    ++kinds[c.planned.kind];
-    return c;
-  }
-
-  void run() {
-    const std::string problem = kernels_.compile();
-    REQUIRE_MESSAGE(problem.empty(), problem);
-    for (Case& c : cases_) check(c);
-  }
-  std::map<std::string, int> kinds;
-  const Case& last() const { return cases_.back(); }
-
- private:
-  void check(Case& c) {
-    CAPTURE(c.planned.kind);
-    CAPTURE(c.planned.source.substr(0, c.planned.source.find("typedef")));
-    if (c.launch.region && c.launch.region->pieced) CAPTURE(pieces_text(*c.launch.region));
-    InterpreterOptions options;
-    options.ops = &operators();
-    auto want = interpret(c.graph, c.inputs, options);
-    REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
-    launch(c);
-    if (c.planned.scratch_bytes) launch(c);  // what it leaves in its scratch is fit for the next run
-    for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
-      const auto at = std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
-      const Tensor &expected = (*want)[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
-      CHECK(c.places[c.launch.inputs.size() + k].touched() == 0);
-      if (c.exact) {
-        CHECK_MESSAGE(got.identical(expected), compare(got, expected, {}).text);
-      } else {
-        const Difference d = compare(got, expected, model_tolerance(got.dtype()));
-        CHECK_MESSAGE(d.ok, d.text);
-      }
-    }
-  }
-
-  void launch(Case& c) {
-    std::vector<uint64_t> addresses;
-    for (size_t k = 0; k < c.places.size(); ++k) {
-      c.places[k].allocate(c.aligned);
-      addresses.push_back(reinterpret_cast<uint64_t>(c.places[k].data()));
-      if (k >= c.launch.inputs.size()) continue;
-      const ValueId v = c.launch.inputs[k];
-      const auto at = std::ranges::find(c.graph.inputs(), v) - c.graph.inputs().begin();
-      c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v) : c.inputs[static_cast<size_t>(at)]);
-    }
-    scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(c.planned.scratch_bytes) / 8 + 2));
-    if (scratch_of_ != &c) std::ranges::fill(scratch_, 0), scratch_of_ = &c;
-    addresses.push_back(reinterpret_cast<uint64_t>(scratch_.data()));
-    if (!c.planned.blocks) return;
-    const std::string wrong = kernels_.launch(c.id, c.planned.arguments(addresses), {static_cast<unsigned>(c.planned.blocks), 1, 1},
-                                              {static_cast<unsigned>(c.planned.threads_x), static_cast<unsigned>(c.planned.threads_y), 1});
-    REQUIRE_MESSAGE(wrong.empty(), wrong);
-    if (c.planned.complaint) CHECK(c.planned.complaint(scratch()) == "");
-  }
-  std::span<const char> scratch() const { return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8}; }
-
-  std::deque<Case> cases_;
-  HostKernels kernels_;
-  std::vector<uint64_t> scratch_;
-  const Case* scratch_of_ = nullptr;
-};
 
 std::vector<Tensor> samples(const Graph& g, std::mt19937& rng) {
   std::vector<Tensor> out;
@@ -133,7 +20,7 @@ std::vector<Tensor> samples(const Graph& g, std::mt19937& rng) {
 }
 
 /// All nodes as one launch in pieces. False: they are not one.
-bool add_pieces(Cases& cases, Chain& c, const std::vector<ValueId>& results) {
+bool add_pieces(LaunchCases& cases, Chain& c, const std::vector<ValueId>& results) {
   for (ValueId v : results) c.g.add_output(v);
   auto region = lower_pieces(operators(), c.g, c.nodes, results);
   if (!region) return false;
@@ -190,11 +77,18 @@ ValueId computed(RowGraph& r, ValueId x, DType type, std::mt19937& rng) {
   return narrow ? r.node("Cast", {y}, to(type)) : y;
 }
 
+Tensor of_doubles(DType type, const std::vector<double>& values) {
+  auto [t, bytes] = Tensor::allocate(type, {static_cast<int64_t>(values.size())});
+  const size_t size = static_cast<size_t>(size_bits(type)) / 8;
+  for (size_t k = 0; k < values.size(); ++k) std::memcpy(static_cast<char*>(bytes) + k * size, Tensor::scalar(type, values[k]).data(), size);
+  return t;
+}
+
 }  // namespace
 
 TEST_CASE("launches of regions in pieces equal the interpreter, element by element") {
   if (HostKernels::missing()) return;
-  Cases cases(17);
+  LaunchCases cases(17);
   auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(cases.rng); };
   const DType types[] = {DType::f32, DType::i8, DType::f16, DType::i64, DType::bf16, DType::f32, DType::f64};
   int refused = 0;
@@ -248,7 +142,7 @@ TEST_CASE("launches of regions in pieces equal the interpreter, element by eleme
 
 TEST_CASE("launches over elements, rows, permutations and indices equal the interpreter") {
   if (HostKernels::missing()) return;
-  Cases cases(18);
+  LaunchCases cases(18);
   std::mt19937& rng = cases.rng;
   const std::vector<DType> types{DType::f32, DType::f64, DType::f16, DType::bf16, DType::f8e4m3fn, DType::f8e5m2, DType::i8, DType::u8,
                                  DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64, DType::boolean};
@@ -301,13 +195,24 @@ TEST_CASE("launches over elements, rows, permutations and indices equal the inte
       r.graph.add_output(r.node("Cast", {row_operator(r, x, op, rng)}, to(type)));
       cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
     }
+  for (DType type : {DType::f32, DType::f16, DType::bf16})  // a factor and an addend a channel, whatever lies around them
+    for (const Dims& d : {Dims{2, 8, 5, 3}, Dims{3, 5}, Dims{1, 16, 4}}) {
+      RowGraph r(type);
+      std::vector<ValueId> in{r.input(random_of(type, d, rng))};
+      for (int k = 0; k < 3; ++k) in.push_back(r.input(random_of(type, {d[1]}, rng)));
+      std::vector<double> variance;
+      for (int64_t k = 0; k < d[1]; ++k) variance.push_back(0.5 * static_cast<double>(1 + rng() % 8));
+      in.push_back(r.input(of_doubles(type, variance)));
+      r.graph.add_output(r.node("BatchNormalization", in, {{"epsilon", 0.25}}));
+      cases.add(std::move(r.graph), std::move(r.tensors), call_of_node);
+    }
   for (const char* kind : {"pointwise", "rows", "transpose", "copy", "gather"}) CHECK_MESSAGE(cases.kinds[kind] > 4, kind);
   cases.run();
 }
 
 TEST_CASE("few long rows are spread over several blocks, and every launch leaves the counters as it found them") {
   if (HostKernels::missing()) return;
-  Cases cases(19);
+  LaunchCases cases(19);
   std::map<bool, int> spread;
   struct Form {
     Dims dims, axes;
@@ -395,7 +300,7 @@ TEST_CASE("kernels of regions in pieces compile without a spill or a stack") {
     MESSAGE("skipped, NVRTC is not there: " << info.error().message);
     return;
   }
-  Cases cases(3);
+  LaunchCases cases(3);
   for (int parts : {3, 60})
     for (const char* target : {"sm_75", "sm_90"}) {
       Chain c;

@@ -169,27 +169,6 @@ TEST_CASE("every plan of a problem computes it, and the tuning file's is taken")
   CHECK((*tuned)->scratch_bytes() == 4096);
 }
 
-TEST_CASE("pools") {
-  for (const char* op : {"MaxPool", "AveragePool"})
-    for (int64_t include : {0, 1})
-      for (DType t : kTypes)
-        for (const Window& c : {Window{{2, 3, 8, 7}, {}, {2, 2}, {}, {1, 1, 1, 1}}, Window{{1, 4, 9, 9}, {}, {3, 1}, {}, {0, 1, 1, 0}}}) {
-          CAPTURE(op);
-          Harness h(op, t);
-          describe(h, c);
-          h.node.attrs.set("kernel_shape", Attr(Dims{3, 3}));
-          if (*op == 'A') h.node.attrs.set("count_include_pad", Attr(include));
-          h.input(c.x, kLast);
-          h.check(kLast);
-        }
-  for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"})
-    for (const Dims& x : {Dims{2, 5, 6, 7}, Dims{2, 3, 8}}) {
-      Harness h(op);
-      h.input(x);
-      h.check();
-    }
-}
-
 TEST_CASE("products: batches, broadcast, transposed, factors, addends") {
   struct Case {
     const char* op;
@@ -277,24 +256,6 @@ TEST_CASE("what fails in a library is an error with the layer and the library's 
   };
   fails(all("cudnnBackendExecute", 5000).c_str(), "CUDNN_STATUS_EXECUTION_FAILED (5000)");
   fails(all("cudnnCreate", 1001).c_str(), "(1001)");
-}
-
-TEST_CASE("what has no library kernel says why") {
-  auto refused = [](Harness& h, const char* why) {
-    (void)h.expected(kLast);
-    auto kernel = h.make();
-    REQUIRE_FALSE(kernel.has_value());
-    CHECK(kernel.error().code == Code::unsupported_operator);
-    CHECK_MESSAGE(render(kernel.error()).find(why) != std::string::npos, render(kernel.error()));
-  };
-  Harness pool("AveragePool");
-  pool.node.attrs.set("kernel_shape", Attr(Dims{3, 3}));
-  pool.node.attrs.set("strides", Attr(Dims{2, 2}));
-  pool.node.attrs.set("ceil_mode", Attr(int64_t{1}));
-  pool.node.attrs.set("count_include_pad", Attr(int64_t{1}));
-  pool.input({1, 2, 6, 6}, kLast);
-  refused(pool, "ceil_mode with count_include_pad");
-  CHECK_FALSE(bool(library_factory("LayerNormalization")));
 }
 
 }  // namespace ferrule::cuda::test

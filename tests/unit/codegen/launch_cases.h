@@ -1,0 +1,159 @@
+// Launches on GPUs as cases of a test: a graph that is one launch, its operands in random layouts and some as parts of
+// something larger, run as CUDA C++ on the host against the interpreter, nothing written beside the results.
+#pragma once
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <map>
+
+#include "codegen/cuda_launch.h"
+#include "codegen/nvrtc.h"
+#include "engine/base/tolerance.h"
+#include "engine/graph/compare.h"
+#include "engine/graph/interpreter.h"
+#include "engine/pieces.h"
+#include "tests/unit/codegen/host_kernels.h"
+#include "tests/unit/codegen/placed.h"
+#include "tests/unit/codegen/row_cases.h"
+
+namespace ferrule::test {
+
+/// A graph that is one launch.
+struct LaunchCase {
+  Graph graph;
+  Launch launch;
+  std::vector<Placed> places;   ///< of the launch's inputs, then its outputs
+  std::vector<Tensor> inputs;   ///< of the graph
+  bool exact = false;           ///< elements are only moved, or whole numbers computed
+  bool aligned = true;
+  CudaLaunch planned;
+  size_t id = 0;
+};
+
+/// Launches made by the one way that compile and the backend take, run on the host against the interpreter.
+class LaunchCases {
+ public:
+  explicit LaunchCases(unsigned seed) : rng(seed) {}
+  std::mt19937 rng;
+
+  /// The graph, and the launch made of it: its operands in random layouts, some as parts of something larger.
+  LaunchCase& add(Graph graph, std::vector<Tensor> inputs, const std::function<void(const Graph&, Launch&)>& lower) {
+    LaunchCase& c = cases_.emplace_back();
+    c.graph = std::move(graph);
+    c.inputs = std::move(inputs);
+    c.launch.graph = &c.graph;
+    lower(c.graph, c.launch);
+    c.aligned = rng() % 4 != 0;
+    for (const auto* list : {&c.launch.inputs, &c.launch.outputs})
+      for (ValueId v : *list) {
+        if (!v) {  // left out
+          c.places.emplace_back();
+          continue;
+        }
+        const Type& type = c.graph.value(v).type;
+        Placed p{type.dtype, *constant_shape(*type.shape), {}};
+        const bool last = p.dims.size() >= 3 && p.dims.size() <= 5 && rng() % 2;
+        Dims room = p.dims;
+        if (!room.empty() && rng() % 4 == 0) room[rng() % room.size()] += 1 + static_cast<int64_t>(rng() % 16);
+        p.strides = strides_of(room, last ? Layout::channels_last : Layout::plain);
+        c.places.push_back(std::move(p));
+      }
+    std::vector<CudaOperand> operands;
+    for (const Placed& p : c.places) operands.push_back({p.type, p.dims, p.strides});
+    auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, 132);
+    REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
+    c.planned = std::move(*planned);
+    c.id = kernels_.add(c.planned.source, "kernel");
+    ++kinds[c.planned.kind];
+    return c;
+  }
+
+  void run() {
+    const std::string problem = kernels_.compile();
+    REQUIRE_MESSAGE(problem.empty(), problem);
+    for (LaunchCase& c : cases_) check(c);
+  }
+  std::map<std::string, int> kinds;
+  const LaunchCase& last() const { return cases_.back(); }
+  const std::deque<LaunchCase>& all() const { return cases_; }
+
+ private:
+  void check(LaunchCase& c) {
+    CAPTURE(c.planned.kind);
+    CAPTURE(c.planned.source.substr(0, c.planned.source.find("typedef")));
+    if (c.launch.region && c.launch.region->pieced) CAPTURE(pieces_text(*c.launch.region));
+    InterpreterOptions options;
+    options.ops = &operators();
+    auto want = interpret(c.graph, c.inputs, options);
+    REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+    launch(c);
+    if (c.planned.scratch_bytes) launch(c);  // what it leaves in its scratch is fit for the next run
+    for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
+      const auto at = std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
+      const Tensor &expected = (*want)[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
+      CHECK(c.places[c.launch.inputs.size() + k].touched() == 0);
+      if (c.exact) {
+        CHECK_MESSAGE(got.identical(expected), compare(got, expected, {}).text);
+      } else {
+        const Difference d = compare(got, expected, model_tolerance(got.dtype()));
+        CHECK_MESSAGE(d.ok, d.text);
+      }
+    }
+  }
+
+  void launch(LaunchCase& c) {
+    std::vector<uint64_t> addresses;
+    for (size_t k = 0; k < c.places.size(); ++k) {
+      if (c.places[k].type == DType::undefined) {
+        addresses.push_back(0);
+        continue;
+      }
+      c.places[k].allocate(c.aligned);
+      addresses.push_back(reinterpret_cast<uint64_t>(c.places[k].data()));
+      if (k >= c.launch.inputs.size()) continue;
+      const ValueId v = c.launch.inputs[k];
+      const auto at = std::ranges::find(c.graph.inputs(), v) - c.graph.inputs().begin();
+      c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v) : c.inputs[static_cast<size_t>(at)]);
+    }
+    scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(c.planned.scratch_bytes) / 8 + 2));
+    if (scratch_of_ != &c) std::ranges::fill(scratch_, 0), scratch_of_ = &c;
+    addresses.push_back(reinterpret_cast<uint64_t>(scratch_.data()));
+    if (!c.planned.blocks) return;
+    const std::string wrong = kernels_.launch(c.id, c.planned.arguments(addresses), {static_cast<unsigned>(c.planned.blocks), 1, 1},
+                                              {static_cast<unsigned>(c.planned.threads_x), static_cast<unsigned>(c.planned.threads_y), 1});
+    REQUIRE_MESSAGE(wrong.empty(), wrong);
+    if (c.planned.complaint) CHECK(c.planned.complaint(scratch()) == "");
+  }
+  std::span<const char> scratch() const { return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8}; }
+
+  std::deque<LaunchCase> cases_;
+  HostKernels kernels_;
+  std::vector<uint64_t> scratch_;
+  const LaunchCase* scratch_of_ = nullptr;
+};
+
+/// The graph's only node as a library call.
+inline void call_of_node(const Graph& g, Launch& l) {
+  l.kind = Launch::Kind::library;
+  l.node = g.order()[0];
+  l.primitive = g.node(l.node).op;
+  l.inputs = g.node(l.node).inputs, l.outputs = g.node(l.node).outputs;
+}
+
+/// Each launch compiled for the oldest and the newest devices there are compilers for, without a spill or a stack.
+inline void check_compiles(const LaunchCases& cases) {
+  if (const auto info = nvrtc_info(); !info) {
+    MESSAGE("skipped, NVRTC is not there: " << info.error().message);
+    return;
+  }
+  for (const LaunchCase& c : cases.all())
+    for (const char* target : {"sm_75", "sm_80", "sm_90", "sm_100", "sm_120"}) {
+      const CudaLaunch& l = c.planned;
+      auto cubin = compile_cuda(l.source, "kernel", target, l.threads_x * l.threads_y);
+      REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
+      CHECK_MESSAGE(cubin->spill_bytes == 0, target);
+      CHECK_MESSAGE(cubin->stack_bytes == 0, target);
+    }
+}
+
+}  // namespace ferrule::test
