@@ -103,7 +103,7 @@ std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>
       if (const Step& s = o.fused.journal.steps[k]; asked.size() == 1 || s.kind == "place")
         fired.insert(s.rule);
   for (const auto& rule : o.knowledge->rules.rules) {
-    if (only && rule.get() != only) continue;
+    if (only ? rule.get() != only : off_type(*rule)) continue;
     auto c = consider(*rule, asked, fired.contains(rule->id));
     if (!c) continue;
     describe(*c);

@@ -146,5 +146,7 @@ bool nearer(const Candidate& a, const Candidate& b);
 
 /// The phase's place in the pipeline.
 size_t phase_of(const RuleSet& rules, const Rule& rule);
+/// Off, and about element types: no fusion waits for it, so it is shown only where it is asked for.
+inline bool off_type(const Rule& r) { return !r.enabled && r.numerics == "reduced"; }
 
 }  // namespace ferrule::why

@@ -225,7 +225,7 @@ std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Tr
   std::vector<Unlock> out;
   size_t tried = 0;
   for (const auto& rule : o.knowledge->rules.rules) {
-    if (rule->enabled || tried == kMostRules) continue;
+    if (rule->enabled || off_type(*rule) || tried == kMostRules) continue;
     const size_t p = phase_of(o.knowledge->rules, *rule);
     if (p >= o.fused.snapshots.size()) continue;
     const Graph& g = *o.fused.snapshots[p].graph;
