@@ -83,6 +83,10 @@ Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, 
   CudaOperands out;
   for (const auto* values : {&launch.inputs, &launch.outputs})
     for (ValueId id : *values) {
+      if (!id) {  // left out
+        out.operands.emplace_back();
+        continue;
+      }
       FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
       CudaOperand o{v.dtype, v.dims, strides_of(v.dims, v.layout)};
       if (id.index < kTemporary && plan.slices.contains(id))

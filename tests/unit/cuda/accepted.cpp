@@ -19,7 +19,7 @@ namespace {
 
 /// `$` in a text: the element type.
 struct Form {
-  const char* name;
+  std::string name;
   const char* text;
   const char* types = "float float16 bfloat16";
 };
