@@ -107,7 +107,8 @@ class Source {
     out_ = cuda_head(comment, fmt::format("attention, heads of {} and {}, {}", k_.size, k_.width, name(k_.type)), k_.wide_index);
     out_ += conversions() + exponential();
     arguments();
-    line(0, "extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{", k_.threads(), entry);
+    // Two blocks a multiprocessor are few: without the number some compilers save registers until they spill.
+    line(0, "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const Arguments a) {{", k_.threads(), entry);
     tiles();
     position();
     load("q", "query", "size", k_.queries(), k_.size, k_.q_along_size, "first", "a.queries");
