@@ -18,18 +18,25 @@ Status check(const Call& call, const Window& w) {
   return {};
 }
 
+/// Kernel, strides and dilations; the pads are still to be found.
+Result<Window> steps_of(const Call& call, std::vector<int64_t> kernel) {
+  const size_t rank = kernel.size();
+  Window w;
+  w.kernel = std::move(kernel);
+  w.strides = attribute(*call.node, "strides", rank, 1);
+  w.dilations = attribute(*call.node, "dilations", rank, 1);
+  for (int64_t& d : w.dilations) --d;
+  FERRULE_TRY(check(call, w));
+  return w;
+}
+
 }  // namespace
 
 Result<Window> window_of(const Call& call, const std::vector<int64_t>& in, const std::vector<int64_t>& out,
                          std::vector<int64_t> kernel) {
   const Node& n = *call.node;
   const size_t rank = kernel.size();
-  Window w;
-  w.kernel = std::move(kernel);
-  w.strides = attribute(n, "strides", rank, 1);
-  w.dilations = attribute(n, "dilations", rank, 1);
-  for (int64_t& d : w.dilations) --d;
-  FERRULE_TRY(check(call, w));
+  FERRULE_ASSIGN(Window w, steps_of(call, std::move(kernel)));
   const auto pads = attribute(n, "pads", 2 * rank, 0);
   const std::string automatic = n.attrs.s("auto_pad", "NOTSET");
   for (size_t k = 0; k < rank; ++k) {
@@ -54,12 +61,7 @@ Result<Window> transposed_window_of(const Call& call, const std::vector<int64_t>
                                     std::vector<int64_t> kernel) {
   const Node& n = *call.node;
   const size_t rank = kernel.size();
-  Window w;
-  w.kernel = std::move(kernel);
-  w.strides = attribute(n, "strides", rank, 1);
-  w.dilations = attribute(n, "dilations", rank, 1);
-  for (int64_t& d : w.dilations) --d;
-  FERRULE_TRY(check(call, w));
+  FERRULE_ASSIGN(Window w, steps_of(call, std::move(kernel)));
   const auto pads = attribute(n, "pads", 2 * rank, 0), extra = attribute(n, "output_padding", rank, 0);
   const std::string automatic = n.attrs.s("auto_pad", "NOTSET");
   const bool computed = automatic != "NOTSET" || !n.attrs.ints("output_shape").empty();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/diagnostics.h"
+#include "runtime/cuda/host_copy.h"
 #include "runtime/cuda/libraries.h"
 
 namespace ferrule::cuda {
@@ -98,17 +99,8 @@ Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand&
     FERRULE_ASSIGN(Address at, context.constants.plain(*o.constant));
     return CudnnOperand{uid, -1, at};
   }
-  const std::vector<int64_t> strides = o.strides();
   FERRULE_ASSIGN(Address at, context.constants.derive(*o.constant, "channels_last", o.bytes(), [&](void* to) {
-    const auto size = static_cast<size_t>(size_bits(o.dtype) / 8);
-    const auto* from = static_cast<const char*>(o.constant->data());
-    std::vector<int64_t> at_dim(o.dims.size(), 0);
-    for (int64_t k = 0, n = o.numel(); k < n; ++k) {
-      int64_t offset = 0;
-      for (size_t a = 0; a < o.dims.size(); ++a) offset += at_dim[a] * strides[a];
-      std::copy_n(from + static_cast<size_t>(k) * size, size, static_cast<char*>(to) + static_cast<size_t>(offset) * size);
-      for (size_t a = o.dims.size(); a-- > 0 && ++at_dim[a] == o.dims[a];) at_dim[a] = 0;
-    }
+    copy_strided(o.dims, strides_of(o.dims, Layout::plain), o.constant->data(), o.strides(), to, size_bits(o.dtype) / 8);
   }));
   return CudnnOperand{uid, -1, at};
 }

@@ -1,4 +1,5 @@
-// Elements between strided host memory of the same dims: what an interpreted layer needs, and an observer. Plain loops.
+// Elements between strided host memory of the same dims: for interpreted layers, observers, and constants on their way to the
+// device. Plain loops.
 #pragma once
 #include <cstdint>
 #include <cstring>

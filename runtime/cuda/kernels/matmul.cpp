@@ -6,6 +6,7 @@
 #include "engine/library_tail.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
+#include "runtime/cuda/host_copy.h"
 #include "runtime/cuda/libraries.h"
 #include "runtime/gpu_steps.h"
 
@@ -163,19 +164,9 @@ struct Builder {
       if (o.dims[k] != 1) step[dims.size() - o.dims.size() + k] = own[k];
     int64_t n = 1;
     for (int64_t d : dims) n *= d;
-    const auto size = static_cast<size_t>(size_bits(o.dtype) / 8);
-    auto fill = [&](void* to) {
-      std::vector<int64_t> at(dims.size(), 0);
-      for (int64_t k = 0; k < n; ++k) {
-        int64_t from = 0;
-        for (size_t d = 0; d < dims.size(); ++d) from += at[d] * step[d];
-        std::copy_n(static_cast<const char*>(o.constant->data()) + static_cast<size_t>(from) * size, size,
-                    static_cast<char*>(to) + static_cast<size_t>(k) * size);
-        for (size_t d = dims.size(); d-- > 0 && ++at[d] == dims[d];) at[d] = 0;
-      }
-    };
-    FERRULE_ASSIGN(Address where, context.constants.derive(*o.constant, fmt::format("spread {}", fmt::join(dims, "x")),
-                                                           n * static_cast<int64_t>(size), fill));
+    const int64_t size = size_bits(o.dtype) / 8;
+    auto fill = [&](void* to) { copy_strided(dims, step, o.constant->data(), strides_of(dims, Layout::plain), to, size); };
+    FERRULE_ASSIGN(Address where, context.constants.derive(*o.constant, fmt::format("spread {}", fmt::join(dims, "x")), n * size, fill));
     c = {-1, where};
     addend = View{dims, strides_of(dims, Layout::plain)};
     return {};
