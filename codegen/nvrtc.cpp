@@ -162,6 +162,11 @@ std::optional<Cubin> from_payload(const std::string& payload) {
 
 }  // namespace
 
+std::string spill_warning(const Cubin& c) {
+  if (c.spill_bytes == 0) return {};
+  return fmt::format("its kernel has too few registers and moves {} bytes a thread to and from memory (spills)", c.spill_bytes);
+}
+
 Result<NvrtcInfo> nvrtc_info() {
   if (!nvrtc()) return fail(nvrtc().error());
   return nvrtc()->info;

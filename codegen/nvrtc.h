@@ -31,6 +31,9 @@ struct NvrtcInfo {
 /// errors: library_missing (names what was tried).
 Result<NvrtcInfo> nvrtc_info();
 
+/// For logs and reports, to stand behind the layer's name; "" where all of the kernel's values have registers.
+std::string spill_warning(const Cubin& cubin);
+
 /// Compiles `source` for `target` ("sm_90"); `entry` is its only kernel.
 /// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with NVRTC's log.
 Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, std::string_view target,

@@ -135,6 +135,7 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
     out.push_back({{"kind", jobs[j].launch->kind}, {"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers},
                    {"spill_bytes", cubin.spill_bytes}, {"stack_bytes", cubin.stack_bytes}, {"shared_bytes", cubin.shared_bytes},
                    {"occupancy", cubin.occupancy}});
+    if (std::string warning = spill_warning(cubin); !warning.empty()) out.back()["warning"] = std::move(warning);
   }
   return out;
 }
@@ -217,12 +218,11 @@ Result<Exit> body(const Common& common, const std::string& sources) {
     return Exit::ok;
   }
   for (const json& row : rows)
-    if (row.value("spill_bytes", 0) > 0)
-      talk(fmt::format("warning: {} spills {} bytes", row["layer"].get<std::string>(), row["spill_bytes"].get<int>()));
+    if (row.contains("warning")) talk(fmt::format("warning: {}: {}", row["layer"].get<std::string>(), row["warning"].get<std::string>()));
   for (const json& row : rows) {
     std::string facts;
     for (const auto& [key, value] : row.items())
-      if (key != "layer") facts += fmt::format("  {} {}", key, value.dump());
+      if (key != "layer" && key != "warning") facts += fmt::format("  {} {}", key, value.dump());
     std::cout << row["layer"].get<std::string>() << facts << "\n";
   }
   std::cout << fmt::format("{} generated kernels compiled for {}\n", static_cast<std::ptrdiff_t>(rows.size()) - missing, target.name);

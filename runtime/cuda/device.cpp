@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "codegen/nvrtc.h"
 #include "engine/base/diagnostics.h"
 
 namespace ferrule::cuda {
@@ -84,8 +83,8 @@ Status Device::wait(Stream stream, std::string_view place) {
   return check(api_.cuStreamSynchronize(stream), "cuStreamSynchronize", place);
 }
 
-Result<const std::string*> Device::cubin(const std::string& source, const std::string& entry, const std::string& target,
-                                         int threads, DiskCache* cache) {
+Result<const Cubin*> Device::cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
+                                   DiskCache* cache) {
   const std::string key = target + ' ' + entry + '\n' + source;
   {
     std::lock_guard lock(mutex_);
@@ -93,25 +92,26 @@ Result<const std::string*> Device::cubin(const std::string& source, const std::s
   }
   FERRULE_ASSIGN(Cubin compiled, cached_cubin(source, entry, target, threads, cache));
   std::lock_guard lock(mutex_);
-  return &cubins_.emplace(key, std::move(compiled.bytes)).first->second;
+  return &cubins_.emplace(key, std::move(compiled)).first->second;
 }
 
 Result<Function> Device::function(const std::string& source, const std::string& entry, const std::string& target, int threads,
                                   DiskCache* cache, std::string_view place) {
-  FERRULE_ASSIGN(const std::string* code, cubin(source, entry, target, threads, cache));
+  FERRULE_ASSIGN(const Cubin* compiled, cubin(source, entry, target, threads, cache));
+  const std::string& code = compiled->bytes;
   {
     std::lock_guard lock(mutex_);
-    if (auto it = functions_.find(*code); it != functions_.end()) return it->second;
+    if (auto it = functions_.find(code); it != functions_.end()) return it->second;
   }
   Module module = nullptr;
   Function function = nullptr;
-  FERRULE_TRY(check(api_.cuModuleLoadData(&module, code->data()), "cuModuleLoadData", place));
+  FERRULE_TRY(check(api_.cuModuleLoadData(&module, code.data()), "cuModuleLoadData", place));
   if (const int problem = api_.cuModuleGetFunction(&function, module, entry.c_str())) {
     api_.cuModuleUnload(module);
     return fail(check(problem, "cuModuleGetFunction", place).error());
   }
   std::lock_guard lock(mutex_);
-  return functions_.emplace(*code, function).first->second;
+  return functions_.emplace(code, function).first->second;
 }
 
 Status Device::launch(Function function, int64_t blocks, int threads_x, int threads_y, std::string& arguments, Stream stream,

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "codegen/nvrtc.h"
 #include "runtime/cuda/driver.h"
 
 namespace ferrule {
@@ -53,7 +54,7 @@ class Device {
   Result<Function> function(const std::string& source, const std::string& entry, const std::string& target, int threads,
                             DiskCache* cache, std::string_view place);
   /// Compiles only, for several threads at once; function() finds it.  errors: those of compile_cuda.
-  Result<const std::string*> cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
+  Result<const Cubin*> cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
                                    DiskCache* cache);
   /// One block of arguments, as all generated kernels take it.  errors: those of check.
   Status launch(Function function, int64_t blocks, int threads_x, int threads_y, std::string& arguments, Stream stream,
@@ -69,7 +70,7 @@ class Device {
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  ///< of what follows
   Error why_lost_;
-  std::map<std::string, std::string> cubins_;    ///< by target, entry and source
+  std::map<std::string, Cubin> cubins_;          ///< by target, entry and source
   std::map<std::string, Function> functions_;
 };
 

@@ -229,6 +229,11 @@ def choices(report):
         warning=f"warning: no GPU runs the model: {stubs.DRIVER} cannot be loaded: libcuda.so.1.hidden: cannot open shared object file: No such file or directory; backend cpu runs it, planned for this processor")
     ran("auto with a GPU that cannot be used", "cpu", driver=12040,
         warning="warning: no GPU runs the model: NVIDIA's driver is for CUDA 12.4, NVRTC 13.0 (libnvrtc.so.13) needs one for CUDA 13.0 or newer; backend cpu runs it, planned for this processor")
+    spills = "its kernel has too few registers and moves 48 bytes a thread to and from memory (spills)"
+    ran("a kernel that spills", "cuda (Stub GPU, sm_90)", "--require-device", warning=f"warning: fusedPointwiseNode(Add_0, Relu_1, Mul_2): {spills}", spill=48)
+    answer, problem = harness.answer(stubs.run(report, "compile", path, "--target", "sm_90", "--json", "--no-cache", spill=48))
+    kernels = [] if problem else answer["kernels"]
+    report.check("compile warns of a kernel that spills", problem or (None if [k.get("warning") for k in kernels] == [spills] else kernels))
     ran("--require-device with a GPU", "cuda (Stub GPU, sm_90)", "--require-device")
     done = stubs.run(report, "doctor")
     report.check("doctor names driver and device", None if re.search(r"ok +NVIDIA driver: for CUDA 13\.0", done.out)

@@ -31,8 +31,11 @@ class Generated final : public Kernel {
         FERRULE_ASSIGN(addresses_.back(), context.constants.plain(*o.constant));
       }
     if (launch_.blocks == 0) return {};
-    FERRULE_ASSIGN(function_, device_.function(launch_.source, launch_.entry, context.target->name, launch_.threads_x * launch_.threads_y,
-                                               context.cache, layer_));
+    const int threads = launch_.threads_x * launch_.threads_y;
+    FERRULE_ASSIGN(function_, device_.function(launch_.source, launch_.entry, context.target->name, threads, context.cache, layer_));
+    FERRULE_ASSIGN(const Cubin* cubin, device_.cubin(launch_.source, launch_.entry, context.target->name, threads, context.cache));
+    spill_ = spill_warning(*cubin);
+    if (!spill_.empty() && *context.log) (*context.log)(LogLevel::warning, layer_ + ": " + spill_);
     if (launch_.scratch_bytes == 0) return {};
     // Not of the arena: what it holds must last from run to run. Faults are the host's memory, which no copy must fetch.
     if (launch_.complaint) {
@@ -67,7 +70,8 @@ class Generated final : public Kernel {
   }
 
   std::string text() const override {
-    return fmt::format("generated {} <<<{}, {}x{}>>>", launch_.kind, launch_.blocks, launch_.threads_x, launch_.threads_y);
+    return fmt::format("generated {} <<<{}, {}x{}>>>{}{}", launch_.kind, launch_.blocks, launch_.threads_x, launch_.threads_y,
+                       spill_.empty() ? "" : ", warning: ", spill_);
   }
 
  private:
@@ -75,6 +79,7 @@ class Generated final : public Kernel {
   std::string layer_;
   CudaLaunch launch_;
   Function function_ = nullptr;
+  std::string spill_;           ///< a warning
   std::vector<int> slots_;
   std::vector<Address> addresses_;
   std::string arguments_;

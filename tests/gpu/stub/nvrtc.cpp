@@ -3,6 +3,7 @@
 // hash in $FERRULE_STUB_CACHE, because a compiler takes half a second a kernel.
 //
 //   FERRULE_STUB_NVRTC   "13.0": the version it claims        FERRULE_STUB_NULL   nothing is compiled
+//   FERRULE_STUB_SPILL   bytes that every kernel is said to spill
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -106,7 +107,8 @@ API nvrtcCompileProgram(Program* p, int, const char* const*) {
   } else if (const int code = compile(*p)) {
     return code;
   }
-  p->log = "ptxas info    : 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info    : Used 16 registers\n";
+  p->log = fmt::format("ptxas info    : 0 bytes stack frame, {} bytes spill stores, 0 bytes spill loads\nptxas info    : Used 16 registers\n",
+                       setting("FERRULE_STUB_SPILL", "0"));
   return 0;
 }
 API nvrtcGetProgramLogSize(Program* p, size_t* size) { return *size = p->log.size() + 1, 0; }
