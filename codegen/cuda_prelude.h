@@ -98,20 +98,21 @@ template <int M, int BIAS, int MAX, bool INF, bool NZ> struct F8 {
     if (!NZ && c == 0x80) return __uint_as_float(0x7fc00000u);
     return __uint_as_float(__float_as_uint(v) | ((u32)(c & 0x80) << 24));
   }
-  // T: a type that holds what is to be encoded exactly. All steps but the rounding are exact in it.
-  template <class T> static __device__ u8 encode(T v, bool wrap) {
-    u8 sign = signbit(v) ? 0x80 : 0, nan = NZ ? (u8)(sign | 0x7f) : 0x80;
-    if (v != v) return nan;
-    T m = fabs(v);
-    int e = m > 0 && !isinf(m) ? ilogb(m) : 0, lowest = 1 - BIAS;
-    int grid = (e > lowest ? e : lowest) - M;
-    T r = isinf(m) ? m : ldexp(rint(ldexp(m, -grid)), grid);
-    if (r > (T)decode(MAX)) return !wrap ? (u8)(sign | MAX) : INF ? (u8)(sign | (MAX + 1)) : nan;
-    if (r == 0) return NZ ? sign : 0;
-    e = ilogb(r);
-    if (e < lowest) return sign | (u8)ldexp(r, BIAS - 1 + M);
-    return sign | (u8)(((e + BIAS) << M) | ((int)ldexp(r, M - e) - (1 << M)));
+  static __device__ __forceinline__ u8 encode(float v, bool wrap) {
+    const u32 b = __float_as_uint(v), sign = (b >> 24) & 0x80, nan = NZ ? sign | 0x7f : 0x80;
+    u32 m = b & 0x7fffffff, code;
+    if (m > 0x7f800000u) return (u8)nan;
+    if (m < (u32)(128 - BIAS) << 23) {  // below the normal ones: an addition that leaves as many bits rounds
+      const float step = __uint_as_float((u32)(151 - BIAS - M) << 23);
+      code = __float_as_uint(__uint_as_float(m) + step) - __float_as_uint(step);
+    } else {
+      m += (1u << (22 - M)) - 1 + ((m >> (23 - M)) & 1);
+      code = (m >> (23 - M)) - ((u32)(127 - BIAS) << M);
+    }
+    if (code > MAX) return (u8)(!wrap ? sign | MAX : INF ? sign | (MAX + 1) : nan);
+    return (u8)(code || NZ ? sign | code : 0);
   }
+  static __device__ __forceinline__ u8 encode(double v, bool wrap) { return encode(to_odd(v), wrap); }
 };
 typedef F8<3, 7, 0x7e, false, true> f8e4m3fn; typedef F8<3, 8, 0x7f, false, false> f8e4m3fnuz;
 typedef F8<2, 15, 0x7b, true, true> f8e5m2; typedef F8<2, 16, 0x7f, false, false> f8e5m2fnuz;

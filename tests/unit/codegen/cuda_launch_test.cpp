@@ -2,9 +2,12 @@
 // layouts, element types and broadcasts against the interpreter, nothing written beside the results.
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "codegen/nvrtc.h"
+#include "engine/formula/minifloat.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/codegen/launch_cases.h"
 
@@ -140,6 +143,22 @@ TEST_CASE("launches of regions in pieces equal the interpreter, element by eleme
   cases.run();
 }
 
+/// Every number of an 8-bit type, what lies half between two of them and beside that, what is too large, and no number.
+std::vector<double> edges_of(DType type) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  std::vector<double> out{0.0, 1e30, kInfinity, std::nan("")};
+  for (uint8_t code = 0; code < mini_format(type).max; ++code) {
+    const double low = decode_mini(type, code), high = decode_mini(type, static_cast<uint8_t>(code + 1)), half = (low + high) / 2;
+    const auto narrow = static_cast<float>(half);
+    out.insert(out.end(), {high, half, double{std::nextafter(narrow, 0.0f)}, double{std::nextafter(narrow, 1e30f)}});
+  }
+  const double largest = decode_mini(type, mini_format(type).max);
+  for (double factor : {1.01, 1.0357, 1.07, 1.1, 1.125, 1.2, 2.0}) out.push_back(largest * factor);
+  const size_t positive = out.size();
+  for (size_t k = 0; k < positive; ++k) out.push_back(-out[k]);
+  return out;
+}
+
 TEST_CASE("launches over elements, rows, permutations and indices equal the interpreter") {
   if (HostKernels::missing()) return;
   LaunchCases cases(18);
@@ -195,6 +214,14 @@ TEST_CASE("launches over elements, rows, permutations and indices equal the inte
       r.graph.add_output(r.node("Cast", {row_operator(r, x, op, rng)}, to(type)));
       cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
     }
+  for (DType type : {DType::f8e4m3fn, DType::f8e4m3fnuz, DType::f8e5m2, DType::f8e5m2fnuz})  // rounded to 8 bits
+    for (DType from : {DType::f32, DType::f64})
+      for (int64_t saturate : {0, 1}) {
+        RowGraph r(from);
+        const std::vector<double> edges = edges_of(type);
+        r.graph.add_output(r.node("Cast", {r.input(of_doubles(from, edges))}, {{"to", static_cast<int64_t>(type)}, {"saturate", saturate}}));
+        cases.add(std::move(r.graph), std::move(r.tensors), one_region).exact = true;
+      }
   for (DType type : {DType::f32, DType::f16, DType::bf16})  // a factor and an addend a channel, whatever lies around them
     for (const Dims& d : {Dims{2, 8, 5, 3}, Dims{3, 5}, Dims{1, 16, 4}}) {
       RowGraph r(type);
