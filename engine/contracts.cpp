@@ -96,9 +96,20 @@ Accept check_norm(const Graph& g, const Node& n, const Target& target) {
   return yes();
 }
 
+/// No kernel looks tuples up: the places must be regular.
+Accept check_few_boxes(const Graph& g, const Node& n) {
+  constexpr size_t kMostSegments = 16;
+  const auto m = movement_of(g, n, 0);
+  if (!m) return no(m.error().message);
+  for (const IndexStep& s : m->steps)
+    if (s.segments.size() > kMostSegments) return no(fmt::format("its indices make {} runs, {} are taken", s.segments.size(), kMostSegments));
+  return yes();
+}
+
 /// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather reads its indices.)
 Accept check_copy(const Graph& g, const Node& n, const Target&) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
+  if (n.op == "GatherND") return check_few_boxes(g, n);
   size_t first = n.op == "Concat" || n.op == "Gather" ? n.inputs.size() : 1;
   for (size_t k = first; k < n.inputs.size(); ++k)
     if (n.inputs[k] && !g.constant(n.inputs[k])) {
@@ -125,7 +136,7 @@ const std::vector<Row>& rows() {
       {"resize", {"Resize"}, check_resize, false, false},
       {"norm", {"BatchNormalization"}, check_norm, false, false},
       {"copy",
-        {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "DepthToSpace", "SpaceToDepth"},
+        {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "GatherND", "DepthToSpace", "SpaceToDepth"},
         check_copy, false, true},
       {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
   };

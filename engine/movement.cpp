@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "engine/base/diagnostics.h"
@@ -227,6 +228,36 @@ Result<Movement> gather(const Site& s) {
   return m;
 }
 
+/// Along the leading axes that are looked up as one.
+Result<Movement> gather_nd(const Site& s) {
+  FERRULE_ASSIGN(auto indices, s.ints(1));
+  const auto shape = s.has(1) ? s.g.value(s.n.inputs[1]).type.shape : std::nullopt;
+  const auto index_dims = shape ? constant_shape(*shape) : std::nullopt;
+  if (!indices || !index_dims || index_dims->empty()) return s.no("no indices are given");
+  if (s.n.attrs.i("batch_dims", 0) != 0) return s.no("it has batches");
+  const auto depth = static_cast<size_t>(index_dims->back());
+  if (depth < 1 || depth > s.x().size()) return s.no("the indices have more parts than the operand has axes");
+  Dims flat{0}, positions;
+  flat.insert(flat.end(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), s.x().end());
+  for (size_t k = 0; k + depth <= indices->size(); k += depth) {
+    int64_t at = 0;
+    for (size_t axis = 0; axis < depth; ++axis) {
+      const int64_t size = s.x()[axis], i = (*indices)[k + axis] < 0 ? (*indices)[k + axis] + size : (*indices)[k + axis];
+      if (i < 0 || i >= size) return s.no("an index is out of range");
+      at = at * size + i;
+    }
+    positions.push_back(at);
+  }
+  flat[0] = static_cast<int64_t>(positions.size());
+  Dims joined = flat;
+  joined[0] = std::accumulate(s.x().begin(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), int64_t{1}, std::multiplies<>());
+  Movement m;
+  m.steps.push_back(reshape_step(s.result, flat));
+  m.steps.push_back(walk_step(0, runs_of(positions)));
+  m.steps.push_back(reshape_step(joined, s.x()));
+  return m;
+}
+
 /// [N, b, b, C, H, W] or the like, its axes in another order.
 Result<Movement> blocks(const Site& s, bool to_space) {
   const int64_t b = s.n.attrs.i("blocksize");
@@ -332,6 +363,7 @@ constexpr Row kRows[] = {
     {"Expand", expand, false, false, true},
     {"Tile", tile, false, false, true},
     {"Gather", gather, false, false, true},
+    {"GatherND", gather_nd, false, false, true},
     {"Resize", resize, false, false, true},
     {"DepthToSpace", depth_to_space},
     {"SpaceToDepth", space_to_depth},

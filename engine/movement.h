@@ -40,7 +40,7 @@ struct Movement {
 bool is_movement(const Node& n);
 /// Those that keep the row-major order of all elements: free between layers, where the layout is plain.
 bool is_view(const Node& n);
-/// Those that may read an element several times (Expand, Tile, Resize, Gather).
+/// Those that may read an element several times (Expand, Tile, Resize, Gather, GatherND).
 bool repeats_elements(const Node& n);
 /// Whether the input at `slot` is moved; the others are parameters.
 bool moves_input(const Node& n, size_t slot);

@@ -97,7 +97,7 @@ class Pipeline {
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
     }
-    if (&phase == knowledge_.rules.phases.data() && fused_.journal.steps.size() != before) FERRULE_TRY(share());
+    if (fused_.journal.steps.size() != before) FERRULE_TRY(share());
     return group_phase(pass_, phase.id);
   }
 

@@ -28,8 +28,9 @@ class Chain {
   ValueId input(DType t, const Dims& d) {
     return g.add_input(g.fresh_name("x"), {t, Shape(d.begin(), d.end())});
   }
-  ValueId ints(const Dims& v) {
-    return g.add_constant(g.fresh_name("c"), Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
+  ValueId ints(const Dims& v) { return ints(v, {static_cast<int64_t>(v.size())}); }
+  ValueId ints(const Dims& v, const Dims& dims) {
+    return g.add_constant(g.fresh_name("c"), Tensor::of_i64(dims, v));
   }
   ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}) {
     return several(std::move(op), std::move(inputs), std::move(attrs), 1)[0];
@@ -104,6 +105,14 @@ inline ValueId grow(Chain& c, ValueId v, DType type, std::mt19937& random) {
     }
     case 7: {
       Dims indices;
+      if (pick(0, 1)) {
+        const int64_t depth = pick(1, std::min<int64_t>(rank, 2)), count = pick(1, 4);
+        for (int64_t k = 0; k < count * depth; ++k) {
+          const int64_t most = d[static_cast<size_t>(k % depth)];
+          indices.push_back(pick(0, 1) ? (k / depth) % most : pick(-most, most - 1));
+        }
+        return c.node("GatherND", {v, c.ints(indices, {count, depth})}, {{"batch_dims", int64_t{0}}});
+      }
       for (int64_t k = pick(1, 5); k > 0; --k) indices.push_back(pick(-size, size - 1));
       return c.node("Gather", {v, c.ints(indices)}, {{"axis", axis}});
     }

@@ -74,6 +74,7 @@ const Form kForms[] = {
     {"expand", "($[2,1,6] x) => ($[2,5,6] y) <int64[3] s = {2,5,6}> { y = Expand(x, s) }"},
     {"tile", "($[2,1,6] x) => ($[4,3,6] y) <int64[3] s = {2,3,1}> { y = Tile(x, s) }"},
     {"gather", "($[9,6] x, int64[4] i) => ($[4,6] y) { y = Gather(x, i) }"},
+    {"gather of a grid", "($[9,6] x) => ($[2,3] y) <int64[2,3,2] i = {1,0, 1,1, 1,2, 3,0, 3,1, 3,2}> { y = GatherND(x, i) }"},
     {"blocks", "($[1,8,4,6] x) => ($[1,2,8,12] y, $[1,32,2,3] z) { y = DepthToSpace<blocksize=2>(x)\n z = SpaceToDepth<blocksize=2>(x) }"},
     {"views", "($[2,8,6] x) => ($[16,6] y, $[2,48] z, $[2,1,8,6] w) <int64[2] s = {16,6}, int64[1] a = {1}> "
       "{ y = Reshape(x, s)\n z = Flatten(x)\n w = Unsqueeze(x, a) }"},
