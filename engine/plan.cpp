@@ -85,13 +85,13 @@ class LayoutPlanner {
     return out;
   }
 
-  /// Generated kernels and copies write any strides: they write what is wanted, else what they read. Rows of a few
-  /// channels are too short to compute in; a reorder behind the kernel is the faster way there.
+  /// Generated kernels and copies write any strides: they write what is wanted, else what they read. On CPUs rows
+  /// of a few channels are too short to compute in; a reorder behind the kernel is the faster way there.
   Layout written(NodeId id, ValueId v) const {
     if (!v || !can_be_channels_last(type(v))) return Layout::plain;
     const Layout read = follows(id), write = wanted(v).value_or(read);
     const Dim& channels = (*type(v).shape)[1];
-    const bool few = channels.value_or(kFewChannels) < kFewChannels;
+    const bool few = channels.value_or(kFewChannels) < kFewChannels && target_.device != "gpu";
     return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain : write;
   }
   static constexpr int64_t kFewChannels = 8;
