@@ -29,11 +29,10 @@ sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models"), str(H
 import cases  # noqa: E402
 import fetch  # noqa: E402
 import harness  # noqa: E402
+import tolerance  # noqa: E402
 
 CUDA = ("--backend", "cuda", "--require-device")
 BENCHED = ["resnet50_bn", "mobilenet_v2", "unet", "ddddocr_det", "vit_b_16", "bert_base"]
-# README's tolerance of whole models, by element type: relative, absolute.
-TOLERANCE = {"float32": (1e-4, 1e-5), "float16": (1e-2, 1e-3), "float64": (1e-9, 1e-11)}
 GIB = 1 << 30
 
 
@@ -89,21 +88,6 @@ def kernels(report, quick, results):
     results["kernels"] = {"cases": len(chosen)}
 
 
-def closeness(got, want):
-    """None, or where the two differ beyond the tolerance; and the largest difference relative to the largest element."""
-    worst = 0.0
-    for name in want.files:
-        a, b = got[name].astype(np.float64), want[name].astype(np.float64)
-        relative, absolute = TOLERANCE.get(want[name].dtype.name, (0, 0))
-        if a.shape != b.shape:
-            return f"{name}: shape {a.shape}, want {b.shape}", worst
-        most = np.abs(b).max(initial=1.0)
-        worst = max(worst, float(np.abs(a - b).max(initial=0) / most))
-        if not (np.abs(a - b) <= relative * np.abs(b) + absolute * max(1.0, most)).all():
-            return f"{name} differs by {worst:.2e} of the largest element", worst
-    return None, worst
-
-
 def same_winners(got, want):
     """Whether the largest element of each row of two-dimensional results is the same one."""
     for name in want.files:
@@ -129,10 +113,9 @@ def models(report, quick, results):
             if problem:
                 report.check(f"{name} {kind}", problem)
                 continue
-            different, worst = closeness(np.load(out), want)
             # Shorter types are judged by their winners; the differences are reported.
-            report.check(f"{name} {kind}", different if kind == "f32" else same_winners(np.load(out), want))
-            rows[f"{name} {kind}"] = {"largest_difference": worst, "kernels": done["kernels_launched"]}
+            report.check(f"{name} {kind}", tolerance.differences(np.load(out), want) if kind == "f32" else same_winners(np.load(out), want))
+            rows[f"{name} {kind}"] = {"largest_difference": tolerance.largest(np.load(out), want), "kernels": done["kernels_launched"]}
 
 
 def memcheck(report, quick, results):

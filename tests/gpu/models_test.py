@@ -19,7 +19,8 @@ import cases  # noqa: E402
 import fetch  # noqa: E402
 import harness  # noqa: E402
 import stubs  # noqa: E402
-from device import closeness, same_winners  # noqa: E402
+import tolerance  # noqa: E402
+from device import same_winners  # noqa: E402
 
 CUDA = ("--backend", "cuda")
 FULL = bool(os.environ.get("FERRULE_TEST_FULL")) or "--full" in sys.argv
@@ -69,7 +70,7 @@ def whole(report, name, kind):
         return None
     got = np.load(out)
     if kind in ("f32", "tf32"):  # the stubs round to tf32, which the whole model's tolerance need not allow
-        different, worst = closeness(got, want)
+        different, worst = tolerance.differences(got, want), tolerance.largest(got, want)
         report.check(f"{name} {kind}: results as stored", different if kind == "f32" or worst > 1e-2 else None)
     else:
         report.check(f"{name} {kind}: the same winners", same_winners(got, want))
