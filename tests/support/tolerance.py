@@ -42,10 +42,11 @@ def difference(got, want, kind=None):
     a, b = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(invalid="ignore"):
         allowed = relative * np.abs(b) + absolute * scale(b)
-        bad = ~((np.isfinite(b) & (np.abs(a - b) <= allowed)) | (a == b) | (np.isnan(a) & np.isnan(b)))
+        off = np.abs(a - b)
+        bad = ~((np.isfinite(b) & (off <= allowed)) | (a == b) | (np.isnan(a) & np.isnan(b)))
     if not bad.any():
         return None
-    at = np.unravel_index(np.argmax(np.where(bad, np.abs(np.nan_to_num(a - b)), -1)), b.shape)
+    at = np.unravel_index(np.argmax(np.where(bad, np.nan_to_num(off, nan=np.inf), -1)), b.shape)
     return f"{np.count_nonzero(bad)} of {b.size} elements differ; worst at {[int(i) for i in at]}: {a[at]:.9g}, wanted {b[at]:.9g}"
 
 
