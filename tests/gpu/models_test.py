@@ -39,20 +39,8 @@ BOTH = "(float[1,4,6,6] x, float[9,16] m) => (float[1,8,6,6] y, float[9,8] z) <f
 
 def planned(report):
     """All kernel cases of a GPU (cases.py) as one model: planned, and with a kernel each but those said to have none."""
-    import onnx
-    whole_model = None
-    for name, text in cases.all_cases(list(cases.FLOATS)):
-        cases.write(report.folder / "case.onnx", text)
-        one = onnx.compose.add_prefix(onnx.load(report.folder / "case.onnx"), f"{name}:")
-        for n, node in enumerate(one.graph.node):
-            node.name = f"{name}:{n}"
-        if whole_model is None:
-            whole_model = one
-            continue
-        for part in ("node", "input", "output", "initializer"):
-            getattr(whole_model.graph, part).extend(getattr(one.graph, part))
     path = report.folder / "cases.onnx"
-    onnx.save(whole_model, path)
+    cases.joined(path, cases.all_cases(list(cases.FLOATS)))
     answer, problem = harness.answer(harness.run("explain", path, "--target", "sm_90", "--json", timeout=300))
     if not problem:
         interpreted = {n.split(":")[0] for layer in answer["layers"] if layer["contract"] == "interpret" for n in layer["nodes"]}
