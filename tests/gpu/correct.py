@@ -14,7 +14,7 @@ import cases
 import fetch
 import harness
 import tolerance
-from session import CUDA
+from session import CUDA, OutOfTime
 
 TOGETHER = 12  # cases in one model: a process takes seconds to find its device and load libraries
 SANITIZED = {"generated": r"softmax_(31|70000)|columns|transpose|concat|gather|pad$|two_results", "library": r"conv_swish|linear_gelu|attention"}
@@ -26,12 +26,16 @@ def workers(s):
 
 
 def in_parallel(s, function, items):
-    """Results in the order of items. One that runs out of time ends it; what has not begun by then never does."""
-    pool = concurrent.futures.ThreadPoolExecutor(workers(s))
-    try:
-        yield from pool.map(function, items)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    """Results as they come. What breaks in one, or that the time is up, is raised behind all others' results."""
+    problem = None
+    with concurrent.futures.ThreadPoolExecutor(workers(s)) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(function, item) for item in items]):
+            try:
+                yield done.result()
+            except Exception as why:
+                problem = why if problem is None or isinstance(problem, OutOfTime) else problem
+    if problem:
+        raise problem
 
 
 def interpreted(done):
@@ -105,10 +109,10 @@ def models(s):
         rows, judge = [], None
         for kind in kinds if not s.quick or name == names[0] else kinds[:1]:
             if kind != "f32" and judge is None:
-                s.left()
                 scratch = s.folder / f"{name}.arbiter"
                 scratch.mkdir()
-                judge = arbiter.Arbiter(folder / "model.onnx", folder / "inputs.npz", scratch)
+                judge = arbiter.Arbiter(folder / "model.onnx", folder / "inputs.npz", scratch,
+                                        lambda *arguments, timeout: s.ferrule(*arguments, most=timeout, device=False))
             rows.append((f"{name} {kind}", *judged(s, name, folder, kind, judge)))
         return rows
 
@@ -134,11 +138,11 @@ def memcheck(s):
         runs += [(check, kind, path) for check in ("memcheck", "racecheck", "initcheck", "synccheck")]
 
     def one(run):
-        check, _, path = run
-        return s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240)
+        check, kind, path = run
+        done = s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240)
+        return f"{check}, {kind} kernels", done
 
-    for (check, kind, _), done in zip(runs, in_parallel(s, one, runs)):
-        what = f"{check}, {kind} kernels"
+    for what, done in in_parallel(s, one, runs):
         if done is None:
             s.skip(what, "not ended after 240 s")
         elif done.returncode and re.search(r"(?i)device not supported|not supported on|failed to initialize|unable to", done.stdout + done.stderr) \

@@ -15,13 +15,14 @@ class Torch:
     def __init__(self, path, inputs):
         import onnx
         import torch
-        from onnx_torch import OnnxModule
+        from onnx_torch import OnnxModule, traced
         self.torch = torch
         module = OnnxModule(onnx.load(path), torch.float16, "cuda").eval()
         tensors = [torch.from_numpy(x).cuda() for x in inputs.values()]
         tensors = [x.half() if x.is_floating_point() else x for x in tensors]
         self.inputs = [x.to(memory_format=torch.channels_last) if x.dim() == 4 else x for x in tensors]
-        self.compiled = torch.compile(module, mode="max-autotune")
+        # One graph or nothing: a model in pieces would be slower than torch.compile is.
+        self.compiled = torch.compile(traced(module, self.inputs), mode="max-autotune", fullgraph=True, dynamic=False)
         with torch.no_grad():
             for _ in range(5):
                 self.compiled(*self.inputs)

@@ -18,10 +18,10 @@ def rules(kind):
 
 
 class Arbiter:
-    """For one model on one set of inputs. scratch: a folder for files."""
+    """For one model on one set of inputs. scratch: a folder for files; run: what runs the program."""
 
-    def __init__(self, model, inputs, scratch):
-        self.model, self.inputs, self.scratch = model, inputs, scratch
+    def __init__(self, model, inputs, scratch, run=harness.run):
+        self.model, self.inputs, self.scratch, self.run = model, inputs, scratch, run
         self.yardsticks = {}
         wide, arrays = scratch / "f64.onnx", scratch / "f64.npz"
         onnx.save(narrow.narrow(onnx.load(str(model)), "f64"), str(wide))
@@ -31,7 +31,7 @@ class Arbiter:
 
     def interpreted(self, model, inputs, *extra):
         out = self.scratch / "arbiter.npz"
-        done = harness.run("run", model, "--inputs", inputs, "--backend", "reference", "--outputs", out, "--force", *extra, timeout=600)
+        done = self.run("run", model, "--inputs", inputs, "--backend", "reference", "--outputs", out, "--force", *extra, timeout=600)
         if done.code != harness.OK:
             raise RuntimeError(done.tail())
         with np.load(out) as stored:
