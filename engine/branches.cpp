@@ -1,6 +1,7 @@
 #include "engine/branches.h"
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
 #include "engine/graph/infer.h"
 
 namespace ferrule {
@@ -40,9 +41,7 @@ std::unique_ptr<Graph> copied(const Graph& from, const Map& outside) {
   to->name = from.name;
   Map map;
   for (ValueId v : from.inputs()) map[v] = to->add_input(from.value(v).name, from.value(v).type);
-  for (uint32_t i = 0; i < from.value_slots(); ++i)
-    if (const Value& v = from.value(ValueId{i}); !v.dead && v.outer)
-      map[ValueId{i}] = to->add_capture(v.name, v.type, outside.at(v.outer));
+  each_capture(from, [&](ValueId id, const Value& v) { map[id] = to->add_capture(v.name, v.type, outside.at(v.outer)); });
   add_nodes(from, *to, map);
   for (ValueId v : from.outputs()) to->add_output(map.at(v));
   return to;
@@ -101,8 +100,7 @@ class Branches {
 
   std::vector<ValueId> inlined(const Graph& branch) {
     Map map;
-    for (uint32_t i = 0; i < branch.value_slots(); ++i)
-      if (const Value& v = branch.value(ValueId{i}); !v.dead && v.outer) map[ValueId{i}] = v.outer;
+    each_capture(branch, [&](ValueId id, const Value& v) { map[id] = v.outer; });
     add_nodes(branch, g_, map);
     std::vector<ValueId> results;
     for (ValueId v : branch.outputs()) results.push_back(map.at(v));

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
 #include "engine/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
@@ -235,13 +236,10 @@ class Regions {
   void producers(NodeId n, F&& f) const {
     for (ValueId v : g_.node(n).inputs)
       if (v && g_.value(v).producer) f(g_.value(v).producer, v);
-    if (g_.node(n).subgraphs.empty()) return;
     for (const auto& [_, sub] : g_.node(n).subgraphs)
-      for (size_t i = 0; i < sub->value_slots(); ++i) {
-        const Value& v = sub->value(ValueId{static_cast<uint32_t>(i)});
-        if (!v.dead && v.outer && g_.value(v.outer).producer)
-          f(g_.value(v.outer).producer, v.outer);
-      }
+      each_capture(*sub, [&](ValueId, const Value& v) {
+        if (g_.value(v.outer).producer) f(g_.value(v.outer).producer, v.outer);
+      });
   }
   template <class F>
   void consumers(NodeId n, F&& f) const {

@@ -45,6 +45,7 @@ def main():
     model, *rest = sys.argv[1:]
     rules = json.loads(ferrule("rules", "list", "--json"))["rules"]
     choices = [(label, expanded(options, rules)) for label, options in zip(rest[::2], rest[1::2])]
+    near = json.loads(ferrule("doctor", "--json"))["tolerances"]["f32"]
     best, seen, first = {}, {}, None
     for _ in range(ROUNDS):
         for label, options in choices:
@@ -58,7 +59,7 @@ def main():
             ferrule("run", model, "--seed", 1, "--outputs", path, "--force", *options)
             values = np.load(path)
             first = first or {k: values[k] for k in values}
-            same = all(np.allclose(values[k], first[k], 1e-4, 1e-5 * max(1, np.abs(first[k]).max())) for k in first)
+            same = all(np.allclose(values[k], first[k], near["relative"], near["absolute"] * max(1, np.abs(first[k]).max())) for k in first)
             print(f"{label:<34} {seen[label]['layers']:>6} {seen[label]['kernels']:>7} {best[label] * 1000:>9.0f} us"
                   f"{'' if same else '   OTHER RESULTS'}")
             if not same:

@@ -33,6 +33,10 @@ constexpr Tolerance rewrite_tolerance(DType t, bool reassociating) {
   }
 }
 
+/// A model that computes in a shorter type than its own (the reduced rules), against f64: its errors, root mean square and
+/// largest, over those of the interpreter with the same rules. What depth does to rounding, it does to both.
+inline constexpr double kReducedFactor = 3;
+
 /// Generated code against the formula: units in the last place of transcendental functions.
 inline constexpr int kTranscendentalUlp = 4;
 

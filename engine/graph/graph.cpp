@@ -6,26 +6,13 @@
 #include <queue>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
 
 namespace ferrule {
 namespace {
 
 constexpr size_t kManyUses = 64;  // above this a value's uses are indexed
 uint64_t key(Use u) { return (uint64_t{u.node.index} << 32) | static_cast<uint32_t>(u.slot); }
-
-/// The values that the nested graphs of `n` capture, each once.
-std::vector<ValueId> captures(const Node& n) {
-  std::vector<ValueId> out;
-  if (n.subgraphs.empty()) return out;
-  for (const auto& [_, sub] : n.subgraphs)
-    for (size_t i = 0; i < sub->value_slots(); ++i) {
-      const Value& v = sub->value(ValueId{static_cast<uint32_t>(i)});
-      if (!v.dead && v.outer) out.push_back(v.outer);
-    }
-  std::ranges::sort(out);
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
-}
 
 template <class T>
 void trim(std::vector<T>& ids) {

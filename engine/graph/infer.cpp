@@ -5,6 +5,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "engine/graph/captures.h"
 #include "engine/graph/infer_impl.h"
 
 namespace ferrule {
@@ -145,12 +146,11 @@ Result<Type> merge(const Type& declared, const Type& inferred, const Node& n,
 
 void bind_captures(const Graph& g, const Node& n) {
   for (const auto& [key, sub] : n.subgraphs)
-    for (uint32_t i = 0; i < sub->value_slots(); ++i) {
-      const Value& v = sub->value({i});
-      if (v.dead || !v.outer) continue;
-      sub->set_type({i}, g.value(v.outer).type);
-      sub->set_contents({i}, contents_of(g, v.outer));
-    }
+    each_capture(*sub, [&](ValueId id, const Value& v) {
+      const ValueId outer = v.outer;
+      sub->set_type(id, g.value(outer).type);
+      sub->set_contents(id, contents_of(g, outer));
+    });
 }
 
 void set_infer_fallback(InferFallback f) { g_fallback.set(std::move(f)); }

@@ -4,6 +4,8 @@
 #include <set>
 #include <span>
 
+#include "engine/graph/captures.h"
+
 namespace ferrule {
 namespace {
 
@@ -79,16 +81,11 @@ class Verifier {
       if (v.producer != id || v.producer_slot != static_cast<int>(i))
         return broken(at(id), "output {} has another producer", i);
     }
-    std::set<ValueId> seen;
     for (const auto& [key, sub] : n.subgraphs) {
       if (!sub) return broken(at(id), "nested graph {} is missing", escape(key, 60));
       FERRULE_TRY(Verifier(*sub, &g_).run());
-      for (uint32_t i = 0; i < sub->value_slots(); ++i) {
-        const Value& v = sub->value({i});
-        if (v.dead || !v.outer || !seen.insert(v.outer).second) continue;
-        found_.emplace_back(v.outer, Use{id, Use::kCapture});
-      }
     }
+    for (ValueId v : captures(n)) found_.emplace_back(v, Use{id, Use::kCapture});
     return n.body ? group(id) : Status{};
   }
 

@@ -10,6 +10,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contracts.h"
+#include "engine/graph/captures.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
 #include "engine/match/trace.h"
@@ -287,9 +288,7 @@ class Escape {
     static const std::vector<ValueId> kNone;
     if (n.subgraphs.empty()) return kNone;
     auto [it, fresh] = captures_.try_emplace(id);
-    for (const auto& [_, sub] : n.subgraphs)
-      for (uint32_t i = 0; fresh && i < sub->value_slots(); ++i)
-        if (const Value& v = sub->value(ValueId{i}); !v.dead && v.outer) it->second.push_back(v.outer);
+    if (fresh) it->second = ferrule::captures(n);
     return it->second;
   }
 

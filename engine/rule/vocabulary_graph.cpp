@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "engine/formula/ops.h"
+#include "engine/graph/captures.h"
 #include "engine/rule/vocabulary_table.h"
 #include "engine/target.h"
 
@@ -83,9 +84,7 @@ bool reaches(const Graph& g, const std::vector<NodeId>& from, NodeId to) {
     stack.pop_back();
     if (targets.contains(n)) return true;
     for (ValueId v : g.node(n).inputs) visit(v);
-    for (const auto& [key, body] : g.node(n).subgraphs)
-      for (size_t i = 0; i < body->value_slots(); ++i)
-        visit(body->value(ValueId{static_cast<uint32_t>(i)}).outer);
+    for (ValueId v : captures(g.node(n))) visit(v);
   }
   return false;
 }

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "codegen/nvrtc.h"
+#include "engine/base/tolerance.h"
 #include "runtime/cli/cli.h"
 #include "runtime/registry.h"
 
@@ -63,12 +64,20 @@ std::vector<Check> checks(const Common& common) {
   return all;
 }
 
+/// What `verify` allows, for scripts that compare results themselves.
+nlohmann::json tolerances() {
+  nlohmann::json out;
+  for (DType t : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    out[std::string(name(t))] = {{"relative", model_tolerance(t).relative}, {"absolute", model_tolerance(t).absolute}};
+  return out;
+}
+
 Result<Exit> body(const Common& common) {
   auto all = checks(common);
   if (common.json) {
     nlohmann::json out = nlohmann::json::array();
     for (const Check& c : all) out.push_back({{"what", c.what}, {"there", c.there}, {"detail", c.detail}, {"remedy", c.there ? "" : c.remedy}});
-    print_json({{"schema_version", kSchemaVersion}, {"checks", out}});
+    print_json({{"schema_version", kSchemaVersion}, {"checks", out}, {"tolerances", tolerances()}, {"reduced_factor", kReducedFactor}});
   } else {
     for (const Check& c : all) {
       std::cout << fmt::format("{:<8} {}: {}\n", c.there ? "ok" : "missing", c.what, c.detail);

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 import graphs as graphs_of_any_size
 import harness
+import tolerance
 from harness import ENVIRONMENT, LIMIT, OK, UNSUPPORTED, USAGE, refusal, run
 
 NET = """
@@ -434,8 +435,8 @@ def outputs(report, net):
     if all(p.exists() for p in names):
         values = [np.load(p)["y"] for p in names]
         report.check("one seed, one result", None if np.array_equal(values[0], values[1]) else "two runs differ")
-        report.check("with and without fusion", None if np.allclose(values[0], values[2], 1e-4, 1e-5) else "they differ")
-        report.check("cpu and reference", None if np.allclose(values[0], values[3], 1e-4, 1e-5) else "they differ")
+        report.check("with and without fusion", tolerance.difference(values[2], values[0]))
+        report.check("cpu and reference", tolerance.difference(values[0], values[3]))
     done = run("run", net, "--input", f"x={report.folder / 'x.npy'}", "--outputs", report.folder / "npy.npz")
     report.check("run --input of a missing file", refusal(done, USAGE, "x.npy"))
     np.save(report.folder / "x.npy", np.ones((1, 2, 4, 4), np.float32))
@@ -503,7 +504,7 @@ def tuning(report):
         report.check(f"run --tuning {use}", None if done.code == OK and not re.search("measured on|tuning file", done.err) else done.tail())
         if done.code == OK:
             values.append(np.load(folder / f"{use}.npz")["y"])
-    report.check("both implementations agree", None if len(values) == 2 and np.allclose(*values, 1e-4, 1e-5) else "they differ")
+    report.check("both implementations agree", tolerance.difference(*values) if len(values) == 2 else "one did not run")
 
     foreign = folder / "foreign.yaml"
     foreign.write_text(re.sub(r"machine: .*", 'machine: "Z80"', re.sub(r"use: \w+", "use: teleport", text)))

@@ -18,6 +18,7 @@ import onnxruntime
 
 import fetch
 import harness
+import tolerance
 
 # Convolutions, depthwise ones, transposed ones, recurrent nets, products, integers; the others with --full.
 SOME = ["mnist_cntk", "attacut_sc", "ppocr_v2_cls", "magika", "basic_pitch", "rfb320", "unet", "ppocr_v4_det", "mobilenet_v2"]
@@ -31,23 +32,6 @@ def rounds_early(model):
     return any(t.data_type in narrow for t in graph.initializer) or any(
         v.type.tensor_type.elem_type in narrow for v in graph.input) or any(
         a.name == "to" and a.i in narrow for n in graph.node for a in n.attribute)
-
-
-def difference(got, want, narrow=False):
-    """As engine/base/tolerance.h judges whole models: by element type, relative to the tensor's largest value."""
-    if got.dtype != want.dtype or got.shape != want.shape:
-        return f"{got.dtype}{got.shape}, wanted {want.dtype}{want.shape}"
-    if want.dtype.kind not in "f" or not want.size:
-        return None if np.array_equal(got, want) else "other values"
-    relative, absolute = (1e-2, 1e-3) if narrow or want.dtype == np.float16 else (1e-4, 1e-5)
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    if not np.array_equal(np.isnan(a), np.isnan(b)) or not np.array_equal(np.isinf(a), np.isinf(b)):
-        return "NaN or infinity at other places"
-    finite = np.isfinite(b)
-    a, b = a[finite], b[finite]
-    largest = max(1.0, np.abs(b).max(initial=0.0))
-    off = np.abs(a - b) - relative * np.abs(b) - absolute * largest
-    return f"off by {np.abs(a - b).max():.3g} where {np.abs(b).max():.3g} is the largest" if off.size and off.max() > 0 else None
 
 
 def run_elsewhere(path, inputs):
@@ -93,10 +77,8 @@ def check(report, name, model, stored):
         report.check(f"{name} {how}: onnx.checker", problem)
         try:
             got = run_elsewhere(out, inputs)
-            problem = None if list(got) == list(wanted) else f"outputs {list(got)}, wanted {list(wanted)}"
-            for key in wanted if problem is None else []:
-                text = difference(np.asarray(got[key]), np.asarray(wanted[key]), rounds_early(model))
-                problem = problem or (text and f"{key}: {text}")
+            problem = f"outputs {list(got)}, wanted {list(wanted)}" if list(got) != list(wanted) else \
+                tolerance.differences(got, wanted, "f16" if rounds_early(model) else None)
         except Exception as reason:
             problem = str(reason)[:500]
         report.check(f"{name} {how}: ONNX Runtime", problem)
@@ -129,7 +111,7 @@ def external(report):
     report.check("external weights stay external", None if done.code == harness.OK and data.exists() and data.stat().st_size == 64 * 64 * 4
                  and out.stat().st_size < 4096 else done.tail())
     x = {"x": rng.standard_normal((4, 64)).astype(np.float32)}
-    report.check("external weights in ONNX Runtime", difference(run_elsewhere(out, x)["y"], run_elsewhere(model, x)["y"]))
+    report.check("external weights in ONNX Runtime", tolerance.difference(run_elsewhere(out, x)["y"], run_elsewhere(model, x)["y"]))
     left = sorted(p.name for p in folder.iterdir())
     report.check("nothing is left behind", None if left == ["fused.onnx", "fused.onnx.data", "model.onnx", "weights.bin"] else str(left))
 

@@ -17,6 +17,7 @@ sys.path[:0] = [str(HERE.parent / "support"), str(HERE)]
 
 import harness  # noqa: E402
 import stubs  # noqa: E402
+import tolerance  # noqa: E402
 
 CUDA = ("--backend", "cuda", "--no-cache")
 
@@ -61,19 +62,6 @@ def inputs(report, name, path):
     return out
 
 
-def differences(got, want):
-    a, b = np.load(got), np.load(want)
-    if set(a.files) != set(b.files):
-        return f"outputs {a.files}, wanted {b.files}"
-    for name in a.files:
-        half = a[name].dtype == np.float16
-        x, y = a[name].astype(np.float64), b[name].astype(np.float64)
-        bound = (1e-2 if half else 1e-4) * np.abs(y) + (1e-3 if half else 1e-5) * max(1, np.abs(y).max(initial=0))
-        if x.shape != y.shape or not (np.abs(x - y) <= bound).all():
-            return f"{name} differs: {x.ravel()[:8]} and not {y.ravel()[:8]}"
-    return None
-
-
 def right(report, name, text, counted=True):
     """One model, once: results, and launches as promised."""
     path = model(report, name, text)
@@ -86,7 +74,7 @@ def right(report, name, text, counted=True):
     report.check(f"{name} runs", problem)
     if problem:
         return
-    report.check(f"{name}: results", differences(got, want))
+    report.check(f"{name}: results", tolerance.differences(np.load(got), np.load(want)))
     report.check(f"{name}: says where it ran", None if (answer["backend"], answer["device"]) == ("cuda", "Stub GPU, sm_90") else str(answer))
     explained, problem = harness.answer(stubs.run(report, "explain", path, "--target", "sm_90", "--json"))
     promised = sum(layer["kernels"] for layer in explained["layers"]) if explained else problem

@@ -3,6 +3,7 @@ that the backend has; `ferrule verify --oracle` runs each against the interprete
 become constants, as weights are in models. Those in INTERPRETED have no kernel: the host computes them."""
 import numpy as np
 import onnx
+import onnx.compose
 from onnx import helper
 
 import harness
@@ -22,6 +23,22 @@ def write(path, text):
         model.graph.initializer.append(helper.make_tensor(value.name, t.elem_type, dims, numbers.tolist()))
         model.graph.input.remove(value)
     onnx.save(model, path)
+
+
+def joined(path, chosen):
+    """Several cases as one model; names of values and nodes begin with their case's name and a colon."""
+    whole = None
+    for name, text in chosen:
+        write(path, text)
+        one = onnx.compose.add_prefix(onnx.load(path), f"{name}:")
+        for n, node in enumerate(one.graph.node):
+            node.name = f"{name}:{n}"
+        if whole is None:
+            whole = one
+            continue
+        for part in ("node", "input", "output", "initializer"):
+            getattr(whole.graph, part).extend(getattr(one.graph, part))
+    onnx.save(whole, path)
 
 
 def unary(ops, floats):

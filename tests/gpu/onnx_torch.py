@@ -1,5 +1,5 @@
 """An ONNX model as a PyTorch module, so that torch.compile can be measured on the same model: one function an operator, for those of
-the benchmarked models. What depends on constants only is computed when the module is made."""
+the benchmarked models. `traced` is what to compile: sizes and axes are tensors in ONNX, which torch.compile would stop at."""
 import numpy as np
 import onnx
 import torch
@@ -180,3 +180,10 @@ class OnnxModule(torch.nn.Module):
             for name, value in zip(results, y if isinstance(y, (tuple, list)) else [y]):
                 values[name] = value
         return [values[n] for n in self.outputs]
+
+
+def traced(module, inputs):
+    """The module's tensor operations alone, as they are for these inputs: one graph, its weights as buffers."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+    with torch.no_grad():
+        return make_fx(module)(*inputs)

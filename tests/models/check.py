@@ -10,18 +10,21 @@ N skipped" (a model that cannot be had is skipped, and said so).
 usage: check.py [--full] [--ferrule build/ferrule] [--backend NAME] [--keep DIR] [MODEL...]
 """
 import argparse
-import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 import onnx
 
-import fetch
-import narrow
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support")]
+
+import fetch  # noqa: E402
+import harness  # noqa: E402
+import narrow  # noqa: E402
+import tolerance  # noqa: E402
 
 # Operators that stand alone only when fusion failed: one value in, the same shape out.
 ACTIVATIONS = {
@@ -33,72 +36,8 @@ CONVOLUTIONS = {"Conv", "ConvTranspose"}
 PRODUCTS = CONVOLUTIONS | {"Gemm", "MatMul"}
 
 
-class Report:
-    """Counts checks and prints those that fail."""
-
-    def __init__(self):
-        self.passed = self.failed = self.skipped = 0
-        self.switched_off = set()  # rules without which a model was run
-
-    def check(self, what, problem):
-        """problem: None when the check holds, else what is wrong."""
-        if problem is None:
-            self.passed += 1
-        else:
-            self.failed += 1
-            print(f"FAILED {what}: {problem}", flush=True)
-
-    def skip(self, reason):
-        self.skipped += 1
-        print(f"skipped {reason}", flush=True)
-
-
 def ferrule(options, *arguments, env=None):
-    """Runs the program; returns (stdout, None) or (None, what went wrong)."""
-    command = [options.ferrule, *map(str, arguments), "--backend", options.backend,
-               "--threads", str(options.threads)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False,
-                              env={**os.environ, **(env or {})})
-    except subprocess.TimeoutExpired:
-        return None, "no end after 300 s: " + " ".join(command)
-    if done.returncode:
-        return None, f"exit status {done.returncode}: {done.stderr.strip()[-800:]}\n  " + " ".join(command)
-    return done.stdout, None
-
-
-def answer_of(text):
-    """Reads what --json printed; returns (answer, None) or (None, problem)."""
-    try:
-        return json.loads(text), None
-    except ValueError:
-        return None, "--json printed no JSON: " + text[:200]
-
-
-def difference(got, wanted):
-    """None when got equals wanted within the tolerance of the test material, else a description."""
-    for name, b in wanted.items():
-        if name not in got:
-            return f"output {name} is missing (there are {', '.join(got)})"
-        a = got[name]
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"{name} is {a.dtype}{list(a.shape)}, wanted {b.dtype}{list(b.shape)}"
-        if b.dtype.kind != "f":
-            if not np.array_equal(a, b):
-                return f"{name}: {np.count_nonzero(a != b)} of {b.size} elements differ"
-            continue
-        a, b = a.astype(np.float64), b.astype(np.float64)
-        finite = b[np.isfinite(b)]
-        largest = np.abs(finite).max() if finite.size else 0.0
-        relative, absolute = (1e-2, 1e-3) if wanted[name].dtype == np.float16 else (1e-4, 1e-5)
-        allowed = relative * np.abs(b) + absolute * max(1.0, largest)
-        with np.errstate(invalid="ignore"):
-            bad = ~((np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b)))
-        if bad.any():
-            at = np.unravel_index(np.argmax(np.where(bad, np.abs(np.nan_to_num(a - b)), -1)), b.shape)
-            return (f"{name}: {np.count_nonzero(bad)} of {b.size} elements differ; worst at "
-                    f"{[int(i) for i in at]}: {a[at]:.9g}, wanted {b[at]:.9g}")
-    return None
+    return harness.run(*arguments, "--backend", options.backend, "--threads", options.threads, timeout=300, env=env)
 
 
 def run(options, model, wanted, *extra):
@@ -106,16 +45,16 @@ def run(options, model, wanted, *extra):
     folder = model.parent
     with tempfile.TemporaryDirectory(dir=options.keep) as scratch:
         out = pathlib.Path(scratch) / "outputs.npz"
-        text, problem = ferrule(options, "run", model, "--inputs", folder / "inputs.npz", "--outputs",
-                                out, "--force", "--json", *extra)
+        answer, problem = harness.answer(ferrule(options, "run", model, "--inputs", folder / "inputs.npz", "--outputs",
+                                                 out, "--force", "--json", *extra))
         if problem:
             return None, problem
         try:
             with np.load(out) as got:
-                problem = difference(dict(got), wanted)
+                problem = tolerance.differences(got, wanted)
         except (OSError, ValueError) as reason:
             problem = f"run ended well, but its outputs cannot be read: {reason}"
-    return (None, problem) if problem else answer_of(text)
+    return (None, problem) if problem else (answer, None)
 
 
 def rules_in(plan):
@@ -198,7 +137,7 @@ def check_model(options, report, name):
     try:
         folder = fetch.locate(name)
     except fetch.Unavailable as reason:
-        report.skip(reason)
+        report.skip(name, reason)
         return
     path = folder / "model.onnx"
     with np.load(folder / "outputs.npz") as stored:
@@ -206,9 +145,8 @@ def check_model(options, report, name):
     with np.load(folder / "inputs.npz") as stored:
         shapes = [f"{key}:{'x'.join(map(str, value.shape))}" for key, value in stored.items()]
 
-    text, problem = ferrule(options, "explain", path, "--json",
-                            *(part for shape in shapes for part in ("--shapes", shape)))
-    plan, problem = (None, problem) if problem else answer_of(text)
+    plan, problem = harness.answer(ferrule(options, "explain", path, "--json",
+                                           *(part for shape in shapes for part in ("--shapes", shape))))
     report.check(f"{name} explain", problem)
     if plan:
         for what, problem in judge_plan(Model(path), plan["layers"]):
@@ -246,9 +184,9 @@ def check_narrow(options, report, name):
     try:
         original = onnx.load(str(fetch.model_file(name)))
     except fetch.Unavailable as reason:
-        report.skip(reason)
+        report.skip(name, reason)
         return
-    for to in narrow.TYPES:
+    for to in ("f16", "bf16"):
         with tempfile.TemporaryDirectory(dir=options.keep) as scratch:
             path = pathlib.Path(scratch) / f"{name}_{to}.onnx"
             model = onnx.ModelProto()
@@ -256,29 +194,30 @@ def check_narrow(options, report, name):
             onnx.save(narrow.narrow(model, to), str(path))
             for what, arguments, env in [("against unfused", [], {}), ("against the interpreter", ["--oracle"], {}),
                                          ("with AVX2 alone", ["--oracle"], {"ONEDNN_MAX_CPU_ISA": "AVX2"})]:
-                _, problem = ferrule(options, "verify", path, *NARROW[name], *arguments, env=env)
-                report.check(f"{name} in {to} {what}", problem)
+                done = ferrule(options, "verify", path, *NARROW[name], *arguments, env=env)
+                report.check(f"{name} in {to} {what}", None if done.code == harness.OK else done.tail())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", default=list(fetch.MODELS))
-    parser.add_argument("--ferrule", default=str(fetch.ROOT / "build" / "ferrule"))
+    parser.add_argument("--ferrule", default=harness.PROGRAM)
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--full", action="store_true", default=bool(os.environ.get("FERRULE_TEST_FULL")),
                         help="every model without each of its rules")
     parser.add_argument("--keep", help="folder for temporary files (default: the system's)")
     options = parser.parse_args()
-    report = Report()
-    for name in options.models:
+    harness.PROGRAM = options.ferrule
+    report = harness.Report()
+    report.switched_off = set()  # rules without which a model was run
+    for name in options.models if report.ready else ():
         if name not in fetch.MODELS:
             parser.error(f"no model named {name}; there are {', '.join(fetch.MODELS)}")
         check_model(options, report, name)
         if name in NARROW:
             check_narrow(options, report, name)
-    print(f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped")
-    return 1 if report.failed else 0
+    return report.finish()
 
 
 if __name__ == "__main__":

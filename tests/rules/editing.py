@@ -12,6 +12,7 @@ import onnx
 from onnx import numpy_helper
 
 import harness
+import tolerance
 from harness import OK, UNSUPPORTED, answer, run
 
 # conv -> relu, then conv -> max-pool -> relu -> an operator of the user's -> a factor.
@@ -99,9 +100,8 @@ def computes(report, what, model, wanted, plan, *extra):
     if problem:
         return
     with np.load(out) as results:
-        got = results["y"].astype(np.float64)
-    worst = np.abs(got - wanted).max() if got.shape == wanted.shape else np.inf
-    report.check(f"run {what}: the numbers", None if worst <= 1e-5 * max(1, np.abs(wanted).max()) else f"off by {worst}")
+        got = results["y"]
+    report.check(f"run {what}: the numbers", tolerance.difference(got, wanted.astype(got.dtype)))
     promised = sum(layer["kernels"] for layer in plan)
     report.check(f"run {what}: the kernels", None if value["kernels_launched"] == promised
                  else f"explain promises {promised}, run launched {value['kernels_launched']}")

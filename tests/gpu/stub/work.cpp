@@ -56,20 +56,8 @@ std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong) {
 }
 
 std::string run_kernel(const CUfunc_st& f, const std::string& arguments, test::Dim3 grid, test::Dim3 block) {
-  std::vector<uint64_t> copy((arguments.size() + 7) / 8);  // aligned as the kernel's struct is
-  std::memcpy(copy.data(), arguments.data(), arguments.size());
-  HostRuntime& r = test::host_runtime();
-  r.grid_dim = grid;
-  r.block_dim = block;
-  bool backward = false;
-  for (r.block.z = 0; r.block.z < grid.z; ++r.block.z)
-    for (r.block.y = 0; r.block.y < grid.y; ++r.block.y)
-      for (r.block.x = 0; r.block.x < grid.x; ++r.block.x, backward = !backward) {
-        f.clear_shared();
-        if (std::string wrong = test::run_block(f.run, copy.data(), backward); !wrong.empty())
-          return fmt::format("kernel {}, block {}: {}", f.name, r.block.x, wrong);
-      }
-  return {};
+  const std::string wrong = test::run_grid(f.run, f.clear_shared, arguments, grid, block);
+  return wrong.empty() ? wrong : fmt::format("kernel {}, {}", f.name, wrong);
 }
 
 CUstream_st* real(CUstream_st* stream) {

@@ -170,21 +170,7 @@ std::string HostKernels::launch(size_t id, std::string_view arguments, Dim3 grid
   if (kernel.argument_bytes != arguments.size())
     return fmt::format("an argument block of {} bytes for a kernel that declares {}", arguments.size(),
                        kernel.argument_bytes);
-  // Aligned as the kernel's struct is.
-  std::vector<uint64_t> copy((arguments.size() + 7) / 8);
-  std::copy(arguments.begin(), arguments.end(), reinterpret_cast<char*>(copy.data()));
-  HostRuntime& r = host_runtime();
-  r.grid_dim = grid;
-  r.block_dim = block;
-  bool backward = false;
-  for (r.block.z = 0; r.block.z < grid.z; ++r.block.z)
-    for (r.block.y = 0; r.block.y < grid.y; ++r.block.y)
-      for (r.block.x = 0; r.block.x < grid.x; ++r.block.x, backward = !backward) {
-        kernel.clear_shared();
-        if (std::string wrong = run_block(kernel.run, copy.data(), backward); !wrong.empty())
-          return fmt::format("block {}, {}, {}: {}", r.block.x, r.block.y, r.block.z, wrong);
-      }
-  return {};
+  return run_grid(kernel.run, kernel.clear_shared, arguments, grid, block);
 }
 
 }  // namespace ferrule::test

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -230,6 +231,24 @@ HostRuntime& host_runtime() {
 
 std::string run_block(HostEntry entry, const void* arguments, bool backward) {
   return block().run(entry, arguments, backward);
+}
+
+std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid, Dim3 block) {
+  // Aligned as the kernel's struct is.
+  std::vector<uint64_t> copy((arguments.size() + 7) / 8);
+  std::copy(arguments.begin(), arguments.end(), reinterpret_cast<char*>(copy.data()));
+  HostRuntime& r = host_runtime();
+  r.grid_dim = grid;
+  r.block_dim = block;
+  bool backward = false;
+  for (r.block.z = 0; r.block.z < grid.z; ++r.block.z)
+    for (r.block.y = 0; r.block.y < grid.y; ++r.block.y)
+      for (r.block.x = 0; r.block.x < grid.x; ++r.block.x, backward = !backward) {
+        clear();
+        if (std::string wrong = run_block(entry, copy.data(), backward); !wrong.empty())
+          return fmt::format("block {}, {}, {}: {}", r.block.x, r.block.y, r.block.z, wrong);
+      }
+  return {};
 }
 
 }  // namespace ferrule::test

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace ferrule::test {
 
@@ -39,5 +40,8 @@ using HostEntry = void (*)(const void* arguments);
 /// go on after a barrier, last first. Both orders find races that the other hides.
 /// Returns what went wrong, or "".
 std::string run_block(HostEntry entry, const void* arguments, bool backward);
+
+/// Runs all blocks of a launch, every other one backward; `clear` spoils shared memory before each.
+std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid, Dim3 block);
 
 }  // namespace ferrule::test

@@ -9,12 +9,13 @@
 
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/cpu/library.h"
+#include "tests/unit/codegen/kernel_case.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::cpu::test {
 
-using Dims = std::vector<int64_t>;
-
+using ferrule::test::Dims;
+using ferrule::test::numel;
 using ferrule::test::operators;
 
 /// The CPU targets whose instructions are here, as far as kernels look at them.
@@ -27,12 +28,6 @@ inline std::vector<Target> targets() {
     all[1].isa = {"avx512f"};
   }
   return all;
-}
-
-inline int64_t numel(const Dims& d) {
-  int64_t n = 1;
-  for (int64_t x : d) n *= x;
-  return n;
 }
 
 inline Tensor random_tensor(const Dims& dims, unsigned seed, float low = -1, float high = 1) {
@@ -56,11 +51,10 @@ inline void each_index(const Dims& dims, const std::function<void(const Dims&, i
   }
 }
 
-class Harness : public Binder {
+class Harness : public Binder, public ferrule::test::WithTail {
  public:
   Node node;
   Graph graph;
-  std::vector<PostOp> post_ops;
   PackCache packs;
   Library library{&packs};
   Limits limits;
@@ -100,20 +94,6 @@ class Harness : public Binder {
       buffers_.push_back(std::vector<char>(static_cast<size_t>(o.bytes()) + 64, 0x7f));
     }
     call.outputs.push_back(o);
-  }
-  void eltwise(std::string alg, float alpha = 0, float beta = 0) {
-    PostOp op;
-    op.alg = std::move(alg);
-    op.alpha = alpha;
-    op.beta = beta;
-    post_ops.push_back(op);
-  }
-  void binary(std::string alg, int operand) {
-    PostOp op;
-    op.kind = PostOp::Kind::binary;
-    op.alg = std::move(alg);
-    op.operand = operand;
-    post_ops.push_back(op);
   }
 
   Result<KernelPtr> make(Factory f) {

@@ -13,17 +13,13 @@
 #include "engine/graph/interpreter.h"
 #include "runtime/cuda/kernel.h"
 #include "runtime/cuda/libraries.h"
+#include "tests/unit/codegen/kernel_case.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::cuda::test {
 
-using Dims = std::vector<int64_t>;
-
-inline int64_t numel(const Dims& d) {
-  int64_t n = 1;
-  for (int64_t x : d) n *= x;
-  return n;
-}
+using ferrule::test::Dims;
+using ferrule::test::numel;
 
 /// The stubs under their real names, so that opening a library by name finds them; false where they are not built.
 inline bool stubs() {
@@ -55,7 +51,7 @@ inline Device& no_device() {
   return reinterpret_cast<Device&>(storage);
 }
 
-class Harness final : public Binder {
+class Harness final : public Binder, public ferrule::test::WithTail {
  public:
   explicit Harness(std::string op, DType dtype = DType::f32) : dtype_(dtype), op_(std::move(op)) {
     node.op = op_;
@@ -67,7 +63,6 @@ class Harness final : public Binder {
   Node node;
   Call call;
   Target target;
-  std::vector<PostOp> tail;
   const Tuning* tuning = nullptr;
 
   Tensor random(const Dims& dims) {
@@ -92,20 +87,6 @@ class Harness final : public Binder {
     add(random(dims), layout);
     return static_cast<int>(call.inputs.size()) - 1;
   }
-  void step(std::string alg, float alpha = 0, float beta = 0) {
-    PostOp op;
-    op.alg = std::move(alg);
-    op.alpha = alpha;
-    op.beta = beta;
-    tail.push_back(op);
-  }
-  void step_with(std::string alg, int operand) {
-    PostOp op;
-    op.kind = PostOp::Kind::binary;
-    op.alg = std::move(alg);
-    op.operand = operand;
-    tail.push_back(op);
-  }
 
   /// What the interpreter and the tail's formulas give, in double; also sets the output's dims.
   std::vector<double> expected(Layout layout) {
@@ -121,7 +102,7 @@ class Harness final : public Binder {
     const Tensor& y = (*got)[0];
     std::vector<double> out;
     for (int64_t k = 0; k < y.numel(); ++k) out.push_back(y.at_f64(k));
-    for (const PostOp& op : tail) apply(op, y.dims(), out);
+    for (const PostOp& op : post_ops) apply(op, y.dims(), out);
     call.outputs = {{dtype_, y.dims(), layout, static_cast<int>(buffers_.size()), nullptr}};
     buffers_.push_back(fresh(call.outputs[0].bytes()));
     return out;
@@ -130,7 +111,7 @@ class Harness final : public Binder {
   Result<KernelPtr> make() {
     REQUIRE(stubs());
     call.node = &node;
-    call.post_ops = tail;
+    call.post_ops = post_ops;
     Context context{no_device(), libraries, constants, nullptr, &target, &limits_};
     context.tuning = tuning;
     return library_factory(op_)(context, call);

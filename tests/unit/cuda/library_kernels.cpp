@@ -87,13 +87,13 @@ TEST_CASE("every step that the targets' facts name, behind a convolution") {
       h.input(kConvolutions[0].x, kLast);
       h.constant(kConvolutions[0].w);
       h.constant({6});
-      if (alg == "log" || alg == "pow" || alg == "sqrt") h.step("abs");
-      if (alg == "div") h.step("linear", 1, 0.5f);
-      if (alg == "add" || alg == "sub" || alg == "mul" || alg == "max" || alg == "min") h.step_with(alg, h.operand({2, 6, 7, 9}, kLast));
-      else if (alg == "div") h.step_with("mul", h.operand({2, 1, 7, 9}, kLast));
-      else if (alg == "swish" || alg == "soft_relu" || alg == "elu") h.step(alg, 1);
-      else if (alg == "clip") h.step(alg, -0.25f, 0.5f);
-      else h.step(alg, 0.25f, 0.5f);
+      if (alg == "log" || alg == "pow" || alg == "sqrt") h.eltwise("abs");
+      if (alg == "div") h.eltwise("linear", 1, 0.5f);
+      if (alg == "add" || alg == "sub" || alg == "mul" || alg == "max" || alg == "min") h.binary(alg, h.operand({2, 6, 7, 9}, kLast));
+      else if (alg == "div") h.binary("mul", h.operand({2, 1, 7, 9}, kLast));
+      else if (alg == "swish" || alg == "soft_relu" || alg == "elu") h.eltwise(alg, 1);
+      else if (alg == "clip") h.eltwise(alg, -0.25f, 0.5f);
+      else h.eltwise(alg, 0.25f, 0.5f);
       h.check(kLast);
     }
 }
@@ -105,8 +105,8 @@ TEST_CASE("the ready-made order: addend, bias, relu, with a bias that the model 
     h.input(kConvolutions[0].x, kLast);
     h.constant(kConvolutions[0].w);
     if (bias) h.constant({6});
-    h.step_with("add", h.operand({2, 6, 7, 9}, kLast));
-    h.step("relu");
+    h.binary("add", h.operand({2, 6, 7, 9}, kLast));
+    h.eltwise("relu");
     h.check(kLast);
   }
 }
@@ -118,7 +118,7 @@ TEST_CASE("operands of one value, one a channel, one a pixel, one an image") {
     describe(h, kConvolutions[0]);
     h.input(kConvolutions[0].x, kLast);
     h.constant(kConvolutions[0].w);
-    h.step_with("mul", h.operand(dims, dims.size() == 4 ? kLast : Layout::plain));
+    h.binary("mul", h.operand(dims, dims.size() == 4 ? kLast : Layout::plain));
     h.check(kLast);
   }
 }
@@ -220,10 +220,10 @@ TEST_CASE("tails of products: bias, addend, relu, gelu") {
     Harness h("MatMul", mask % 2 ? DType::f16 : DType::f32);
     h.input({2, 5, 7});
     h.constant({7, 4});
-    if (mask & 1) h.step_with("add", h.operand({4}));
-    if (mask & 2) h.step_with("add", h.operand({2, 5, 4}));
-    if (mask / 4 == 1) h.step("relu");
-    if (mask / 4 == 2) h.step("gelu_tanh");
+    if (mask & 1) h.binary("add", h.operand({4}));
+    if (mask & 2) h.binary("add", h.operand({2, 5, 4}));
+    if (mask / 4 == 1) h.eltwise("relu");
+    if (mask / 4 == 2) h.eltwise("gelu_tanh");
     h.check();
   }
 }

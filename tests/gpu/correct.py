@@ -1,0 +1,152 @@
+"""The parts of device.py that ask whether the device's results are right: every kind of kernel against the interpreter, models against
+their stored outputs and an fp64 arbiter, and what compute-sanitizer says of the kernels."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import numpy as np
+
+import arbiter
+import cases
+import fetch
+import harness
+import tolerance
+from session import CUDA, OutOfTime
+
+TOGETHER = 12  # cases in one model: a process takes seconds to find its device and load libraries
+SANITIZED = {"generated": r"softmax_(31|70000)|columns|transpose|concat|gather|pad$|two_results", "library": r"conv_swish|linear_gelu|attention"}
+
+
+def workers(s):
+    """NVRTC and the interpreter take the time, not the device."""
+    return 2 if s.quick else max(2, min(8, (os.cpu_count() or 2) // 2))
+
+
+def in_parallel(s, function, items):
+    """Results as they come. What breaks in one, or that the time is up, is raised behind all others' results."""
+    problem = None
+    with concurrent.futures.ThreadPoolExecutor(workers(s)) as pool:
+        for done in concurrent.futures.as_completed([pool.submit(function, item) for item in items]):
+            try:
+                yield done.result()
+            except Exception as why:
+                problem = why if problem is None or isinstance(problem, OutOfTime) else problem
+    if problem:
+        raise problem
+
+
+def interpreted(done):
+    """Cases of which a layer had no kernel."""
+    return {name for line in done.err.splitlines() if "the host interprets it" in line for name in re.findall(r"(\w+):\d+", line)}
+
+
+def verified(s, path, chosen):
+    """[(case, problem)] of a model of several cases; None where the whole says nothing about each."""
+    cases.joined(path, chosen)
+    done = s.ferrule("verify", path, "--oracle", "--json")
+    try:
+        outputs = json.loads(done.out)["outputs"] if done.code in (harness.OK, harness.DIFFERS) else None
+    except ValueError:
+        outputs = None
+    if outputs is None:
+        return [(chosen[0][0], done.tail())] if len(chosen) == 1 else None
+    problems = dict.fromkeys((name for name, _ in chosen))
+    for name in interpreted(done) - cases.INTERPRETED:
+        problems[name] = "the host interprets it"
+    for row in outputs:
+        if row["verdict"] == "DIFFERS":
+            problems[row["output"].split(":")[0]] = f"{row['output']}: {row['text']}, max abs {row['max_abs']}"
+    return list(problems.items())
+
+
+def kernels(s):
+    """Each case on the device against the interpreter: several in a process, alone where one of them ends it."""
+    chosen = cases.quick_cases() if s.quick else list(cases.all_cases(list(cases.FLOATS)))
+    count = -(-len(chosen) // TOGETHER)
+
+    def one(n):
+        some = chosen[n::count]
+        found = verified(s, s.folder / f"cases{n}.onnx", some)
+        return found or [row for k, case in enumerate(some) for row in verified(s, s.folder / f"cases{n}.{k}.onnx", [case])]
+
+    for found in in_parallel(s, one, range(count)):
+        for name, problem in found:
+            s.check(f"kernel {name}", problem)
+        s.row("kernels", "cases", s.data.get("kernels", {}).get("cases", 0) + len(found))
+
+
+def judged(s, name, folder, kind, judge):
+    """One model in one type: (problem, why it is left out, figures)."""
+    out = s.folder / f"{name}.{kind}.npz"
+    done, problem = s.answer("run", folder / "model.onnx", "--inputs", folder / "inputs.npz", "--outputs", out, "--force", *arbiter.rules(kind))
+    if problem:
+        return problem, None, None
+    got = dict(np.load(out))
+    row = {"kernels": done["kernels_launched"], "largest_difference": tolerance.largest(got, np.load(folder / "outputs.npz"))}
+    if kind == "f32":
+        return tolerance.differences(got, dict(np.load(folder / "outputs.npz"))), None, row
+    unfit = judge.unfit(kind)
+    if unfit:
+        return None, unfit, row
+    row["errors"] = {n: {"device": tolerance.errors(got[n], judge.exact[n]), "interpreter": tolerance.errors(judge.yardsticks[kind][n], judge.exact[n])}
+                     for n in judge.exact if judge.exact[n].dtype == np.float64}
+    return judge.judge(kind, got), None, row
+
+
+def models(s):
+    """f32 against the stored outputs, shorter types by the fp64 arbiter."""
+    names = ["mnist_cntk", "mobilenet_v2"] if s.quick else list(fetch.MODELS)
+    kinds = ["f32", *arbiter.KINDS]
+
+    def one(name):
+        try:
+            folder = pathlib.Path(fetch.locate(name))
+        except Exception as why:  # not here, not to be downloaded, made by another numpy: said
+            return [(name, None, f"{type(why).__name__}: {why}", None)]
+        rows, judge = [], None
+        for kind in kinds if not s.quick or name == names[0] else kinds[:1]:
+            if kind != "f32" and judge is None:
+                scratch = s.folder / f"{name}.arbiter"
+                scratch.mkdir()
+                judge = arbiter.Arbiter(folder / "model.onnx", folder / "inputs.npz", scratch,
+                                        lambda *arguments, timeout: s.ferrule(*arguments, most=timeout, device=False))
+            rows.append((f"{name} {kind}", *judged(s, name, folder, kind, judge)))
+        return rows
+
+    for rows in in_parallel(s, one, names):
+        for what, problem, left_out, figures in rows:
+            if figures:
+                s.row("models", what, figures)
+            if left_out:
+                s.skip(f"model {what}", left_out)
+            else:
+                s.check(f"model {what}", problem)
+
+
+def memcheck(s):
+    """compute-sanitizer's tools on some kernels of each kind, in one process each."""
+    tool = shutil.which("compute-sanitizer")
+    if s.quick or not tool:
+        return s.skip("compute-sanitizer", "no device in a rehearsal" if s.quick else "it is not installed")
+    runs = []
+    for kind, pattern in SANITIZED.items():
+        path = s.folder / f"sanitized_{kind}.onnx"
+        cases.joined(path, [c for c in cases.all_cases(["f32", "f16"]) if re.match(pattern, c[0])])
+        runs += [(check, kind, path) for check in ("memcheck", "racecheck", "initcheck", "synccheck")]
+
+    def one(run):
+        check, kind, path = run
+        done = s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240)
+        return f"{check}, {kind} kernels", done
+
+    for what, done in in_parallel(s, one, runs):
+        if done is None:
+            s.skip(what, "not ended after 240 s")
+        elif done.returncode and re.search(r"(?i)device not supported|not supported on|failed to initialize|unable to", done.stdout + done.stderr) \
+                and "ERROR SUMMARY" not in done.stdout:
+            s.skip(what, f"compute-sanitizer does not run here: {done.stdout[-300:]}{done.stderr[-300:]}")
+        else:
+            s.check(what, None if done.returncode == 0 else done.stdout[-1500:] + done.stderr[-300:])

@@ -1,0 +1,91 @@
+"""What the parts of device.py share: checks that are counted and kept, figures, and the time that is left. All of it is in the results' file
+after every step, so that whatever ends the run (a limit of the machine's, a lost device) leaves what was found until then."""
+import json
+import math
+import os
+import subprocess
+import time
+import traceback
+
+import harness
+
+CUDA = ("--backend", "cuda", "--require-device")
+
+
+class OutOfTime(Exception):
+    """The part has used up its time."""
+
+
+class Session(harness.Report):
+    def __init__(self, path, seconds, quick):
+        self.path, self.quick = path, quick
+        self.end = self.until = time.monotonic() + seconds if seconds else math.inf
+        self.data = {"surroundings": {}, "counts": {}, "failures": {}, "left_out": {}, "seconds": {}}
+        super().__init__()
+
+    def check(self, what, problem):
+        super().check(what, problem)
+        if problem:
+            self.data["failures"][what] = str(problem)[:2000]
+        self.save()
+
+    def skip(self, what, why):
+        super().skip(what, why)
+        self.data["left_out"][what] = str(why)[:500]
+        self.save()
+
+    def row(self, part, name, value):
+        """A figure."""
+        self.data.setdefault(part, {})[name] = value
+        self.save()
+
+    def save(self):
+        self.data["counts"] = {"passed": self.passed, "failed": self.failed, "skipped": self.skipped}
+        if self.path:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            made = self.path.with_name(self.path.name + ".part")
+            made.write_text(json.dumps(self.data, indent=1) + "\n")
+            os.replace(made, self.path)
+
+    def part(self, name, function, share):
+        """Runs a part in its share of the time that is left. Nothing that happens in it ends the others."""
+        begin = time.monotonic()
+        self.until = begin + (self.end - begin) * share
+        try:
+            function(self)
+        except OutOfTime:
+            self.skip(f"the rest of {name}", "its time is up")
+        except Exception:
+            self.check(f"{name} comes to its end", traceback.format_exc()[-1500:])
+        self.data["seconds"][name] = round(time.monotonic() - begin, 1)
+        self.save()
+
+    def left(self, most=math.inf):
+        """Seconds that the next step may take, at most `most`; raises where nothing can be done in them."""
+        seconds = self.until - time.monotonic()
+        if seconds < 2:
+            raise OutOfTime
+        return min(seconds, most)
+
+    def ferrule(self, *arguments, most=300, device=True):
+        """Runs the program, on the device. Raises OutOfTime where the part's end stops it and not its own limit."""
+        limit = self.left(most)
+        done = harness.run(*arguments, *(CUDA if device else ()), timeout=limit)
+        if done.code is None and limit < most:
+            raise OutOfTime
+        return done
+
+    def answer(self, *arguments, most=300, device=True):
+        """(what --json says, None) or (None, problem)."""
+        return harness.answer(self.ferrule(*arguments, "--json", most=most, device=device))
+
+    def tool(self, *command, most=300):
+        """Another program; None where it does not end in time."""
+        limit = self.left(most)
+        try:
+            return subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace", timeout=limit,
+                                  env=os.environ | harness.libraries())
+        except subprocess.TimeoutExpired:
+            if limit < most:
+                raise OutOfTime from None
+            return None

@@ -1,0 +1,99 @@
+"""That a run on a GPU (device.py) leaves what it found whatever happens in it: parts that break, hang, run out of time; peers that are
+missing, die or say nothing. Needs no device. Last line: "N passed, N failed"."""
+import json
+import pathlib
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models"), str(HERE)]
+
+import fast  # noqa: E402
+import harness  # noqa: E402
+import session  # noqa: E402
+
+FAKE = """
+import sys, time
+kind = sys.argv[1]
+if kind == "missing": sys.exit("there is no such package")
+if kind == "hangs": time.sleep(60)
+print("ready", flush=True)
+for n, _ in enumerate(sys.stdin):
+    if kind == "dies" and n == 1: sys.exit("lost")
+    print("ms", 2.5 + n, flush=True)
+"""
+
+
+def quiet(s):
+    """Its failures are what is asked for: they are no failures of this test."""
+    s.check = lambda what, problem: (setattr(s, "failed", s.failed + bool(problem)), problem and s.data["failures"].update({what: problem}), s.save())
+    s.skip = lambda what, why: (setattr(s, "skipped", s.skipped + 1), s.data["left_out"].update({what: why}), s.save())
+    return s
+
+
+def parts(report):
+    path = report.folder / "deep" / "results.json"
+    s = quiet(session.Session(path, 4, True))
+    kept = lambda: json.loads(path.read_text())
+
+    def breaks(s):
+        s.row("one", "a", 1)
+        raise ValueError("broken")
+
+    def late(s):
+        s.row("two", "a", 1)
+        while True:
+            s.left()
+            time.sleep(0.05)
+
+    def hangs(s):
+        s.tool(sys.executable, "-c", "import time; time.sleep(60)")
+
+    def slow(s):
+        report.check("a tool that has its own limit", None if s.tool(sys.executable, "-c", "import time; time.sleep(60)", most=0.2) is None else "it came back")
+        s.row("three", "a", 1)
+
+    begin = time.monotonic()
+    s.part("breaks", breaks, 0.5)
+    report.check("what a part found before it broke", None if kept()["one"] == {"a": 1} and "broken" in kept()["failures"]["breaks comes to its end"] else str(kept()))
+    s.part("late", late, 0.4)
+    report.check("a part without time", None if kept()["two"] == {"a": 1} and kept()["left_out"] == {"the rest of late": "its time is up"} else str(kept()))
+    s.part("slow", slow, 1.0)
+    report.check("a part behind it", None if kept()["three"] == {"a": 1} and set(kept()["seconds"]) == {"breaks", "late", "slow"} else str(kept()))
+    s.part("hangs", hangs, 1.0)
+    report.check("a tool that hangs", None if "the rest of hangs" in kept()["left_out"] else str(kept()))
+    report.check("the time there is", None if time.monotonic() - begin < 5.5 else f"{time.monotonic() - begin:.1f} s of 4")
+    report.check("counts are kept", None if kept()["counts"] == {"passed": s.passed, "failed": s.failed, "skipped": s.skipped} and s.failed == 1 else str(kept()["counts"]))
+    s.scratch.cleanup()
+
+
+def peers(report):
+    s = quiet(session.Session(None, 3, False))
+    fast.PEER = report.folder / "fake.py"
+    fast.PEER.write_text(FAKE)
+    fast.RUNNERS = {name: (lambda s, path, inputs, name=name: fast.Peer(s, name, path, inputs)) for name in ("answers", "missing", "dies", "hangs")}
+    row = {}
+    s.part("peers", lambda s: fast.compared(s, report.folder / "m.onnx", report.folder / "m.npz", row), 1.0)
+    report.check("without the one that hangs nothing is timed, nothing is lost", None if "hangs" not in row and "no such package" in row["missing"]["not run"] else str(row))
+    report.check("and the time was up", None if "the rest of peers" in s.data["left_out"] else str(s.data))
+    s.scratch.cleanup()
+
+    s, row = quiet(session.Session(None, None, False)), {}
+    del fast.RUNNERS["hangs"]
+    s.part("peers", lambda s: fast.compared(s, report.folder / "m.onnx", report.folder / "m.npz", row), 1.0)
+    report.check("one that answers", None if row["answers"] == {"ms": 4.5, "rounds": [2.5, 3.5, 4.5, 5.5, 6.5]} else str(row))
+    report.check("one that dies", None if "lost" in row["dies"]["not run"] else str(row))
+    report.check("none broke the part", str(s.data["failures"]) if s.data["failures"] else None)
+    s.scratch.cleanup()
+
+
+def main():
+    report = harness.Report()
+    if report.ready:
+        parts(report)
+        peers(report)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Whether results are right, for scripts that compare arrays. How far they may be off is read from the program
+(`ferrule doctor --json` prints engine/base/tolerance.h, the one place that says so), and judged as `ferrule verify` judges:
+|got - want| <= relative * |want| + absolute * max(1, largest |want|), NaN and infinity at the same places, integers equal.
+"""
+import functools
+import json
+
+import numpy as np
+
+import harness
+
+NAMES = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+@functools.cache
+def printed(program):
+    done = harness.run("doctor", "--json")  # which may miss something: a bundle for a GPU has no CPU backend
+    if done.code not in (harness.OK, harness.ENVIRONMENT) or not done.out:
+        raise RuntimeError(f"no tolerances: {done.tail()}")
+    return json.loads(done.out)
+
+
+def of(kind):
+    """(relative, absolute) of an element type, by ferrule's name."""
+    row = printed(harness.PROGRAM)["tolerances"][kind]
+    return row["relative"], row["absolute"]
+
+
+def scale(want):
+    """What absolute differences are measured by: the largest finite element, at least 1."""
+    return max(1.0, np.abs(want[np.isfinite(want)]).max(initial=0.0))
+
+
+def difference(got, want, kind=None):
+    """None, or how one array differs from the other. kind: the element type whose tolerance holds, where it is not want's."""
+    got, want = np.asarray(got), np.asarray(want)
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{got.dtype}{list(got.shape)}, wanted {want.dtype}{list(want.shape)}"
+    if want.dtype.name not in NAMES:
+        return None if np.array_equal(got, want) else f"{np.count_nonzero(got != want)} of {want.size} elements differ"
+    relative, absolute = of(kind or NAMES[want.dtype.name])
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        allowed = relative * np.abs(b) + absolute * scale(b)
+        off = np.abs(a - b)
+        bad = ~((np.isfinite(b) & (off <= allowed)) | (a == b) | (np.isnan(a) & np.isnan(b)))
+    if not bad.any():
+        return None
+    at = np.unravel_index(np.argmax(np.where(bad, np.nan_to_num(off, nan=np.inf), -1)), b.shape)
+    return f"{np.count_nonzero(bad)} of {b.size} elements differ; worst at {[int(i) for i in at]}: {a[at]:.9g}, wanted {b[at]:.9g}"
+
+
+def differences(got, want, kind=None):
+    """The same of results by name (a dict, or what numpy.load gives)."""
+    if set(got) != set(want):
+        return f"outputs {', '.join(got)}, wanted {', '.join(want)}"
+    return next((f"{name}: {text}" for name in want if (text := difference(got[name], want[name], kind))), None)
+
+
+def largest(got, want):
+    """The largest difference of any result, relative to its scale."""
+    return max((float(np.abs(got[name].astype(np.float64) - want[name]).max(initial=0) / scale(np.asarray(want[name], np.float64)))
+                for name in want), default=0.0)
+
+
+def errors(got, exact):
+    """Root mean square and largest of the differences, relative to the scale."""
+    off = np.abs(got.astype(np.float64) - exact) / scale(exact)
+    return (float(np.sqrt(np.mean(off ** 2))), float(off.max())) if off.size else (0.0, 0.0)
+
+
+def reduced(got, yardstick, exact):
+    """None, or where results in a shorter type are further from `exact` (f64) than the interpreter's in that type (`yardstick`)
+    explain: the factor is the program's, and what f32 is allowed is free."""
+    factor, free = printed(harness.PROGRAM)["reduced_factor"], of("f32")[1]
+    for name, want in exact.items():
+        if got[name].shape != want.shape:
+            return f"{name}: {list(got[name].shape)}, wanted {list(want.shape)}"
+        if want.dtype != np.float64:
+            continue  # a choice among numbers: any rounding may turn it
+        for what, ours, theirs in zip(("root mean square", "largest"), errors(got[name], want), errors(yardstick[name], want)):
+            if not ours <= factor * theirs + free:  # NaN, too
+                return f"{name}: {what} error {ours:.2e} of the largest element, the interpreter's is {theirs:.2e}"
+    return None
