@@ -156,6 +156,15 @@ def layer_time(path, *extra, seconds=0.3):
     return (max(t["min_us"] for t in done["layer_times"]), None) if done else (0, problem)
 
 
+def tuned_time(path, file, quick):
+    """What tune chooses, and the slowest layer's microseconds with it."""
+    done, problem = answer("tune", path, "-o", file, "--force", "--seconds", 0.01 if quick else 1.0, *CUDA)
+    if problem:
+        return None, 0, problem
+    us, problem = layer_time(path, "--tuning", file, seconds=0.01 if quick else 0.3)
+    return [row["chosen"] for row in done["launches"]], us, problem
+
+
 def bandwidth_cases(mib):
     """name, model, bytes read and written; `mib`: of the largest tensor."""
     n = mib << 20
@@ -209,8 +218,11 @@ def bandwidth(report, quick, results):
             if problem:
                 report.check(f"bandwidth {name} {mib} MiB", problem)
                 continue
-            report.check(f"bandwidth {name} {mib} MiB", None)
-            rows[f"{name} {mib} MiB"] = {"us": us, "GB/s": moved / us / 1e3, "of_copy": moved / us * 1e6 / limit if limit else None}
+            row = rows[f"{name} {mib} MiB"] = {"us": us, "GB/s": moved / us / 1e3, "of_copy": moved / us * 1e6 / limit if limit else None}
+            shapes, tuned, problem = tuned_time(path, report.folder / "bandwidth.yaml", quick)
+            report.check(f"bandwidth {name} {mib} MiB", problem)
+            if not problem:
+                row |= {"shapes": shapes, "tuned_us": tuned, "tuned_of_copy": moved / tuned * 1e6 / limit if limit else None}
 
 
 def with_batch(path, batch, to):
@@ -345,8 +357,11 @@ def tables(results):
     """The figures as Markdown."""
     out = [f"# {results['surroundings'].get('driver and device') or 'no device'}, {results['surroundings']['date']}", ""]
     if results.get("bandwidth"):
-        out += ["| kernel | us | GB/s | of a copy |", "|---|---:|---:|---:|"]
-        out += [f"| {k} | {v['us']:.1f} | {v['GB/s']:.0f} | {'' if v['of_copy'] is None else format(v['of_copy'], '.2f')} |" for k, v in results["bandwidth"].items()]
+        def share(value):
+            return "" if value is None else format(value, ".2f")
+        out += ["| kernel | us | GB/s | of a copy | tuned | us | of a copy |", "|---|---:|---:|---:|---|---:|---:|"]
+        out += [f"| {k} | {v['us']:.1f} | {v['GB/s']:.0f} | {share(v['of_copy'])} | {', '.join(v.get('shapes', []))} | "
+                f"{format(v['tuned_us'], '.1f') if 'tuned_us' in v else ''} | {share(v.get('tuned_of_copy'))} |" for k, v in results["bandwidth"].items()]
     if results.get("peers"):
         out += ["", "| model | ferrule f16 ms | launches | torch.compile f16 ms | ratio | ferrule f32 ms | onnxruntime f32 ms |", "|---|---:|---:|---:|---:|---:|---:|"]
         for name, row in results["peers"].items():
