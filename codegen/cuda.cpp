@@ -21,12 +21,44 @@ class Elements {
 
   std::string text(std::span<const std::string> pointers) {
     out_ += fmt::format("  if (i >= {}.n) return;\n", geometry_);
+    if (k_.packs == 1) {
+      one(pointers);
+      return std::move(out_);
+    }
+    out_ += "  const Index first_i = i;\n";
+    for (size_t k = 0; k < inputs(); ++k)
+      if (read_ahead(k)) out_ += fmt::format("  {} w{}[{}];\n", moves(k) ? pack(k) : std::string(cuda_storage(type(k))), k, k_.packs);
+    each_pack();
+    out_ += fmt::format("  if (i + {} > {}.n) continue;\n", k_.vector, geometry_);
+    places(pointers, inputs());
+    for (size_t k = 0; k < inputs(); ++k)
+      if (read_ahead(k)) out_ += fmt::format("  w{0}[p] = *(const {1}*)q{0};\n", k, moves(k) ? pack(k) : std::string(cuda_storage(type(k))));
+    out_ += "  }\n";
+    each_pack();
+    out_ += fmt::format("  if (i >= {}.n) return;\n", geometry_);
+    one(pointers);
+    out_ += "  }\n";
+    return std::move(out_);
+  }
+
+ private:
+  /// Opens the loop over a thread's packs; they lie as many packs apart as a block has threads.
+  void each_pack() {
+    out_ += fmt::format("#pragma unroll\n  for (int p = 0; p < {}; ++p) {{\n  const Index i = first_i + p * {};\n", k_.packs, k_.threads * k_.vector);
+  }
+  /// Where the first `count` operands' elements are.
+  void places(std::span<const std::string> pointers, size_t count) {
     coordinates();
-    for (size_t k = 0; k < operands(); ++k)
+    for (size_t k = 0; k < count; ++k)
       out_ += fmt::format("  {0}{1}* const q{2} = ({0}{1}*){3} + {4};\n", k < inputs() ? "const " : "", cuda_storage(type(k)), k,
                           pointers[k], offset(k));
+  }
+
+  void one(std::span<const std::string> pointers) {
+    places(pointers, operands());
     if (k_.vector == 1) {
-      single("  ", "0", "0");
+      if (k_.packs == 1) single("  ", "0", "0");
+      else vector("  ");
     } else {
       bool ragged = strided() == 0;  // else the innermost axis is a multiple of the vector
       std::string indent = ragged ? "    " : "  ";
@@ -38,10 +70,8 @@ class Elements {
         out_ += "    }\n  }\n";
       }
     }
-    return std::move(out_);
   }
 
- private:
   size_t inputs() const { return p_.inputs.size(); }
   size_t operands() const { return k_.access.size(); }
   DType type(size_t k) const { return k < inputs() ? p_.inputs[k] : p_.output_type(k - inputs()); }
@@ -90,17 +120,21 @@ class Elements {
     out_ += ");\n";
   }
 
-  /// Strided operands are not among these (vector_of).
+  std::string pack(size_t k) const { return fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector); }
+  /// Of several packs: read before the first is computed. What is one element for all comes from the cache.
+  bool read_ahead(size_t k) const { return k_.packs > 1 && k < inputs() && k_.access[k] != CudaAccess::uniform; }
+
+  /// Strided operands are not among these where a pack is more than an element (vector_of).
   void vector(const std::string& indent) {
-    auto pack = [&](size_t k) { return fmt::format("Pack<{}, {}>", cuda_storage(type(k)), k_.vector); };
     for (size_t k = 0; k < operands(); ++k) {
       if (k >= inputs()) out_ += fmt::format("{}{} w{};\n", indent, pack(k), k);
+      else if (read_ahead(k)) continue;
       else if (moves(k)) out_ += fmt::format("{0}const {1} w{2} = *(const {1}*)q{2};\n", indent, pack(k), k);
       else out_ += fmt::format("{}const {} w{} = q{}[0];\n", indent, cuda_storage(type(k)), k, k);
     }
     out_ += fmt::format("#pragma unroll\n{0}for (int j = 0; j < {1}; ++j)\n{0}  {2}(", indent, k_.vector, function_);
     for (size_t k = 0; k < operands(); ++k) {
-      const std::string x = k >= inputs() || moves(k) ? fmt::format("w{}.v[j]", k) : fmt::format("w{}", k);
+      const std::string x = fmt::format("w{}{}{}", k, read_ahead(k) ? "[p]" : "", k >= inputs() || moves(k) ? ".v[j]" : "");
       out_ += (k ? ", " : "") + (k < inputs() ? as_value(k, x) : x);
     }
     out_ += ");\n";
@@ -158,6 +192,16 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes, const std::ve
 
 size_t strided_operands(const CudaKernel& k) { return static_cast<size_t>(std::count_if(k.access.begin(), k.access.end(), has_strides)); }
 
+int64_t pack_bytes(const CudaKernel& k) {
+  int64_t bytes = 0;
+  for (size_t o = 0; o < k.access.size(); ++o) {
+    const DType t = o < k.program.inputs.size() ? k.program.inputs[o] : k.program.output_type(o - k.program.inputs.size());
+    const bool moves = k.access[o] == CudaAccess::linear || k.access[o] == CudaAccess::rows;
+    if (k.access[o] != CudaAccess::uniform) bytes += size_bytes(t, moves ? k.vector : 1);
+  }
+  return bytes;
+}
+
 Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
                            bool aligned, std::span<const int64_t> offsets) {
   FERRULE_TRY(check_cuda_types(program));
@@ -198,8 +242,8 @@ Result<std::string> cuda_source(const CudaKernel& kernel, std::string_view entry
   std::string out = cuda_head(comment, to_text(unnamed), kernel.wide_index) + cuda_function(p, "element");
   out += fmt::format("struct Arguments {{\n  void* p[{}];\n  Index n;\n", operands);
   if (strided) out += fmt::format("  Index size[{0}];\n  Index stride[{1}][{0}];\n", kernel.rank, strided);
-  out += fmt::format("}};\n\nextern \"C\" __global__ void __launch_bounds__(256) {}(const Arguments a) {{\n", entry);
-  out += fmt::format("  const Index i = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * {};\n", kernel.vector);
+  out += fmt::format("}};\n\nextern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{\n", kernel.threads, entry);
+  out += fmt::format("  const Index i = ((Index)blockIdx.x * {} + threadIdx.x) * {};\n", kernel.threads * kernel.packs, kernel.vector);
   std::vector<std::string> pointers;
   for (size_t k = 0; k < operands; ++k) pointers.push_back(fmt::format("a.p[{}]", k));
   return out + cuda_elements(kernel, p, "element", "a", pointers) + "}\n";

@@ -1,6 +1,6 @@
 // Pointwise kernels as CUDA C++ from the same scalar programs as the CPU's. One thread computes `vector`
-// neighbouring elements of the innermost axis with 128-bit accesses where the operands allow it. Sizes and
-// strides are arguments, so that a kernel serves every shape that has the same form. Source never holds text
+// neighbouring elements of the innermost axis with 128-bit accesses where the operands allow it, or several such packs, all
+// read before the first is computed. Sizes and strides are arguments, so that a kernel serves every shape that has the same form. Source never holds text
 // of a model but in one escaped comment.
 #pragma once
 #include <cstdint>
@@ -27,7 +27,9 @@ struct CudaKernel {
   Program program;
   std::vector<CudaAccess> access;  ///< per input, then per output
   int rank = 1;                    ///< axes after collapsing, at most kMaxCudaRank
-  int vector = 1;                  ///< elements per thread; above 1 pointers must be aligned to vector * size
+  int vector = 1;                  ///< elements of a pack; above 1 pointers must be aligned to vector * size
+  int threads = 256;               ///< of a block
+  int packs = 1;                   ///< of a thread
   bool wide_index = false;         ///< 64-bit index arithmetic
 };
 inline constexpr int kMaxCudaRank = 8;
@@ -37,7 +39,8 @@ struct CudaGeometry {
   int64_t elements = 0;
   std::vector<int64_t> sizes;                 ///< per axis, outermost first
   std::vector<std::vector<int64_t>> strides;  ///< per operand that is not linear or uniform
-  int64_t threads(const CudaKernel& k) const { return (elements + k.vector - 1) / k.vector; }
+  int64_t packs(const CudaKernel& k) const { return (elements + k.vector - 1) / k.vector; }
+  int64_t blocks(const CudaKernel& k) const { return (packs(k) + k.threads * k.packs - 1) / (k.threads * k.packs); }
 };
 struct CudaPlan {
   CudaKernel kernel;
@@ -51,11 +54,14 @@ struct CudaPlan {
 Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
                            bool aligned, std::span<const int64_t> offsets = {});
 
-/// For kernels made of several: what one thread does from element `i` on, `i` being declared. `program`: the kernel's,
+/// For kernels made of several: what one thread does from element `i` on, `i` being declared, and from there at every
+/// threads * vector-th, as many times as it has packs. `program`: the kernel's,
 /// transcendentals expanded, which `function` computes. `geometry`: a variable with n, size and stride. `pointers`: an
 /// expression an operand.
 std::string cuda_elements(const CudaKernel& kernel, const Program& program, std::string_view function, std::string_view geometry,
                           std::span<const std::string> pointers);
+/// Bytes that a thread reads and writes for a pack.
+int64_t pack_bytes(const CudaKernel& kernel);
 /// Operands that have strides of their own in the geometry.
 size_t strided_operands(const CudaKernel& kernel);
 

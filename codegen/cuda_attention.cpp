@@ -50,6 +50,20 @@ bool whole_packs(const std::vector<int64_t>& strides, size_t inner) {
   return true;
 }
 
+/// Queries of a block. As many as its shared memory and registers hold: keys and values are read once for all of them.
+std::vector<CudaShape> shapes_of(int size, int width, int64_t queries) {
+  constexpr int kKeys = CudaAttentionKernel::kKeys;
+  constexpr int64_t kSharedBytes = 48 << 10;
+  const int padded = (width + 31) / 32 * 32;
+  std::vector<CudaShape> out{{"queries", size > 64 || width > 64 ? 32 : 64}};
+  for (const int n : {16, 32, 64, 128}) {
+    const int64_t floats = int64_t{size} * (n + 4) + std::max(size * (kKeys + 4), kKeys * padded) + int64_t{kKeys} * (n + 4);
+    const bool registers = n < 128 || width <= 64;
+    if (floats * 4 <= kSharedBytes && registers && (n < 2 * queries || n == 16)) out.push_back({"queries", n});
+  }
+  return out;
+}
+
 }  // namespace
 
 int64_t CudaAttentionGeometry::blocks(const CudaAttentionKernel& kernel) const {
@@ -58,7 +72,7 @@ int64_t CudaAttentionGeometry::blocks(const CudaAttentionKernel& kernel) const {
   return n;
 }
 
-Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, const AttentionLayouts& l, bool aligned) {
+Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, const AttentionLayouts& l, bool aligned, std::string_view wanted) {
   auto refuse = [](std::string_view why) { return error(Code::unsupported_operator, "CUDA kernel", "attention", why); };
   const Turned q = turned(a.q, l.q), k = turned(a.k, l.k), v = turned(a.v, l.v), y = turned(a.y, l.y);
   CudaAttentionPlan plan;
@@ -85,6 +99,8 @@ Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, co
   kernel.type = type;
   kernel.size = static_cast<int>(q.dim(1)), kernel.width = static_cast<int>(v.dim(1));
   kernel.batch_rank = static_cast<int>(g.batch.size());
+  plan.shapes = {shapes_of(kernel.size, kernel.width, g.queries), wanted};
+  kernel.queries = plan.shapes.taken.threads;
   kernel.masked = l.mask != nullptr;
   kernel.zero_if_nan = a.zero_if_nan;
   kernel.wide_index = kernel.wide_index || g.blocks(kernel) > kMostNarrowIndex;
@@ -111,7 +127,7 @@ class Source {
     line(0, "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const Arguments a) {{", k_.threads(), entry);
     tiles();
     position();
-    load("q", "query", "size", k_.queries(), k_.size, k_.q_along_size, "first", "a.queries");
+    load("q", "query", "size", k_.queries, k_.size, k_.q_along_size, "first", "a.queries");
     walk();
     store();
     line(0, "}}");
@@ -121,7 +137,7 @@ class Source {
  private:
   int padded_width() const { return (k_.width + 31) / 32 * 32; }
   int chunks() const { return padded_width() / 32; }  ///< of 4 columns that a thread has of the result
-  int q_row() const { return k_.queries() + 4; }      ///< four more: a row begins in another bank
+  int q_row() const { return k_.queries + 4; }      ///< four more: a row begins in another bank
   static constexpr int kKeyRow = CudaAttentionKernel::kKeys + 4;
 
   template <class... A>
@@ -170,7 +186,7 @@ class Source {
   /// The block's queries, and where its part of each operand begins.
   void position() {
     line(1, "Index rest = blockIdx.x;");
-    line(1, "const Index first = rest % a.query_blocks * {};\n  rest /= a.query_blocks;", k_.queries());
+    line(1, "const Index first = rest % a.query_blocks * {};\n  rest /= a.query_blocks;", k_.queries);
     for (const char* p : {"q", "k", "v"}) line(1, "const T* {0} = a.{0};", p);
     line(1, "T* y = a.y;");
     if (k_.masked) line(1, "const T* mask = a.mask;");

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/cuda_shape.h"
 #include "codegen/row_loops.h"
 #include "engine/attention.h"
 
@@ -23,8 +24,8 @@ struct CudaAttentionKernel {
   bool q_along_size = true, k_along_size = true, v_along_width = true;  ///< which neighbours lie side by side; else queries or keys
   int vector = 1;                    ///< elements read at once along a head; pointers must be aligned to them
   bool wide_index = false;           ///< 64-bit index arithmetic
-  int queries() const { return size > 64 || width > 64 ? 32 : 64; }  ///< of a block
-  int threads() const { return queries() * 2; }                      ///< a thread has 4 x 4 scores of a tile
+  int queries = 64;                  ///< of a block
+  int threads() const { return queries * 2; }  ///< a thread has 4 x 4 scores of a tile
 };
 
 struct CudaAttentionGeometry {
@@ -33,12 +34,13 @@ struct CudaAttentionGeometry {
   std::vector<int64_t> batch;        ///< sizes
   /// Per batch axis, then along the last two axes as the products see them; 0 where broadcast.
   std::vector<int64_t> q, k, v, y, mask;
-  int64_t query_blocks(const CudaAttentionKernel& kernel) const { return (queries + kernel.queries() - 1) / kernel.queries(); }
+  int64_t query_blocks(const CudaAttentionKernel& kernel) const { return (queries + kernel.queries - 1) / kernel.queries; }
   int64_t blocks(const CudaAttentionKernel& kernel) const;
 };
 struct CudaAttentionPlan {
   CudaAttentionKernel kernel;
   CudaAttentionGeometry geometry;
+  CudaShapes shapes;
 };
 
 /// Operands as they lie in memory, under the axes of their own values; mask null where there is none.
@@ -48,7 +50,8 @@ struct AttentionLayouts {
 };
 /// `aligned`: pointers are multiples of 16 bytes.  errors: unsupported_operator (sizes that do not broadcast, heads too
 /// large).
-Result<CudaAttentionPlan> plan_cuda_attention(const Attention& attention, DType type, const AttentionLayouts& layouts, bool aligned);
+Result<CudaAttentionPlan> plan_cuda_attention(const Attention& attention, DType type, const AttentionLayouts& layouts, bool aligned,
+                                              std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model; escaped here.
 std::string cuda_attention_source(const CudaAttentionKernel& kernel, std::string_view entry, std::string_view comment);

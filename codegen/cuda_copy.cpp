@@ -15,14 +15,14 @@ std::string element(int bytes) { return fmt::format("u{}", bytes * 8); }
 
 // --- transposes -------------------------------------------------------------------------------------
 
-int64_t CudaTransposeGeometry::blocks() const {
-  int64_t n = tiles(source) * tiles(result);
+int64_t CudaTransposeGeometry::blocks(const CudaTransposeKernel& k) const {
+  int64_t n = tiles(k, source) * tiles(k, result);
   for (const LoopAxis& a : others) n *= a.size;
   return n;
 }
 
 std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> dims, const std::vector<int64_t>& source,
-                                                     const std::vector<int64_t>& result, int element_bytes) {
+                                                     const std::vector<int64_t>& result, int element_bytes, std::string_view wanted) {
   const std::vector<std::vector<int64_t>> strides{source, result};
   std::vector<LoopAxis> axes = collapse_axes(dims, strides, 1);
   auto contiguous = [&](size_t operand) {
@@ -34,7 +34,15 @@ std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> di
   plan.geometry.source = *s, plan.geometry.result = *r;
   for (const LoopAxis& a : axes)
     if (&a != &*s && &a != &*r) plan.geometry.others.push_back(a);
-  plan.kernel = {element_bytes, static_cast<int>(plan.geometry.others.size()), std::max({reach(axes, 0), reach(axes, 1), plan.geometry.blocks()}) > kMostNarrowIndex};
+  CudaTransposeKernel& k = plan.kernel;
+  k.element_bytes = element_bytes, k.rank = static_cast<int>(plan.geometry.others.size());
+  k.wide_index = std::max({reach(axes, 0), reach(axes, 1), plan.geometry.blocks(k)}) > kMostNarrowIndex;
+  std::vector<CudaShape> shapes{{"tile", 8, 32}};
+  if (plan.geometry.blocks(k) > 1) shapes.insert(shapes.end(), {{"tile", 4, 32}, {"tile", 16, 32}});
+  // Lines of short elements are longer than 32 of them.
+  if (std::min(s->size, r->size) > 32) shapes.insert(shapes.end(), {{"tile", 8, 64}, {"tile", 16, 64}});
+  plan.shapes = {shapes, wanted};
+  k.tile = plan.shapes.taken.each, k.rows = plan.shapes.taken.threads;
   return plan;
 }
 
@@ -50,39 +58,36 @@ struct Arguments {{
   Index size[{1}], x_stride[{1}], y_stride[{1}];
 }};
 
-extern "C" __global__ void __launch_bounds__(256) {2}(const Arguments a) {{
-  __shared__ {0} tile[32][33];  // a column more: neighbours of a column lie in different banks
+extern "C" __global__ void __launch_bounds__({3}) {2}(const Arguments a) {{
+  __shared__ {0} tile[{4}][{5}];  // a column more: neighbours of a column lie in different banks
   Index rest = blockIdx.x;
-  const Index r = rest % a.result_tiles * 32; rest /= a.result_tiles;
-  const Index s = rest % a.source_tiles * 32; rest /= a.source_tiles;
+  const Index r = rest % a.result_tiles * {4}; rest /= a.result_tiles;
+  const Index s = rest % a.source_tiles * {4}; rest /= a.source_tiles;
   const {0}* x = a.x;
   {0}* y = a.y;
 )",
-                     element(k.element_bytes), others, entry);
+                     element(k.element_bytes), others, entry, CudaTransposeKernel::kWarp * k.rows, k.tile, k.tile + 1);
   for (int d = k.rank - 1; d >= 0; --d)
     out += d ? fmt::format("  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}]; x += c * a.x_stride[{0}]; y += c * a.y_stride[{0}]; }}\n", d)
              : "  x += rest * a.x_stride[0]; y += rest * a.y_stride[0];\n";
-  out += R"(#pragma unroll
-  for (int j = 0; j < 32; j += 8) {
-    const Index at_s = s + threadIdx.x, at_r = r + threadIdx.y + j;
-    if (at_s < a.source_size && at_r < a.result_size) tile[threadIdx.y + j][threadIdx.x] = x[at_s + at_r * a.x_step];
+  const std::string loops = k.tile == 32 ? fmt::format("#pragma unroll\n  for (int j = 0; j < 32; j += {}) {{\n    const int i = 0;\n", k.rows)
+                                         : fmt::format("#pragma unroll\n  for (int j = 0; j < {0}; j += {1})\n#pragma unroll\n  for (int i = 0; i < {0}; i += 32) {{\n", k.tile, k.rows);
+  return out + loops + R"(    const Index at_s = s + threadIdx.x + i, at_r = r + threadIdx.y + j;
+    if (at_s < a.source_size && at_r < a.result_size) tile[threadIdx.y + j][threadIdx.x + i] = x[at_s + at_r * a.x_step];
   }
   __syncthreads();
-#pragma unroll
-  for (int j = 0; j < 32; j += 8) {
-    const Index at_s = s + threadIdx.y + j, at_r = r + threadIdx.x;
-    if (at_s < a.source_size && at_r < a.result_size) y[at_r + at_s * a.y_step] = tile[threadIdx.x][threadIdx.y + j];
+)" + loops + R"(    const Index at_s = s + threadIdx.y + j, at_r = r + threadIdx.x + i;
+    if (at_s < a.source_size && at_r < a.result_size) y[at_r + at_s * a.y_step] = tile[threadIdx.x + i][threadIdx.y + j];
   }
 }
 )";
-  return out;
 }
 
 std::string cuda_transpose_arguments(const CudaTransposeKernel& k, const CudaTransposeGeometry& g, const void* source, void* result) {
   CudaArguments b(k.wide_index);
   b.pointer(source);
   b.pointer(result);
-  for (int64_t v : {g.source.size, g.result.size, g.tiles(g.source), g.tiles(g.result), g.result.strides[0], g.source.strides[1]}) b.index(v);
+  for (int64_t v : {g.source.size, g.result.size, g.tiles(k, g.source), g.tiles(k, g.result), g.result.strides[0], g.source.strides[1]}) b.index(v);
   const LoopAxis none{1, {0, 0}};
   for (auto value : {+[](const LoopAxis& a) { return a.size; }, +[](const LoopAxis& a) { return a.strides[0]; }, +[](const LoopAxis& a) { return a.strides[1]; }}) {
     if (g.others.empty()) b.index(value(none));
@@ -115,7 +120,7 @@ CudaGatherPlan plan_cuda_gather(std::span<const int64_t> dims, const std::vector
   int v = aligned ? 16 / element_bytes : 1;
   while (v > 1 && !whole(v)) v /= 2;
   const int64_t farthest = std::max({reach(g.axes, 0) + std::abs(step) * size, reach(g.axes, 1), reach(g.axes, 2), g.elements()});
-  plan.kernel = {element_bytes, index_bytes, static_cast<int>(g.axes.size()), v, farthest > kMostNarrowIndex};
+  plan.kernel = {element_bytes, index_bytes, static_cast<int>(g.axes.size()), v, farthest > kMostNarrowIndex, 256};
   return plan;
 }
 
@@ -133,12 +138,12 @@ struct Arguments {{
   Index size[{3}], x_stride[{3}], index_stride[{3}], y_stride[{3}];
 }};
 
-extern "C" __global__ void __launch_bounds__(256) {4}(const Arguments a) {{
+extern "C" __global__ void __launch_bounds__({5}) {4}(const Arguments a) {{
   Index rest = ((Index)blockIdx.x * blockDim.x + threadIdx.x) * {1};
   if (rest >= a.n) return;
   Index x = 0, k = 0, y = 0;
 )",
-                     element(k.element_bytes), k.vector, k.index_bytes * 8, k.rank, entry);
+                     element(k.element_bytes), k.vector, k.index_bytes * 8, k.rank, entry, k.threads);
   for (int d = k.rank - 1; d >= 0; --d) {
     out += d ? fmt::format("  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}];", d) : std::string("  { const Index c = rest;");
     out += fmt::format(" x += c * a.x_stride[{0}]; k += c * a.index_stride[{0}]; y += c * a.y_stride[{0}]; }}\n", d);

@@ -9,14 +9,16 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/cuda_shape.h"
 #include "codegen/loop.h"
 
 namespace ferrule {
 
-/// A copy whose source is contiguous along another axis than its result: tiles of 32 x 32 elements are turned in shared
-/// memory, so that both are read and written in whole lines.
+/// A copy whose source is contiguous along another axis than its result: square tiles are turned in shared memory, so that
+/// both are read and written in whole lines.
 struct CudaTransposeKernel {
-  static constexpr int kTile = 32, kRows = 8;  ///< threads of a block in x and y
+  static constexpr int kWarp = 32;  ///< threads of a block in x
+  int tile = 32, rows = 8;  ///< elements of a tile's edge; threads of a block in y
   int element_bytes = 4;
   int rank = 0;             ///< axes beside the two
   bool wide_index = false;  ///< 64-bit index arithmetic
@@ -24,18 +26,20 @@ struct CudaTransposeKernel {
 struct CudaTransposeGeometry {
   LoopAxis source, result;       ///< contiguous there; strides: of the source, of the result
   std::vector<LoopAxis> others;  ///< outermost first
-  int64_t tiles(const LoopAxis& a) const { return (a.size + CudaTransposeKernel::kTile - 1) / CudaTransposeKernel::kTile; }
-  int64_t blocks() const;
+  int64_t tiles(const CudaTransposeKernel& k, const LoopAxis& a) const { return (a.size + k.tile - 1) / k.tile; }
+  int64_t blocks(const CudaTransposeKernel& k) const;
 };
 struct CudaTransposePlan {
   CudaTransposeKernel kernel;
   CudaTransposeGeometry geometry;
+  CudaShapes shapes;
 };
 
 /// The plan, or nothing where the copy is contiguous along the same axis on both sides, or nowhere: an ordinary
 /// pointwise kernel does it as well (cuda.h). Strides in elements.
 std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> dims, const std::vector<int64_t>& source,
-                                                     const std::vector<int64_t>& result, int element_bytes);
+                                                     const std::vector<int64_t>& result, int element_bytes,
+                                                     std::string_view wanted = {});
 std::string cuda_transpose_source(const CudaTransposeKernel& kernel, std::string_view entry, std::string_view comment);
 /// The kernel's one parameter, as the source declares it.
 std::string cuda_transpose_arguments(const CudaTransposeKernel& kernel, const CudaTransposeGeometry& geometry, const void* source, void* result);
@@ -48,12 +52,13 @@ struct CudaGatherKernel {
   int rank = 1;             ///< axes of the result after collapsing
   int vector = 1;           ///< neighbouring elements moved at once; pointers must be aligned to them
   bool wide_index = false;  ///< 64-bit index arithmetic
+  int threads = 256;        ///< of a block
 };
 struct CudaGatherGeometry {
   int64_t size = 0, step = 0;   ///< of the gathered axis in the data
   std::vector<LoopAxis> axes;   ///< of the result, outermost first, never empty; strides of data, index, result
   int64_t elements() const;
-  int64_t threads(const CudaGatherKernel& k) const { return elements() / k.vector; }
+  int64_t packs(const CudaGatherKernel& k) const { return elements() / k.vector; }
 };
 struct CudaGatherPlan {
   CudaGatherKernel kernel;

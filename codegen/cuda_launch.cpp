@@ -15,6 +15,7 @@
 #include "codegen/cuda_pool.h"
 #include "codegen/cuda_resize.h"
 #include "codegen/cuda_rows.h"
+#include "codegen/cuda_shape.h"
 #include "codegen/cuda_text.h"
 #include "codegen/cuda_topk.h"
 #include "engine/base/diagnostics.h"
@@ -31,7 +32,6 @@ std::vector<void*> pointers_of(std::span<const uint64_t> addresses, size_t count
   for (size_t k = 0; k < count; ++k) out[k] = reinterpret_cast<void*>(addresses[k]);
   return out;
 }
-int64_t blocks_for(int64_t threads) { return (threads + 255) / 256; }
 /// Operators and contracts that other devices have libraries for, and GPUs kernels of a kind of their own.
 bool is_call(const Launch& l, std::string_view primitive) { return l.kind == Launch::Kind::library && l.primitive == primitive; }
 bool attends(const Launch& l) { return is_call(l, "attention"); }
@@ -45,8 +45,8 @@ bool empty(const CudaOperand& o) { return std::ranges::find(o.dims, 0) != o.dims
 class Planner {
  public:
   Planner(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry, std::string_view comment, bool aligned,
-          int cores)
-      : launch_(launch), operands_(operands), entry_(entry), comment_(comment), aligned_(aligned), cores_(cores) {}
+          int cores, std::string_view wanted)
+      : launch_(launch), operands_(operands), entry_(entry), comment_(comment), aligned_(aligned), cores_(cores), wanted_(wanted) {}
 
   Result<CudaLaunch> run() {
     FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(), "operands of a CUDA launch");
@@ -55,10 +55,23 @@ class Planner {
     const std::vector<uint64_t> none(operands_.size() + 1);
     if (const size_t bytes = out_.arguments(none).size(); bytes > kMostCudaArguments) return refuse(fmt::format("{} bytes of arguments", bytes));
     if (out_.blocks > std::numeric_limits<int32_t>::max()) return refuse(fmt::format("{} blocks", out_.blocks));
+    if (out_.shapes.empty()) record({});
     return std::move(out_);
   }
 
  private:
+  void record(const CudaShapes& shapes) {
+    out_.shape = shapes.taken.text();
+    for (const CudaShape& s : shapes.all) out_.shapes.push_back(s.text());
+  }
+  /// A kernel whose threads have an element or a pack each.
+  template <class Kernel, class Geometry>
+  void spread(Kernel& kernel, const Geometry& geometry) {
+    const CudaShapes shapes = element_shapes(geometry.packs(kernel), 0, cores_, wanted_);
+    record(shapes);
+    kernel.threads = out_.threads_x = shapes.taken.threads;
+    out_.blocks = empty(output()) ? 0 : (geometry.packs(kernel) + kernel.threads - 1) / kernel.threads;
+  }
   tl::unexpected<Error> refuse(std::string why) const {
     return error(Code::unsupported_operator, "", escape(launch_.primitive), "no GPU kernel: " + std::move(why));
   }
@@ -83,9 +96,10 @@ class Planner {
   Status rows() {
     std::vector<RowLayout> layouts;
     for (const CudaOperand& o : operands_) layouts.push_back({o.dims, o.strides});
-    FERRULE_ASSIGN(CudaRowPlan plan, plan_cuda_rows(*launch_.rows, layouts, aligned_, cores_));
+    FERRULE_ASSIGN(CudaRowPlan plan, plan_cuda_rows(*launch_.rows, layouts, aligned_, cores_, wanted_));
     FERRULE_ASSIGN(out_.source, cuda_row_source(plan.kernel, entry_, comment_));
     out_.kind = "rows";
+    record(plan.shapes);
     out_.blocks = plan.geometry.blocks(plan.kernel);
     std::tie(out_.threads_x, out_.threads_y) = CudaRowGeometry::block(plan.kernel);
     out_.scratch_bytes = plan.geometry.scratch_bytes(plan.kernel);
@@ -107,9 +121,10 @@ class Planner {
       layouts.push_back({operands_[k].dims, operands_[k].strides});
     }
     AttentionLayouts l{layouts[0], layouts[1], layouts[2], layouts[3], a.mask ? &layouts[4] : nullptr};
-    FERRULE_ASSIGN(CudaAttentionPlan plan, plan_cuda_attention(a, output().dtype, l, aligned_));
+    FERRULE_ASSIGN(CudaAttentionPlan plan, plan_cuda_attention(a, output().dtype, l, aligned_, wanted_));
     out_.source = cuda_attention_source(plan.kernel, entry_, comment_);
     out_.kind = "attention";
+    record(plan.shapes);
     out_.blocks = empty(output()) ? 0 : plan.geometry.blocks(plan.kernel);
     out_.threads_x = plan.kernel.threads();
     out_.arguments = [plan = std::move(plan), at = std::move(at)](std::span<const uint64_t> addresses) {
@@ -140,9 +155,10 @@ class Planner {
       if (y >= 0) results[k] = layout(at.back());
     }
     FERRULE_ASSIGN(CudaTopKPlan plan, plan_cuda_topk(s, operands_[at[0]].dtype, layout(at[0]), results[0] ? &*results[0] : nullptr,
-                                                     results[1] ? &*results[1] : nullptr));
+                                                     results[1] ? &*results[1] : nullptr, wanted_));
     out_.source = cuda_topk_source(plan.kernel, entry_, comment_);
     out_.kind = "selection";
+    record(plan.shapes);
     out_.blocks = plan.geometry.blocks();
     out_.threads_x = plan.kernel.threads;
     out_.arguments = [plan = std::move(plan), at = std::move(at), n = operands_.size()](std::span<const uint64_t> a) {
@@ -154,9 +170,9 @@ class Planner {
 
   Status pool() {
     FERRULE_ASSIGN(CudaPoolPlan plan, plan_cuda_pool(launch_.graph->node(launch_.node), operands_[0].dtype, layout(0), layout(launch_.inputs.size()), aligned_));
+    spread(plan.kernel, plan.geometry);
     out_.source = cuda_pool_source(plan.kernel, entry_, comment_);
     out_.kind = "pool";
-    out_.blocks = empty(output()) ? 0 : blocks_for(plan.geometry.threads(plan.kernel));
     out_.arguments = [plan = std::move(plan), y = launch_.inputs.size()](std::span<const uint64_t> a) {
       return cuda_pool_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]), reinterpret_cast<void*>(a[y]));
     };
@@ -174,9 +190,9 @@ class Planner {
       if (scales && scales->numel() == static_cast<int64_t>(x.dims.size())) axes.back().scale = scales->at_f64(static_cast<int64_t>(k));
     }
     FERRULE_ASSIGN(CudaResizePlan plan, plan_cuda_resize(Resampling::of(n.attrs), axes, x.dtype, layout(0), layout(launch_.inputs.size()), aligned_));
+    spread(plan.kernel, plan.geometry);
     out_.source = cuda_resize_source(plan.kernel, entry_, comment_);
     out_.kind = "resize";
-    out_.blocks = blocks_for(plan.geometry.threads(plan.kernel));
     out_.arguments = [plan = std::move(plan), at = launch_.inputs.size()](std::span<const uint64_t> a) {
       return cuda_resize_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]), reinterpret_cast<void*>(a[at]));
     };
@@ -224,9 +240,11 @@ class Planner {
       FERRULE_ASSIGN(const bool done, turned_piece(region, strides));
       if (done) return {};
     }
-    FERRULE_ASSIGN(CudaPieces plan, plan_cuda_pieces(region, strides, aligned_));
+    FERRULE_ASSIGN(CudaPieces plan, plan_cuda_pieces(region, strides, aligned_, cores_, wanted_));
     FERRULE_ASSIGN(out_.source, cuda_pieces_source(plan, entry_, comment_));
     out_.kind = "pieces";
+    record(plan.shapes);
+    out_.threads_x = plan.shapes.taken.threads;
     out_.blocks = plan.blocks;
     out_.arguments = [plan = std::move(plan)](std::span<const uint64_t> at) { return cuda_pieces_arguments(plan, pointers_of(at, plan.operands)); };
     return {};
@@ -245,12 +263,13 @@ class Planner {
   /// Through shared memory, where that helps.
   bool turned(std::span<const int64_t> dims, size_t from, const PieceStrides& source, size_t to, const PieceStrides& result, DType type) {
     const int bytes = size_bits(type) / 8;
-    auto plan = plan_cuda_transpose(dims, source.strides, result.strides, bytes);
+    auto plan = plan_cuda_transpose(dims, source.strides, result.strides, bytes, wanted_);
     if (!plan || std::min(plan->geometry.source.size, plan->geometry.result.size) < kLeastTurned) return false;
     out_.source = cuda_transpose_source(plan->kernel, entry_, comment_);
     out_.kind = "transpose";
-    out_.blocks = plan->geometry.blocks();
-    out_.threads_x = CudaTransposeKernel::kTile, out_.threads_y = CudaTransposeKernel::kRows;
+    record(plan->shapes);
+    out_.blocks = plan->geometry.blocks(plan->kernel);
+    out_.threads_x = CudaTransposeKernel::kWarp, out_.threads_y = plan->kernel.rows;
     const auto begin = static_cast<uint64_t>(source.offset * bytes), end = static_cast<uint64_t>(result.offset * bytes);
     out_.arguments = [plan = std::move(*plan), from, to, begin, end](std::span<const uint64_t> at) {
       return cuda_transpose_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(at[from] + begin), reinterpret_cast<void*>(at[to] + end));
@@ -286,9 +305,13 @@ class Planner {
 
   Status elementwise(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides, std::string kind) {
     FERRULE_ASSIGN(CudaPlan plan, plan_cuda(program, dims, strides, aligned_));
+    const CudaShapes shapes = element_shapes(plan.geometry.packs(plan.kernel), pack_bytes(plan.kernel), cores_, wanted_);
+    record(shapes);
+    plan.kernel.threads = out_.threads_x = shapes.taken.threads;
+    plan.kernel.packs = shapes.taken.each;
     FERRULE_ASSIGN(out_.source, cuda_source(plan.kernel, entry_, comment_));
     out_.kind = std::move(kind);
-    out_.blocks = empty(output()) ? 0 : blocks_for(plan.geometry.threads(plan.kernel));
+    out_.blocks = empty(output()) ? 0 : plan.geometry.blocks(plan.kernel);
     out_.arguments = [plan = std::move(plan), n = operands_.size()](std::span<const uint64_t> at) {
       return cuda_arguments(plan.kernel, plan.geometry, pointers_of(at, n));
     };
@@ -332,9 +355,9 @@ class Planner {
     from.insert(from.end(), x.strides.begin() + static_cast<int64_t>(at) + 1, x.strides.end());
     by.resize(from.size(), 0);
     CudaGatherPlan plan = plan_cuda_gather(y.dims, from, by, y.strides, x.dims[at], x.strides[at], bits / 8, size_bits(index.dtype) / 8, aligned_);
+    spread(plan.kernel, plan.geometry);
     out_.source = cuda_gather_source(plan.kernel, entry_, comment_);
     out_.kind = "gather";
-    out_.blocks = empty(y) ? 0 : blocks_for(plan.geometry.threads(plan.kernel));
     out_.scratch_bytes = sizeof(CudaGatherFault);
     const size_t result = launch_.inputs.size(), scratch = operands_.size();
     out_.complaint = [size = x.dims[at], at](std::span<const char> bytes) {
@@ -355,8 +378,28 @@ class Planner {
   const std::string_view comment_;
   const bool aligned_;
   const int cores_;
+  const std::string_view wanted_;
   CudaLaunch out_;
 };
+
+uint64_t fnv(uint64_t hash, std::string_view text) {
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+/// Kind, the built-in shape's source and numbers by their hash, and where the operands lie.
+std::string problem_of(const CudaLaunch& l, std::span<const CudaOperand> operands, bool aligned) {
+  // But the first line, which is of the model, and the kernel's name.
+  const std::string_view text = std::string_view(l.source).substr(l.source.find('\n') + 1);
+  const size_t name = text.find(l.entry + "(", text.find("extern \"C\" __global__"));
+  FERRULE_ASSERT(name != std::string_view::npos, "a kernel's name");
+  const std::vector<uint64_t> none(operands.size() + 1);
+  const uint64_t hash = fnv(fnv(fnv(0xcbf29ce484222325, text.substr(0, name)), text.substr(name + l.entry.size())), l.arguments(none));
+  std::string out = fmt::format("generated {} {:016x}", l.kind, hash);
+  for (const CudaOperand& o : operands)
+    out += o.dtype == DType::undefined ? " -" : fmt::format(" {}:{}:{}", ferrule::name(o.dtype), fmt::join(o.dims, "x"), fmt::join(o.strides, "."));
+  return out + (aligned ? " aligned" : "");
+}
 
 }  // namespace
 
@@ -369,8 +412,15 @@ bool cuda_generated(const Launch& launch) {
 }
 
 Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
-                                    std::string_view comment, bool aligned, int cores) {
-  return Planner(launch, operands, entry, comment, aligned, cores).run();
+                                    std::string_view comment, bool aligned, int cores, const CudaShapeChoice& choice) {
+  auto plan = [&](std::string_view wanted) { return Planner(launch, operands, entry, comment, aligned, cores, wanted).run(); };
+  FERRULE_ASSIGN(CudaLaunch usual, plan(""));
+  usual.problem = problem_of(usual, operands, aligned);
+  const std::string wanted = choice ? choice(usual.problem) : "";
+  if (wanted == usual.shape || std::ranges::find(usual.shapes, wanted) == usual.shapes.end()) return usual;
+  FERRULE_ASSIGN(CudaLaunch other, plan(wanted));
+  other.problem = std::move(usual.problem);
+  return other;
 }
 
 }  // namespace ferrule

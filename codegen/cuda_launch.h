@@ -25,6 +25,9 @@ struct CudaLaunch {
   std::string kind;                     ///< "pointwise", "pieces", "rows", "copy", "transpose", "gather", "attention", "pool", "resize", "selection"; for texts
   int64_t blocks = 1;                   ///< in x; 0: nothing to do, and nothing may be launched
   int threads_x = 256, threads_y = 1;   ///< of a block
+  std::string shape;                    ///< how it is spread over threads and blocks (cuda_shape.h)
+  std::vector<std::string> shapes;      ///< what is worth a measurement, the built-in choice first; never empty
+  std::string problem;                  ///< what its speed depends on, but the shape; without a name of the model
   int64_t scratch_bytes = 0;            ///< device memory, 256-byte aligned; zero before the first launch, left usable for the next
   /// The kernel's one parameter. Addresses: the launch's inputs, its outputs (0: absent), then the scratch if there is any.
   std::function<std::string(std::span<const uint64_t> addresses)> arguments;
@@ -37,11 +40,15 @@ struct CudaLaunch {
 /// attention and selections are, too.
 bool cuda_generated(const Launch& launch);
 
+/// The shape for a problem; "": the built-in choice.
+using CudaShapeChoice = std::function<std::string(const std::string& problem)>;
+
 /// `operands`: of the launch's inputs, then its outputs. `comment`: rule and nodes, from the model; escaped here.
 /// `aligned`: all addresses are multiples of 16 bytes. `cores`: multiprocessors (Target::cores), over which few long rows
-/// are spread; 0: not known.
+/// are spread; 0: not known. `choice`: what it names is taken where it is one of the launch's shapes.
 /// errors: unsupported_type, unsupported_operator (no kernel for these operands), codegen_failed, formula_invalid.
 Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
-                                    std::string_view comment, bool aligned, int cores = 0);
+                                    std::string_view comment, bool aligned, int cores = 0,
+                                    const CudaShapeChoice& choice = {});
 
 }  // namespace ferrule

@@ -69,9 +69,10 @@ std::string search_text(const CudaPieces& plan, std::string_view table) {
 
 }  // namespace
 
-Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const std::vector<int64_t>> strides, bool aligned) {
+Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const std::vector<int64_t>> strides, bool aligned, int cores, std::string_view wanted) {
   CudaPieces out;
   out.operands = strides.size();
+  int64_t packs = 0, most_bytes = 0;
   for (const RegionPiece& p : region.pieces) {
     CudaPieces::Piece piece;
     std::vector<std::vector<int64_t>> own;
@@ -91,14 +92,20 @@ Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const
     };
     const auto form = std::ranges::find_if(out.forms, same);
     piece.form = static_cast<size_t>(form - out.forms.begin());
-    piece.first_block = out.blocks;
-    out.blocks += (plan.geometry.threads(plan.kernel) + CudaPieces::kThreads - 1) / CudaPieces::kThreads;
+    packs += plan.geometry.packs(plan.kernel);
+    most_bytes = std::max(most_bytes, pack_bytes(plan.kernel));
     if (form == out.forms.end()) out.forms.push_back({p.program, std::move(plan.kernel)});
     piece.geometry = std::move(plan.geometry);
     out.pieces.push_back(std::move(piece));
   }
   if (out.pieces.empty()) return error(Code::unsupported_operator, "", "a region in pieces", "it has none");
-  out.wide_index |= out.blocks > kMostNarrowIndex / CudaPieces::kThreads;
+  out.shapes = element_shapes(packs, most_bytes, cores, wanted);
+  for (CudaPieces::Form& f : out.forms) f.kernel.threads = out.shapes.taken.threads, f.kernel.packs = out.shapes.taken.each;
+  for (CudaPieces::Piece& p : out.pieces) {
+    p.first_block = out.blocks;
+    out.blocks += p.geometry.blocks(out.forms[p.form].kernel);
+  }
+  out.wide_index |= out.blocks > kMostNarrowIndex / (int64_t{out.shapes.taken.threads} * out.shapes.taken.each);
   const size_t row = numbers_of(out.pieces[0], row_of(out)).size() * (out.wide_index ? 8 : 4);
   out.table_in_source = out.operands * 8 + out.pieces.size() * row > kMostCudaArguments - 8;
   if (out.operands * 8 > kMostCudaArguments)
@@ -128,7 +135,7 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
       pointers.push_back(fmt::format("((char*)a.p[g.operand[{0}]] + (i64)g.offset[{0}] * {1})", k, std::max(1, size_bits(t) / 8)));
     }
     forms += fmt::format("__device__ __forceinline__ void form{}(const Arguments& a, const Piece& g, Index block) {{\n", f);
-    forms += fmt::format("  const Index i = (block * {} + threadIdx.x) * {};\n", CudaPieces::kThreads, form.kernel.vector);
+    forms += fmt::format("  const Index i = (block * {} + threadIdx.x) * {};\n", form.kernel.threads * form.kernel.packs, form.kernel.vector);
     forms += cuda_elements(form.kernel, p, element, "g", pointers) + "}\n\n";
   }
   const std::string_view table = plan.table_in_source ? "pieces" : "a.piece";
@@ -138,7 +145,7 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
   if (!plan.table_in_source) out += fmt::format("  Piece piece[{}];\n", plan.pieces.size());
   out += "};\n\n" + forms;
   // Indexed by the block: without that word the whole table would be copied to each thread's stack.
-  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ Arguments a) {{\n", CudaPieces::kThreads, entry);
+  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ Arguments a) {{\n", plan.shapes.taken.threads, entry);
   out += search_text(plan, table);
   out += fmt::format("  const Piece& g = {}[at];\n  const Index block = (Index)blockIdx.x - g.first;\n", table);
   if (plan.forms.size() == 1) return out + "  form0(a, g, block);\n}\n";

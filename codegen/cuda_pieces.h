@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "codegen/cuda.h"
+#include "codegen/cuda_shape.h"
 #include "engine/formula/ops.h"
 
 namespace ferrule {
@@ -33,12 +34,14 @@ struct CudaPieces {
   int64_t blocks = 0;
   bool wide_index = false;           ///< 64-bit index arithmetic
   bool table_in_source = false;      ///< else in the argument block
-  static constexpr int kThreads = 256;
+  CudaShapes shapes;
 };
 
 /// `strides`: of the launch's inputs, then its outputs, in elements. `aligned`: pointers are multiples of 16 bytes.
+/// `cores`, `wanted`: as element_shapes has them.
 /// errors: unsupported_type, unsupported_operator (no pieces; too many axes or operands).
-Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const std::vector<int64_t>> strides, bool aligned);
+Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const std::vector<int64_t>> strides, bool aligned, int cores = 0,
+                                    std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model; escaped here.
 /// errors: formula_invalid.

@@ -42,7 +42,7 @@ int whole_pack(const CudaPoolGeometry& g, DType type) {
 
 }  // namespace
 
-int64_t CudaPoolGeometry::threads(const CudaPoolKernel& kernel) const { return product(out) / kernel.vector; }
+int64_t CudaPoolGeometry::packs(const CudaPoolKernel& kernel) const { return product(out) / kernel.vector; }
 
 Result<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x, const RowLayout& y, bool aligned) {
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, "CUDA kernel", escape(n.op), why); };
@@ -67,7 +67,7 @@ Result<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& 
   g.end.assign(pads->begin() + static_cast<int64_t>(spatial), pads->end());
   kernel.channels_inner = g.out[1] > 1 && g.y[1] < g.y.back();
   kernel.vector = aligned && kernel.channels_inner ? whole_pack(g, type) : 1;
-  int64_t most = std::max({farthest(g.in, g.x), farthest(g.out, g.y), g.threads(kernel)});
+  int64_t most = std::max({farthest(g.in, g.x), farthest(g.out, g.y), g.packs(kernel)});
   for (size_t k = 0; k < spatial; ++k)
     most = std::max(most, g.in[k + 2] + g.out[k + 2] * g.strides[k] + kernel.window[k] * g.dilations[k] + std::max(std::abs(g.begin[k]), std::abs(g.end[k])));
   kernel.wide_index = most > kMostNarrowIndex;
@@ -89,7 +89,7 @@ class Source {
     line(1, "Index in[{0}], out[{0}], stride[{0}], dilation[{0}], begin[{0}], end[{0}];", spatial_);
     line(1, "Index x_stride[{0}], y_stride[{0}];", spatial_ + 2);
     line(0, "}};\n");
-    line(0, "extern \"C\" __global__ void __launch_bounds__(256) {}(const Arguments a) {{", entry);
+    line(0, "extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{", k_.threads, entry);
     position();
     walk();
     store();
@@ -116,7 +116,7 @@ class Source {
 
   /// Which element of the result, where its window begins.
   void position() {
-    line(1, "Index rest = (Index)blockIdx.x * 256 + threadIdx.x;\n  if (rest >= a.threads) return;");
+    line(1, "Index rest = (Index)blockIdx.x * {} + threadIdx.x;\n  if (rest >= a.threads) return;", k_.threads);
     if (k_.channels_inner) line(1, "const Index channel = rest % a.channels * {};\n  rest /= a.channels;", k_.vector);
     for (size_t k = spatial_; k-- > 0;) line(1, "const Index out{0} = rest % a.out[{0}], first{0} = out{0} * a.stride[{0}] - a.begin[{0}];\n  rest /= a.out[{0}];", k);
     if (!k_.channels_inner) line(1, "const Index channel = rest % a.channels;\n  rest /= a.channels;");
@@ -177,7 +177,7 @@ std::string cuda_pool_arguments(const CudaPoolKernel& k, const CudaPoolGeometry&
   CudaArguments out(k.wide_index);
   out.pointer(x);
   out.pointer(y);
-  out.index(g.threads(k));
+  out.index(g.packs(k));
   out.index(g.out[1] / k.vector);
   for (const auto* dims : {&g.in, &g.out})
     for (size_t d = 2; d < dims->size(); ++d) out.index((*dims)[d]);

@@ -22,12 +22,13 @@ struct CudaPoolKernel {
   bool channels_inner = false;       ///< neighbouring threads are channels
   int vector = 1;                    ///< channels of a thread; pointers must be aligned to them
   bool wide_index = false;           ///< 64-bit index arithmetic
+  int threads = 256;                 ///< of a block
 };
 struct CudaPoolGeometry {
   std::vector<int64_t> in, out;      ///< with batch and channels in front
   std::vector<int64_t> x, y;         ///< strides in elements
   std::vector<int64_t> strides, dilations, begin, end;
-  int64_t threads(const CudaPoolKernel& kernel) const;
+  int64_t packs(const CudaPoolKernel& kernel) const;  ///< threads that have work
 };
 struct CudaPoolPlan {
   CudaPoolKernel kernel;

@@ -52,7 +52,7 @@ bool CudaResizeKernel::copies() const {
   return std::ranges::all_of(axes, [](const Axis& a) { return a.weights.empty(); });
 }
 
-int64_t CudaResizeGeometry::threads(const CudaResizeKernel& kernel) const {
+int64_t CudaResizeGeometry::packs(const CudaResizeKernel& kernel) const {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()) / kernel.vector;
 }
 
@@ -81,7 +81,7 @@ Result<CudaResizePlan> plan_cuda_resize(const Resampling& r, std::span<const Res
     plan.geometry.y.push_back(y.strides[k]);
   }
   if (aligned) plan.kernel.vector = whole_pack(plan.kernel, plan.geometry);
-  plan.kernel.wide_index = std::max(most, plan.geometry.threads(plan.kernel)) > kMostNarrowIndex;
+  plan.kernel.wide_index = std::max(most, plan.geometry.packs(plan.kernel)) > kMostNarrowIndex;
   return plan;
 }
 
@@ -136,12 +136,12 @@ struct Arguments {{
   Index size[{0}], x_stride[{0}], y_stride[{0}];
 }};
 
-extern "C" __global__ void __launch_bounds__(256) {1}(const Arguments a) {{
-  Index rest = (Index)blockIdx.x * 256 + threadIdx.x;
+extern "C" __global__ void __launch_bounds__({2}) {1}(const Arguments a) {{
+  Index rest = (Index)blockIdx.x * {2} + threadIdx.x;
   if (rest >= a.threads) return;
   const T* x = a.x;
   T* y = a.y;
-)", rank, entry);
+)", rank, entry, k.threads);
   for (size_t d = rank; d-- > 0;) {
     const std::string size = d + 1 == rank && k.vector > 1 ? fmt::format("(a.size[{}] / {})", d, k.vector) : fmt::format("a.size[{}]", d);
     out += d ? fmt::format("  const Index c{0} = rest % {1}{2};\n  rest /= {1};\n", d, size, d + 1 == rank && k.vector > 1 ? fmt::format(" * {}", k.vector) : "")
@@ -160,7 +160,7 @@ std::string cuda_resize_arguments(const CudaResizeKernel& k, const CudaResizeGeo
   CudaArguments out(k.wide_index);
   out.pointer(x);
   out.pointer(y);
-  out.index(g.threads(k));
+  out.index(g.packs(k));
   for (const auto* list : {&g.sizes, &g.x, &g.y})
     for (int64_t v : *list) out.index(v);
   return out.take();

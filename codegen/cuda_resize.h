@@ -24,11 +24,12 @@ struct CudaResizeKernel {
   std::vector<Axis> axes;         ///< in the order of the result's memory, outermost first, never empty
   int vector = 1;                 ///< elements of a thread along the last axis; pointers must be aligned to them
   bool wide_index = false;        ///< 64-bit index arithmetic
+  int threads = 256;              ///< of a block
   bool copies() const;            ///< no sums: elements are taken as they are
 };
 struct CudaResizeGeometry {
   std::vector<int64_t> sizes, x, y;  ///< per axis: of the result; strides in elements
-  int64_t threads(const CudaResizeKernel& kernel) const;
+  int64_t packs(const CudaResizeKernel& kernel) const;  ///< threads that have work
 };
 struct CudaResizePlan {
   CudaResizeKernel kernel;

@@ -24,6 +24,7 @@ constexpr int64_t kRegisters = 48;  // of 32 bits, that a thread may keep a row'
 constexpr int64_t kLongRow = 16384;   // elements of a block from which its rows are worth being spread over several …
 constexpr int64_t kLeastSlice = 4096; // … with so many each
 constexpr int64_t kSlotBytes = 8;     // of what one block leaves of one fold
+constexpr int64_t kWorthMeasuring = 4096;  // elements; a smaller launch takes its time to start
 
 int64_t element_bytes(DType t) { return std::max(1, size_bits(t) / 8); }
 int64_t up_to_power(int64_t n, int64_t least, int64_t most) {
@@ -43,8 +44,8 @@ bool kept_in_registers(const CudaRowKernel& k, size_t operand) {
 
 class Planner {
  public:
-  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores)
-      : r_(region), operands_(operands), aligned_(aligned), cores_(cores) {}
+  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores, std::string_view wanted)
+      : r_(region), operands_(operands), aligned_(aligned), cores_(cores), wanted_(wanted) {}
 
   Result<CudaRowPlan> run() {
     FERRULE_TRY(check_cuda_types(r_.program));
@@ -54,14 +55,12 @@ class Planner {
       if (axes->empty()) axes->push_back({1, std::vector<int64_t>(operands_.size(), 0)});
     geometry(loops);
     for (size_t k = 0; k < operands_.size(); ++k) k_.operands.push_back({loops.types[k], along(k)});
-    team(loops.guide);
-    k_.staged = split_rows(r_, true);
-    items();
-    if (!k_.items) {
-      k_.staged = split_rows(r_, false);
-      k_.online = online_stage(k_.staged);
-    }
-    slices();
+    beside_ = g_.kept.back().strides[loops.guide] == 1 && g_.kept.back().size > 1 && g_.reduced.back().strides[loops.guide] != 1;
+    k_.vector = beside_ ? 1 : vector();
+    k_.staged = split_rows(r_, false);
+    only_folds_ = only_folds();
+    plan_.shapes = {shapes(), wanted_};
+    take(plan_.shapes.taken);
     return std::move(plan_);
   }
 
@@ -87,19 +86,67 @@ class Planner {
     return none ? Along::none : unit ? Along::unit : Along::strided;
   }
 
-  void team(size_t guide) {
-    const bool side_by_side = g_.kept.back().strides[guide] == 1 && g_.kept.back().size > 1 && g_.reduced.back().strides[guide] != 1;
-    if (side_by_side) {
-      k_.team = CudaTeam::columns;
-      k_.rows = kWarp;
-      k_.threads = static_cast<int>(up_to_power(g_.length / 4, 1, g_.rows < 32768 ? 32 : 8));
+  int64_t packs() const { return g_.length / k_.vector; }
+
+  /// A row in one block; the built-in choice.
+  CudaShape whole() const {
+    if (beside_) return {"columns", static_cast<int>(up_to_power(g_.length / 4, 1, g_.rows < 32768 ? 32 : 8)), kWarp};
+    if (packs() <= kWarp * kMostItems) return {"warp", kWarp, 4};
+    return {"block", static_cast<int>(up_to_power(packs() / 4, 128, 1024))};
+  }
+  /// A row in about so many blocks.
+  CudaShape cut(int64_t slices) const {
+    const int64_t v = k_.vector, chunk = ((g_.length + slices - 1) / slices + v - 1) / v * v;
+    slices = (g_.length + chunk - 1) / chunk;
+    if (beside_) return {"columns", static_cast<int>(up_to_power(chunk / 4, 1, 32)), kWarp, slices};
+    return {"block", static_cast<int>(up_to_power(chunk / v / 4, 128, 1024)), 1, slices};
+  }
+
+  /// What is worth a measurement, the built-in choice first.
+  std::vector<CudaShape> shapes() const {
+    const CudaShape usual = whole();
+    const int64_t blocks = (g_.rows + usual.each - 1) / usual.each, each = g_.length * (beside_ ? kWarp : 1);
+    std::vector<CudaShape> out;
+    const bool room = only_folds_ && usual.form != "warp" && blocks > 0 && blocks * 2 <= cores_;
+    if (room && each >= kLongRow) {
+      const int64_t most = std::min(2 * cores_ / blocks, each / kLeastSlice);
+      for (const int64_t slices : {most, most * 2, most / 2})
+        if (slices > 1) out.push_back(cut(slices));
+      out.push_back(usual);
+      return out;
+    }
+    out.push_back(usual);
+    if (g_.rows * g_.length < kWorthMeasuring) return out;
+    if (beside_) {
+      for (int threads : {usual.threads / 2, usual.threads * 2, usual.threads / 4, usual.threads * 4})
+        if (threads >= 1 && threads <= 32 && threads <= g_.length) out.push_back({"columns", threads, kWarp});
+    } else {
+      if (packs() <= 4 * kWarp * kMostItems)
+        for (int rows : {4, 1, 2, 8})
+          if (rows < 2 * g_.rows) out.push_back({"warp", kWarp, rows});
+      for (int threads : {128, 256, 512, 1024})
+        if (threads <= packs()) out.push_back({"block", threads});
+    }
+    for (const int64_t slices : {2, 4})
+      if (room && each / slices >= kLeastSlice / 2) out.push_back(cut(slices));
+    return out;
+  }
+
+  void take(const CudaShape& s) {
+    k_.team = s.form == "columns" ? CudaTeam::columns : s.form == "warp" ? CudaTeam::warp : CudaTeam::block;
+    k_.threads = s.threads, k_.rows = s.each;
+    if (s.slices > 1) {
+      const int64_t v = k_.vector;
+      g_.slices = s.slices;
+      g_.chunk = ((g_.length + s.slices - 1) / s.slices + v - 1) / v * v;
+      k_.sliced = true;
       return;
     }
-    k_.vector = vector();
-    const int64_t packs = g_.length / k_.vector;
-    k_.team = packs <= kWarp * kMostItems ? CudaTeam::warp : CudaTeam::block;
-    if (k_.team == CudaTeam::warp) k_.threads = kWarp, k_.rows = 4;
-    else k_.threads = static_cast<int>(up_to_power(packs / 4, 128, 1024));
+    k_.staged = split_rows(r_, true);
+    items();
+    if (k_.items) return;
+    k_.staged = split_rows(r_, false);
+    k_.online = online_stage(k_.staged);
   }
 
   /// Elements that 16 bytes of the widest operand hold, where every row begins at such a place.
@@ -143,21 +190,13 @@ class Planner {
     return stages == 1;
   }
 
-  void slices() {
-    const int64_t blocks = g_.row_blocks(k_), each = g_.length * (k_.team == CudaTeam::columns ? k_.rows : 1);
-    if (k_.team == CudaTeam::warp || blocks == 0 || blocks * 2 > cores_ || each < kLongRow || !only_folds()) return;
-    const int64_t most = std::min(2 * cores_ / blocks, each / kLeastSlice), v = k_.vector;
-    g_.chunk = ((g_.length + most - 1) / most + v - 1) / v * v;
-    g_.slices = (g_.length + g_.chunk - 1) / g_.chunk;
-    k_.sliced = true;
-    k_.items = 0;
-    k_.threads = static_cast<int>(k_.team == CudaTeam::columns ? up_to_power(g_.chunk / 4, 1, 32) : up_to_power(g_.chunk / v / 4, 128, 1024));
-  }
-
   const RowRegion& r_;
   std::span<const RowLayout> operands_;
   const bool aligned_;
   const int cores_;
+  const std::string_view wanted_;
+  bool beside_ = false;      ///< rows lie side by side in memory
+  bool only_folds_ = false;
   CudaRowPlan plan_;
   CudaRowKernel& k_ = plan_.kernel;
   CudaRowGeometry& g_ = plan_.geometry;
@@ -566,8 +605,9 @@ int64_t CudaRowGeometry::scratch_bytes(const CudaRowKernel& k) const {
   return (row_blocks(k) * 4 + 15) / 16 * 16 + blocks(k) * folds * lanes * kSlotBytes;
 }
 
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores) {
-  return Planner(region, operands, aligned, cores).run();
+Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores,
+                                   std::string_view wanted) {
+  return Planner(region, operands, aligned, cores, wanted).run();
 }
 
 Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_view entry, std::string_view comment) {

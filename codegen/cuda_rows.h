@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/cuda_shape.h"
 #include "codegen/row_loops.h"
 
 namespace ferrule {
@@ -64,12 +65,14 @@ struct CudaRowGeometry {
 struct CudaRowPlan {
   CudaRowKernel kernel;
   CudaRowGeometry geometry;
+  CudaShapes shapes;
 };
 
 /// `operands`: of the region's inputs, then its outputs. `aligned`: pointers are multiples of 16 bytes. `cores`:
-/// multiprocessors; 0: not known, and no row is spread over several blocks.
+/// multiprocessors; 0: not known, and no row is spread over several blocks. `wanted`: a shape.
 /// errors: unsupported_type, unsupported_operator (sizes that do not broadcast).
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores = 0);
+Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores = 0,
+                                   std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model; escaped here.
 /// errors: formula_invalid.

@@ -28,7 +28,8 @@ int64_t CudaTopKGeometry::blocks() const {
   return n;
 }
 
-Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x, const RowLayout* values, const RowLayout* indices) {
+Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x, const RowLayout* values, const RowLayout* indices,
+                                    std::string_view wanted) {
   auto refuse = [](std::string_view why) { return error(Code::unsupported_operator, "CUDA kernel", "softmax_topk", why); };
   if (type != DType::f32 && type != DType::f16 && type != DType::bf16) return error(Code::unsupported_type, "CUDA kernel", name(type));
   if (x.dims.empty()) return refuse("a scalar");
@@ -52,7 +53,12 @@ Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowL
   if (g.rows.empty()) g.rows.push_back({1, {0, 0, 0}});
   int64_t most = g.blocks();
   for (size_t k = 0; k < 3; ++k) most = std::max(most, reach(g.rows, k) + std::max({g.x, g.values, g.indices}) * g.length);
-  plan.kernel = {type, s.form, s.largest, static_cast<int>(g.rows.size()), threads_for(g.length), most > kMostNarrowIndex};
+  const int usual = threads_for(g.length);
+  std::vector<CudaShape> shapes{{"threads", usual}};
+  for (const int threads : {usual / 2, usual * 2})
+    if (threads >= 32 && threads <= kMostThreads && threads <= g.length) shapes.push_back({"threads", threads});
+  plan.shapes = {shapes, wanted};
+  plan.kernel = {type, s.form, s.largest, static_cast<int>(g.rows.size()), plan.shapes.taken.threads, most > kMostNarrowIndex};
   return plan;
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "codegen/cuda_shape.h"
 #include "codegen/row_loops.h"
 #include "engine/softmax_topk.h"
 
@@ -31,10 +32,12 @@ struct CudaTopKGeometry {
 struct CudaTopKPlan {
   CudaTopKKernel kernel;
   CudaTopKGeometry geometry;
+  CudaShapes shapes;
 };
 
 /// `values`, `indices`: null where nobody reads that result.  errors: unsupported_operator, unsupported_type.
-Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x, const RowLayout* values, const RowLayout* indices);
+Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x, const RowLayout* values, const RowLayout* indices,
+                                    std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model; escaped here.
 std::string cuda_topk_source(const CudaTopKKernel& kernel, std::string_view entry, std::string_view comment);

@@ -2,7 +2,6 @@
 
 #include <map>
 
-
 namespace ferrule {
 namespace {
 
@@ -74,7 +73,15 @@ Status check_gpu_library(const Launch& launch, const Call& call) {
   return w ? Status{} : fail(w.error());
 }
 
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry) {
+CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted) {
+  return [tuning, &wanted](const std::string& problem) {
+    const Tuning::Entry* measured = tuning ? tuning->find(problem) : nullptr;
+    return wanted = measured ? measured->use : "";
+  };
+}
+
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry, const Tuning* tuning,
+                                   std::string* note) {
   std::vector<CudaOperand> operands;
   bool aligned = true;
   for (const auto* list : {&call.inputs, &call.outputs})
@@ -82,7 +89,9 @@ Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const
       operands.push_back(operand(o));
       aligned = aligned && o.offset % kAligned == 0;
     }
-  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, operands, entry, "", aligned, target.cores));
+  std::string wanted;
+  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, operands, entry, "", aligned, target.cores, tuned(tuning, wanted)));
+  if (note && !wanted.empty() && planned.shape != wanted) *note = unknown_choice(wanted);
   if (planned.blocks > kMostBlocks)
     return error(Code::unsupported_operator, escape(call.layer), launch.primitive, "more blocks than a launch can have");
   return planned;

@@ -10,6 +10,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/target.h"
 #include "runtime/call.h"
+#include "runtime/tuning.h"
 #include "runtime/window.h"
 
 namespace ferrule {
@@ -26,9 +27,13 @@ Result<Window> gpu_window(const Call& call);
 /// errors: unsupported_operator.
 Status check_gpu_product(const Call& call);
 
-/// The generated launch for these operands. Constants lie plain.
+/// What `tuning` (may be null) names for a problem; `wanted`: the same.
+CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted);
+/// The generated launch for these operands, in the shape that `tuning` (may be null) names for its problem. Constants lie
+/// plain. `note`: why an entry was ignored.
 /// errors: those of plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry);
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry, const Tuning* tuning,
+                                   std::string* note = nullptr);
 
 /// Whether the host's interpreter can run the call.  errors: unsupported_type, unsupported_operator.
 Status check_interpreted(const Call& call);

@@ -74,6 +74,10 @@ std::string to_text(const Tuning& t) {
   return out;
 }
 
+std::string unknown_choice(const std::string& use) {
+  return fmt::format("the tuning file wants {}, which this program does not have for it", escape(use));
+}
+
 std::string machine_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);)

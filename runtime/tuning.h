@@ -29,6 +29,8 @@ struct Tuning {
 /// errors: file_not_found, limit_exceeded, yaml_* with every mistake of the file.
 Result<Tuning> read_tuning(const std::string& path, const Limits& limits);
 std::string to_text(const Tuning& t);
+/// The note where an entry names what there is not.
+std::string unknown_choice(const std::string& use);
 /// The processor's name.
 std::string machine_name();
 

@@ -19,6 +19,7 @@
 #include "codegen/operands.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cli/cli.h"
+#include "runtime/gpu_steps.h"
 
 namespace ferrule::cli {
 namespace {
@@ -86,9 +87,13 @@ Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& 
   return json{{"code_bytes", bytes}, {"stages", nest.kernels().size()}};
 }
 
-Result<CudaLaunch> cuda_launch(const Plan& plan, const Kernel& kernel, const Target& target, const std::string& entry, const std::string& comment) {
+Result<CudaLaunch> cuda_launch(const Plan& plan, const Kernel& kernel, const Target& target, const std::string& entry, const std::string& comment,
+                               const Tuning* tuning, std::string* note = nullptr) {
   FERRULE_ASSIGN(const CudaOperands o, cuda_operands(plan, *kernel.lowered, *kernel.launch));
-  return plan_cuda_launch(*kernel.launch, o.operands, entry, comment, o.aligned, target.cores);
+  std::string wanted;
+  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(*kernel.launch, o.operands, entry, comment, o.aligned, target.cores, tuned(tuning, wanted)));
+  if (note && !wanted.empty() && planned.shape != wanted) *note = unknown_choice(wanted);
+  return planned;
 }
 
 /// A kernel whose operands have no known rank is made when the model runs; for some types there is none.
@@ -96,7 +101,8 @@ bool left_out(const Error& e) { return e.code == Code::unsupported_operator || e
 
 /// Kernels that differ in their names only are compiled once, by a name that all models share in the cache; the rest on
 /// all threads.
-Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target, DiskCache* cache) {
+Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target, DiskCache* cache,
+                                          const Tuning* tuning) {
   struct Job {
     const Kernel* kernel;
     Result<CudaLaunch> launch;
@@ -106,7 +112,9 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
   std::vector<Job> jobs;
   std::vector<size_t> job_of;
   for (const Kernel& k : kernels) {
-    auto launch = cuda_launch(plan, k, target, "kernel", "");
+    std::string note;
+    auto launch = cuda_launch(plan, k, target, "kernel", "", tuning, &note);
+    if (!note.empty()) talk(fmt::format("warning: {}: {}", escape(k.layer->name), note));
     auto [it, fresh] = seen.try_emplace(launch ? launch->source : launch.error().message, jobs.size());
     if (fresh) jobs.push_back({&k, std::move(launch), std::nullopt});
     job_of.push_back(it->second);
@@ -132,7 +140,7 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
       continue;
     }
     FERRULE_ASSIGN(const Cubin cubin, *jobs[j].cubin);
-    out.push_back({{"kind", jobs[j].launch->kind}, {"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers},
+    out.push_back({{"kind", jobs[j].launch->kind}, {"shape", jobs[j].launch->shape}, {"code_bytes", cubin.bytes.size()}, {"registers", cubin.registers},
                    {"spill_bytes", cubin.spill_bytes}, {"stack_bytes", cubin.stack_bytes}, {"shared_bytes", cubin.shared_bytes},
                    {"occupancy", cubin.occupancy}});
     if (std::string warning = spill_warning(cubin); !warning.empty()) out.back()["warning"] = std::move(warning);
@@ -147,14 +155,15 @@ std::string comment_of(const Kernel& kernel) {
 }
 
 /// Each kernel's CUDA C++ in a file of its own, naming rule and nodes.
-Status write_sources(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target, const std::filesystem::path& folder, bool force) {
+Status write_sources(const Plan& plan, const std::vector<Kernel>& kernels, const Target& target, const std::filesystem::path& folder, bool force,
+                     const Tuning* tuning) {
   constexpr size_t kMostName = 60;
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) return error(Code::file_not_written, "compile", escape(folder.string()), failed.message());
   for (size_t k = 0; k < kernels.size(); ++k) {
     const std::string entry = fmt::format("ferrule_{}_{}", k, to_identifier(kernels[k].layer->name).substr(0, kMostName));
-    const auto launch = cuda_launch(plan, kernels[k], target, entry, comment_of(kernels[k]));
+    const auto launch = cuda_launch(plan, kernels[k], target, entry, comment_of(kernels[k]), tuning);
     if (!launch) continue;  // reported with the others
     const std::filesystem::path file = folder / (entry + ".cu");
     if (!force && std::filesystem::exists(file)) return error(Code::file_exists, "compile", escape(file.string()));
@@ -193,9 +202,13 @@ Result<Exit> body(const Common& common, const std::string& sources) {
   std::vector<json> results;
   if (target.device == "gpu") {
     FERRULE_ASSIGN(const EngineOptions options, engine_options(common));
+    std::optional<Tuning> tuning;
+    if (!common.tuning.empty()) {
+      FERRULE_ASSIGN(tuning, read_tuning(common.tuning, options.limits));
+    }
     const auto cache = DiskCache::open(options.cache, options.limits.cache_bytes);
-    if (!sources.empty()) FERRULE_TRY(write_sources(e.plan, kernels, target, sources, common.force));
-    FERRULE_ASSIGN(results, compile_for_gpu(e.plan, kernels, target, cache.get()));
+    if (!sources.empty()) FERRULE_TRY(write_sources(e.plan, kernels, target, sources, common.force, tuning ? &*tuning : nullptr));
+    FERRULE_ASSIGN(results, compile_for_gpu(e.plan, kernels, target, cache.get(), tuning ? &*tuning : nullptr));
   } else {
     if (!sources.empty()) return error(Code::usage, "--sources", "kernels for CPUs have no source: --target sm_XX");
     for (const Kernel& kernel : kernels) {

@@ -94,7 +94,7 @@ Result<Chosen> choose(Context& context, const Call& call, int threads, std::stri
         auto made = attempt(c);
         if (made || made.error().code != Code::unsupported_operator) return made;
       }
-      if (note) *note = fmt::format("the tuning file wants {}, which this program does not have for it", escape(entry->use));
+      if (note) *note = unknown_choice(entry->use);
     }
   }
   // Slices go to whoever takes them: the library's convolution does not.

@@ -27,15 +27,4 @@ Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand&
 /// The call's tail and its operands.  errors: those of Constants.
 Status add_tail(Context& context, const Call& call, CudnnProblem& problem, std::vector<CudnnOperand>& operands);
 
-/// A kernel that has several plans, for `ferrule tune`.
-class Tunable {
- public:
-  virtual ~Tunable() = default;
-  virtual std::string problem() const = 0;               ///< what the speed depends on, as the tuning file has it
-  virtual std::vector<std::string> candidates() const = 0;
-  virtual std::string chosen() const = 0;
-  /// Changes scratch_bytes() and what enqueue() runs; bind() again.  errors: unsupported_operator, library_failed.
-  virtual Status choose(std::string_view candidate) = 0;
-};
-
 }  // namespace ferrule::cuda

@@ -15,7 +15,6 @@
 
 namespace ferrule::cuda {
 
-class Tunable;
 constexpr int64_t kScratchAlignment = 256;
 
 class CudaExecutable final : public Executable {
@@ -25,7 +24,7 @@ class CudaExecutable final : public Executable {
   ~CudaExecutable() override;
 
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
-  /// The plans of library kernels (measure.cpp).
+  /// The plans of library kernels and the shapes of generated ones (measure.cpp).
   Result<std::vector<Measured>> measure(std::span<const void* const> inputs, std::span<void* const> outputs, double seconds) override;
   int64_t launches() const override { return launches_; }
   double device_ms() override;

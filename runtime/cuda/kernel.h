@@ -47,6 +47,19 @@ class Kernel {
 };
 using KernelPtr = std::unique_ptr<Kernel>;
 
+/// A kernel that has several plans (of a library, or launch shapes of its own), for `ferrule tune`.
+class Tunable {
+ public:
+  virtual ~Tunable() = default;
+  virtual std::string problem() const = 0;               ///< what the speed depends on, as the tuning file has it
+  virtual std::vector<std::string> candidates() const = 0;  ///< the one that is taken without a tuning file first
+  virtual std::string chosen() const = 0;
+  /// Changes scratch_bytes() and what enqueue() runs; bind() again.  errors: unsupported_operator, library_failed.
+  virtual Status choose(std::string_view candidate) = 0;
+  /// Does in advance what takes choose() long and needs no device; of several kernels at once, on several threads.
+  virtual void prepare_choices() {}
+};
+
 class Device;     // device.h: driver, stream, memory, modules
 class Libraries;  // libraries.h: cuDNN and cuBLASLt, opened at their first use
 

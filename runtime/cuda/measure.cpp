@@ -1,4 +1,4 @@
-// Times every plan that a library has for a launch, for `ferrule tune`: on the values that a run left, at the addresses that
+// Times every plan that a library has for a launch, and every shape of a generated one, for `ferrule tune`: on the values that a run left, at the addresses that
 // the run uses, plan after plan, because to change a plan may compile one. The fastest of many launches between two events
 // counts: everything else on the machine only adds.
 #include <algorithm>
@@ -7,8 +7,8 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/executable.h"
+#include "runtime/cuda/kernels/generated.h"
 
 namespace ferrule::cuda {
 namespace {
@@ -88,6 +88,7 @@ Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* cons
     for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
       if (auto* t = dynamic_cast<Tunable*>(steps_[k].kernel.get()); t && t->candidates().size() > 1 && seen.insert(t->problem()).second)
         todo.push_back({layer, &steps_[k], t});
+  on_compilers(todo.size(), [&](size_t k) { todo[k].tunable->prepare_choices(); });
   std::vector<Measured> rows;
   for (const Row& r : todo) {
     const std::string chosen = r.tunable->chosen();
@@ -96,6 +97,8 @@ Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* cons
     // As it was, whatever happened: graphs that were captured use its addresses.
     FERRULE_TRY(r.tunable->choose(chosen));
     FERRULE_TRY(rebind(*r.step, 0));
+    // Another layer's values may lie where its indices did: what it says of them is nothing.
+    (void)r.step->kernel->finish();
     FERRULE_TRY(std::move(status));
     if (m.microseconds.size() < 2) continue;
     m.usual = m.microseconds[0].first;

@@ -262,6 +262,60 @@ def every_call(report):
             report.check(f"call {n} ({called}) fails with {code}", problem)
 
 
+# Two layers that are one problem, and one with rows.
+TUNED = "(float[32,160] x, float[32,160] w) => (float[32,160] y, float[32,160] z, float[32,160] s) { y = Sin(x) z = Sin(w) s = Softmax<axis = -1>(w) }"
+SHAPES = {"pointwise": ["threads256", "threads128", "threads512"], "rows": ["warp32x4", "warp32", "warp32x2", "warp32x8"]}
+
+
+def tuned(report):
+    """tune measures the shapes of generated launches, once a problem; what its file names is launched; other names are said."""
+    path = model(report, "tuned", TUNED)
+    data, want, file, log = inputs(report, "tuned", path), report.folder / "tuned.want.npz", report.folder / "tuned.yaml", report.folder / "tuned.log"
+    harness.run("run", path, "--inputs", data, "--backend", "reference", "--outputs", want, "--force")
+    done = stubs.run(report, "tune", path, "--inputs", data, *CUDA, "--seconds", "0.01", "--json", "-o", file, log=log)
+    rows, problem = harness.answer(done)
+    problem = problem or stubs.wrong_use(done)
+    rows = {row["problem"].split()[1]: row for row in rows["launches"]} if rows else {}
+    if not problem and {kind: (row["usual"], sorted(row["us"])) for kind, row in rows.items()} != {kind: (s[0], sorted(s)) for kind, s in SHAPES.items()}:
+        problem = str(rows)
+    report.check("tune lists the shapes of generated launches", problem)
+    if problem:
+        return
+    report.check("no problem has a name of the model", next((row["problem"] for row in rows.values() if not re.fullmatch(r"generated \w+ [0-9a-f]{16}( f32:32x160:160\.1){2} aligned", row["problem"])), None))
+    text, grids = file.read_text(), {}
+    for kind, shapes in SHAPES.items():
+        report.check(f"{kind}: the file names a shape", None if re.search(rf"generated {kind} .*\n    use: ({'|'.join(shapes)})\n", text) else text)
+
+    def ran(what, *shapes, warnings=0):
+        """As if tune had found these the fastest."""
+        chosen = text
+        for kind, shape in zip(SHAPES, shapes):
+            chosen = re.sub(rf"(generated {kind} .*\n    use: ).*", rf"\g<1>{shape}", chosen)
+        file.write_text(chosen)
+        got = report.folder / "tuned.got.npz"
+        log.unlink(missing_ok=True)
+        done = stubs.run(report, "run", path, "--inputs", data, *CUDA, "--outputs", got, "--force", "--tuning", file, log=log)
+        problem = done.tail() if done.code else stubs.wrong_use(done) or differences(got, want)
+        said = re.findall(r"^warning: .*the tuning file wants threads13, which this program does not have for it$", done.err, re.MULTILINE)
+        if not problem and len(said) != warnings:
+            problem = done.err
+        report.check(what, problem)
+        grids[shapes] = re.findall(r"^launch \w+ (\S+ of [^\s:]+)", log.read_text(), re.MULTILINE)
+
+    ran("a run in the built-in shapes", "threads256", "warp32x4")
+    ran("a run in other shapes", "threads128", "warp32x8")
+    ran("a shape that there is not is said, and the built-in one runs", "threads13", "warp32x4", warnings=2)
+    pointwise, rows = "5x1x1 of 256x1x1", "8x1x1 of 32x4x1"
+    wanted = [[pointwise, pointwise, rows], ["10x1x1 of 128x1x1"] * 2 + ["4x1x1 of 32x8x1"], [pointwise, pointwise, rows]]
+    report.check("the file's shapes are launched", None if list(grids.values()) == wanted else str(grids))
+    file.write_text(re.sub(r"(generated pointwise .*\n    use: ).*", r"\g<1>threads128", text))
+    done = stubs.run(report, "explain", path, "--stage", "launches", "--target", "sm_90", "--tuning", file)
+    report.check("explain shows them", None if done.out.count("pointwise threads128 <<<10, 128x1>>>") == 2 else done.tail() + done.out)
+    done = stubs.run(report, "compile", path, "--target", "sm_90", "--tuning", file, "--json", "--no-cache")
+    answer, problem = harness.answer(done)
+    report.check("compile compiles them", problem or (None if [k["shape"] for k in answer["kernels"]].count("threads128") == 2 else done.out))
+
+
 def main():
     report = harness.Report()
     if not report.ready or not stubs.there(report):
@@ -273,6 +327,7 @@ def main():
     graphs(report)
     observed(report)
     golden(report)
+    tuned(report)
     complaints(report)
     choices(report)
     every_call(report)

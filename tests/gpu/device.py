@@ -63,12 +63,17 @@ def device_there(s):
     return done.code == harness.OK
 
 
+def share(value):
+    return "" if value is None else format(value, ".2f")
+
+
 def tables(data):
     """The figures as Markdown."""
     out = [f"# {data['surroundings'].get('driver and device') or 'no device'}, {data['surroundings']['date']}", ""]
     if data.get("bandwidth"):
-        out += ["| kernel | us | GB/s | of a copy |", "|---|---:|---:|---:|"]
-        out += [f"| {k} | {v['us']:.1f} | {v['GB/s']:.0f} | {'' if v['of_copy'] is None else format(v['of_copy'], '.2f')} |" for k, v in data["bandwidth"].items()]
+        out += ["| kernel | us | GB/s | of a copy | tuned | us | of a copy |", "|---|---:|---:|---:|---|---:|---:|"]
+        out += [f"| {k} | {v['us']:.1f} | {v['GB/s']:.0f} | {share(v['of_copy'])} | {', '.join(v.get('shapes', []))} | "
+                f"{format(v['tuned_us'], '.1f') if 'tuned_us' in v else ''} | {share(v.get('tuned_of_copy'))} |" for k, v in data["bandwidth"].items()]
     if data.get("peers"):
         names = list(fast.RUNNERS)
         out += ["", f"| model | launches | {' | '.join(f'{n} ms' for n in names)} | torch.compile by ours |", "|---|---:|" + "---:|" * (len(names) + 1)]

@@ -53,6 +53,19 @@ def copy_bandwidth(s, mib):
         return None
 
 
+def layer_time(s, path, *extra):
+    """Microseconds of the slowest layer's fastest run, and what went wrong."""
+    done, problem = s.answer("bench", path, "--layers", "--seconds", 0.01 if s.quick else 0.3, *extra, most=120)
+    return (0, problem) if problem else (max(t["min_us"] for t in done["layer_times"]), None)
+
+
+def tuned_time(s, path):
+    """What tune chooses, the slowest layer's time with it, and what went wrong."""
+    file = s.folder / "bandwidth.yaml"
+    done, problem = s.answer("tune", path, "-o", file, "--force", "--seconds", 0.01 if s.quick else 1.0, most=120)
+    return (None, 0, problem) if problem else ([row["chosen"] for row in done["launches"]], *layer_time(s, path, "--tuning", file))
+
+
 def bandwidth(s):
     """The slowest layer's fastest run. The larger size last: where time ends there, the smaller one says most of it."""
     for mib in (1,) if s.quick else (64, 256):
@@ -62,11 +75,16 @@ def bandwidth(s):
                 continue
             path, what = s.folder / "bandwidth.onnx", f"bandwidth {name} {mib} MiB"
             cases.write(path, text)
-            done, problem = s.answer("bench", path, "--layers", "--seconds", 0.01 if s.quick else 0.3, most=120)
+            us, problem = layer_time(s, path)
             s.check(what, problem)
+            if problem:
+                continue
+            row = {"us": us, "GB/s": moved / us / 1e3, "of_copy": moved / us * 1e6 / limit if limit else None}
+            shapes, tuned, problem = tuned_time(s, path)
+            s.check(f"{what}, tuned", problem)
             if not problem:
-                us = max(t["min_us"] for t in done["layer_times"])
-                s.row("bandwidth", f"{name} {mib} MiB", {"us": us, "GB/s": moved / us / 1e3, "of_copy": moved / us * 1e6 / limit if limit else None})
+                row |= {"shapes": shapes, "tuned_us": tuned, "tuned_of_copy": moved / tuned * 1e6 / limit if limit else None}
+            s.row("bandwidth", f"{name} {mib} MiB", row)
 
 
 # --- peers ------------------------------------------------------------------------------------------------

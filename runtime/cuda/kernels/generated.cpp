@@ -1,9 +1,11 @@
-// Generated kernels: the launch as codegen/cuda_launch plans it, its cubin, its arguments made once. The source carries no
-// names of the model here (`ferrule compile` writes them), so that equal kernels are compiled once.
+// Generated kernels: the launch as codegen/cuda_launch plans it, its cubin, its arguments made once; in another shape where
+// the tuning file names one or `tune` tries them. The source carries no names of the model here (`ferrule compile` writes
+// them), so that equal kernels are compiled once.
 #include "runtime/cuda/kernels/generated.h"
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -17,80 +19,140 @@ namespace {
 constexpr const char* kEntry = "ferrule_kernel";
 constexpr size_t kCompilers = 16;
 
-class Generated final : public Kernel {
- public:
-  Generated(Context& context, const Call& call, CudaLaunch launch)
-      : device_(context.device), layer_(escape(call.layer)), launch_(std::move(launch)) {}
+/// Its cubin into the device's collection, where function() finds it, or its error.
+void compile(Device& device, const Target& target, const CudaLaunch& l, DiskCache* cache) {
+  (void)device.cubin(l.source, l.entry, target.name, l.threads_x * l.threads_y, cache);
+}
 
-  Status prepare(Context& context, const Call& call) {
-    for (const auto* list : {&call.inputs, &call.outputs})
+/// A launch in one shape, loaded, with its memory.
+struct Loaded {
+  CudaLaunch launch;
+  Function function = nullptr;
+  Buffer scratch;
+  Pinned faults;
+  std::string spill;  ///< a warning
+  Address scratch_address() const { return launch.complaint ? faults.address() : scratch.address(); }
+};
+
+class Generated final : public Kernel, public Tunable {
+ public:
+  Generated(Context& context, const Launch& launch, const Call& call)
+      : device_(context.device), target_(*context.target), launch_(launch), call_(call), layer_(escape(call.layer)) {}
+
+  Status prepare(Context& context, CudaLaunch planned) {
+    for (const auto* list : {&call_.inputs, &call_.outputs})
       for (const Operand& o : *list) {
-        slots_.push_back(o.slot);
         addresses_.push_back(0);
         if (!o.constant) continue;
         FERRULE_ASSIGN(addresses_.back(), context.constants.plain(*o.constant));
       }
-    if (launch_.blocks == 0) return {};
-    const int threads = launch_.threads_x * launch_.threads_y;
-    FERRULE_ASSIGN(function_, device_.function(launch_.source, launch_.entry, context.target->name, threads, context.cache, layer_));
-    FERRULE_ASSIGN(const Cubin* cubin, device_.cubin(launch_.source, launch_.entry, context.target->name, threads, context.cache));
-    spill_ = spill_warning(*cubin);
-    if (!spill_.empty() && *context.log) (*context.log)(LogLevel::warning, layer_ + ": " + spill_);
-    if (launch_.scratch_bytes == 0) return {};
-    // Not of the arena: what it holds must last from run to run. Faults are the host's memory, which no copy must fetch.
-    if (launch_.complaint) {
-      FERRULE_ASSIGN(faults_, Pinned::make(device_, launch_.scratch_bytes, layer_));
-      addresses_.push_back(faults_.address());
-    } else {
-      FERRULE_ASSIGN(scratch_, Buffer::make(device_, launch_.scratch_bytes, layer_, true));
-      addresses_.push_back(scratch_.address());
-    }
+    addresses_.push_back(0);
+    FERRULE_TRY(load(std::move(planned), context.cache));
+    if (!now_->spill.empty() && *context.log) (*context.log)(LogLevel::warning, layer_ + ": " + now_->spill);
     return {};
   }
 
   Status bind(Binder& binder) override {
-    for (size_t k = 0; k < slots_.size(); ++k)
-      if (slots_[k] >= 0) addresses_[k] = binder.slot(slots_[k]);
-    arguments_ = launch_.arguments(addresses_);
+    size_t k = 0;
+    for (const auto* list : {&call_.inputs, &call_.outputs})
+      for (const Operand& o : *list) {
+        if (o.slot >= 0) addresses_[k] = binder.slot(o.slot);
+        ++k;
+      }
+    addresses_.back() = now_->scratch_address();
+    arguments_ = now_->launch.arguments(addresses_);
     return {};
   }
 
   Status enqueue(Stream stream) override {
-    if (launch_.blocks == 0) return {};
-    return device_.launch(function_, launch_.blocks, launch_.threads_x, launch_.threads_y, arguments_, stream, layer_);
+    const CudaLaunch& l = now_->launch;
+    if (l.blocks == 0) return {};
+    return device_.launch(now_->function, l.blocks, l.threads_x, l.threads_y, arguments_, stream, layer_);
   }
 
   Status finish() override {
-    if (!launch_.complaint) return {};
-    const auto size = static_cast<size_t>(launch_.scratch_bytes);
-    const std::string what = launch_.complaint({faults_.data(), size});
+    if (!now_->launch.complaint) return {};
+    const auto size = static_cast<size_t>(now_->launch.scratch_bytes);
+    const std::string what = now_->launch.complaint({now_->faults.data(), size});
     if (what.empty()) return {};
-    std::fill_n(faults_.data(), size, 0);
+    std::fill_n(now_->faults.data(), size, 0);
     return error(Code::bad_shape, layer_, what);
   }
 
   std::string text() const override {
-    return fmt::format("generated {} <<<{}, {}x{}>>>{}{}", launch_.kind, launch_.blocks, launch_.threads_x, launch_.threads_y,
-                       spill_.empty() ? "" : ", warning: ", spill_);
+    const CudaLaunch& l = now_->launch;
+    return fmt::format("generated {} {} <<<{}, {}x{}>>>{}{}", l.kind, l.shape, l.blocks, l.threads_x, l.threads_y,
+                       now_->spill.empty() ? "" : ", warning: ", now_->spill);
+  }
+
+  std::string problem() const override { return now_->launch.problem; }
+  /// Nothing to do has one.
+  std::vector<std::string> candidates() const override {
+    return now_->launch.blocks ? now_->launch.shapes : std::vector{now_->launch.shape};
+  }
+  std::string chosen() const override { return now_->launch.shape; }
+
+  Status choose(std::string_view candidate) override {
+    if (auto it = loaded_.find(candidate); it != loaded_.end()) {
+      now_ = &it->second;
+      return {};
+    }
+    FERRULE_ASSIGN(CudaLaunch other, plan(candidate));
+    return load(std::move(other), nullptr);
+  }
+
+  void prepare_choices() override {
+    for (const std::string& shape : candidates()) {
+      if (loaded_.contains(shape)) continue;
+      if (auto l = plan(shape)) compile(device_, target_, *l, nullptr);
+    }
   }
 
  private:
+  Result<CudaLaunch> plan(std::string_view shape) const {
+    Tuning one;
+    one.problems[problem()].use = shape;
+    return plan_gpu_launch(launch_, call_, target_, kEntry, &one);
+  }
+
+  /// Whatever is loaded stays, its scratch too: graphs that were captured use it. The scratch is none of the arena's: what it
+  /// holds must last from run to run. Faults are the host's memory, which no copy must fetch.
+  Status load(CudaLaunch planned, DiskCache* cache) {
+    Loaded l;
+    l.launch = std::move(planned);
+    if (l.launch.blocks) {
+      const int threads = l.launch.threads_x * l.launch.threads_y;
+      FERRULE_ASSIGN(l.function, device_.function(l.launch.source, l.launch.entry, target_.name, threads, cache, layer_));
+      FERRULE_ASSIGN(const Cubin* cubin, device_.cubin(l.launch.source, l.launch.entry, target_.name, threads, cache));
+      l.spill = spill_warning(*cubin);
+      if (l.launch.complaint) {
+        FERRULE_ASSIGN(l.faults, Pinned::make(device_, l.launch.scratch_bytes, layer_));
+      } else if (l.launch.scratch_bytes) {
+        FERRULE_ASSIGN(l.scratch, Buffer::make(device_, l.launch.scratch_bytes, layer_, true));
+      }
+    } else {
+      l.launch.complaint = nullptr;
+    }
+    const std::string shape = l.launch.shape;
+    now_ = &loaded_.insert_or_assign(shape, std::move(l)).first->second;
+    return {};
+  }
+
   Device& device_;
+  const Target& target_;
+  const Launch& launch_;  ///< of the lowered plan, which outlives its executables
+  const Call call_;
   std::string layer_;
-  CudaLaunch launch_;
-  Function function_ = nullptr;
-  std::string spill_;           ///< a warning
-  std::vector<int> slots_;
-  std::vector<Address> addresses_;
+  std::map<std::string, Loaded, std::less<>> loaded_;  ///< by shape
+  Loaded* now_ = nullptr;
+  std::vector<Address> addresses_;                     ///< of the operands, then the scratch
   std::string arguments_;
-  Buffer scratch_;
-  Pinned faults_;
 };
 
 }  // namespace
 
-Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call) {
-  return plan_gpu_launch(launch, call, *context.target, kEntry);
+Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call, std::string* note) {
+  return plan_gpu_launch(launch, call, *context.target, kEntry, context.tuning, note);
 }
 
 void compile_generated(Context& context, std::span<const CudaLaunch> launches) {
@@ -98,23 +160,28 @@ void compile_generated(Context& context, std::span<const CudaLaunch> launches) {
   std::vector<const CudaLaunch*> todo;
   for (const CudaLaunch& l : launches)
     if (l.blocks && seen.insert(l.source).second) todo.push_back(&l);
+  on_compilers(todo.size(), [&](size_t k) { compile(context.device, *context.target, *todo[k], context.cache); });
+}
+
+void on_compilers(size_t count, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next = 0;
-  auto work = [&] {
-    for (size_t k; (k = next++) < todo.size();)
-      (void)context.device.cubin(todo[k]->source, todo[k]->entry, context.target->name, todo[k]->threads_x * todo[k]->threads_y, context.cache);
+  auto turn = [&] {
+    for (size_t k; (k = next++) < count;) work(k);
   };
   std::vector<std::thread> threads;
-  const size_t wanted = std::min({todo.size(), kCompilers, size_t{std::max(1u, std::thread::hardware_concurrency())}});
-  for (size_t k = 1; k < wanted; ++k) threads.emplace_back(work);
-  work();
+  const size_t wanted = std::min({count, kCompilers, size_t{std::max(1u, std::thread::hardware_concurrency())}});
+  for (size_t k = 1; k < wanted; ++k) threads.emplace_back(turn);
+  turn();
   for (std::thread& t : threads) t.join();
 }
 
 Result<KernelPtr> make_generated(Context& context, const Launch& launch, const Call& call) {
   auto make = [&]() -> Result<KernelPtr> {
-    FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call));
-    auto kernel = std::make_unique<Generated>(context, call, std::move(planned));
-    FERRULE_TRY(kernel->prepare(context, call));
+    std::string note;
+    FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call, &note));
+    if (*context.log && !note.empty()) (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
+    auto kernel = std::make_unique<Generated>(context, launch, call);
+    FERRULE_TRY(kernel->prepare(context, std::move(planned)));
     return kernel;
   };
   auto made = make();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "tests/unit/codegen/host_kernels.h"
 
@@ -46,6 +47,7 @@ TEST_CASE("copies turned in shared memory put every element where it belongs") {
   if (HostKernels::missing()) return;
   std::mt19937 rng(3);
   HostKernels kernels;
+  std::set<std::string> tiles;
   std::vector<Transpose> all;
   for (int bytes : {1, 2, 4, 8})
     for (int round = 0; round < 24; ++round) {
@@ -61,12 +63,16 @@ TEST_CASE("copies turned in shared memory put every element where it belongs") {
       t.result = dense(t.dims);
       auto plan = plan_cuda_transpose(t.dims, t.source, t.result, bytes);
       if (!plan) continue;
+      const auto shapes = plan->shapes.all;
+      plan = plan_cuda_transpose(t.dims, t.source, t.result, bytes, shapes[static_cast<size_t>(round) % shapes.size()].text());
+      tiles.insert(plan->shapes.taken.text());
       t.plan = std::move(*plan);
       t.plan.kernel.wide_index = round % 4 == 0;
       t.id = kernels.add(cuda_transpose_source(t.plan.kernel, "kernel", ""), "kernel");
       all.push_back(std::move(t));
     }
   CHECK(all.size() > 40);
+  CHECK(tiles.size() >= 4);
   const std::string problem = kernels.compile();
   REQUIRE_MESSAGE(problem.empty(), problem);
   for (const Transpose& t : all) {
@@ -75,7 +81,8 @@ TEST_CASE("copies turned in shared memory put every element where it belongs") {
     for (int64_t k = 0; k < n * t.bytes; ++k) from.data()[k] = static_cast<char>(rng());
     const std::string wrong =
         kernels.launch(t.id, cuda_transpose_arguments(t.plan.kernel, t.plan.geometry, from.data(), to.data()),
-                       {static_cast<unsigned>(t.plan.geometry.blocks()), 1, 1}, {CudaTransposeKernel::kTile, CudaTransposeKernel::kRows, 1});
+                       {static_cast<unsigned>(t.plan.geometry.blocks(t.plan.kernel)), 1, 1},
+                       {CudaTransposeKernel::kWarp, static_cast<unsigned>(t.plan.kernel.rows), 1});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
     int64_t different = 0;
     for (int64_t k = 0; k < n; ++k) {
@@ -128,7 +135,7 @@ TEST_CASE("gathers take what the indices say, from the end too, and tell of one 
       else std::memcpy(index.data() + k * 8, &at[k], 8);
     }
     CudaGatherFault fault;
-    const auto blocks = static_cast<unsigned>((g.plan.geometry.threads(g.plan.kernel) + 255) / 256);
+    const auto blocks = static_cast<unsigned>((g.plan.geometry.packs(g.plan.kernel) + 255) / 256);
     const std::string wrong = kernels.launch(
         g.id, cuda_gather_arguments(g.plan.kernel, g.plan.geometry, data.data(), index.data(), result.data(), &fault), {blocks, 1, 1}, {256, 1, 1});
     REQUIRE_MESSAGE(wrong.empty(), wrong);

@@ -169,7 +169,7 @@ class Run {
   void launch(const HostKernels& kernels) {
     const CudaPlan& plan = job_.plan;
     INFO(job_.cases[0]->label << " and others, " << job_.form->name);  // shown if it crashes
-    auto blocks = static_cast<unsigned>((plan.geometry.threads(plan.kernel) + kThreads - 1) / kThreads);
+    auto blocks = static_cast<unsigned>((plan.geometry.packs(plan.kernel) + kThreads - 1) / kThreads);
     std::string arguments = cuda_arguments(plan.kernel, plan.geometry, pointers_);
     std::string wrong = kernels.launch(job_.id, arguments, {blocks}, {kThreads});
     REQUIRE_MESSAGE(wrong.empty(), wrong);

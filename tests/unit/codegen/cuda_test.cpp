@@ -107,7 +107,7 @@ TEST_CASE("accesses follow from dims and strides") {
   CHECK(same.kernel.vector == 4);
   CHECK(same.kernel.access == std::vector(3, CudaAccess::linear));
   CHECK(same.geometry.strides.empty());
-  CHECK(same.geometry.threads(same.kernel) == 8 * 256 * 56 * 56 / 4);
+  CHECK(same.geometry.packs(same.kernel) == 8 * 256 * 56 * 56 / 4);
   CHECK_FALSE(same.kernel.wide_index);
   CudaPlan bias = planned(p, dims, {full, channel, full});
   CHECK(bias.kernel.access == std::vector{CudaAccess::linear, CudaAccess::row_uniform, CudaAccess::linear});
@@ -237,7 +237,7 @@ TEST_CASE("a copy is turned in shared memory only where both sides are contiguou
   CHECK(turned->geometry.source.size == 35);
   CHECK(turned->geometry.result.size == 24);
   CHECK(turned->kernel.rank == 1);
-  CHECK(turned->geometry.blocks() == 2 * 2 * 1);
+  CHECK(turned->geometry.blocks(turned->kernel) == 2 * 2 * 1);
   CHECK_FALSE(plan_cuda_transpose(dims, {2 * 24 * 35, 70, 14, 2}, last, 4));  // no axis of the source is contiguous
   CHECK(plan_cuda_transpose(std::vector<int64_t>{65536, 65536}, {1, 65536}, {65536, 1}, 1)->kernel.wide_index);
 }

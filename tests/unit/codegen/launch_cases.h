@@ -2,9 +2,11 @@
 // something larger, run as CUDA C++ on the host against the interpreter, nothing written beside the results.
 #pragma once
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 
 #include "codegen/cuda_launch.h"
 #include "codegen/nvrtc.h"
@@ -26,8 +28,8 @@ struct LaunchCase {
   std::vector<Tensor> inputs;   ///< of the graph
   bool exact = false;           ///< elements are only moved, or whole numbers computed
   bool aligned = true;
-  CudaLaunch planned;
-  size_t id = 0;
+  CudaLaunch planned;           ///< by the built-in choice
+  std::vector<std::pair<CudaLaunch, size_t>> shapes;  ///< those that are run, with their kernels
 };
 
 /// Launches made by the one way that compile and the backend take, run on the host against the interpreter.
@@ -35,6 +37,9 @@ class LaunchCases {
  public:
   explicit LaunchCases(unsigned seed) : rng(seed) {}
   std::mt19937 rng;
+  int cores = 132;
+  /// Runs every shape of a launch; else the built-in one.
+  bool every_shape = std::getenv("FERRULE_TEST_FULL") != nullptr;
 
   /// The graph, and the launch made of it: its operands in random layouts, some as parts of something larger.
   LaunchCase& add(Graph graph, std::vector<Tensor> inputs, const std::function<void(const Graph&, Launch&)>& lower) {
@@ -60,10 +65,22 @@ class LaunchCases {
       }
     std::vector<CudaOperand> operands;
     for (const Placed& p : c.places) operands.push_back({p.type, p.dims, p.strides});
-    auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, 132);
-    REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
-    c.planned = std::move(*planned);
-    c.id = kernels_.add(c.planned.source, "kernel");
+    auto plan = [&](const std::string& shape) {
+      auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, cores, [&](const std::string&) { return shape; });
+      REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
+      return std::move(*planned);
+    };
+    c.planned = plan("");
+    for (const std::string& shape : c.planned.shapes) {
+      c.shapes.emplace_back(plan(shape), 0);
+      CudaLaunch& l = c.shapes.back().first;
+      CHECK(l.shape == shape);
+      CHECK(l.problem == c.planned.problem);
+      CHECK(l.threads_x * l.threads_y <= 1024);
+      c.shapes.back().second = kernels_.add(l.source, "kernel");
+      shapes.insert(l.kind + " " + shape);
+      if (!every_shape) break;
+    }
     ++kinds[c.planned.kind];
     return c;
   }
@@ -74,6 +91,7 @@ class LaunchCases {
     for (LaunchCase& c : cases_) check(c);
   }
   std::map<std::string, int> kinds;
+  std::set<std::string> shapes;  ///< with their kinds
   const LaunchCase& last() const { return cases_.back(); }
   const std::deque<LaunchCase>& all() const { return cases_; }
 
@@ -86,11 +104,19 @@ class LaunchCases {
     options.ops = &operators();
     auto want = interpret(c.graph, c.inputs, options);
     REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
-    launch(c);
-    if (c.planned.scratch_bytes) launch(c);  // what it leaves in its scratch is fit for the next run
+    for (const auto& [planned, id] : c.shapes) {
+      CAPTURE(planned.shape);
+      scratch_.assign(static_cast<size_t>(planned.scratch_bytes) / 8 + 2, 0);
+      launch(c, planned, id);
+      if (planned.scratch_bytes) launch(c, planned, id);  // what it leaves in its scratch is fit for the next run
+      check(c, *want);
+    }
+  }
+
+  static void check(LaunchCase& c, const std::vector<Tensor>& want) {
     for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
       const auto at = std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
-      const Tensor &expected = (*want)[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
+      const Tensor &expected = want[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
       CHECK(c.places[c.launch.inputs.size() + k].touched() == 0);
       if (c.exact) {
         CHECK_MESSAGE(got.identical(expected), compare(got, expected, {}).text);
@@ -101,7 +127,7 @@ class LaunchCases {
     }
   }
 
-  void launch(LaunchCase& c) {
+  void launch(LaunchCase& c, const CudaLaunch& planned, size_t id) {
     std::vector<uint64_t> addresses;
     for (size_t k = 0; k < c.places.size(); ++k) {
       if (c.places[k].type == DType::undefined) {
@@ -115,21 +141,18 @@ class LaunchCases {
       const auto at = std::ranges::find(c.graph.inputs(), v) - c.graph.inputs().begin();
       c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v) : c.inputs[static_cast<size_t>(at)]);
     }
-    scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(c.planned.scratch_bytes) / 8 + 2));
-    if (scratch_of_ != &c) std::ranges::fill(scratch_, 0), scratch_of_ = &c;
     addresses.push_back(reinterpret_cast<uint64_t>(scratch_.data()));
-    if (!c.planned.blocks) return;
-    const std::string wrong = kernels_.launch(c.id, c.planned.arguments(addresses), {static_cast<unsigned>(c.planned.blocks), 1, 1},
-                                              {static_cast<unsigned>(c.planned.threads_x), static_cast<unsigned>(c.planned.threads_y), 1});
+    if (!planned.blocks) return;
+    const std::string wrong = kernels_.launch(id, planned.arguments(addresses), {static_cast<unsigned>(planned.blocks), 1, 1},
+                                              {static_cast<unsigned>(planned.threads_x), static_cast<unsigned>(planned.threads_y), 1});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
-    if (c.planned.complaint) CHECK(c.planned.complaint(scratch()) == "");
+    if (planned.complaint) CHECK(planned.complaint(scratch()) == "");
   }
   std::span<const char> scratch() const { return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8}; }
 
   std::deque<LaunchCase> cases_;
   HostKernels kernels_;
   std::vector<uint64_t> scratch_;
-  const LaunchCase* scratch_of_ = nullptr;
 };
 
 /// The graph's only node as a library call.
