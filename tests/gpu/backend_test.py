@@ -295,7 +295,7 @@ def tuned(report):
         got = report.folder / "tuned.got.npz"
         log.unlink(missing_ok=True)
         done = stubs.run(report, "run", path, "--inputs", data, *CUDA, "--outputs", got, "--force", "--tuning", file, log=log)
-        problem = done.tail() if done.code else stubs.wrong_use(done) or differences(got, want)
+        problem = done.tail() if done.code else stubs.wrong_use(done) or tolerance.differences(np.load(got), np.load(want))
         said = re.findall(r"^warning: .*the tuning file wants threads13, which this program does not have for it$", done.err, re.MULTILINE)
         if not problem and len(said) != warnings:
             problem = done.err
