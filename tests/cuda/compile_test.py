@@ -24,6 +24,7 @@ import harness  # noqa: E402
 
 COMPILED = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 PLANNED = ["sm_70", "sm_72", "sm_86", "sm_89"]  # the others are planned to be compiled
+HALVED = ["sm_75", "sm_90"]  # in f16 as well
 # Small models of other projects' tests: for one target each.
 COLLECTIONS = ["ort_fusion", "ort_other", "ort_python", "trt_tools"]
 
@@ -42,11 +43,11 @@ def shapes(inputs):
     return options
 
 
-def job(name, model, target, compiles, inputs, cache):
+def job(name, model, target, compiles, inputs, cache, *extra):
     """(what, "passed" | "failed" | "skipped", why)."""
-    what = f"{name} {'compiled' if compiles else 'planned'} for {target}"
+    what = " ".join((name, "compiled" if compiles else "planned", "for", target, *extra))
     options = shapes(inputs) if inputs and inputs.exists() else []
-    done = harness.run("compile" if compiles else "explain", model, "--target", target, "--json", "--cache", cache, *options, timeout=300)
+    done = harness.run("compile" if compiles else "explain", model, "--target", target, "--json", "--cache", cache, *options, *extra, timeout=300)
     if done.code == harness.UNSUPPORTED and done.errors() and "unknown_operator" in done.err:
         return what, "skipped", done.errors()[0][:200]
     if done.code != harness.OK:
@@ -117,9 +118,11 @@ def main():
             if not full:
                 targets = [("sm_90", True), ((PLANNED + COMPILED)[k % 9], False)]
             jobs += [pool.submit(job, *model[:2], t, compiles, model[2], cache) for t, compiles in targets]
+            jobs += [pool.submit(job, *model[:2], t, True, model[2], cache, "--enable", "half_*") for t in HALVED if full]
         for model in shared_models(report) if full else []:
             jobs += [pool.submit(job, *model[:2], t, True, model[2], cache) for t in COMPILED]
             jobs += [pool.submit(job, *model[:2], t, False, model[2], cache) for t in PLANNED]
+            jobs += [pool.submit(job, *model[:2], t, True, model[2], cache, "--enable", "half_*") for t in HALVED]
         if full:
             jobs += [pool.submit(refusable, *model, cache) for model in collections()]
         else:
