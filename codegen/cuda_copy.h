@@ -18,10 +18,10 @@ namespace ferrule {
 /// both are read and written in whole lines.
 struct CudaTransposeKernel {
   static constexpr int kWarp = 32;  ///< threads of a block in x
-  int tile = 32, rows = 8;  ///< elements of a tile's edge; threads of a block in y
   int element_bytes = 4;
   int rank = 0;             ///< axes beside the two
   bool wide_index = false;  ///< 64-bit index arithmetic
+  int tile = 32, rows = 8;  ///< elements of a tile's edge; threads of a block in y
 };
 struct CudaTransposeGeometry {
   LoopAxis source, result;       ///< contiguous there; strides: of the source, of the result

@@ -52,7 +52,7 @@ class Planner {
     FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(), "operands of a CUDA launch");
     out_.entry = entry_;
     FERRULE_TRY(make());
-    const std::vector<uint64_t> none(operands_.size() + 1);
+    const std::vector<uint64_t> none(operands_.size() + 2);
     if (const size_t bytes = out_.arguments(none).size(); bytes > kMostCudaArguments) return refuse(fmt::format("{} bytes of arguments", bytes));
     if (out_.blocks > std::numeric_limits<int32_t>::max()) return refuse(fmt::format("{} blocks", out_.blocks));
     if (out_.shapes.empty()) record({});
@@ -103,8 +103,10 @@ class Planner {
     out_.blocks = plan.geometry.blocks(plan.kernel);
     std::tie(out_.threads_x, out_.threads_y) = CudaRowGeometry::block(plan.kernel);
     out_.scratch_bytes = plan.geometry.scratch_bytes(plan.kernel);
-    out_.arguments = [n = operands_.size() + (plan.kernel.sliced ? 1 : 0), plan = std::move(plan)](std::span<const uint64_t> at) {
-      return cuda_row_arguments(plan.kernel, plan.geometry, pointers_of(at, n));
+    out_.passes = plan.kernel.passes;
+    out_.arguments = [n = operands_.size(), plan = std::move(plan)](std::span<const uint64_t> at) {
+      const int pass = plan.kernel.passes > 1 ? static_cast<int>(at[n + 1]) : 0;
+      return cuda_row_arguments(plan.kernel, plan.geometry, pointers_of(at, n + (plan.kernel.sliced ? 1 : 0)), pass);
     };
     return {};
   }
@@ -393,7 +395,7 @@ std::string problem_of(const CudaLaunch& l, std::span<const CudaOperand> operand
   const std::string_view text = std::string_view(l.source).substr(l.source.find('\n') + 1);
   const size_t name = text.find(l.entry + "(", text.find("extern \"C\" __global__"));
   FERRULE_ASSERT(name != std::string_view::npos, "a kernel's name");
-  const std::vector<uint64_t> none(operands.size() + 1);
+  const std::vector<uint64_t> none(operands.size() + 2);
   const uint64_t hash = fnv(fnv(fnv(0xcbf29ce484222325, text.substr(0, name)), text.substr(name + l.entry.size())), l.arguments(none));
   std::string out = fmt::format("generated {} {:016x}", l.kind, hash);
   for (const CudaOperand& o : operands)

@@ -29,7 +29,9 @@ struct CudaLaunch {
   std::vector<std::string> shapes;      ///< what is worth a measurement, the built-in choice first; never empty
   std::string problem;                  ///< what its speed depends on, but the shape; without a name of the model
   int64_t scratch_bytes = 0;            ///< device memory, 256-byte aligned; zero before the first launch, left usable for the next
-  /// The kernel's one parameter. Addresses: the launch's inputs, its outputs (0: absent), then the scratch if there is any.
+  int passes = 1;                       ///< launches of the kernel in stream order
+  /// The kernel's one parameter. Addresses: the launch's inputs, its outputs (0: absent), the scratch (0: there is none), and
+  /// which of the passes it is.
   std::function<std::string(std::span<const uint64_t> addresses)> arguments;
   /// Where a run can go wrong (an index out of range): what did, from the scratch after the run, or "". Null: nothing can.
   /// Whoever finds a text zeroes the scratch again.

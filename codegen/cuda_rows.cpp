@@ -23,6 +23,8 @@ constexpr int kMostItems = 8;
 constexpr int64_t kRegisters = 48;  // of 32 bits, that a thread may keep a row's elements in
 constexpr int64_t kLongRow = 16384;   // elements of a block from which its rows are worth being spread over several …
 constexpr int64_t kLeastSlice = 4096; // … with so many each
+constexpr int64_t kLongElements = 65536;  // and where a row's elements follow: another launch must pay
+constexpr int kMostPasses = 4;
 constexpr int64_t kSlotBytes = 8;     // of what one block leaves of one fold
 constexpr int64_t kWorthMeasuring = 4096;  // elements; a smaller launch takes its time to start
 
@@ -42,6 +44,20 @@ bool kept_in_registers(const CudaRowKernel& k, size_t operand) {
   return k.items > 0 && operand < k.inputs && k.operands[operand].along != Along::none && readers(k.staged, operand) > 1;
 }
 
+/// Of each stage, the launch that it belongs to where a row is spread over several blocks: behind a reduction along the row
+/// begins the next. The online pair is one.
+std::vector<int> passes_of(const StagedRows& rows, std::optional<size_t> online) {
+  std::vector<int> out;
+  int pass = 0;
+  for (size_t s = 0; s < rows.stages.size(); ++s) {
+    out.push_back(pass);
+    const RowStage& stage = rows.stages[s];
+    const bool folds = std::ranges::any_of(stage.folds, [](Fold f) { return f != Fold::none; });
+    pass += stage.elements && folds && online != s;
+  }
+  return out;
+}
+
 class Planner {
  public:
   Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores, std::string_view wanted)
@@ -59,6 +75,7 @@ class Planner {
     k_.vector = beside_ ? 1 : vector();
     k_.staged = split_rows(r_, false);
     only_folds_ = only_folds();
+    passes_ = passes_of(k_.staged, online_stage(k_.staged)).back() + 1;
     plan_.shapes = {shapes(), wanted_};
     take(plan_.shapes.taken);
     return std::move(plan_);
@@ -107,8 +124,9 @@ class Planner {
     const CudaShape usual = whole();
     const int64_t blocks = (g_.rows + usual.each - 1) / usual.each, each = g_.length * (beside_ ? kWarp : 1);
     std::vector<CudaShape> out;
-    const bool room = only_folds_ && usual.form != "warp" && blocks > 0 && blocks * 2 <= cores_;
-    if (room && each >= kLongRow) {
+    const bool room = passes_ <= kMostPasses && usual.form != "warp" && blocks > 0 && blocks * 2 <= cores_;
+    const int64_t enough = only_folds_ ? kLongRow : kLongElements;
+    if (room && each >= enough) {
       const int64_t most = std::min(2 * cores_ / blocks, each / kLeastSlice);
       for (const int64_t slices : {most, most * 2, most / 2})
         if (slices > 1) out.push_back(cut(slices));
@@ -127,8 +145,13 @@ class Planner {
       for (int threads : {128, 256, 512, 1024})
         if (threads <= packs()) out.push_back({"block", threads});
     }
+    if (!room) return out;
+    if (!only_folds_) {
+      if (each >= enough / 4) out.push_back(cut(std::min(2 * cores_ / blocks, each / kLeastSlice)));
+      return out;
+    }
     for (const int64_t slices : {2, 4})
-      if (room && each / slices >= kLeastSlice / 2) out.push_back(cut(slices));
+      if (each / slices >= kLeastSlice / 2) out.push_back(cut(slices));
     return out;
   }
 
@@ -140,6 +163,9 @@ class Planner {
       g_.slices = s.slices;
       g_.chunk = ((g_.length + s.slices - 1) / s.slices + v - 1) / v * v;
       k_.sliced = true;
+      if (only_folds_) return;
+      k_.online = online_stage(k_.staged);
+      k_.passes = passes_;
       return;
     }
     k_.staged = split_rows(r_, true);
@@ -197,6 +223,7 @@ class Planner {
   const std::string_view wanted_;
   bool beside_ = false;      ///< rows lie side by side in memory
   bool only_folds_ = false;
+  int passes_ = 1;           ///< launches, where a row is spread and not only folded
   CudaRowPlan plan_;
   CudaRowKernel& k_ = plan_.kernel;
   CudaRowGeometry& g_ = plan_.geometry;
@@ -258,7 +285,7 @@ class Source {
     const size_t n = k_.operands.size();
     out_ += fmt::format("struct Arguments {{\n  void* p[{0}];\n{3}  Index rows, length{4};\n  Index size[{1}], stride[{0}][{1}];\n"
                         "  Index step_size[{2}], step[{0}][{2}];\n}};\n\n", n, k_.kept_rank, k_.reduced_rank,
-                        k_.sliced ? "  char* scratch;\n" : "", k_.sliced ? ", slices, chunk, row_blocks" : "");
+                        k_.sliced ? "  char* scratch;\n" : "", !k_.sliced ? "" : k_.passes > 1 ? ", slices, chunk, row_blocks, pass" : ", slices, chunk, row_blocks");
     kernel(entry);
     return std::move(out_);
   }
@@ -276,8 +303,11 @@ class Source {
 
   void kernel(std::string_view entry) {
     line(0, "extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{", k_.block_threads(), entry);
-    if (k_.sliced) line(1, "const Index block = (Index)blockIdx.x / a.slices, slice = (Index)blockIdx.x % a.slices;");
-    else line(1, "const Index block = blockIdx.x;");
+    if (k_.sliced) {
+      line(1, "const Index block = (Index)blockIdx.x / a.slices, slice = (Index)blockIdx.x % a.slices;");
+      line(1, "const Index behind = slice + 1 < a.slices ? (slice + 1) * a.chunk : a.length;");
+      line(1, "char* const slots = a.scratch + (a.row_blocks * 4 + 15) / 16 * 16;");
+    } else line(1, "const Index block = blockIdx.x;");
     switch (k_.team) {
       case CudaTeam::columns:
         line(1, "const int lane = threadIdx.y;");
@@ -297,12 +327,32 @@ class Source {
     }
     pointers();
     registers();
-    for (size_t s = 0; s < k_.staged.stages.size(); ++s) {
-      if (k_.staged.stages[s].elements) element_stage(s);
-      else row_stage(s);
-      if (k_.online == s) ++s;  // done with it
+    for (int pass = 0; pass < k_.passes; ++pass) {
+      if (k_.passes > 1) line(1, "if (a.pass == {}) {{", pass);
+      stages(pass);
+      if (k_.passes > 1) line(1, "}}");
     }
     line(0, "}}");
+  }
+
+  /// Those of one launch, behind what the former ones found.
+  void stages(int pass) {
+    const std::vector<int> passes = k_.passes > 1 ? passes_of(k_.staged, k_.online) : std::vector<int>(k_.staged.stages.size());
+    const bool elements = [&] {
+      for (size_t s = 0; s < passes.size(); ++s)
+        if (passes[s] == pass && k_.staged.stages[s].elements) return true;
+      return false;
+    }();
+    // Nothing runs along the row: one block does it. Another might read what it writes.
+    if (!elements && k_.sliced) line(1, "if (slice != 0) return;");
+    for (size_t s = 0; s < passes.size() && passes[s] <= pass; ++s) {
+      const RowStage& stage = k_.staged.stages[s];
+      if (!stage.elements) row_stage(s, passes[s] == pass);
+      else if (passes[s] == pass) element_stage(s);
+      else if (k_.online == s) combine_online(stage);
+      else combine_folds(stage);
+      if (k_.online == s) ++s;  // done with it
+    }
   }
 
   /// Of each operand, the row's first element.
@@ -348,7 +398,6 @@ class Source {
       line(2, "const Index e = lane * {} + j * {};", k_.vector, step);
       line(2, "if (e < a.length) {{");
     } else if (k_.sliced) {
-      line(1, "const Index behind = slice + 1 < a.slices ? (slice + 1) * a.chunk : a.length;");
       line(1, "for (Index e = slice * a.chunk + lane * {}; e < behind; e += {}) {{", k_.vector, step);
       line(2, "{{");
     } else {
@@ -427,21 +476,73 @@ class Source {
     for (size_t o = 0; o < s.outputs.size(); ++o)
       if (s.folds[o] != Fold::none) finish_fold(s, o);
     if (k_.online == index) finish_online(s);
-    if (k_.sliced) combine_slices(s);
+    if (k_.passes > 1) leave(index);
+    else if (k_.sliced) combine_slices(s);
+  }
+
+  /// Where block number `from` of the row leaves a fold.
+  std::string slot(uint32_t fold, DType type, std::string_view from) const {
+    const int lanes = columns() ? k_.rows : 1;
+    return fmt::format("({}*)(slots + ((((i64)block * a.slices + {}) * {} + {}) * {} + {}) * {})", cuda_value(type), from, k_.staged.folds.size(), fold,
+                       lanes, columns() ? "threadIdx.x" : "0", kSlotBytes);
+  }
+
+  /// What the slice found, for the next launch.
+  void leave(size_t index) {
+    std::string stores;
+    auto store = [&](const RowStage& s, size_t o) { stores += fmt::format(" *{} = f{};", slot(s.outputs[o].index, fold_type_of(s, o), "slice"), s.outputs[o].index); };
+    const RowStage& s = k_.staged.stages[index];
+    for (size_t o = 0; o < s.outputs.size(); ++o)
+      if (s.folds[o] != Fold::none) store(s, o);
+    if (k_.online == index) store(online_sum(), 0);
+    if (!stores.empty()) line(1, "if (lane == 0) {{{} }}", stores);
+  }
+
+  /// A fold of what all blocks of the row left.
+  void combine(const RowStage& s, size_t o) {
+    const uint32_t f = s.outputs[o].index;
+    const DType t = fold_type_of(s, o);
+    line(1, "{} f{} = {};", cuda_value(t), f, cuda_literal(t, fold_identity(s.folds[o], t)));
+    line(1, "for (Index o = lane; o < a.slices; o += {}) f{} = {};", k_.threads, f,
+         fold_text(s.folds[o], t, fmt::format("f{}", f), "*" + slot(f, t, "o")));
+    reduce_team(s, o, "n");
+  }
+  void combine_folds(const RowStage& s) {
+    for (size_t o = 0; o < s.outputs.size(); ++o)
+      if (s.folds[o] != Fold::none) combine(s, o);
+  }
+  /// The sums are of exponentials below what each slice's maximum is, or the lowest number.
+  void combine_online(const RowStage& s) {
+    combine(s, 0);
+    const RowStage& sum = online_sum();
+    const uint32_t m = s.outputs[0].index, f = sum.outputs[0].index;
+    const DType t = fold_type_of(sum, 0);
+    line(1, "{} f{} = 0;", cuda_value(t), f);
+    line(1, "for (Index o = lane; o < a.slices; o += {}) {{", k_.threads);
+    line(2, "{} less;", cuda_value(t));
+    line(2, "weight({}, f{}, less);", not_below_lowest("*" + slot(m, fold_type_of(s, 0), "o")), m);
+    line(2, "f{} += *{} * less;", f, slot(f, t, "o"));
+    line(1, "}}");
+    reduce_team(sum, 0, "n");
+    line(1, "f{0} += f{1} - f{1};", f, m);
+  }
+  /// A slice of -inf alone has a sum, of nothing, below something.
+  std::string not_below_lowest(const std::string& most) const {
+    const DType t = online_sum().program.output_type(0);
+    return fmt::format("larger(({0}){1}, {2})", cuda_value(t), most, lowest_number());
+  }
+  std::string lowest_number() const {
+    const DType t = online_sum().program.output_type(0);
+    return cuda_literal(t, {t == DType::f32 ? double{std::numeric_limits<float>::lowest()} : std::numeric_limits<double>::lowest(), 0});
   }
 
   /// What the blocks of a row found, in all threads of the last one to end; the others leave. The blocks' counter wraps,
   /// so that it is zero again for the next launch.
   void combine_slices(const RowStage& s) {
-    const int lanes = columns() ? k_.rows : 1;
     const std::string_view thread = columns() ? "threadIdx.x" : "0";
-    line(1, "char* const slots = a.scratch + (a.row_blocks * 4 + 15) / 16 * 16;");
-    auto slot = [&](const RowStage& stage, size_t o, std::string_view from) {
-      return fmt::format("(volatile {}*)(slots + ((((i64)block * a.slices + {}) * {} + {}) * {} + {}) * {})", cuda_value(fold_type_of(stage, o)), from,
-                         s.outputs.size(), o, lanes, thread, kSlotBytes);
-    };
+    auto place = [&](size_t o, std::string_view from) { return "(volatile " + slot(s.outputs[o].index, fold_type_of(s, o), from).substr(1); };
     line(1, "if (lane == 0) {{");
-    for (size_t o = 0; o < s.outputs.size(); ++o) line(2, "*{} = f{};", slot(s, o, "slice"), s.outputs[o].index);
+    for (size_t o = 0; o < s.outputs.size(); ++o) line(2, "*{} = f{};", place(o, "slice"), s.outputs[o].index);
     line(2, "__threadfence();");
     line(1, "}}");
     line(1, "__shared__ bool last;");
@@ -457,7 +558,7 @@ class Source {
       const DType t = fold_type_of(s, o);
       line(1, "f{} = {};", f, cuda_literal(t, fold_identity(s.folds[o], t)));
       line(1, "for (Index o = lane; o < a.slices; o += {}) f{} = {};", k_.threads, f,
-           fold_text(s.folds[o], t, fmt::format("f{}", f), fmt::format("({})*{}", cuda_value(t), slot(s, o, "o"))));
+           fold_text(s.folds[o], t, fmt::format("f{}", f), fmt::format("({})*{}", cuda_value(t), place(o, "o"))));
       reduce_team(s, o, "n");
     }
   }
@@ -479,10 +580,8 @@ class Source {
   void start_online() {
     const RowStage& sum = online_sum();
     start_fold(sum, 0);
-    const DType t = sum.program.output_type(0);
-    const double lowest = t == DType::f32 ? double{std::numeric_limits<float>::lowest()} : std::numeric_limits<double>::lowest();
     // Not the identity of a maximum: exp(-inf - -inf) is no number.
-    line(1, "{} near = {};", cuda_value(t), cuda_literal(t, {lowest, 0}));
+    line(1, "{} near = {};", cuda_value(sum.program.output_type(0)), lowest_number());
   }
 
   void take_online() {
@@ -509,8 +608,9 @@ class Source {
     const std::string_view t = cuda_value(sum.program.output_type(0));
     if (compensated(sum, 0)) line(1, "float f{0} = s{0}.value();", f);
     line(1, "{} less;", t);
-    line(1, "weight(near, f{}, less);", m);
-    line(1, "f{0} = a.length == 0 ? ({1})0 : f{0} * less + (f{2} - f{2});", f, t, m);
+    line(1, "weight(near, {}, less);", k_.passes > 1 ? not_below_lowest(fmt::format("f{}", m)) : fmt::format("f{}", m));
+    if (k_.passes > 1) line(1, "f{} *= less;", f);
+    else line(1, "f{0} = a.length == 0 ? ({1})0 : f{0} * less + (f{2} - f{2});", f, t, m);
     reduce_team(sum, 0, "m");
   }
 
@@ -568,7 +668,8 @@ class Source {
     tree(warps);
   }
 
-  void row_stage(size_t index) {
+  /// `storing`: in the launch in which its results are written.
+  void row_stage(size_t index, bool storing) {
     const RowStage& s = k_.staged.stages[index];
     std::string call;
     for (size_t k = 0; k < s.inputs.size(); ++k) call += (k ? ", " : "") + input(s.inputs[k], s.program.inputs[k], "0");
@@ -581,7 +682,8 @@ class Source {
       if (result) stores += fmt::format("{}*q{} = {};", stores.empty() ? "" : " ", operand_of(s.outputs[o]), to);
     }
     line(1, "stage{}({});", index, call);
-    if (!stores.empty()) line(1, "if (lane == 0{}) {{ {} }}", columns() ? " && inside" : "", stores);
+    if (!stores.empty() && storing)
+      line(1, "if (lane == 0{}{}) {{ {} }}", columns() ? " && inside" : "", k_.passes > 1 ? " && slice == 0" : "", stores);
   }
 
   const CudaRowKernel& k_;
@@ -614,13 +716,14 @@ Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_vie
   return Source(kernel).text(entry, comment);
 }
 
-std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers) {
+std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers, int pass) {
   CudaArguments out(kernel.wide_index);
   for (const void* p : pointers) out.pointer(p);
   out.index(geometry.rows);
   out.index(geometry.length);
   if (kernel.sliced)
     for (int64_t v : {geometry.slices, geometry.chunk, geometry.row_blocks(kernel)}) out.index(v);
+  if (kernel.passes > 1) out.index(pass);
   for (const auto* axes : {&geometry.kept, &geometry.reduced}) {
     for (const LoopAxis& a : *axes) out.index(a.size);
     for (size_t k = 0; k < kernel.operands.size(); ++k)

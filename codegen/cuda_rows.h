@@ -1,9 +1,10 @@
 // Row kernels (softmax, norms, reductions) as CUDA C++: the stages of a row region in one kernel, a team of threads a
 // row. Sums of f32 are compensated, not made in f64, which most GPUs do slowly. Sizes and strides are arguments; a
-// kernel serves every shape of the same form. Few long rows are spread over several blocks where nothing but reductions
-// runs along them: the block that ends last combines what all of them left in scratch memory. Where elements follow their
-// row's reduction (softmax, norms) a row stays in one block: all blocks of it would have to wait for each other inside
-// the kernel, which no stream guarantees to end. A softmax's maximum and
+// kernel serves every shape of the same form. Few long rows are spread over several blocks. Where nothing but reductions
+// runs along them, the block that ends last combines what all of them left in scratch memory. Where elements follow their
+// row's reduction (softmax, norms) all blocks would have to wait for each other, which no stream guarantees to end: the
+// kernel is launched several times, up to a reduction each, and every block of the next pass combines what those of the
+// last left. A softmax's maximum and
 // sum are one pass where the row is not in registers by the second. Its sum is then of exponentials below a value that
 // follows the maximum in steps of at least 8: each step rounds the sum once more, and after some dozen of them what was
 // there before the first no longer counts, so that no order of elements makes it worse.
@@ -46,6 +47,7 @@ struct CudaRowKernel {
   int items = 0;                          ///< vectors of a row that a thread keeps in registers; 0: it walks the row
   std::optional<size_t> online;           ///< this stage's maximum and the next stage's sum (row_online.h) are one pass
   bool sliced = false;                    ///< a row is spread over several blocks; a scratch pointer follows the operands'
+  int passes = 1;                         ///< launches in stream order; above 1 it is sliced
   bool wide_index = false;                ///< 64-bit index arithmetic
   int block_threads() const { return threads * rows; }
 };
@@ -79,6 +81,6 @@ Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowL
 Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_view entry, std::string_view comment);
 
 /// The kernel's one parameter, as the source declares it. `pointers`: of the operands, then the scratch if it is sliced.
-std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers);
+std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers, int pass = 0);
 
 }  // namespace ferrule

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "codegen/operands.h"
 #include "engine/base/diagnostics.h"
 #include "engine/library_tail.h"
 #include "engine/movement.h"
@@ -375,9 +376,9 @@ class LayerLowering {
 }  // namespace
 
 int LoweredLayer::kernels() const {
-  return static_cast<int>(std::count_if(launches.begin(), launches.end(), [](const Launch& l) {
-    return l.kind != Launch::Kind::view;
-  }));
+  int n = 0;
+  for (const Launch& l : launches) n += l.kind == Launch::Kind::view ? 0 : l.passes;
+  return n;
 }
 
 Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
@@ -385,6 +386,8 @@ Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, cons
   lowered.strict = options.strict;
   for (Layer& layer : plan.layers) {
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, target, options).run());
+    if (target.device == "gpu")
+      for (Launch& launch : l.launches) launch.passes = cuda_passes(plan, l, launch, target.cores);
     layer.kernels = l.kernels();
     if (layer.contract == "quantized") layer.numerics = "executed in float";
     auto note = [&](std::string_view what) { layer.numerics += fmt::format("{}{}", layer.numerics.empty() ? "" : ", ", what); };

@@ -31,6 +31,7 @@ struct Launch {
   /// Values of the *plan's* graph that the launch reads and writes; a value between two launches of one
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
   std::vector<ValueId> inputs, outputs;
+  int passes = 1;                 ///< kernels that it is, one after the other: few very long rows on GPUs
   std::string deviation;          ///< how the library's epilogue differs from the formula; empty: not
   std::string tail_apart;         ///< library: why its tail is a generated kernel; empty: there is none, or it is inside
 };
@@ -44,7 +45,7 @@ struct Temporary {
 struct LoweredLayer {
   std::vector<Launch> launches;
   std::vector<Temporary> temporaries;
-  int kernels() const;            ///< launches that are not views
+  int kernels() const;            ///< of launches that are not views
 };
 
 /// Temporaries are addressed as ValueId{kTemporary + k} in their layer's launches.

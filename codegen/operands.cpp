@@ -1,5 +1,6 @@
 #include "codegen/operands.h"
 
+#include "codegen/cuda_rows.h"
 #include "engine/base/diagnostics.h"
 #include "engine/pieces.h"
 
@@ -97,6 +98,14 @@ Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, 
       out.operands.push_back(std::move(o));
     }
   return out;
+}
+
+int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores) {
+  if (!launch.rows) return 1;
+  const auto rows = row_operands(plan, layer, launch);
+  if (!rows) return 1;
+  const auto planned = plan_cuda_rows(*launch.rows, *rows, true, cores);
+  return planned ? planned->kernel.passes : 1;
 }
 
 }  // namespace ferrule

@@ -33,5 +33,7 @@ struct CudaOperands {
 };
 /// errors: unsupported_operator (unknown rank).
 Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+/// How many kernels it is in its built-in shape, one after the other; 1 where that is not known.
+int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores);
 
 }  // namespace ferrule

@@ -43,7 +43,7 @@ template <class K>
 struct GpuStep {
   K kernel;
   int step = 0;   ///< number among all launches, views included
-  int count = 1;  ///< launches that it stands for
+  int count = 1;  ///< kernels that it stands for
 };
 
 /// The layer's launches in order, views left out. `make(launch, call)` gives a Result<K>; where it has none, `interpret(call,
@@ -61,7 +61,7 @@ Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lower
     FERRULE_ASSIGN(Call call, call_of(plan, lowered, storage, layer, l));
     Result<K> made = make(l, call);
     if (made) {
-      out.push_back({std::move(*made), step, 1});
+      out.push_back({std::move(*made), step, l.passes});
       continue;
     }
     const Error& why = made.error();

@@ -102,7 +102,10 @@ Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step
     return make_interpreted(context, call);
   };
   FERRULE_ASSIGN(auto steps, gpu_layer<KernelPtr>(plan_, lowered_, storage_, layer, first_step, make, interpret));
-  for (Step& s : steps) steps_.push_back(std::move(s));
+  for (Step& s : steps) {
+    if (const int n = s.kernel->launches()) s.count = n;
+    steps_.push_back(std::move(s));
+  }
   return {};
 }
 

@@ -42,6 +42,8 @@ class Kernel {
   virtual Status finish() { return {}; }
   /// Whether it only puts work on the stream; interpreted layers wait for the device and are in no CUDA graph.
   virtual bool capturable() const { return true; }
+  /// How many kernels it puts on the stream; 0: as many as planned.
+  virtual int launches() const { return 0; }
   /// Which implementation it is; for text() and profiles.
   virtual std::string text() const { return {}; }
 };

@@ -57,9 +57,10 @@ class Recorder {
 
   Result<Line> generated(const Launch& l, const Call& call) const {
     FERRULE_ASSIGN(const CudaLaunch planned, plan_gpu_launch(l, call, c_.target, kEntry, c_.tuning));
-    const std::vector<uint64_t> none(call.inputs.size() + call.outputs.size() + 1);
+    const std::vector<uint64_t> none(call.inputs.size() + call.outputs.size() + 2);
     std::string text = fmt::format("{} {} <<<{}, {}x{}>>> {}, {} bytes of arguments", planned.kind, planned.shape, planned.blocks,
                                    planned.threads_x, planned.threads_y, operands(call), planned.arguments(none).size());
+    if (planned.passes > 1) text += fmt::format(", {} times", planned.passes);
     if (planned.scratch_bytes) text += fmt::format(", {} of scratch{}", planned.scratch_bytes, planned.complaint ? " of the host's" : "");
     return Line{text};
   }

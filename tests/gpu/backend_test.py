@@ -27,6 +27,9 @@ MODELS = {
     "broadcast": "(float[2,3,5,7] x, float[3,1,1] b) => (float[2,3,5,7] y, float[2,3,5,7] z) { y = Add(x, b) z = Tanh(y) }",
     "rows": "(float[6,130] x) => (float[6,130] y, float[6,1] m) <int64[1] axes = {-1}> "
             "{ y = Softmax<axis = -1>(x) m = ReduceMean<keepdims = 1>(x, axes) }",
+    # Two launches of one kernel, many blocks each.
+    "long": "(float[1,70000] x) => (float[1,70000] y, float[1,1] m) <int64[1] axes = {-1}> "
+            "{ y = Softmax<axis = -1>(x) m = ReduceMax<keepdims = 1>(x, axes) }",
     "norm": "(float[3,5,64] x, float[64] g, float[64] b) => (float[3,5,64] y) "
             "{ y = LayerNormalization<axis = -1, epsilon = 0.00001>(x, g, b) }",
     "moves": "(float[3,40,50] x, float[3,10,40] z) => (float[3,60,40] y) "

@@ -39,6 +39,7 @@ def bandwidth_cases(mib):
         yield f"row sums {t}", f"({t}[{rows},4096] x) => ({t}[{rows},1] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}", n
         yield f"one sum {t}", f"({t}[{count}] x) => ({t}[1] y) <int64[1] a = {{0}}> {{ y = ReduceSum(x, a) }}", n
         yield f"column maxima {t}", f"({t}[{rows},4096] x) => ({t}[1,4096] y) <int64[1] a = {{0}}> {{ y = ReduceMax(x, a) }}", n
+        yield f"one softmax {t}", f"({t}[1,{count}] x) => ({t}[1,{count}] y) {{ y = Softmax<axis=-1>(x) }}", 2 * n
         yield f"transpose {t}", f"({t}[{rows},4096] x) => ({t}[4096,{rows}] y) {{ y = Transpose<perm=[1,0]>(x) }}", 2 * n
         yield f"concat {t}", f"({t}[{rows // 2},4096] x, {t}[{rows // 2},4096] z) => ({t}[{rows // 2},8192] y) {{ y = Concat<axis=1>(x, z) }}", 2 * n
 

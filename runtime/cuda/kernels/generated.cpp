@@ -46,7 +46,7 @@ class Generated final : public Kernel, public Tunable {
         if (!o.constant) continue;
         FERRULE_ASSIGN(addresses_.back(), context.constants.plain(*o.constant));
       }
-    addresses_.push_back(0);
+    addresses_.resize(addresses_.size() + 2);
     FERRULE_TRY(load(std::move(planned), context.cache));
     if (!now_->spill.empty() && *context.log) (*context.log)(LogLevel::warning, layer_ + ": " + now_->spill);
     return {};
@@ -59,16 +59,22 @@ class Generated final : public Kernel, public Tunable {
         if (o.slot >= 0) addresses_[k] = binder.slot(o.slot);
         ++k;
       }
-    addresses_.back() = now_->scratch_address();
-    arguments_ = now_->launch.arguments(addresses_);
+    addresses_[k] = now_->scratch_address();
+    arguments_.clear();
+    for (int pass = 0; pass < now_->launch.passes; ++pass) {
+      addresses_.back() = static_cast<Address>(pass);
+      arguments_.push_back(now_->launch.arguments(addresses_));
+    }
     return {};
   }
 
   Status enqueue(Stream stream) override {
     const CudaLaunch& l = now_->launch;
     if (l.blocks == 0) return {};
-    return device_.launch(now_->function, l.blocks, l.threads_x, l.threads_y, arguments_, stream, layer_);
+    for (std::string& a : arguments_) FERRULE_TRY(device_.launch(now_->function, l.blocks, l.threads_x, l.threads_y, a, stream, layer_));
+    return {};
   }
+  int launches() const override { return now_->launch.passes; }
 
   Status finish() override {
     if (!now_->launch.complaint) return {};
@@ -81,8 +87,8 @@ class Generated final : public Kernel, public Tunable {
 
   std::string text() const override {
     const CudaLaunch& l = now_->launch;
-    return fmt::format("generated {} {} <<<{}, {}x{}>>>{}{}", l.kind, l.shape, l.blocks, l.threads_x, l.threads_y,
-                       now_->spill.empty() ? "" : ", warning: ", now_->spill);
+    return fmt::format("generated {} {} <<<{}, {}x{}>>>{}{}{}", l.kind, l.shape, l.blocks, l.threads_x, l.threads_y,
+                       l.passes > 1 ? fmt::format(", {} times", l.passes) : "", now_->spill.empty() ? "" : ", warning: ", now_->spill);
   }
 
   std::string problem() const override { return now_->launch.problem; }
@@ -145,8 +151,8 @@ class Generated final : public Kernel, public Tunable {
   std::string layer_;
   std::map<std::string, Loaded, std::less<>> loaded_;  ///< by shape
   Loaded* now_ = nullptr;
-  std::vector<Address> addresses_;                     ///< of the operands, then the scratch
-  std::string arguments_;
+  std::vector<Address> addresses_;                     ///< of the operands, the scratch, then a pass
+  std::vector<std::string> arguments_;                 ///< of each pass
 };
 
 }  // namespace

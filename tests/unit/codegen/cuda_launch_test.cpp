@@ -267,6 +267,77 @@ TEST_CASE("few long rows are spread over several blocks, and every launch leaves
   cases.run();
 }
 
+TEST_CASE("few very long rows whose elements follow their reductions are several launches") {
+  if (HostKernels::missing()) return;
+  LaunchCases cases(20);
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  // Rows in turn: numbers; some slices of -inf alone; all -inf; one +inf; one NaN; as low as can be; rising.
+  auto filled = [&](DType t, const Dims& d, int64_t axis) {
+    Tensor x = random_of(t, d, cases.rng);
+    const auto size = static_cast<size_t>(size_bits(t)) / 8;
+    const int64_t length = d[static_cast<size_t>(axis)];
+    for (int64_t k = 0; k < x.numel(); ++k) {
+      const int64_t e = axis == 1 ? k % d[1] : k / d[1], row = axis == 1 ? k / d[1] : k % d[1];
+      double v = x.at_f64(k);
+      if (row % 7 == 1 && e < length / 2) v = -kInf;
+      if (row % 7 == 2) v = -kInf;
+      if (row % 7 == 3 && e == length / 3) v = kInf;
+      if (row % 7 == 4 && e == length - 1) v = std::nan("");
+      if (row % 7 == 5) v = t == DType::f16 ? -65504 : -3e38;
+      if (row % 7 == 6) v = static_cast<double>(e) * 60 / static_cast<double>(length);
+      std::memcpy(static_cast<char*>(const_cast<void*>(x.data())) + static_cast<size_t>(k) * size, Tensor::scalar(t, v).data(), size);
+    }
+    return x;
+  };
+  std::map<int, int> passes;
+  auto add = [&](RowGraph r) {
+    const LaunchCase& c = cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
+    CHECK(c.planned.scratch_bytes > 0);
+    CHECK(c.planned.shape.find('/') != std::string::npos);
+    ++passes[c.planned.passes];
+  };
+  for (const char* op : {"Softmax", "LogSoftmax"})
+    for (DType t : {DType::f32, DType::f64, DType::f16})
+      for (int64_t axis : {1, 0}) {
+        if (axis == 1 && (t == DType::f64 || (t == DType::f16) != (op[0] == 'L'))) continue;
+        RowGraph r(t);
+        r.graph.add_output(r.node(op, {r.input(filled(t, axis == 1 ? Dims{2, 65537} : Dims{2100, 7}, axis))}, {{"axis", axis}}));
+        add(std::move(r));
+      }
+  for (DType t : {DType::f32, DType::f16}) {
+    RowGraph r(t);
+    r.graph.add_output(r.node("LayerNormalization", {r.input(random_of(t, {1, 70000}, cases.rng)), r.input(random_of(t, {70000}, cases.rng))},
+                              {{"axis", int64_t{1}}, {"epsilon", 1e-3}, {"stash_type", int64_t{1}}}));
+    add(std::move(r));
+  }
+  {  // a result of the rows beside one of the elements
+    RowGraph r(DType::f32);
+    const ValueId x = r.input(random_of(DType::f32, {1, 66000}, cases.rng));
+    const ValueId most = r.node("ReduceMax", {x, r.axes({1})}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}});
+    r.graph.add_output(r.node("Sigmoid", {r.node("Sub", {x, most})}));
+    r.graph.add_output(r.node("Abs", {most}));
+    add(std::move(r));
+  }
+  {  // a reduction behind a reduction, and nothing but the row's result
+    RowGraph r(DType::f32);
+    const std::map<std::string, Attr> kept{{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}};
+    const ValueId x = r.input(random_of(DType::f32, {2, 65536}, cases.rng));
+    const ValueId apart = r.node("Abs", {r.node("Sub", {x, r.node("ReduceMean", {x, r.axes({1})}, kept)})});
+    r.graph.add_output(r.node("Add", {r.node("ReduceMean", {apart, r.axes({1})}, kept), r.input(random_of(DType::f32, {2, 1}, cases.rng))}));
+    add(std::move(r));
+  }
+  CHECK(passes[2] == 9);
+  CHECK(passes[3] == 3);
+  {  // long, and not long enough
+    RowGraph r(DType::f32);
+    r.graph.add_output(r.node("Softmax", {r.input(random_of(DType::f32, {2, 30000}, cases.rng))}, {{"axis", int64_t{1}}}));
+    const LaunchCase& c = cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
+    CHECK(c.planned.passes == 1);
+    CHECK(c.planned.shapes.back().find('/') != std::string::npos);
+  }
+  cases.run();
+}
+
 TEST_CASE("an index out of range is told of, and the next run may be right again") {
   if (HostKernels::missing()) return;
   RowGraph r(DType::f32);

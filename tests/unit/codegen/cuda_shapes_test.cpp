@@ -167,13 +167,20 @@ TEST_CASE("every shape compiles") {
   cases.cores = 2;
   cases.every_shape = true;
   add_all(cases);
-  // NVRTC takes a third of a second for one: each shape once, or for every launch and target.
+  for (const char* op : {"Softmax", "MeanVarianceNormalization"}) {  // several launches
+    RowGraph r(DType::f16);
+    const ValueId x = r.input(random_of(r.type, {1, 70000}, cases.rng));
+    r.graph.add_output(op[0] == 'S' ? r.node(op, {x}, {{"axis", int64_t{1}}}) : r.node(op, {x}, {{"axes", Dims{1}}}));
+    cases.add(std::move(r.graph), std::move(r.tensors), one_row_region);
+    CHECK(cases.last().planned.passes == (op[0] == 'S' ? 2 : 3));
+  }
+  // NVRTC takes a third of a second for one: each shape of each kind once, with FERRULE_TEST_FULL for several targets.
   const bool full = std::getenv("FERRULE_TEST_FULL");
   std::set<std::string> seen;
   for (const LaunchCase& c : cases.all())
     for (const auto& [l, id] : c.shapes)
       for (const char* target : {"sm_90", "sm_75", "sm_80", "sm_120"}) {
-        if (!full && (target != std::string("sm_90") || !seen.insert(l.kind + l.shape).second)) continue;
+        if ((!full && target != std::string("sm_90")) || !seen.insert(fmt::format("{} {} {} {}", l.kind, l.shape, l.passes, target)).second) continue;
         auto cubin = compile_cuda(l.source, "kernel", target, l.threads_x * l.threads_y);
         REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
         const std::string what = fmt::format("{} {} for {}", l.kind, l.shape, target);

@@ -141,11 +141,13 @@ class LaunchCases {
       const auto at = std::ranges::find(c.graph.inputs(), v) - c.graph.inputs().begin();
       c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v) : c.inputs[static_cast<size_t>(at)]);
     }
-    addresses.push_back(reinterpret_cast<uint64_t>(scratch_.data()));
-    if (!planned.blocks) return;
-    const std::string wrong = kernels_.launch(id, planned.arguments(addresses), {static_cast<unsigned>(planned.blocks), 1, 1},
-                                              {static_cast<unsigned>(planned.threads_x), static_cast<unsigned>(planned.threads_y), 1});
-    REQUIRE_MESSAGE(wrong.empty(), wrong);
+    addresses.insert(addresses.end(), {reinterpret_cast<uint64_t>(scratch_.data()), 0});
+    for (int pass = 0; pass < planned.passes && planned.blocks; ++pass) {
+      addresses.back() = static_cast<uint64_t>(pass);
+      const std::string wrong = kernels_.launch(id, planned.arguments(addresses), {static_cast<unsigned>(planned.blocks), 1, 1},
+                                                {static_cast<unsigned>(planned.threads_x), static_cast<unsigned>(planned.threads_y), 1});
+      REQUIRE_MESSAGE(wrong.empty(), wrong);
+    }
     if (planned.complaint) CHECK(planned.complaint(scratch()) == "");
   }
   std::span<const char> scratch() const { return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8}; }
