@@ -31,7 +31,7 @@ struct Launch {
   /// Values of the *plan's* graph that the launch reads and writes; a value between two launches of one
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
   std::vector<ValueId> inputs, outputs;
-  std::string deviation;          ///< how the library's epilogue differs from the formula; empty: not
+  std::string deviation;          ///< how the library's epilogue or kernel differs from the formula; empty: not
   std::string tail_apart;         ///< library: why its tail is a generated kernel; empty: there is none, or it is inside
 };
 

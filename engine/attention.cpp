@@ -1,12 +1,16 @@
 #include "engine/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "engine/base/diagnostics.h"
 
 namespace ferrule {
 namespace {
+
+/// What is added to a score to mask its key is minus infinity, or the lowest number of half precision, or of a wider type.
+constexpr double kMasked = -65504;
 
 class Reader {
  public:
@@ -45,6 +49,20 @@ class Reader {
     return found;
   }
 
+  /// Behind conversions between floats that the group makes: kernels compute in f32 and convert nothing between.
+  Result<ValueId> converted(ValueId v) {
+    while (NodeId n = made_by(v, "Cast")) {
+      FERRULE_TRY(conversion(n));
+      v = g_.input(n, 0);
+    }
+    return v;
+  }
+  Status conversion(NodeId n) const {
+    const DType to = g_.value(g_.output(n)).type.dtype;
+    if (to == DType::f32 || to == DType::f16 || to == DType::bf16) return {};
+    return refuse(fmt::format("a conversion to {} inside it", name(to)));
+  }
+
   /// A factor of one element.
   Status scale(NodeId n, size_t slot, bool divide) {
     const Tensor* c = g_.constant(g_.input(n, slot));
@@ -65,9 +83,10 @@ class Reader {
     rank_ = type.rank();
     if (rank_ < 2 || (axis != -1 && axis != rank_ - 1)) return refuse("the softmax is not over the keys");
     NodeId product;
+    FERRULE_ASSIGN(at, converted(at));
     if (NodeId n = made_by(at, "Add")) {
       const bool second = made(g_.input(n, 1));
-      at = g_.input(n, second ? 1 : 0);
+      FERRULE_ASSIGN(at, converted(g_.input(n, second ? 1 : 0)));
       a_.mask = g_.input(n, second ? 0 : 1);
     }
     while (!(product = made_by(at, "MatMul"))) {
@@ -95,6 +114,10 @@ class Reader {
         return refuse("only NaN may be replaced, and only by 0");
       a_.zero_if_nan = true;
       at = g_.output(where);
+    }
+    if (NodeId cast = read_by(at, "Cast")) {
+      FERRULE_TRY(conversion(cast));
+      at = g_.output(cast);
     }
     const NodeId product = read_by(at, "MatMul");
     if (!product || g_.input(product, 0) != at) return refuse("no product with the values follows the softmax");
@@ -140,6 +163,37 @@ class Reader {
 }  // namespace
 
 Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) { return Reader(g, nodes).run(); }
+
+Accept library_attends(const Graph& g, const Attention& a, const Target& target) {
+  const auto facts = target.contracts.find("attention");
+  if (facts == target.contracts.end()) return {Truth::no, {}};
+  const auto& types = facts->second.library_types;
+  if (std::ranges::find(types, g.value(a.q.value).type.dtype) == types.end()) return {Truth::no, {}};
+  if (a.zero_if_nan) return {Truth::no, "rows of the softmax that are NaN are to become 0"};
+  if (a.rank() > kMostLibraryRank) return {Truth::no, "more than two batch axes"};
+  // The largest score of a row is found before it is scaled.
+  if (!(a.scale > 0) || !std::isfinite(static_cast<float>(a.scale))) return {Truth::no, "a scale that is not positive"};
+  for (const AttentionOperand* o : {&a.q, &a.v}) {
+    const auto size = (*g.value(o->value).type.shape)[static_cast<size_t>(o->axes.back())].constant();
+    if (!size) return {Truth::unknown, "the size of a head"};
+    if (*size % kLibraryPack) return {Truth::no, fmt::format("a head of {} elements, no multiple of {}", *size, kLibraryPack)};
+  }
+  return {Truth::yes, {}};
+}
+
+std::string attention_deviation(const Graph& g, const Attention& a, const Target& target) {
+  if (!a.mask || library_attends(g, a, target).truth == Truth::no) return {};
+  const std::string all = "queries whose keys are all masked are 0, not NaN";
+  const Tensor* mask = g.constant(a.mask);
+  if (!mask || mask->dims().empty() || mask->dims().back() < 1) return all;
+  const int64_t keys = mask->dims().back();
+  for (int64_t row = 0; row < mask->numel(); row += keys) {
+    bool seen = false;
+    for (int64_t k = 0; k < keys && !seen; ++k) seen = mask->at_f64(row + k) > kMasked;
+    if (!seen) return all;
+  }
+  return {};
+}
 
 Accept accepts_attention(const Graph& g, std::span<const NodeId> nodes, const Target& target) {
   const auto facts = target.contracts.find("attention");
