@@ -34,7 +34,7 @@ struct CudaLaunch {
 };
 
 /// Whether `launch` is a generated kernel on GPUs (else a library call, a view or interpreted): poolings, resizing, batch norms,
-/// attention and selections are, too.
+/// attention (whatever choose_attention says: any can be) and selections are, too.
 bool cuda_generated(const Launch& launch);
 
 /// `operands`: of the launch's inputs, then its outputs. `comment`: rule and nodes, from the model; escaped here.

@@ -23,6 +23,7 @@ class Reader {
     FERRULE_TRY(scores());
     FERRULE_TRY(weights());
     if (used_ != nodes_.size()) return refuse("it has nodes that are no part of an attention");
+    FERRULE_TRY(conversions());
     return std::move(a_);
   }
 
@@ -49,18 +50,20 @@ class Reader {
     return found;
   }
 
-  /// Behind conversions between floats that the group makes: kernels compute in f32 and convert nothing between.
-  Result<ValueId> converted(ValueId v) {
+  /// Behind conversions that the group makes.
+  ValueId converted(ValueId v) {
     while (NodeId n = made_by(v, "Cast")) {
-      FERRULE_TRY(conversion(n));
+      converted_.push_back(g_.value(g_.output(n)).type.dtype);
       v = g_.input(n, 0);
     }
     return v;
   }
-  Status conversion(NodeId n) const {
-    const DType to = g_.value(g_.output(n)).type.dtype;
-    if (to == DType::f32 || to == DType::f16 || to == DType::bf16) return {};
-    return refuse(fmt::format("a conversion to {} inside it", name(to)));
+  /// Kernels compute in f32 and round to the operands' type: what is rounded to another would come out too precise.
+  Status conversions() const {
+    const DType own = g_.value(a_.q.value).type.dtype;
+    for (DType to : converted_)
+      if (to != DType::f32 && to != own) return refuse(fmt::format("a conversion to {} inside it", name(to)));
+    return {};
   }
 
   /// A factor of one element.
@@ -83,10 +86,10 @@ class Reader {
     rank_ = type.rank();
     if (rank_ < 2 || (axis != -1 && axis != rank_ - 1)) return refuse("the softmax is not over the keys");
     NodeId product;
-    FERRULE_ASSIGN(at, converted(at));
+    at = converted(at);
     if (NodeId n = made_by(at, "Add")) {
       const bool second = made(g_.input(n, 1));
-      FERRULE_ASSIGN(at, converted(g_.input(n, second ? 1 : 0)));
+      at = converted(g_.input(n, second ? 1 : 0));
       a_.mask = g_.input(n, second ? 0 : 1);
     }
     while (!(product = made_by(at, "MatMul"))) {
@@ -116,8 +119,8 @@ class Reader {
       at = g_.output(where);
     }
     if (NodeId cast = read_by(at, "Cast")) {
-      FERRULE_TRY(conversion(cast));
       at = g_.output(cast);
+      converted_.push_back(g_.value(at).type.dtype);
     }
     const NodeId product = read_by(at, "MatMul");
     if (!product || g_.input(product, 0) != at) return refuse("no product with the values follows the softmax");
@@ -157,6 +160,7 @@ class Reader {
   NodeId softmax_;
   int rank_ = 0;
   size_t used_ = 0;
+  std::vector<DType> converted_;
   Attention a_;
 };
 

@@ -1,6 +1,6 @@
-// Attention through cuDNN, where codegen/library_attention.h says that it is cuDNN's: its fused kernel with f32 scores, whose
-// products round to the operands' type only what they read. Where cuDNN refuses what it was thought to take, or is not
-// there, the generated kernel runs the layer: it takes every form.
+// Attention through cuDNN, where codegen/library_attention.h says that it is cuDNN's: its scores and sums are f32, and the
+// weights of the second product are rounded to the operands' type, as a model's own softmax is. Where cuDNN refuses what it
+// was thought to take, or is not there, the generated kernel runs the layer: it takes every form.
 #include "codegen/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cudnn_kernel.h"
