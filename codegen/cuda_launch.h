@@ -39,7 +39,7 @@ struct CudaLaunch {
 };
 
 /// Whether `launch` is a generated kernel on GPUs (else a library call, a view or interpreted): poolings, resizing, batch norms,
-/// attention and selections are, too.
+/// attention (whatever choose_attention says: any can be) and selections are, too.
 bool cuda_generated(const Launch& launch);
 
 /// The shape for a problem; "": the built-in choice.

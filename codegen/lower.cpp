@@ -5,6 +5,7 @@
 #include <map>
 
 #include "codegen/operands.h"
+#include "engine/attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/library_tail.h"
 #include "engine/movement.h"
@@ -224,6 +225,10 @@ class LayerLowering {
       if (target_.device == "gpu") return staged(stages);
       l.deviation = deviation_of(stages);
       if (options_.strict && !l.deviation.empty()) return staged(stages);
+    }
+    if (layer_.contract == "attention" && !options_.strict) {
+      FERRULE_ASSIGN(const Attention a, read_attention(*node_.body, node_.body->order()));
+      l.deviation = attention_deviation(*node_.body, a, target_);
     }
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;

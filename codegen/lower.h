@@ -32,7 +32,7 @@ struct Launch {
   /// layer is in LoweredLayer::temporaries and numbered from kTemporary.
   std::vector<ValueId> inputs, outputs;
   int passes = 1;                 ///< kernels that it is, one after the other: few very long rows on GPUs
-  std::string deviation;          ///< how the library's epilogue differs from the formula; empty: not
+  std::string deviation;          ///< how the library's epilogue or kernel differs from the formula; empty: not
   std::string tail_apart;         ///< library: why its tail is a generated kernel; empty: there is none, or it is inside
 };
 

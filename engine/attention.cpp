@@ -1,12 +1,16 @@
 #include "engine/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "engine/base/diagnostics.h"
 
 namespace ferrule {
 namespace {
+
+/// What is added to a score to mask its key is minus infinity, or the lowest number of half precision, or of a wider type.
+constexpr double kMasked = -65504;
 
 class Reader {
  public:
@@ -19,6 +23,7 @@ class Reader {
     FERRULE_TRY(scores());
     FERRULE_TRY(weights());
     if (used_ != nodes_.size()) return refuse("it has nodes that are no part of an attention");
+    FERRULE_TRY(conversions());
     return std::move(a_);
   }
 
@@ -45,6 +50,22 @@ class Reader {
     return found;
   }
 
+  /// Behind conversions that the group makes.
+  ValueId converted(ValueId v) {
+    while (NodeId n = made_by(v, "Cast")) {
+      converted_.push_back(g_.value(g_.output(n)).type.dtype);
+      v = g_.input(n, 0);
+    }
+    return v;
+  }
+  /// Kernels compute in f32 and round to the operands' type: what is rounded to another would come out too precise.
+  Status conversions() const {
+    const DType own = g_.value(a_.q.value).type.dtype;
+    for (DType to : converted_)
+      if (to != DType::f32 && to != own) return refuse(fmt::format("a conversion to {} inside it", name(to)));
+    return {};
+  }
+
   /// A factor of one element.
   Status scale(NodeId n, size_t slot, bool divide) {
     const Tensor* c = g_.constant(g_.input(n, slot));
@@ -65,9 +86,10 @@ class Reader {
     rank_ = type.rank();
     if (rank_ < 2 || (axis != -1 && axis != rank_ - 1)) return refuse("the softmax is not over the keys");
     NodeId product;
+    at = converted(at);
     if (NodeId n = made_by(at, "Add")) {
       const bool second = made(g_.input(n, 1));
-      at = g_.input(n, second ? 1 : 0);
+      at = converted(g_.input(n, second ? 1 : 0));
       a_.mask = g_.input(n, second ? 0 : 1);
     }
     while (!(product = made_by(at, "MatMul"))) {
@@ -95,6 +117,10 @@ class Reader {
         return refuse("only NaN may be replaced, and only by 0");
       a_.zero_if_nan = true;
       at = g_.output(where);
+    }
+    if (NodeId cast = read_by(at, "Cast")) {
+      at = g_.output(cast);
+      converted_.push_back(g_.value(at).type.dtype);
     }
     const NodeId product = read_by(at, "MatMul");
     if (!product || g_.input(product, 0) != at) return refuse("no product with the values follows the softmax");
@@ -134,12 +160,44 @@ class Reader {
   NodeId softmax_;
   int rank_ = 0;
   size_t used_ = 0;
+  std::vector<DType> converted_;
   Attention a_;
 };
 
 }  // namespace
 
 Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) { return Reader(g, nodes).run(); }
+
+Accept library_attends(const Graph& g, const Attention& a, const Target& target) {
+  const auto facts = target.contracts.find("attention");
+  if (facts == target.contracts.end()) return {Truth::no, {}};
+  const auto& types = facts->second.library_types;
+  if (std::ranges::find(types, g.value(a.q.value).type.dtype) == types.end()) return {Truth::no, {}};
+  if (a.zero_if_nan) return {Truth::no, "rows of the softmax that are NaN are to become 0"};
+  if (a.rank() > kMostLibraryRank) return {Truth::no, "more than two batch axes"};
+  // The largest score of a row is found before it is scaled.
+  if (!(a.scale > 0) || !std::isfinite(static_cast<float>(a.scale))) return {Truth::no, "a scale that is not positive"};
+  for (const AttentionOperand* o : {&a.q, &a.v}) {
+    const auto size = (*g.value(o->value).type.shape)[static_cast<size_t>(o->axes.back())].constant();
+    if (!size) return {Truth::unknown, "the size of a head"};
+    if (*size % kLibraryPack) return {Truth::no, fmt::format("a head of {} elements, no multiple of {}", *size, kLibraryPack)};
+  }
+  return {Truth::yes, {}};
+}
+
+std::string attention_deviation(const Graph& g, const Attention& a, const Target& target) {
+  if (!a.mask || library_attends(g, a, target).truth == Truth::no) return {};
+  const std::string all = "queries whose keys are all masked are 0, not NaN";
+  const Tensor* mask = g.constant(a.mask);
+  if (!mask || mask->dims().empty() || mask->dims().back() < 1) return all;
+  const int64_t keys = mask->dims().back();
+  for (int64_t row = 0; row < mask->numel(); row += keys) {
+    bool seen = false;
+    for (int64_t k = 0; k < keys && !seen; ++k) seen = mask->at_f64(row + k) > kMasked;
+    if (!seen) return all;
+  }
+  return {};
+}
 
 Accept accepts_attention(const Graph& g, std::span<const NodeId> nodes, const Target& target) {
   const auto facts = target.contracts.find("attention");

@@ -1,6 +1,7 @@
 // Scaled dot-product attention: softmax(scale * q k^T + mask) v, as exporters spell it out, with the transposes around it.
-// What such a group computes, operand by operand; the attention contract accepts what this can read, and the CUDA kernel
-// (codegen/cuda_attention.h) runs it without ever writing the scores. It knows nothing of tiles or devices.
+// What such a group computes, operand by operand; the attention contract accepts what this can read, and cuDNN's kernel or
+// the generated one (codegen/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It knows nothing
+// of tiles or layouts.
 #pragma once
 #include "engine/contracts.h"
 
@@ -26,8 +27,19 @@ struct Attention {
 /// Reads `nodes` (topological order). errors: unsupported_operator, with the reason.
 Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
 
+/// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands have to lie is
+/// codegen/library_attention's. no without a reason: the target has none in this type (`library_types`).
+Accept library_attends(const Graph& g, const Attention& a, const Target& target);
+/// How the library's kernel, if it has one, differs from the formula: where all keys of a query are masked. "" where it has
+/// none, and where the mask is a constant that leaves each query a key.
+std::string attention_deviation(const Graph& g, const Attention& a, const Target& target);
+
 /// Sizes of a head (q and k, v) that a kernel keeps in shared memory.
 inline constexpr int64_t kMostAttentionSize = 128;
+
+/// Elements of 16 bytes, in which cuDNN reads heads; axes that it knows.
+inline constexpr int64_t kLibraryPack = 8;
+inline constexpr int kMostLibraryRank = 4;
 
 /// contracts.h's `accepts` for it; `nodes` are all of the group's.
 Accept accepts_attention(const Graph& g, std::span<const NodeId> nodes, const Target& target);

@@ -47,8 +47,9 @@ int count(yaml::Reader& r, const Node& n, int64_t most) {
 /// Only what the file says changes; the rest stays as `like` had it.
 void read_contract(yaml::Reader& r, const Node& n, ContractFacts& c) {
   if (!r.expect(n, Node::Kind::map, "facts of a contract")) return;
-  r.keys(n, {"types", "epilogues", "exact_epilogues", "max_epilogue_ops", "max_operands", "generated_tail", "strided"});
+  r.keys(n, {"types", "library_types", "epilogues", "exact_epilogues", "max_epilogue_ops", "max_operands", "generated_tail", "strided"});
   if (const Node* v = n.find("types")) c.types = types(r, *v);
+  if (const Node* v = n.find("library_types")) c.library_types = types(r, *v);
   if (const Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
   if (const Node* v = n.find("exact_epilogues")) c.exact_epilogues = r.strings(*v);
   if (const Node* v = n.find("strided")) c.strided = r.strings(*v);

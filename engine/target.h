@@ -14,6 +14,8 @@ namespace ferrule {
 /// What one contract can do on a target.
 struct ContractFacts {
   std::vector<DType> types;              ///< element types of the anchor's data operands
+  /// GPUs, contracts that kernels are generated for: the types in which a library has kernels for some of their forms.
+  std::vector<DType> library_types;
   /// CPUs: tails of the windows in `strided` but 1x1: "relu", "clip", "add", …; GPUs: steps that the library's call takes
   /// behind f16, bf16 and tf32, and behind f32 whose factors are not rounded to tf32.
   std::vector<std::string> epilogues, exact_epilogues;

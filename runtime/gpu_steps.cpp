@@ -2,6 +2,8 @@
 
 #include <map>
 
+#include "codegen/operands.h"
+
 namespace ferrule {
 namespace {
 
@@ -12,6 +14,16 @@ CudaOperand operand(const Operand& o) {
   if (!o.present()) return {};
   // Constants lie plain wherever they are read.
   return {o.dtype, o.dims, o.constant ? strides_of(o.dims, Layout::plain) : o.strides()};
+}
+
+CudaOperands operands(const Call& call) {
+  CudaOperands out;
+  for (const auto* list : {&call.inputs, &call.outputs})
+    for (const Operand& o : *list) {
+      out.operands.push_back(operand(o));
+      out.aligned = out.aligned && o.offset % kAligned == 0;
+    }
+  return out;
 }
 
 auto refuse(const Call& call, std::string why) { return error(Code::unsupported_operator, escape(call.layer), call.node->op, why); }
@@ -82,19 +94,18 @@ CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted) {
 
 Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry, const Tuning* tuning,
                                    std::string* note) {
-  std::vector<CudaOperand> operands;
-  bool aligned = true;
-  for (const auto* list : {&call.inputs, &call.outputs})
-    for (const Operand& o : *list) {
-      operands.push_back(operand(o));
-      aligned = aligned && o.offset % kAligned == 0;
-    }
+  const CudaOperands o = operands(call);
   std::string wanted;
-  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, operands, entry, "", aligned, target.cores, tuned(tuning, wanted)));
+  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, o.operands, entry, "", o.aligned, target.cores, tuned(tuning, wanted)));
   if (note && !wanted.empty() && planned.shape != wanted) *note = unknown_choice(wanted);
   if (planned.blocks > kMostBlocks)
     return error(Code::unsupported_operator, escape(call.layer), launch.primitive, "more blocks than a launch can have");
   return planned;
+}
+
+AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target, bool strict) {
+  const CudaOperands o = operands(call);
+  return choose_attention(launch, o.operands, o.aligned, target, strict);
 }
 
 Status check_interpreted(const Call& call) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/cuda_launch.h"
+#include "codegen/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/target.h"
 #include "runtime/call.h"
@@ -17,7 +18,7 @@ namespace ferrule {
 
 /// What makes the kernel of a library primitive.
 enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product };
-/// By ONNX operator. Norms and poolings are none: their time is that of the memory, which a generated kernel reads once as a
+/// By ONNX operator. Attentions are asked for one by one (choose_gpu_attention). Norms and poolings are none: their time is that of the memory, which a generated kernel reads once as a
 /// library's does, and it takes every form of theirs, and norms their neighbours.
 GpuLibrary gpu_library(std::string_view op);
 /// Whether there is one, and it takes the call's form: what follows, by library.  errors: unsupported_operator, bad_attribute.
@@ -34,6 +35,9 @@ CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted);
 /// errors: those of plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
 Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry, const Tuning* tuning,
                                    std::string* note = nullptr);
+
+/// Whether cuDNN runs the launch: attentions only.
+AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target, bool strict);
 
 /// Whether the host's interpreter can run the call.  errors: unsupported_type, unsupported_operator.
 Status check_interpreted(const Call& call);

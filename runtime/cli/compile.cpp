@@ -13,6 +13,7 @@
 
 #include "codegen/cache.h"
 #include "codegen/cuda_launch.h"
+#include "codegen/library_attention.h"
 #include "codegen/llvm.h"
 #include "codegen/loop.h"
 #include "codegen/nvrtc.h"
@@ -50,8 +51,12 @@ void add_programs(Kernel kernel, std::vector<Kernel>& out) {
 }
 
 /// On GPUs a region in pieces is one kernel, and copies that stay copies have generated ones; on CPUs the runtime has its own.
-bool generated(const Launch& l, bool gpu) {
-  return gpu ? cuda_generated(l) : l.rows || l.kind == Launch::Kind::generated || (l.kind == Launch::Kind::copy && l.region);
+bool generated(const Explained& e, const LoweredLayer& layer, const Launch& l) {
+  const Target& target = e.knowledge->target;
+  if (target.device != "gpu") return l.rows || l.kind == Launch::Kind::generated || (l.kind == Launch::Kind::copy && l.region);
+  if (!cuda_generated(l)) return false;
+  const auto o = cuda_operands(e.plan, layer, l);
+  return !o || !choose_attention(l, o->operands, o->aligned, target, e.lowered.strict).library;
 }
 
 std::vector<Kernel> kernels_of(const Explained& e) {
@@ -60,7 +65,7 @@ std::vector<Kernel> kernels_of(const Explained& e) {
   for (size_t k = 0; k < e.plan.layers.size(); ++k)
     for (const Launch& l : e.lowered.layers[k].launches) {
       const Kernel kernel{&e.plan.layers[k], &e.lowered.layers[k], &l};
-      if (!generated(l, gpu)) continue;
+      if (!generated(e, e.lowered.layers[k], l)) continue;
       if (gpu) kernels.push_back(kernel);
       else add_programs(kernel, kernels);
     }
@@ -182,10 +187,9 @@ Result<json> compile_for_cpu(const Plan& plan, const Kernel& kernel, const Targe
 /// Launches of other kinds: what runs them, and how often.
 std::map<std::string, int> other_launches(const Explained& e) {
   std::map<std::string, int> out;
-  const bool gpu = e.knowledge->target.device == "gpu";
   for (const LoweredLayer& layer : e.lowered.layers)
     for (const Launch& l : layer.launches) {
-      if (generated(l, gpu)) continue;
+      if (generated(e, layer, l)) continue;
       if (l.kind == Launch::Kind::library) ++out["library call: " + l.primitive];
       if (l.kind == Launch::Kind::copy) ++out["copy: " + l.primitive];
       if (l.kind == Launch::Kind::interpret) ++out["interpreted: " + l.primitive];

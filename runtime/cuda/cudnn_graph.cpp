@@ -51,8 +51,8 @@ auto not_built() {
 Result<std::string> cudnn_version() { return not_built(); }
 Result<cudnnContext*> create_cudnn(std::string_view) { return not_built(); }
 void destroy_cudnn(cudnnContext*) {}
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext*, const CudnnProblem&, int, std::string_view) { return not_built(); }
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string&, const CudnnProblem&, int, std::string_view) { return not_built(); }
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext*, const CudnnWork&, int, std::string_view) { return not_built(); }
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string&, const CudnnWork&, int, std::string_view) { return not_built(); }
 
 #else
 
@@ -61,6 +61,7 @@ namespace fe = cudnn_frontend;
 namespace {
 
 constexpr int64_t kMostWorkspace = int64_t{1} << 30;
+constexpr size_t kMaskVersion = 91000;
 
 /// cuDNN, opened once a process.
 Status open_cudnn() {
@@ -133,21 +134,23 @@ class Graph final : public CudnnGraph {
     if (pack_) fe::detail::destroy_descriptor(pack_);
   }
 
-  Status make(const CudnnProblem& p, int sm) {
-    const auto type = data_type(p.y.dtype);
-    if (!type) return error(Code::unsupported_operator, layer_of(layer_), "cuDNN", name(p.y.dtype));
+  Status make(const CudnnWork& work, int sm) {
+    const auto* problem = std::get_if<CudnnProblem>(&work);
+    const DType dtype = std::visit([](const auto& w) { return w.y.dtype; }, work);
+    const auto type = data_type(dtype);
+    if (!type) return error(Code::unsupported_operator, layer_of(layer_), "cuDNN", name(dtype));
     graph_.set_sm_version(sm);
     graph_.set_io_data_type(*type).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
     if (device_) graph_.set_device_properties(device_);
     FERRULE_TRY(guard(layer_, "operation graph", [&] {
-      add(p);
+      if (auto e = std::visit([this](const auto& w) { return add(w); }, work); e.is_bad()) return e;
       if (auto e = graph_.validate(); e.is_bad()) return e;
       if (auto e = device_ ? graph_.build_operation_graph() : graph_.build_operation_graph(handle_); e.is_bad()) return e;
       return graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     }));
     return guard(layer_, "heuristics", [&] {
       graph_.deselect_workspace_greater_than(kMostWorkspace);
-      keep_precise(p);
+      keep_precise(problem && problem->x.dtype == DType::f32, problem && problem->tf32);
       return usable_.empty() ? fe::error_t{fe::error_code_t::GRAPH_NOT_SUPPORTED, "all engines round more than is allowed"} : fe::error_t{};
     });
   }
@@ -229,14 +232,13 @@ class Graph final : public CudnnGraph {
     return {};
   }
 
-  void keep_precise(const CudnnProblem& p) {
+  void keep_precise(bool whole, bool tf32) {
     const auto& notes = graph_.all_plans().numeric_notes;
     auto has = [&](size_t k, fe::NumericalNote_t n) { return std::find(notes[k].begin(), notes[k].end(), n) != notes[k].end(); };
     for (size_t k = 0; k < notes.size(); ++k) {
       if (has(k, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION)) continue;
-      const bool whole = p.x.dtype == DType::f32;
       if (whole && has(k, fe::NumericalNote_t::DOWN_CONVERT_INPUTS)) continue;
-      if (whole && !p.tf32 && has(k, fe::NumericalNote_t::TENSOR_CORE)) continue;
+      if (whole && !tf32 && has(k, fe::NumericalNote_t::TENSOR_CORE)) continue;
       // The tolerance of the README is that of Winograd's 4x4 tiles, not of larger ones or of transforms.
       if (has(k, fe::NumericalNote_t::WINOGRAD_TILE_13x13)) continue;
       usable_.push_back(static_cast<int64_t>(k));
@@ -312,7 +314,7 @@ class Graph final : public CudnnGraph {
                                                      .set_post_padding(p.pads_end).set_stride(p.strides).set_dilation(p.dilations));
   }
 
-  void add(const CudnnProblem& p) {
+  fe::error_t add(const CudnnProblem& p) {
     TensorPtr y = anchor(p);
     if (p.bias.present() || !p.tail.empty()) y->set_dim(p.y.dims);
     size_t next = 0;
@@ -322,7 +324,24 @@ class Graph final : public CudnnGraph {
       y = step(y, p.tail[next++], p);
     if (p.bias.present()) y = binary(Mode::ADD, y, tensor(kBias, p.bias));
     for (; next < p.tail.size(); ++next) y = step(y, p.tail[next], p);
-    y->set_output(true).set_uid(kY).set_data_type(*data_type(p.y.dtype)).set_dim(p.y.dims).set_stride(p.y.strides);
+    result(y, p.y);
+    return {};
+  }
+
+  /// The headers spell it as products and a softmax, which every release that knows masks knows.
+  fe::error_t add(const CudnnAttention& a) {
+    if (a.mask.present() && fe::detail::get_backend_version() < kMaskVersion)
+      return {fe::error_code_t::GRAPH_NOT_SUPPORTED, "before version 9.10, minus infinity in a mask may come out as NaN"};
+    auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(false).set_implementation(
+        fe::AttentionImplementation_t::COMPOSITE);
+    if (a.scale != 1) options.set_attn_scale(number(a.scale));
+    if (a.mask.present()) options.set_bias(tensor(kMask, a.mask));
+    result(graph_.sdpa(tensor(kQuery, a.q), tensor(kKey, a.k), tensor(kValue, a.v), options)[0], a.y);
+    return {};
+  }
+
+  static void result(const TensorPtr& y, const CudnnTensor& t) {
+    y->set_output(true).set_uid(kY).set_data_type(*data_type(t.dtype)).set_dim(t.dims).set_stride(t.strides);
   }
 
   /// Aligned as cuDNN is told of all tensors.
@@ -369,19 +388,19 @@ void destroy_cudnn(cudnnContext* handle) {
   }
 }
 
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnProblem& problem, int sm, std::string_view layer) {
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnWork& work, int sm, std::string_view layer) {
   FERRULE_TRY(open_cudnn());
   auto g = std::make_unique<Graph>(handle, nullptr, std::string(layer));
-  FERRULE_TRY(g->make(problem, sm));
+  FERRULE_TRY(g->make(work, sm));
   return g;
 }
 
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device, const CudnnProblem& problem, int sm, std::string_view layer) {
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device, const CudnnWork& work, int sm, std::string_view layer) {
   FERRULE_TRY(open_cudnn());
   auto properties = std::make_shared<fe::DeviceProperties>();
   FERRULE_TRY(guard(layer, "device properties", [&] { return properties->deserialize(std::vector<uint8_t>(device.begin(), device.end())); }));
   auto g = std::make_unique<Graph>(nullptr, std::move(properties), std::string(layer));
-  FERRULE_TRY(g->make(problem, sm));
+  FERRULE_TRY(g->make(work, sm));
   return g;
 }
 

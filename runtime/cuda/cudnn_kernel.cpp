@@ -17,8 +17,15 @@ void widen(CudnnTensor& t, size_t images) {
   t.strides.insert(t.strides.begin() + 2, t.strides[2] * std::max<int64_t>(t.dims[3], 1));
 }
 
+std::string dims(const CudnnTensor& t) { return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, ".")); }
+
+std::string text_of(const CudnnAttention& a) {
+  std::string out = fmt::format("cudnn attention q={} k={} v={} y={}", dims(a.q), dims(a.k), dims(a.v), dims(a.y));
+  if (a.mask.present()) out += " mask=" + dims(a.mask);
+  return out + (a.scale != 1 ? " scaled" : "");
+}
+
 std::string text_of(const CudnnProblem& p) {
-  auto dims = [](const CudnnTensor& t) { return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, ".")); };
   std::string out = fmt::format("cudnn {} x={} y={}", static_cast<int>(p.kind), dims(p.x), dims(p.y));
   if (p.w.present()) out += " w=" + dims(p.w);
   out += fmt::format(" strides={} dilations={} pads={}:{}", fmt::join(p.strides, "x"),
@@ -120,11 +127,11 @@ Status add_tail(Context& context, const Call& call, CudnnProblem& problem, std::
   return {};
 }
 
-Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnProblem& problem, std::vector<CudnnOperand> operands) {
+Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnWork& work, std::vector<CudnnOperand> operands) {
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
   const int sm = static_cast<int>(std::lround(context.target->cc * 10));
-  FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, problem, sm, call.layer));
-  const std::string text = text_of(problem);
+  FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));
+  const std::string text = std::visit([](const auto& w) { return text_of(w); }, work);
   const Tuning::Entry* measured = context.tuning ? context.tuning->find(text) : nullptr;
   if (!measured || !graph->build(measured->use)) FERRULE_TRY(graph->build());
   return std::make_unique<CudnnKernel>(std::move(graph), text, std::move(operands));

@@ -19,9 +19,9 @@ struct CudnnOperand {
   Address constant = 0;
 };
 
-/// The graph built with the plan that the tuning file names for the problem, else with cuDNN's first.
+/// The graph built with the plan that the tuning file names for the work, else with cuDNN's first.
 /// errors: library_missing, library_failed, unsupported_operator.
-Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnProblem& problem, std::vector<CudnnOperand> operands);
+Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnWork& work, std::vector<CudnnOperand> operands);
 /// Slot or uploaded constant.  errors: those of Constants.
 Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o);
 /// The call's tail and its operands.  errors: those of Constants.

@@ -74,6 +74,7 @@ void CudaExecutable::compile(Context& context) {
       if (!cuda_generated(l)) continue;
       auto call = call_of(plan_, lowered_, storage_, layer, l);
       if (!call) continue;
+      if (choose_gpu_attention(l, *call, *context.target, context.strict).library) continue;
       if (auto planned = plan_generated(context, l, *call)) launches.push_back(std::move(*planned));
     }
   compile_generated(context, launches);
@@ -110,6 +111,8 @@ Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step
 }
 
 Result<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l, const Call& call) {
+  if (const auto attention = choose_gpu_attention(l, call, *context.target, context.strict).library)
+    return make_attention(context, l, call, *attention);
   if (cuda_generated(l)) return make_generated(context, l, call);
   if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
   if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr) return f(context, call);

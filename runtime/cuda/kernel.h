@@ -16,6 +16,10 @@
 
 struct CUstream_st;
 
+namespace ferrule {
+struct LibraryAttention;  // codegen/library_attention.h
+}
+
 namespace ferrule::cuda {
 
 using Address = uint64_t;  ///< in the device's memory
@@ -97,6 +101,8 @@ Factory library_factory(std::string_view op);
 Result<KernelPtr> make_convolution(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 Result<KernelPtr> make_matmul(Context&, const Call&);
+/// Attention through cuDNN; where cuDNN has no engine for it or is not there, make_generated's, and a warning.
+Result<KernelPtr> make_attention(Context&, const Launch&, const Call&, const LibraryAttention&);
 /// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else codegen/cuda_launch.h knows.
 Result<KernelPtr> make_generated(Context&, const Launch&, const Call&);
 /// The layer on the host, between two transfers.

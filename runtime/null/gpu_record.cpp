@@ -48,20 +48,24 @@ class Recorder {
   }
 
   Result<Line> line(const Launch& l, const Call& call) const {
-    if (cuda_generated(l)) return generated(l, call);
+    const AttentionChoice attention = choose_gpu_attention(l, call, c_.target, c_.lowered.strict);
+    if (attention.library) return Line{fmt::format("cudnn attention {}", operands(call))};
+    if (cuda_generated(l)) return generated(l, call, attention.why);
     if (l.kind == Launch::Kind::interpret) return on_the_host(call, "");
     FERRULE_TRY(check_gpu_library(l, call));
     return Line{fmt::format("{} {}{} {}", gpu_library(l.primitive) == GpuLibrary::product ? "cublaslt" : "cudnn", escape(l.primitive),
                             tail(l), operands(call))};
   }
 
-  Result<Line> generated(const Launch& l, const Call& call) const {
+  /// `why`: it is not a library's.
+  Result<Line> generated(const Launch& l, const Call& call, const std::string& why) const {
     FERRULE_ASSIGN(const CudaLaunch planned, plan_gpu_launch(l, call, c_.target, kEntry, c_.tuning));
     const std::vector<uint64_t> none(call.inputs.size() + call.outputs.size() + 2);
     std::string text = fmt::format("{} {} <<<{}, {}x{}>>> {}, {} bytes of arguments", planned.kind, planned.shape, planned.blocks,
                                    planned.threads_x, planned.threads_y, operands(call), planned.arguments(none).size());
     if (planned.passes > 1) text += fmt::format(", {} times", planned.passes);
     if (planned.scratch_bytes) text += fmt::format(", {} of scratch{}", planned.scratch_bytes, planned.complaint ? " of the host's" : "");
+    if (!why.empty()) text += ", not cuDNN's: " + why;
     return Line{text};
   }
 

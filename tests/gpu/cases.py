@@ -129,22 +129,53 @@ def library(floats):
         yield f"max_pool_{t}", f"({f}[2,16,15,15] x) => ({f}[2,16,8,8] y) {{ y = MaxPool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x) }}"
         yield f"average_pool_{t}", f"({f}[2,16,15,15] x) => ({f}[2,16,7,7] y) {{ y = AveragePool<kernel_shape=[3,3], strides=[2,2]>(x) }}"
         yield f"global_pool_{t}", f"({f}[2,16,15,15] x) => ({f}[2,16,1,1] y) {{ y = GlobalAveragePool(x) }}"
-        yield f"attention_{t}", (f"({f}[2,50,4,64] q, {f}[2,70,4,64] k, {f}[2,70,4,64] v, {f}[1,1,50,70] m) => ({f}[2,50,4,64] y) <{f} c = {{{SCALE[t]}}}> "
+
+
+# 0.125, 0, and what masks a key; halves are written as their bits.
+SCALE = {"f32": "0.125", "f16": "12288", "bf16": "15872"}
+ZERO = {"f32": "0.0", "f16": "0", "bf16": "0"}
+MASKED = {"f32": "-3e38", "f16": "64512", "bf16": "65408"}  # minus infinity
+
+
+def attentions(floats):
+    """Those that cuDNN runs in halves, and two that a generated kernel does. Masks leave each query a key."""
+    for t in floats:
+        f, core = FLOATS[t], "p = Softmax<axis=-1>(u) y = MatMul(p, v) }"
+        scale = f"{f} c = {{{SCALE[t]}}}"
+        constants = f"<{scale}> "
+
+        def first(b, h, sq, sk, d, dv, mask=""):
+            return (f"({f}[{b},{h},{sq},{d}] q, {f}[{b},{h},{sk},{d}] k, {f}[{b},{h},{sk},{dv}] v{f', {f}[{mask}] m' if mask else ''}) => "
+                    f"({f}[{b},{h},{sq},{dv}] y) ")
+
+        begin = "{ t = Transpose<perm=[0,1,3,2]>(k) r = MatMul(q, t) s = Mul(r, c) "
+        yield f"attention_{t}", (f"({f}[2,50,4,64] q, {f}[2,70,4,64] k, {f}[2,70,4,64] v, {f}[1,1,50,70] m) => ({f}[2,50,4,64] y) {constants}"
                                  "{ q2 = Transpose<perm=[0,2,1,3]>(q) k2 = Transpose<perm=[0,2,3,1]>(k) v2 = Transpose<perm=[0,2,1,3]>(v) "
                                  "s = MatMul(q2, k2) t = Mul(s, c) u = Add(t, m) p = Softmax<axis=-1>(u) o = MatMul(p, v2) y = Transpose<perm=[0,2,1,3]>(o) }")
-
-
-SCALE = {"f32": "0.125", "f16": "12288", "bf16": "15872"}  # 0.125; halves are written as their bits
+        yield f"attention_plain_{t}", first(2, 8, 197, 197, 64, 64) + constants + begin + "u = Identity(s) " + core
+        yield f"attention_heads_{t}", first(1, 2, 129, 300, 128, 40) + constants + begin + "u = Identity(s) " + core
+        yield f"attention_query_{t}", first(3, 4, 1, 500, 64, 64, "3,1,1,500") + constants + begin + "u = Add(s, m) " + core
+        yield f"attention_keys_{t}", first(2, 4, 77, 77, 80, 80, "2,1,1,77") + constants + begin + "u = Add(s, m) " + core
+        # The first tiles of keys are masked altogether: the greatest score so far is minus infinity.
+        hidden = ", ".join([MASKED[t]] * 270 + [ZERO[t]] * 30)
+        yield f"attention_hidden_{t}", first(2, 2, 40, 300, 64, 64) + f"<{scale}, {f}[300] m = {{{hidden}}}> " + begin + "u = Add(s, m) " + core
+        yield f"attention_some_{t}", (first(2, 2, 60, 200, 32, 32, "2,2,60,200") + f"<{scale}, {f} z = {{{ZERO[t]}}}, {f} n = {{{MASKED[t]}}}> " + begin +
+                                      "l = Less(m, z) a = Where(l, n, z) u = Add(s, a) " + core)
+        yield f"attention_one_head_{t}", (f"({f}[2,4,33,64] q, {f}[2,1,65,64] k, {f}[2,1,65,64] v) => ({f}[2,4,33,64] y) {constants}" + begin +
+                                          "u = Identity(s) " + core)
+        yield f"attention_odd_{t}", first(2, 3, 33, 44, 12, 12) + constants + begin + "u = Identity(s) " + core
+        yield f"attention_safe_{t}", (first(2, 3, 33, 44, 16, 16) + f"<{scale}, {f} z = {{{ZERO[t]}}}> " + begin +
+                                      "p = Softmax<axis=-1>(s) n = IsNaN(p) w = Where(n, z, p) y = MatMul(w, v) }")
 
 
 def all_cases(floats):
     """(name, ONNX text of a graph's signature and body) of every case."""
-    for group in (pointwise, rows, moves, library):
+    for group in (pointwise, rows, moves, library, attentions):
         yield from group(floats)
 
 
 def quick_cases():
     """One or two of each kind, for a rehearsal."""
     wanted = {"Relu_f32", "Add_channel_f32", "compare", "softmax_128_f32", "layer_norm_f32", "transpose_f32", "gather_f32", "concat_f32", "pad",
-              "conv_3x3_f32", "conv_swish_f32", "depthwise_f32", "matmul_f32", "linear_gelu_f32", "max_pool_f32", "attention_f32"}
-    return [case for case in all_cases(["f32"]) if case[0] in wanted]
+              "conv_3x3_f32", "conv_swish_f32", "depthwise_f32", "matmul_f32", "linear_gelu_f32", "max_pool_f32", "attention_f32", "attention_f16"}
+    return [case for case in all_cases(["f32", "f16"]) if case[0] in wanted]

@@ -39,8 +39,9 @@ def in_parallel(s, function, items):
 
 
 def interpreted(done):
-    """Cases of which a layer had no kernel."""
-    return {name for line in done.err.splitlines() if "the host interprets it" in line for name in re.findall(r"(\w+):\d+", line)}
+    """Cases of which a layer had no kernel, or not the library's that was planned."""
+    lines = re.findall(r"^.*(?:the host interprets it|a generated kernel runs it).*$", done.err, re.MULTILINE)
+    return {name for line in lines for name in re.findall(r"(\w+):\d+", line)}
 
 
 def verified(s, path, chosen):
@@ -55,7 +56,7 @@ def verified(s, path, chosen):
         return [(chosen[0][0], done.tail())] if len(chosen) == 1 else None
     problems = dict.fromkeys((name for name, _ in chosen))
     for name in interpreted(done) - cases.INTERPRETED:
-        problems[name] = "the host interprets it"
+        problems[name] = "not run by the kernel that was planned"
     for row in outputs:
         if row["verdict"] == "DIFFERS":
             problems[row["output"].split(":")[0]] = f"{row['output']}: {row['text']}, max abs {row['max_abs']}"

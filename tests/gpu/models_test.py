@@ -1,5 +1,5 @@
 """Kernel cases planned, whole models through the CUDA backend on stub libraries, on any machine: f32 results as stored, shorter types by the
-fp64 arbiter, kernels launched as `explain` promised, nothing interpreted on the host; plans of the libraries measured by `tune` and taken from its file; the tf32 rule;
+fp64 arbiter, kernels launched as `explain` promised, nothing interpreted on the host; plans of the libraries measured by `tune` and taken from its file; attention; the tf32 rule;
 what is said where cuDNN or cuBLASLt is missing. Last line: "N passed, N failed".
 
 With --full (or FERRULE_TEST_FULL=1) more and larger models, which the stubs take minutes for.
@@ -123,6 +123,84 @@ def tuned(report):
     report.check("a file of another GPU is warned about", None if "was measured on Another GPU for sm_90, this is Stub GPU and sm_90" in done.err else done.tail())
 
 
+def transformer(path, layers=2, width=64, heads=4, length=24):
+    """Blocks as exporters write them, in float, with a mask of keys; weights drawn."""
+    import onnx
+    from onnx import numpy_helper
+    size = width // heads
+    head = f"float[2,{length},{width}] x0, float[2,1,1,{length}] m"
+    text, weights = [], {}
+    for n in range(layers):
+        weights |= {f"{w}{n}": (width, width) for w in ("wq", "wk", "wv", "wo")} | {f"g{n}": (width,), f"b{n}": (width,), f"wf{n}": (width, 2 * width), f"wg{n}": (2 * width, width)}
+        for part, perm in (("q", "0,2,1,3"), ("k", "0,2,3,1"), ("v", "0,2,1,3")):
+            text.append(f"{part}{n} = MatMul(x{n}, w{part}{n}) {part}r{n} = Reshape({part}{n}, split) {part}t{n} = Transpose<perm=[{perm}]>({part}r{n})")
+        text.append(f"[Scores_{n}] s{n} = MatMul(qt{n}, kt{n}) t{n} = Mul(s{n}, scale) u{n} = Add(t{n}, m) p{n} = Softmax<axis=-1>(u{n}) o{n} = MatMul(p{n}, vt{n}) "
+                    f"ot{n} = Transpose<perm=[0,2,1,3]>(o{n}) or{n} = Reshape(ot{n}, join) y{n} = MatMul(or{n}, wo{n}) r{n} = Add(y{n}, x{n}) "
+                    f"h{n} = LayerNormalization<axis=-1>(r{n}, g{n}, b{n}) f{n} = MatMul(h{n}, wf{n}) a{n} = Relu(f{n}) d{n} = MatMul(a{n}, wg{n}) x{n + 1} = Add(d{n}, h{n})")
+    model = harness.onnx_text(f"g ({head}) => (float[2,{length},{width}] x{layers}) <int64[4] split = {{2,{length},{heads},{size}}}, "
+                              f"int64[3] join = {{2,{length},{width}}}, float scale = {{{size ** -0.5}}}> {{ {' '.join(text)} }}", opset=20)
+    rng = np.random.default_rng(3)
+    for name, dims in weights.items():
+        values = rng.normal(0, dims[0] ** -0.5, dims) if len(dims) == 2 else np.full(dims, 1.0 if name[0] == "g" else 0.0)
+        model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+    onnx.save(model, path)
+    mask = np.zeros((2, 1, 1, length), np.float32)
+    mask[0, ..., :5] = mask[1, ..., -7:] = -np.inf
+    np.savez(path.with_suffix(".npz"), x0=rng.normal(0, 1, (2, length, width)).astype(np.float32), m=mask)
+
+
+def attended(report):
+    """Attention in halves through cuDNN: planned, run, tuned; the generated kernel where cuDNN is not to be had or has no engine."""
+    path, log = report.folder / "transformer.onnx", report.folder / "transformer.log"
+    transformer(path)
+    inputs, half = ("--inputs", path.with_suffix(".npz")), KINDS["f16"]
+    stages = harness.run("explain", path, "--target", "sm_90", "--stage", "launches", *half)
+    report.check("attention in halves is cuDNN's", None if stages.out.count(" cudnn attention ") == 2 else stages.out[-1500:] + stages.tail())
+    for what, more, target in (("f32", (), "sm_90"), ("Turing", half, "sm_75"), ("strict", (*half, "--strict"), "sm_90")):
+        text = harness.run("explain", path, "--target", target, "--stage", "launches", *more).out
+        report.check(f"attention is generated: {what}", None if " cudnn attention " not in text and text.count(" attention <<<") == 2 else text[-1500:])
+    explained, problem = harness.answer(harness.run("explain", path, "--target", "sm_90", "--json", *half))
+    said = [layer.get("numerics") for layer in explained["layers"] if layer["contract"] == "attention"] if explained else problem
+    report.check("a mask of the model's input is said to deviate", None if said == ["library"] * 2 else str(said))
+    compiled, problem = harness.answer(harness.run("compile", path, "--target", "sm_90", "--json", *half, timeout=300))
+    counted = compiled and (compiled["others"].get("library call: attention"), len(compiled["kernels"]) + sum(compiled["others"].values()))
+    promised = sum(layer["kernels"] for layer in explained["layers"]) if explained else None
+    report.check("attention: compile counts as explain does", problem or (None if counted == (2, promised) else f"{counted}, explain says {promised}"))
+
+    reference = report.folder / "reference.npz"
+    done = harness.run("run", path, *inputs, "--outputs", reference, "--backend", "reference", timeout=300)
+    report.check("the reference runs", None if done.code == 0 else done.tail())
+    if done.code:
+        return
+    want = np.load(reference)["x2"]
+
+    def ran(what, kernel, warnings=0, **orders):
+        """The run's result in half precision against the interpreter's; what ran the two layers."""
+        out = report.folder / "attended.npz"
+        log.unlink(missing_ok=True)
+        done = stubs.run(report, "run", path, *inputs, "--outputs", out, "--force", *half, *CUDA, log=log, timeout=300, **orders)
+        problem = (done.tail() if done.code else None) or stubs.wrong_use(done)
+        if not problem:
+            got = np.load(out)["x2"]
+            off = np.abs(got.astype(np.float64) - want).max() / np.abs(want).max()
+            problem = None if off < 1e-2 else f"off by {off:.1e}"
+        report.check(f"attention, {what}: the result", problem)
+        said = [line for line in done.err.splitlines() if "a generated kernel runs it" in line]
+        report.check(f"attention, {what}: warnings", None if len(said) == warnings and {n for n in range(2) if any(f"Scores_{n} " in line for line in said)} == set(range(warnings)) else done.err[-800:])
+        lines = log.read_text().splitlines() if log.exists() else []
+        report.check(f"attention, {what}: what ran", None if sum("cudnn engine" in line for line in lines) == kernel else "\n".join(lines))
+
+    ran("cuDNN", 2)
+    ran("no cuDNN", 0, 2, hide=["libcudnn"])
+    ran("no handle", 0, 2, fail="cudnnCreate:1=1001,cudnnCreate:2=1001")
+
+    file = report.folder / "attended.yaml"
+    done = stubs.run(report, "tune", path, "-o", file, "--seconds", "0.02", "--seed", "1", "--json", *half, *CUDA, timeout=300)
+    answer, problem = harness.answer(done)
+    rows = [row for row in answer["launches"] if row["problem"].startswith("cudnn attention")] if answer else []
+    report.check("attention is tuned", problem or stubs.wrong_use(done) or (None if len(rows) == 1 and len(rows[0]["us"]) >= 2 else str(answer["launches"])))
+
+
 def rounded(report):
     """tf32 by rule: said, taken, and gone from what is exported."""
     path, log = report.folder / "both.onnx", report.folder / "tf32.log"
@@ -186,6 +264,7 @@ def main():
     for name, kind in REDUCED:
         whole(report, name, kind)
     tuned(report)
+    attended(report)
     rounded(report)
     missing(report)
     return report.finish()

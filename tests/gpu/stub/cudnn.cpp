@@ -166,6 +166,12 @@ const Values& read(Run& run, const Tensor& t) {
 }
 
 void write(Run& run, const Tensor& t, Values v) {
+  for (float& x : v) {  // what lies between operations has a type as well
+    if (t.number == Number::f32) break;
+    uint16_t rounded = 0;
+    store(t.number, &rounded, 0, x);
+    x = load(t.number, &rounded, 0);
+  }
   if (!t.is_virtual) {
     void* base = run.addresses.at(t.uid);
     each(t.dims, t.strides, [&](int64_t k, int64_t o) { store(t.number, base, o, v[static_cast<size_t>(k)]); });
@@ -358,6 +364,64 @@ void run_pointwise(const Descriptor& d, Run& run) {
   write(run, y, std::move(out));
 }
 
+/// c = a b over the last two axes; along the others a stands for c, and each of b's matrices may serve several of a's.
+struct Product {
+  Tensor a, b, c;
+  int64_t rows() const { return a.dims.end()[-2]; }
+  int64_t inner() const { return a.dims.end()[-1]; }
+  int64_t columns() const { return b.dims.end()[-1]; }
+};
+Product product_of(const Descriptor& d) {
+  return {tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_ADESC)), tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
+          tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_CDESC))};
+}
+std::string check_product(const Product& p) {
+  const size_t rank = p.a.dims.size();
+  if (rank < 3 || p.b.dims.size() != rank || p.c.dims.size() != rank) return "a product whose ranks differ, or below 3";
+  for (size_t k = 0; k + 2 < rank; ++k)
+    if (p.c.dims[k] != p.a.dims[k] || p.a.dims[k] % p.b.dims[k]) return "a product whose batches do not fit";
+  if (p.b.dims[rank - 2] != p.inner() || p.c.dims[rank - 2] != p.rows() || p.c.dims[rank - 1] != p.columns()) return "a product whose sizes do not fit";
+  return {};
+}
+
+void run_product(const Descriptor& d, Run& run) {
+  const Product p = product_of(d);
+  const Values a = read(run, p.a), b = read(run, p.b);
+  Values c(static_cast<size_t>(p.c.numel()), 0);
+  const size_t axes = p.a.dims.size() - 2;
+  const std::vector<int64_t> batch(p.a.dims.begin(), p.a.dims.end() - 2);
+  const int64_t rows = p.rows(), inner = p.inner(), columns = p.columns();
+  each(batch, std::vector<int64_t>(axes, 0), [&](int64_t n, int64_t) {
+    int64_t rest = n, of_b = 0, step = 1;
+    for (size_t k = axes; k-- > 0; rest /= batch[k], step *= p.b.dims[k]) of_b += rest % batch[k] / (batch[k] / p.b.dims[k]) * step;
+    const float *x = a.data() + n * rows * inner, *w = b.data() + of_b * inner * columns;
+    float* y = c.data() + n * rows * columns;
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t k = 0; k < inner; ++k)
+        for (int64_t j = 0; j < columns; ++j) y[i * columns + j] += x[i * inner + k] * w[k * columns + j];
+  });
+  write(run, p.c, std::move(c));
+}
+
+/// Over the axes along which the result has one element.
+void run_reduction(const Descriptor& d, Run& run) {
+  const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)), y = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
+  const int how = d.child(CUDNN_ATTR_OPERATION_REDUCTION_DESC)->value<int>(CUDNN_ATTR_REDUCTION_OPERATOR, -1);
+  if (how != CUDNN_REDUCE_TENSOR_MAX && how != CUDNN_REDUCE_TENSOR_ADD) wrong_use("a reduction that the stub does not know");
+  const bool most = how == CUDNN_REDUCE_TENSOR_MAX;
+  const Values in = read(run, x);
+  Values out(static_cast<size_t>(y.numel()), most ? -HUGE_VALF : 0);
+  std::vector<int64_t> steps(y.dims.size());
+  int64_t step = 1;
+  for (size_t k = y.dims.size(); k-- > 0; step *= y.dims[k]) steps[k] = y.dims[k] == 1 ? 0 : step;
+  each(x.dims, steps, [&](int64_t k, int64_t o) {
+    float& to = out[static_cast<size_t>(o)];
+    const float v = in[static_cast<size_t>(k)];
+    to = most ? (std::isnan(v) || v > to ? v : to) : to + v;
+  });
+  write(run, y, std::move(out));
+}
+
 /// What an operation reads and writes; what is wrong with it.
 struct Operation {
   std::vector<Tensor> in;
@@ -383,6 +447,18 @@ Operation inspect(const Descriptor& d) {
         if (o.problem.empty()) o.problem = check_broadcast(t, o.out);
       break;
     }
+    case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: {
+      const Product p = product_of(d);
+      o.in = {p.a, p.b};
+      o.out = p.c;
+      o.problem = check_product(p);
+      break;
+    }
+    case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+      o.in = {tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_XDESC))};
+      o.out = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
+      o.problem = check_broadcast(o.out, o.in[0]);
+      break;
     default: o.problem = "an operation that the stub does not know";
   }
   return o;
@@ -606,8 +682,12 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
     if (workspace) std::memset(workspace, 0x5a, static_cast<size_t>(workspace_of(engine)));
     Run now = run;
     for (const auto& op : graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
-      if (op->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR) run_pointwise(*op, now);
-      else run_convolution(*op, now);
+      switch (op->type) {
+        case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: run_pointwise(*op, now); break;
+        case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: run_product(*op, now); break;
+        case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: run_reduction(*op, now); break;
+        default: run_convolution(*op, now);
+      }
     }
   });
   return CUDNN_STATUS_SUCCESS;

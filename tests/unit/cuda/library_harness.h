@@ -78,6 +78,7 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     add(random(dims), layout);
     node.inputs.push_back(ValueId{static_cast<uint32_t>(node.inputs.size())});
   }
+  void input(Tensor value) { add(std::move(value), Layout::plain); }
   void constant(const Dims& dims) {
     values_.push_back(std::make_unique<Tensor>(random(dims)));
     call.inputs.push_back({dtype_, dims, Layout::plain, -1, values_.back().get()});
@@ -99,22 +100,31 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     for (size_t k = 0; k < node.inputs.size(); ++k) in.push_back(call.inputs[k].present() ? values_of_[k] : nullptr);
     auto got = interpret_node(g, node, in, options);
     REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
-    const Tensor& y = (*got)[0];
-    std::vector<double> out;
-    for (int64_t k = 0; k < y.numel(); ++k) out.push_back(y.at_f64(k));
-    for (const PostOp& op : post_ops) apply(op, y.dims(), out);
-    call.outputs = {{dtype_, y.dims(), layout, static_cast<int>(buffers_.size()), nullptr}};
-    buffers_.push_back(fresh(call.outputs[0].bytes()));
+    std::vector<double> out = result((*got)[0], layout);
+    for (const PostOp& op : post_ops) apply(op, (*got)[0].dims(), out);
     return out;
   }
 
-  Result<KernelPtr> make() {
+  /// The same for a whole graph, whose inputs are the call's.
+  std::vector<double> expected(const Graph& g, std::span<const Tensor> inputs) {
+    InterpreterOptions options;
+    options.ops = &ferrule::test::operators();
+    options.limits = &limits_;
+    options.f64 = true;
+    auto got = interpret(g, inputs, options);
+    REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
+    return result((*got)[0], Layout::plain);
+  }
+
+  Result<KernelPtr> make() { return make(library_factory(op_)); }
+  template <class Make>
+  Result<KernelPtr> make(Make&& of) {
     REQUIRE(stubs());
     call.node = &node;
     call.post_ops = post_ops;
     Context context{no_device(), libraries, constants, nullptr, &target, &limits_};
     context.tuning = tuning;
-    return library_factory(op_)(context, call);
+    return of(context, call);
   }
 
   /// Makes, binds, runs, compares.
@@ -157,6 +167,15 @@ class Harness final : public Binder, public ferrule::test::WithTail {
   HostConstants constants;
 
  private:
+  /// The values of a result, which becomes the call's.
+  std::vector<double> result(const Tensor& y, Layout layout) {
+    std::vector<double> out;
+    for (int64_t k = 0; k < y.numel(); ++k) out.push_back(y.at_f64(k));
+    call.outputs = {{dtype_, y.dims(), layout, static_cast<int>(buffers_.size()), nullptr}};
+    buffers_.push_back(fresh(call.outputs[0].bytes()));
+    return out;
+  }
+
   using Buffer = std::vector<char>;
   static Buffer fresh(int64_t bytes) { return Buffer(static_cast<size_t>(bytes) + 64, 0x7f); }
 

@@ -1,5 +1,5 @@
 // Asks the real cuDNN, without a device, whether it has an engine for every tail that the targets' facts say goes into its
-// calls. It is told about a device by its properties; NVRTC and a driver that does nothing stand for the rest. Nothing is
+// calls, and for the attentions that are said to be its own. It is told about a device by its properties; NVRTC and a driver that does nothing stand for the rest. Nothing is
 // compiled and nothing runs: heuristics and support checks alone. Skipped, with the reason, where cuDNN is not installed.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -11,6 +11,7 @@
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/libraries.h"
+#include "tests/unit/cuda/attention_forms.h"
 
 namespace ferrule::cuda {
 namespace {
@@ -97,6 +98,23 @@ std::vector<Target> targets() {
   return out;
 }
 
+/// As the CUDA backend tells cuDNN.
+CudnnAttention attention(const test::AttentionForm& form, const std::string& type, const Target& target) {
+  const Graph g = test::attention_graph(form, type);
+  std::vector<CudaOperand> operands;
+  for (const auto* list : {&g.inputs(), &g.outputs()})
+    for (ValueId v : *list) {
+      Dims dims;
+      for (const Dim& d : *g.value(v).type.shape) dims.push_back(*d.constant());
+      operands.push_back({g.value(v).type.dtype, dims, strides_of(dims, Layout::plain)});
+    }
+  const AttentionChoice choice = choose_attention(test::attention_launch(g), operands, true, target, false);
+  REQUIRE_MESSAGE(choice.library.has_value(), std::string(form.name), ": ", choice.why);
+  auto part = [&](const LibraryAttention::Part& p) { return CudnnTensor{operands[p.operand].dtype, p.dims, p.strides}; };
+  const LibraryAttention& l = *choice.library;
+  return {part(l.q), part(l.k), part(l.v), part(l.y), l.mask ? part(*l.mask) : CudnnTensor{}, l.scale};
+}
+
 #define FERRULE_NEEDS_CUDNN()                    \
   if (!hindrance().empty()) {                    \
     MESSAGE("skipped: " << hindrance());         \
@@ -159,6 +177,47 @@ TEST_CASE("cuDNN has engines for deconvolutions with tails") {
       if (t != DType::f32) add_step(p, "relu");
       CHECK_MESSAGE(refused(target, p) == "", target.name, " deconvolution ", name(t));
     }
+}
+
+TEST_CASE("cuDNN has engines for each attention that is said to be its own, and one of them can be built") {
+  FERRULE_NEEDS_CUDNN();
+  const bool full = std::getenv("FERRULE_TEST_FULL");
+  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
+    if (!full && name != std::string("sm_80") && name != std::string("sm_90") && name != std::string("sm_120")) continue;
+    auto target = load_target(dirs, name);
+    REQUIRE(target.has_value());
+    for (const test::AttentionForm& form : test::kAttentions)
+      for (const char* type : {"float16", "bfloat16"}) {
+        if (!form.library || (!full && type == std::string("bfloat16") && &form != test::kAttentions)) continue;
+        auto g = make_cudnn_graph(cudnn_device(*target), attention(form, type, *target), static_cast<int>(std::lround(target->cc * 10)), "test");
+        CHECK_MESSAGE(g.has_value(), name, " ", std::string(form.name), " ", std::string(type), ": ", (g ? "" : g.error().message));
+        if (!g) continue;
+        auto built = (*g)->build();
+        CHECK_MESSAGE(built.has_value(), name, " ", std::string(form.name), ": ", (built ? "" : built.error().message));
+        CHECK((*g)->plans().size() >= 2);
+      }
+  }
+}
+
+TEST_CASE("what the facts keep from cuDNN's attention, it refuses") {
+  FERRULE_NEEDS_CUDNN();
+  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  auto turing = load_target(dirs, "sm_75"), hopper = load_target(dirs, "sm_90");
+  REQUIRE((turing && hopper));
+  CudnnAttention a = attention(test::kAttentions[0], "float16", *hopper);
+  auto refused = [&](const Target& t) {
+    auto g = make_cudnn_graph(cudnn_device(t), a, static_cast<int>(std::lround(t.cc * 10)), "test");
+    return g ? std::string() : g.error().message;
+  };
+  CHECK(refused(*hopper) == "");
+  CHECK(refused(*turing).find("SM80") != std::string::npos);
+  const CudnnAttention whole = a;
+  for (CudnnTensor* t : {&a.q, &a.k, &a.v, &a.y}) t->dims[3] = 12;
+  CHECK(refused(*hopper).find("multiple of 8") != std::string::npos);
+  a = whole;
+  a.q.strides[2] = 20;
+  CHECK(refused(*hopper).find("alignment") != std::string::npos);
 }
 
 TEST_CASE("the answer is cuDNN's own: what it has no engine for is refused") {
