@@ -32,6 +32,8 @@ class Chooser {
 
   /// Why it is not cuDNN's; "": it is, and `out` says how.
   std::string run(LibraryAttention& out) const {
+    for (ValueId v : {a_.q.value, a_.k.value, a_.v.value, a_.mask})
+      if (v && (place(v) >= launch_.inputs.size() || operands_[place(v)].dtype == DType::undefined)) return "an operand is absent";
     out.q = part(a_.q, false), out.k = part(a_.k, true), out.v = part(a_.v, false), out.y = part(a_.y, false);
     out.scale = static_cast<float>(a_.scale);
     for (const Part* p : {&out.q, &out.k, &out.v, &out.y})
