@@ -115,7 +115,8 @@ class Planner {
   CudaShape cut(int64_t slices) const {
     const int64_t v = k_.vector, chunk = ((g_.length + slices - 1) / slices + v - 1) / v * v;
     slices = (g_.length + chunk - 1) / chunk;
-    if (beside_) return {"columns", static_cast<int>(up_to_power(chunk / 4, 1, 32)), kWarp, slices};
+    // Blocks of 1024 threads have too few registers for this on sm_120.
+    if (beside_) return {"columns", static_cast<int>(up_to_power(chunk / 4, 1, 16)), kWarp, slices};
     return {"block", static_cast<int>(up_to_power(chunk / v / 4, 128, 1024)), 1, slices};
   }
 
