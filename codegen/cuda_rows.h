@@ -3,11 +3,10 @@
 // kernel serves every shape of the same form. Few long rows are spread over several blocks. Where nothing but reductions
 // runs along them, the block that ends last combines what all of them left in scratch memory. Where elements follow their
 // row's reduction (softmax, norms) all blocks would have to wait for each other, which no stream guarantees to end: the
-// kernel is launched several times, up to a reduction each, and every block of the next pass combines what those of the
-// last left. A softmax's maximum and
-// sum are one pass where the row is not in registers by the second. Its sum is then of exponentials below a value that
-// follows the maximum in steps of at least 8: each step rounds the sum once more, and after some dozen of them what was
-// there before the first no longer counts, so that no order of elements makes it worse.
+// kernel is launched several times, up to a reduction each, and every block of a pass combines what those of the former
+// ones left. A softmax's maximum and sum are one pass where the row is not in registers by the second. Its sum is then of
+// exponentials below a value that follows the maximum in steps of at least 8: each step rounds the sum once more, and after
+// some dozen of them what was there before the first no longer counts, so that no order of elements makes it worse.
 #pragma once
 #include <cstdint>
 #include <optional>

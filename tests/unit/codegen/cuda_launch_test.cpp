@@ -304,9 +304,9 @@ TEST_CASE("few very long rows whose elements follow their reductions are several
         r.graph.add_output(r.node(op, {r.input(filled(t, axis == 1 ? Dims{2, 65537} : Dims{2100, 7}, axis))}, {{"axis", axis}}));
         add(std::move(r));
       }
-  for (DType t : {DType::f32, DType::f16}) {
-    RowGraph r(t);
-    r.graph.add_output(r.node("LayerNormalization", {r.input(random_of(t, {1, 70000}, cases.rng)), r.input(random_of(t, {70000}, cases.rng))},
+  {  // three
+    RowGraph r(DType::f16);
+    r.graph.add_output(r.node("LayerNormalization", {r.input(random_of(r.type, {1, 70000}, cases.rng)), r.input(random_of(r.type, {70000}, cases.rng))},
                               {{"axis", int64_t{1}}, {"epsilon", 1e-3}, {"stash_type", int64_t{1}}}));
     add(std::move(r));
   }
@@ -321,13 +321,13 @@ TEST_CASE("few very long rows whose elements follow their reductions are several
   {  // a reduction behind a reduction, and nothing but the row's result
     RowGraph r(DType::f32);
     const std::map<std::string, Attr> kept{{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}};
-    const ValueId x = r.input(random_of(DType::f32, {2, 65536}, cases.rng));
+    const ValueId x = r.input(random_of(DType::f32, {1, 65536}, cases.rng));
     const ValueId apart = r.node("Abs", {r.node("Sub", {x, r.node("ReduceMean", {x, r.axes({1})}, kept)})});
-    r.graph.add_output(r.node("Add", {r.node("ReduceMean", {apart, r.axes({1})}, kept), r.input(random_of(DType::f32, {2, 1}, cases.rng))}));
+    r.graph.add_output(r.node("Add", {r.node("ReduceMean", {apart, r.axes({1})}, kept), r.input(random_of(DType::f32, {1, 1}, cases.rng))}));
     add(std::move(r));
   }
   CHECK(passes[2] == 9);
-  CHECK(passes[3] == 3);
+  CHECK(passes[3] == 2);
   {  // long, and not long enough
     RowGraph r(DType::f32);
     r.graph.add_output(r.node("Softmax", {r.input(random_of(DType::f32, {2, 30000}, cases.rng))}, {{"axis", int64_t{1}}}));

@@ -177,6 +177,7 @@ TEST_CASE("every shape compiles") {
   // NVRTC takes a third of a second for one: each shape of each kind once, with FERRULE_TEST_FULL for several targets.
   const bool full = std::getenv("FERRULE_TEST_FULL");
   std::set<std::string> seen;
+  std::map<std::string, int> registers;
   for (const LaunchCase& c : cases.all())
     for (const auto& [l, id] : c.shapes)
       for (const char* target : {"sm_90", "sm_75", "sm_80", "sm_120"}) {
@@ -187,5 +188,9 @@ TEST_CASE("every shape compiles") {
         CHECK_MESSAGE(cubin->spill_bytes == 0, what);
         CHECK_MESSAGE(cubin->stack_bytes == 0, what);
         CHECK_MESSAGE(cubin->shared_bytes <= 48 << 10, what);
+        if (l.kind == "pointwise") registers.try_emplace(l.shape, cubin->registers);
       }
+  // What several packs are for: all of them are read before the first is needed.
+  CHECK(registers["threads256x2"] >= registers["threads256"] + 4);
+  CHECK(registers["threads256x4"] >= registers["threads256"] + 12);
 }
