@@ -98,7 +98,7 @@ def judged(s, name, folder, kind, judge):
 
 def models(s):
     """f32 against the stored outputs, shorter types by the fp64 arbiter."""
-    names = ["mnist_cntk", "mobilenet_v2"] if s.quick else list(fetch.MODELS)
+    names = s.models(list(fetch.MODELS), ["mnist_cntk", "mobilenet_v2"])
     kinds = ["f32", *arbiter.KINDS]
 
     def one(name):
@@ -128,7 +128,8 @@ def models(s):
 
 def memcheck(s):
     """compute-sanitizer's tools on some kernels of each kind, in one process each."""
-    tool = shutil.which("compute-sanitizer")
+    places = [os.environ.get("PATH", ""), f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin", "/usr/local/cuda/bin"]
+    tool = shutil.which("compute-sanitizer", path=":".join(places))
     if s.quick or not tool:
         return s.skip("compute-sanitizer", "no device in a rehearsal" if s.quick else "it is not installed")
     runs = []

@@ -219,7 +219,7 @@ def compared(s, path, inputs, row):
 
 def peers(s):
     """Interleaved rounds; a ratio is the peer's time by ours."""
-    for name in ["mnist_cntk"] if s.quick else BENCHED:
+    for name in s.models(BENCHED, ["mnist_cntk"]):
         try:
             source = pathlib.Path(fetch.locate(name)) / "model.onnx"
         except Exception as why:

@@ -16,9 +16,17 @@ class OutOfTime(Exception):
     """The part has used up its time."""
 
 
+def plain(value):
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class Session(harness.Report):
-    def __init__(self, path, seconds, quick):
-        self.path, self.quick = path, quick
+    def __init__(self, path, seconds, quick, models=None):
+        self.path, self.quick, self.named = path, quick, models
         self.end = self.until = time.monotonic() + seconds if seconds else math.inf
         self.data = {"surroundings": {}, "counts": {}, "failures": {}, "left_out": {}, "seconds": {}}
         super().__init__()
@@ -35,8 +43,8 @@ class Session(harness.Report):
         self.save()
 
     def row(self, part, name, value):
-        """A figure."""
-        self.data.setdefault(part, {})[name] = value
+        """A figure, or several. JSON has no NaN: what is none is null."""
+        self.data.setdefault(part, {})[name] = plain(value)
         self.save()
 
     def save(self):
@@ -44,7 +52,7 @@ class Session(harness.Report):
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             made = self.path.with_name(self.path.name + ".part")
-            made.write_text(json.dumps(self.data, indent=1) + "\n")
+            made.write_text(json.dumps(self.data, indent=1, allow_nan=False) + "\n")
             os.replace(made, self.path)
 
     def part(self, name, function, share):
@@ -66,6 +74,10 @@ class Session(harness.Report):
         if seconds < 2:
             raise OutOfTime
         return min(seconds, most)
+
+    def models(self, usual, quick):
+        """Which models: those that were named, else a part's usual ones, fewer in a rehearsal."""
+        return self.named or (quick if self.quick else usual)
 
     def ferrule(self, *arguments, most=300, device=True):
         """Runs the program, on the device. Raises OutOfTime where the part's end stops it and not its own limit."""

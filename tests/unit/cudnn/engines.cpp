@@ -99,7 +99,7 @@ std::vector<Target> targets() {
 
 #define FERRULE_NEEDS_CUDNN()                    \
   if (!hindrance().empty()) {                    \
-    MESSAGE("skipped: " << hindrance());         \
+    MESSAGE("skipped, " << hindrance());         \
     return;                                      \
   }
 
