@@ -140,7 +140,8 @@ def memcheck(s):
 
     def one(run):
         check, kind, path = run
-        done = s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240)
+        done = s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240,
+                      env=os.environ | harness.libraries())
         return f"{check}, {kind} kernels", done
 
     for what, done in in_parallel(s, one, runs):

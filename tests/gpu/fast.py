@@ -14,7 +14,7 @@ from onnx import helper
 import cases
 import fetch
 import harness
-from session import OutOfTime
+from session import OutOfTime, end, started
 
 BENCHED = ["mobilenet_v2", "resnet50_bn", "unet", "ddddocr_det", "vit_b_16", "bert_base"]
 BATCHES = (1, 32)
@@ -129,8 +129,7 @@ class Peer:
     def __init__(self, s, kind, path, inputs):
         self.s, self.errors = s, s.folder / f"{path.stem}.{kind}.err"
         with open(self.errors, "w") as errors:
-            self.process = subprocess.Popen([sys.executable, PEER, kind, path, inputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=errors, text=True)
+            self.process = started([sys.executable, PEER, kind, path, inputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         self.said("ready", 420)
 
     def said(self, word, most):
@@ -156,8 +155,7 @@ class Peer:
         return float(self.said("ms", 60))
 
     def close(self):
-        self.process.kill()
-        self.process.wait()
+        end(self.process)
 
 
 RUNNERS = {

@@ -1,8 +1,10 @@
 """What the parts of device.py share: checks that are counted and kept, figures, and the time that is left. All of it is in the results' file
 after every step, so that whatever ends the run (a limit of the machine's, a lost device) leaves what was found until then."""
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import time
 import traceback
@@ -14,6 +16,17 @@ CUDA = ("--backend", "cuda", "--require-device")
 
 class OutOfTime(Exception):
     """The part has used up its time."""
+
+
+def started(command, **options):
+    """A process that end() ends with all that it started."""
+    return subprocess.Popen(list(map(str, command)), text=True, errors="replace", start_new_session=True, **options)
+
+
+def end(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def plain(value):
@@ -91,13 +104,16 @@ class Session(harness.Report):
         """(what --json says, None) or (None, problem)."""
         return harness.answer(self.ferrule(*arguments, "--json", most=most, device=device))
 
-    def tool(self, *command, most=300):
+    def tool(self, *command, most=300, env=None):
         """Another program; None where it does not end in time."""
         limit = self.left(most)
+        process = started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         try:
-            return subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace", timeout=limit,
-                                  env=os.environ | harness.libraries())
+            out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             if limit < most:
                 raise OutOfTime from None
             return None
+        finally:
+            end(process)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
