@@ -102,7 +102,7 @@ class Ferrule:
         self.s, self.path, self.extra, self.launches = s, path, extra, None
 
     def time(self):
-        done, problem = self.s.answer("bench", self.path, "--seconds", 0.5, *self.extra, most=200)
+        done, problem = self.s.answer("bench", self.path, "--seconds", 0.05 if self.s.quick else 0.5, *self.extra, most=200)
         if problem:
             raise RuntimeError(problem)
         self.launches = done["kernels"]
@@ -117,7 +117,7 @@ class Tuned(Ferrule):
 
     def __init__(self, s, path, *extra):
         file = s.folder / f"{path.stem}.tuning.yaml"
-        done = s.ferrule("tune", path, "-o", file, "--force", "--seconds", 10, "--seed", 1, *extra)
+        done = s.ferrule("tune", path, "-o", file, "--force", "--seconds", 0.1 if s.quick else 10, "--seed", 1, *extra)
         if done.code != harness.OK:
             raise RuntimeError(done.tail())
         super().__init__(s, path, *extra, "--tuning", file)
