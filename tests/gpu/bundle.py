@@ -20,7 +20,7 @@ NAME = "ferrule-gpu"
 LIMIT = 48 << 20
 # Every machine has these, and they belong to its C library. The C++ library goes along: there it may be older.
 SYSTEM = re.compile(r"^(linux-vdso|ld-linux|lib(c|m|dl|rt|pthread))\b")
-MODELS = ["mnist_cntk", "mobilenet_v2", "resnet50_bn", "unet", "attacut_sc", "ppocr_v2_cls", "basic_pitch", "ppocr_v4_det", "ddddocr_det"]
+MODELS = ["mnist_cntk", "mobilenet_v2", "resnet50_bn", "unet", "attacut_sc", "ppocr_v2_cls", "rfb320", "basic_pitch", "ppocr_v4_det", "ddddocr_det"]
 
 
 def needed(files):

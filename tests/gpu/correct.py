@@ -99,7 +99,7 @@ def judged(s, name, folder, kind, judge):
 
 def models(s):
     """f32 against the stored outputs, shorter types by the fp64 arbiter."""
-    names = ["mnist_cntk", "mobilenet_v2"] if s.quick else list(fetch.MODELS)
+    names = s.models(list(fetch.MODELS), ["mnist_cntk", "mobilenet_v2"])
     kinds = ["f32", *arbiter.KINDS]
 
     def one(name):
@@ -129,7 +129,8 @@ def models(s):
 
 def memcheck(s):
     """compute-sanitizer's tools on some kernels of each kind, in one process each."""
-    tool = shutil.which("compute-sanitizer")
+    places = [os.environ.get("PATH", ""), f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin", "/usr/local/cuda/bin"]
+    tool = shutil.which("compute-sanitizer", path=":".join(places))
     if s.quick or not tool:
         return s.skip("compute-sanitizer", "no device in a rehearsal" if s.quick else "it is not installed")
     runs = []
@@ -140,7 +141,8 @@ def memcheck(s):
 
     def one(run):
         check, kind, path = run
-        done = s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240)
+        done = s.tool(tool, "--tool", check, "--error-exitcode", "99", harness.PROGRAM, "run", path, "--seed", "1", *CUDA, most=240,
+                      env=os.environ | harness.libraries())
         return f"{check}, {kind} kernels", done
 
     for what, done in in_parallel(s, one, runs):

@@ -3,9 +3,10 @@ against their stored outputs and an fp64 arbiter, compute-sanitizer, bandwidths,
 Python with numpy and onnx; torch, onnxruntime and compute-sanitizer where they are. What is found is in the results' file after every step;
 no part ends another. Last line: "N passed, N failed, N skipped".
 
-usage: device.py [--quick] [--results FILE] [--seconds N] [--only kernels,models,memcheck,bandwidth,peers]
+usage: device.py [--quick] [--results FILE] [--seconds N] [--only kernels,models,memcheck,bandwidth,peers] [--models NAME,...]
   --quick      a rehearsal: few cases, no times that mean anything (tests/gpu/run does it on stub libraries)
   --results    where the figures go, as JSON
+  --models     of the models, and of those compared with peers, these alone
   --seconds    the time there is: each part has its share of what is left, and ends when that is used up; what it did not come to is skipped
 """
 import argparse
@@ -90,12 +91,13 @@ def main():
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--models")
     options = parser.parse_args()
     wanted = options.only.split(",")
     for part in wanted:
         if part not in PARTS:
             parser.error(f"no part {part}; there are {', '.join(PARTS)}")
-    s = Session(options.results, options.seconds, options.quick)
+    s = Session(options.results, options.seconds, options.quick, options.models.split(",") if options.models else None)
     s.data["surroundings"] = surroundings()
     s.save()
     if s.ready and device_there(s):

@@ -9,12 +9,12 @@ import threading
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 import cases
 import fetch
 import harness
-from session import OutOfTime
+from session import OutOfTime, end, started
 
 BENCHED = ["mobilenet_v2", "resnet50_bn", "unet", "ddddocr_det", "vit_b_16", "bert_base"]
 BATCHES = (1, 32)
@@ -90,34 +90,28 @@ def bandwidth(s):
 
 # --- peers ------------------------------------------------------------------------------------------------
 
-def with_batch(path, batch, to):
-    """A copy of the model for another batch."""
-    model = onnx.load(path)
-    constants = {t.name for t in model.graph.initializer}
+def with_batch(folder, batch, to):
+    """A copy of the folder's model for another batch, `to`.onnx, its other sizes those of the stored inputs; `to`.npz: random numbers for it,
+    ones for integers, in the order of the model's inputs. Returns both paths."""
+    model, arrays, rng = onnx.load(folder / "model.onnx"), {}, np.random.default_rng(0)
+    with np.load(folder / "inputs.npz") as stored:
+        shapes = {name: stored[name].shape for name in stored}
     for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if value.name not in constants and dims:
-            dims[0].dim_value = batch
+        if value.name not in shapes:  # a constant
+            continue
+        kind = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        dims = [batch, *shapes[value.name][1:]]
+        for d, size in zip(value.type.tensor_type.shape.dim, dims):
+            d.dim_value = size
+        arrays[value.name] = rng.standard_normal(dims).astype(kind) if kind == np.float32 else np.ones(dims, kind)
     del model.graph.value_info[:]
     for value in model.graph.output:
-        if value.type.tensor_type.shape.dim:
-            value.type.tensor_type.shape.dim[0].dim_param = "N"
-    onnx.save(model, to)
-    return to
-
-
-def write_inputs(model, to):
-    """Random numbers, ones for integers, in the order of the model's inputs."""
-    graph = onnx.load(model, load_external_data=False).graph
-    constants, rng, arrays = {t.name for t in graph.initializer}, np.random.default_rng(0), {}
-    for value in graph.input:
-        t = value.type.tensor_type
-        if value.name in constants:
-            continue
-        dims, kind = [d.dim_value or 1 for d in t.shape.dim], helper.tensor_dtype_to_np_dtype(t.elem_type)
-        arrays[value.name] = rng.standard_normal(dims).astype(kind) if t.elem_type == TensorProto.FLOAT else np.ones(dims, kind)
-    np.savez(to, **arrays)
-    return to
+        for k, d in enumerate(value.type.tensor_type.shape.dim):
+            d.dim_param = f"{value.name}_{k}"
+    path, inputs = to.with_suffix(".onnx"), to.with_suffix(".npz")
+    onnx.save(model, path)
+    np.savez(inputs, **arrays)
+    return path, inputs
 
 
 class Ferrule:
@@ -127,7 +121,7 @@ class Ferrule:
         self.s, self.path, self.extra, self.launches = s, path, extra, None
 
     def time(self):
-        done, problem = self.s.answer("bench", self.path, "--seconds", 0.5, *self.extra, most=200)
+        done, problem = self.s.answer("bench", self.path, "--seconds", 0.05 if self.s.quick else 0.5, *self.extra, most=200)
         if problem:
             raise RuntimeError(problem)
         self.launches = done["kernels"]
@@ -142,7 +136,7 @@ class Tuned(Ferrule):
 
     def __init__(self, s, path, *extra):
         file = s.folder / f"{path.stem}.tuning.yaml"
-        done = s.ferrule("tune", path, "-o", file, "--force", "--seconds", 10, "--seed", 1, *extra)
+        done = s.ferrule("tune", path, "-o", file, "--force", "--seconds", 0.1 if s.quick else 10, "--seed", 1, *extra)
         if done.code != harness.OK:
             raise RuntimeError(done.tail())
         super().__init__(s, path, *extra, "--tuning", file)
@@ -154,8 +148,7 @@ class Peer:
     def __init__(self, s, kind, path, inputs):
         self.s, self.errors = s, s.folder / f"{path.stem}.{kind}.err"
         with open(self.errors, "w") as errors:
-            self.process = subprocess.Popen([sys.executable, PEER, kind, path, inputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            stderr=errors, text=True)
+            self.process = started([sys.executable, PEER, kind, path, inputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         self.said("ready", 420)
 
     def said(self, word, most):
@@ -181,8 +174,7 @@ class Peer:
         return float(self.said("ms", 60))
 
     def close(self):
-        self.process.kill()
-        self.process.wait()
+        end(self.process)
 
 
 RUNNERS = {
@@ -238,17 +230,16 @@ def compared(s, path, inputs, row):
 
 def peers(s):
     """Interleaved rounds; a ratio is the peer's time by ours."""
-    for name in ["mnist_cntk"] if s.quick else BENCHED:
+    for name in s.models(BENCHED, ["mnist_cntk"]):
         try:
-            source = pathlib.Path(fetch.locate(name)) / "model.onnx"
+            folder = pathlib.Path(fetch.locate(name))
         except Exception as why:
             s.skip(f"peers {name}", f"{type(why).__name__}: {why}")
             continue
         for batch in BATCHES[:1] if s.quick else BATCHES:
-            path, row = s.folder / f"{name}_{batch}.onnx", {}
+            row = {}
             try:
-                with_batch(source, batch, path)
-                compared(s, path, write_inputs(path, s.folder / f"{name}_{batch}.npz"), row)
+                compared(s, *with_batch(folder, batch, s.folder / f"{name}_{batch}"), row)
             finally:
                 s.row("peers", f"{name} batch {batch}", row)
             s.check(f"peers {name} batch {batch}", None if "ms" in row.get("ferrule f16", {}) else json.dumps(row.get("ferrule f16")))

@@ -255,10 +255,10 @@ def main():
     if not report.ready or not stubs.there(report):
         return report.finish()
     stubs.KEPT.mkdir(exist_ok=True)
-    if not (stubs.STUB / "libcudnn.so.9").exists():
-        report.skip("models", "built without cuDNN's headers: neither kernels nor stubs of it are there")
-        return report.finish()
     planned(report)
+    if not (stubs.STUB / "libcudnn.so.9").exists():
+        report.skip("models", "built without cuDNN's headers: neither its kernels nor a stub of it are there")
+        return report.finish()
     for name in MODELS:
         whole(report, name, "f32")
     for name, kind in REDUCED:

@@ -170,8 +170,8 @@ class OnnxModule(torch.nn.Module):
             self.steps.append((OPS[node.op_type], list(node.input), list(node.output), attrs))
         self.constants = {}
         for name, t in constants.items():
-            # Sizes, axes and the like stay on the host: they are arguments, not data.
-            self.constants[name] = t.to(device, dtype) if t.is_floating_point() and (t.dim() > 0) else t
+            # Sizes, axes and the like stay on the host: they are arguments, not data. All data is on the device: a CUDA graph has no other.
+            self.constants[name] = t.to(device, dtype) if t.is_floating_point() else t
 
     def forward(self, *inputs):
         values = dict(self.constants) | dict(zip(self.inputs, inputs)) | {"": None}
@@ -186,4 +186,7 @@ def traced(module, inputs):
     """The module's tensor operations alone, as they are for these inputs: one graph, its weights as buffers."""
     from torch.fx.experimental.proxy_tensor import make_fx
     with torch.no_grad():
-        return make_fx(module)(*inputs)
+        made = make_fx(module)(*inputs)
+    made.graph.eliminate_dead_code()
+    made.recompile()
+    return made

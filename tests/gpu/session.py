@@ -1,8 +1,10 @@
 """What the parts of device.py share: checks that are counted and kept, figures, and the time that is left. All of it is in the results' file
 after every step, so that whatever ends the run (a limit of the machine's, a lost device) leaves what was found until then."""
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import time
 import traceback
@@ -16,9 +18,28 @@ class OutOfTime(Exception):
     """The part has used up its time."""
 
 
+def started(command, **options):
+    """A process that end() ends with all that it started."""
+    return subprocess.Popen(list(map(str, command)), text=True, errors="replace", start_new_session=True, **options)
+
+
+def end(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class Session(harness.Report):
-    def __init__(self, path, seconds, quick):
-        self.path, self.quick = path, quick
+    def __init__(self, path, seconds, quick, models=None):
+        self.path, self.quick, self.named = path, quick, models
         self.end = self.until = time.monotonic() + seconds if seconds else math.inf
         self.data = {"surroundings": {}, "counts": {}, "failures": {}, "left_out": {}, "seconds": {}}
         super().__init__()
@@ -35,8 +56,8 @@ class Session(harness.Report):
         self.save()
 
     def row(self, part, name, value):
-        """A figure."""
-        self.data.setdefault(part, {})[name] = value
+        """A figure, or several. JSON has no NaN: what is none is null."""
+        self.data.setdefault(part, {})[name] = plain(value)
         self.save()
 
     def save(self):
@@ -44,7 +65,7 @@ class Session(harness.Report):
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             made = self.path.with_name(self.path.name + ".part")
-            made.write_text(json.dumps(self.data, indent=1) + "\n")
+            made.write_text(json.dumps(self.data, indent=1, allow_nan=False) + "\n")
             os.replace(made, self.path)
 
     def part(self, name, function, share):
@@ -67,6 +88,10 @@ class Session(harness.Report):
             raise OutOfTime
         return min(seconds, most)
 
+    def models(self, usual, quick):
+        """Which models: those that were named, else a part's usual ones, fewer in a rehearsal."""
+        return self.named or (quick if self.quick else usual)
+
     def ferrule(self, *arguments, most=300, device=True):
         """Runs the program, on the device. Raises OutOfTime where the part's end stops it and not its own limit."""
         limit = self.left(most)
@@ -79,13 +104,16 @@ class Session(harness.Report):
         """(what --json says, None) or (None, problem)."""
         return harness.answer(self.ferrule(*arguments, "--json", most=most, device=device))
 
-    def tool(self, *command, most=300):
+    def tool(self, *command, most=300, env=None):
         """Another program; None where it does not end in time."""
         limit = self.left(most)
+        process = started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         try:
-            return subprocess.run(list(map(str, command)), capture_output=True, text=True, errors="replace", timeout=limit,
-                                  env=os.environ | harness.libraries())
+            out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             if limit < most:
                 raise OutOfTime from None
             return None
+        finally:
+            end(process)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -32,6 +32,17 @@ inline bool stubs() {
   return there;
 }
 
+/// Whether this build has neither the libraries' calls nor stubs of them, for want of their headers; a test that returns then has been
+/// skipped, and this has said so.
+inline bool left_out() {
+#ifdef FERRULE_LIBRARY_STUBS
+  return false;
+#else
+  MESSAGE("skipped, built without the headers of cuDNN or cuBLASLt");
+  return true;
+#endif
+}
+
 /// Constants are where they are.
 class HostConstants final : public Constants {
  public:

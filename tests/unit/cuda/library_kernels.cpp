@@ -39,6 +39,7 @@ const Window kConvolutions[] = {
 }  // namespace
 
 TEST_CASE("convolutions of every rank, pad, group, layout and type") {
+  if (left_out()) return;
   for (const Window& c : kConvolutions)
     for (DType t : kTypes)
       for (Layout layout : {Layout::plain, kLast})
@@ -55,6 +56,7 @@ TEST_CASE("convolutions of every rank, pad, group, layout and type") {
 }
 
 TEST_CASE("deconvolutions, with output padding and groups") {
+  if (left_out()) return;
   const Window cases[] = {
       {{2, 6, 5, 4}, {6, 4, 2, 2}, {2, 2}},
       {{1, 4, 6, 5}, {4, 3, 4, 4}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
@@ -75,6 +77,7 @@ TEST_CASE("deconvolutions, with output padding and groups") {
 }
 
 TEST_CASE("every step that the targets' facts name, behind a convolution") {
+  if (left_out()) return;
   const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
   auto target = load_target(dirs, "sm_90");
   REQUIRE(target.has_value());
@@ -99,6 +102,7 @@ TEST_CASE("every step that the targets' facts name, behind a convolution") {
 }
 
 TEST_CASE("the ready-made order: addend, bias, relu, with a bias that the model has not") {
+  if (left_out()) return;
   for (bool bias : {true, false}) {
     Harness h("Conv");
     describe(h, kConvolutions[0]);
@@ -112,6 +116,7 @@ TEST_CASE("the ready-made order: addend, bias, relu, with a bias that the model 
 }
 
 TEST_CASE("operands of one value, one a channel, one a pixel, one an image") {
+  if (left_out()) return;
   for (const Dims& dims : {Dims{1}, Dims{6, 1, 1}, Dims{7, 1}, Dims{2, 6, 1, 1}, Dims{2, 1, 7, 9}}) {
     CAPTURE(dims);
     Harness h("Conv", DType::f16);
@@ -124,6 +129,7 @@ TEST_CASE("operands of one value, one a channel, one a pixel, one an image") {
 }
 
 TEST_CASE("tf32 rounds only where the node allows it") {
+  if (left_out()) return;
   for (bool allowed : {false, true}) {
     Harness h("Conv");
     describe(h, kConvolutions[0]);
@@ -143,6 +149,7 @@ TEST_CASE("tf32 rounds only where the node allows it") {
 }
 
 TEST_CASE("every plan of a problem computes it, and the tuning file's is taken") {
+  if (left_out()) return;
   Harness h("Conv");
   describe(h, kConvolutions[0]);
   h.input(kConvolutions[0].x, kLast);
@@ -170,6 +177,7 @@ TEST_CASE("every plan of a problem computes it, and the tuning file's is taken")
 }
 
 TEST_CASE("products: batches, broadcast, transposed, factors, addends") {
+  if (left_out()) return;
   struct Case {
     const char* op;
     Dims a, b, c{};
@@ -215,6 +223,7 @@ TEST_CASE("products: batches, broadcast, transposed, factors, addends") {
 }
 
 TEST_CASE("tails of products: bias, addend, relu, gelu") {
+  if (left_out()) return;
   for (int mask = 0; mask < 12; ++mask) {
     CAPTURE(mask);
     Harness h("MatMul", mask % 2 ? DType::f16 : DType::f32);
@@ -229,6 +238,7 @@ TEST_CASE("tails of products: bias, addend, relu, gelu") {
 }
 
 TEST_CASE("what fails in a library is an error with the layer and the library's word") {
+  if (left_out()) return;
   auto fails = [](const char* order, const char* what) {
     setenv("FERRULE_STUB_FAIL", order, 1);
     Harness h("Conv");

@@ -117,7 +117,7 @@ CudnnAttention attention(const test::AttentionForm& form, const std::string& typ
 
 #define FERRULE_NEEDS_CUDNN()                    \
   if (!hindrance().empty()) {                    \
-    MESSAGE("skipped: " << hindrance());         \
+    MESSAGE("skipped, " << hindrance());         \
     return;                                      \
   }
 
