@@ -226,14 +226,39 @@ class LayerLowering {
       l.deviation = deviation_of(stages);
       if (options_.strict && !l.deviation.empty()) return staged(stages);
     }
-    if (layer_.contract == "attention" && !options_.strict) {
-      FERRULE_ASSIGN(const Attention a, read_attention(*node_.body, node_.body->order()));
-      l.deviation = attention_deviation(*node_.body, a, target_);
-    }
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
+    if (layer_.contract == "attention" && !options_.strict) return attention(std::move(l));
     out_.launches.push_back(std::move(l));
     return {};
+  }
+
+  /// The library does not promise what comes of a query whose keys are all masked: where the model makes zeros of it, a kernel
+  /// behind the library's does, too.
+  Status attention(Launch l) {
+    const Graph& body = *node_.body;
+    FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
+    l.deviation = attention_deviation(body, a, target_);
+    const bool safe = a.zero_if_nan && library_attends(body, a, target_).truth == Truth::yes;
+    if (safe) l.outputs = {temporary(a.y.value)};
+    const ValueId result = l.outputs[0];
+    out_.launches.push_back(std::move(l));
+    if (!safe) return {};
+    generated(zero_if_nan(body, a.y.value));
+    out_.launches.back().inputs = {result};
+    out_.launches.back().outputs = node_.outputs;
+    return {};
+  }
+
+  static LoweredRegion zero_if_nan(const Graph& body, ValueId v) {
+    const DType type = body.value(v).type.dtype;
+    ProgramBuilder b;
+    const uint32_t x = b.cast(b.input(type), DType::f32);
+    b.output(b.cast(b.op(Prim::select, DType::f32, {b.op(Prim::isnan, DType::boolean, {x}), b.constant(DType::f32, 0, 0), x}), type));
+    LoweredRegion region;
+    region.program = b.take();
+    region.inputs = region.outputs = {v};
+    return region;
   }
 
   Status staged(const std::vector<TileStage>& stages) {

@@ -173,7 +173,6 @@ Accept library_attends(const Graph& g, const Attention& a, const Target& target)
   if (facts == target.contracts.end()) return {Truth::no, {}};
   const auto& types = facts->second.library_types;
   if (std::ranges::find(types, g.value(a.q.value).type.dtype) == types.end()) return {Truth::no, {}};
-  if (a.zero_if_nan) return {Truth::no, "rows of the softmax that are NaN are to become 0"};
   if (a.rank() > kMostLibraryRank) return {Truth::no, "more than two batch axes"};
   // The largest score of a row is found before it is scaled.
   if (!(a.scale > 0) || !std::isfinite(static_cast<float>(a.scale))) return {Truth::no, "a scale that is not positive"};
@@ -186,7 +185,9 @@ Accept library_attends(const Graph& g, const Attention& a, const Target& target)
 }
 
 std::string attention_deviation(const Graph& g, const Attention& a, const Target& target) {
-  if (!a.mask || library_attends(g, a, target).truth == Truth::no) return {};
+  if (library_attends(g, a, target).truth == Truth::no) return {};
+  if (a.zero_if_nan) return "results that are NaN become 0, also where a value is";
+  if (!a.mask) return {};
   const std::string all = "queries whose keys are all masked are 0, not NaN";
   const Tensor* mask = g.constant(a.mask);
   if (!mask || mask->dims().empty() || mask->dims().back() < 1) return all;

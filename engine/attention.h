@@ -30,8 +30,8 @@ Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
 /// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands have to lie is
 /// codegen/library_attention's. no without a reason: the target has none in this type (`library_types`).
 Accept library_attends(const Graph& g, const Attention& a, const Target& target);
-/// How the library's kernel, if it has one, differs from the formula: where all keys of a query are masked. "" where it has
-/// none, and where the mask is a constant that leaves each query a key.
+/// How the library's kernel, if it has one, differs from the formula: where all keys of a query are masked, or a value is NaN
+/// and the model makes zeros of scores that are. "" where it has none, and where the mask is a constant that leaves each query a key.
 std::string attention_deviation(const Graph& g, const Attention& a, const Target& target);
 
 /// Sizes of a head (q and k, v) that a kernel keeps in shared memory.

@@ -164,8 +164,10 @@ def attentions(floats):
         yield f"attention_one_head_{t}", (f"({f}[2,4,33,64] q, {f}[2,1,65,64] k, {f}[2,1,65,64] v) => ({f}[2,4,33,64] y) {constants}" + begin +
                                           "u = Identity(s) " + core)
         yield f"attention_odd_{t}", first(2, 3, 33, 44, 12, 12) + constants + begin + "u = Identity(s) " + core
-        yield f"attention_safe_{t}", (first(2, 3, 33, 44, 16, 16) + f"<{scale}, {f} z = {{{ZERO[t]}}}> " + begin +
-                                      "p = Softmax<axis=-1>(s) n = IsNaN(p) w = Where(n, z, p) y = MatMul(w, v) }")
+        # Some queries have no key at all.
+        gone = ", ".join([MASKED[t]] * (44 * 3) + [ZERO[t]] * (44 * 30))
+        yield f"attention_safe_{t}", (first(2, 3, 33, 44, 16, 16) + f"<{scale}, {f} z = {{{ZERO[t]}}}, {f}[33,44] m = {{{gone}}}> " + begin +
+                                      "u = Add(s, m) p = Softmax<axis=-1>(u) n = IsNaN(p) w = Where(n, z, p) y = MatMul(w, v) }")
 
 
 def all_cases(floats):

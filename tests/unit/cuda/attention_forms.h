@@ -48,6 +48,8 @@ inline const AttentionForm kAttentions[] = {
       "{ t = Transpose<perm=[0,2,1]>(k)\n s = MatMul(q, t)\n u = Add(s, m)\n p = Softmax<axis=-1>(u)\n y = MatMul(p, v) }"},
     {"softmax in float", "($[2,3,5,16] q, $[2,3,7,16] k, $[2,3,7,16] v) => ($[2,3,5,16] y) <$ c = {%}> "
       "{ K s = MatMul(q, t)\n d = Mul(s, c)\n u = Cast<to=1>(d)\n p = Softmax<axis=-1>(u)\n w = Cast<to=#>(p)\n y = MatMul(w, v) }"},
+    {"not a number made zero", "($[2,3,5,16] q, $[2,3,7,16] k, $[2,3,7,16] v, $[2,1,1,7] m) => ($[2,3,5,16] y) <$ z = {0}> "
+      "{ K s = MatMul(q, t)\n u = Add(s, m)\n p = Softmax<axis=-1>(u)\n n = IsNaN(p)\n w = Where(n, z, p)\n y = MatMul(w, v) }"},
     {"a head of no multiple of 8", "($[2,3,5,12] q, $[2,3,7,12] k, $[2,3,7,12] v) => ($[2,3,5,12] y) "
       "{ K s = MatMul(q, t)\n p = Softmax<axis=-1>(s)\n y = MatMul(p, v) }", false},
     {"keys side by side", "($[2,3,5,16] q, $[2,3,16,8] k, $[2,3,8,16] v) => ($[2,3,5,16] y) { s = MatMul(q, k)\n p = Softmax<axis=-1>(s)\n y = MatMul(p, v) }", false},
