@@ -89,7 +89,8 @@ class Source {
     line(1, "Index in[{0}], out[{0}], stride[{0}], dilation[{0}], begin[{0}], end[{0}];", spatial_);
     line(1, "Index x_stride[{0}], y_stride[{0}];", spatial_ + 2);
     line(0, "}};\n");
-    line(0, "extern \"C\" __global__ void __launch_bounds__({}) {}(const Arguments a) {{", k_.threads, entry);
+    // Half the threads of a multiprocessor are enough: without the number some compilers save registers until they spill.
+    line(0, "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const Arguments a) {{", k_.threads, std::max(1, 1024 / k_.threads), entry);
     position();
     walk();
     store();
