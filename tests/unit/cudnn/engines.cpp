@@ -179,10 +179,11 @@ TEST_CASE("cuDNN has engines for deconvolutions with tails") {
     }
 }
 
-TEST_CASE("cuDNN has engines for each attention that is said to be its own, and one of them can be built") {
+TEST_CASE("cuDNN has engines for each attention that is said to be its own, which can be built") {
   FERRULE_NEEDS_CUDNN();
   const bool full = std::getenv("FERRULE_TEST_FULL");
   const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  size_t turn = 0;
   for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
     if (!full && name != std::string("sm_80") && name != std::string("sm_90") && name != std::string("sm_120")) continue;
     auto target = load_target(dirs, name);
@@ -193,9 +194,10 @@ TEST_CASE("cuDNN has engines for each attention that is said to be its own, and 
         auto g = make_cudnn_graph(cudnn_device(*target), attention(form, type, *target), static_cast<int>(std::lround(target->cc * 10)), "test");
         CHECK_MESSAGE(g.has_value(), name, " ", std::string(form.name), " ", std::string(type), ": ", (g ? "" : g.error().message));
         if (!g) continue;
+        CHECK((*g)->plans().size() >= 2);
+        if (!full && ++turn % 5) continue;  // half a second each
         auto built = (*g)->build();
         CHECK_MESSAGE(built.has_value(), name, " ", std::string(form.name), ": ", (built ? "" : built.error().message));
-        CHECK((*g)->plans().size() >= 2);
       }
   }
 }
