@@ -37,31 +37,6 @@ bool add_pieces(LaunchCases& cases, Chain& c, const std::vector<ValueId>& result
   return true;
 }
 
-void one_region(const Graph& g, Launch& l) {
-  auto region = lower_region(operators(), g, g.order(), g.outputs());
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
-  l.kind = Launch::Kind::generated;
-  l.primitive = "pointwise";
-  l.inputs = region->inputs, l.outputs = region->outputs;
-  l.region = std::move(*region);
-}
-
-void one_row_region(const Graph& g, Launch& l) {
-  auto region = lower_rows(operators(), g, g.order(), g.outputs());
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
-  l.kind = Launch::Kind::generated;
-  for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
-  for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);
-  l.rows = std::make_shared<const RowRegion>(std::move(*region));
-}
-
-void copy_of_node(const Graph& g, Launch& l) {
-  l.kind = Launch::Kind::copy;
-  l.node = g.order()[0];
-  l.primitive = g.node(l.node).op;
-  l.inputs = g.node(l.node).inputs, l.outputs = g.node(l.node).outputs;
-}
-
 /// Reads `x` in its own type, computes in one that has operators, and writes `type` again.
 ValueId computed(RowGraph& r, ValueId x, DType type, std::mt19937& rng) {
   const auto to = [](DType t) { return std::map<std::string, Attr>{{"to", static_cast<int64_t>(t)}, {"saturate", int64_t{1}}}; };

@@ -12,34 +12,12 @@ using namespace ferrule::test;
 
 namespace {
 
-void one_region(const Graph& g, Launch& l) {
-  auto region = lower_region(operators(), g, g.order(), g.outputs());
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
-  l.kind = Launch::Kind::generated;
-  l.inputs = region->inputs, l.outputs = region->outputs;
-  l.region = std::move(*region);
-}
-
 void in_pieces(const Graph& g, Launch& l) {
   auto region = lower_pieces(operators(), g, g.order(), g.outputs());
   REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
   l.kind = Launch::Kind::generated;
   l.inputs = region->inputs, l.outputs = region->outputs;
   l.region = std::move(*region);
-}
-
-void one_row_region(const Graph& g, Launch& l) {
-  auto region = lower_rows(operators(), g, g.order(), g.outputs());
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
-  l.kind = Launch::Kind::generated;
-  for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
-  for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);
-  l.rows = std::make_shared<const RowRegion>(std::move(*region));
-}
-
-void copy_of_node(const Graph& g, Launch& l) {
-  call_of_node(g, l);
-  l.kind = Launch::Kind::copy;
 }
 
 void attention(const Graph& g, Launch& l) {

@@ -165,6 +165,32 @@ inline void call_of_node(const Graph& g, Launch& l) {
   l.inputs = g.node(l.node).inputs, l.outputs = g.node(l.node).outputs;
 }
 
+/// All nodes as one kernel over elements.
+inline void one_region(const Graph& g, Launch& l) {
+  auto region = lower_region(operators(), g, g.order(), g.outputs());
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  l.kind = Launch::Kind::generated;
+  l.primitive = "pointwise";
+  l.inputs = region->inputs, l.outputs = region->outputs;
+  l.region = std::move(*region);
+}
+
+/// All nodes as one kernel over rows.
+inline void one_row_region(const Graph& g, Launch& l) {
+  auto region = lower_rows(operators(), g, g.order(), g.outputs());
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  l.kind = Launch::Kind::generated;
+  for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
+  for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);
+  l.rows = std::make_shared<const RowRegion>(std::move(*region));
+}
+
+/// The first node, which moves elements.
+inline void copy_of_node(const Graph& g, Launch& l) {
+  call_of_node(g, l);
+  l.kind = Launch::Kind::copy;
+}
+
 /// Each launch compiled for the oldest and the newest devices there are compilers for, without a spill or a stack.
 inline void check_compiles(const LaunchCases& cases) {
   if (const auto info = nvrtc_info(); !info) {
