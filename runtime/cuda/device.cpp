@@ -95,10 +95,8 @@ Result<const Cubin*> Device::cubin(const std::string& source, const std::string&
   return &cubins_.emplace(key, std::move(compiled)).first->second;
 }
 
-Result<Function> Device::function(const std::string& source, const std::string& entry, const std::string& target, int threads,
-                                  DiskCache* cache, std::string_view place) {
-  FERRULE_ASSIGN(const Cubin* compiled, cubin(source, entry, target, threads, cache));
-  const std::string& code = compiled->bytes;
+Result<Function> Device::function(const Cubin& cubin, const std::string& entry, std::string_view place) {
+  const std::string& code = cubin.bytes;
   {
     std::lock_guard lock(mutex_);
     if (auto it = functions_.find(code); it != functions_.end()) return it->second;

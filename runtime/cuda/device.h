@@ -49,11 +49,9 @@ class Device {
   Status download(void* to, Address from, int64_t bytes, Stream stream, std::string_view place);
   Status wait(Stream stream, std::string_view place);
 
-  /// The kernel `entry` of generated source, compiled once a process.
-  /// errors: those of compile_cuda and check.
-  Result<Function> function(const std::string& source, const std::string& entry, const std::string& target, int threads,
-                            DiskCache* cache, std::string_view place);
-  /// Compiles only, for several threads at once; function() finds it.  errors: those of compile_cuda.
+  /// The kernel `entry` of a cubin, loaded once a process.  errors: those of check.
+  Result<Function> function(const Cubin& cubin, const std::string& entry, std::string_view place);
+  /// Generated source, compiled once a process; by several threads at once.  errors: those of compile_cuda.
   Result<const Cubin*> cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
                                    DiskCache* cache);
   /// One block of arguments, as all generated kernels take it.  errors: those of check.

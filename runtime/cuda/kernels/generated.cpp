@@ -19,9 +19,8 @@ namespace {
 constexpr const char* kEntry = "ferrule_kernel";
 constexpr size_t kCompilers = 16;
 
-/// Its cubin into the device's collection, where function() finds it, or its error.
-void compile(Device& device, const Target& target, const CudaLaunch& l, DiskCache* cache) {
-  (void)device.cubin(l.source, l.entry, target.name, l.threads_x * l.threads_y, cache);
+Result<const Cubin*> compile(Device& device, const Target& target, const CudaLaunch& l, DiskCache* cache) {
+  return device.cubin(l.source, l.entry, target.name, l.threads_x * l.threads_y, cache);
 }
 
 /// A launch in one shape, loaded, with its memory.
@@ -110,7 +109,7 @@ class Generated final : public Kernel, public Tunable {
   void prepare_choices() override {
     for (const std::string& shape : candidates()) {
       if (loaded_.contains(shape)) continue;
-      if (auto l = plan(shape)) compile(device_, target_, *l, nullptr);
+      if (auto l = plan(shape)) (void)compile(device_, target_, *l, nullptr);
     }
   }
 
@@ -127,9 +126,8 @@ class Generated final : public Kernel, public Tunable {
     Loaded l;
     l.launch = std::move(planned);
     if (l.launch.blocks) {
-      const int threads = l.launch.threads_x * l.launch.threads_y;
-      FERRULE_ASSIGN(l.function, device_.function(l.launch.source, l.launch.entry, target_.name, threads, cache, layer_));
-      FERRULE_ASSIGN(const Cubin* cubin, device_.cubin(l.launch.source, l.launch.entry, target_.name, threads, cache));
+      FERRULE_ASSIGN(const Cubin* cubin, compile(device_, target_, l.launch, cache));
+      FERRULE_ASSIGN(l.function, device_.function(*cubin, l.launch.entry, layer_));
       l.spill = spill_warning(*cubin);
       if (l.launch.complaint) {
         FERRULE_ASSIGN(l.faults, Pinned::make(device_, l.launch.scratch_bytes, layer_));
@@ -166,7 +164,7 @@ void compile_generated(Context& context, std::span<const CudaLaunch> launches) {
   std::vector<const CudaLaunch*> todo;
   for (const CudaLaunch& l : launches)
     if (l.blocks && seen.insert(l.source).second) todo.push_back(&l);
-  on_compilers(todo.size(), [&](size_t k) { compile(context.device, *context.target, *todo[k], context.cache); });
+  on_compilers(todo.size(), [&](size_t k) { (void)compile(context.device, *context.target, *todo[k], context.cache); });
 }
 
 void on_compilers(size_t count, const std::function<void(size_t)>& work) {
