@@ -16,6 +16,7 @@
 #include "engine/graph/interpreter.h"
 #include "engine/onnx/import.h"
 #include "tests/conformance/tensor_proto.h"
+#include "tests/support/paths.h"
 
 namespace ferrule::conformance {
 namespace {
@@ -120,7 +121,7 @@ TEST_CASE("ONNX backend tests through the interpreter" *
           doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
   const char* root = std::getenv("FERRULE_ONNX_TESTS");
   const char* only = std::getenv("FERRULE_ONNX_TESTS_ONLY");
-  const std::string rules = FERRULE_SOURCE_RULES;
+  const std::string rules = rules_dir();
   auto ops = OpTable::load(std::span(&rules, 1));
   if (!ops) FAIL(render(ops.error()));
   install_pointwise_inference(&*ops);

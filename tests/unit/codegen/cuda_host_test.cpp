@@ -15,6 +15,7 @@
 #include "engine/base/tolerance.h"
 #include "engine/formula/minifloat.h"
 #include "engine/formula/polynomials.h"
+#include "tests/support/paths.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/operator_cases.h"
 
@@ -233,7 +234,7 @@ class Run {
 
 const OpTable& table() {
   static const OpTable ops = [] {
-    std::vector<std::string> dirs{FERRULE_SOURCE_RULES};
+    std::vector<std::string> dirs{rules_dir()};
     return *OpTable::load(dirs);
   }();
   return ops;

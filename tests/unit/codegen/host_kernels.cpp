@@ -1,3 +1,4 @@
+#include "tests/support/paths.h"
 #include "tests/unit/codegen/host_kernels.h"
 
 #include <dlfcn.h>
@@ -152,7 +153,7 @@ std::string HostKernels::compile() {
   auto work = [&] {
     for (size_t k; (k = next++) < files.size();)
       status[k] = std::system(fmt::format("{} {} '-I{}' '{}' -o '{}' >'{}' 2>&1 </dev/null", compiler(), kFlags,
-                                          FERRULE_SOURCE_DIR, files[k].source.string(), files[k].library.string(),
+                                          source_dir(), files[k].source.string(), files[k].library.string(),
                                           files[k].log.string()).c_str());
   };
   std::vector<std::thread> workers;

@@ -4,13 +4,14 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/formula/ops.h"
+#include "tests/support/paths.h"
 
 namespace ferrule::test {
 
 /// The shipped operators.
 inline const OpTable& operators() {
   static const OpTable table = [] {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
+    const std::string dirs[] = {rules_dir()};
     auto t = OpTable::load(dirs);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
     return std::move(*t);

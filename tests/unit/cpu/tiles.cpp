@@ -9,6 +9,7 @@
 #include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"
+#include "tests/support/paths.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
@@ -61,7 +62,7 @@ struct Model {
 
 const Target& target_of(bool wide) {
   static const auto load = [](const char* name) {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_DIR) + "/rules"};
+    const std::string dirs[] = {rules_dir()};
     auto t = load_target(dirs, name);
     REQUIRE(t.has_value());
     return *t;

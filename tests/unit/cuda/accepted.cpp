@@ -13,6 +13,7 @@
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "runtime/cuda/kernel.h"
+#include "tests/support/paths.h"
 
 namespace ferrule::cuda {
 namespace {
@@ -172,7 +173,7 @@ void check(const Form& form, const std::string& type, const Knowledge& k, const 
 }  // namespace
 
 TEST_CASE("nothing that a GPU target accepts is interpreted") {
-  const std::vector<std::string> dirs{FERRULE_SOURCE_RULES};
+  const std::vector<std::string> dirs{rules_dir()};
   int targets = 0;
   for (const std::string& name : target_names(dirs)) {
     if (!name.starts_with("sm_")) continue;

@@ -5,6 +5,7 @@
 #include "engine/attention.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/gpu_steps.h"
+#include "tests/support/paths.h"
 #include "tests/unit/cuda/attention_forms.h"
 #include "tests/unit/cuda/library_harness.h"
 
@@ -12,7 +13,7 @@ namespace ferrule::cuda::test {
 namespace {
 
 Target shipped(const char* name) {
-  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  const std::string dirs[] = {rules_dir()};
   auto t = load_target(dirs, name);
   REQUIRE(t.has_value());
   return std::move(*t);

@@ -13,6 +13,7 @@
 #include "engine/graph/interpreter.h"
 #include "runtime/cuda/kernel.h"
 #include "runtime/cuda/libraries.h"
+#include "tests/support/paths.h"
 #include "tests/unit/codegen/kernel_case.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
@@ -26,7 +27,7 @@ inline bool stubs() {
   static const bool there = [] {
     bool all = true;
     for (const char* file : {"libcudnn.so.9", "libcublasLt.so.13"})
-      all = dlopen((std::string(FERRULE_BUILD_DIR) + "/stub/" + file).c_str(), RTLD_NOW | RTLD_GLOBAL) && all;
+      all = dlopen((build_dir() + "/stub/" + file).c_str(), RTLD_NOW | RTLD_GLOBAL) && all;
     return all;
   }();
   return there;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "runtime/cuda/cudnn_kernel.h"
+#include "tests/support/paths.h"
 #include "tests/unit/cuda/library_harness.h"
 
 namespace ferrule::cuda::test {
@@ -78,7 +79,7 @@ TEST_CASE("deconvolutions, with output padding and groups") {
 
 TEST_CASE("every step that the targets' facts name, behind a convolution") {
   if (left_out()) return;
-  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  const std::string dirs[] = {rules_dir()};
   auto target = load_target(dirs, "sm_90");
   REQUIRE(target.has_value());
   const auto& facts = target->contracts.at("conv");

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/base/diagnostics.h"
+#include "tests/support/paths.h"
 
 namespace ferrule {
 namespace {
@@ -46,7 +47,7 @@ struct Model {
     return *this;
   }
   std::string refused(const char* target, const char* contract, bool last = true) {
-    const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+    const std::string dirs[] = {rules_dir()};
     auto t = load_target(dirs, target);
     REQUIRE(t.has_value());
     return library_takes({&*t, contract, &g, anchor, last, steps, inputs}).reason;

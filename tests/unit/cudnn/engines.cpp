@@ -11,6 +11,7 @@
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/libraries.h"
+#include "tests/support/paths.h"
 #include "tests/unit/cuda/attention_forms.h"
 
 namespace ferrule::cuda {
@@ -21,7 +22,7 @@ using Dims = std::vector<int64_t>;
 /// Why cuDNN cannot be asked here; empty: it can.
 const std::string& hindrance() {
   static const std::string why = [] {
-    const std::string driver = std::string(FERRULE_BUILD_DIR) + "/stub/cudnn/libcuda.so.1";
+    const std::string driver = build_dir() + "/stub/cudnn/libcuda.so.1";
     if (!dlopen(driver.c_str(), RTLD_NOW | RTLD_GLOBAL)) return std::string("the stub driver is not built: ") + dlerror();
     // Its own parts look for NVRTC by name.
     auto nvrtc = open_nvidia_library("NVRTC", {"libnvrtc.so.13", "libnvrtc.so.12"}, "");
@@ -86,7 +87,7 @@ std::string refused(const Target& target, const CudnnProblem& p) {
 
 /// cuDNN for CUDA 13 begins with 7.5. Three, or five with FERRULE_TEST_FULL.
 std::vector<Target> targets() {
-  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  const std::string dirs[] = {rules_dir()};
   std::vector<Target> out;
   const bool full = std::getenv("FERRULE_TEST_FULL");
   for (const char* name : {"sm_75", "sm_80", "sm_90", "sm_100", "sm_120"}) {
@@ -182,7 +183,7 @@ TEST_CASE("cuDNN has engines for deconvolutions with tails") {
 TEST_CASE("cuDNN has engines for each attention that is said to be its own, which can be built") {
   FERRULE_NEEDS_CUDNN();
   const bool full = std::getenv("FERRULE_TEST_FULL");
-  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  const std::string dirs[] = {rules_dir()};
   size_t turn = 0;
   for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
     if (!full && name != std::string("sm_80") && name != std::string("sm_90") && name != std::string("sm_120")) continue;
@@ -204,7 +205,7 @@ TEST_CASE("cuDNN has engines for each attention that is said to be its own, whic
 
 TEST_CASE("what the facts keep from cuDNN's attention, it refuses") {
   FERRULE_NEEDS_CUDNN();
-  const std::string dirs[] = {std::string(FERRULE_SOURCE_RULES)};
+  const std::string dirs[] = {rules_dir()};
   auto turing = load_target(dirs, "sm_75"), hopper = load_target(dirs, "sm_90");
   REQUIRE((turing && hopper));
   CudnnAttention a = attention(test::kAttentions[0], "float16", *hopper);

@@ -12,6 +12,7 @@
 #include "runtime/cuda/constants.h"
 #include "runtime/cuda/executable.h"
 #include "runtime/cuda/host_copy.h"
+#include "tests/support/paths.h"
 #include "tests/unit/runtime/build.h"
 
 namespace ferrule::cuda {
@@ -21,7 +22,7 @@ using test::PlanBuilder;
 
 void* stub() {
   // By its path, before anybody opens it by its name: the loader then takes this one.
-  static void* library = dlopen(FERRULE_BUILD_DIR "/stub/libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  static void* library = dlopen((build_dir() + "/stub/libcuda.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE_MESSAGE(library, dlerror());
   return library;
 }
@@ -138,7 +139,7 @@ TEST_CASE("a device that is lost: every later run says so, nothing crashes") {
   b.plan.graph.add_output(q);
   b.plan.graph.add_output(x);  // somebody else's memory
   b.finish();
-  const std::string rules[] = {FERRULE_SOURCE_RULES};
+  const std::string rules[] = {rules_dir()};
   auto ops = OpTable::load(rules);
   REQUIRE(ops.has_value());
   Target target;

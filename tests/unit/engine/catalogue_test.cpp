@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "engine/pipeline.h"
+#include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -15,7 +16,7 @@ namespace {
 
 const RuleSet& rules() {
   static const RuleSet set = [] {
-    std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+    std::array<std::string, 1> dirs{rules_dir()};
     return must(load_rules(dirs, ops(), {}, limits()));
   }();
   return set;
@@ -52,7 +53,7 @@ std::string problem(const std::string& reference) {
 }  // namespace
 
 TEST_CASE("the catalogue's entries and where their conditions are kept") {
-  std::ifstream file(FERRULE_SOURCE_DIR "/tests/conformance/catalogue.tsv");
+  std::ifstream file(source_dir() + "/tests/conformance/catalogue.tsv");
   REQUIRE(file);
   std::set<std::string> entries;
   int references = 0;

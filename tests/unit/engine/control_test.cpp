@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "engine/pipeline.h"
+#include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -33,7 +34,7 @@ struct Asked {
   EngineOptions options;
   Folder folder;
   Asked(const std::string& entries = "", const std::string& target = "cpu-avx2") {
-    options.rule_dirs = {FERRULE_SOURCE_RULES};
+    options.rule_dirs = {rules_dir()};
     options.target = target;
     options.near_misses = true;
     options.cache = (folder.path / "cache").string();

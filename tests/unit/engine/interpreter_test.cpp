@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "engine/formula/ops.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 
@@ -16,7 +17,7 @@ using Dims = std::vector<int64_t>;
 using Given = std::optional<Tensor>;
 
 const OpTable& table() {
-  static const std::string rules = FERRULE_SOURCE_RULES;
+  static const std::string rules = rules_dir();
   static const auto ops = OpTable::load(std::span(&rules, 1));
   REQUIRE(ops);
   return *ops;

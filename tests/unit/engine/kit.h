@@ -15,6 +15,7 @@
 #include "engine/onnx/import.h"
 #include "engine/rewrite.h"
 #include "engine/rule/load.h"
+#include "tests/support/paths.h"
 
 namespace kit {
 
@@ -31,7 +32,7 @@ inline void must(Status s) {
 
 inline const OpTable& ops() {
   static const OpTable table = [] {
-    std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+    std::array<std::string, 1> dirs{rules_dir()};
     return must(OpTable::load(dirs));
   }();
   static const bool once = (install_pointwise_inference(&table), true);

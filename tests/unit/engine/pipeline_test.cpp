@@ -3,6 +3,7 @@
 #include <chrono>
 #include <set>
 
+#include "tests/support/paths.h"
 #include "tests/unit/engine/shipped.h"
 
 using namespace kit;
@@ -100,7 +101,7 @@ TEST_CASE("a size that contradicts the graph is an error of its plan") {
 
 TEST_CASE("with every rule off and no folding, the graph stays") {
   EngineOptions o;
-  o.rule_dirs = {FERRULE_SOURCE_RULES};
+  o.rule_dirs = {rules_dir()};
   o.target = "cpu-avx2";
   o.selection.disable = {"*"};
   o.fold = false;

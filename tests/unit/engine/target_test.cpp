@@ -9,12 +9,13 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/target.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 namespace fs = std::filesystem;
 
 namespace {
-std::vector<std::string> shipped() { return {FERRULE_SOURCE_RULES}; }
+std::vector<std::string> shipped() { return {rules_dir()}; }
 bool takes(const Target& t, const std::string& contract, DType type) {
   const auto& all = t.contracts.at(contract).types;
   return std::find(all.begin(), all.end(), type) != all.end();
@@ -99,7 +100,7 @@ TEST_CASE("what is refused") {
   write("b.yaml", "ferrule: 1\nlike: a\n");
   write("typo.yaml", "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}}\n");
   write("cpu-avx512.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 5\n");
-  std::vector<std::string> both = {FERRULE_SOURCE_RULES, dir.string()};
+  std::vector<std::string> both = {rules_dir(), dir.string()};
   auto mine = load_target(both, "mine");
   REQUIRE(mine.has_value());
   CHECK(mine->cores == 3);

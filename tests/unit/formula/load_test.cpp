@@ -8,6 +8,7 @@
 
 #include "engine/formula/formula.h"
 #include "engine/formula/ops.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 
@@ -32,7 +33,7 @@ Result<OpTable> load_text(const std::string& text) {
 }  // namespace
 
 TEST_CASE("every pointwise operator of ai.onnx has a formula") {
-  auto ops = load(FERRULE_SOURCE_RULES);
+  auto ops = load(rules_dir());
   if (!ops) FAIL(render(ops.error()));
   for (const char* op :
        {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
@@ -55,7 +56,7 @@ TEST_CASE("every pointwise operator of ai.onnx has a formula") {
 }
 
 TEST_CASE("an input that only lends its type is not data") {
-  auto ops = load(FERRULE_SOURCE_RULES);
+  auto ops = load(rules_dir());
   REQUIRE(ops);
   CHECK(ops->find("", "CastLike")->reads(0));
   CHECK_FALSE(ops->find("", "CastLike")->reads(1));
@@ -132,7 +133,7 @@ TEST_CASE("a later folder replaces an operator of an earlier one") {
   std::ofstream(std::string(dir) + "/ops/mine.yaml")
       << "ferrule: 1\nops:\n  - {op: Relu, in: [x], types: float, expr: \"x\"}\n"
          "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n";
-  std::vector<std::string> dirs{FERRULE_SOURCE_RULES, dir};
+  std::vector<std::string> dirs{rules_dir(), dir};
   auto ops = OpTable::load(dirs);
   std::filesystem::remove_all(dir);
   REQUIRE(ops);
@@ -143,7 +144,7 @@ TEST_CASE("a later folder replaces an operator of an earlier one") {
 
 TEST_CASE("the table loads in little time") {
   auto start = std::chrono::steady_clock::now();
-  REQUIRE(load(FERRULE_SOURCE_RULES));
+  REQUIRE(load(rules_dir()));
   std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
   MESSAGE("loaded in " << took.count() << " ms");
   CHECK(took.count() < 500);

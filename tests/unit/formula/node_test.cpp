@@ -9,6 +9,7 @@
 #include <map>
 
 #include "engine/formula/ops.h"
+#include "tests/support/paths.h"
 #include "tests/unit/formula/wire.h"
 
 using namespace ferrule;
@@ -74,7 +75,7 @@ std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::str
 
 TEST_CASE("ONNX's node tests of operators with a formula") {
   const char* shared = std::getenv("FERRULE_SHARED");
-  std::string archive = std::string(shared ? shared : FERRULE_SOURCE_DIR "/../shared/models") + "/onnx_node_tests.tar.xz";
+  std::string archive = (shared ? std::string(shared) : source_dir() + "/../shared/models") + "/onnx_node_tests.tar.xz";
   if (!fs::exists(archive)) {
     MESSAGE("skipped: there is no " << archive << " (FERRULE_SHARED names its folder)");
     return;
@@ -82,7 +83,7 @@ TEST_CASE("ONNX's node tests of operators with a formula") {
   char dir[] = "/tmp/ferrule-node-XXXXXX";
   REQUIRE(mkdtemp(dir));
   REQUIRE(std::system(fmt::format("tar -xJf '{}' -C '{}' node", archive, dir).c_str()) == 0);
-  std::vector<std::string> dirs{FERRULE_SOURCE_RULES};
+  std::vector<std::string> dirs{rules_dir()};
   auto ops = OpTable::load(dirs);
   REQUIRE(ops);
   int passed = 0, other = 0;

@@ -11,6 +11,7 @@
 #include "engine/formula/evaluate.h"
 #include "engine/formula/ops.h"
 #include "engine/graph/infer.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 
@@ -21,7 +22,7 @@ const float kNan = std::nanf("");
 
 const OpTable& table() {
   static const OpTable ops = [] {
-    std::vector<std::string> dirs{FERRULE_SOURCE_RULES};
+    std::vector<std::string> dirs{rules_dir()};
     return *OpTable::load(dirs);
   }();
   return ops;

@@ -12,6 +12,7 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/onnx/import.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 namespace fs = std::filesystem;
@@ -20,7 +21,7 @@ namespace {
 
 fs::path shared_models() {
   const char* env = std::getenv("FERRULE_SHARED");
-  return env ? fs::path(env) : fs::path(FERRULE_SOURCE_DIR) / "../shared/models";
+  return env ? fs::path(env) : fs::path(source_dir()) / "../shared/models";
 }
 
 std::vector<fs::path> models_in(const fs::path& dir, const char* file) {

@@ -4,13 +4,14 @@
 #include <regex>
 
 #include "engine/proof/proof.h"
+#include "tests/support/paths.h"
 #include "tests/unit/engine/shipped.h"
 
 using namespace kit;
 
 namespace {
 
-const std::vector<std::string> kRuleDirs{FERRULE_SOURCE_RULES};
+const std::vector<std::string> kRuleDirs{rules_dir()};
 
 bool asks(const Condition& c, std::string_view fact) {
   const std::vector<std::string> all = names(*c.expr);

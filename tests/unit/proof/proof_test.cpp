@@ -1,6 +1,7 @@
 // The tests inside rules, and proofs: right rules hold, seeded wrong ones are caught.
 #include "engine/proof/proof.h"
 
+#include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -12,7 +13,7 @@ ProofContext proof_context() {
   c.ops = &ops();
   c.target = &target();
   c.limits = &limits();
-  c.rule_dirs = {FERRULE_SOURCE_RULES};
+  c.rule_dirs = {rules_dir()};
   c.seconds = 20;
   return c;
 }
@@ -114,7 +115,7 @@ TEST_CASE("an open size of 1 broadcasts, where 2 is an error") {
 }
 
 TEST_CASE("the shipped rules pass their own cases") {
-  std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+  std::array<std::string, 1> dirs{rules_dir()};
   RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
   ProofContext c = proof_context();
   Target host = must(load_target(dirs, "cpu-avx2"));

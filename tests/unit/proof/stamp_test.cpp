@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "engine/pipeline.h"
+#include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -38,7 +39,7 @@ struct Sandbox {
   }
   EngineOptions options(bool allow = false) const {
     EngineOptions o;
-    o.rule_dirs = {FERRULE_SOURCE_RULES, (root / "rules").string()};
+    o.rule_dirs = {rules_dir(), (root / "rules").string()};
     o.target = "cpu-avx2";
     o.allow_unproven = allow;
     return o;
@@ -62,11 +63,11 @@ std::string refusal(const EngineOptions& o) {
 }  // namespace
 
 TEST_CASE("rules/proved.txt is up to date (ferrule rules test --stamp)") {
-  std::array<std::string, 1> dirs{FERRULE_SOURCE_RULES};
+  std::array<std::string, 1> dirs{rules_dir()};
   RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
-  std::ifstream file(std::string(FERRULE_SOURCE_RULES) + "/proved.txt");
+  std::ifstream file(rules_dir() + "/proved.txt");
   std::string text(std::istreambuf_iterator<char>(file), {});
-  CHECK(text == stamps_text(set, FERRULE_SOURCE_RULES));
+  CHECK(text == stamps_text(set, rules_dir()));
   CHECK(read_stamps(dirs).size() > 20);
 }
 

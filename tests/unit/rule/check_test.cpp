@@ -8,13 +8,14 @@
 
 #include "engine/rule/load.h"
 #include "engine/rule/vocabulary.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 
 namespace {
 
 const OpTable& op_table() {
-  static const OpTable table = *OpTable::load(std::vector<std::string>{FERRULE_SOURCE_RULES});
+  static const OpTable table = *OpTable::load(std::vector<std::string>{rules_dir()});
   return table;
 }
 
@@ -151,7 +152,7 @@ TEST_CASE("loops, blocks that nobody uses, conditions that never decide") {
 }
 
 TEST_CASE("the shipped rules have no errors") {
-  auto set = load_rules(std::vector<std::string>{FERRULE_SOURCE_RULES}, op_table(), {}, Limits{});
+  auto set = load_rules(std::vector<std::string>{rules_dir()}, op_table(), {}, Limits{});
   REQUIRE(set.has_value());
   CheckReport report = check_rules(*set, op_table());
   for (const Error& e : report.errors) CHECK_MESSAGE(false, render(e));
@@ -159,7 +160,7 @@ TEST_CASE("the shipped rules have no errors") {
 }
 
 TEST_CASE("the reference names every function and every key") {
-  std::ifstream file(FERRULE_SOURCE_RULES "/README.md");
+  std::ifstream file(rules_dir() + "/README.md");
   std::string text((std::istreambuf_iterator<char>(file)), {});
   std::set<std::string> words;
   std::string word;
@@ -176,7 +177,7 @@ TEST_CASE("the reference names every function and every key") {
 }
 
 TEST_CASE("the schema is JSON, names every key, and rules/schema.json is what it says") {
-  std::ifstream file(FERRULE_SOURCE_RULES "/schema.json");
+  std::ifstream file(rules_dir() + "/schema.json");
   std::string kept((std::istreambuf_iterator<char>(file)), {});
   CHECK_MESSAGE(kept == rule_schema(), "renew it: ferrule rules schema > rules/schema.json");
   auto schema = nlohmann::json::parse(rule_schema());

@@ -10,6 +10,7 @@
 
 #include "engine/rule/load.h"
 #include "engine/rule/pattern_parse.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 namespace fs = std::filesystem;
@@ -18,7 +19,7 @@ namespace {
 
 const OpTable& op_table() {
   static const OpTable table = [] {
-    std::vector<std::string> dirs = {FERRULE_SOURCE_RULES};
+    std::vector<std::string> dirs = {rules_dir()};
     auto t = OpTable::load(dirs);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
     return *t;
@@ -78,7 +79,7 @@ bool has(const std::string& text, std::string_view part) {
 
 TEST_CASE("the shipped rules load, print and load back to the same") {
   auto begin = std::chrono::steady_clock::now();
-  auto set = load({FERRULE_SOURCE_RULES});
+  auto set = load({rules_dir()});
   double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   REQUIRE_MESSAGE(set.has_value(), errors(set));

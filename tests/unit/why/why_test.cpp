@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -53,7 +54,7 @@ Asked ask(std::string_view text, const std::map<std::string, std::string>& rules
           const RuleSelection& selection = {}) {
   Asked a;
   EngineOptions o;
-  o.rule_dirs = {FERRULE_SOURCE_RULES};
+  o.rule_dirs = {rules_dir()};
   if (!rules.empty()) {
     a.folder = std::make_unique<Folder>(rules);
     o.rule_dirs.push_back(a.folder->path());
@@ -256,7 +257,7 @@ namespace {
 std::vector<std::string> quantization() {
   std::vector<std::string> out;
   for (const auto& entry :
-       std::filesystem::directory_iterator(std::string(FERRULE_SOURCE_RULES) + "/quantization"))
+       std::filesystem::directory_iterator(rules_dir() + "/quantization"))
     out.push_back(entry.path().stem().string());
   return out;
 }
