@@ -1,0 +1,15 @@
+// How a tail's operand lies over the result of the call: the one place where the CPU's kernels decide it. Neither the number of
+// elements nor the rank says so (engine/spread.h).
+#pragma once
+#include "engine/spread.h"
+#include "runtime/call.h"
+
+namespace ferrule::cpu {
+
+/// By dims alone, axes aligned at the right. `channel`: the result's axis along which a vector goes, or -1.
+Spread spread_of(const Operand& o, const Operand& y, int channel = 1);
+
+/// Whether an operand spread `full` has its elements in the order of a dense value with the result's dims and layout.
+bool lies_like(const Operand& o, const Operand& y);
+
+}  // namespace ferrule::cpu
