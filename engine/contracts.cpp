@@ -272,15 +272,15 @@ const Joint* joint_of(std::string_view contract) {
   return nullptr;
 }
 
-/// The axis of the anchor's result along which an operand of its tail may have one value each; -1: none. The product with a vector
-/// has one column, and rows in its place.
+/// The axis of the anchor's result along which an operand of its tail may have one value each; -1: none. The product
+/// with a vector has rows in its place.
 int channel_axis(const Graph& g, const Node& anchor, std::string_view contract) {
   if (contract != "gemm") return 1;
   return type_of(g, anchor.inputs[1]).rank() > 1 ? type_of(g, anchor.outputs[0]).rank() - 1 : -1;
 }
 
-/// Whether a tail takes an operand of the size that is spread so: a library's epilogue one value, one a channel or one an element; a generated
-/// tail any.
+/// Whether a tail takes an operand that is spread so over the anchor's result: a library's epilogue one value, one a
+/// channel or one an element; `generated`: any.
 bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
   if (spread_of(*r.shape, *y.shape, channel) != Spread::other) return true;
@@ -290,7 +290,7 @@ bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated)
   return generated;
 }
 
-/// Images lie channels-last; a computed value of fewer axes that has all of their elements does not.
+/// Images lie channels-last; a computed value of fewer axes that has one value for each of their elements does not.
 bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contract) {
   const Type& r = type_of(g, v);
   return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() && spread_of(*r.shape, *y.shape, 1) == Spread::full;
@@ -321,7 +321,7 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, const Node& a,
     if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel_axis(g, a, contract), facts.generated_tail))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
     if (lies_plain(g, region->inputs[k], y, contract))
-      return no(fmt::format("operand {} {} lies plain, {} channels-last", escape(r.name), str(r.type), str(y)));
+      return no(fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last", escape(r.name), str(r.type), str(y)));
   }
   if (anchor == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));

@@ -1,5 +1,5 @@
-// How a tail's operand lies over the result of the call: the one place where the CPU's kernels decide it. Neither the number of
-// elements nor the rank says so (engine/spread.h).
+// How a tail's operand lies over the result of its call: what every CPU kernel with a tail asks. The shapes say it
+// (engine/spread.h), neither the number of elements nor the rank.
 #pragma once
 #include "engine/spread.h"
 #include "runtime/call.h"
