@@ -12,6 +12,7 @@
 #include "engine/pieces.h"
 #include "engine/quantized.h"
 #include "engine/softmax_topk.h"
+#include "engine/spread.h"
 #include "engine/tiles.h"
 
 namespace ferrule {
@@ -271,26 +272,35 @@ const Joint* joint_of(std::string_view contract) {
   return nullptr;
 }
 
-/// How an operand is spread over the anchor's result: what a library epilogue can take; `generated`: any way.
-bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool generated) {
+/// The axis of the anchor's result along which an operand of its tail may have one value each; -1: none. The product
+/// with a vector has rows in its place.
+int channel_axis(const Graph& g, const Node& anchor, std::string_view contract) {
+  if (contract != "gemm") return 1;
+  return type_of(g, anchor.inputs[1]).rank() > 1 ? type_of(g, anchor.outputs[0]).rank() - 1 : -1;
+}
+
+/// Whether a tail takes an operand that is spread so over the anchor's result: a library's epilogue one value, one a
+/// channel or one an element; `generated`: any.
+bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
-  int offset = y.rank() - r.rank();
-  bool full = true, single = true;
-  for (int k = 0; k < y.rank(); ++k) {
-    Dim d = k < offset ? Dim(1) : (*r.shape)[k - offset];
-    const Dim& e = (*y.shape)[k];
-    if (!(d == e)) full = false;
-    if (!(d == e) && !(d == Dim(1))) generated = false;
-    bool channel = channel_is_last ? k == y.rank() - 1 : k == 1;
-    if (!(d == Dim(1)) && !(channel && d == e)) single = false;
-  }
-  return full || single || generated;  // single: one value, or one a channel
+  if (spread_of(*r.shape, *y.shape, channel) != Spread::other) return true;
+  const int missing = y.rank() - r.rank();
+  for (int k = 0; k < r.rank(); ++k)
+    if (const Dim& d = (*r.shape)[k]; !(d == Dim(1)) && !(d == (*y.shape)[k + missing])) return false;
+  return generated;
+}
+
+/// Images lie channels-last; a computed value of fewer axes that has one value for each of their elements does not.
+bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contract) {
+  const Type& r = type_of(g, v);
+  return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() && spread_of(*r.shape, *y.shape, 1) == Spread::full;
 }
 
 /// The tail as one program must be a sequence of what the library's epilogue does.
-Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, std::string_view contract,
-                    const ContractFacts& facts, const OpTable& ops) {
+Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, const Node& a, std::string_view contract, const ContractFacts& facts,
+                    const OpTable& ops) {
   if (tail.empty()) return yes();
+  const ValueId from = a.outputs[0];
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
     return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract, facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
@@ -308,8 +318,10 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, 
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm", facts.generated_tail))
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel_axis(g, a, contract), facts.generated_tail))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
+    if (lies_plain(g, region->inputs[k], y, contract))
+      return no(fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last", escape(r.name), str(r.type), str(y)));
   }
   if (anchor == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
@@ -360,7 +372,7 @@ Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std
     if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
   if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
-  return accepts_tail(g, tail, a.outputs[0], contract, facts->second, ops);
+  return accepts_tail(g, tail, a, contract, facts->second, ops);
 }
 
 namespace {

@@ -27,8 +27,4 @@ struct LibraryTail {
 /// no: the reason; the tail is then a generated kernel of its own.
 Accept library_takes(const LibraryTail& tail);
 
-/// How an addend is spread over a product of `dims`.
-enum class Spread : uint8_t { full, column, other };
-Spread spread_of(std::span<const int64_t> addend, std::span<const int64_t> dims);
-
 }  // namespace ferrule

@@ -203,9 +203,9 @@ void Prepared::constant(int id, const memory::desc& desc, Packed packed) {
 
 void Prepared::operand(int id, const memory::desc& desc, const Operand& o) {
   if (!o.constant) return argument(id, desc, o.slot);
-  memory::desc plain = desc_of(Operand{o.dtype, o.constant->dims(), Layout::plain, -1, nullptr});
-  // The caller may see the same elements under other dims (a collapsed batch); only equal dims are reordered.
-  constant(id, desc, library_.pack(*o.constant, plain.get_dims() == desc.get_dims() ? plain : desc, desc));
+  // Constants lie plain, whatever dims the caller sees them under (a collapsed batch, axes of size 1 in front).
+  const memory::desc plain(desc.get_dims(), desc.get_data_type(), strides_of(desc.get_dims(), Layout::plain));
+  constant(id, desc, library_.pack(*o.constant, plain, desc));
 }
 
 void Prepared::scratchpad(const memory::desc& desc) {

@@ -71,7 +71,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   // The library's code for plain images is its reference.
   if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
-  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
   return guard(call, "convolution", [&]() -> Result<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
@@ -88,7 +88,7 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));
-  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
   return guard(call, "deconvolution", [&]() -> Result<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();

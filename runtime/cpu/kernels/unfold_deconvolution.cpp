@@ -9,6 +9,7 @@
 
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/cpu/library.h"
+#include "runtime/cpu/tail_operand.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -131,11 +132,14 @@ class UnfoldedDeconvolution final : public Kernel {
     Call repeated = call;
     for (size_t k = call.node->inputs.size(); k < repeated.inputs.size(); ++k) {
       Operand& o = repeated.inputs[k];
-      if (!o.constant || (o.numel() != 1 && o.numel() != s_.out))
+      const Spread spread = spread_of(o, call.outputs[0]);
+      if (!o.constant || (spread != Spread::channel && spread != Spread::one))
         return error(Code::unsupported_operator, escape(call.layer), "this tail", "an operand is not one value a channel");
       o.dims = {1, s_.columns()};
     }
-    return make_epilogue(repeated, {2, true, false});
+    const std::vector<int64_t> rows{tile_ * s_.width, s_.columns()};
+    repeated.outputs[0] = {DType::f32, rows};
+    return make_epilogue(repeated, {memory::desc(rows, memory::data_type::f32, memory::format_tag::ab)});
   }
 
   int tile(Worker& w, int64_t row) const {

@@ -4,6 +4,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/library_tail.h"
+#include "engine/spread.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/host_copy.h"
@@ -138,8 +139,8 @@ struct Builder {
 
   Status add(const Operand& o, float factor) {
     const std::vector<int64_t> dims = call.outputs[0].dims;
-    const Spread spread = spread_of(o.dims, dims);
-    if (spread == Spread::column && factor == 1 && !bias.present()) {
+    const Spread spread = spread_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
+    if (spread == Spread::channel && factor == 1 && !bias.present()) {
       FERRULE_ASSIGN(bias, source(context, o));
       p.has_bias = true;
       return {};

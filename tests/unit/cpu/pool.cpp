@@ -15,7 +15,8 @@ Dims output_dims(const Case& c) {
   Dims y{c.x[0], c.x[1]};
   for (size_t a = 0; a < n; ++a) {
     const int64_t span = c.x[a + 2] + c.pads[a] + c.pads[a + n] - c.kernel[a];
-    int64_t out = (c.ceil ? (span + c.strides[a] - 1) / c.strides[a] : span / c.strides[a]) + 1;
+    const double steps = static_cast<double>(span) / static_cast<double>(c.strides[a]);  // below 0: a window larger than the padded image
+    int64_t out = static_cast<int64_t>(c.ceil ? std::ceil(steps) : std::floor(steps)) + 1;
     if (c.ceil && (out - 1) * c.strides[a] >= c.x[a + 2] + c.pads[a]) --out;  // starts in the pad behind
     y.push_back(out);
   }
@@ -72,6 +73,10 @@ TEST_CASE("window pooling") {
            {"AveragePool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}, false, true},
            {"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
            {"AveragePool", {1, 6, 7, 7}, {2, 3}, {1, 1}, {0, 0, 1, 2}},
+           {"AveragePool", {2, 6, 1, 1}, {2, 2}, {2, 2}, {1, 0, 1, 0}, true},
+           {"AveragePool", {1, 6, 3, 5}, {4, 2}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 6, 3, 5}, {4, 2}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 6, 1}, {3}, {3}, {0, 0}, true},
        }) {
     CAPTURE(c.op);
     CAPTURE(c.x.size());
@@ -85,12 +90,16 @@ TEST_CASE("window pooling") {
 }
 
 TEST_CASE("what oneDNN would count differently is refused") {
-  const Case c{"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true};
-  Harness h(c.op);
-  set_up(h, c, random_tensor(c.x, 1), output_dims(c));
-  auto kernel = h.make(make_pool);
-  REQUIRE_FALSE(kernel.has_value());
-  CHECK(kernel.error().code == Code::unsupported_operator);
+  for (const Case& c : std::vector<Case>{
+           {"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true},
+           {"AveragePool", {2, 6, 1, 1}, {2, 2}, {2, 2}, {1, 0, 1, 0}, true, true},  // a window larger than the padded image
+       }) {
+    Harness h(c.op);
+    set_up(h, c, random_tensor(c.x, 1), output_dims(c));
+    auto kernel = h.make(make_pool);
+    REQUIRE_FALSE(kernel.has_value());
+    CHECK(kernel.error().code == Code::unsupported_operator);
+  }
 }
 
 TEST_CASE("global pooling, channels not a multiple of anything") {
