@@ -33,7 +33,7 @@ std::vector<Window> draw_windows(Builder& b, size_t rank, bool free) {
       w = axes[0];
       w.in = in;
     }
-    if (w.in) w.in = std::max(w.in, w.reach() - w.begin - w.end);
+    w.in = std::max({int64_t{1}, w.in, w.reach() - w.begin - w.end});  // ONNX does not say what fits into no pixels
     axes.push_back(w);
   }
   return axes;
@@ -153,7 +153,8 @@ std::optional<Anchor> gemm(Builder& b) {
   std::vector<Value> operands{source(b, ta ? Dims{k, m} : Dims{m, k}), weights(b, tb ? Dims{n, k} : Dims{k, n})};
   if (d.chance(80)) operands.push_back(weights(b, d.of(std::vector<Dims>{{n}, {1, n}, {m, 1}, {1, 1}, {m, n}, {1}, {}})));
   const std::vector<std::string> factors{"1.0", "1.0", "0.5", "2.0", "-1.5"};
-  return made(b, "Gemm", operands, fmt::format("transA = {}, transB = {}, alpha = {}, beta = {}", ta, tb, d.of(factors), d.of(factors)), true);
+  const std::string alpha = d.of(factors), beta = d.of(factors);
+  return made(b, "Gemm", operands, fmt::format("transA = {}, transB = {}, alpha = {}, beta = {}", ta, tb, alpha, beta), alpha != "-1.5" && beta != "-1.5");
 }
 
 std::optional<Anchor> pool(Builder& b) {

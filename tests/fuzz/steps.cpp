@@ -103,16 +103,17 @@ Made binary(Builder& b, const Scene& scene, const Value& v) {
   return r;
 }
 
-/// Constant factors in a row, which folds multiply: none may leave the type's range on the way.
+/// Constant factors in a row, which folds multiply: none may leave the type's range on the way. Not behind what may be 0:
+/// weights that a factor was folded into leave another rounding of it, which the next factors make large.
 Made scaled(Builder& b, const Value& v) {
   Draw& d = b.draw;
-  if (!is_float(v.dtype)) return std::nullopt;
-  const std::vector<double> halves{1e-4, 1e-4, 1e4, 1e4, 0.125, 3}, floats{1e-25, 1e-25, 1e25, 1e25, 0.125, 3};
+  if (!is_float(v.dtype) || !v.positive) return std::nullopt;
+  const std::vector<double> halves{1e-4, 1e-4, 1e4, 1e4, 0.125, 3}, floats{1e-18, 1e-18, 1e18, 1e18, 0.125, 3};
   Made r = v;
   for (int64_t n = d.between(2, 4); n > 0 && r; --n) {
     const Value k = b.literal_of(v.dtype, d.of(std::vector<Dims>{{}, {}, {1}, {1, 1, 1, 1}}), d.of(v.dtype == DType::f16 ? halves : floats));
     r = b.node(d.of(Strings{"Mul", "Mul", "Mul", "Div"}), d.chance(70) ? std::vector<Value>{*r, k} : std::vector<Value>{k, *r});
-    if (r) r->exact = false;
+    if (r) r->exact = false, r->positive = false;
   }
   return r;
 }
@@ -289,8 +290,8 @@ bool draw_step(Builder& b, Scene& scene) {
   const int64_t kind = b.draw.below(100);
   Made r = kind < 40   ? binary(b, scene, v)
            : kind < 55 ? unary(b, v)
-           : kind < 61 ? clip(b, v)
-           : kind < 63 ? scaled(b, v)
+           : kind < 60 ? clip(b, v)
+           : kind < 64 ? scaled(b, v)
            : kind < 70 ? twice(b, v)
            : kind < 76 ? choice(b, scene, v)
            : kind < 79 ? convert(b, v)
