@@ -75,9 +75,9 @@ Value source(Builder& b, const Dims& dims) {
   return v ? *v : x;
 }
 
-/// Weights: mostly constant.
+/// Weights: mostly constant. They are finite: what an infinite one makes of a pad, the standard does not say.
 Value weights(Builder& b, const Dims& dims, std::optional<Mood> mood = std::nullopt) {
-  const Mood how = mood ? *mood : b.mood == Mood::wild && b.draw.chance(70) ? Mood::exact : b.mood;
+  const Mood how = mood ? *mood : b.finite();
   if (b.draw.chance(85)) return b.constant(b.dtype, dims, how);
   const Value w = b.input(b.dtype, dims, how);
   if (b.draw.chance(50)) return w;
@@ -226,7 +226,7 @@ Anchor draw_anchor(Builder& b) {
 std::optional<Value> another(Builder& b, const Anchor& anchor) {
   std::vector<Value> operands = anchor.operands;
   if (b.draw.chance(50) || operands.size() < 2) operands[0] = b.input(b.dtype, operands[0].dims, b.mood);
-  if (operands.size() > 1 && anchor.op != "BatchNormalization") operands[1] = b.constant(b.dtype, operands[1].dims, b.mood);
+  if (operands.size() > 1 && anchor.op != "BatchNormalization") operands[1] = b.constant(b.dtype, operands[1].dims, b.finite());
   auto a = made(b, anchor.op, operands, anchor.attributes, anchor.result.exact);
   return a ? std::optional(a->result) : std::nullopt;
 }

@@ -57,6 +57,7 @@ class Builder {
   int64_t side = 3;            ///< that size
   std::map<std::string, int> refused;  ///< what the importer said, for a look at what is never drawn
 
+  Mood finite() const { return mood == Mood::wild ? Mood::exact : mood; }
   /// A size: mostly small, often 1.
   int64_t size();
 

@@ -64,7 +64,7 @@ Value bound(Builder& b, DType dtype, double value) {
   const int64_t kind = b.draw.below(10);
   if (kind < 2) return {};
   if (kind < 8) return b.literal_of(dtype, {}, value);
-  const Value x = b.input(dtype, {}, b.mood == Mood::wild ? Mood::exact : b.mood);
+  const Value x = b.input(dtype, {}, b.finite());
   if (kind == 8) return x;
   Made r = b.node("Abs", {x});
   return r ? *r : x;
@@ -267,12 +267,12 @@ Made further(Builder& b, const Value& v) {
       if (rank < 3) return std::nullopt;
       Dims filter(static_cast<size_t>(rank), d.of({1, 1, 2}));
       filter[0] = b.square ? b.side : d.of({1, 2, 4}), filter[1] = v.dims[1];
-      r = b.node("Conv", {v, b.constant(v.dtype, filter, v.exact ? Mood::exact : b.mood)});
+      r = b.node("Conv", {v, b.constant(v.dtype, filter, v.exact ? Mood::exact : b.finite())});
       break;
     }
     case 3: {
       if (rank < 1) return std::nullopt;
-      r = b.node("MatMul", {v, b.constant(v.dtype, {v.dims.back(), b.square ? b.side : d.of({1, 2, 4})}, v.exact ? Mood::exact : b.mood)});
+      r = b.node("MatMul", {v, b.constant(v.dtype, {v.dims.back(), b.square ? b.side : d.of({1, 2, 4})}, v.exact ? Mood::exact : b.finite())});
       break;
     }
     default:
