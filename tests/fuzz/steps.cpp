@@ -18,7 +18,6 @@ struct Unary {
 };
 constexpr Unary kUnary[] = {
     {"Relu", "", Unary::any, true, true, true},
-    {"Relu", "", Unary::any, true, true, true},
     {"Sigmoid", "", Unary::any, false, true},
     {"Tanh", "", Unary::any, false, true},
     {"LeakyRelu", "alpha = 0.125", Unary::any, true, true},
@@ -51,7 +50,7 @@ constexpr Unary kUnary[] = {
 };
 
 Made unary(Builder& b, const Value& v) {
-  const Unary& u = kUnary[b.draw.below(std::size(kUnary))];
+  const Unary& u = kUnary[b.draw.chance(25) ? 0 : b.draw.below(std::size(kUnary))];  // Relu is a quarter of them
   if (!is_float(v.dtype) && !u.whole) return std::nullopt;
   if ((u.needs == Unary::exact && !v.exact) || (u.needs == Unary::positive && !v.positive)) return std::nullopt;
   Made r = b.node(u.op, {v}, u.attributes);
@@ -156,6 +155,7 @@ Made convert(Builder& b, const Value& v) {
     Made wide = b.node("Cast", {v}, "to = 1", DType::f32);
     if (!wide) return wide;
     Made r = unary(b, *wide);
+    if (r && !is_float(v.dtype) && !r->exact) return std::nullopt;  // one rounding more or less is another integer
     return r ? b.node("Cast", {*r}, fmt::format("to = {}", static_cast<int>(v.dtype)), v.dtype) : r;
   }
   Made narrow = b.node("Cast", {v}, "to = 10", DType::f16);
