@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/window.h"
+#include "runtime/cpu/kernels/pool_odd.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 
@@ -119,6 +119,7 @@ Result<KernelPtr> make_pool(Context& context, const Call& call) {
     kernel->operand(DNNL_ARG_SRC, desc.src_desc(), x);
     kernel->argument(DNNL_ARG_DST, desc.dst_desc(), y.slot);
     kernel->scratchpad(desc.scratchpad_desc());
+    if (algorithm == dnnl::algorithm::pooling_max) return with_odd_elements(std::move(kernel), call, w);
     return kernel;
   });
 }

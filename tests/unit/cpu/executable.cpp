@@ -103,7 +103,7 @@ std::unique_ptr<Prepared2> check(const Graph& g, bool strict = false) {
     auto got = p->executable->run_tensors(inputs);
     REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
     REQUIRE(got->size() == want->size());
-    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), 1e-4);
+    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), model_tolerance(DType::f32));
   }
   return p;
 }
@@ -294,7 +294,7 @@ struct Weighty {
     options.ops = &operators();
     auto want = interpret(m.graph, inputs, options);
     REQUIRE(want.has_value());
-    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), 1e-4);
+    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), model_tolerance(DType::f32));
   }
 };
 
@@ -353,11 +353,12 @@ TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not fin
   auto infinite = p->executable->run_tensors(inputs);
   REQUIRE(infinite.has_value());
   CHECK(Residence::given_back() == before);
+  const Tolerance allowed = model_tolerance(DType::f32);
   int64_t different = 0, wrong = 0;  // the pixel's neighbours, all channels
   for (int64_t k = 0; k < (*finite)[0].numel(); ++k) {
     const double a = (*finite)[0].at_f64(k), b = (*infinite)[0].at_f64(k);
     different += !std::isfinite(b);
-    wrong += std::isfinite(b) && std::abs(a - b) > 1e-4;
+    wrong += std::isfinite(b) && !(std::abs(a - b) <= allowed.relative * std::abs(a) + allowed.absolute);
   }
   CHECK(different == 9 * kChannels);
   CHECK(wrong == 0);

@@ -42,8 +42,9 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Dims& y) {
       }
       if (inside || (c.include && padded)) ++count;
       if (!inside) return;
-      best = std::max(best, x.at_f64(at));
-      sum += x.at_f64(at);
+      const double v = x.at_f64(at);
+      best = v > best || std::isnan(v) ? v : best;
+      sum += v;
     });
     out.push_back(max ? best : sum / static_cast<double>(count));
   });
@@ -83,6 +84,25 @@ TEST_CASE("window pooling") {
     CAPTURE(c.ceil);
     const Dims y = output_dims(c);
     const Tensor x = random_tensor(c.x, 1);
+    Harness h(c.op);
+    set_up(h, c, x, y);
+    check_close(h.run(make_pool), naive(c, x, y));
+  }
+}
+
+TEST_CASE("a maximum keeps NaN, wherever in the window it lies, and -infinity where there is nothing else") {
+  for (const Case& c : std::vector<Case>{
+           {"MaxPool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+           {"MaxPool", {2, 3, 8, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+           {"MaxPool", {1, 5, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 4, 12}, {3}, {2}, {1, 0}},
+           {"MaxPool", {1, 4, 6, 6, 6}, {2, 3, 2}, {2, 1, 2}, {0, 1, 0, 0, 1, 0}},
+       }) {
+    CAPTURE(c.x.size());
+    const Dims y = output_dims(c);
+    const Tensor x = random_tensor(c.x, 1);
+    for (int64_t k = 1; k < x.numel(); k += 1 + x.numel() / 16) const_cast<float*>(x.as<float>().data())[k] = NAN;
+    std::fill_n(const_cast<float*>(x.as<float>().data()), x.numel() / 3, -INFINITY);
     Harness h(c.op);
     set_up(h, c, x, y);
     check_close(h.run(make_pool), naive(c, x, y));

@@ -199,6 +199,8 @@ TEST_CASE("reductions, order and normalisation") {
   CHECK(values(run({"Softmax"}, {f32({2}, {1000, 1000})})) == Values{0.5, 0.5});
   CHECK(values(run({"LayerNormalization", {{"epsilon", 0.0}}, 3},
                    {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
+  // The mean of squares with an infinity is one, so what is finite becomes 0.
+  CHECK(values(run({"RMSNormalization"}, {f32({3}, {1, -INFINITY, 2}), f32({3}, {1, 1, 1})}))[0] == 0);
   CHECK(values(run({"BatchNormalization", {{"epsilon", 0.0}}},
                    {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}),
                     f32({2}, {4, 1})})) == Values{1, 5});
