@@ -1,5 +1,5 @@
-// A list that belongs to a node, a value or a graph: a std::vector that whoever walks it cannot see change. A loop over a
-// list of a graph that takes an element away from it, or adds one, ends with an internal error at the next element instead
+// A list that belongs to a node, a value or a graph: a std::vector that must not change under whoever walks it. A loop over
+// a list of a graph that takes an element away, or adds one, ends with an internal error at the next element instead
 // of reading memory that is no longer the list's; the loop is to walk a copy (std::vector<ValueId> inputs = n.inputs).
 // There are no spans of such a list: they would not notice.
 #pragma once
