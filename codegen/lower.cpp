@@ -56,7 +56,7 @@ class LayerLowering {
     return {};
   }
 
-  std::vector<ValueId> outer(std::span<const ValueId> vs) const {
+  std::vector<ValueId> outer(const std::vector<ValueId>& vs) const {
     std::vector<ValueId> r;
     for (ValueId v : vs) r.push_back(outer(v));
     return r;

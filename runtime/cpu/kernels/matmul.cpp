@@ -14,7 +14,7 @@ struct View {
   memory::desc any(DType t) const { return memory::desc(dims, *data_type(t), memory::format_tag::any); }
 };
 
-View view_of(const Operand& o) { return {o.dims, o.strides()}; }
+View view_of(const Operand& o) { return {o.dims, o.plain_strides()}; }
 
 View flat(int64_t rows, int64_t columns, int64_t row) { return {{rows, columns}, {row, 1}}; }
 
@@ -65,7 +65,7 @@ Status check(const Call& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[k].dtype));
-    if (call.inputs[k].layout != Layout::plain)
+    if (!call.inputs[k].lies(Layout::plain))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand is channels-last");
   }
   for (const auto* operands : {&call.inputs, &call.outputs})

@@ -181,8 +181,7 @@ Result<KernelPtr> make_unfolded_deconvolution(Context& context, const Call& call
   };
   const Operand &x = call.inputs[0], &y = call.outputs[0], &w = call.inputs[1];
   if (x.rank() != 4 || !w.constant || x.dtype != DType::f32 || call.node->attrs.i("group", 1) != 1) return refuse();
-  if (x.layout != Layout::channels_last && x.dims[1] != 1) return refuse();
-  if (y.layout != Layout::channels_last && y.dims[1] != 1) return refuse();
+  if (!x.lies(Layout::channels_last) || !y.lies(Layout::channels_last)) return refuse();
   if (call.sum_input >= 0 || (call.inputs.size() > 2 && call.inputs[2].present() && !call.inputs[2].constant)) return refuse();
   auto strides = call.node->attrs.ints("strides"), pads = call.node->attrs.ints("pads"), dilations = call.node->attrs.ints("dilations");
   strides.resize(2, 1);

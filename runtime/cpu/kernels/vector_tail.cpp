@@ -32,8 +32,7 @@ std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
 }  // namespace
 
 bool is_image(const Operand& o) {
-  return o.rank() == 4 && o.dtype == DType::f32 &&
-         (o.layout == Layout::channels_last || o.dims[1] == 1 || o.dims[2] * o.dims[3] == 1);
+  return o.rank() == 4 && o.dtype == DType::f32 && o.lies(Layout::channels_last);
 }
 
 Status VectorTail::build(const Call& call, std::string_view kernel) {
