@@ -8,6 +8,7 @@
 #include "engine/epilogue.h"
 #include "engine/formula/row.h"
 #include "engine/graph/infer.h"
+#include "engine/library_tail.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
 #include "engine/quantized.h"
@@ -271,8 +272,8 @@ const Joint* joint_of(std::string_view contract) {
   return nullptr;
 }
 
-/// How an operand is spread over the anchor's result: what a library epilogue can take; `generated`: any way.
-bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool generated) {
+/// How an operand is spread over the anchor's result: what a library epilogue can take.
+bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool any_spread) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
   int offset = y.rank() - r.rank();
   bool full = true, single = true;
@@ -280,17 +281,21 @@ bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool g
     Dim d = k < offset ? Dim(1) : (*r.shape)[k - offset];
     const Dim& e = (*y.shape)[k];
     if (!(d == e)) full = false;
-    if (!(d == e) && !(d == Dim(1))) generated = false;
+    if (!(d == e) && !(d == Dim(1))) any_spread = false;
     bool channel = channel_is_last ? k == y.rank() - 1 : k == 1;
     if (!(d == Dim(1)) && !(channel && d == e)) single = false;
   }
-  return full || single || generated;  // single: one value, or one a channel
+  return full || single || any_spread;  // single: one value, or one a channel
 }
 
-/// The tail as one program must be a sequence of what the library's epilogue does.
-Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, std::string_view contract,
-                    const ContractFacts& facts, const OpTable& ops) {
+/// The tail as one program must be a sequence of what the library's epilogue does. What the library would leave to a second
+/// kernel is no tail: with what stands around it, that kernel may do more.
+Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail, std::string_view contract,
+                    const Target& target, const OpTable& ops) {
   if (tail.empty()) return yes();
+  const ContractFacts& facts = target.contracts.at(std::string(contract));
+  const ValueId from = g.node(anchor).outputs[0];
+  const bool any_spread = facts.generated_tail || target.device == "gpu";  // library_takes looks closer
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
     return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract, facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
@@ -299,22 +304,25 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, 
   if (!region) return no(region.error().message);
   const Type& y = type_of(g, from);
   if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
-  uint32_t anchor = 0xffffffffu;
+  uint32_t result = 0xffffffffu;
   int operands = 0;
   for (size_t k = 0; k < region->inputs.size(); ++k) {
     if (region->inputs[k] == from) {
-      anchor = static_cast<uint32_t>(k);
+      result = static_cast<uint32_t>(k);
       continue;
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm", facts.generated_tail))
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm", any_spread))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
   }
-  if (anchor == 0xffffffffu) return no("the tail does not read the result");
+  if (result == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
-  if (facts.generated_tail || to_post_ops(region->program, anchor, false)) return yes();
-  return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  if (facts.generated_tail) return yes();
+  const auto steps = to_post_ops(region->program, result, false);
+  if (!steps) return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  const bool image = y.rank() >= 3;  // windows slide over channels-last images
+  return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
 }
 
 }  // namespace
@@ -360,7 +368,7 @@ Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std
     if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
   if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
-  return accepts_tail(g, tail, a.outputs[0], contract, facts->second, ops);
+  return accepts_tail(g, anchor, tail, contract, target, ops);
 }
 
 namespace {

@@ -47,17 +47,18 @@ Accept window(const LibraryTail& t, ValueId y, bool exact) {
 Accept product(const LibraryTail& t, ValueId y) {
   const Node& a = t.graph->node(t.anchor);
   bool column = false, full = false;
-  const auto dims = dims_of(t, y);
-  if (dims.empty()) return no("the product's size is not known");
+  const auto shape = [&](ValueId v) { return t.graph->value(v).type.shape.value_or(Shape{}); };
+  const Shape dims = shape(y);
+  if (dims.empty()) return no("the product's rank is not known");
   for (size_t k = 0; k < 2; ++k)
     if (t.graph->value(a.inputs[k]).type.rank() < 2) return no("cuBLASLt multiplies matrices, an operand is a vector");
   if (a.inputs.size() > 2 && a.inputs[2]) {
-    const bool one_a_column = spread_of(dims_of(t, a.inputs[2]), dims) == Spread::column;
+    const bool one_a_column = spread_of(shape(a.inputs[2]), dims) == Spread::column;
     (one_a_column ? column : full) = true;
   }
   size_t next = 0;
   for (; next < t.steps.size() && adds(t.steps[next]); ++next) {
-    const Spread spread = spread_of(dims_of(t, operand(t, t.steps[next])), dims);
+    const Spread spread = spread_of(shape(operand(t, t.steps[next])), dims);
     bool& taken = spread == Spread::column ? column : full;
     if (spread == Spread::other || taken) return no("cuBLASLt adds one value a column and one matrix");
     taken = true;
@@ -71,12 +72,21 @@ Accept product(const LibraryTail& t, ValueId y) {
 
 bool allows_tf32(const Node& n) { return n.attrs.s("precision", "") == "tf32"; }
 
-Spread spread_of(std::span<const int64_t> addend, std::span<const int64_t> dims) {
+namespace {
+
+template <class Size>
+Spread spread(std::span<const Size> addend, std::span<const Size> dims) {
+  const Size one(1);
   if (dims.empty() || addend.empty()) return Spread::other;
-  if (std::ranges::equal(addend, dims) && dims.size() > 1 && !(dims.size() == 2 && dims[0] == 1)) return Spread::full;
-  const bool ones = std::all_of(addend.begin(), addend.end() - 1, [](int64_t d) { return d == 1; });
+  if (std::ranges::equal(addend, dims) && dims.size() > 1 && !(dims.size() == 2 && dims[0] == one)) return Spread::full;
+  const bool ones = std::all_of(addend.begin(), addend.end() - 1, [&](const Size& d) { return d == one; });
   return ones && addend.back() == dims.back() ? Spread::column : Spread::other;
 }
+
+}  // namespace
+
+Spread spread_of(std::span<const int64_t> addend, std::span<const int64_t> dims) { return spread(addend, dims); }
+Spread spread_of(std::span<const Dim> addend, std::span<const Dim> dims) { return spread(addend, dims); }
 
 Accept library_takes(const LibraryTail& t) {
   if (t.steps.empty() || t.target->device != "gpu") return yes();

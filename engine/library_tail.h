@@ -30,5 +30,7 @@ Accept library_takes(const LibraryTail& tail);
 /// How an addend is spread over a product of `dims`.
 enum class Spread : uint8_t { full, column, other };
 Spread spread_of(std::span<const int64_t> addend, std::span<const int64_t> dims);
+/// Sizes may be open.
+Spread spread_of(std::span<const Dim> addend, std::span<const Dim> dims);
 
 }  // namespace ferrule
