@@ -208,7 +208,7 @@ class Instantiation {
     return declined("the replacement reads {}, which is not bound", escape(name));
   }
 
-  ValueId constant(Tensor t) { return s().add_constant(s().fresh_name("k"), std::move(t)); }
+  ValueId constant(Tensor t) { return s().add_constant(s().fresh_name("number"), std::move(t)); }
 
   Result<Operand> from_val(const Val& v) {
     if (auto* i = std::get_if<int64_t>(&v.v)) return Operand{{}, static_cast<double>(*i)};

@@ -24,6 +24,13 @@ void set(Graph& g, const char* name, const std::vector<double>& values) {
   g.set_constant(v, converted(Tensor::of<double>(DType::f64, old.dims(), values), old.dtype()));
 }
 
+/// "D9 " and the reason where D9 declined a rewrite; "" where it did not.
+std::string declined(const Passed& p) {
+  for (const Rejection& r : p.misses)
+    if (r.id == "D9") return "D9 " + r.why;
+  return "";
+}
+
 /// What declines the rule that multiplies the factors a and b of x, and why; "" if it fires.
 std::string twice(const char* onnx_type, double a, double b, const std::string& numerics = "reassociating") {
   Graph g = graph(fmt::format("g ({0}[2] i) => ({0}[2] o) <{1}, {2}> {{ t = Mul(i, a) o = Mul(t, b) }}", onnx_type,
@@ -31,9 +38,9 @@ std::string twice(const char* onnx_type, double a, double b, const std::string& 
   set(g, "a", {a});
   set(g, "b", {b});
   Passed p = must(pass(g, set_of({scales(numerics)})));
-  if (p.misses.empty()) return ops_of(g) == "Mul" ? "" : "not tried: " + ops_of(g);
-  CHECK(ops_of(g) == "Mul Mul");
-  return p.misses[0].id + " " + p.misses[0].why;
+  const std::string why = declined(p);
+  CHECK(ops_of(g) == (why.empty() ? "Mul" : "Mul Mul"));
+  return why;
 }
 
 /// A graph of a convolution whose weights are these, and a factor a channel behind it.
@@ -50,7 +57,8 @@ std::string folded(Graph g) {
   auto r = rule("scale", rewrite_text("reassociating", "[conv] t = Conv<...>(x, W!)\ny = Mul(t, s!)",
                                       "y = conv<...conv>(x, Mul(W, Reshape(s, {[-1, 1, 1, 1]})))"));
   Passed p = must(pass(g, set_of({r})));
-  return p.misses.empty() ? ops_of(g) : p.misses[0].id + " " + p.misses[0].why;
+  const std::string why = declined(p);
+  return why.empty() ? ops_of(g) : why;
 }
 
 }  // namespace
@@ -91,7 +99,7 @@ TEST_CASE("D9: a rule that takes a shorter type loses small numbers on purpose, 
 
 TEST_CASE("D9: weights are summed up: one that is lost beside larger ones is no row that is") {
   CHECK(folded(weighted("float16", {2, 2}, {1, 1e-4, 1e-4, 1}, {1e-3, 1e-3})) == "Conv");
-  CHECK(folded(weighted("float16", {2, 2}, {1, 1, 1e-4, 1e-4}, {1, 1e-4})) == "D9 \"t\"[2] would be 1.00006e-08, which is 0 in f16");  // a row
+  CHECK(folded(weighted("float16", {2, 2}, {1, 1, 1e-4, 1e-4}, {1, 1e-4})).ends_with("[2] would be 1.00033e-08, which is 0 in f16"));  // a row
   CHECK(folded(weighted("float16", {2, 2}, {1, 1e-4, 1, 1e-4}, {1e-4, 1e-4})).starts_with("D9 "));                                  // a column
   CHECK(folded(weighted("float16", {1, 2}, {1, 1e-4}, {1e-4})).starts_with("D9 "));                                                 // alone with its input
 }
@@ -116,8 +124,7 @@ TEST_CASE("D9: a rule's own numbers are rounded where they stay, and not before 
   Graph h = graph("g (float16[2] i) => (float16[2] o) { o = Abs(i) }");
   Passed p = must(pass(h, set_of({left})));
   CHECK(ops_of(h) == "Abs");
-  REQUIRE(!p.misses.empty());
-  CHECK(p.misses[0].id == "D9");
+  CHECK(declined(p).starts_with("D9 "));
 }
 
 TEST_CASE("D9: an attribute that a replacement computes is f32") {
@@ -127,8 +134,7 @@ TEST_CASE("D9: an attribute that a replacement computes is f32") {
     set(g, "a", {a});
     Passed p = must(pass(g, set_of({r})));
     CHECK(ops_of(g) == "Mul");
-    REQUIRE(!p.misses.empty());
-    CHECK(p.misses[0].id == "D9");
+    CHECK(declined(p).starts_with("D9 attribute alpha would be "));
   }
 }
 
@@ -145,6 +151,6 @@ TEST_CASE("D9: large weights, which are rounded as they are computed, are looked
     Passed p = must(pass(g, set_of({r})));
     INFO(w);
     CHECK(ops_of(g) == (w == 1.0 || w == 0.0 ? "Mul Add" : "Add Mul"));
-    if (!p.misses.empty()) CHECK(p.misses[0].why.starts_with("\"W2\"[69999] would be 1e-4"));
+    CHECK(declined(p).starts_with(w == 1.0 || w == 0.0 ? "" : "D9 \"W2\"[69999] would be 1e-4"));
   }
 }
