@@ -411,6 +411,15 @@ int LoweredLayer::kernels() const {
   return n;
 }
 
+namespace {
+
+/// A kernel whose factors may be rounded to tf32: a call of a library for one convolution or product. Joint kernels are generated, in f32.
+bool rounds_to_tf32(const Launch& l, const Layer& layer) {
+  return l.kind == Launch::Kind::library && l.node && l.primitive != layer.contract && allows_tf32(l.graph->node(l.node));
+}
+
+}  // namespace
+
 Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
   Lowered lowered;
   lowered.strict = options.strict;
@@ -422,10 +431,7 @@ Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, cons
     if (layer.contract == "quantized") layer.numerics = "executed in float";
     auto note = [&](std::string_view what) { layer.numerics += fmt::format("{}{}", layer.numerics.empty() ? "" : ", ", what); };
     if (std::ranges::any_of(l.launches, [](const Launch& launch) { return !launch.deviation.empty(); })) note("library");
-    if (std::ranges::any_of(l.launches, [](const Launch& launch) {
-          return launch.kind == Launch::Kind::library && launch.node && allows_tf32(launch.graph->node(launch.node));
-        }))
-      note("tf32");
+    if (std::ranges::any_of(l.launches, [&](const Launch& launch) { return rounds_to_tf32(launch, layer); })) note("tf32");
     lowered.layers.push_back(std::move(l));
   }
   return lowered;

@@ -8,6 +8,7 @@
 #include "engine/epilogue.h"
 #include "engine/formula/row.h"
 #include "engine/graph/infer.h"
+#include "engine/library_tail.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
 #include "engine/quantized.h"
@@ -296,11 +297,14 @@ bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contr
   return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() && spread_of(*r.shape, *y.shape, 1) == Spread::full;
 }
 
-/// The tail as one program must be a sequence of what the library's epilogue does.
-Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, const Node& a, std::string_view contract, const ContractFacts& facts,
-                    const OpTable& ops) {
+/// The tail as one program must be a sequence of what the library's epilogue does. What the library would leave to a second
+/// kernel is no tail: with what stands around it, that kernel may do more.
+Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail, std::string_view contract,
+                    const Target& target, const OpTable& ops) {
   if (tail.empty()) return yes();
-  const ValueId from = a.outputs[0];
+  const ContractFacts& facts = target.contracts.at(std::string(contract));
+  const ValueId from = g.node(anchor).outputs[0];
+  const bool any_spread = facts.generated_tail || target.device == "gpu";  // library_takes looks closer
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
     return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract, facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
@@ -309,24 +313,27 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, const Node& a,
   if (!region) return no(region.error().message);
   const Type& y = type_of(g, from);
   if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
-  uint32_t anchor = 0xffffffffu;
+  uint32_t result = 0xffffffffu;
   int operands = 0;
   for (size_t k = 0; k < region->inputs.size(); ++k) {
     if (region->inputs[k] == from) {
-      anchor = static_cast<uint32_t>(k);
+      result = static_cast<uint32_t>(k);
       continue;
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel_axis(g, a, contract), facts.generated_tail))
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel_axis(g, g.node(anchor), contract), any_spread))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
     if (lies_plain(g, region->inputs[k], y, contract))
       return no(fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last", escape(r.name), str(r.type), str(y)));
   }
-  if (anchor == 0xffffffffu) return no("the tail does not read the result");
+  if (result == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
-  if (facts.generated_tail || to_post_ops(region->program, anchor, false)) return yes();
-  return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  if (facts.generated_tail) return yes();
+  const auto steps = to_post_ops(region->program, result, false);
+  if (!steps) return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  const bool image = y.rank() >= 3;  // windows slide over channels-last images
+  return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
 }
 
 }  // namespace
@@ -372,7 +379,7 @@ Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std
     if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
   if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
-  return accepts_tail(g, tail, a, contract, facts->second, ops);
+  return accepts_tail(g, anchor, tail, contract, target, ops);
 }
 
 namespace {

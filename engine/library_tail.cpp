@@ -48,12 +48,10 @@ Accept window(const LibraryTail& t, ValueId y, bool exact) {
 Accept product(const LibraryTail& t, ValueId y) {
   const Node& a = t.graph->node(t.anchor);
   bool column = false, full = false;
-  const auto dims = dims_of(t, y);
-  if (dims.empty()) return no("the product's size is not known");
-  auto spread = [&](ValueId addend) {
-    const auto &x = t.graph->value(addend).type.shape, &z = t.graph->value(y).type.shape;
-    return x ? spread_of(*x, *z, static_cast<int>(z->size()) - 1) : Spread::other;
-  };
+  const auto shape = [&](ValueId v) { return t.graph->value(v).type.shape.value_or(Shape{}); };
+  const Shape dims = shape(y);
+  if (dims.empty()) return no("the product's rank is not known");
+  const auto spread = [&](ValueId addend) { return spread_of(shape(addend), dims, static_cast<int>(dims.size()) - 1); };
   for (size_t k = 0; k < 2; ++k)
     if (t.graph->value(a.inputs[k]).type.rank() < 2) return no("cuBLASLt multiplies matrices, an operand is a vector");
   if (a.inputs.size() > 2 && a.inputs[2]) {

@@ -216,8 +216,8 @@ class Prover {
       Trial without = attempt_rule(weaker, *s.graph, ctx_.target, ctx_);
       if (!without.fired && without.broken.empty()) {
         // Only this condition stood in the way, and without it the engine does (D7, an unknown
-        // fact).
-        guaranteed += with.id == c.id && without.nearest.id == "D7";
+        // fact, or D9).
+        guaranteed += with.id == c.id && (without.nearest.id == "D7" || without.nearest.id == "D9");
         continue;
       }
       if (!s.valid) {
