@@ -330,7 +330,7 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   if (result == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
   if (facts.generated_tail) return yes();
-  const auto steps = to_post_ops(region->program, result, false);
+  const auto steps = to_post_ops(region->program, result, Deviations::all);
   if (!steps) return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
   const bool image = y.rank() >= 3;  // windows slide over channels-last images
   return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
@@ -413,7 +413,7 @@ bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, c
   if (!region) return false;
   auto at = std::find(region->inputs.begin(), region->inputs.end(), g.node(anchor).outputs[0]);
   if (at == region->inputs.end()) return false;
-  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()), false);
+  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()), Deviations::all);
   return steps && std::all_of(steps->begin(), steps->end(), [&](const PostOp& p) {
     const std::string name = p.kind == PostOp::Kind::sum ? "add" : std::string(p.alg);
     return std::find(facts.epilogues.begin(), facts.epilogues.end(), name) != facts.epilogues.end();

@@ -74,6 +74,15 @@ Accept product(const LibraryTail& t, ValueId y) {
 
 bool allows_tf32(const Node& n) { return n.attrs.s("precision", "") == "tf32"; }
 
+Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step) {
+  if (target.device != "gpu") return step.deviation.nan;
+  // cuDNN's rectifier is asked for CUDNN_PROPAGATE_NAN (cudnn-frontend sets the attribute); nothing is said of its minimum
+  // and maximum, nor of cuBLASLt's x := max(x, 0).
+  if (contract != "gemm" && step.alg == "relu") return Deviation::Nan::kept;
+  if (step.alg == "exp") return Deviation::Nan::kept;
+  return step.deviation.nan;
+}
+
 Accept library_takes(const LibraryTail& t) {
   if (t.steps.empty() || t.target->device != "gpu") return yes();
   auto facts = t.target->contracts.find(std::string(t.contract));

@@ -56,6 +56,7 @@ struct Session::State {
 
   /// Who will run the plans, and so what they are made for.
   Status choose(const std::string& target) {
+    if (options.strict && options.fast_math) return error(Code::usage, "options", "strict and fast_math exclude each other");
     FERRULE_ASSIGN(BackendChoice choice, choose_backend(options.backend, target, options.require_device, target_names(options.engine.rule_dirs)));
     if (!choice.warning.empty()) log(LogLevel::warning, choice.warning);
     backend = choice.backend;
@@ -147,7 +148,7 @@ struct Session::State {
     for (const std::string& w : c->fused_.warnings) log(LogLevel::warning, w);
     FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
-    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {options.strict}));
+    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {.strict = options.strict, .fast_math = options.fast_math}));
     FERRULE_TRY(check_plan(c->plan_));
     c->timings_.load_ms = load_ms;
     c->timings_.plan_ms = ms_since(start);

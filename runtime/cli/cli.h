@@ -24,7 +24,7 @@ struct Common {
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
-  bool json = false, force = false, no_fold = false, overridable = false, strict = false,
+  bool json = false, force = false, no_fold = false, overridable = false, strict = false, fast_math = false,
        allow_unproven = false, no_cache = false, require_device = false;
   std::string model;                   ///< of the command that takes one
 };
@@ -45,8 +45,10 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body);
 Result<EngineOptions> engine_options(const Common& common);
 /// The same for commands that work on rules: unproven ones are what they are for.
 Result<EngineOptions> rule_options(const Common& common);
-/// The same for a Session: backend, threads, strictness.
+/// The same for a Session: backend, threads, lower_options.
 Result<SessionOptions> session_options(const Common& common);
+/// What library epilogues may do.
+LowerOptions lower_options(const Common& common);
 /// The shipped rules: beside the program, else where it was built.
 std::string shipped_rules();
 /// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.

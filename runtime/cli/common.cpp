@@ -55,7 +55,8 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_option("--ignore-profit", common.ignore_profit, "RULE.CONDITION: profit conditions to ignore");
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
   group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
-  group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
+  auto* strict = group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
+  group->add_flag("--fast-math", common.fast_math, "library epilogues may make 0 or a bound of NaN")->excludes(strict);
   group->add_flag("--allow-unproven", common.allow_unproven, "run rewrites whose proof fails or takes too long");
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
@@ -150,6 +151,7 @@ Result<SessionOptions> session_options(const Common& common) {
   o.require_device = common.require_device;
   o.threads = common.threads;
   o.strict = common.strict;
+  o.fast_math = common.fast_math;
   o.tuning = common.tuning;
   if (common.timeout > 0) {
     auto cancel = std::make_shared<Cancel>();
@@ -162,6 +164,8 @@ Result<SessionOptions> session_options(const Common& common) {
   };
   return o;
 }
+
+LowerOptions lower_options(const Common& common) { return {.strict = common.strict, .fast_math = common.fast_math}; }
 
 Result<Loaded> load_model(const Common& common) {
   Loaded l;
@@ -191,9 +195,7 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
   e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
   FERRULE_ASSIGN(e.plan, make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops));
-  LowerOptions lowering;
-  lowering.strict = common.strict;
-  FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lowering));
+  FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lower_options(common)));
   return out;
 }
 

@@ -135,13 +135,11 @@ class Traffic {
   const LoweredLayer& layer_;
 };
 
-Result<Cost> cost_of(const Graph& fused, const Knowledge& knowledge, bool strict) {
+Result<Cost> cost_of(const Graph& fused, const Knowledge& knowledge, const LowerOptions& lowering) {
   Cost c;
   c.nodes = fused.live_nodes();
   for (NodeId n : fused.order()) ++c.ops[fused.node(n).op];
   FERRULE_ASSIGN(Plan plan, make_plan(std::move(*fused.clone()), knowledge.target, knowledge.ops));
-  LowerOptions lowering;
-  lowering.strict = strict;
   FERRULE_ASSIGN(Lowered lowered, lower(plan, knowledge.ops, knowledge.target, lowering));
   c.layers = plan.layers.size();
   for (size_t k = 0; k < lowered.layers.size(); ++k) {
@@ -363,12 +361,12 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   for (const std::string& w : fused.warnings) talk("warning: " + w);
   for (const Step& s : fused.journal.steps)
     if (!s.rule.empty() && s.kind != "broken") ++report.rules[s.rule];
-  FERRULE_ASSIGN(report.after, cost_of(fused.graph, *loaded.knowledge, common.strict));
+  FERRULE_ASSIGN(report.after, cost_of(fused.graph, *loaded.knowledge, lower_options(common)));
   {
     const EngineOptions plain = without_rules(loaded.options);
     FERRULE_ASSIGN(auto knowledge, load_knowledge(plain));
     FERRULE_ASSIGN(Fused unfused, fuse(std::move(original), *knowledge, plain));
-    FERRULE_ASSIGN(report.before, cost_of(unfused.graph, *knowledge, common.strict));
+    FERRULE_ASSIGN(report.before, cost_of(unfused.graph, *knowledge, lower_options(common)));
   }
   if (!common.json) print_report(report);
 
