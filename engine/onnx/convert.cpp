@@ -3,6 +3,7 @@
 // Node::attrs still have the model's own opset (Node::since_opset); normalize.h changes that.
 #include <onnx/defs/schema.h>
 
+#include <algorithm>
 #include <functional>
 #include <unordered_map>
 #include <unordered_set>
@@ -213,6 +214,9 @@ class Converter {
     }
     for (const std::string& o : n.output())
       out.outputs.push_back(o.empty() ? ValueId{} : scope.names.at(o));
+    // What names a later result only has a first one all the same: everybody looks at a node's first result.
+    if (std::ranges::any_of(out.outputs, [](ValueId v) { return bool(v); }) && !out.outputs[0])
+      out.outputs[0] = scope.graph->add_value(scope.graph->fresh_name(name + "_0"));
     for (auto& [key, a] : attributes) FERRULE_TRY(attribute(key, *a, where, scope, out));
     scope.graph->add_node(std::move(out));
     return {};
