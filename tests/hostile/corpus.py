@@ -151,6 +151,8 @@ simple("graph: too many inputs", ONE, change=lambda m: m.graph.node[0].input.ext
 simple("graph: too many outputs", ONE, change=lambda m: m.graph.node[0].output.extend(["a", "b"]))
 simple("graph: an empty name in the middle", "agraph (float[2] x) => (float[2] y) { y = Clip(x) }", ANY,
        change=lambda m: m.graph.node[0].input.extend(["", "x"]))
+simple("graph: one of any number of inputs is empty", "agraph (float[2] x) => (float[4] y) { y = Concat<axis=0>(x, x) }",
+       change=lambda m: m.graph.node[0].input.__setitem__(0, ""))
 simple("graph: a required input is empty", "agraph (float[2] x) => (float[2] y) { y = Add(x, x) }",
        change=lambda m: m.graph.node[0].input.__setitem__(0, ""))
 simple("graph: an output that is an initializer", ONE, ANY,
