@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "engine/attention.h"
 #include "engine/channel_gate.h"
@@ -80,10 +81,14 @@ Accept check_resize(const Graph& g, const Node& n, const Target& target) {
   return yes();
 }
 
-Accept check_any_shape(const Graph& g, const Node& n, const Target&) {
+/// The elements of the first operand under other sizes, and nothing else: no Dropout's mask, none that may be training.
+Accept check_view(const Graph& g, const Node& n, const Target&) {
   if (!type_of(g, n.inputs[0]).shape)
     return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  return yes();
+  if (n.outputs.size() > 1) return no("a second result is wanted");
+  if (n.inputs.size() < 3 || !n.inputs[2]) return yes();
+  const Tensor* training = g.constant(n.inputs[2]);
+  return training && training->numel() == 1 && training->at_i64(0) == 0 ? yes() : no("training_mode is not known to be off");
 }
 
 /// Inference: one factor and one addend a channel; on GPUs they may be computed by the model.
@@ -140,7 +145,7 @@ const std::vector<Row>& rows() {
       {"copy",
         {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "GatherND", "DepthToSpace", "SpaceToDepth"},
         check_copy, false, true},
-      {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
+      {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_view, false, true},
   };
   return kRows;
 }
@@ -175,10 +180,32 @@ Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTab
   return region ? yes() : no(region.error().message);
 }
 
+/// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one node reads so many.
+Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
+  constexpr size_t kMost = 128;  // codegen/loop.h's
+  size_t slots = nodes.size();
+  for (NodeId id : nodes) slots += g.node(id).inputs.size();
+  if (slots <= kMost) return yes();
+  std::set<ValueId> operands;
+  for (NodeId id : nodes)
+    for (ValueId v : g.node(id).inputs)
+      if (const Tensor* c = g.constant(v); v && !(c && c->numel() == 1)) operands.insert(v);
+  for (NodeId id : nodes)
+    for (ValueId v : g.node(id).outputs) {
+      const bool result = v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
+                                  return std::ranges::find(nodes, u.node) == nodes.end();
+                                }));
+      if (result || (v && g.value(v).uses.empty())) operands.insert(v);
+      else operands.erase(v);
+    }
+  return operands.size() <= kMost ? yes() : no(fmt::format("{} operands, a kernel takes {}", operands.size(), kMost));
+}
+
 /// Pointwise: every node a formula, element types known, bounded operands.
 Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("pointwise");
   if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
+  if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
     if (!ops.pointwise(n) && !is_movement(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
@@ -207,6 +234,7 @@ Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const
 Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("row_reduce");
   if (it == target.contracts.end()) return no(target.name + " has no row_reduce kernels");
+  if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   std::vector<ValueId> outputs;
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
@@ -346,10 +374,6 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
   if (ops.find(n)) return "row_reduce";
   (void)g;
   return "interpret";
-}
-
-bool is_contract(std::string_view name) {
-  return name == "pointwise" || name == "row_reduce" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
 
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }

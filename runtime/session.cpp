@@ -42,6 +42,7 @@ struct Session::State {
   std::map<std::string, Tensor> defaults;
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
+  std::map<std::string, size_t, std::less<>> input_by_name;
   Backend* backend = nullptr;
   double load_ms = 0;
   bool own_weights = false;  ///< the constants are nobody's but this session's
@@ -66,7 +67,10 @@ struct Session::State {
 
   /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
   Status take(Graph graph) {
-    for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
+    for (ValueId v : graph.inputs()) {
+      input_by_name.emplace(graph.value(v).name, inputs.size());
+      inputs.push_back({graph.value(v).name, graph.value(v).type});
+    }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     if (options.backend == "auto" && !options.require_device && backend->name() == "cuda") original = graph.clone();
     FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
@@ -90,9 +94,8 @@ struct Session::State {
   }
 
   const Port* input(std::string_view name) const {
-    for (const Port& p : inputs)
-      if (p.name == name) return &p;
-    return nullptr;
+    auto it = input_by_name.find(name);
+    return it == input_by_name.end() ? nullptr : &inputs[it->second];
   }
 
   Status unknown(const std::string& name) const {

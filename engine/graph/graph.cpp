@@ -175,14 +175,20 @@ void Graph::add_output(ValueId v) {
   output_slots_.clear();
 }
 
+namespace {
+void index_outputs(const std::vector<ValueId>& outputs, std::unordered_multimap<uint32_t, uint32_t>& slots) {
+  if (!slots.empty()) return;
+  for (uint32_t k = 0; k < outputs.size(); ++k) slots.emplace(outputs[k].index, k);
+}
+}  // namespace
+
 /// Every slot that holds `from`.
 void Graph::replace_output(ValueId from, ValueId to) {
   if (outputs_.size() <= kManyUses) {
     std::ranges::replace(outputs_, from, to);
     return;
   }
-  if (output_slots_.empty())
-    for (uint32_t k = 0; k < outputs_.size(); ++k) output_slots_.emplace(outputs_[k].index, k);
+  index_outputs(outputs_, output_slots_);
   auto [first, last] = output_slots_.equal_range(from.index);
   std::vector<uint32_t> slots;
   for (auto it = first; it != last; ++it) slots.push_back(it->second);
@@ -194,10 +200,18 @@ void Graph::replace_output(ValueId from, ValueId to) {
 }
 
 void Graph::set_output(size_t k, ValueId v) {
-  output_slots_.clear();
-  ValueId before = outputs_[k];
-  outputs_[k] = v;
-  values_[before.index].is_output = std::ranges::find(outputs_, before) != outputs_.end();
+  const ValueId before = outputs_[k];
+  if (outputs_.size() > kManyUses) {
+    index_outputs(outputs_, output_slots_);
+    auto [first, last] = output_slots_.equal_range(before.index);
+    output_slots_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == k; }));
+    output_slots_.emplace(v.index, static_cast<uint32_t>(k));
+    values_[before.index].is_output = output_slots_.contains(before.index);
+    outputs_[k] = v;
+  } else {
+    outputs_[k] = v;
+    values_[before.index].is_output = std::ranges::find(outputs_, before) != outputs_.end();
+  }
   values_[v.index].is_output = true;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/rule/contract_names.h"
 #include "engine/rule/text.h"
 #include "engine/target.h"
 
@@ -239,6 +240,9 @@ class RuleReader {
     }
     text("name", rule_.name);
     text("contract", rule_.contract);
+    if (const Node* n = find("contract"); n && !is_contract(rule_.contract))
+      r_.error(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
+               did_you_mean(rule_.contract, contract_names()), Code::rule_invalid);
     text("anchor", rule_.anchor);
   }
 
@@ -256,7 +260,7 @@ class RuleReader {
     read_outputs();
   }
 
-  /// A class that the operator table does not have matches nothing: a slip of the pen.
+  /// A class that the operator table does not have, or a group of no contract, matches nothing: a slip of the pen.
   void check_operators(const Node& n) {
     std::vector<std::string> known = ops_.class_names();
     known.insert(known.end(), {"pointwise", "group", "movement"});
@@ -266,6 +270,11 @@ class RuleReader {
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
                    fmt::format("there is no operator class @{}", escape(c)),
                    did_you_mean(c, known));
+      for (const std::string& op : e.ops)
+        if (op.starts_with("group.") && !is_contract(op.substr(6)))
+          r_.error(Code::rule_invalid, e.place.line, e.place.column,
+                   fmt::format("there is no contract {}", escape(op.substr(6))),
+                   did_you_mean(op.substr(6), contract_names()));
       for (const PatternExprPtr& a : e.args) self(self, *a);
       for (const auto& [tag, choice] : e.choices) self(self, *choice);
     };

@@ -124,8 +124,8 @@ struct Options {
 };
 
 /// proved.txt of each folder of --rules, else of the shipped rules.
-Status stamp(const Common& common, const EngineOptions& options, const RuleSet& rules) {
-  for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules) FERRULE_TRY(write_stamps(rules, dir));
+Status stamp(const Common& common, const EngineOptions& options, const Knowledge& k) {
+  for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules) FERRULE_TRY(write_stamps(k.rules, k.ops, dir));
   return {};
 }
 
@@ -176,7 +176,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
   if (stamping && ok && undecided)
     return error(Code::usage, "rules test --stamp",
                  fmt::format("nothing is stamped: {} proofs were not decided in time; raise --seconds", undecided));
-  if (stamping && ok) FERRULE_TRY(stamp(common, options, knowledge->rules));
+  if (stamping && ok) FERRULE_TRY(stamp(common, options, *knowledge));
   return ok ? Exit::ok : Exit::differs;
 }
 

@@ -389,6 +389,24 @@ TEST_CASE("kernel and profit conditions only, outside rewrites") {
   CHECK(has(render(r.error()), "only rewrites have sound conditions"));
 }
 
+TEST_CASE("contracts that there are not are refused wherever a rule names one") {
+  auto refusal = [](const std::string& contract, const std::string& op, const std::string& asked) {
+    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[a] y = " + op + "<...>(x, W)\"\ncontract: " + contract +
+                            "\nanchor: a\nwhere: [{id: k, kernel: \"has_kernel('" + asked + "', dtype(x))\", why: w}]\n", "t.yaml", op_table(), Limits{});
+    return r ? "" : render(r.error());
+  };
+  CHECK(refusal("gemm", "@group.gemm", "gemm") == "");
+  const std::string rule = refusal("gemn", "@group.gemm", "gemm"), pattern = refusal("gemm", "@group.gemn", "gemm"), asked = refusal("gemm", "MatMul", "gemn");
+  for (const std::string& text : {rule, pattern, asked}) {
+    CAPTURE(text);
+    CHECK(has(text, "there is no contract gemn"));
+    CHECK(has(text, "did you mean \"gemm\"?"));
+  }
+  CHECK(has(rule, "t.yaml:7:11: "));
+  CHECK(has(pattern, "t.yaml:6:"));
+  CHECK(has(asked, "t.yaml:9:"));
+}
+
 TEST_CASE("a window needs a contract, and no anchor") {
   auto load = [](std::string keys) {
     return load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: window\nphase: windows\nmatch: |\n  [conv] t = Conv<...>(x, W)\n"
