@@ -94,6 +94,7 @@ void add_rules(CLI::App& app, Common& common, int& exit);
 /// `rules test` and `rules coverage`, in rules_test.cpp.
 void add_rules_test(CLI::App& rules, Common& common, int& exit);
 void add_fuse(CLI::App& app, Common& common, int& exit);
+void add_reduce(CLI::App& app, Common& common, int& exit);
 void add_cache(CLI::App& app, Common& common, int& exit);
 void add_tune(CLI::App& app, Common& common, int& exit);
 void add_doctor(CLI::App& app, Common& common, int& exit);
