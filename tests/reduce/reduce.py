@@ -14,6 +14,7 @@ from harness import DIFFERS, OK, USAGE, refusal, run
 
 PROGRAM = shlex.quote(harness.PROGRAM)
 MOST_NODES, SHARE = 5, 0.95
+FULL = bool(os.environ.get("FERRULE_TEST_FULL"))
 
 # Rewrites that are wrong: (name, pattern, replacement).
 WRONG = {
@@ -24,7 +25,7 @@ WRONG = {
     "operands": ("t = Abs(x)\ny = Sub(t, z)", "u = Abs(x)\ny = Sub(z, u)"),
     "axis": ("t = Neg(x)\ny = Softmax<axis=2>(t)", "u = Neg(x)\ny = Softmax<axis=3>(u)"),
     "bias": ("t = Conv<...>(x, W!)\ny = Sin(t)", "y = Sin(x)"),
-    "two_readers": ("t = Cos(x)\nu = Abs(t)\ny = Add(u, t)", "v = Cos(x)\ny = Add(v, v)"),
+    "two_readers": ("t = Softplus(x)\nu = Tanh(t)\ny = Add(u, t)", "v = Softplus(x)\ny = Add(v, v)"),
 }
 # The same in a model: {0} is x, {1} is z, the last one is the result.
 PLANTED = {
@@ -35,7 +36,7 @@ PLANTED = {
     "operands": ["Abs ({0})", "Sub (p0, {1})"],
     "axis": ["Neg ({0})", "Softmax <axis = 2> (p0)"],
     "bias": ["Conv ({0}, W)", "Sin (p0)"],
-    "two_readers": ["Cos ({0})", "Abs (p0)", "Add (p1, p0)"],
+    "two_readers": ["Softplus ({0})", "Tanh (p0)", "Add (p1, p0)"],
 }
 
 
@@ -58,7 +59,7 @@ def model(path, count, seed, planted=()):
     lines, made = [], ["x"]
     for k in range(count):
         if k == count // 2:
-            values = made[-1], made[-2]
+            values = "x", made[-1]  # what is behind many operators may be the same everywhere
             lines += [f"[planted{i}] p{i} = {text.format(*values)}" for i, text in enumerate(planted)]
             made += [f"p{len(planted) - 1}"] if planted else []
         y, a = ("y" if k + 1 == count else f"v{k}"), rng.choice(made[-2:])
@@ -86,9 +87,10 @@ def nodes(path):
 
 
 def seeded(report):
-    """Wrong rules, and `--check verify`: what is left is the rule's pattern and little else."""
+    """Wrong rules, and `--check verify`: what is left is the rule's pattern and little else. Ordinarily every second one."""
+    names = list(WRONG) if FULL else list(WRONG)[1::2]
     small = 0
-    for number, name in enumerate(WRONG):
+    for number, name in enumerate(names):
         pack = rule(report.folder, name)
         options = ["--rules", pack, "--allow-unproven", "--no-cache"]
         big = model(report.folder / "big.onnx", 60, number, PLANTED[name])
@@ -106,7 +108,7 @@ def seeded(report):
         report.check(f"wrong rule {name}: and not without the rule", None if right.code == OK else right.tail())
         if answer["nodes"] > MOST_NODES:
             print(f"wrong rule {name}: {answer['nodes']} nodes\n{answer['text']}")
-    report.check(f"at most {MOST_NODES} nodes", None if small >= SHARE * len(WRONG) else f"only {small} of {len(WRONG)}")
+    report.check(f"at most {MOST_NODES} nodes", None if small >= SHARE * len(names) else f"only {small} of {len(names)}")
 
 
 def commands(report):
@@ -185,7 +187,7 @@ def main():
         refusals(report)
         commands(report)
         seeded(report)
-        if os.environ.get("FERRULE_TEST_FULL"):
+        if FULL:
             large(report)
     return report.finish()
 
