@@ -43,6 +43,7 @@ constexpr KeyDoc kRuleKeys[] = {
     {"once", kBool, "the rewrite may grow the graph; it fires once per root"},
     {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate","reduced"]})",
      "how results may differ; approximate, and reduced (in a shorter element type): only with --enable"},
+    {"may_raise_kernels", kText, "why a plan with this rule may launch more kernels than one without it (`ferrule ablate`); without the key it must not"},
     {"before", kTexts, "rules of the same phase that come later"},
     {"after", kTexts, "rules of the same phase that come earlier"},
     {"types", kTexts, "element types of the root's first result; any without it"},
@@ -226,6 +227,8 @@ class RuleReader {
       rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
     if (const Node* n = find("once")) rule_.once = r_.boolean(*n);
     if (const Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
+    if (const Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
+      r_.error(*n, "the reason is empty", "say in a sentence why more kernels are worth it", Code::rule_invalid);
     list("before", rule_.before);
     list("after", rule_.after);
     if (const Node* n = find("types")) {

@@ -61,6 +61,8 @@ struct Loaded {
   Imported model;
 };
 Result<Loaded> load_model(const Common& common);
+/// Its second half: the model file alone.
+Result<Imported> import_model(const Common& common, const EngineOptions& options, const Knowledge& knowledge);
 
 /// Model -> fused graph -> plan -> launches, for the commands that run nothing.
 struct Explained {
@@ -96,6 +98,8 @@ void add_rules(CLI::App& app, Common& common, int& exit);
 /// `rules test` and `rules coverage`, in rules_test.cpp.
 void add_rules_test(CLI::App& rules, Common& common, int& exit);
 void add_fuse(CLI::App& app, Common& common, int& exit);
+void add_ablate(CLI::App& app, Common& common, int& exit);
+void add_reduce(CLI::App& app, Common& common, int& exit);
 void add_cache(CLI::App& app, Common& common, int& exit);
 void add_tune(CLI::App& app, Common& common, int& exit);
 void add_doctor(CLI::App& app, Common& common, int& exit);

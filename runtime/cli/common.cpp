@@ -175,13 +175,16 @@ Result<Loaded> load_model(const Common& common) {
     l.options.target = gpu.target;
   }
   FERRULE_ASSIGN(l.knowledge, load_knowledge(l.options));
-  ImportOptions import;
-  import.limits = &l.options.limits;
-  import.overridable = l.options.overridable;
-  const OpTable& ops = l.knowledge->ops;
-  import.known_operator = [&ops](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
-  FERRULE_ASSIGN(l.model, import_file(common.model, import));
+  FERRULE_ASSIGN(l.model, import_model(common, l.options, *l.knowledge));
   return l;
+}
+
+Result<Imported> import_model(const Common& common, const EngineOptions& options, const Knowledge& knowledge) {
+  ImportOptions import;
+  import.limits = &options.limits;
+  import.overridable = options.overridable;
+  import.known_operator = [&](std::string_view domain, std::string_view op) { return knowledge.ops.find(domain, op) != nullptr; };
+  return import_file(common.model, import);
 }
 
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses) {

@@ -365,11 +365,11 @@ def command_line(report, net):
     refused(report, "a limit without a number", USAGE, "--limit", arguments=["explain", net, "--limit", "nodes=many"])
 
     for arguments in (["--help"], ["--version"], *([c, "--help"] for c in
-                      ("explain", "why", "missed", "run", "bench", "verify", "fuse", "compile", "rules", "doctor"))):
+                      ("explain", "why", "missed", "ablate", "run", "bench", "verify", "reduce", "fuse", "compile", "rules", "doctor"))):
         done = run(*arguments)
         report.check(" ".join(arguments), harness.crash(done) or (
             None if done.code == OK and done.out and not done.err else done.tail()))
-    for command in ("explain", "why", "missed", "run", "bench", "verify", "fuse", "compile"):
+    for command in ("explain", "why", "missed", "ablate", "run", "bench", "verify", "reduce", "fuse", "compile"):
         done = run(command, "--help")
         report.check(f"{command} --help has examples", None if "Example" in done.out else "it has none")
 

@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/pattern_parse.h"
 #include "tests/support/paths.h"
@@ -104,6 +105,7 @@ phase: anchors
 enabled: false
 stability: experimental
 numerics: approximate
+may_raise_kernels: "they are \"small\""
 before: [b]
 after: [a, c]
 types: [f32, bf16]
@@ -151,6 +153,7 @@ tests:
   auto again = load_rule_text(print_rule(*r), "all.yaml", op_table(), Limits{});
   REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
   CHECK_MESSAGE(same(*r, *again), print_rule(*r));
+  CHECK(may_raise_kernels(*again) == "they are \"small\"");
   Rule other = *again;
   other.region.max_inputs = 5;
   CHECK(!same(*r, other));
