@@ -7,6 +7,7 @@
 #include "codegen/operands.h"
 #include "engine/attention.h"
 #include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
 #include "engine/library_tail.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
@@ -189,13 +190,13 @@ class LayerLowering {
       return s != plan_.slices.end() && s->second.whole == outer(whole);
     };
     const ValueId x = body.input(id, 0), y = body.output(id);
-    std::vector<ValueId> moved;  // results that are no slices
+    std::vector<ValueId> moved;  // results that somebody reads and that are no slices
     for (ValueId v : body.node(id).outputs)
-      if (v && !lies_in(v, x)) moved.push_back(v);
+      if (v && outer(v) && !lies_in(v, x)) moved.push_back(v);
     Launch view = launch(Launch::Kind::view, node_.op, id);
     view.inputs = node_.inputs;
     view.outputs = node_.outputs;
-    std::erase_if(view.outputs, [&](ValueId v) { return std::ranges::any_of(moved, [&](ValueId m) { return outer(m) == v; }); });
+    std::erase_if(view.outputs, [&](ValueId v) { return !v || std::ranges::any_of(moved, [&](ValueId m) { return outer(m) == v; }); });
     const std::array<NodeId, 1> one{id};
     LoweredRegion region;
     if (!moved.empty()) {
@@ -319,6 +320,8 @@ class LayerLowering {
     if (layer_.contract == "view") kind = Launch::Kind::view;
     Launch l = launch(kind, node_.op, layer_.node);
     l.inputs = node_.inputs;
+    if (kind == Launch::Kind::interpret)  // nested graphs read them: they have to be there, and not to go before
+      for (ValueId v : captures(node_)) l.inputs.push_back(v);
     l.outputs = node_.outputs;
     if (kind == Launch::Kind::copy) copy_pieces(l);
     FERRULE_TRY(over_rows(l));

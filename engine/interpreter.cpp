@@ -1,5 +1,6 @@
 // Running graphs: which function runs an operator, values and their life time, nested graphs.
 #include "engine/formula/ops.h"
+#include "engine/graph/captures.h"
 #include "engine/interpreter_attention.h"
 
 namespace ferrule {
@@ -157,15 +158,31 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
 
 }  // namespace interp
 
+namespace interp {
+namespace {
+
+/// A node without the graph around it. What its nested graphs capture stands behind its own inputs, where it is known.
+Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> inputs, const InterpreterOptions& options) {
+  if (n.subgraphs.empty() || inputs.size() <= n.inputs.size()) return run_node({g, n, inputs, options});
+  Env around{g};
+  const std::vector<ValueId> captured = captures(n);
+  for (size_t k = n.inputs.size(); k < inputs.size(); ++k)
+    if (inputs[k]) around.values[captured.at(k - n.inputs.size()).index] = *inputs[k];
+  return run_node({g, n, inputs.first(n.inputs.size()), options, &around});
+}
+
+}  // namespace
+}  // namespace interp
+
 Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
                                            std::span<const Tensor* const> inputs,
                                            const InterpreterOptions& options) {
-  if (!options.f64) return interp::run_node({g, n, inputs, options});
+  if (!options.f64) return interp::run_alone(g, n, inputs, options);
   std::vector<Tensor> wide;
   std::vector<const Tensor*> in;
   for (const Tensor* t : inputs) wide.push_back(t ? interp::promoted(*t, options) : Tensor());
   for (size_t i = 0; i < wide.size(); ++i) in.push_back(inputs[i] ? &wide[i] : nullptr);
-  FERRULE_ASSIGN(auto out, interp::run_node({g, n, in, options}));
+  FERRULE_ASSIGN(auto out, interp::run_alone(g, n, in, options));
   for (Tensor& t : out) t = interp::promoted(std::move(t), options);
   return out;
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
 #include "engine/graph/interpreter.h"
 
 namespace ferrule {
@@ -58,7 +59,10 @@ class ReferenceExecutable final : public Executable {
   std::vector<ValueId> inputs_of(size_t layer) const {
     const Layer& l = plan_.layers[layer];
     if (!l.node) return {l.reorder_from};
-    return plan_.graph.node(l.node).inputs;
+    const Node& n = plan_.graph.node(l.node);
+    std::vector<ValueId> all = n.inputs;
+    for (ValueId v : captures(n)) all.push_back(v);
+    return all;
   }
 
   Status run_layer(size_t layer, std::vector<Tensor>& values, RunObserver* observer) {
@@ -74,7 +78,7 @@ class ReferenceExecutable final : public Executable {
     } else {
       const Node& n = g.node(l.node);
       std::vector<const Tensor*> operands;
-      for (ValueId v : n.inputs)
+      for (ValueId v : inputs_of(layer))
         operands.push_back(!v ? nullptr : g.constant(v) ? g.constant(v) : &values[v.index]);
       outputs = n.outputs;
       FERRULE_ASSIGN(results, interpret_node(g, n, operands, options_));

@@ -230,6 +230,36 @@ TAKEN_APART = """agraph (float[1,3,4,4] x) => (float[1,4,4,3] y, float[1,3,4,4] 
 }"""
 
 
+# What a branch reads of the graph around it is kept until it has run; so is what another nested graph reads.
+CAPTURED = """agraph (float[2,3] x, bool b, float h) => (float[2,3] y, float[2,3] z) <float[3] start = {0.5, 1.0, 2.0}> {
+  v = Relu(x)
+  w = Abs(h)
+  u = If <then_branch = t () => (float[2,3] p) { p = Mul(v, w) }, else_branch = e () => (float[2,3] q) { q = Clip(v, "", w) }> (b)
+  i = Identity(x)
+  last, all = Scan <body = s (float[3] f, float[3] g) => (float[3] k, float[3] r) { r = Clip(g, "", w) k = Add(f, g) }, num_scan_inputs = 1> (start, i)
+  y = Neg(u)
+  z = Neg(all)
+}"""
+
+# The part of a Split that nobody reads, in front of one that needs no copy because it is empty.
+EMPTY_PART = """agraph (float[1,1,9,3] x) => (float[1,0,1,1] y) <int64[2] sizes = {1, 0}, int64[2] turned = {0, 1}> {
+  p = AveragePool <kernel_shape = [1,1], strides = [2,2]> (x)
+  a, b = Split <axis = 1> (p, sizes)
+  m = GlobalAveragePool (b)
+  c, d = Split <axis = 3> (m, turned)
+  y = Mul (d, d)
+}"""
+
+
+def unusual(report):
+    """Graphs that random ones found."""
+    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART)):
+        net = harness.model(report.folder / f"{name}.onnx", text)
+        for how in (["--oracle"], ["--oracle", "--backend", "reference"], ["--oracle", "--strict"]):
+            done = run("verify", net, *how)
+            report.check(f"{name} {' '.join(how)}", harness.crash(done) or (None if done.code == harness.OK else done.tail()))
+
+
 def switched_off(report):
     """Rules that others are usually covered by: without them the results are the same."""
     net = harness.model(report.folder / "apart.onnx", TAKEN_APART)
@@ -242,6 +272,7 @@ def main():
     report = harness.Report()
     if report.ready:
         switched_off(report)
+        unusual(report)
         net = harness.model(report.folder / "net.onnx", NET)
         overrides(report, net)
         plans(report, net)

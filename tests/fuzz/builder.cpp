@@ -1,8 +1,19 @@
 #include "tests/fuzz/builder.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace ferrule::fuzz {
+namespace {
+
+std::string written(const std::vector<std::string>& ins, const std::vector<std::string>& outs, const std::vector<std::string>& constants,
+                    const std::vector<std::string>& lines) {
+  std::string out = fmt::format("<ir_version: 10, opset_import: [\"\" : 23, \"com.microsoft\" : 1]>\ng ({}) => ({})", fmt::join(ins, ", "), fmt::join(outs, ", "));
+  if (!constants.empty()) out += fmt::format("\n  <{}>", fmt::join(constants, ",\n   "));
+  return out + fmt::format(" {{\n  {}\n}}\n", fmt::join(lines, "\n  "));
+}
+
+}  // namespace
 
 int64_t Value::numel() const {
   int64_t n = 1;
@@ -28,19 +39,30 @@ Value Builder::constant(DType type, const Dims& dims, Mood how) {
   return constants_.back().value;
 }
 
-Value Builder::literal(const std::vector<int64_t>& values) {
-  const Dims dims{static_cast<int64_t>(values.size())};
+Value Builder::literal(const std::vector<int64_t>& values) { return literal_as({static_cast<int64_t>(values.size())}, values); }
+
+Value Builder::literal_as(const Dims& dims, const std::vector<int64_t>& values) {
   constants_.push_back({{fresh("k"), DType::i64, dims, true, false}, Tensor::of_i64(dims, values), {}});
   return constants_.back().value;
 }
 
 Value Builder::literal_of(DType type, const Dims& dims, double value) {
-  constants_.push_back({{fresh("k"), type, dims, true, value > 0}, Tensor::scalar(type, value, dims), {}});
-  return constants_.back().value;
+  Stored s{{fresh("k"), type, dims, true, value > 0}, Tensor::scalar(type, value, {}), {}};
+  if (s.value.numel() != 1) {
+    auto [all, to] = Tensor::allocate(type, dims);
+    const size_t bytes = static_cast<size_t>(size_bytes(type, 1));
+    for (int64_t k = 0; k < s.value.numel(); ++k)
+      std::memcpy(static_cast<char*>(to) + static_cast<size_t>(k) * bytes, s.elements.as<uint8_t>().data(), bytes);
+    s.elements = all;
+  } else {
+    s.elements = Tensor::scalar(type, value, dims);
+  }
+  constants_.push_back(s);
+  return s.value;
 }
 
 std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const std::vector<Value>& operands, const std::string& attributes,
-                                                 std::vector<DType> dtypes) {
+                                                 std::vector<DType> dtypes, const std::vector<Dims>& known) {
   if (dtypes.empty()) dtypes = {operands.at(0).dtype};
   const int named = names_;
   std::vector<Value> results;
@@ -60,15 +82,15 @@ std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const st
     names_ = named;
     return std::nullopt;
   };
-  auto imported = import_text(text(results, true), options_);
+  auto imported = import_text(probe(operands, results), options_);
   if (!imported) return refuse(imported.error().message);
   const Graph& g = imported->graph;
   for (size_t k = 0; k < results.size(); ++k) {
     const Type& type = g.value(g.outputs()[k]).type;
-    auto dims = type.shape ? constant_shape(*type.shape) : std::nullopt;
+    auto dims = k < known.size() ? std::optional(known[k]) : type.shape ? constant_shape(*type.shape) : std::nullopt;
     if (!dims || type.dtype != results[k].dtype) return refuse("its shape is not known");
     results[k].dims = *dims;
-    if (results[k].numel() > kLargest) return refuse("it is too large");
+    if (results[k].numel() > largest) return refuse("it is too large");
   }
   for (const Value& v : operands) read_.insert(v.name);
   return results;
@@ -77,6 +99,12 @@ std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const st
 std::optional<Value> Builder::node(const std::string& op, const std::vector<Value>& operands, const std::string& attributes, DType type) {
   auto all = nodes(op, operands, attributes, {type == DType::undefined ? operands.at(0).dtype : type});
   return all ? std::optional(all->front()) : std::nullopt;
+}
+
+std::vector<std::string> Builder::take(size_t from) {
+  std::vector<std::string> taken(lines_.begin() + static_cast<std::ptrdiff_t>(from), lines_.end());
+  lines_.resize(from);
+  return taken;
 }
 
 void Builder::output(const Value& value) {
@@ -96,6 +124,23 @@ void Builder::open_sizes() {
       if (draw.chance(50)) size = shared ? "S" + size : "D" + std::to_string(next++);
 }
 
+std::string Builder::probe(const std::vector<Value>& operands, const std::vector<Value>& results) const {
+  bool alone = lines_.back().find('{') == std::string::npos;  // nested graphs read what they like
+  std::set<std::string> listed;
+  std::vector<std::string> ins, outs, constants;
+  for (const Value& v : operands) {
+    if (v.name.empty() || !listed.insert(v.name).second) continue;
+    const auto at = std::find_if(constants_.begin(), constants_.end(), [&](const Stored& s) { return s.value.name == v.name; });
+    const bool constant = at != constants_.end() && (!is_float(v.dtype) || v.numel() <= 8);
+    if (constant) constants.push_back(type_text(v.dtype, v.dims) + " " + v.name + " = " + elements_text(at->elements));
+    else ins.push_back(type_text(v.dtype, v.dims) + " " + v.name);
+    alone = alone && (constant || v.dtype != DType::i64);  // an i64 may be sizes that were computed
+  }
+  if (!alone) return text(results, true);
+  for (const Value& v : results) outs.push_back(type_text(v.dtype, Dims{}) + "[] " + v.name);
+  return written(ins, outs, constants, {lines_.back()});
+}
+
 std::string Builder::text(const std::vector<Value>& outputs, bool unfinished) const {
   auto listed = [&](const Stored& s) { return unfinished || read_.contains(s.value.name); };
   std::vector<std::string> ins, outs, constants;
@@ -109,9 +154,7 @@ std::string Builder::text(const std::vector<Value>& outputs, bool unfinished) co
   }
   for (const Stored& s : constants_)
     if (listed(s)) constants.push_back(type_text(s.value.dtype, s.value.dims) + " " + s.value.name + " = " + elements_text(s.elements));
-  std::string out = fmt::format("<ir_version: 10, opset_import: [\"\" : 23]>\ng ({}) => ({})", fmt::join(ins, ", "), fmt::join(outs, ", "));
-  if (!constants.empty()) out += fmt::format("\n  <{}>", fmt::join(constants, ",\n   "));
-  return out + fmt::format(" {{\n  {}\n}}\n", fmt::join(lines_, "\n  "));
+  return written(ins, outs, constants, lines_);
 }
 
 Case Builder::finish() const {

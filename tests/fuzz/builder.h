@@ -37,14 +37,22 @@ class Builder {
   Value input(DType dtype, const Dims& dims, Mood mood);
   Value constant(DType dtype, const Dims& dims, Mood mood);
   Value literal(const std::vector<int64_t>& values);   ///< i64[n]: axes, shapes, pads
+  Value literal_as(const Dims& dims, const std::vector<int64_t>& values);  ///< i64
   Value literal_of(DType dtype, const Dims& dims, double value);
   /// The values that a node makes; nullopt: the importer refuses it, and the graph is as before. `dtypes`: of the
   /// results; empty: one, of the first operand's type. A left-out operand has no name.
+  /// `dims`: what the importer need not infer (what comes out of nested graphs).
   std::optional<std::vector<Value>> nodes(const std::string& op, const std::vector<Value>& operands, const std::string& attributes,
-                                          std::vector<DType> dtypes = {});
+                                          std::vector<DType> dtypes = {}, const std::vector<Dims>& dims = {});
   std::optional<Value> node(const std::string& op, const std::vector<Value>& operands, const std::string& attributes = "",
                             DType dtype = DType::undefined);
   void output(const Value& value);
+  size_t lines() const { return lines_.size(); }
+  /// The nodes from the `from`-th on, removed from the graph: a nested graph's. Their results are known there alone.
+  std::vector<std::string> take(size_t from);
+  void reads(const Value& value) { read_.insert(value.name); }  ///< a nested graph does
+  bool is_read(const Value& value) const { return read_.contains(value.name); }
+  std::string fresh(const char* prefix) { return prefix + std::to_string(++names_); }
   /// From here on some sizes of graph inputs are symbols.
   void open_sizes();
   Case finish() const;
@@ -55,6 +63,7 @@ class Builder {
   bool square = false;         ///< all sizes are one: operands fit in every way
   bool empty = false;          ///< some size may be 0
   int64_t side = 3;            ///< that size
+  int64_t largest = kLargest;  ///< elements of a node's result
   std::map<std::string, int> refused;  ///< what the importer said, for a look at what is never drawn
 
   Mood finite() const { return mood == Mood::wild ? Mood::exact : mood; }
@@ -63,7 +72,8 @@ class Builder {
 
  private:
   std::string text(const std::vector<Value>& outputs, bool unfinished) const;
-  std::string fresh(const char* prefix) { return prefix + std::to_string(++names_); }
+  /// The last node alone where the sizes of its results follow from those of its operands, else the whole graph so far.
+  std::string probe(const std::vector<Value>& operands, const std::vector<Value>& results) const;
 
   struct Stored {
     Value value;

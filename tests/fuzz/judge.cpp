@@ -51,7 +51,7 @@ std::string warned(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-std::string Configuration::text() const { return fmt::format("--target {} --threads {}{}", target, threads, strict ? " --strict" : ""); }
+std::string Configuration::text() const { return fmt::format("--target {} --threads {}{}", target, threads, strict ? " --strict" : fast_math ? " --fast-math" : ""); }
 
 Result<Judge> Judge::load(const std::string& rules) {
   Judge j;
@@ -62,6 +62,7 @@ Result<Judge> Judge::load(const std::string& rules) {
     options.rule_dirs = {rules};
     options.target = target;
     options.cache.clear();
+    options.allow_unproven = true;  // proofs are another test's; without stamps they would be made here, each time
     FERRULE_ASSIGN(j.fused_[target], load_knowledge(options));
     options.selection.disable = {"*"};
     FERRULE_ASSIGN(j.plain_[target], load_knowledge(options));
@@ -104,6 +105,7 @@ Result<Judge::Ran> Judge::run(const Case& c, const Configuration& configuration,
   options.backend = "cpu";
   options.threads = configuration.threads;
   options.strict = configuration.strict;
+  options.fast_math = configuration.fast_math;
   options.log = [&](LogLevel level, std::string_view text) {
     if (level <= LogLevel::warning) ran.warnings.emplace_back(text);
   };
@@ -151,6 +153,8 @@ Verdict Judge::judge(const Case& c, const Configuration& configuration) const {
   auto want = interpreted(*g, c, false);
   auto got = run(c, configuration, true);
   if (!want && !got) return {Verdict::skipped, want.error().message};
+  // What comes out of a Loop may have any size, as far as ONNX's inference knows: plans do not take it, and say so.
+  if (want && !got && got.error().message.ends_with("it must be known before a run")) return {Verdict::skipped, "sizes that only a run knows"};
   if (!want || !got) {
     const Error& e = want ? got.error() : want.error();
     return {Verdict::failed, fmt::format("{}, the other does not: {}: {}", want ? "the backend refuses it" : "the interpreter refuses it", e.place, e.message)};

@@ -9,6 +9,7 @@ struct Configuration {
   std::string target;
   int threads = 1;
   bool strict = false;
+  bool fast_math = false;
   std::string text() const;
 };
 

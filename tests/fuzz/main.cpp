@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "runtime/registry.h"
+#include "tests/fuzz/graphs.h"
 #include "tests/fuzz/judge.h"
 #include "tests/fuzz/tails.h"
 #include "tests/fuzz/workers.h"
@@ -11,7 +12,7 @@ namespace ferrule::fuzz {
 namespace {
 
 using Kind = Case (*)(Draw&, const ImportOptions&, std::map<std::string, int>& refused);
-const std::map<std::string, Kind> kKinds{{"tails", draw_tail}};
+const std::map<std::string, Kind> kKinds{{"tails", draw_tail}, {"graphs", draw_graph}};
 
 struct Options {
   std::string kind, rules, keep, target;
@@ -112,7 +113,7 @@ int run(const Options& o) {
   }
   Work work;
   work.first = o.seed.value_or(1);
-  work.count = o.count.value_or(o.seconds > 0 ? UINT64_MAX / 2 : o.seed ? 1 : 1000);
+  work.count = o.count.value_or(o.seconds > 0 ? UINT64_MAX / 2 : o.seed ? 1 : o.kind == "tails" ? 1000 : 300);
   work.seconds = o.seconds;
   work.workers = o.workers;
   if (!o.keep.empty()) {
@@ -138,11 +139,11 @@ int run(const Options& o) {
 int main(int argc, char** argv) {
   ferrule::fuzz::Options o;
   CLI::App app{"Random graphs, fused on the CPU against the interpreter"};
-  app.add_option("KIND", o.kind, "tails: a convolution, product, pool or norm with one to three steps behind it")
-      ->required()->check(CLI::IsMember({"tails"}));
+  app.add_option("KIND", o.kind, "tails: a convolution, product, pool or norm with one to three steps behind it; graphs: 3 to 40 nodes of all kinds")
+      ->required()->check(CLI::IsMember({"tails", "graphs"}));
   app.add_option("--rules", o.rules, "the rules folder")->required();
   app.add_option("--seed", o.seed, "the first graph's seed; alone: only that graph");
-  app.add_option("--count", o.count, "how many graphs (1000)");
+  app.add_option("--count", o.count, "how many graphs (1000 tails, 300 graphs)");
   app.add_option("--seconds", o.seconds, "as many graphs as are begun in that time");
   app.add_option("--workers", o.workers, "processes")->check(CLI::Range(1, 64));
   app.add_option("--target", o.target, "instead of what the seed draws: cpu-avx2, cpu-avx512");

@@ -5,6 +5,10 @@
 
 namespace ferrule::fuzz {
 
+using Made = std::optional<Value>;  ///< nullopt: what was drawn is not valid there
+
+std::string ints(const std::vector<int64_t>& v);  ///< "[1,2]"
+
 /// An anchor's result, and what it was made of: operands of steps behind it may be its own.
 struct Anchor {
   std::string op, attributes;
@@ -31,5 +35,18 @@ Value draw_operand(Builder& b, const Scene& scene, const Value& value, std::opti
 
 /// One step behind the scene's last value; false: what was drawn is not valid there, and nothing has changed.
 bool draw_step(Builder& b, Scene& scene);
+
+// --- what whole graphs are made of, besides; all read `v`
+
+/// A convolution, product, pool, norm or Resize.
+Made draw_layer(Builder& b, const Value& v);
+/// What several operators spell together: softmax, norms, Gelu and its kin, gates of channels, attention.
+Made draw_idiom(Builder& b, const Value& v);
+/// A convolution or product between QuantizeLinear and DequantizeLinear, with a tail. All of it is exact.
+Made draw_quantized(Builder& b, const Value& v);
+/// If, Loop or Scan, with steps in their bodies.
+Made draw_nested(Builder& b, const Scene& scene, const Value& v);
+/// One of the operators that nothing above draws.
+Made draw_other(Builder& b, const Value& v);
 
 }  // namespace ferrule::fuzz

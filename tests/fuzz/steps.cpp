@@ -4,9 +4,6 @@ namespace ferrule::fuzz {
 namespace {
 
 using Strings = std::vector<std::string>;
-using Made = std::optional<Value>;
-
-std::string ints(const std::vector<int64_t>& v) { return fmt::format("[{}]", fmt::join(v, ",")); }
 
 /// What an operator asks of its operand, and what it leaves of it.
 struct Unary {

@@ -51,6 +51,10 @@ std::string_view onnx_name(DType dtype) {
     case DType::bf16: return "bfloat16";
     case DType::i8: return "int8";
     case DType::u8: return "uint8";
+    case DType::i16: return "int16";
+    case DType::u16: return "uint16";
+    case DType::u32: return "uint32";
+    case DType::u64: return "uint64";
     case DType::i32: return "int32";
     case DType::i64: return "int64";
     case DType::boolean: return "bool";
@@ -76,6 +80,10 @@ Tensor draw_values(Draw& draw, DType dtype, const Dims& dims, Mood mood) {
     case DType::f16: fill<uint16_t>(p, n, [&] { return float_to_f16(static_cast<float>(real())); }); break;
     case DType::bf16: fill<uint16_t>(p, n, [&] { return float_to_bf16(static_cast<float>(real())); }); break;
     case DType::i64: fill<int64_t>(p, n, [&] { return static_cast<int64_t>(small()); }); break;
+    case DType::i16: fill<int16_t>(p, n, [&] { return static_cast<int16_t>(small()); }); break;
+    case DType::u16: fill<uint16_t>(p, n, [&] { return static_cast<uint16_t>(small()); }); break;
+    case DType::u32: fill<uint32_t>(p, n, [&] { return static_cast<uint32_t>(small()); }); break;
+    case DType::u64: fill<uint64_t>(p, n, [&] { return static_cast<uint64_t>(small()); }); break;
     case DType::i32: fill<int32_t>(p, n, [&] { return static_cast<int32_t>(small()); }); break;
     default: fill<int8_t>(p, n, [&] { return static_cast<int8_t>(small()); }); break;
   }
