@@ -50,7 +50,9 @@ agraph (float16[4,64] x, float16[4,64] z) => (float16[4,128] y) <float16[64,128]
   y = Mul(g, b)
 }"""
 GATED = """
-agraph (float[1,3,64] x) => (float[1,3,128] y) <float[64,128] W, float[64,128] V, float[128] B, float[128] C> {
+agraph (float[1,3,64] x) => (float[1,3,128] y) <float[64,128] V, float[128] C, float two = {2.0}> {
+  W = Mul(V, two)
+  B = Mul(C, two)
   a = MatMul(x, W)
   b = Add(a, B)
   s = Sigmoid(b)
@@ -58,6 +60,14 @@ agraph (float[1,3,64] x) => (float[1,3,128] y) <float[64,128] W, float[64,128] V
   c = MatMul(x, V)
   d = Add(c, C)
   y = Mul(g, d)
+}"""
+SUM = """
+agraph (float[4,64] x) => (float[4,128] y) <float[64,128] V, float two = {2.0}> {
+  W = Mul(V, two)
+  a = MatMul(x, W)
+  g = Relu(a)
+  b = MatMul(x, V)
+  y = Add(g, b)
 }"""
 NORM = """
 agraph (float[4,64] x) => (float[4,64] y) <float[64,64] W, float[64] B, float[64] g, float two = {2.0}, float c = {0.125}> {
@@ -79,6 +89,7 @@ GRAPHS = [
     *(("integers in float", QUANTIZED, t, (), ("--disable", "qdq_*"), None) for t in ("sm_75", "sm_90", "cpu-avx512")),
     ("SwiGLU in f16", SWIGLU, "sm_90", (), ("--disable", "gemm_activation"), 3),
     *(("a gate and its sibling", GATED, t, (), ("--disable", "gemm_activation"), 2) for t in ("cpu-avx2", "cpu-avx512", "sm_90")),
+    ("siblings met by a sum that one of them takes", SUM, "cpu-avx512", (), ("--disable", "gemm_activation"), 2),
     ("a tail in front of a norm", NORM, "sm_90", (), ("--disable", "gemm_activation"), 2),
     ("a tail in front of what reads another tensor", TAIL, "sm_90", (), ("--disable", "conv_activation"), None),
 ]
