@@ -55,8 +55,13 @@ Accept check_gemm(const Graph& g, const Node& n, const Target&) {
 Accept check_pool(const Graph& g, const Node& n, const Target& target) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   if (n.outputs.size() > 1) return no("Indices are wanted");
+  if (target.device == "gpu") return yes();
   for (int64_t d : n.attrs.ints("dilations"))
-    if (d != 1 && target.device != "gpu") return no("dilated");
+    if (d != 1) return no("dilated");
+  // The library has no maximum and no mean of nothing.
+  const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape"), pads = n.attrs.ints("pads");
+  for (size_t k = 0; k < pads.size() && !kernel.empty() && !n.attrs.i("count_include_pad"); ++k)
+    if (pads[k] >= kernel[k % kernel.size()]) return no("pads as wide as its windows");
   return yes();
 }
 

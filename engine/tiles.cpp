@@ -192,8 +192,6 @@ Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Ta
   for (const Accept& a : {check_types(g, *stages, "conv_pool", target), check_stage(g, conv, "conv", target, ops),
                           check_stage(g, pool, "pool", target, ops)})
     if (a.truth != Truth::yes) return a;
-  const Node& p = g.node(pool.anchor);
-  if (p.attrs.i("count_include_pad") && p.attrs.i("ceil_mode")) return no("ceil_mode with count_include_pad");
   if (Accept a = check_operands(g, *stages); a.truth != Truth::yes) return a;
   return check_rows(g, *stages, target);
 }

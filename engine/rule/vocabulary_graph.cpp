@@ -116,6 +116,77 @@ Val independent(const EvalContext& ctx, Args a) {
   return Val{true};
 }
 
+/// The slot in which the node reads the value, when all else that it reads is constant; -1: another node.
+int reads_only(const Graph& g, const Node& n, ValueId over) {
+  int at = -1;
+  for (size_t k = 0; k < n.inputs.size(); ++k) {
+    const ValueId v = n.inputs[k];
+    if (v == over && at < 0) at = static_cast<int>(k);
+    else if (v && !g.constant(v)) return -1;
+  }
+  return at;
+}
+
+/// What pointwise nodes make of a node's result, and whether they read what they make of a sibling's. Bounded: who meets
+/// behind more nodes than a kernel takes does not meet.
+class Meeting {
+ public:
+  Meeting(const EvalContext& ctx, NodeId node, ValueId over)
+      : ctx_(ctx), g_(*ctx.graph), node_(node), over_(over), slot_(reads_only(g_, g_.node(node), over)) {}
+
+  bool found() {
+    if (slot_ < 0) return false;
+    seen_ = {node_};
+    std::vector<NodeId> ahead = {node_};
+    for (size_t k = 0; k < ahead.size(); ++k)
+      for (ValueId v : g_.node(ahead[k]).outputs) {
+        if (!v) continue;
+        for (const Use& u : g_.value(v).uses)
+          if (visits(u.node)) ahead.push_back(u.node);
+      }
+    for (size_t k = 1; k < ahead.size(); ++k)
+      for (ValueId v : g_.node(ahead[k]).inputs)
+        if (from_sibling(v)) return true;
+    return false;
+  }
+
+ private:
+  static constexpr size_t kMost = 64;
+
+  bool visits(NodeId n) { return seen_.size() < kMost && !g_.node(n).body && ctx_.ops->pointwise(g_.node(n)) && seen_.insert(n).second; }
+
+  bool from_sibling(ValueId v) {
+    std::vector<NodeId> behind;
+    auto is = [&](ValueId x) {
+      const NodeId p = x ? g_.value(x).producer : NodeId{};
+      if (!p) return false;
+      const Node &a = g_.node(node_), &b = g_.node(p);
+      if (p != node_ && a.op == b.op && a.domain == b.domain && reads_only(g_, b, over_) == slot_) return true;
+      if (visits(p)) behind.push_back(p);
+      return false;
+    };
+    if (is(v)) return true;
+    for (size_t k = 0; k < behind.size(); ++k)
+      for (ValueId x : g_.node(behind[k]).inputs)
+        if (is(x)) return true;
+    return false;
+  }
+
+  const EvalContext& ctx_;
+  const Graph& g_;
+  NodeId node_;
+  ValueId over_;
+  int slot_;
+  std::unordered_set<NodeId> seen_;
+};
+
+Val meets_sibling(const EvalContext& ctx, Args a) {
+  auto node = get<NodeId>(a[0]);
+  auto over = get<ValueId>(a[1]);
+  if (!node || !*node || !over || !ctx.graph || !ctx.ops) return unknown("a node and a value that it reads");
+  return Val{Meeting(ctx, *node, *over).found()};
+}
+
 Val present(const EvalContext&, Args a) { return is_unknown(a[0]) ? a[0] : Val{!is_absent(a[0])}; }
 Val absent(const EvalContext&, Args a) { return is_unknown(a[0]) ? a[0] : Val{is_absent(a[0])}; }
 Val tag(const EvalContext& ctx, Args a) {
@@ -210,6 +281,10 @@ const Function kTable[] = {
      producer_op},
     {{"depends", "(x: any, on: any) -> bool", "a path leads from `on` to x"}, depends},
     {{"independent", "(list: list) -> bool", "no path leads from one to another"}, independent},
+    {{"meets_sibling", "(n: node, over: value) -> bool",
+      "pointwise operators bring its result together with that of another node of its operator, which reads `over` and "
+      "else constants, too: both would be one node beside what joins them"},
+     meets_sibling},
     {{"present", "(x: any) -> bool", "the optional operand or node is there"},
      present,
      kMissingToo},

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/cpu/kernels/pool_counted.h"
 #include "runtime/cpu/kernels/pool_odd.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
@@ -100,13 +101,13 @@ Result<KernelPtr> make_pool(Context& context, const Call& call) {
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
   auto algorithm = dnnl::algorithm::pooling_max;
+  std::vector<WindowFactor> factors;
   if (call.node->op == "AveragePool") {
     const bool include = call.node->attrs.i("count_include_pad") != 0;
     algorithm = include ? dnnl::algorithm::pooling_avg_include_padding : dnnl::algorithm::pooling_avg_exclude_padding;
-    // Where ceil_mode makes windows hang over the padded end, the overhang is not counted; oneDNN would.
-    for (size_t k = 0; include && k < w.kernel.size(); ++k)
-      if (w.pads_end[k] > w.asked_end[k])
-        return error(Code::unsupported_operator, escape(call.layer), call.node->op, "ceil_mode with count_include_pad");
+    if (include && y.numel() > 0) factors = window_factors(w, x.dims, y.dims);
+    if (!factors.empty() && x.dtype != DType::f32)  // the result would be rounded twice
+      return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(x.dtype));
   }
   return guard(call, "pooling", [&]() -> Result<KernelPtr> {
     dnnl::primitive_attr attr;
@@ -119,6 +120,7 @@ Result<KernelPtr> make_pool(Context& context, const Call& call) {
     kernel->argument(DNNL_ARG_DST, desc.dst_desc(), y.slot);
     kernel->scratchpad(desc.scratchpad_desc());
     if (algorithm == dnnl::algorithm::pooling_max) return with_odd_elements(std::move(kernel), call, w);
+    if (!factors.empty()) return with_factors(std::move(kernel), call, std::move(factors));
     return kernel;
   });
 }

@@ -253,7 +253,8 @@ class Tiles final : public Kernel {
     if (!fresh) return {};
     piece.node = plain(s.node);
     piece.node.attrs.set("auto_pad", std::string("NOTSET"));
-    piece.node.attrs.set("pads", std::vector<int64_t>{strip.pad_top, s.window.pads_begin[1], strip.pad_end, s.window.asked_end[1]});
+    const int64_t asked = std::min(strip.pad_end, std::max<int64_t>(0, s.window.asked_end[0]));  // averages count no more
+    piece.node.attrs.set("pads", std::vector<int64_t>{strip.pad_top, s.window.pads_begin[1], asked, s.window.asked_end[1]});
     piece.cells.resize(s.inputs.size() + 1);
     Call call;
     call.layer = layer_;
