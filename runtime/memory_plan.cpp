@@ -194,11 +194,13 @@ class StoragePlanner {
       FERRULE_TRY(touch(0, v));
       const int slot = out_.by_value[v.index];
       Slot& s = out_.slots[static_cast<size_t>(slot)];
-      if (s.kind == Slot::Kind::arena) {
+      // A part without elements is no slice of the whole, whose memory it has all the same.
+      FERRULE_ASSIGN(const int64_t size, bytes(0, v));
+      if (s.kind == Slot::Kind::arena && s.bytes == size) {
         s.kind = Slot::Kind::output;
         s.index = static_cast<int>(k);
       } else {
-        out_.copies.push_back({slot, static_cast<int>(k), s.bytes});
+        out_.copies.push_back({slot, static_cast<int>(k), size});
       }
     }
     return {};

@@ -42,6 +42,8 @@ std::shared_ptr<void> allocate(int64_t bytes) {
   const int64_t size = (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
   void* p = nullptr;
   if (posix_memalign(&p, static_cast<size_t>(alignment), static_cast<size_t>(size))) return nullptr;
+  // Whole vectors are loaded across the end: what lies there must not be NaN, which would raise NanWatch's flag.
+  std::memset(static_cast<char*>(p) + bytes, 0, static_cast<size_t>(size - bytes));
   if (bytes >= kHuge) {
     // The rest behind the last whole huge page would keep memory that nobody uses.
     const int64_t whole = bytes / kHuge * kHuge;
@@ -106,6 +108,8 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     packed.bytes = static_cast<int64_t>(to.get_size());
     std::shared_ptr<void> buffer = allocate(packed.bytes);
     if (!buffer) throw dnnl::error(dnnl_out_of_memory, "could not allocate packed weights");
+    if (packed.bytes > size_bytes(tensor.dtype(), tensor.numel()))  // gaps between rows are loaded with them, too
+      std::memset(buffer.get(), 0, static_cast<size_t>(packed.bytes));
     memory source(from, engine, const_cast<void*>(tensor.data())), target(to, engine, buffer.get());
     dnnl::primitive_attr attr;
     if (scale != 1) attr.set_scales_mask(DNNL_ARG_SRC, 0);

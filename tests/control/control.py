@@ -250,10 +250,17 @@ EMPTY_PART = """agraph (float[1,1,9,3] x) => (float[1,0,1,1] y) <int64[2] sizes 
   y = Mul (d, d)
 }"""
 
+# The part without elements is a result, and lies where the whole does, which another result's kernel reads.
+EMPTY_RESULT = """agraph (uint8[1,8,50,30] x) => (uint8[0,8,50,30] y, uint8[1,2,100,60] z) <int64[8] order = {1,1,-7,-6,7,-5,7,5}, int64[2] sizes = {0, 1}> {
+  g = Gather <axis = -3> (x, order)
+  y, part = Split <axis = 0> (g, sizes)
+  z = DepthToSpace <blocksize = 2> (part)
+}"""
+
 
 def unusual(report):
     """Graphs that random ones found."""
-    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART)):
+    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART), ("empty_result", EMPTY_RESULT)):
         net = harness.model(report.folder / f"{name}.onnx", text)
         for how in (["--oracle"], ["--oracle", "--backend", "reference"], ["--oracle", "--strict"]):
             done = run("verify", net, *how)
