@@ -284,15 +284,10 @@ Status CpuExecutable::run(std::span<const void* const> inputs, std::span<void* c
 /// Whether the run may have hidden a NaN.
 Result<bool> CpuExecutable::run_noticing(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) {
   Noticing& n = *noticing_;
-  if (!n.each) {
-    n.watch.begin(n.team);
-    FERRULE_TRY(run_launches(inputs, outputs, observer));
-    if (n.seen != NanWatch::Seen::unsure) return n.seen == NanWatch::Seen::invalid;
-    n.each = true;
-  }
-  n.seen = NanWatch::Seen::nothing;
+  n.seen = false;
+  if (n.team <= 2) n.watch.begin(n.team);
   FERRULE_TRY(run_launches(inputs, outputs, observer));
-  return n.seen != NanWatch::Seen::nothing;
+  return n.seen;
 }
 
 Status CpuExecutable::run_exact(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) {
@@ -355,9 +350,10 @@ Status CpuExecutable::run_step(Step& s) {
 Status CpuExecutable::run_hiding(Step& s) {
   Noticing& n = *noticing_;
   const int team = s.serial ? 1 : team_;
-  if (n.each) n.watch.begin(team);
+  const bool each = n.team > 2;
+  if (each) n.watch.begin(team);
   Status status = s.kernel->run();
-  if (n.each) n.seen = std::max(n.seen, n.watch.end(team));
+  if (each) n.seen |= n.watch.end(team);
   else if (s.last_to_hide) n.seen = n.watch.end(n.team);
   return status;
 }

@@ -106,8 +106,7 @@ class CpuExecutable final : public Executable {
     PackCache& packs;
     int team = 1;                       ///< threads of the launches that hide NaN
     NanWatch watch;
-    bool each = false;                  ///< teams change within a run: each launch is watched on its own
-    NanWatch::Seen seen = NanWatch::Seen::nothing;  ///< in this run
+    bool seen = false;                  ///< in this run
     int penalty = 0, left = 0;          ///< runs by `exact` after a NaN, more each time; those still to come
     Lowered lowered;                    ///< of `exact`
     std::unique_ptr<Executable> exact;  ///< the plan without launches that hide NaN

@@ -9,18 +9,16 @@ namespace ferrule::cpu {
 
 class NanWatch {
  public:
-  enum class Seen : uint8_t {
-    nothing,
-    invalid,
-    unsure,  ///< OpenMP replaced a thread meanwhile, which took its flag along
-  };
   /// Lowers the flags of `team` threads, that of the caller included.
   void begin(int team);
-  /// What they saw since; the caller's own flag is as it was before or up.
-  Seen end(int team);
+  /// Whether one of them, or a thread that OpenMP let go meanwhile, has raised its flag since; the caller's own flag is as
+  /// it was before or up. A thread that was both made and let go meanwhile is missed, so that where teams change (three
+  /// threads and more) a window is one launch.
+  bool end(int team);
 
  private:
   unsigned callers_ = 0;
+  uint64_t left_ = 0;  ///< threads that had ended with their flag up when it began
 };
 
 }  // namespace ferrule::cpu
