@@ -24,6 +24,7 @@ using llvm::BasicBlock;
 using llvm::Value;
 
 constexpr int kNonTemporalAlign = 64;
+constexpr size_t kLong = 400;  // instructions: more than hide each other's latencies, and slow to compile
 
 bool can_hold(DType t) {
   return t == DType::boolean || ((is_float(t) || is_int(t)) && size_bits(t) >= 8);
@@ -81,7 +82,7 @@ class KernelEmitter {
     int live = std::max(1, varying_live());
     for (size_t k = 0; k < p_.outputs.size(); ++k)
       if (fold(k) != Fold::none) live += size_bits(accumulator(k)) / size_bits(p_.output_type(k)) - 1;
-    unsigned most = p_.insts.size() > 400 ? 1 : p_.insts.size() > 150 ? 2 : 4;
+    unsigned most = p_.insts.size() > kLong ? 1 : p_.insts.size() > 150 ? 2 : 4;
     return std::min(most, live * 4 <= registers ? 4u : live * 2 <= registers ? 2u : 1u);
   }
   /// Most values that are alive at once and differ along the row.
@@ -177,15 +178,15 @@ class KernelEmitter {
     auto step = static_cast<int64_t>(lanes_ * unroll_);
     Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
     if (key_.non_temporal) main_end = b_.CreateSelect(rows_aligned(), main_end, b_.getInt64(0));
-    loop(b_.getInt64(0), main_end, step, "main", [&](Value* i) {
-      std::vector<Value*> starts;
-      for (unsigned u = 0; u < unroll_; ++u) starts.push_back(b_.CreateAdd(i, b_.getInt64(u * lanes_)));
-      emit_elements(starts, nullptr);
-    });
+    if (masked_only()) main_end = b_.getInt64(0);
+    else loop(b_.getInt64(0), main_end, step, "main", [&](Value* i) { emit_elements(starts_at(i), nullptr); });
     loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest", [&](Value* i) {
       emit_elements({i}, mask(b_.CreateSub(inner_, i)));
     });
   }
+
+  /// Long code is not written twice where masks cost it nothing: AVX-512 has masked moves of every element type.
+  bool masked_only() const { return isa_.vector_bytes == 64 && p_.insts.size() > kLong && !key_.non_temporal; }
 
   // --- reductions
 

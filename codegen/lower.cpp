@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "codegen/operands.h"
 #include "engine/attention.h"
@@ -21,7 +22,12 @@ namespace {
 class LayerLowering {
  public:
   LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const Target& target, const LowerOptions& options)
-      : plan_(plan), layer_(layer), ops_(ops), target_(target), options_(options), node_(plan.graph.node(layer.node)) {}
+      : plan_(plan), layer_(layer), ops_(ops), target_(target), options_(options), node_(plan.graph.node(layer.node)) {
+    if (!node_.body) return;
+    const Graph& body = *node_.body;
+    for (size_t k = 0; k < body.inputs().size(); ++k) outside_.emplace(body.inputs()[k], node_.inputs[k]);
+    for (size_t k = 0; k < body.outputs().size(); ++k) outside_.emplace(body.outputs()[k], node_.outputs[k]);
+  }
 
   Result<LoweredLayer> run() {
     if (layer_.contract == "quantized") {
@@ -49,12 +55,8 @@ class LayerLowering {
   ValueId outer(ValueId v) const {
     if (!node_.body || !v) return v;
     if (auto it = between_.find(v); it != between_.end()) return it->second;
-    const Graph& body = *node_.body;
-    for (size_t k = 0; k < body.inputs().size(); ++k)
-      if (body.inputs()[k] == v) return node_.inputs[k];
-    for (size_t k = 0; k < body.outputs().size(); ++k)
-      if (body.outputs()[k] == v) return node_.outputs[k];
-    return {};
+    auto it = outside_.find(v);
+    return it == outside_.end() ? ValueId{} : it->second;
   }
 
   std::vector<ValueId> outer(const std::vector<ValueId>& vs) const {
@@ -190,13 +192,16 @@ class LayerLowering {
       return s != plan_.slices.end() && s->second.whole == outer(whole);
     };
     const ValueId x = body.input(id, 0), y = body.output(id);
-    std::vector<ValueId> moved;  // results that somebody reads and that are no slices
+    const bool joined = std::ranges::all_of(body.node(id).inputs, [&](ValueId v) { return v && lies_in(v, y); });
+    std::vector<ValueId> moved;  // results that somebody reads and that are no slices, nor made of them
     for (ValueId v : body.node(id).outputs)
-      if (v && outer(v) && !lies_in(v, x)) moved.push_back(v);
+      if (v && outer(v) && !lies_in(v, x) && !joined) moved.push_back(v);
     Launch view = launch(Launch::Kind::view, node_.op, id);
     view.inputs = node_.inputs;
     view.outputs = node_.outputs;
-    std::erase_if(view.outputs, [&](ValueId v) { return !v || std::ranges::any_of(moved, [&](ValueId m) { return outer(m) == v; }); });
+    std::set<ValueId> others;
+    for (ValueId v : moved) others.insert(outer(v));
+    std::erase_if(view.outputs, [&](ValueId v) { return !v || others.contains(v); });
     const std::array<NodeId, 1> one{id};
     LoweredRegion region;
     if (!moved.empty()) {
@@ -418,6 +423,7 @@ class LayerLowering {
   const Target& target_;
   const LowerOptions& options_;
   const Node& node_;
+  std::map<ValueId, ValueId> outside_;  ///< inputs and outputs of the body
   std::map<ValueId, ValueId> between_;  ///< values of the body that a launch leaves to the next
   LoweredLayer out_;
 };

@@ -189,7 +189,11 @@ Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTab
 Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
   constexpr size_t kMost = 128;  // codegen/loop.h's
   size_t slots = nodes.size();
-  for (NodeId id : nodes) slots += g.node(id).inputs.size();
+  for (NodeId id : nodes) {
+    const size_t own = g.node(id).inputs.size();  // each is a step of its formula, be they the same value
+    if (own > kMost) return no(fmt::format("{} has {} operands, a kernel takes {}", escape(g.node(id).op), own, kMost));
+    slots += own;
+  }
   if (slots <= kMost) return yes();
   std::set<ValueId> operands;
   for (NodeId id : nodes)
@@ -384,7 +388,6 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
 std::span<const std::string_view> anchors_of(std::string_view contract) {
-  const Row* row = row_of(contract);
   if (const Row* row = row_of(contract)) return row->ops;
   return {};
 }

@@ -17,7 +17,6 @@ struct Accept {
 /// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula operators,
 /// "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
 std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
-bool is_contract(std::string_view name);
 /// Whether the contract is made of all its nodes together, none of which runs under it alone.
 bool is_joint_contract(std::string_view name);
 /// The operators that layers of the contract are anchored in; none for regions and what is made of all its nodes.

@@ -23,6 +23,8 @@ struct Site {
   tl::unexpected<Error> no(std::string why) const {
     return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
   }
+  mutable std::optional<Dims> starts = {};  ///< Split: where the parts begin, up to the first whose size is not known
+
   const Dims& x() const { return inputs[0]; }
   bool has(size_t slot) const { return slot < n.inputs.size() && n.inputs[slot]; }
   /// A parameter's integers; nullopt: the input is left out.
@@ -119,22 +121,26 @@ Result<Movement> slice(const Site& s) {
   return m;
 }
 
+Result<Dims> split_starts(const Site& s, size_t axis) {
+  FERRULE_ASSIGN(auto sizes, s.ints(1));
+  Dims starts{0};
+  for (size_t k = 0; k + 1 < s.n.outputs.size(); ++k) {
+    const ValueId v = s.n.outputs[k];
+    auto dims = !sizes && v && s.g.value(v).type.shape ? constant_shape(*s.g.value(v).type.shape) : std::nullopt;
+    if (!sizes && !dims) break;
+    starts.push_back(starts.back() + (sizes ? (*sizes)[k] : (*dims)[axis]));
+  }
+  return starts;
+}
+
 Result<Movement> split(const Site& s) {
   const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.x().size());
-  FERRULE_ASSIGN(auto sizes, s.ints(1));
-  int64_t at = 0;
-  for (size_t k = 0; k < s.output; ++k) {
-    if (sizes) {
-      at += (*sizes)[k];
-      continue;
-    }
-    const ValueId v = s.n.outputs[k];
-    auto dims = v && s.g.value(v).type.shape ? constant_shape(*s.g.value(v).type.shape) : std::nullopt;
-    if (!dims) return s.no("an output has no known size");
-    at += (*dims)[axis];
+  if (!s.starts) {
+    FERRULE_ASSIGN(s.starts, split_starts(s, axis));
   }
+  if (s.output >= s.starts->size()) return s.no("an output has no known size");
   Movement m;
-  m.steps.push_back(walk_step(axis, {{0, s.result[axis], 0, at, 1}}));
+  m.steps.push_back(walk_step(axis, {{0, s.result[axis], 0, (*s.starts)[s.output], 1}}));
   return m;
 }
 
@@ -407,24 +413,49 @@ bool moves_input(const Node& n, size_t slot) {
   return r && (slot == 0 || r->all_inputs);
 }
 
-Result<Movement> movement_of(const Graph& g, const Node& n, size_t output) {
-  const Row* row = row_of(n);
-  Site s{g, n, output, {}, {}};
-  if (!row) return s.no("it computes");
-  auto known = [&](ValueId v) -> Result<Dims> {
-    const Type& t = g.value(v).type;
-    auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
-    if (!dims) return s.no(fmt::format("the size of \"{}\" is {}, not known before a run", escape(g.value(v).name), str(t)));
-    return *dims;
-  };
-  for (size_t k = 0; k < n.inputs.size(); ++k) {
+namespace {
+
+Result<Dims> known(const Site& s, ValueId v) {
+  const Type& t = s.g.value(v).type;
+  auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
+  if (!dims) return s.no(fmt::format("the size of \"{}\" is {}, not known before a run", escape(s.g.value(v).name), str(t)));
+  return *dims;
+}
+
+Status read_inputs(Site& s) {
+  if (!row_of(s.n)) return s.no("it computes");
+  for (size_t k = 0; k < s.n.inputs.size(); ++k) {
     s.inputs.emplace_back();
-    if (!n.inputs[k] || !moves_input(n, k)) continue;
-    FERRULE_ASSIGN(s.inputs.back(), known(n.inputs[k]));
+    if (!s.n.inputs[k] || !moves_input(s.n, k)) continue;
+    FERRULE_ASSIGN(s.inputs.back(), known(s, s.n.inputs[k]));
   }
-  if (s.inputs.empty() || output >= n.outputs.size() || !n.outputs[output]) return s.no("it has no operand");
-  FERRULE_ASSIGN(s.result, known(n.outputs[output]));
-  return row->steps(s);
+  return {};
+}
+
+Result<Movement> result(Site& s, size_t output) {
+  if (s.inputs.empty() || output >= s.n.outputs.size() || !s.n.outputs[output]) return s.no("it has no operand");
+  s.output = output;
+  FERRULE_ASSIGN(s.result, known(s, s.n.outputs[output]));
+  return row_of(s.n)->steps(s);
+}
+
+}  // namespace
+
+Result<Movement> movement_of(const Graph& g, const Node& n, size_t output) {
+  Site s{g, n, output, {}, {}};
+  FERRULE_TRY(read_inputs(s));
+  return result(s, output);
+}
+
+std::vector<Result<Movement>> movements_of(const Graph& g, const Node& n) {
+  Site s{g, n, 0, {}, {}};
+  const Status inputs = read_inputs(s);
+  std::vector<Result<Movement>> out;
+  for (size_t k = 0; k < n.outputs.size(); ++k) {
+    if (inputs) out.push_back(result(s, k));
+    else out.push_back(fail(inputs.error()));
+  }
+  return out;
 }
 
 }  // namespace ferrule

@@ -51,5 +51,7 @@ Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t
 
 /// errors: unsupported_operator, saying which parameter or size is not known or not of this kind.
 Result<Movement> movement_of(const Graph& g, const Node& n, size_t output);
+/// Of every output: in time linear in their number.
+std::vector<Result<Movement>> movements_of(const Graph& g, const Node& n);
 
 }  // namespace ferrule

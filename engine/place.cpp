@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
 #include "engine/movement.h"
+#include "engine/pieces.h"
 
 namespace ferrule {
 namespace {
@@ -15,31 +17,45 @@ namespace {
 // Attributes of the groups.
 constexpr std::string_view kWrites = "slices_written", kReads = "slices_read", kAll = "nothing_to_move";
 
-/// Where part `slot` lies in the whole: found out from the movement, whatever it is called.
-std::optional<SliceOf> slice_of(const Graph& g, NodeId node, size_t slot, bool writes) {
-  const Node& n = g.node(node);
-  auto m = movement_of(g, n, writes ? 0 : slot);
-  if (!m || m->steps.size() != 1 || m->steps[0].kind != IndexStep::Kind::walk) return std::nullopt;
-  const IndexStep& walk = m->steps[0];
-  SliceOf out;
-  out.axis = static_cast<int>(walk.axis);
-  out.whole = writes ? g.output(node) : g.input(node, 0);
-  if (!writes) {
-    if (walk.segments.size() != 1 || walk.segments[0].operand != 0 || walk.segments[0].step < 1) return std::nullopt;
-    out.start = walk.segments[0].start;
-    out.step = walk.segments[0].step;
-    return out;
-  }
-  const Segment* found = nullptr;
-  for (const Segment& s : walk.segments)
-    if (s.operand == static_cast<int>(slot)) {
-      if (found || s.start != 0 || s.step != 1) return std::nullopt;
-      found = &s;
+/// Where the parts lie in the whole, by slot: found out from the movement, whatever it is called.
+class Slices {
+ public:
+  Slices(const Graph& g, NodeId node, bool writes) : by_slot_(writes ? g.node(node).inputs.size() : g.node(node).outputs.size()) {
+    const std::vector<Result<Movement>> movements = movements_of(g, g.node(node));
+    for (size_t k = 0; k < movements.size(); ++k) {
+      const auto& m = movements[k];
+      if (!m || m->steps.size() != 1 || m->steps[0].kind != IndexStep::Kind::walk) continue;
+      SliceOf at;
+      at.axis = static_cast<int>(m->steps[0].axis);
+      at.whole = writes ? g.output(node) : g.input(node, 0);
+      if (!writes) read(k, at, m->steps[0].segments);
+      else if (k == 0) write(at, m->steps[0].segments);
     }
-  if (!found) return std::nullopt;
-  out.start = found->begin;
-  return out;
-}
+  }
+
+  const std::optional<SliceOf>& operator[](size_t slot) const { return by_slot_[slot]; }
+
+ private:
+  void read(size_t slot, SliceOf at, const std::vector<Segment>& segments) {
+    if (segments.size() != 1 || segments[0].operand != 0 || segments[0].step < 1) return;
+    at.start = segments[0].start;
+    at.step = segments[0].step;
+    by_slot_[slot] = at;
+  }
+  void write(SliceOf at, const std::vector<Segment>& segments) {
+    std::vector<bool> seen(by_slot_.size());
+    for (const Segment& s : segments) {
+      if (s.operand < 0) continue;
+      const auto slot = static_cast<size_t>(s.operand);
+      at.start = s.begin;
+      if (seen[slot] || s.start != 0 || s.step != 1) by_slot_[slot].reset();
+      else by_slot_[slot] = at;
+      seen[slot] = true;
+    }
+  }
+
+  std::vector<std::optional<SliceOf>> by_slot_;
+};
 
 SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
   const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
@@ -102,16 +118,22 @@ class Places {
     const Node& n = g().node(root);
     if (p.match.nodes.size() != 1 || n.body || !is_movement(n)) return miss(root, "structure", node_text(g(), root) + " does not only move elements");
     const ValueId whole = value(p.match, spec_.whole);
-    const std::vector<ValueId> parts = values(p.match, spec_.parts);
+    const std::set<ValueId> parts = values(p.match, spec_.parts);
     p.writes = whole == g().output(root);
     const auto& around = p.writes ? n.inputs : n.outputs;
+    const Slices slices(g(), root, p.writes);
     size_t moved = 0;
     for (size_t slot = 0; slot < around.size(); ++slot) {
-      if (!around[slot] || std::ranges::find(parts, around[slot]) == parts.end()) continue;
+      if (!around[slot] || !parts.contains(around[slot])) continue;
       ++moved;
-      if (placed(p, root, slot, around[slot], whole)) p.slots.push_back(static_cast<int64_t>(slot));
+      if (placed(p, root, slices[slot], around[slot], whole)) p.slots.push_back(static_cast<int64_t>(slot));
     }
     if (p.slots.empty()) return;
+    const size_t left = moved - p.slots.size();  // a result that is not whole is looked at as a whole
+    if ((p.writes && left ? moved : left) > kMaxPieces) {
+      for (int64_t slot : p.slots) plan().slices.erase(around[static_cast<size_t>(slot)]);
+      return miss(root, "structure", fmt::format("{} of {} parts would be left to move, too many for one kernel", left, moved));
+    }
     p.all = p.slots.size() == moved;
     p.match.bindings.attrs["slots"] = p.slots;
     if (!p.writes) wholes_.insert(whole);
@@ -122,15 +144,14 @@ class Places {
     auto it = m.bindings.values.find(name);
     return it == m.bindings.values.end() ? ValueId{} : it->second;
   }
-  std::vector<ValueId> values(const Match& m, const std::string& name) const {
-    if (auto it = m.bindings.value_lists.find(name); it != m.bindings.value_lists.end()) return it->second;
+  std::set<ValueId> values(const Match& m, const std::string& name) const {
+    if (auto it = m.bindings.value_lists.find(name); it != m.bindings.value_lists.end()) return {it->second.begin(), it->second.end()};
     if (ValueId v = value(m, name)) return {v};
     return {};
   }
 
-  bool placed(PlaceMatch& p, NodeId root, size_t slot, ValueId v, ValueId whole) {
+  bool placed(PlaceMatch& p, NodeId root, const std::optional<SliceOf>& slice, ValueId v, ValueId whole) {
     if (std::string why = no_slice(root, v, whole, p.writes); !why.empty()) return miss(root, "structure", why), false;
-    auto slice = slice_of(g(), root, slot, p.writes);
     if (!slice) return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
     plan().slices[v] = *slice;
     if (judged(p, root, v)) return true;
@@ -148,12 +169,13 @@ class Places {
     if (plan().slices.contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
     if (plan().layout(v) != plan().layout(whole)) return name + " lies in another layout than " + value_text(g(), whole);
-    for (const Use& u : part.uses)
+    for (size_t reads = 0; const Use& u : part.uses) {
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
+      if (writes && u.node == root && ++reads > 1) return name + " is read twice";
+    }
     if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
     if (contract_of(g(), g().node(part.producer), *ctx_.ops) == "view") return name + " is another value's memory under other sizes";
-    const auto& inputs = g().node(root).inputs;
-    return std::ranges::count(inputs, v) > 1 ? name + " is read twice" : "";
+    return "";
   }
 
   bool judged(PlaceMatch& p, NodeId root, ValueId v) {
@@ -281,20 +303,16 @@ void read_places(Plan& plan, const OpTable& ops) {
     const std::vector<NodeId> inside = n.body->order();
     if (inside.size() != 1) continue;
     const Graph& body = *n.body;
-    /// The group's value for one of the body's.
-    auto outer = [&](ValueId v) {
-      for (size_t k = 0; k < body.inputs().size(); ++k)
-        if (body.inputs()[k] == v) return n.inputs[k];
-      for (size_t k = 0; k < body.outputs().size(); ++k)
-        if (body.outputs()[k] == v) return n.outputs[k];
-      return ValueId{};
-    };
+    std::map<ValueId, ValueId> outer;  // the group's values for the body's
+    for (size_t k = 0; k < body.inputs().size(); ++k) outer.emplace(body.inputs()[k], n.inputs[k]);
+    for (size_t k = 0; k < body.outputs().size(); ++k) outer.emplace(body.outputs()[k], n.outputs[k]);
+    const Slices slices(body, inside[0], writes);
     for (int64_t slot : n.attrs.ints(writes ? kWrites : kReads)) {
       const auto at = static_cast<size_t>(slot);
-      auto slice = slice_of(body, inside[0], at, writes);
-      const ValueId part = outer(writes ? body.input(inside[0], at) : body.output(inside[0], at));
+      std::optional<SliceOf> slice = slices[at];
+      const ValueId part = outer[writes ? body.input(inside[0], at) : body.output(inside[0], at)];
       if (!slice || !part) continue;
-      slice->whole = outer(slice->whole);
+      slice->whole = outer[slice->whole];
       // A reorder in between, or a layout of its own: then it is copied after all.
       if (!slice->whole || plan.layout(part) != plan.layout(slice->whole)) continue;
       if (writes && (!g.value(part).producer || g.value(part).is_output)) continue;

@@ -21,6 +21,9 @@
 namespace ferrule {
 namespace {
 
+/// Tensors of a kernel: a node with more is none's. (Each of its results would be looked for among all of them.)
+constexpr size_t kMostTensors = 128;
+
 class Regions {
  public:
   Regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
@@ -107,6 +110,10 @@ class Regions {
     if (moves(id)) return movable(id, n);
     if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n))
       return false;
+    if (n.inputs.size() > kMostTensors) {
+      miss(id, "structure", fmt::format("it has {} operands", n.inputs.size()));
+      return false;
+    }
     if (!g_.value(n.outputs[0]).type.known()) {
       miss(id, "structure", "the type of " + value_text(g_, n.outputs[0]) + " is not known",
            Truth::unknown);
@@ -116,8 +123,7 @@ class Regions {
   }
 
   bool movable(NodeId id, const Node& n) {
-    constexpr size_t kMost = 128;  // tensors of a kernel; each of many results would be looked for among all of them
-    if (n.outputs.size() > kMost) {
+    if (n.outputs.size() > kMostTensors) {
       miss(id, "structure", fmt::format("it has {} results", n.outputs.size()));
       return false;
     }

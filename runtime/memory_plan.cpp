@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "engine/base/diagnostics.h"
 
@@ -240,19 +241,95 @@ Result<Storage> plan_storage(const Plan& plan, const Lowered& lowered, const InP
 
 namespace {
 
+/// An arena's free bytes.
+class Gaps {
+ public:
+  int64_t top() const { return top_; }
+
+  /// The smallest gap that is large enough, at its start; else what lies free at the top, and more.
+  int64_t take(int64_t bytes) {
+    auto fit = by_size_.lower_bound({bytes, 0});
+    if (fit == by_size_.end()) {
+      int64_t at = top_;
+      if (!by_offset_.empty() && by_offset_.rbegin()->first + by_offset_.rbegin()->second == top_) at = by_offset_.rbegin()->first, erase(at);
+      top_ = at + bytes;
+      return at;
+    }
+    const auto [size, at] = *fit;
+    erase(at);
+    if (size > bytes) insert(at + bytes, size - bytes);
+    return at;
+  }
+
+  void give_back(int64_t at, int64_t bytes) {
+    auto behind = by_offset_.lower_bound(at);
+    if (behind != by_offset_.end() && behind->first == at + bytes) bytes += behind->second, erase(at + bytes);
+    auto before = by_offset_.lower_bound(at);
+    if (before != by_offset_.begin() && std::prev(before)->first + std::prev(before)->second == at) {
+      const auto [start, size] = *std::prev(before);
+      erase(start);
+      at = start, bytes += size;
+    }
+    insert(at, bytes);
+  }
+
+ private:
+  void insert(int64_t at, int64_t bytes) { by_offset_[at] = bytes, by_size_.emplace(bytes, at); }
+  void erase(int64_t at) {
+    auto it = by_offset_.find(at);
+    by_size_.erase({it->second, at});
+    by_offset_.erase(it);
+  }
+  std::map<int64_t, int64_t> by_offset_;
+  std::set<std::pair<int64_t, int64_t>> by_size_;  // (bytes, offset)
+  int64_t top_ = 0;
+};
+
 /// Offsets for slots with given lives. A try is one order in which they are put down.
 class Placement {
  public:
-  explicit Placement(std::vector<Slot*> slots, int steps) : slots_(std::move(slots)), alive_(static_cast<size_t>(steps), 0) {
-    for (const Slot* s : slots_)
-      for (int k = s->first; k <= std::min(s->last, steps - 1); ++k) alive_[static_cast<size_t>(k)] += aligned(s->bytes);
-    if (!alive_.empty()) least_ = *std::max_element(alive_.begin(), alive_.end());
-    crowd_.reserve(slots_.size());
-    for (const Slot* s : slots_) crowd_.push_back(crowd(*s, steps));
+  explicit Placement(std::vector<Slot*> slots, int steps) : slots_(std::move(slots)), alive_(static_cast<size_t>(steps) + 1, 0) {
+    for (const Slot* s : slots_) {
+      alive_[static_cast<size_t>(s->first)] += aligned(s->bytes);
+      alive_[static_cast<size_t>(s->last) + 1] -= aligned(s->bytes);
+    }
+    std::partial_sum(alive_.begin(), alive_.end(), alive_.begin());
+    least_ = *std::max_element(alive_.begin(), alive_.end());
     offset_.resize(slots_.size());
   }
 
   void run() {
+    if (slots_.size() > kMany) by_time();
+    else search();
+    for (size_t k = 0; k < slots_.size(); ++k) slots_[k]->offset = best_offset_[k];
+  }
+
+  int64_t least() const { return least_; }
+  int64_t bytes() const { return best_; }
+
+ private:
+  static constexpr size_t kMany = 4096;       // slots; an order takes time in the square of them
+  static constexpr int64_t kWork = 400000;  // pairs of slots looked at: about a millisecond
+
+  /// As they come, each into the smallest gap that takes it.
+  void by_time() {
+    std::vector<size_t> order(slots_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, {}, [&](size_t k) { return slots_[k]->first; });
+    std::set<std::pair<int, size_t>> alive;  // by their last step
+    Gaps gaps;
+    for (size_t k : order) {
+      for (auto at = alive.begin(); at != alive.end() && at->first < slots_[k]->first; at = alive.erase(at))
+        gaps.give_back(offset_[at->second], aligned(slots_[at->second]->bytes));
+      offset_[k] = gaps.take(aligned(slots_[k]->bytes));
+      alive.emplace(slots_[k]->last, k);
+    }
+    best_ = gaps.top();
+    best_offset_ = offset_;
+  }
+
+  void search() {
+    for (const Slot* s : slots_) crowd_.push_back(crowd(*s));
     using Key = std::function<bool(size_t, size_t)>;
     auto bytes = [&](size_t k) { return slots_[k]->bytes; };
     auto life = [&](size_t k) { return int64_t{slots_[k]->last} - slots_[k]->first + 1; };
@@ -275,21 +352,10 @@ class Placement {
       promote(order, k);
       attempt(order);
     }
-    for (size_t k = 0; k < slots_.size(); ++k) slots_[k]->offset = best_offset_.empty() ? 0 : best_offset_[k];
   }
-
-  int64_t least() const { return least_; }
-  int64_t bytes() const { return best_offset_.empty() ? 0 : best_; }
-
- private:
-  static constexpr int64_t kWork = 400000;  // pairs of slots looked at: about a millisecond
 
   /// The most bytes that live at any step of the slot's life.
-  int64_t crowd(const Slot& s, int steps) const {
-    int64_t most = 0;
-    for (int k = s.first; k <= std::min(s.last, steps - 1); ++k) most = std::max(most, alive_[static_cast<size_t>(k)]);
-    return most;
-  }
+  int64_t crowd(const Slot& s) const { return *std::max_element(alive_.begin() + s.first, alive_.begin() + s.last + 1); }
 
   int tries() const {
     const auto n = static_cast<int64_t>(slots_.size());
@@ -336,7 +402,7 @@ class Placement {
   }
 
   std::vector<Slot*> slots_;
-  std::vector<int64_t> alive_;  // by step
+  std::vector<int64_t> alive_;  // bytes, by step; the last step is nobody's
   std::vector<int64_t> crowd_, offset_, best_offset_;
   std::vector<size_t> best_order_;
   int64_t least_ = 0, best_ = 0;

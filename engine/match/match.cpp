@@ -36,6 +36,7 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
   const Graph& g = *ctx.graph;
   std::vector<ValueId> free = kept(rule, m.bindings);
   free.insert(free.end(), m.outputs.begin(), m.outputs.end());
+  std::ranges::sort(free);
   auto reject = [&](const char* id, auto&& text) {
     Rejection r;
     r.stage = Rejection::Stage::guarantee;
@@ -45,7 +46,7 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
   };
   for (NodeId id : m.nodes)
     for (ValueId v : g.node(id).outputs) {
-      if (!v || std::ranges::find(free, v) != free.end()) continue;
+      if (!v || std::ranges::binary_search(free, v)) continue;
       if (g.value(v).is_output)
         return reject("D2",
                       [&] { return value_text(g, v) + " inside the match is a graph output"; });

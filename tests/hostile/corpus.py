@@ -606,6 +606,7 @@ def _(folder):
 SIZE = 100_000
 for graph, make in graphs.GRAPHS.items():
     case(f"size: {graph}", (OK,))(lambda folder, make=make: make(SIZE))
+case("size: a hundred parts", (OK,))(lambda folder: graphs.parts(100))  # more than one kernel copies
 
 
 # --- running them --------------------------------------------------------------------------------------

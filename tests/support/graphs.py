@@ -13,6 +13,7 @@
   sum        one node that sums initializers
   windows    convolutions of one value, each with weights and an output of its own
   pieces     one node with that many outputs, all of the graph's
+  parts      a value taken apart, an operator on every part, and the results joined again
 """
 import math
 import struct
@@ -52,6 +53,9 @@ def port(name, sizes=(1, 8)):
 def constant(name, value, sizes=(1, 8)):
     dims = b"".join(field(1, size) for size in sizes)
     return field(5, dims + field(2, 1) + field(8, name) + field(9, struct.pack("<f", value) * math.prod(sizes)))
+
+
+AXIS_0 = field(5, field(1, "axis") + field(3, 0) + field(20, 2))
 
 
 def model(nodes, inputs, outputs, constants=(), sizes=(1, 8), results=None):
@@ -151,9 +155,16 @@ def windows(count):
 
 def pieces(count):
     names = [f"y{index}" for index in range(count)]
-    axis = field(5, field(1, "axis") + field(3, 0) + field(20, 2))
-    return model([node("Split", ["x"], *names, attributes=axis)], ["x"], names, sizes=(count, 1), results=(1, 1))
+    return model([node("Split", ["x"], *names, attributes=AXIS_0)], ["x"], names, sizes=(count, 1), results=(1, 1))
+
+
+def parts(count):
+    names = [f"{index}" for index in range(count)]
+    nodes = [node("Split", ["x"], *("x" + name for name in names), attributes=AXIS_0)]
+    nodes += [node(operator(index), ["x" + name], "t" + name) for index, name in enumerate(names)]
+    return model(nodes + [node("Concat", ["t" + name for name in names], "y", attributes=AXIS_0)], ["x"], ["y"], sizes=(count, 1))
 
 
 GRAPHS = {"chain": chain, "ladder": ladder, "fan-out": fan_out, "branches": branches, "fan-in": fan_in, "diamonds": diamonds, "rails": rails,
-          "inputs": inputs, "unused": unused, "constants": constants, "sum": sum_of_constants, "windows": windows, "pieces": pieces}
+          "inputs": inputs, "unused": unused, "constants": constants, "sum": sum_of_constants, "windows": windows, "pieces": pieces,
+          "parts": parts}

@@ -157,6 +157,36 @@ TEST_CASE("random lives never overlap, with scratch, and the arena is near the l
   }
 }
 
+TEST_CASE("thousands of lives never overlap either, and take time in their number") {
+  std::mt19937 random(5);
+  Storage s;
+  s.steps = 3000;
+  for (int k = 0; k < 6000; ++k) {
+    Slot slot;
+    slot.first = static_cast<int>(random() % 3000);
+    slot.last = std::min(2999, slot.first + static_cast<int>(random() % (k % 50 ? 8 : 1500)));
+    slot.bytes = static_cast<int64_t>(random() % 5000);
+    s.slots.push_back(slot);
+  }
+  place(s, {});
+  check_no_overlap(s);
+  CHECK(s.arena_bytes >= s.least_bytes);
+  CHECK(s.arena_bytes <= s.least_bytes + s.least_bytes / 2);
+
+  Storage sum;  // made one after the other, read together at the end
+  sum.steps = 200'000;
+  for (int k = 0; k < sum.steps; ++k) {
+    Slot slot;
+    slot.first = k;
+    slot.last = sum.steps - 1;
+    slot.bytes = 32;
+    sum.slots.push_back(slot);
+  }
+  place(sum, {});
+  CHECK(sum.arena_bytes == 64 * int64_t{sum.steps});
+  CHECK(sum.arena_bytes == sum.least_bytes);
+}
+
 TEST_CASE("parts of a value lie in it, and it lives from the first of them to the last reader of any") {
   PlanBuilder b;
   ValueId x = b.input("x", {2, 16});
