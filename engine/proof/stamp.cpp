@@ -11,6 +11,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
+#include "engine/rule/text.h"
 
 namespace ferrule {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Raised when the prover tries more than it did: what it let pass before must then be proved again.
-constexpr std::string_view kProver = "3";
+constexpr std::string_view kProver = "4";
 constexpr uintmax_t kMaxStampFile = 4 << 20;
 constexpr std::string_view kHeader =
     "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule rules test "
@@ -59,26 +60,30 @@ std::string one_line(std::string text) {
   return escape(text, 1000);
 }
 
-/// "" when it is proved, else what is wrong or missing.
-std::string prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
-  const double begin = thread_seconds();
-  double allowed = ctx.seconds;
-  for (const CaseResult& c : run_rule_tests(rule, ctx).cases)
-    if (!c.passed)
-      return one_line(fmt::format("its case {} (line {}) fails: {}", c.name, c.place.line, c.text));
+struct Verdict {
+  std::string why;      ///< "" when it is proved, else what is wrong or missing
+  std::string example;
+};
+
+Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
+  const double begin = thread_seconds(), allowed = ctx.seconds;
+  const RuleTestReport tests = run_rule_tests(rule, ctx);
   ctx.seconds -= thread_seconds() - begin;
-  RewriteProof p = prove_rewrite(rule, ctx);
-  if (!p.wrong.empty()) return one_line("it changes results: " + p.wrong.front());
+  const RewriteProof p = prove_rewrite(rule, ctx);
+  for (const CaseResult& c : tests.cases)
+    if (!c.passed)
+      return {one_line(fmt::format("its case {} (line {}) fails: {}", c.name, c.place.line, c.text)), p.example};
+  if (!p.wrong.empty()) return {one_line("it changes results: " + p.wrong.front()), p.example};
   if (!p.in_time)
-    return fmt::format("not decided within {} s of computing, {} graphs were tried (rules test --seconds takes longer)",
-                       allowed, p.graphs);
-  if (p.fired == 0) return "no case shows it firing: it needs tests: {fires: …}";
-  if (p.compared == 0) return "the interpreter cannot run any of its firing cases";
+    return {fmt::format("not decided within {} s of computing, {} graphs were tried (rules test --seconds takes longer)",
+                        allowed, p.graphs), ""};
+  if (rule.tests.empty()) return {"no case shows it firing: it needs tests: {fires: …}", ""};
+  if (p.compared == 0) return {"the interpreter cannot run any graph on which it fires", ""};
   for (const ConditionProof& c : p.conditions)
     if (c.state == ConditionProof::State::open)
       notes.push_back(fmt::format("rule {}: nothing shows that its sound condition {} is needed ({})", rule.id, c.id,
                                   one_line(c.how)));
-  return "";
+  return {};
 }
 
 }  // namespace
@@ -105,6 +110,8 @@ std::set<std::string> read_stamps(std::span<const std::string> dirs) {
   return stamps;
 }
 
+bool stamped(const Rule& rule, const std::set<std::string>& stamps) { return stamps.contains(line_of(rule)); }
+
 std::string stamps_text(const RuleSet& rules, std::string_view pack) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
@@ -123,20 +130,29 @@ Status write_stamps(const RuleSet& rules, const std::string& dir) {
   return {};
 }
 
-Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes) {
+Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes,
+                      std::set<std::string>& unproved) {
   std::set<std::string> stamps = read_stamps(ctx.rule_dirs);
   const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
   for (const auto& r : rules.rules) {
-    if (!r->enabled || r->kind != RuleKind::rewrite || stamps.contains(line_of(*r))) continue;
+    if (!r->enabled || r->kind != RuleKind::rewrite || stamped(*r, stamps)) continue;
     std::string stamp = proof_stamp(*r);
     std::error_code ec;
     if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;
-    std::string why = prove(*r, ctx, notes);
-    if (why.empty())
+    if (std::ranges::any_of(ctx.allowed, [&](const std::string& glob) { return glob_match(glob, r->id); })) {
+      unproved.insert(r->id);
+      continue;
+    }
+    Verdict v = prove(*r, ctx, notes);
+    if (v.why.empty()) {
       keep_stamp(cache, stamp);
-    else
-      all.push_back(error(Code::rule_unproven, r->file, r->id, why).value());
+      continue;
+    }
+    Error e = error(Code::rule_unproven, r->file, r->id, v.why).value();
+    e.excerpt = std::move(v.example);
+    e.hint = fmt::format("--allow-unproven {} runs it all the same", r->id);
+    all.push_back(std::move(e));
   }
   if (all.empty()) return {};
   Error first = std::move(all.front());

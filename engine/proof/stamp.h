@@ -19,13 +19,17 @@ std::string proof_stamp(const Rule& rule);
 
 /// The lines "id stamp" of every folder's proved.txt. A file that is missing or no such file counts as empty.
 std::set<std::string> read_stamps(std::span<const std::string> dirs);
+/// Whether the stamps have the rule's.
+bool stamped(const Rule& rule, const std::set<std::string>& stamps);
 /// What proved.txt of the folder `pack` says when all of its rewrites are proved; "" if it has none.
 std::string stamps_text(const RuleSet& rules, std::string_view pack);
 /// Writes `dir`/proved.txt unless it says so already. errors: file_not_written.
 Status write_stamps(const RuleSet& rules, const std::string& dir);
 
 /// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in `ctx.cache`/proofs.
-/// `notes` gets the sound conditions that nothing needs. errors: rule_unproven, all of them at once.
-Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes);
+/// `notes` gets the sound conditions that nothing needs, `unproved` what `ctx.allowed` lets run without a proof.
+/// errors: rule_unproven with the smallest counter-example, all of them at once.
+Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes,
+                      std::set<std::string>& unproved);
 
 }  // namespace ferrule

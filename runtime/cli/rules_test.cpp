@@ -3,10 +3,12 @@
 #include <fnmatch.h>
 
 #include <atomic>
+#include <chrono>
 #include <iostream>
+#include <numeric>
 #include <thread>
 
-#include "engine/proof/proof.h"
+#include "engine/proof/agree.h"
 #include "engine/proof/stamp.h"
 #include "runtime/cli/cli.h"
 #include "runtime/group_proof.h"
@@ -16,16 +18,22 @@ namespace {
 
 using nlohmann::json;
 
+/// Distinct instances that a shipped rewrite is proved by, unless there are no more.
+constexpr int kInstances = 200;
+
 struct Tested {
   const Rule* rule = nullptr;
   RuleTestReport tests;
+  bool proved = false;   ///< now; else its stamp vouches for it
   RewriteProof rewrite;
   GroupProof group;
-  bool ok() const { return tests.passed() && rewrite.holds() && group.holds(); }
+  bool few() const { return proved && rewrite.instances < kInstances && !rewrite.exhausted; }
+  bool ok() const { return tests.passed() && rewrite.holds() && group.holds() && !few(); }
 };
 
 struct Totals {
   int fires = 0, holds = 0, failed = 0, killed = 0, implied = 0, open = 0, uncovered = 0;
+  int rewrites = 0, proved = 0, graphs = 0, compared = 0, instances = 0, exhausted = 0;
 };
 
 bool selected(const Rule& r, const std::vector<std::string>& globs) {
@@ -35,16 +43,32 @@ bool selected(const Rule& r, const std::vector<std::string>& globs) {
   return false;
 }
 
+/// Which rewrites are proved again: those without a stamp, and every tenth of the others, another tenth each day.
+class Chosen {
+ public:
+  Chosen(const ProofContext& context, bool all) : stamps_(read_stamps(context.rule_dirs)), all_(all) {}
+  bool operator()(const Rule& r) const {
+    if (r.kind != RuleKind::rewrite) return false;
+    const auto day = std::chrono::duration_cast<std::chrono::hours>(std::chrono::system_clock::now().time_since_epoch()).count() / 24;
+    const size_t place = std::accumulate(r.id.begin(), r.id.end(), size_t{0}, [](size_t n, char c) { return n * 31 + static_cast<unsigned char>(c); });
+    return all_ || !stamped(r, stamps_) || place % 10 == static_cast<size_t>(day) % 10;
+  }
+
+ private:
+  std::set<std::string> stamps_;
+  bool all_;
+};
+
 /// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its own, one after the other.
 std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const std::shared_ptr<const Knowledge>& host,
-                               const ProofContext& context, const Common& common) {
+                               const ProofContext& context, const Common& common, const Chosen& chosen) {
   std::vector<Tested> all(rules.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
     for (size_t i; (i = next++) < rules.size();) {
       all[i].rule = rules[i];
       all[i].tests = run_rule_tests(*rules[i], context);
-      all[i].rewrite = prove_rewrite(*rules[i], context);
+      if ((all[i].proved = chosen(*rules[i]))) all[i].rewrite = prove_rewrite(*rules[i], context);
     }
   };
   std::vector<std::thread> helpers;
@@ -72,6 +96,11 @@ void count(Totals& totals, const Tested& t) {
   for (const RuleTest& c : t.rule->tests) ++(c.fires ? totals.fires : totals.holds);
   for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
   totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
+  totals.failed += t.few();
+  totals.rewrites += t.rule->kind == RuleKind::rewrite;
+  totals.proved += t.proved;
+  totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared, totals.instances += t.rewrite.instances;
+  totals.exhausted += t.rewrite.exhausted;
   for (const ConditionProof& c : t.rewrite.conditions) {
     totals.killed += c.state == ConditionProof::State::killed;
     totals.implied += c.state == ConditionProof::State::implied;
@@ -87,6 +116,8 @@ void print_problems(const Tested& t) {
     std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, t.rewrite.wrong[k]);
   if (t.rewrite.wrong.size() > kShown)
     std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id, t.rewrite.wrong.size() - kShown);
+  if (!t.rewrite.example.empty()) std::cout << t.rewrite.example;
+  if (t.few()) std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id, t.rewrite.instances);
   for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
   for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
@@ -102,7 +133,8 @@ json to_json(const Tested& t) {
   for (const ConditionProof& c : t.rewrite.conditions) proofs.push_back({{"id", c.id}, {"state", name(c.state)}, {"how", c.how}});
   for (const CaseResult& c : t.tests.cases) cases.push_back({{"name", c.name}, {"passed", c.passed}, {"text", c.text}});
   return {{"rule", t.rule->id}, {"ok", t.ok()}, {"cases", cases}, {"hits", t.tests.coverage.hits}, {"conditions", conditions},
-          {"alternatives", t.tests.coverage.tags}, {"optional", t.tests.coverage.optionals}, {"mutants", proofs}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired}, {"group_instances", t.group.instances},
+          {"alternatives", t.tests.coverage.tags}, {"optional", t.tests.coverage.optionals}, {"mutants", proofs}, {"proved", t.proved}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired},
+          {"instances", t.rewrite.instances}, {"exhausted", t.rewrite.exhausted}, {"numerics", {{"claimed", t.rule->numerics}, {"needed", name(t.rewrite.needed)}}}, {"example", t.rewrite.example}, {"group_instances", t.group.instances},
           {"uncovered", uncovered(t)}};
 }
 
@@ -119,8 +151,8 @@ void print_coverage(const Tested& t) {
 
 struct Options {
   std::vector<std::string> globs;
-  double seconds = 5;
-  bool coverage = false, stamp = false;
+  double seconds = 20;
+  bool coverage = false, stamp = false, full = false;
 };
 
 /// proved.txt of each folder of --rules, else of the shipped rules.
@@ -130,7 +162,7 @@ Status stamp(const Common& common, const EngineOptions& options, const RuleSet& 
 }
 
 Result<Exit> body(const Common& common, const Options& asked) {
-  const auto& [globs, seconds, coverage, stamping] = asked;
+  const auto& [globs, seconds, coverage, stamping, full] = asked;
   if (stamping && !globs.empty())
     return error(Code::usage, "rules test --stamp", std::string("stamps are for all rules together: name none"));
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
@@ -154,7 +186,8 @@ Result<Exit> body(const Common& common, const Options& asked) {
   std::vector<const Rule*> chosen;
   for (const auto& rule : knowledge->rules.rules)
     if (selected(*rule, globs)) chosen.push_back(rule.get());
-  for (const Tested& t : test_rules(chosen, host, context, common)) {
+  const Chosen proofs(context, full || !globs.empty());
+  for (const Tested& t : test_rules(chosen, host, context, common, proofs)) {
     ++rules;
     count(totals, t);
     totals.uncovered += static_cast<int>(uncovered(t).size());
@@ -171,6 +204,8 @@ Result<Exit> body(const Common& common, const Options& asked) {
   } else {
     std::cout << fmt::format("{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} uncovered\n",
                              rules, totals.fires, totals.holds, totals.killed, totals.implied, totals.open, totals.uncovered);
+    std::cout << fmt::format("{} of {} rewrites proved now, {} by their stamps: {} graphs, {} compared, {} distinct instances, {} rules exhausted\n",
+                             totals.proved, totals.rewrites, totals.rewrites - totals.proved, totals.graphs, totals.compared, totals.instances, totals.exhausted);
     std::cout << fmt::format("{} passed, {} failed\n", good, rules - good + (coverage ? totals.uncovered : 0));
   }
   if (stamping && ok && undecided)
@@ -191,6 +226,7 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
     add_common(*c, common, false);
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
     c->add_option("--seconds", options->seconds, "for each rule's proof")->check(CLI::Range(0.1, 3600.0));
+    c->add_flag("--full", options->full, "prove all rewrites; else those without a stamp, and a tenth of the others, another one each day");
     if (!coverage) c->add_flag("--stamp", options->stamp, "if all pass: writes proved.txt, so that loading proves nothing again");
     set_body(*c, common, exit, [options](const Common& o) { return body(o, *options); });
   }
