@@ -179,8 +179,7 @@ void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer
     world.dtype = g.value(v).type.dtype;
     NodeDraw nodes(g, world, ops, propose, draw);
     ValueId made = nodes.producer(op, g.value(v).type, attrs);
-    if (!made) continue;
-    g.replace_uses(v, made);
+    if (made) g.replace_uses(v, made);
   }
 }
 

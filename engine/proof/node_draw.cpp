@@ -272,7 +272,7 @@ OperandDraw NodeDraw::alone(OperandDraw o) {
   return o;
 }
 
-ValueId NodeDraw::producer(const std::string& op, const Type& type, std::optional<Attrs>& attrs) {
+ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs>& attrs) {
   const OperatorSchema* schema = operator_schema("", op);
   if (!schema || schema->inputs.empty()) return {};
   static const PatternExpr kOpen = [] { PatternExpr e; e.any_attrs = true, e.name = "p"; return e; }();

@@ -31,7 +31,7 @@ class NodeDraw {
   /// An operand that no node reads yet.
   OperandDraw alone(OperandDraw o);
   /// A node of this operator over new inputs whose result has the type; `attrs`: those of the last one, taken again.
-  ValueId producer(const std::string& op, const Type& type, std::optional<Attrs>& attrs);
+  ValueId producer(const std::string& op, Type type, std::optional<Attrs>& attrs);
 
  private:
   bool types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh, Sizes& sizes);
