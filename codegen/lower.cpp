@@ -56,7 +56,7 @@ class LayerLowering {
     return {};
   }
 
-  std::vector<ValueId> outer(std::span<const ValueId> vs) const {
+  std::vector<ValueId> outer(const std::vector<ValueId>& vs) const {
     std::vector<ValueId> r;
     for (ValueId v : vs) r.push_back(outer(v));
     return r;
@@ -223,8 +223,11 @@ class LayerLowering {
     if (tiles) {
       FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
       if (target_.device == "gpu") return staged(stages);
-      l.deviation = deviation_of(stages);
-      if (options_.strict && !l.deviation.empty()) return staged(stages);
+      for (const TileStage& s : stages)
+        for (const PostOp& op : s.post_ops) {
+          if (!allows(allowed(), op.deviation)) return staged(stages);
+          add_deviation(l, "conv", op);
+        }
     }
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
@@ -271,12 +274,26 @@ class LayerLowering {
     return {};
   }
 
+  Deviations allowed() const {
+    return options_.strict ? Deviations::none : options_.keep_nan ? Deviations::rounding : Deviations::all;
+  }
+
+  void add_deviation(Launch& l, std::string_view contract, const PostOp& op) const {
+    auto add = [&l](std::string_view what) {
+      if (!what.empty() && l.deviation.find(what) == std::string::npos) l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
+    };
+    const Deviation::Nan nan = nan_in(target_, contract, op);
+    if (nan == Deviation::Nan::kept || options_.fast_math || target_.device == "gpu") add(text(nan));
+    else l.hides_nan = true;
+    add(op.deviation.rounding);
+  }
+
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
     l.tail_apart = "the library has no epilogue for this tail";
     if (region.outputs.size() != 1) return false;
     auto at = std::find(region.inputs.begin(), region.inputs.end(), result);
     if (at == region.inputs.end()) return false;
-    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), options_.strict);
+    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
     if (!ops) return false;
     const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
     const bool last = plan_.layout(node_.outputs[0]) == Layout::channels_last;
@@ -286,8 +303,7 @@ class LayerLowering {
     }
     l.tail_apart.clear();
     for (PostOp& op : *ops) {
-      if (op.deviates && l.deviation.find(op.deviation) == std::string::npos)
-        l.deviation += (l.deviation.empty() ? "" : "; ") + op.deviation;
+      add_deviation(l, contract, op);
       if (op.operand < 0) continue;
       l.inputs.push_back(outer(region.inputs[static_cast<size_t>(op.operand)]));
       op.operand = static_cast<int>(l.inputs.size()) - 1;
@@ -411,22 +427,51 @@ int LoweredLayer::kernels() const {
   return n;
 }
 
-Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
+bool Lowered::notices_nan() const {
+  return std::ranges::any_of(layers, [](const LoweredLayer& l) { return std::ranges::any_of(l.launches, &Launch::hides_nan); });
+}
+
+Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
   Lowered lowered;
   lowered.strict = options.strict;
-  for (Layer& layer : plan.layers) {
+  for (const Layer& layer : plan.layers) {
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, target, options).run());
     if (target.device == "gpu")
       for (Launch& launch : l.launches) launch.passes = cuda_passes(plan, l, launch, target.cores);
-    layer.kernels = l.kernels();
-    if (layer.contract == "quantized") layer.numerics = "executed in float";
-    auto note = [&](std::string_view what) { layer.numerics += fmt::format("{}{}", layer.numerics.empty() ? "" : ", ", what); };
-    if (std::ranges::any_of(l.launches, [](const Launch& launch) { return !launch.deviation.empty(); })) note("library");
-    if (std::ranges::any_of(l.launches, [](const Launch& launch) {
-          return launch.kind == Launch::Kind::library && launch.node && allows_tf32(launch.graph->node(launch.node));
-        }))
-      note("tf32");
     lowered.layers.push_back(std::move(l));
+  }
+  return lowered;
+}
+
+namespace {
+
+/// A kernel whose factors may be rounded to tf32: a call of a library for one convolution or product. Joint kernels are
+/// generated, in f32.
+bool rounds_to_tf32(const Launch& l, const Layer& layer) {
+  return l.kind == Launch::Kind::library && l.node && l.primitive != layer.contract && allows_tf32(l.graph->node(l.node));
+}
+
+/// What `explain` says of a layer's arithmetic.
+std::string numerics_of(const Layer& layer, const LoweredLayer& l) {
+  std::string out = layer.contract == "quantized" ? "executed in float" : "";
+  auto note = [&](std::string_view what) { out += fmt::format("{}{}", out.empty() ? "" : ", ", what); };
+  auto some = [&](auto&& holds) { return std::ranges::any_of(l.launches, holds); };
+  auto says = [](std::string_view what) { return [what](const Launch& a) { return a.deviation.find(what) != std::string::npos; }; };
+  const auto zero = text(Deviation::Nan::zero), bound = text(Deviation::Nan::bound);
+  if (some(says(zero))) note(fmt::format("library ({})", zero));
+  else if (some(says(bound))) note(fmt::format("library ({})", bound));
+  else if (some([](const Launch& a) { return !a.deviation.empty(); })) note("library");
+  if (some([&](const Launch& a) { return rounds_to_tf32(a, layer); })) note("tf32");
+  return out;
+}
+
+}  // namespace
+
+Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
+  FERRULE_ASSIGN(Lowered lowered, lower_layers(plan, ops, target, options));
+  for (size_t k = 0; k < plan.layers.size(); ++k) {
+    plan.layers[k].kernels = lowered.layers[k].kernels();
+    plan.layers[k].numerics = numerics_of(plan.layers[k], lowered.layers[k]);
   }
   return lowered;
 }

@@ -33,6 +33,7 @@ struct Launch {
   std::vector<ValueId> inputs, outputs;
   int passes = 1;                 ///< kernels that it is, one after the other: few very long rows on GPUs
   std::string deviation;          ///< how the library's epilogue or kernel differs from the formula; empty: not
+  bool hides_nan = false;         ///< its epilogue changes NaN, and who runs it must notice (`Lowered::notices_nan`)
   std::string tail_apart;         ///< library: why its tail is a generated kernel; empty: there is none, or it is inside
 };
 
@@ -51,16 +52,24 @@ struct LoweredLayer {
 /// Temporaries are addressed as ValueId{kTemporary + k} in their layer's launches.
 inline constexpr uint32_t kTemporary = 0x80000000u;
 
+/// What library epilogues may do that their formulas do not. Without any: rounding; and a step that changes NaN where the
+/// backend notices that it did (on CPUs), or where a kernel of its own would cost more than a few per cent (on GPUs).
 struct LowerOptions {
-  bool strict = false;            ///< no library epilogue that deviates from its formula
+  bool strict = false;            ///< nothing
+  bool fast_math = false;         ///< everything, and nobody notices
+  bool keep_nan = false;          ///< rounding alone: the plan for a run in which NaN was noticed
 };
 
 struct Lowered {
   std::vector<LoweredLayer> layers;  ///< by layer of the plan
   bool strict = false;               ///< LowerOptions::strict: backends choose no kernel of another formula either
+  /// Whether some launch changes NaN, so that a run in which one did must be done again as `keep_nan` lowers the plan.
+  bool notices_nan() const;
 };
 
-/// Also writes Layer::kernels and Layer::numerics into the plan.  errors: codegen_failed, formula_invalid.
+/// errors: codegen_failed, formula_invalid.
+Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options);
+/// The same, and writes Layer::kernels and Layer::numerics into the plan.
 Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options = {});
 
 }  // namespace ferrule

@@ -56,7 +56,7 @@ class Reader {
     const std::array<ValueId, 1> outputs{g_.node(tail.back()).outputs[0]};
     FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, g_, tail, outputs));
     if (region.inputs.size() != 1 || region.inputs[0] != at_) return refuse("an activation reads another tensor");
-    auto ops = to_post_ops(region.program, 0, false);
+    auto ops = to_post_ops(region.program, 0, Deviations::all);
     if (!ops) return refuse("an activation is not in the table");
     for (const PostOp& op : *ops)
       if (std::find(kActivations.begin(), kActivations.end(), op.alg) == kActivations.end())

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include "engine/attention.h"
 #include "engine/channel_gate.h"
 #include "engine/epilogue.h"
 #include "engine/formula/row.h"
 #include "engine/graph/infer.h"
+#include "engine/library_tail.h"
 #include "engine/movement.h"
 #include "engine/pieces.h"
 #include "engine/quantized.h"
 #include "engine/softmax_topk.h"
+#include "engine/spread.h"
 #include "engine/tiles.h"
 
 namespace ferrule {
@@ -78,10 +81,14 @@ Accept check_resize(const Graph& g, const Node& n, const Target& target) {
   return yes();
 }
 
-Accept check_any_shape(const Graph& g, const Node& n, const Target&) {
+/// The elements of the first operand under other sizes, and nothing else: no Dropout's mask, none that may be training.
+Accept check_view(const Graph& g, const Node& n, const Target&) {
   if (!type_of(g, n.inputs[0]).shape)
     return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  return yes();
+  if (n.outputs.size() > 1) return no("a second result is wanted");
+  if (n.inputs.size() < 3 || !n.inputs[2]) return yes();
+  const Tensor* training = g.constant(n.inputs[2]);
+  return training && training->numel() == 1 && training->at_i64(0) == 0 ? yes() : no("training_mode is not known to be off");
 }
 
 /// Inference: one factor and one addend a channel; on GPUs they may be computed by the model.
@@ -138,7 +145,7 @@ const std::vector<Row>& rows() {
       {"copy",
         {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "GatherND", "DepthToSpace", "SpaceToDepth"},
         check_copy, false, true},
-      {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_any_shape, false, true},
+      {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_view, false, true},
   };
   return kRows;
 }
@@ -173,10 +180,32 @@ Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTab
   return region ? yes() : no(region.error().message);
 }
 
+/// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one node reads so many.
+Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
+  constexpr size_t kMost = 128;  // codegen/loop.h's
+  size_t slots = nodes.size();
+  for (NodeId id : nodes) slots += g.node(id).inputs.size();
+  if (slots <= kMost) return yes();
+  std::set<ValueId> operands;
+  for (NodeId id : nodes)
+    for (ValueId v : g.node(id).inputs)
+      if (const Tensor* c = g.constant(v); v && !(c && c->numel() == 1)) operands.insert(v);
+  for (NodeId id : nodes)
+    for (ValueId v : g.node(id).outputs) {
+      const bool result = v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
+                                  return std::ranges::find(nodes, u.node) == nodes.end();
+                                }));
+      if (result || (v && g.value(v).uses.empty())) operands.insert(v);
+      else operands.erase(v);
+    }
+  return operands.size() <= kMost ? yes() : no(fmt::format("{} operands, a kernel takes {}", operands.size(), kMost));
+}
+
 /// Pointwise: every node a formula, element types known, bounded operands.
 Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("pointwise");
   if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
+  if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
     if (!ops.pointwise(n) && !is_movement(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
@@ -205,6 +234,7 @@ Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const
 Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
   auto it = target.contracts.find("row_reduce");
   if (it == target.contracts.end()) return no(target.name + " has no row_reduce kernels");
+  if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   std::vector<ValueId> outputs;
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
@@ -271,26 +301,38 @@ const Joint* joint_of(std::string_view contract) {
   return nullptr;
 }
 
-/// How an operand is spread over the anchor's result: what a library epilogue can take; `generated`: any way.
-bool epilogue_operand(const Type& r, const Type& y, bool channel_is_last, bool generated) {
-  if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
-  int offset = y.rank() - r.rank();
-  bool full = true, single = true;
-  for (int k = 0; k < y.rank(); ++k) {
-    Dim d = k < offset ? Dim(1) : (*r.shape)[k - offset];
-    const Dim& e = (*y.shape)[k];
-    if (!(d == e)) full = false;
-    if (!(d == e) && !(d == Dim(1))) generated = false;
-    bool channel = channel_is_last ? k == y.rank() - 1 : k == 1;
-    if (!(d == Dim(1)) && !(channel && d == e)) single = false;
-  }
-  return full || single || generated;  // single: one value, or one a channel
+/// The axis of the anchor's result along which an operand of its tail may have one value each; -1: none. The product
+/// with a vector has rows in its place.
+int channel_axis(const Graph& g, const Node& anchor, std::string_view contract) {
+  if (contract != "gemm") return 1;
+  return type_of(g, anchor.inputs[1]).rank() > 1 ? type_of(g, anchor.outputs[0]).rank() - 1 : -1;
 }
 
-/// The tail as one program must be a sequence of what the library's epilogue does.
-Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, std::string_view contract,
-                    const ContractFacts& facts, const OpTable& ops) {
+/// Whether a tail takes an operand that is spread so over the anchor's result: a library's epilogue one value, one a
+/// channel or one an element; `generated`: any.
+bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated) {
+  if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
+  if (spread_of(*r.shape, *y.shape, channel) != Spread::other) return true;
+  const int missing = y.rank() - r.rank();
+  for (int k = 0; k < r.rank(); ++k)
+    if (const Dim& d = (*r.shape)[k]; !(d == Dim(1)) && !(d == (*y.shape)[k + missing])) return false;
+  return generated;
+}
+
+/// Images lie channels-last; a computed value of fewer axes that has one value for each of their elements does not.
+bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contract) {
+  const Type& r = type_of(g, v);
+  return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() && spread_of(*r.shape, *y.shape, 1) == Spread::full;
+}
+
+/// The tail as one program must be a sequence of what the library's epilogue does. What the library would leave to a second
+/// kernel is no tail: with what stands around it, that kernel may do more.
+Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail, std::string_view contract,
+                    const Target& target, const OpTable& ops) {
   if (tail.empty()) return yes();
+  const ContractFacts& facts = target.contracts.at(std::string(contract));
+  const ValueId from = g.node(anchor).outputs[0];
+  const bool any_spread = facts.generated_tail || target.device == "gpu";  // library_takes looks closer
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
     return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract, facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
@@ -299,22 +341,27 @@ Accept accepts_tail(const Graph& g, std::span<const NodeId> tail, ValueId from, 
   if (!region) return no(region.error().message);
   const Type& y = type_of(g, from);
   if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
-  uint32_t anchor = 0xffffffffu;
+  uint32_t result = 0xffffffffu;
   int operands = 0;
   for (size_t k = 0; k < region->inputs.size(); ++k) {
     if (region->inputs[k] == from) {
-      anchor = static_cast<uint32_t>(k);
+      result = static_cast<uint32_t>(k);
       continue;
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, contract == "gemm", facts.generated_tail))
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel_axis(g, g.node(anchor), contract), any_spread))
       return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
+    if (lies_plain(g, region->inputs[k], y, contract))
+      return no(fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last", escape(r.name), str(r.type), str(y)));
   }
-  if (anchor == 0xffffffffu) return no("the tail does not read the result");
+  if (result == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
-  if (facts.generated_tail || to_post_ops(region->program, anchor, false)) return yes();
-  return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  if (facts.generated_tail) return yes();
+  const auto steps = to_post_ops(region->program, result, Deviations::all);
+  if (!steps) return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  const bool image = y.rank() >= 3;  // windows slide over channels-last images
+  return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
 }
 
 }  // namespace
@@ -327,10 +374,6 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
   if (ops.find(n)) return "row_reduce";
   (void)g;
   return "interpret";
-}
-
-bool is_contract(std::string_view name) {
-  return name == "pointwise" || name == "row_reduce" || name == "interpret" || is_joint_contract(name) || row_of(name) != nullptr;
 }
 
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
@@ -360,7 +403,7 @@ Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std
     if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
   if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
-  return accepts_tail(g, tail, a.outputs[0], contract, facts->second, ops);
+  return accepts_tail(g, anchor, tail, contract, target, ops);
 }
 
 namespace {
@@ -394,7 +437,7 @@ bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, c
   if (!region) return false;
   auto at = std::find(region->inputs.begin(), region->inputs.end(), g.node(anchor).outputs[0]);
   if (at == region->inputs.end()) return false;
-  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()), false);
+  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()), Deviations::all);
   return steps && std::all_of(steps->begin(), steps->end(), [&](const PostOp& p) {
     const std::string name = p.kind == PostOp::Kind::sum ? "add" : std::string(p.alg);
     return std::find(facts.epilogues.begin(), facts.epilogues.end(), name) != facts.epilogues.end();

@@ -14,11 +14,18 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kNanToZero = "NaN becomes 0";
-constexpr std::string_view kNanToBound = "NaN becomes a bound";
-constexpr std::string_view kRounding = "rounded in another order (2 ulp)";
-constexpr std::string_view kSwish = "4.5 ulp";
-constexpr std::string_view kUlps = "a few ulp";
+using Nan = Deviation::Nan;
+constexpr Deviation kExact;
+constexpr Deviation kNanToZero{Nan::zero, ""};
+constexpr Deviation kNanToBound{Nan::bound, ""};
+constexpr Deviation kRounding{Nan::kept, "rounded in another order (2 ulp)"};
+constexpr Deviation kFused{Nan::kept, "rounded once (fused multiply-add)"};
+constexpr Deviation kReciprocal{Nan::kept, "times the reciprocal (1 ulp)"};
+constexpr Deviation kSwish{Nan::kept, "4.5 ulp"};
+constexpr Deviation kUlps{Nan::kept, "a few ulp"};
+constexpr Deviation kExp{Nan::bound, "a few ulp"};
+constexpr Deviation kHardSigmoid{Nan::zero, "rounded once (fused multiply-add)"};
+constexpr Deviation kDividedHardSigmoid{Nan::zero, "rounded in another order (2 ulp)"};
 
 /// The constants that a pattern's letters stand for.
 class Captures {
@@ -44,7 +51,7 @@ class Captures {
 /// calls it. clip(v, lo, hi) stands for both orders of min and max.
 struct Row {
   std::string_view pattern, alg;
-  std::string_view deviation;
+  Deviation deviation;
   /// alpha and beta from the captured constants; false where they do not fit. Null: none.
   bool (*parameters)(const Captures& k, PostOp& op) = nullptr;
 };
@@ -66,10 +73,10 @@ bool gelu_constants(const Captures& k, PostOp&) {
 const Row kRows[] = {
     // --- activations
     {"max(x,0)", "relu", kNanToZero, [](const Captures&, PostOp& op) { return scale(0, 0, op); }},
-    {"select(gt(x,0),x,0)", "relu", ""},
-    {"select(lt(x,0),mul(a,x),x)", "leaky_relu", "", alpha_a},
-    {"select(ge(x,0),x,mul(a,x))", "leaky_relu", "", alpha_a},
-    {"max(x,mul(a,x))", "leaky_relu", "",
+    {"select(gt(x,0),x,0)", "relu", kExact},
+    {"select(lt(x,0),mul(a,x),x)", "leaky_relu", kExact, alpha_a},
+    {"select(ge(x,0),x,mul(a,x))", "leaky_relu", kExact, alpha_a},
+    {"max(x,mul(a,x))", "leaky_relu", kExact,
      [](const Captures& k, PostOp& op) { return k.at('a') > 0 && k.at('a') < 1 && alpha_a(k, op); }},
     {"clip(x,a,b)", "clip", kNanToBound,
      [](const Captures& k, PostOp& op) { return k.at('a') <= k.at('b') && scale(k.at('a'), k.at('b'), op); }},
@@ -101,9 +108,9 @@ const Row kRows[] = {
      [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
     {"mul(mul(x,s),clip(add(x,a),0,h))", "hardswish", kRounding,
      [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
-    {"clip(add(mul(a,x),b),0,1)", "hardsigmoid", kNanToZero,
+    {"clip(add(mul(a,x),b),0,1)", "hardsigmoid", kHardSigmoid,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
-    {"div(clip(add(x,a),0,h),h)", "hardsigmoid", "NaN becomes 0; rounded in another order (2 ulp)",
+    {"div(clip(add(x,a),0,h),h)", "hardsigmoid", kDividedHardSigmoid,
      [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
     {"add(max(x,0),log1p(exp(neg(abs(x)))))", "soft_relu", kUlps, unit_scale},
     {"log1p(exp(x))", "soft_relu", kUlps, unit_scale},
@@ -116,32 +123,32 @@ const Row kRows[] = {
     {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,pow(x,3)))))))", "gelu_tanh", kUlps, gelu_constants},
     {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,pow(x,3))))))))", "gelu_tanh", kUlps, gelu_constants},
     // --- other functions of one value
-    {"abs(x)", "abs", ""},
-    {"sqrt(x)", "sqrt", ""},
-    {"mul(x,x)", "square", ""},
-    {"exp(x)", "exp", kUlps},
+    {"abs(x)", "abs", kExact},
+    {"sqrt(x)", "sqrt", kExact},
+    {"mul(x,x)", "square", kExact},
+    {"exp(x)", "exp", kExp},
     {"log(x)", "log", kUlps},
-    {"round(x)", "round", ""},
+    {"round(x)", "round", kExact},
     {"pow(x,b)", "pow", kUlps, [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
     {"mul(a,pow(x,b))", "pow", kUlps,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
-    {"add(mul(a,x),b)", "linear", "rounded once (fused multiply-add)",
+    {"add(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
-    {"sub(mul(a,x),b)", "linear", "rounded once (fused multiply-add)",
+    {"sub(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), -k.at('b'), op); }},
-    {"mul(a,x)", "linear", "", [](const Captures& k, PostOp& op) { return scale(k.at('a'), 0, op); }},
-    {"add(x,b)", "linear", "", [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
-    {"sub(x,b)", "linear", "", [](const Captures& k, PostOp& op) { return scale(1, -k.at('b'), op); }},
-    {"sub(b,x)", "linear", "", [](const Captures& k, PostOp& op) { return scale(-1, k.at('b'), op); }},
-    {"neg(x)", "linear", "", [](const Captures&, PostOp& op) { return scale(-1, 0, op); }},
-    {"add(x,x)", "linear", "", [](const Captures&, PostOp& op) { return scale(2, 0, op); }},
-    {"div(x,a)", "linear", "times the reciprocal (1 ulp)",
+    {"mul(a,x)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(k.at('a'), 0, op); }},
+    {"add(x,b)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
+    {"sub(x,b)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(1, -k.at('b'), op); }},
+    {"sub(b,x)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(-1, k.at('b'), op); }},
+    {"neg(x)", "linear", kExact, [](const Captures&, PostOp& op) { return scale(-1, 0, op); }},
+    {"add(x,x)", "linear", kExact, [](const Captures&, PostOp& op) { return scale(2, 0, op); }},
+    {"div(x,a)", "linear", kReciprocal,
      [](const Captures& k, PostOp& op) { return k.at('a') != 0 && scale(1 / k.at('a'), 0, op); }},
     // --- with another operand
-    {"add(x,y)", "add", ""},
-    {"sub(x,y)", "sub", ""},
-    {"mul(x,y)", "mul", ""},
-    {"div(x,y)", "div", ""},
+    {"add(x,y)", "add", kExact},
+    {"sub(x,y)", "sub", kExact},
+    {"mul(x,y)", "mul", kExact},
+    {"div(x,y)", "div", kExact},
     {"max(x,y)", "max", kNanToBound},
     {"min(x,y)", "min", kNanToBound},
 };
@@ -155,7 +162,7 @@ double soft_plus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std:
 double hard_sigmoid(double x, double a, double b) { return std::min(std::max(a * x + b, 0.0), 1.0); }
 const Meaning kMeanings[] = {
     {{"relu", "max(x, 0)", kNanToZero}, [](double x, double, double, double) { return x > 0 ? x : 0; }},
-    {{"leaky_relu", "x < 0 ? alpha * x : x", ""}, [](double x, double a, double, double) { return x < 0 ? a * x : x; }},
+    {{"leaky_relu", "x < 0 ? alpha * x : x", kExact}, [](double x, double a, double, double) { return x < 0 ? a * x : x; }},
     {{"clip", "min(max(x, alpha), beta)", kNanToBound},
      [](double x, double a, double b, double) { return std::min(std::max(x, a), b); }},
     {{"elu", "x < 0 ? alpha * (exp(x) - 1) : x", kUlps},
@@ -166,7 +173,7 @@ const Meaning kMeanings[] = {
      [](double x, double a, double, double) { return x / (1 + std::exp(-a * x)); }},
     {{"hardswish", "x * min(max(alpha * x + beta, 0), 1)", kRounding},
      [](double x, double a, double b, double) { return x * hard_sigmoid(x, a, b); }},
-    {{"hardsigmoid", "min(max(alpha * x + beta, 0), 1)", kNanToZero},
+    {{"hardsigmoid", "min(max(alpha * x + beta, 0), 1)", kHardSigmoid},
      [](double x, double a, double b, double) { return hard_sigmoid(x, a, b); }},
     {{"soft_relu", "log(1 + exp(alpha * x)) / alpha", kUlps},
      [](double x, double a, double, double) { return soft_plus(a * x) / a; }},
@@ -176,20 +183,20 @@ const Meaning kMeanings[] = {
      [](double x, double, double, double) {
        return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
      }},
-    {{"abs", "|x|", ""}, [](double x, double, double, double) { return std::fabs(x); }},
-    {{"sqrt", "sqrt(x)", ""}, [](double x, double, double, double) { return std::sqrt(x); }},
-    {{"square", "x * x", ""}, [](double x, double, double, double) { return x * x; }},
-    {{"exp", "exp(x)", kUlps}, [](double x, double, double, double) { return std::exp(x); }},
+    {{"abs", "|x|", kExact}, [](double x, double, double, double) { return std::fabs(x); }},
+    {{"sqrt", "sqrt(x)", kExact}, [](double x, double, double, double) { return std::sqrt(x); }},
+    {{"square", "x * x", kExact}, [](double x, double, double, double) { return x * x; }},
+    {{"exp", "exp(x)", kExp}, [](double x, double, double, double) { return std::exp(x); }},
     {{"log", "log(x)", kUlps}, [](double x, double, double, double) { return std::log(x); }},
-    {{"round", "x to the nearest integer, half to even", ""},
+    {{"round", "x to the nearest integer, half to even", kExact},
      [](double x, double, double, double) { return std::nearbyint(x); }},
     {{"pow", "alpha * x^beta", kUlps}, [](double x, double a, double b, double) { return a * std::pow(x, b); }},
-    {{"linear", "alpha * x + beta", "rounded once (fused multiply-add)"},
+    {{"linear", "alpha * x + beta", kFused},
      [](double x, double a, double b, double) { return a * x + b; }},
-    {{"add", "x + y", ""}, [](double x, double, double, double y) { return x + y; }},
-    {{"sub", "x - y", ""}, [](double x, double, double, double y) { return x - y; }},
-    {{"mul", "x * y", ""}, [](double x, double, double, double y) { return x * y; }},
-    {{"div", "x / y", ""}, [](double x, double, double, double y) { return x / y; }},
+    {{"add", "x + y", kExact}, [](double x, double, double, double y) { return x + y; }},
+    {{"sub", "x - y", kExact}, [](double x, double, double, double y) { return x - y; }},
+    {{"mul", "x * y", kExact}, [](double x, double, double, double y) { return x * y; }},
+    {{"div", "x / y", kExact}, [](double x, double, double, double y) { return x / y; }},
     {{"max", "max(x, y)", kNanToBound}, [](double x, double, double, double y) { return std::max(x, y); }},
     {{"min", "min(x, y)", kNanToBound}, [](double x, double, double, double y) { return std::min(x, y); }},
 };
@@ -321,14 +328,14 @@ class Matcher {
     uses([&](uint32_t used, uint32_t user) { users_[next[used]++] = user; });
   }
 
-  std::optional<std::vector<PostOp>> run(bool strict) {
+  std::optional<std::vector<PostOp>> run(Deviations allowed) {
     if (p_.outputs.size() != 1) return std::nullopt;
     auto start = anchor_value();
     if (!start) return std::nullopt;
     uint32_t value = *start, result = computed_output();
     std::vector<PostOp> ops;
     while (value != result) {
-      auto step = longest(value, strict);
+      auto step = longest(value, allowed);
       if (!step || ops.size() >= 16) return std::nullopt;
       ops.push_back(std::move(step->op));
       value = step->root;
@@ -364,13 +371,13 @@ class Matcher {
     return narrowed ? in.args[0] : out;
   }
 
-  std::optional<Step> longest(uint32_t value, bool strict) {
+  std::optional<Step> longest(uint32_t value, Deviations allowed) {
     value_ = value;
     std::optional<Step> best;
     for (uint32_t root = value + 1; root < p_.insts.size(); ++root) {
       if (p_.insts[root].type != DType::f32) continue;
       for (const Compiled* c : rows_ending_in(p_.insts[root].op)) {
-        if ((strict && !c->row->deviation.empty()) || (c->needs & ~has_).any()) continue;
+        if (!allows(allowed, c->row->deviation) || (c->needs & ~has_).any()) continue;
         auto step = match_row(*c, root);
         if (step && (!best || step->covers > best->covers)) best = std::move(step);
       }
@@ -390,7 +397,6 @@ class Matcher {
       step.op.operand = s.operand;
       step.op.kind = s.operand >= 0 ? PostOp::Kind::binary : PostOp::Kind::eltwise;
       step.op.deviation = c.row->deviation;
-      step.op.deviates = !c.row->deviation.empty();
       if (c.row->parameters && !c.row->parameters(s.constants, step.op)) return false;
       if (!closed(s, root)) return false;
       step.root = root;
@@ -493,10 +499,10 @@ namespace {
 /// every shape again.
 class Answers {
  public:
-  std::optional<std::vector<PostOp>> of(const Program& p, uint32_t anchor, bool strict) {
-    Entry& e = entries_[hash(p, anchor, strict) % kMost];
-    if (!e.used || e.anchor != anchor || e.strict != strict || !same(e.insts, p.insts) || e.outputs != p.outputs)
-      e = {p.insts, p.outputs, anchor, strict, true, Matcher(p, anchor).run(strict)};
+  std::optional<std::vector<PostOp>> of(const Program& p, uint32_t anchor, Deviations allowed) {
+    Entry& e = entries_[hash(p, anchor, allowed) % kMost];
+    if (!e.used || e.anchor != anchor || e.allowed != allowed || !same(e.insts, p.insts) || e.outputs != p.outputs)
+      e = {p.insts, p.outputs, anchor, allowed, true, Matcher(p, anchor).run(allowed)};
     return e.answer;
   }
 
@@ -506,11 +512,12 @@ class Answers {
     std::vector<Inst> insts;
     std::vector<uint32_t> outputs;
     uint32_t anchor = 0;
-    bool strict = false, used = false;
+    Deviations allowed = Deviations::all;
+    bool used = false;
     std::optional<std::vector<PostOp>> answer;
   };
-  static uint64_t hash(const Program& p, uint32_t anchor, bool strict) {
-    uint64_t h = uint64_t{anchor} << 1 | uint64_t{strict};
+  static uint64_t hash(const Program& p, uint32_t anchor, Deviations allowed) {
+    uint64_t h = uint64_t{anchor} << 2 | static_cast<uint64_t>(allowed);
     auto add = [&h](uint64_t x) {
       h = (h ^ x) * 0x9e3779b97f4a7c15;
       h ^= h >> 32;
@@ -536,9 +543,18 @@ class Answers {
 
 }  // namespace
 
-std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, bool strict) {
+bool allows(Deviations allowed, const Deviation& d) {
+  if (allowed == Deviations::all) return true;
+  return d.nan == Nan::kept && (allowed == Deviations::rounding || d.rounding.empty());
+}
+
+std::string_view text(Deviation::Nan nan) {
+  return nan == Nan::kept ? "" : nan == Nan::zero ? "NaN becomes 0" : "NaN becomes a bound";
+}
+
+std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, Deviations allowed) {
   thread_local Answers answers;
-  return answers.of(program, anchor_input, strict);
+  return answers.of(program, anchor_input, allowed);
 }
 
 std::span<const EpilogueForm> epilogue_forms() {

@@ -11,6 +11,7 @@
 #include "engine/graph/text.h"
 #include "engine/match/match.h"
 #include "engine/rule/text.h"
+#include "engine/without_instance.h"
 
 namespace ferrule {
 namespace {
@@ -96,11 +97,13 @@ Condition listed(const std::string& file, ConditionScope scope) {
   return c;
 }
 
+/// Siblings and placed parts are judged one by one, all other matches as a whole.
+bool by_parts(const Rule& r) { return r.kind == RuleKind::merge || r.kind == RuleKind::place; }
+
 /// A copy that fires for the instances alone. Tails and regions do not grow over what no instance holds.
 std::shared_ptr<const Rule> restricted(const Rule& rule, std::shared_ptr<const Listed> list, const std::string& file) {
   auto copy = std::make_shared<Rule>(rule);
-  // Siblings and placed parts are judged one by one, all other matches as a whole.
-  const bool parts = rule.kind == RuleKind::merge || rule.kind == RuleKind::place;
+  const bool parts = by_parts(rule);
   copy->where.push_back(listed(file, [list, parts](const Graph& g, const Match& m) { return !(parts ? list->begins(g, m) : list->has(g, m)); }));
   if (!copy->region.ops.empty() || !copy->region.classes.empty())
     copy->region.where.push_back(listed(file, [list](const Graph& g, const Match& m) { return !list->begins(g, m); }));
@@ -203,6 +206,14 @@ Status apply_instances(RuleSet& rules, const Instances& list) {
     r = std::move(copy);
   }
   return {};
+}
+
+std::shared_ptr<const Rule> without_instance(const Rule& rule, const Instances::Line& line) {
+  auto list = std::make_shared<Listed>();
+  list->add(line);
+  auto copy = std::make_shared<Rule>(rule);
+  copy->where.push_back(listed("what is left of it", [list, parts = by_parts(rule)](const Graph& g, const Match& m) { return parts ? list->begins(g, m) : list->has(g, m); }));
+  return copy;
 }
 
 Status check_model(const Instances& list, const Graph& imported) {

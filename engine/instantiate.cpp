@@ -1,14 +1,18 @@
 #include "engine/instantiate.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/formula/evaluate.h"
 #include "engine/graph/infer.h"
 #include "engine/graph/interpreter.h"
 #include "engine/match/facts.h"
+#include "engine/number_class.h"
 
 namespace ferrule {
 
@@ -42,40 +46,13 @@ bool wide_type(DType t) { return t == DType::f32 || t == DType::f16 || t == DTyp
 /// Results of this many elements are rounded as they are computed.
 constexpr int64_t kLarge = 1 << 16, kLargest = 1 << 28;
 
-/// In blocks without a branch inside, which the compiler turns into vectors: weights are large.
-bool finite(std::span<const float> values) {
-  constexpr uint32_t kExponent = 0x7f800000;
-  auto any = [](const float* p, size_t n) {
-    uint32_t bad = 0;
-    for (size_t k = 0; k < n; ++k) {
-      uint32_t bits;
-      std::memcpy(&bits, p + k, sizeof bits);
-      bad |= (bits & kExponent) == kExponent;
-    }
-    return bad != 0;
-  };
-  constexpr size_t kStep = 1024;
-  size_t at = 0;
-  for (; at + kStep <= values.size(); at += kStep)
-    if (any(values.data() + at, kStep)) return false;
-  return !any(values.data() + at, values.size() - at);
-}
-
-bool finite(const Tensor& t) {
-  if (!is_float(t.dtype())) return true;
-  if (t.dtype() == DType::f32) return finite(t.as<float>());
-  for (int64_t i = 0; i < t.numel(); ++i)
-    if (!std::isfinite(t.at_f64(i))) return false;
-  return true;
-}
-
 class Instantiation {
  public:
-  Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits)
-      : g_(g), m_(m), ops_(ops), limits_(limits), eval_{&g,   &m.bindings, nullptr,
-                                                        &ops, {},          &m.let} {}
+  Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits, bool normal_operands = false)
+      : g_(g), m_(m), ops_(ops), limits_(limits), normal_operands_(normal_operands),
+        eval_{&g, &m.bindings, nullptr, &ops, {}, &m.let} {}
 
-  Result<Instance> run() {
+  Status run() {
     for (const PatternLine& l : m_.rule->rewrite.lines) FERRULE_TRY(line(l));
     const Pattern& p = m_.rule->match;
     const auto& names = p.outputs.empty() ? p.root().results : p.outputs;
@@ -87,7 +64,26 @@ class Instantiation {
       auto it = env_.find(name);
       out_.outputs.push_back(it == env_.end() ? ValueId{} : it->second);
     }
-    FERRULE_TRY(settle());
+    for (ValueId v : out_.outputs) settle(v);
+    return {};
+  }
+
+  /// D9: the constants that the results are made of are the kinds of numbers that they were computed as.
+  Status keep_class() {
+    if (underflow_ && !(again() && !again()->underflow_))
+      return declined("D9: computing {} underflows in f64", quoted(underflow_));
+    for (const auto& [v, elements] : constants_read()) {
+      const Tensor& t = *s().constant(v);
+      const bool infinite = !finite(t);
+      if (infinite && moves_only() && inputs_not_finite()) continue;
+      if (const auto change = infinite ? overflow(v) : loses(v, elements))
+        return declined("D9: {}{} would be {}", quoted(v), t.numel() == 1 ? "" : fmt::format("[{}]", change->element),
+                        text(*change, t.dtype()));
+    }
+    return {};
+  }
+
+  Instance take() {
     out_.origin.resize(s().value_slots());
     out_.like.resize(s().node_slots());
     return std::move(out_);
@@ -114,7 +110,9 @@ class Instantiation {
     if (!fresh) return it->second;
     const Value& from = g_.value(v);
     if (from.constant) {
-      it->second = s().add_constant(s().fresh_name("c"), *from.constant);
+      auto normal = normal_operands_ ? without_subnormals(*from.constant) : std::nullopt;
+      replaced_ |= normal.has_value();
+      it->second = s().add_constant(s().fresh_name("c"), normal ? *normal : *from.constant);
     } else {
       it->second = s().add_input(s().fresh_name("i"), from.type);
       s().set_contents(it->second, from.contents);
@@ -210,7 +208,7 @@ class Instantiation {
     return declined("the replacement reads {}, which is not bound", escape(name));
   }
 
-  ValueId constant(Tensor t) { return s().add_constant(s().fresh_name("k"), std::move(t)); }
+  ValueId constant(Tensor t) { return s().add_constant(s().fresh_name("number"), std::move(t)); }
 
   Result<Operand> from_val(const Val& v) {
     if (auto* i = std::get_if<int64_t>(&v.v)) return Operand{{}, static_cast<double>(*i)};
@@ -237,9 +235,9 @@ class Instantiation {
         return Operand{{constant(Tensor::of_i64({static_cast<int64_t>(ints.size())}, ints))},
                        std::nullopt};
       }
-      Tensor t = Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())},
-                                    std::span<const double>(list));
-      return Operand{{constant(converted(t, root_type()))}, std::nullopt};
+      return Operand{{exactly(Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())},
+                                                 std::span<const double>(list)), root_type())},
+                     std::nullopt};
     }
     return declined("a fact that the replacement needs is not known");
   }
@@ -260,7 +258,14 @@ class Instantiation {
     if (!o.number) return o.values;
     if (context == DType::undefined)
       return declined("the element type of the number {} is not known", *o.number);
-    return std::vector<ValueId>{constant(Tensor::scalar(context, *o.number))};
+    return std::vector<ValueId>{exactly(Tensor::scalar(DType::f64, *o.number), context)};
+  }
+
+  /// Numbers of the rule: rounded to `type` where they stay, but not where more is computed with them.
+  ValueId exactly(Tensor t, DType type) {
+    const ValueId v = constant(converted(t, type));
+    if (wide_type(type) && finite(t)) folded_[v] = std::move(t);
+    return v;
   }
 
   // --- nodes
@@ -337,6 +342,11 @@ class Instantiation {
     }
     if (usual && std::holds_alternative<double>(*usual))
       if (auto* i = std::get_if<int64_t>(&*value)) value = static_cast<double>(*i);
+    if (auto* d = std::get_if<double>(&*value); d && std::isfinite(*d)) {  // attributes are f32
+      const ClassChange change{0, *d, static_cast<double>(static_cast<float>(*d))};
+      const bool subnormal = *d != 0 && std::abs(change.rounded) < least_normal(DType::f32) && change.rounded != *d;
+      if (subnormal || !std::isfinite(change.rounded)) return declined("D9: attribute {} would be {}", escape(a.name), text(change, DType::f32));
+    }
     n.attrs.set(a.name, std::move(*value));
     return {};
   }
@@ -431,8 +441,10 @@ class Instantiation {
     const Type type = s().value(n.outputs[0]).type;
     auto numel = type.shape ? product(*type.shape).constant() : std::nullopt;
     if (!numel || *numel < kLarge || *numel > kLargest || !wide_type(type.dtype)) return false;
-    auto result = evaluate_rounded(ops_, n, operands(n), type.dtype);
+    bool less = false;
+    auto result = evaluate_rounded(ops_, n, operands(n), type.dtype, least_normal(type.dtype), &less);
     if (!result) return false;
+    if (less) less_.insert(n.outputs[0]);
     folded_[n.outputs[0]] = std::move(*result);
     Node& made = rounded_[n.outputs[0]];
     made.op = n.op, made.domain = n.domain, made.attrs = n.attrs, made.inputs = n.inputs;
@@ -471,8 +483,10 @@ class Instantiation {
     options.ops = &ops_;
     options.limits = &limits_;
     options.f64 = true;
+    std::feclearexcept(FE_UNDERFLOW);
     auto result = interpret_node(g, w, inputs, options);
     if (!result || result->size() < n.outputs.size()) return false;
+    if (std::fetestexcept(FE_UNDERFLOW) && s().value(n.outputs[0]).type.dtype == DType::f64) underflow_ = n.outputs[0];
     for (size_t k = 0; k < n.outputs.size(); ++k) folded_[n.outputs[k]] = std::move((*result)[k]);
     return true;
   }
@@ -485,15 +499,57 @@ class Instantiation {
     s().set_constant(v, is_float(to) ? converted(it->second, to) : it->second);
   }
 
-  /// Results that are constants, and no new infinity or NaN anywhere.
-  Status settle() {
-    for (ValueId v : out_.outputs) settle(v);
-    for (const auto& [v, _] : folded_) {
-      const Tensor* t = s().constant(v);
-      if (!t || finite(*t) || (moves_only() && inputs_not_finite())) continue;
-      return declined("folding gives a value that is not finite");
+  // --- D9
+
+  std::string quoted(ValueId v) { return fmt::format("\"{}\"", escape(s().value(v).name)); }
+
+  /// What was computed and is read by the nodes that make the results, or is one, and how its elements are.
+  std::map<ValueId, Elements> constants_read() {
+    std::map<ValueId, Elements> read;
+    std::vector<bool> seen(s().node_slots());
+    std::vector<ValueId> work;
+    auto reads = [&](ValueId v, Elements how) {
+      if (!v) return;
+      work.push_back(v);
+      if (!folded_.contains(v) || !s().constant(v)) return;
+      const auto [at, fresh] = read.try_emplace(v, how);
+      if (!fresh && how == Elements::alone) at->second = how;
+    };
+    for (ValueId v : out_.outputs) reads(v, Elements::alone);
+    while (!work.empty()) {
+      const NodeId p = s().value(work.back()).producer;
+      work.pop_back();
+      if (!p || seen[p.index]) continue;
+      seen[p.index] = true;
+      for (ValueId v : s().node(p).inputs) reads(v, ops_.find(s().node(p)) ? Elements::alone : Elements::summed);
     }
-    return {};
+    return read;
+  }
+
+  std::optional<ClassChange> overflow(ValueId v) {
+    const Tensor rounded = *s().constant(v);
+    const Tensor* exact = unrounded(v);
+    for (int64_t i = 0; i < rounded.numel(); ++i)
+      if (!std::isfinite(rounded.at_f64(i))) return ClassChange{i, exact->at_f64(i), rounded.at_f64(i)};
+    return std::nullopt;
+  }
+
+  /// A rule that takes a shorter type loses small numbers on purpose.
+  std::optional<ClassChange> loses(ValueId v, Elements elements) {
+    if (m_.rule->numerics == "reduced" || (rounded_.contains(v) && !less_.contains(v))) return std::nullopt;
+    const Tensor rounded = *s().constant(v);
+    const auto change = underflow(*unrounded(v), rounded, elements, nullptr);
+    if (!change || !again()) return change;
+    return underflow(*unrounded(v), rounded, elements, again()->unrounded(v));
+  }
+
+  /// The same with 0 in the place of subnormal operands; null: there are none.
+  Instantiation* again() {
+    if (!again_) {
+      again_ = std::make_unique<Instantiation>(g_, m_, ops_, limits_, true);
+      if (!again_->run()) again_->replaced_ = false;
+    }
+    return again_->replaced_ ? again_.get() : nullptr;
   }
 
   /// Rules that compute nothing new may move infinities around; where sums are reordered, they
@@ -515,6 +571,8 @@ class Instantiation {
   const Match& m_;
   const OpTable& ops_;
   const Limits& limits_;
+  const bool normal_operands_;           // subnormal constants of the model are taken for 0
+  bool replaced_ = false;                // there were some
   EvalContext eval_;
   Instance out_;
   std::map<std::string, ValueId> env_;
@@ -524,13 +582,19 @@ class Instantiation {
   std::map<ValueId, ValueId> wide_ids_;  // scratch -> wide_
   std::map<ValueId, Tensor> folded_;     // scratch -> unrounded result
   std::map<ValueId, Node> rounded_;      // those of folded_ that are rounded all the same, and what made them
+  std::set<ValueId> less_;               // those of rounded_ with elements that were no normal numbers of their type
+  ValueId underflow_;                    // an f64 that has no f64 to be exact in, and was 0 or subnormal
+  std::unique_ptr<Instantiation> again_;
 };
 
 }  // namespace
 
 Result<Instance> instantiate(const Graph& g, const Match& m, const OpTable& ops,
                              const Limits& limits) {
-  return Instantiation(g, m, ops, limits).run();
+  Instantiation i(g, m, ops, limits);
+  FERRULE_TRY(i.run());
+  FERRULE_TRY(i.keep_class());
+  return i.take();
 }
 
 }  // namespace ferrule

@@ -14,13 +14,13 @@ Status need_float(const Call& c, size_t inputs) {
   return {};
 }
 
-/// Mean and variance (of the whole population).
+/// Mean and variance (of the whole population); about 0 instead of the mean unless `centre`.
 struct Moments {
   double mean = 0, variance = 0;
 };
-Moments moments(const double* v, int64_t n) {
+Moments moments(const double* v, int64_t n, bool centre = true) {
   Moments m;
-  for (int64_t i = 0; i < n; ++i) m.mean += v[i];
+  for (int64_t i = 0; centre && i < n; ++i) m.mean += v[i];
   m.mean /= static_cast<double>(n);
   for (int64_t i = 0; i < n; ++i) m.variance += (v[i] - m.mean) * (v[i] - m.mean);
   m.variance /= static_cast<double>(n);
@@ -133,8 +133,7 @@ Outputs row_norm(const Call& c, bool centre) {
   Row y(static_cast<size_t>(x.numel())), means, inverses;
   for (int64_t r = 0; r < rows; ++r) {
     const double* row = in.data() + r * size;
-    Moments m = moments(row, size);
-    if (!centre) m = {0, m.variance + m.mean * m.mean};
+    const Moments m = moments(row, size, centre);
     const double inverse = 1 / std::sqrt(m.variance + epsilon);
     means.push_back(m.mean), inverses.push_back(inverse);
     for (int64_t i = 0; i < size; ++i) {

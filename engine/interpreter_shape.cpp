@@ -84,11 +84,6 @@ Outputs unsqueeze(const Call& c) {
   return one(x.reshaped(out));
 }
 
-Outputs identity(const Call& c) {
-  FERRULE_TRY(c.need(1));
-  return one(*c.input(0));
-}
-
 Outputs dropout(const Call& c) {
   FERRULE_TRY(c.need(1));
   if (const Tensor* training = c.input(2);
@@ -199,7 +194,7 @@ Outputs eye_like(const Call& c) {
 constexpr Entry kTable[] = {
     {"Reshape", reshape},   {"Flatten", flatten},
     {"Squeeze", squeeze},   {"Unsqueeze", unsqueeze},
-    {"Identity", identity}, {"Dropout", dropout},
+    {"Dropout", dropout},
     {"Shape", shape},       {"Size", size},
     {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
     {"Range", range},       {"EyeLike", eye_like},

@@ -1,5 +1,7 @@
 #include "engine/interpreter_impl.h"
 
+#include "engine/graph/infer.h"
+
 namespace ferrule::interp {
 
 std::string Call::place() const {
@@ -391,15 +393,12 @@ Result<Window> window(const Call& c, const Dims& spatial, Dims kernel, bool ceil
     } else if (mode != "NOTSET" && !mode.empty()) {
       return c.bad_attr("auto_pad", "unknown value \"{}\"", escape(mode));
     }
-    const int64_t room = spatial[k] + w.begin[k] + w.end[k] - reach;
-    if (room < 0) {
+    const int64_t out = window_out(Dim(spatial[k]), w.begin[k], w.end[k], w.kernel[k], w.stride[k],
+                                   w.dilation[k], ceil_mode)
+                            .value_or(0);
+    if (out < 1) {
       return c.bad("a window of {} does not fit into {} with pads {} and {}", reach, spatial[k],
                    w.begin[k], w.end[k]);
-    }
-    int64_t out = room / w.stride[k] + 1;
-    if (ceil_mode && room % w.stride[k] != 0) {
-      // A window that would start in the padding behind the data does not count.
-      if (out * w.stride[k] < spatial[k] + w.begin[k]) ++out;
     }
     w.out.push_back(out);
   }

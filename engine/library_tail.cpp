@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/spread.h"
 
 namespace ferrule {
 namespace {
@@ -47,19 +48,21 @@ Accept window(const LibraryTail& t, ValueId y, bool exact) {
 Accept product(const LibraryTail& t, ValueId y) {
   const Node& a = t.graph->node(t.anchor);
   bool column = false, full = false;
-  const auto dims = dims_of(t, y);
-  if (dims.empty()) return no("the product's size is not known");
+  const auto shape = [&](ValueId v) { return t.graph->value(v).type.shape.value_or(Shape{}); };
+  const Shape dims = shape(y);
+  if (dims.empty()) return no("the product's rank is not known");
+  const auto spread = [&](ValueId addend) { return spread_of(shape(addend), dims, static_cast<int>(dims.size()) - 1); };
   for (size_t k = 0; k < 2; ++k)
     if (t.graph->value(a.inputs[k]).type.rank() < 2) return no("cuBLASLt multiplies matrices, an operand is a vector");
   if (a.inputs.size() > 2 && a.inputs[2]) {
-    const bool one_a_column = spread_of(dims_of(t, a.inputs[2]), dims) == Spread::column;
+    const bool one_a_column = spread(a.inputs[2]) == Spread::channel;
     (one_a_column ? column : full) = true;
   }
   size_t next = 0;
   for (; next < t.steps.size() && adds(t.steps[next]); ++next) {
-    const Spread spread = spread_of(dims_of(t, operand(t, t.steps[next])), dims);
-    bool& taken = spread == Spread::column ? column : full;
-    if (spread == Spread::other || taken) return no("cuBLASLt adds one value a column and one matrix");
+    const Spread how = spread(operand(t, t.steps[next]));
+    bool& taken = how == Spread::channel ? column : full;
+    if (how == Spread::other || how == Spread::one || taken) return no("cuBLASLt adds one value a column and one matrix");
     taken = true;
   }
   if (next < t.steps.size() && (t.steps[next].alg == "relu" || t.steps[next].alg == "gelu_tanh")) ++next;
@@ -71,11 +74,13 @@ Accept product(const LibraryTail& t, ValueId y) {
 
 bool allows_tf32(const Node& n) { return n.attrs.s("precision", "") == "tf32"; }
 
-Spread spread_of(std::span<const int64_t> addend, std::span<const int64_t> dims) {
-  if (dims.empty() || addend.empty()) return Spread::other;
-  if (std::ranges::equal(addend, dims) && dims.size() > 1 && !(dims.size() == 2 && dims[0] == 1)) return Spread::full;
-  const bool ones = std::all_of(addend.begin(), addend.end() - 1, [](int64_t d) { return d == 1; });
-  return ones && addend.back() == dims.back() ? Spread::column : Spread::other;
+Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step) {
+  if (target.device != "gpu") return step.deviation.nan;
+  // cuDNN's rectifier is asked for CUDNN_PROPAGATE_NAN (cudnn-frontend sets the attribute); nothing is said of its minimum
+  // and maximum, nor of cuBLASLt's x := max(x, 0).
+  if (contract != "gemm" && step.alg == "relu") return Deviation::Nan::kept;
+  if (step.alg == "exp") return Deviation::Nan::kept;
+  return step.deviation.nan;
 }
 
 Accept library_takes(const LibraryTail& t) {

@@ -27,8 +27,8 @@ struct LibraryTail {
 /// no: the reason; the tail is then a generated kernel of its own.
 Accept library_takes(const LibraryTail& tail);
 
-/// How an addend is spread over a product of `dims`.
-enum class Spread : uint8_t { full, column, other };
-Spread spread_of(std::span<const int64_t> addend, std::span<const int64_t> dims);
+/// What a step that the target's library runs makes of NaN; where the library's documentation does not say that NaN
+/// stays, it does not.
+Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step);
 
 }  // namespace ferrule

@@ -4,7 +4,9 @@
 #include <mutex>
 
 #include "engine/base/diagnostics.h"
+#include "engine/formula/definition.h"
 #include "engine/graph/infer.h"
+#include "engine/graph/interpreter.h"
 #include "engine/graph/verify.h"
 #include "engine/group.h"
 #include "engine/place.h"
@@ -162,6 +164,19 @@ bool names_condition(const RuleSet& rules, const std::string& glob) {
   });
 }
 
+/// An element-wise formula for what is computed in C++ would hold in some places and not in others.
+/// errors: those of OpTable::load; formula_invalid.
+Result<OpTable> load_operators(const EngineOptions& options) {
+  FERRULE_ASSIGN(OpTable ops, OpTable::load(options.rule_dirs));
+  Node n;
+  for (const auto& [key, f] : ops.all()) {
+    n.op = f.op, n.domain = f.domain;
+    if (f.pointwise() && interpretable(n, OpTable{}))
+      return error(Code::formula_invalid, f.place, fmt::format("operator {} is no formula: ferrule computes it itself", escape(key)), "give yours a domain");
+  }
+  return ops;
+}
+
 /// Inference asks the installed table for pointwise operators; it must not go away under it.
 void install(std::shared_ptr<const Knowledge> k) {
   static std::mutex mutex;
@@ -175,7 +190,7 @@ void install(std::shared_ptr<const Knowledge> k) {
 
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options) {
   auto k = std::make_shared<Knowledge>();
-  FERRULE_ASSIGN(k->ops, OpTable::load(options.rule_dirs));
+  FERRULE_ASSIGN(k->ops, load_operators(options));
   FERRULE_ASSIGN(k->rules,
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
   std::string target = options.target.empty() ? host_target() : options.target;
@@ -192,6 +207,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   for (const std::string& glob : options.ignore_profit)
     if (!names_condition(k->rules, glob))
       k->warnings.push_back(fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
+  FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
   install(k);
   for (const std::string& glob : options.allow_unproven)
     if (std::ranges::none_of(k->rules.rules, [&](const auto& r) { return r->kind == RuleKind::rewrite && glob_match(glob, r->id); }))

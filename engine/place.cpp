@@ -44,7 +44,7 @@ std::optional<SliceOf> slice_of(const Graph& g, NodeId node, size_t slot, bool w
 SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
   const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
   const std::vector<int64_t> own = strides_of(dims, layout);
-  if (dims.empty() || at.strides[inner] != 1) return SliceForm::other;
+  if (dims.empty() || std::ranges::count(dims, 0) > 0 || at.strides[inner] != 1) return SliceForm::other;
   int64_t distance = 0;
   for (size_t k = 0; k < dims.size(); ++k) {
     if (k == inner || dims[k] == 1) continue;

@@ -10,7 +10,7 @@
 namespace ferrule {
 namespace {
 
-/// Whether the two layouts of these dims are the same memory: one channel, or nothing but channels.
+/// As far as the sizes are known.
 bool same_memory(const Type& t) {
   if (!t.shape || t.rank() < 3) return true;
   if ((*t.shape)[1] == Dim(1)) return true;
@@ -117,18 +117,19 @@ class LayoutPlanner {
     return contract_of(body, body.node(anchor->node), ops_);
   }
 
-  /// Windows slide over channels-last images; tail operands of the result's size are read the same way.
+  /// Windows slide over channels-last images; tail operands of the result's rank are read the same way, others as they are
+  /// written down.
   void sliding(NodeId id) {
     const Node& n = plan_.graph.node(id);
-    const Type y = type(n.outputs[0]);
-    if (!can_be_channels_last(y)) return set_outputs(id, Layout::plain);
+    const Type& y = type(n.outputs[0]);
+    const Layout images = can_be_channels_last(y) ? Layout::channels_last : Layout::plain;
+    const bool image_first = slides_over_first(n);
     for (size_t k = 0; k < n.inputs.size(); ++k) {
-      ValueId v = plan_.graph.input(id, k);
-      if (!v || plan_.graph.constant(v) || type(v).rank() != y.rank()) continue;
       if (k == 0 && reads_plain(id)) continue;
-      require(id, k, Layout::channels_last);
+      const ValueId v = n.inputs[k];
+      require(id, k, v && type(v).rank() == y.rank() ? images : Layout::plain, k == 0 && image_first);
     }
-    set_outputs(id, Layout::channels_last);
+    set_outputs(id, images);
   }
 
   /// First layers on a CPU: convolutions of a few planes read the model's input as it lies.
@@ -140,9 +141,14 @@ class LayoutPlanner {
     const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
     if (target_.device != "cpu" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
     if (const std::string contract = kernel_contract(id); contract != "conv" && contract != "conv_pool") return false;
+    return slides_over_first(n);
+  }
+
+  /// Whether the node's first input is the image, and not an operand of something in front.
+  bool slides_over_first(const Node& n) const {
     if (!n.body) return true;
-    for (NodeId b : n.body->order())  // the group's first input is what its convolution slides over
-      if (contract_of(*n.body, n.body->node(b), ops_) == "conv") return n.body->node(b).inputs[0] == n.body->inputs()[0];
+    for (NodeId b : n.body->order())
+      if (const Node& inner = n.body->node(b); slides(contract_of(*n.body, inner, ops_))) return inner.inputs[0] == n.body->inputs()[0];
     return false;
   }
 
@@ -198,9 +204,10 @@ class LayoutPlanner {
     for (ValueId v : plan_.graph.node(id).outputs) set_output(v, l);
   }
 
-  void require(NodeId id, size_t slot, Layout wanted) {
+  /// Constants are packed by whoever reads them, but for images.
+  void require(NodeId id, size_t slot, Layout wanted, bool image = false) {
     ValueId v = plan_.graph.input(id, slot);
-    if (!v || plan_.graph.constant(v) || has(v, wanted)) return;
+    if (!v || (plan_.graph.constant(v) && !image) || has(v, wanted)) return;
     plan_.graph.set_input(id, slot, reordered(v, wanted));
   }
 
@@ -272,6 +279,11 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout)
     step *= std::max<int64_t>(dims[k], 1);
   }
   return strides;
+}
+
+bool same_memory(const std::vector<int64_t>& dims) {
+  auto one = [](int64_t d) { return d == 1; };
+  return dims.size() < 3 || dims[1] == 1 || std::all_of(dims.begin() + 2, dims.end(), one);
 }
 
 std::optional<Lying> lying(const Plan& plan, ValueId v) {

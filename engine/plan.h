@@ -56,5 +56,7 @@ struct Lying {
 std::optional<Lying> lying(const Plan& plan, ValueId v);
 /// Row-major strides in elements of a value of these dims in this layout.
 std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout);
+/// Whether the two layouts of these dims are the same memory: one channel, or nothing but channels.
+bool same_memory(const std::vector<int64_t>& dims);
 
 }  // namespace ferrule

@@ -116,6 +116,11 @@ class Regions {
   }
 
   bool movable(NodeId id, const Node& n) {
+    constexpr size_t kMost = 128;  // tensors of a kernel; each of many results would be looked for among all of them
+    if (n.outputs.size() > kMost) {
+      miss(id, "structure", fmt::format("it has {} results", n.outputs.size()));
+      return false;
+    }
     for (size_t k = 0; k < n.outputs.size(); ++k)
       if (auto m = movement_of(g_, n, k); !m) {
         miss(id, "structure", m.error().message);

@@ -234,6 +234,20 @@ Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTabl
   return Transplant(g, m, instance).run();
 }
 
+Rejection declined_rewrite(const Match& m, const Error& e) {
+  Rejection r;
+  r.rule = m.rule;
+  r.root = m.root;
+  r.stage = Rejection::Stage::guarantee;
+  r.id = e.code == Code::rewrite_declined ? "replacement" : "D7";
+  r.why = e.message;
+  for (std::string_view guarantee : {"D7", "D9"})
+    if (r.why.starts_with(fmt::format("{}: ", guarantee))) r.id = guarantee, r.why.erase(0, guarantee.size() + 2);
+  r.matched_nodes = static_cast<int>(m.nodes.size());
+  r.passed_conditions = r.total_conditions = static_cast<int>(m.rule->where.size());
+  return r;
+}
+
 namespace {
 
 constexpr size_t kRecent = 64;  // fired rules remembered, to name those of a loop
@@ -402,19 +416,11 @@ class RewritePhase {
     return true;
   }
 
-  Result<bool> declined(const Graph& g, const Match& m, Error e) {
+  Result<bool> declined(const Graph& g, const Match& m, const Error& e) {
     if (e.code == Code::rule_broken && ctx_.journal)
       ctx_.journal->steps.push_back(
           {std::string(phase_), m.rule->id, "broken", {g.node(m.root).name}, {}, e.message});
-    Rejection r;
-    r.rule = m.rule;
-    r.root = m.root;
-    r.stage = Rejection::Stage::guarantee;
-    r.id = e.code == Code::rewrite_declined && !e.message.starts_with("D7") ? "replacement" : "D7";
-    r.why = e.message;
-    r.matched_nodes = static_cast<int>(m.nodes.size());
-    r.passed_conditions = r.total_conditions = static_cast<int>(m.rule->where.size());
-    miss(g, std::move(r));
+    miss(g, declined_rewrite(m, e));
     return false;
   }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/base/yaml.h"
+#include "engine/rule/contract_names.h"
 
 namespace ferrule {
 namespace {
@@ -68,6 +69,10 @@ void read_facts(yaml::Reader& r, const Node& root, Target& t) {
   const Node* contracts = root.find("contracts");
   if (!contracts || !r.expect(*contracts, Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
+    if (!is_contract(key.text)) {
+      const std::string near = yaml::nearest(key.text, kContracts);
+      r.error(key, fmt::format("there is no contract {}", escape(key.text)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near), Code::rule_invalid);
+    }
     if (value.is_scalar() && value.text == "none")
       t.contracts.erase(key.text);
     else

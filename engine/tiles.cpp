@@ -20,7 +20,7 @@ bool slides(const Node& n) {
 
 class Reader {
  public:
-  Reader(const Graph& g, const OpTable& ops, bool strict) : g_(g), ops_(ops), strict_(strict) {}
+  Reader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
 
   Result<std::vector<TileStage>> run(std::span<const NodeId> nodes) {
     for (NodeId id : nodes) {
@@ -56,7 +56,7 @@ class Reader {
     FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, g_, s.tail, outputs));
     const auto at = std::ranges::find(region.inputs, from);
     if (at == region.inputs.end()) return refuse(s.tail[0], "does not read the window in front of it");
-    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), strict_);
+    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), Deviations::all);
     if (!ops) return refuse(s.tail[0], "is not done in a library's epilogue");
     s.post_ops = std::move(*ops);
     s.operands = region.inputs;
@@ -65,7 +65,6 @@ class Reader {
 
   const Graph& g_;
   const OpTable& ops_;
-  const bool strict_;
   std::vector<TileStage> stages_;
 };
 
@@ -181,16 +180,8 @@ Accept check_pointwise(const Graph& g, const Node& n) {
 
 }  // namespace
 
-Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops, bool strict) {
-  return Reader(g, ops, strict).run(nodes);
-}
-
-std::string deviation_of(std::span<const TileStage> stages) {
-  std::string out;
-  for (const TileStage& s : stages)
-    for (const PostOp& op : s.post_ops)
-      if (op.deviates && out.find(op.deviation) == out.npos) out += (out.empty() ? "" : "; ") + op.deviation;
-  return out;
+Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
+  return Reader(g, ops).run(nodes);
 }
 
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {

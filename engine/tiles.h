@@ -16,12 +16,8 @@ struct TileStage {
   std::vector<ValueId> operands;
 };
 
-/// `nodes` (topological order) as stages, each reading the one before. `strict`: no epilogue that deviates from its
-/// formula.  errors: unsupported_operator, with the reason.
-Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops, bool strict = false);
-
-/// How the stages' epilogues deviate from their formulas; empty: not.
-std::string deviation_of(std::span<const TileStage> stages);
+/// `nodes` (topological order) as stages, each reading the one before.  errors: unsupported_operator, with the reason.
+Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops);
 
 /// contracts.h's `accepts` for the two contracts; `nodes` are all of the group's.
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops);

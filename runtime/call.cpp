@@ -21,12 +21,12 @@ int64_t distance(const Operand& o, size_t inner) {
 
 int64_t Operand::pixel() const {
   if (dense()) return dims[1];
-  return rank() >= 3 && layout == Layout::channels_last ? distance(*this, 1) : -1;
+  return rank() >= 3 && lies(Layout::channels_last) ? distance(*this, 1) : -1;
 }
 
 int64_t Operand::row() const {
   if (dense()) return dims.back();
-  return rank() >= 1 && layout == Layout::plain ? distance(*this, dims.size() - 1) : -1;
+  return rank() >= 1 && lies(Layout::plain) ? distance(*this, dims.size() - 1) : -1;
 }
 
 bool adds_operand(const PostOp& op) {

@@ -25,6 +25,9 @@ struct Operand {
   int64_t offset = 0;         ///< bytes into the slot's memory where it starts: a slice of something larger
   bool present() const { return dtype != DType::undefined; }
   int rank() const { return static_cast<int>(dims.size()); }
+  /// Whether it lies as this layout says. Images of one channel or one pixel lie as both do, whichever they are planned in:
+  /// kernels ask this, and not which one it is.
+  bool lies(Layout l) const { return layout == l || same_memory(dims); }
   int64_t numel() const {
     int64_t n = 1;
     for (int64_t d : dims) n *= d;
@@ -37,6 +40,8 @@ struct Operand {
     if (plane) s[1] = plane, s[0] = plane * dims[1];
     return s;
   }
+  /// strides() of what lies plain.
+  std::vector<int64_t> plain_strides() const { return dense() ? strides_of(dims, Layout::plain) : apart; }
   /// Channels-last images: elements from a pixel to the next; -1 where they do not lie at one distance.
   int64_t pixel() const;
   /// Plain matrices: elements from a row to the next, all rows of all matrices; -1 as above.

@@ -68,7 +68,7 @@ Result<Window> gpu_window(const Call& call) {
 
 Status check_gpu_product(const Call& call) {
   for (const Operand* o : {&call.inputs[0], &call.inputs[1], &call.outputs[0]}) {
-    if (o->layout != Layout::plain && o->rank() > 2) return refuse(call, "an operand is channels-last");
+    if (!o->lies(Layout::plain)) return refuse(call, "an operand is channels-last");
     if (o->numel() == 0) return refuse(call, "an empty operand");
     if (!o->dense() && o->rank() > 1 && o->strides().back() != 1) return refuse(call, "a slice whose elements lie apart");
   }

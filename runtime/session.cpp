@@ -42,6 +42,7 @@ struct Session::State {
   std::map<std::string, Tensor> defaults;
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
+  std::map<std::string, size_t, std::less<>> input_by_name;
   Backend* backend = nullptr;
   double load_ms = 0;
   bool own_weights = false;  ///< the constants are nobody's but this session's
@@ -56,6 +57,7 @@ struct Session::State {
 
   /// Who will run the plans, and so what they are made for.
   Status choose(const std::string& target) {
+    if (options.strict && options.fast_math) return error(Code::usage, "options", "strict and fast_math exclude each other");
     FERRULE_ASSIGN(BackendChoice choice, choose_backend(options.backend, target, options.require_device, target_names(options.engine.rule_dirs)));
     if (!choice.warning.empty()) log(LogLevel::warning, choice.warning);
     backend = choice.backend;
@@ -65,7 +67,10 @@ struct Session::State {
 
   /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
   Status take(Graph graph) {
-    for (ValueId v : graph.inputs()) inputs.push_back({graph.value(v).name, graph.value(v).type});
+    for (ValueId v : graph.inputs()) {
+      input_by_name.emplace(graph.value(v).name, inputs.size());
+      inputs.push_back({graph.value(v).name, graph.value(v).type});
+    }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     if (options.backend == "auto" && !options.require_device && backend->name() == "cuda") original = graph.clone();
     FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
@@ -89,9 +94,8 @@ struct Session::State {
   }
 
   const Port* input(std::string_view name) const {
-    for (const Port& p : inputs)
-      if (p.name == name) return &p;
-    return nullptr;
+    auto it = input_by_name.find(name);
+    return it == input_by_name.end() ? nullptr : &inputs[it->second];
   }
 
   Status unknown(const std::string& name) const {
@@ -147,7 +151,7 @@ struct Session::State {
     for (const std::string& w : c->fused_.warnings) log(LogLevel::warning, w);
     FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
-    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {options.strict}));
+    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {.strict = options.strict, .fast_math = options.fast_math}));
     FERRULE_TRY(check_plan(c->plan_));
     c->timings_.load_ms = load_ms;
     c->timings_.plan_ms = ms_since(start);

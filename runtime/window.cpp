@@ -51,7 +51,8 @@ Result<Window> window_of(const Call& call, const std::vector<int64_t>& in, const
     }
     w.pads_begin.push_back(begin);
     w.asked_end.push_back(asked);
-    const bool fits = (in[k + 2] + begin + asked - reach) / w.strides[k] + 1 == out[k + 2];
+    const int64_t room = in[k + 2] + begin + asked - reach;  // below 0: a window larger than the padded image (ceil_mode)
+    const bool fits = room >= 0 && room / w.strides[k] + 1 == out[k + 2];
     w.pads_end.push_back(fits ? asked : (out[k + 2] - 1) * w.strides[k] + reach - in[k + 2] - begin);
   }
   return w;

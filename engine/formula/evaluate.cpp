@@ -1,6 +1,8 @@
 // From nodes to programs and values: lower_node, lower_region, evaluate_node, and what a pointwise node's
 // result is (type and broadcast shape).
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <future>
@@ -289,8 +291,17 @@ void in_parts(int64_t count, int64_t least, const std::function<void(int64_t, in
   for (std::future<void>& other : others) other.get();
 }
 
-/// `storage`: the result's type, for large constants by threads; undefined: that of the formula's result.
-Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage) {
+/// Whether one of them is not 0 and less than `least`. Without a branch inside, so that it becomes vectors.
+bool any_less(const double* x, int n, double least) {
+  unsigned any = 0;
+  for (int k = 0; k < n; ++k) any |= static_cast<unsigned>(std::abs(x[k]) < least) & static_cast<unsigned>(x[k] != 0);
+  return any != 0;
+}
+
+/// `storage`: the result's type, for large constants by threads; undefined: that of the formula's result. `less`: as
+/// evaluate_rounded, and only with `storage`.
+Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage,
+                        double least = 0, bool* less = nullptr) {
   FERRULE_ASSIGN(const OpFormula* f, formula_of(ops, n));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
@@ -304,6 +315,7 @@ Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tenso
   if (!rounded) storage = p.output_type(0);
   auto [result, bytes] = Tensor::allocate(storage, dims);
   const Walk walk = make_walk(dims, data);
+  std::atomic<bool> found = false;
   auto elements = [&, bytes = bytes](int64_t begin, int64_t end) {
     BlockEvaluator run(p);
     std::vector<bool> fixed(data.size());  // one element: read once
@@ -317,10 +329,12 @@ Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tenso
       for (size_t k = 0; k < data.size(); ++k)
         if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
       run.run(m);
+      if (less && out == DType::f64 && any_less(static_cast<const double*>(run.output(0)), m, least)) found = true;
       pack(storage, out, run.output(0), m, bytes, start);
     }
   };
   in_parts(result.numel(), rounded ? int64_t{kBlock} * 256 : INT64_MAX, elements);
+  if (less) *less = found;
   return result;
 }
 
@@ -332,8 +346,8 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
 }
 
 Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
-                                DType storage) {
-  return evaluate(ops, n, inputs, true, storage);
+                                DType storage, double least, bool* less) {
+  return evaluate(ops, n, inputs, true, storage, least, less);
 }
 
 Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) {

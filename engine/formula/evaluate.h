@@ -5,8 +5,9 @@
 
 namespace ferrule {
 
-/// `storage`: a float type.  errors: as evaluate_node.
+/// `storage`: a float type. `less`: set if an element other than 0 is less than `least` before it is rounded.
+/// errors: as evaluate_node.
 Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
-                                DType storage);
+                                DType storage, double least = 0, bool* less = nullptr);
 
 }  // namespace ferrule

@@ -5,8 +5,11 @@
 #include <filesystem>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "engine/base/limits.h"
 #include "engine/base/yaml.h"
+#include "engine/formula/definition.h"
 #include "engine/formula/formula.h"
 #include "engine/formula/region_programs.h"
 
@@ -53,9 +56,10 @@ class EntryReader {
   EntryReader(Reader& r, const Node& n) : r_(r), n_(n) {}
 
   OpFormula read() {
-    r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "channel", "class", "types", "source", "doc"});
+    r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "channel", "class", "types", "source", "doc", "replaces"});
     if (const Node* v = r_.required(n_, "op")) f_.op = r_.string(*v);
     if (const Node* v = n_.find("domain")) f_.domain = r_.string(*v);
+    if (f_.domain == "ai.onnx") f_.domain.clear();
     f_.place = r_.source().place(n_.line, n_.column);
     if (const Node* v = r_.required(n_, "in")) inputs(*v);
     if (const Node* v = n_.find("attrs")) attributes(*v);
@@ -65,11 +69,14 @@ class EntryReader {
     if (const Node* v = n_.find("class")) f_.classes = r_.strings(*v);
     if (const Node* v = n_.find("types")) types(*v);
     if (const Node* v = n_.find("source")) f_.source = r_.string(*v);
+    if (const Node* v = n_.find("replaces")) replaces = r_.boolean(*v);
     if (const Node* v = n_.find("let")) lets(*v);
     if (const Node* v = r_.required(n_, "expr")) f_.expr = formula(*v, "expr", f_.let.size(), &f_);
     derive();
     return std::move(f_);
   }
+
+  bool replaces = false;  ///< the entry says that it stands for an earlier one of its operator
 
  private:
   void inputs(const Node& v) {
@@ -202,7 +209,44 @@ class EntryReader {
   OpFormula f_;
 };
 
-void read_ops(const yaml::Document& doc, std::vector<OpFormula>& out, Reader& r) {
+using Map = std::map<std::string, OpFormula, std::less<>>;
+
+/// Whether what knows the operators only by their operands and results (inference, shapes) may take one for the other.
+bool same_signature(const OpFormula& a, const OpFormula& b) {
+  auto same = [](const std::string& x, const std::string& y) {
+    return is_optional(x) == is_optional(y) && is_variadic(x) == is_variadic(y);
+  };
+  return std::ranges::equal(a.inputs, b.inputs, same) && a.data == b.data && a.out_type == b.out_type && a.row == b.row;
+}
+
+/// The entry joins those that were read before it; one of its operator's only where it says so. A folder that is given
+/// again, behind those that replaced something, has the last word.
+void enter(OpFormula f, bool replaces, const Node& at, Map& all, std::set<std::string>& places, Reader& r) {
+  const std::string key = key_of(f.domain, f.op);
+  const bool again = !places.insert(f.place).second;
+  auto it = all.find(key);
+  if (again || (it == all.end() && !replaces)) {
+    all.insert_or_assign(key, std::move(f));
+  } else if (it == all.end()) {
+    std::vector<std::string> known;
+    for (const auto& [name, _] : all) known.push_back(name);
+    const std::string near = yaml::nearest(key, known);
+    r.error(at, fmt::format("there is no operator {} to replace", escape(key)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+  } else if (const OpFormula& old = it->second; !replaces) {
+    r.error(at, fmt::format("operator {} is described at {} already", escape(key), escape(old.place)),
+            "write `replaces: true` if yours is to stand for it (verify --oracle keeps judging by the first), or give yours a domain", Code::formula_invalid);
+  } else if (!old.pointwise()) {
+    r.error(at, fmt::format("operator {} works on rows, as the interpreter does without its formula: it cannot be replaced", escape(key)),
+            "give yours a domain", Code::formula_invalid);
+  } else if (!same_signature(f, old)) {
+    r.error(at, fmt::format("operator {} has other operands or another result type than at {}", escape(key), escape(old.place)),
+            "what replaces an operator takes and gives what it does; give yours a domain", Code::formula_invalid);
+  } else {
+    it->second = std::move(f);
+  }
+}
+
+void read_ops(const yaml::Document& doc, Map& all, std::set<std::string>& places, Reader& r) {
   if (!r.expect(doc.root, Node::Kind::map, "an operator file")) return;
   r.keys(doc.root, {"ferrule", "doc", "ops"});
   if (const Node* v = r.required(doc.root, "ferrule"); v && (doc.root.entries.front().first.text != "ferrule" || v->text != "1"))
@@ -213,12 +257,13 @@ void read_ops(const yaml::Document& doc, std::vector<OpFormula>& out, Reader& r)
   for (const Node& n : ops->items) {
     if (!r.expect(n, Node::Kind::map, "an operator")) continue;
     size_t before = r.count();
-    OpFormula f = EntryReader(r, n).read();
+    EntryReader entry(r, n);
+    OpFormula f = entry.read();
     if (!seen.insert(key_of(f.domain, f.op)).second)
       r.error(n, fmt::format("operator {} is described twice in this file", escape(f.op)), "");
     if (r.count() != before) continue;
     if (auto ok = check_types(f); !ok) r.add(std::move(ok).error());
-    out.push_back(std::move(f));
+    enter(std::move(f), entry.replaces, n, all, places, r);
   }
 }
 
@@ -243,21 +288,46 @@ bool OpFormula::per_channel(size_t slot) const {
   return slot < inputs.size() && std::find(channel.begin(), channel.end(), input_name(inputs[slot])) != channel.end();
 }
 
+std::string definition(const OpFormula& f) {
+  std::string out = fmt::format("{} {} in {} out {} row {} channel {} class {} required {} types", f.domain, f.op, fmt::join(f.inputs, ","), f.out_type,
+                                f.row, fmt::join(f.channel, ","), fmt::join(f.classes, ","), fmt::join(f.required, ","));
+  for (DType t : f.types) out += fmt::format(" {}", name(t));
+  for (const auto& [key, value] : f.attrs) out += fmt::format(" {}={}", key, str(value));
+  for (const auto& [key, e] : f.let) out += fmt::format("\n{} = {}", key, to_text(*e));
+  return out + fmt::format("\n{}\n", to_text(*f.expr));
+}
+
+Result<OpTable> load_first_definitions(std::span<const std::string> rule_dirs) {
+  std::vector<std::string> dirs(rule_dirs.begin(), rule_dirs.end());
+  // Whose folder comes earliest is read last.
+  if (dirs.size() > 1) dirs.insert(dirs.end(), rule_dirs.rbegin() + 1, rule_dirs.rend());
+  return OpTable::load(dirs);
+}
+
+Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs, const OpTable& ops) {
+  std::vector<std::string> out;
+  if (rule_dirs.size() < 2) return out;
+  FERRULE_ASSIGN(const OpTable first, load_first_definitions(rule_dirs));
+  for (const auto& [key, f] : ops.all())
+    if (const OpFormula* old = first.find(f.domain, f.op); old && old->place != f.place)
+      out.push_back(fmt::format("operator {} is what {} says, not what {} does", escape(key), escape(f.place), escape(old->place)));
+  return out;
+}
+
 Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
   Map all;
+  std::set<std::string> places;
   std::vector<Error> errors;
   for (const std::string& dir : rule_dirs) {
     for (const std::string& file : op_files(dir)) {
-      std::vector<OpFormula> ops;
       auto doc = yaml::read_file(file, Limits{});
       Status ok = doc ? Status{} : Status(fail(doc.error()));
       if (doc) {
         Reader r(doc->source);
-        read_ops(*doc, ops, r);
+        read_ops(*doc, all, places, r);
         ok = r.status();
       }
       if (!ok) errors.push_back(std::move(ok).error());
-      for (OpFormula& f : ops) all.insert_or_assign(key_of(f.domain, f.op), std::move(f));
     }
   }
   if (errors.empty()) {

@@ -21,6 +21,8 @@ void trim(std::vector<T>& ids) {
 
 }  // namespace
 
+void list_changed() { FERRULE_ASSERT(false, "a list of a graph changed under a loop over it"); }
+
 // --- reading --------------------------------------------------------------------------------------
 
 std::unique_ptr<Graph> Graph::clone() const {
@@ -28,9 +30,9 @@ std::unique_ptr<Graph> Graph::clone() const {
   out->name = name;
   out->nodes_.reserve(nodes_.size() + nodes_.size() / 2);  // what is cloned is changed
   out->values_.reserve(values_.size() + values_.size() / 2);
-  for (const Value& v : values_)
-    if (v.dead) out->values_.emplace_back().dead = true;
-    else out->values_.push_back(v);
+  for (size_t i = 0; i < values_.size(); ++i)
+    if (values_[i].dead) out->values_.push_back({}).dead = true;
+    else out->values_.push_back(values_[i]);
   out->inputs_ = inputs_;
   out->outputs_ = outputs_;
   out->value_names_ = value_names_;
@@ -41,8 +43,9 @@ std::unique_ptr<Graph> Graph::clone() const {
   out->sorted_ = sorted_;
   out->sorted_slots_ = sorted_slots_;
   out->thinned_ = thinned_, out->rewired_ = rewired_, out->nested_ = nested_;
-  for (const Node& n : nodes_) {
-    Node& c = out->nodes_.emplace_back();
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& n = nodes_[i];
+    Node& c = out->nodes_.push_back({});
     if (n.dead) {
       c.dead = true;
       continue;
@@ -137,7 +140,7 @@ ValueId Graph::add_value(std::string name, Type type) {
   ValueId id{static_cast<uint32_t>(values_.size())};
   FERRULE_ASSERT(!find_value(name), "two values of one name in a graph");
   value_names_.add(name, id.index);
-  Value& v = values_.emplace_back();
+  Value& v = values_.push_back({});
   v.name = std::move(name);
   v.type = std::move(type);
   return id;
@@ -172,14 +175,20 @@ void Graph::add_output(ValueId v) {
   output_slots_.clear();
 }
 
+namespace {
+void index_outputs(const std::vector<ValueId>& outputs, std::unordered_multimap<uint32_t, uint32_t>& slots) {
+  if (!slots.empty()) return;
+  for (uint32_t k = 0; k < outputs.size(); ++k) slots.emplace(outputs[k].index, k);
+}
+}  // namespace
+
 /// Every slot that holds `from`.
 void Graph::replace_output(ValueId from, ValueId to) {
   if (outputs_.size() <= kManyUses) {
     std::ranges::replace(outputs_, from, to);
     return;
   }
-  if (output_slots_.empty())
-    for (uint32_t k = 0; k < outputs_.size(); ++k) output_slots_.emplace(outputs_[k].index, k);
+  index_outputs(outputs_, output_slots_);
   auto [first, last] = output_slots_.equal_range(from.index);
   std::vector<uint32_t> slots;
   for (auto it = first; it != last; ++it) slots.push_back(it->second);
@@ -191,10 +200,18 @@ void Graph::replace_output(ValueId from, ValueId to) {
 }
 
 void Graph::set_output(size_t k, ValueId v) {
-  output_slots_.clear();
-  ValueId before = outputs_[k];
-  outputs_[k] = v;
-  values_[before.index].is_output = std::ranges::find(outputs_, before) != outputs_.end();
+  const ValueId before = outputs_[k];
+  if (outputs_.size() > kManyUses) {
+    index_outputs(outputs_, output_slots_);
+    auto [first, last] = output_slots_.equal_range(before.index);
+    output_slots_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == k; }));
+    output_slots_.emplace(v.index, static_cast<uint32_t>(k));
+    values_[before.index].is_output = output_slots_.contains(before.index);
+    outputs_[k] = v;
+  } else {
+    outputs_[k] = v;
+    values_[before.index].is_output = std::ranges::find(outputs_, before) != outputs_.end();
+  }
   values_[v.index].is_output = true;
 }
 
@@ -348,8 +365,8 @@ void Graph::replace_uses(ValueId from, ValueId to) {
       continue;
     }
     for (auto& [_, sub] : n.subgraphs)
-      for (Value& v : sub->values_)
-        if (v.outer == from) v.outer = to;
+      for (uint32_t i = 0; i < sub->values_.size(); ++i)
+        if (Value& v = sub->values_[i]; v.outer == from) v.outer = to;
     if (std::ranges::find(values_[to.index].uses, u) == values_[to.index].uses.end()) add_use(to, u);
   }
 }

@@ -1,6 +1,8 @@
 // The graph everything works on: values (SSA) and nodes in tables addressed by ids, nested graphs with
 // explicit captures, and groups as nodes that keep the originals as their body. Only the members below
 // change it, and they keep producers, uses and captures right; verify.h checks the rest.
+// A reference to a node or value holds as long as the graph does, whatever is added; one that was removed is `dead`. Its
+// lists may change under whoever walks them: list.h.
 // After normalisation every operator has the shape of its newest ONNX version (onnx/normalize.h), so
 // nothing beyond the importer knows an opset.
 #pragma once
@@ -19,7 +21,9 @@
 #include "engine/base/dtype.h"
 #include "engine/base/ids.h"
 #include "engine/base/result.h"
+#include "engine/graph/list.h"
 #include "engine/graph/names.h"
+#include "engine/graph/table.h"
 #include "engine/graph/tensor.h"
 
 namespace ferrule {
@@ -76,7 +80,7 @@ struct Value {
   NodeId producer;             ///< none: graph input, constant, or captured from outside
   int producer_slot = 0;
   Boxed<Tensor> constant;  ///< set: this value is that constant (initializer, Constant node, folded)
-  std::vector<Use> uses;
+  List<Use> uses;
   bool is_input = false;       ///< a graph input
   bool is_output = false;      ///< a graph output (of this graph)
   ValueId outer;               ///< nested graphs: the captured value in the enclosing graph
@@ -89,15 +93,15 @@ struct Node {
   std::string op;              ///< "Conv", or "group.conv" for a fired group
   std::string domain;          ///< "" for ai.onnx; "ferrule" for groups
   std::string name;            ///< unique label for messages; the ONNX node name, or made from op and output
-  std::vector<ValueId> inputs; ///< none = optional input left out; trailing ones are trimmed
-  std::vector<ValueId> outputs;///< none = output not wanted; trailing ones are trimmed
+  List<ValueId> inputs;        ///< none = optional input left out; trailing ones are trimmed
+  List<ValueId> outputs;       ///< none = output not wanted; trailing ones are trimmed
   Attrs attrs;                 ///< all attributes of the newest version, defaults filled
   /// Nested graphs by attribute name ("then_branch", "body").
   std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;
   /// Groups only: the original nodes; its inputs / outputs correspond to this node's, in order.
   std::shared_ptr<const Graph> body;
   std::string rule;            ///< id of the rule that made this node; empty if the model did
-  std::vector<std::string> origins;  ///< ONNX names of the nodes it stands for (itself at import)
+  List<std::string> origins;   ///< ONNX names of the nodes it stands for (itself at import)
   int since_opset = 0;         ///< the model's opset for its domain, for messages only
   int order = 0;               ///< position in a topological order as of the last sort()
   bool dead = false;
@@ -120,8 +124,8 @@ class Graph {
   size_t node_slots() const { return nodes_.size(); }    ///< table sizes, dead entries included
   size_t value_slots() const { return values_.size(); }
   size_t live_nodes() const { return live_; }
-  const std::vector<ValueId>& inputs() const { return inputs_; }
-  const std::vector<ValueId>& outputs() const { return outputs_; }
+  const List<ValueId>& inputs() const { return inputs_; }
+  const List<ValueId>& outputs() const { return outputs_; }
   /// Live nodes in the order of the last sort(), then insertion.
   std::vector<NodeId> order() const;
   ValueId find_value(std::string_view name) const;  ///< none if absent
@@ -191,9 +195,9 @@ class Graph {
     using is_transparent = void;
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
   };
-  std::vector<Node> nodes_;
-  std::vector<Value> values_;
-  std::vector<ValueId> inputs_, outputs_;
+  Table<Node> nodes_;
+  Table<Value> values_;
+  List<ValueId> inputs_, outputs_;
   NameIndex value_names_, node_names_;
   /// Of fresh_name, so that a million of one base stay linear.
   mutable std::unordered_map<std::string, int, NameHash, std::equal_to<>> next_suffix_;

@@ -120,7 +120,7 @@ Status where(Call& c) {
                                str(*c.shape(2))));
   c.set(0, type, out);
   auto condition = c.ints(0);
-  if (const Tensor* t = c.g.constant(c.id(0)); t && t->numel() <= kMaxContents)
+  if (const Tensor* t = c.g.constant(c.id(0)); t && t->dtype() == DType::boolean && t->numel() <= kMaxContents)
     condition = t->to_i64();
   auto a = c.contents(1), b = c.contents(2);
   if (!condition || !a || !b) return {};
@@ -142,6 +142,8 @@ Status top_k(Call& c) {
   if (out) {
     FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis", -1), out->size()));
     auto k = c.contents(1);
+    if (k && k->size() == 1 && at_least((*k)[0], Dim(0)) == Truth::no)
+      return c.wrong(fmt::format("k is {}", (*k)[0].str()));
     if (k && k->size() == 1 && at_least((*out)[axis], (*k)[0]) == Truth::no)
       return c.wrong(
           fmt::format("k is {}, axis {} of {} has less", (*k)[0].str(), axis, str(*out)));
@@ -157,6 +159,8 @@ Status one_hot(Call& c) {
   Shape out = *c.shape(0);
   FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis", -1), out.size() + 1));
   auto depth = c.contents(1);
+  if (depth && depth->size() == 1 && at_least((*depth)[0], Dim(0)) == Truth::no)
+    return c.wrong(fmt::format("its depth is {}", (*depth)[0].str()));
   out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis),
              depth && depth->size() == 1 ? (*depth)[0] : Dim::unknown());
   c.set(0, c.in(2).dtype, out);
@@ -201,7 +205,7 @@ Status range(Call& c) {
   }
   const Tensor *a = c.g.constant(c.id(0)), *b = c.g.constant(c.id(1)), *d = c.g.constant(c.id(2));
   if (!known && a && b && d && a->numel() == 1 && b->numel() == 1 && d->numel() == 1 &&
-      is_float(a->dtype())) {
+      is_float(a->dtype()) && b->dtype() == a->dtype() && d->dtype() == a->dtype()) {
     double count = std::ceil((b->at_f64(0) - a->at_f64(0)) / d->at_f64(0));
     if (count < 0x1p62) n = Dim(static_cast<int64_t>(std::max(count, 0.0)));
   }

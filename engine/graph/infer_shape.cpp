@@ -259,6 +259,7 @@ Status slice(Call& c) {
   if (!data || out.size() != 1 || *count != 1 || !starts || !ends || !steps) return {};
   auto s = (*starts)[0].constant(), length = out[0].constant();
   if (!s || !length) return {};
+  if (*length == 0) return c.set_contents(0, std::vector<Dim>{}), Status{};
   int64_t n = static_cast<int64_t>(data->size()), step = (*steps)[0];
   int64_t at = std::clamp<int64_t>(*s < 0 ? *s + n : *s, 0, step > 0 ? n : std::max<int64_t>(n - 1, 0));
   std::vector<Dim> picked;
@@ -322,15 +323,15 @@ Status gather(Call& c) {
   c.set(0, type, out);
   auto list = c.ints(1);
   if (!list) return {};
-  auto data = x.size() == 1 ? c.contents(0) : std::nullopt;
-  std::vector<Dim> picked;
   auto n = x[axis].constant();
+  auto data = x.size() == 1 && n ? c.contents(0) : std::nullopt;
+  std::vector<Dim> picked;
   for (int64_t i : *list) {
     if (n && (i < -*n || i >= *n))
       return c.wrong(fmt::format("index {} is out of range for axis {} of {}", i, axis, str(x)));
     if (data) picked.push_back((*data)[static_cast<size_t>(i < 0 ? i + *n : i)]);
   }
-  if (data && n) c.set_contents(0, picked);
+  if (data) c.set_contents(0, picked);
   return {};
 }
 
@@ -438,6 +439,8 @@ Status resize(Call& c) {
     return c.wrong(fmt::format("it has {} scales or sizes for {} axes", given, which.size()));
   for (size_t i = 0; i < which.size(); ++i) {
     Dim& d = out[which[i]];
+    if (by_size && sizes && at_least((*sizes)[i], Dim(0)) == Truth::no)
+      return c.wrong(fmt::format("a size is {}", (*sizes)[i].str()));
     if (by_size && sizes && stretch)
       d = (*sizes)[i];
     else if (by_scale && scales && is_float(scales->dtype())) {

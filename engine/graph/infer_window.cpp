@@ -44,6 +44,11 @@ Status check_window(const Call& c, const std::vector<int64_t>& kernel) {
                    fmt::format("{} is out of range", x));
   FERRULE_TRY(check("strides", k, 1));
   FERRULE_TRY(check("dilations", k, 1));
+  const std::vector<int64_t> dilations = c.n.attrs.ints("dilations");
+  for (size_t i = 0; i < dilations.size(); ++i)
+    if (kernel[i] > 1 && dilations[i] > kHuge / (kernel[i] - 1))
+      return error(Code::bad_attribute, place(c.n), "dilations",
+                   fmt::format("{} is out of range for a kernel of {}", dilations[i], kernel[i]));
   const std::string auto_pad = c.n.attrs.s("auto_pad", "NOTSET");
   if (auto_pad != "NOTSET" && auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER" && auto_pad != "VALID")
     return error(Code::bad_attribute, place(c.n), "auto_pad",
@@ -142,7 +147,7 @@ Status conv_transpose(Call& c) {
   if (kernel && kernel->size() != k)
     return c.wrong(
         fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
-  if (kernel) FERRULE_TRY(check_window(c, *kernel));
+  FERRULE_TRY(check_window(c, kernel.value_or(std::vector<int64_t>(k, 1))));
   auto strides = per_axis(c.n, "strides", k, 1), dilations = per_axis(c.n, "dilations", k, 1);
   auto pads = per_axis(c.n, "pads", 2 * k, 0), extra = per_axis(c.n, "output_padding", k, 0);
   auto fixed = c.n.attrs.ints("output_shape");

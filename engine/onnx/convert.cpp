@@ -3,6 +3,7 @@
 // Node::attrs still have the model's own opset (Node::since_opset); normalize.h changes that.
 #include <onnx/defs/schema.h>
 
+#include <algorithm>
 #include <functional>
 #include <unordered_map>
 #include <unordered_set>
@@ -204,6 +205,7 @@ class Converter {
     else out.origins = scope.origins;
     out.inputs.reserve(static_cast<size_t>(n.input_size()));
     out.outputs.reserve(static_cast<size_t>(n.output_size()));
+    FERRULE_TRY(check_variadic(n, opset, domain, where));
     for (const std::string& in : n.input()) {
       ValueId v;
       if (!in.empty()) {
@@ -213,8 +215,21 @@ class Converter {
     }
     for (const std::string& o : n.output())
       out.outputs.push_back(o.empty() ? ValueId{} : scope.names.at(o));
+    // What names a later result only has a first one all the same: everybody looks at a node's first result.
+    if (std::ranges::any_of(out.outputs, [](ValueId v) { return bool(v); }) && !out.outputs[0])
+      out.outputs[0] = scope.graph->add_value(scope.graph->fresh_name(name + "_0"));
     for (auto& [key, a] : attributes) FERRULE_TRY(attribute(key, *a, where, scope, out));
     scope.graph->add_node(std::move(out));
+    return {};
+  }
+
+  /// One of any number of operands (Concat's, Sum's) cannot be left out; onnx's checker lets it pass.
+  static Status check_variadic(const onnx::NodeProto& n, int64_t opset, const std::string& domain, const Where& where) {
+    if (std::ranges::none_of(n.input(), [](const std::string& in) { return in.empty(); })) return {};
+    const auto* schema = schema_of(n.op_type(), static_cast<int>(opset), domain);
+    if (!schema || schema->inputs().empty() || schema->inputs().back().GetOption() != onnx::OpSchema::Variadic) return {};
+    for (int k = static_cast<int>(schema->inputs().size()) - 1; k < n.input_size(); ++k)
+      if (n.input(k).empty()) return error(Code::model_invalid, where(), fmt::format("input {} is left out, it may not be", k));
     return {};
   }
 

@@ -9,6 +9,8 @@
 #include "engine/graph/interpreter.h"
 #include "engine/instantiate.h"
 #include "engine/proof/arbiter.h"
+#include "engine/proof/node_draw.h"
+#include "engine/proof/trial.h"
 #include "engine/proof/values.h"
 
 namespace ferrule {
@@ -44,6 +46,14 @@ DType shortest_float(const Graph& g) {
 
 /// The nearest numbers that the shorter type can hold.
 Tensor shortened(const Tensor& t, DType to) { return t.dtype() == DType::f32 ? converted(converted(t, to), DType::f32) : t; }
+
+/// The graph with constants that the type can hold.
+std::unique_ptr<Graph> with_short_constants(const Graph& g, DType to) {
+  auto out = g.clone();
+  for (uint32_t v = 0; v < out->value_slots(); ++v)
+    if (const Tensor* t = out->constant(ValueId{v})) out->set_constant(ValueId{v}, shortened(*t, to));
+  return out;
+}
 
 bool finite(const std::vector<Tensor>& tensors) {
   return std::ranges::all_of(tensors, [](const Tensor& t) {
@@ -149,15 +159,10 @@ std::string disagreement(const Graph& before, const Graph& after, Numerics claim
   return kept && *kept > claim ? text : "";
 }
 
-Agreement agreement(const Graph& original, const Graph& after, Numerics claim, const ProofContext& ctx, uint64_t seed) {
+Agreement agreement(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx, uint64_t seed) {
   Agreement out;
   const bool reduced = claim == Numerics::reduced;
-  // Of a shorter type, what holds for the numbers that it can hold: its roundings are what is asked for.
   const DType shortest = reduced ? shortest_float(after) : DType::undefined;
-  std::unique_ptr<Graph> rounded = reduced ? original.clone() : nullptr;
-  for (uint32_t v = 0; rounded && v < rounded->value_slots(); ++v)
-    if (const Tensor* t = rounded->constant(ValueId{v})) rounded->set_constant(ValueId{v}, shortened(*t, shortest));
-  const Graph& before = rounded ? *rounded : original;
   Comparison comparison(before, after, claim, ctx);
   comparison.judge_by(shortest);
   Draw draw(seed);
@@ -178,6 +183,19 @@ Agreement agreement(const Graph& original, const Graph& after, Numerics claim, c
     return out;
   }
   return out;
+}
+
+Agreement agreement_of(const Rule& rule, const Graph& before, const Graph& after, const Target* target, const ProofContext& ctx, uint64_t seed) {
+  const Numerics claim = numerics_of(rule);
+  if (claim == Numerics::reduced) {
+    const auto shorter = with_short_constants(before, shortest_float(after));
+    const Trial t = try_rule(rule, *shorter, target, ctx);
+    return t.fired && t.broken.empty() ? agreement(*shorter, *t.after, claim, ctx, seed) : Agreement();
+  }
+  Agreement a = agreement(before, after, claim, ctx, seed);
+  if (a.ran && !a.wrong && well_typed(before) && !well_typed(after))
+    a.wrong = Mismatch{"an operator of the result gets element types that it does not take together", {}};
+  return a;
 }
 
 }  // namespace ferrule

@@ -24,4 +24,8 @@ Agreement agreement(const Graph& before, const Graph& after, Numerics claim, con
 /// The same for one set of inputs.
 std::string disagreement(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx, const std::vector<Tensor>& inputs);
 
+/// What `rule` claims of a graph and of what it has become (`after`). Of numerics `reduced`, what holds for constants that
+/// the shorter type can hold; and no operator may get element types that it does not take together.
+Agreement agreement_of(const Rule& rule, const Graph& before, const Graph& after, const Target* target, const ProofContext& ctx, uint64_t seed);
+
 }  // namespace ferrule

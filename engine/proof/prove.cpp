@@ -44,7 +44,11 @@ class Prover {
     } while (kinds_.size() < kDistinct && !out_.exhausted && samples_.in_time());
     samples_.pairs();
     check();
-    for (const Condition& c : rule_.where) out_.conditions.push_back(drop(c));
+    for (const Condition& c : rule_.where) {
+      ConditionProof p = drop(c);
+      // What the time cut short is not decided.
+      if (out_.in_time || p.state == ConditionProof::State::killed) out_.conditions.push_back(std::move(p));
+    }
     out_.instances = static_cast<int>(kinds_.size());
     return std::move(out_);
   }
@@ -83,7 +87,7 @@ class Prover {
     }
     if (!t.fired || !t.broken.empty()) return;
     ++out_.fired;
-    Agreement a = agreement(*s.graph, *t.after, numerics_of(rule_), ctx_, seed(s));
+    Agreement a = agreement_of(rule_, *s.graph, *t.after, ctx_.target, ctx_, seed(s));
     if (a.ran) kinds_.insert(kind_of_instance(*s.graph));
     out_.compared += a.ran > 0;
     out_.needed = std::max(out_.needed, a.needed);
@@ -105,8 +109,8 @@ class Prover {
       if (s.declined_by.empty()) continue;
       Trial without = attempt_rule(weaker, *s.graph, ctx_.target, ctx_);
       if (!without.fired && without.broken.empty()) {
-        // Only this condition stood in the way, and without it the engine does (D7, an unknown fact).
-        guaranteed += s.declined_by == c.id && without.nearest.id == "D7";
+        // Only this condition stood in the way, and without it the engine does (D7, an unknown fact, or D9).
+        guaranteed += s.declined_by == c.id && (without.nearest.id == "D7" || without.nearest.id == "D9");
         continue;
       }
       if (!s.valid) {
@@ -118,7 +122,7 @@ class Prover {
       if (without.fired) run_to_rest(without, weaker, *s.graph, ctx_.target, ctx_);
       std::string what = without.broken;
       if (what.empty()) {
-        const Agreement a = agreement(*s.graph, *without.after, numerics_of(rule_), ctx_, seed(s));
+        const Agreement a = agreement_of(weaker, *s.graph, *without.after, ctx_.target, ctx_, seed(s));
         if (!a.wrong) continue;
         what = a.wrong->text;
       }

@@ -91,7 +91,7 @@ class Runner {
     Trial trial = try_rule(rule_, *g, target, ctx_);
     count(trial);
     if (t.fires) unknowns(*g, target);
-    return t.fires ? fires(t, *g, trial) : holds(t, *g, target, trial);
+    return t.fires ? fires(t, *g, target, trial) : holds(t, *g, target, trial);
   }
 
   Result<Graph> graph_of(const RuleTest& t, const Target* target) {
@@ -111,11 +111,11 @@ class Runner {
     return g;
   }
 
-  std::string fires(const RuleTest& t, const Graph& g, const Trial& trial) {
+  std::string fires(const RuleTest& t, const Graph& g, const Target* target, const Trial& trial) {
     if (!trial.fired)
       return fmt::format("does not fire, declined by {}: {}", trial.nearest.id, trial.nearest.why);
     if (!trial.broken.empty()) return trial.broken;
-    const Agreement a = agreement(g, *trial.after, numerics_of(rule_), ctx_, 0);
+    const Agreement a = agreement_of(rule_, g, *trial.after, target, ctx_, 0);
     if (a.wrong) return "changes the result: " + a.wrong->text;
     if (t.expect.empty()) return "";
     auto want = case_graph(t.expect, ctx_);

@@ -36,7 +36,6 @@ class Samples {
   void scope(const PatternExpr& e);
   void edited(const RuleTest& t, const std::string& where);
   void add(std::string text, std::unique_ptr<Graph> g);
-  bool keep_drawn(std::unique_ptr<Graph> g);
   std::unique_ptr<Graph> bared(const Graph& g) const;
   void pairs_of(size_t sample);
   bool drawn(std::unique_ptr<Graph> g);

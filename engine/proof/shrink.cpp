@@ -34,7 +34,7 @@ class Shrinker {
     if (!g->sort() || !infer_again(*g)) return false;
     Trial t = try_rule(rule_, *g, ctx_.target, ctx_);
     if (!t.fired || !t.broken.empty()) return false;
-    Agreement a = agreement(*g, *t.after, numerics_of(rule_), ctx_, seed_);
+    Agreement a = agreement_of(rule_, *g, *t.after, ctx_.target, ctx_, seed_);
     if (!a.wrong) return false;
     best_ = {std::move(g), std::move(*a.wrong)};
     return true;

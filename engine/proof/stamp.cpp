@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/base/diagnostics.h"
+#include "engine/formula/definition.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
 #include "engine/rule/text.h"
@@ -25,7 +26,22 @@ constexpr std::string_view kHeader =
     "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule rules test "
     "--stamp`;\n# a rule that is not in here, or was changed since, is proved when it is first loaded.\n";
 
-std::string line_of(const Rule& rule) { return rule.id + " " + proof_stamp(rule); }
+std::string line_of(const Rule& rule, const OpTable& ops) { return rule.id + " " + proof_stamp(rule, ops); }
+
+/// The definitions of the operators that the text names, or whose class it does.
+std::string operators_of(std::string_view text, const OpTable& ops) {
+  std::set<std::string_view> names, classes;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    if (end > at) (at > 0 && text[at - 1] == '@' ? classes : names).insert(text.substr(at, end - at));
+    at = end + 1;
+  }
+  std::string out;
+  for (const auto& [_, f] : ops.all())
+    if (names.contains(f.op) || std::ranges::any_of(f.classes, [&](const std::string& c) { return classes.contains(c); })) out += definition(f);
+  return out;
+}
 
 /// Through a file beside it, so that no reader ever sees half of it. "" or why not.
 std::string write_whole(const fs::path& path, std::string_view text) {
@@ -88,9 +104,10 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
 
 }  // namespace
 
-std::string proof_stamp(const Rule& rule) {
+std::string proof_stamp(const Rule& rule, const OpTable& ops) {
   // The rule as loaded too: its patterns may use blocks of another file.
-  std::string all = fmt::format("{}\n{}\n{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0', print_rule(rule));
+  const std::string loaded = print_rule(rule);
+  std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0', loaded, '\0', operators_of(loaded, ops));
   XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
   return fmt::format("{:016x}{:016x}", h.high64, h.low64);
 }
@@ -110,17 +127,19 @@ std::set<std::string> read_stamps(std::span<const std::string> dirs) {
   return stamps;
 }
 
-bool stamped(const Rule& rule, const std::set<std::string>& stamps) { return stamps.contains(line_of(rule)); }
+bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& stamps) {
+  return stamps.contains(line_of(rule, ops));
+}
 
-std::string stamps_text(const RuleSet& rules, std::string_view pack) {
+std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
-    if (r->kind == RuleKind::rewrite && r->pack == pack) lines.insert(line_of(*r));
+    if (r->kind == RuleKind::rewrite && r->pack == pack) lines.insert(line_of(*r, ops));
   return lines.empty() ? "" : fmt::format("{}{}\n", kHeader, fmt::join(lines, "\n"));
 }
 
-Status write_stamps(const RuleSet& rules, const std::string& dir) {
-  std::string text = stamps_text(rules, dir);
+Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir) {
+  std::string text = stamps_text(rules, ops, dir);
   fs::path path = fs::path(dir) / kStampFile;
   std::ifstream old(path, std::ios::binary);
   if (old && std::string(std::istreambuf_iterator<char>(old), {}) == text) return {};
@@ -136,8 +155,8 @@ Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector
   const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
   for (const auto& r : rules.rules) {
-    if (!r->enabled || r->kind != RuleKind::rewrite || stamped(*r, stamps)) continue;
-    std::string stamp = proof_stamp(*r);
+    if (!r->enabled || r->kind != RuleKind::rewrite || stamped(*r, *ctx.ops, stamps)) continue;
+    std::string stamp = proof_stamp(*r, *ctx.ops);
     std::error_code ec;
     if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;
     if (std::ranges::any_of(ctx.allowed, [&](const std::string& glob) { return glob_match(glob, r->id); })) {

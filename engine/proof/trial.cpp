@@ -2,6 +2,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/verify.h"
+#include "engine/instantiate.h"
 #include "engine/onnx/import.h"
 
 namespace ferrule {
@@ -48,13 +49,9 @@ std::string refused(const Rule& rule, const Graph& g, const Match& m, const Proo
   auto copy = g.clone();
   auto made = apply_rewrite(*copy, m, *ctx.ops, *ctx.limits);
   if (made) return "";
+  r = declined_rewrite(m, made.error());
   r.rule = &rule;
-  r.root = m.root;
-  r.stage = Rejection::Stage::guarantee;
-  r.id = "D7";
-  r.why = made.error().message;
-  r.passed_conditions = r.total_conditions = static_cast<int>(rule.where.size());
-  r.matched_nodes = static_cast<int>(m.nodes.size());
+  if (r.id == "replacement") r.id = "D7";  // what cannot be made has no type
   return made.error().code == Code::rule_broken ? "broken" : "declined";
 }
 

@@ -2,6 +2,7 @@
 // uses must be bound, and of the kind that its place wants.
 #include <set>
 
+#include "engine/rule/contract_names.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
@@ -49,13 +50,16 @@ class NameCheck {
     return all;
   }
 
-  /// tag('erf') asks for a tag that there is.
-  void tags(const Expr& e, const Place& at, std::string_view text) {
-    for (const ExprPtr& a : e.args) tags(*a, at, text);
-    if (e.kind != Expr::Kind::call || e.name != "tag" || e.args[0]->kind != Expr::Kind::literal)
+  /// tag('erf') asks for a tag that there is, has_kernel('pool', f16) for a contract.
+  void quoted_names(const Expr& e, const Place& at, std::string_view text) {
+    for (const ExprPtr& a : e.args) quoted_names(*a, at, text);
+    if (e.kind != Expr::Kind::call || e.args.empty() || e.args[0]->kind != Expr::Kind::literal)
       return;
     auto t = get<std::string>(e.args[0]->literal);
-    if (!t || bound_.contains("#" + *t)) return;
+    if (t && e.name == "has_kernel" && !is_contract(*t))
+      report(text, at, NameUse{*t, e.args[0]->offset, "", ""},
+             fmt::format("there is no contract {}", escape(*t)), did_you_mean(*t, contract_names()));
+    if (!t || e.name != "tag" || bound_.contains("#" + *t)) return;
     std::vector<std::string> all;
     for (const auto& [n, b] : bound_)
       if (b.kind == Bound::Kind::tag) all.push_back(n.substr(1));
@@ -64,7 +68,7 @@ class NameCheck {
   }
 
   void expression(const Expr& e, const Place& at, std::string_view text) {
-    tags(e, at, text);
+    quoted_names(e, at, text);
     for (const NameUse& u : name_uses(e)) {
       auto it = bound_.find(u.name);
       if (it == bound_.end() && (word(u.name) || is_fact(u.name))) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/rule/contract_names.h"
 #include "engine/rule/text.h"
 #include "engine/target.h"
 
@@ -42,6 +43,7 @@ constexpr KeyDoc kRuleKeys[] = {
     {"once", kBool, "the rewrite may grow the graph; it fires once per root"},
     {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate","reduced"]})",
      "how results may differ; approximate, and reduced (in a shorter element type): only with --enable"},
+    {"may_raise_kernels", kText, "why a plan with this rule may launch more kernels than one without it (`ferrule ablate`); without the key it must not"},
     {"before", kTexts, "rules of the same phase that come later"},
     {"after", kTexts, "rules of the same phase that come earlier"},
     {"types", kTexts, "element types of the root's first result; any without it"},
@@ -96,7 +98,7 @@ constexpr KeyDoc kCaseKeys[] = {
     {"target", kText, "target that kernel conditions are judged on"},
     {"profile", kText, "profile that conditions are judged under: tensorrt"},
     {"expect", kText, "firing: ONNX text afterwards"},
-    {"declined_by", kText, "holding: condition id, guarantee D1 to D8, or structure"},
+    {"declined_by", kText, "holding: condition id, guarantee D1 to D9, or structure"},
     // the edit verbs; names are the pattern's, or the model's
     {"leak", kText, "the inner value gets another reader"},
     {"output", kText, "the value becomes a graph output, too"},
@@ -225,6 +227,8 @@ class RuleReader {
       rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
     if (const Node* n = find("once")) rule_.once = r_.boolean(*n);
     if (const Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
+    if (const Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
+      r_.error(*n, "the reason is empty", "say in a sentence why more kernels are worth it", Code::rule_invalid);
     list("before", rule_.before);
     list("after", rule_.after);
     if (const Node* n = find("types")) {
@@ -239,6 +243,9 @@ class RuleReader {
     }
     text("name", rule_.name);
     text("contract", rule_.contract);
+    if (const Node* n = find("contract"); n && !is_contract(rule_.contract))
+      r_.error(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
+               did_you_mean(rule_.contract, contract_names()), Code::rule_invalid);
     text("anchor", rule_.anchor);
   }
 
@@ -256,7 +263,7 @@ class RuleReader {
     read_outputs();
   }
 
-  /// A class that the operator table does not have matches nothing: a slip of the pen.
+  /// A class that the operator table does not have, or a group of no contract, matches nothing: a slip of the pen.
   void check_operators(const Node& n) {
     std::vector<std::string> known = ops_.class_names();
     known.insert(known.end(), {"pointwise", "group", "movement"});
@@ -266,6 +273,11 @@ class RuleReader {
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
                    fmt::format("there is no operator class @{}", escape(c)),
                    did_you_mean(c, known));
+      for (const std::string& op : e.ops)
+        if (op.starts_with("group.") && !is_contract(op.substr(6)))
+          r_.error(Code::rule_invalid, e.place.line, e.place.column,
+                   fmt::format("there is no contract {}", escape(op.substr(6))),
+                   did_you_mean(op.substr(6), contract_names()));
       for (const PatternExprPtr& a : e.args) self(self, *a);
       for (const auto& [tag, choice] : e.choices) self(self, *choice);
     };
@@ -580,12 +592,12 @@ class RuleReader {
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
     std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",
-                                      "D5",        "D6", "D7", "D8", "types"};
+                                      "D5",        "D6", "D7", "D8", "D9", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
     if (t.declined_by.empty())
-      bad("a holding case says what declines", "declined_by: a condition, D1 … D8, structure");
+      bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
     else if (std::find(known.begin(), known.end(), t.declined_by) == known.end())
       bad(fmt::format("no condition is called {}", escape(t.declined_by)),
           did_you_mean(t.declined_by, known));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/pattern_parse.h"
@@ -58,6 +59,7 @@ class Printer {
     if (r_.experimental) line("stability", "experimental");
     if (r_.once) line("once", "true");
     if (r_.numerics != Rule().numerics) line("numerics", r_.numerics);
+    field("may_raise_kernels", may_raise_kernels(r_));
     strings("before", r_.before);
     strings("after", r_.after);
     std::string types;
@@ -268,7 +270,7 @@ bool same(const Rule& a, const Rule& b) {
   auto ta = tests(a), tb = tests(b);
   return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind &&
          a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
-         a.once == b.once && a.numerics == b.numerics && a.before == b.before &&
+         a.once == b.once && a.numerics == b.numerics && may_raise_kernels(a) == may_raise_kernels(b) && a.before == b.before &&
          a.after == b.after && a.types == b.types && same(a.match, b.match) &&
          std::ranges::equal(a.parameters, b.parameters, {}, written, written) && conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&

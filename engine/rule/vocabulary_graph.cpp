@@ -158,15 +158,19 @@ Val accepts(const EvalContext& ctx, Args) {
   Truth t = ctx.accepts(&reason);
   return make_truth(t, reason);
 }
-Val has_kernel(const EvalContext& ctx, Args a) {
+/// Whether the element type is among these of the contract's.
+Val has_type(const EvalContext& ctx, Args a, std::vector<DType> ContractFacts::* types) {
   auto contract = get<std::string>(a[0]);
   auto type = get<DType>(a[1]);
   if (!contract || !type) return unknown("a contract and an element type");
-  if (!ctx.target) return unknown("has_kernel (no target)");
+  if (!ctx.target) return unknown("which kernels there are (no target)");
   auto it = ctx.target->contracts.find(*contract);
   if (it == ctx.target->contracts.end()) return Val{false};
-  return Val{std::find(it->second.types.begin(), it->second.types.end(), *type) != it->second.types.end()};
+  const std::vector<DType>& known = it->second.*types;
+  return Val{std::find(known.begin(), known.end(), *type) != known.end()};
 }
+Val has_kernel(const EvalContext& ctx, Args a) { return has_type(ctx, a, &ContractFacts::types); }
+Val has_library_kernel(const EvalContext& ctx, Args a) { return has_type(ctx, a, &ContractFacts::library_types); }
 Val accepts_strided(const EvalContext& ctx, Args a) {
   auto v = get<ValueId>(a[0]);
   if (!v || !*v) return unknown("a value");
@@ -220,6 +224,9 @@ const Function kTable[] = {
     {{"has_kernel", "(contract: string, type: dtype) -> bool",
       "the target has kernels of this contract for the element type: has_kernel('pool', u8)"},
      has_kernel},
+    {{"has_library_kernel", "(contract: string, type: dtype) -> bool",
+      "a library of the target has kernels of this contract for the element type: has_library_kernel('quantized', i8)"},
+     has_library_kernel},
     {{"accepts_strided", "(x: value) -> bool",
       "all who read the value have kernels that read it as a slice of a larger tensor"},
      accepts_strided},

@@ -92,7 +92,7 @@ Proposal edit(const Considered& c, const Observed& o) {
   if (r.id == "D4" || r.id == "D5")
     return say(Kind::edit, "leave out the operand or result that the pattern does not name");
   if (r.id == "D6") return say(Kind::edit, "give the attribute its default value");
-  if (r.id == "D8" || r.id == "D3" || r.id == "D7")
+  if (r.id == "D8" || r.id == "D3" || r.id == "D7" || r.id == "D9")
     return say(Kind::impossible, "nothing: the result would be another");
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::kernel)

@@ -20,6 +20,8 @@ struct Observed {
   std::map<std::string, std::string> constants;  ///< nodes that only held a constant -> its value
   Fused fused;                                   ///< its graph is the plan's
   Plan plan;
+  /// ONNX node names by layer and kernel, where a layer is several (codegen/kernel_nodes.h); empty: not known.
+  std::vector<std::vector<std::vector<std::string>>> kernels;
 };
 /// `imported` with ImportOptions::own_origins.  errors: those of fuse and make_plan.
 Result<Observed> observe(Imported imported, std::shared_ptr<const Knowledge> knowledge,
@@ -86,6 +88,7 @@ struct PairAnswer {
   Fate a, b;  ///< a before b where a path leads from one to the other
   enum class Kind : uint8_t {
     same,           ///< one layer already
+    apart,          ///< one layer, but kernels of their own in it
     gone,           ///< one of them is no part of any layer
     adjacent,       ///< one layer reads the other
     between,        ///< other layers lie on the path

@@ -24,7 +24,7 @@ struct Common {
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
-  bool json = false, force = false, no_fold = false, overridable = false, strict = false,
+  bool json = false, force = false, no_fold = false, overridable = false, strict = false, fast_math = false,
        no_cache = false, require_device = false;
   std::string model;                   ///< of the command that takes one
 };
@@ -45,8 +45,10 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body);
 Result<EngineOptions> engine_options(const Common& common);
 /// The same for commands that work on rules: unproven ones are what they are for.
 Result<EngineOptions> rule_options(const Common& common);
-/// The same for a Session: backend, threads, strictness.
+/// The same for a Session: backend, threads, lower_options.
 Result<SessionOptions> session_options(const Common& common);
+/// What library epilogues may do.
+LowerOptions lower_options(const Common& common);
 /// The shipped rules: beside the program, else where it was built.
 std::string shipped_rules();
 /// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.
@@ -59,6 +61,8 @@ struct Loaded {
   Imported model;
 };
 Result<Loaded> load_model(const Common& common);
+/// Its second half: the model file alone.
+Result<Imported> import_model(const Common& common, const EngineOptions& options, const Knowledge& knowledge);
 
 /// Model -> fused graph -> plan -> launches, for the commands that run nothing.
 struct Explained {
@@ -94,6 +98,8 @@ void add_rules(CLI::App& app, Common& common, int& exit);
 /// `rules test` and `rules coverage`, in rules_test.cpp.
 void add_rules_test(CLI::App& rules, Common& common, int& exit);
 void add_fuse(CLI::App& app, Common& common, int& exit);
+void add_ablate(CLI::App& app, Common& common, int& exit);
+void add_reduce(CLI::App& app, Common& common, int& exit);
 void add_cache(CLI::App& app, Common& common, int& exit);
 void add_tune(CLI::App& app, Common& common, int& exit);
 void add_doctor(CLI::App& app, Common& common, int& exit);

@@ -55,7 +55,8 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_option("--ignore-profit", common.ignore_profit, "RULE.CONDITION: profit conditions to ignore");
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
   group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
-  group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
+  auto* strict = group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
+  group->add_flag("--fast-math", common.fast_math, "library epilogues may make 0 or a bound of NaN")->excludes(strict);
   group->add_option("--allow-unproven", common.allow_unproven, "RULE (glob): a rewrite that runs without a proof")->allow_extra_args(false);
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
@@ -150,6 +151,7 @@ Result<SessionOptions> session_options(const Common& common) {
   o.require_device = common.require_device;
   o.threads = common.threads;
   o.strict = common.strict;
+  o.fast_math = common.fast_math;
   o.tuning = common.tuning;
   if (common.timeout > 0) {
     auto cancel = std::make_shared<Cancel>();
@@ -163,6 +165,8 @@ Result<SessionOptions> session_options(const Common& common) {
   return o;
 }
 
+LowerOptions lower_options(const Common& common) { return {.strict = common.strict, .fast_math = common.fast_math}; }
+
 Result<Loaded> load_model(const Common& common) {
   Loaded l;
   FERRULE_ASSIGN(l.options, engine_options(common));
@@ -171,13 +175,16 @@ Result<Loaded> load_model(const Common& common) {
     l.options.target = gpu.target;
   }
   FERRULE_ASSIGN(l.knowledge, load_knowledge(l.options));
-  ImportOptions import;
-  import.limits = &l.options.limits;
-  import.overridable = l.options.overridable;
-  const OpTable& ops = l.knowledge->ops;
-  import.known_operator = [&ops](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
-  FERRULE_ASSIGN(l.model, import_file(common.model, import));
+  FERRULE_ASSIGN(l.model, import_model(common, l.options, *l.knowledge));
   return l;
+}
+
+Result<Imported> import_model(const Common& common, const EngineOptions& options, const Knowledge& knowledge) {
+  ImportOptions import;
+  import.limits = &options.limits;
+  import.overridable = options.overridable;
+  import.known_operator = [&](std::string_view domain, std::string_view op) { return knowledge.ops.find(domain, op) != nullptr; };
+  return import_file(common.model, import);
 }
 
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses) {
@@ -191,9 +198,7 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
   e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
   FERRULE_ASSIGN(e.plan, make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops));
-  LowerOptions lowering;
-  lowering.strict = common.strict;
-  FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lowering));
+  FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lower_options(common)));
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/graph/compare.h"
 #include "engine/onnx/export.h"
 #include "runtime/cli/tensors.h"
+#include "runtime/cost.h"
 
 namespace ferrule::cli {
 namespace {
@@ -91,66 +92,12 @@ Status free_place(const std::string& path, bool force) {
 
 // --- what it gains
 
-/// What one plan of a model costs, as far as it is known without running it.
-struct Cost {
-  size_t nodes = 0, layers = 0;
-  int64_t kernels = 0, bytes = 0;
-  bool open = false;                  ///< symbolic sizes were counted as 1
-  std::map<std::string, int> ops;     ///< operators, groups by contract
-};
+using Ops = std::map<std::string, int>;  ///< operators, groups by contract
 
-/// Activations that the launches of a plan read and write; weights are left out.
-class Traffic {
- public:
-  Traffic(const Plan& plan, const LoweredLayer& layer) : plan_(plan), layer_(layer) {}
-  int64_t bytes() {
-    int64_t total = 0;
-    for (const Launch& l : layer_.launches) {
-      if (l.kind == Launch::Kind::view) continue;
-      std::set<uint32_t> read;
-      for (ValueId v : l.inputs)
-        if (v && read.insert(v.index).second) total += size(v);
-      for (ValueId v : l.outputs)
-        if (v) total += size(v);
-    }
-    return total;
-  }
-  bool open = false;
-
- private:
-  int64_t size(ValueId v) {
-    if (v.index >= kTemporary) return size(layer_.temporaries[v.index - kTemporary].type);
-    return plan_.graph.constant(v) ? 0 : size(plan_.graph.value(v).type);
-  }
-  int64_t size(const Type& t) {
-    if (!t.shape) return 0;
-    int64_t elements = 1;
-    for (const Dim& d : *t.shape) {
-      open = open || !d.constant();
-      elements *= std::max<int64_t>(0, d.value_or(1));
-    }
-    return size_bytes(t.dtype, elements);
-  }
-  const Plan& plan_;
-  const LoweredLayer& layer_;
-};
-
-Result<Cost> cost_of(const Graph& fused, const Knowledge& knowledge, bool strict) {
-  Cost c;
-  c.nodes = fused.live_nodes();
-  for (NodeId n : fused.order()) ++c.ops[fused.node(n).op];
-  FERRULE_ASSIGN(Plan plan, make_plan(std::move(*fused.clone()), knowledge.target, knowledge.ops));
-  LowerOptions lowering;
-  lowering.strict = strict;
-  FERRULE_ASSIGN(Lowered lowered, lower(plan, knowledge.ops, knowledge.target, lowering));
-  c.layers = plan.layers.size();
-  for (size_t k = 0; k < lowered.layers.size(); ++k) {
-    c.kernels += lowered.layers[k].kernels();
-    Traffic t(plan, lowered.layers[k]);
-    c.bytes += t.bytes();
-    c.open = c.open || t.open;
-  }
-  return c;
+Ops operators(const Graph& g) {
+  Ops out;
+  for (NodeId n : g.order()) ++out[g.node(n).op];
+  return out;
 }
 
 /// Without any rule: what overrides and lists say of rules has no meaning then.
@@ -164,7 +111,8 @@ EngineOptions without_rules(EngineOptions o) {
 
 struct Report {
   Cost before, after;
-  std::map<std::string, int> model_ops;  ///< of the model as imported
+  Ops model_ops;   ///< of the model as imported
+  Ops fused_ops;
   std::map<std::string, int> rules;
 };
 
@@ -175,17 +123,17 @@ std::string saved(int64_t before, int64_t after) {
 
 void print_report(const Report& r) {
   std::set<std::string> names;
-  for (const auto* ops : {&r.model_ops, &r.after.ops})
+  for (const auto* ops : {&r.model_ops, &r.fused_ops})
     for (const auto& [op, _] : *ops) names.insert(op);
   std::cout << fmt::format("{:<28} {:>12} {:>12}\n", "operator", "before", "after");
-  auto count = [](const std::map<std::string, int>& ops, const std::string& op) {
+  auto count = [](const Ops& ops, const std::string& op) {
     auto it = ops.find(op);
     return it == ops.end() ? 0 : it->second;
   };
   for (bool groups : {false, true})
     for (const std::string& op : names)
       if (op.starts_with("group.") == groups)
-        std::cout << fmt::format("{:<28} {:>12} {:>12}\n", escape(op), count(r.model_ops, op), count(r.after.ops, op));
+        std::cout << fmt::format("{:<28} {:>12} {:>12}\n", escape(op), count(r.model_ops, op), count(r.fused_ops, op));
   std::cout << fmt::format("\n{:<28} {:>12} {:>12} {:>8}\n", "", "no rules", "fused", "saved");
   auto line = [](const char* what, int64_t before, int64_t after) {
     std::cout << fmt::format("{:<28} {:>12} {:>12} {:>8}\n", what, before, after, saved(before, after));
@@ -200,7 +148,7 @@ json to_json(const Report& r) {
   auto cost = [](const Cost& c) { return json{{"nodes", c.nodes}, {"layers", c.layers}, {"kernels", c.kernels}, {"bytes", c.bytes}}; };
   json ops = json::object();
   for (const auto& [op, n] : r.model_ops) ops[escape(op)]["before"] = n;
-  for (const auto& [op, n] : r.after.ops) ops[escape(op)]["after"] = n;
+  for (const auto& [op, n] : r.fused_ops) ops[escape(op)]["after"] = n;
   for (auto& [_, row] : ops.items())
     for (const char* side : {"before", "after"})
       if (!row.contains(side)) row[side] = 0;
@@ -355,7 +303,7 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   const bool external = loaded.model.external_data;
 
   Report report;
-  for (NodeId n : loaded.model.graph.order()) ++report.model_ops[loaded.model.graph.node(n).op];
+  report.model_ops = operators(loaded.model.graph);
   Graph original = std::move(*loaded.model.graph.clone());
   FERRULE_ASSIGN(Fused fused, fuse(std::move(loaded.model.graph), *loaded.knowledge, loaded.options));
   for (const std::string& n : loaded.model.notes) talk("note: " + n);
@@ -363,12 +311,13 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   for (const std::string& w : fused.warnings) talk("warning: " + w);
   for (const Step& s : fused.journal.steps)
     if (!s.rule.empty() && s.kind != "broken") ++report.rules[s.rule];
-  FERRULE_ASSIGN(report.after, cost_of(fused.graph, *loaded.knowledge, common.strict));
+  report.fused_ops = operators(fused.graph);
+  FERRULE_ASSIGN(report.after, cost_of(fused.graph, *loaded.knowledge, lower_options(common)));
   {
     const EngineOptions plain = without_rules(loaded.options);
     FERRULE_ASSIGN(auto knowledge, load_knowledge(plain));
     FERRULE_ASSIGN(Fused unfused, fuse(std::move(original), *knowledge, plain));
-    FERRULE_ASSIGN(report.before, cost_of(unfused.graph, *knowledge, common.strict));
+    FERRULE_ASSIGN(report.before, cost_of(unfused.graph, *knowledge, lower_options(common)));
   }
   if (!common.json) print_report(report);
 

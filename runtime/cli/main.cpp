@@ -109,6 +109,8 @@ int main(int argc, char** argv) {
   add_verify(app, common, exit);
   add_tune(app, common, exit);
   add_fuse(app, common, exit);
+  add_ablate(app, common, exit);
+  add_reduce(app, common, exit);
   add_compile(app, common, exit);
   add_rules(app, common, exit);
   add_cache(app, common, exit);

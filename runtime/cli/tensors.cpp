@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "engine/graph/npz.h"
 
@@ -25,7 +26,7 @@ class Random {
 };
 
 Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t seed, const std::string& name) {
-  if (t == DType::string || size_bits(t) == 0)
+  if (!is_float(t) && !is_int(t) && t != DType::boolean)
     return error(Code::missing_input, "input", escape(name), ferrule::name(t));
   FERRULE_TRY(check_bytes(t, dims, "input " + escape(name), 0));
   auto [tensor, bytes] = Tensor::allocate(t, dims);
@@ -76,9 +77,10 @@ Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wan
     FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
     given[text.substr(0, equals)] = std::move(t);
   }
+  std::set<std::string_view> known;
+  for (const Port& p : wanted) known.insert(p.name);
   for (const auto& [n, t] : given)
-    if (std::none_of(wanted.begin(), wanted.end(), [&](const Port& p) { return p.name == n; }))
-      return error(Code::unknown_input, "--inputs", escape(n), names(wanted));
+    if (!known.contains(n)) return error(Code::unknown_input, "--inputs", escape(n), names(wanted));
   std::map<std::string, Tensor> inputs;
   const bool complete = (!options.npz.empty() || !options.single.empty()) && !options.seed;
   uint64_t seed = options.seed.value_or(0) * 1000003;

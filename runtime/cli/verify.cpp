@@ -1,7 +1,9 @@
 // verify: fused against unfused on the same backend, output by output; or against the interpreter.
 #include <iostream>
 
+#include "engine/formula/definition.h"
 #include "engine/graph/compare.h"
+#include "engine/onnx/import.h"
 #include "runtime/cli/tensors.h"
 
 namespace ferrule::cli {
@@ -39,6 +41,19 @@ void compare_layers(const Ran& got, const ResultRecorder& a, const Ran& want, co
     }
 }
 
+/// The interpreter, in which every operator means what the first folder says: whatever replaces it is judged, too.
+Result<Session> load_oracle(const std::string& model, const SessionOptions& options) {
+  FERRULE_ASSIGN(auto knowledge, load_knowledge(options.engine));
+  Knowledge first = *knowledge;
+  FERRULE_ASSIGN(first.ops, load_first_definitions(options.engine.rule_dirs));
+  ImportOptions import;
+  import.limits = &options.engine.limits;
+  import.overridable = options.engine.overridable;
+  import.known_operator = [&](std::string_view domain, std::string_view op) { return first.ops.find(domain, op) != nullptr; };
+  FERRULE_ASSIGN(Imported imported, import_file(model, import));
+  return Session::from_graph(std::move(imported.graph), std::make_shared<const Knowledge>(std::move(first)), options);
+}
+
 Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, bool layers) {
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session fused, Session::load(common.model, options));
@@ -48,7 +63,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, 
   plain.engine.overrides.clear();
   plain.engine.apply.clear();
   if (oracle) plain.backend = "reference", plain.require_device = false, plain.tuning.clear();
-  FERRULE_ASSIGN(Session reference, Session::load(common.model, plain));
+  FERRULE_ASSIGN(Session reference, oracle ? load_oracle(common.model, plain) : Session::load(common.model, plain));
   std::vector<std::string> notes = fused.notes();
   FERRULE_ASSIGN(Tensors inputs, gather_inputs(fused.inputs(), input, options.engine.shapes, notes));
   for (const std::string& n : notes) talk("note: " + n);

@@ -97,8 +97,8 @@ Result<Exit> one(const Common& common, const why::Observed& o, why::Inquiry& inq
 }
 
 std::string_view name(why::PairAnswer::Kind k) {
-  constexpr std::string_view kNames[] = {"same",          "gone",     "adjacent", "between",
-                                         "common_reader", "siblings", "unrelated"};
+  constexpr std::string_view kNames[] = {"same",    "apart",         "gone",     "adjacent",
+                                         "between", "common_reader", "siblings", "unrelated"};
   return kNames[static_cast<size_t>(k)];
 }
 
@@ -128,12 +128,12 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
         std::cout << " -> …";
     std::cout << "\n";
   }
-  if (a.kind != why::PairAnswer::Kind::same && a.kind != why::PairAnswer::Kind::gone)
+  const bool one_layer = a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
+  if (!one_layer && a.kind != why::PairAnswer::Kind::gone)
     for (const why::Fate* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
   print_unlocks_of_none(a.unlocks, "would make them one layer:");
   print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
-  if (a.considered.empty() && a.kind != why::PairAnswer::Kind::same &&
-      a.kind != why::PairAnswer::Kind::gone)
+  if (a.considered.empty() && !one_layer && a.kind != why::PairAnswer::Kind::gone)
     std::cout << "\n  no rule takes both\n";
   return Exit::ok;
 }

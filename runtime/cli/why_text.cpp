@@ -2,6 +2,8 @@
 
 #include <iostream>
 
+#include "codegen/kernel_nodes.h"
+
 namespace ferrule::cli {
 namespace {
 
@@ -220,9 +222,14 @@ Result<why::Observed> observe_model(const Common& common) {
   const OpTable& ops = knowledge->ops;
   import.known_operator = [&ops](std::string_view domain, std::string_view op) {
     return ops.find(domain, op) != nullptr;
-};
-FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
-return why::observe(std::move(imported), std::move(knowledge), std::move(options));
-}  // namespace ferrule::cli
+  };
+  FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
+  FERRULE_ASSIGN(why::Observed o, why::observe(std::move(imported), std::move(knowledge), std::move(options)));
+  LowerOptions lowering;
+  lowering.strict = common.strict;
+  FERRULE_ASSIGN(const Lowered lowered, lower(o.plan, o.knowledge->ops, o.knowledge->target, lowering));
+  for (const LoweredLayer& layer : lowered.layers) o.kernels.push_back(kernel_nodes(layer));
+  return o;
+}
 
 }  // namespace ferrule::cli

@@ -1,11 +1,14 @@
 // A lowered plan bound to memory on the CPU: kernels in launch order with every address in place. A run puts
-// the caller's pointers where they are read and calls the kernels one after the other.
+// the caller's pointers where they are read and calls the kernels one after the other. Where launches hide NaN
+// (Launch::hides_nan) and one may have done so, the run is done again by another executable of the same plan, lowered
+// without such launches; it is made when it is first needed.
 #pragma once
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/backend.h"
 #include "runtime/cpu/library.h"
+#include "runtime/cpu/nan_watch.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule::cpu {
@@ -41,15 +44,14 @@ class CpuExecutable final : public Executable {
     std::string problem, usual;                              ///< with all_candidates
     int step = 0;  ///< number among all launches, views included
     bool serial = false;  ///< a library call too small to be split; others decide by their grain
+    bool hides_nan = false, last_to_hide = false;
   };
   struct LayerSteps {
     size_t begin = 0, end = 0;  ///< of steps_
   };
   class SlotBinder;
 
-  CpuExecutable(const PrepareContext& context, PackCache& packs)
-      : Executable(context.plan), lowered_(context.lowered), threads_(context.threads), cancel_(context.cancel),
-        library_(&packs) {}
+  CpuExecutable(const PrepareContext& context, PackCache& packs);
   Status build(const PrepareContext& context);
   Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch, const LogCallback& log);
   Status add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
@@ -58,9 +60,14 @@ class CpuExecutable final : public Executable {
   void give_back_weights(const Launch& launch);
   Status compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
+  Status run_launches(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer);
+  Result<bool> run_noticing(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer);
+  Status run_exact(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer);
+  bool overwrites_input(std::span<const void* const> inputs, std::span<void* const> outputs) const;
   Status run_steps();
   Status run_until_stopped();
   Status run_step(Step& step);
+  Status run_hiding(Step& step);
   Status run_observed(RunObserver& observer);
   void report_results(size_t layer, RunObserver& observer) const;
   void* address(int slot) const;
@@ -91,6 +98,21 @@ class CpuExecutable final : public Executable {
   std::shared_ptr<void> arena_;
   std::vector<External> inputs_, outputs_;
   int64_t launches_ = 0;
+
+  /// What is done where launches hide NaN.
+  struct Noticing {
+    Noticing(const PrepareContext& c, PackCache& p) : context(c), packs(p) {}
+    PrepareContext context;             ///< for `exact`
+    PackCache& packs;
+    int team = 1;                       ///< threads of the launches that hide NaN
+    NanWatch watch;
+    bool each = false;                  ///< teams change within a run: each launch is watched on its own
+    NanWatch::Seen seen = NanWatch::Seen::nothing;  ///< in this run
+    int penalty = 0, left = 0;          ///< runs by `exact` after a NaN, more each time; those still to come
+    Lowered lowered;                    ///< of `exact`
+    std::unique_ptr<Executable> exact;  ///< the plan without launches that hide NaN
+  };
+  std::unique_ptr<Noticing> noticing_;
 };
 
 }  // namespace ferrule::cpu

@@ -33,14 +33,6 @@ Residence::Restore unpack(const dnnl::engine& engine, const memory::desc& from, 
   };
 }
 
-/// Whether the two layouts are the same memory for these dims.
-bool same_memory(const std::vector<int64_t>& dims) {
-  if (dims.size() < 3 || dims[1] == 1) return true;
-  for (size_t k = 2; k < dims.size(); ++k)
-    if (dims[k] != 1) return false;
-  return true;
-}
-
 }  // namespace
 
 std::shared_ptr<void> allocate(int64_t bytes) {
@@ -175,13 +167,13 @@ memory::desc any_desc(const Operand& o) {
 
 memory::desc image_desc(const Operand& o) {
   const int rank = o.rank();
-  if (rank < 3 || rank > 5 || (o.layout == Layout::plain && !same_memory(o.dims))) return desc_of(o);
+  if (rank < 3 || rank > 5 || !o.lies(Layout::channels_last)) return desc_of(o);
   static const memory::format_tag kTags[] = {memory::format_tag::nwc, memory::format_tag::nhwc, memory::format_tag::ndhwc};
   return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), kTags[rank - 3]);
 }
 
 bool channels_last(const Operand& o) {
-  return o.rank() >= 3 && (o.layout == Layout::channels_last || same_memory(o.dims));
+  return o.rank() >= 3 && o.lies(Layout::channels_last);
 }
 
 // --- Prepared ---------------------------------------------------------------------------------------
@@ -203,9 +195,9 @@ void Prepared::constant(int id, const memory::desc& desc, Packed packed) {
 
 void Prepared::operand(int id, const memory::desc& desc, const Operand& o) {
   if (!o.constant) return argument(id, desc, o.slot);
-  memory::desc plain = desc_of(Operand{o.dtype, o.constant->dims(), Layout::plain, -1, nullptr});
-  // The caller may see the same elements under other dims (a collapsed batch); only equal dims are reordered.
-  constant(id, desc, library_.pack(*o.constant, plain.get_dims() == desc.get_dims() ? plain : desc, desc));
+  // Constants lie plain, whatever dims the caller sees them under (a collapsed batch, axes of size 1 in front).
+  const memory::desc plain(desc.get_dims(), desc.get_data_type(), strides_of(desc.get_dims(), Layout::plain));
+  constant(id, desc, library_.pack(*o.constant, plain, desc));
 }
 
 void Prepared::scratchpad(const memory::desc& desc) {

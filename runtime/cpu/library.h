@@ -125,9 +125,9 @@ class Prepared final : public Kernel {
 
 /// How the primitive sees its destination, and so the operands of post-ops.
 struct EpilogueShape {
-  int rank = 0;
-  bool collapse = false;       ///< 2-D: all leading axes are one
-  bool channels_last = false;  ///< full-size constants are packed like images
+  memory::desc full;     ///< an operand of the result's size: the destination, if it were dense
+  int channel = 1;       ///< axis of the call's result along which an operand may have one value each; -1: none
+  int destination = 1;   ///< that axis of the primitive's destination
 };
 
 /// A step in front of the call's post-ops: a factor, or an addend that is no bias to the library.

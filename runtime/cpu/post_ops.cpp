@@ -2,6 +2,7 @@
 #include <map>
 
 #include "runtime/cpu/library.h"
+#include "runtime/cpu/tail_operand.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -39,19 +40,23 @@ std::optional<dnnl::algorithm> look_up(const Algorithms& forms, std::string_view
   return it == forms.end() ? std::nullopt : std::optional(it->second);
 }
 
-/// The operand as the primitive's destination is seen: collapsed to rows, or with leading ones.
-memory::desc operand_desc(const Operand& o, const EpilogueShape& shape, bool full) {
-  if (shape.collapse) {
-    const int64_t last = o.rank() ? o.dims.back() : 1;
-    return memory::desc({o.numel() / last, last}, *data_type(o.dtype), memory::format_tag::ab);
+/// The operand as the primitive's destination is seen; nothing where it is spread in another way, or lies in another order.
+std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y, const EpilogueShape& shape) {
+  const auto type = *data_type(o.dtype);
+  const std::vector<int64_t> own = shape.full.get_dims();
+  std::vector<int64_t> ones(own.size(), 1);
+  switch (spread_of(o, y, shape.channel)) {
+    case Spread::channel:
+      ones[static_cast<size_t>(shape.destination)] = y.dims[static_cast<size_t>(shape.channel)];
+      return memory::desc(ones, type, strides_of(ones, Layout::plain));
+    case Spread::one: return memory::desc(ones, type, strides_of(ones, Layout::plain));
+    case Spread::full:
+      // The library steps through it as through its destination. Constants are put in that order when they are packed.
+      if (!y.dense() || o.dtype != y.dtype || !(lies_like(o, y) || (o.constant && own == y.dims))) return std::nullopt;
+      return shape.full;
+    case Spread::other: break;
   }
-  if (!full) return desc_of({o.dtype, o.dims, Layout::plain, -1, nullptr}, shape.rank);
-  if (o.constant && shape.channels_last) {
-    Operand image = o;
-    image.layout = Layout::channels_last;
-    return image_desc(image);
-  }
-  return image_desc(o);
+  return std::nullopt;
 }
 
 }  // namespace
@@ -84,9 +89,10 @@ Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std
     const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
     auto algorithm = op.kind == PostOp::Kind::sum ? dnnl::algorithm::binary_add : look_up(binary_algorithms(), op.alg);
     if (!algorithm || !computes(o.dtype)) return refuse();
-    memory::desc desc = operand_desc(o, shape, o.numel() == call.outputs[0].numel() && o.numel() > 1);
-    ops.append_binary(*algorithm, desc);
-    out.operands.push_back({ops.len() - 1, op.operand, desc});
+    const auto desc = operand_desc(o, call.outputs[0], shape);
+    if (!desc) return error(Code::unsupported_operator, escape(call.layer), "this epilogue", "an operand is spread in another way, or lies in another order");
+    ops.append_binary(*algorithm, *desc);
+    out.operands.push_back({ops.len() - 1, op.operand, *desc});
   }
   out.attr.set_post_ops(ops);
   out.attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);

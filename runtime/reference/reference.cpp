@@ -57,7 +57,8 @@ class ReferenceExecutable final : public Executable {
  private:
   std::vector<ValueId> inputs_of(size_t layer) const {
     const Layer& l = plan_.layers[layer];
-    return l.node ? plan_.graph.node(l.node).inputs : std::vector<ValueId>{l.reorder_from};
+    if (!l.node) return {l.reorder_from};
+    return plan_.graph.node(l.node).inputs;
   }
 
   Status run_layer(size_t layer, std::vector<Tensor>& values, RunObserver* observer) {

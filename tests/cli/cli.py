@@ -359,16 +359,17 @@ def command_line(report, net):
     refused(report, "--shapes of an input that is not there", USAGE, "nosuch", r"\bx\b",
             arguments=["explain", net, "--shapes", "nosuch:1x2x4x4"])
     refused(report, "--shapes against the model", USAGE, r"\bx\b", arguments=["explain", net, "--shapes", "x:1x2x4x5"])
+    refused(report, "--strict and --fast-math", USAGE, "strict", "fast-math", arguments=["explain", net, "--strict", "--fast-math"])
     refused(report, "a limit is hit", LIMIT, "--limit", "nodes", arguments=["explain", net, "--limit", "nodes=1"])
     refused(report, "an unknown limit", USAGE, "nodse", "nodes", arguments=["explain", net, "--limit", "nodse=1"])
     refused(report, "a limit without a number", USAGE, "--limit", arguments=["explain", net, "--limit", "nodes=many"])
 
     for arguments in (["--help"], ["--version"], *([c, "--help"] for c in
-                      ("explain", "why", "missed", "run", "bench", "verify", "fuse", "compile", "rules", "doctor"))):
+                      ("explain", "why", "missed", "ablate", "run", "bench", "verify", "reduce", "fuse", "compile", "rules", "doctor"))):
         done = run(*arguments)
         report.check(" ".join(arguments), harness.crash(done) or (
             None if done.code == OK and done.out and not done.err else done.tail()))
-    for command in ("explain", "why", "missed", "run", "bench", "verify", "fuse", "compile"):
+    for command in ("explain", "why", "missed", "ablate", "run", "bench", "verify", "reduce", "fuse", "compile"):
         done = run(command, "--help")
         report.check(f"{command} --help has examples", None if "Example" in done.out else "it has none")
 
@@ -395,6 +396,10 @@ def outputs(report, net):
                 and isinstance(layer.get("rule", 0), (str, type(None))) and isinstance(layer.get("kernels"), int)
               and all(isinstance(op, str) and op for op in layer.get("operators", [None])))
         report.check("explain --json layer", None if fine else json.dumps(layer))
+    for more, said in (((), None), (("--fast-math",), "library (NaN becomes 0)"), (("--strict",), None)):
+        said_now = [layer.get("numerics") for layer in data("explain", "explain", net, "--target", "cpu-avx2", *more).get("layers", [])
+                    if layer["contract"] == "conv"]
+        report.check(f"explain {' '.join(more)}: numerics of a Relu", None if said_now == [said] else str(said_now))
     done = run("explain", net, "--json")  # is written in pieces
     whole = json.dumps(json.loads(done.out or "{}"), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     report.check("explain --json is laid out as a whole", None if done.out == whole else done.out[:400])

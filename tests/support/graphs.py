@@ -6,7 +6,17 @@
   branches   the same, every reader followed by a second node
   fan-in     one value that all nodes read, summed by one node
   diamonds   two branches of pointwise operators that meet in an Add, 100 nodes each, one after the other
+  rails      as many inputs as nodes and outputs, one of each beside the others
+  inputs     one node that reads nothing but graph inputs, each its own
+  unused     inputs that nothing reads
+  constants  nodes that add an initializer of their own to one value, each with an output
+  sum        one node that sums initializers
+  windows    convolutions of one value, each with weights and an output of its own
+  pieces     one node with that many outputs, all of the graph's
 """
+import math
+import struct
+
 OPERATORS = ("Tanh", "Sigmoid", "Relu", "Abs", "Softplus", "Neg", "Sqrt")
 
 
@@ -29,18 +39,24 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
-def node(operator, inputs, output):
-    return field(1, b"".join(field(1, name) for name in inputs) + field(2, output) + field(3, "n_" + output) + field(4, operator))
+def node(operator, inputs, *outputs, attributes=b""):
+    return field(1, b"".join(field(1, name) for name in inputs) + b"".join(field(2, name) for name in outputs) + field(3, "n_" + outputs[0]) +
+                 field(4, operator) + attributes)
 
 
-def port(name):
-    dims = b"".join(field(1, field(1, size)) for size in (1, 8))
-    return field(1, name) + field(2, field(1, field(1, 1) + field(2, dims)))  # f32[1,8]
+def port(name, sizes=(1, 8)):
+    dims = b"".join(field(1, field(1, size)) for size in sizes)
+    return field(1, name) + field(2, field(1, field(1, 1) + field(2, dims)))  # f32
 
 
-def model(nodes, inputs, outputs):
-    graph = b"".join(nodes) + field(2, "scale")
-    graph += b"".join(field(11, port(name)) for name in inputs) + b"".join(field(12, port(name)) for name in outputs)
+def constant(name, value, sizes=(1, 8)):
+    dims = b"".join(field(1, size) for size in sizes)
+    return field(5, dims + field(2, 1) + field(8, name) + field(9, struct.pack("<f", value) * math.prod(sizes)))
+
+
+def model(nodes, inputs, outputs, constants=(), sizes=(1, 8), results=None):
+    graph = b"".join(nodes) + field(2, "scale") + b"".join(constants)
+    graph += b"".join(field(11, port(name, sizes)) for name in inputs) + b"".join(field(12, port(name, results or sizes)) for name in outputs)
     return field(1, 8) + field(8, field(1, "") + field(2, 17)) + field(7, graph)
 
 
@@ -102,4 +118,42 @@ def diamonds(count):
     return model(nodes, ["x"], [value])
 
 
-GRAPHS = {"chain": chain, "ladder": ladder, "fan-out": fan_out, "branches": branches, "fan-in": fan_in, "diamonds": diamonds}
+def rails(count):
+    names = [f"{index}" for index in range(count)]
+    return model([node(operator(index), ["x" + name], "y" + name) for index, name in enumerate(names)], ["x" + n for n in names], ["y" + n for n in names])
+
+
+def inputs(count):
+    names = [f"x{index}" for index in range(count)]
+    return model([node("Sum", names, "y")], names, ["y"])
+
+
+def unused(count):
+    return model([node("Relu", ["x0"], "y")], [f"x{index}" for index in range(count)], ["y"])
+
+
+def constants(count):
+    names = [f"{index}" for index in range(count)]
+    return model([node("Add", ["x", "c" + name], "y" + name) for name in names], ["x"], ["y" + name for name in names],
+                 [constant("c" + name, index / count) for index, name in enumerate(names)])
+
+
+def sum_of_constants(count):
+    names = [f"c{index}" for index in range(count)]
+    return model([node("Sum", ["x"] + names, "y")], ["x"], ["y"], [constant(name, index / count) for index, name in enumerate(names)])
+
+
+def windows(count):
+    names = [f"{index}" for index in range(count)]
+    return model([node("Conv", ["x", "c" + name], "y" + name) for name in names], ["x"], ["y" + name for name in names],
+                 [constant("c" + name, index / count, (2, 2, 1, 1)) for index, name in enumerate(names)], (1, 2, 2, 2))
+
+
+def pieces(count):
+    names = [f"y{index}" for index in range(count)]
+    axis = field(5, field(1, "axis") + field(3, 0) + field(20, 2))
+    return model([node("Split", ["x"], *names, attributes=axis)], ["x"], names, sizes=(count, 1), results=(1, 1))
+
+
+GRAPHS = {"chain": chain, "ladder": ladder, "fan-out": fan_out, "branches": branches, "fan-in": fan_in, "diamonds": diamonds, "rails": rails,
+          "inputs": inputs, "unused": unused, "constants": constants, "sum": sum_of_constants, "windows": windows, "pieces": pieces}

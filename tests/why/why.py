@@ -42,7 +42,7 @@ NODE = {**FATE, "considered": [CONSIDERED], "unlock": [UNLOCK]}
 HEADER = {"schema_version": COUNT, "target": TEXT}
 NODES = {**HEADER, "nodes": [NODE]}
 PAIR = {**HEADER, "pair": {
-    "relation": {"same", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"}, "text": TEXT,
+    "relation": {"same", "apart", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"}, "text": TEXT,
     "a": FATE, "b": FATE, "path": [TEXT], "blockers": [TEXT], "considered": [CONSIDERED], "unlock": [UNLOCK]}}
 MISSED = {**HEADER, "edges": [{
     "from": TEXT, "to": TEXT, "producer": TEXT, "consumer": TEXT, "value": TEXT, "type": TEXT, "bytes": (COUNT, None),

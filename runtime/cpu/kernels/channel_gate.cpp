@@ -141,8 +141,7 @@ Result<KernelPtr> make_channel_gate(Context& context, const Call& call) {
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "channel_gate", why); };
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.numel() == 0) return refuse("an empty image");
-  if (x.layout != Layout::channels_last && x.dims[1] != 1 && x.numel() != x.dims[0] * x.dims[1])
-    return refuse("an image that is not channels-last");
+  if (!x.lies(Layout::channels_last)) return refuse("an image that is not channels-last");
   FERRULE_ASSIGN(ChannelGate gate, read_channel_gate(*call.graph, call.graph->order(), *context.ops));
   return std::make_unique<ChannelGateKernel>(call, gate);
 }

@@ -1,5 +1,8 @@
 // Convolution and deconvolution of 1 to 3 spatial dimensions: channels-last images, weights in oneDNN's own
 // layout (packed when the kernel is made), bias inside, the tail as post-ops.
+#include <algorithm>
+#include <array>
+
 #include "runtime/window.h"
 #include "runtime/cpu/library.h"
 
@@ -60,6 +63,31 @@ KernelPtr assemble(Context& context, const Call& call, const Desc& desc, const W
   return kernel;
 }
 
+/// Tails of the library's products of unfolded images, of its deconvolutions by backward passes and of its reference are
+/// plain C++, whose logistic function makes 0 of NaN and raises no flag (nan_watch.h).
+bool hides_nan_in_logistic(const Call& call, std::string_view kernel) {
+  const bool plain = std::ranges::any_of(std::array{"any", "gemm", "ref"}, [&](const char* of) { return kernel.find(of) != kernel.npos; });
+  return plain && std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
+}
+
+/// logistic(x) as exp(-log(1 + exp(-x))), which keeps NaN.
+Result<KernelPtr> make_without_logistic(Context& context, Call call, Factory make) {
+  std::vector<PostOp> steps;
+  for (const PostOp& op : call.post_ops) {
+    if (op.alg != "logistic") {
+      steps.push_back(op);
+      continue;
+    }
+    for (const auto& [alg, alpha] : {std::pair{"linear", -1.0f}, {"soft_relu", 1.0f}, {"linear", -1.0f}, {"exp", 0.0f}}) {
+      PostOp& step = steps.emplace_back();
+      step.alg = alg;
+      step.alpha = alpha;
+    }
+  }
+  call.post_ops = steps;
+  return make(context, call);
+}
+
 std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2, w.dims.end()}; }
 
 }  // namespace
@@ -71,7 +99,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   // The library's code for plain images is its reference.
   if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
-  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
   return guard(call, "convolution", [&]() -> Result<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
@@ -79,6 +107,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
         context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
         image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
         epilogue.attr);
+    if (hides_nan_in_logistic(call, desc.impl_info_str())) return make_without_logistic(context, call, make_convolution);
     return assemble<dnnl::convolution_forward>(context, call, desc, weights, epilogue);
   });
 }
@@ -88,7 +117,7 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));
-  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {y.rank(), false, true}));
+  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
   return guard(call, "deconvolution", [&]() -> Result<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
@@ -96,6 +125,7 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
         context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::deconvolution_direct,
         image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
         epilogue.attr);
+    if (hides_nan_in_logistic(call, desc.impl_info_str())) return make_without_logistic(context, call, make_deconvolution);
     return assemble<dnnl::deconvolution_forward>(context, call, desc, weights, epilogue);
   });
 }

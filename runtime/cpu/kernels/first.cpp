@@ -163,7 +163,7 @@ Result<KernelPtr> make_first(Context& context, const Call& call) {
   if (!w.constant || x.constant || x.rank() != 4) return refuse("an operand of another kind");
   if (const Operand* b = call.own_input(kB); b && !b->constant) return refuse("the bias is not constant");
   if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32) return refuse(name(x.dtype));
-  if (x.layout != Layout::plain || !channels_last(y)) return refuse("another layout");
+  if (!x.lies(Layout::plain) || !channels_last(y)) return refuse("another layout");
   if (call.node->attrs.i("group", 1) != 1 || x.dims[1] > 8) return refuse("groups, or many channels");
   if (!x.dense() || y.pixel() < 0) return refuse("a slice");
   if (x.numel() == 0 || y.numel() == 0) return refuse("an empty operand");

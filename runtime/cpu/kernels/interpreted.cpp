@@ -54,7 +54,7 @@ class Interpreted final : public Kernel {
   Tensor read(size_t k) const {
     const Operand& o = inputs_[k];
     if (o.constant) return *o.constant;
-    if (o.layout == Layout::plain && o.dense()) return Tensor(o.dtype, o.dims, nullptr, sources_[k]);
+    if (o.lies(Layout::plain) && o.dense()) return Tensor(o.dtype, o.dims, nullptr, sources_[k]);
     auto [t, p] = Tensor::allocate(o.dtype, o.dims);
     converter(o, true).run(sources_[k], p);
     return t;
@@ -64,7 +64,7 @@ class Interpreted final : public Kernel {
     const Operand& o = outputs_[k];
     if (t.dims() != o.dims || t.dtype() != o.dtype)
       return error(Code::bad_shape, escape(layer_), "the interpreter's result has another size than planned");
-    if (o.layout == Layout::plain && o.dense()) std::memcpy(targets_[k], t.data(), static_cast<size_t>(t.bytes()));
+    if (o.lies(Layout::plain) && o.dense()) std::memcpy(targets_[k], t.data(), static_cast<size_t>(t.bytes()));
     else converter(o, false).run(t.data(), targets_[k]);
     return {};
   }

@@ -14,7 +14,7 @@ struct View {
   memory::desc any(DType t) const { return memory::desc(dims, *data_type(t), memory::format_tag::any); }
 };
 
-View view_of(const Operand& o) { return {o.dims, o.strides()}; }
+View view_of(const Operand& o) { return {o.dims, o.plain_strides()}; }
 
 View flat(int64_t rows, int64_t columns, int64_t row) { return {{rows, columns}, {row, 1}}; }
 
@@ -31,12 +31,13 @@ struct Product {
   float scale_b = 1;                  ///< multiplied into packed b
   std::optional<View> bias;           ///< added by the library before the post-ops
   float scale_bias = 1;
-  bool collapse = false;
+  int channel = -1;                   ///< the result's axis of columns; -1 where it has none
   std::vector<Leading> leading;       ///< what Gemm does to the product when the constants cannot take it
 };
 
 Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
-  const EpilogueShape shape{static_cast<int>(p.y.dims.size()), p.collapse, false};
+  const memory::desc dense(p.y.dims, *data_type(call.outputs[0].dtype), strides_of(p.y.dims, Layout::plain));
+  const EpilogueShape shape{dense, p.channel, static_cast<int>(p.y.dims.size()) - 1};
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape, p.leading));
   return guard(call, "matmul", [&]() -> Result<KernelPtr> {
     const Operand& b = call.inputs[1];
@@ -64,7 +65,7 @@ Status check(const Call& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[k].dtype));
-    if (call.inputs[k].layout != Layout::plain)
+    if (!call.inputs[k].lies(Layout::plain))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand is channels-last");
   }
   for (const auto* operands : {&call.inputs, &call.outputs})
@@ -73,10 +74,6 @@ Status check(const Call& call) {
       if (!o.dense() && (!ends || o.rank() < 2 || call.inputs[1].rank() < 2 || o.row() < 0))
         return error(Code::unsupported_operator, escape(call.layer), call.node->op, "a slice whose rows do not lie at one distance");
     }
-  if (!call.outputs[0].dense())
-    for (const PostOp& op : call.post_ops)
-      if (op.operand >= 0 && call.inputs[static_cast<size_t>(op.operand)].numel() == call.outputs[0].numel())
-        return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand of the tail beside a slice");
   if (call.outputs[0].numel() == 0 || call.inputs[0].numel() == 0)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an empty operand");
   return {};
@@ -91,7 +88,7 @@ bool is_single(const std::vector<int64_t>& dims, size_t count) {
 Result<KernelPtr> make_matmul(Context& context, const Call& call) {
   FERRULE_TRY(check(call));
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
-  Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, false, {}};
+  Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, b.rank() > 1 ? y.rank() - 1 : -1, {}};
   if (a.rank() == 1) add_outer(p.a, 2);
   if (b.rank() == 1) p.b = {{b.dims[0], 1}, {1, 1}};
   const int64_t columns = p.b.dims.back(), depth = p.a.dims.back();
@@ -100,7 +97,6 @@ Result<KernelPtr> make_matmul(Context& context, const Call& call) {
     p.a = flat(rows, depth, a.rank() == 1 ? depth : a.row());
     p.b = {{p.b.dims[p.b.dims.size() - 2], columns}, {p.b.strides[p.b.strides.size() - 2], p.b.strides.back()}};
     p.y = flat(rows, columns, y.rank() == 0 || b.rank() == 1 ? columns : y.row());
-    p.collapse = true;
     return build(context, call, p);
   }
   if (!a.dense() || !y.dense()) return error(Code::unsupported_operator, escape(call.layer), call.node->op, "slices of several matrices");
@@ -123,7 +119,7 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
     if (transposed) return View{{o.dims[1], o.dims[0]}, {1, o.row()}};
     return flat(o.dims[0], o.dims[1], o.row());
   };
-  Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, true, {}};
+  Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, 1, {}};
   const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)), beta = static_cast<float>(n.attrs.f("beta", 1));
   if (y.dtype != DType::f32 && (alpha != 1 || beta != 1))  // folded constants would be rounded a second time
     return error(Code::unsupported_operator, escape(call.layer), n.op, "factors of a narrow type");

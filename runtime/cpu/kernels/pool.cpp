@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/window.h"
+#include "runtime/cpu/kernels/pool_odd.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 
@@ -90,8 +90,7 @@ class GlobalPool final : public Kernel {
 Result<KernelPtr> make_global_pool(Context&, const Call& call) {
   FERRULE_TRY(check(call, call.inputs[0].dtype == DType::f32));
   const Operand& x = call.inputs[0];
-  if (x.layout != Layout::channels_last && image_desc(x) == desc_of(x) && x.rank() > 2 && x.dims[1] != 1 &&
-      x.numel() != x.dims[0] * x.dims[1])
+  if (!x.lies(Layout::channels_last))
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an image that is not channels-last");
   return std::make_unique<GlobalPool>(call, call.node->op == "GlobalAveragePool");
 }
@@ -119,6 +118,7 @@ Result<KernelPtr> make_pool(Context& context, const Call& call) {
     kernel->operand(DNNL_ARG_SRC, desc.src_desc(), x);
     kernel->argument(DNNL_ARG_DST, desc.dst_desc(), y.slot);
     kernel->scratchpad(desc.scratchpad_desc());
+    if (algorithm == dnnl::algorithm::pooling_max) return with_odd_elements(std::move(kernel), call, w);
     return kernel;
   });
 }

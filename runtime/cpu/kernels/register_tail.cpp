@@ -3,6 +3,8 @@
 #include <limits>
 #include <map>
 
+#include "runtime/cpu/tail_operand.h"
+
 namespace ferrule::cpu {
 namespace {
 
@@ -20,12 +22,6 @@ std::optional<Kind> kind_of(const PostOp& op) {
   const auto& table = op.operand < 0 ? kOne : kTwo;
   auto it = table.find(op.alg);
   return it == table.end() ? std::nullopt : std::optional(it->second);
-}
-
-/// Whether a value of these dims is spread over the channels of a result of rank `rank`.
-bool along_channels(const Operand& o, int64_t channels, int rank) {
-  const int axis = o.rank() - (rank - 1);
-  return axis >= 0 && o.numel() == channels && o.dims[static_cast<size_t>(axis)] == channels;
 }
 
 }  // namespace
@@ -58,21 +54,18 @@ Status RegisterTail::add_operand(Context& context, const Call& call, const Opera
   const Operand& y = call.outputs[0];
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "this tail", why); };
   if (o.dtype != DType::f32) return refuse(name(o.dtype));
-  const bool full = o.numel() == y.numel() && o.rank() == y.rank() && o.dims == y.dims;
-  if (sum && !full) return refuse("the operand is broadcast");
-  if (full) {
+  const Spread spread = sum ? Spread::full : spread_of(o, y);
+  if (spread == Spread::other) return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
+  if (spread == Spread::full) {
     op.spread = RegisterOp::Spread::full;
-    if (!o.constant && !channels_last(o)) return refuse("an operand lies in another layout");
-    if (!o.constant) return {};
+    if (!o.constant) return lies_like(o, y) ? Status{} : refuse("an operand lies in another order");
     return guard(call, "reorder", [&]() -> Status {
-      packed_.push_back(context.library.pack(*o.constant, desc_of(o), image_desc(y)));
+      packed_.push_back(context.library.pack(*o.constant, desc_of(o, y.rank()), image_desc(y)));
       op.operand = static_cast<const float*>(packed_.back().data);
       return {};
     });
   }
-  if (o.numel() == 1) op.spread = RegisterOp::Spread::scalar;
-  else if (along_channels(o, y.dims[1], y.rank())) op.spread = RegisterOp::Spread::channel;
-  else return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
+  op.spread = o.numel() == 1 ? RegisterOp::Spread::scalar : RegisterOp::Spread::channel;
   if (o.constant) op.operand = o.constant->as<float>().data();
   return {};
 }

@@ -68,7 +68,7 @@ class Resize final : public Kernel {
  public:
   Resize(const Call& call, std::array<Axis, 3> axes, bool linear) : linear_(linear), axes_(axes) {
     const Operand &x = call.inputs[0], &y = call.outputs[0];
-    channels_last_ = x.layout == Layout::channels_last || x.dims[1] == 1;
+    channels_last_ = x.lies(Layout::channels_last) && y.lies(Layout::channels_last);
     images_ = channels_last_ ? x.dims[0] : x.dims[0] * x.dims[1];
     run_ = channels_last_ ? x.dims[1] : 1;
     for (size_t k = 0; k < 3; ++k) taps_[k] = taps_of(*call.node, axes[k], linear);
@@ -159,7 +159,7 @@ Result<KernelPtr> make_resize(Context&, const Call& call) {
   const std::string mode = call.node->attrs.s("mode", "nearest");
   if (mode != "nearest" && mode != "linear") return refuse("this mode");
   if (x.rank() < 3 || x.rank() > 5 || x.dims[0] != y.dims[0] || x.dims[1] != y.dims[1]) return refuse("these axes");
-  if (x.layout != y.layout && x.dims[1] != 1) return refuse("two layouts");
+  if (!x.lies(y.layout) && !y.lies(x.layout)) return refuse("two layouts");
   std::array<Axis, 3> axes;
   const size_t spatial = x.dims.size() - 2;
   const Operand* scales = call.inputs.size() > 2 && call.inputs[2].constant ? &call.inputs[2] : nullptr;

@@ -196,7 +196,7 @@ Result<KernelPtr> make_softmax_topk(Context& context, const Call& call) {
   FERRULE_ASSIGN(SoftmaxTopK s, read_softmax_topk(*call.graph, call.graph->order()));
   const Operand& x = call.inputs[0];
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
-  if (x.layout != Layout::plain || call.outputs.size() != 2) return refuse("another layout");
+  if (!x.lies(Layout::plain) || call.outputs.size() != 2) return refuse("another layout");
   if (x.dims.back() > std::numeric_limits<int32_t>::max()) return refuse("a row of more than 2^31 elements");
   if (s.k < 0 || s.k > x.dims.back()) return refuse(fmt::format("the first {} of {}", s.k, x.dims.back()));
   return std::make_unique<SoftmaxTopKKernel>(call, s, context.target && context.target->has_isa("avx512f"));

@@ -9,6 +9,7 @@
 
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/cpu/library.h"
+#include "runtime/cpu/tail_operand.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -131,11 +132,14 @@ class UnfoldedDeconvolution final : public Kernel {
     Call repeated = call;
     for (size_t k = call.node->inputs.size(); k < repeated.inputs.size(); ++k) {
       Operand& o = repeated.inputs[k];
-      if (!o.constant || (o.numel() != 1 && o.numel() != s_.out))
+      const Spread spread = spread_of(o, call.outputs[0]);
+      if (!o.constant || (spread != Spread::channel && spread != Spread::one))
         return error(Code::unsupported_operator, escape(call.layer), "this tail", "an operand is not one value a channel");
       o.dims = {1, s_.columns()};
     }
-    return make_epilogue(repeated, {2, true, false});
+    const std::vector<int64_t> rows{tile_ * s_.width, s_.columns()};
+    repeated.outputs[0] = {DType::f32, rows};
+    return make_epilogue(repeated, {memory::desc(rows, memory::data_type::f32, memory::format_tag::ab)});
   }
 
   int tile(Worker& w, int64_t row) const {
@@ -177,8 +181,7 @@ Result<KernelPtr> make_unfolded_deconvolution(Context& context, const Call& call
   };
   const Operand &x = call.inputs[0], &y = call.outputs[0], &w = call.inputs[1];
   if (x.rank() != 4 || !w.constant || x.dtype != DType::f32 || call.node->attrs.i("group", 1) != 1) return refuse();
-  if (x.layout != Layout::channels_last && x.dims[1] != 1) return refuse();
-  if (y.layout != Layout::channels_last && y.dims[1] != 1) return refuse();
+  if (!x.lies(Layout::channels_last) || !y.lies(Layout::channels_last)) return refuse();
   if (call.sum_input >= 0 || (call.inputs.size() > 2 && call.inputs[2].present() && !call.inputs[2].constant)) return refuse();
   auto strides = call.node->attrs.ints("strides"), pads = call.node->attrs.ints("pads"), dilations = call.node->attrs.ints("dilations");
   strides.resize(2, 1);

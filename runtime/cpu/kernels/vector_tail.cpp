@@ -3,6 +3,7 @@
 #include <map>
 
 #include "engine/base/diagnostics.h"
+#include "runtime/cpu/tail_operand.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -22,18 +23,16 @@ std::optional<Step::Kind> step_kind(std::string_view alg) {
 /// How the tail's operand lies against the result; nothing if it is none of the kinds.
 std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
   if (o.dtype != DType::f32) return std::nullopt;
-  if (o.numel() == 1) return Step::Operand::scalar;
-  if (o.dims == y.dims && is_image(o) && o.dense()) return Step::Operand::full;
-  const int axis = o.rank() - 3;  // of the channels
-  if (axis >= 0 && o.numel() == y.dims[1] && o.dims[static_cast<size_t>(axis)] == y.dims[1]) return Step::Operand::channel;
-  return std::nullopt;
+  const Spread spread = spread_of(o, y);
+  if (spread == Spread::other || (spread == Spread::full && (o.constant || !lies_like(o, y)))) return std::nullopt;
+  if (spread == Spread::full) return Step::Operand::full;
+  return o.numel() == 1 ? Step::Operand::scalar : Step::Operand::channel;
 }
 
 }  // namespace
 
 bool is_image(const Operand& o) {
-  return o.rank() == 4 && o.dtype == DType::f32 &&
-         (o.layout == Layout::channels_last || o.dims[1] == 1 || o.dims[2] * o.dims[3] == 1);
+  return o.rank() == 4 && o.dtype == DType::f32 && o.lies(Layout::channels_last);
 }
 
 Status VectorTail::build(const Call& call, std::string_view kernel) {
@@ -47,7 +46,7 @@ Status VectorTail::build(const Call& call, std::string_view kernel) {
     if (op.operand >= 0) {
       const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
       auto operand = operand_kind(o, call.outputs[0]);
-      if (!operand || (o.constant && *operand == Step::Operand::full)) return refuse("an operand of the tail");
+      if (!operand) return refuse("an operand of the tail");
       step.operand = *operand;
       if (o.constant) step.data = o.constant->as<float>().data();
       else slot = o.slot;

@@ -52,7 +52,7 @@ class Interpreted final : public Kernel {
     const Operand& o = inputs_[k];
     if (o.constant) return *o.constant;
     auto [t, p] = Tensor::allocate(o.dtype, o.dims);
-    if (o.layout == Layout::plain && o.dense()) {
+    if (o.lies(Layout::plain) && o.dense()) {
       FERRULE_TRY(device_.download(p, sources_[k], o.bytes(), stream, escape(layer_)));
       return t;
     }
@@ -66,7 +66,7 @@ class Interpreted final : public Kernel {
     const Operand& o = outputs_[k];
     if (t.dims() != o.dims || t.dtype() != o.dtype)
       return error(Code::bad_shape, escape(layer_), "the interpreter's result has another size than planned");
-    if (o.layout == Layout::plain && o.dense()) return device_.upload(targets_[k], t.data(), o.bytes(), stream, escape(layer_));
+    if (o.lies(Layout::plain) && o.dense()) return device_.upload(targets_[k], t.data(), o.bytes(), stream, escape(layer_));
     std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element(o)));
     if (!o.dense()) FERRULE_TRY(device_.download(raw.data(), targets_[k], static_cast<int64_t>(raw.size()), stream, escape(layer_)));
     copy_strided(o.dims, strides_of(o.dims, Layout::plain), t.data(), o.strides(), raw.data(), element(o));

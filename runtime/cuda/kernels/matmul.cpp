@@ -4,6 +4,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/library_tail.h"
+#include "engine/spread.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/host_copy.h"
@@ -97,9 +98,9 @@ struct Builder {
 
   void operands() {
     const Operand &oa = call.inputs[0], &ob = call.inputs[1], &oy = call.outputs[0];
-    a = {oa.dims, oa.strides()};
-    b = {ob.dims, ob.strides()};
-    y = {oy.dims, oy.strides()};
+    a = {oa.dims, oa.plain_strides()};
+    b = {ob.dims, ob.plain_strides()};
+    y = {oy.dims, oy.plain_strides()};
     if (a.dims.size() == 1) {
       a.add_outer(2);
       y.dims.insert(y.dims.end() - (ob.rank() > 1 && !y.dims.empty() ? 1 : 0), 1);
@@ -138,8 +139,8 @@ struct Builder {
 
   Status add(const Operand& o, float factor) {
     const std::vector<int64_t> dims = call.outputs[0].dims;
-    const Spread spread = spread_of(o.dims, dims);
-    if (spread == Spread::column && factor == 1 && !bias.present()) {
+    const Spread spread = spread_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
+    if (spread == Spread::channel && factor == 1 && !bias.present()) {
       FERRULE_ASSIGN(bias, source(context, o));
       p.has_bias = true;
       return {};
@@ -149,7 +150,7 @@ struct Builder {
     p.beta = factor;
     if (spread == Spread::full) {
       FERRULE_ASSIGN(c, source(context, o));
-      addend = View{o.dims, o.strides()};
+      addend = View{o.dims, o.plain_strides()};
       return {};
     }
     if (!o.constant || !o.dense()) return refuse(call, "an addend that cuBLASLt cannot spread over the result");

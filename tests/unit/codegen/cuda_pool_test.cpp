@@ -73,6 +73,22 @@ TEST_CASE("maxima and averages of windows equal the interpreter") {
   cases.run();
 }
 
+TEST_CASE("ceil_mode: windows larger than the padded image count what lies in it") {
+  if (HostKernels::missing()) return;
+  LaunchCases cases(44);
+  for (const char* op : {"MaxPool", "AveragePool"})
+    for (bool include : {false, true})
+      for (const Dims& dims : {Dims{2, 6, 1, 1}, Dims{1, 8, 3, 5}}) {
+        Attributes attrs{{"kernel_shape", Dims{4, 2}}, {"strides", Dims{2, 2}}, {"ceil_mode", int64_t{1}}, {"pads", Dims{2, 0, 0, 0}}};
+        if (op == std::string("AveragePool")) attrs["count_include_pad"] = int64_t{include};
+        RowGraph r(DType::f32);
+        r.graph.add_output(r.node(op, {r.input(random_of(DType::f32, dims, cases.rng))}, attrs));
+        cases.add(std::move(r.graph), std::move(r.tensors), call_of_node);
+      }
+  CHECK(cases.kinds["pool"] == 8);
+  cases.run();
+}
+
 TEST_CASE("a window that sees nothing of the image, and an image of no size") {
   if (HostKernels::missing()) return;
   LaunchCases cases(42);

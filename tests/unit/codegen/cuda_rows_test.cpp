@@ -56,7 +56,7 @@ class Cases {
  public:
   /// The graph's nodes as one kernel; operands of three axes or more in random layouts.
   Case& add(RowGraph graph, std::mt19937& rng, bool aligned) {
-    auto region = lower_rows(operators(), graph.graph, graph.graph.order(), graph.graph.outputs());
+    auto region = lower_rows(operators(), graph.graph, graph.graph.order(), std::vector(graph.graph.outputs()));
     REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
     Case& c = cases_.emplace_back(Case{std::move(graph), std::move(*region), {}, {}, 0, {}});
     std::vector<RowLayout> operands;
@@ -263,7 +263,7 @@ TEST_CASE("CUDA row kernels compile without a spill") {
         if (op[0] == 'G' && d.size() < 3) continue;
         RowGraph r(t);
         r.graph.add_output(row_operator(r, r.input(random_of(t, d, rng)), op, rng));
-        auto region = lower_rows(operators(), r.graph, r.graph.order(), r.graph.outputs());
+        auto region = lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()));
         REQUIRE(region.has_value());
         std::vector<RowLayout> operands;
         for (const auto* list : {&region->inputs, &region->outputs})

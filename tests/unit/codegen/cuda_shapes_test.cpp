@@ -13,7 +13,7 @@ using namespace ferrule::test;
 namespace {
 
 void in_pieces(const Graph& g, Launch& l) {
-  auto region = lower_pieces(operators(), g, g.order(), g.outputs());
+  auto region = lower_pieces(operators(), g, g.order(), std::vector(g.outputs()));
   REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
   l.kind = Launch::Kind::generated;
   l.inputs = region->inputs, l.outputs = region->outputs;

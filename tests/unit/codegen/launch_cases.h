@@ -167,7 +167,7 @@ inline void call_of_node(const Graph& g, Launch& l) {
 
 /// All nodes as one kernel over elements.
 inline void one_region(const Graph& g, Launch& l) {
-  auto region = lower_region(operators(), g, g.order(), g.outputs());
+  auto region = lower_region(operators(), g, g.order(), std::vector(g.outputs()));
   REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
   l.kind = Launch::Kind::generated;
   l.primitive = "pointwise";
@@ -177,7 +177,7 @@ inline void one_region(const Graph& g, Launch& l) {
 
 /// All nodes as one kernel over rows.
 inline void one_row_region(const Graph& g, Launch& l) {
-  auto region = lower_rows(operators(), g, g.order(), g.outputs());
+  auto region = lower_rows(operators(), g, g.order(), std::vector(g.outputs()));
   REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
   l.kind = Launch::Kind::generated;
   for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);

@@ -87,7 +87,7 @@ TEST_CASE("Slice: steps, negative starts and steps, clamped ends") {
   for (int64_t a : {3, 1})
     for (int64_t b : {1, 4})
       for (int64_t c = 0; c < 5; ++c) want.push_back(static_cast<double>((a * 6 + b) * 5 + c));
-  check_close(y, want, 0);
+  check_close(y, want, {});
 }
 
 TEST_CASE("Concat and Split along every axis in both layouts") {
@@ -131,7 +131,7 @@ TEST_CASE("Pad: values, negative pads, axes, layouts") {
       const int64_t r = i[2] - 1, c = i[3] + 1;
       want.push_back(r < 0 || r >= 3 ? 9 : static_cast<double>((i[1] * 3 + r) * 4 + c));
     });
-    check_close(h.run(make_copy), want, 0);
+    check_close(h.run(make_copy), want, {});
   }
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("Expand repeats, from lower ranks too") {
   h.output(DType::f32, {2, 3, 4});
   std::vector<double> want;
   each_index({2, 3, 4}, [&](const Dims& i, int64_t) { want.push_back(static_cast<double>(i[1])); });
-  check_close(h.run(make_copy), want, 0);
+  check_close(h.run(make_copy), want, {});
 }
 
 TEST_CASE("elements of 1, 2 and 8 bytes") {

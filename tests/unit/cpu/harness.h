@@ -7,6 +7,7 @@
 #include <functional>
 #include <random>
 
+#include "engine/graph/compare.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/cpu/library.h"
 #include "tests/unit/codegen/kernel_case.h"
@@ -159,19 +160,12 @@ class Harness : public Binder, public ferrule::test::WithTail {
   std::vector<char> scratch_;
 };
 
-/// Every element within `tolerance` of the expected value, relative to the larger of 1 and it.
-inline void check_close(const Tensor& got, const std::vector<double>& want, double tolerance = 2e-5) {
+/// Every element within the tolerance that the table has for sums in another order. `allowed`: another row of it, or {}
+/// for elements that must be equal.
+inline void check_close(const Tensor& got, const std::vector<double>& want, Tolerance allowed = rewrite_tolerance(DType::f32, true)) {
   REQUIRE(got.numel() == static_cast<int64_t>(want.size()));
-  auto g = got.as<float>();
-  for (size_t k = 0; k < want.size(); ++k) {
-    if (std::isnan(want[k]) && std::isnan(g[k])) continue;
-    const bool close = std::abs(g[k] - want[k]) <= tolerance * std::max(1.0, std::abs(want[k])) || g[k] == want[k];
-    if (!close) {
-      CAPTURE(k);
-      CHECK(g[k] == doctest::Approx(want[k]));
-      return;
-    }
-  }
+  const Difference d = compare(got, Tensor::of_f32(got.dims(), {want.begin(), want.end()}), allowed);
+  CHECK_MESSAGE(d.ok, d.text);
 }
 
 }  // namespace ferrule::cpu::test

@@ -15,7 +15,8 @@ Dims output_dims(const Case& c) {
   Dims y{c.x[0], c.x[1]};
   for (size_t a = 0; a < n; ++a) {
     const int64_t span = c.x[a + 2] + c.pads[a] + c.pads[a + n] - c.kernel[a];
-    int64_t out = (c.ceil ? (span + c.strides[a] - 1) / c.strides[a] : span / c.strides[a]) + 1;
+    const double steps = static_cast<double>(span) / static_cast<double>(c.strides[a]);  // below 0: a window larger than the padded image
+    int64_t out = static_cast<int64_t>(c.ceil ? std::ceil(steps) : std::floor(steps)) + 1;
     if (c.ceil && (out - 1) * c.strides[a] >= c.x[a + 2] + c.pads[a]) --out;  // starts in the pad behind
     y.push_back(out);
   }
@@ -41,8 +42,9 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Dims& y) {
       }
       if (inside || (c.include && padded)) ++count;
       if (!inside) return;
-      best = std::max(best, x.at_f64(at));
-      sum += x.at_f64(at);
+      const double v = x.at_f64(at);
+      best = v > best || std::isnan(v) ? v : best;
+      sum += v;
     });
     out.push_back(max ? best : sum / static_cast<double>(count));
   });
@@ -72,6 +74,10 @@ TEST_CASE("window pooling") {
            {"AveragePool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}, false, true},
            {"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
            {"AveragePool", {1, 6, 7, 7}, {2, 3}, {1, 1}, {0, 0, 1, 2}},
+           {"AveragePool", {2, 6, 1, 1}, {2, 2}, {2, 2}, {1, 0, 1, 0}, true},
+           {"AveragePool", {1, 6, 3, 5}, {4, 2}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 6, 3, 5}, {4, 2}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 6, 1}, {3}, {3}, {0, 0}, true},
        }) {
     CAPTURE(c.op);
     CAPTURE(c.x.size());
@@ -84,13 +90,36 @@ TEST_CASE("window pooling") {
   }
 }
 
+TEST_CASE("a maximum keeps NaN, wherever in the window it lies, and -infinity where there is nothing else") {
+  for (const Case& c : std::vector<Case>{
+           {"MaxPool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+           {"MaxPool", {2, 3, 8, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
+           {"MaxPool", {1, 5, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
+           {"MaxPool", {1, 4, 12}, {3}, {2}, {1, 0}},
+           {"MaxPool", {1, 4, 6, 6, 6}, {2, 3, 2}, {2, 1, 2}, {0, 1, 0, 0, 1, 0}},
+       }) {
+    CAPTURE(c.x.size());
+    const Dims y = output_dims(c);
+    const Tensor x = random_tensor(c.x, 1);
+    for (int64_t k = 1; k < x.numel(); k += 1 + x.numel() / 16) const_cast<float*>(x.as<float>().data())[k] = NAN;
+    std::fill_n(const_cast<float*>(x.as<float>().data()), x.numel() / 3, -INFINITY);
+    Harness h(c.op);
+    set_up(h, c, x, y);
+    check_close(h.run(make_pool), naive(c, x, y));
+  }
+}
+
 TEST_CASE("what oneDNN would count differently is refused") {
-  const Case c{"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true};
-  Harness h(c.op);
-  set_up(h, c, random_tensor(c.x, 1), output_dims(c));
-  auto kernel = h.make(make_pool);
-  REQUIRE_FALSE(kernel.has_value());
-  CHECK(kernel.error().code == Code::unsupported_operator);
+  for (const Case& c : std::vector<Case>{
+           {"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true},
+           {"AveragePool", {2, 6, 1, 1}, {2, 2}, {2, 2}, {1, 0, 1, 0}, true, true},  // a window larger than the padded image
+       }) {
+    Harness h(c.op);
+    set_up(h, c, random_tensor(c.x, 1), output_dims(c));
+    auto kernel = h.make(make_pool);
+    REQUIRE_FALSE(kernel.has_value());
+    CHECK(kernel.error().code == Code::unsupported_operator);
+  }
 }
 
 TEST_CASE("global pooling, channels not a multiple of anything") {

@@ -27,7 +27,7 @@ struct Region : ferrule::test::RowGraph {
   /// Runs the region as one kernel, operands and results in these layouts where they have three axes or more. With
   /// a small cache nothing is kept in tiles.
   std::vector<Tensor> run(Layout in, Layout out, int64_t l2_bytes = 1 << 20) {
-    auto region = lower_rows(operators(), graph, graph.order(), graph.outputs());
+    auto region = lower_rows(operators(), graph, graph.order(), std::vector(graph.outputs()));
     REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
     Target target;
     target.name = narrow || !__builtin_cpu_supports("avx512bw") ? "cpu-avx2" : "cpu-avx512";
@@ -78,7 +78,7 @@ TEST_CASE("row operators on random shapes, axes, types and layouts, with neighbo
         CAPTURE(round);
         CAPTURE(static_cast<int>(type));
         const Layout in = any_layout(rng), out = any_layout(rng);
-        CAPTURE(to_text(lower_rows(operators(), r.graph, r.graph.order(), r.graph.outputs())->program));
+        CAPTURE(to_text(lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()))->program));
         r.narrow = round % 2;
         r.check(in, out, rng() % 2 ? 1 << 20 : 64);
       }
@@ -210,7 +210,7 @@ TEST_CASE("maximum and minimum keep NaN") {
 
 TEST_CASE("what is not one region of rows is refused with its reason") {
   auto why = [](Region& r) {
-    auto region = lower_rows(operators(), r.graph, r.graph.order(), r.graph.outputs());
+    auto region = lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()));
     REQUIRE_FALSE(region.has_value());
     return region.error().message;
   };

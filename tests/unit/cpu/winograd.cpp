@@ -273,13 +273,14 @@ TEST_CASE("winograd keeps infinities and NaN where the direct sum has them, and 
       set_up(h, c, x, w, nullptr, target);
       h.output(DType::f32, c.y(), Layout::channels_last);
       const Tensor got = h.run(factory(tile));
+      const Tolerance allowed = model_tolerance(DType::f32);
       int64_t wrong = 0, finite = 0;
       for (size_t k = 0; k < want.size(); ++k) {
         const float g = got.as<float>()[k];
         finite += std::isfinite(g);
         if (std::isnan(want[k])) wrong += !std::isnan(g);
         else if (std::isinf(want[k])) wrong += g != want[k];
-        else wrong += !(std::abs(g - want[k]) <= 1e-4 * std::abs(want[k]) + 1e-5 * std::max(1.0, special == 3e37f ? 3e37 : 1.0));
+        else wrong += !(std::abs(g - want[k]) <= allowed.relative * std::abs(want[k]) + allowed.absolute * (special == 3e37f ? 3e37 : 1.0));
       }
       CHECK(wrong == 0);
       CHECK(finite > 1000);

@@ -125,6 +125,22 @@ TEST_CASE("pooling") {
   CHECK(values(run({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
 }
 
+TEST_CASE("ceil_mode: a window larger than the padded image, of which only image and pads count") {
+  const auto pool = [](const char* op, Dims kernel, Dims strides, Dims pads, bool include = false) {
+    return Op{op, {{"kernel_shape", kernel}, {"strides", strides}, {"pads", pads}, {"ceil_mode", int64_t{1}},
+                   {"count_include_pad", int64_t{include}}}};
+  };
+  const Tensor one = f32({1, 1, 1, 1}, {6}), three = f32({1, 1, 3}, {3, 6, 9});
+  CHECK(values(run(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}, true), {one})) == Values{3});
+  CHECK(values(run(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}), {one})) == Values{6});
+  CHECK(values(run(pool("AveragePool", {4}, {2}, {0, 0}, true), {three})) == Values{6});
+  CHECK(values(run(pool("AveragePool", {4}, {3}, {2, 0}, true), {three})) == Values{2.25, 7.5});
+  CHECK(values(run(pool("MaxPool", {4}, {2}, {0, 0}), {three})) == Values{9});
+  CHECK(values(run(pool("LpPool", {4}, {2}, {0, 0}), {f32({1, 1, 3}, {0, 3, 4})})) == Values{5});
+  // A second window would begin behind the image.
+  CHECK(values(run(pool("AveragePool", {1}, {1}, {0, 1}), {f32({1, 1, 1}, {6})})) == Values{6});
+}
+
 TEST_CASE("products") {
   CHECK(values(run({"MatMul"}, {f32({2, 2}, {1, 2, 3, 4}), f32({2}, {10, 1})})) == Values{12, 34});
   CHECK((*run({"MatMul"}, {iota({5, 1, 2, 3}), iota({4, 3, 2})}))[0].dims() == Dims{5, 4, 2, 2});
@@ -183,6 +199,8 @@ TEST_CASE("reductions, order and normalisation") {
   CHECK(values(run({"Softmax"}, {f32({2}, {1000, 1000})})) == Values{0.5, 0.5});
   CHECK(values(run({"LayerNormalization", {{"epsilon", 0.0}}, 3},
                    {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
+  // The mean of squares with an infinity is one, so what is finite becomes 0.
+  CHECK(values(run({"RMSNormalization"}, {f32({3}, {1, -INFINITY, 2}), f32({3}, {1, 1, 1})}))[0] == 0);
   CHECK(values(run({"BatchNormalization", {{"epsilon", 0.0}}},
                    {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}),
                     f32({2}, {4, 1})})) == Values{1, 5});

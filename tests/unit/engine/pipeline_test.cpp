@@ -153,3 +153,14 @@ TEST_CASE("all rules on 100,000 nodes") {
     if (std::getenv("FERRULE_TEST_TIMES")) MESSAGE(kind << ": " << seconds << " s, " << f.graph.live_nodes());
   }
 }
+
+TEST_CASE("a product without columns beside one that has some") {
+  const Fused f = fused(graph(R"(g (float[4,4] x, float[0,4] b) => (float[4,4] y, float[4,4] z)
+      <float[4,4] W = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16}, float[4,0] A = {}> {
+    m = MatMul(x, W)
+    n = MatMul(x, A)
+    y = Exp(m)
+    z = MatMul(n, b)
+  })"));
+  CHECK(verify(f.graph));  // that it comes here: sizes of 0 were divided by
+}

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contracts.h"
+#include "engine/rule/contract_names.h"
 #include "engine/target.h"
 #include "tests/support/paths.h"
 
@@ -52,7 +54,7 @@ TEST_CASE("facts differ between targets") {
   CHECK(ampere.cc == 8.6);
   CHECK(!takes(volta, "conv", DType::bf16));
   CHECK(takes(ampere, "conv", DType::bf16));
-  CHECK(ampere.contracts.at("conv").generated_tail);
+  CHECK(!ampere.contracts.at("conv").generated_tail);
   CHECK(volta.contracts.at("attention").library_types.empty());
   CHECK(ampere.contracts.at("attention").library_types == std::vector{DType::f16, DType::bf16});
   for (const char* name : {"sm_89", "sm_90", "sm_100", "sm_120"}) {
@@ -88,6 +90,9 @@ TEST_CASE("what is refused") {
   CHECK(unknown.error().message.find("sm_90") != std::string::npos);
   CHECK(!load_target(shipped(), "../targets/sm_90"));
 
+  for (std::string_view contract : kContracts)  // contracts.h knows what rules and targets may name
+    CHECK_MESSAGE((contract == "pointwise" || contract == "row_reduce" || is_joint_contract(contract) || !anchors_of(contract).empty()), contract);
+
   fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_targets_{}", ::getpid());
   fs::create_directories(dir / "targets");
   auto write = [&](const char* name, const char* text) {
@@ -98,7 +103,7 @@ TEST_CASE("what is refused") {
         "1}}\n");
   write("a.yaml", "ferrule: 1\nlike: b\n");
   write("b.yaml", "ferrule: 1\nlike: a\n");
-  write("typo.yaml", "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}}\n");
+  write("typo.yaml", "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}, atention: none}\n");
   write("cpu-avx512.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 5\n");
   std::vector<std::string> both = {rules_dir(), dir.string()};
   auto mine = load_target(both, "mine");
@@ -114,5 +119,7 @@ TEST_CASE("what is refused") {
   std::string text = render(typo.error());
   CHECK(text.find("l2_bytes") != std::string::npos);
   CHECK(text.find("f31") != std::string::npos);
+  CHECK(text.find("there is no contract atention") != std::string::npos);
+  CHECK(text.find("did you mean \"attention\"?") != std::string::npos);
   fs::remove_all(dir);
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/formula/definition.h"
 #include "engine/formula/formula.h"
 #include "engine/formula/ops.h"
 #include "tests/support/paths.h"
@@ -28,6 +29,18 @@ Result<OpTable> load_text(const std::string& text) {
   auto r = load(dir);
   std::filesystem::remove_all(dir);
   return r;
+}
+
+/// Loads the shipped operators and one file of a user's, of these entries.
+Result<OpTable> load_beside(const std::string& entries, Result<OpTable> (*load)(std::span<const std::string>) = OpTable::load) {
+  char dir[] = "/tmp/ferrule-ops-XXXXXX";
+  REQUIRE(mkdtemp(dir));
+  std::filesystem::create_directories(std::string(dir) + "/ops");
+  std::ofstream(std::string(dir) + "/ops/mine.yaml") << "ferrule: 1\nops:\n" << entries;
+  std::vector<std::string> dirs{rules_dir(), dir};
+  auto ops = load(dirs);
+  std::filesystem::remove_all(dir);
+  return ops;
 }
 
 }  // namespace
@@ -126,20 +139,39 @@ ops:
   CHECK(text.find("formula of E: input lo is absent here") != std::string::npos);
 }
 
-TEST_CASE("a later folder replaces an operator of an earlier one") {
-  char dir[] = "/tmp/ferrule-ops-XXXXXX";
-  REQUIRE(mkdtemp(dir));
-  std::filesystem::create_directories(std::string(dir) + "/ops");
-  std::ofstream(std::string(dir) + "/ops/mine.yaml")
-      << "ferrule: 1\nops:\n  - {op: Relu, in: [x], types: float, expr: \"x\"}\n"
-         "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n";
-  std::vector<std::string> dirs{rules_dir(), dir};
-  auto ops = OpTable::load(dirs);
-  std::filesystem::remove_all(dir);
+TEST_CASE("a later folder replaces an operator of an earlier one where it says so") {
+  auto ops = load_beside("  - {op: Relu, in: [x], types: float, expr: \"x\", replaces: true}\n"
+                         "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n");
   REQUIRE(ops);
   CHECK(to_text(*ops->find("", "Relu")->expr) == "x");
   CHECK(ops->find("my.ops", "Mine"));
   CHECK_FALSE(ops->find("", "Mine"));
+}
+
+TEST_CASE("the first definitions are there for the oracle, whatever later folders say") {
+  auto ops = load_beside("  - {op: Relu, in: [x], types: float, expr: \"x\", replaces: true}\n"
+                         "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n", load_first_definitions);
+  REQUIRE(ops);
+  CHECK(definition(*ops->find("", "Relu")) == definition(*load(rules_dir())->find("", "Relu")));
+  CHECK(ops->find("my.ops", "Mine"));
+}
+
+TEST_CASE("an operator is not redefined without a word, nor as something else") {
+  auto refusal = [](const std::string& entry) {
+    auto ops = load_beside("  - {" + entry + "}\n");
+    REQUIRE_FALSE(ops);
+    return render(ops.error());
+  };
+  auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  const std::string silent = refusal("op: Relu, domain: ai.onnx, in: [x], types: float, expr: \"x + 1\"");
+  CAPTURE(silent);
+  CHECK(has(silent, "mine.yaml:3:5: operator Relu is described at "));
+  CHECK(has(silent, "/ops/activation.yaml:"));
+  CHECK(has(silent, "write `replaces: true`"));
+  CHECK(has(refusal("op: Rellu, in: [x], expr: \"x\", replaces: true"), "did you mean \"Relu\"?"));
+  CHECK(has(refusal("op: Relu, in: [x, y], types: float, expr: \"x + y\", replaces: true"), "other operands or another result type"));
+  CHECK(has(refusal("op: Less, in: [a, b], expr: \"a - b\", replaces: true"), "other operands or another result type"));
+  CHECK(has(refusal("op: Softmax, in: [x], attrs: {axis: -1}, row: axis, types: float, expr: \"x / rsum(x)\", replaces: true"), "works on rows"));
 }
 
 TEST_CASE("the table loads in little time") {

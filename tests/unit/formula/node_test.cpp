@@ -77,7 +77,7 @@ TEST_CASE("ONNX's node tests of operators with a formula") {
   const char* shared = std::getenv("FERRULE_SHARED");
   std::string archive = (shared ? std::string(shared) : source_dir() + "/../shared/models") + "/onnx_node_tests.tar.xz";
   if (!fs::exists(archive)) {
-    MESSAGE("skipped: there is no " << archive << " (FERRULE_SHARED names its folder)");
+    MESSAGE("skipped, there is no " << archive << " (FERRULE_SHARED names its folder)");
     return;
   }
   char dir[] = "/tmp/ferrule-node-XXXXXX";

@@ -1,7 +1,14 @@
 #include "engine/graph/graph.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+
+#include "engine/base/result.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 
@@ -44,6 +51,77 @@ TEST_CASE("graph: nodes record producers and uses") {
   CHECK_FALSE(g.find_value("nope").valid());
   CHECK(g.live_nodes() == 2);
   check_fine(g);
+}
+
+TEST_CASE("graph: what refers to a node or value holds while others come and go, and when the graph is moved") {
+  for (const size_t reserved : {0, 1, 100, 10000}) {
+    CAPTURE(reserved);
+    Graph g;
+    g.reserve(reserved, reserved);
+    const ValueId x = g.add_input("x", f32({2, 3}));
+    std::vector<const Node*> nodes;
+    std::vector<const Value*> values;
+    ValueId last = x;
+    for (int k = 0; k < 3000; ++k) {
+      last = add(g, "Relu", {last}, ("v" + std::to_string(k)).c_str());
+      nodes.push_back(g.producer(last));
+      values.push_back(&g.value(last));
+    }
+    g.add_output(last);
+    const Graph moved = std::move(g);
+    CHECK(moved.node_slots() == 3000);
+    bool same = true;
+    for (uint32_t k = 0; k < 3000; ++k) same = same && nodes[k] == &moved.node({k}) && values[k] == &moved.value({k + 1});
+    CHECK(same);
+    CHECK(values[1234]->name == "v1234");
+    check_fine(moved);
+    auto copy = moved.clone();
+    CHECK(to_text(*copy) == to_text(moved));
+    add(*copy, "Relu", {last}, "more");
+    check_fine(*copy);
+  }
+}
+
+namespace {
+/// How a process ends that runs `f`.
+template <class F>
+int exit_code_of(F&& f) {
+  std::fflush(stdout);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
+    f();
+    std::_Exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+}  // namespace
+
+TEST_CASE("graph: a list that changes under a loop over it is an internal error") {
+  Graph g;
+  const ValueId x = g.add_input("x", f32({2, 3}));
+  const ValueId a = add(g, "Relu", {x}, "a"), b = add(g, "Add", {a, a}, "b");
+  g.add_output(b);
+  const NodeId n = g.value(b).producer;
+  const int bug = static_cast<int>(Exit::bug);
+  auto inputs = [&](size_t slot, ValueId to) {
+    return exit_code_of([&] {
+      for ([[maybe_unused]] ValueId v : g.node(n).inputs) g.set_input(n, slot, to);
+    });
+  };
+  CHECK(inputs(1, x) == 0);
+  CHECK(inputs(200, x) == bug);
+  CHECK(inputs(1, {}) == bug);  // shorter by one
+  CHECK(inputs(2, x) == bug);
+  CHECK(exit_code_of([&] {
+    for (const Use& u : g.value(a).uses) g.set_input(u.node, static_cast<size_t>(u.slot), x);
+  }) == bug);
+  CHECK(exit_code_of([&] {
+    g.add_output(a);
+    for (ValueId v : g.outputs()) g.add_output(v);
+  }) == bug);
 }
 
 TEST_CASE("graph: names are found among many that came, went and changed") {

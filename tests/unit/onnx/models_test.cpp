@@ -56,7 +56,7 @@ void check_model(const fs::path& path) {
 TEST_CASE("models: everything shared imports and verifies") {
   for (const char* group : {"real", "onnx_light"}) {
     auto models = models_in(shared_models() / group, "model.onnx");
-    if (models.empty()) MESSAGE("skipped: no models in " << (shared_models() / group).string());
+    if (models.empty()) MESSAGE("skipped, no models in " << (shared_models() / group).string());
     for (const fs::path& m : models) check_model(m);
   }
 }
@@ -75,7 +75,7 @@ TEST_CASE("models: the convolutional networks have no unknown shapes") {
        {"real/rfb320", "real/ppocr_v4_det", "real/mnist_cntk", "real/ppocr_v2_cls"}) {
     fs::path path = shared_models() / name / "model.onnx";
     if (!fs::exists(path)) {
-      MESSAGE("skipped: " << path.string());
+      MESSAGE("skipped, there is no " << path.string());
       continue;
     }
     CAPTURE(name);

@@ -67,7 +67,7 @@ TEST_CASE("rules/proved.txt is up to date (ferrule rules test --stamp)") {
   RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
   std::ifstream file(rules_dir() + "/proved.txt");
   std::string text(std::istreambuf_iterator<char>(file), {});
-  CHECK(text == stamps_text(set, rules_dir()));
+  CHECK(text == stamps_text(set, ops(), rules_dir()));
   CHECK(read_stamps(dirs).size() > 20);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
   REQUIRE_FALSE(late.has_value());
   CHECK(late.error().message.find("not decided within 0 s") != std::string::npos);
   // A folder's own proved.txt does as well, until the rule changes.
-  must(write_stamps(set, (box.root / "rules").string()));
+  must(write_stamps(set, ops(), (box.root / "rules").string()));
   CHECK(require_proofs(set, context, notes, unproved).has_value());
   box.add("y =  Mul(x, 1)", "1.0");
   CHECK_FALSE(require_proofs(must(load_rules(box.options().rule_dirs, ops(), {}, limits())), context, notes, unproved).has_value());
@@ -128,4 +128,18 @@ TEST_CASE("a cache that cannot be written, or is not there, is no error") {
   std::ofstream(box.root / "cache") << "a file where the folder should be";
   CHECK(refusal(box.options()) == "");
   CHECK(refusal(box.options()) == "");
+}
+
+TEST_CASE("a stamp is of the operators that the rule names, or whose class it names") {
+  Sandbox box;
+  fs::create_directories(box.root / "rules" / "ops");
+  std::ofstream(box.root / "rules" / "ops" / "mine.yaml")
+      << "ferrule: 1\nops:\n  - {op: Mul, in: [a, b], types: [numeric], class: [commutative], expr: \"b * a\", replaces: true}\n"
+         "  - {op: Twice, domain: my.ops, in: [x], types: [float], expr: \"x + x\"}\n";
+  const OpTable changed = must(OpTable::load(box.options().rule_dirs));
+  auto mul = rule("mul", rewrite_text("exact", "y = Mul(x, 1)", "y = x")), unary = rule("unary", rewrite_text("exact", "t = Neg(Neg(x))\n[u] y = @unary<...>(t)", "y = u<...u>(x)")),
+       abs = rule("abs", rewrite_text("exact", "y = Abs(Abs(x))", "y = Abs(x)"));
+  CHECK(proof_stamp(*mul, ops()) != proof_stamp(*mul, changed));
+  CHECK(proof_stamp(*unary, ops()) != proof_stamp(*unary, changed));
+  CHECK(proof_stamp(*abs, ops()) == proof_stamp(*abs, changed));
 }

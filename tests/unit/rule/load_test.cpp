@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/pattern_parse.h"
 #include "tests/support/paths.h"
@@ -104,6 +105,7 @@ phase: anchors
 enabled: false
 stability: experimental
 numerics: approximate
+may_raise_kernels: "they are \"small\""
 before: [b]
 after: [a, c]
 types: [f32, bf16]
@@ -151,6 +153,7 @@ tests:
   auto again = load_rule_text(print_rule(*r), "all.yaml", op_table(), Limits{});
   REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
   CHECK_MESSAGE(same(*r, *again), print_rule(*r));
+  CHECK(may_raise_kernels(*again) == "they are \"small\"");
   Rule other = *again;
   other.region.max_inputs = 5;
   CHECK(!same(*r, other));
@@ -387,6 +390,24 @@ TEST_CASE("kernel and profit conditions only, outside rewrites") {
       "t.yaml", op_table(), Limits{});
   REQUIRE(!r);
   CHECK(has(render(r.error()), "only rewrites have sound conditions"));
+}
+
+TEST_CASE("contracts that there are not are refused wherever a rule names one") {
+  auto refusal = [](const std::string& contract, const std::string& op, const std::string& asked) {
+    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[a] y = " + op + "<...>(x, W)\"\ncontract: " + contract +
+                            "\nanchor: a\nwhere: [{id: k, kernel: \"has_kernel('" + asked + "', dtype(x))\", why: w}]\n", "t.yaml", op_table(), Limits{});
+    return r ? "" : render(r.error());
+  };
+  CHECK(refusal("gemm", "@group.gemm", "gemm") == "");
+  const std::string rule = refusal("gemn", "@group.gemm", "gemm"), pattern = refusal("gemm", "@group.gemn", "gemm"), asked = refusal("gemm", "MatMul", "gemn");
+  for (const std::string& text : {rule, pattern, asked}) {
+    CAPTURE(text);
+    CHECK(has(text, "there is no contract gemn"));
+    CHECK(has(text, "did you mean \"gemm\"?"));
+  }
+  CHECK(has(rule, "t.yaml:7:11: "));
+  CHECK(has(pattern, "t.yaml:6:"));
+  CHECK(has(asked, "t.yaml:9:"));
 }
 
 TEST_CASE("a window needs a contract, and no anchor") {

@@ -1,0 +1,24 @@
+// How an operand of a tail is spread over the result of its anchor: by their shapes alone, axes aligned at the right.
+// Whoever plans a tail or makes a kernel with one asks this, so that two shapes with as many elements are never taken
+// for each other. It knows neither layouts nor libraries.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "engine/base/dim.h"
+
+namespace ferrule {
+
+enum class Spread : uint8_t {
+  channel,  ///< one value for each index of the result's axis `channel`
+  full,     ///< one value an element
+  one,      ///< one value
+  other,    ///< any other way, or not at all
+};
+
+/// The first that holds. `channel`: an axis of `result`, or -1 for none.
+/// shapes: an operand of lower rank has leading axes of size 1; one of higher rank is `other`.
+Spread spread_of(const Shape& operand, const Shape& result, int channel);
+Spread spread_of(std::span<const int64_t> operand, std::span<const int64_t> result, int channel);
+
+}  // namespace ferrule
