@@ -45,22 +45,26 @@ std::vector<AttributeSchema> attributes_of(const Node& n, const OpTable& ops) {
   return out;
 }
 
-}  // namespace
-
-bool well_typed(const Graph& g) {
+bool typed(const Graph& g, bool any) {
   return std::ranges::all_of(g.order(), [&](NodeId id) {
     const Node& n = g.node(id);
     const OperatorSchema* s = operator_schema(n.domain, n.op);
     std::map<std::string_view, DType> of_variable;
+    if (s && n.inputs.size() > s->inputs.size() && (s->inputs.empty() || !s->inputs.back().variadic)) return false;
     for (size_t k = 0; s && !s->inputs.empty() && k < n.inputs.size(); ++k) {
       const OperandSchema& o = s->inputs[std::min(k, s->inputs.size() - 1)];
       const DType t = n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined;
       if (t == DType::undefined || o.types.empty()) continue;
-      if (std::ranges::find(o.types, t) == o.types.end() || of_variable.try_emplace(o.variable, t).first->second != t) return false;
+      if ((!any && std::ranges::find(o.types, t) == o.types.end()) || of_variable.try_emplace(o.variable, t).first->second != t) return false;
     }
     return true;
   });
 }
+
+}  // namespace
+
+bool well_typed(const Graph& g) { return typed(g, false); }
+bool evenly_typed(const Graph& g) { return typed(g, true); }
 
 // --- element types
 

@@ -16,8 +16,10 @@ struct OperandDraw {
   static OperandDraw of_number(const PatternExpr& e) { return {{}, nullptr, &e}; }
 };
 
-/// Whether all operands have element types that their operators' schemas allow together. Inference asks less.
+/// Whether all operands have element types that their operators' schemas allow, and allow together. Inference asks less.
 bool well_typed(const Graph& g);
+/// Whether operands that must have one element type have it, whichever it is.
+bool evenly_typed(const Graph& g);
 
 class NodeDraw {
  public:
