@@ -70,7 +70,8 @@ void read_facts(yaml::Reader& r, const Node& root, Target& t) {
   if (!contracts || !r.expect(*contracts, Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
     if (!is_contract(key.text)) {
-      const std::string near = yaml::nearest(key.text, kContracts);
+      const auto names = contract_names();
+      const std::string near = yaml::nearest(key.text, std::vector<std::string_view>(names.begin(), names.end()));
       r.error(key, fmt::format("there is no contract {}", escape(key.text)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near), Code::rule_invalid);
     }
     if (value.is_scalar() && value.text == "none")

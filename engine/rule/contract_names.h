@@ -8,10 +8,6 @@
 
 namespace ferrule {
 
-inline constexpr std::string_view kContracts[] = {
-    "attention", "channel_gate", "conv",      "conv_pool", "copy",   "deconv",     "depthwise_pointwise", "gemm",
-    "norm",      "pointwise",    "pool",      "quantized", "resize", "row_reduce", "softmax_topk",        "view"};
-
 bool is_contract(std::string_view name);
 std::vector<std::string> contract_names();
 

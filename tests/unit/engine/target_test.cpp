@@ -90,7 +90,7 @@ TEST_CASE("what is refused") {
   CHECK(unknown.error().message.find("sm_90") != std::string::npos);
   CHECK(!load_target(shipped(), "../targets/sm_90"));
 
-  for (std::string_view contract : kContracts)  // contracts.h knows what rules and targets may name
+  for (const std::string& contract : contract_names())  // contracts.h knows what rules and targets may name
     CHECK_MESSAGE((contract == "pointwise" || contract == "row_reduce" || is_joint_contract(contract) || !anchors_of(contract).empty()), contract);
 
   fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_targets_{}", ::getpid());
