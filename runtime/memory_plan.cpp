@@ -295,7 +295,7 @@ class Placement {
   explicit Placement(std::vector<Slot*> slots, int steps) : slots_(std::move(slots)), alive_(static_cast<size_t>(steps) + 1, 0) {
     for (const Slot* s : slots_) {
       alive_[static_cast<size_t>(s->first)] += aligned(s->bytes);
-      alive_[static_cast<size_t>(last(*s)) + 1] -= aligned(s->bytes);
+      alive_[static_cast<size_t>(s->last) + 1] -= aligned(s->bytes);
     }
     std::partial_sum(alive_.begin(), alive_.end(), alive_.begin());
     least_ = *std::max_element(alive_.begin(), alive_.end());
@@ -312,14 +312,13 @@ class Placement {
   int64_t bytes() const { return best_; }
 
  private:
-  static constexpr size_t kMany = 4096;       // slots; an order takes time in the square of them
+  static constexpr size_t kMany = 4096;     // slots; an order takes time in the square of them
   static constexpr int64_t kWork = 400000;  // pairs of slots looked at: about a millisecond
 
   /// As they come, each into the smallest gap that takes it.
   void by_time() {
     std::vector<size_t> order(slots_.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::erase_if(order, [&](size_t k) { return slots_[k]->bytes == 0; });  // nothing lies anywhere
     std::ranges::stable_sort(order, {}, [&](size_t k) { return slots_[k]->first; });
     std::set<std::pair<int, size_t>> alive;  // by their last step
     Gaps gaps;
@@ -360,9 +359,7 @@ class Placement {
   }
 
   /// The most bytes that live at any step of the slot's life.
-  int64_t crowd(const Slot& s) const { return *std::max_element(alive_.begin() + s.first, alive_.begin() + last(s) + 1); }
-  /// What is read behind the last step lives until there.
-  int last(const Slot& s) const { return std::min(s.last, static_cast<int>(alive_.size()) - 2); }
+  int64_t crowd(const Slot& s) const { return *std::max_element(alive_.begin() + s.first, alive_.begin() + s.last + 1); }
 
   int tries() const {
     const auto n = static_cast<int64_t>(slots_.size());

@@ -1,7 +1,6 @@
 // The kinds of kernels that rules name (`contract:`, `@group.NAME`, has_kernel('NAME', …)) and targets have facts of. What each
 // takes is contracts.h's business; that both know the same ones, a test's.
 #pragma once
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
