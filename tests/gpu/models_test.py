@@ -201,10 +201,10 @@ def rounded(report):
     report.check("tf32 is said", None if all("tf32" in layer.get("numerics", "") for layer in after if layer["contract"] in ("conv", "gemm"))
                  and not any("tf32" in layer.get("numerics", "") for layer in before) else str(after))
     conv = {"before": [layer for layer in before if layer["contract"] == "conv"][0], "after": [layer for layer in after if layer["contract"] == "conv"][0]}
-    report.check("with tf32 the swish is inside", None if (conv["before"]["kernels"], conv["after"]["kernels"]) == (2, 1) else str(conv))
-    report.check("without it, why not", None if "in f32 without tf32" in conv["before"].get("tail_apart", "") and "tail_apart" not in conv["after"] else str(conv))
-    text = harness.run("explain", path, "--target", "sm_90").out
-    report.check("explain prints why", None if f"tail apart: {conv['before'].get('tail_apart')}" in text else text)
+    report.check("with tf32 the swish is inside", None if (conv["before"]["operators"], conv["after"]["operators"], conv["after"]["kernels"]) == (["Conv"], ["Conv", "Swish"], 1) else str(conv))
+    text = {how: harness.run("explain", path, "--target", "sm_90", *extra).out for how, extra in (("before", ()), ("after", TF32))}
+    why = "library calls in f32 without tf32 have no swish"
+    report.check("without it, explain prints why not", None if why in text["before"] and why not in text["after"] else str(text))
     done = stubs.run(report, "run", path, "--seed", "1", *TF32, *CUDA, log=log)
     ran = log.read_text() if log.exists() else ""
     report.check("tf32 runs", done.tail() if done.code else stubs.wrong_use(done) or (None if "cudnn engine" in ran else ran))
