@@ -57,6 +57,30 @@ struct Ctx {
   Status unsupported(const std::string& why) const {
     return error(Code::unsupported_operator, where(), quote(n().op), why);
   }
+  /// Is output `i` read by a node, or the graph's?
+  bool read(size_t i) const {
+    const ValueId v = i < n().outputs.size() ? n().outputs[i] : ValueId{};
+    return v && (!g.value(v).uses.empty() || g.value(v).is_output);
+  }
+  /// A node that takes over a part of this one's work, not yet in the graph: it makes `result`, or a new value.
+  Node part(const char* op_name, std::vector<ValueId> in, const char* name, ValueId result = {}) {
+    Node made;
+    made.op = op_name;
+    made.name = g.fresh_name(n().name + "_" + name);
+    made.inputs = std::move(in);
+    made.outputs = {result ? result : g.add_value(g.fresh_name(g.value(n().outputs[0]).name + "_" + name))};
+    made.since_opset = n().since_opset;
+    made.origins = n().origins;
+    made.order = n().order;
+    return made;
+  }
+  /// `parts` come into the graph, and their last one makes output `i` from now on.
+  Status replace(size_t i, std::vector<Node> parts) {
+    g.detach_output(id, i);
+    for (Node& made : parts) FERRULE_TRY(infer(g, g.add_node(std::move(made))));
+    if (n().outputs.empty()) g.remove_node(id), gone = true;
+    return {};
+  }
 };
 
 Status axes_to_input(Ctx& c) {
@@ -103,6 +127,19 @@ Status dropout(Ctx& c) {
   return {};
 }
 
+/// Until opset 9 the mask has the data's type: ones, as nothing is dropped.
+Status dropout_mask(Ctx& c) {
+  if (!c.read(1)) return {};
+  const DType type = c.type(0).dtype;
+  if (type == DType::undefined) return c.unsupported("its mask is read, and the type of its data is not known");
+  std::vector<Node> parts;
+  parts.push_back(c.part("Shape", {c.input(0)}, "shape"));
+  parts[0].attrs.set("start", int64_t{0});
+  parts.push_back(c.part("ConstantOfShape", {parts[0].outputs[0]}, "mask", c.n().outputs[1]));
+  parts[1].attrs.set("value", Tensor::scalar(type, 1, {1}));
+  return c.replace(1, std::move(parts));
+}
+
 Status dft(Ctx& c) {
   ValueId axis = c.add("axis", Tensor::of_i64({}, {c.attrs.i("axis", 1)}));
   c.g.set_input(c.id, 2, axis);
@@ -115,8 +152,7 @@ Status batch_norm(Ctx& c) {
     return c.unsupported("spatial = 0 was dropped from ONNX with opset 9");
   c.attrs.erase("spatial");
   for (size_t i = 1; i < c.n().outputs.size(); ++i)
-    if (ValueId v = c.n().outputs[i]; v && (!c.g.value(v).uses.empty() || c.g.value(v).is_output))
-      return c.unsupported("its statistics are read, so it is in training mode");
+    if (c.read(i)) return c.unsupported("its statistics are read, so it is in training mode");
   return {};
 }
 
@@ -189,51 +225,27 @@ Status softmax(Ctx& c) {
       return {};
     }
   }
-  Graph& g = c.g;
-  ValueId x = c.input(0), y = g.output(c.id);
-  const Node& old = c.n();
-  auto make = [&](const char* op, std::vector<ValueId> in, const char* name) {
-    Node n;
-    n.op = op;
-    n.name = g.fresh_name(old.name + "_" + name);
-    n.inputs = std::move(in);
-    n.outputs = {g.add_value(g.fresh_name(g.value(y).name + "_" + name))};
-    n.since_opset = old.since_opset;
-    n.origins = old.origins;
-    n.order = old.order;
-    return n;
-  };
-  std::string op = c.op;
-  Node flatten = make("Flatten", {x}, "flat");
+  const ValueId x = c.input(0);
+  Node flatten = c.part("Flatten", {x}, "flat");
   flatten.attrs.set("axis", axis);
-  Node soft = make(op.c_str(), {flatten.outputs[0]}, "rows");
+  Node soft = c.part(c.op.c_str(), {flatten.outputs[0]}, "rows");
   soft.attrs.set("axis", int64_t{-1});
-  std::vector<Node> nodes;
+  std::vector<Node> parts;
   ValueId target;
   auto dims = shape ? constant_shape(*shape) : std::nullopt;
   if (dims) {
     target = c.add("shape", Tensor::of_i64({static_cast<int64_t>(dims->size())}, *dims));
   } else {
-    nodes.push_back(make("Shape", {x}, "shape"));
-    nodes.back().attrs.set("start", int64_t{0});
-    target = nodes.back().outputs[0];
+    parts.push_back(c.part("Shape", {x}, "shape"));
+    parts.back().attrs.set("start", int64_t{0});
+    target = parts.back().outputs[0];
   }
-  Node reshape = make("Reshape", {soft.outputs[0], target}, "back");
+  Node reshape = c.part("Reshape", {soft.outputs[0], target}, "back", c.n().outputs[0]);
   reshape.attrs.set("allowzero", int64_t{0});
-  ValueId result = reshape.outputs[0];
-  nodes.push_back(std::move(flatten));
-  nodes.push_back(std::move(soft));
-  nodes.push_back(std::move(reshape));
-  std::string name = g.value(y).name;
-  bool was_output = g.value(y).is_output;
-  std::vector<NodeId> ids;
-  for (Node& n : nodes) ids.push_back(g.add_node(std::move(n)));
-  for (NodeId n : ids) FERRULE_TRY(infer(g, n));
-  g.replace_uses(y, result);
-  g.remove_node(c.id);
-  if (!was_output) g.rename(result, name);
-  c.gone = true;
-  return {};
+  parts.push_back(std::move(flatten));
+  parts.push_back(std::move(soft));
+  parts.push_back(std::move(reshape));
+  return c.replace(0, std::move(parts));
 }
 
 // --- defaults that the schemas leave to prose
@@ -304,6 +316,7 @@ constexpr Row kRows[] = {
     {"Pad", 1, 10, pad},
     {"Clip", 1, 10, clip},
     {"TopK", 1, 9, top_k},
+    {"Dropout", 1, 9, dropout_mask},
     {"Dropout", 1, 11, dropout},
     {"DFT", 17, 19, dft},
     {"BatchNormalization", 1, 13, batch_norm},

@@ -63,6 +63,8 @@ TEST_CASE("normalize: attributes that became inputs") {
         "TopK(x, i64[1] {2}) axis=-1 largest=1 sorted=1");
   CHECK(lines("float[4] x", "y = Dropout<ratio=0.25>(x)", 10) == "Dropout(x, f32[] {0.25})");
   CHECK(lines("float[4] x", "y = Dropout(x)", 13) == "Dropout(x)");
+  CHECK(lines("float[4] x", "d, m = Dropout(x) y = Mul(d, m)", 7) ==
+        "Dropout(x); Shape(x) start=0; ConstantOfShape(d_shape) value=f32[1] {1.0}; Mul(d, m)");
 }
 
 TEST_CASE("normalize: meanings that moved") {
