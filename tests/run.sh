@@ -42,18 +42,16 @@ export GOMP_SPINCOUNT=${GOMP_SPINCOUNT-1000}
 [[ -f build/build.ninja ]] || cmake -S . -B build -G Ninja || stop "configuring"
 ninja -C build || stop "building"
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 limit=900
 
-# run_one NAME COMMAND...: counts what the command's last summary line says. A doctest binary and our
-# scripts end with different ones; both are understood. One that ends without any, or by a signal, or
-# by a bad status that its counts do not explain, is one failure more.
+# run_one NAME COMMAND...: counts what the command's last summary line says, into $logs/NAME.counts. A doctest binary
+# and our scripts end with different ones; both are understood. One that ends without any, or by a signal, or by a bad
+# status that its counts do not explain, is one failure more.
 run_one() {
-  local name=$1 status begin=$SECONDS p=0 f=0 s=0 decorated=0 found=no
+  local name=$1 log=$logs/${1//\//_} status begin=$SECONDS p=0 f=0 s=0 decorated=0 found=no
   shift
-  # shellcheck disable=SC2053
-  [[ $name == $only ]] || return 0
   timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
   status=$?
   local text
@@ -70,31 +68,50 @@ run_one() {
   if [[ $found == no ]] || { ((f == 0)) && ((status != 0 || p + s == 0)); }; then
     f=$((f + 1))
   fi
-  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  echo "$p $f $s" >"$log.counts"
   local note=
   ((s)) && note=", $s skipped"
-  if ((f)); then
-    tail -n 60 "$log"
-    ((status == 124 || status == 137)) && note+=" (stopped after $limit s)"
-    echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $((SECONDS - begin)) s"
-  else
-    echo "ok      $name: $p passed$note, $((SECONDS - begin)) s"
-    ((s)) && grep -iE '^skip|MESSAGE: skipped, ' "$log" | head -n 5
-  fi
+  {
+    if ((f)); then
+      tail -n 60 "$log"
+      ((status == 124 || status == 137)) && note+=" (stopped after $limit s)"
+      echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $((SECONDS - begin)) s"
+    else
+      echo "ok      $name: $p passed$note, $((SECONDS - begin)) s"
+      ((s)) && grep -iE '^skip|MESSAGE: skipped, ' "$log" | head -n 5
+    fi
+  } >"$log.report"
+  cat "$log.report"  # in one piece, while others run
 }
 
-while read -r name; do
-  [[ -n $name ]] && run_one "$name" "build/$name" --no-colors
-done <build/tests.txt
+# Side by side, as many as there are cores.
+running=0 started_names=()
+start() {
+  # shellcheck disable=SC2053
+  [[ $1 == $only ]] || return 0
+  ((running < $(nproc))) || { wait -n; running=$((running - 1)); }
+  started_names+=("$1")
+  run_one "$@" &
+  running=$((running + 1))
+}
 
-# Scripts: tests/FOLDER/run (any language) and tests/FOLDER/*_test.py.
+# Scripts: tests/FOLDER/run (any language) and tests/FOLDER/*_test.py. The longest are among them, so they come first.
 shopt -s nullglob
 for script in tests/*/run tests/*/*_test.py; do
   name=${script#tests/}
   case $script in
-    *.py) run_one "$name" "$python" "$script" ;;
-    *) run_one "$name" "$script" ;;  # without its run bit it fails
+    *.py) start "$name" "$python" "$script" ;;
+    *) start "$name" "$script" ;;  # without its run bit it fails
   esac
 done
+while read -r name; do
+  [[ -n $name ]] && start "$name" "build/$name" --no-colors
+done <build/tests.txt
+wait
 
+for name in "${started_names[@]}"; do
+  p=0 f=1 s=0  # of one that has left no counts
+  read -r p f s <"$logs/${name//\//_}.counts"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
 finish

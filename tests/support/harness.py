@@ -3,6 +3,7 @@
 Each script makes one Report, adds checks, and ends with `sys.exit(report.finish())`, which prints the
 line "N passed, N failed[, N skipped]" that tests/run.sh reads.
 """
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -11,7 +12,7 @@ import re
 import resource
 import subprocess
 import tempfile
-import time
+import threading
 
 import onnx
 from onnx import parser
@@ -34,7 +35,7 @@ class Done:
     out: str
     err: str
     raw: bytes  # stdout and stderr together, to look for control characters
-    seconds: float
+    seconds: float  # of processors, because other tests run beside it
 
     def errors(self):
         """The errors on stderr: lines "error[code]: …"."""
@@ -60,19 +61,20 @@ def run(*arguments, timeout=60, memory=None, cwd=None, env=None, stdin=None):
         def limit():
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    begin = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd,
                                stdin=stdin or subprocess.DEVNULL, preexec_fn=limit,
                                env={**os.environ, **libraries(), **(env or {})})
-    try:
-        out, err = process.communicate(timeout=timeout)
-        code = process.returncode
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        code = None
-    return Done(command, code, out.decode(errors="replace"), err.decode(errors="replace"), out + err,
-                time.monotonic() - begin)
+    stopped = threading.Event()
+    timer = threading.Timer(timeout, lambda: (stopped.set(), process.kill()))
+    timer.start()
+    with process.stdout, process.stderr, concurrent.futures.ThreadPoolExecutor(1) as reader:
+        pending = reader.submit(process.stderr.read)
+        out, err = process.stdout.read(), pending.result()
+    _, status, usage = os.wait4(process.pid, 0)
+    timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Done(command, None if stopped.is_set() else process.returncode, out.decode(errors="replace"),
+                err.decode(errors="replace"), out + err, usage.ru_utime + usage.ru_stime)
 
 
 def refusal(done, code, *wanted, seconds=2.0, errors=1):
