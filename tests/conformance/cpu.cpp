@@ -1,74 +1,49 @@
-// What `explain` counts as a kernel is one: every model of ONNX's backend tests is planned and prepared for the CPU, and no
-// layer may be interpreted whose contract is not "interpret". FERRULE_ONNX_TESTS and FERRULE_ONNX_TESTS_ONLY as in
-// onnx_node.cpp. Models that cannot be planned on their own (sizes that only a run knows) are left out, and counted.
+// ONNX's own backend tests, fused, on the CPU. What `explain` counts as a kernel is one: no layer may be interpreted whose
+// contract is not "interpret".
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-
-#include "engine/base/diagnostics.h"
-#include "engine/onnx/import.h"
 #include "runtime/ferrule.h"
-#include "tests/support/paths.h"
+#include "tests/conformance/cases.h"
 
 namespace ferrule::conformance {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// The models in name order.
-std::vector<fs::path> models(const fs::path& root, const char* only) {
-  std::vector<fs::path> found;
-  for (const char* group : {"node", "simple", "pytorch-operator", "pytorch-converted"}) {
-    std::error_code none;
-    for (const auto& e : fs::directory_iterator(root / group, none))
-      if (fs::exists(e.path() / "model.onnx") && (!only || e.path().filename().string().find(only) != std::string::npos))
-        found.push_back(e.path());
-  }
-  std::sort(found.begin(), found.end());
-  return found;
-}
-
-struct Planned {
-  bool prepared = false;
-  std::string refused;  ///< what the backend said of layers that it should have had kernels for
-};
-
-Planned plan(const fs::path& folder, const std::shared_ptr<const Knowledge>& knowledge, const EngineOptions& engine) {
-  ImportOptions import;
-  import.known_operator = [&](std::string_view domain, std::string_view op) { return knowledge->ops.find(domain, op) != nullptr; };
-  auto model = import_file((folder / "model.onnx").string(), import);
-  if (!model) return {};
-  Planned p;
+Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>& knowledge, const EngineOptions& engine, const Allowed& allowed) {
+  auto graph = import_case(folder, knowledge->ops);
+  if (!graph) return graph.error();
+  std::string refused;
   SessionOptions options;
   options.engine = engine;
   options.backend = "cpu";
   options.threads = 1;
   options.log = [&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::warning && text.find("the interpreter runs it") != std::string_view::npos) p.refused += (p.refused.empty() ? "" : "; ") + std::string(text);
+    if (level == LogLevel::warning && text.find("the interpreter runs it") != text.npos) refused += (refused.empty() ? "" : "; ") + std::string(text);
   };
-  auto session = Session::from_graph(std::move(model->graph), knowledge, options);
-  p.prepared = session && session->compile();
-  return p;
+  auto session = Session::from_graph(std::move(*graph), knowledge, options);
+  if (!session) return from_error(session.error());
+  const auto inputs = session->inputs(), outputs = session->outputs();
+  auto run = [&](const std::vector<Tensor>& given) -> Result<std::vector<Tensor>> {
+    std::map<std::string, Tensor> named;
+    for (size_t k = 0; k < given.size(); ++k) named.emplace(inputs[k].name, given[k]);
+    FERRULE_ASSIGN(auto results, session->run(named));
+    std::vector<Tensor> ordered;
+    for (const Port& p : outputs) ordered.push_back(results.at(p.name));
+    return ordered;
+  };
+  const Outcome o = run_data(folder, inputs.size(), run, allowed);
+  if (o.kind == Outcome::failed && o.text.ends_with("must be known before a run")) return {Outcome::skipped, "a size that only a run knows"};
+  return o.kind == Outcome::passed && !refused.empty() ? Outcome{Outcome::failed, refused} : o;
 }
 
 }  // namespace
 
-TEST_CASE("no layer that is counted as a kernel is interpreted" * doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
+TEST_CASE("ONNX backend tests on the CPU" * doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
   EngineOptions engine;
   engine.rule_dirs = {rules_dir()};
   auto knowledge = load_knowledge(engine);
   REQUIRE_MESSAGE(knowledge.has_value(), (knowledge ? "" : render(knowledge.error())));
-  int kernels = 0, failed = 0, left_out = 0;
-  for (const fs::path& folder : models(std::getenv("FERRULE_ONNX_TESTS"), std::getenv("FERRULE_ONNX_TESTS_ONLY"))) {
-    const Planned p = plan(folder, *knowledge, engine);
-    if (p.refused.empty()) ++(p.prepared ? kernels : left_out);
-    else ++failed, std::printf("FAILED %s: %s\n", folder.filename().c_str(), p.refused.c_str());
-  }
-  std::printf("%d planned and prepared, %d with a kernel refused, %d left out\n", kernels, failed, left_out);
-  CHECK(kernels > 0);
+  const auto [passed, failed] = run_all("cpu", model_tolerance, [&](const fs::path& folder, const Allowed& a) { return run_case(folder, *knowledge, engine, a); });
+  CHECK(passed > 0);
   CHECK(failed == 0);
 }
 
