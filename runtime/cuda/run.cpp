@@ -166,6 +166,12 @@ Status CudaExecutable::report_results(size_t layer, RunObserver& observer) {
     FERRULE_ASSIGN(const Address at, address(storage_.slot(v, layer)));
     const int64_t element = size_bits(o.dtype) / 8;
     auto [t, p] = Tensor::allocate(o.dtype, o.dims);
+    if (o.lies(Layout::plain) && o.dense()) {  // elements smaller than a byte do; a copy knows bytes
+      FERRULE_TRY(device_.download(p, at, t.bytes(), stream_, kPlace));
+      values.push_back(v);
+      tensors.push_back(t);
+      continue;
+    }
     std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element));
     FERRULE_TRY(device_.download(raw.data(), at, static_cast<int64_t>(raw.size()), stream_, kPlace));
     copy_strided(o.dims, o.strides(), raw.data(), strides_of(o.dims, Layout::plain), p, element);

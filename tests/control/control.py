@@ -247,11 +247,19 @@ EMPTY_RESULT = """agraph (uint8[1,8,50,30] x) => (uint8[0,8,50,30] y, uint8[1,2,
 }"""
 
 
+# Two elements lie in one byte.
+FOUR_BITS = """agraph (float[3,5] x, float s) => (float[5,3] y, int4[5,3] t) {
+  q = QuantizeLinear <output_dtype = 22> (x, s)
+  t = Transpose (q)
+  y = DequantizeLinear (t, s)
+}"""
+
+
 def unusual(report):
     """Graphs that random ones found."""
-    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART), ("empty_result", EMPTY_RESULT)):
-        net = harness.model(report.folder / f"{name}.onnx", text)
-        for how in (["--oracle"], ["--oracle", "--backend", "reference"], ["--oracle", "--strict"]):
+    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART), ("empty_result", EMPTY_RESULT), ("four_bits", FOUR_BITS)):
+        net = harness.model(report.folder / f"{name}.onnx", text, opset=21)
+        for how in (["--oracle"], ["--oracle", "--backend", "reference"], ["--oracle", "--strict"], ["--layers"]):
             done = run("verify", net, *how)
             report.check(f"{name} {' '.join(how)}", harness.crash(done) or (None if done.code == harness.OK else done.tail()))
 
