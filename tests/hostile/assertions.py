@@ -14,6 +14,7 @@ PLACES = {
     "at": re.compile(r"\.at\("),
     "get": re.compile(r"\bstd::get<(?!\d)"),
     "throw": re.compile(r"\bthrow\b(?! in )"),
+    "broken": re.compile(r"error\(Code::rule_broken\b"),  # exit code 70, too
 }
 LIST = harness.ROOT / "tests/hostile/assertions.md"
 
