@@ -49,17 +49,17 @@ Outputs run_node(const Call& c) {
     }
     return run_graph(env, c.options);
   }
-  if (c.options.ops && c.options.ops->pointwise(c.n)) {
-    for (const Tensor* t : c.in) {
-      if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));
-    }
-    FERRULE_TRY(pointwise_fits(c));
-    FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
-    return one(std::move(t));
-  }
-  const Kernel k = find_kernel(c.n);
-  if (!k) return c.unsupported("the interpreter does not know it");
   try {
+    if (c.options.ops && c.options.ops->pointwise(c.n)) {
+      for (const Tensor* t : c.in) {
+        if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));
+      }
+      FERRULE_TRY(pointwise_fits(c));
+      FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
+      return one(std::move(t));
+    }
+    const Kernel k = find_kernel(c.n);
+    if (!k) return c.unsupported("the interpreter does not know it");
     return k(c);
   } catch (const std::exception&) {  // the standard library's: no memory, or a size beyond any
     return error(Code::out_of_memory, c.place(), "the result", "more free", "no more");

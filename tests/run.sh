@@ -46,6 +46,22 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 limit=900
 
+# why_skipped COUNT DECORATED: why what the log calls skipped was not run, one line a reason, the most frequent first. A case
+# with a doctest::skip (DECORATED of them) gives none: its script runs it.
+why_skipped() {
+  sed 's/\x1b\[[0-9;]*m//g' "$log" | awk -v count="$1" -v decorated="$2" '
+    function add(why) { found[substr(why, 1, 150)]++; count-- }
+    /^TEST CASE:/ { name = $0 }
+    /MESSAGE: skipped, / { sub(/.*MESSAGE: skipped, /, ""); if (!seen[name]++) add($0); next }
+    /^skipped,? / { at = index($0, ": "); add(at ? substr($0, at + 2) : $0) }
+    /^skip: / { add(substr($0, 7)) }
+    END {
+      if (decorated) { print decorated "\tdoctest::skip"; count -= decorated }
+      for (why in found) print found[why] "\t" why
+      if (count) print count "\tno reason given"
+    }' | sort -rn | awk -F '\t' '{ printf "        %4d skipped: %s\n", $1, $2 }'
+}
+
 # run_one NAME COMMAND...: counts what the command's last summary line says, into $logs/NAME.counts. A doctest binary
 # and our scripts end with different ones; both are understood. One that ends without any, or by a signal, or by a bad
 # status that its counts do not explain, is one failure more.
@@ -78,8 +94,8 @@ run_one() {
       echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $((SECONDS - begin)) s"
     else
       echo "ok      $name: $p passed$note, $((SECONDS - begin)) s"
-      ((s)) && grep -iE '^skip|MESSAGE: skipped, ' "$log" | head -n 5
     fi
+    ((s)) && why_skipped "$s" "$decorated"
   } >"$log.report"
   cat "$log.report"  # in one piece, while others run
 }

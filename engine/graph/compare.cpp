@@ -28,6 +28,31 @@ bool says_nothing(const std::vector<double>& want) {
   return want.size() > 1 && (constant || 2 * zeros > want.size() || 2 * odd > want.size());
 }
 
+/// The Euclidean norm, relative to `unit`, over elements that are finite in both.
+template <class Of>
+double norm(const std::vector<double>& a, const std::vector<double>& b, double unit, Of of) {
+  double sum = 0;
+  for (size_t k = 0; k < a.size(); ++k)
+    if (std::isfinite(a[k]) && std::isfinite(b[k])) sum += (of(k) / unit) * (of(k) / unit);
+  return std::sqrt(sum);
+}
+
+/// Elements that are right one by one, because `absolute` is large beside them, and wrong together.
+void compare_norms(const std::vector<double>& a, const std::vector<double>& b, const Tolerance& tolerance, Difference& d) {
+  double largest = 0;
+  for (double w : b)
+    if (std::isfinite(w)) largest = std::max(largest, std::abs(w));
+  if (largest == 0) largest = 1;
+  const double off = norm(a, b, largest, [&](size_t k) { return a[k] - b[k]; }), size = norm(a, b, largest, [&](size_t k) { return b[k]; });
+  if (off <= tolerance.norm * size + tolerance.least / largest * std::sqrt(static_cast<double>(a.size()))) return;
+  double worst = -1;
+  for (size_t k = 0; k < a.size(); ++k)
+    if (const double abs = std::abs(a[k] - b[k]); std::isfinite(abs) && abs > worst) worst = abs, d.at = static_cast<int64_t>(k);
+  const auto at = static_cast<size_t>(d.at);
+  d.ok = false;
+  d.text = fmt::format("all elements together differ by {:.3g} of their size; element {} is {}, want {}", off / size, at, a[at], b[at]);
+}
+
 }  // namespace
 
 Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance, bool zero_sign) {
@@ -67,6 +92,7 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
       d.text = fmt::format("element {} is {}, want {}", k, a[k], b[k]);
     }
   }
+  if (d.ok && std::isfinite(tolerance.norm)) compare_norms(a, b, tolerance, d);
   d.mistrusted = d.ok && says_nothing(b);
   return d;
 }

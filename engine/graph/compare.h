@@ -9,7 +9,7 @@ struct Difference {
   bool ok = true;
   double max_abs = 0;       ///< largest |got - want| of finite elements
   double max_rel = 0;       ///< largest |got - want| / |want|, where want is not 0
-  int64_t at = -1;          ///< first element outside the tolerance
+  int64_t at = -1;          ///< first element outside the tolerance; the furthest off where only all together are
   std::string text;         ///< one line: what differs; empty when ok
   bool mistrusted = false;  ///< equal, but says nothing: over half zeros, constant, or not finite
 };

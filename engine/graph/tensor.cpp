@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 
 namespace ferrule {
 namespace {
@@ -222,13 +224,13 @@ std::shared_ptr<void> zeroed(size_t size) {
 }  // namespace
 
 std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims) {
-  int64_t n = 1;
+  int64_t n = std::ranges::find(dims, 0) == dims.end() ? 1 : 0;  // without elements whatever the other sizes are
   for (int64_t d : dims)
     FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
                    "Tensor::allocate: size out of range");
   size_t size = static_cast<size_t>(std::max<int64_t>(64, padded(size_bytes(dtype, n))));
   std::shared_ptr<void> owner = zeroed(size);
-  FERRULE_ASSERT(owner, "Tensor::allocate: out of memory");
+  if (!owner) throw std::bad_alloc();  // as vectors do: limits let the size pass, and the system has no more
   size_t space = size + 63;
   void* p = owner.get();
   std::align(64, size, p, space);  // at once where it was mapped

@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstdio>
 #include <iostream>
+#include <new>
 
 #include "engine/graph/infer.h"
 #include "engine/onnx/import.h"
@@ -74,7 +75,13 @@ void add_timeout(CLI::App& command, Common& common) {
 
 void set_body(CLI::App& command, Common& common, int& exit, Command body) {
   command.callback([&common, &exit, body = std::move(body)] {
-    auto result = body(common);
+    auto result = [&]() -> Result<Exit> {
+      try {
+        return body(common);
+      } catch (const std::bad_alloc&) {  // what no limit foresaw: an address space that is limited, say
+        return error(Code::out_of_memory, escape(common.model), "it", "more free", "no more");
+      }
+    }();
     if (result) {
       exit = static_cast<int>(*result);
       return;

@@ -67,8 +67,10 @@ std::vector<Check> checks(const Common& common) {
 /// What `verify` allows, for scripts that compare results themselves.
 nlohmann::json tolerances() {
   nlohmann::json out;
-  for (DType t : {DType::f64, DType::f32, DType::f16, DType::bf16})
-    out[std::string(name(t))] = {{"relative", model_tolerance(t).relative}, {"absolute", model_tolerance(t).absolute}};
+  for (DType t : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const Tolerance allowed = model_tolerance(t);
+    out[std::string(name(t))] = {{"relative", allowed.relative}, {"absolute", allowed.absolute}, {"norm", allowed.norm}, {"least", allowed.least}};
+  }
   return out;
 }
 

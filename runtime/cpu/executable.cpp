@@ -395,8 +395,10 @@ void CpuExecutable::report_results(size_t layer, RunObserver& observer) const {
     auto o = operand_of(plan_, lowered_, storage_, layer, v);
     if (!o) continue;
     auto [t, p] = Tensor::allocate(o->dtype, o->dims);
-    StridedCopy(o->dims, o->strides(), strides_of(o->dims, Layout::plain), size_bits(o->dtype) / 8)
-        .run(address(storage_.slot(v, layer)), p);
+    const void* at = address(storage_.slot(v, layer));
+    // Elements smaller than a byte lie plain; a copy knows bytes.
+    if (o->lies(Layout::plain) && o->dense()) std::memcpy(p, at, static_cast<size_t>(t.bytes()));
+    else StridedCopy(o->dims, o->strides(), strides_of(o->dims, Layout::plain), size_bits(o->dtype) / 8).run(at, p);
     values.push_back(v);
     tensors.push_back(t);
   }

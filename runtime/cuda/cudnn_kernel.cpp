@@ -50,7 +50,7 @@ class CudnnKernel final : public Kernel, public Tunable {
     workspace_ = graph_->workspace_bytes() > 0 ? reinterpret_cast<void*>(binder.scratch()) : nullptr;
     return {};
   }
-  Status enqueue(Stream stream) override { return graph_->execute(stream, addresses_, workspace_); }
+  Status enqueue(Stream stream) override { return counted(graph_->execute(stream, addresses_, workspace_)); }
   std::string text() const override { return "cudnn:" + graph_->plan(); }
 
   std::string problem() const override { return problem_; }

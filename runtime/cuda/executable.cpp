@@ -1,6 +1,7 @@
 #include "runtime/cuda/executable.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "codegen/cuda_launch.h"
 #include "engine/base/diagnostics.h"
@@ -103,10 +104,7 @@ Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step
     return make_interpreted(context, call);
   };
   FERRULE_ASSIGN(auto steps, gpu_layer<KernelPtr>(plan_, lowered_, storage_, layer, first_step, make, interpret));
-  for (Step& s : steps) {
-    if (const int n = s.kernel->launches()) s.count = n;
-    steps_.push_back(std::move(s));
-  }
+  std::ranges::move(steps, std::back_inserter(steps_));
   return {};
 }
 

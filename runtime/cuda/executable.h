@@ -40,6 +40,7 @@ class CudaExecutable final : public Executable {
   };
   struct Segment : GpuSegment {
     GraphExec graph = nullptr;
+    int64_t kernels = 0;  ///< that `graph` holds
   };
   /// A graph input or output: the same place in the device's and in the pinned memory.
   struct Port {

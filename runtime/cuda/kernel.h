@@ -46,10 +46,20 @@ class Kernel {
   virtual Status finish() { return {}; }
   /// Whether it only puts work on the stream; interpreted layers wait for the device and are in no CUDA graph.
   virtual bool capturable() const { return true; }
-  /// How many kernels it puts on the stream; 0: as many as planned.
-  virtual int launches() const { return 0; }
+  /// Kernels that enqueue() has put on streams so far, as it called the driver and the libraries.
+  int64_t launched() const { return launched_; }
   /// Which implementation it is; for text() and profiles.
   virtual std::string text() const { return {}; }
+
+ protected:
+  /// For every such call: counts those that went well.
+  Status counted(Status status) {
+    if (status) ++launched_;
+    return status;
+  }
+
+ private:
+  int64_t launched_ = 0;
 };
 using KernelPtr = std::unique_ptr<Kernel>;
 

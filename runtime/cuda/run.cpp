@@ -67,8 +67,10 @@ Status CudaExecutable::copy_out(std::span<void* const> outputs) {
 
 Status CudaExecutable::enqueue(size_t begin, size_t end) {
   for (size_t k = begin; k < end; ++k) {
-    FERRULE_TRY(steps_[k].kernel->enqueue(stream_));
-    launches_ += steps_[k].count;
+    Kernel& kernel = *steps_[k].kernel;
+    const int64_t before = kernel.launched();
+    FERRULE_TRY(kernel.enqueue(stream_));
+    launches_ += kernel.launched() - before;
   }
   return {};
 }
@@ -89,7 +91,7 @@ Status CudaExecutable::run_segments() {
       continue;
     }
     FERRULE_TRY(device_.check(device_.api().cuGraphLaunch(s.graph, stream_), "cuGraphLaunch", kPlace));
-    for (size_t k = s.begin; k < s.end; ++k) launches_ += steps_[k].count;
+    launches_ += s.kernels;
   }
   return {};
 }
@@ -107,7 +109,9 @@ Status CudaExecutable::capture() {
 Status CudaExecutable::capture(Segment& segment) {
   const Driver& api = device_.api();
   FERRULE_TRY(device_.check(api.cuStreamBeginCapture(stream_, kThreadLocal), "cuStreamBeginCapture", kPlace));
+  const int64_t before = launches_;
   Status status = enqueue(segment.begin, segment.end);
+  segment.kernels = launches_ - before;
   CUgraph_st* graph = nullptr;
   const int code = api.cuStreamEndCapture(stream_, &graph);
   if (code >= kCaptureFirst && code <= kCaptureLast) {
@@ -166,6 +170,12 @@ Status CudaExecutable::report_results(size_t layer, RunObserver& observer) {
     FERRULE_ASSIGN(const Address at, address(storage_.slot(v, layer)));
     const int64_t element = size_bits(o.dtype) / 8;
     auto [t, p] = Tensor::allocate(o.dtype, o.dims);
+    if (o.lies(Layout::plain) && o.dense()) {  // elements smaller than a byte do; a copy knows bytes
+      FERRULE_TRY(device_.download(p, at, t.bytes(), stream_, kPlace));
+      values.push_back(v);
+      tensors.push_back(t);
+      continue;
+    }
     std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element));
     FERRULE_TRY(device_.download(raw.data(), at, static_cast<int64_t>(raw.size()), stream_, kPlace));
     copy_strided(o.dims, o.strides(), raw.data(), strides_of(o.dims, Layout::plain), p, element);

@@ -9,23 +9,12 @@ import re
 import sys
 
 import fetch
+import graphs
 import harness
 from harness import DIFFERS, OK, USAGE, refusal, run
 
 TARGETS = ["cpu-avx512", "sm_75", "sm_90"]
-NET = """
-agraph (float[1,2,8,8] x) => (float[1,2,8,8] y)
-<float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, float[2,2,1,1] V = {0.5, 1.0, -1.0, 2.0}, float[2] g = {1.0, 2.0}, float[2] b = {0.0, 1.0},
- float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.5}> {
-  [conv1] c = Conv (x, W)
-  [norm1] n = BatchNormalization (c, g, b, m, v)
-  [relu1] r = Relu (n)
-  [conv2] d = Conv (r, V)
-  [relu2] e = Relu (d)
-  [max] p = MaxPool <kernel_shape = [1, 1]> (e)
-  [sin] y = Sin (p)
-}
-"""
+NET = graphs.TWO_CONVS % "[max] p = MaxPool <kernel_shape = [1, 1]> (e) [sin] y = Sin (p)"
 # Makes two operators of one: no reason, no good.
 WORSE = """ferrule: 1
 id: worse

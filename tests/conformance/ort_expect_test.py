@@ -114,6 +114,8 @@ def main():
             met["vanished"] += not wrong
         if wrong and not known:
             bad.append(f"{model}: {'; '.join(wrong)}")
+        if wrong and known:
+            print(f"skipped {model}: {reason}")
         if not wrong and known and bless:
             forget(model)
         elif not wrong and known:

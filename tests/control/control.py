@@ -7,23 +7,12 @@ import sys
 import numpy as np
 import onnx
 
+import graphs
 import harness
 import tolerance
 from harness import LIMIT, OK, USAGE, refusal, run
 
-NET = """
-agraph (float[1,2,8,8] x) => (float[1,2,8,8] y)
-<float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, float[2,2,1,1] V = {0.5, 1.0, -1.0, 2.0}, float[2] g = {1.0, 2.0}, float[2] b = {0.0, 1.0},
- float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.5}> {
-  [conv1] c = Conv (x, W)
-  [norm1] n = BatchNormalization (c, g, b, m, v)
-  [relu1] r = Relu (n)
-  [conv2] d = Conv (r, V)
-  [relu2] e = Relu (d)
-  [sin] s = Sin (e)
-  [exp] y = Exp (s)
-}
-"""
+NET = graphs.TWO_CONVS % "[sin] s = Sin (e) [exp] y = Exp (s)"
 HEAD = "ferrule: 1\noverride:\n"
 
 
@@ -258,11 +247,19 @@ EMPTY_RESULT = """agraph (uint8[1,8,50,30] x) => (uint8[0,8,50,30] y, uint8[1,2,
 }"""
 
 
+# Two elements lie in one byte.
+FOUR_BITS = """agraph (float[3,5] x, float s) => (float[5,3] y, int4[5,3] t) {
+  q = QuantizeLinear <output_dtype = 22> (x, s)
+  t = Transpose (q)
+  y = DequantizeLinear (t, s)
+}"""
+
+
 def unusual(report):
     """Graphs that random ones found."""
-    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART), ("empty_result", EMPTY_RESULT)):
-        net = harness.model(report.folder / f"{name}.onnx", text)
-        for how in (["--oracle"], ["--oracle", "--backend", "reference"], ["--oracle", "--strict"]):
+    for name, text in (("captured", CAPTURED), ("empty_part", EMPTY_PART), ("empty_result", EMPTY_RESULT), ("four_bits", FOUR_BITS)):
+        net = harness.model(report.folder / f"{name}.onnx", text, opset=21)
+        for how in (["--oracle"], ["--oracle", "--backend", "reference"], ["--oracle", "--strict"], ["--layers"]):
             done = run("verify", net, *how)
             report.check(f"{name} {' '.join(how)}", harness.crash(done) or (None if done.code == harness.OK else done.tail()))
 

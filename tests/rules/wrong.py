@@ -120,7 +120,13 @@ def attempt(number, entry, folder, model):
     (rules / "rewrites").mkdir(parents=True)
     (rules / "rewrites" / f"{rule}.yaml").write_text(seeded(rule, old, new))
     done = run("explain", model, "--rules", rules, "--no-cache", "--target", "cpu-avx2", timeout=60)
-    return refusal(done, USAGE, rule, seconds=20, errors=20), done
+    return refusal(done, USAGE, rule, seconds=20, errors=20) or other_refusal(done), done
+
+
+def other_refusal(done):
+    """A rule that cannot be read is no wrong rule: None, or what refused it instead of its proof."""
+    kinds = set(re.findall(r"^error\[(\w+)\]", done.err, re.MULTILINE))
+    return None if kinds == {"rule_unproven"} else f"refused as {', '.join(sorted(kinds))}, not by its proof; {done.tail()}"
 
 
 def main():

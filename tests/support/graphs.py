@@ -18,6 +18,19 @@
 import math
 import struct
 
+# ONNX text: a convolution with its norm and activation, one with an activation, and what is put behind them ("e" -> "y").
+TWO_CONVS = """
+agraph (float[1,2,8,8] x) => (float[1,2,8,8] y)
+<float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, float[2,2,1,1] V = {0.5, 1.0, -1.0, 2.0}, float[2] g = {1.0, 2.0}, float[2] b = {0.0, 1.0},
+ float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.5}> {
+  [conv1] c = Conv (x, W)
+  [norm1] n = BatchNormalization (c, g, b, m, v)
+  [relu1] r = Relu (n)
+  [conv2] d = Conv (r, V)
+  [relu2] e = Relu (d)
+  %s
+}
+"""
 OPERATORS = ("Tanh", "Sigmoid", "Relu", "Abs", "Softplus", "Neg", "Sqrt")
 
 

@@ -1,6 +1,7 @@
 """Whether results are right, for scripts that compare arrays. How far they may be off is read from the program
 (`ferrule doctor --json` prints engine/base/tolerance.h, the one place that says so), and judged as `ferrule verify` judges:
-|got - want| <= relative * |want| + absolute * max(1, largest |want|), NaN and infinity at the same places, integers equal.
+each element |got - want| <= relative * |want| + absolute * max(1, largest |want|), all finite ones together |got - want| <=
+norm * |want| + least * sqrt(their number), NaN and infinity at the same places; integers, booleans and strings equal.
 """
 import functools
 import json
@@ -21,9 +22,9 @@ def printed(program):
 
 
 def of(kind):
-    """(relative, absolute) of an element type, by ferrule's name."""
+    """(relative, absolute, norm, least) of an element type, by ferrule's name."""
     row = printed(harness.PROGRAM)["tolerances"][kind]
-    return row["relative"], row["absolute"]
+    return row["relative"], row["absolute"], row["norm"], row["least"]
 
 
 def scale(want):
@@ -38,16 +39,26 @@ def difference(got, want, kind=None):
         return f"{got.dtype}{list(got.shape)}, wanted {want.dtype}{list(want.shape)}"
     if want.dtype.name not in NAMES:
         return None if np.array_equal(got, want) else f"{np.count_nonzero(got != want)} of {want.size} elements differ"
-    relative, absolute = of(kind or NAMES[want.dtype.name])
+    relative, absolute, norm, least = of(kind or NAMES[want.dtype.name])
     a, b = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(invalid="ignore"):
         allowed = relative * np.abs(b) + absolute * scale(b)
         off = np.abs(a - b)
         bad = ~((np.isfinite(b) & (off <= allowed)) | (a == b) | (np.isnan(a) & np.isnan(b)))
     if not bad.any():
-        return None
+        return together(a, b, norm, least)
     at = np.unravel_index(np.argmax(np.where(bad, np.nan_to_num(off, nan=np.inf), -1)), b.shape)
     return f"{np.count_nonzero(bad)} of {b.size} elements differ; worst at {[int(i) for i in at]}: {a[at]:.9g}, wanted {b[at]:.9g}"
+
+
+def together(a, b, norm, least):
+    """None, or by how much arrays differ whose elements are right one by one, because `absolute` is large beside them."""
+    finite = np.isfinite(a) & np.isfinite(b)
+    unit = np.abs(b[finite]).max(initial=0.0) or 1.0
+    off, size = (float(np.linalg.norm(x[finite] / unit)) for x in (a - np.where(finite, b, 0), b))
+    if off <= norm * size + least / unit * np.sqrt(a.size):
+        return None
+    return f"all {b.size} elements together differ by {off / size if size else np.inf:.3g} of their size"
 
 
 def differences(got, want, kind=None):
@@ -64,8 +75,8 @@ def largest(got, want):
 
 
 def errors(got, exact):
-    """Root mean square and largest of the differences, relative to the scale."""
-    off = np.abs(got.astype(np.float64) - exact) / scale(exact)
+    """Root mean square and largest of the differences, relative to the largest finite element, however small."""
+    off = np.abs(got.astype(np.float64) - exact) / (np.abs(exact[np.isfinite(exact)]).max(initial=0.0) or 1.0)
     return (float(np.sqrt(np.mean(off ** 2))), float(off.max())) if off.size else (0.0, 0.0)
 
 
@@ -76,8 +87,11 @@ def reduced(got, yardstick, exact):
     for name, want in exact.items():
         if got[name].shape != want.shape:
             return f"{name}: {list(got[name].shape)}, wanted {list(want.shape)}"
-        if want.dtype != np.float64:
-            continue  # a choice among numbers: any rounding may turn it
+        if want.dtype != np.float64:  # a choice among numbers, which rounding may turn, as it does the interpreter's
+            ours, theirs = (int(np.count_nonzero(array != want)) for array in (got[name], yardstick[name]))
+            if got[name].dtype != want.dtype or ours > factor * theirs:
+                return f"{name}: {ours} of {want.size} elements differ, {theirs} of the interpreter's"
+            continue
         for what, ours, theirs in zip(("root mean square", "largest"), errors(got[name], want), errors(yardstick[name], want)):
             if not ours <= factor * theirs + free:  # NaN, too
                 return f"{name}: {what} error {ours:.2e} of the largest element, the interpreter's is {theirs:.2e}"

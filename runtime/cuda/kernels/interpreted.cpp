@@ -42,7 +42,7 @@ class Interpreted final : public Kernel {
     FERRULE_ASSIGN(auto results, interpret_node(graph_, node_, pointers, options_));
     for (size_t k = 0; k < outputs_.size() && k < results.size(); ++k)
       if (outputs_[k].slot >= 0) FERRULE_TRY(write(k, results[k], stream));
-    return {};
+    return counted({});  // one step, as in the plan
   }
 
  private:

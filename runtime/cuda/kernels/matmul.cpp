@@ -59,7 +59,7 @@ class MatmulKernel final : public Kernel, public Tunable {
     return {};
   }
   Status enqueue(Stream stream) override {
-    for (const ProductAddresses& at : calls_) FERRULE_TRY(product_->execute(stream, at, workspace_));
+    for (const ProductAddresses& at : calls_) FERRULE_TRY(counted(product_->execute(stream, at, workspace_)));
     return {};
   }
   std::string text() const override { return calls_.size() > 1 ? fmt::format("cublaslt:{} x{}", chosen_, calls_.size()) : "cublaslt:" + chosen_; }

@@ -121,7 +121,7 @@ TEST_CASE("windows over each other's results are one launch; strictly, each is a
     std::vector<NodeId> nodes = m.graph.order();
     nodes.pop_back();
     REQUIRE(make_group(m.graph, nodes, "conv_pool", "a_rule", "joined").has_value());
-    auto e = check(m.graph, strict);
+    auto e = check(m.graph, {.strict = strict});
     CHECK(e->executable->launches() == planned_kernels(*e));
     for (const Layer& l : e->plan.layers)
       if (l.name == "joined") CHECK(l.kernels == (strict ? 3 : 1));
@@ -178,7 +178,7 @@ struct Weighty {
     return m.node("Conv", {x, w}, {{"kernel_shape", Dims{1, 1}}, {"group", int64_t{1}}}, {1, kChannels, size, size});
   }
   /// Runs equal the interpreter's results, which ask for the weights and so undo what was given back.
-  void check_run(Prepared2& p) {
+  void check_run(Prepared& p) {
     const auto inputs = inputs_of(m.graph, 4);
     auto got = p.executable->run_tensors(inputs);
     REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
@@ -200,7 +200,7 @@ TEST_CASE("weights that lie packed are given back, bit by bit the same when some
   std::copy(std::begin(special), std::end(special), bits + 1000);
   large.m.graph.add_output(large.conv(large.m.input({1, Weighty::kChannels, 14, 14}), 14));
   {
-    auto p = prepare(large.m.graph, backend.get());
+    auto p = prepare(large.m.graph, {}, backend.get());
     CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
     CHECK(p->plan.graph.constant(large.w)->at_f64(0) == large.original.at_f64(0));
     CHECK(Residence::given_back() == before);
@@ -209,7 +209,7 @@ TEST_CASE("weights that lie packed are given back, bit by bit the same when some
       if (k < 1000 || k >= 1008) CHECK_MESSAGE(now[k] == large.original.as<uint32_t>()[k], k);
       else CHECK(now[k] == special[k - 1000]);
     // The same layout is found, another size may want another; the first plan goes on running meanwhile.
-    auto again = prepare(large.m.graph, backend.get());
+    auto again = prepare(large.m.graph, {}, backend.get());
     CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
   }
   // The executables are gone, and what they had packed serves the bytes until somebody asks.
@@ -219,8 +219,8 @@ TEST_CASE("weights that lie packed are given back, bit by bit the same when some
   small.m.graph.add_output(small.conv(small.m.input({1, Weighty::kChannels, 14, 14}), 14));
   Model other;
   other.graph = std::move(*small.m.graph.clone());
-  auto p = prepare(small.m.graph, backend.get());
-  auto q = prepare(other.graph, backend.get());
+  auto p = prepare(small.m.graph, {}, backend.get());
+  auto q = prepare(other.graph, {}, backend.get());
   CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
   small.check_run(*p);
   small.check_run(*q);
@@ -234,7 +234,7 @@ TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not fin
   ValueId w = m.constant(random_tensor({kChannels, kChannels, 3, 3}, 5));
   m.graph.add_output(m.node("Conv", {m.input({1, kChannels, 28, 28}), w},
                             {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}, {"group", int64_t{1}}}, {1, kChannels, 28, 28}));
-  auto p = prepare(m.graph, backend.get());
+  auto p = prepare(m.graph, {}, backend.get());
   const int64_t away = Residence::given_back() - before;
   CHECK(away >= kChannels * kChannels * 9 * 4 - 2 * 4096);
   auto inputs = inputs_of(m.graph, 4);
@@ -273,8 +273,8 @@ TEST_CASE("weights stay while somebody reads them as they are") {
     Model first;
     first.graph.add_output(first.node("Exp", {first.node("Add", {first.input({Weighty::kChannels, Weighty::kChannels}),
                                               first.constant(t.weights.reshaped({Weighty::kChannels, Weighty::kChannels}))})}));
-    auto earlier = prepare(first.graph, backend.get());
-    auto p = prepare(t.m.graph, backend.get());
+    auto earlier = prepare(first.graph, {}, backend.get());
+    auto p = prepare(t.m.graph, {}, backend.get());
     CHECK(Residence::given_back() == before);
     t.check_run(*p);
     return;
@@ -285,7 +285,7 @@ TEST_CASE("weights stay while somebody reads them as they are") {
     CHECK(Residence::given_back() == before);
     return;
   }
-  auto p = prepare(t.m.graph, backend.get());
+  auto p = prepare(t.m.graph, {}, backend.get());
   CHECK(Residence::given_back() == before);
   t.check_run(*p);
 }
@@ -295,7 +295,7 @@ TEST_CASE("more memory than allowed is refused before it is taken") {
   ValueId x = m.input({1024, 1024});
   ValueId a = m.node("Exp", {x});
   m.graph.add_output(m.node("MatMul", {a, m.constant(random_tensor({1024, 8}, 1))}, {}, {1024, 8}));
-  auto p = std::make_unique<Prepared2>();
+  auto p = std::make_unique<Prepared>();
   p->plan = std::move(*make_plan(std::move(*m.graph.clone()), p->device, operators()));
   p->lowered = std::move(*lower(p->plan, operators(), p->device));
   p->limits.memory_bytes = 1 << 20;

@@ -164,6 +164,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
 /// for elements that must be equal.
 inline void check_close(const Tensor& got, const std::vector<double>& want, Tolerance allowed = rewrite_tolerance(DType::f32, true)) {
   REQUIRE(got.numel() == static_cast<int64_t>(want.size()));
+  allowed.norm = allowed.relative, allowed.least = model_tolerance(DType::f32).least;
   const Difference d = compare(got, Tensor::of_f32(got.dims(), {want.begin(), want.end()}), allowed);
   CHECK_MESSAGE(d.ok, d.text);
 }

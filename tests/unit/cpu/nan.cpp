@@ -8,61 +8,18 @@
 #include <limits>
 #include <set>
 
-#include "engine/graph/infer.h"
-#include "engine/graph/interpreter.h"
-#include "engine/group.h"
-#include "engine/onnx/infer_onnx.h"
-#include "runtime/cpu/executable.h"
 #include "runtime/cpu/nan_watch.h"
 #include "runtime/parallel.h"
-#include "tests/unit/cpu/harness.h"
-
-namespace ferrule::cpu {
-std::unique_ptr<Backend> make_cpu_backend();
-}
+#include "tests/unit/cpu/plans.h"
 
 namespace ferrule::cpu::test {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
 
-Target target() {
-  Target t;
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
-  t.name = (isa & wide) == wide ? "cpu-avx512" : "cpu-avx2";
-  t.device = "cpu";
-  t.l2_bytes = 1 << 20;
-  for (const char* c : {"conv", "deconv", "gemm", "pool", "conv_pool", "depthwise_pointwise", "pointwise", "copy", "view"}) {
-    ContractFacts& f = t.contracts[c];
-    f.types = {DType::f32};
-    f.max_epilogue_ops = 8;
-    f.max_operands = 4;
-    f.generated_tail = true;
-  }
-  return t;
-}
-
 /// A graph whose last nodes are to be one group.
-struct Net {
-  Graph graph;
-  int names = 0;
-  Net() { install_onnx_inference(); }
-  ValueId constant(Tensor t) { return graph.add_constant("c" + std::to_string(names++), std::move(t)); }
+struct Net : Model {
   ValueId number(float v) { return constant(Tensor::of_f32({}, {v})); }
-  ValueId input(const Dims& d) { return graph.add_input("x" + std::to_string(names++), {DType::f32, Shape(d.begin(), d.end())}); }
-  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}) {
-    Node n;
-    n.op = op;
-    n.name = op + std::to_string(names);
-    n.origins = {n.name};
-    n.inputs = std::move(inputs);
-    for (auto& [k, v] : attrs) n.attrs.set(k, v);
-    const ValueId out = graph.add_value("v" + std::to_string(names++));
-    n.outputs = {out};
-    const Status s = infer(graph, graph.add_node(std::move(n)));
-    REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
-    return out;
-  }
   ValueId conv(const Dims& x, int64_t out, int64_t k, int64_t group = 1, int64_t stride = 1) {
     Dims w{out, x[1] / group}, pads(2 * (x.size() - 2), k / 2), strides(x.size() - 2, stride);
     w.resize(x.size(), k);
@@ -123,81 +80,28 @@ const Step kSteps[] = {
     {"Relu, Mul", [](Net& n, ValueId x) { return n.node("Mul", {n.node("Relu", {x}), n.number(-2)}); }},
 };
 
-struct Run {
-  Plan plan;
-  Lowered lowered;
-  Target device = target();
-  Limits limits;
-  std::unique_ptr<Backend> backend = make_cpu_backend();
-  std::unique_ptr<Executable> executable;
-};
-std::unique_ptr<Run> prepare(const Graph& g, const LowerOptions& options, int threads = 2) {
-  auto r = std::make_unique<Run>();
-  auto plan = make_plan(std::move(*g.clone()), r->device, operators());
-  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
-  r->plan = std::move(*plan);
-  auto lowered = lower(r->plan, operators(), r->device, options);
-  REQUIRE_MESSAGE(lowered.has_value(), (lowered ? "" : render(lowered.error())));
-  r->lowered = std::move(*lowered);
-  auto e = r->backend->prepare({r->plan, r->lowered, operators(), r->device, r->limits, threads, {}});
-  REQUIRE_MESSAGE(e.has_value(), (e ? "" : render(e.error())));
-  r->executable = std::move(*e);
-  return r;
-}
-
 /// Random inputs, with `odd` at the end of input `which`.
-std::vector<Tensor> inputs_of(const Graph& g, float odd, size_t which) {
-  std::vector<Tensor> all;
-  for (ValueId v : g.inputs()) {
-    const Tensor t = random_tensor(*constant_shape(*g.value(v).type.shape), static_cast<unsigned>(all.size()) + 5);
-    std::vector<float> values(t.as<float>().begin(), t.as<float>().end());
-    if (all.size() == which && odd != 0) values[values.size() - 2] = odd;
-    all.push_back(Tensor::of_f32(t.dims(), values));
-  }
+std::vector<Tensor> odd_inputs(const Graph& g, float odd, size_t which) {
+  std::vector<Tensor> all = inputs_of(g, 5);
+  if (odd == 0) return all;
+  std::vector<float> values(all[which].as<float>().begin(), all[which].as<float>().end());
+  values[values.size() - 2] = odd;
+  all[which] = Tensor::of_f32(all[which].dims(), values);
   return all;
 }
 
-/// The first element in which they differ by more than the README says; empty: none.
-std::string difference(const Tensor& got, const Tensor& want) {
-  const std::vector<double> g = got.to_f64(), w = want.to_f64();
-  double most = 1;
-  for (double v : w)
-    if (std::isfinite(v)) most = std::max(most, std::fabs(v));
-  for (size_t k = 0; k < g.size(); ++k) {
-    const bool same = std::isnan(w[k]) ? std::isnan(g[k]) : g[k] == w[k] || std::fabs(g[k] - w[k]) <= 1e-4 * std::fabs(w[k]) + 1e-5 * most;
-    if (!same) return fmt::format("element {}: {} for {}", k, g[k], w[k]);
-  }
-  return "";
-}
-
-std::string run(Run& r, const Graph& g, const std::vector<Tensor>& inputs) {
-  InterpreterOptions options;
-  options.ops = &operators();
-  const auto want = interpret(g, inputs, options);
-  const auto got = r.executable->run_tensors(inputs);
-  REQUIRE(want.has_value());
-  REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
-  return difference((*got)[0], (*want)[0]);
-}
-
-int kernels(const Plan& p) {
-  int n = 0;
-  for (const Layer& l : p.layers) n += l.kernels;
-  return n;
-}
-
 /// Finite values, NaN and infinities in each input; what hides NaN is left only for those.
-void check(const Graph& g, const LowerOptions& options, std::string* text = nullptr) {
-  auto r = prepare(g, options);
-  if (text) *text = r->executable->text();
+std::unique_ptr<Prepared> check_odd(const Graph& g, const LowerOptions& options = {}) {
+  auto p = prepare(g, options);
   for (size_t which = 0; which < g.inputs().size(); ++which)
     for (const float odd : {0.0f, kNan, 0.0f, 0.0f, kInf, -kInf}) {
       CAPTURE(odd);
       CAPTURE(which);
-      CHECK(run(*r, g, inputs_of(g, odd, which)) == "");
+      CHECK(difference(*p, g, odd_inputs(g, odd, which)) == "");
     }
-  for (int again = 0; again < 70; ++again) REQUIRE(r->executable->run_tensors(inputs_of(g, 0, 0)).has_value());
-  CHECK(r->executable->launches() == kernels(r->plan));
+  for (int again = 0; again < 70; ++again) REQUIRE(p->executable->run_tensors(inputs_of(g, 5)).has_value());
+  CHECK(p->executable->launches() == planned_kernels(*p));
+  return p;
 }
 
 Graph tailed(const Anchor& a, const Step& s) {
@@ -216,9 +120,7 @@ TEST_CASE("NaN comes through every step behind every kind of kernel") {
     for (const Step& s : kSteps) {
       CAPTURE(a.name);
       CAPTURE(s.name);
-      const Graph g = tailed(a, s);
-      std::string text;
-      check(g, {}, &text);
+      const std::string text = check_odd(tailed(a, s))->executable->text();
       for (const char* kind : {"first:", "depthwise:", "winograd", "product:", "brgconv", "brg", "jit"})
         if (text.find(kind) != text.npos) seen.insert(kind);
     }
@@ -230,20 +132,20 @@ TEST_CASE("strict plans keep NaN, too, and so do windows over each other's resul
     for (const size_t s : {0, 2, 11}) {
       CAPTURE(a.name);
       CAPTURE(kSteps[s].name);
-      check(tailed(a, kSteps[s]), {.strict = true});
+      check_odd(tailed(a, kSteps[s]), {.strict = true});
     }
   for (const bool strict : {false, true}) {
     Net pooled;
     const ValueId conv = pooled.node("Relu", {pooled.conv({2, 6, 17, 19}, 8, 3)});
     pooled.graph.add_output(pooled.node("AveragePool", {conv}, {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}}));
     REQUIRE(make_group(pooled.graph, std::vector<NodeId>(pooled.graph.order()), "conv_pool", "a_rule", "joined").has_value());
-    check(pooled.graph, {.strict = strict});
+    check_odd(pooled.graph, {.strict = strict});
     Net pair;
     const ValueId deep = pair.node("Clip", {pair.conv({1, 16, 20, 20}, 16, 3, 16), pair.number(0), pair.number(6)});
     const ValueId wide = pair.node("Conv", {deep, pair.constant(random_tensor({24, 16, 1, 1}, 3))});
     pair.graph.add_output(pair.node("Relu", {wide}));
     REQUIRE(make_group(pair.graph, std::vector<NodeId>(pair.graph.order()), "depthwise_pointwise", "a_rule", "joined").has_value());
-    check(pair.graph, {.strict = strict});
+    check_odd(pair.graph, {.strict = strict});
   }
 }
 
@@ -255,8 +157,8 @@ TEST_CASE("what hides NaN is said only where nobody notices it") {
     for (const Layer& l : r->plan.layers)
       if (l.name == "joined") CHECK(l.numerics == says);
     CHECK(r->lowered.notices_nan() == (!options.fast_math && !options.strict && !options.keep_nan));
-    CHECK(run(*r, g, inputs_of(g, 0, 0)) == "");
-    const std::string odd = run(*r, g, inputs_of(g, kNan, 0));
+    CHECK(difference(*r, g, inputs_of(g, 5)) == "");
+    const std::string odd = difference(*r, g, odd_inputs(g, kNan, 0));
     CHECK((odd == "") == !options.fast_math);
   }
 }
@@ -265,18 +167,18 @@ TEST_CASE("a run that finds NaN and writes over its input is right, and the call
   Net net;
   net.graph.add_output(net.node("Relu", {net.conv({1, 16, 8, 8}, 16, 1)}));
   REQUIRE(make_group(net.graph, std::vector<NodeId>(net.graph.order()), "conv", "a_rule", "joined").has_value());
-  auto r = prepare(net.graph, {});
-  const std::vector<Tensor> inputs = inputs_of(net.graph, kNan, 0);
+  auto r = prepare(net.graph);
+  const std::vector<Tensor> inputs = odd_inputs(net.graph, kNan, 0);
   auto want = r->executable->run_tensors(inputs);
   REQUIRE(want.has_value());
   std::vector<float> buffer(inputs[0].as<float>().begin(), inputs[0].as<float>().end());
   const void* in[] = {buffer.data()};
   void* out[] = {buffer.data()};
-  auto fresh = prepare(net.graph, {});
+  auto fresh = prepare(net.graph);
   _mm_setcsr(_mm_getcsr() | _MM_EXCEPT_INVALID);
   REQUIRE(fresh->executable->run(in, out).has_value());
   CHECK((_mm_getcsr() & _MM_EXCEPT_INVALID) != 0);
-  CHECK(difference(Tensor::of_f32((*want)[0].dims(), buffer), (*want)[0]) == "");
+  CHECK(compare(Tensor::of_f32((*want)[0].dims(), buffer), (*want)[0], model_tolerance(DType::f32)).ok);
 }
 
 TEST_CASE("flags of NaN are found on every thread, also on those that have ended") {

@@ -13,12 +13,14 @@ std::unique_ptr<Backend> make_cpu_backend();
 
 namespace ferrule::cpu::test {
 
-/// The host's target with every contract that these tests use.
+/// The target of the instructions that oneDNN uses here, with every contract that these tests use.
 inline Target target() {
   Target t;
-  t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  t.name = (isa & wide) == wide ? "cpu-avx512" : "cpu-avx2";
   t.device = "cpu";
-  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy", "view", "pointwise"}) {
+  t.l2_bytes = 1 << 20;
+  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy", "view", "pointwise", "conv_pool", "depthwise_pointwise"}) {
     ContractFacts f;
     f.types = {DType::f32, DType::i64, DType::f64, DType::i32};
     f.max_epilogue_ops = 8;
@@ -54,7 +56,7 @@ struct Model {
   }
 };
 
-struct Prepared2 {
+struct Prepared {
   Plan plan;
   Lowered lowered;
   Target device = target();
@@ -64,12 +66,12 @@ struct Prepared2 {
 };
 
 /// `backend`: of plans that share packed weights; null: a new one. It may give back the weights of `g`.
-inline std::unique_ptr<Prepared2> prepare(const Graph& g, Backend* backend = nullptr, bool strict = false) {
-  auto p = std::make_unique<Prepared2>();
+inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& options = {}, Backend* backend = nullptr) {
+  auto p = std::make_unique<Prepared>();
   auto plan = make_plan(std::move(*g.clone()), p->device, operators());
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
   p->plan = std::move(*plan);
-  auto lowered = lower(p->plan, operators(), p->device, {strict});
+  auto lowered = lower(p->plan, operators(), p->device, options);
   REQUIRE_MESSAGE(lowered.has_value(), (lowered ? "" : render(lowered.error())));
   p->lowered = std::move(*lowered);
   PrepareContext context{p->plan, p->lowered, operators(), p->device, p->limits, 2, {}};
@@ -86,26 +88,29 @@ inline std::vector<Tensor> inputs_of(const Graph& g, unsigned seed) {
   return v;
 }
 
-/// Prepared, run twice with different inputs, compared with the interpreter.
-inline std::unique_ptr<Prepared2> check(const Graph& g, bool strict = false) {
-  auto p = prepare(g, nullptr, strict);
+/// One run compared with the interpreter: the first result that differs; empty: none.
+inline std::string difference(Prepared& p, const Graph& g, const std::vector<Tensor>& inputs) {
   InterpreterOptions options;
   options.ops = &operators();
-  for (unsigned seed : {10u, 20u}) {
-    const auto inputs = inputs_of(g, seed);
-    auto want = interpret(g, inputs, options);
-    REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
-    auto got = p->executable->run_tensors(inputs);
-    REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
-    REQUIRE(got->size() == want->size());
-    for (size_t k = 0; k < got->size(); ++k)
-      if ((*want)[k].dtype() == DType::f32) check_close((*got)[k], (*want)[k].to_f64(), model_tolerance(DType::f32));
-      else CHECK((*got)[k].identical((*want)[k]));
-  }
+  auto want = interpret(g, inputs, options);
+  REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
+  auto got = p.executable->run_tensors(inputs);
+  REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
+  REQUIRE(got->size() == want->size());
+  for (size_t k = 0; k < got->size(); ++k)
+    if (const Difference d = compare((*got)[k], (*want)[k], (*want)[k].dtype() == DType::f32 ? model_tolerance(DType::f32) : Tolerance{}); !d.ok)
+      return d.text;
+  return "";
+}
+
+/// Prepared, run twice with different inputs, compared with the interpreter.
+inline std::unique_ptr<Prepared> check(const Graph& g, const LowerOptions& options = {}) {
+  auto p = prepare(g, options);
+  for (unsigned seed : {10u, 20u}) CHECK(difference(*p, g, inputs_of(g, seed)) == "");
   return p;
 }
 
-inline int planned_kernels(const Prepared2& p) {
+inline int planned_kernels(const Prepared& p) {
   int n = 0;
   for (const Layer& l : p.plan.layers) n += l.kernels;
   return n;

@@ -2,13 +2,12 @@
 // material (FERRULE_SHARED, else ../shared/models beside the repository). Without it the test says that it is skipped.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 
 #include "engine/formula/ops.h"
+#include "engine/graph/compare.h"
 #include "tests/support/paths.h"
 #include "tests/unit/formula/wire.h"
 
@@ -16,36 +15,6 @@ using namespace ferrule;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// Largest allowed difference, relative to the wanted value; computed in f32 where the type is narrower.
-double tolerance(DType t) {
-  switch (t) {
-    case DType::f64: return 1e-9;
-    case DType::f32: return 2e-6;
-    case DType::f16: return 1e-3;
-    case DType::bf16: return 8e-3;
-    default: return 0;
-  }
-}
-
-/// "" or what differs first.
-std::string difference(const Tensor& got, const Tensor& want) {
-  if (got.dtype() != want.dtype())
-    return fmt::format("type {}, wanted {}", name(got.dtype()), name(want.dtype()));
-  if (got.dims() != want.dims()) return "shape differs";
-  for (int64_t i = 0; i < got.numel(); ++i) {
-    if (!is_float(got.dtype())) {
-      if (got.at_i64(i) != want.at_i64(i))
-        return fmt::format("[{}] {}, wanted {}", i, got.at_i64(i), want.at_i64(i));
-      continue;
-    }
-    double g = got.at_f64(i), w = want.at_f64(i);
-    bool same = g == w || (std::isnan(g) && std::isnan(w)) ||
-                std::fabs(g - w) <= tolerance(got.dtype()) * std::fabs(w) + 1e-7 * (size_bits(got.dtype()) >= 16);
-    if (!same) return fmt::format("[{}] {}, wanted {}", i, g, w);
-  }
-  return "";
-}
 
 /// Runs the data sets of one test; nullopt: not a node with a formula.
 std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::string& op) {
@@ -66,7 +35,7 @@ std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::str
     for (const std::string& in : m.inputs) inputs.push_back(in.empty() ? nullptr : &values[in]);
     auto got = evaluate_node(ops, Graph(), m.node, inputs, false);
     if (!got) return render(got.error());
-    if (std::string d = difference(*got, want); !d.empty()) return d;
+    if (const Difference d = compare(*got, want, operator_tolerance(want.dtype())); !d.ok) return d.text;
   }
   return "";
 }

@@ -1,0 +1,45 @@
+// What compare() calls equal: elements one by one, and all of them together where each is small beside the tolerance.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "engine/graph/compare.h"
+
+namespace ferrule {
+namespace {
+
+bool equal(const std::vector<float>& got, const std::vector<float>& want) {
+  const auto n = static_cast<int64_t>(want.size());
+  return compare(Tensor::of_f32({n}, got), Tensor::of_f32({n}, want), model_tolerance(DType::f32)).ok;
+}
+
+}  // namespace
+
+TEST_CASE("results that are small beside the absolute tolerance are compared with their own size") {
+  for (const float scale : {1e-6f, 1e-20f, 1e-30f}) {
+    std::vector<float> want, near, wrong, half;
+    for (int k = 0; k < 1000; ++k) {
+      const float x = scale * (1 + std::fabs(std::sin(static_cast<float>(k))));
+      want.push_back(x), near.push_back(x * 1.00001f), wrong.push_back(-x), half.push_back(k % 2 ? x : -x);
+    }
+    CAPTURE(scale);
+    CHECK(equal(want, want));
+    CHECK(equal(near, want));
+    CHECK(!equal(wrong, want));
+    CHECK(!equal(half, want));
+    CHECK(!equal(std::vector<float>(1000, 0), want));
+  }
+  CHECK(equal({0, 1e-39f}, {1e-39f, 0}));  // some flush it
+}
+
+TEST_CASE("beside a large element, near nothing is equal") {
+  CHECK(equal({1e3f, 5e-3f}, {1e3f, 0}));
+  CHECK(!equal({1e3f, 5e-2f}, {1e3f, 0}));
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  CHECK(equal({inf, nan, -inf, 1}, {inf, nan, -inf, 1}));
+  CHECK(!equal({inf, nan, -inf, 1}, {inf, 1, -inf, 1}));
+  CHECK(!equal({3e38f}, {inf}));
+}
+
+}  // namespace ferrule
