@@ -496,7 +496,7 @@ class Instantiation {
     auto it = v ? folded_.find(v) : folded_.end();
     if (it == folded_.end() || s().constant(v)) return;
     DType to = s().value(v).type.dtype;
-    s().set_constant(v, wide_type(to) ? converted(it->second, to) : it->second);
+    s().set_constant(v, is_float(to) ? converted(it->second, to) : it->second);
   }
 
   // --- D9

@@ -152,7 +152,8 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
   context.cache = options.cache;
-  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes);
+  context.allowed = options.allow_unproven;
+  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes, k.unproved);
 }
 
 /// Whether some profit condition is RULE.CONDITION of the glob.
@@ -208,7 +209,10 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
       k->warnings.push_back(fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
   install(k);
-  if (!options.allow_unproven) FERRULE_TRY(prove_unstamped(options, *k));
+  for (const std::string& glob : options.allow_unproven)
+    if (std::ranges::none_of(k->rules.rules, [&](const auto& r) { return r->kind == RuleKind::rewrite && glob_match(glob, r->id); }))
+      k->warnings.push_back(fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
+  FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 

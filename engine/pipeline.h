@@ -25,7 +25,7 @@ struct EngineOptions {
   std::vector<std::string> ignore_profit;
   std::vector<std::string> overrides;         ///< override files (override.h), in order
   std::string apply;                          ///< a list of instances (instances.h): no others are made; empty: all
-  bool allow_unproven = false;                ///< rewrites without a proof stamp run unproved
+  std::vector<std::string> allow_unproven;    ///< globs: rewrites that run without a proof stamp and without a proof
   std::string cache = user_cache_folder();    ///< the folder for proofs and compiled kernels; empty: none
   std::map<std::string, std::vector<int64_t>> shapes;  ///< concrete input shapes; empty entries stay symbolic
 };
@@ -36,6 +36,7 @@ struct Knowledge {
   RuleSet rules;
   Target target;
   std::vector<std::string> notes;             ///< what proving rules of the user's found
+  std::set<std::string> unproved;             ///< rewrites that EngineOptions::allow_unproven lets run
   std::vector<std::string> warnings;          ///< what was asked for and concerns no rule
   std::vector<Override> overrides;
   std::optional<Instances> instances;         ///< EngineOptions::apply

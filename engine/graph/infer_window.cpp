@@ -104,6 +104,8 @@ Status check_weights(const Call& c, size_t in_axis) {
     return c.wrong(fmt::format("its input {} has {} channels, its weights {} with group {} want {}",
                                str(*x), (*x)[1].str(), str(*w), c.n.attrs.i("group", 1),
                                channels.str()));
+  if (auto m = (*w)[0].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
+    return c.wrong(fmt::format("its weights {} do not divide into {} groups", str(*w), c.n.attrs.i("group", 1)));
   auto k = c.n.attrs.ints("kernel_shape");
   for (size_t i = 0; i < k.size() && i + 2 < w->size(); ++i)
     if (equal((*w)[i + 2], Dim(k[i])) == Truth::no)
@@ -262,6 +264,7 @@ std::optional<std::vector<int64_t>> resolved_pads(const Node& n, const Shape& sp
   for (size_t i = 0; i < k && i < spatial.size(); ++i) {
     int64_t reach = (kernel[i] - 1) * dilations[i] + 1, total;
     auto in = spatial[i].constant();
+    if (strides[i] <= 0) return std::nullopt;
     if (transposed && fixed.empty()) {
       // SAME: the output is input * stride, whatever the input.
       total = std::max<int64_t>(0, reach + extra[i] - strides[i]);

@@ -64,12 +64,13 @@ unsigned f64_to_small(const SmallFloat& f, double value) {
   unsigned sign_bit = 1u << (width - 1);
   if (std::isnan(value)) return f.uz ? sign_bit : f.nan ? sign_bit - 1 : 0;
   unsigned best = 0;
-  double best_error = HUGE_VAL, magnitude = std::fabs(value);
+  // From a number beyond all of them every code's distance would round to the same.
+  double best_error = HUGE_VAL, magnitude = std::min(std::fabs(value), 0x1p20);
   for (unsigned code = 0; code < sign_bit; ++code) {
     double v = small_to_f64(f, code);
     if (std::isnan(v)) continue;
     if (std::isinf(v)) continue;
-    double e = std::isinf(magnitude) ? -v : std::fabs(v - magnitude);
+    double e = std::fabs(v - magnitude);
     if (e < best_error || (e == best_error && code % 2 == 0)) best = code, best_error = e;
   }
   bool negative = std::signbit(value) && !(f.uz && best == 0);

@@ -2,6 +2,10 @@
 
 #include <onnx/defs/schema.h>
 
+#include <algorithm>
+#include <map>
+#include <mutex>
+
 namespace ferrule {
 namespace {
 
@@ -22,7 +26,59 @@ const onnx::OpSchema* newest(std::string_view domain, std::string_view op) {
   return onnx::OpSchemaRegistry::Schema(std::string(op), std::string(domain));
 }
 
+AttributeSchema::Kind kind_of(onnx::AttributeProto::AttributeType t) {
+  using P = onnx::AttributeProto;
+  using Kind = AttributeSchema::Kind;
+  switch (t) {
+    case P::FLOAT: return Kind::real;
+    case P::INT: return Kind::integer;
+    case P::STRING: return Kind::text;
+    case P::FLOATS: return Kind::reals;
+    case P::INTS: return Kind::integers;
+    case P::STRINGS: return Kind::texts;
+    default: return Kind::other;
+  }
+}
+
+/// "tensor(float16)" as an element type; nullopt: no tensor of numbers or truth values.
+std::optional<DType> element_type(std::string_view type) {
+  constexpr std::string_view kTensor = "tensor(";
+  if (!type.starts_with(kTensor) || !type.ends_with(")")) return std::nullopt;
+  const auto t = parse_dtype(type.substr(kTensor.size(), type.size() - kTensor.size() - 1));
+  return t && size_bits(*t) >= 8 && *t != DType::complex64 && *t != DType::complex128 ? t : std::nullopt;
+}
+
+OperandSchema operand_of(const onnx::OpSchema::FormalParameter& p) {
+  OperandSchema out;
+  out.variable = p.GetTypeStr();
+  for (const auto& type : p.GetTypes())
+    if (auto t = element_type(*type)) out.types.push_back(*t);
+  std::ranges::sort(out.types);
+  out.optional = p.GetOption() == onnx::OpSchema::Optional;
+  out.variadic = p.GetOption() == onnx::OpSchema::Variadic;
+  return out;
+}
+
+OperatorSchema described(const onnx::OpSchema& s) {
+  OperatorSchema out;
+  for (const auto& [name, a] : s.attributes())
+    out.attributes.push_back({kind_of(a.type), name, to_attr(a.default_value), a.required});
+  for (const auto& p : s.inputs()) out.inputs.push_back(operand_of(p));
+  for (const auto& p : s.outputs()) out.outputs.push_back(operand_of(p));
+  return out;
+}
+
 }  // namespace
+
+const OperatorSchema* operator_schema(std::string_view domain, std::string_view op) {
+  static std::mutex mutex;
+  static std::map<std::string, std::optional<OperatorSchema>> known;
+  std::lock_guard lock(mutex);
+  auto [it, fresh] = known.try_emplace(std::string(domain) + "::" + std::string(op));
+  if (fresh)
+    if (const onnx::OpSchema* s = newest(domain, op)) it->second = described(*s);
+  return it->second ? &*it->second : nullptr;
+}
 
 std::optional<Attr> schema_default(std::string_view domain, std::string_view op, std::string_view attribute) {
   const onnx::OpSchema* s = newest(domain, op);

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "engine/graph/graph.h"
 
@@ -12,5 +13,25 @@ namespace ferrule {
 std::optional<Attr> schema_default(std::string_view domain, std::string_view op, std::string_view attribute);
 /// Sets the attributes that are missing and have a default.
 void fill_schema_defaults(Node& n);
+
+/// An attribute as the schema declares it. `usual` is its default; `required`: there is none and it must be written.
+struct AttributeSchema {
+  enum class Kind : uint8_t { integer, real, text, integers, reals, texts, other } kind = Kind::other;
+  std::string name;
+  std::optional<Attr> usual;
+  bool required = false;
+};
+/// An operand or a result. Those of one `variable` ("T") have one element type, one of `types`.
+struct OperandSchema {
+  std::string variable;
+  std::vector<DType> types;   ///< numeric types and bool; empty: none of these
+  bool optional = false, variadic = false;
+};
+struct OperatorSchema {
+  std::vector<AttributeSchema> attributes;
+  std::vector<OperandSchema> inputs, outputs;
+};
+/// The newest version of an operator; null: ONNX has none of this name.
+const OperatorSchema* operator_schema(std::string_view domain, std::string_view op);
 
 }  // namespace ferrule

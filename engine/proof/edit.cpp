@@ -125,16 +125,6 @@ class Editor {
     return std::nullopt;
   }
 
-  static Tensor filled(DType t, std::vector<int64_t> dims, const std::vector<double>& values) {
-    auto [out, bytes] = Tensor::allocate(t, std::move(dims));
-    int64_t size = size_bytes(t, 1);
-    for (int64_t i = 0; i < out.numel() && !values.empty(); ++i) {
-      Tensor one = Tensor::scalar(t, values[static_cast<size_t>(i) % values.size()]);
-      std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
-    }
-    return out;
-  }
-
   Status constant(const std::string& name, const json& what) {
     FERRULE_ASSIGN(ValueId v, value(name));
     const Tensor* t = g_.constant(v);
@@ -211,6 +201,16 @@ class Editor {
 
 }  // namespace
 
+Tensor filled(DType t, const std::vector<int64_t>& dims, const std::vector<double>& values) {
+  auto [out, bytes] = Tensor::allocate(t, dims);
+  int64_t size = size_bytes(t, 1);
+  for (int64_t i = 0; i < out.numel() && !values.empty(); ++i) {
+    Tensor one = Tensor::scalar(t, values[static_cast<size_t>(i) % values.size()]);
+    std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
+  }
+  return out;
+}
+
 Status apply_edits(Graph& g, const std::vector<std::pair<std::string, std::string>>& edits,
                    const Bindings& bound, const std::string& place) {
   Editor editor(g, bound, place);
@@ -237,25 +237,6 @@ Status infer_again(Graph& g) {
     for (auto& [v, t] : before)
       if (!g.value(v).type.known()) g.set_type(v, t);
   return s;
-}
-
-Tensor random_tensor(DType dtype, const std::vector<int64_t>& dims, std::mt19937& random,
-                     bool special) {
-  auto [t, bytes] = Tensor::allocate(dtype, dims);
-  int64_t size = size_bytes(dtype, 1);
-  constexpr double kSpecial[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e30, -1e-30, 65504};
-  std::uniform_real_distribution<double> real(-2, 2);
-  uint32_t start = random();  // every special value gets its turn, also in a tensor of three
-  for (int64_t i = 0; i < t.numel(); ++i) {
-    double v = real(random);
-    if (dtype == DType::boolean) v = v > 0;
-    else if (!is_float(dtype)) v = std::floor(v * 2.5) + (is_unsigned_int(dtype) ? 5 : 0);
-    else if (special && (t.numel() <= 4 || i % 2))
-      v = kSpecial[(start + static_cast<uint64_t>(i)) % std::size(kSpecial)];
-    Tensor one = Tensor::scalar(dtype, v);
-    std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
-  }
-  return t;
 }
 
 }  // namespace ferrule

@@ -2,7 +2,6 @@
 // gives a graph that is inferred anew, or an error where no such graph exists.
 #pragma once
 #include <functional>
-#include <random>
 #include <set>
 
 #include "engine/rule/bindings.h"
@@ -37,7 +36,10 @@ std::vector<Mutation> mutations(const Graph& g, const MutationScope& scope);
 /// Every tensor and input of type `from` becomes `to`.
 void retype(Graph& g, DType from, DType to);
 
-/// A tensor for a graph input: small varied numbers, or where `special` also 0, -0, infinities, NaN, huge.
-Tensor random_tensor(DType dtype, const std::vector<int64_t>& dims, std::mt19937& random, bool special);
+/// A size, wherever it stands in inputs and constants, becomes another; -1: every size that is open.
+void resize(Graph& g, int64_t from, int64_t to);
+
+/// A tensor that holds the numbers again and again.
+Tensor filled(DType t, const std::vector<int64_t>& dims, const std::vector<double>& values);
 
 }  // namespace ferrule

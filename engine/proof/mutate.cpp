@@ -7,6 +7,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/instantiate.h"
 #include "engine/proof/edit.h"
+#include "engine/proof/hints.h"
 
 namespace ferrule {
 namespace {
@@ -15,6 +16,16 @@ std::vector<ValueId> tensors_of(const Graph& g) {
   std::vector<ValueId> out;
   for (uint32_t i = 0; i < g.value_slots(); ++i)
     if (!g.value(ValueId{i}).dead && g.constant(ValueId{i})) out.push_back(ValueId{i});
+  return out;
+}
+
+Tensor repeated(const Tensor& t, const std::vector<int64_t>& dims) {
+  auto [out, bytes] = Tensor::allocate(t.dtype(), dims);
+  int64_t size = size_bytes(t.dtype(), 1), n = t.numel();
+  if (size_bits(t.dtype()) % 8) return t;
+  for (int64_t i = 0; i < out.numel(); ++i)
+    if (n > 0)
+      std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size, static_cast<char*>(bytes) + i * size);
   return out;
 }
 
@@ -100,7 +111,7 @@ class Mutator {
       for (int64_t to : {int64_t{0}, int64_t{1}, int64_t{3}, from + 1})
         if (to != from)
           add(fmt::format("size {} becomes {}", from, to),
-              [=](Graph& g) { resize(g, from, to); });
+              [=](Graph& g) { ferrule::resize(g, from, to); });
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
       for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
@@ -124,31 +135,6 @@ class Mutator {
               g.set_constant(v, repeated(*g.constant(v), dims));
             });
   }
-  static Tensor repeated(const Tensor& t, const std::vector<int64_t>& dims) {
-    auto [out, bytes] = Tensor::allocate(t.dtype(), dims);
-    int64_t size = size_bytes(t.dtype(), 1), n = t.numel();
-    if (size_bits(t.dtype()) % 8) return t;
-    for (int64_t i = 0; i < out.numel(); ++i)
-      if (n > 0)
-        std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size,
-                    static_cast<char*>(bytes) + i * size);
-    return out;
-  }
-  static void resize(Graph& g, int64_t from, int64_t to) {
-    for (ValueId v : g.inputs()) {
-      if (!g.value(v).type.shape) continue;
-      Shape s = *g.value(v).type.shape;
-      std::ranges::replace(s, Dim(from), Dim(to));
-      g.set_type(v, Type{g.value(v).type.dtype, s});
-    }
-    for (ValueId v : tensors_of(g)) {
-      std::vector<int64_t> dims = g.constant(v)->dims();
-      bool hit = std::ranges::find(dims, from) != dims.end();
-      std::ranges::replace(dims, from, to);
-      if (hit) g.set_constant(v, repeated(*g.constant(v), dims));
-    }
-  }
-
   void ranks() {
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
@@ -310,17 +296,6 @@ class Mutator {
             });
   }
 
-  /// What attributes of this name may say, over all operators; nonsense is sorted out by inference.
-  static std::vector<std::string> words(std::string_view attribute) {
-    if (attribute == "mode")
-      return {"constant", "reflect", "edge", "wrap", "nearest", "linear", "cubic", "DCR", "CRD"};
-    if (attribute == "auto_pad") return {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"};
-    if (attribute == "approximate") return {"none", "tanh"};
-    if (attribute == "reduction") return {"none", "add", "mul", "max", "min", "mean", "sum"};
-    if (attribute == "direction") return {"forward", "reverse", "bidirectional", "LEFT", "RIGHT"};
-    return {};
-  }
-
   void attributes() {
     for (NodeId n : g_.order())
       for (const auto& [key, value] : g_.node(n).attrs.items()) {
@@ -329,7 +304,7 @@ class Mutator {
               [=, key = key](Graph& g) { g.set_attr(n, key, to); });
         };
         if (auto* word = std::get_if<std::string>(&value)) {
-          for (const std::string& to : words(key))
+          for (const std::string& to : words_of(key))
             if (to != *word) set(to);
         } else if (auto* i = std::get_if<int64_t>(&value); i && key == "to") {
           for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8, DType::u8, DType::boolean})
@@ -422,6 +397,22 @@ class Mutator {
 
 std::vector<Mutation> mutations(const Graph& g, const MutationScope& scope) {
   return Mutator(g, scope).run();
+}
+
+void resize(Graph& g, int64_t from, int64_t to) {
+  auto changed = [&](const Dim& d) { return from < 0 ? !d.is_constant() : d == Dim(from); };
+  for (ValueId v : g.inputs()) {
+    if (!g.value(v).type.shape) continue;
+    Shape s = *g.value(v).type.shape;
+    std::ranges::replace_if(s, changed, Dim(to));
+    g.set_type(v, Type{g.value(v).type.dtype, s});
+  }
+  for (ValueId v : tensors_of(g)) {
+    std::vector<int64_t> dims = g.constant(v)->dims();
+    const bool hit = std::ranges::find(dims, from) != dims.end();
+    std::ranges::replace(dims, from, to);
+    if (hit) g.set_constant(v, repeated(*g.constant(v), dims));
+  }
 }
 
 void retype(Graph& g, DType from, DType to) {

@@ -1,6 +1,7 @@
 // Whether rules do what they say (design.md §4.5): the tests inside a rule, and proofs of rewrites by search.
-// A proof mutates the rule's own firing cases, compares before and after in the interpreter wherever the
-// rule fires, and drops each sound condition in turn to find a graph that only it keeps from going wrong.
+// A proof draws graphs from the rule's pattern (generate.h), changes its author's cases (edit.h), compares before
+// and after in the interpreter wherever the rule fires (agree.h), and drops each sound condition in turn to find a
+// graph that only it keeps from going wrong.
 #pragma once
 #include <map>
 #include <string>
@@ -16,6 +17,7 @@ struct ProofContext {
   const Limits* limits = nullptr;
   std::vector<std::string> rule_dirs;       ///< where the targets that cases name are found
   std::string cache;                        ///< folder for stamps; empty: none are kept
+  std::vector<std::string> allowed;         ///< globs over the rewrites that may run unproved
   double seconds = 5;                       ///< of computing, for one rule's proof
 };
 
@@ -59,13 +61,20 @@ struct ConditionProof {
 };
 std::string_view name(ConditionProof::State s);
 
+/// What a rule promises of its results (design.md §4.5), from the strongest to the weakest; none: nothing that is sold.
+enum class Numerics : uint8_t { exact, signed_zero, reassociating, approximate, reduced, none };
+
 struct RewriteProof {
   std::string rule;
-  int graphs = 0, valid = 0, fired = 0;     ///< mutations, those that are valid graphs, those where it fired
+  int graphs = 0, valid = 0, fired = 0;     ///< tried, those that are valid, those where it fired
   int compared = 0;                         ///< firings where both graphs ran
+  int instances = 0;                        ///< of those, distinct by structure, attributes, types and sizes
+  bool exhausted = false;                   ///< no further distinct ones came up
+  Numerics needed = Numerics::exact;        ///< the strongest promise that all comparisons keep
   std::vector<std::string> wrong;           ///< firings with another result: what was changed, what differed
+  std::string example;                      ///< the smallest of them, as ONNX text with inputs
   std::vector<ConditionProof> conditions;   ///< the sound ones
-  bool in_time = true;
+  bool in_time = true;                      ///< every graph that came up was compared, every condition tried
   bool holds() const {
     for (const ConditionProof& c : conditions)
       if (c.state == ConditionProof::State::open) return false;

@@ -2,6 +2,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/text.h"
+#include "engine/proof/agree.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/trial.h"
 
@@ -114,8 +115,8 @@ class Runner {
     if (!trial.fired)
       return fmt::format("does not fire, declined by {}: {}", trial.nearest.id, trial.nearest.why);
     if (!trial.broken.empty()) return trial.broken;
-    auto d = difference(g, *trial.after, rule_, ctx_, kRounds);
-    if (d && !d->empty() && !only_rounding(rule_, g, target, ctx_)) return "changes the result: " + *d;
+    const Agreement a = agreement_of(rule_, g, *trial.after, target, ctx_, 0);
+    if (a.wrong) return "changes the result: " + a.wrong->text;
     if (t.expect.empty()) return "";
     auto want = case_graph(t.expect, ctx_);
     if (!want) return "the expected graph: " + want.error().message;

@@ -10,8 +10,10 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/formula/definition.h"
+#include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
+#include "engine/rule/text.h"
 
 namespace ferrule {
 namespace {
@@ -19,11 +21,14 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Raised when the prover tries more than it did: what it let pass before must then be proved again.
-constexpr std::string_view kProver = "3";
+constexpr std::string_view kProver = "5";
+/// Distinct instances after which a proof that its time cuts short is one: on a slow machine a rule that is right still loads.
+constexpr int kEnough = 60;
 constexpr uintmax_t kMaxStampFile = 4 << 20;
 constexpr std::string_view kHeader =
     "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule rules test "
     "--stamp`;\n# a rule that is not in here, or was changed since, is proved when it is first loaded.\n";
+constexpr std::string_view kEngine = "# All of them by the engine ";
 
 std::string line_of(const Rule& rule, const OpTable& ops) { return rule.id + " " + proof_stamp(rule, ops); }
 
@@ -75,26 +80,35 @@ std::string one_line(std::string text) {
   return escape(text, 1000);
 }
 
-/// "" when it is proved, else what is wrong or missing.
-std::string prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
-  const double begin = thread_seconds();
-  double allowed = ctx.seconds;
-  for (const CaseResult& c : run_rule_tests(rule, ctx).cases)
-    if (!c.passed)
-      return one_line(fmt::format("its case {} (line {}) fails: {}", c.name, c.place.line, c.text));
+struct Verdict {
+  std::string why;      ///< "" when it is proved, else what is wrong or missing
+  std::string example;
+};
+
+/// The promise that would have been kept.
+std::string weaker(const Rule& rule, const RewriteProof& p) {
+  return p.needed == Numerics::none || p.needed <= numerics_of(rule) ? "" : fmt::format(" (numerics: {} is too strong, {} holds)", rule.numerics, name(p.needed));
+}
+
+Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
+  const double begin = thread_seconds(), allowed = ctx.seconds;
+  const RuleTestReport tests = run_rule_tests(rule, ctx);
   ctx.seconds -= thread_seconds() - begin;
-  RewriteProof p = prove_rewrite(rule, ctx);
-  if (!p.wrong.empty()) return one_line("it changes results: " + p.wrong.front());
-  if (!p.in_time)
-    return fmt::format("not decided within {} s of computing, {} graphs were tried (rules test --seconds takes longer)",
-                       allowed, p.graphs);
-  if (p.fired == 0) return "no case shows it firing: it needs tests: {fires: …}";
-  if (p.compared == 0) return "the interpreter cannot run any of its firing cases";
+  const RewriteProof p = prove_rewrite(rule, ctx);
+  for (const CaseResult& c : tests.cases)
+    if (!c.passed)
+      return {one_line(fmt::format("its case {} (line {}) fails: {}{}", c.name, c.place.line, c.text, weaker(rule, p))), p.example};
+  if (!p.wrong.empty()) return {one_line("it changes results: " + p.wrong.front() + weaker(rule, p)), p.example};
+  if (!p.in_time && p.instances < kEnough)
+    return {fmt::format("not decided within {} s of computing, {} graphs were tried (rules test --seconds takes longer)",
+                        allowed, p.graphs), ""};
+  if (rule.tests.empty()) return {"no case shows it firing: it needs tests: {fires: …}", ""};
+  if (p.compared == 0) return {"the interpreter cannot run any graph on which it fires", ""};
   for (const ConditionProof& c : p.conditions)
     if (c.state == ConditionProof::State::open)
       notes.push_back(fmt::format("rule {}: nothing shows that its sound condition {} is needed ({})", rule.id, c.id,
                                   one_line(c.how)));
-  return "";
+  return {};
 }
 
 }  // namespace
@@ -105,6 +119,15 @@ std::string proof_stamp(const Rule& rule, const OpTable& ops) {
   std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0', loaded, '\0', operators_of(loaded, ops));
   XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
   return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+std::string_view engine_semantics() { return FERRULE_SEMANTICS; }
+
+std::string proved_semantics(const std::string& dir) {
+  std::ifstream file(fs::path(dir) / kStampFile);
+  for (std::string line; std::getline(file, line) && line.starts_with('#');)
+    if (line.starts_with(kEngine)) return line.substr(kEngine.size());
+  return "";
 }
 
 std::set<std::string> read_stamps(std::span<const std::string> dirs) {
@@ -122,15 +145,20 @@ std::set<std::string> read_stamps(std::span<const std::string> dirs) {
   return stamps;
 }
 
-std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack) {
+bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& stamps) {
+  return stamps.contains(line_of(rule, ops));
+}
+
+std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack, std::string_view semantics) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
     if (r->kind == RuleKind::rewrite && r->pack == pack) lines.insert(line_of(*r, ops));
-  return lines.empty() ? "" : fmt::format("{}{}\n", kHeader, fmt::join(lines, "\n"));
+  const std::string engine = semantics.empty() ? "" : fmt::format("{}{}\n", kEngine, semantics);
+  return lines.empty() ? "" : fmt::format("{}{}{}\n", kHeader, engine, fmt::join(lines, "\n"));
 }
 
-Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir) {
-  std::string text = stamps_text(rules, ops, dir);
+Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir, bool all) {
+  std::string text = stamps_text(rules, ops, dir, all ? std::string(engine_semantics()) : proved_semantics(dir));
   fs::path path = fs::path(dir) / kStampFile;
   std::ifstream old(path, std::ios::binary);
   if (old && std::string(std::istreambuf_iterator<char>(old), {}) == text) return {};
@@ -140,20 +168,29 @@ Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string&
   return {};
 }
 
-Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes) {
+Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes,
+                      std::set<std::string>& unproved) {
   std::set<std::string> stamps = read_stamps(ctx.rule_dirs);
   const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
   for (const auto& r : rules.rules) {
-    if (!r->enabled || r->kind != RuleKind::rewrite || stamps.contains(line_of(*r, *ctx.ops))) continue;
-    std::string stamp = proof_stamp(*r, *ctx.ops);
+    if (!r->enabled || r->kind != RuleKind::rewrite || stamped(*r, *ctx.ops, stamps)) continue;
+    const std::string stamp = fmt::format("{}-{}", proof_stamp(*r, *ctx.ops), engine_semantics());
     std::error_code ec;
     if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;
-    std::string why = prove(*r, ctx, notes);
-    if (why.empty())
+    if (std::ranges::any_of(ctx.allowed, [&](const std::string& glob) { return glob_match(glob, r->id); })) {
+      unproved.insert(r->id);
+      continue;
+    }
+    Verdict v = prove(*r, ctx, notes);
+    if (v.why.empty()) {
       keep_stamp(cache, stamp);
-    else
-      all.push_back(error(Code::rule_unproven, r->file, r->id, why).value());
+      continue;
+    }
+    Error e = error(Code::rule_unproven, r->file, r->id, v.why).value();
+    e.excerpt = std::move(v.example);
+    e.hint = fmt::format("--allow-unproven {} runs it all the same", r->id);
+    all.push_back(std::move(e));
   }
   if (all.empty()) return {};
   Error first = std::move(all.front());

@@ -1,4 +1,4 @@
-// One rule tried on one small graph: does it fire, what declines it, and is the result the same?
+// One rule tried on one small graph: does it fire, what declines it, and what becomes of the graph?
 #pragma once
 #include "engine/proof/proof.h"
 
@@ -20,17 +20,5 @@ Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const
 void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 /// Both.
 Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
-
-inline constexpr int kRounds = 8;   ///< inputs per comparison; enough for every special value to meet others
-
-/// Runs both graphs on random inputs (several; open sizes of 2 and 1; special values where the numerics allow) and compares the
-/// outputs by the rule's numerics class, within the tolerance of their type (or of `as`). "" when equal; nullopt:
-/// `before` does not run.
-std::optional<std::string> difference(const Graph& before, const Graph& after, const Rule& rule,
-                                      const ProofContext& ctx, int rounds, DType as = DType::undefined);
-
-/// Moved arithmetic on numbers that nearly cancel differs by more than any tolerance. f64 settles it: true where the same
-/// graph in f64 gives results equal within f32's tolerance before and after, so that a difference was rounding and no mistake.
-bool only_rounding(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 
 }  // namespace ferrule

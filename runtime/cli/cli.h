@@ -19,13 +19,13 @@ inline constexpr int kSchemaVersion = 1;
 /// Options every command takes.
 struct Common {
   std::vector<std::string> rules;      ///< --rules
-  std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit;
+  std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit, allow_unproven;
   std::string backend = "auto", target, profile = "ferrule", tuning, apply;
   std::string cache = user_cache_folder();
   int threads = 0;                     ///< 0: all cores
   double timeout = 0;                  ///< seconds; 0: none
   bool json = false, force = false, no_fold = false, overridable = false, strict = false, fast_math = false,
-       allow_unproven = false, no_cache = false, require_device = false;
+       no_cache = false, require_device = false;
   std::string model;                   ///< of the command that takes one
 };
 

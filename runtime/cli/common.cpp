@@ -58,7 +58,7 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
   auto* strict = group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
   group->add_flag("--fast-math", common.fast_math, "library epilogues may make 0 or a bound of NaN")->excludes(strict);
-  group->add_flag("--allow-unproven", common.allow_unproven, "run rewrites whose proof fails or takes too long");
+  group->add_option("--allow-unproven", common.allow_unproven, "RULE (glob): a rewrite that runs without a proof")->allow_extra_args(false);
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
 }
@@ -147,7 +147,7 @@ Result<EngineOptions> engine_options(const Common& common) {
 
 Result<EngineOptions> rule_options(const Common& common) {
   FERRULE_ASSIGN(EngineOptions o, engine_options(common));
-  o.allow_unproven = true;
+  o.allow_unproven = {"*"};
   return o;
 }
 

@@ -104,6 +104,7 @@ void write_json(const Explained& e, JsonStream& out) {
   for (const Step& s : e.fused.journal.steps) write_step(s, out);
   out.end_array();
   out.key("target"), out.text(e.plan.target);
+  out.key("unproved"), out.tree(e.knowledge->unproved);
   out.key("warnings"), out.tree(e.fused.warnings);
   out.end_object();
 }
@@ -139,7 +140,7 @@ void print_rules(const Explained& e) {
   std::cout << "\nrules that fired:\n";
   for (const auto& [id, count] : hits) {
     const Rule* r = rule_of(e, id);
-    std::cout << fmt::format("{:>5} x {:<24} {}\n", count, id, r ? r->doc : "");
+    std::cout << fmt::format("{:>5} x {:<24} {}{}\n", count, id, e.knowledge->unproved.contains(id) ? "NOT PROVED: " : "", r ? r->doc : "");
     if (r && !r->source.empty()) std::cout << fmt::format("{:>33} source: {}\n", "", fmt::join(r->source, "; "));
   }
 }

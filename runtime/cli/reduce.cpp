@@ -55,7 +55,7 @@ std::vector<std::string> verify_options(const Common& c) {
   value("--target", c.target), value("--profile", c.profile), value("--backend", c.backend);
   value("--tuning", c.tuning), value("--cache", c.cache), value("--threads", std::to_string(c.threads));
   flag("--no-cache", c.no_cache), flag("--no-fold", c.no_fold), flag("--strict", c.strict), flag("--fast-math", c.fast_math);
-  flag("--allow-unproven", c.allow_unproven), flag("--require-device", c.require_device);
+  values("--allow-unproven", c.allow_unproven), flag("--require-device", c.require_device);
   return out;
 }
 

@@ -121,14 +121,14 @@ def redefined(report):
     def verify(replaces, *arguments):
         entry.write_text(f'ferrule: 1\nops:\n  - {{op: Relu, in: [x], types: [float], class: [activation], expr: "x + 1", {replaces}source: a test}}\n')
         # The shipped rewrites that name Relu are wrong about this one: without the flag they are proved again, and refused.
-        return run("verify", model, "--rules", pack, "--backend", "cpu", "--allow-unproven", *arguments)
+        return run("verify", model, "--rules", pack, "--backend", "cpu", "--allow-unproven", "*", *arguments)
 
     report.check("a second Relu is an error", harness.refusal(verify(""), USAGE, r"mine\.yaml:3", r"activation\.yaml:\d+", "replaces: true", seconds=60))
     done = verify("replaces: true, ")
     report.check("a Relu that replaces: fused and unfused are equal", harness.crash(done) or (None if done.code == OK else done.tail()))
     done = verify("replaces: true, ", "--oracle")
     report.check("a Relu that replaces: the oracle differs", harness.crash(done) or (None if done.code == DIFFERS else done.tail()))
-    done = run("explain", model, "--rules", pack, "--allow-unproven")
+    done = run("explain", model, "--rules", pack, "--allow-unproven", "*")
     report.check("a Relu that replaces: explain says so", None if done.code == OK and "operator Relu is what " in done.out + done.err else done.tail())
     entry.write_text('ferrule: 1\nops:\n  - {op: Concat, in: [x], expr: "x", source: a test}\n')
     report.check("a formula for what is computed in C++", harness.refusal(run("explain", model, "--rules", pack), USAGE, r"mine\.yaml:3", "Concat"))
@@ -179,11 +179,11 @@ def main():
 
     redefined(report)
 
-    # All shipped rules; of the copy's, those that are not the same, and those whose groups hold the new operator. A proof
-    # may take its time: it is not to depend on what else the machine does.
-    changed, seconds = ["conv_*", "relu_before_pool", "pointwise*"], ["--seconds", "60"]
+    # All shipped rules; of the copy's, those that are not the same, and those whose groups hold the new operator. What
+    # a proof does not decide in its time of computing is said there, and no failure here.
+    changed, seconds = ["conv_*", "relu_before_pool", "pointwise*"], ["--seconds", "3"]
     for what, *arguments in (["rules check", "check"], ["rules check, edited copy", "check", "--rules", copy],
-                             ["rules coverage", "coverage", *seconds],
+                             ["rules coverage", "coverage"],
                              ["rules coverage, edited copy", "coverage", *changed, *seconds, "--rules", copy]):
         done = run("rules", *arguments, timeout=600)
         report.check(what, harness.crash(done) or (None if done.code == OK else done.tail()))

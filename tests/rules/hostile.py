@@ -28,7 +28,7 @@ agraph (float[1,4,8,8] x, float[4,8] m) => (float[1,4,8,8] y, float[4,8] z)
 CASES = []
 
 
-def case(name, files, *, says=None, arguments=("--allow-unproven",), codes=(USAGE, LIMIT, UNSUPPORTED, ENVIRONMENT)):
+def case(name, files, *, says=None, arguments=("--allow-unproven", "*"), codes=(USAGE, LIMIT, UNSUPPORTED, ENVIRONMENT)):
     """files: {path in the rules folder: text, bytes or a function of the path}. says: a word of stderr or of the plan;
     by default the first file's name without its ending."""
     stem = os.path.basename(next(iter(files)))

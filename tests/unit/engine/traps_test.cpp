@@ -2,7 +2,7 @@
 // rules must compute what it computes unfused, and must have become the operators named here. ONNX Runtime 1.31.1 at
 // its default level gets 3 of the 13 right.
 #include "engine/graph/compare.h"
-#include "engine/proof/edit.h"
+#include "engine/proof/values.h"
 #include "tests/unit/engine/shipped.h"
 
 using namespace kit;
@@ -86,11 +86,11 @@ void check(const Trap& trap) {
   Fused f = must(fuse(graph(trap.model), knowledge(), EngineOptions()));
   CHECK(ops_of(f.graph) == trap.fused);
   CHECK(f.notes.empty());  // no rule called itself broken
-  std::mt19937 random(7);
+  Draw draw(7);
   for (int round = 0; round < 4; ++round) {
     std::vector<Tensor> in;
     for (ValueId v : before.inputs())
-      in.push_back(random_tensor(before.value(v).type.dtype, *constant_shape(*before.value(v).type.shape), random, false));
+      in.push_back(drawn_tensor(before.value(v).type.dtype, *constant_shape(*before.value(v).type.shape), draw, Magnitudes::small));
     auto want = run(before, in), got = run(f.graph, in);
     REQUIRE(want.size() == got.size());
     for (size_t k = 0; k < want.size(); ++k) {

@@ -24,6 +24,8 @@ TEST_CASE("tensor: values in every type") {
   CHECK(Tensor::scalar(DType::i32, NAN).at_i64(0) == 0);
   CHECK(Tensor::scalar(DType::i4, -3).at_i64(0) == -3);
   CHECK(Tensor::scalar(DType::f8e4m3fn, 1e6).at_f64(0) == 448);
+  CHECK(Tensor::scalar(DType::f8e5m2, 4e21).at_f64(0) == 57344);
+  CHECK(Tensor::scalar(DType::f8e5m2, -INFINITY).at_f64(0) == -57344);
   CHECK(std::isnan(Tensor::scalar(DType::f8e4m3fnuz, NAN).at_f64(0)));
   CHECK(Tensor::scalar(DType::f8e5m2, 1.125).at_f64(0) == 1.0);  // tie to even
   CHECK(Tensor::scalar(DType::f4e2m1, -5).at_f64(0) == -4);

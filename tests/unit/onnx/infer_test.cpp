@@ -51,6 +51,7 @@ TEST_CASE("infer: convolutions") {
                     "y = Conv<pads=[9223372036854775807,0,0,0]>(x, w)"),
             "pads"));
   CHECK(has(type_of("float[1,3,8,8] x, float[8,3,3] w", "y = Conv(x, w)"), "error[bad_shape]"));
+  CHECK(has(type_of("float[1,3,8,8] x, float[8,1,3,3] w", "y = Conv<group=3>(x, w)"), "3 groups"));
   CHECK(type_of("float[1,8,H,W] x, float[8,4,3,3] w",
                 "y = ConvTranspose<strides=[2,2], group=2>(x, w)") == "f32[1,8,2*H+1,2*W+1]");
   CHECK(type_of("float[1,8,5,5] x, float[8,4,3,3] w",
@@ -119,6 +120,8 @@ TEST_CASE("infer: selecting and moving") {
       type_of("float[2,N] x",
               "s = Constant<value_ints=[1]>()\n e = Constant<value_ints=[9223372036854775807]>()\n"
               "a = Constant<value_ints=[1]>()\ny = Slice(x, s, e, a)") == "f32[2,max(0,N-1)]");
+  CHECK(has(type_of("float[2,8] x", five + "t = Constant<value_int=0>()\ny = Slice(x, t, e, a)"), "not all lists"));
+  CHECK(contents_of_y("float x", five + "n = Constant<value_ints=[-1]>()\nz = Constant<value_ints=[0]>()\nh = Shape(x)\ny = Slice(h, n, s, z, n)") == "[]");
   CHECK(type_of("float[6,N] x", "y, z = Split<axis=0, num_outputs=2>(x)") == "f32[3,N]");
   CHECK(type_of("float[N,7] x", "a, b, y = Split<axis=1, num_outputs=3>(x)") == "f32[N,1]");
   CHECK(type_of("float[V,D] x, int64[B,S] i", "y = Gather(x, i)") == "f32[B,S,D]");
@@ -240,6 +243,8 @@ TEST_CASE("infer: pads of a window") {
   n.attrs.set("strides", std::vector<int64_t>{2, 2});
   CHECK(resolved_pads(n, {Dim(5), Dim(6)}, {3, 3}) == std::vector<int64_t>{1, 0, 1, 1});
   CHECK(resolved_pads(n, {Dim::symbol("H"), Dim(6)}, {3, 3}) == std::nullopt);
+  n.attrs.set("strides", std::vector<int64_t>{0, 2});
+  CHECK(resolved_pads(n, {Dim(5), Dim(6)}, {3, 3}) == std::nullopt);
   n.attrs.set("auto_pad", std::string("SAME_LOWER"));
   n.attrs.set("strides", std::vector<int64_t>{1, 1});
   CHECK(resolved_pads(n, {Dim::symbol("H"), Dim(6)}, {2, 2}) == std::vector<int64_t>{1, 1, 0, 0});

@@ -41,7 +41,7 @@ struct Sandbox {
     EngineOptions o;
     o.rule_dirs = {rules_dir(), (root / "rules").string()};
     o.target = "cpu-avx2";
-    o.allow_unproven = allow;
+    if (allow) o.allow_unproven = {"min*"};
     return o;
   }
   size_t cached() const {
@@ -67,7 +67,7 @@ TEST_CASE("rules/proved.txt is up to date (ferrule rules test --stamp)") {
   RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
   std::ifstream file(rules_dir() + "/proved.txt");
   std::string text(std::istreambuf_iterator<char>(file), {});
-  CHECK(text == stamps_text(set, ops(), rules_dir()));
+  CHECK(text == stamps_text(set, ops(), rules_dir(), proved_semantics(rules_dir())));
   CHECK(read_stamps(dirs).size() > 20);
 }
 
@@ -75,10 +75,12 @@ TEST_CASE("a wrong rewrite is refused, with a counter-example, and runs when ask
   Sandbox box;
   box.add("y = Mul(x, 2)", "2.0");
   std::string said = refusal(box.options());
-  for (const char* part : {"rewrite mine is not proved", "mine.yaml", "--allow-unproven", "fires 1"})
+  for (const char* part : {"rewrite mine is not proved", "mine.yaml", "--allow-unproven mine", "fires 1", "Mul (i, k)"})
     CHECK_MESSAGE(said.find(part) != std::string::npos, said);
   CHECK(box.cached() == 0);
-  CHECK(load_knowledge(box.options(true)).has_value());
+  auto allowed = load_knowledge(box.options(true));
+  REQUIRE(allowed.has_value());
+  CHECK((*allowed)->unproved == std::set<std::string>{"mine"});
   CHECK(box.cached() == 0);
   // What is off is not proved.
   EngineOptions off = box.options();
@@ -107,16 +109,18 @@ TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
   context.cache = box.options().cache;
   context.seconds = 0;
   std::vector<std::string> notes;
-  CHECK(require_proofs(set, context, notes).has_value());
+  std::set<std::string> unproved;
+  CHECK(require_proofs(set, context, notes, unproved).has_value());
   fs::remove_all(box.root / "cache");
-  Status late = require_proofs(set, context, notes);
+  Status late = require_proofs(set, context, notes, unproved);
   REQUIRE_FALSE(late.has_value());
   CHECK(late.error().message.find("not decided within 0 s") != std::string::npos);
   // A folder's own proved.txt does as well, until the rule changes.
-  must(write_stamps(set, ops(), (box.root / "rules").string()));
-  CHECK(require_proofs(set, context, notes).has_value());
+  must(write_stamps(set, ops(), (box.root / "rules").string(), true));
+  CHECK(proved_semantics((box.root / "rules").string()) == engine_semantics());
+  CHECK(require_proofs(set, context, notes, unproved).has_value());
   box.add("y =  Mul(x, 1)", "1.0");
-  CHECK_FALSE(require_proofs(must(load_rules(box.options().rule_dirs, ops(), {}, limits())), context, notes).has_value());
+  CHECK_FALSE(require_proofs(must(load_rules(box.options().rule_dirs, ops(), {}, limits())), context, notes, unproved).has_value());
 }
 
 TEST_CASE("a cache that cannot be written, or is not there, is no error") {

@@ -1,0 +1,201 @@
+#include "engine/proof/agree.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/compare.h"
+#include "engine/graph/interpreter.h"
+#include "engine/instantiate.h"
+#include "engine/proof/arbiter.h"
+#include "engine/proof/node_draw.h"
+#include "engine/proof/trial.h"
+#include "engine/proof/values.h"
+
+namespace ferrule {
+namespace {
+
+constexpr std::array<std::string_view, 5> kNames{"exact", "signed_zero", "reassociating", "approximate", "reduced"};
+
+enum class Sizes : uint8_t { primes, two, one, zero };
+struct Round {
+  Magnitudes values;
+  Sizes open;
+};
+constexpr std::array<Round, 10> kRounds{{{Magnitudes::small, Sizes::primes},
+                                         {Magnitudes::wide, Sizes::two},
+                                         {Magnitudes::special, Sizes::one},
+                                         {Magnitudes::scaled, Sizes::two},
+                                         {Magnitudes::limits, Sizes::primes},
+                                         {Magnitudes::few, Sizes::two},
+                                         {Magnitudes::small, Sizes::zero},
+                                         {Magnitudes::special, Sizes::two},
+                                         {Magnitudes::limits, Sizes::one},
+                                         {Magnitudes::scaled, Sizes::primes}}};
+
+/// The element type that decides how far results of numerics `reduced` may be off.
+DType shortest_float(const Graph& g) {
+  DType least = DType::f64;
+  for (uint32_t v = 0; v < g.value_slots(); ++v) {
+    const DType t = g.value(ValueId{v}).type.dtype;
+    if (!g.value(ValueId{v}).dead && is_float(t) && model_tolerance(t).relative > model_tolerance(least).relative) least = t;
+  }
+  return least;
+}
+
+/// The nearest numbers that the shorter type can hold.
+Tensor shortened(const Tensor& t, DType to) { return t.dtype() == DType::f32 ? converted(converted(t, to), DType::f32) : t; }
+
+/// The graph with constants that the type can hold.
+std::unique_ptr<Graph> with_short_constants(const Graph& g, DType to) {
+  auto out = g.clone();
+  for (uint32_t v = 0; v < out->value_slots(); ++v)
+    if (const Tensor* t = out->constant(ValueId{v})) out->set_constant(ValueId{v}, shortened(*t, to));
+  return out;
+}
+
+bool finite(const std::vector<Tensor>& tensors) {
+  return std::ranges::all_of(tensors, [](const Tensor& t) {
+    if (!is_float(t.dtype())) return true;
+    const std::vector<double> all = t.to_f64();
+    return std::ranges::all_of(all, [](double d) { return std::isfinite(d); });
+  });
+}
+
+/// Inputs for one round; every symbol has one value in all of them.
+std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
+  constexpr std::array<int64_t, 4> kPrimes{3, 5, 2, 7};
+  std::map<std::string, int64_t> open;
+  auto size = [&](const Dim& d) {
+    if (auto c = d.constant()) return *c;
+    const int64_t prime = kPrimes[open.size() % kPrimes.size()];
+    const int64_t to = round.open == Sizes::primes ? prime : round.open == Sizes::two ? 2 : round.open == Sizes::one ? 1 : 0;
+    return open.try_emplace(d.str(), to).first->second;
+  };
+  std::vector<Tensor> inputs;
+  for (ValueId v : g.inputs()) {
+    const Type& t = g.value(v).type;
+    std::vector<int64_t> dims;
+    if (t.shape) std::ranges::transform(*t.shape, std::back_inserter(dims), size);
+    inputs.push_back(drawn_tensor(t.dtype, dims, draw, round.values));
+  }
+  return inputs;
+}
+
+class Comparison {
+ public:
+  Comparison(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx)
+      : before_(before), after_(after), claim_(claim), ctx_(ctx), limits_(*ctx.limits) {
+    limits_.fold_tensor_bytes = 1 << 24;
+    options_.ops = ctx.ops;
+    options_.limits = &limits_;
+  }
+
+  /// What the results of these inputs keep; nullopt: the graph before does not take them.
+  std::optional<Numerics> of(const std::vector<Tensor>& inputs, std::string& text) const {
+    auto want = interpret(before_, inputs, options_);
+    if (!want || !as_declared(*want)) return std::nullopt;
+    const bool loose = claim_ >= Numerics::approximate;
+    if (loose && !finite(*want)) return std::nullopt;
+    auto got = interpret(after_, inputs, options_);
+    if (!got) return wrong(text, "the result does not run: " + got.error().message);
+    if (!differs(*want, *got, Asked::bits, text)) return Numerics::exact;
+    if (!differs(*want, *got, Asked::numbers, text)) return Numerics::signed_zero;
+    if (loose && !differs(*want, *got, Asked::models, text)) return claim_;
+    const std::string why = unexplained({&before_, &after_, &inputs, &*want, &*got}, *ctx_.ops, limits_);
+    if (why.empty()) return Numerics::reassociating;
+    return wrong(text, claim_ == Numerics::reassociating ? why : text);
+  }
+  void judge_by(DType shortest) { shortest_ = shortest; }
+
+ private:
+  /// A graph whose results are not what inference says of them is none to judge a rule by.
+  bool as_declared(const std::vector<Tensor>& results) const {
+    for (size_t k = 0; k < results.size(); ++k) {
+      const Type& t = before_.value(before_.outputs()[k]).type;
+      if (t.dtype != DType::undefined && t.dtype != results[k].dtype()) return false;
+      if (!t.shape) continue;
+      if (t.shape->size() != results[k].dims().size()) return false;
+      for (size_t i = 0; i < t.shape->size(); ++i)
+        if ((*t.shape)[i].value_or(results[k].dims()[i]) != results[k].dims()[i]) return false;
+    }
+    return true;
+  }
+  static Numerics wrong(std::string& text, std::string why) {
+    text = std::move(why);
+    return Numerics::none;
+  }
+  enum class Asked : uint8_t { bits, numbers, models };  ///< the same bits, equal numbers, equal within the tolerance of models
+  bool differs(const std::vector<Tensor>& want, const std::vector<Tensor>& got, Asked asked, std::string& text) const {
+    for (size_t k = 0; k < want.size(); ++k) {
+      const DType t = shortest_ != DType::undefined && is_float(want[k].dtype()) ? shortest_ : want[k].dtype();
+      const Difference d = compare(got[k], want[k], asked == Asked::models ? model_tolerance(t) : Tolerance{}, asked == Asked::bits);
+      if (d.ok) continue;
+      text = fmt::format("output {}: {}", escape(before_.value(before_.outputs()[k]).name), d.text);
+      return true;
+    }
+    return false;
+  }
+
+  const Graph &before_, &after_;
+  Numerics claim_;
+  const ProofContext& ctx_;
+  Limits limits_;
+  InterpreterOptions options_;
+  DType shortest_ = DType::undefined;  ///< whose tolerance floats are judged by; undefined: their own's
+};
+
+}  // namespace
+
+Numerics numerics_of(const Rule& rule) {
+  return static_cast<Numerics>(std::ranges::find(kNames, rule.numerics) - kNames.begin());
+}
+std::string_view name(Numerics n) { return n == Numerics::none ? "none" : kNames[static_cast<size_t>(n)]; }
+
+std::string disagreement(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx, const std::vector<Tensor>& inputs) {
+  std::string text;
+  const auto kept = Comparison(before, after, claim, ctx).of(inputs, text);
+  return kept && *kept > claim ? text : "";
+}
+
+Agreement agreement(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx, uint64_t seed) {
+  Agreement out;
+  const bool reduced = claim == Numerics::reduced;
+  const DType shortest = reduced ? shortest_float(after) : DType::undefined;
+  Comparison comparison(before, after, claim, ctx);
+  comparison.judge_by(shortest);
+  Draw draw(seed);
+  for (const Round& round : kRounds) {
+    // A promise about ordinary numbers is asked about those.
+    Round r = round;
+    if (claim >= Numerics::approximate) r.values = Magnitudes::small;
+    std::vector<Tensor> inputs = inputs_of(before, r, draw);
+    if (reduced)
+      for (Tensor& t : inputs) t = shortened(t, shortest);
+    std::string text;
+    const auto kept = comparison.of(inputs, text);
+    if (!kept) continue;
+    ++out.ran;
+    out.needed = std::max(out.needed, *kept);
+    if (*kept <= claim) continue;
+    out.wrong = Mismatch{std::move(text), std::move(inputs)};
+    return out;
+  }
+  return out;
+}
+
+Agreement agreement_of(const Rule& rule, const Graph& before, const Graph& after, const Target* target, const ProofContext& ctx, uint64_t seed) {
+  const Numerics claim = numerics_of(rule);
+  if (claim == Numerics::reduced) {
+    const auto shorter = with_short_constants(before, shortest_float(after));
+    const Trial t = try_rule(rule, *shorter, target, ctx);
+    return t.fired && t.broken.empty() ? agreement(*shorter, *t.after, claim, ctx, seed) : Agreement();
+  }
+  Agreement a = agreement(before, after, claim, ctx, seed);
+  if (a.ran && !a.wrong && well_typed(before) && !well_typed(after))
+    a.wrong = Mismatch{"an operator of the result gets element types that it does not take", {}};
+  return a;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,294 @@
+#include "engine/proof/generate.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/infer.h"
+#include "engine/instantiate.h"
+#include "engine/match/facts.h"
+#include "engine/movement.h"
+#include "engine/proof/edit.h"
+#include "engine/proof/node_draw.h"
+
+namespace ferrule {
+namespace {
+
+using Kind = PatternExpr::Kind;
+
+/// One walk through the pattern, from the root to the values from outside, and the graph that it makes.
+class Walk {
+ public:
+  Walk(const Rule& rule, const ProofContext& ctx, Proposer& propose, Draw& draw)
+      : rule_(rule), ctx_(ctx), draw_(draw), world_(propose.world(rule.types)), nodes_(g_, world_, *ctx.ops, propose, draw) {}
+
+  std::unique_ptr<Graph> run() {
+    const Pattern& p = rule_.match;
+    if (!line(p.root())) return nullptr;
+    std::set<ValueId> out;
+    for (const std::string& name : p.outputs.empty() ? p.root().results : p.outputs) {
+      if (auto it = lists_.find(bare(name)); it != lists_.end()) out.insert(it->second.begin(), it->second.end());
+      else if (ValueId v = env_[name]) out.insert(v);
+    }
+    for (const std::string& name : rule_.shared)
+      if (auto it = env_.find(name); it != env_.end() && it->second && g_.value(it->second).producer && draw_.chance(30)) out.insert(it->second);
+    for (ValueId v : out) g_.add_output(v);
+    return std::ranges::any_of(out, [&](ValueId v) { return reads_input(v); }) && g_.sort() ? std::make_unique<Graph>(std::move(g_)) : nullptr;
+  }
+
+ private:
+  /// What is constant throughout would have been folded before.
+  bool reads_input(ValueId v) const {
+    if (g_.value(v).is_input) return true;
+    const Node* p = g_.producer(v);
+    return p && std::ranges::any_of(p->inputs, [&](ValueId in) { return in && reads_input(in); });
+  }
+
+  static std::string bare(const std::string& name) { return name.ends_with("...") ? name.substr(0, name.size() - 3) : name; }
+
+  const PatternLine* line_of(const std::string& name) const {
+    for (const PatternLine& l : rule_.match.lines)
+      for (const std::string& r : l.results)
+        if (bare(r) == name) return &l;
+    return nullptr;
+  }
+
+  /// Makes the line's node or value and binds its results.
+  bool line(const PatternLine& l) {
+    const bool single = l.results.size() == 1 && !l.results[0].ends_with("...");
+    if (single) {
+      auto o = operand(*l.expr);
+      if (!o) return false;
+      // A line may name a value from outside: Op?(x) that is absent.
+      if (o->free() && !(*o = nodes_.alone(*o)).value) return false;
+      if (!l.results[0].empty()) env_[l.results[0]] = o->value;
+      return true;
+    }
+    auto results = call(*chosen(*l.expr), l.results);
+    if (!results) return false;
+    for (size_t k = 0; k < l.results.size(); ++k) {
+      if (l.results[k].ends_with("...")) lists_[bare(l.results[k])] = {results->begin() + static_cast<long>(k), results->end()};
+      else if (!l.results[k].empty()) env_[l.results[k]] = (*results)[k];
+    }
+    return true;
+  }
+
+  /// The alternative that is taken here.
+  const PatternExpr* chosen(const PatternExpr& e) {
+    const PatternExpr* at = &e;
+    while (at->kind == Kind::alternatives) at = at->choices[static_cast<size_t>(draw_.below(static_cast<int64_t>(at->choices.size())))].second.get();
+    return at;
+  }
+
+  std::optional<OperandDraw> operand(const PatternExpr& any) {
+    const PatternExpr& e = *chosen(any);
+    if (e.kind == Kind::number) return OperandDraw::of_number(e);
+    if (e.kind == Kind::reference) return reference(e);
+    if (e.kind != Kind::call) return std::nullopt;
+    if (e.optional && !e.args.empty() && draw_.chance(40)) return operand(*e.args[0]);
+    auto results = call(e, {""});
+    if (!results) return std::nullopt;
+    return OperandDraw{(*results)[0]};
+  }
+
+  std::optional<OperandDraw> reference(const PatternExpr& e) {
+    if (e.name.empty()) return OperandDraw{};
+    if (auto it = env_.find(e.name); it != env_.end()) return OperandDraw{it->second};
+    if (const PatternLine* l = line_of(e.name)) {
+      if (!line(*l)) return std::nullopt;
+      return OperandDraw{env_[e.name]};
+    }
+    if (e.optional && draw_.chance(45)) {
+      env_[e.name] = {};
+      return OperandDraw{};
+    }
+    return OperandDraw::of_name(e);
+  }
+
+  /// "xs...": what a line made, or up to three values from outside.
+  bool variadic(const PatternExpr& e, std::vector<OperandDraw>& out) {
+    if (const PatternLine* l = line_of(e.name); l && !lists_.contains(e.name) && !line(*l)) return false;
+    if (auto it = lists_.find(e.name); it != lists_.end()) {
+      for (ValueId v : it->second) out.push_back({v});
+      return true;
+    }
+    for (int64_t n = draw_.below(4); n > 0; --n) out.push_back(OperandDraw::of_name(e));
+    return true;
+  }
+
+  std::optional<std::vector<ValueId>> call(const PatternExpr& e, const std::vector<std::string>& results) {
+    if (e.kind != Kind::call) return std::nullopt;
+    Node n;
+    if (!head(e, n)) return std::nullopt;
+    std::vector<OperandDraw> in;
+    bool list = false;
+    for (const auto& a : e.args) {
+      if (a->kind == Kind::reference && a->variadic) {
+        list = true;
+        if (!variadic(*a, in)) return std::nullopt;
+        continue;
+      }
+      auto o = operand(*a);
+      if (!o) return std::nullopt;
+      in.push_back(*o);
+    }
+    if (ctx_.ops->in_class(n, "commutative") && (!list || e.args.size() < 3)) draw_.shuffle(in);
+    size_t count = results.size();
+    if (results.back().ends_with("...")) count += static_cast<size_t>(draw_.below(3));
+    auto made = nodes_.add(std::move(n), in, count, e, attrs_, dims_);
+    if (!made) return std::nullopt;
+    for (const OperandDraw& o : in)
+      if (o.name && !o.name->variadic) env_[o.name->name] = o.value;
+      else if (o.name) lists_[o.name->name].push_back(o.value);
+    return made;
+  }
+
+  bool head(const PatternExpr& e, Node& n) {
+    std::vector<std::string> all = e.ops;
+    for (const std::string& c : e.classes)
+      for (const auto& [key, f] : ctx_.ops->all())
+        if (std::ranges::find(f.classes, c) != f.classes.end() || (c == "pointwise" && f.pointwise())) all.push_back(key);
+    if (all.empty()) return false;
+    const std::string& op = draw_.of(all);
+    if (const size_t at = op.find("::"); at != std::string::npos) n.domain = op.substr(0, at), n.op = op.substr(at + 2);
+    else n.op = op;
+    return true;
+  }
+
+  const Rule& rule_;
+  const ProofContext& ctx_;
+  Draw& draw_;
+  Graph g_;
+  World world_;
+  NodeDraw nodes_;
+  std::map<std::string, ValueId, std::less<>> env_;
+  std::map<std::string, std::vector<ValueId>, std::less<>> lists_;
+  std::map<std::string, Attr, std::less<>> attrs_;
+  std::map<std::string, Dim, std::less<>> dims_;
+};
+
+/// Puts an operator in front of some inputs, the same one in front of each.
+void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer& propose, Draw& draw) {
+  World world;
+  std::optional<Attrs> attrs;
+  const std::vector<ValueId> inputs = g.inputs();
+  const bool all = draw.chance(50);
+  for (ValueId v : inputs) {
+    if (!g.value(v).type.shape || (!all && draw.chance(50))) continue;
+    world.base = *g.value(v).type.shape;
+    world.dtype = g.value(v).type.dtype;
+    NodeDraw nodes(g, world, ops, propose, draw);
+    ValueId made = nodes.producer(op, g.value(v).type, attrs);
+    if (made) g.replace_uses(v, made);
+  }
+}
+
+/// A size, where lists of integers name it.
+void in_lists(Graph& g, int64_t from, int64_t to) {
+  for (uint32_t v = 0; v < g.value_slots(); ++v) {
+    const Tensor* t = g.constant(ValueId{v});
+    if (!t || g.value(ValueId{v}).dead || t->rank() != 1 || (t->dtype() != DType::i64 && t->dtype() != DType::i32)) continue;
+    std::vector<int64_t> list = t->to_i64();
+    std::ranges::replace(list, from, to);
+    g.set_constant(ValueId{v}, converted(Tensor::of_i64(t->dims(), list), t->dtype()));
+  }
+}
+
+bool small(const Graph& g) {
+  for (uint32_t v = 0; v < g.value_slots(); ++v)
+    if (const Value& x = g.value(ValueId{v}); !x.dead && x.type.shape && elements(*x.type.shape) > 2 * kElements) return false;
+  return true;
+}
+
+}  // namespace
+
+Generator::Generator(const Rule& rule, const ProofContext& ctx, const Hints& hints)
+    : rule_(rule), ctx_(ctx), draw_(Draw::of(rule.text)), propose_(hints, draw_), asks_producers_(!hints.operators.empty()), hints_(hints) {}
+
+std::unique_ptr<Graph> Generator::next() {
+  auto g = Walk(rule_, ctx_, propose_, draw_).run();
+  if (!g) return nullptr;
+  if (asks_producers_ && draw_.chance(70)) {
+    put_producers(*g, draw_.of(hints_.operators), *ctx_.ops, propose_, draw_);
+    g->remove_dead();
+    if (!g->sort() || !infer_again(*g)) return nullptr;
+  }
+  return g;
+}
+
+std::unique_ptr<Graph> Generator::varied(const Graph& g) {
+  auto out = g.clone();
+  std::vector<ValueId> constants;
+  for (uint32_t v = 0; v < g.value_slots(); ++v)
+    if (g.constant(ValueId{v}) && !g.value(ValueId{v}).dead) constants.push_back(ValueId{v});
+  const std::vector<NodeId> nodes = g.order();
+  if (!constants.empty() && (draw_.chance(70) || nodes.empty())) {
+    const ValueId v = draw_.of(constants);
+    const Tensor& t = *g.constant(v);
+    int way = 0;
+    const NodeId reader = g.value(v).uses.empty() ? NodeId{} : g.value(v).uses[0].node;
+    const ValueId beside = reader ? g.input(reader, 0) : ValueId{};
+    const bool list = is_int(t.dtype()) && t.rank() < 2 && beside && g.value(beside).type.shape && draw_.chance(70);
+    out->set_constant(v, list ? propose_.integers(t.dtype(), *g.value(beside).type.shape, g, "again", way) : propose_.contents(t.dtype(), t.dims(), g));
+  } else if (!nodes.empty()) {
+    const NodeId n = draw_.of(nodes);
+    const OperatorSchema* schema = operator_schema(g.node(n).domain, g.node(n).op);
+    if (!schema || schema->attributes.empty()) return nullptr;
+    const AttributeSchema& a = draw_.of(schema->attributes);
+    const ValueId first = g.input(n, 0);
+    if (auto to = propose_.attribute(a, first ? g.value(first).type.rank() : 0)) out->set_attr(n, a.name, std::move(*to));
+  }
+  return out->sort() && infer_again(*out) ? std::move(out) : nullptr;
+}
+
+std::unique_ptr<Graph> Generator::resized(const Graph& g) {
+  std::vector<int64_t> sizes;
+  std::vector<DType> types;
+  for (uint32_t v = 0; v < g.value_slots(); ++v) {
+    const Value& x = g.value(ValueId{v});
+    if (x.dead || x.producer || !x.type.shape) continue;
+    for (const Dim& d : *x.type.shape) sizes.push_back(d.value_or(-1));
+    if (x.is_input) types.push_back(x.type.dtype);
+  }
+  auto out = g.clone();
+  if (!types.empty() && (sizes.empty() || draw_.chance(25))) {
+    const DType from = draw_.of(types), to = propose_.world(rule_.types).dtype;
+    if (from == to || is_float(from) != is_float(to)) return nullptr;
+    retype(*out, from, to);
+  } else if (sizes.empty() || draw_.chance(15)) {  // one axis more in front
+    const Dim more(draw_.between(int64_t{1}, int64_t{5}));
+    for (ValueId v : out->inputs()) {
+      Type t = out->value(v).type;
+      if (!t.shape) return nullptr;
+      t.shape->insert(t.shape->begin(), more);
+      out->set_type(v, std::move(t));
+    }
+  } else {
+    const int64_t from = draw_.of(sizes), to = draw_.between(int64_t{1}, int64_t{11});
+    resize(*out, from, to);
+    if (draw_.chance(60)) in_lists(*out, from, to);
+  }
+  return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
+}
+
+uint64_t kind_of_instance(const Graph& g) {
+  std::string text;
+  std::map<ValueId, size_t> numbers;  // in the order in which they are read: which slot a value has says nothing
+  auto number = [&](ValueId v) { return numbers.try_emplace(v, numbers.size()).first->second; };
+  for (ValueId v : g.inputs())
+    if (!g.value(v).uses.empty() || g.value(v).is_output) text += fmt::format("{}:{};", number(v), str(g.value(v).type));
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    text += n.op;
+    for (const auto& [key, a] : n.attrs.items()) text += "," + key + "=" + str(a);
+    for (ValueId v : n.inputs)
+      text += v ? fmt::format("({}{}{})", number(v), g.constant(v) ? "!" : "", str(g.value(v).type)) : "()";
+    for (ValueId v : n.outputs)
+      if (v) number(v);
+  }
+  for (ValueId v : g.outputs()) text += fmt::format("-{}", number(v));
+  return XXH3_64bits(text.data(), text.size());
+}
+
+}  // namespace ferrule

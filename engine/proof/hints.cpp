@@ -1,0 +1,108 @@
+#include "engine/proof/hints.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/onnx/schema.h"
+#include "engine/rule/expr_ast.h"
+
+namespace ferrule {
+namespace {
+
+class Reader {
+ public:
+  explicit Reader(Hints& out) : out_(out) {}
+
+  void expression(const Expr& e) {
+    if (e.kind == Expr::Kind::literal) literal(e.literal);
+    if (e.kind == Expr::Kind::list) list(e);
+    for (const ExprPtr& a : e.args) expression(*a);
+  }
+  void pattern(const PatternExpr& e) {
+    if (e.kind == PatternExpr::Kind::number) number(e.number);
+    if (e.expression) expression(*e.expression);
+    for (const AttrPattern& a : e.attrs)
+      if (a.expression) expression(*a.expression);
+    for (const auto& a : e.args) pattern(*a);
+    for (const auto& [_, c] : e.choices) pattern(*c);
+  }
+  void graph(const Graph& g) {
+    for (NodeId n : g.order())
+      for (const auto& [key, value] : g.node(n).attrs.items()) attribute(key, value);
+    for (uint32_t v = 0; v < g.value_slots(); ++v) {
+      const Tensor* t = g.constant(ValueId{v});
+      if (!t || t->numel() > 64 || t->dtype() == DType::string) continue;
+      if (std::ranges::none_of(out_.constants, [&](const Tensor& have) { return have.identical(*t); })) out_.constants.push_back(*t);
+      if (is_int(t->dtype()) && t->rank() == 1) add(t->to_i64());
+      if (t->numel() == 1) number(t->at_f64(0));
+    }
+  }
+
+ private:
+  void literal(const Val& v) {
+    if (auto* i = std::get_if<int64_t>(&v.v)) number(static_cast<double>(*i));
+    if (auto* d = std::get_if<double>(&v.v)) number(*d);
+    if (auto* s = std::get_if<std::string>(&v.v); s && operator_schema("", *s)) out_.operators.push_back(*s);
+    if (auto* l = std::get_if<std::shared_ptr<Val::List>>(&v.v))
+      for (const Val& x : **l) literal(x);
+  }
+  void list(const Expr& e) {
+    std::vector<int64_t> all;
+    for (const ExprPtr& a : e.args)
+      if (auto* i = a->kind == Expr::Kind::literal ? std::get_if<int64_t>(&a->literal.v) : nullptr) all.push_back(*i);
+    if (!all.empty() && all.size() == e.args.size()) add(std::move(all));
+  }
+  void number(double d) {
+    if (std::ranges::none_of(out_.numbers, [&](double have) { return have == d || (std::isnan(have) && std::isnan(d)); })) out_.numbers.push_back(d);
+  }
+  void add(std::vector<int64_t> list) {
+    if (std::ranges::find(out_.lists, list) == out_.lists.end()) out_.lists.push_back(std::move(list));
+  }
+  void attribute(const std::string& key, const Attr& value) {
+    auto& all = out_.attributes[key];
+    if (std::ranges::none_of(all, [&](const Attr& have) { return same_attr(have, value); })) all.push_back(value);
+  }
+
+  Hints& out_;
+};
+
+}  // namespace
+
+Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
+  Hints out;
+  out.numbers = {0, 1};
+  Reader reader(out);
+  for (const Condition& c : rule.where)
+    if (c.expr) reader.expression(*c.expr);
+  for (const auto& [_, e] : rule.let) reader.expression(*e);
+  for (double d : out.numbers)
+    if (d > 8 && d <= 300 && d == std::floor(d))
+      for (int64_t by : {-1, 0, 1}) out.sizes.push_back(static_cast<int64_t>(d) + by);
+  for (const PatternLine& l : rule.match.lines) reader.pattern(*l.expr);
+  for (const PatternLine& l : rule.rewrite.lines) reader.pattern(*l.expr);
+  for (const Graph* g : cases) reader.graph(*g);
+  return out;
+}
+
+const std::vector<std::string>& words_of(std::string_view attribute) {
+  using Words = std::vector<std::string>;
+  static const std::map<std::string, Words, std::less<>> all{
+      {"approximate", {"none", "tanh"}},
+      {"auto_pad", {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}},
+      {"coordinate_transformation_mode",
+       {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize", "output_half_pixel"}},
+      {"direction", {"forward", "reverse", "bidirectional", "LEFT", "RIGHT"}},
+      {"equation", {"ij->ji", "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk", "ijk->kij"}},
+      {"keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"}},
+      {"mode", {"constant", "reflect", "edge", "wrap", "nearest", "linear", "cubic", "DCR", "CRD", "avg", "max", "bilinear", "bicubic"}},
+      {"nearest_mode", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}},
+      {"padding_mode", {"zeros", "border", "reflection"}},
+      {"reduction", {"none", "add", "mul", "max", "min", "mean", "sum"}},
+      {"round_mode", {"up", "down", "nearest"}},
+  };
+  static const Words none;
+  const auto it = all.find(attribute);
+  return it == all.end() ? none : it->second;
+}
+
+}  // namespace ferrule

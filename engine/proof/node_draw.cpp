@@ -1,0 +1,316 @@
+#include "engine/proof/node_draw.h"
+
+#include <algorithm>
+
+#include "engine/graph/infer.h"
+#include "engine/match/facts.h"
+#include "engine/proof/values.h"
+
+namespace ferrule {
+namespace {
+
+constexpr int kTries = 28;
+constexpr size_t kRank = 7;
+
+std::vector<int64_t> constant_dims(const Shape& s) {
+  std::vector<int64_t> out;
+  for (const Dim& d : s) out.push_back(d.value_or(1));
+  return out;
+}
+
+bool lists_only(const std::vector<DType>& types) {
+  return !types.empty() && std::ranges::all_of(types, [](DType t) { return t == DType::i64 || t == DType::i32; });
+}
+
+/// The attributes of an operator: ONNX's schema, else the formula's defaults.
+std::vector<AttributeSchema> attributes_of(const Node& n, const OpTable& ops) {
+  if (const OperatorSchema* s = operator_schema(n.domain, n.op)) return s->attributes;
+  std::vector<AttributeSchema> out;
+  if (const OpFormula* f = ops.find(n))
+    for (const auto& [name, usual] : f->attrs) {
+      using Kind = AttributeSchema::Kind;
+      const Kind kind = std::holds_alternative<int64_t>(usual)       ? Kind::integer
+                        : std::holds_alternative<double>(usual)      ? Kind::real
+                        : std::holds_alternative<std::string>(usual) ? Kind::text
+                                                                     : Kind::other;
+      out.push_back({kind, name, usual, false});
+    }
+  return out;
+}
+
+bool typed(const Graph& g, bool any) {
+  return std::ranges::all_of(g.order(), [&](NodeId id) {
+    const Node& n = g.node(id);
+    const OperatorSchema* s = operator_schema(n.domain, n.op);
+    std::map<std::string_view, DType> of_variable;
+    if (s && n.inputs.size() > s->inputs.size() && (s->inputs.empty() || !s->inputs.back().variadic)) return false;
+    for (size_t k = 0; s && !s->inputs.empty() && k < n.inputs.size(); ++k) {
+      const OperandSchema& o = s->inputs[std::min(k, s->inputs.size() - 1)];
+      const DType t = n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined;
+      if (t == DType::undefined || o.types.empty()) continue;
+      if ((!any && std::ranges::find(o.types, t) == o.types.end()) || of_variable.try_emplace(o.variable, t).first->second != t) return false;
+    }
+    return true;
+  });
+}
+
+}  // namespace
+
+int64_t elements(const Shape& s) {
+  int64_t n = 1;
+  for (const Dim& d : s) n *= std::min<int64_t>(d.value_or(7), 1 << 12);
+  return n;
+}
+
+bool well_typed(const Graph& g) { return typed(g, false); }
+bool evenly_typed(const Graph& g) { return typed(g, true); }
+
+// --- element types
+
+std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
+  if (const OperatorSchema* s = operator_schema(n.domain, n.op)) {
+    if (s->inputs.empty()) return {};
+    return s->inputs[std::min(slot, s->inputs.size() - 1)].types;
+  }
+  const OpFormula* f = ops_.find(n);
+  return f && slot == 0 ? f->types : std::vector<DType>();
+}
+
+/// Operands of one variable have one element type.
+std::string NodeDraw::variable(const Node& n, size_t slot) const {
+  const OperatorSchema* s = operator_schema(n.domain, n.op);
+  if (!s || s->inputs.empty()) return "T";
+  const OperandSchema& o = s->inputs[std::min(slot, s->inputs.size() - 1)];
+  return o.variadic && o.types.size() > 12 && o.variable == "V" ? "" : o.variable;
+}
+
+DType NodeDraw::element(const std::vector<DType>& allowed) {
+  auto takes = [&](DType t) { return allowed.empty() || std::ranges::find(allowed, t) != allowed.end(); };
+  if (takes(world_.dtype) && draw_.chance(80)) return world_.dtype;
+  if (takes(DType::f32) && draw_.chance(40)) return DType::f32;
+  return allowed.empty() ? world_.dtype : draw_.of(allowed);
+}
+
+// --- operands
+
+void NodeDraw::give(OperandDraw& o, Type type, std::optional<Tensor> contents) {
+  if (!o.value) {
+    const std::string name = g_.fresh_name(o.name ? o.name->name : "k");
+    o.value = contents ? g_.add_constant(name, std::move(*contents)) : g_.add_input(name, std::move(type));
+  } else if (contents) {
+    g_.set_constant(o.value, std::move(*contents));
+  } else {
+    g_.set_type(o.value, std::move(type));
+  }
+}
+
+Shape NodeDraw::pattern_shape(const std::vector<DimPattern>& p, Sizes& sizes) {
+  Shape out;
+  for (const DimPattern& d : p) {
+    switch (d.kind) {
+      case DimPattern::Kind::constant: out.emplace_back(d.constant); break;
+      case DimPattern::Kind::symbol:
+        out.push_back(sizes.try_emplace(d.symbol, world_.base.empty() || draw_.chance(40) ? Dim(propose_.size()) : draw_.of(world_.base)).first->second);
+        break;
+      case DimPattern::Kind::any: out.push_back(world_.base.empty() || draw_.chance(40) ? Dim(propose_.size()) : draw_.of(world_.base)); break;
+      case DimPattern::Kind::rest:
+        for (int64_t k = draw_.below(3); k > 0; --k) out.emplace_back(propose_.size());
+    }
+  }
+  return out;
+}
+
+/// Proposes a type for every operand that is free.
+bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh, Sizes& sizes) {
+  std::map<std::string, DType> of_variable;
+  std::vector<Shape> beside;
+  for (size_t k = 0; k < in.size(); ++k) {
+    if (!in[k].value || fresh[k]) continue;
+    const Type& t = g_.value(in[k].value).type;
+    const std::vector<DType> can = allowed(n, k);
+    if (!can.empty() && std::ranges::find(can, t.dtype) == can.end()) return false;
+    if (const std::string var = variable(n, k); !var.empty() && of_variable.try_emplace(var, t.dtype).first->second != t.dtype) return false;
+    if (t.shape) beside.push_back(*t.shape);
+  }
+  std::map<std::string_view, ValueId> named;  // x * x: one value
+  for (size_t k = 0; k < in.size(); ++k) {
+    OperandDraw& o = in[k];
+    if (!fresh[k]) continue;
+    if (o.name && !o.name->variadic) {
+      if (auto it = named.find(o.name->name); it != named.end()) {
+        o.value = it->second;
+        continue;
+      }
+    }
+    const std::vector<DType> can = allowed(n, k);
+    const std::string var = variable(n, k), place = n.op + ":" + std::to_string(k);
+    const auto it = of_variable.find(var);
+    DType t = it != of_variable.end() && !var.empty() ? it->second : DType::undefined;
+    if (t == DType::undefined || (!can.empty() && std::ranges::find(can, t) == can.end())) t = element(can);
+    of_variable.try_emplace(var, t);
+    const bool was = static_cast<bool>(o.value), held = was && g_.constant(o.value);
+    const bool list = lists_only(can) && !(o.name && o.name->shape);
+    const bool constant = was ? held : o.number || o.name->constant || draw_.chance(list ? 85 : 12);
+    int way = -1;
+    std::optional<Tensor> contents;
+    Shape shape;
+    if (o.number) {
+      const double by = o.number->near ? 1 + o.number->rtol * draw_.between(-0.9, 0.9) : 1;
+      contents = Tensor::scalar(t, o.number->number * by, std::vector<int64_t>(draw_.chance(75) ? 0 : static_cast<size_t>(draw_.between(int64_t{1}, int64_t{3})), 1));
+    } else if (list && constant) {
+      contents = propose_.integers(t, beside.empty() ? world_.base : beside.front(), g_, place, way);
+    } else {
+      shape = o.name->shape ? pattern_shape(*o.name->shape, sizes) : propose_.shape(world_, beside, place, way);
+      if (shape.size() > kRank || elements(shape) > kElements) return false;
+      if (constant) contents = propose_.contents(t, constant_dims(shape), g_);
+    }
+    if (way >= 0) ways_.emplace_back(place, way);
+    if (contents) {
+      shape.clear();
+      for (int64_t d : contents->dims()) shape.emplace_back(d);
+    }
+    give(o, Type{t, shape}, std::move(contents));
+    if (o.name) named[o.name->name] = o.value;
+    beside.push_back(std::move(shape));
+  }
+  return true;
+}
+
+// --- attributes
+
+bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt) {
+  n.attrs = {};
+  Bound bound = attrs;
+  const bool plain = attempt % 3 == 2 || draw_.chance(30);
+  for (const AttributeSchema& a : attributes_of(n, ops_)) {
+    const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
+    if (p == e.attrs.end()) {
+      if (a.required || (e.any_attrs && !plain && draw_.chance(35)))
+        if (auto v = propose_.attribute(a, rank)) n.attrs.set(a.name, std::move(*v));
+      continue;
+    }
+    if (p->kind == AttrPattern::Kind::literal) {
+      n.attrs.set(a.name, p->literal);
+      continue;
+    }
+    auto it = bound.find(p->bind);
+    if (it == bound.end()) {
+      auto v = !a.required && draw_.chance(30) ? a.usual : propose_.attribute(a, rank);
+      if (!v) v = a.usual;
+      if (!v) return false;
+      it = bound.emplace(p->bind, std::move(*v)).first;
+    }
+    n.attrs.set(a.name, it->second);
+  }
+  fill_defaults(n, &ops_);
+  return true;
+}
+
+// --- nodes
+
+std::optional<std::vector<ValueId>> NodeDraw::finish(Node& n) {
+  auto inferred = infer_node(g_, n);
+  if (!inferred) return std::nullopt;
+  for (size_t k = 0; k < n.outputs.size(); ++k) {
+    if (k >= inferred->types.size() || !inferred->types[k].known()) return std::nullopt;
+    if (inferred->types[k].shape->size() > kRank || elements(*inferred->types[k].shape) > 2 * kElements) return std::nullopt;
+  }
+  for (size_t k = 0; k < n.outputs.size(); ++k) {
+    g_.set_type(n.outputs[k], inferred->types[k]);
+    if (k < inferred->contents.size()) g_.set_contents(n.outputs[k], inferred->contents[k]);
+  }
+  std::vector<ValueId> out = n.outputs;
+  g_.add_node(std::move(n));
+  return out;
+}
+
+std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDraw>& in, size_t count, const PatternExpr& e, Bound& attrs, Sizes& sizes) {
+  std::vector<bool> fresh;
+  for (const OperandDraw& o : in) fresh.push_back(o.free());
+  for (OperandDraw& o : in)  // distinct names may stand for one value
+    if (o.name && !o.name->shape && draw_.chance(7))
+      for (uint32_t v = 0; v < g_.value_slots(); ++v)
+        if (const Value& x = g_.value(ValueId{v}); !x.producer && x.type.known() && (!o.name->constant || g_.constant(ValueId{v})) && draw_.chance(40)) {
+          o.value = ValueId{v};
+          fresh[static_cast<size_t>(&o - in.data())] = false;
+          break;
+        }
+  for (size_t k = 0; k < count; ++k) n.outputs.push_back(g_.add_value(g_.fresh_name("t")));
+  n.name = g_.fresh_name(n.op);
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    ways_.clear();
+    Sizes local = sizes;
+    if (!types(n, in, fresh, local)) continue;
+    n.inputs.clear();
+    for (const OperandDraw& o : in) n.inputs.push_back(o.value);
+    while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
+    const ValueId first = n.inputs.empty() ? ValueId{} : n.inputs[0];
+    Bound bound = attrs;
+    if (!attributes(n, e, bound, first ? g_.value(first).type.rank() : static_cast<int>(world_.base.size()), attempt)) continue;
+    auto made = finish(n);
+    if (!made) {
+      if (std::ranges::none_of(fresh, [](bool f) { return f; }) && attempt > 8) break;
+      continue;
+    }
+    for (const auto& [place, way] : ways_) propose_.learned(place, way);
+    for (const AttrPattern& p : e.attrs)
+      if (p.kind == AttrPattern::Kind::bind)
+        if (const Attr* a = g_.node(g_.value((*made)[0]).producer).attrs.find(p.name)) attrs.try_emplace(p.bind, *a);
+    sizes = std::move(local);
+    return made;
+  }
+  return std::nullopt;
+}
+
+OperandDraw NodeDraw::alone(OperandDraw o) {
+  if (o.number) {
+    give(o, {}, Tensor::scalar(world_.dtype, o.number->number));
+    return o;
+  }
+  Sizes none;
+  const Shape shape = o.name->shape ? pattern_shape(*o.name->shape, none) : world_.base;
+  std::optional<Tensor> contents;
+  if (o.name->constant) contents = propose_.contents(world_.dtype, constant_dims(shape), g_);
+  give(o, Type{world_.dtype, shape}, std::move(contents));
+  return o;
+}
+
+ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs>& attrs) {
+  const OperatorSchema* schema = operator_schema("", op);
+  if (!schema || schema->inputs.empty()) return {};
+  static const PatternExpr kOpen = [] { PatternExpr e; e.any_attrs = true, e.name = "p"; return e; }();
+  Node n;
+  n.op = op;
+  n.name = g_.fresh_name(op);
+  n.outputs = {g_.add_value(g_.fresh_name("made"))};
+  std::vector<OperandDraw> in;
+  for (const OperandSchema& o : schema->inputs)
+    if (!o.optional || draw_.chance(50)) in.push_back(OperandDraw{{}, &kOpen, nullptr});
+    else in.push_back({});
+  std::vector<PatternExpr> names(in.size(), kOpen);
+  for (size_t k = 0; k < in.size(); ++k) {
+    names[k].name = "p" + std::to_string(k);
+    if (in[k].name) in[k].name = &names[k];
+  }
+  const std::vector<bool> fresh = [&] { std::vector<bool> f; for (const auto& o : in) f.push_back(o.free()); return f; }();
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    Sizes sizes;
+    Bound bound;
+    if (!types(n, in, fresh, sizes)) continue;
+    n.inputs.clear();
+    for (const OperandDraw& o : in) n.inputs.push_back(o.value);
+    while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
+    if (attrs && attempt < kTries / 2) n.attrs = *attrs;
+    else if (!attributes(n, kOpen, bound, type.rank(), attempt)) continue;
+    auto inferred = infer_node(g_, n);
+    if (!inferred || inferred->types[0].dtype != type.dtype || !inferred->types[0].shape || !same_shape(inferred->types[0], type)) continue;
+    g_.set_type(n.outputs[0], type);
+    attrs = n.attrs;
+    const ValueId made = n.outputs[0];
+    g_.add_node(std::move(n));
+    return made;
+  }
+  return {};
+}
+
+}  // namespace ferrule

@@ -1,0 +1,46 @@
+// What could stand in an open place of a pattern: the shape of an operand beside others, the contents of a list of
+// integers, the numbers of a constant, the value of an attribute. Proposals know nothing of operators: they are ways in
+// which shapes and lists are usually made of each other, and inference says which of them fit. Ways that fitted an
+// operator's operand before are taken more often.
+#pragma once
+#include "engine/onnx/schema.h"
+#include "engine/proof/draw.h"
+#include "engine/proof/hints.h"
+
+namespace ferrule {
+
+/// What one instance has in common: its ordinary shape and element type.
+struct World {
+  Shape base;
+  DType dtype = DType::f32;
+};
+
+class Proposer {
+ public:
+  Proposer(const Hints& hints, Draw& draw) : hints_(hints), draw_(draw) {}
+
+  World world(const std::vector<DType>& types);
+  int64_t size();
+  /// `known`: shapes of the operands beside it, the first counts most. `way`: how it was made, for learned().
+  Shape shape(const World& w, const std::vector<Shape>& known, std::string_view place, int& way);
+  /// A list (or a single one) of integers beside an operand of this shape: axes, sizes, pads, starts, indices, …
+  Tensor integers(DType t, const Shape& beside, const Graph& g, std::string_view place, int& way);
+  /// Numbers for a constant.
+  Tensor contents(DType t, const std::vector<int64_t>& dims, const Graph& g);
+  std::optional<Attr> attribute(const AttributeSchema& a, int rank);
+  /// The way was one that fits.
+  void learned(std::string_view place, int way) { ways_[std::string(place)].push_back(way); }
+
+ private:
+  int choose(std::string_view place, int ways);
+  std::vector<int64_t> list(const Shape& beside, const Graph& g, int way);
+  std::vector<int64_t> axes(int rank);
+  std::vector<int64_t> regrouped(const Shape& s);
+  Shape some_ones(Shape s);
+
+  const Hints& hints_;
+  Draw& draw_;
+  std::map<std::string, std::vector<int>, std::less<>> ways_;
+};
+
+}  // namespace ferrule

@@ -1,0 +1,205 @@
+#include "engine/proof/samples.h"
+
+#include <algorithm>
+#include <random>
+
+#include "engine/base/diagnostics.h"
+#include "engine/proof/cpu_clock.h"
+#include "engine/proof/edit.h"
+#include "engine/proof/node_draw.h"
+
+namespace ferrule {
+namespace {
+
+/// Pairs of changes tried for one rule, over all its cases.
+constexpr size_t kPairs = 4000;
+/// Draws for one rule, those without a new kind of firing graph after which there are no more, and what is kept of one
+/// kind and of one condition.
+constexpr int kDraws = 60000, kVain = 2500, kOfKind = 2, kOfCondition = 150;
+/// Steps from a graph that a condition declines towards one on which the rule fires.
+constexpr int kSteps = 10;
+/// Percent of the graphs that are made of ones on which the rule fires; a rule is rare that needs so many draws for one.
+constexpr int kRelatives = 25, kRelativesOfRare = 75, kRare = 15;
+
+bool typed(const Graph& g) {
+  return std::ranges::all_of(g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) && well_typed(g);
+}
+
+std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutation*> how) {
+  auto out = g.clone();
+  for (const Mutation* m : how) m->apply(*out);
+  return out;
+}
+
+/// As std::shuffle, but the same with every standard library.
+template <class It>
+void shuffle(It begin, It end, std::mt19937& random) {
+  for (auto n = end - begin; n > 1; --n) std::swap(begin[n - 1], begin[static_cast<int64_t>(random() % static_cast<uint64_t>(n))]);
+}
+
+}  // namespace
+
+Samples::Samples(const Rule& rule, const ProofContext& ctx, RewriteProof& counts, double deadline)
+    : rule_(rule), bare_(rule), ctx_(ctx), counts_(counts), deadline_(deadline) {
+  bare_.where.clear();
+  scope_.types = rule.types;
+  for (const PatternLine& l : rule.match.lines) scope(*l.expr);
+}
+
+bool Samples::in_time() const { return thread_seconds() < deadline_; }
+
+/// What the pattern says about the changes worth trying.
+void Samples::scope(const PatternExpr& e) {
+  scope_.near |= e.near;
+  std::set<std::string> set(e.ops.begin(), e.ops.end());
+  for (const auto& [key, f] : ctx_.ops->all())
+    if (std::ranges::any_of(e.classes, [&](const std::string& c) { return std::ranges::find(f.classes, c) != f.classes.end(); }))
+      set.insert(key);
+  if (set.size() > 1) scope_.siblings.push_back(std::move(set));
+  for (const auto& a : e.args) scope(*a);
+  for (const auto& [_, c] : e.choices) scope(*c);
+}
+
+void Samples::add(std::string text, std::unique_ptr<Graph> g) {
+  Sample s{std::move(text), std::move(g), false};
+  s.valid = s.graph->sort() && infer_again(*s.graph) && typed(*s.graph);
+  ++counts_.graphs;
+  counts_.valid += s.valid;
+  all_.push_back(std::move(s));
+}
+
+// --- the author's cases
+
+void Samples::cases() {
+  int number = 0;
+  for (const RuleTest& t : rule_.tests) {
+    const std::string where = fmt::format("case {}", ++number);
+    if (t.model.empty()) {
+      edited(t, where);
+      continue;
+    }
+    auto g = case_graph(t.model, ctx_);
+    if (g && t.edits.empty()) add(where, std::make_unique<Graph>(std::move(*g)));
+  }
+  cases_ = all_.size();
+  std::vector<const Graph*> graphs;
+  for (const Sample& s : all_) graphs.push_back(s.graph.get());
+  hints_ = hints_of(rule_, graphs);
+  for (size_t i = 0; i < cases_; ++i)
+    for (const Mutation& m : mutations(*all_[i].graph, scope_)) {
+      if (!in_time()) return;
+      add(all_[i].text + ": " + m.text, changed(*all_[i].graph, {&m}));
+    }
+}
+
+void Samples::edited(const RuleTest& t, const std::string& where) {
+  for (const RuleTest& base : rule_.tests) {
+    if (!base.fires || base.model.empty() || (!t.of.empty() && base.name != t.of)) continue;
+    auto g = case_graph(base.model, ctx_);
+    if (!g) return;
+    Trial trial = attempt_rule(rule_, *g, ctx_.target, ctx_);
+    Bindings bound;
+    if (trial.fired) bound = trial.match.bindings;
+    if (apply_edits(*g, t.edits, bound, where)) add(where, std::make_unique<Graph>(std::move(*g)));
+    return;
+  }
+}
+
+/// The case without what follows the match: operators behind it allow fewer changes. Null where there are none.
+std::unique_ptr<Graph> Samples::bared(const Graph& g) const {
+  Trial t = attempt_rule(rule_, g, ctx_.target, ctx_);
+  if (!t.fired) return nullptr;
+  const Node& root = g.node(t.match.root);
+  if (root.outputs.size() != 1 || g.escapes(root.outputs[0])) return nullptr;
+  auto out = g.clone();
+  out->set_output(0, root.outputs[0]);
+  out->remove_dead();
+  Trial again = attempt_rule(rule_, *out, ctx_.target, ctx_);
+  return again.fired ? std::move(out) : nullptr;
+}
+
+void Samples::pairs() {
+  for (size_t i = 0; i < cases_ && in_time(); ++i) pairs_of(i);
+}
+
+/// Pairs with a change of an operator come first (most conditions are about operators), then the rest, both in an order
+/// drawn once, as many as kPairs allow. Only graphs that are valid, and on which the rule without its conditions fires,
+/// are kept: the others say nothing.
+void Samples::pairs_of(size_t sample) {
+  auto alone = bared(*all_[sample].graph);
+  const std::string text = all_[sample].text;
+  const auto base = alone ? std::move(alone) : all_[sample].graph->clone();
+  const std::vector<Mutation> single = mutations(*base, scope_);
+  std::vector<std::pair<uint32_t, uint32_t>> order;
+  for (uint32_t a = 0; a < single.size(); ++a)
+    for (uint32_t b = a + 1; b < single.size(); ++b) order.emplace_back(a, b);
+  auto first = std::partition(order.begin(), order.end(), [&](const auto& p) { return single[p.first].of_operator; });
+  std::mt19937 random(static_cast<uint32_t>(sample) + 1);
+  shuffle(order.begin(), first, random);
+  shuffle(first, order.end(), random);
+  order.resize(std::min(order.size(), kPairs / cases_));
+  for (auto [a, b] : order) {
+    if (!in_time()) return;
+    auto g = changed(*base, {&single[a], &single[b]});
+    ++counts_.graphs;
+    if (!g->sort() || !infer_again(*g) || !typed(*g)) continue;
+    ++counts_.valid;
+    Trial t = attempt_rule(bare_, *g, ctx_.target, ctx_);
+    if (!t.fired && t.broken.empty()) continue;
+    all_.push_back({fmt::format("{}: {}, {}", text, single[a].text, single[b].text), std::move(g), true});
+  }
+}
+
+// --- drawn from the pattern
+
+/// A graph from the pattern, or one on which the rule fires, with other sizes: conditions that leave few graphs are
+/// seldom met by chance, and then say little about sizes.
+std::unique_ptr<Graph> Samples::candidate() {
+  Generator& generator = *generator_;
+  if (firing_.empty() || !generator.chance(drawn_ > kRare * distinct_ ? kRelativesOfRare : kRelatives)) return generator.next();
+  return generator.resized(*all_[firing_[generator.pick(firing_.size())]].graph);
+}
+
+void Samples::draw(int distinct) {
+  if (!generator_) generator_.emplace(rule_, ctx_, hints_);
+  int vain = 0;
+  distinct += distinct_;
+  for (int n = 0; n < kDraws && distinct_ < distinct && in_time(); ++n) {
+    if (++vain > (firing_.empty() ? 4 * kVain : kVain)) break;
+    auto g = candidate();
+    ++counts_.graphs, ++drawn_;
+    if (!g || !typed(*g)) continue;
+    ++counts_.valid;
+    const int before = distinct_;
+    towards(std::move(g));
+    if (distinct_ > before) vain = 0;
+  }
+  counts_.exhausted = distinct_ < distinct && in_time();
+}
+
+/// Keeps the graph, or what comes of it by changes towards the conditions: a change that is no worse is kept.
+void Samples::towards(std::unique_ptr<Graph> g) {
+  Trial t = attempt_rule(rule_, *g, ctx_.target, ctx_);
+  for (int step = 0; step < kSteps; ++step) {
+    if (t.fired || !t.broken.empty() || t.nearest.stage != Rejection::Stage::condition) return drawn(std::move(g), t);
+    if (step == 0) drawn(g->clone(), t);
+    auto next = generator_->varied(*g);
+    if (!next || !typed(*next)) continue;
+    Trial u = attempt_rule(rule_, *next, ctx_.target, ctx_);
+    if (u.fired || nearness(u.nearest) >= nearness(t.nearest)) g = std::move(next), t = std::move(u);
+  }
+}
+
+void Samples::drawn(std::unique_ptr<Graph> g, const Trial& t) {
+  const std::string text = fmt::format("drawn {}", counts_.graphs);
+  if (t.fired || !t.broken.empty()) {
+    int& seen = kinds_[kind_of_instance(*g)];
+    if (++seen > kOfKind) return;
+    distinct_ += seen == 1;
+  } else if (t.nearest.stage != Rejection::Stage::condition || ++declined_[t.nearest.id] > kOfCondition) {
+    return;
+  }
+  all_.push_back({text, std::move(g), true});
+}
+
+}  // namespace ferrule

@@ -1,0 +1,66 @@
+// The graphs that a rewrite's proof tries: its author's cases and changes of them, alone and in pairs, and graphs drawn
+// from its pattern. Each says where it came from.
+#pragma once
+#include <set>
+
+#include "engine/proof/edit.h"
+#include "engine/proof/generate.h"
+
+namespace ferrule {
+
+struct Sample {
+  std::string text;                ///< "case 1: size 2 becomes 3", "drawn 17"
+  std::unique_ptr<Graph> graph;
+  bool valid = false;              ///< inference takes it
+  std::string declined_by = {};    ///< by the whole rule; empty: it fires, or was not asked
+  Truth truth = Truth::no;
+};
+
+class Samples {
+ public:
+  /// `rule`: with its sound conditions only.
+  Samples(const Rule& rule, const ProofContext& ctx, RewriteProof& counts, double deadline);
+
+  /// The cases and single changes of them.
+  void cases();
+  /// Draws from the pattern until so many distinct graphs more on which the rule fires have been found, or nothing new
+  /// comes up. Keeps those that fit the pattern; the others say nothing.
+  void draw(int distinct);
+  /// Two changes of a case at once: a mistake often needs an attribute and a size that go together.
+  void pairs();
+
+  /// The rule fires on this sample, and its graph runs: others are made of it.
+  void ran(size_t sample) {
+    if (generator_ && all_[sample].text.starts_with("drawn")) firing_.push_back(sample);
+  }
+
+  std::vector<Sample>& all() { return all_; }
+  bool in_time() const;
+
+ private:
+  void scope(const PatternExpr& e);
+  void edited(const RuleTest& t, const std::string& where);
+  void add(std::string text, std::unique_ptr<Graph> g);
+  std::unique_ptr<Graph> bared(const Graph& g) const;
+  void pairs_of(size_t sample);
+  std::unique_ptr<Graph> candidate();
+  void towards(std::unique_ptr<Graph> g);
+  void drawn(std::unique_ptr<Graph> g, const Trial& t);
+
+  const Rule& rule_;
+  Rule bare_;                       ///< without conditions
+  const ProofContext& ctx_;
+  RewriteProof& counts_;
+  double deadline_;
+  std::vector<Sample> all_;
+  size_t cases_ = 0;
+  std::vector<size_t> firing_;      ///< drawn graphs on which the rule fires, and which run
+  MutationScope scope_;
+  Hints hints_;
+  std::map<uint64_t, int> kinds_;   ///< drawn graphs on which the rule fires, by kind
+  std::map<std::string, int> declined_;  ///< drawn graphs kept, by the condition that declines them
+  std::optional<Generator> generator_;
+  int distinct_ = 0, drawn_ = 0;    ///< drawn graphs: kinds on which the rule fires, all
+};
+
+}  // namespace ferrule
