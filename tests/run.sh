@@ -45,6 +45,7 @@ ninja -C build || stop "building"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 limit=900
+[[ -n ${FERRULE_TEST_FULL-} ]] && limit=7200  # the builds of tests/sanitize
 
 # run_one NAME COMMAND...: counts what the command's last summary line says. A doctest binary and our
 # scripts end with different ones; both are understood. One that ends without any, or by a signal, or
