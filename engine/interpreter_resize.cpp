@@ -9,6 +9,7 @@ namespace {
 using Weighted = ResizeTap;
 using Taps = std::vector<ResizeTap>;
 using Axis = ResizeAxis;
+constexpr double kMostPixels = 1e15;  ///< of an axis; whether memory has room for so many is asked later
 
 Result<Resampling> resampling(const Call& c) {
   Resampling r = Resampling::of(c.n.attrs);
@@ -53,14 +54,16 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
     if (!(a.scale > 0) || !std::isfinite(a.scale)) return c.bad("a scale of {}", a.scale);
     const double size = scales ? std::floor(a.scale * static_cast<double>(a.in))
                                : static_cast<double>(sizes->at_i64(k));
-    if (size > 1e15) return c.bad("a size of {}", size);
+    if (size > kMostPixels) return c.bad("a size of {}", size);
     a.out = static_cast<int64_t>(size);
     if (k == 0 || (policy == "not_larger" ? a.scale < common : a.scale > common)) common = a.scale;
   }
   for (int64_t k = 0; sizes && policy != "stretch" && k < n; ++k) {
     Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
     a.scale = common;
-    a.out = static_cast<int64_t>(std::floor(common * static_cast<double>(a.in) + 0.5));
+    const double size = std::floor(common * static_cast<double>(a.in) + 0.5);
+    if (size > kMostPixels) return c.bad("a size of {}", size);
+    a.out = static_cast<int64_t>(size);
   }
   if (r.coordinates == "tf_crop_and_resize") {
     if (!roi || roi->numel() != 2 * n || !is_float(roi->dtype()))

@@ -44,7 +44,8 @@ double cubic_weight(double x, double a) {
 
 std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int64_t out) {
   double x = source_coordinate(a, r, static_cast<double>(out));
-  if (r.coordinates == "tf_crop_and_resize" && (x < 0 || x > static_cast<double>(a.in - 1)))
+  // A position that is no number (a region that is none) lies outside, too.
+  if (r.coordinates == "tf_crop_and_resize" && !(x >= 0 && x <= static_cast<double>(a.in - 1)))
     return {};
   // The position lies in (base, base + 1]: of two equally near pixels the left one is first.
   x = std::clamp(x, -1e9, 1e9);

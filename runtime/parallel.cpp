@@ -37,4 +37,6 @@ void team_barrier() {
 #pragma omp barrier
 }
 
+int parallel_thread() { return omp_get_thread_num(); }
+
 }  // namespace ferrule

@@ -29,6 +29,9 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
 void parallel_team(int64_t parts, void (*fn)(void*, int me, int team), void* context);
 void team_barrier();
 
+/// Which of its team the calling thread is, in [0, threads()); 0 outside of parallel work.
+int parallel_thread();
+
 /// As parallel_team, for a callable `body(me, team)`.
 template <class Body>
 void on_team(int64_t parts, Body&& body) {

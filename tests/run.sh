@@ -45,6 +45,7 @@ ninja -C build || stop "building"
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 limit=900
+[[ -n ${FERRULE_TEST_FULL-} ]] && limit=7200  # the builds of tests/sanitize
 
 # why_skipped COUNT DECORATED: why what the log calls skipped was not run, one line a reason, the most frequent first. A case
 # with a doctest::skip (DECORATED of them) gives none: its script runs it.

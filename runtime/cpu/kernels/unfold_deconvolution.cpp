@@ -2,8 +2,6 @@
 // output pixels of its own, so it is a product [pixels, in] x [in, block * out] whose rows are then put side
 // by side. One parallel region: a thread multiplies a tile of image rows into its own scratch (the tail goes
 // with the product) and moves the tile to its place while it is in the cache.
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 
@@ -98,7 +96,7 @@ class UnfoldedDeconvolution final : public Kernel {
   Status run() override {
     std::atomic<int> failed{0};
     parallel_for(s_.rows / tile_, 1, [&](int64_t begin, int64_t end) {
-      Worker& worker = workers_[static_cast<size_t>(omp_get_thread_num())];
+      Worker& worker = workers_[static_cast<size_t>(parallel_thread())];
       for (int64_t k = begin; k < end; ++k)
         if (int status = tile(worker, k * tile_)) failed = status;
     });

@@ -1,8 +1,6 @@
 // Winograd convolution F(m x m, 3 x 3) for m = 2 and 4: a tile of m x m results costs (m + 2)^2 products a pair of
 // channels instead of 9 m^2, which is 2.25 or 4 times fewer. The work goes in blocks of tiles whose transformed
 // inputs and products stay in a core's cache, and the tail is applied where the results are written.
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -123,7 +121,7 @@ class Winograd final : public Kernel {
 
   void run_rows(const Tensors& t) {
     parallel_for(schedule_.groups, 1, [&](int64_t begin, int64_t end) {
-      float* scratch = scratch_ + (v_floats() + m_floats()) * omp_get_thread_num();
+      float* scratch = scratch_ + (v_floats() + m_floats()) * parallel_thread();
       const int64_t blocks = parts(end - begin, schedule_.block_groups);
       for (int64_t k = 0; k < blocks; ++k) {
         const int64_t from = begin + (end - begin) * k / blocks, to = begin + (end - begin) * (k + 1) / blocks;
@@ -139,7 +137,7 @@ class Winograd final : public Kernel {
     Block b{scratch_, 0, s_.rows(), capacity(), v_stride()};
     parallel_for(s_.rows(), 4, [&](int64_t begin, int64_t end) { f_.input(s_, t, b, begin, end); });
     parallel_for(static_cast<int64_t>(blocks_.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-      products(t, b, scratch_ + v_floats() + m_floats() * omp_get_thread_num(), begin, end);
+      products(t, b, scratch_ + v_floats() + m_floats() * parallel_thread(), begin, end);
     });
   }
 

@@ -23,4 +23,39 @@ TEST_CASE("parallel_for covers every index once") {
   set_threads(0);
 }
 
+TEST_CASE("parallel_thread: each thread of a piece of work has a place of its own, 0 outside of it") {
+  set_threads(3);
+  CHECK(parallel_thread() == 0);
+  for (int64_t n : {300, 2, 300, 1}) {  // a smaller team between larger ones
+    std::vector<std::atomic<int>> users(3);
+    parallel_for(n, 1, [&](int64_t, int64_t) { ++users[static_cast<size_t>(parallel_thread())]; });
+    for (size_t k = 0; k < 3; ++k) CHECK(users[k] == (static_cast<int64_t>(k) < n ? 1 : 0));
+  }
+  CHECK(parallel_thread() == 0);
+  set_threads(0);
+}
+
+TEST_CASE("on_team: who waits at the barrier sees what all have written; work inside work stays on its thread") {
+  set_threads(3);
+  std::vector<int> written(3), sums(3);
+  std::atomic<int> inner{0};
+  on_team(3, [&](int me, int team) {
+    CHECK(team == 3);
+    CHECK(parallel_thread() == me);
+    for (int round = 1; round < 20; ++round) {
+      written[static_cast<size_t>(me)] = round;
+      team_barrier();
+      const int sum = written[0] + written[1] + written[2];
+      if (sum == 3 * round) ++sums[static_cast<size_t>(me)];
+      team_barrier();
+    }
+    parallel_for(100, 1, [&](int64_t begin, int64_t end) {
+      if (begin == 0 && end == 100 && parallel_thread() == me) ++inner;
+    });
+  });
+  CHECK(sums == std::vector<int>{19, 19, 19});
+  CHECK(inner == 3);
+  set_threads(0);
+}
+
 }  // namespace ferrule::test

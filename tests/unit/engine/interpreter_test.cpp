@@ -220,6 +220,11 @@ TEST_CASE("resize") {
   CHECK(resized({{"mode", std::string("linear")},
                  {"coordinate_transformation_mode", std::string("align_corners")}})[1] ==
         doctest::Approx(4.0 / 3));
+  // Of a region that is no region all positions lie outside.
+  for (const char* mode : {"nearest", "linear", "cubic"})
+    CHECK(values(run({"Resize", {{"mode", std::string(mode)}, {"extrapolation_value", 7.0},
+                                 {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
+                     {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) == Values{7, 7});
 }
 
 TEST_CASE("attention: masked keys have no weight, a query without keys gives zero") {
@@ -379,6 +384,9 @@ TEST_CASE("hostile attributes and sizes are errors") {
       {{"Resize"}, {x, std::nullopt, f32({2}, {0, 1})}, Code::bad_shape},
       {{"Resize"}, {x, std::nullopt, f32({2}, {1e9f, 1e9f})}, Code::limit_exceeded},
       {{"Resize"}, {x, std::nullopt, std::nullopt, i64({-4, 1})}, Code::bad_shape},
+      {{"Resize", {{"keep_aspect_ratio_policy", std::string("not_smaller")}}},
+       {iota({1, 30000}), std::nullopt, std::nullopt, i64({900000000000000, 1})},
+       Code::bad_shape},
       {{"DepthToSpace", {{"blocksize", int64_t{0}}}}, {img}, Code::bad_attribute},
       {{"Softmax"}, {i64({1})}, Code::unsupported_type},
       {{"Attention"}, {img, img, img, iota({3, 3})}, Code::bad_shape},

@@ -1,6 +1,7 @@
 // Just enough of protobuf's wire format to read ONNX's node tests without the importer (and its onnx): models of
 // one node, and tensors. Test code: malformed input makes wrong answers, not safe ones.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -81,7 +82,7 @@ inline ferrule::Tensor tensor(std::string_view data) {
   auto bytes = static_cast<size_t>(t.bytes());
   if (!packed.empty()) raw = packed;
   if (!raw.empty() || ints.empty()) {
-    std::memcpy(to, raw.data(), std::min(bytes, raw.size()));
+    std::copy_n(raw.data(), std::min(bytes, raw.size()), static_cast<char*>(to));
   } else {
     size_t width = size_bits(type) == 4 ? 1 : static_cast<size_t>(size_bits(type) / 8);
     for (size_t i = 0; i < ints.size() && (i + 1) * width <= bytes; ++i)

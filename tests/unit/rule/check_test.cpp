@@ -172,7 +172,8 @@ TEST_CASE("the reference names every function and every key") {
   }
   for (const VocabularyEntry& e : vocabulary())
     CHECK_MESSAGE(words.contains(std::string(e.name)), e.name);
-  for (const auto& [key, v] : nlohmann::json::parse(rule_schema())["properties"].items())
+  const auto schema = nlohmann::json::parse(rule_schema());
+  for (const auto& [key, v] : schema["properties"].items())
     CHECK_MESSAGE(words.contains(key), key);
 }
 
