@@ -26,16 +26,25 @@ Accept unknown(std::string fact) { return {Truth::unknown, std::move(fact)}; }
 
 const Type& type_of(const Graph& g, ValueId v) { return g.value(v).type; }
 
-/// Rank of the data operand; 3 to 5 for everything that slides a window.
+bool empty(const Graph& g, ValueId v) { return v && g.value(v).type.shape && std::ranges::count(*g.value(v).type.shape, Dim(0)) > 0; }
+
+/// Whatever slides a window: of rank 3 to 5, with elements to compute and to compute them from.
 Accept windowed(const Graph& g, const Node& n) {
   const Type& x = type_of(g, n.inputs[0]);
   if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
   if (x.rank() < 3 || x.rank() > 5) return no(fmt::format("rank {} (3 to 5 have kernels)", x.rank()));
+  if (std::ranges::any_of(n.attrs.ints("pads"), [](int64_t p) { return p < 0; })) return no("negative pads");
+  for (const List<ValueId>* values : {&n.inputs, &n.outputs})
+    for (ValueId v : *values)
+      if (empty(g, v)) return no(escape(g.value(v).name) + " has no elements");
   return yes();
 }
 
 Accept check_conv(const Graph& g, const Node& n, const Target&) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
+  const std::vector<int64_t> further = n.attrs.ints("output_padding"), strides = n.attrs.ints("strides");
+  for (size_t k = 0; k < further.size(); ++k)
+    if (further[k] >= (k < strides.size() ? strides[k] : 1)) return no("output_padding as large as a stride");
   if (n.inputs.size() < 2 || !g.constant(n.inputs[1])) return no("the weights are not constant");
   if (n.inputs.size() > 2 && n.inputs[2] && !g.constant(n.inputs[2])) return no("the bias is not constant");
   return yes();

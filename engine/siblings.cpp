@@ -103,6 +103,8 @@ Tensor spread(const Tensor& t, size_t rank, size_t axis, int64_t size) {
   std::copy(t.dims().begin(), t.dims().end(), dims.end() - static_cast<std::ptrdiff_t>(t.dims().size()));
   Tensor one = reshaped(t, dims);
   if (dims[axis] == size) return one;
+  dims[axis] = size;
+  if (size == 0) return zeros(t.dtype(), std::move(dims));
   return concatenated(std::vector<Tensor>(static_cast<size_t>(size), one), axis);
 }
 

@@ -1,91 +1,225 @@
 #include "runtime/group_proof.h"
 
+#include <algorithm>
+#include <set>
+
 #include "engine/graph/compare.h"
 #include "engine/graph/interpreter.h"
-#include "engine/onnx/import.h"
+#include "engine/proof/cpu_clock.h"
+#include "engine/proof/samples.h"
+#include "engine/proof/values.h"
 #include "runtime/ferrule.h"
+#include "runtime/registry.h"
 
 namespace ferrule {
 namespace {
 
-/// Values with both signs, around the kinks of activations, and beyond their saturation.
-Tensor inputs_like(DType t, const std::vector<int64_t>& dims, uint64_t& state) {
-  auto [tensor, bytes] = Tensor::allocate(t, dims);
-  for (int64_t k = 0; k < tensor.numel(); ++k) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    double unit = static_cast<double>(state >> 11) * 0x1p-53;
-    double value = is_float(t) ? (unit * 2 - 1) * (k % 5 == 0 ? 12 : 2) : static_cast<double>(state >> 62);
-    Tensor one = Tensor::scalar(t, value);
-    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(), static_cast<size_t>(size_bits(t)) / 8);
-  }
-  return tensor;
-}
+/// What a case is planned for.
+struct Setting {
+  std::string target, profile;
+  auto operator<=>(const Setting&) const = default;
+};
 
-/// The case's graph with its symbolic sizes fixed; nothing where it has none that can be run.
-std::optional<std::vector<Tensor>> inputs_of(const Graph& g, int64_t size, uint64_t& state) {
+/// The case's inputs, its open sizes fixed; nothing where it has some that cannot be run.
+std::optional<std::vector<Tensor>> inputs_of(const Graph& g, int64_t size, Magnitudes magnitudes, Draw& draw) {
   std::vector<Tensor> inputs;
   for (ValueId v : g.inputs()) {
     const Type& t = g.value(v).type;
     if (!t.shape || size_bits(t.dtype) < 8) return std::nullopt;
     std::vector<int64_t> dims;
     for (const Dim& d : *t.shape) dims.push_back(d.value_or(size));
-    inputs.push_back(inputs_like(t.dtype, dims, state));
+    inputs.push_back(drawn_tensor(t.dtype, dims, draw, magnitudes));
   }
   return inputs;
 }
 
-/// "" or what differs.
-std::string compare_case(const Graph& model, Session& session, const ProofContext& context, const std::vector<Tensor>& inputs) {
-  InterpreterOptions options;
-  options.ops = &session.knowledge().ops;
-  options.limits = context.limits;
-  auto want = interpret(model, inputs, options);
-  if (!want) return "the interpreter: " + render(want.error());
-  std::map<std::string, Tensor> named;
-  for (size_t n = 0; n < inputs.size(); ++n) named[model.value(model.inputs()[n]).name] = inputs[n];
-  auto got = session.run(named);
-  if (!got) return render(got.error());
-  for (size_t n = 0; n < want->size(); ++n) {
-    const std::string& output = model.value(model.outputs()[n]).name;
-    Difference d = compare(got->at(output), (*want)[n], model_tolerance((*want)[n].dtype()));
-    if (!d.ok) return fmt::format("output {}: {}", escape(output), d.text);
+/// `rule` in the place of the one with its id, and no other that is on.
+std::shared_ptr<const Knowledge> alone(const Knowledge& all, const Rule& rule) {
+  auto out = std::make_shared<Knowledge>(all);
+  for (auto& r : out->rules.rules) {
+    auto copy = std::make_shared<Rule>(r->id == rule.id ? rule : *r);
+    copy->enabled = r->id == rule.id;
+    r = std::move(copy);
   }
-  return {};
+  return out;
 }
+
+std::vector<Condition*> kernel_conditions(Rule& r) {
+  std::vector<Condition*> out;
+  for (auto* list : {&r.where, &r.region.where})
+    for (Condition& c : *list)
+      if (c.cls == ConditionClass::kernel && !c.asks_contract) out.push_back(&c);
+  return out;
+}
+
+Rule without(const Rule& rule, const std::string& condition) {
+  Rule out = rule;
+  for (auto* list : {&out.where, &out.region.where}) std::erase_if(*list, [&](const Condition& c) { return c.id == condition; });
+  return out;
+}
+
+bool same_backend(const std::string& asked, bool gpu) { return asked == "auto" || (asked == "cuda") == gpu; }
 
 }  // namespace
 
-GroupProof prove_group(const Rule& rule, const std::shared_ptr<const Knowledge>& knowledge, const ProofContext& context,
-                       const std::string& backend) {
+struct GroupProver::State {
+  EngineOptions options;
+  std::string backend;
+  int graphs = 0;
+  std::map<Setting, std::shared_ptr<const Knowledge>> known;
+
+  Result<std::shared_ptr<const Knowledge>> knowledge(const Setting& s) {
+    auto it = known.find(s);
+    if (it != known.end()) return it->second;
+    EngineOptions o = options;
+    o.target = s.target, o.profile = s.profile;
+    FERRULE_ASSIGN(auto k, load_knowledge(o));
+    return known[s] = std::move(k);
+  }
+
+  /// "" or why nothing here runs what is planned for this target.
+  std::string absent(const Target& t) const {
+    if (t.device == "gpu") {
+      auto cuda = find_backend("cuda");
+      if (!cuda) return cuda.error().message;
+      return (*cuda)->device_target() == t.name ? "" : "the GPU is " + (*cuda)->device_target();
+    }
+    return t.name == host_target() || t.name == "cpu-avx2" ? "" : "this processor is " + host_target();
+  }
+};
+
+/// The graphs of one rule in one setting.
+class GroupProver::Trials {
+ public:
+  Trials(const State& state, const Rule& rule, const ProofContext& context, std::shared_ptr<const Knowledge> all, GroupProof& proof)
+      : state_(state), rule_(rule), context_(context), all_(std::move(all)), proof_(proof), draw_(Draw::of(rule.text)) {
+    context_.ops = &all_->ops;
+    context_.target = &all_->target;
+  }
+
+  void run() {
+    RewriteProof counts;
+    Samples samples(rule_, context_, counts, thread_seconds() + context_.seconds);
+    samples.cases();
+    if (!rule_.match.lines.empty()) samples.draw(state_.graphs);
+    std::vector<const Sample*> order;
+    for (const Sample& s : samples.all()) order.push_back(&s);
+    const auto changed = std::ranges::stable_partition(order, [](const Sample* s) { return s->text.find(':') == std::string::npos && s->text.starts_with("case"); });
+    std::vector<const Sample*> others(changed.begin(), changed.end());
+    draw_.shuffle(others);
+    std::ranges::copy(others, changed.begin());
+    std::set<uint64_t> kinds;
+    int more = state_.graphs;
+    for (const Sample* s : order) {
+      const bool own = s->text.find(':') == std::string::npos && s->text.starts_with("case");
+      if (!s->valid || (!own && more <= 0) || !kinds.insert(kind_of_instance(*s->graph)).second) continue;
+      Trial t = attempt_rule(rule_, *s->graph, context_.target, context_);
+      const int before = proof_.instances;
+      if (t.fired) fired(rule_, *s, own);
+      else declined(t.nearest.id, *s);
+      if (!own) more -= proof_.instances > before;
+    }
+  }
+
+ private:
+  void fired(const Rule& rule, const Sample& s, bool own) {
+    const std::vector<std::pair<int64_t, Magnitudes>> all{{3, Magnitudes::small}, {1, Magnitudes::special}, {17, Magnitudes::few}};
+    const size_t sets = own ? all.size() : 1;
+    for (size_t n = 0; n < sets; ++n) {
+      std::string problem = ran(rule, *s.graph, all[n].first, all[n].second);
+      if (problem.empty()) continue;
+      proof_.wrong.push_back(fmt::format("{}, for {}: {}", s.text, context_.target->name, problem));
+      return;
+    }
+  }
+
+  void declined(const std::string& id, const Sample& s) {
+    if (rule_.kind == RuleKind::merge) return;  // makes other operators, as a rewrite does: what it asks for is meaning
+    Rule copy = rule_;
+    if (std::ranges::none_of(kernel_conditions(copy), [&](const Condition* c) { return c->id == id; })) return;
+    auto it = std::ranges::find(proof_.conditions, id, &KernelCondition::id);
+    if (it == proof_.conditions.end()) it = proof_.conditions.insert(it, {id});
+    if (it->refused + it->computed >= kPerCondition) return;
+    const Rule bare = without(rule_, id);
+    Trial t = attempt_rule(bare, *s.graph, context_.target, context_);
+    if (!t.fired) {
+      it->refused += t.nearest.stage == Rejection::Stage::condition;
+      return;
+    }
+    const int before = proof_.instances;
+    const std::string problem = ran(bare, *s.graph, 3, Magnitudes::small);
+    if (!problem.empty()) proof_.wrong.push_back(fmt::format("{}, for {}, without its condition {}: {}", s.text, context_.target->name, id, problem));
+    else it->computed += proof_.instances > before;
+    proof_.instances = before;
+  }
+
+  /// "" or what is wrong with the plan in which `rule` alone has fired.
+  std::string ran(const Rule& rule, const Graph& g, int64_t size, Magnitudes magnitudes) {
+    auto inputs = inputs_of(g, size, magnitudes, draw_);
+    if (!inputs) return {};
+    InterpreterOptions options;
+    options.ops = context_.ops;
+    options.limits = context_.limits;
+    auto want = interpret(g, *inputs, options);
+    if (!want) return {};  // a graph that these inputs do not fit
+    SessionOptions run;
+    run.engine.rule_dirs = context_.rule_dirs;
+    run.engine.limits = *context_.limits;
+    run.backend = context_.target->device == "gpu" ? "cuda" : "cpu";
+    auto session = Session::from_graph(std::move(*g.clone()), alone(*all_, rule), run);
+    if (!session) return render(session.error());
+    Shapes shapes;
+    std::map<std::string, Tensor> named;
+    for (size_t n = 0; n < inputs->size(); ++n) {
+      const std::string& name = g.value(g.inputs()[n]).name;
+      shapes[name] = (*inputs)[n].dims();
+      named[name] = (*inputs)[n];
+    }
+    auto compiled = session->compile(shapes);
+    if (!compiled && compiled.error().code == Code::bad_shape) return {};  // sizes that only a run knows
+    if (!compiled) return render(compiled.error());
+    // Known sizes, or what was folded, can make another graph of it.
+    if (std::ranges::none_of((*compiled)->journal().steps, [&](const Step& s) { return s.rule == rule.id; })) return {};
+    auto got = session->run(named);
+    if (!got) return render(got.error());
+    ++proof_.instances;
+    for (size_t n = 0; n < want->size(); ++n) {
+      const std::string& output = g.value(g.outputs()[n]).name;
+      Difference d = compare(got->at(output), (*want)[n], model_tolerance((*want)[n].dtype()));
+      if (!d.ok) return fmt::format("output {}: {}", escape(output), d.text);
+    }
+    return {};
+  }
+
+  static constexpr int kPerCondition = 8;
+  const State& state_;
+  const Rule& rule_;
+  ProofContext context_;
+  std::shared_ptr<const Knowledge> all_;
+  GroupProof& proof_;
+  Draw draw_;
+};
+
+GroupProver::GroupProver(EngineOptions options, std::string backend, int graphs)
+    : state_(std::make_unique<State>(State{std::move(options), std::move(backend), graphs, {}})) {}
+GroupProver::~GroupProver() = default;
+
+GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
   GroupProof proof;
   if (rule.kind == RuleKind::rewrite) return proof;
-  uint64_t state = 0x9E3779B97F4A7C15u;
-  for (const RuleTest& test : rule.tests) {
-    // A case for another target is planned there, but cannot be run here.
-    if (!test.fires || test.model.empty() || !test.edits.empty() || !test.target.empty() || !test.profile.empty()) continue;
-    ImportOptions import;
-    import.limits = context.limits;
-    auto model = import_text(test.model, import);
-    if (!model) {
-      proof.wrong.push_back(fmt::format("{}: {}", test.name, render(model.error())));
+  std::set<Setting> settings;
+  for (const RuleTest& t : rule.tests)
+    if (t.fires) settings.insert({t.target.empty() ? host_target() : t.target, t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
+  for (const Setting& s : settings) {
+    auto knowledge = state_->knowledge(s);
+    if (!knowledge) {
+      proof.wrong.push_back(render(knowledge.error()));
       continue;
     }
-    SessionOptions options;
-    options.engine.rule_dirs = context.rule_dirs;
-    options.engine.limits = *context.limits;
-    options.backend = backend;
-    auto session = Session::from_graph(std::move(*model->graph.clone()), knowledge, options);
-    if (!session) {
-      proof.wrong.push_back(fmt::format("{}: {}", test.name, render(session.error())));
-      continue;
-    }
-    for (int64_t size : {1, 3, 17}) {
-      auto inputs = inputs_of(model->graph, size, state);
-      if (!inputs) continue;
-      ++proof.instances;
-      std::string problem = compare_case(model->graph, *session, context, *inputs);
-      if (!problem.empty()) proof.wrong.push_back(fmt::format("{}: {}", test.name, problem));
-    }
+    const Target& target = (*knowledge)->target;
+    if (!same_backend(state_->backend, target.device == "gpu")) continue;
+    if (std::string why = state_->absent(target); !why.empty()) proof.not_run.push_back(fmt::format("{}: {}", s.target, why));
+    else Trials(*state_, rule, context, *knowledge, proof).run();
   }
   return proof;
 }

@@ -44,6 +44,8 @@ bool typed(const Graph& g, bool any) {
     const OperatorSchema* s = operator_schema(n.domain, n.op);
     std::map<std::string_view, DType> of_variable;
     if (s && n.inputs.size() > s->inputs.size() && (s->inputs.empty() || !s->inputs.back().variadic)) return false;
+    for (size_t k = 0; s && k < s->inputs.size(); ++k)
+      if (!s->inputs[k].optional && !s->inputs[k].variadic && (k >= n.inputs.size() || !n.inputs[k])) return false;
     for (size_t k = 0; s && !s->inputs.empty() && k < n.inputs.size(); ++k) {
       const OperandSchema& o = s->inputs[std::min(k, s->inputs.size() - 1)];
       const DType t = n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined;

@@ -22,6 +22,8 @@ using nlohmann::json;
 constexpr int kInstances = 200;
 /// Of computing, for one rule: when it is asked for, and where it comes up by turns.
 constexpr double kSeconds = 10, kRotatingSeconds = 3;
+/// Graphs beside its cases that a group is run on, on each target: when it is asked for, and each time.
+constexpr int kGroupGraphs = 60, kFewGroupGraphs = 6;
 
 struct Tested {
   const Rule* rule = nullptr;
@@ -32,12 +34,15 @@ struct Tested {
   /// How many instances the time allows depends on the machine: said, and no failure.
   bool few() const { return proved && rewrite.instances < kInstances && !rewrite.exhausted; }
   bool undecided() const { return proved && (!rewrite.in_time || rewrite.compared == 0); }
-  bool ok() const { return tests.passed() && rewrite.holds() && group.holds(); }
+  /// A group that nothing here runs is not shown to be right.
+  bool not_run() const { return rule->kind != RuleKind::rewrite && group.instances == 0 && group.holds(); }
+  bool ok() const { return tests.passed() && rewrite.holds() && group.holds() && !not_run(); }
 };
 
 struct Totals {
   int fires = 0, holds = 0, failed = 0, killed = 0, implied = 0, open = 0, uncovered = 0;
   int rewrites = 0, proved = 0, graphs = 0, compared = 0, instances = 0, exhausted = 0, few = 0, undecided = 0;
+  int groups = 0, group_graphs = 0, refused = 0, computed = 0;
 };
 
 bool selected(const Rule& r, const std::vector<std::string>& globs) {
@@ -65,8 +70,7 @@ class Chosen {
 };
 
 /// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its own, one after the other.
-std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const std::shared_ptr<const Knowledge>& host,
-                               const ProofContext& context, const Common& common, const Chosen& chosen) {
+std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProver& groups, const ProofContext& context, const Chosen& chosen) {
   std::vector<Tested> all(rules.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
@@ -80,7 +84,7 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, const std:
   for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
   work();
   for (std::thread& t : helpers) t.join();
-  for (Tested& t : all) t.group = prove_group(*t.rule, host, context, common.backend);
+  for (Tested& t : all) t.group = groups.prove(*t.rule, context);
   return all;
 }
 
@@ -102,6 +106,8 @@ void count(Totals& totals, const Tested& t) {
   for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
   totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
   totals.rewrites += t.rule->kind == RuleKind::rewrite;
+  totals.groups += t.group.instances > 0, totals.group_graphs += t.group.instances;
+  for (const KernelCondition& c : t.group.conditions) totals.refused += c.refused, totals.computed += c.computed;
   totals.proved += t.proved;
   totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared, totals.instances += t.rewrite.instances;
   totals.exhausted += t.rewrite.exhausted, totals.few += t.few(), totals.undecided += t.undecided();
@@ -127,6 +133,7 @@ void print_problems(const Tested& t) {
     std::cout << fmt::format("LATE   {}: not decided in its time, {} graphs were compared (--seconds takes longer)\n", t.rule->id, t.rewrite.compared);
   if (t.few()) std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id, t.rewrite.instances);
   for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
+  if (t.not_run()) std::cout << fmt::format("skipped {}: no graph was run: {}\n", t.rule->id, t.group.not_run.empty() ? "none of its cases is for this backend" : fmt::format("{}", fmt::join(t.group.not_run, "; ")));
   for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
     if (c.state == ConditionProof::State::implied)
@@ -135,6 +142,8 @@ void print_problems(const Tested& t) {
 }
 
 json to_json(const Tested& t) {
+  json left_out = json::array();
+  for (const KernelCondition& c : t.group.conditions) left_out.push_back({{"id", c.id}, {"refused", c.refused}, {"computed", c.computed}});
   json conditions = json::array(), proofs = json::array(), cases = json::array();
   for (const ConditionCount& c : t.tests.coverage.conditions)
     conditions.push_back({{"id", c.id}, {"class", name(c.cls)}, {"true", c.yes}, {"false", c.no}, {"unknown", c.unknown}});
@@ -143,6 +152,7 @@ json to_json(const Tested& t) {
   return {{"rule", t.rule->id}, {"ok", t.ok()}, {"cases", cases}, {"hits", t.tests.coverage.hits}, {"conditions", conditions},
           {"alternatives", t.tests.coverage.tags}, {"optional", t.tests.coverage.optionals}, {"mutants", proofs}, {"proved", t.proved}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired},
           {"instances", t.rewrite.instances}, {"exhausted", t.rewrite.exhausted}, {"numerics", {{"claimed", t.rule->numerics}, {"needed", name(t.rewrite.needed)}}}, {"example", t.rewrite.example}, {"group_instances", t.group.instances},
+          {"not_run", t.group.not_run}, {"left_out", left_out},
           {"uncovered", uncovered(t)}};
 }
 
@@ -185,13 +195,6 @@ Result<Exit> body(const Common& common, const Options& asked) {
   const auto& [globs, seconds, coverage, stamping, full] = asked;
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
-  // Groups run here, whatever the cases are planned for.
-  std::shared_ptr<const Knowledge> host = knowledge;
-  if (const EngineOptions any; options.target != any.target || options.profile != any.profile) {
-    EngineOptions here = options;
-    here.target = any.target, here.profile = any.profile;
-    FERRULE_ASSIGN(host, load_knowledge(here));
-  }
   ProofContext context;
   context.ops = &knowledge->ops;
   context.target = &knowledge->target;
@@ -200,23 +203,25 @@ Result<Exit> body(const Common& common, const Options& asked) {
   context.seconds = seconds.value_or(full || stamping || !globs.empty() ? kSeconds : kRotatingSeconds);
   Totals totals;
   json rows = json::array();
-  int rules = 0, good = 0;
+  int rules = 0, good = 0, not_run = 0;
   std::vector<const Rule*> chosen;
   for (const auto& rule : knowledge->rules.rules)
     if (selected(*rule, globs)) chosen.push_back(rule.get());
   const Chosen proofs(context, full || !globs.empty());
-  const std::vector<Tested> all = test_rules(chosen, host, context, common, proofs);
+  GroupProver groups(options, common.backend, full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs);
+  const std::vector<Tested> all = test_rules(chosen, groups, context, proofs);
   for (const Tested& t : all) {
     ++rules;
     count(totals, t);
     totals.uncovered += static_cast<int>(uncovered(t).size());
     good += t.ok();
+    not_run += t.tests.passed() && t.not_run();
     if (common.json) rows.push_back(to_json(t));
     else print_problems(t);
     if (coverage && !common.json) print_coverage(t);
   }
   if (!rules) return error(Code::rule_unknown, "rules test", escape(globs.empty() ? "*" : globs[0]));
-  bool ok = good == rules && (!coverage || totals.uncovered == 0);
+  bool ok = good + not_run == rules && (!coverage || totals.uncovered == 0);
   if (common.json) {
     print_json({{"schema_version", kSchemaVersion}, {"ok", ok}, {"rules", rows}});
   } else {
@@ -226,7 +231,10 @@ Result<Exit> body(const Common& common, const Options& asked) {
                              totals.proved, totals.rewrites, totals.rewrites - totals.proved, totals.graphs, totals.compared, totals.instances, totals.exhausted, totals.few, totals.undecided);
     if (const std::string by = proved_semantics(options.rule_dirs.front()); !full && !by.empty() && by != engine_semantics())
       std::cout << "the stamps are of another engine: --full --stamp proves all rewrites with this one\n";
-    std::cout << fmt::format("{} passed, {} failed\n", good, rules - good + (coverage ? totals.uncovered : 0));
+    std::cout << fmt::format("{} groups run on {} graphs; {} left out conditions of class kernel: the contract refused {}, {} were computed rightly\n",
+                             totals.groups, totals.group_graphs, totals.refused + totals.computed, totals.refused, totals.computed);
+    std::cout << fmt::format("{} passed, {} failed{}\n", good, rules - good - not_run + (coverage ? totals.uncovered : 0),
+                             not_run ? fmt::format(", {} skipped", not_run) : "");
   }
   if (stamping) FERRULE_TRY(stamp(common, options, *knowledge, all));
   return ok ? Exit::ok : Exit::differs;
