@@ -15,10 +15,19 @@ bool has_bias(const Call& call) {
   return call.own_input(kB) != nullptr;
 }
 
+/// In bf16 the library multiplies channels by twos. Of an odd number it takes the last with what lies behind the pixel, times
+/// 0: an infinity or NaN there, of another pixel or of no one's memory, would make the sum NaN. Depthwise kernels do not.
+bool reads_behind_pixels(const Call& call, bool transposed) {
+  const int64_t groups = call.node->attrs.i("group", 1);
+  const auto& w = call.inputs[kW].dims;
+  const int64_t in = transposed ? w[0] / groups : w[1], out = transposed ? w[1] : w[0] / groups;
+  return call.inputs[kX].dtype == DType::bf16 && in % 2 == 1 && (in > 1 || out > 1);
+}
+
 Status check(const Call& call, std::string_view what) {
   if (!call.inputs[kW].constant)
     return error(Code::unsupported_operator, escape(call.layer), what, "the weights are not constant");
-  if (!computes(call.inputs[kX].dtype))
+  if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, what == "ConvTranspose"))
     return error(Code::unsupported_operator, escape(call.layer), what, name(call.inputs[kX].dtype));
   return {};
 }
