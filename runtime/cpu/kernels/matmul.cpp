@@ -45,7 +45,9 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
     memory::desc bias = p.bias ? p.bias->desc(t) : memory::desc();
     dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(t), b.constant ? p.b.any(t) : p.b.desc(t), bias,
                                       p.y.desc(t), epilogue.attr);
-    auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), desc.impl_info_str());
+    const std::string text = desc.impl_info_str();
+    if (has_logistic(call) && text.find("ref") != text.npos) return make_without_logistic(call, [&](const Call& c) { return build(context, c, p); });
+    auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), text);
     kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[0]);
     if (b.constant)
       kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
@@ -132,7 +134,8 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
   const bool folds_c = adds && call.inputs[2].constant;
   float factor = alpha;  // what the product must still be multiplied by
   if (b.constant) p.scale_b = alpha, factor = 1;
-  if (folds_c && factor == 1) {
+  // Biases of other shapes than one number a column run in the library's reference code.
+  if (folds_c && factor == 1 && ((addend.dims[0] == 1 && addend.dims[1] == p.y.dims[1]) || beta != 1)) {
     p.bias = addend;
     p.scale_bias = beta;
   } else if (adds) {  // (factor / beta * product + C) * beta
