@@ -48,7 +48,11 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
     const std::string text = desc.impl_info_str();
     if (has_logistic(call) && text.find("ref") != text.npos) return make_without_logistic(call, [&](const Call& c) { return build(context, c, p); });
     auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), text);
-    kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[0]);
+    // A constant as the product reads it, which is not as it lies where transA is set.
+    if (const Operand& a = call.inputs[0]; a.constant)
+      kernel->constant(DNNL_ARG_SRC, desc.src_desc(), context.library.pack(*a.constant, p.a.desc(a.dtype), desc.src_desc()));
+    else
+      kernel->argument(DNNL_ARG_SRC, desc.src_desc(), a.slot);
     if (b.constant)
       kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
                        context.library.pack(*b.constant, p.b.desc(t), desc.weights_desc(), p.scale_b));

@@ -119,6 +119,29 @@ TEST_CASE("Gemm: transposes, alpha, beta, every shape of C") {
       }
 }
 
+TEST_CASE("Gemm of a constant left operand, transposed or not, square or not") {
+  for (bool ta : {false, true})
+    for (int64_t m : {4, 5}) {
+      CAPTURE(ta);
+      CAPTURE(m);
+      const Tensor a = random_tensor(ta ? Dims{5, m} : Dims{m, 5}, 1), b = random_tensor({6, 5}, 2);
+      Harness h("Gemm");
+      h.node.attrs.set("transA", int64_t{ta});
+      h.node.attrs.set("transB", int64_t{1});
+      h.constant(a);
+      h.input(b);
+      h.output(DType::f32, {m, 6});
+      std::vector<double> want;
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < 6; ++j) {
+          double s = 0;
+          for (int64_t k = 0; k < 5; ++k) s += a.at_f64(ta ? k * m + i : i * 5 + k) * b.at_f64(j * 5 + k);
+          want.push_back(s);
+        }
+      check_close(h.run(make_gemm), want);
+    }
+}
+
 TEST_CASE("Gemm with operands that are all computed") {
   const Tensor a = random_tensor({4, 5}, 1), b = random_tensor({6, 5}, 2), c = random_tensor({6}, 3);
   for (double beta : {1.0, 3.0}) {
