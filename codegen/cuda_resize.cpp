@@ -19,7 +19,6 @@ CudaResizeKernel::Axis table_of(const ResizeAxis& a, const Resampling& r) {
   std::vector<std::vector<ResizeTap>> all;
   for (int64_t k = 0; k < a.out; ++k) {
     all.push_back(resize_taps(a, r, k));
-    std::erase_if(all.back(), [](const ResizeTap& tap) { return tap.weight == 0; });
     t.taps = std::max(t.taps, static_cast<int>(all.back().size()));
   }
   t.taps = std::max(t.taps, 1);

@@ -70,6 +70,7 @@ std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int
       sum += w;
     }
     for (ResizeTap& t : taps) t.weight /= sum;
+    std::erase_if(taps, [](const ResizeTap& t) { return t.weight == 0; });
   }
   for (ResizeTap& t : taps) t.at = std::clamp<int64_t>(t.at, 0, a.in - 1);
   return taps;

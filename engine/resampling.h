@@ -29,7 +29,8 @@ struct Resampling {
   bool keeps(const ResizeAxis& a) const { return a.in == a.out && a.scale == 1 && coordinates != "tf_crop_and_resize"; }
 };
 
-/// Of position `out` of the result; empty: outside, it takes the extrapolation value.
+/// Of position `out` of the result; empty: outside, it takes the extrapolation value. None has weight 0: what is not part of
+/// the mean brings no NaN into it, wherever an implementation would look for the second of two pixels.
 std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int64_t out);
 
 /// The weight of a pixel so far away, by the cubic filter with coefficient `a`.

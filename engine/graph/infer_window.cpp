@@ -1,4 +1,7 @@
 // Shapes of convolutions, pooling and matrix products.
+#include <algorithm>
+#include <map>
+
 #include "engine/graph/infer_impl.h"
 
 namespace ferrule {
@@ -228,6 +231,66 @@ Status matmul(Call& c) {
   return {};
 }
 
+/// An equation's terms and its result, one character a label, "." for an ellipsis; the result may be left to the terms.
+struct Equation {
+  std::vector<std::string> terms{""};
+  std::string out;
+};
+Equation equation_of(std::string text) {
+  std::erase(text, ' ');
+  for (size_t at; (at = text.find("...")) != std::string::npos;) text.replace(at, 3, ".");
+  const size_t arrow = text.find("->");
+  const std::string left = text.substr(0, arrow);
+  Equation e;
+  for (char ch : left) {
+    if (ch == ',') e.terms.emplace_back();
+    else e.terms.back() += ch;
+  }
+  if (arrow != std::string::npos) {
+    e.out = text.substr(arrow + 2);
+    return e;
+  }
+  std::string once;  // an ellipsis, then labels that occur once
+  for (char ch : left)
+    if (ch != ',' && (ch == '.' ? once.find(ch) == std::string::npos : std::ranges::count(left, ch) == 1)) once += ch;
+  std::ranges::sort(once);  // "." is less than any letter
+  e.out = once;
+  return e;
+}
+
+/// Sizes under one label broadcast; onnx's own inference takes the first operand's.
+Status einsum(Call& c) {
+  const Equation e = equation_of(c.n.attrs.s("equation"));
+  std::map<std::string, Dim> sizes;
+  size_t widest = 0;
+  auto unknown = [&] { return c.set(0, c.in(0).dtype); };  // or no equation: the interpreter says so
+  for (size_t i = 0; i < e.terms.size(); ++i) {
+    const auto& shape = c.shape(i);
+    const std::string& term = e.terms[i];
+    const bool dots = term.find('.') != std::string::npos;
+    if (!shape || shape->size() + dots < term.size() || (!dots && shape->size() != term.size())) return unknown();
+    const size_t within = shape->size() + dots - term.size();
+    if (dots) widest = std::max(widest, within);
+    size_t k = 0;
+    for (char ch : term)
+      for (size_t n = ch == '.' ? within : 1; n > 0; --n, ++k) {
+        const auto [at, first] = sizes.try_emplace(ch == '.' ? fmt::format(".{}", n) : std::string(1, ch), (*shape)[k]);
+        if (first) continue;
+        const auto both = broadcast({at->second}, {(*shape)[k]});
+        if (!both) return c.wrong(fmt::format("{} and {} under one label", at->second.str(), (*shape)[k].str()));
+        at->second = both->front();
+      }
+  }
+  Shape out;
+  for (char ch : e.out)
+    for (size_t n = ch == '.' ? widest : 1; n > 0; --n) {
+      const auto at = sizes.find(ch == '.' ? fmt::format(".{}", n) : std::string(1, ch));
+      if (at == sizes.end()) return unknown();
+      out.push_back(at->second);
+    }
+  return c.set(0, c.in(0).dtype, out);
+}
+
 Status gemm(Call& c) {
   const auto &a = c.shape(0), &b = c.shape(1);
   if ((a && a->size() != 2) || (b && b->size() != 2))
@@ -293,6 +356,7 @@ void infer_detail::add_window_rules(Table& t) {
   t["GlobalMaxPool"] = t["GlobalAveragePool"] = t["GlobalLpPool"] = global_pool;
   t["MatMul"] = t["MatMulInteger"] = t["QLinearMatMul"] = matmul;
   t["Gemm"] = gemm;
+  t["Einsum"] = einsum;
 }
 
 }  // namespace ferrule

@@ -80,6 +80,12 @@ auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(bod
   }
 }
 
+/// Whether the tail takes the logistic function from the library. Its reference code is plain C++, where that function makes
+/// 0 of NaN and raises no flag (nan_watch.h); so are some of its other kernels' tails.
+bool has_logistic(const Call& call);
+/// What `make` makes of the same call with logistic(x) as exp(-log(1 + exp(-x))), which keeps NaN.
+Result<KernelPtr> make_without_logistic(Call call, const std::function<Result<KernelPtr>(const Call&)>& make);
+
 std::optional<memory::data_type> data_type(DType t);
 /// Whether the library computes on operands stored so on this machine: f32, and bf16 where there are instructions
 /// for it. Sums are f32 in both.

@@ -105,4 +105,25 @@ void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue)
                    call.inputs[static_cast<size_t>(e.input)]);
 }
 
+bool has_logistic(const Call& call) {
+  return std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
+}
+
+Result<KernelPtr> make_without_logistic(Call call, const std::function<Result<KernelPtr>(const Call&)>& make) {
+  std::vector<PostOp> steps;
+  for (const PostOp& op : call.post_ops) {
+    if (op.alg != "logistic") {
+      steps.push_back(op);
+      continue;
+    }
+    for (const auto& [alg, alpha] : {std::pair{"linear", -1.0f}, {"soft_relu", 1.0f}, {"linear", -1.0f}, {"exp", 0.0f}}) {
+      PostOp& step = steps.emplace_back();
+      step.alg = alg;
+      step.alpha = alpha;
+    }
+  }
+  call.post_ops = steps;
+  return make(call);
+}
+
 }  // namespace ferrule::cpu

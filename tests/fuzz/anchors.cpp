@@ -54,6 +54,7 @@ std::optional<Anchor> made(Builder& b, const std::string& op, std::vector<Value>
 std::optional<Anchor> conv(Builder& b) {
   Draw& d = b.draw;
   auto axes = draw_windows(b, spatial_rank(d), true);
+  if (d.chance(6)) axes.assign(axes.size(), {1, 1, 1, 0, 0, 1});  // one pixel: it lies in every order of its axes
   const int64_t kind = d.below(10);
   int64_t group = 1, in = std::max<int64_t>(1, b.size()), out = std::max<int64_t>(1, b.size());
   if (kind == 0) group = in, out = in;
@@ -166,6 +167,7 @@ Anchor draw_anchor(Builder& b) {
   for (int tries = 0;; ++tries) {
     if (tries == 20) b.dtype = DType::f32, b.empty = false;  // whatever there is not for the other types
     std::optional<Anchor> a;
+    const Builder::Mark before = b.mark();
     const bool whole = !is_float(b.dtype);  // of the anchors with formulas ONNX has products alone for integers
     switch (whole ? b.draw.between(5, 7) : b.draw.below(12)) {
       case 0: case 1: case 2: case 3: a = conv(b); break;
@@ -176,7 +178,8 @@ Anchor draw_anchor(Builder& b) {
       case 10: a = channel_norm(b); break;
       case 11: a = row_norm(b); break;
     }
-    if (a) return *a;
+    if (a && (tries > 15 || !b.says_nothing(a->result))) return *a;
+    b.back_to(before);
   }
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/graph/interpreter.h"
+
 namespace ferrule::fuzz {
 namespace {
 
@@ -31,19 +33,18 @@ Value Builder::input(DType type, const Dims& dims, Mood how) {
   Stored s{{fresh("x"), type, dims, how == Mood::exact, how == Mood::positive}, draw_values(draw, type, dims, how), {}};
   for (int64_t d : dims) s.sizes.push_back(std::to_string(d));
   inputs_.push_back(s);
+  elements_[s.value.name] = s.elements;
   return s.value;
 }
 
 Value Builder::constant(DType type, const Dims& dims, Mood how) {
-  constants_.push_back({{fresh("c"), type, dims, how == Mood::exact, how == Mood::positive}, draw_values(draw, type, dims, how), {}});
-  return constants_.back().value;
+  return stored({{fresh("c"), type, dims, how == Mood::exact, how == Mood::positive}, draw_values(draw, type, dims, how), {}});
 }
 
 Value Builder::literal(const std::vector<int64_t>& values) { return literal_as({static_cast<int64_t>(values.size())}, values); }
 
 Value Builder::literal_as(const Dims& dims, const std::vector<int64_t>& values) {
-  constants_.push_back({{fresh("k"), DType::i64, dims, true, false}, Tensor::of_i64(dims, values), {}});
-  return constants_.back().value;
+  return stored({{fresh("k"), DType::i64, dims, true, false}, Tensor::of_i64(dims, values), {}});
 }
 
 Value Builder::literal_of(DType type, const Dims& dims, double value) {
@@ -57,8 +58,21 @@ Value Builder::literal_of(DType type, const Dims& dims, double value) {
   } else {
     s.elements = Tensor::scalar(type, value, dims);
   }
-  constants_.push_back(s);
-  return s.value;
+  return stored(std::move(s));
+}
+
+Value Builder::stored(Stored constant) {
+  elements_[constant.value.name] = constant.elements;
+  constants_.push_back(std::move(constant));
+  return constants_.back().value;
+}
+
+Result<std::vector<Tensor>> Builder::computed(const Graph& probed) const {
+  InterpreterOptions options;
+  options.ops = language_.ops;
+  std::vector<Tensor> inputs;
+  for (ValueId v : probed.inputs()) inputs.push_back(elements_.at(probed.value(v).name));
+  return interpret(probed, inputs, options);
 }
 
 std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const std::vector<Value>& operands, const std::string& attributes,
@@ -82,7 +96,7 @@ std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const st
     names_ = named;
     return std::nullopt;
   };
-  auto imported = import_text(probe(operands, results), options_);
+  auto imported = import_text(probe(operands, results), language_.import);
   if (!imported) return refuse(imported.error().message);
   const Graph& g = imported->graph;
   for (size_t k = 0; k < results.size(); ++k) {
@@ -92,6 +106,9 @@ std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const st
     results[k].dims = *dims;
     if (results[k].numel() > largest) return refuse("it is too large");
   }
+  auto elements = computed(g);
+  if (!elements) return refuse("the interpreter: " + elements.error().message);
+  for (size_t k = 0; k < results.size(); ++k) elements_[results[k].name] = (*elements)[k];
   for (const Value& v : operands) read_.insert(v.name);
   return results;
 }
@@ -99,6 +116,12 @@ std::optional<std::vector<Value>> Builder::nodes(const std::string& op, const st
 std::optional<Value> Builder::node(const std::string& op, const std::vector<Value>& operands, const std::string& attributes, DType type) {
   auto all = nodes(op, operands, attributes, {type == DType::undefined ? operands.at(0).dtype : type});
   return all ? std::optional(all->front()) : std::nullopt;
+}
+
+void Builder::back_to(const Mark& mark) {
+  lines_.resize(mark.lines);
+  outputs_.resize(mark.outputs);
+  read_ = mark.read;
 }
 
 std::vector<std::string> Builder::take(size_t from) {
@@ -162,7 +185,8 @@ Case Builder::finish() const {
   c.text = text(outputs_, false);
   for (const Stored& s : inputs_)
     if (read_.contains(s.value.name)) c.inputs[s.value.name] = s.elements;
-  if (c.text.find("float16") != std::string::npos || c.text.find("to = 10") != std::string::npos) c.coarsest = DType::f16;
+  auto names = [&](const char* type) { return c.text.find(type) != std::string::npos; };
+  c.coarsest = names("bfloat16") || names("to = 16") ? DType::bf16 : names("float16") || names("to = 10") ? DType::f16 : DType::f32;
   return c;
 }
 

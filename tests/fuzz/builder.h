@@ -1,10 +1,12 @@
 // A random graph in the making, as ONNX text. The importer says what each node's results look like, and whether there
-// may be such a node at all, so that what draws graphs knows no shape inference.
+// may be such a node at all, and the interpreter what they are for the inputs drawn, so that what draws graphs knows no shape
+// inference and no arithmetic.
 #pragma once
 #include <map>
 #include <optional>
 #include <set>
 
+#include "engine/formula/ops.h"
 #include "engine/onnx/import.h"
 #include "tests/fuzz/values.h"
 
@@ -21,9 +23,16 @@ struct Value {
   int64_t numel() const;
 };
 
+/// What a node may be, and what it computes.
+struct Language {
+  ImportOptions import;
+  const OpTable* ops = nullptr;
+};
+
 /// A finished graph and values for its inputs.
 struct Case {
   std::string text;
+  std::string model;            ///< its bytes, where the text is only for people
   std::map<std::string, Tensor> inputs;
   DType coarsest = DType::f32;  ///< the float type with the widest tolerance in it
 };
@@ -32,7 +41,7 @@ class Builder {
  public:
   static constexpr int64_t kLargest = 200'000;  ///< elements of a value: the interpreter has to be through in no time
 
-  Builder(Draw& draw, const ImportOptions& options) : draw(draw), options_(options) {}
+  Builder(Draw& draw, const Language& language) : draw(draw), language_(language) {}
 
   Value input(DType dtype, const Dims& dims, Mood mood);
   Value constant(DType dtype, const Dims& dims, Mood mood);
@@ -47,6 +56,16 @@ class Builder {
   std::optional<Value> node(const std::string& op, const std::vector<Value>& operands, const std::string& attributes = "",
                             DType dtype = DType::undefined);
   void output(const Value& value);
+  bool has_outputs() const { return !outputs_.empty(); }
+  /// For the inputs drawn, as the interpreter computes it (values.h).
+  bool says_nothing(const Value& value) const { return fuzz::says_nothing(elements_.at(value.name)); }
+  /// To go back to: what was drawn since is not in the graph.
+  struct Mark {
+    size_t lines, outputs;
+    std::set<std::string> read;
+  };
+  Mark mark() const { return {lines_.size(), outputs_.size(), read_}; }
+  void back_to(const Mark& mark);
   size_t lines() const { return lines_.size(); }
   /// The nodes from the `from`-th on, removed from the graph: a nested graph's. Their results are known there alone.
   std::vector<std::string> take(size_t from);
@@ -64,7 +83,7 @@ class Builder {
   bool empty = false;          ///< some size may be 0
   int64_t side = 3;            ///< that size
   int64_t largest = kLargest;  ///< elements of a node's result
-  std::map<std::string, int> refused;  ///< what the importer said, for a look at what is never drawn
+  std::map<std::string, int> refused;  ///< what the importer or the interpreter said, for a look at what is never drawn
 
   Mood finite() const { return mood == Mood::wild ? Mood::exact : mood; }
   /// A size: mostly small, often 1.
@@ -80,7 +99,13 @@ class Builder {
     Tensor elements;
     std::vector<std::string> sizes;  ///< as the graph declares them
   };
-  const ImportOptions& options_;
+  /// The results of the graph that was probed.
+  Result<std::vector<Tensor>> computed(const Graph& probed) const;
+
+  Value stored(Stored constant);
+
+  const Language& language_;
+  std::map<std::string, Tensor> elements_;  ///< of every value, by name
   std::vector<Stored> inputs_, constants_;
   std::vector<std::string> lines_;
   std::vector<Value> outputs_;

@@ -43,7 +43,17 @@ class Drawing {
   Value from() { return d_.chance(65) ? scene_.values.back() : d_.of(scene_.values); }
 
   void piece() {
-    const Value v = from();
+    const Builder::Mark before = b_.mark();
+    const std::vector<Value> values = scene_.values;
+    add(from());
+    for (size_t k = values.size(); k < scene_.values.size(); ++k)
+      if (b_.says_nothing(scene_.values[k]) && !d_.chance(kDull)) {
+        b_.back_to(before);
+        scene_.values = values;
+      }
+  }
+
+  void add(const Value& v) {
     int64_t kind = d_.below(100);
     auto is = [&](int percent) { return (kind -= percent) < 0; };
     Made r;
@@ -105,8 +115,9 @@ class Drawing {
   void outputs() {
     const bool all = d_.chance(75);
     for (const Value& v : scene_.values)
-      if ((all && !b_.is_read(v)) || d_.chance(8)) b_.output(v);
-    b_.output(scene_.values.back());
+      if (((all && !b_.is_read(v)) || d_.chance(8)) && (!b_.says_nothing(v) || d_.chance(kDull))) b_.output(v);
+    for (size_t k = scene_.values.size(); k-- > 0 && !b_.has_outputs();)
+      if (k == 0 || !b_.says_nothing(scene_.values[k])) b_.output(scene_.values[k]);
   }
 
   Builder& b_;
@@ -118,8 +129,8 @@ class Drawing {
 
 }  // namespace
 
-Case draw_graph(Draw& draw, const ImportOptions& import, std::map<std::string, int>& refused) {
-  Builder b(draw, import);
+Case draw_graph(Draw& draw, const Language& language, std::map<std::string, int>& refused) {
+  Builder b(draw, language);
   const bool dense = draw.chance(50);
   b.mood = static_cast<Mood>(draw.of({0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3}));
   if (dense) b.dtype = static_cast<DType>(draw.of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 10, 11, 16, 6}));

@@ -150,7 +150,6 @@ Made attention(Builder& b, const Value& v) {
 
 /// Sizes read off a value, and a Reshape by them.
 Made by_shape(Builder& b, const Value& v) {
-  Draw& d = b.draw;
   if (v.rank() < 1 || v.numel() == 0) return std::nullopt;
   Made shape = b.node("Shape", {v}, "", DType::i64);
   if (!shape) return shape;

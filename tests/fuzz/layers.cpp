@@ -65,7 +65,6 @@ Made deconv(Builder& b, const Value& v) {
 Made pool(Builder& b, const Value& v) {
   Draw& d = b.draw;
   const int64_t kind = d.below(7);
-  if (v.numel() == 0) return std::nullopt;  // ONNX does not say what the mean of no pixels is
   if (kind == 0) return made(b, "GlobalAveragePool", {v}, "", false, true);
   if (kind == 1) return made(b, "GlobalMaxPool", {v}, "", true, true);
   auto axes = windows_on(b, v, false);

@@ -74,8 +74,10 @@ Made loop(Builder& b, const Scene& scene, const Value& v) {
   const Value trips = d.chance(60) ? b.literal_of(DType::i64, {}, static_cast<double>(count)) : b.input(DType::i64, {}, Mood::positive);
   auto r = b.nodes("Loop", {trips, d.chance(50) ? Value{} : b.literal_of(DType::boolean, {}, 1), v}, "body = " + body, {v.dtype}, {v.dims});
   if (!r) return std::nullopt;
-  b.output((*r)[0]);  // what reads it has no sizes before a run, as ONNX infers them
-  return b.draw.chance(10) ? Made((*r)[0]) : v;
+  Value all = (*r)[0];
+  all.exact = next->exact && v.exact;
+  if (!b.says_nothing(all)) b.output(all);
+  return d.chance(2) ? Made(all) : v;  // what reads it has no sizes before a run, as ONNX infers them
 }
 
 Made scan(Builder& b, const Scene& scene, const Value& v) {

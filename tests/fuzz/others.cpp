@@ -55,7 +55,7 @@ Made conversion(Builder& b, const Value& v) {
 Made gather(Builder& b, const Value& v) {
   Draw& d = b.draw;
   const int64_t axis = d.below(v.rank()), n = v.dims[static_cast<size_t>(axis)];
-  if (n < 1) return std::nullopt;
+  if (n < 1 || v.dims[0] < 1) return std::nullopt;
   const std::string along = fmt::format("axis = {}", d.chance(30) ? axis - v.rank() : axis);
   Dims same = v.dims;
   switch (d.below(6)) {
@@ -115,7 +115,7 @@ Made along_rows(Builder& b, const Value& v) {
     case 1: case 2: {
       if (!tame) return std::nullopt;
       auto both = b.nodes("TopK", {v, b.literal({d.between(1, n)})}, fmt::format("axis = {}, largest = {}", axis, d.below(2)), {v.dtype, DType::i64});
-      if (both && d.chance(40)) b.output((*both)[1]);
+      if (both && d.chance(40) && !b.says_nothing((*both)[1])) b.output((*both)[1]);
       return both ? Made((*both)[0]) : std::nullopt;
     }
     case 3: return tame ? b.node(d.of(Strings{"ArgMax", "ArgMin"}), {v}, along + fmt::format(", keepdims = {}, select_last_index = {}", d.below(2), d.below(2)), DType::i64) : std::nullopt;
@@ -158,7 +158,7 @@ Made compound(Builder& b, const Value& v) {
   switch (d.below(is_float(v.dtype) ? 3 : 4)) {
     case 0: return !is_float(v.dtype) ? std::nullopt : b.node("com.microsoft.BiasGelu", {v, b.constant(v.dtype, {v.dims.back()}, Mood::plain)});
     case 1: {
-      if (rank != 4 || v.numel() == 0) return std::nullopt;
+      if (rank != 4 || v.numel() == 0 || !is_float(v.dtype)) return std::nullopt;
       auto other = [&] { return d.chance(50) ? v : b.constant(v.dtype, v.dims, Mood::plain); };
       return b.node("Attention", {v, other(), other()}, fmt::format("is_causal = {}", d.below(2)));
     }

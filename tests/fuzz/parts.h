@@ -7,6 +7,9 @@ namespace ferrule::fuzz {
 
 using Made = std::optional<Value>;  ///< nullopt: what was drawn is not valid there
 
+/// Percent of the values that say nothing (values.h) which stay: behind them nothing wrong can be seen.
+constexpr int kDull = 2;
+
 std::string ints(const std::vector<int64_t>& v);  ///< "[1,2]"
 
 /// An anchor's result, and what it was made of: operands of steps behind it may be its own.
@@ -33,7 +36,7 @@ Dims operand_dims(Draw& draw, const Dims& dims);
 /// `mood`: where the step cares what its elements are like.
 Value draw_operand(Builder& b, const Scene& scene, const Value& value, std::optional<Mood> mood = std::nullopt);
 
-/// One step behind the scene's last value; false: what was drawn is not valid there, and nothing has changed.
+/// One step behind the scene's last value; false: what was drawn is not valid there or says nothing, and nothing has changed.
 bool draw_step(Builder& b, Scene& scene);
 
 // --- what whole graphs are made of, besides; all read `v`

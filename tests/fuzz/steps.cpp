@@ -109,6 +109,7 @@ Made scaled(Builder& b, const Value& v) {
   for (int64_t n = d.between(2, 4); n > 0 && r; --n) {
     const Value k = b.literal_of(v.dtype, d.of(std::vector<Dims>{{}, {}, {1}, {1, 1, 1, 1}}), d.of(v.dtype == DType::f16 ? halves : floats));
     r = b.node(d.of(Strings{"Mul", "Mul", "Mul", "Div"}), d.chance(70) ? std::vector<Value>{*r, k} : std::vector<Value>{k, *r});
+    if (r && d.chance(30)) r = b.node("Abs", {*r});  // factors behind it are multiplied without those in front
     if (r) r->exact = false, r->positive = false;
   }
   return r;
@@ -280,21 +281,30 @@ Made further(Builder& b, const Value& v) {
   return r;
 }
 
+Made any_step(Builder& b, const Scene& scene) {
+  const Value v = scene.values.back();
+  const int64_t kind = b.draw.below(100);
+  return kind < 40   ? binary(b, scene, v)
+         : kind < 55 ? unary(b, v)
+         : kind < 60 ? clip(b, v)
+         : kind < 64 ? scaled(b, v)
+         : kind < 70 ? twice(b, v)
+         : kind < 76 ? choice(b, scene, v)
+         : kind < 79 ? convert(b, v)
+         : kind < 91 ? movement(b, scene, v)
+         : kind < 96 ? reduction(b, v)
+                     : further(b, v);
+}
+
 }  // namespace
 
 bool draw_step(Builder& b, Scene& scene) {
-  const Value v = scene.values.back();
-  const int64_t kind = b.draw.below(100);
-  Made r = kind < 40   ? binary(b, scene, v)
-           : kind < 55 ? unary(b, v)
-           : kind < 60 ? clip(b, v)
-           : kind < 64 ? scaled(b, v)
-           : kind < 70 ? twice(b, v)
-           : kind < 76 ? choice(b, scene, v)
-           : kind < 79 ? convert(b, v)
-           : kind < 91 ? movement(b, scene, v)
-           : kind < 96 ? reduction(b, v)
-                       : further(b, v);
+  const Builder::Mark before = b.mark();
+  const Made r = any_step(b, scene);
+  if (r && b.says_nothing(*r) && !b.draw.chance(kDull)) {
+    b.back_to(before);
+    return false;
+  }
   if (r) scene.values.push_back(*r);
   return r.has_value();
 }

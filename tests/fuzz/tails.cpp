@@ -4,8 +4,8 @@
 
 namespace ferrule::fuzz {
 
-Case draw_tail(Draw& draw, const ImportOptions& import, std::map<std::string, int>& refused) {
-  Builder b(draw, import);
+Case draw_tail(Draw& draw, const Language& language, std::map<std::string, int>& refused) {
+  Builder b(draw, language);
   b.mood = static_cast<Mood>(draw.of({0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3}));
   b.dtype = static_cast<DType>(draw.of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 10, 11, 6}));
   b.square = draw.chance(30);

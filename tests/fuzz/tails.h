@@ -6,6 +6,6 @@
 namespace ferrule::fuzz {
 
 /// `refused`: what was drawn and is not valid, by the importer's words.
-Case draw_tail(Draw& draw, const ImportOptions& import, std::map<std::string, int>& refused);
+Case draw_tail(Draw& draw, const Language& language, std::map<std::string, int>& refused);
 
 }  // namespace ferrule::fuzz

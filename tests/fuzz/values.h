@@ -17,6 +17,10 @@ enum class Mood : uint8_t {
 
 Tensor draw_values(Draw& draw, DType dtype, const Dims& dims, Mood mood);
 
+/// Whether a wrong kernel could have made it as well: constant, or for the most part 0, not finite, or so small beside the
+/// largest element that the tolerance's floor covers it.
+bool says_nothing(const Tensor& tensor);
+
 /// "float16[2,3]"; "float" for rank 0.
 std::string type_text(DType dtype, const std::vector<std::string>& dims);
 std::string type_text(DType dtype, const Dims& dims);

@@ -10,7 +10,7 @@ struct Work {
   uint64_t first = 1;      ///< pieces are numbered from here
   uint64_t count = 0;
   double seconds = 0;      ///< begin no piece later than that; 0: all are done
-  double limit = 20;       ///< seconds that one piece may take
+  double limit = 60;       ///< seconds that one piece may take; the stubs compile kernels with g++
   int workers = 2;
 };
 

@@ -15,10 +15,19 @@ bool has_bias(const Call& call) {
   return call.own_input(kB) != nullptr;
 }
 
+/// In bf16 the library multiplies channels by twos. Of an odd number it takes the last with what lies behind the pixel, times
+/// 0: an infinity or NaN there, of another pixel or of no one's memory, would make the sum NaN. Depthwise kernels do not.
+bool reads_behind_pixels(const Call& call, bool transposed) {
+  const int64_t groups = call.node->attrs.i("group", 1);
+  const auto& w = call.inputs[kW].dims;
+  const int64_t in = transposed ? w[0] / groups : w[1], out = transposed ? w[1] : w[0] / groups;
+  return call.inputs[kX].dtype == DType::bf16 && in % 2 == 1 && (in > 1 || out > 1);
+}
+
 Status check(const Call& call, std::string_view what) {
   if (!call.inputs[kW].constant)
     return error(Code::unsupported_operator, escape(call.layer), what, "the weights are not constant");
-  if (!computes(call.inputs[kX].dtype))
+  if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, what == "ConvTranspose"))
     return error(Code::unsupported_operator, escape(call.layer), what, name(call.inputs[kX].dtype));
   return {};
 }
@@ -63,29 +72,9 @@ KernelPtr assemble(Context& context, const Call& call, const Desc& desc, const W
   return kernel;
 }
 
-/// Tails of the library's products of unfolded images, of its deconvolutions by backward passes and of its reference are
-/// plain C++, whose logistic function makes 0 of NaN and raises no flag (nan_watch.h).
-bool hides_nan_in_logistic(const Call& call, std::string_view kernel) {
-  const bool plain = std::ranges::any_of(std::array{"any", "gemm", "ref"}, [&](const char* of) { return kernel.find(of) != kernel.npos; });
-  return plain && std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
-}
-
-/// logistic(x) as exp(-log(1 + exp(-x))), which keeps NaN.
-Result<KernelPtr> make_without_logistic(Context& context, Call call, Factory make) {
-  std::vector<PostOp> steps;
-  for (const PostOp& op : call.post_ops) {
-    if (op.alg != "logistic") {
-      steps.push_back(op);
-      continue;
-    }
-    for (const auto& [alg, alpha] : {std::pair{"linear", -1.0f}, {"soft_relu", 1.0f}, {"linear", -1.0f}, {"exp", 0.0f}}) {
-      PostOp& step = steps.emplace_back();
-      step.alg = alg;
-      step.alpha = alpha;
-    }
-  }
-  call.post_ops = steps;
-  return make(context, call);
+/// Tails of the library's products of unfolded images and of its deconvolutions by backward passes are plain C++, too.
+bool tail_is_plain(std::string_view kernel) {
+  return std::ranges::any_of(std::array{"any", "gemm", "ref"}, [&](const char* of) { return kernel.find(of) != kernel.npos; });
 }
 
 std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2, w.dims.end()}; }
@@ -107,7 +96,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
         context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
         image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
         epilogue.attr);
-    if (hides_nan_in_logistic(call, desc.impl_info_str())) return make_without_logistic(context, call, make_convolution);
+    if (has_logistic(call) && tail_is_plain(desc.impl_info_str())) return make_without_logistic(call, [&](const Call& c) { return make_convolution(context, c); });
     return assemble<dnnl::convolution_forward>(context, call, desc, weights, epilogue);
   });
 }
@@ -125,7 +114,7 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
         context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::deconvolution_direct,
         image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
         epilogue.attr);
-    if (hides_nan_in_logistic(call, desc.impl_info_str())) return make_without_logistic(context, call, make_deconvolution);
+    if (has_logistic(call) && tail_is_plain(desc.impl_info_str())) return make_without_logistic(call, [&](const Call& c) { return make_deconvolution(context, c); });
     return assemble<dnnl::deconvolution_forward>(context, call, desc, weights, epilogue);
   });
 }

@@ -45,8 +45,14 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
     memory::desc bias = p.bias ? p.bias->desc(t) : memory::desc();
     dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(t), b.constant ? p.b.any(t) : p.b.desc(t), bias,
                                       p.y.desc(t), epilogue.attr);
-    auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), desc.impl_info_str());
-    kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[0]);
+    const std::string text = desc.impl_info_str();
+    if (has_logistic(call) && text.find("ref") != text.npos) return make_without_logistic(call, [&](const Call& c) { return build(context, c, p); });
+    auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), text);
+    // A constant as the product reads it, which is not as it lies where transA is set.
+    if (const Operand& a = call.inputs[0]; a.constant)
+      kernel->constant(DNNL_ARG_SRC, desc.src_desc(), context.library.pack(*a.constant, p.a.desc(a.dtype), desc.src_desc()));
+    else
+      kernel->argument(DNNL_ARG_SRC, desc.src_desc(), a.slot);
     if (b.constant)
       kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
                        context.library.pack(*b.constant, p.b.desc(t), desc.weights_desc(), p.scale_b));
@@ -132,7 +138,8 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
   const bool folds_c = adds && call.inputs[2].constant;
   float factor = alpha;  // what the product must still be multiplied by
   if (b.constant) p.scale_b = alpha, factor = 1;
-  if (folds_c && factor == 1) {
+  // Biases of other shapes than one number a column run in the library's reference code.
+  if (folds_c && factor == 1 && ((addend.dims[0] == 1 && addend.dims[1] == p.y.dims[1]) || beta != 1)) {
     p.bias = addend;
     p.scale_bias = beta;
   } else if (adds) {  // (factor / beta * product + C) * beta

@@ -58,6 +58,12 @@ const Anchor kAnchors[] = {
     {"Gemm", "gemm", [](Net& n) {
        return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({32, 64}, 1)), n.constant(random_tensor({32}, 2))}, {{"transB", int64_t{1}}});
      }},
+    {"Gemm, one number a row", "gemm", [](Net& n) {
+       return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({64, 32}, 1)), n.constant(random_tensor({9, 1}, 2))});
+     }},
+    {"Gemm, one number a row, scaled", "gemm", [](Net& n) {
+       return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({64, 32}, 1)), n.constant(random_tensor({9, 1}, 2))}, {{"beta", -1.5}});
+     }},
 };
 
 struct Step {

@@ -32,7 +32,16 @@ struct Case {
   Layout layout = Layout::channels_last;
   bool tail = false;          ///< + residual, Relu; the residual in the result's memory
   std::vector<float> scales;  ///< of a Resize
+  bool nan = false;           ///< in the first channel of every second pixel, or the first column of every second row
 };
+
+void put_nan(Tensor& x, const Case& c) {
+  auto* bits = const_cast<uint16_t*>(x.as<uint16_t>().data());
+  const bool rows = c.layout == Layout::plain;
+  const int64_t last = c.x.back(), inner = rows ? last : x.numel() / (c.x[0] * c.x[1]), image = rows ? 2 * last : c.x[1] * inner;
+  for (int64_t k = 0; k < x.numel(); ++k)
+    if (rows ? k % image == last : k % image < inner && k % last % 2 == 1) bits[k] = 0x7fff;
+}
 
 std::string check(const Case& c, DType t, unsigned seed) {
   CAPTURE(c.op);
@@ -41,6 +50,7 @@ std::string check(const Case& c, DType t, unsigned seed) {
   install_onnx_inference();
   Graph g;
   std::vector<Tensor> inputs{rounded(random_tensor(c.x, seed), t)};
+  if (c.nan) put_nan(inputs[0], c);
   Node n;
   n.op = c.op;
   for (const auto& [k, v] : c.attrs) n.attrs.set(k, v);
@@ -132,6 +142,24 @@ TEST_CASE("products of narrow types") {
       check({"MatMul", {}, {2, m, k}, {{k, n}}, Layout::plain, round % 2 == 1}, t, seed);
       check({"Gemm", {{"transB", int64_t{1}}}, {m, k}, {{n, k}, {n}}, Layout::plain, round % 2 == 1}, t, seed + 5);
       check({"Gemm", {{"alpha", 0.5}, {"beta", 2.0}}, {m, k}, {{k, n}, {1, n}}, Layout::plain}, t, seed + 9);
+    }
+}
+
+TEST_CASE("a sum takes nothing of what lies behind its pixel or row, not even times 0") {
+  for (DType t : kNarrow)
+    for (int64_t k : {1, 3, 9, 15, 17, 31, 33, 65}) {
+      const auto seed = static_cast<unsigned>(k);
+      const Dims image{2, k, 5, 8}, grouped{1, 2 * k, 4, 6};
+      check({"Conv", {}, image, {{6, k, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed);
+      check({"Conv", {}, image, {{40, k, 1, 1}, {40}}, Layout::channels_last, false, {}, true}, t, seed + 1);
+      check({"Conv", {{"strides", Dims{1, 2}}}, image, {{24, k, 2, 1}}, Layout::channels_last, false, {}, true}, t, seed + 2);
+      check({"Conv", {{"group", int64_t{2}}}, grouped, {{32, k, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed + 3);
+      check({"Conv", {{"group", k}}, image, {{k, 1, 3, 3}}, Layout::channels_last, false, {}, true}, t, seed + 9);
+      check({"ConvTranspose", {{"strides", Dims{2, 2}}}, image, {{k, 9, 2, 2}}, Layout::channels_last, false, {}, true}, t, seed + 4);
+      check({"ConvTranspose", {}, image, {{k, 16, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed + 5);
+      check({"MatMul", {}, {3, 7, k}, {{k, 20}}, Layout::plain, false, {}, true}, t, seed + 6);
+      check({"MatMul", {}, {3, 6, k}, {{3, k, 20}}, Layout::plain, false, {}, true}, t, seed + 7);
+      check({"Gemm", {{"transB", int64_t{1}}}, {64, k}, {{33, k}, {33}}, Layout::plain, false, {}, true}, t, seed + 8);
     }
 }
 

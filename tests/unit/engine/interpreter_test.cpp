@@ -227,6 +227,25 @@ TEST_CASE("resize") {
                      {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) == Values{7, 7});
 }
 
+TEST_CASE("resize reads no pixel whose weight is 0, on either side: an infinity there is no part of the mean") {
+  const double inf = INFINITY;
+  const Tensor x = f32({1, 1, 1, 3}, {INFINITY, 4, INFINITY});
+  for (const char* mode : {"linear", "cubic"}) {
+    const auto y = values(run({"Resize", {{"mode", std::string(mode)}, {"coordinate_transformation_mode", std::string("asymmetric")}}},
+                              {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
+    CHECK(y[0] == inf);
+    CHECK(y[2] == 4);
+    CHECK(y[4] == inf);
+  }
+}
+
+TEST_CASE("global pools of planes without pixels: a mean of nothing is NaN, a maximum -infinity, a sum 0") {
+  const Tensor x = f32({1, 2, 0, 3}, {});
+  CHECK(std::isnan(values(run({"GlobalAveragePool"}, {x}))[1]));
+  CHECK(values(run({"GlobalMaxPool"}, {x})) == Values{-INFINITY, -INFINITY});
+  CHECK(values(run({"GlobalLpPool"}, {x})) == Values{0, 0});
+}
+
 TEST_CASE("attention: masked keys have no weight, a query without keys gives zero") {
   const Tensor q = f32({1, 1, 2, 1}, {0, 0}), v = f32({1, 1, 2, 1}, {2, 6});
   CHECK(values(run({"Attention"}, {q, q, v})) == Values{4, 4});

@@ -78,6 +78,10 @@ TEST_CASE("infer: products") {
   CHECK(type_of("float[K] a, float[K] b", "y = MatMul(a, b)") == "f32[]");
   CHECK(type_of("float[K] a, float[B,K,N] b", "y = MatMul(a, b)") == "f32[B,N]");
   CHECK(has(type_of("float[2,3] a, float[4,5] b", "y = MatMul(a, b)"), "cannot be multiplied"));
+  CHECK(type_of("float[1,M,K] a, float[2,K,N] b", "y = Einsum<equation=\"bmk, bkn -> bmn\">(a, b)") == "f32[2,M,N]");
+  CHECK(type_of("float[3,1,K] a, float[2,K] b", "y = Einsum<equation=\"...k,...k->...\">(a, b)") == "f32[3,2]");
+  CHECK(type_of("float[M,K] a, float[K,N] b", "y = Einsum<equation=\"za,ab\">(a, b)") == "f32[N,M]");
+  CHECK(has(type_of("float[2,3] a, float[4,5] b", "y = Einsum<equation=\"ij,jk->ik\">(a, b)"), "under one label"));
   CHECK(type_of("float[K,M] a, float[N,K] b, float[N] c",
                 "y = Gemm<transA=1, transB=1>(a, b, c)") == "f32[M,N]");
   CHECK(has(type_of("float[2,3] a, float[3,4] b, float[3] c", "y = Gemm(a, b, c)"),
