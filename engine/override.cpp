@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/rule/load_rule.h"
+#include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 
 namespace ferrule {
@@ -188,8 +189,8 @@ class Apply {
     auto taken = [&](const Condition& other) { return other.id == c.id; };
     if (std::ranges::any_of(r.where, taken) || c.id == kOff)
       return problem(e, at, fmt::format("rule {} has a condition {} already", r.id, escape(c.id)), "give it another id");
-    if (c.cls == ConditionClass::sound && r.kind != RuleKind::rewrite)
-      return problem(e, *at.find("sound"), fmt::format("only rewrites have sound conditions, {} is none", r.id), "write when:");
+    if (c.cls == ConditionClass::sound && !provable(r.kind))
+      return problem(e, *at.find("sound"), fmt::format("only rewrites and merges have sound conditions, {} is none", r.id), "write when:");
     yaml::Reader reader(e.source);
     check_condition_names(reader, r, c, at);
     if (auto s = reader.status(); !s) {

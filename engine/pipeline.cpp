@@ -12,6 +12,7 @@
 #include "engine/place.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite.h"
+#include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 #include "engine/settled.h"
 #include "engine/share.h"
@@ -210,7 +211,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
   install(k);
   for (const std::string& glob : options.allow_unproven)
-    if (std::ranges::none_of(k->rules.rules, [&](const auto& r) { return r->kind == RuleKind::rewrite && glob_match(glob, r->id); }))
+    if (std::ranges::none_of(k->rules.rules, [&](const auto& r) { return provable(r->kind) && glob_match(glob, r->id); }))
       k->warnings.push_back(fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
   FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));

@@ -4,6 +4,7 @@
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/samples.h"
 #include "engine/proof/shrink.h"
+#include "engine/rule/provable.h"
 
 namespace ferrule {
 
@@ -37,7 +38,7 @@ class Prover {
   }
 
   RewriteProof run() {
-    if (rule_.kind != RuleKind::rewrite) return std::move(out_);
+    if (!provable(rule_.kind)) return std::move(out_);
     samples_.cases();
     check();
     do {

@@ -13,6 +13,7 @@
 #include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
+#include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 
 namespace ferrule {
@@ -152,7 +153,7 @@ bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& 
 std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack, std::string_view semantics) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
-    if (r->kind == RuleKind::rewrite && r->pack == pack) lines.insert(line_of(*r, ops));
+    if (provable(r->kind) && r->pack == pack) lines.insert(line_of(*r, ops));
   const std::string engine = semantics.empty() ? "" : fmt::format("{}{}\n", kEngine, semantics);
   return lines.empty() ? "" : fmt::format("{}{}{}\n", kHeader, engine, fmt::join(lines, "\n"));
 }
@@ -174,7 +175,7 @@ Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector
   const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
   for (const auto& r : rules.rules) {
-    if (!r->enabled || r->kind != RuleKind::rewrite || stamped(*r, *ctx.ops, stamps)) continue;
+    if (!r->enabled || !provable(r->kind) || stamped(*r, *ctx.ops, stamps)) continue;
     const std::string stamp = fmt::format("{}-{}", proof_stamp(*r, *ctx.ops), engine_semantics());
     std::error_code ec;
     if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/rule/contract_names.h"
+#include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 #include "engine/target.h"
 
@@ -177,11 +178,14 @@ class RuleReader {
     read_conditions(root_.find("where"), rule_.where);
     read_let();
     read_kind();
+    ask_contract();
     read_tests();
     return rule_;
   }
 
  private:
+  static constexpr const char* kAsk = "accepts(group)";
+
   const Node* find(std::string_view key) { return root_.find(key); }
 
   void check_version() {
@@ -336,11 +340,29 @@ class RuleReader {
         if (other.id == c->id)
           r_.error(n, fmt::format("two conditions are called {}", escape(c->id)), "",
                    Code::rule_invalid);
-      if (c->cls == ConditionClass::sound && rule_.kind != RuleKind::rewrite)
-        r_.error(*n.find("sound"), "only rewrites have sound conditions",
-                 "grouping never changes results: use kernel or profit", Code::rule_invalid);
+      if (c->cls == ConditionClass::sound && !provable(rule_.kind))
+        r_.error(*n.find("sound"), "only rewrites and merges have sound conditions",
+                 "other groups never change results: use kernel or profit", Code::rule_invalid);
       out.push_back(std::move(*c));
     }
+  }
+
+  /// A group that its contract does not take is none, also where the author does not ask.
+  void ask_contract() {
+    using enum RuleKind;
+    if (rule_.kind == rewrite || rule_.kind == place || rule_.contract.empty()) return;
+    if (std::ranges::any_of(rule_.where, [](const Condition& c) { return c.text == kAsk; })) return;
+    Condition c;
+    c.id = std::ranges::count(rule_.where, "kernel", &Condition::id) ? "contract" : "kernel";
+    c.cls = ConditionClass::kernel;
+    c.text = kAsk;
+    c.why = "no kernel for this group";
+    c.place = place_of(r_, root_);
+    auto e = parse_expression(c.text, c.place);
+    if (!e) return;
+    c.expr = std::move(*e);
+    c.asks_contract = true;
+    rule_.where.push_back(std::move(c));
   }
 
   void read_let() {

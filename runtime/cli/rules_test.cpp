@@ -10,6 +10,7 @@
 
 #include "engine/proof/agree.h"
 #include "engine/proof/stamp.h"
+#include "engine/rule/provable.h"
 #include "runtime/cli/cli.h"
 #include "runtime/group_proof.h"
 
@@ -57,7 +58,7 @@ class Chosen {
  public:
   Chosen(const ProofContext& context, bool all) : ops_(*context.ops), stamps_(read_stamps(context.rule_dirs)), all_(all) {}
   bool operator()(const Rule& r) const {
-    if (r.kind != RuleKind::rewrite) return false;
+    if (!provable(r.kind)) return false;
     const auto day = std::chrono::duration_cast<std::chrono::hours>(std::chrono::system_clock::now().time_since_epoch()).count() / 24;
     const size_t place = std::accumulate(r.id.begin(), r.id.end(), size_t{0}, [](size_t n, char c) { return n * 31 + static_cast<unsigned char>(c); });
     return all_ || !stamped(r, ops_, stamps_) || place % 10 == static_cast<size_t>(day) % 10;
@@ -105,7 +106,7 @@ void count(Totals& totals, const Tested& t) {
   for (const RuleTest& c : t.rule->tests) ++(c.fires ? totals.fires : totals.holds);
   for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
   totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
-  totals.rewrites += t.rule->kind == RuleKind::rewrite;
+  totals.rewrites += provable(t.rule->kind);
   totals.groups += t.group.instances > 0, totals.group_graphs += t.group.instances;
   for (const KernelCondition& c : t.group.conditions) totals.refused += c.refused, totals.computed += c.computed;
   totals.proved += t.proved;
@@ -185,7 +186,7 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
   }
   const bool whole = std::ranges::all_of(k.rules.rules, [&](const auto& r) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
-    return r->kind != RuleKind::rewrite || (t != all.end() && t->proved && t->ok() && !t->undecided());
+    return !provable(r->kind) || (t != all.end() && t->proved && t->ok() && !t->undecided());
   });
   for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules) FERRULE_TRY(write_stamps(sure, k.ops, dir, whole));
   return {};

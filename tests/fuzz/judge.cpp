@@ -97,7 +97,7 @@ Result<Judge> Judge::load(const JudgeOptions& o) {
     options.rule_dirs = {o.rules};
     options.target = target;
     options.cache.clear();
-    options.allow_unproven = o.allow_unproven || target != targets.front();  // they are the same for every target
+    if (o.allow_unproven || target != targets.front()) options.allow_unproven = {"*"};  // they are the same for every target
     FERRULE_ASSIGN(j.fused_[target], load_knowledge(options));
     options.selection.disable = {"*"};
     FERRULE_ASSIGN(j.plain_[target], load_knowledge(options));

@@ -389,7 +389,7 @@ TEST_CASE("kernel and profit conditions only, outside rewrites") {
       "where: [{id: a, sound: \"rank(x) == 4\", why: \"w\"}]\n",
       "t.yaml", op_table(), Limits{});
   REQUIRE(!r);
-  CHECK(has(render(r.error()), "only rewrites have sound conditions"));
+  CHECK(has(render(r.error()), "only rewrites and merges have sound conditions"));
 }
 
 TEST_CASE("contracts that there are not are refused wherever a rule names one") {
