@@ -88,7 +88,7 @@ class Rule:
 def refused(done):
     """None if a rewrite was refused as disproved: with the proof's code, a claim and the numbers (or types) that show it."""
     return harness.refusal(done, USAGE, r"error\[rule_unproven\]", r"changes (the )?results?|counter-?example",
-                           r"element \d+ is|result's type|agraph", seconds=SECONDS)
+                           r"element \d+ is|result's type|graph \(", seconds=SECONDS)
 
 
 def wrong(rule):
