@@ -107,6 +107,8 @@ Status check_weights(const Call& c, size_t in_axis) {
     return c.wrong(fmt::format("its input {} has {} channels, its weights {} with group {} want {}",
                                str(*x), (*x)[1].str(), str(*w), c.n.attrs.i("group", 1),
                                channels.str()));
+  if (auto m = (*x)[1].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
+    return c.wrong(fmt::format("its input's {} channels do not divide into {} groups", *m, c.n.attrs.i("group", 1)));
   if (auto m = (*w)[0].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
     return c.wrong(fmt::format("its weights {} do not divide into {} groups", str(*w), c.n.attrs.i("group", 1)));
   auto k = c.n.attrs.ints("kernel_shape");

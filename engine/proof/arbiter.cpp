@@ -18,6 +18,8 @@ using Values = std::vector<std::optional<Tensor>>;
 constexpr int kEvaluations = 24;
 /// Of what was seen to move: a few evaluations of a few operations do not find the worst.
 constexpr double kSafety = 8, kUlps = 4;
+/// Sums of products are rounded at every step, in either order: ulps of the result for each term.
+constexpr double kUlpsOfTerm = 1.0 / 8;
 /// What may be lost to underflow, in least subnormals: what scales of everyday size make of one. More is no reassociation.
 constexpr double kLost = 32;
 
@@ -176,11 +178,24 @@ class Watch {
   Met met_;
 };
 
+/// About how many terms the sums have that operators without a formula make; 0: there are no such operators.
+double longest_sum(const Graph& g, const Values& values, const OpTable& ops) {
+  double most = 0;
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (ops.find(n) || n.inputs.size() < 2 || !n.inputs[1] || !values[n.inputs[1].index]) continue;
+    const Tensor& t = *values[n.inputs[1].index];
+    if (is_float(t.dtype()) && t.rank() > 1 && t.numel() > 0) most = std::max(most, static_cast<double>(t.numel() / *std::ranges::min_element(t.dims())));
+  }
+  return most;
+}
+
 /// The differences at one output that are still to be explained.
 class Output {
  public:
-  Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other)
-      : want_(want), got_(got), truth_(truth), other_(other), real_(is_float(want.dtype())) {
+  /// `ulps`: of the result, whatever its operands are.
+  Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other, double ulps)
+      : want_(want), got_(got), truth_(truth), other_(other), ulps_(ulps), real_(is_float(want.dtype())) {
     for (int64_t k = 0; k < want.numel(); ++k)
       if (!same(want.at_f64(k), got.at_f64(k))) open_.push_back({k, truth.at_f64(k), truth.at_f64(k)});
     settle();
@@ -223,12 +238,13 @@ class Output {
     if (same(got, truth) || e.met) return true;
     const FloatLimits l = float_limits(want_.dtype());
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
-    const double bound = kSafety * e.spread + std::max(kUlps * 2 * l.epsilon() * scale, kLost * l.smallest());
+    const double bound = kSafety * e.spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }
 
   const Tensor &want_, &got_, &truth_, &other_;
+  double ulps_;
   bool real_;
   std::vector<Element> open_;
 };
@@ -240,10 +256,11 @@ std::string unexplained(const ArbiterCase& c, const OpTable& ops, const Limits& 
   const auto truth = before.run(*c.inputs, nullptr), other = after.run(*c.inputs, nullptr);
   if (!truth || !other) return "it cannot be evaluated in f64";
   std::vector<Output> outputs;
+  const double ulps = kUlps + kUlpsOfTerm * std::max(longest_sum(*c.before, *truth, ops), longest_sum(*c.after, *other, ops));
   auto at = [](const Graph& g, const Values& all, size_t k) -> const Tensor& { return *all[g.outputs()[k].index]; };
   for (size_t k = 0; k < c.want->size(); ++k) {
     if ((*c.want)[k].dtype() != (*c.got)[k].dtype() || (*c.want)[k].dims() != (*c.got)[k].dims()) return fmt::format("output {} has another type or shape", k);
-    outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k), at(*c.after, *other, k));
+    outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k), at(*c.after, *other, k), ulps);
   }
   Draw noise(1);
   for (int n = 0; n < kEvaluations && std::ranges::any_of(outputs, [](const Output& o) { return !o.done(); }); ++n) {

@@ -14,8 +14,8 @@ class Draw {
   static Draw of(std::string_view text);
 
   uint64_t bits();
-  /// 0 … n - 1; n > 0.
-  int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
+  /// 0 … n - 1; 0 where there is nothing to choose.
+  int64_t below(int64_t n) { return n > 0 ? static_cast<int64_t>(bits() % static_cast<uint64_t>(n)) : 0; }
   int64_t between(int64_t least, int64_t most) { return least + below(most - least + 1); }
   bool chance(int percent) { return below(100) < percent; }
   /// [0, 1)

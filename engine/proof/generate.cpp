@@ -184,20 +184,38 @@ void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer
   }
 }
 
-/// A size, where lists of integers name it.
-void in_lists(Graph& g, int64_t from, int64_t to) {
+/// A size becomes another wherever it stands in inputs and constants (-1: every size that is open), with `multiples` those
+/// that hold it as a factor, too, and with `lists` where lists of integers name one.
+void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
+  auto changed = [&](int64_t d) { return d == from ? to : multiples && from > 1 && d > 0 && d % from == 0 ? d / from * to : d; };
+  for (ValueId v : g.inputs()) {
+    Type t = g.value(v).type;
+    if (!t.shape) continue;
+    for (Dim& d : *t.shape)
+      if (const int64_t was = d.value_or(-1); changed(was) != was) d = Dim(changed(was));
+    g.set_type(v, std::move(t));
+  }
   for (uint32_t v = 0; v < g.value_slots(); ++v) {
+    const Tensor* t = g.constant(ValueId{v});
+    if (!t || g.value(ValueId{v}).dead || t->dtype() == DType::string || size_bits(t->dtype()) % 8) continue;
+    std::vector<int64_t> dims = t->dims();
+    for (int64_t& d : dims) d = changed(d);
+    int64_t all = 1;
+    for (int64_t d : dims) all = std::min(all * d, 4 * kElements);
+    if (dims != t->dims() && all < 4 * kElements) g.set_constant(ValueId{v}, filled(t->dtype(), dims, t->to_f64()));
+  }
+  for (uint32_t v = 0; lists && v < g.value_slots(); ++v) {
     const Tensor* t = g.constant(ValueId{v});
     if (!t || g.value(ValueId{v}).dead || t->rank() != 1 || (t->dtype() != DType::i64 && t->dtype() != DType::i32)) continue;
     std::vector<int64_t> list = t->to_i64();
-    std::ranges::replace(list, from, to);
+    for (int64_t& d : list) d = changed(d);
     g.set_constant(ValueId{v}, converted(Tensor::of_i64(t->dims(), list), t->dtype()));
   }
 }
 
 bool small(const Graph& g) {
   for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Value& x = g.value(ValueId{v}); !x.dead && x.type.shape && elements(*x.type.shape) > 2 * kElements) return false;
+    if (const Value& x = g.value(ValueId{v}); !x.dead && x.type.shape && (x.type.shape->size() > kRank || elements(*x.type.shape) > 2 * kElements)) return false;
   return true;
 }
 
@@ -239,7 +257,7 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
     const ValueId first = g.input(n, 0);
     if (auto to = propose_.attribute(a, first ? g.value(first).type.rank() : 0)) out->set_attr(n, a.name, std::move(*to));
   }
-  return out->sort() && infer_again(*out) ? std::move(out) : nullptr;
+  return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
 }
 
 std::unique_ptr<Graph> Generator::resized(const Graph& g) {
@@ -265,9 +283,7 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
       out->set_type(v, std::move(t));
     }
   } else {
-    const int64_t from = draw_.of(sizes), to = draw_.between(int64_t{1}, int64_t{11});
-    resize(*out, from, to);
-    if (draw_.chance(60)) in_lists(*out, from, to);
+    rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40), draw_.chance(60));
   }
   return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
 }

@@ -10,7 +10,6 @@ namespace ferrule {
 namespace {
 
 constexpr int kTries = 28;
-constexpr size_t kRank = 7;
 
 std::vector<int64_t> constant_dims(const Shape& s) {
   std::vector<int64_t> out;

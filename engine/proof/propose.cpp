@@ -149,7 +149,8 @@ std::vector<int64_t> Proposer::regrouped(const Shape& s) {
 
 std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   const int rank = static_cast<int>(s.size());
-  auto any_size = [&] { return rank ? known(s[static_cast<size_t>(draw_.below(rank))]) : int64_t{1}; };
+  constexpr int64_t kLongest = 64;  // what is listed one by one
+  auto any_size = [&] { return rank ? std::min(known(s[static_cast<size_t>(draw_.below(rank))]), kLongest) : int64_t{1}; };
   std::vector<int64_t> out;
   switch (way) {
     case 0:
@@ -263,6 +264,7 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
 
 std::optional<Attr> Proposer::attribute(const AttributeSchema& a, int rank) {
   using Kind = AttributeSchema::Kind;
+  rank = std::max(rank, 0);  // -1: not known
   if (auto it = hints_.attributes.find(a.name); it != hints_.attributes.end() && draw_.chance(30)) return draw_.of(it->second);
   auto small_list = [&](size_t n) {
     std::vector<int64_t> out(n);

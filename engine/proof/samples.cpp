@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPairs = 4000;
 /// Draws for one rule, those without a new kind of firing graph after which there are no more, and what is kept of one
 /// kind and of one condition.
-constexpr int kDraws = 60000, kVain = 2500, kOfKind = 2, kOfCondition = 150;
+constexpr int kDraws = 60000, kVain = 20000, kOfKind = 2, kOfCondition = 150;
 /// Steps from a graph that a condition declines towards one on which the rule fires.
 constexpr int kSteps = 10;
 /// Percent of the graphs that are made of ones on which the rule fires; a rule is rare that needs so many draws for one.
@@ -165,7 +165,7 @@ void Samples::draw(int distinct) {
   int vain = 0;
   distinct += distinct_;
   for (int n = 0; n < kDraws && distinct_ < distinct && in_time(); ++n) {
-    if (++vain > (firing_.empty() ? 4 * kVain : kVain)) break;
+    if (++vain > kVain) break;
     auto g = candidate();
     ++counts_.graphs, ++drawn_;
     if (!g || !typed(*g)) continue;
