@@ -95,6 +95,10 @@ DType NodeDraw::element(const std::vector<DType>& allowed) {
 // --- operands
 
 void NodeDraw::give(OperandDraw& o, Type type, std::optional<Tensor> contents) {
+  // A caller's tensor has sizes of its own: that it has one which only a run finds out, nobody can promise.
+  if (type.shape)
+    for (Dim& d : *type.shape)
+      if (d.str().find('?') != std::string::npos) d = Dim::unknown();
   if (!o.value) {
     const std::string name = g_.fresh_name(o.name ? o.name->name : "k");
     o.value = contents ? g_.add_constant(name, std::move(*contents)) : g_.add_input(name, std::move(type));
