@@ -156,6 +156,12 @@ class GroupProver::Trials {
     proof_.instances = before;
   }
 
+  std::string not_run(const std::string& why) {
+    std::string text = fmt::format("{}: {}", context_.target->name, why);
+    if (std::ranges::find(proof_.not_run, text) == proof_.not_run.end()) proof_.not_run.push_back(std::move(text));
+    return {};
+  }
+
   /// "" or what is wrong with the plan in which `rule` alone has fired.
   std::string ran(const Rule& rule, const Graph& g, int64_t size, Magnitudes magnitudes) {
     auto inputs = inputs_of(g, size, magnitudes, draw_);
@@ -180,6 +186,7 @@ class GroupProver::Trials {
     }
     auto compiled = session->compile(shapes);
     if (!compiled && compiled.error().code == Code::bad_shape) return {};  // sizes that only a run knows
+    if (!compiled && compiled.error().code == Code::arch_unsupported) return not_run(compiled.error().message);
     if (!compiled) return render(compiled.error());
     // Known sizes, or what was folded, can make another graph of it.
     if (std::ranges::none_of((*compiled)->journal().steps, [&](const Step& s) { return s.rule == rule.id; })) return {};

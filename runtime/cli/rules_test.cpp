@@ -171,6 +171,7 @@ void print_coverage(const Tested& t) {
 struct Options {
   std::vector<std::string> globs;
   std::optional<double> seconds;
+  std::optional<int> graphs;
   bool coverage = false, stamp = false, full = false;
 };
 
@@ -193,7 +194,7 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
 }
 
 Result<Exit> body(const Common& common, const Options& asked) {
-  const auto& [globs, seconds, coverage, stamping, full] = asked;
+  const auto& [globs, seconds, graphs, coverage, stamping, full] = asked;
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   ProofContext context;
@@ -209,7 +210,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
   for (const auto& rule : knowledge->rules.rules)
     if (selected(*rule, globs)) chosen.push_back(rule.get());
   const Chosen proofs(context, full || !globs.empty());
-  GroupProver groups(options, common.backend, full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs);
+  GroupProver groups(options, common.backend, graphs.value_or(full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs));
   const std::vector<Tested> all = test_rules(chosen, groups, context, proofs);
   for (const Tested& t : all) {
     ++rules;
@@ -252,6 +253,7 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
     add_common(*c, common, false);
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
     c->add_option("--seconds", options->seconds, "for each rule's proof")->check(CLI::Range(0.1, 3600.0));
+    c->add_option("--graphs", options->graphs, "that a group is run on beside its cases, for each target")->check(CLI::Range(0, 100000));
     c->add_flag("--full", options->full, "prove all rewrites; else those without a stamp, and a tenth of the others, another one each day");
     if (!coverage) c->add_flag("--stamp", options->stamp, "writes those that are proved to proved.txt, so that loading does not prove them again");
     set_body(*c, common, exit, [options](const Common& o) { return body(o, *options); });

@@ -1,0 +1,56 @@
+"""Rules that form groups, on the stub GPU: each case that names a GPU is planned for it, compiled as CUDA text, run, and
+compared with the interpreter; with FERRULE_TEST_FULL=1 on more graphs."""
+import json
+import os
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE)]
+
+import harness  # noqa: E402
+import stubs  # noqa: E402
+
+KINDS = {"absorb", "window", "region", "merge", "place"}
+
+
+def targets():
+    """Rule -> the GPUs that its firing cases name."""
+    found = {}
+    for path in sorted(harness.ROOT.glob("rules/*/*.yaml")):
+        text = path.read_text()
+        kind = re.search(r"^kind: (\w+)", text, re.MULTILINE)
+        if not kind or kind.group(1) not in KINDS:
+            continue
+        fires = re.search(r"^  fires:\n(.*?)(?=^  holds:|\Z)", text, re.MULTILINE | re.DOTALL)
+        named = re.findall(r"^      target: (sm_\d+)", fires.group(1) if fires else "", re.MULTILINE)
+        if named:
+            found[path.stem] = set(named)
+    return found
+
+
+def main():
+    report = harness.Report()
+    if stubs.there(report):
+        wanted = targets()
+        graphs = "60" if os.environ.get("FERRULE_TEST_FULL") == "1" else "2"
+        for target in sorted(set().union(*wanted.values())):
+            rules = sorted(rule for rule, named in wanted.items() if target in named)
+            done = stubs.run(report, "rules", "test", *rules, "--backend", "cuda", "--graphs", graphs, "--json", timeout=600, cc=target.removeprefix("sm_"))
+            try:
+                rows = {row["rule"]: row for row in json.loads(done.out)["rules"]}
+            except (ValueError, KeyError):
+                rows = {}
+            for rule in rules:
+                row = rows.get(rule)
+                good = row and row["ok"] and row["group_instances"] > 0
+                if row and not row["group_instances"] and any("makes no code for" in why for why in row["not_run"]):
+                    report.skip(f"{rule} on {target}", "NVRTC makes no code for it")
+                    continue
+                report.check(f"{rule} on {target}", stubs.wrong_use(done) or (None if good else f"{row}; {done.tail()}"))
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
