@@ -90,7 +90,7 @@ class Comparison {
  public:
   Comparison(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx)
       : before_(before), after_(after), claim_(claim), ctx_(ctx), limits_(*ctx.limits) {
-    limits_.fold_tensor_bytes = 1 << 24;
+    limits_.fold_tensor_bytes = 1 << 20;  // what is drawn is far smaller
     options_.ops = ctx.ops;
     options_.limits = &limits_;
   }
