@@ -12,6 +12,9 @@
 namespace ferrule {
 namespace {
 
+/// Wraps at the limits, which stand for "to the end".
+int64_t more(int64_t x, int64_t by) { return static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(by)); }
+
 std::vector<ValueId> tensors_of(const Graph& g) {
   std::vector<ValueId> out;
   for (uint32_t i = 0; i < g.value_slots(); ++i)
@@ -255,14 +258,14 @@ class Mutator {
     }
     for (int64_t& x : to = was) x = ~x;
     change("counts from the other end", to);
-    for (int64_t& x : to = was) x += 1;
+    for (int64_t& x : to = was) x = more(x, 1);
     change("is one more", to);
-    for (int64_t& x : to = was) x -= 1;
+    for (int64_t& x : to = was) x = more(x, -1);
     change("is one less", to);
     if (t.rank() != 1 || was.empty()) return;
-    for (int64_t more : {int64_t{0}, was.back() + 1, was.front() - 1}) {
+    for (int64_t last : {int64_t{0}, more(was.back(), 1), more(was.front(), -1)}) {
       to = was;
-      to.push_back(more);
+      to.push_back(last);
       change("gets an element", to);
     }
   }

@@ -63,6 +63,15 @@ int64_t beyond(const Tensor& got, const Tensor& want, const Tensor& exact, const
   return beyond_together(got, want, exact, allowed);
 }
 
+/// Whether floats become integers: what NaN becomes then, ONNX leaves open.
+bool rounds_to_integers(const Graph& g) {
+  return std::ranges::any_of(g.order(), [&](NodeId id) {
+    const Node& n = g.node(id);
+    return !n.inputs.empty() && n.inputs[0] && is_float(g.value(n.inputs[0]).type.dtype) &&
+           std::ranges::any_of(n.outputs, [&](ValueId v) { return v && is_int(g.value(v).type.dtype); });
+  });
+}
+
 bool has_empty(const Graph& g) {
   for (size_t k = 0; k < g.value_slots(); ++k) {
     const auto& v = g.value(ValueId{static_cast<uint32_t>(k)});
@@ -261,6 +270,16 @@ void Judge::in_onnx_runtime(const Case& c, const std::string& model, const Named
   auto after = onnx_runtime_->run(model, c.inputs);
   if (after) compare(*after, *before, c, verdict);
   else verdict.kind = Verdict::failed, verdict.text = after.error().message;
+  if (verdict.kind == Verdict::failed && rounds_to_integers(*g) && makes_nan(c)) {
+    verdict = {Verdict::passed, "", "NaN that becomes an integer"};
+    return;
+  }
+  if (verdict.kind == Verdict::failed && after) {
+    // Its QuantizeLinear multiplies where the standard divides, say: what was written is right when the interpreter says so.
+    Verdict right;
+    compare(*after, want, c, right);
+    if (right.kind == Verdict::passed) verdict = {}, verdict.aside = "ONNX Runtime differs from what its operators are made of";
+  }
   if (verdict.kind == Verdict::failed) {
     verdict.text = "ONNX Runtime, what was written against the graph: " + verdict.text;
     return;
@@ -285,6 +304,7 @@ Verdict Judge::judge(const Case& c, const Configuration& configuration) const {
   }
   Verdict verdict;
   compare(got->outputs, *want, c, verdict);
+  if (verdict.kind == Verdict::failed && rounds_to_integers(*g) && makes_nan(c)) return {Verdict::passed, "", "NaN that becomes an integer"};
   const bool hides_nan = configuration.fast_math || (configuration.backend == "cuda" && !configuration.strict);
   if (verdict.kind == Verdict::failed && hides_nan && makes_nan(c)) {
     // Library tails make numbers of NaN then (explain says so), and anything may come of that; nothing else may differ.
