@@ -141,6 +141,8 @@ class LayoutPlanner {
     const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
     if (target_.device != "cpu" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
     if (const std::string contract = kernel_contract(id); contract != "conv" && contract != "conv_pool") return false;
+    // An image that is also added to the result is read as the result is written.
+    if (n.body && n.body->value(n.body->inputs()[0]).uses.size() > 1) return false;
     return slides_over_first(n);
   }
 

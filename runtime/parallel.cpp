@@ -5,6 +5,19 @@
 #include <algorithm>
 
 namespace ferrule {
+namespace {
+
+thread_local int alone = 0;  ///< calls that the thread works off alone
+
+/// Parallel work on one thread, which is thread 0 of it.
+template <class F>
+void by_itself(F&& f) {
+  ++alone;
+  f();
+  --alone;
+}
+
+}  // namespace
 
 void set_threads(int threads) {
   if (threads <= 0) threads = omp_get_num_procs();
@@ -16,7 +29,7 @@ int threads() { return omp_get_max_threads(); }
 void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
   grain = std::max<int64_t>(grain, 1);
   const int64_t parts = std::min<int64_t>(omp_get_max_threads(), n / grain);
-  if (parts <= 1 || omp_in_parallel()) return fn(context, 0, n);
+  if (parts <= 1 || omp_in_parallel()) return by_itself([&] { fn(context, 0, n); });
 #pragma omp parallel num_threads(static_cast<int>(parts))
   {
     // The team can be smaller than asked for.
@@ -28,7 +41,7 @@ void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_
 
 void parallel_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
   parts = std::min<int64_t>(omp_get_max_threads(), parts);
-  if (parts <= 1 || omp_in_parallel()) return fn(context, 0, 1);
+  if (parts <= 1 || omp_in_parallel()) return by_itself([&] { fn(context, 0, 1); });
 #pragma omp parallel num_threads(static_cast<int>(parts))
   fn(context, omp_get_thread_num(), omp_get_num_threads());
 }
@@ -37,6 +50,6 @@ void team_barrier() {
 #pragma omp barrier
 }
 
-int parallel_thread() { return omp_get_thread_num(); }
+int parallel_thread() { return alone ? 0 : omp_get_thread_num(); }
 
 }  // namespace ferrule

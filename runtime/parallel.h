@@ -18,7 +18,6 @@ void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
   if (n <= 0) return;
-  if (n <= grain) return body(int64_t{0}, n);
   using B = std::remove_reference_t<Body>;
   parallel_ranges(n, grain, [](void* c, int64_t begin, int64_t end) { (*static_cast<B*>(c))(begin, end); },
                   const_cast<std::remove_const_t<B>*>(std::addressof(body)));
@@ -29,13 +28,13 @@ void parallel_for(int64_t n, int64_t grain, Body&& body) {
 void parallel_team(int64_t parts, void (*fn)(void*, int me, int team), void* context);
 void team_barrier();
 
-/// Which of its team the calling thread is, in [0, threads()); 0 outside of parallel work.
+/// Which of those that share the innermost of these calls the calling thread is, in [0, threads()): whoever works on memory
+/// of its own finds it by this. Parallel work inside of parallel work stays on one thread, which then is thread 0.
 int parallel_thread();
 
 /// As parallel_team, for a callable `body(me, team)`.
 template <class Body>
 void on_team(int64_t parts, Body&& body) {
-  if (parts <= 1) return body(0, 1);
   using B = std::remove_reference_t<Body>;
   parallel_team(parts, [](void* c, int me, int team) { (*static_cast<B*>(c))(me, team); },
                 const_cast<std::remove_const_t<B>*>(std::addressof(body)));

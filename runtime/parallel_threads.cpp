@@ -24,6 +24,15 @@ struct Region {
 thread_local int wanted = 0;              ///< set_threads; 0 = all
 thread_local Region* inside = nullptr;    ///< what the thread works on
 thread_local int place = 0;
+thread_local int alone = 0;               ///< calls that the thread works off alone
+
+/// Parallel work on one thread, which is thread 0 of it.
+template <class F>
+void by_itself(F&& f) {
+  ++alone;
+  f();
+  --alone;
+}
 
 void take_part(Region& region, int me) {
   inside = &region, place = me;
@@ -94,11 +103,11 @@ void set_threads(int threads) { wanted = threads; }
 
 int threads() { return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-int parallel_thread() { return place; }
+int parallel_thread() { return alone ? 0 : place; }
 
 void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
   const int64_t parts = std::min<int64_t>(threads(), n / std::max<int64_t>(grain, 1));
-  if (parts <= 1 || inside) return fn(context, 0, n);
+  if (parts <= 1 || inside) return by_itself([&] { fn(context, 0, n); });
   struct Ranges {
     int64_t n;
     void (*fn)(void*, int64_t, int64_t);
@@ -113,7 +122,7 @@ void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_
 
 void parallel_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
   parts = std::min<int64_t>(threads(), parts);
-  if (parts <= 1 || inside) return fn(context, 0, 1);
+  if (parts <= 1 || inside) return by_itself([&] { fn(context, 0, 1); });
   run_team(parts, fn, context);
 }
 

@@ -49,12 +49,18 @@ TEST_CASE("on_team: who waits at the barrier sees what all have written; work in
       if (sum == 3 * round) ++sums[static_cast<size_t>(me)];
       team_barrier();
     }
-    parallel_for(100, 1, [&](int64_t begin, int64_t end) {
-      if (begin == 0 && end == 100 && parallel_thread() == me) ++inner;
-    });
+    for (int64_t n : {100, 1}) {
+      parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+        if (begin == 0 && end == n && parallel_thread() == 0) ++inner;
+      });
+      on_team(n, [&](int mine, int alone) {
+        if (mine == 0 && alone == 1 && parallel_thread() == 0) ++inner;
+      });
+    }
+    CHECK(parallel_thread() == me);
   });
   CHECK(sums == std::vector<int>{19, 19, 19});
-  CHECK(inner == 3);
+  CHECK(inner == 12);
   set_threads(0);
 }
 
