@@ -4,18 +4,18 @@
 #include <mutex>
 
 #include "engine/base/diagnostics.h"
-#include "engine/formula/definition.h"
-#include "engine/graph/infer.h"
-#include "engine/graph/interpreter.h"
+#include "engine/semantics/definition.h"
+#include "engine/semantics/infer.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/graph/verify.h"
-#include "engine/group.h"
-#include "engine/place.h"
+#include "engine/group/group.h"
+#include "engine/plan/place.h"
 #include "engine/proof/stamp.h"
-#include "engine/rewrite.h"
+#include "engine/rewrite/rewrite.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
-#include "engine/settled.h"
-#include "engine/share.h"
+#include "engine/rewrite/settled.h"
+#include "engine/rewrite/share.h"
 
 namespace ferrule {
 namespace {

@@ -2,10 +2,10 @@
 #pragma once
 #include "engine/base/cache_folder.h"
 #include "engine/graph/journal.h"
-#include "engine/instances.h"
+#include "engine/rule/selection.h"
 #include "engine/match/match.h"
-#include "engine/override.h"
-#include "engine/plan.h"
+#include "engine/rule/override.h"
+#include "engine/plan/plan.h"
 #include "engine/rule/load.h"
 
 namespace ferrule {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "codegen/lower.h"
+#include "codegen/program/lower.h"
 #include "engine/graph/graph.h"
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule {

@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "codegen/operands.h"
+#include "codegen/program/operands.h"
 
 namespace ferrule {
 namespace {

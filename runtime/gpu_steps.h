@@ -6,13 +6,13 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda_launch.h"
-#include "codegen/library_attention.h"
+#include "codegen/cuda/launch.h"
+#include "codegen/program/library_attention.h"
 #include "engine/base/diagnostics.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 #include "runtime/call.h"
 #include "runtime/tuning.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule {
 

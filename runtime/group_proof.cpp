@@ -5,7 +5,7 @@
 #include <set>
 
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/samples.h"

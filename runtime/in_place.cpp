@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "engine/pieces.h"
+#include "engine/contract/pieces.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/lower.h"
-#include "engine/plan.h"
+#include "codegen/program/lower.h"
+#include "engine/plan/plan.h"
 
 namespace ferrule {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/lower.h"
-#include "engine/plan.h"
+#include "codegen/program/lower.h"
+#include "engine/plan/plan.h"
 
 namespace ferrule {
 

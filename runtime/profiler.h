@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/graph/tensor.h"
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 namespace ferrule {
 

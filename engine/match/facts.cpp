@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "engine/movement.h"
+#include "engine/semantics/movement.h"
 #include "engine/onnx/schema.h"
 
 namespace ferrule {

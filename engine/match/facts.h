@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {

@@ -9,7 +9,7 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contracts.h"
+#include "engine/contract/contracts.h"
 #include "engine/graph/captures.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "engine/base/limits.h"
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/rule/rule.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 
-struct Body;  // engine/group.h
+struct Body;  // engine/group/group.h
 
 struct Match {
   const Rule* rule = nullptr;

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule {

@@ -1,6 +1,6 @@
 #include "engine/onnx/import.h"
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/onnx/internal.h"

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule {

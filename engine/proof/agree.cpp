@@ -6,8 +6,8 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
-#include "engine/instantiate.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/proof/arbiter.h"
 #include "engine/proof/node_draw.h"
 #include "engine/proof/trial.h"

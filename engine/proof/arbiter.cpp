@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/interpreter.h"
-#include "engine/instantiate.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/proof/values.h"
 
 namespace ferrule {

@@ -4,7 +4,7 @@
 // own type, several times. What moves then is what rounding can move; nothing else is excused but an overflow.
 #pragma once
 #include "engine/base/limits.h"
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {

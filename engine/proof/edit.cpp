@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {

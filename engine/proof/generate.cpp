@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/infer.h"
-#include "engine/instantiate.h"
+#include "engine/semantics/infer.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/match/facts.h"
-#include "engine/movement.h"
+#include "engine/semantics/movement.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
 

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/instantiate.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/hints.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/match/facts.h"
 #include "engine/proof/values.h"
 

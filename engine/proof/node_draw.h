@@ -1,6 +1,6 @@
 // One node of a drawn graph: its attributes and the types of its free operands are proposed until inference takes them.
 #pragma once
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/proof/propose.h"
 #include "engine/rule/pattern.h"
 

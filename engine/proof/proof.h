@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/group.h"
+#include "engine/group/group.h"
 
 namespace ferrule {
 

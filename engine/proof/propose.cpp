@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/instantiate.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/proof/values.h"
 
 namespace ferrule {

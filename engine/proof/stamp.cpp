@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "engine/base/diagnostics.h"
-#include "engine/formula/definition.h"
+#include "engine/semantics/definition.h"
 #include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"

@@ -2,7 +2,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/verify.h"
-#include "engine/instantiate.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/onnx/import.h"
 
 namespace ferrule {

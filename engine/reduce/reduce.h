@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/base/limits.h"
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/reduce/values.h"
 
 namespace ferrule::reduce {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule::reduce {
 namespace {

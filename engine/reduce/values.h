@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 
 namespace ferrule::reduce {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/rule/rule.h"
 
 namespace ferrule {

@@ -8,7 +8,7 @@
 #include "engine/rule/contract_names.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "engine/base/yaml.h"
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/rule/pattern_parse.h"
 #include "engine/rule/rule.h"
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "engine/rule/vocabulary_table.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 namespace {

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/graph/captures.h"
 #include "engine/rule/vocabulary_table.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 namespace {

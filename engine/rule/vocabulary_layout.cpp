@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {

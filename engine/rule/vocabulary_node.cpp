@@ -1,6 +1,6 @@
 // Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
-#include "engine/formula/ops.h"
-#include "engine/graph/infer.h"
+#include "engine/semantics/ops.h"
+#include "engine/semantics/infer.h"
 #include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {

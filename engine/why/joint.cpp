@@ -5,8 +5,8 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
-#include "engine/merge.h"
-#include "engine/place.h"
+#include "engine/group/merge.h"
+#include "engine/plan/place.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {

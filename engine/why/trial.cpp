@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {

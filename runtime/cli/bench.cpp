@@ -4,7 +4,7 @@
 #include <fstream>
 #include <iostream>
 
-#include "codegen/cpu_jit.h"
+#include "codegen/cpu/jit.h"
 #include "runtime/cli/tensors.h"
 
 namespace ferrule::cli {

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <new>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/onnx/import.h"
 #include "runtime/cli/cli.h"
 #include "runtime/registry.h"

@@ -12,12 +12,12 @@
 #include <thread>
 
 #include "codegen/cache.h"
-#include "codegen/cuda_launch.h"
-#include "codegen/library_attention.h"
-#include "codegen/llvm.h"
-#include "codegen/loop.h"
-#include "codegen/nvrtc.h"
-#include "codegen/operands.h"
+#include "codegen/cuda/launch.h"
+#include "codegen/program/library_attention.h"
+#include "codegen/cpu/llvm.h"
+#include "codegen/program/loop.h"
+#include "codegen/cuda/nvrtc.h"
+#include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cli/cli.h"
 #include "runtime/gpu_steps.h"

@@ -5,7 +5,7 @@
 #include <iostream>
 #include <thread>
 
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
 #include "runtime/cli/cli.h"
 #include "runtime/registry.h"

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "engine/graph/text.h"
-#include "engine/pieces.h"
+#include "engine/contract/pieces.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/json_stream.h"
 

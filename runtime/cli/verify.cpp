@@ -1,7 +1,7 @@
 // verify: fused against unfused on the same backend, output by output; or against the interpreter.
 #include <iostream>
 
-#include "engine/formula/definition.h"
+#include "engine/semantics/definition.h"
 #include "engine/graph/compare.h"
 #include "engine/onnx/import.h"
 #include "runtime/cli/tensors.h"

@@ -2,7 +2,7 @@
 
 #include <iostream>
 
-#include "codegen/kernel_nodes.h"
+#include "codegen/program/kernel_nodes.h"
 
 namespace ferrule::cli {
 namespace {

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cpu_jit.h"
-#include "codegen/lower.h"
+#include "codegen/cpu/jit.h"
+#include "codegen/program/lower.h"
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
-#include "engine/plan.h"
-#include "engine/target.h"
+#include "engine/plan/plan.h"
+#include "engine/target/target.h"
 #include "runtime/backend.h"
 #include "runtime/call.h"
 #include "runtime/tuning.h"

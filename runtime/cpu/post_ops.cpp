@@ -1,4 +1,4 @@
-// The normalised epilogue (engine/epilogue) as oneDNN's post-ops.
+// The normalised epilogue (engine/contract/epilogue) as oneDNN's post-ops.
 #include <map>
 
 #include "runtime/cpu/library.h"

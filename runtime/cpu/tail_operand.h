@@ -1,7 +1,7 @@
 // How a tail's operand lies over the result of its call: what every CPU kernel with a tail asks. The shapes say it
-// (engine/spread.h), neither the number of elements nor the rank.
+// (engine/contract/spread.h), neither the number of elements nor the rank.
 #pragma once
-#include "engine/spread.h"
+#include "engine/contract/spread.h"
 #include "runtime/call.h"
 
 namespace ferrule::cpu {

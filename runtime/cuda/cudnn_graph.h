@@ -11,8 +11,8 @@
 
 #include "engine/base/dtype.h"
 #include "engine/base/result.h"
-#include "engine/epilogue.h"
-#include "engine/target.h"
+#include "engine/contract/epilogue.h"
+#include "engine/target/target.h"
 
 struct cudnnContext;
 struct CUstream_st;

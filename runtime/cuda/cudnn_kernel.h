@@ -2,7 +2,7 @@
 #pragma once
 #include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/kernel.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cuda {
 

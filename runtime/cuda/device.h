@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/nvrtc.h"
 #include "runtime/cuda/driver.h"
 
 namespace ferrule {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "codegen/cuda_launch.h"
+#include "codegen/cuda/launch.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/kernels/generated.h"
 #include "runtime/in_place.h"

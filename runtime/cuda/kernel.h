@@ -8,8 +8,8 @@
 #include <string>
 
 #include "engine/base/limits.h"
-#include "engine/formula/ops.h"
-#include "engine/target.h"
+#include "engine/semantics/ops.h"
+#include "engine/target/target.h"
 #include "runtime/backend.h"
 #include "runtime/call.h"
 #include "runtime/tuning.h"
@@ -17,7 +17,7 @@
 struct CUstream_st;
 
 namespace ferrule {
-struct LibraryAttention;  // codegen/library_attention.h
+struct LibraryAttention;  // codegen/program/library_attention.h
 }
 
 namespace ferrule::cuda {
@@ -113,7 +113,7 @@ Result<KernelPtr> make_deconvolution(Context&, const Call&);
 Result<KernelPtr> make_matmul(Context&, const Call&);
 /// Attention through cuDNN; where cuDNN has no engine for it or is not there, make_generated's, and a warning.
 Result<KernelPtr> make_attention(Context&, const Launch&, const Call&, const LibraryAttention&);
-/// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else codegen/cuda_launch.h knows.
+/// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else codegen/cuda/launch.h knows.
 Result<KernelPtr> make_generated(Context&, const Launch&, const Call&);
 /// The layer on the host, between two transfers.
 Result<KernelPtr> make_interpreted(Context&, const Call&);

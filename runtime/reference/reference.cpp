@@ -5,7 +5,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/captures.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 
 namespace ferrule {
 namespace {

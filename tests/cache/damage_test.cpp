@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "codegen/cpu_jit.h"
+#include "codegen/cpu/jit.h"
 #include "tests/cache/kit.h"
 
 using namespace cache_test;

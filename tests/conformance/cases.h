@@ -13,7 +13,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/import.h"
 #include "tests/conformance/tensor_proto.h"
 #include "tests/support/paths.h"

@@ -1,7 +1,7 @@
 // ONNX's own backend tests through the interpreter.
 #include <doctest/doctest.h>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "tests/conformance/cases.h"
 
 namespace ferrule::conformance {

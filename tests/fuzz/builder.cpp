@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 
 namespace ferrule::fuzz {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "engine/onnx/import.h"
 #include "tests/fuzz/values.h"
 

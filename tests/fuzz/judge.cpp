@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/graph/npz.h"
 #include "engine/onnx/export.h"
 #include "runtime/registry.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/graph/text.h"
 #include "engine/onnx/export.h"
 

@@ -16,10 +16,10 @@
 #include <fstream>
 #include <random>
 
-#include "codegen/lower.h"
+#include "codegen/program/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 #include "runtime/ferrule.h"
 #include "tests/support/paths.h"
 

@@ -1,7 +1,7 @@
 // The gate of a squeeze-and-excite block as one parallel region: threads sum parts of the images, and whoever finishes
 // an image's last part runs its dense layers, which are small, on the sums while they are in the cache. Parts are the
 // same whatever the number of threads, and are added in order: the result does not depend on it.
-#include "engine/channel_gate.h"
+#include "engine/contract/channel_gate.h"
 
 #include <algorithm>
 #include <atomic>

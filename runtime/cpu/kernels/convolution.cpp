@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 
 namespace ferrule::cpu {

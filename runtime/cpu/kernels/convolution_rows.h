@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/epilogue.h"
+#include "engine/contract/epilogue.h"
 
 namespace ferrule::cpu {
 

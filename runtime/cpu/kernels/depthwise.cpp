@@ -7,7 +7,7 @@
 
 #include "runtime/cpu/kernels/register_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 

@@ -5,7 +5,7 @@
 #include "runtime/cpu/kernels/convolution_rows.h"
 #include "runtime/cpu/kernels/register_tail.h"
 #include "runtime/cpu/kernels/strided_copy.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 

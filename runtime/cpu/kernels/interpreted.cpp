@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 

@@ -1,4 +1,4 @@
-// Regions of several pieces (engine/pieces.h) as one kernel: pieces that only move elements are strided copies,
+// Regions of several pieces (engine/contract/pieces.h) as one kernel: pieces that only move elements are strided copies,
 // the others generated code; one parallel loop runs all of them, split by the bytes they write and what they
 // compute.
 #include <algorithm>
@@ -6,9 +6,9 @@
 #include <cstring>
 #include <optional>
 
-#include "codegen/loop.h"
+#include "codegen/program/loop.h"
 #include "engine/base/diagnostics.h"
-#include "engine/pieces.h"
+#include "engine/contract/pieces.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/staged_loop.h"
 #include "runtime/parallel.h"

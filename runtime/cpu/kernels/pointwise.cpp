@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "codegen/cpu_jit.h"
-#include "codegen/loop.h"
+#include "codegen/cpu/jit.h"
+#include "codegen/program/loop.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"

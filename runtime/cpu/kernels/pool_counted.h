@@ -3,7 +3,7 @@
 // library's average becomes the standard's by a factor for each place along an axis: 1 but for the last ones.
 #pragma once
 #include "runtime/cpu/kernel.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 

@@ -3,7 +3,7 @@
 // the windows that hold such an element.
 #pragma once
 #include "runtime/cpu/kernel.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 

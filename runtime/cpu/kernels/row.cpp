@@ -3,8 +3,8 @@
 // than threads, long rows are cut and the reductions of the pieces combined.
 #include <algorithm>
 
-#include "codegen/cpu_jit.h"
-#include "codegen/row_nest.h"
+#include "codegen/cpu/jit.h"
+#include "codegen/cpu/row_nest.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"

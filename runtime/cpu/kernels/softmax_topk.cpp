@@ -2,7 +2,7 @@
 // rows. What is selected is found on the operand, whose order the softmax keeps, while it is read; then the exponentials
 // are summed, and only what was selected is normalised. Rounding may make equal what was not, and the order of equals
 // is by index: so everything within a few roundings of the last one selected is normalised, and compared, too.
-#include "engine/softmax_topk.h"
+#include "engine/contract/softmax_topk.h"
 
 #include <algorithm>
 #include <bit>
@@ -21,7 +21,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Below this exponent, and for operands this close (relative to it), a softmax may be the same number.
 constexpr float kFarBelow = -70, kClose = 1e-6f;
 
-/// The exponential as the formulas' programs compute it (engine/formula/polynomials.cpp), so that equals are the same.
+/// The exponential as the formulas' programs compute it (engine/semantics/polynomials.cpp), so that equals are the same.
 [[gnu::always_inline]] inline float exponential(float x) {
   x = 89 < x ? 89 : x;
   x = -104 > x ? -104 : x;

@@ -2,16 +2,16 @@
 // and a 1x1 convolution. A thread walks down its share of the result strip by strip: it computes the rows that the
 // strip's windows reach (keeping those it has from the strip before) into a buffer that stays in its L2 cache, then the
 // strip itself. Both steps are the ordinary kernels for images of so many rows, on one thread.
-#include "engine/tiles.h"
+#include "engine/contract/tiles.h"
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <numeric>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "runtime/cpu/candidates.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 

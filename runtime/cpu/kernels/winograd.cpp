@@ -6,7 +6,7 @@
 
 #include "runtime/cpu/kernels/vector_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
-#include "runtime/window.h"
+#include "runtime/sliding_window.h"
 #include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
 

@@ -1,6 +1,6 @@
 // Convolution and deconvolution of 1 to 3 spatial dimensions through cuDNN: images by their strides, weights in the order
 // of the images (channels innermost where they are channels-last), bias and tail in the same graph.
-#include "engine/library_tail.h"
+#include "engine/contract/library_tail.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/gpu_steps.h"
 

@@ -1,4 +1,4 @@
-// Generated kernels: the launch as codegen/cuda_launch plans it, its cubin, its arguments made once; in another shape where
+// Generated kernels: the launch as codegen/cuda/launch plans it, its cubin, its arguments made once; in another shape where
 // the tuning file names one or `tune` tries them. The source carries no names of the model here (`ferrule compile` writes
 // them), so that equal kernels are compiled once.
 #include "runtime/cuda/kernels/generated.h"

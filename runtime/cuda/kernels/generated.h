@@ -3,7 +3,7 @@
 #include <functional>
 #include <span>
 
-#include "codegen/cuda_launch.h"
+#include "codegen/cuda/launch.h"
 #include "runtime/cuda/kernel.h"
 
 namespace ferrule::cuda {

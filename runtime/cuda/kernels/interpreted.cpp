@@ -2,7 +2,7 @@
 // and it allocates; explain shows such layers as interpreted. Operands in another layout are copied to the plain one and
 // back on the host. A result that is a part of something larger is read first, so that what lies between stays.
 #include "engine/base/diagnostics.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/host_copy.h"
 #include "runtime/cuda/kernel.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/library_tail.h"
-#include "engine/spread.h"
+#include "engine/contract/library_tail.h"
+#include "engine/contract/spread.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/host_copy.h"

@@ -1,11 +1,11 @@
-#include "codegen/cpu_jit.h"
+#include "codegen/cpu/jit.h"
 
 #include <doctest/doctest.h>
 
 #include <thread>
 
-#include "codegen/llvm.h"
-#include "codegen/loop.h"
+#include "codegen/cpu/llvm.h"
+#include "codegen/program/loop.h"
 #include "engine/base/diagnostics.h"
 #include "tests/unit/codegen/helpers.h"
 

@@ -1,16 +1,16 @@
 // The attention kernel of CUDA C++ on the host: heads of many sizes, transposes around the products, masks and batch axes that
 // broadcast, rows that are masked altogether, every element type, against the interpreter node by node.
-#include "codegen/cuda_attention.h"
+#include "codegen/cuda/attention.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
-#include "engine/plan.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/plan/plan.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/row_cases.h"
 

@@ -1,5 +1,5 @@
 // Kernels that move elements, as CUDA C++ on the host: every element size, permutation and index width against a loop.
-#include "codegen/cuda_copy.h"
+#include "codegen/cuda/copy.h"
 
 #include <doctest/doctest.h>
 

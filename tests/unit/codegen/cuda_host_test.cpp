@@ -10,11 +10,11 @@
 #include <numeric>
 #include <utility>
 
-#include "codegen/cuda.h"
+#include "codegen/cuda/pointwise.h"
 #include "engine/base/diagnostics.h"
 #include "engine/base/tolerance.h"
-#include "engine/formula/minifloat.h"
-#include "engine/formula/polynomials.h"
+#include "engine/semantics/minifloat.h"
+#include "engine/semantics/polynomials.h"
 #include "tests/support/paths.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/operator_cases.h"

@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 
-#include "codegen/nvrtc.h"
-#include "engine/formula/minifloat.h"
+#include "codegen/cuda/nvrtc.h"
+#include "engine/semantics/minifloat.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/codegen/launch_cases.h"
 

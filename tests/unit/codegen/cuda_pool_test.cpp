@@ -1,6 +1,6 @@
 // Pooling kernels on the host: windows of every rank, size, stride, dilation, padding and rounding, averages that count
 // padding and that do not, NaN and infinities, every element type and layout, against the interpreter.
-#include "codegen/cuda_pool.h"
+#include "codegen/cuda/pool.h"
 
 #include <cmath>
 #include <limits>

@@ -1,6 +1,6 @@
 // Resize kernels on the host: every mode, way of coordinates and rounding, by scales and by sizes, larger and smaller, along
 // any axes, every element type and layout, against the interpreter.
-#include "codegen/cuda_resize.h"
+#include "codegen/cuda/resize.h"
 
 #include "tests/unit/codegen/launch_cases.h"
 

@@ -1,6 +1,6 @@
 // Row kernels of CUDA C++ on the host: every row operator on random shapes, axes, element types and layouts, by every
 // kind of team, against the interpreter; sums against double.
-#include "codegen/cuda_rows.h"
+#include "codegen/cuda/rows.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,11 +8,11 @@
 #include <numeric>
 #include <set>
 
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
-#include "engine/plan.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/plan/plan.h"
 #include "tests/unit/codegen/helpers.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/row_cases.h"

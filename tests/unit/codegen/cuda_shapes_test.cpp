@@ -1,6 +1,6 @@
 // Launches in every shape that `ferrule tune` may choose, as CUDA C++ on the host against the interpreter; what the problems
 // of a tuning file are called; and that every shape compiles.
-#include "codegen/cuda_shape.h"
+#include "codegen/cuda/shape.h"
 
 #include <algorithm>
 #include <cmath>

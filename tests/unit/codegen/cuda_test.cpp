@@ -1,5 +1,5 @@
-#include "codegen/cuda.h"
-#include "codegen/cuda_copy.h"
+#include "codegen/cuda/pointwise.h"
+#include "codegen/cuda/copy.h"
 
 #include <doctest/doctest.h>
 

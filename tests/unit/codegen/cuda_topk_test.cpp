@@ -1,6 +1,6 @@
 // The selection kernel on the host: softmax and its logarithms, largest and smallest, one to all of a row, short and long rows,
 // equal elements, NaN and infinities, against the interpreter: the same indices, values within the tolerance.
-#include "codegen/cuda_topk.h"
+#include "codegen/cuda/topk.h"
 
 #include <cmath>
 #include <limits>

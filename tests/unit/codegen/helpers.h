@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/formula/block_eval.h"
-#include "engine/formula/scalar.h"
+#include "engine/semantics/block_eval.h"
+#include "engine/semantics/scalar.h"
 
 namespace ferrule::test {
 

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <thread>
 
-#include "codegen/cuda_prelude.h"
+#include "codegen/cuda/prelude.h"
 #include "engine/base/diagnostics.h"
 
 namespace ferrule::test {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/epilogue.h"
+#include "engine/contract/epilogue.h"
 
 namespace ferrule::test {
 

@@ -8,12 +8,12 @@
 #include <map>
 #include <set>
 
-#include "codegen/cuda_launch.h"
-#include "codegen/nvrtc.h"
+#include "codegen/cuda/launch.h"
+#include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
-#include "engine/pieces.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/contract/pieces.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/placed.h"
 #include "tests/unit/codegen/row_cases.h"

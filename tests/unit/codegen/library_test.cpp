@@ -1,4 +1,4 @@
-#include "codegen/library.h"
+#include "engine/contract/epilogue.h"
 
 #include <doctest/doctest.h>
 

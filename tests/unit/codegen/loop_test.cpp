@@ -1,11 +1,11 @@
-#include "codegen/loop.h"
+#include "codegen/program/loop.h"
 
 #include <doctest/doctest.h>
 
 #include <cstring>
 #include <numeric>
 
-#include "codegen/cpu_jit.h"
+#include "codegen/cpu/jit.h"
 #include "tests/unit/codegen/helpers.h"
 
 using namespace ferrule;

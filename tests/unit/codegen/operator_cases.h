@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/formula/formula.h"
-#include "engine/formula/ops.h"
+#include "engine/semantics/formula.h"
+#include "engine/semantics/ops.h"
 #include "tests/unit/codegen/helpers.h"
 
 namespace ferrule::test {

@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/onnx/infer_onnx.h"
 #include "tests/unit/codegen/shipped_operators.h"
 

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/base/diagnostics.h"
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "tests/support/paths.h"
 
 namespace ferrule::test {

@@ -1,6 +1,6 @@
 // The gate of squeeze-and-excite blocks: random sizes and layers against plain sums in double, several images, and
 // the same bits with any number of threads.
-#include "engine/channel_gate.h"
+#include "engine/contract/channel_gate.h"
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
 

@@ -1,8 +1,8 @@
 // Library kernels over f16 and bf16 against the interpreter, on random shapes: the library's own where it has
 // them, else the f32 kernel over widened operands. Either way it is one launch with the same results.
 #include "engine/graph/compare.h"
-#include "engine/graph/infer.h"
-#include "engine/graph/interpreter.h"
+#include "engine/semantics/infer.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
 #include "tests/unit/cpu/harness.h"
 

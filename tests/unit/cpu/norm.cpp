@@ -1,6 +1,6 @@
 // BatchNormalization against the interpreter: ranks 2 to 5, both layouts, in place, channels that are no
 // multiple of anything, and parameters for which the kernel has no finite numbers.
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {

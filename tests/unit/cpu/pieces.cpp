@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/interpreter.h"
-#include "engine/pieces.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/contract/pieces.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/cpu/harness.h"
 

@@ -1,8 +1,8 @@
 // Hand-made graphs planned, lowered, prepared and run on the CPU backend, and compared with the interpreter.
 #pragma once
-#include "engine/graph/infer.h"
-#include "engine/graph/interpreter.h"
-#include "engine/group.h"
+#include "engine/semantics/infer.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/group/group.h"
 #include "engine/onnx/infer_onnx.h"
 #include "runtime/cpu/executable.h"
 #include "tests/unit/cpu/harness.h"

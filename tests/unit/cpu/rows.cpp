@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "engine/base/tolerance.h"
-#include "engine/formula/row.h"
+#include "engine/semantics/row.h"
 #include "engine/graph/compare.h"
-#include "engine/graph/infer.h"
-#include "engine/graph/interpreter.h"
+#include "engine/semantics/infer.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
 #include "runtime/parallel.h"
 #include "tests/unit/codegen/row_cases.h"

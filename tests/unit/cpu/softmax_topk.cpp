@@ -1,8 +1,8 @@
 // A softmax and what is selected of it in one pass over the rows: against the interpreter, with rows that are longer
 // and shorter than a block, equal elements, underflow, infinities and NaN.
-#include "engine/softmax_topk.h"
+#include "engine/contract/softmax_topk.h"
 
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"

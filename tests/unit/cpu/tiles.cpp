@@ -1,11 +1,11 @@
 // Two windows as one region of strips: convolutions with pooling behind them, depthwise with 1x1 convolutions. Random
 // sizes, pads, strides, dilations and tails against the interpreter, with buffers from one row to whole images, and
 // any number of threads; what the contract takes, the kernel is made for.
-#include "engine/tiles.h"
+#include "engine/contract/tiles.h"
 
 #include "engine/graph/compare.h"
-#include "engine/graph/interpreter.h"
-#include "engine/group.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/group/group.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"

@@ -6,10 +6,10 @@
 #include <map>
 #include <set>
 
-#include "codegen/cuda_launch.h"
-#include "codegen/operands.h"
+#include "codegen/cuda/launch.h"
+#include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contracts.h"
+#include "engine/contract/contracts.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "runtime/cuda/kernel.h"

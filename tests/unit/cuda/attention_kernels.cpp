@@ -2,7 +2,7 @@
 // the masks. What is not cuDNN's is told apart without it, with the reason.
 #include <limits>
 
-#include "engine/attention.h"
+#include "engine/contract/attention.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/gpu_steps.h"
 #include "tests/support/paths.h"

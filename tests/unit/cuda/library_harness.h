@@ -10,7 +10,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/tolerance.h"
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 #include "runtime/cuda/kernel.h"
 #include "runtime/cuda/libraries.h"
 #include "tests/support/paths.h"

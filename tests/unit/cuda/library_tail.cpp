@@ -1,5 +1,5 @@
 // What goes into a library's call, by target, type, layout and form.
-#include "engine/library_tail.h"
+#include "engine/contract/library_tail.h"
 
 #include <doctest/doctest.h>
 

@@ -7,8 +7,8 @@
 
 #include <cstring>
 
-#include "engine/formula/ops.h"
-#include "engine/target.h"
+#include "engine/semantics/ops.h"
+#include "engine/target/target.h"
 #include "runtime/cuda/constants.h"
 #include "runtime/cuda/executable.h"
 #include "runtime/cuda/host_copy.h"

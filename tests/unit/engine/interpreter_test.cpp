@@ -1,12 +1,12 @@
 // The interpreter on single operators with small known results, on graphs, and on hostile
 // attributes. Whole operator families are covered by tests/conformance.
-#include "engine/graph/interpreter.h"
+#include "engine/interpreter/interpreter.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "engine/formula/ops.h"
+#include "engine/semantics/ops.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;

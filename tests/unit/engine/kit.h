@@ -6,14 +6,14 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
-#include "engine/formula/ops.h"
-#include "engine/graph/interpreter.h"
+#include "engine/semantics/ops.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
-#include "engine/group.h"
+#include "engine/group/group.h"
 #include "engine/match/match.h"
 #include "engine/onnx/import.h"
-#include "engine/rewrite.h"
+#include "engine/rewrite/rewrite.h"
 #include "engine/rule/load.h"
 #include "tests/support/paths.h"
 

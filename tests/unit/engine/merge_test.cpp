@@ -1,6 +1,6 @@
 // Merge and place rules on graphs: who becomes a sibling, what is joined, where values are put.
-#include "engine/merge.h"
-#include "engine/place.h"
+#include "engine/group/merge.h"
+#include "engine/plan/place.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;

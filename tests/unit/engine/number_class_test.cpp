@@ -1,7 +1,7 @@
 // D9: constants that a replacement computes stay the kind of number that they are computed as.
-#include "engine/number_class.h"
+#include "engine/rule/number_class.h"
 
-#include "engine/instantiate.h"
+#include "engine/rewrite/replacement.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;

@@ -1,5 +1,5 @@
 // The planner: layouts, and the reorders between them.
-#include "engine/plan.h"
+#include "engine/plan/plan.h"
 
 #include "tests/unit/engine/kit.h"
 

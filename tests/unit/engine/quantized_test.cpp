@@ -1,5 +1,5 @@
 // Groups of integers read as chains of steps, and their conversions against the interpreter's.
-#include "engine/quantized.h"
+#include "engine/contract/quantized.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Common subexpressions, equal constants, branches decided while folding.
-#include "engine/branches.h"
-#include "engine/share.h"
+#include "engine/rewrite/branches.h"
+#include "engine/rewrite/share.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;

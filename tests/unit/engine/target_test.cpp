@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contracts.h"
+#include "engine/contract/contracts.h"
 #include "engine/rule/contract_names.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;

@@ -1,5 +1,5 @@
 // Shapes and contents of single operators, from ONNX text; symbolic sizes stay expressions.
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 
 #include <doctest/doctest.h>
 

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/graph/infer.h"
+#include "engine/semantics/infer.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/onnx/import.h"

@@ -5,7 +5,7 @@
 #include "engine/rule/expr.h"
 #include "engine/rule/pattern.h"
 #include "engine/rule/vocabulary.h"
-#include "engine/target.h"
+#include "engine/target/target.h"
 
 using namespace ferrule;
 

@@ -1,0 +1,62 @@
+#include "codegen/cpu/kernel.h"
+
+#include <array>
+#include <bit>
+
+#include "codegen/cpu/llvm.h"
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+constexpr auto kTargets = std::to_array<CpuIsa>({
+    {"cpu-avx2", "x86-64-v3", 32},
+    {"cpu-avx512", "x86-64-v4", 64},
+});
+
+template <class T>
+void append(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+}  // namespace
+
+Result<CpuIsa> cpu_isa(std::string_view target) {
+  std::string known;
+  for (const CpuIsa& isa : kTargets) {
+    if (isa.target == target) return isa;
+    known += (known.empty() ? "" : ", ") + std::string(isa.target);
+  }
+  return error(Code::unknown_target, "generated kernel", escape(target), known);
+}
+
+std::string identity(const KernelKey& key) {
+  std::string out = key.target + (key.non_temporal ? "!" : ";");
+  append(out, key.program.inputs.size());
+  for (DType t : key.program.inputs) append(out, t);
+  for (InnerStride s : key.inner) append(out, s);
+  append(out, key.program.insts.size());
+  for (const Inst& in : key.program.insts) {
+    append(out, in.op);
+    append(out, in.type);
+    for (uint32_t a : in.args) append(out, a);
+    append(out, in.index);
+    append(out, std::bit_cast<uint64_t>(in.f));
+    append(out, in.i);
+  }
+  for (uint32_t o : key.program.outputs) append(out, o);
+  for (Fold f : key.folds) append(out, f);
+  out += key.fold_outer ? "|" : "-";
+  return out;
+}
+
+std::string to_identifier(std::string_view name) {
+  std::string out;
+  for (char c : name.substr(0, 100)) {
+    bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    out += word ? c : '_';
+  }
+  return out.empty() || (out[0] >= '0' && out[0] <= '9') ? "_" + out : out;
+}
+
+}  // namespace ferrule

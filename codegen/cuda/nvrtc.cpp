@@ -1,0 +1,223 @@
+#include "codegen/cuda/nvrtc.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <iterator>
+#include <optional>
+#include <regex>
+
+#include "codegen/cache.h"
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+/// The few functions used, declared here so that no CUDA header is needed to build.
+struct Nvrtc {
+  using Handle = void*;
+  int (*version)(int*, int*);
+  int (*arch_count)(int*);
+  int (*archs)(int*);
+  int (*create)(Handle*, const char*, const char*, int, const char* const*, const char* const*);
+  int (*destroy)(Handle*);
+  int (*compile)(Handle, int, const char* const*);
+  int (*log_size)(Handle, size_t*);
+  int (*log)(Handle, char*);
+  int (*cubin_size)(Handle, size_t*);
+  int (*cubin)(Handle, char*);
+  const char* (*text)(int);
+  NvrtcInfo info;
+};
+
+std::vector<std::string> candidates() {
+  std::vector<std::string> out;
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) {
+    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
+      if (const char* home = std::getenv(variable))
+        for (const char* folder : {"/lib64/", "/lib/"}) out.push_back(std::string(home) + folder + name);
+    out.push_back(name);
+    for (const char* folder : {"/lib64/", "/lib/", "/targets/x86_64-linux/lib/"})
+      out.push_back(std::string("/usr/local/cuda") + folder + name);
+  }
+  return out;
+}
+
+Result<Nvrtc> open_library() {
+  void* library = nullptr;
+  std::string why, path;
+  for (const std::string& candidate : candidates()) {
+    path = candidate;
+    if ((library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
+    const char* text = dlerror();
+    if (why.empty() && text) why = text;
+  }
+  if (!library) return error(Code::library_missing, "", "NVRTC (libnvrtc.so.13 or .12)", why);
+  Nvrtc n{};
+  n.info.path = path;
+  std::string missing;
+  auto take = [&](auto& f, const char* symbol) {
+    f = reinterpret_cast<std::remove_reference_t<decltype(f)>>(dlsym(library, symbol));
+    if (!f) missing = symbol;
+  };
+  take(n.version, "nvrtcVersion");
+  take(n.arch_count, "nvrtcGetNumSupportedArchs");
+  take(n.archs, "nvrtcGetSupportedArchs");
+  take(n.create, "nvrtcCreateProgram");
+  take(n.destroy, "nvrtcDestroyProgram");
+  take(n.compile, "nvrtcCompileProgram");
+  take(n.log_size, "nvrtcGetProgramLogSize");
+  take(n.log, "nvrtcGetProgramLog");
+  take(n.cubin_size, "nvrtcGetCUBINSize");
+  take(n.cubin, "nvrtcGetCUBIN");
+  take(n.text, "nvrtcGetErrorString");
+  if (!missing.empty()) return error(Code::library_missing, "", path, fmt::format("it has no {}", missing));
+  n.version(&n.info.major, &n.info.minor);
+  int count = 0;
+  if (n.arch_count(&count) == 0 && count > 0) {
+    n.info.architectures.resize(static_cast<size_t>(count));
+    n.archs(n.info.architectures.data());
+  }
+  return n;
+}
+
+const Result<Nvrtc>& nvrtc() {
+  static const auto* library = new Result<Nvrtc>(open_library());
+  return *library;
+}
+
+/// Threads and blocks that a multiprocessor holds.
+struct Multiprocessor {
+  int threads, blocks, shared;
+};
+Multiprocessor multiprocessor(int cc) {
+  if (cc == 75) return {1024, 16, 64 << 10};
+  if (cc == 86) return {1536, 16, 100 << 10};
+  if (cc == 89) return {1536, 24, 100 << 10};
+  if (cc >= 120) return {1536, 24, 100 << 10};
+  return {2048, 32, cc >= 90 ? 228 << 10 : 164 << 10};
+}
+
+int occupancy(const Cubin& c, int cc, int block) {
+  constexpr int kRegisters = 65536, kWarpGrain = 256, kWarp = 32;
+  Multiprocessor m = multiprocessor(cc);
+  int warps = (block + kWarp - 1) / kWarp;
+  int per_warp = (std::max(c.registers, 1) * kWarp + kWarpGrain - 1) / kWarpGrain * kWarpGrain;
+  int blocks = std::min({m.blocks, m.threads / block, kRegisters / (per_warp * warps)});
+  if (c.shared_bytes > 0) blocks = std::min(blocks, m.shared / c.shared_bytes);
+  return 100 * blocks * block / m.threads;
+}
+
+int number_before(const std::string& log, const char* pattern) {
+  std::smatch m;
+  return std::regex_search(log, m, std::regex(pattern)) ? std::stoi(m[1]) : 0;
+}
+
+/// "Used 16 registers, 48 bytes smem" and "0 bytes spill stores, 0 bytes spill loads", as ptxas says it.
+void read_log(Cubin& c) {
+  c.registers = number_before(c.log, "Used ([0-9]+) registers");
+  c.spill_bytes = number_before(c.log, "([0-9]+) bytes spill stores") + number_before(c.log, "([0-9]+) bytes spill loads");
+  c.stack_bytes = number_before(c.log, "([0-9]+) bytes stack frame");
+  c.shared_bytes = number_before(c.log, "([0-9]+) bytes smem");
+}
+
+Result<int> architecture(std::string_view target, const NvrtcInfo& info) {
+  int cc = 0;
+  std::string known;
+  for (int a : info.architectures) known += fmt::format("{}sm_{}", known.empty() ? "" : ", ", a);
+  bool ok = target.starts_with("sm_") &&
+            std::from_chars(target.data() + 3, target.data() + target.size(), cc).ptr == target.data() + target.size();
+  if (!ok) return error(Code::unknown_target, "CUDA kernel", escape(target), known);
+  if (!info.architectures.empty() &&
+      std::find(info.architectures.begin(), info.architectures.end(), cc) == info.architectures.end())
+    return error(Code::arch_unsupported, "CUDA kernel", fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
+  return cc;
+}
+
+/// No contraction and no approximation: the same results as the CPU's kernels.
+constexpr const char* kOptions[] = {"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v"};
+
+/// Everything that the machine code depends on.
+std::string cache_key(const NvrtcInfo& info, std::string_view target, const std::string& entry, const std::string& source) {
+  std::string out = fmt::format("cubin by NVRTC {}.{} for {}\n", info.major, info.minor, target);
+  for (const char* option : kOptions) out += fmt::format("{} ", option);
+  return out + "\n" + entry + "\n" + source;
+}
+
+/// What ptxas said, then the code.
+std::string to_payload(const Cubin& c) { return fmt::format("{}\n{}{}", c.log.size(), c.log, c.bytes); }
+std::optional<Cubin> from_payload(const std::string& payload) {
+  Cubin out;
+  size_t log = 0;
+  const char* end = payload.data() + payload.size();
+  const auto [at, wrong] = std::from_chars(payload.data(), end, log);
+  if (wrong != std::errc() || at == end || *at != '\n' || static_cast<size_t>(end - at - 1) < log) return std::nullopt;
+  out.log.assign(at + 1, log);
+  out.bytes.assign(at + 1 + log, end);
+  read_log(out);
+  return out;
+}
+
+}  // namespace
+
+std::string spill_warning(const Cubin& c) {
+  if (c.spill_bytes == 0) return {};
+  return fmt::format("its kernel has too few registers and moves {} bytes a thread to and from memory (spills)", c.spill_bytes);
+}
+
+Result<NvrtcInfo> nvrtc_info() {
+  if (!nvrtc()) return fail(nvrtc().error());
+  return nvrtc()->info;
+}
+
+Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, std::string_view target,
+                           int block_threads) {
+  if (!nvrtc()) return fail(nvrtc().error());
+  const Nvrtc& n = *nvrtc();
+  FERRULE_ASSIGN(int cc, architecture(target, n.info));
+  auto failed = [&](int code, const std::string& log) {
+    return error(Code::library_failed, entry, "NVRTC", log.empty() ? std::string(n.text(code)) : log);
+  };
+  Nvrtc::Handle program = nullptr;
+  if (int code = n.create(&program, source.c_str(), (entry + ".cu").c_str(), 0, nullptr, nullptr)) return failed(code, "");
+  std::string arch = fmt::format("--gpu-architecture={}", target);
+  std::vector<const char*> options{arch.c_str()};
+  options.insert(options.end(), std::begin(kOptions), std::end(kOptions));
+  int code = n.compile(program, static_cast<int>(options.size()), options.data());
+  Cubin out;
+  size_t size = 0;
+  if (n.log_size(program, &size) == 0 && size > 1) {
+    out.log.resize(size);
+    n.log(program, out.log.data());
+    out.log.resize(size - 1);
+  }
+  if (code == 0 && (code = n.cubin_size(program, &size)) == 0) {
+    out.bytes.resize(size);
+    code = n.cubin(program, out.bytes.data());
+  }
+  n.destroy(&program);
+  if (code) return failed(code, out.log);
+  read_log(out);
+  out.occupancy = occupancy(out, cc, block_threads);
+  return out;
+}
+
+Result<Cubin> cached_cubin(const std::string& source, const std::string& entry, std::string_view target, int block_threads,
+                           DiskCache* cache) {
+  if (!cache) return compile_cuda(source, entry, target, block_threads);
+  FERRULE_ASSIGN(const NvrtcInfo info, nvrtc_info());
+  FERRULE_ASSIGN(const int cc, architecture(target, info));
+  const std::string key = cache_key(info, target, entry, source);
+  if (const auto payload = cache->get(key))
+    if (auto kept = from_payload(*payload)) {
+      kept->occupancy = occupancy(*kept, cc, block_threads);
+      return std::move(*kept);
+    }
+  auto made = compile_cuda(source, entry, target, block_threads);
+  if (made) cache->put(key, to_payload(*made));
+  return made;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,488 @@
+#include "codegen/program/lower.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "codegen/program/operands.h"
+#include "engine/contract/attention.h"
+#include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
+#include "engine/contract/library_tail.h"
+#include "engine/semantics/movement.h"
+#include "engine/contract/pieces.h"
+#include "engine/contract/quantized.h"
+#include "engine/contract/tiles.h"
+
+namespace ferrule {
+namespace {
+
+/// Lowers one layer. Body values are translated to the plan's: a body input is the node's input.
+class LayerLowering {
+ public:
+  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const Target& target, const LowerOptions& options)
+      : plan_(plan), layer_(layer), ops_(ops), target_(target), options_(options), node_(plan.graph.node(layer.node)) {
+    if (!node_.body) return;
+    const Graph& body = *node_.body;
+    for (size_t k = 0; k < body.inputs().size(); ++k) outside_.emplace(body.inputs()[k], node_.inputs[k]);
+    for (size_t k = 0; k < body.outputs().size(); ++k) outside_.emplace(body.outputs()[k], node_.outputs[k]);
+  }
+
+  Result<LoweredLayer> run() {
+    if (layer_.contract == "quantized") {
+      FERRULE_TRY(quantized());
+    } else if (is_joint_contract(layer_.contract)) {
+      FERRULE_TRY(joint());
+    } else if (node_.body && layer_.contract == "copy") {
+      FERRULE_TRY(placed());
+    } else if (layer_.contract == "row_reduce") {
+      FERRULE_TRY(rows());
+    } else if (node_.body && layer_.contract != "pointwise") {
+      FERRULE_TRY(anchored());
+    } else if (layer_.contract == "pointwise") {
+      FERRULE_TRY(pointwise());
+    } else {
+      FERRULE_TRY(single());
+    }
+    return std::move(out_);
+  }
+
+ private:
+  const Graph& graph() const { return node_.body ? *node_.body : plan_.graph; }
+
+  /// The plan's value (or the layer's temporary) for a value of the graph the layer's nodes live in.
+  ValueId outer(ValueId v) const {
+    if (!node_.body || !v) return v;
+    if (auto it = between_.find(v); it != between_.end()) return it->second;
+    auto it = outside_.find(v);
+    return it == outside_.end() ? ValueId{} : it->second;
+  }
+
+  std::vector<ValueId> outer(const std::vector<ValueId>& vs) const {
+    std::vector<ValueId> r;
+    for (ValueId v : vs) r.push_back(outer(v));
+    return r;
+  }
+
+  Launch launch(Launch::Kind kind, std::string primitive, NodeId node) const {
+    Launch l;
+    l.kind = kind;
+    l.primitive = std::move(primitive);
+    l.graph = &graph();
+    l.node = node;
+    return l;
+  }
+
+  Status pointwise() {
+    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
+    std::vector<ValueId> outputs;
+    if (node_.body) outputs = node_.body->outputs();
+    else outputs.push_back(node_.outputs[0]);
+    const bool pieces = any_movement(graph(), nodes);
+    FERRULE_ASSIGN(LoweredRegion region, pieces ? lower_pieces(ops_, graph(), nodes, outputs)
+                                                : lower_region(ops_, graph(), nodes, outputs));
+    generated(std::move(region));
+    return {};
+  }
+
+  /// Row operators and their pointwise neighbours: one kernel.
+  Status rows() {
+    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
+    std::vector<ValueId> outputs;
+    if (node_.body) outputs = node_.body->outputs();
+    else outputs.push_back(node_.outputs[0]);
+    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, graph(), nodes, outputs));
+    Launch l = launch(Launch::Kind::generated, "row_reduce", {});
+    for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
+    for (const RowOperand& o : region.outputs) l.outputs.push_back(outer(o.value));
+    l.rows = std::make_shared<const RowRegion>(std::move(region));
+    out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  void generated(LoweredRegion region) {
+    Launch l = launch(Launch::Kind::generated, "pointwise", {});
+    l.inputs = outer(region.inputs);
+    l.outputs = outer(region.outputs);
+    l.region = std::move(region);
+    out_.launches.push_back(std::move(l));
+  }
+
+  /// An anchor with a tail: one library call if its epilogue takes all of the tail, else the call and a
+  /// generated kernel for the tail (two kernels, and counted as two).
+  Status anchored() {
+    const Graph& body = *node_.body;
+    NodeId anchor;
+    std::vector<NodeId> tail;
+    for (NodeId id : body.order()) {
+      if (!anchor && contract_of(body, body.node(id), ops_) == layer_.contract) anchor = id;
+      else tail.push_back(id);
+    }
+    if (!anchor)
+      return error(Code::rule_broken, layer_.name, escape(layer_.rule), "made a group without its anchor");
+    return anchored(anchor, tail, node_.outputs);
+  }
+
+  /// `to`: where the tail's result goes, or the anchor's where there is no tail.
+  Status anchored(NodeId anchor, const std::vector<NodeId>& tail, const std::vector<ValueId>& to) {
+    const Graph& body = *node_.body;
+    const Node& a = body.node(anchor);
+    Launch l = launch(Launch::Kind::library, a.op, anchor);
+    l.inputs = outer(a.inputs);
+    if (tail.empty()) {
+      l.outputs = to;
+      FERRULE_TRY(over_rows(l));
+      out_.launches.push_back(std::move(l));
+      return {};
+    }
+    const std::array<ValueId, 1> outputs{body.node(tail.back()).outputs[0]};
+    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, outputs));
+    if (epilogue(l, region, a.outputs[0])) {
+      l.outputs = to;
+      out_.launches.push_back(std::move(l));
+      return {};
+    }
+    const ValueId result = temporary(a.outputs[0]);
+    l.outputs = {result};
+    out_.launches.push_back(std::move(l));
+    std::vector<ValueId> inputs;
+    for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? result : outer(v));
+    generated(std::move(region));
+    out_.launches.back().inputs = std::move(inputs);
+    out_.launches.back().outputs = to;
+    return {};
+  }
+
+  /// Memory for a value of the body, laid out as the layer's result is.
+  ValueId temporary(ValueId v) {
+    const ValueId t{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
+    out_.temporaries.push_back({node_.body->value(v).type, plan_.layout(node_.outputs[0])});
+    return t;
+  }
+
+  /// Executed in float: conversions are generated kernels, everything between them runs as it would on its own.
+  Status quantized() {
+    const Graph& body = *node_.body;
+    FERRULE_ASSIGN(const auto steps, read_quantized(body, body.order(), ops_));
+    ValueId from = node_.inputs[0];
+    for (size_t k = 0; k < steps.size(); ++k) {
+      const ValueId result = body.output(steps[k].last());
+      const ValueId to = k + 1 == steps.size() ? node_.outputs[0] : temporary(result);
+      if (k == 0) out_.temporaries.back().layout = plan_.layout(node_.inputs[0]);
+      if (steps[k].conversion) {
+        generated(lower_conversion(body, steps[k].node));
+        out_.launches.back().inputs = {from};
+        out_.launches.back().outputs = {to};
+      } else {
+        FERRULE_TRY(anchored(steps[k].node, steps[k].tail, {to}));
+      }
+      between_[result] = from = to;
+    }
+    return {};
+  }
+
+  /// A movement some or all of whose parts lie where they belong (place rules): a view of those, and pieces that
+  /// copy the rest.
+  Status placed() {
+    const Graph& body = *node_.body;
+    const NodeId id = body.order()[0];
+    auto lies_in = [&](ValueId part, ValueId whole) {
+      auto s = plan_.slices.find(outer(part));
+      return s != plan_.slices.end() && s->second.whole == outer(whole);
+    };
+    const ValueId x = body.input(id, 0), y = body.output(id);
+    const bool joined = std::ranges::all_of(body.node(id).inputs, [&](ValueId v) { return v && lies_in(v, y); });
+    std::vector<ValueId> moved;  // results that somebody reads and that are no slices, nor made of them
+    for (ValueId v : body.node(id).outputs)
+      if (v && outer(v) && !lies_in(v, x) && !joined) moved.push_back(v);
+    Launch view = launch(Launch::Kind::view, node_.op, id);
+    view.inputs = node_.inputs;
+    view.outputs = node_.outputs;
+    std::set<ValueId> others;
+    for (ValueId v : moved) others.insert(outer(v));
+    std::erase_if(view.outputs, [&](ValueId v) { return !v || others.contains(v); });
+    const std::array<NodeId, 1> one{id};
+    LoweredRegion region;
+    if (!moved.empty()) {
+      FERRULE_ASSIGN(region, lower_pieces(ops_, body, one, moved));
+      std::erase_if(region.pieces, [&](const RegionPiece& p) {
+        return p.inputs.size() == 1 && lies_in(region.inputs[p.inputs[0].operand], y);
+      });
+      if (region.pieces.empty()) view.outputs = node_.outputs;
+    }
+    if (!view.outputs.empty()) out_.launches.push_back(std::move(view));
+    if (region.pieces.empty()) return {};
+    Launch l = launch(Launch::Kind::copy, body.node(id).op, id);
+    l.inputs = outer(region.inputs);
+    l.outputs = outer(region.outputs);
+    l.region = std::move(region);
+    out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  /// One kernel that reads the whole body; for tiles, where there is none (GPUs) or a stage's epilogue is not taken
+  /// (`strict`), a kernel or two a stage.
+  Status joint() {
+    const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
+    Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
+    if (tiles) {
+      FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
+      if (target_.device == "gpu") return staged(stages);
+      for (const TileStage& s : stages)
+        for (const PostOp& op : s.post_ops) {
+          if (!allows(allowed(), op.deviation)) return staged(stages);
+          add_deviation(l, "conv", op);
+        }
+    }
+    l.inputs = node_.inputs;
+    l.outputs = node_.outputs;
+    if (layer_.contract == "attention" && !options_.strict) return attention(std::move(l));
+    out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  /// The library does not promise what comes of a query whose keys are all masked: where the model makes zeros of it, a kernel
+  /// behind the library's does, too.
+  Status attention(Launch l) {
+    const Graph& body = *node_.body;
+    FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
+    l.deviation = attention_deviation(body, a, target_);
+    const bool safe = a.zero_if_nan && library_attends(body, a, target_).truth == Truth::yes;
+    if (safe) l.outputs = {temporary(a.y.value)};
+    const ValueId result = l.outputs[0];
+    out_.launches.push_back(std::move(l));
+    if (!safe) return {};
+    generated(zero_if_nan(body, a.y.value));
+    out_.launches.back().inputs = {result};
+    out_.launches.back().outputs = node_.outputs;
+    return {};
+  }
+
+  static LoweredRegion zero_if_nan(const Graph& body, ValueId v) {
+    const DType type = body.value(v).type.dtype;
+    ProgramBuilder b;
+    const uint32_t x = b.cast(b.input(type), DType::f32);
+    b.output(b.cast(b.op(Prim::select, DType::f32, {b.op(Prim::isnan, DType::boolean, {x}), b.constant(DType::f32, 0, 0), x}), type));
+    LoweredRegion region;
+    region.program = b.take();
+    region.inputs = region.outputs = {v};
+    return region;
+  }
+
+  Status staged(const std::vector<TileStage>& stages) {
+    for (size_t k = 0; k < stages.size(); ++k) {
+      const bool last = k + 1 == stages.size();
+      const ValueId to = last ? node_.outputs[0] : temporary(stages[k].result);
+      FERRULE_TRY(anchored(stages[k].anchor, stages[k].tail, {to}));
+      between_[stages[k].result] = to;
+    }
+    return {};
+  }
+
+  Deviations allowed() const {
+    return options_.strict ? Deviations::none : options_.keep_nan ? Deviations::rounding : Deviations::all;
+  }
+
+  void add_deviation(Launch& l, std::string_view contract, const PostOp& op) const {
+    auto add = [&l](std::string_view what) {
+      if (!what.empty() && l.deviation.find(what) == std::string::npos) l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
+    };
+    const Deviation::Nan nan = nan_in(target_, contract, op);
+    if (nan == Deviation::Nan::kept || options_.fast_math || target_.device == "gpu") add(text(nan));
+    else l.hides_nan = true;
+    add(op.deviation.rounding);
+  }
+
+  bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
+    l.tail_apart = "the library has no epilogue for this tail";
+    if (region.outputs.size() != 1) return false;
+    auto at = std::find(region.inputs.begin(), region.inputs.end(), result);
+    if (at == region.inputs.end()) return false;
+    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
+    if (!ops) return false;
+    const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
+    const bool last = plan_.layout(node_.outputs[0]) == Layout::channels_last;
+    if (Accept a = library_takes({&target_, contract, &graph(), l.node, last, *ops, region.inputs}); a.truth != Truth::yes) {
+      l.tail_apart = a.reason;
+      return false;
+    }
+    l.tail_apart.clear();
+    for (PostOp& op : *ops) {
+      add_deviation(l, contract, op);
+      if (op.operand < 0) continue;
+      l.inputs.push_back(outer(region.inputs[static_cast<size_t>(op.operand)]));
+      op.operand = static_cast<int>(l.inputs.size()) - 1;
+    }
+    l.post_ops = std::move(*ops);
+    return true;
+  }
+
+  Status single() {
+    Launch::Kind kind = Launch::Kind::library;
+    if (layer_.contract == "interpret") kind = Launch::Kind::interpret;
+    if (layer_.contract == "copy") kind = moves_nothing() ? Launch::Kind::view : Launch::Kind::copy;
+    if (layer_.contract == "view") kind = Launch::Kind::view;
+    Launch l = launch(kind, node_.op, layer_.node);
+    l.inputs = node_.inputs;
+    if (kind == Launch::Kind::interpret)  // nested graphs read them: they have to be there, and not to go before
+      for (ValueId v : captures(node_)) l.inputs.push_back(v);
+    l.outputs = node_.outputs;
+    if (kind == Launch::Kind::copy) copy_pieces(l);
+    FERRULE_TRY(over_rows(l));
+    out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  /// On GPUs the pooling of whole images is a mean or maximum over rows, whose kernels share a long row out.
+  Status over_rows(Launch& l) const {
+    if (l.kind != Launch::Kind::library || target_.device != "gpu") return {};
+    const Node& n = l.graph->node(l.node);
+    const bool largest = n.op == "GlobalMaxPool" || n.op == "MaxPool";
+    if (!pools_whole_images(*l.graph, n)) return {};
+    Graph g;
+    const Type& type = l.graph->value(n.inputs[0]).type;
+    std::vector<int64_t> axes;
+    for (int64_t k = 2; k < type.rank(); ++k) axes.push_back(k);
+    Node reduce;
+    reduce.op = largest ? "ReduceMax" : "ReduceMean";
+    const auto count = static_cast<int64_t>(axes.size());
+    reduce.inputs = {g.add_input("x", type), g.add_constant("axes", Tensor::of_i64({count}, std::move(axes)))};
+    const std::array<ValueId, 1> y{g.add_value("y", l.graph->value(n.outputs[0]).type)};
+    reduce.outputs = {y[0]};
+    reduce.attrs.set("keepdims", Attr(int64_t{1}));
+    const std::array<NodeId, 1> node{g.add_node(std::move(reduce))};
+    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, g, node, y));
+    l.inputs = {l.inputs[0]};
+    l.rows = std::make_shared<const RowRegion>(std::move(region));
+    return {};
+  }
+
+  /// Global, or with one window that is the image.
+  static bool pools_whole_images(const Graph& g, const Node& n) {
+    if (!n.domain.empty() || n.outputs.size() != 1) return false;
+    if (n.op == "GlobalAveragePool" || n.op == "GlobalMaxPool") return true;
+    if (n.op != "AveragePool" && n.op != "MaxPool") return false;
+    const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
+    const std::vector<int64_t> window = n.attrs.ints("kernel_shape");
+    auto is_not = [](int64_t wanted) { return [wanted](int64_t v) { return v != wanted; }; };
+    if (!x || !y || x->size() != window.size() + 2 || y->size() != x->size()) return false;
+    const std::string pads = n.attrs.s("auto_pad", "NOTSET");
+    if ((pads != "NOTSET" && pads != "VALID") || std::ranges::any_of(n.attrs.ints("pads"), is_not(0)) ||
+        std::ranges::any_of(n.attrs.ints("dilations"), is_not(1)))
+      return false;
+    for (size_t k = 0; k < window.size(); ++k)
+      if (!((*x)[k + 2] == Dim(window[k])) || !((*y)[k + 2] == Dim(1))) return false;
+    return true;
+  }
+
+  /// A copy as pieces, where its sizes and parameters are known and the pieces few; else it stays as it is.
+  void copy_pieces(Launch& l) const {
+    const DType t = plan_.graph.value(node_.inputs[0]).type.dtype;
+    if (!is_movement(node_) || !(is_float(t) || is_int(t) || t == DType::boolean) || size_bits(t) < 8) return;
+    std::vector<ValueId> outputs;
+    for (ValueId v : node_.outputs)
+      if (v) outputs.push_back(v);
+    const std::array<NodeId, 1> one{layer_.node};
+    auto region = lower_pieces(ops_, plan_.graph, one, outputs);
+    if (!region) return;
+    l.inputs = region->inputs;
+    l.outputs = region->outputs;
+    l.region = std::move(*region);
+  }
+
+  /// A transpose from one layout to the other is the same memory; one that only moves axes of size 1, too.
+  bool moves_nothing() const {
+    auto perm = node_.attrs.ints("perm");
+    const Type& x = plan_.graph.value(node_.inputs[0]).type;
+    if (perm.empty() || !x.shape || !node_.domain.empty()) return false;
+    if (plan_.graph.constant(node_.inputs[0])) return false;
+    for (ValueId v : {node_.inputs[0], node_.outputs[0]})  // a slice with gaps is not the memory of a value without
+      if (plan_.slices.contains(v))
+        if (const auto at = lying(plan_, v); !at || !at->dense) return false;
+    std::vector<size_t> from = memory_order(*x.shape, plan_.layout(node_.inputs[0]));
+    const Type& y = plan_.graph.value(node_.outputs[0]).type;
+    std::vector<size_t> to = memory_order(*y.shape, plan_.layout(node_.outputs[0]));
+    for (size_t& axis : to) axis = static_cast<size_t>(perm[axis]);
+    return from == to;
+  }
+
+  /// Axes from outermost to innermost in memory, those of size 1 left out.
+  static std::vector<size_t> memory_order(const Shape& s, Layout layout) {
+    std::vector<size_t> order;
+    bool last = layout == Layout::channels_last && s.size() >= 3;
+    for (size_t k = 0; k < s.size(); ++k)
+      if (!(last && k == 1) && !(s[k] == Dim(1))) order.push_back(k);
+    if (last && !(s[1] == Dim(1))) order.push_back(1);
+    return order;
+  }
+
+  const Plan& plan_;
+  const Layer& layer_;
+  const OpTable& ops_;
+  const Target& target_;
+  const LowerOptions& options_;
+  const Node& node_;
+  std::map<ValueId, ValueId> outside_;  ///< inputs and outputs of the body
+  std::map<ValueId, ValueId> between_;  ///< values of the body that a launch leaves to the next
+  LoweredLayer out_;
+};
+
+}  // namespace
+
+int LoweredLayer::kernels() const {
+  int n = 0;
+  for (const Launch& l : launches) n += l.kind == Launch::Kind::view ? 0 : l.passes;
+  return n;
+}
+
+bool Lowered::notices_nan() const {
+  return std::ranges::any_of(layers, [](const LoweredLayer& l) { return std::ranges::any_of(l.launches, &Launch::hides_nan); });
+}
+
+Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
+  Lowered lowered;
+  lowered.strict = options.strict;
+  for (const Layer& layer : plan.layers) {
+    FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, target, options).run());
+    if (target.device == "gpu")
+      for (Launch& launch : l.launches) launch.passes = cuda_passes(plan, l, launch, target.cores);
+    lowered.layers.push_back(std::move(l));
+  }
+  return lowered;
+}
+
+namespace {
+
+/// A kernel whose factors may be rounded to tf32: a call of a library for one convolution or product. Joint kernels are
+/// generated, in f32.
+bool rounds_to_tf32(const Launch& l, const Layer& layer) {
+  return l.kind == Launch::Kind::library && l.node && l.primitive != layer.contract && allows_tf32(l.graph->node(l.node));
+}
+
+/// What `explain` says of a layer's arithmetic.
+std::string numerics_of(const Layer& layer, const LoweredLayer& l) {
+  std::string out = layer.contract == "quantized" ? "executed in float" : "";
+  auto note = [&](std::string_view what) { out += fmt::format("{}{}", out.empty() ? "" : ", ", what); };
+  auto some = [&](auto&& holds) { return std::ranges::any_of(l.launches, holds); };
+  auto says = [](std::string_view what) { return [what](const Launch& a) { return a.deviation.find(what) != std::string::npos; }; };
+  const auto zero = text(Deviation::Nan::zero), bound = text(Deviation::Nan::bound);
+  if (some(says(zero))) note(fmt::format("library ({})", zero));
+  else if (some(says(bound))) note(fmt::format("library ({})", bound));
+  else if (some([](const Launch& a) { return !a.deviation.empty(); })) note("library");
+  if (some([&](const Launch& a) { return rounds_to_tf32(a, layer); })) note("tf32");
+  return out;
+}
+
+}  // namespace
+
+Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
+  FERRULE_ASSIGN(Lowered lowered, lower_layers(plan, ops, target, options));
+  for (size_t k = 0; k < plan.layers.size(); ++k) {
+    plan.layers[k].kernels = lowered.layers[k].kernels();
+    plan.layers[k].numerics = numerics_of(plan.layers[k], lowered.layers[k]);
+  }
+  return lowered;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,111 @@
+#include "codegen/program/operands.h"
+
+#include "codegen/cuda/rows.h"
+#include "engine/base/diagnostics.h"
+#include "engine/contract/pieces.h"
+
+namespace ferrule {
+namespace {
+
+constexpr int64_t kUnknownSize = 16;  // of many axes still one grid
+
+struct OperandValue {
+  std::vector<int64_t> dims;
+  Layout layout = Layout::plain;
+  DType dtype = DType::undefined;
+};
+
+Result<OperandValue> value_of(const Plan& plan, const LoweredLayer& layer, ValueId v) {
+  auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
+  if (!v) return unsupported("an operand lies inside the group");
+  const bool temporary = v.index >= kTemporary;
+  const Type& type = temporary ? layer.temporaries.at(v.index - kTemporary).type : plan.graph.value(v).type;
+  if (!type.known()) return unsupported("the rank of an operand is unknown");
+  OperandValue out;
+  out.layout = temporary ? layer.temporaries.at(v.index - kTemporary).layout : plan.layout(v);
+  out.dtype = type.dtype;
+  for (const Dim& d : *type.shape) out.dims.push_back(d.value_or(kUnknownSize));
+  return out;
+}
+
+Result<RegionOperands> piece_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, const RegionPiece& p) {
+  RegionOperands out;
+  out.dims = p.dims;
+  for (const auto* operands : {&p.inputs, &p.outputs})
+    for (const PieceOperand& o : *operands) {
+      const auto& values = operands == &p.inputs ? launch.inputs : launch.outputs;
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, values[o.operand]));
+      PieceStrides s = piece_strides(o, strides_of(v.dims, v.layout));
+      out.offset |= s.offset != 0;
+      out.strides.push_back(std::move(s.strides));
+      out.element_bytes.push_back(size_bits(v.dtype) / 8);
+    }
+  return out;
+}
+
+}  // namespace
+
+Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, size_t piece) {
+  if (launch.region && launch.region->pieced) return piece_operands(plan, layer, launch, launch.region->pieces.at(piece));
+  auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
+  RegionOperands out;
+  FERRULE_ASSERT(!launch.outputs.empty(), "a launch without results");
+  FERRULE_ASSIGN(OperandValue result, value_of(plan, layer, launch.outputs[0]));
+  out.dims = result.dims;
+  for (const auto* values : {&launch.inputs, &launch.outputs})
+    for (ValueId id : *values) {
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      if (v.dims.size() > out.dims.size()) return unsupported("an operand has more axes than the result");
+      if (values == &launch.outputs && v.dims != out.dims) return unsupported("results of several sizes");
+      std::vector<int64_t> own = strides_of(v.dims, v.layout), strides(out.dims.size(), 0);
+      const size_t extra = out.dims.size() - own.size();
+      for (size_t d = 0; d < own.size(); ++d) {
+        if (v.dims[d] == out.dims[d + extra]) strides[d + extra] = own[d];
+        else if (v.dims[d] != 1) return unsupported("operands that do not broadcast");
+      }
+      out.strides.push_back(std::move(strides));
+      out.element_bytes.push_back(size_bits(v.dtype) / 8);
+    }
+  return out;
+}
+
+Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
+  std::vector<RowLayout> out;
+  for (const auto* values : {&launch.inputs, &launch.outputs})
+    for (ValueId id : *values) {
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      std::vector<int64_t> strides = strides_of(v.dims, v.layout);
+      out.push_back({std::move(v.dims), std::move(strides)});
+    }
+  return out;
+}
+
+Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
+  CudaOperands out;
+  for (const auto* values : {&launch.inputs, &launch.outputs})
+    for (ValueId id : *values) {
+      if (!id) {  // left out
+        out.operands.emplace_back();
+        continue;
+      }
+      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      CudaOperand o{v.dtype, v.dims, strides_of(v.dims, v.layout)};
+      if (id.index < kTemporary && plan.slices.contains(id))
+        if (auto at = lying(plan, id)) {
+          out.aligned = out.aligned && at->offset * size_bits(v.dtype) / 8 % 16 == 0;
+          o.strides = std::move(at->strides);
+        }
+      out.operands.push_back(std::move(o));
+    }
+  return out;
+}
+
+int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores) {
+  if (!launch.rows) return 1;
+  const auto rows = row_operands(plan, layer, launch);
+  if (!rows) return 1;
+  const auto planned = plan_cuda_rows(*launch.rows, *rows, true, cores);
+  return planned ? planned->kernel.passes : 1;
+}
+
+}  // namespace ferrule

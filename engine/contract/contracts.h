@@ -1,0 +1,43 @@
+// Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), which operator may
+// anchor each, and whether a target has a kernel for a given group. One row per contract in contracts.cpp.
+// Conditions ask it through accepts(group); the planner asks again, so that a rule without the condition
+// is refused, never computed wrongly.
+#pragma once
+#include "engine/semantics/ops.h"
+#include "engine/graph/graph.h"
+#include "engine/target/target.h"
+
+namespace ferrule {
+
+struct Accept {
+  Truth truth = Truth::no;
+  std::string reason;     ///< why not, or which fact is missing
+};
+
+/// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula operators,
+/// "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
+std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
+/// Whether the contract is made of all its nodes together, none of which runs under it alone.
+bool is_joint_contract(std::string_view name);
+/// The operators that layers of the contract are anchored in; none for regions and what is made of all its nodes.
+std::span<const std::string_view> anchors_of(std::string_view contract);
+
+/// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for regions.
+Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
+               const Target& target, const OpTable& ops);
+
+/// How the elements of a slice lie in the tensor it is a part of.
+enum class SliceForm : uint8_t {
+  pixels,  ///< channels-last, some of the channels: pixels at one distance
+  rows,    ///< plain, a part of the last axis: rows at one distance
+  other,
+};
+inline constexpr int kResult = -1;
+/// Whether the target's kernel for the node reads input `slot`, or writes its result (kResult), where that is a slice
+/// of a larger tensor. `form` none: as the contract likes it best.
+Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form, const Target& target,
+                       const OpTable& ops);
+/// The same of all who read the value.
+Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const OpTable& ops);
+
+}  // namespace ferrule

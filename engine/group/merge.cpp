@@ -1,0 +1,526 @@
+// Siblings are found bucket by bucket: nodes that the pattern fits, by the value they share, then by their keys, in
+// topological order. A set grows by whoever does not depend on its members and whose conditions hold with it; whoever
+// is left over may start another. Between two merges positions in the topological order must stay what they were
+// where paths are looked for, so sets whose stretches of it overlap wait for the next round.
+#include "engine/group/merge.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/semantics/infer.h"
+#include "engine/match/facts.h"
+#include "engine/match/index.h"
+#include "engine/match/matcher.h"
+#include "engine/semantics/movement.h"
+#include "engine/rewrite/siblings.h"
+
+namespace ferrule {
+namespace {
+
+constexpr const char* kOver = "shared";  // what a set shares, beside the names of its first
+constexpr int kTries = 8;     // sets a node is tried in
+constexpr int kReach = 1024;  // siblings stand at most so far apart in the topological order
+
+/// A node that the pattern fits.
+struct Candidate {
+  Match match;
+  std::optional<std::string> key;  // worked out where somebody else shares the operand
+  int tries = 0;
+  bool taken = false;
+};
+
+/// What can be reached from a growing set of nodes, as far as the topological order says it matters.
+class Reach {
+ public:
+  explicit Reach(const Graph& g) : g_(g) {}
+  bool near(NodeId n) const { return members_.empty() || g_.node(n).order - first_ <= kReach; }
+  bool depends(NodeId n) const { return seen_.contains(n); }
+  void add(NodeId member) {
+    if (members_.empty()) first_ = g_.node(member).order;
+    members_.push_back(member);
+    std::vector<NodeId> work = {member};
+    while (!work.empty()) {
+      const NodeId n = work.back();
+      work.pop_back();
+      for (ValueId v : g_.node(n).outputs)
+        if (v)
+          for (const Use& u : g_.value(v).uses)
+            if (near(u.node) && seen_.insert(u.node).second) work.push_back(u.node);
+    }
+  }
+  const std::vector<NodeId>& members() const { return members_; }
+
+ private:
+  const Graph& g_;
+  int first_ = 0;
+  std::vector<NodeId> members_;
+  std::unordered_set<NodeId> seen_;
+};
+
+class Merges {
+ public:
+  Merges(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
+      : rule_(rule), ctx_(ctx), g_(*ctx.graph), misses_(misses) {}
+
+  std::vector<Match> run() {
+    auto spec = merge_spec(rule_);
+    if (!spec) return {};  // rules are checked when they are loaded
+    spec_ = std::move(*spec);
+    if (!misses_) find_lonely();
+    collect();
+    for (auto& [over, bucket] : buckets_) sets(over, bucket);
+    report();
+    std::ranges::sort(found_, {}, [&](const Match& m) { return std::pair(g_.node(m.nodes[0]).order, m.nodes[0].index); });
+    return std::move(found_);
+  }
+
+ private:
+  using Bucket = std::vector<size_t>;  // into candidates_, topological order
+
+  void collect() {
+    const Rule* one = &rule_;
+    RuleIndex index({&one, 1}, ctx_.ops);
+    for (NodeId n : g_.order()) {
+      if (index.ranks_at(g_.node(n)).empty() || !shares(g_.node(n))) continue;
+      Attempt a = match_structure(rule_, n, ctx_, false);
+      if (auto* r = std::get_if<Rejection>(&a)) {
+        if (misses_) misses_->push_back(std::move(*r));
+        continue;
+      }
+      Match& m = std::get<Match>(a);
+      if (m.nodes.size() != 1 || g_.node(n).outputs.size() != 1 || !g_.node(n).subgraphs.empty()) continue;
+      if (!lonely_.empty() && judge(rule_, lonely_, m, ctx_)) continue;
+      m.let.clear();
+      const size_t k = candidates_.size();
+      for (ValueId v : shared(m)) buckets_[v].push_back(k);
+      candidates_.push_back({std::move(m), {}});
+    }
+  }
+
+  /// Conditions that say the same of a node whoever stands beside it. Where nobody asks for reasons they come first:
+  /// of a hundred thousand readers that are too small none is then compared with another.
+  void find_lonely() {
+    if (std::ranges::any_of(rule_.parameters, [](const Param& p) { return !p.scoped.empty(); })) return;
+    std::set<std::string> joint = {"siblings", kOver, "group"};
+    auto mentions = [&](const Expr& e) {
+      return std::ranges::any_of(ferrule::names(e), [&](const std::string& n) { return joint.contains(n); });
+    };
+    for (const auto& [name, e] : rule_.let)
+      if (mentions(*e)) joint.insert(name);
+    for (const Condition& c : rule_.where)
+      if (!c.scope && !mentions(*c.expr)) lonely_.push_back(c);
+  }
+
+  /// Cheaply: whether anything that the node reads is read often enough.
+  bool shares(const Node& n) const {
+    return std::ranges::any_of(n.inputs, [&](ValueId v) {
+      return v && !g_.constant(v) && g_.value(v).uses.size() >= static_cast<size_t>(spec_.min);
+    });
+  }
+
+  /// What a candidate may share, constants aside.
+  std::vector<ValueId> shared(const Match& m) const {
+    std::vector<ValueId> out;
+    if (auto it = m.bindings.values.find(spec_.over); it != m.bindings.values.end()) out = {it->second};
+    if (auto it = m.bindings.value_lists.find(spec_.over); it != m.bindings.value_lists.end()) out = it->second;
+    std::ranges::sort(out);
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    std::erase_if(out, [&](ValueId v) { return !v || g_.constant(v); });
+    return out;
+  }
+
+  EvalContext eval_of(const Match& m) const { return {&g_, &m.bindings, ctx_.target, ctx_.ops, {}, &m.let}; }
+
+  /// Whether all keys are known.
+  bool keys(Candidate& c) {
+    if (c.key) return true;
+    Match& m = c.match;
+    for (const auto& [name, e] : rule_.let) m.let.emplace_back(name, evaluate(*e, eval_of(m)));
+    std::string key;
+    for (size_t k = 0; k < spec_.keys.size(); ++k) {
+      const Val v = evaluate(*spec_.keys[k], eval_of(m));
+      if (const auto* u = std::get_if<Val::Unknown>(&v.v))
+        return miss(m.root, "key", [&] { return fmt::format("unknown: {} ({})", u->fact, spec_.key_texts[k]); }, Truth::unknown);
+      key += str(v, g_) + "\n";
+    }
+    c.key = std::move(key);
+    return true;
+  }
+
+  /// Sets of one value's readers.
+  void sets(ValueId over, Bucket bucket) {
+    if (bucket.size() < static_cast<size_t>(spec_.min)) return;
+    std::erase_if(bucket, [&](size_t c) { return candidates_[c].taken || !keys(candidates_[c]); });
+    std::map<std::string_view, Bucket> by_key;
+    for (size_t c : bucket) by_key[*candidates_[c].key].push_back(c);
+    if (misses_) explain_keys(bucket, by_key);
+    for (auto& [_, list] : by_key)
+      for (size_t from = 0; from < list.size();) {
+        const Candidate& c = candidates_[list[from]];
+        if (c.taken || c.tries >= kTries || !grow(over, std::span(list).subspan(from))) ++from;
+      }
+  }
+
+  /// A set that begins with the first of the list.
+  bool grow(ValueId over, std::span<const size_t> list) {
+    std::vector<size_t> set;
+    Reach reach(g_);
+    for (size_t c : list) {
+      Candidate& candidate = candidates_[c];
+      if (set.size() == static_cast<size_t>(spec_.max) || !reach.near(candidate.match.root)) break;
+      if (candidate.taken || candidate.tries >= kTries) continue;
+      ++candidate.tries;
+      if (joins(over, set, reach, c)) {
+        set.push_back(c);
+        reach.add(candidate.match.root);
+      } else if (set.empty()) {
+        return false;
+      }
+    }
+    if (set.size() < static_cast<size_t>(spec_.min)) return false;
+    const Match& first = candidates_[set[0]].match;
+    Match m{&rule_, first.root, first.bindings, reach.members(), {}, first.let};
+    m.bindings.node_lists["siblings"] = m.nodes;
+    m.bindings.values[kOver] = over;
+    for (NodeId n : m.nodes) m.outputs.push_back(g_.output(n));
+    for (size_t c : set) candidates_[c].taken = true;
+    found_.push_back(std::move(m));
+    return true;
+  }
+
+  /// Whether the candidate may stand beside the set.
+  bool joins(ValueId over, const std::vector<size_t>& set, const Reach& reach, size_t c) {
+    const Candidate& candidate = candidates_[c];
+    const NodeId root = candidate.match.root;
+    if (reach.depends(root))
+      return miss(root, "D3", [&] { return fmt::format("a path leads to {} from {}", node_text(g_, root), names(reach.members())); });
+    if (spec_.axis)
+      if (std::string why = in_the_way(over, set, candidate); !why.empty())
+        return miss(root, "structure", [&] { return why; });
+    std::vector<NodeId> nodes = reach.members();
+    nodes.push_back(root);
+    Match trial{&rule_, root, candidate.match.bindings, nodes, {g_.output(root)}, {}};
+    trial.bindings.node_lists["siblings"] = nodes;
+    trial.bindings.values[kOver] = over;
+    auto accepts = [&](std::string* reason) {
+      if (!ctx_.target) return Truth::unknown;
+      Match group{&rule_, root, {}, spec_.axis ? std::vector{root} : nodes, {}, {}};
+      Accept a = accepts_group(g_, group, rule_.contract, *ctx_.target, *ctx_.ops);
+      if (reason) *reason = a.reason;
+      return a.truth;
+    };
+    auto r = judge(rule_, rule_.where, trial, ctx_, accepts);
+    if (r) keep(std::move(*r), root, static_cast<int>(nodes.size()));
+    return !r;
+  }
+
+  std::string in_the_way(ValueId over, const std::vector<size_t>& set, const Candidate& c) const {
+    auto how = joining(over, c.match);
+    if (!how) return how.error().message;
+    const Sibling mine(g_, c.match.root);
+    const Sibling first(g_, set.empty() ? c.match.root : candidates_[set[0]].match.root);
+    std::string why = unlike(g_, first, mine, *how);
+    return why.empty() ? why : fmt::format("not one computation with other constants: {}", why);
+  }
+
+ public:
+  Result<Joining> joining(ValueId over, const Match& m) const {
+    auto no = [&](std::string text) { return error(Code::rewrite_declined, rule_.id, std::move(text)); };
+    Joining how;
+    how.over = over;
+    how.fill = spec_.fill;
+    const Type& t = g_.value(g_.output(m.root)).type;
+    if (!t.known()) return no("the type of " + value_text(g_, g_.output(m.root)) + " is not known");
+    auto axis_of = [&](const Expr& e, int rank) -> Result<size_t> {
+      const Val v = evaluate(e, eval_of(m));
+      const auto* i = std::get_if<int64_t>(&v.v);
+      if (!i || *i < -rank || *i >= rank) return no(fmt::format("axis {} of rank {}", str(v, g_), rank));
+      return static_cast<size_t>(*i < 0 ? *i + rank : *i);
+    };
+    how.rank = static_cast<size_t>(t.rank());
+    FERRULE_ASSIGN(how.axis, axis_of(*spec_.axis, t.rank()));
+    if (!(*t.shape)[how.axis].constant()) return no(fmt::format("the size of {} along axis {} is not known", value_text(g_, g_.output(m.root)), how.axis));
+    const Sibling s(g_, m.root);
+    const Node& anchor = s.graph().node(s.nodes()[0]);
+    for (const auto& [slot, e] : spec_.weights) {
+      const Tensor* w = slot < anchor.inputs.size() ? s.graph().constant(anchor.inputs[slot]) : nullptr;
+      FERRULE_ASSIGN(how.weights[slot], axis_of(*e, w ? static_cast<int>(w->dims().size()) : 1));
+    }
+    return how;
+  }
+  Status read() {
+    FERRULE_ASSIGN(spec_, merge_spec(rule_));
+    return {};
+  }
+  const MergeSpec& spec() const { return spec_; }
+
+ private:
+  // --- why not ----------------------------------------------------------------------------------------
+
+  std::string names(const std::vector<NodeId>& nodes) const {
+    std::string out;
+    for (NodeId n : nodes) out += (out.empty() ? "" : ", ") + node_text(g_, n);
+    return out;
+  }
+
+  void keep(Rejection r, NodeId n, int matched) {
+    if (!misses_) return;
+    r.rule = &rule_;
+    r.root = n;
+    r.matched_nodes = matched;
+    auto [it, fresh] = refused_.try_emplace(n, r);
+    if (!fresh && nearness(r) > nearness(it->second)) it->second = std::move(r);
+  }
+
+  template <class F>
+  bool miss(NodeId n, const char* id, F&& why, Truth truth = Truth::no) {
+    if (!misses_) return false;
+    Rejection r;
+    const std::string_view name = id;
+    r.stage = name == "key" ? Rejection::Stage::condition : name == "D3" ? Rejection::Stage::guarantee : Rejection::Stage::structure;
+    r.cls = ConditionClass::kernel;
+    r.id = id;
+    r.truth = truth;
+    r.why = why();
+    keep(std::move(r), n, 1);
+    return false;
+  }
+
+  /// Each node whose keys no other has, against the one before it.
+  void explain_keys(const Bucket& bucket, const std::map<std::string_view, Bucket>& by_key) {
+    for (size_t k = 0; k < bucket.size() && bucket.size() > 1; ++k) {
+      const Candidate& c = candidates_[bucket[k]];
+      if (by_key.at(*c.key).size() >= static_cast<size_t>(spec_.min)) continue;
+      const Candidate& other = candidates_[bucket[k ? k - 1 : 1]];
+      for (size_t e = 0; e < spec_.keys.size(); ++e) {
+        const std::string mine = str(evaluate(*spec_.keys[e], eval_of(c.match)), g_);
+        const std::string theirs = str(evaluate(*spec_.keys[e], eval_of(other.match)), g_);
+        if (mine == theirs) continue;
+        miss(c.match.root, "key", [&] {
+          return fmt::format("{} is {} of {}, {} of {}", spec_.key_texts[e], mine, node_text(g_, c.match.root), theirs,
+                             node_text(g_, other.match.root));
+        });
+        break;
+      }
+    }
+  }
+
+  void report() {
+    if (!misses_) return;
+    for (const Candidate& c : candidates_)
+      if (!c.taken && !refused_.contains(c.match.root))
+        miss(c.match.root, "structure", [&] { return node_text(g_, c.match.root) + " has no sibling: nothing else of its kind reads " + spec_.over; });
+    std::unordered_set<NodeId> taken;
+    for (const Match& m : found_) taken.insert(m.nodes.begin(), m.nodes.end());
+    for (auto& [n, r] : refused_)
+      if (!taken.contains(n)) misses_->push_back(std::move(r));
+  }
+
+  const Rule& rule_;
+  const MatchContext& ctx_;
+  const Graph& g_;
+  std::vector<Rejection>* misses_;
+  MergeSpec spec_;
+  std::vector<Condition> lonely_;
+  std::vector<Candidate> candidates_;
+  std::map<ValueId, Bucket> buckets_;
+  std::vector<Match> found_;
+  std::map<NodeId, Rejection> refused_;  // the nearest of each node
+};
+
+/// One computation with joined constants, in place of the siblings.
+class Joiner {
+ public:
+  Joiner(Graph& g, const Match& m, Joining how) : g_(g), m_(m), how_(std::move(how)) {
+    for (NodeId n : m.nodes) {
+      siblings_.emplace_back(g, n);
+      sizes_.push_back(*(*g.value(g.output(n)).type.shape)[how_.axis].constant());
+    }
+  }
+
+  Result<NodeId> run(std::string name) {
+    std::vector<NodeId> nodes;
+    for (size_t k = 0; k < siblings_[0].nodes().size(); ++k) {
+      FERRULE_ASSIGN(NodeId n, add(k));
+      nodes.push_back(n);
+    }
+    const std::vector<NodeId> siblings = m_.nodes;
+    parts(made_.back(), name);
+    siblings_.clear();
+    for (NodeId n : siblings) g_.remove_node(n);
+    return make_group(g_, nodes, m_.rule->contract, m_.rule->id, std::move(name));
+  }
+
+ private:
+  Type joined(Type t) const {
+    int64_t total = 0;
+    for (int64_t s : sizes_) total += s;
+    (*t.shape)[how_.axis] = Dim(total);
+    return t;
+  }
+
+  Result<NodeId> add(size_t k) {
+    const Sibling& like = siblings_[0];
+    const Node& from = like.graph().node(like.nodes()[k]);
+    Node n;
+    n.op = from.op, n.domain = from.domain, n.attrs = from.attrs, n.since_opset = from.since_opset;
+    n.order = g_.node(m_.nodes.back()).order;
+    n.rule = m_.rule->id;
+    if (k == 0) n.origins = origins();
+    size_t inputs = 0;
+    for (const Sibling& s : siblings_) inputs = std::max(inputs, s.graph().node(s.nodes()[k]).inputs.size());
+    for (size_t slot = 0; slot < inputs; ++slot) n.inputs.push_back(operand(k, slot));
+    while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
+    const Type want = joined(like.graph().value(from.outputs[0]).type);
+    made_.push_back(g_.add_value(g_.fresh_name(g_.value(like.result()).name + ".all"), want));
+    n.outputs = {made_.back()};
+    n.name = g_.fresh_name(from.name);
+    FERRULE_ASSIGN(Inferred got, infer_node(g_, n));
+    if (got.types.empty() || got.types[0].dtype != want.dtype || !same_shape(got.types[0], want))
+      return error(Code::rule_broken, node_text(g_, m_.root), m_.rule->id,
+                   fmt::format("joins what does not lie along axis {}: {} instead of {}", how_.axis,
+                               got.types.empty() ? "nothing" : str(got.types[0]), str(want)));
+    return g_.add_node(std::move(n));
+  }
+
+  ValueId operand(size_t k, size_t slot) {
+    const Sibling& like = siblings_[0];
+    const ValueId v = like.graph().input(like.nodes()[k], slot);
+    if (v && like.maker(v) >= 0) return made_[static_cast<size_t>(like.maker(v))];
+    if (v && like.outside(v) == how_.over) return how_.over;
+    auto t = joined_constant(g_, siblings_, k, slot, how_, sizes_);
+    if (!t) return {};
+    return g_.add_constant(g_.fresh_name(g_.value(like.result()).name + ".joined"), std::move(*t));
+  }
+
+  std::vector<std::string> origins() const {
+    std::vector<std::string> out;
+    for (NodeId s : m_.nodes)
+      for (const std::string& o : g_.node(s).origins)
+        if (std::ranges::find(out, o) == out.end()) out.push_back(o);
+    return out;
+  }
+
+  /// Whoever read a sibling reads its part.
+  void parts(ValueId whole, const std::string& name) {
+    Node n = take_apart(g_, whole, static_cast<int64_t>(how_.axis), sizes_);
+    n.name = g_.fresh_name("split(" + name + ")");
+    n.rule = m_.rule->id;
+    n.order = g_.node(m_.nodes.back()).order;
+    for (const Sibling& s : siblings_) {
+      const ValueId from = s.result();
+      const ValueId to = g_.add_value(g_.fresh_name(g_.value(from).name + "_part"), g_.value(from).type);
+      g_.set_contents(to, g_.value(from).contents);
+      const std::string kept = g_.value(from).name;
+      g_.replace_uses(from, to);
+      if (g_.value(from).name == kept) g_.rename(from, g_.fresh_name(kept + "_in"));
+      if (g_.value(to).name != kept && !g_.find_value(kept)) g_.rename(to, kept);
+      n.outputs.push_back(to);
+    }
+    g_.add_node(std::move(n));
+  }
+
+  Graph& g_;
+  const Match& m_;
+  Joining how_;
+  std::vector<Sibling> siblings_;
+  std::vector<int64_t> sizes_;
+  std::vector<ValueId> made_;  // by node of a sibling
+};
+
+}  // namespace
+
+std::vector<Match> match_merges(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+  return Merges(rule, ctx, misses).run();
+}
+
+Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
+  std::vector<Rejection> misses;
+  for (Match& m : match_merges(rule, ctx, &misses))
+    if (std::ranges::find(m.nodes, node) != m.nodes.end()) return std::move(m);
+  for (Rejection& r : misses)
+    if (r.root == node) return std::move(r);
+  Attempt a = match_structure(rule, node, ctx, false);
+  if (auto* r = std::get_if<Rejection>(&a)) return std::move(*r);
+  return no_match(rule, node, node_text(*ctx.graph, node) + " has no sibling: nothing else reads what it reads", 1);
+}
+
+Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {
+  Merges merges(*m.rule, ctx, nullptr);
+  FERRULE_TRY(merges.read());
+  std::string name = group_name(*m.rule, m, ctx);
+  if (m.rule->name.empty()) {
+    name.clear();
+    for (NodeId n : m.nodes) name += (name.empty() ? "" : " || ") + g.node(n).name;
+  }
+  if (!merges.spec().axis) return make_group(g, m.nodes, m.rule->contract, m.rule->id, std::move(name));
+  const ValueId over = m.bindings.values.at(kOver);
+  FERRULE_ASSIGN(Joining how, merges.joining(over, m));
+  return Joiner(g, m, std::move(how)).run(std::move(name));
+}
+
+namespace {
+
+class MergePhase {
+ public:
+  MergePhase(const PassContext& ctx, std::string_view phase) : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
+
+  Status run() {
+    for (const auto& rule : ctx_.rules->rules) {
+      if (!rule->enabled || rule->phase != phase_ || rule->kind != RuleKind::merge) continue;
+      for (bool changed = true; changed;) {
+        FERRULE_TRY(g_.sort());
+        FERRULE_ASSIGN(changed, round(*rule));
+      }
+    }
+    return {};
+  }
+
+ private:
+  MatchContext context() {
+    return {&g_, ctx_.ops, ctx_.target, ctx_.limits, &steps_, ctx_.ignore_profit, ctx_.near_misses != nullptr};
+  }
+
+  Result<bool> round(const Rule& rule) {
+    if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, std::string(phase_), "time or caller");
+    const MatchContext mc = context();
+    std::vector<Rejection> misses;
+    const std::vector<Match> found = match_merges(rule, mc, ctx_.near_misses ? &misses : nullptr);
+    int last = -1;  // the stretch of the order that changed ends here
+    for (const Match& m : found) {
+      // What they share may have become a part of another merge's result.
+      if (g_.node(m.nodes.front()).order <= last || g_.value(m.bindings.values.at(kOver)).uses.empty()) continue;
+      last = g_.node(m.nodes.back()).order;
+      FERRULE_TRY(fire(rule, m, mc));
+    }
+    if (found.empty() && ctx_.near_misses) std::ranges::move(misses, std::back_inserter(*ctx_.near_misses));
+    return !found.empty();
+  }
+
+  Status fire(const Rule& rule, const Match& m, const MatchContext& mc) {
+    Step step{std::string(phase_), rule.id, "merge", {}, {}, {}};
+    for (NodeId n : m.nodes) step.before.push_back(g_.node(n).name);
+    step.root = g_.node(m.root).name;
+    FERRULE_ASSIGN(NodeId made, make_merge(g_, m, mc));
+    step.after.push_back(g_.node(made).name);
+    step.text = "Merging layers: " + g_.node(made).name;
+    if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
+    return {};
+  }
+
+  const PassContext& ctx_;
+  Graph& g_;
+  std::string_view phase_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace
+
+Status merge_phase(const PassContext& ctx, std::string_view phase) {
+  return MergePhase(ctx, phase).run();
+}
+
+}  // namespace ferrule

@@ -1,0 +1,486 @@
+// Region rules: maximal convex connected sets of nodes of one kind and one shape, in linear time
+// and without search. Every node gets a level such that levels never fall along an edge and rise
+// where an edge is not fusible; nodes of one level that fusible edges connect form a region. A path
+// that leaves a region rises, so it cannot come back: the region is convex. Levels are first as low
+// as possible; then regions without readers at their level sink to the region that reads them.
+// Regions beyond the limits are cut along the topological order, which keeps the pieces convex.
+// Where a rule takes movements (movement.h), a value that one of them makes or reads is only fused
+// over if nobody outside needs it and no arithmetic is done twice for it.
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
+#include "engine/group/group.h"
+#include "engine/match/facts.h"
+#include "engine/match/matcher.h"
+#include "engine/match/trace.h"
+#include "engine/semantics/movement.h"
+
+namespace ferrule {
+namespace {
+
+/// Tensors of a kernel: a node with more is none's. (Each of its results would be looked for among all of them.)
+constexpr size_t kMostTensors = 128;
+
+class Regions {
+ public:
+  Regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
+      : rule_(rule),
+        spec_(rule.region),
+        ctx_(ctx),
+        g_(*ctx.graph),
+        misses_(misses),
+        order_(g_.order()),
+        takes_movements_(std::ranges::find(spec_.classes, "movement") != spec_.classes.end()) {}
+
+  std::vector<Match> run() {
+    prepare();
+    rise();
+    sink();
+    std::vector<Match> out;
+    for (auto& region : by_root())
+      for (auto& piece : cut(region)) finish(std::move(piece), out);
+    return out;
+  }
+
+  void prepare() {
+    parent_.resize(g_.node_slots());
+    std::iota(parent_.begin(), parent_.end(), 0u);
+    level_.assign(g_.node_slots(), 0);
+    fusible_.assign(g_.node_slots(), false);
+    moves_.assign(g_.node_slots(), false);
+    seen_.assign(g_.value_slots(), 0);
+    piece_of_.assign(g_.node_slots(), 0);
+    place_.assign(g_.node_slots(), 0);
+    for (NodeId n : order_) {
+      moves_[n.index] = is_movement(g_.node(n));
+      fusible_[n.index] = candidate(n);
+    }
+    interior();
+  }
+
+  /// Why the edge does not let its ends share a region; empty: it does.
+  std::string refused(NodeId from, ValueId v, NodeId to) const {
+    for (NodeId n : {from, to})
+      if (!fusible_[n.index]) return not_fusible(n);
+    if (fuses(from, v, to)) return "";
+    const Value& value = g_.value(v);
+    if (!moves(from) && !moves(to))
+      return fmt::format("{} is {}, {} is {}: one kernel has one shape", value_text(g_, v), str(value.type),
+                         value_text(g_, g_.output(to)), str(g_.value(g_.output(to)).type));
+    if (value.is_output) return value_text(g_, v) + " is a graph output: it has to be in memory all the same";
+    for (const Use& u : value.uses) {
+      if (u.slot == Use::kCapture) return value_text(g_, v) + " is used by a nested graph of " + node_text(g_, u.node);
+      if (!fusible_[u.node.index]) return value_text(g_, v) + " is also read outside: " + not_fusible(u.node);
+      if (!data_input(u.node, static_cast<size_t>(u.slot)))
+        return fmt::format("{} is no data of {}, it says what is moved", value_text(g_, v), node_text(g_, u.node));
+    }
+    return "what is computed for " + value_text(g_, v) + " would be computed more than once";
+  }
+
+ private:
+  std::string not_fusible(NodeId n) const {
+    if (misses_)
+      for (const Rejection& r : *misses_)
+        if (r.root == n) return r.why;
+    PatternExpr of;
+    of.ops = spec_.ops, of.classes = spec_.classes;
+    return fmt::format("{} is no {}", node_text(g_, n), head_text(of));
+  }
+
+  /// The regions by their first member, members in topological order.
+  std::vector<std::vector<NodeId>> by_root() {
+    constexpr uint32_t kNone = 0xffffffffu;
+    std::vector<uint32_t> place(g_.node_slots(), kNone);  // by root
+    std::vector<std::vector<NodeId>> out;
+    for (NodeId n : order_) {
+      if (!fusible_[n.index]) continue;
+      uint32_t& at = place[find(n.index)];
+      if (at == kNone) at = static_cast<uint32_t>(out.size()), out.emplace_back();
+      out[at].push_back(n);
+    }
+    return out;
+  }
+
+  bool candidate(NodeId id) {
+    const Node& n = g_.node(id);
+    if (!has_head(n, spec_.ops, spec_.classes, ctx_.ops)) return false;
+    if (moves(id)) return movable(id, n);
+    if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n))
+      return false;
+    if (n.inputs.size() > kMostTensors) {
+      miss(id, "structure", fmt::format("it has {} operands", n.inputs.size()));
+      return false;
+    }
+    if (!g_.value(n.outputs[0]).type.known()) {
+      miss(id, "structure", "the type of " + value_text(g_, n.outputs[0]) + " is not known",
+           Truth::unknown);
+      return false;
+    }
+    return allowed(id, n);
+  }
+
+  bool movable(NodeId id, const Node& n) {
+    if (n.outputs.size() > kMostTensors) {
+      miss(id, "structure", fmt::format("it has {} results", n.outputs.size()));
+      return false;
+    }
+    for (size_t k = 0; k < n.outputs.size(); ++k)
+      if (auto m = movement_of(g_, n, k); !m) {
+        miss(id, "structure", m.error().message);
+        return false;
+      }
+    return allowed(id, n);
+  }
+
+  bool allowed(NodeId id, const Node& n) {
+    if (spec_.where.empty()) return true;
+    Match m{&rule_, id, {}, {id}, {n.outputs[0]}, {}};
+    m.bindings.nodes["node"] = id;
+    m.bindings.value_lists["operands"] = n.inputs;
+    auto r = judge(rule_, spec_.where, m, ctx_, accept(m));
+    if (!r) return true;
+    r->rule = &rule_;
+    r->root = id;
+    if (misses_) misses_->push_back(std::move(*r));
+    return false;
+  }
+
+  std::function<Truth(std::string*)> accept(Match& m) {
+    return [this, &m](std::string* reason) {
+      if (!ctx_.target) return Truth::unknown;
+      Accept a = accepts_group(g_, m, rule_.contract, *ctx_.target, *ctx_.ops);
+      if (reason) *reason = a.reason;
+      refusal_ = a.truth == Truth::yes ? std::string() : a.reason;
+      return a.truth;
+    };
+  }
+
+  void miss(NodeId n, const char* id, std::string why, Truth truth = Truth::no) {
+    if (!misses_) return;
+    misses_->push_back(no_match(rule_, n, std::move(why), 1));
+    misses_->back().id = id;
+    misses_->back().truth = truth;
+  }
+
+  uint32_t find(uint32_t n) {
+    while (parent_[n] != n) n = parent_[n] = parent_[parent_[n]];
+    return n;
+  }
+  void join(uint32_t a, uint32_t b) {
+    a = find(a), b = find(b);
+    parent_[std::max(a, b)] = std::min(a, b);
+  }
+
+  bool moves(NodeId n) const { return moves_[n.index]; }
+  /// Whether the node computes with the value (parameters of movements, say, are only looked at).
+  bool data_input(NodeId n, size_t slot) const {
+    return !moves(n) || moves_input(g_.node(n), slot);
+  }
+  static int64_t elements(const Type& t) {
+    auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
+    int64_t n = dims ? 1 : -1;
+    for (size_t k = 0; dims && k < dims->size(); ++k) n *= (*dims)[k];
+    return n;
+  }
+
+  /// Which values that a movement makes or reads may stay inside a region, in topological order.
+  void interior() {
+    inside_.assign(g_.value_slots(), false);
+    computed_.assign(g_.value_slots(), false);
+    for (NodeId n : order_) {
+      if (!fusible_[n.index]) continue;
+      bool computed = !moves(n);
+      const Node& node = g_.node(n);
+      for (size_t k = 0; k < node.inputs.size(); ++k)
+        computed |= node.inputs[k] && data_input(n, k) && inside_[node.inputs[k].index] &&
+                    computed_[node.inputs[k].index];
+      for (ValueId v : node.outputs)
+        if (v) computed_[v.index] = computed, inside_[v.index] = stays_inside(n, v);
+    }
+  }
+
+  /// Every reader could be of the region, and what was computed for the value is computed once.
+  bool stays_inside(NodeId maker, ValueId v) const {
+    const Value& value = g_.value(v);
+    if (value.is_output || value.uses.empty()) return false;
+    bool any_moves = moves(maker), any_computes = false;
+    int64_t read = 0;
+    for (const Use& u : value.uses) {
+      if (u.slot == Use::kCapture || !fusible_[u.node.index]) return false;
+      if (!data_input(u.node, static_cast<size_t>(u.slot))) return false;
+      const Node& reader = g_.node(u.node);
+      any_moves |= moves(u.node), any_computes |= !moves(u.node);
+      if (value.uses.size() > 1 && is_view(reader)) return false;  // else it is free
+      if (!computed_[v.index]) continue;
+      if (moves(u.node)) {
+        if (repeats_elements(reader)) return false;
+        int64_t results = 0;
+        for (ValueId r : reader.outputs)
+          if (r) results += elements(g_.value(r).type);
+        read += std::min(results, elements(value.type));
+      } else if (!same_shape(value.type, g_.value(g_.output(u.node)).type)) {
+        return false;
+      }
+    }
+    if (!any_moves) return false;  // an edge between computing nodes needs no more than equal shapes
+    return !computed_[v.index] || read == 0 || (!any_computes && read <= elements(value.type));
+  }
+
+  /// Whether the edge lets its ends share a region.
+  bool fuses(NodeId from, ValueId v, NodeId to) const {
+    if (!fusible_[from.index] || !fusible_[to.index]) return false;
+    if (inside_[v.index]) return true;
+    return !moves(from) && !moves(to) &&
+           same_shape(g_.value(v).type, g_.value(g_.output(to)).type);
+  }
+  /// How much the level rises along an edge at least.
+  int rises(NodeId from, ValueId v, NodeId to) const {
+    if (fuses(from, v, to)) return 0;
+    return fusible_[to.index] ? 1 : 0;
+  }
+
+  /// f(node, value): who made each value that the node reads.
+  template <class F>
+  void producers(NodeId n, F&& f) const {
+    for (ValueId v : g_.node(n).inputs)
+      if (v && g_.value(v).producer) f(g_.value(v).producer, v);
+    for (const auto& [_, sub] : g_.node(n).subgraphs)
+      each_capture(*sub, [&](ValueId, const Value& v) {
+        if (g_.value(v.outer).producer) f(g_.value(v.outer).producer, v.outer);
+      });
+  }
+  template <class F>
+  void consumers(NodeId n, F&& f) const {
+    for (ValueId v : g_.node(n).outputs)
+      if (v)
+        for (const Use& u : g_.value(v).uses) f(u.node, v);
+  }
+
+  void rise() {
+    for (NodeId n : order_)
+      producers(n, [&](NodeId p, ValueId v) {
+        level_[n.index] = std::max(level_[n.index], level_[p.index] + rises(p, v, n));
+      });
+    for (NodeId n : order_)
+      producers(n, [&](NodeId p, ValueId v) {
+        if (fuses(p, v, n) && level_[p.index] == level_[n.index]) join(p.index, n.index);
+      });
+  }
+
+  /// From the last level to the first: other nodes go as late as their readers allow, regions join
+  /// the earliest later region that reads them if all their readers allow it.
+  void sink() {
+    int top = order_.empty() ? 0 : *std::ranges::max_element(level_);
+    std::vector<std::vector<NodeId>> others(static_cast<size_t>(top) + 1);
+    const std::vector<std::vector<NodeId>> regions = by_root();
+    std::vector<std::vector<uint32_t>> at_level(static_cast<size_t>(top) + 1);  // numbers of regions
+    for (uint32_t k = 0; k < regions.size(); ++k)
+      at_level[static_cast<size_t>(level_[regions[k][0].index])].push_back(k);
+    for (NodeId n : order_)
+      if (!fusible_[n.index]) others[static_cast<size_t>(level_[n.index])].push_back(n);
+    constexpr int kNoReader = 1 << 30;
+    for (int level = top; level >= 0; --level) {
+      auto& plain = others[static_cast<size_t>(level)];
+      for (size_t i = plain.size(); i-- > 0;) {
+        int latest = kNoReader;
+        consumers(plain[i], [&](NodeId c, ValueId v) {
+          latest = std::min(latest, level_[c.index] - rises(plain[i], v, c));
+        });
+        level_[plain[i].index] = std::max(level_[plain[i].index], latest);
+      }
+      for (uint32_t k : at_level[static_cast<size_t>(level)]) sink_region(regions[k], level);
+    }
+  }
+
+  void sink_region(const std::vector<NodeId>& members, int level) {
+    int latest = 1 << 30;
+    NodeId target;
+    for (NodeId n : members) {
+      for (ValueId v : g_.node(n).outputs)
+        if (v && g_.value(v).is_output) latest = std::min(latest, level);
+      consumers(n, [&](NodeId c, ValueId v) {
+        if (find(c.index) == find(n.index)) return;
+        latest = std::min(latest, level_[c.index] - rises(n, v, c));
+      });
+    }
+    if (latest <= level) return;
+    for (NodeId n : members)
+      consumers(n, [&](NodeId c, ValueId v) {
+        if (fuses(n, v, c) && level_[c.index] > level && level_[c.index] <= latest &&
+            find(c.index) != find(n.index))
+          if (!target || level_[c.index] < level_[target.index]) target = c;
+      });
+    if (!target) return;
+    for (NodeId n : members) level_[n.index] = level_[target.index];
+    // All fusible edges of one level are inside a region; convexity rests on that.
+    for (NodeId n : members)
+      consumers(n, [&](NodeId c, ValueId v) {
+        if (fuses(n, v, c) && level_[c.index] == level_[n.index]) join(n.index, c.index);
+      });
+  }
+
+  /// Pieces within the limits, each connected.
+  std::vector<std::vector<NodeId>> cut(const std::vector<NodeId>& members) {
+    std::vector<std::vector<NodeId>> out;
+    std::vector<NodeId> piece;
+    size_t read = 0;
+    // How many values the piece reads more with `n`; they count as read from now on.
+    auto fresh = [&](NodeId n) {
+      size_t count = 0;
+      for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
+        const ValueId v = g_.node(n).inputs[k];
+        if (!v || seen_[v.index] == piece_ || !data_input(n, k)) continue;
+        if (g_.constant(v) && g_.constant(v)->numel() == 1) continue;
+        if (NodeId p = g_.value(v).producer; p && piece_of_[p.index] == piece_) continue;
+        seen_[v.index] = piece_;
+        ++count;
+      }
+      return count;
+    };
+    auto flush = [&] {
+      for (auto& c : connected(piece)) out.push_back(std::move(c));
+      piece.clear();
+      read = 0, ++piece_;
+    };
+    ++piece_;
+    for (NodeId n : members) {
+      size_t count = fresh(n);
+      bool full = piece.size() >= static_cast<size_t>(spec_.max_ops) ||
+                  read + count > static_cast<size_t>(spec_.max_inputs);
+      if (full && !piece.empty()) {
+        flush();
+        count = fresh(n);
+      }
+      piece.push_back(n);
+      piece_of_[n.index] = piece_;
+      read += count;
+    }
+    flush();
+    return out;
+  }
+
+  std::vector<std::vector<NodeId>> connected(const std::vector<NodeId>& piece) {
+    for (size_t i = 0; i < piece.size(); ++i) place_[piece[i].index] = static_cast<uint32_t>(i);
+    std::vector<size_t> group(piece.size());
+    std::iota(group.begin(), group.end(), size_t{0});
+    auto root = [&](size_t i) {
+      while (group[i] != i) i = group[i] = group[group[i]];
+      return i;
+    };
+    for (size_t i = 0; i < piece.size(); ++i)
+      producers(piece[i], [&](NodeId p, ValueId v) {
+        if (piece_of_[p.index] == piece_ && fuses(p, v, piece[i])) {
+          size_t a = root(place_[p.index]), b = root(i);
+          group[std::max(a, b)] = std::min(a, b);
+        }
+      });
+    constexpr size_t kNone = static_cast<size_t>(-1);
+    std::vector<size_t> part(piece.size(), kNone);  // by root, which is the first member
+    std::vector<std::vector<NodeId>> out;
+    for (size_t i = 0; i < piece.size(); ++i) {
+      size_t& at = part[root(i)];
+      if (at == kNone) at = out.size(), out.emplace_back();
+      out[at].push_back(piece[i]);
+    }
+    return out;
+  }
+
+  /// Views at the border that are free outside: what lies beyond them has one layout only. A region that then
+  /// moves nothing is no business of a rule that takes movements: another one takes its computing nodes.
+  bool trim(std::vector<NodeId>& nodes) const {
+    auto member = [&](NodeId n) { return n && std::ranges::find(nodes, n) != nodes.end(); };
+    auto one_layout = [&](ValueId v) { return g_.value(v).type.rank() < 3; };
+    auto free = [&](NodeId n) {
+      if (!is_view(g_.node(n))) return false;
+      const ValueId x = g_.input(n, 0), y = g_.output(n);
+      bool leaves = true;
+      for (const Use& u : g_.value(y).uses) leaves &= !member(u.node);
+      return (leaves && one_layout(y)) || (!member(g_.value(x).producer) && one_layout(x));
+    };
+    while (true) {
+      auto at = std::ranges::find_if(nodes, free);
+      if (at == nodes.end()) break;
+      nodes.erase(at);
+    }
+    return std::ranges::any_of(nodes, [&](NodeId n) { return moves(n) && !is_view(g_.node(n)); });
+  }
+
+  void finish(std::vector<NodeId> nodes, std::vector<Match>& out) {
+    if (takes_movements_ && !trim(nodes)) return;
+    if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
+      return miss(nodes[0], "structure",
+                  fmt::format("{} node{} here, the rule wants at least {}", nodes.size(),
+                              nodes.size() == 1 ? "" : "s", spec_.min_ops));
+    if (nodes.size() == 1 && g_.node(nodes[0]).body) return;
+    Match m{&rule_, nodes[0], {}, std::move(nodes), {}, {}};
+    m.bindings.node_lists["region"] = m.nodes;
+    for (NodeId n : m.nodes)
+      for (ValueId id : g_.node(n).outputs) {
+        if (!id) continue;
+        const Value& v = g_.value(id);
+        bool leaves = v.is_output;
+        for (const Use& u : v.uses) leaves |= std::ranges::find(m.nodes, u.node) == m.nodes.end();
+        if (leaves) m.outputs.push_back(id);
+      }
+    if (m.outputs.empty()) return;
+    if (!spec_.multi_output && m.outputs.size() > 1)
+      return miss(m.root, "structure",
+                  fmt::format("{} values leave, the rule wants one", m.outputs.size()));
+    if (auto r = judge(rule_, rule_.where, m, ctx_, accept(m))) {
+      r->rule = &rule_;
+      r->root = m.root;
+      r->matched_nodes = static_cast<int>(m.nodes.size());
+      if (!refusal_.empty() && r->why.find(refusal_) == std::string::npos) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+      refusal_.clear();
+      if (ctx_.trace)
+        for (NodeId n : m.nodes) ctx_.trace->refused.emplace_back(*r).root = n;
+      if (misses_) misses_->push_back(std::move(*r));
+      return;
+    }
+    out.push_back(std::move(m));
+  }
+
+  const Rule& rule_;
+  const RegionSpec& spec_;
+  const MatchContext& ctx_;
+  const Graph& g_;
+  std::vector<Rejection>* misses_;
+  std::vector<NodeId> order_;
+  std::vector<uint32_t> parent_;
+  std::vector<int> level_;
+  std::vector<bool> fusible_;
+  std::vector<bool> moves_;              // by node: a movement
+  std::vector<uint32_t> seen_;           // by value: the last piece that reads it
+  std::vector<uint32_t> piece_of_;       // by node: the piece it is in
+  std::vector<uint32_t> place_;          // by node: its place in that piece
+  uint32_t piece_ = 0;                   // the number of the one being filled
+  std::vector<bool> inside_, computed_;  // by value: may stay inside; arithmetic was done for it
+  const bool takes_movements_;
+  std::string refusal_;  // what the contract last said
+};
+
+}  // namespace
+
+std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
+                                 std::vector<Rejection>* misses) {
+  const RegionSpec& s = rule.region;
+  if (!s.around_ops.empty() || !s.around_classes.empty()) return match_row_regions(rule, ctx, misses);
+  return Regions(rule, ctx, misses).run();
+}
+
+EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx) {
+  struct Asked {  // the regions keep references to the others
+    Asked(const Rule& rule, const MatchContext& context) : ctx(context), regions(rule, ctx, &misses) { regions.prepare(); }
+    MatchContext ctx;
+    std::vector<Rejection> misses;
+    Regions regions;
+  };
+  return [asked = std::make_shared<Asked>(rule, ctx)](NodeId from, ValueId v, NodeId to) {
+    return asked->regions.refused(from, v, to);
+  };
+}
+
+}  // namespace ferrule

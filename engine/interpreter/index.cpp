@@ -1,0 +1,326 @@
+// Operators driven by tensors of indices: gather, scatter, one-hot, non-zero, compress.
+#include "engine/interpreter/internal.h"
+
+namespace ferrule::interp {
+namespace {
+
+/// An index counted from the front.  errors: bad_shape.
+Result<int64_t> in_range(const Call& c, int64_t i, int64_t size) {
+  if (i < -size || i >= size) return c.bad("index {} is out of range for {}", i, size);
+  return i < 0 ? i + size : i;
+}
+
+Status need_indices(const Call& c, size_t slot) {
+  FERRULE_TRY(c.need(slot + 1));
+  if (!is_int(c.input(slot)->dtype())) return c.unsupported_type(*c.input(slot));
+  return {};
+}
+
+Outputs gather(const Call& c) {
+  FERRULE_TRY(need_indices(c, 1));
+  const Tensor &x = *c.input(0), &indices = *c.input(1);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
+  const auto a = static_cast<size_t>(axis);
+  Dims out(x.dims().begin(), x.dims().begin() + axis);
+  out.insert(out.end(), indices.dims().begin(), indices.dims().end());
+  out.insert(out.end(), x.dims().begin() + axis + 1, x.dims().end());
+  FERRULE_TRY(c.fits(x.dtype(), out));
+  const int64_t outer = count(x.dims(), 0, a), inner = count(x.dims(), a + 1), d = x.dims()[a];
+  const Dims rows = indices.to_i64();
+  std::vector<int64_t> from;
+  from.reserve(static_cast<size_t>(count(out)));
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t row : rows) {
+      FERRULE_ASSIGN(const int64_t r, in_range(c, row, d));
+      for (int64_t i = 0; i < inner; ++i) from.push_back((o * d + r) * inner + i);
+    }
+  }
+  return one(take(x, out, from));
+}
+
+Outputs gather_elements(const Call& c) {
+  FERRULE_TRY(need_indices(c, 1));
+  const Tensor &x = *c.input(0), &indices = *c.input(1);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
+  const auto a = static_cast<size_t>(axis);
+  if (indices.rank() != x.rank())
+    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  for (size_t k = 0; k < x.dims().size(); ++k) {
+    if (k != a && indices.dims()[k] > x.dims()[k])
+      return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  }
+  const Dims own = strides(x.dims());
+  std::vector<int64_t> from(static_cast<size_t>(indices.numel()));
+  Dims at(indices.dims().size(), 0);
+  for (size_t i = 0; i < from.size(); ++i, next(at, indices.dims())) {
+    FERRULE_ASSIGN(const int64_t r,
+                   in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
+    from[i] = dot(at, own) + (r - at[a]) * own[a];
+  }
+  return one(take(x, indices.dims(), from));
+}
+
+Outputs gather_nd(const Call& c) {
+  FERRULE_TRY(need_indices(c, 1));
+  const Tensor &x = *c.input(0), &indices = *c.input(1);
+  const int64_t batch = c.n.attrs.i("batch_dims", 0);
+  if (indices.rank() < 1 || batch < 0 || batch >= std::min(x.rank(), indices.rank())) {
+    if (batch != 0 || indices.rank() < 1)
+      return c.bad_attr("batch_dims", "{} for {} and {}", batch, text(x.dims()),
+                        text(indices.dims()));
+  }
+  const int64_t depth = indices.dims().back();
+  const auto b = static_cast<size_t>(batch);
+  if (depth < 1 || batch + depth > x.rank())
+    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  if (!std::equal(x.dims().begin(), x.dims().begin() + batch, indices.dims().begin())) {
+    return c.bad("batches of {} and {} differ", text(x.dims()), text(indices.dims()));
+  }
+  Dims out(indices.dims().begin(), indices.dims().end() - 1);
+  out.insert(out.end(), x.dims().begin() + batch + depth, x.dims().end());
+  FERRULE_TRY(c.fits(x.dtype(), out));
+  const int64_t inner = count(x.dims(), b + static_cast<size_t>(depth));
+  const int64_t tuples = count(indices.dims(), 0, indices.dims().size() - 1);
+  const int64_t batches = count(x.dims(), 0, b), per_batch = batches ? tuples / batches : 0;
+  const int64_t block = count(x.dims(), b);
+  const Dims own = strides(x.dims());
+  std::vector<int64_t> from;
+  for (int64_t t = 0; t < tuples; ++t) {
+    int64_t at = per_batch ? t / per_batch * block : 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k),
+                                               x.dims()[static_cast<size_t>(batch + k)]));
+      at += r * own[static_cast<size_t>(batch + k)];
+    }
+    for (int64_t i = 0; i < inner; ++i) from.push_back(at + i);
+  }
+  return one(take(x, out, from));
+}
+
+// --- scatter
+// ----------------------------------------------------------------------------------------
+
+/// x with updates[i] put at, or combined with what is at, to[i].
+Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
+                   const std::vector<int64_t>& to) {
+  const std::string how = c.n.attrs.s("reduction", "none");
+  if (updates.dtype() != x.dtype())
+    return c.bad("updates of type {} for {}", name(updates.dtype()), name(x.dtype()));
+  if (how == "none" || how.empty()) {
+    // Element i of [x, updates] where the last update wins.
+    std::vector<int64_t> from(static_cast<size_t>(x.numel()));
+    std::iota(from.begin(), from.end(), 0);
+    for (size_t i = 0; i < to.size(); ++i)
+      from[static_cast<size_t>(to[i])] = -2 - static_cast<int64_t>(i);
+    if (x.dtype() == DType::string) {
+      std::vector<std::string> y(from.size());
+      for (size_t i = 0; i < y.size(); ++i) {
+        y[i] = from[i] >= 0 ? x.strings()[static_cast<size_t>(from[i])]
+                            : updates.strings()[static_cast<size_t>(-2 - from[i])];
+      }
+      return one(Tensor(x.dims(), std::move(y)));
+    }
+    const int bytes = size_bits(x.dtype()) / 8;
+    if (bytes == 0) return c.unsupported_type(x);
+    auto [y, p] = Tensor::allocate(x.dtype(), x.dims());
+    for (size_t i = 0; i < from.size(); ++i) {
+      const bool kept = from[i] >= 0;
+      const auto at =
+          static_cast<size_t>(kept ? from[i] : -2 - from[i]) * static_cast<size_t>(bytes);
+      std::memcpy(static_cast<char*>(p) + i * static_cast<size_t>(bytes),
+                  static_cast<const char*>((kept ? x : updates).data()) + at,
+                  static_cast<size_t>(bytes));
+    }
+    return one(y);
+  }
+  if (how != "add" && how != "mul" && how != "max" && how != "min") {
+    return c.bad_attr("reduction", "unknown value \"{}\"", escape(how));
+  }
+  return with_number(c, x, [&]<class C>() {
+    const View<C> in(x), u(updates);
+    std::vector<C> y(in.data(), in.data() + in.size());
+    for (size_t i = 0; i < to.size(); ++i) {
+      C& v = y[static_cast<size_t>(to[i])];
+      const C w = u[static_cast<int64_t>(i)];
+      v = how == "add"   ? add(v, w)
+          : how == "mul" ? mul(v, w)
+          : how == "max" ? std::max(v, w)
+                         : std::min(v, w);
+    }
+    return one(store(x.dtype(), x.dims(), y));
+  });
+}
+
+Outputs scatter_elements(const Call& c) {
+  FERRULE_TRY(c.need(3));
+  FERRULE_TRY(need_indices(c, 1));
+  const Tensor &x = *c.input(0), &indices = *c.input(1), &updates = *c.input(2);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
+  const auto a = static_cast<size_t>(axis);
+  if (indices.rank() != x.rank() || updates.dims() != indices.dims()) {
+    return c.bad("indices {} and updates {} for {}", text(indices.dims()), text(updates.dims()),
+                 text(x.dims()));
+  }
+  for (size_t k = 0; k < x.dims().size(); ++k) {
+    if (k != a && indices.dims()[k] > x.dims()[k])
+      return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  }
+  const Dims own = strides(x.dims());
+  std::vector<int64_t> to(static_cast<size_t>(indices.numel()));
+  Dims at(indices.dims().size(), 0);
+  for (size_t i = 0; i < to.size(); ++i, next(at, indices.dims())) {
+    FERRULE_ASSIGN(const int64_t r,
+                   in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
+    to[i] = dot(at, own) + (r - at[a]) * own[a];
+  }
+  return scatter_to(c, x, updates, to);
+}
+
+Outputs scatter_nd(const Call& c) {
+  FERRULE_TRY(c.need(3));
+  FERRULE_TRY(need_indices(c, 1));
+  const Tensor &x = *c.input(0), &indices = *c.input(1), &updates = *c.input(2);
+  if (indices.rank() < 1 || indices.dims().back() > x.rank() || indices.dims().back() < 1) {
+    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
+  }
+  const int64_t depth = indices.dims().back();
+  Dims wanted(indices.dims().begin(), indices.dims().end() - 1);
+  wanted.insert(wanted.end(), x.dims().begin() + depth, x.dims().end());
+  if (updates.dims() != wanted)
+    return c.bad("updates {}, {} are wanted", text(updates.dims()), text(wanted));
+  const int64_t tuples = indices.numel() / depth,
+                inner = count(x.dims(), static_cast<size_t>(depth));
+  const Dims own = strides(x.dims());
+  std::vector<int64_t> to;
+  for (int64_t t = 0; t < tuples; ++t) {
+    int64_t at = 0;
+    for (int64_t k = 0; k < depth; ++k) {
+      FERRULE_ASSIGN(const int64_t r,
+                     in_range(c, indices.at_i64(t * depth + k), x.dims()[static_cast<size_t>(k)]));
+      at += r * own[static_cast<size_t>(k)];
+    }
+    for (int64_t i = 0; i < inner; ++i) to.push_back(at + i);
+  }
+  return scatter_to(c, x, updates, to);
+}
+
+/// A stretch of the sequence axis is overwritten, at a position of its own for each batch.
+Outputs tensor_scatter(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &past = *c.input(0), &update = *c.input(1);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -2), past.rank()));
+  const auto a = static_cast<size_t>(axis);
+  Dims same = update.dims();
+  if (update.rank() != past.rank() || axis == 0)
+    return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
+  same[a] = past.dims()[a];
+  if (same != past.dims() || update.dims()[a] > past.dims()[a])
+    return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
+  const bool circular = c.n.attrs.s("mode", "linear") == "circular";
+  const Tensor* starts = c.input(2);
+  if (starts && (starts->dtype() != DType::i64 || starts->numel() != past.dims()[0]))
+    return c.bad("{} write indices for {} batches", starts->numel(), past.dims()[0]);
+  const Dims own = strides(past.dims());
+  std::vector<int64_t> to(static_cast<size_t>(update.numel()));
+  Dims at(update.dims().size(), 0);
+  for (size_t i = 0; i < to.size(); ++i, next(at, update.dims())) {
+    const int64_t start = starts ? starts->at_i64(at[0]) : 0;
+    if (start < 0 || start > past.dims()[a]) return c.bad("write index {} is out of range", start);
+    int64_t step = start + at[a];
+    if (circular) step %= past.dims()[a];
+    if (step >= past.dims()[a])
+      return c.bad("write index {} with {} steps leaves {}", start, update.dims()[a],
+                   past.dims()[a]);
+    to[i] = dot(at, own) + (step - at[a]) * own[a];
+  }
+  return scatter_to(c, past, update, to);
+}
+
+// --- from values to positions
+// ------------------------------------------------------------------------
+
+Outputs one_hot(const Call& c) {
+  FERRULE_TRY(c.need(3));
+  const Tensor &indices = *c.input(0), &depth_in = *c.input(1), &values = *c.input(2);
+  if (depth_in.numel() != 1 || values.numel() != 2)
+    return c.bad("depth {} and values {}", text(depth_in.dims()), text(values.dims()));
+  if (!is_integral(indices.dtype()) && !is_float(indices.dtype()))
+    return c.unsupported_type(indices);
+  const int64_t depth = depth_in.at_i64(0);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), indices.rank() + 1));
+  Dims out = indices.dims();
+  out.insert(out.begin() + axis, depth);
+  FERRULE_TRY(c.fits(values.dtype(), out));
+  const int64_t inner = count(indices.dims(), static_cast<size_t>(axis));
+  std::vector<int64_t> from(static_cast<size_t>(count(out)), 0);
+  for (int64_t i = 0; i < indices.numel(); ++i) {
+    int64_t v = indices.at_i64(i);
+    if (v < -depth || v >= depth) continue;  // an index outside gives a row of off values
+    if (v < 0) v += depth;
+    from[static_cast<size_t>((i / inner * depth + v) * inner + i % inner)] = 1;
+  }
+  return one(take(values, out, from));
+}
+
+Outputs non_zero(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
+  const Dims dims = x.dims();
+  std::vector<Dims> found;
+  Dims at(dims.size(), 0);
+  for (int64_t i = 0; i < x.numel(); ++i, next(at, dims)) {
+    if (x.at_f64(i) != 0) found.push_back(at);
+  }
+  const auto n = static_cast<int64_t>(found.size());
+  std::vector<int64_t> y;
+  for (size_t k = 0; k < dims.size(); ++k) {
+    for (const Dims& f : found) y.push_back(f[k]);
+  }
+  return one(Tensor::of_i64({static_cast<int64_t>(dims.size()), n}, y));
+}
+
+Outputs compress(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &x = *c.input(0), &condition = *c.input(1);
+  if (condition.dtype() != DType::boolean || condition.rank() != 1)
+    return c.bad("condition {}", text(condition.dims()));
+  const bool flat = !c.n.attrs.find("axis");
+  const Tensor source = flat ? x.reshaped({x.numel()}) : x;
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), source.rank()));
+  const auto a = static_cast<size_t>(axis);
+  const int64_t d = source.dims()[a], inner = count(source.dims(), a + 1),
+                outer = count(source.dims(), 0, a);
+  if (condition.numel() > d) return c.bad("{} conditions for {} elements", condition.numel(), d);
+  std::vector<int64_t> kept, from;
+  for (int64_t i = 0; i < condition.numel(); ++i) {
+    if (condition.at_i64(i)) kept.push_back(i);
+  }
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t k : kept) {
+      for (int64_t i = 0; i < inner; ++i) from.push_back((o * d + k) * inner + i);
+    }
+  }
+  Dims out = source.dims();
+  out[a] = static_cast<int64_t>(kept.size());
+  return one(take(source, out, from));
+}
+
+constexpr Entry kTable[] = {
+    {"Gather", gather},
+    {"GatherElements", gather_elements},
+    {"GatherND", gather_nd},
+    {"ScatterElements", scatter_elements},
+    {"Scatter", scatter_elements},
+    {"ScatterND", scatter_nd},
+    {"TensorScatter", tensor_scatter},
+    {"OneHot", one_hot},
+    {"NonZero", non_zero},
+    {"Compress", compress},
+};
+
+}  // namespace
+
+std::span<const Entry> index_table() { return kTable; }
+
+}  // namespace ferrule::interp

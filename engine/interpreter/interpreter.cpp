@@ -1,0 +1,207 @@
+// Running graphs: which function runs an operator, values and their life time, nested graphs.
+#include "engine/semantics/ops.h"
+#include "engine/graph/captures.h"
+#include "engine/interpreter/attention.h"
+
+namespace ferrule {
+namespace interp {
+namespace {
+
+const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels() {
+  static const auto all = [] {
+    std::map<std::pair<std::string_view, std::string_view>, Kernel> out;
+    for (auto table : {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
+                       index_table(), order_table(), reduce_table(), norm_table(), resize_table(),
+                       quantize_table(), rnn_table(), control_table(), attention_table()}) {
+      for (const Entry& e : table) {
+        FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second,
+                       "operator in two tables");
+      }
+    }
+    return out;
+  }();
+  return all;
+}
+
+Kernel find_kernel(const Node& n) {
+  const std::string_view domain =
+      n.domain == "ai.onnx" ? std::string_view() : std::string_view(n.domain);
+  const auto it = kernels().find({domain, n.op});
+  return it == kernels().end() ? nullptr : it->second;
+}
+
+/// In f64 mode every float value is kept in double between the nodes.
+Tensor promoted(Tensor t, const InterpreterOptions& options) {
+  if (!options.f64 || !is_float(t.dtype()) || t.dtype() == DType::f64) return t;
+  const View<double> v(t);
+  return store<double>(DType::f64, t.dims(), std::vector<double>(v.data(), v.data() + v.size()));
+}
+
+Outputs run_node(const Call& c) {
+  if (c.options.cancel && c.options.cancel->stopped()) {
+    return error(Code::cancelled, c.place(), "time is up");
+  }
+  if (c.n.body) {
+    Env env{*c.n.body, c.env};
+    const auto& formals = c.n.body->inputs();
+    for (size_t i = 0; i < formals.size(); ++i) {
+      if (c.input(i)) env.values[formals[i].index] = *c.input(i);
+    }
+    return run_graph(env, c.options);
+  }
+  try {
+    if (c.options.ops && c.options.ops->pointwise(c.n)) {
+      for (const Tensor* t : c.in) {
+        if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));
+      }
+      FERRULE_TRY(pointwise_fits(c));
+      FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
+      return one(std::move(t));
+    }
+    const Kernel k = find_kernel(c.n);
+    if (!k) return c.unsupported("the interpreter does not know it");
+    return k(c);
+  } catch (const std::exception&) {  // the standard library's: no memory, or a size beyond any
+    return error(Code::out_of_memory, c.place(), "the result", "more free", "no more");
+  }
+}
+
+}  // namespace
+
+Status pointwise_fits(const Call& c) {
+  Dims all;
+  for (const Tensor* t : c.in) {
+    if (!t) continue;
+    auto both = broadcast(all, t->dims());
+    if (!both) return {};  // evaluate_node knows which inputs are read, and complains if it must
+    all = std::move(*both);
+  }
+  return c.fits(DType::f64, all);
+}
+
+const Tensor* Env::find(ValueId v) const {
+  if (!v) return nullptr;
+  if (const auto& t = values[v.index]) return &*t;
+  if (const Tensor* t = g.constant(v)) return t;
+  const ValueId outer = g.value(v).outer;
+  return outer && parent ? parent->find(outer) : nullptr;
+}
+
+Outputs run_graph(Env& env, const InterpreterOptions& options) {
+  const Graph& g = env.g;
+  const std::vector<NodeId> order = g.order();
+  std::map<NodeId, size_t> position;
+  for (size_t k = 0; k < order.size(); ++k) position[order[k]] = k;
+  std::vector<std::vector<ValueId>> dying(order.size());
+  for (uint32_t v = 0; v < g.value_slots(); ++v) {
+    const Value& value = g.value(ValueId{v});
+    if (value.dead || value.is_output || value.uses.empty()) continue;
+    size_t last = 0;
+    for (const Use& u : value.uses) {
+      if (auto it = position.find(u.node); it != position.end()) last = std::max(last, it->second);
+    }
+    if (!order.empty()) dying[last].push_back(ValueId{v});
+  }
+  if (options.f64) {  // constants and captures, once; inputs were promoted by whoever gave them
+    for (uint32_t v = 0; v < g.value_slots(); ++v) {
+      if (const Tensor* t = g.constant(ValueId{v}); t && is_float(t->dtype())) {
+        env.values[v] = promoted(*t, options);
+      } else if (env.values[v]) {
+        env.values[v] = promoted(std::move(*env.values[v]), options);
+      }
+    }
+  }
+  for (size_t k = 0; k < order.size(); ++k) {
+    const Node& n = g.node(order[k]);
+    std::vector<const Tensor*> in;
+    for (ValueId v : n.inputs) {
+      in.push_back(env.find(v));
+    }
+    Call call{g, n, in, options, &env};
+    FERRULE_ASSIGN(auto out, run_node(call));
+    for (size_t i = 0; i < n.outputs.size(); ++i) {
+      if (!n.outputs[i]) continue;
+      if (i >= out.size()) return call.bad("output {} was not computed", i);
+      env.values[n.outputs[i].index] = out[i] = promoted(std::move(out[i]), options);
+    }
+    if (options.on_node) options.on_node(g, order[k], out);
+    for (ValueId v : dying[k]) env.values[v.index].reset();
+  }
+  std::vector<Tensor> results;
+  for (ValueId v : g.outputs()) {
+    const Tensor* t = env.find(v);
+    if (!t)
+      return error(Code::missing_input, "", escape(g.value(v).name), escape(str(g.value(v).type)));
+    results.push_back(*t);
+  }
+  return results;
+}
+
+const Graph* subgraph(const Node& n, std::string_view name) {
+  for (const auto& [key, graph] : n.subgraphs) {
+    if (key == name) return graph.get();
+  }
+  return nullptr;
+}
+
+Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> inputs) {
+  if (inputs.size() > body.inputs().size()) {
+    return c.bad("its body has {} inputs, {} are given", body.inputs().size(), inputs.size());
+  }
+  // A node run on its own (constant folding) has no environment: captured constants are still
+  // known.
+  Env alone{c.g};
+  Env env{body, c.env ? c.env : &alone};
+  for (size_t i = 0; i < inputs.size(); ++i) env.values[body.inputs()[i].index] = inputs[i];
+  return run_graph(env, c.options);
+}
+
+}  // namespace interp
+
+namespace interp {
+namespace {
+
+/// A node without the graph around it. What its nested graphs capture stands behind its own inputs, where it is known.
+Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> inputs, const InterpreterOptions& options) {
+  if (n.subgraphs.empty() || inputs.size() <= n.inputs.size()) return run_node({g, n, inputs, options});
+  Env around{g};
+  const std::vector<ValueId> captured = captures(n);
+  for (size_t k = n.inputs.size(); k < inputs.size(); ++k)
+    if (inputs[k]) around.values[captured.at(k - n.inputs.size()).index] = *inputs[k];
+  return run_node({g, n, inputs.first(n.inputs.size()), options, &around});
+}
+
+}  // namespace
+}  // namespace interp
+
+Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
+                                           std::span<const Tensor* const> inputs,
+                                           const InterpreterOptions& options) {
+  if (!options.f64) return interp::run_alone(g, n, inputs, options);
+  std::vector<Tensor> wide;
+  std::vector<const Tensor*> in;
+  for (const Tensor* t : inputs) wide.push_back(t ? interp::promoted(*t, options) : Tensor());
+  for (size_t i = 0; i < wide.size(); ++i) in.push_back(inputs[i] ? &wide[i] : nullptr);
+  FERRULE_ASSIGN(auto out, interp::run_alone(g, n, in, options));
+  for (Tensor& t : out) t = interp::promoted(std::move(t), options);
+  return out;
+}
+
+Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs,
+                                      const InterpreterOptions& options) {
+  interp::Env env{g};
+  for (size_t i = 0; i < g.inputs().size(); ++i) {
+    const Value& v = g.value(g.inputs()[i]);
+    if (i < inputs.size())
+      env.values[g.inputs()[i].index] = inputs[i];
+    else if (!v.constant)
+      return error(Code::missing_input, "", escape(v.name), str(v.type));
+  }
+  return interp::run_graph(env, options);
+}
+
+bool interpretable(const Node& n, const OpTable& ops) {
+  return n.body || ops.pointwise(n) || interp::find_kernel(n);
+}
+
+}  // namespace ferrule

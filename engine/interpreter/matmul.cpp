@@ -1,0 +1,308 @@
+// Products: MatMul, Gemm, Einsum, MatMulInteger, Det.
+#include "engine/interpreter/matmul.h"
+
+namespace ferrule::interp {
+
+Result<MatMulShape> matmul_shape(const Call& c, const Dims& a, const Dims& b) {
+  if (a.empty() || b.empty())
+    return c.bad("a product of {} and {}: neither may be a scalar", text(a), text(b));
+  MatMulShape s;
+  Dims left = a, right = b;
+  if (a.size() == 1) left.insert(left.begin(), 1);
+  if (b.size() == 1) right.push_back(1);
+  s.m = left[left.size() - 2];
+  s.k = left.back();
+  s.n = right.back();
+  if (right[right.size() - 2] != s.k)
+    return c.bad("a product of {} and {}: the inner sizes differ", text(a), text(b));
+  left.resize(left.size() - 2);
+  right.resize(right.size() - 2);
+  const auto both = broadcast(left, right);
+  if (!both) return c.bad("a product of {} and {}: the batches do not broadcast", text(a), text(b));
+  s.batch = *both;
+  s.a_batch = broadcast_strides(left, s.batch);
+  s.b_batch = broadcast_strides(right, s.batch);
+  s.out = s.batch;
+  if (a.size() > 1) s.out.push_back(s.m);
+  if (b.size() > 1) s.out.push_back(s.n);
+  FERRULE_TRY(c.fits(DType::f64, s.out));
+  return s;
+}
+
+namespace {
+
+Outputs mat_mul(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &a = *c.input(0), &b = *c.input(1);
+  FERRULE_ASSIGN(const auto s, matmul_shape(c, a.dims(), b.dims()));
+  return with_number(c, a, [&]<class C>() {
+    return one(store(a.dtype(), s.out, matmul(s, View<C>(a).data(), View<C>(b).data())));
+  });
+}
+
+template <class C>
+std::vector<C> maybe_transposed(const View<C>& v, const Dims& dims, bool yes) {
+  std::vector<C> out(static_cast<size_t>(v.size()));
+  for (int64_t i = 0; i < v.size(); ++i) {
+    out[static_cast<size_t>(yes ? i % dims[1] * dims[0] + i / dims[1] : i)] = v[i];
+  }
+  return out;
+}
+
+Outputs gemm(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &a = *c.input(0), &b = *c.input(1);
+  if (a.rank() != 2 || b.rank() != 2)
+    return c.bad("{} and {} are not matrices", text(a.dims()), text(b.dims()));
+  const bool ta = c.n.attrs.i("transA") != 0, tb = c.n.attrs.i("transB") != 0;
+  Dims da = a.dims(), db = b.dims();
+  if (ta) std::swap(da[0], da[1]);
+  if (tb) std::swap(db[0], db[1]);
+  FERRULE_ASSIGN(const auto s, matmul_shape(c, da, db));
+  const Tensor* bias = c.input(2);
+  if (b.dtype() != a.dtype()) return c.unsupported_type(b);
+  if (bias && bias->dtype() != a.dtype()) return c.unsupported_type(*bias);
+  if (bias && broadcast(bias->dims(), s.out) != s.out) {
+    return c.bad("bias {} does not broadcast to {}", text(bias->dims()), text(s.out));
+  }
+  return with_number(c, a, [&]<class C>() {
+    const auto left = maybe_transposed(View<C>(a), a.dims(), ta);
+    const auto right = maybe_transposed(View<C>(b), b.dims(), tb);
+    std::vector<C> y = matmul(s, left.data(), right.data());
+    const double alpha = c.n.attrs.f("alpha", 1), beta = c.n.attrs.f("beta", 1);
+    if (alpha != 1) {
+      for (C& v : y) v = static_cast<C>(static_cast<C>(alpha) * v);
+    }
+    if (bias) {
+      const View<C> add_to(*bias);
+      const auto at = positions(s.out, broadcast_strides(bias->dims(), s.out));
+      for (size_t i = 0; i < y.size(); ++i)
+        y[i] = add(y[i], mul(static_cast<C>(beta), add_to[at[i]]));
+    }
+    return one(store(a.dtype(), s.out, y));
+  });
+}
+
+/// Zero points subtracted: one for all, or one for each index of `axis`.
+Result<std::vector<int64_t>> shifted(const Call& c, const Tensor& t, const Tensor* zero,
+                                     int64_t axis) {
+  const View<int64_t> v(t);
+  std::vector<int64_t> out(v.data(), v.data() + v.size());
+  if (!zero) return out;
+  const View<int64_t> z(*zero);
+  const int64_t rank = t.rank();
+  if (z.size() != 1 && (rank < 2 || z.size() != t.dims()[static_cast<size_t>(rank + axis)])) {
+    return c.bad("zero point {} for {}", text(zero->dims()), text(t.dims()));
+  }
+  const int64_t inner = axis == -1 ? 1 : t.dims().empty() ? 1 : t.dims().back();
+  for (int64_t i = 0; i < v.size(); ++i) {
+    out[static_cast<size_t>(i)] -= z.size() == 1 ? z[0] : z[i / inner % z.size()];
+  }
+  return out;
+}
+
+Outputs matmul_integer(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &a = *c.input(0), &b = *c.input(1);
+  if (!is_int(a.dtype())) return c.unsupported_type(a);
+  if (!is_int(b.dtype())) return c.unsupported_type(b);
+  FERRULE_ASSIGN(const auto s, matmul_shape(c, a.dims(), b.dims()));
+  FERRULE_ASSIGN(const auto left, shifted(c, a, c.input(2), -2));
+  FERRULE_ASSIGN(const auto right, shifted(c, b, c.input(3), -1));
+  return one(store(DType::i32, s.out, matmul(s, left.data(), right.data())));
+}
+
+// --- Einsum
+// -----------------------------------------------------------------------------------------
+
+struct Equation {
+  std::vector<std::string> terms;  ///< labels of each input; '.' stands for "..."
+  std::string out;
+};
+
+Result<Equation> parse_equation(const Call& c) {
+  std::string s;
+  for (char ch : c.n.attrs.s("equation")) {
+    if (ch != ' ') s += ch;
+  }
+  for (size_t at; (at = s.find("...")) != std::string::npos;) s.replace(at, 3, ".");
+  Equation e;
+  const size_t arrow = s.find("->");
+  const std::string left = s.substr(0, arrow);
+  e.terms.emplace_back();
+  for (char ch : left) {
+    if (ch == ',')
+      e.terms.emplace_back();
+    else
+      e.terms.back() += ch;
+  }
+  if (arrow != std::string::npos) {
+    e.out = s.substr(arrow + 2);
+  } else {  // labels that occur once, sorted, behind the ellipsis
+    if (left.find('.') != std::string::npos) e.out = ".";
+    std::string letters = left;
+    std::sort(letters.begin(), letters.end());
+    for (char ch : letters) {
+      if (std::isalpha(static_cast<unsigned char>(ch)) &&
+          std::count(left.begin(), left.end(), ch) == 1)
+        e.out += ch;
+    }
+  }
+  for (const std::string& t : e.terms) {
+    for (char ch : t + e.out) {
+      if (ch != '.' && !std::isalpha(static_cast<unsigned char>(ch))) {
+        return c.bad_attr("equation", "unexpected character in \"{}\"", escape(s));
+      }
+    }
+    if (std::count(t.begin(), t.end(), '.') > 1)
+      return c.bad_attr("equation", "two ellipses in one term of \"{}\"", escape(s));
+  }
+  if (e.terms.size() != c.in.size()) {
+    return c.bad_attr("equation", "{} terms for {} inputs", e.terms.size(), c.in.size());
+  }
+  return e;
+}
+
+/// Labels to sizes; the dims of the ellipsis are labelled 0x80, 0x81, … from the right.
+struct Einsum {
+  std::map<unsigned char, int64_t> sizes;
+  std::vector<std::vector<unsigned char>> labels;  ///< of each input, one per dim
+  std::vector<unsigned char> out, summed;
+};
+
+Result<Einsum> resolve(const Call& c, const Equation& e) {
+  Einsum r;
+  size_t widest = 0;
+  for (size_t i = 0; i < e.terms.size(); ++i) {
+    FERRULE_TRY(c.need(i + 1));
+    const Dims& d = c.input(i)->dims();
+    const bool dots = e.terms[i].find('.') != std::string::npos;
+    const size_t named = e.terms[i].size() - (dots ? 1 : 0);
+    if (d.size() < named || (!dots && d.size() != named) || d.size() - named > 64) {
+      return c.bad("input {} of shape {} for the term \"{}\"", i, text(d), escape(e.terms[i]));
+    }
+    std::vector<unsigned char> labels;
+    for (char ch : e.terms[i]) {
+      if (ch != '.') {
+        labels.push_back(static_cast<unsigned char>(ch));
+        continue;
+      }
+      widest = std::max(widest, d.size() - named);
+      for (size_t k = d.size() - named; k-- > 0;)
+        labels.push_back(static_cast<unsigned char>(0x80 + k));
+    }
+    for (size_t k = 0; k < d.size(); ++k) {
+      int64_t& size = r.sizes.try_emplace(labels[k], 1).first->second;
+      if (d[k] != 1 && size != 1 && size != d[k])
+        return c.bad("sizes {} and {} under one label", size, d[k]);
+      if (d[k] != 1) size = d[k];
+    }
+    r.labels.push_back(std::move(labels));
+  }
+  for (char ch : e.out) {
+    if (ch == '.') {
+      for (size_t k = widest; k-- > 0;) r.out.push_back(static_cast<unsigned char>(0x80 + k));
+    } else if (!r.sizes.count(static_cast<unsigned char>(ch)) ||
+               std::count(e.out.begin(), e.out.end(), ch) > 1) {
+      return c.bad_attr("equation", "label {} of the result is not known or not unique", ch);
+    } else {
+      r.out.push_back(static_cast<unsigned char>(ch));
+    }
+  }
+  for (const auto& [label, size] : r.sizes) {
+    if (std::find(r.out.begin(), r.out.end(), label) == r.out.end()) r.summed.push_back(label);
+  }
+  return r;
+}
+
+Outputs einsum(const Call& c) {
+  FERRULE_ASSIGN(const Equation e, parse_equation(c));
+  FERRULE_ASSIGN(const Einsum r, resolve(c, e));
+  Dims out, inner;
+  for (auto l : r.out) out.push_back(r.sizes.at(l));
+  for (auto l : r.summed) inner.push_back(r.sizes.at(l));
+  FERRULE_TRY(c.fits(DType::f64, out));
+  FERRULE_TRY(c.fits(DType::f64, inner));
+  std::vector<std::vector<int64_t>> outer_at, inner_at;
+  for (size_t i = 0; i < r.labels.size(); ++i) {
+    const Dims& d = c.input(i)->dims();
+    const Dims own = strides(d);
+    auto along = [&](const std::vector<unsigned char>& labels) {
+      Dims s;
+      for (auto l : labels) {
+        int64_t step = 0;  // a label twice in a term walks the diagonal
+        for (size_t k = 0; k < d.size(); ++k) step += r.labels[i][k] == l && d[k] != 1 ? own[k] : 0;
+        s.push_back(step);
+      }
+      return s;
+    };
+    outer_at.push_back(positions(out, along(r.out)));
+    inner_at.push_back(positions(inner, along(r.summed)));
+  }
+  return with_number(c, *c.input(0), [&]<class C>() {
+    std::vector<View<C>> in;
+    for (const Tensor* t : c.in) in.emplace_back(*t);
+    std::vector<C> y(static_cast<size_t>(count(out)));
+    for (size_t o = 0; o < y.size(); ++o) {
+      for (size_t k = 0; k < inner_at[0].size(); ++k) {
+        C product = 1;
+        for (size_t i = 0; i < in.size(); ++i)
+          product = mul(product, in[i][outer_at[i][o] + inner_at[i][k]]);
+        y[o] = add(y[o], product);
+      }
+    }
+    return one(store(c.input(0)->dtype(), out, y));
+  });
+}
+
+Outputs det(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  if (x.rank() < 2 || x.dims()[x.dims().size() - 1] != x.dims()[x.dims().size() - 2]) {
+    return c.bad("{} is no stack of square matrices", text(x.dims()));
+  }
+  const int64_t n = x.dims().back();
+  const Dims out(x.dims().begin(), x.dims().end() - 2);
+  return with_float(c, x, [&]<class C>() {
+    const View<C> in(x);
+    std::vector<C> y(static_cast<size_t>(count(out)));
+    for (size_t p = 0; p < y.size(); ++p) {
+      std::vector<double> a(in.data() + static_cast<int64_t>(p) * n * n,
+                            in.data() + static_cast<int64_t>(p + 1) * n * n);
+      auto at = [&](int64_t i, int64_t j) -> double& { return a[static_cast<size_t>(i * n + j)]; };
+      double d = 1;
+      for (int64_t k = 0; k < n; ++k) {  // Gauss with row pivots
+        int64_t pivot = k;
+        for (int64_t i = k; i < n; ++i) {
+          if (std::fabs(at(i, k)) > std::fabs(at(pivot, k))) pivot = i;
+        }
+        if (at(pivot, k) == 0) {
+          d = 0;
+          break;
+        }
+        if (pivot != k) {
+          d = -d;
+          for (int64_t j = 0; j < n; ++j) std::swap(at(pivot, j), at(k, j));
+        }
+        d *= at(k, k);
+        for (int64_t i = k + 1; i < n; ++i) {
+          const double f = at(i, k) / at(k, k);
+          for (int64_t j = k; j < n; ++j) at(i, j) -= f * at(k, j);
+        }
+      }
+      y[p] = static_cast<C>(d);
+    }
+    return one(store(x.dtype(), out, y));
+  });
+}
+
+constexpr Entry kTable[] = {
+    {"MatMul", mat_mul}, {"Gemm", gemm}, {"MatMulInteger", matmul_integer},
+    {"Einsum", einsum},  {"Det", det},
+};
+
+}  // namespace
+
+std::span<const Entry> matmul_table() { return kTable; }
+
+}  // namespace ferrule::interp

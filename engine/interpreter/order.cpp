@@ -1,0 +1,255 @@
+// Operators that compare elements with each other: arg-max, top-k, unique, running sums,
+// non-maximum suppression.
+#include <map>
+
+#include "engine/interpreter/internal.h"
+
+namespace ferrule::interp {
+namespace {
+
+/// Lines along an axis: outer x inner of them, `length` long, `step` apart.
+struct Lines {
+  int64_t outer, length, step;
+  int64_t start(int64_t line) const { return line / step * length * step + line % step; }
+  int64_t size() const { return outer * step; }
+};
+Lines lines(const Dims& d, int64_t axis) {
+  const auto a = static_cast<size_t>(axis);
+  return {count(d, 0, a), d[a], count(d, a + 1)};
+}
+
+template <class C>
+bool greater(C a, C b) {
+  return a > b || (is_nan(a) && !is_nan(b));
+}  // NaN counts as the largest
+
+template <bool kMax>
+Outputs arg(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
+  Dims out = x.dims();
+  if (out[static_cast<size_t>(axis)] == 0)
+    return c.bad("axis {} of {} is empty", axis, text(x.dims()));
+  if (c.n.attrs.i("keepdims", 1))
+    out[static_cast<size_t>(axis)] = 1;
+  else
+    out.erase(out.begin() + axis);
+  const bool last = c.n.attrs.i("select_last_index") != 0;
+  return with_number(c, x, [&]<class C>() {
+    const View<C> in(x);
+    const Lines l = lines(x.dims(), axis);
+    std::vector<int64_t> y;
+    for (int64_t k = 0; k < l.size(); ++k) {
+      int64_t best = 0;
+      for (int64_t i = 1; i < l.length; ++i) {
+        const C a = in[l.start(k) + i * l.step], b = in[l.start(k) + best * l.step];
+        const bool better = kMax ? greater(a, b) : (a < b || (is_nan(a) && !is_nan(b)));
+        const bool equal = a == b || (is_nan(a) && is_nan(b));
+        if (better || (last && equal)) best = i;
+      }
+      y.push_back(best);
+    }
+    return one(Tensor::of_i64(out, y));
+  });
+}
+
+Outputs top_k(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), x.rank()));
+  const auto given = c.ints(1, "");
+  const int64_t k = given && given->size() == 1 ? (*given)[0] : c.n.attrs.i("k", -1);
+  Dims out = x.dims();
+  if (k < 0 || k > out[static_cast<size_t>(axis)])
+    return c.bad("the first {} of {}", k, out[static_cast<size_t>(axis)]);
+  out[static_cast<size_t>(axis)] = k;
+  const bool largest = c.n.attrs.i("largest", 1) != 0;
+  return with_number(c, x, [&]<class C>() {
+    const View<C> in(x);
+    const Lines from = lines(x.dims(), axis), to = lines(out, axis);
+    std::vector<C> values(static_cast<size_t>(count(out)));
+    std::vector<int64_t> indices(values.size()), order(static_cast<size_t>(from.length));
+    for (int64_t line = 0; k > 0 && line < from.size(); ++line) {
+      std::iota(order.begin(), order.end(), 0);
+      const int64_t start = from.start(line);
+      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int64_t i, int64_t j) {
+        const C a = in[start + i * from.step], b = in[start + j * from.step];
+        if (largest ? greater(a, b) : greater(b, a)) return true;
+        if (largest ? greater(b, a) : greater(a, b)) return false;
+        return i < j;
+      });
+      for (int64_t i = 0; i < k; ++i) {
+        const auto at = static_cast<size_t>(to.start(line) + i * to.step);
+        indices[at] = order[static_cast<size_t>(i)];
+        values[at] = in[start + indices[at] * from.step];
+      }
+    }
+    auto result = one(store(x.dtype(), out, values));
+    result->push_back(Tensor::of_i64(out, indices));
+    return result;
+  });
+}
+
+/// Running sum or product.
+template <bool kProduct>
+Outputs cumulative(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor& x = *c.input(0);
+  if (c.input(1)->numel() != 1 || !is_int(c.input(1)->dtype()))
+    return c.bad("the axis is not one integer");
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.input(1)->at_i64(0), x.rank()));
+  const bool exclusive = c.n.attrs.i("exclusive") != 0, reverse = c.n.attrs.i("reverse") != 0;
+  return with_number(c, x, [&]<class C>() {
+    const View<C> in(x);
+    const Lines l = lines(x.dims(), axis);
+    std::vector<C> y(static_cast<size_t>(x.numel()));
+    for (int64_t line = 0; line < l.size(); ++line) {
+      C sum = kProduct ? 1 : 0;
+      for (int64_t i = 0; i < l.length; ++i) {
+        const int64_t at = l.start(line) + (reverse ? l.length - 1 - i : i) * l.step;
+        const C before = sum;
+        sum = kProduct ? mul(sum, in[at]) : add(sum, in[at]);
+        y[static_cast<size_t>(at)] = exclusive ? before : sum;
+      }
+    }
+    return one(store(x.dtype(), x.dims(), y));
+  });
+}
+
+/// Slices along the axis (the whole tensor when there is none), sorted or in order of appearance.
+Outputs unique(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& whole = *c.input(0);
+  const bool flat = !c.n.attrs.find("axis");
+  const Tensor x = flat ? whole.reshaped({whole.numel()}) : whole;
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
+  const auto a = static_cast<size_t>(axis);
+  const int64_t d = x.dims()[a], inner = count(x.dims(), a + 1), outer = count(x.dims(), 0, a);
+  auto less = [&](int64_t p, int64_t q) {  // elements at flat positions
+    if (x.dtype() == DType::string)
+      return x.strings()[static_cast<size_t>(p)] < x.strings()[static_cast<size_t>(q)];
+    if (x.dtype() == DType::i64) return x.at_i64(p) < x.at_i64(q);
+    return x.at_f64(p) < x.at_f64(q);
+  };
+  auto slice_less = [&](int64_t s, int64_t t) {
+    for (int64_t o = 0; o < outer; ++o) {
+      for (int64_t i = 0; i < inner; ++i) {
+        const int64_t p = (o * d + s) * inner + i, q = (o * d + t) * inner + i;
+        if (less(p, q)) return true;
+        if (less(q, p)) return false;
+      }
+    }
+    return false;
+  };
+  std::map<int64_t, size_t, decltype(slice_less)> seen(
+      slice_less);  // first slice -> place among found
+  std::vector<int64_t> first, counts, inverse(static_cast<size_t>(d));
+  for (int64_t s = 0; s < d; ++s) {
+    auto [it, fresh] = seen.try_emplace(s, first.size());
+    if (fresh) first.push_back(s), counts.push_back(0);
+    ++counts[it->second];
+    inverse[static_cast<size_t>(s)] = static_cast<int64_t>(it->second);
+  }
+  if (c.n.attrs.i("sorted", 1)) {
+    std::vector<int64_t> rank(first.size()), sorted_first, sorted_counts;
+    for (const auto& [slice, place] : seen) {
+      rank[place] = static_cast<int64_t>(sorted_first.size());
+      sorted_first.push_back(slice);
+      sorted_counts.push_back(counts[place]);
+    }
+    for (int64_t& v : inverse) v = rank[static_cast<size_t>(v)];
+    first = sorted_first, counts = sorted_counts;
+  }
+  Dims out = x.dims();
+  out[a] = static_cast<int64_t>(first.size());
+  std::vector<int64_t> from;
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t s : first) {
+      for (int64_t i = 0; i < inner; ++i) from.push_back((o * d + s) * inner + i);
+    }
+  }
+  auto result = one(take(x, out, from));
+  result->push_back(Tensor::of_i64({static_cast<int64_t>(first.size())}, first));
+  result->push_back(Tensor::of_i64({d}, inverse));
+  result->push_back(Tensor::of_i64({static_cast<int64_t>(counts.size())}, counts));
+  return result;
+}
+
+struct Box {
+  double y1, x1, y2, x2;
+};
+
+double overlap(const Box& a, const Box& b) {
+  const double h = std::min(a.y2, b.y2) - std::max(a.y1, b.y1),
+               w = std::min(a.x2, b.x2) - std::max(a.x1, b.x1);
+  if (h <= 0 || w <= 0) return 0;
+  const double both = (a.y2 - a.y1) * (a.x2 - a.x1) + (b.y2 - b.y1) * (b.x2 - b.x1) - h * w;
+  return both <= 0 ? 0 : h * w / both;
+}
+
+Outputs non_max_suppression(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &boxes = *c.input(0), &scores = *c.input(1);
+  if (boxes.rank() != 3 || scores.rank() != 3 || boxes.dims()[2] != 4 ||
+      boxes.dims()[0] != scores.dims()[0] || boxes.dims()[1] != scores.dims()[2]) {
+    return c.bad("boxes {} and scores {}", text(boxes.dims()), text(scores.dims()));
+  }
+  if (!is_float(boxes.dtype())) return c.unsupported_type(boxes);
+  for (size_t i = 2; i < 5; ++i) {
+    if (c.input(i) && c.input(i)->numel() != 1) return c.bad("input {} is no scalar", i);
+  }
+  const int64_t most = c.input(2) ? c.input(2)->at_i64(0) : 0;
+  const double threshold = c.input(3) ? c.input(3)->at_f64(0) : 0;
+  const bool limited = c.input(4) != nullptr;
+  const double lowest = limited ? c.input(4)->at_f64(0) : 0;
+  const int64_t n = boxes.dims()[1], classes = scores.dims()[1];
+  std::vector<int64_t> y;
+  for (int64_t b = 0; b < boxes.dims()[0]; ++b) {
+    std::vector<Box> all;
+    for (int64_t i = 0; i < n; ++i) {
+      double v[4];
+      for (int64_t k = 0; k < 4; ++k) v[k] = boxes.at_f64((b * n + i) * 4 + k);
+      if (c.n.attrs.i("center_point_box")) {  // x, y of the centre, width, height
+        all.push_back({v[1] - v[3] / 2, v[0] - v[2] / 2, v[1] + v[3] / 2, v[0] + v[2] / 2});
+      } else {  // two opposite corners y, x
+        all.push_back({std::min(v[0], v[2]), std::min(v[1], v[3]), std::max(v[0], v[2]),
+                       std::max(v[1], v[3])});
+      }
+    }
+    for (int64_t k = 0; k < classes; ++k) {
+      auto score = [&](int64_t i) { return scores.at_f64((b * classes + k) * n + i); };
+      std::vector<int64_t> order, kept;
+      for (int64_t i = 0; i < n; ++i) {
+        if (!limited || score(i) > lowest) order.push_back(i);
+      }
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int64_t i, int64_t j) { return score(i) > score(j); });
+      for (int64_t i : order) {
+        if (static_cast<int64_t>(kept.size()) >= most) break;
+        const bool covered = std::any_of(kept.begin(), kept.end(), [&](int64_t j) {
+          return overlap(all[static_cast<size_t>(i)], all[static_cast<size_t>(j)]) > threshold;
+        });
+        if (!covered) kept.push_back(i);
+      }
+      for (int64_t i : kept) y.insert(y.end(), {b, k, i});
+    }
+  }
+  return one(Tensor::of_i64({static_cast<int64_t>(y.size()) / 3, 3}, y));
+}
+
+constexpr Entry kTable[] = {
+    {"ArgMax", arg<true>},
+    {"ArgMin", arg<false>},
+    {"TopK", top_k},
+    {"CumSum", cumulative<false>},
+    {"CumProd", cumulative<true>},
+    {"Unique", unique},
+    {"NonMaxSuppression", non_max_suppression},
+};
+
+}  // namespace
+
+std::span<const Entry> order_table() { return kTable; }
+
+}  // namespace ferrule::interp

@@ -1,0 +1,254 @@
+// Pooling: windows over the spatial axes of [N, C, spatial...], one output element at a time.
+#include "engine/interpreter/internal.h"
+
+namespace ferrule::interp {
+namespace {
+
+struct Pool {
+  Window w;
+  Dims spatial, out;  ///< out: [N, C, out...]
+  int64_t planes = 0;
+};
+
+Result<Pool> pool_shape(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Dims& x = c.input(0)->dims();
+  if (x.size() < 3) return c.bad("input {} has no spatial axes", text(x));
+  Pool p;
+  p.spatial.assign(x.begin() + 2, x.end());
+  FERRULE_ASSIGN(p.w, window(c, p.spatial, {}, c.n.attrs.i("ceil_mode", 0) != 0));
+  p.out = {x[0], x[1]};
+  p.out.insert(p.out.end(), p.w.out.begin(), p.w.out.end());
+  p.planes = x[0] * x[1];
+  FERRULE_TRY(c.fits(DType::f64, p.out));
+  return p;
+}
+
+/// For each output element: start(), one call of tap(position in the input) for each element inside
+/// the image, finish(output index, taps inside image or padding).
+template <class Start, class Tap, class Finish>
+void slide(const Pool& p, Start&& start, Tap&& tap, Finish&& finish) {
+  const Window& w = p.w;
+  const size_t rank = w.rank();
+  const Dims in_strides = strides(p.spatial);
+  const int64_t in_plane = count(p.spatial);
+  if (count(p.out) == 0) return;
+  int64_t o = 0;
+  Dims lo(rank), hi(rank);
+  for (int64_t plane = 0; plane < p.planes; ++plane) {
+    Dims at(rank, 0);
+    do {
+      double padded = 1;  // taps that lie inside the image or its padding; a double cannot overflow
+      bool empty = false;
+      for (size_t k = 0; k < rank; ++k) {
+        const int64_t first = at[k] * w.stride[k] - w.begin[k], d = w.dilation[k];
+        lo[k] = first >= 0 ? 0 : (-first + d - 1) / d;
+        const int64_t room = p.spatial[k] - first, room_padded = p.spatial[k] + w.end[k] - first;
+        hi[k] = std::min(w.kernel[k], room <= 0 ? 0 : (room + d - 1) / d);
+        padded *= static_cast<double>(
+            std::min(w.kernel[k], room_padded <= 0 ? 0 : (room_padded + d - 1) / d));
+        empty |= hi[k] <= lo[k];
+      }
+      start();
+      if (!empty) {
+        Dims t = lo;
+        for (;;) {
+          int64_t from = plane * in_plane;
+          for (size_t k = 0; k < rank; ++k) {
+            from += (at[k] * w.stride[k] - w.begin[k] + t[k] * w.dilation[k]) * in_strides[k];
+          }
+          tap(from);
+          size_t k = rank;
+          while (k > 0 && ++t[k - 1] >= hi[k - 1]) --k, t[k] = lo[k];
+          if (k == 0) break;
+        }
+      }
+      finish(o++, padded);
+    } while (next(at, w.out));
+  }
+}
+
+Outputs max_pool(const Call& c) {
+  FERRULE_ASSIGN(const Pool p, pool_shape(c));
+  const Tensor& x = *c.input(0);
+  return with_number(c, x, [&]<class C>() -> Outputs {
+    const View<C> in(x);
+    std::vector<C> y(static_cast<size_t>(count(p.out)));
+    std::vector<int64_t> indices(c.wants(1) ? y.size() : 0);
+    const bool column_major = c.n.attrs.i("storage_order", 0) != 0;
+    const int64_t plane = count(p.spatial);
+    C best{};
+    int64_t where = -1;
+    slide(
+        p,
+        [&] {
+          best = std::is_floating_point_v<C> ? -std::numeric_limits<C>::infinity()
+                                             : std::numeric_limits<C>::lowest();
+          where = -1;
+        },
+        [&](int64_t i) {
+          if (where < 0 || in[i] > best || (is_nan(in[i]) && !is_nan(best)))
+            best = in[i], where = i;
+        },
+        [&](int64_t o, double) {
+          y[static_cast<size_t>(o)] = best;
+          if (indices.empty()) return;
+          int64_t flat = std::max<int64_t>(where, 0);
+          if (column_major) {
+            int64_t rest = flat % plane, scale = 1, at = 0;
+            std::vector<int64_t> index(p.spatial.size());
+            for (size_t k = p.spatial.size(); k-- > 0;)
+              index[k] = rest % p.spatial[k], rest /= p.spatial[k];
+            for (size_t k = 0; k < index.size(); ++k) at += index[k] * scale, scale *= p.spatial[k];
+            flat = flat / plane * plane + at;
+          }
+          indices[static_cast<size_t>(o)] = flat;
+        });
+    auto out = one(store(x.dtype(), p.out, y));
+    if (c.wants(1)) out->push_back(Tensor::of_i64(p.out, indices));
+    return out;
+  });
+}
+
+Outputs average_pool(const Call& c) {
+  FERRULE_ASSIGN(const Pool p, pool_shape(c));
+  const Tensor& x = *c.input(0);
+  const bool include = c.n.attrs.i("count_include_pad", 0) != 0;
+  return with_float(c, x, [&]<class C>() {
+    const View<C> in(x);
+    std::vector<C> y(static_cast<size_t>(count(p.out)));
+    C sum = 0;
+    int64_t n = 0;
+    slide(
+        p, [&] { sum = 0, n = 0; }, [&](int64_t i) { sum += in[i], ++n; },
+        [&](int64_t o, double padded) {
+          y[static_cast<size_t>(o)] =
+              sum / static_cast<C>(include ? padded : static_cast<double>(n));
+        });
+    return one(store(x.dtype(), p.out, y));
+  });
+}
+
+template <class C>
+C power(C v, C p) {
+  return p == 1 ? v : p == 2 ? v * v : std::pow(v, p);
+}
+template <class C>
+C root(C v, C p) {
+  return p == 1 ? v : p == 2 ? std::sqrt(v) : std::pow(v, 1 / p);
+}
+
+Outputs lp_pool(const Call& c) {
+  FERRULE_ASSIGN(const Pool p, pool_shape(c));
+  const Tensor& x = *c.input(0);
+  const int64_t order = c.n.attrs.i("p", 2);
+  if (order < 1) return c.bad_attr("p", "{} is not positive", order);
+  return with_float(c, x, [&]<class C>() {
+    const View<C> in(x);
+    std::vector<C> y(static_cast<size_t>(count(p.out)));
+    const C norm = static_cast<C>(order);
+    C sum = 0;
+    slide(
+        p, [&] { sum = 0; }, [&](int64_t i) { sum += power(std::fabs(in[i]), norm); },
+        [&](int64_t o, double) { y[static_cast<size_t>(o)] = root(sum, norm); });
+    return one(store(x.dtype(), p.out, y));
+  });
+}
+
+/// Global pooling: one value for each [N, C] plane.
+template <class F>
+Outputs global(const Call& c, F&& reduce) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  if (x.rank() < 2) return c.bad("input {} has no channels", text(x.dims()));
+  Dims out(x.dims().size(), 1);
+  out[0] = x.dims()[0], out[1] = x.dims()[1];
+  const int64_t plane = count(x.dims(), 2);
+  return with_float(c, x, [&]<class C>() {
+    const View<C> in(x);
+    std::vector<C> y(static_cast<size_t>(count(out)));
+    for (size_t k = 0; k < y.size(); ++k) {
+      y[k] = reduce(std::span<const C>(in.data() + static_cast<int64_t>(k) * plane,
+                                       static_cast<size_t>(plane)));
+    }
+    return one(store(x.dtype(), out, y));
+  });
+}
+
+Outputs global_average_pool(const Call& c) {
+  return global(c, []<class C>(std::span<const C> v) {
+    double sum = 0;  // planes may be large
+    for (C e : v) sum += static_cast<double>(e);
+    return static_cast<C>(sum / static_cast<double>(v.size()));
+  });
+}
+Outputs global_max_pool(const Call& c) {
+  return global(c, []<class C>(std::span<const C> v) {
+    C best = -std::numeric_limits<C>::infinity();
+    for (C e : v) {
+      if (e > best || is_nan(e)) best = e;
+    }
+    return best;
+  });
+}
+Outputs global_lp_pool(const Call& c) {
+  const int64_t order = c.n.attrs.i("p", 2);
+  if (order < 1) return c.bad_attr("p", "{} is not positive", order);
+  return global(c, [&]<class C>(std::span<const C> v) {
+    C sum = 0;
+    for (C e : v) sum += power(std::fabs(e), static_cast<C>(order));
+    return root(sum, static_cast<C>(order));
+  });
+}
+
+Outputs max_unpool(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &x = *c.input(0), &at = *c.input(1);
+  if (x.rank() < 3 || at.dims() != x.dims())
+    return c.bad("input {} and indices {}", text(x.dims()), text(at.dims()));
+  if (at.dtype() != DType::i64) return c.unsupported_type(at);
+  const size_t rank = x.dims().size() - 2;
+  FERRULE_ASSIGN(const Dims kernel, list_attr(c, "kernel_shape", rank, 1, 1));
+  FERRULE_ASSIGN(const Dims stride, list_attr(c, "strides", rank, 1, 1));
+  FERRULE_ASSIGN(const Dims pads, list_attr(c, "pads", 2 * rank, 0, 0));
+  Dims natural{x.dims()[0], x.dims()[1]};
+  for (size_t k = 0; k < rank; ++k) {
+    natural.push_back((x.dims()[2 + k] - 1) * stride[k] - pads[k] - pads[rank + k] + kernel[k]);
+  }
+  FERRULE_TRY(c.fits(DType::f64, natural));
+  const Dims out = c.ints(2, "").value_or(natural);
+  FERRULE_TRY(c.fits(DType::f64, out));
+  if (out.size() != natural.size())
+    return c.bad("output shape {} for input {}", text(out), text(x.dims()));
+  // Indices count in the natural output; a larger one holds it in its corner.
+  std::vector<int64_t> from(static_cast<size_t>(count(out)), -1);
+  const Dims out_strides = strides(out), natural_strides = strides(natural);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    int64_t flat = at.at_i64(i), to = 0;
+    if (flat < 0 || flat >= count(natural)) return c.bad("index {} is out of range", flat);
+    for (size_t k = 0; k < natural.size(); ++k) {
+      const int64_t index = flat / natural_strides[k];
+      flat %= natural_strides[k];
+      if (index >= out[k]) return c.bad("index {} lies outside {}", at.at_i64(i), text(out));
+      to += index * out_strides[k];
+    }
+    from[static_cast<size_t>(to)] = i;
+  }
+  return one(take(x, out, from));
+}
+
+constexpr Entry kTable[] = {
+    {"MaxPool", max_pool},
+    {"AveragePool", average_pool},
+    {"LpPool", lp_pool},
+    {"GlobalAveragePool", global_average_pool},
+    {"GlobalMaxPool", global_max_pool},
+    {"GlobalLpPool", global_lp_pool},
+    {"MaxUnpool", max_unpool},
+};
+
+}  // namespace
+
+std::span<const Entry> pool_table() { return kTable; }
+
+}  // namespace ferrule::interp

@@ -1,0 +1,340 @@
+// Resampling: Resize, GridSample, AffineGrid, RoiAlign. Resize is separable: each axis has, for
+// every output coordinate, a few input positions with weights (engine/semantics/resampling.h).
+#include "engine/interpreter/internal.h"
+#include "engine/semantics/resampling.h"
+
+namespace ferrule::interp {
+namespace {
+
+using Weighted = ResizeTap;
+using Taps = std::vector<ResizeTap>;
+using Axis = ResizeAxis;
+constexpr double kMostPixels = 1e15;  ///< of an axis; whether memory has room for so many is asked later
+
+Result<Resampling> resampling(const Call& c) {
+  Resampling r = Resampling::of(c.n.attrs);
+  auto one_of = [&](std::string_view name, const std::string& v,
+                    std::initializer_list<std::string_view> all) -> Status {
+    if (std::find(all.begin(), all.end(), v) == all.end())
+      return c.bad_attr(name, "unknown value \"{}\"", escape(v));
+    return {};
+  };
+  FERRULE_TRY(one_of("mode", r.mode, {"nearest", "linear", "cubic"}));
+  FERRULE_TRY(one_of("nearest_mode", r.nearest,
+                     {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}));
+  FERRULE_TRY(one_of("coordinate_transformation_mode", r.coordinates,
+                     {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+                      "asymmetric", "tf_crop_and_resize"}));
+  return r;
+}
+
+/// Sizes and scales of every axis.
+Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
+  const Tensor& x = *c.input(0);
+  const Tensor *roi = c.input(1), *scales = c.input(2), *sizes = c.input(3);
+  if (scales && scales->numel() == 0) scales = nullptr;
+  if (sizes && sizes->numel() == 0) sizes = nullptr;
+  if (!scales == !sizes) return c.bad("exactly one of scales and sizes is wanted");
+  Dims all(static_cast<size_t>(x.rank()));
+  std::iota(all.begin(), all.end(), 0);
+  FERRULE_ASSIGN(const Dims axes, c.axes(SIZE_MAX, x.rank(), all));
+  const auto n = static_cast<int64_t>(axes.size());
+  if ((scales ? scales : sizes)->numel() != n)
+    return c.bad("{} sizes for {} axes", (scales ? scales : sizes)->numel(), n);
+  if (scales ? !is_float(scales->dtype()) : !is_int(sizes->dtype()))
+    return c.unsupported_type(scales ? *scales : *sizes);
+  std::vector<Axis> out;
+  for (int64_t d : x.dims()) out.push_back({d, d});
+  double common = 0;
+  const std::string policy = c.n.attrs.s("keep_aspect_ratio_policy", "stretch");
+  for (int64_t k = 0; k < n; ++k) {
+    Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
+    a.scale = scales ? scales->at_f64(k)
+                     : static_cast<double>(sizes->at_i64(k)) / static_cast<double>(a.in);
+    if (!(a.scale > 0) || !std::isfinite(a.scale)) return c.bad("a scale of {}", a.scale);
+    const double size = scales ? std::floor(a.scale * static_cast<double>(a.in))
+                               : static_cast<double>(sizes->at_i64(k));
+    if (size > kMostPixels) return c.bad("a size of {}", size);
+    a.out = static_cast<int64_t>(size);
+    if (k == 0 || (policy == "not_larger" ? a.scale < common : a.scale > common)) common = a.scale;
+  }
+  for (int64_t k = 0; sizes && policy != "stretch" && k < n; ++k) {
+    Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
+    a.scale = common;
+    const double size = std::floor(common * static_cast<double>(a.in) + 0.5);
+    if (size > kMostPixels) return c.bad("a size of {}", size);
+    a.out = static_cast<int64_t>(size);
+  }
+  if (r.coordinates == "tf_crop_and_resize") {
+    if (!roi || roi->numel() != 2 * n || !is_float(roi->dtype()))
+      return c.bad("tf_crop_and_resize wants a roi of {} numbers", 2 * n);
+    for (int64_t k = 0; k < n; ++k) {
+      Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
+      a.roi_begin = roi->at_f64(k), a.roi_end = roi->at_f64(n + k);
+    }
+  }
+  return out;
+}
+
+Outputs resize(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  FERRULE_ASSIGN(const Resampling r, resampling(c));
+  FERRULE_ASSIGN(const std::vector<Axis> axes, resize_axes(c, r));
+  Dims out;
+  for (const Axis& a : axes) out.push_back(a.out);
+  FERRULE_TRY(c.fits(DType::f64, out));
+  if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
+  if (count(out) > 0 && x.numel() == 0) return c.bad("input {} is empty", text(x.dims()));
+  Dims dims = x.dims();
+  const View<double> in(x);
+  std::vector<double> y(in.data(), in.data() + in.size());
+  for (size_t k = 0; k < axes.size(); ++k) {
+    const Axis& a = axes[k];
+    if (r.keeps(a)) continue;
+    if (r.antialias && a.scale < 1e-6) return c.bad("a scale of {} with antialias", a.scale);
+    Dims to = dims;
+    to[k] = a.out;
+    FERRULE_TRY(c.fits(DType::f64, to));
+    const int64_t outer = count(dims, 0, k), inner = count(dims, k + 1);
+    std::vector<double> z(static_cast<size_t>(count(to)));
+    for (int64_t i = 0; i < a.out; ++i) {
+      const Taps taps = resize_taps(a, r, i);
+      for (int64_t o = 0; o < outer; ++o) {
+        double* row = z.data() + (o * a.out + i) * inner;
+        if (taps.empty()) std::fill(row, row + inner, r.extrapolation);
+        for (const Weighted& t : taps) {
+          const double* from = y.data() + (o * a.in + t.at) * inner;
+          for (int64_t j = 0; j < inner; ++j) row[j] += t.weight * from[j];
+        }
+      }
+    }
+    y = std::move(z);
+    dims = to;
+  }
+  return one(store(x.dtype(), out, y));
+}
+
+// --- GridSample
+// -------------------------------------------------------------------------------------
+
+/// Reflects `x` into [low, high].
+double reflect(double x, double low, double high) {
+  const double range = high - low;
+  if (range == 0 || !std::isfinite(x)) return low;
+  const double r = std::fmod(std::fabs(x - low), 2 * range);
+  return low + (r <= range ? r : 2 * range - r);
+}
+
+Outputs grid_sample(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor &x = *c.input(0), &grid = *c.input(1);
+  const auto rank = static_cast<size_t>(std::max(x.rank() - 2, 0));
+  if (rank < 1 || grid.rank() != x.rank() || grid.dims().back() != static_cast<int64_t>(rank) ||
+      grid.dims()[0] != x.dims()[0]) {
+    return c.bad("input {} and grid {}", text(x.dims()), text(grid.dims()));
+  }
+  if (!is_float(x.dtype()) || !is_float(grid.dtype()))
+    return c.unsupported_type(is_float(x.dtype()) ? grid : x);
+  const std::string mode = c.n.attrs.s("mode", "linear"),
+                    padding = c.n.attrs.s("padding_mode", "zeros");
+  const bool is_cubic = mode == "cubic" || mode == "bicubic", nearest = mode == "nearest";
+  if (!is_cubic && !nearest && mode != "linear" && mode != "bilinear")
+    return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
+  const bool corners = c.n.attrs.i("align_corners") != 0;
+  const Dims spatial(x.dims().begin() + 2, x.dims().end()),
+      places(grid.dims().begin() + 1, grid.dims().end() - 1);
+  Dims out{x.dims()[0], x.dims()[1]};
+  out.insert(out.end(), places.begin(), places.end());
+  FERRULE_TRY(c.fits(DType::f64, out));
+  const int64_t plane = count(spatial), per_batch = count(places);
+  if (plane == 0) return c.bad("input {} is empty", text(x.dims()));
+  const Dims own = strides(spatial);
+  const View<double> in(x), at(grid);
+  std::vector<double> y(static_cast<size_t>(count(out)));
+  auto bounds = [&](size_t k) {
+    const auto d = static_cast<double>(spatial[k]);
+    return corners ? std::pair(0.0, d - 1) : std::pair(-0.5, d - 0.5);
+  };
+  auto position = [&](size_t k, double i) -> int64_t {  // pixel, or -1: zero
+    const auto d = static_cast<double>(spatial[k]);
+    if (padding == "border") i = std::clamp(i, 0.0, d - 1);
+    if (padding == "reflection")
+      i = std::clamp(std::round(reflect(i, bounds(k).first, bounds(k).second)), 0.0, d - 1);
+    return i >= 0 && i < d ? static_cast<int64_t>(i) : -1;
+  };
+  for (int64_t b = 0; b < x.dims()[0]; ++b) {
+    for (int64_t p = 0; p < per_batch; ++p) {
+      std::vector<Taps> taps(rank);
+      for (size_t k = 0; k < rank; ++k) {  // grid entries are x first: the last axis
+        const double g = at[(b * per_batch + p) * static_cast<int64_t>(rank) +
+                            static_cast<int64_t>(rank - 1 - k)];
+        const auto d = static_cast<double>(spatial[k]);
+        double v = corners ? (g + 1) / 2 * (d - 1) : ((g + 1) * d - 1) / 2;
+        if (!std::isfinite(v)) v = -1e9;
+        v = std::clamp(v, -1e9, 1e9);
+        if (padding == "border" && !is_cubic) v = std::clamp(v, 0.0, d - 1);
+        if (padding == "reflection" && !is_cubic)
+          v = std::clamp(reflect(v, bounds(k).first, bounds(k).second), 0.0, d - 1);
+        if (nearest) {
+          taps[k] = {{position(k, std::nearbyint(v)), 1}};
+        } else {
+          const double base = std::floor(v);
+          for (int i = is_cubic ? -1 : 0; i <= (is_cubic ? 2 : 1); ++i) {
+            const double dist = v - base - i;
+            taps[k].push_back(
+                {position(k, base + i), is_cubic ? cubic_weight(dist, -0.75) : 1 - std::fabs(dist)});
+          }
+        }
+      }
+      const Dims sizes(rank, static_cast<int64_t>(taps[0].size()));
+      for (int64_t ch = 0; ch < x.dims()[1]; ++ch) {
+        double sum = 0;
+        Dims t(rank, 0);
+        do {
+          double w = 1;
+          int64_t from = (b * x.dims()[1] + ch) * plane;
+          for (size_t k = 0; k < rank; ++k) {
+            const Weighted& tap = taps[k][static_cast<size_t>(t[k])];
+            w = tap.at < 0 ? 0 : w * tap.weight;
+            from += std::max<int64_t>(tap.at, 0) * own[k];
+          }
+          if (w != 0) sum += w * in[from];
+        } while (next(t, sizes));
+        y[static_cast<size_t>((b * x.dims()[1] + ch) * per_batch + p)] = sum;
+      }
+    }
+  }
+  return one(store(x.dtype(), out, y));
+}
+
+Outputs affine_grid(const Call& c) {
+  FERRULE_TRY(c.need(2));
+  const Tensor& theta = *c.input(0);
+  const auto size = c.ints(1, "");
+  if (!size || size->size() < 4 || size->size() > 5 || theta.rank() != 3)
+    return c.bad("theta {} and {} sizes", text(theta.dims()), size ? size->size() : 0);
+  if (!is_float(theta.dtype())) return c.unsupported_type(theta);
+  const auto rank = static_cast<int64_t>(size->size()) - 2;
+  if (theta.dims() != Dims{(*size)[0], rank, rank + 1})
+    return c.bad("theta {} for {}", text(theta.dims()), text(*size));
+  const Dims spatial(size->begin() + 2, size->end());
+  Dims out{(*size)[0]};
+  out.insert(out.end(), spatial.begin(), spatial.end());
+  out.push_back(rank);
+  FERRULE_TRY(c.fits(DType::f64, out));
+  const bool corners = c.n.attrs.i("align_corners") != 0;
+  const View<double> in(theta);
+  std::vector<double> y;
+  for (int64_t b = 0; b < (*size)[0] && count(out) > 0; ++b) {
+    Dims at(spatial.size(), 0);
+    do {
+      std::vector<double> point;  // x first
+      for (size_t k = spatial.size(); k-- > 0;) {
+        const auto d = static_cast<double>(spatial[k]), i = static_cast<double>(at[k]);
+        point.push_back(corners ? (d == 1 ? 0 : -1 + 2 * i / (d - 1)) : -1 + (2 * i + 1) / d);
+      }
+      point.push_back(1);
+      for (int64_t r = 0; r < rank; ++r) {
+        double v = 0;
+        for (int64_t k = 0; k <= rank; ++k)
+          v += in[(b * rank + r) * (rank + 1) + k] * point[static_cast<size_t>(k)];
+        y.push_back(v);
+      }
+    } while (next(at, spatial));
+  }
+  return one(store(theta.dtype(), out, y));
+}
+
+// --- RoiAlign
+// ---------------------------------------------------------------------------------------
+
+/// The four neighbours of a sampling point with their weights; none when it lies far outside.
+std::vector<std::pair<int64_t, double>> bilinear(double y, double x, int64_t h, int64_t w) {
+  if (!(y >= -1 && y <= static_cast<double>(h) && x >= -1 && x <= static_cast<double>(w)))
+    return {};
+  y = std::max(y, 0.0), x = std::max(x, 0.0);
+  auto split = [](double& v, int64_t size, int64_t& low, int64_t& high) {
+    low = static_cast<int64_t>(v);
+    high = low + 1;
+    if (low >= size - 1) low = high = size - 1, v = static_cast<double>(low);
+  };
+  int64_t y0, y1, x0, x1;
+  split(y, h, y0, y1);
+  split(x, w, x0, x1);
+  const double fy = y - static_cast<double>(y0), fx = x - static_cast<double>(x0);
+  return {{y0 * w + x0, (1 - fy) * (1 - fx)},
+          {y0 * w + x1, (1 - fy) * fx},
+          {y1 * w + x0, fy * (1 - fx)},
+          {y1 * w + x1, fy * fx}};
+}
+
+Outputs roi_align(const Call& c) {
+  FERRULE_TRY(c.need(3));
+  const Tensor &x = *c.input(0), &rois = *c.input(1), &batch = *c.input(2);
+  if (x.rank() != 4 || rois.rank() != 2 || rois.dims()[1] != 4 || batch.numel() != rois.dims()[0] ||
+      !is_int(batch.dtype())) {
+    return c.bad("input {}, rois {}, batch indices {}", text(x.dims()), text(rois.dims()),
+                 text(batch.dims()));
+  }
+  if (!is_float(x.dtype()) || !is_float(rois.dtype())) return c.unsupported_type(x);
+  const int64_t channels = x.dims()[1], h = x.dims()[2], w = x.dims()[3];
+  const int64_t oh = c.n.attrs.i("output_height", 1), ow = c.n.attrs.i("output_width", 1),
+                ratio = c.n.attrs.i("sampling_ratio", 0);
+  const Dims out{rois.dims()[0], channels, oh, ow};
+  FERRULE_TRY(c.fits(DType::f64, out));
+  if (ratio < 0 || ratio > 4096 || h * w == 0)
+    return c.bad_attr("sampling_ratio", "{} is out of range", ratio);
+  const double scale = c.n.attrs.f("spatial_scale", 1);
+  const bool half = c.n.attrs.s("coordinate_transformation_mode", "half_pixel") == "half_pixel";
+  const bool maximum = c.n.attrs.s("mode", "avg") == "max";
+  const View<double> in(x), box(rois);
+  std::vector<double> y;
+  for (int64_t r = 0; r < out[0]; ++r) {
+    const int64_t b = batch.at_i64(r);
+    if (b < 0 || b >= x.dims()[0]) return c.bad("batch index {} is out of range", b);
+    const double shift = half ? 0.5 : 0, x0 = box[r * 4] * scale - shift,
+                 y0 = box[r * 4 + 1] * scale - shift;
+    double rw = box[r * 4 + 2] * scale - shift - x0, rh = box[r * 4 + 3] * scale - shift - y0;
+    if (!half) rw = std::max(rw, 1.0), rh = std::max(rh, 1.0);
+    const double bh = rh / static_cast<double>(oh), bw = rw / static_cast<double>(ow);
+    const double gh = ratio ? static_cast<double>(ratio) : std::ceil(bh),
+                 gw = ratio ? static_cast<double>(ratio) : std::ceil(bw);
+    if (!(gh <= 4096 && gw <= 4096)) return c.bad("roi {} is out of range", r);
+    for (int64_t ch = 0; ch < channels; ++ch) {
+      const double* plane = in.data() + (b * channels + ch) * h * w;
+      for (int64_t i = 0; i < oh; ++i) {
+        for (int64_t j = 0; j < ow; ++j) {
+          double sum = 0, best = 0;
+          bool any = false;
+          for (double iy = 0; iy < gh; ++iy) {
+            for (double ix = 0; ix < gw; ++ix) {
+              const auto taps =
+                  bilinear(y0 + (static_cast<double>(i) + (iy + 0.5) / gh) * bh,
+                           x0 + (static_cast<double>(j) + (ix + 0.5) / gw) * bw, h, w);
+              for (const auto& [at, weight] : taps) {
+                const double v = weight * plane[at];
+                sum += v;
+                best = any ? std::max(best, v) : v;
+                any = true;
+              }
+            }
+          }
+          y.push_back(maximum ? best : sum / std::max(gh * gw, 1.0));
+        }
+      }
+    }
+  }
+  return one(store(x.dtype(), out, y));
+}
+
+constexpr Entry kTable[] = {{"Resize", resize},
+                            {"GridSample", grid_sample},
+                            {"AffineGrid", affine_grid},
+                            {"RoiAlign", roi_align}};
+
+}  // namespace
+
+std::span<const Entry> resize_table() { return kTable; }
+
+}  // namespace ferrule::interp

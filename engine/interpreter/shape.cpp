@@ -1,0 +1,207 @@
+// Operators that look at shapes or make tensors out of attributes and sizes; no element is
+// computed.
+#include "engine/interpreter/internal.h"
+
+namespace ferrule::interp {
+namespace {
+
+Outputs reshape(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  const auto wanted = c.ints(1, "shape");
+  if (!wanted) return c.bad("no shape is given");
+  Dims out = *wanted;
+  const bool allow_zero = c.n.attrs.i("allowzero") != 0;
+  int64_t known = 1, open = -1;
+  for (size_t k = 0; k < out.size(); ++k) {
+    if (out[k] == 0 && !allow_zero) {
+      if (k >= x.dims().size())
+        return c.bad("shape {} copies a dimension that {} has not", text(*wanted), text(x.dims()));
+      out[k] = x.dims()[k];
+    }
+    if (out[k] == -1) {
+      if (open >= 0) return c.bad("shape {} leaves two dimensions open", text(*wanted));
+      open = static_cast<int64_t>(k);
+    } else if (out[k] < 0 || __builtin_mul_overflow(known, out[k], &known)) {
+      return c.bad("shape {} is out of range", text(*wanted));
+    }
+  }
+  if (open >= 0) {
+    if (known == 0 || x.numel() % known != 0) {
+      return c.bad("{} elements do not fit shape {}", x.numel(), text(*wanted));
+    }
+    out[static_cast<size_t>(open)] = x.numel() / known;
+    known *= out[static_cast<size_t>(open)];
+  }
+  if (known != x.numel()) return c.bad("{} elements do not fit shape {}", x.numel(), text(*wanted));
+  FERRULE_TRY(c.fits(x.dtype(), out));
+  return one(x.reshaped(out));
+}
+
+Outputs flatten(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  int64_t axis = c.n.attrs.i("axis", 1);
+  if (axis < -x.rank() || axis > x.rank())
+    return c.bad_attr("axis", "{} is out of range for rank {}", axis, x.rank());
+  if (axis < 0) axis += x.rank();
+  return one(x.reshaped(
+      {count(x.dims(), 0, static_cast<size_t>(axis)), count(x.dims(), static_cast<size_t>(axis))}));
+}
+
+Outputs squeeze(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  Dims ones;
+  for (int64_t k = 0; k < x.rank(); ++k) {
+    if (x.dims()[static_cast<size_t>(k)] == 1) ones.push_back(k);
+  }
+  FERRULE_ASSIGN(const Dims axes, c.axes(1, x.rank(), ones));
+  Dims out;
+  for (int64_t k = 0; k < x.rank(); ++k) {
+    const int64_t d = x.dims()[static_cast<size_t>(k)];
+    const bool gone = std::find(axes.begin(), axes.end(), k) != axes.end();
+    if (gone && d != 1) return c.bad("dimension {} of {} is not 1", k, text(x.dims()));
+    if (!gone) out.push_back(d);
+  }
+  return one(x.reshaped(out));
+}
+
+Outputs unsqueeze(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  const auto given = c.ints(1, "axes");
+  if (!given) return c.bad("no axes are given");
+  const int64_t rank = x.rank() + static_cast<int64_t>(given->size());
+  FERRULE_ASSIGN(const Dims axes, c.axes(1, rank, {}));
+  Dims out;
+  size_t from = 0;
+  for (int64_t k = 0; k < rank; ++k) {
+    const bool fresh = std::find(axes.begin(), axes.end(), k) != axes.end();
+    out.push_back(fresh ? 1 : x.dims()[from++]);
+  }
+  FERRULE_TRY(c.fits(x.dtype(), out));
+  return one(x.reshaped(out));
+}
+
+Outputs dropout(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  if (const Tensor* training = c.input(2);
+      training && training->numel() == 1 && training->at_i64(0) != 0) {
+    const Tensor* ratio = c.input(1);
+    if (!ratio || ratio->numel() != 1 || ratio->at_f64(0) != 0)
+      return c.unsupported("training mode draws random numbers");
+  }
+  auto out = one(*c.input(0));
+  if (c.wants(1)) {
+    auto [mask, p] = Tensor::allocate(DType::boolean, c.input(0)->dims());
+    std::memset(p, 1, static_cast<size_t>(mask.numel()));
+    out->push_back(mask);
+  }
+  return out;
+}
+
+Outputs shape(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Dims& d = c.input(0)->dims();
+  const auto rank = static_cast<int64_t>(d.size());
+  auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + rank : v, 0, rank); };
+  const int64_t start = clamp(c.n.attrs.i("start", 0));
+  const int64_t end = c.n.attrs.find("end") ? clamp(c.n.attrs.i("end")) : rank;
+  const Dims out(d.begin() + start, d.begin() + std::max(start, end));
+  return one(Tensor::of_i64({static_cast<int64_t>(out.size())}, out));
+}
+
+Outputs size(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  return one(Tensor::of_i64({}, {c.input(0)->numel()}));
+}
+
+Outputs constant(const Call& c) {
+  for (const auto& [name, value] : c.n.attrs.items()) {
+    if (const auto* t = std::get_if<Tensor>(&value)) return one(*t);
+    if (name == "value_int") return one(Tensor::of_i64({}, {c.n.attrs.i(name)}));
+    if (name == "value_ints") {
+      const Dims v = c.n.attrs.ints(name);
+      return one(Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
+    }
+    if (name == "value_float")
+      return one(Tensor::of_f32({}, {static_cast<float>(c.n.attrs.f(name))}));
+    if (const auto* v = std::get_if<std::vector<double>>(&value)) {
+      return one(Tensor::of_f32({static_cast<int64_t>(v->size())},
+                                std::vector<float>(v->begin(), v->end())));
+    }
+    if (const auto* v = std::get_if<std::vector<std::string>>(&value)) {
+      return one(Tensor({static_cast<int64_t>(v->size())}, *v));
+    }
+    if (name == "value_string") return one(Tensor(Dims{}, std::vector{c.n.attrs.s(name)}));
+  }
+  return c.bad("a Constant without a value that is supported");
+}
+
+Outputs constant_of_shape(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  if (!is_int(c.input(0)->dtype())) return c.unsupported_type(*c.input(0));
+  const Dims out = c.input(0)->to_i64();
+  Tensor value = Tensor::scalar(DType::f32, 0);
+  if (const Attr* a = c.n.attrs.find("value")) {
+    const auto* t = std::get_if<Tensor>(a);
+    if (!t || t->numel() != 1) return c.bad_attr("value", "it is not a tensor of one element");
+    value = *t;
+  }
+  FERRULE_TRY(c.fits(value.dtype(), out));
+  return one(take(value, out, std::vector<int64_t>(static_cast<size_t>(count(out)), 0)));
+}
+
+Outputs range(const Call& c) {
+  FERRULE_TRY(c.need(3));
+  const Tensor& start = *c.input(0);
+  for (size_t i = 0; i < 3; ++i) {
+    if (c.input(i)->numel() != 1)
+      return c.bad("input {} of shape {} is no scalar", i, text(c.input(i)->dims()));
+  }
+  return with_number(c, start, [&]<class C>() -> Outputs {
+    const C from = View<C>(start)[0], to = View<C>(*c.input(1))[0], step = View<C>(*c.input(2))[0];
+    if (step == C{0}) return c.bad("a range with step 0");
+    const double steps = std::ceil((static_cast<double>(to) - static_cast<double>(from)) /
+                                   static_cast<double>(step));
+    if (!(steps < 2147483648.0)) return c.bad("a range of {} elements", steps);
+    const Dims out{std::max<int64_t>(0, static_cast<int64_t>(steps))};
+    FERRULE_TRY(c.fits(start.dtype(), out));
+    std::vector<C> y(static_cast<size_t>(out[0]));
+    for (size_t i = 0; i < y.size(); ++i) y[i] = add(from, mul(static_cast<C>(i), step));
+    return one(store(start.dtype(), out, y));
+  });
+}
+
+Outputs eye_like(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  if (x.rank() != 2) return c.bad("{} is no matrix", text(x.dims()));
+  const auto dtype = static_cast<DType>(c.n.attrs.i("dtype", static_cast<int64_t>(x.dtype())));
+  if (!is_float(dtype) && !is_integral(dtype))
+    return c.bad_attr("dtype", "{} is no number type", c.n.attrs.i("dtype"));
+  const int64_t k = c.n.attrs.i("k", 0);
+  std::vector<int64_t> y(static_cast<size_t>(x.numel()));
+  for (int64_t i = 0; i < x.dims()[0]; ++i) {
+    int64_t j = 0;
+    if (!__builtin_add_overflow(i, k, &j) && j >= 0 && j < x.dims()[1])
+      y[static_cast<size_t>(i * x.dims()[1] + j)] = 1;
+  }
+  return one(store(dtype, x.dims(), y));
+}
+
+constexpr Entry kTable[] = {
+    {"Reshape", reshape},   {"Flatten", flatten},
+    {"Squeeze", squeeze},   {"Unsqueeze", unsqueeze},
+    {"Dropout", dropout},
+    {"Shape", shape},       {"Size", size},
+    {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
+    {"Range", range},       {"EyeLike", eye_like},
+};
+
+}  // namespace
+
+std::span<const Entry> shape_table() { return kTable; }
+
+}  // namespace ferrule::interp

@@ -1,0 +1,333 @@
+#include "engine/plan/place.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/match/index.h"
+#include "engine/match/matcher.h"
+#include "engine/semantics/movement.h"
+#include "engine/contract/pieces.h"
+
+namespace ferrule {
+namespace {
+
+// Attributes of the groups.
+constexpr std::string_view kWrites = "slices_written", kReads = "slices_read", kAll = "nothing_to_move";
+
+/// Where the parts lie in the whole, by slot: found out from the movement, whatever it is called.
+class Slices {
+ public:
+  Slices(const Graph& g, NodeId node, bool writes) : by_slot_(writes ? g.node(node).inputs.size() : g.node(node).outputs.size()) {
+    const std::vector<Result<Movement>> movements = movements_of(g, g.node(node));
+    for (size_t k = 0; k < movements.size(); ++k) {
+      const auto& m = movements[k];
+      if (!m || m->steps.size() != 1 || m->steps[0].kind != IndexStep::Kind::walk) continue;
+      SliceOf at;
+      at.axis = static_cast<int>(m->steps[0].axis);
+      at.whole = writes ? g.output(node) : g.input(node, 0);
+      if (!writes) read(k, at, m->steps[0].segments);
+      else if (k == 0) write(at, m->steps[0].segments);
+    }
+  }
+
+  const std::optional<SliceOf>& operator[](size_t slot) const { return by_slot_[slot]; }
+
+ private:
+  void read(size_t slot, SliceOf at, const std::vector<Segment>& segments) {
+    if (segments.size() != 1 || segments[0].operand != 0 || segments[0].step < 1) return;
+    at.start = segments[0].start;
+    at.step = segments[0].step;
+    by_slot_[slot] = at;
+  }
+  void write(SliceOf at, const std::vector<Segment>& segments) {
+    std::vector<bool> seen(by_slot_.size());
+    for (const Segment& s : segments) {
+      if (s.operand < 0) continue;
+      const auto slot = static_cast<size_t>(s.operand);
+      at.start = s.begin;
+      if (seen[slot] || s.start != 0 || s.step != 1) by_slot_[slot].reset();
+      else by_slot_[slot] = at;
+      seen[slot] = true;
+    }
+  }
+
+  std::vector<std::optional<SliceOf>> by_slot_;
+};
+
+SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
+  const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
+  const std::vector<int64_t> own = strides_of(dims, layout);
+  if (dims.empty() || std::ranges::count(dims, 0) > 0 || at.strides[inner] != 1) return SliceForm::other;
+  int64_t distance = 0;
+  for (size_t k = 0; k < dims.size(); ++k) {
+    if (k == inner || dims[k] == 1) continue;
+    const int64_t steps = own[k] / dims[inner];  // pixels, or rows
+    if (at.strides[k] % steps || (distance && at.strides[k] / steps != distance)) return SliceForm::other;
+    distance = at.strides[k] / steps;
+  }
+  return layout == Layout::channels_last ? SliceForm::pixels : SliceForm::rows;
+}
+
+class Places {
+ public:
+  /// `plan`: the graph as it would be planned; made here if it is not there yet.
+  Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses, std::optional<Plan>& plan)
+      : rule_(rule), ctx_(ctx), misses_(misses), shared_(plan) {}
+
+  std::vector<PlaceMatch> run() {
+    auto spec = place_spec(rule_.params);
+    if (!spec || !ctx_.target) return {};
+    spec_ = *spec;
+    const Rule* one = &rule_;
+    RuleIndex index({&one, 1}, ctx_.ops);
+    std::vector<NodeId> roots;
+    for (NodeId n : ctx_.graph->order())
+      if (!index.ranks_at(ctx_.graph->node(n)).empty()) roots.push_back(n);
+    if (roots.empty()) return {};
+    if (!shared_) {
+      auto made = make_plan(std::move(*ctx_.graph->clone()), *ctx_.target, *ctx_.ops);
+      if (!made) return {};
+      shared_ = std::move(*made);
+    }
+    planned_ = ctx_;
+    planned_.graph = &g();
+    for (const auto& [v, s] : plan().slices)
+      if (g().value(s.whole).producer != g().value(v).producer) wholes_.insert(s.whole);
+    std::vector<PlaceMatch> out;
+    for (size_t k = roots.size(); k-- > 0;) one_of(roots[k], out);  // what is around before what is inside
+    std::ranges::reverse(out);
+    return out;
+  }
+
+ private:
+  Plan& plan() { return *shared_; }
+  const Plan& plan() const { return *shared_; }
+  const Graph& g() const { return shared_->graph; }
+
+  void one_of(NodeId root, std::vector<PlaceMatch>& out) {
+    Attempt a = match_structure(rule_, root, planned_, false);
+    if (auto* r = std::get_if<Rejection>(&a)) {
+      if (misses_) misses_->push_back(std::move(*r));
+      return;
+    }
+    PlaceMatch p;
+    p.match = std::move(std::get<Match>(a));
+    const Node& n = g().node(root);
+    if (p.match.nodes.size() != 1 || n.body || !is_movement(n)) return miss(root, "structure", node_text(g(), root) + " does not only move elements");
+    const ValueId whole = value(p.match, spec_.whole);
+    const std::set<ValueId> parts = values(p.match, spec_.parts);
+    p.writes = whole == g().output(root);
+    const auto& around = p.writes ? n.inputs : n.outputs;
+    const Slices slices(g(), root, p.writes);
+    size_t moved = 0;
+    for (size_t slot = 0; slot < around.size(); ++slot) {
+      if (!around[slot] || !parts.contains(around[slot])) continue;
+      ++moved;
+      if (placed(p, root, slices[slot], around[slot], whole)) p.slots.push_back(static_cast<int64_t>(slot));
+    }
+    if (p.slots.empty()) return;
+    const size_t left = moved - p.slots.size();  // a result that is not whole is looked at as a whole
+    if ((p.writes && left ? moved : left) > kMaxPieces) {
+      for (int64_t slot : p.slots) plan().slices.erase(around[static_cast<size_t>(slot)]);
+      return miss(root, "structure", fmt::format("{} of {} parts would be left to move, too many for one kernel", left, moved));
+    }
+    p.all = p.slots.size() == moved;
+    p.match.bindings.attrs["slots"] = p.slots;
+    if (!p.writes) wholes_.insert(whole);
+    out.push_back(std::move(p));
+  }
+
+  ValueId value(const Match& m, const std::string& name) const {
+    auto it = m.bindings.values.find(name);
+    return it == m.bindings.values.end() ? ValueId{} : it->second;
+  }
+  std::set<ValueId> values(const Match& m, const std::string& name) const {
+    if (auto it = m.bindings.value_lists.find(name); it != m.bindings.value_lists.end()) return {it->second.begin(), it->second.end()};
+    if (ValueId v = value(m, name)) return {v};
+    return {};
+  }
+
+  bool placed(PlaceMatch& p, NodeId root, const std::optional<SliceOf>& slice, ValueId v, ValueId whole) {
+    if (std::string why = no_slice(root, v, whole, p.writes); !why.empty()) return miss(root, "structure", why), false;
+    if (!slice) return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
+    plan().slices[v] = *slice;
+    if (judged(p, root, v)) return true;
+    plan().slices.erase(v);
+    return false;
+  }
+
+  /// Whose memory may be a part of another one's at all.
+  std::string no_slice(NodeId root, ValueId v, ValueId whole, bool writes) const {
+    const Value &part = g().value(v), &all = g().value(whole);
+    const std::string name = value_text(g(), v);
+    if (!part.type.shape || !constant_shape(*part.type.shape)) return "the size of " + name + " is not known";
+    if (part.type.dtype != all.type.dtype || size_bits(part.type.dtype) < 8) return name + " has another element type";
+    if (part.constant || part.is_input || part.is_output || !part.producer) return name + " is the caller's memory, or a constant";
+    if (plan().slices.contains(v)) return name + " is a part of something else already";
+    if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
+    if (plan().layout(v) != plan().layout(whole)) return name + " lies in another layout than " + value_text(g(), whole);
+    for (size_t reads = 0; const Use& u : part.uses) {
+      if (u.slot == Use::kCapture) return name + " is used by a nested graph";
+      if (writes && u.node == root && ++reads > 1) return name + " is read twice";
+    }
+    if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
+    if (contract_of(g(), g().node(part.producer), *ctx_.ops) == "view") return name + " is another value's memory under other sizes";
+    return "";
+  }
+
+  bool judged(PlaceMatch& p, NodeId root, ValueId v) {
+    auto at = lying(plan(), v);
+    if (!at) return false;
+    const auto dims = constant_shape(*g().value(v).type.shape);
+    auto accepts = [&](std::string* reason) {
+      if (at->dense) return Truth::yes;
+      const SliceForm form = form_of(*at, *dims, plan().layout(v));
+      Accept a = all_accept(root, v, form, p.writes);
+      if (reason) *reason = a.reason;
+      refusal_ = a.reason;
+      return a.truth;
+    };
+    refusal_.clear();
+    Match& m = p.match;
+    m.bindings.values["part"] = v;
+    m.bindings.nodes["maker"] = g().value(v).producer;
+    m.bindings.attrs["contiguous"] = int64_t{at->dense};
+    auto r = judge(rule_, rule_.where, m, planned_, accepts);
+    if (!r) return true;
+    if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+    r->rule = &rule_;
+    r->root = root;
+    r->matched_nodes = 1;
+    if (misses_) misses_->push_back(std::move(*r));
+    return false;
+  }
+
+  /// Whoever writes the part and all who read it, but the movement itself.
+  Accept all_accept(NodeId root, ValueId v, SliceForm form, bool writes) const {
+    const Value& part = g().value(v);
+    if (writes)
+      if (Accept a = accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, *ctx_.ops); a.truth != Truth::yes) return a;
+    for (const Use& u : part.uses)
+      if (u.node != root)
+        if (Accept a = accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, *ctx_.ops); a.truth != Truth::yes) return a;
+    return {Truth::yes, {}};
+  }
+
+  void miss(NodeId root, const char* id, std::string why) {
+    if (!misses_) return;
+    misses_->push_back(no_match(rule_, root, std::move(why), 1));
+    misses_->back().id = id;
+  }
+
+  const Rule& rule_;
+  const MatchContext& ctx_;
+  std::vector<Rejection>* misses_;
+  PlaceSpec spec_;
+  std::optional<Plan>& shared_;  // the graph as it would be planned, with the slices found so far
+  MatchContext planned_;  // ctx_ on that graph
+  std::set<ValueId> wholes_;  // of which parts are read where they lie
+  std::string refusal_;
+};
+
+Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, const PlaceMatch& p) {
+  Graph& g = *ctx.graph;
+  const NodeId root = p.match.root;
+  const std::string name = g.node(root).name, contract = contract_of(g, g.node(root), *ctx.ops);
+  Step step{std::string(phase), rule.id, "place", {}, {}, {}};
+  step.root = name;
+  std::string makers;
+  for (int64_t slot : p.slots) {
+    const auto at = static_cast<size_t>(slot);
+    const ValueId v = p.writes ? g.input(root, at) : g.output(root, at);
+    const std::string who = p.writes ? g.node(g.value(v).producer).name : g.value(v).name;
+    step.before.push_back(who);
+    makers += (makers.empty() ? "" : ", ") + who;
+  }
+  const std::array<NodeId, 1> one{root};
+  FERRULE_ASSIGN(NodeId made, make_group(g, one, contract, rule.id, name));
+  g.set_attr(made, std::string(p.writes ? kWrites : kReads), p.slots);
+  if (p.all) g.set_attr(made, std::string(kAll), int64_t{1});
+  step.after.push_back(g.node(made).name);
+  step.text = p.writes ? fmt::format("Retargeting {} to {}", makers, name) : fmt::format("Reading {} where {} would copy from", makers, name);
+  if (ctx.journal) ctx.journal->steps.push_back(std::move(step));
+  return {};
+}
+
+}  // namespace
+
+std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+  std::optional<Plan> plan;
+  return Places(rule, ctx, misses, plan).run();
+}
+
+Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
+  std::vector<Rejection> misses;
+  for (PlaceMatch& p : match_places(rule, ctx, &misses))
+    if (p.match.root == node) return std::move(p.match);
+  Rejection best = no_match(rule, node, node_text(*ctx.graph, node) + " is not what the rule moves");
+  bool any = false;
+  for (Rejection& r : misses)
+    if (r.root == node && (!any || nearness(r) > nearness(best))) best = std::move(r), any = true;
+  return best;
+}
+
+Status place_phase(const PassContext& ctx, std::string_view phase) {
+  Graph& g = *ctx.graph;
+  bool any = false;
+  std::optional<Plan> plan;  // until a rule fires; what finds nothing leaves it as it was
+  for (const auto& rule : ctx.rules->rules) {
+    if (!rule->enabled || rule->phase != phase || rule->kind != RuleKind::place) continue;
+    if (ctx.cancel && ctx.cancel->stopped()) return error(Code::cancelled, std::string(phase), "time or caller");
+    any = true;
+    if (!plan) FERRULE_TRY(g.sort());
+    int64_t steps = 0;
+    MatchContext mc{&g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, ctx.near_misses != nullptr};
+    std::vector<Rejection> misses;
+    const std::vector<PlaceMatch> found = Places(*rule, mc, ctx.near_misses ? &misses : nullptr, plan).run();
+    for (const PlaceMatch& p : found) FERRULE_TRY(fire(ctx, phase, *rule, p));
+    if (!found.empty()) plan.reset();
+    if (ctx.near_misses) std::ranges::move(misses, std::back_inserter(*ctx.near_misses));
+  }
+  return any ? g.sort() : Status{};
+}
+
+void read_places(Plan& plan, const OpTable& ops) {
+  const Graph& g = plan.graph;
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (!n.body || contract_of(g, n, ops) != "copy") continue;
+    const bool writes = n.attrs.find(kWrites) != nullptr;
+    const std::vector<NodeId> inside = n.body->order();
+    if (inside.size() != 1) continue;
+    const Graph& body = *n.body;
+    std::map<ValueId, ValueId> outer;  // the group's values for the body's
+    for (size_t k = 0; k < body.inputs().size(); ++k) outer.emplace(body.inputs()[k], n.inputs[k]);
+    for (size_t k = 0; k < body.outputs().size(); ++k) outer.emplace(body.outputs()[k], n.outputs[k]);
+    const Slices slices(body, inside[0], writes);
+    for (int64_t slot : n.attrs.ints(writes ? kWrites : kReads)) {
+      const auto at = static_cast<size_t>(slot);
+      std::optional<SliceOf> slice = slices[at];
+      const ValueId part = outer[writes ? body.input(inside[0], at) : body.output(inside[0], at)];
+      if (!slice || !part) continue;
+      slice->whole = outer[slice->whole];
+      // A reorder in between, or a layout of its own: then it is copied after all.
+      if (!slice->whole || plan.layout(part) != plan.layout(slice->whole)) continue;
+      if (writes && (!g.value(part).producer || g.value(part).is_output)) continue;
+      plan.slices[part] = *slice;
+    }
+  }
+}
+
+size_t layers_of(const Graph& g) {
+  size_t layers = g.live_nodes();
+  for (uint32_t k = 0; k < g.node_slots(); ++k) {
+    const Node& n = g.node(NodeId{k});
+    if (!n.dead && n.body && n.attrs.find(kAll)) --layers;
+  }
+  return layers;
+}
+
+}  // namespace ferrule

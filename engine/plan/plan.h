@@ -1,0 +1,62 @@
+// The Plan: what runs, in which order, in which memory layout, with every layer named as TensorRT's users
+// know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph, target): it
+// never measures and never opens a device library. codegen/program/lower then says how many kernels each layer is.
+#pragma once
+#include <map>
+#include <optional>
+
+#include "engine/contract/contracts.h"
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+/// Memory layouts: a closed set, never a library's opaque format.
+enum class Layout : uint8_t { plain, channels_last };  ///< channels_last: N spatial… C
+std::string_view name(Layout l);
+
+struct Layer {
+  std::string name;                 ///< "Conv_3 + Relu_4", "fusedPointwiseNode(a, b)", "reorder(x)"
+  std::string contract;
+  NodeId node;                      ///< of Plan::graph; none for reorders
+  std::vector<std::string> nodes;   ///< ONNX node names; empty for layers the planner added
+  std::string rule;                 ///< id of the rule, empty if none
+  ValueId reorder_from;             ///< reorder layers: the value …
+  ValueId reorder_to;               ///< … and its copy in the other layout
+  int kernels = -1;                 ///< launches; set by codegen/lower. 0: a view or no work
+  std::string numerics;             ///< "library" where a library epilogue deviates from the formula, "executed in float" for integers
+};
+
+/// A value that is a part of another one's memory: its element 0 is element `start` of `whole` along `axis`, the next
+/// one `step` further.
+struct SliceOf {
+  ValueId whole;
+  int axis = 0;
+  int64_t start = 0, step = 1;
+};
+
+struct Plan {
+  Graph graph;                      ///< reorders are values of their own in it, produced by Reorder nodes
+  std::vector<Layer> layers;        ///< execution order
+  std::vector<Layout> layouts;      ///< by ValueId::index
+  std::map<ValueId, SliceOf> slices;///< of values that place rules put into others; each in the layout of its whole
+  std::string target;
+  Layout layout(ValueId v) const { return layouts[v.index]; }
+};
+
+/// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and unknown.
+Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops);
+/// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no slice.
+struct Lying {
+  ValueId root;                     ///< no slice of another
+  int64_t offset = 0;
+  std::vector<int64_t> strides;
+  bool dense = true;                ///< lies as it would on its own, from the offset on
+};
+/// nullopt: a size on the way is not known.
+std::optional<Lying> lying(const Plan& plan, ValueId v);
+/// Row-major strides in elements of a value of these dims in this layout.
+std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout);
+/// Whether the two layouts of these dims are the same memory: one channel, or nothing but channels.
+bool same_memory(const std::vector<int64_t>& dims);
+
+}  // namespace ferrule

@@ -1,0 +1,124 @@
+#include "engine/rewrite/branches.h"
+
+#include "engine/base/diagnostics.h"
+#include "engine/graph/captures.h"
+#include "engine/semantics/infer.h"
+
+namespace ferrule {
+namespace {
+
+using Map = std::map<ValueId, ValueId>;
+
+std::unique_ptr<Graph> copied(const Graph& from, const Map& outside);
+
+/// The nodes of `from` added to `to`; `map` has its inputs and captures, and gets the rest.
+void add_nodes(const Graph& from, Graph& to, Map& map) {
+  for (uint32_t i = 0; i < from.value_slots(); ++i) {
+    const ValueId v{i};
+    const Value& value = from.value(v);
+    if (value.dead || map.contains(v)) continue;
+    const std::string name = to.fresh_name(value.name);
+    const ValueId made = value.constant ? to.add_constant(name, *value.constant) : to.add_value(name, value.type);
+    if (!value.constant) to.set_contents(made, value.contents);
+    map[v] = made;
+  }
+  for (NodeId id : from.order()) {
+    const Node& node = from.node(id);
+    Node n;
+    n.op = node.op, n.domain = node.domain, n.attrs = node.attrs, n.rule = node.rule;
+    n.origins = node.origins, n.since_opset = node.since_opset, n.body = node.body;
+    n.name = to.find_node(node.name) ? to.fresh_name(node.name) : node.name;
+    for (ValueId v : node.inputs) n.inputs.push_back(v ? map.at(v) : ValueId{});
+    for (ValueId v : node.outputs) n.outputs.push_back(v ? map.at(v) : ValueId{});
+    for (const auto& [key, sub] : node.subgraphs) n.subgraphs.emplace_back(key, copied(*sub, map));
+    to.add_node(std::move(n));
+  }
+}
+
+/// A nested graph whose captures stand for other values outside.
+std::unique_ptr<Graph> copied(const Graph& from, const Map& outside) {
+  auto to = std::make_unique<Graph>();
+  to->name = from.name;
+  Map map;
+  for (ValueId v : from.inputs()) map[v] = to->add_input(from.value(v).name, from.value(v).type);
+  each_capture(from, [&](ValueId id, const Value& v) { map[id] = to->add_capture(v.name, v.type, outside.at(v.outer)); });
+  add_nodes(from, *to, map);
+  for (ValueId v : from.outputs()) to->add_output(map.at(v));
+  return to;
+}
+
+class Branches {
+ public:
+  explicit Branches(Graph& g) : g_(g) {}
+
+  Result<int> run() {
+    int count = 0;
+    for (NodeId id : g_.order()) {
+      if (g_.node(id).subgraphs.empty()) continue;
+      std::vector<ValueId> results;
+      if (const Graph* branch = taken(g_.node(id))) results = inlined(*branch);
+      else if (never_turns(g_.node(id))) results = start_values(g_.node(id));
+      else continue;
+      replace(id, results);
+      ++count;
+    }
+    if (!count) return 0;
+    g_.remove_dead();
+    FERRULE_TRY(g_.sort());
+    FERRULE_TRY(infer_all(g_));
+    return count;
+  }
+
+ private:
+  static const Graph* nested(const Node& n, std::string_view key) {
+    for (const auto& [name, sub] : n.subgraphs)
+      if (name == key) return sub.get();
+    return nullptr;
+  }
+  /// What a constant input says; nullopt: not known.
+  std::optional<bool> truth(const Node& n, size_t slot) const {
+    const ValueId v = slot < n.inputs.size() ? n.inputs[slot] : ValueId{};
+    const Tensor* t = v && !g_.value(v).is_input ? g_.constant(v) : nullptr;
+    if (!t || t->numel() != 1) return std::nullopt;
+    return t->at_i64(0) != 0;
+  }
+
+  const Graph* taken(const Node& n) const {
+    if (n.op != "If" || !n.domain.empty()) return nullptr;
+    auto t = truth(n, 0);
+    return t ? nested(n, *t ? "then_branch" : "else_branch") : nullptr;
+  }
+
+  /// No turn: the count is 0, or the condition false from the start. What the turns would have stacked is not made.
+  bool never_turns(const Node& n) const {
+    if (n.op != "Loop" || !n.domain.empty() || n.outputs.size() + 2 > n.inputs.size()) return false;
+    return truth(n, 0) == false || truth(n, 1) == false;
+  }
+  std::vector<ValueId> start_values(const Node& n) const {
+    return {n.inputs.begin() + 2, n.inputs.begin() + 2 + static_cast<long>(n.outputs.size())};
+  }
+
+  std::vector<ValueId> inlined(const Graph& branch) {
+    Map map;
+    each_capture(branch, [&](ValueId id, const Value& v) { map[id] = v.outer; });
+    add_nodes(branch, g_, map);
+    std::vector<ValueId> results;
+    for (ValueId v : branch.outputs()) results.push_back(map.at(v));
+    return results;
+  }
+
+  void replace(NodeId id, const std::vector<ValueId>& results) {
+    const std::vector<ValueId> outputs = g_.node(id).outputs;
+    for (size_t k = 0; k < outputs.size() && k < results.size(); ++k)
+      if (outputs[k]) g_.replace_uses(outputs[k], results[k]);
+    g_.remove_node(id);
+  }
+
+  Graph& g_;
+};
+
+}  // namespace
+
+Result<int> inline_branches(Graph& g) { return Branches(g).run(); }
+
+}  // namespace ferrule

@@ -1,0 +1,162 @@
+// Constant folding and dead code: not rules. A node whose operands are all constants is run once,
+// by the interpreter, in its own types; small integer results that inference knows become
+// constants, too.
+#include "engine/base/diagnostics.h"
+#include "engine/rewrite/branches.h"
+#include "engine/semantics/infer.h"
+#include "engine/interpreter/interpreter.h"
+#include "engine/match/facts.h"
+#include "engine/rewrite/rewrite.h"
+
+namespace ferrule {
+namespace {
+
+class Folder {
+ public:
+  explicit Folder(const PassContext& ctx) : ctx_(ctx), g_(*ctx.graph) {}
+
+  /// A branch taken may fold, and decide the next.
+  Result<int> run() {
+    for (;;) {
+      FERRULE_TRY(sweep());
+      FERRULE_ASSIGN(int inlined, inline_branches(g_));
+      if (!inlined) break;
+      folded_ += inlined;
+      step("dead", {}, fmt::format("Deciding {} branches", inlined));
+    }
+    int dead = g_.remove_dead();
+    if (ctx_.journal && dead > folded_)
+      step("dead", {}, fmt::format("Removing {} dead layers", dead - folded_));
+    return folded_;
+  }
+
+ private:
+  Status sweep() {
+    FERRULE_TRY(g_.sort());
+    for (NodeId n : g_.order()) {
+      if (ctx_.cancel && ctx_.cancel->stopped())
+        return error(Code::cancelled, "folding", "time or caller");
+      if (g_.node(n).dead || (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == Graph::kIdentity))) continue;
+      refine(n);
+      if (!known_contents(n)) FERRULE_TRY(fold(n));
+    }
+    return {};
+  }
+
+  /// Graph outputs keep a node that makes them: one that passes the constant on.
+  bool escapes(NodeId n) const {
+    for (ValueId v : g_.node(n).outputs)
+      if (v && g_.value(v).is_output) return true;
+    return false;
+  }
+
+  /// A folded operand may be what inference was missing.
+  void refine(NodeId n) {
+    bool open = false, constant = false;
+    for (ValueId v : g_.node(n).outputs) open |= v && !g_.value(v).type.known();
+    for (ValueId v : g_.node(n).inputs) constant |= v && g_.constant(v);
+    if (open && constant) (void)infer(g_, n);
+  }
+
+  void step(const char* kind, std::vector<std::string> before, std::string text) {
+    if (ctx_.journal)
+      ctx_.journal->steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
+  }
+
+  void settle(NodeId n, size_t slot, Tensor t) {
+    const ValueId v = g_.output(n, slot);
+    if (!g_.value(v).is_output) return g_.set_constant(v, std::move(t));
+    const ValueId c = g_.add_constant(g_.fresh_name(g_.value(v).name + "_constant"), std::move(t));
+    for (size_t k = g_.node(n).inputs.size(); k-- > 1;) g_.set_input(n, k, {});
+    g_.set_input(n, 0, c);
+    g_.set_operator(n, Graph::kIdentity, {});
+  }
+
+  void done(NodeId n, const std::string& name) {
+    ++folded_;
+    step("fold", {name}, "Folding " + escape(name));
+    if (!g_.node(n).dead && g_.node(n).outputs.empty()) g_.remove_node(n);
+  }
+
+  bool within(int64_t bytes) const {
+    return bytes <= ctx_.limits->fold_tensor_bytes &&
+           bytes_ + bytes <= ctx_.limits->fold_model_bytes;
+  }
+
+  /// Shape arithmetic on partly known sizes: the elements are constants although the operands are
+  /// not.
+  bool known_contents(NodeId n) {
+    if (g_.node(n).outputs.size() != 1) return false;
+    ValueId v = g_.output(n);
+    const Value& value = g_.value(v);
+    if (!value.contents || !value.type.shape || !is_int(value.type.dtype)) return false;
+    auto dims = constant_shape(*value.type.shape);
+    if (!dims) return false;
+    std::vector<int64_t> elements;
+    for (const Dim& d : *value.contents) {
+      if (!d.is_constant()) return false;
+      elements.push_back(d.value_or(0));
+    }
+    auto [t, bytes] = Tensor::allocate(value.type.dtype, *dims);
+    if (t.numel() != static_cast<int64_t>(elements.size())) return false;
+    int64_t size = size_bits(value.type.dtype) / 8;
+    if (size == 0) return false;
+    for (size_t i = 0; i < elements.size(); ++i)  // little-endian: the low bytes are the value
+      std::copy_n(reinterpret_cast<const char*>(&elements[i]), size,
+                  static_cast<char*>(bytes) + static_cast<int64_t>(i) * size);
+    std::string name = g_.node(n).name;
+    settle(n, 0, std::move(t));
+    done(n, name);
+    return true;
+  }
+
+  Status fold(NodeId id) {
+    const Node& n = g_.node(id);
+    if (!n.subgraphs.empty() || n.body || !deterministic(n)) return {};
+    std::vector<const Tensor*> inputs;
+    for (ValueId v : n.inputs) {
+      if (v && (!g_.constant(v) || g_.value(v).is_input)) return {};
+      inputs.push_back(v ? g_.constant(v) : nullptr);
+    }
+    // Weights that are stored quantized stay so: their scale is the kernel's business.
+    if (ctx_.ops->in_class(n, "quantize") || !interpretable(n, *ctx_.ops)) return {};
+    for (ValueId v : n.outputs) {
+      if (!v || !g_.value(v).type.shape) continue;
+      auto numel = product(*g_.value(v).type.shape).constant();
+      if (numel && !within(size_bytes(g_.value(v).type.dtype, *numel))) return {};
+    }
+    InterpreterOptions options;
+    options.ops = ctx_.ops;
+    options.limits = ctx_.limits;
+    options.cancel = ctx_.cancel;
+    auto results = interpret_node(g_, n, inputs, options);
+    if (!results) return {};  // it will say the same when the model runs
+    int64_t bytes = 0;
+    for (const Tensor& t : *results) bytes += t.bytes();
+    if (!within(bytes) || results->size() < n.outputs.size()) return {};
+    bytes_ += bytes;
+    std::string name = n.name;
+    const size_t outputs = n.outputs.size();
+    for (size_t k = 0; k < outputs; ++k)
+      if (g_.output(id, k)) settle(id, k, (*results)[k]);
+    done(id, name);
+    return {};
+  }
+
+  const PassContext& ctx_;
+  Graph& g_;
+  int64_t bytes_ = 0;
+  int folded_ = 0;
+};
+
+}  // namespace
+
+Result<int> fold_constants(const PassContext& ctx) {
+  if (!ctx.fold) {
+    ctx.graph->remove_dead();
+    return 0;
+  }
+  return Folder(ctx).run();
+}
+
+}  // namespace ferrule

@@ -1,0 +1,174 @@
+// Override files as text: the reader and the schema, from one table of keys.
+#include <nlohmann/json.hpp>
+
+#include "engine/rule/override.h"
+#include "engine/rule/load_rule.h"
+
+namespace ferrule {
+namespace {
+
+using yaml::Node;
+
+constexpr std::string_view kText = R"({"type":"string"})";
+constexpr std::string_view kTexts = R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
+constexpr std::string_view kSwitch = R"({"anyOf":[{"const":true},{"$ref":"#/$defs/scope"}]})";
+
+constexpr KeyDoc kScopeKeys[] = {
+    {"nodes", kTexts, "globs over node names; a match with one such node is meant"},
+    {"dtype", kTexts, "element types of the match's first result"},
+    {"device", kTexts, "cpu, gpu, or globs over targets: \"sm_*\""},
+    {"reason", kText, "shown by explain"},
+};
+constexpr KeyDoc kEntryKeys[] = {
+    {"rule", kText, "glob over rule ids"},
+    {"nodes", kTexts, kScopeKeys[0].doc},
+    {"dtype", kTexts, kScopeKeys[1].doc},
+    {"device", kTexts, kScopeKeys[2].doc},
+    {"reason", kText, kScopeKeys[3].doc},
+    {"off", kSwitch, "true, or where the rule is off: {nodes: [\"/layer1/*\"], reason: …}"},
+    {"on", kSwitch, "true, or where the rule is on"},
+    {"set", R"({"type":"object","additionalProperties":{"type":["number","boolean","string"]}})",
+     "parameters of the rule: {params.max_ops: 8}"},
+    {"where+", R"({"type":"array","items":{"$ref":"#/$defs/condition"}})", "conditions asked beside the rule's own"},
+};
+
+class FileReader {
+ public:
+  FileReader(yaml::Reader& r, const yaml::Document& doc) : r_(r), doc_(doc) {}
+
+  void run(std::vector<Override>& out) {
+    if (!r_.expect(doc_.root, Node::Kind::map, "an override file")) return;
+    r_.keys(doc_.root, {"ferrule", "override"});
+    if (const Node* v = r_.required(doc_.root, "ferrule"); v && (v->text != "1" || v->quoted))
+      r_.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "",
+               Code::rule_invalid);
+    const Node* list = r_.required(doc_.root, "override");
+    if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of entries")) return;
+    for (const Node& n : list->items) entry(n, out);
+  }
+
+ private:
+  void entry(const Node& n, std::vector<Override>& out) {
+    if (!r_.expect(n, Node::Kind::map, "an entry")) return;
+    const size_t before = r_.count();
+    auto names = key_names(kEntryKeys);
+    r_.keys(n, names);
+    const bool known = r_.count() == before;
+    Override e;
+    e.source = doc_.source;
+    if (const Node* rule = r_.required(n, "rule")) e.rule = r_.string(*rule), e.key = *rule;
+    scope(n, e);
+    for (const char* key : {"off", "on"})
+      if (const Node* s = n.find(key)) switched(*s, key, e);
+    if (const Node* s = n.find("set")) settings(*s, e);
+    if (const Node* w = n.find("where+"); w && r_.expect(*w, Node::Kind::sequence, "a list of conditions"))
+      for (const Node& c : w->items)
+        if (auto condition = read_condition(r_, c, true)) e.where.emplace_back(std::move(*condition), c);
+    if (known && !e.on && !n.find("set") && !n.find("where+"))
+      r_.error(n, "an entry that changes nothing", "give off, on, set or where+", Code::rule_invalid);
+    out.push_back(std::move(e));
+  }
+
+  void scope(const Node& n, Override& e) {
+    auto texts = [&](const char* key, std::vector<std::string>& to) {
+      const Node* v = n.find(key);
+      if (!v) return;
+      if (!to.empty()) r_.error(*v, fmt::format("{} is given twice", key), "", Code::rule_invalid);
+      to = r_.strings(*v);
+      if (to.empty()) r_.error(*v, fmt::format("{} is empty, so the entry would concern nothing", key), "leave it out", Code::rule_invalid);
+    };
+    texts("nodes", e.nodes);
+    texts("device", e.devices);
+    std::vector<std::string> types;
+    texts("dtype", types);
+    for (const std::string& t : types) {
+      auto d = parse_dtype(t);
+      if (d && name(*d) == t) e.types.push_back(*d);
+      else r_.error(*n.find("dtype"), fmt::format("\"{}\" is no element type", escape(t)), "f32, f16, bf16, f64, i32, i64, bool, …");
+    }
+    if (const Node* v = n.find("reason")) e.reason = r_.string(*v);
+  }
+
+  void switched(const Node& n, const std::string& key, Override& e) {
+    if (e.on) r_.error(n, "an entry is on or off, not both", "write two entries", Code::rule_invalid);
+    e.on = key == "on";
+    if (n.is_map()) {
+      auto names = key_names(kScopeKeys);
+      r_.keys(n, names);
+      return scope(n, e);
+    }
+    if (!n.is_scalar() || n.text != "true" || n.quoted)
+      r_.error(n, fmt::format("{}: true, or where: {{nodes: […], reason: …}}", key),
+               n.is_scalar() && n.text == "false" ? fmt::format("write {}: true", *e.on ? "off" : "on") : "", Code::rule_invalid);
+  }
+
+  void settings(const Node& n, Override& e) {
+    if (!r_.expect(n, Node::Kind::map, "parameters")) return;
+    for (const auto& [key, value] : n.entries) {
+      if (!key.text.starts_with("params.") || key.text.size() == 7)
+        r_.error(key, fmt::format("\"{}\" is no parameter", escape(key.text)), fmt::format("write params.{}", escape(key.text)), Code::rule_invalid);
+      else if (r_.expect(value, Node::Kind::scalar, "the value of a parameter"))
+        e.set.push_back({key.text.substr(7), key, value});
+    }
+    if (n.entries.empty()) r_.error(n, "set without parameters", "", Code::rule_invalid);
+  }
+
+  yaml::Reader& r_;
+  const yaml::Document& doc_;
+};
+
+using Json = nlohmann::ordered_json;
+
+Json object(std::span<const KeyDoc> keys) {
+  Json properties = Json::object();
+  for (const KeyDoc& k : keys) {
+    properties[std::string(k.name)] = Json::parse(k.schema);
+    properties[std::string(k.name)]["description"] = k.doc;
+  }
+  return {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
+}
+
+}  // namespace
+
+std::vector<Override> load_overrides(std::span<const std::string> files, const Limits& limits, std::vector<Error>& errors) {
+  std::vector<Override> out;
+  auto add = [&](Error e) {
+    std::vector<Error> more = std::move(e.more);
+    e.more.clear();
+    errors.push_back(std::move(e));
+    std::ranges::move(more, std::back_inserter(errors));
+  };
+  for (const std::string& file : files) {
+    auto doc = yaml::read_file(file, limits);
+    if (!doc) {
+      add(std::move(doc).error());
+      continue;
+    }
+    yaml::Reader r(doc->source);
+    FileReader(r, *doc).run(out);
+    if (auto s = r.status(); !s) add(std::move(s).error());
+  }
+  return out;
+}
+
+std::string override_schema() {
+  std::vector<KeyDoc> condition(condition_keys().begin(), condition_keys().end());
+  condition.insert(condition.begin() + 1, when_key());
+  Json c = object(condition);
+  c["required"] = {"id"};
+  c["oneOf"] = {{{"required", {"when"}}}, {{"required", {"sound"}}}, {{"required", {"kernel"}}}, {{"required", {"profit"}}}};
+  Json entry = object(kEntryKeys);
+  entry["required"] = {"rule"};
+  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+                 {"title", "ferrule override file"},
+                 {"description", "Generated by `ferrule rules schema --override`; explained in rules/README.md."},
+                 {"type", "object"},
+                 {"additionalProperties", false},
+                 {"required", {"ferrule", "override"}},
+                 {"properties",
+                  {{"ferrule", {{"const", 1}}}, {"override", {{"type", "array"}, {"items", std::move(entry)}}}}}};
+  schema["$defs"] = {{"scope", object(kScopeKeys)}, {"condition", std::move(c)}};
+  return schema.dump(2) + "\n";
+}
+
+}  // namespace ferrule

@@ -1,0 +1,427 @@
+#include "engine/semantics/formula.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "engine/base/yaml.h"
+#include "engine/semantics/ops.h"
+
+namespace ferrule {
+namespace {
+
+struct BuiltinInfo {
+  Builtin id;
+  std::string_view name;
+  size_t least, most;
+};
+constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
+    {Builtin::select, "select", 3, 3},     {Builtin::cast, "cast", 2, 3},
+    {Builtin::present, "present", 1, 1},   {Builtin::type, "type", 1, 1},
+    {Builtin::compute, "compute", 1, 1},   {Builtin::is_float, "is_float", 1, 1},
+    {Builtin::is_int, "is_int", 1, 1},     {Builtin::is_unsigned, "is_unsigned", 1, 1},
+    {Builtin::is_bool, "is_bool", 1, 1},   {Builtin::count, "count", 1, 1},
+    {Builtin::sum, "sum", 1, 1},           {Builtin::rsum, "rsum", 1, 1},
+    {Builtin::rmax, "rmax", 1, 1},         {Builtin::rmin, "rmin", 1, 1},
+    {Builtin::rmean, "rmean", 1, 1},       {Builtin::rprod, "rprod", 1, 1},
+});
+const BuiltinInfo& builtin_info(Builtin b) {
+  return *std::find_if(kBuiltins.begin(), kBuiltins.end(), [&](auto& i) { return i.id == b; });
+}
+bool is_row(Builtin b) { return b >= Builtin::rsum && b <= Builtin::rprod; }
+
+constexpr auto kPrims = std::to_array<Prim>({
+#define FERRULE_PRIMITIVE(id, spelling, arity, cls, cost) Prim::id,
+#include "engine/semantics/primitives.def"
+#undef FERRULE_PRIMITIVE
+});
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+constexpr std::array<std::string_view, 8> kKeywords = {"and", "or", "xor", "not", "if", "then", "else", "in"};
+bool is_keyword(std::string_view w) {
+  return std::find(kKeywords.begin(), kKeywords.end(), w) != kKeywords.end();
+}
+
+constexpr size_t kMaxText = 4000;
+
+struct Token {
+  enum class Kind : uint8_t { end, number, text, word, symbol } kind = Kind::end;
+  std::string_view text;
+  size_t offset = 0;
+};
+
+/// Recursive descent; the first error ends it (thrown to parse_formula, which is the only caller).
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : source_(std::make_shared<const std::string>(text)) {
+    // Bounds the depth of the tree, also of a + a + a + …
+    if (text.size() > kMaxText)
+      fail_at(kMaxText, fmt::format("the formula has {} characters, more than {}", text.size(), kMaxText),
+              "name parts of it in let:");
+    next();
+  }
+
+  FormulaExprPtr whole() {
+    auto e = expression();
+    if (token_.kind != Token::Kind::end)
+      fail_at(token_.offset, fmt::format("\"{}\" where the formula should end", escape(token_.text)));
+    return e;
+  }
+
+ private:
+  using Level = FormulaExprPtr (Parser::*)();
+
+  [[noreturn]] void fail_at(size_t offset, std::string message, std::string hint = "") {
+    throw FormulaError{offset, std::move(message), std::move(hint)};
+  }
+
+  void next() {
+    std::string_view s = *source_;
+    size_t i = token_.offset + token_.text.size() + (token_.kind == Token::Kind::text ? 2 : 0);
+    while (i < s.size() && (s[i] == ' ' || s[i] == '\n' || s[i] == '\r')) ++i;
+    token_ = {Token::Kind::end, s.substr(i, 0), i};
+    if (i == s.size()) return;
+    char c = s[i];
+    size_t n = 1;
+    if (std::isdigit(static_cast<unsigned char>(c)) || c == '.') {
+      token_.kind = Token::Kind::number;
+      while (i + n < s.size() &&
+             (is_word(s[i + n]) || s[i + n] == '.' ||
+              ((s[i + n] == '-' || s[i + n] == '+') && (s[i + n - 1] == 'e' || s[i + n - 1] == 'E'))))
+        ++n;
+    } else if (is_word(c)) {
+      token_.kind = Token::Kind::word;
+      while (i + n < s.size() && is_word(s[i + n])) ++n;
+    } else if (c == '\'') {
+      size_t end = s.find('\'', i + 1);
+      if (end == std::string_view::npos) fail_at(i, "a text that does not end", "close it with '");
+      token_ = {Token::Kind::text, s.substr(i + 1, end - i - 1), i};
+      return;
+    } else {
+      token_.kind = Token::Kind::symbol;
+      if (i + 1 < s.size() && s[i + 1] == '=' && std::string_view("=!<>").find(c) != std::string_view::npos)
+        n = 2;
+      else if (std::string_view("+-*/<>(),").find(c) == std::string_view::npos)
+        fail_at(i, fmt::format("\"{}\" means nothing in a formula", escape(s.substr(i, 1))),
+                c == '=' ? "write == to compare" : c == '%' ? "write mod(a, b)" : "");
+    }
+    token_.text = s.substr(i, n);
+  }
+
+  bool at(std::string_view text) const {
+    return (token_.kind == Token::Kind::symbol || token_.kind == Token::Kind::word) && token_.text == text;
+  }
+  bool take(std::string_view text) {
+    if (!at(text)) return false;
+    next();
+    return true;
+  }
+  void want(std::string_view text) {
+    if (!take(text))
+      fail_at(token_.offset, token_.kind == Token::Kind::end
+                                 ? fmt::format("the formula ends where \"{}\" is wanted", text)
+                                 : fmt::format("\"{}\" where \"{}\" is wanted", escape(token_.text), text));
+  }
+
+  std::shared_ptr<FormulaExpr> make(FormulaExpr::Kind kind, size_t offset) {
+    auto e = std::make_shared<FormulaExpr>();
+    e->kind = kind;
+    e->offset = offset;
+    e->source = source_;
+    return e;
+  }
+  FormulaExprPtr make_prim(Prim p, size_t offset, std::vector<FormulaExprPtr> args) {
+    auto e = make(FormulaExpr::Kind::prim, offset);
+    e->prim = p;
+    e->args = std::move(args);
+    return e;
+  }
+
+  FormulaExprPtr left(Level operand, std::initializer_list<std::pair<std::string_view, Prim>> ops,
+                      bool once = false) {
+    auto e = (this->*operand)();
+    for (;;) {
+      auto op = std::find_if(ops.begin(), ops.end(), [&](auto& o) { return at(o.first); });
+      if (op == ops.end()) return e;
+      size_t offset = token_.offset;
+      next();
+      e = make_prim(op->second, offset, {e, (this->*operand)()});
+      if (once) {
+        if (std::any_of(ops.begin(), ops.end(), [&](auto& o) { return at(o.first); }))
+          fail_at(token_.offset, "comparisons cannot be chained", "write a < b and b < c");
+        return e;
+      }
+    }
+  }
+  FormulaExprPtr expression() {
+    if (++depth_ > 100) fail_at(token_.offset, "the formula is nested too deeply");
+    auto e = left(&Parser::conjunction, {{"or", Prim::lor}, {"xor", Prim::lxor}});
+    --depth_;
+    return e;
+  }
+  FormulaExprPtr conjunction() { return left(&Parser::negation, {{"and", Prim::land}}); }
+  FormulaExprPtr negation() {
+    size_t offset = token_.offset;
+    if (!take("not")) return comparison();
+    if (++depth_ > 100) fail_at(offset, "the formula is nested too deeply");
+    auto e = make_prim(Prim::lnot, offset, {negation()});
+    --depth_;
+    return e;
+  }
+  FormulaExprPtr comparison() {
+    return left(&Parser::sum, {{"==", Prim::eq}, {"!=", Prim::ne}, {"<", Prim::lt}, {"<=", Prim::le},
+                               {">", Prim::gt}, {">=", Prim::ge}}, true);
+  }
+  FormulaExprPtr sum() { return left(&Parser::term, {{"+", Prim::add}, {"-", Prim::sub}}); }
+  FormulaExprPtr term() { return left(&Parser::unary, {{"*", Prim::mul}, {"/", Prim::div}}); }
+  FormulaExprPtr unary() {
+    size_t offset = token_.offset;
+    if (!take("-")) return atom();
+    if (++depth_ > 100) fail_at(offset, "the formula is nested too deeply");
+    auto e = make_prim(Prim::neg, offset, {unary()});
+    --depth_;
+    return e;
+  }
+
+  FormulaExprPtr atom() {
+    Token t = token_;
+    switch (t.kind) {
+      case Token::Kind::number: next(); return number(t);
+      case Token::Kind::text: {
+        next();
+        auto e = make(FormulaExpr::Kind::text, t.offset);
+        e->word = std::string(t.text);
+        return e;
+      }
+      case Token::Kind::word: return word();
+      case Token::Kind::symbol:
+        if (take("(")) {
+          auto e = expression();
+          want(")");
+          return e;
+        }
+        break;
+      case Token::Kind::end: break;
+    }
+    fail_at(t.offset, t.kind == Token::Kind::end
+                          ? std::string("the formula ends where an operand is wanted")
+                          : fmt::format("\"{}\" where an operand is wanted", escape(t.text)));
+  }
+
+  FormulaExprPtr number(const Token& t) {
+    const char *first = t.text.data(), *last = first + t.text.size();
+    auto e = make(FormulaExpr::Kind::integer, t.offset);
+    auto whole = std::from_chars(first, last, e->i);
+    if (whole.ec == std::errc() && whole.ptr == last) return e;
+    e->kind = FormulaExpr::Kind::real;
+    auto real = std::from_chars(first, last, e->f);
+    if (real.ec != std::errc() || real.ptr != last)
+      fail_at(t.offset, fmt::format("\"{}\" is not a number", escape(t.text)));
+    return e;
+  }
+
+  FormulaExprPtr word() {
+    Token t = token_;
+    next();
+    if (t.text == "if") {
+      auto e = make(FormulaExpr::Kind::builtin, t.offset);
+      e->builtin = Builtin::select;
+      e->args.push_back(expression());
+      want("then");
+      e->args.push_back(expression());
+      want("else");
+      e->args.push_back(expression());
+      return e;
+    }
+    if (is_keyword(t.text))
+      fail_at(t.offset, fmt::format("\"{}\" where an operand is wanted", t.text));
+    if (at("(")) return call(t);
+    auto e = make(FormulaExpr::Kind::name, t.offset);
+    e->word = std::string(t.text);
+    return e;
+  }
+
+  FormulaExprPtr call(const Token& t) {
+    want("(");
+    std::vector<FormulaExprPtr> args;
+    while (!at(")")) {
+      args.push_back(expression());
+      if (!take(",")) break;
+    }
+    want(")");
+    for (const BuiltinInfo& b : kBuiltins) {
+      if (b.name != t.text) continue;
+      arity(t, args.size(), b.least, b.most);
+      auto e = make(FormulaExpr::Kind::builtin, t.offset);
+      e->builtin = b.id;
+      e->args = std::move(args);
+      return e;
+    }
+    for (Prim p : kPrims) {
+      const PrimInfo& i = info(p);
+      if (i.spelling != t.text || is_keyword(t.text) || (i.cls == PrimInfo::Class::other)) continue;
+      bool fold = p == Prim::min || p == Prim::max;  // of a variadic input
+      arity(t, args.size(), fold ? 1 : static_cast<size_t>(i.arity), static_cast<size_t>(i.arity));
+      return make_prim(p, t.offset, std::move(args));
+    }
+    fail_at(t.offset, fmt::format("unknown function \"{}\"", escape(t.text)), similar(t.text));
+  }
+
+  void arity(const Token& t, size_t n, size_t least, size_t most) {
+    if (n >= least && n <= most) return;
+    fail_at(t.offset, fmt::format("{} takes {} operand{}, not {}", t.text,
+                                  least == most ? fmt::to_string(most) : fmt::format("{} or {}", least, most),
+                                  most == 1 ? "" : "s", n));
+  }
+
+  static std::string similar(std::string_view word) {
+    std::vector<std::string_view> names;
+    for (const BuiltinInfo& b : kBuiltins) names.push_back(b.name);
+    for (Prim p : kPrims)
+      if (is_word(info(p).spelling[0])) names.push_back(info(p).spelling);
+    std::string near = yaml::nearest(word, std::span<const std::string_view>(names));
+    return near.empty() ? "" : fmt::format("did you mean \"{}\"?", near);
+  }
+
+  std::shared_ptr<const std::string> source_;
+  Token token_;
+  int depth_ = 0;
+};
+
+int precedence(const FormulaExpr& e) {
+  if (e.kind != FormulaExpr::Kind::prim) return 9;
+  switch (e.prim) {
+    case Prim::lor: case Prim::lxor: return 1;
+    case Prim::land: return 2;
+    case Prim::lnot: return 3;
+    case Prim::eq: case Prim::ne: case Prim::lt: case Prim::le: case Prim::gt: case Prim::ge: return 4;
+    case Prim::add: case Prim::sub: return 5;
+    case Prim::mul: case Prim::div: return 6;
+    case Prim::neg: return 7;
+    default: return 9;
+  }
+}
+
+std::string joined(const std::vector<FormulaExprPtr>& args) {
+  std::string out;
+  for (const auto& a : args) out += (out.empty() ? "" : ", ") + to_text(*a);
+  return out;
+}
+
+/// Walks one expression of `op` and finds names that mean nothing there.
+class NameCheck {
+ public:
+  NameCheck(const OpFormula& op, size_t let) : op_(op), let_(let) {}
+  std::vector<FormulaError> errors;
+
+  void visit(const FormulaExpr& e) {
+    switch (e.kind) {
+      case FormulaExpr::Kind::integer: case FormulaExpr::Kind::real: case FormulaExpr::Kind::text: return;
+      case FormulaExpr::Kind::name:
+        if (!known(e.word)) unknown(e);
+        else if (const std::string* in = input(e.word); in && is_variadic(*in))
+          add(e, fmt::format("{} is a list", e.word), "fold it: sum(xs), min(xs), max(xs), count(xs)");
+        return;
+      case FormulaExpr::Kind::prim:
+        if (e.args.size() == 1 && info(e.prim).arity == 2) return variadic(e);
+        break;
+      case FormulaExpr::Kind::builtin:
+        if (is_row(e.builtin) && op_.pointwise())
+          add(e, fmt::format("{} outside a row operator", builtin_info(e.builtin).name), "give the entry a row:");
+        if (e.builtin == Builtin::sum || e.builtin == Builtin::count) return variadic(e);
+        if (e.builtin >= Builtin::present && e.builtin <= Builtin::is_bool) return wants_input(e);
+        break;
+    }
+    for (const auto& a : e.args) visit(*a);
+  }
+
+ private:
+  void add(const FormulaExpr& e, std::string message, std::string hint) {
+    errors.push_back({e.offset, std::move(message), std::move(hint)});
+  }
+  const std::string* input(std::string_view word) const {
+    for (const std::string& in : op_.inputs)
+      if (input_name(in) == word) return &in;
+    return nullptr;
+  }
+  bool known(std::string_view word) const {
+    if (input(word) || op_.attrs.count(std::string(word))) return true;
+    if (std::find(op_.required.begin(), op_.required.end(), word) != op_.required.end()) return true;
+    for (size_t i = 0; i < let_ && i < op_.let.size(); ++i)
+      if (op_.let[i].first == word) return true;
+    if (word == "true" || word == "false" || word == "inf" || word == "nan" || word == "pi") return true;
+    auto t = parse_dtype(word);
+    return t && name(*t) == word;
+  }
+  void unknown(const FormulaExpr& e) {
+    std::vector<std::string> names;
+    for (const std::string& in : op_.inputs) names.emplace_back(input_name(in));
+    for (const auto& [n, v] : op_.attrs) names.push_back(n);
+    for (const std::string& n : op_.required) names.push_back(n);
+    for (size_t i = 0; i < let_ && i < op_.let.size(); ++i) names.push_back(op_.let[i].first);
+    std::string near = yaml::nearest(e.word, std::span<const std::string>(names));
+    add(e, fmt::format("unknown name \"{}\"", escape(e.word)),
+        near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+  }
+  void variadic(const FormulaExpr& e) {
+    const FormulaExpr& a = *e.args[0];
+    const std::string* in = a.kind == FormulaExpr::Kind::name ? input(a.word) : nullptr;
+    if (!in || !is_variadic(*in))
+      add(a, "one operand that is not a variadic input", "declare it as xs... or give two operands");
+  }
+  void wants_input(const FormulaExpr& e) {
+    const FormulaExpr& a = *e.args[0];
+    if (a.kind != FormulaExpr::Kind::name || !input(a.word))
+      add(a, fmt::format("{} is asked of something that is not an input", builtin_info(e.builtin).name), "");
+  }
+
+  const OpFormula& op_;
+  size_t let_;
+};
+
+}  // namespace
+
+std::string_view input_name(std::string_view declared) {
+  return declared.substr(0, declared.find_first_of("?."));
+}
+
+tl::expected<FormulaExprPtr, FormulaError> parse_formula(std::string_view text) {
+  try {
+    return Parser(text).whole();
+  } catch (FormulaError& e) {
+    return tl::unexpected<FormulaError>(std::move(e));
+  }
+}
+
+std::string to_text(const FormulaExpr& e) {
+  switch (e.kind) {
+    case FormulaExpr::Kind::integer: return fmt::to_string(e.i);
+    case FormulaExpr::Kind::real: {
+      std::string s = fmt::format("{}", e.f);
+      return s.find_first_of(".e") == std::string::npos ? s + ".0" : s;
+    }
+    case FormulaExpr::Kind::text: return "'" + e.word + "'";
+    case FormulaExpr::Kind::name: return e.word;
+    case FormulaExpr::Kind::builtin:
+      return fmt::format("{}({})", builtin_info(e.builtin).name, joined(e.args));
+    case FormulaExpr::Kind::prim: break;
+  }
+  int p = precedence(e);
+  std::string_view spelling = info(e.prim).spelling;
+  if (p == 9) return fmt::format("{}({})", spelling, joined(e.args));
+  // Comparisons do not chain, so both their sides bind tighter; the others associate to the left.
+  auto side = [&](const FormulaExpr& a, bool tighter) {
+    return precedence(a) < p || (tighter && precedence(a) == p) ? "(" + to_text(a) + ")" : to_text(a);
+  };
+  if (e.args.size() == 1)
+    return fmt::format("{}{}{}", spelling, e.prim == Prim::lnot ? " " : "", side(*e.args[0], false));
+  return fmt::format("{} {} {}", side(*e.args[0], p == 4), spelling, side(*e.args[1], true));
+}
+
+std::vector<FormulaError> check_names(const OpFormula& op, size_t let) {
+  NameCheck check(op, let);
+  const FormulaExprPtr& e = let < op.let.size() ? op.let[let].second : op.expr;
+  if (e) check.visit(*e);
+  return std::move(check.errors);
+}
+
+}  // namespace ferrule

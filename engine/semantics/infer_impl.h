@@ -1,0 +1,65 @@
+// What the inference files share: one call's view of a node, and the table of operators inferred
+// here.
+#pragma once
+#include "engine/semantics/infer.h"
+
+namespace ferrule::infer_detail {
+
+/// Elements up to which contents are followed: shapes, axes, sizes.
+constexpr int64_t kMaxContents = 256;
+
+/// A node being inferred. Functions of the table read inputs and fill `out`.
+struct Call {
+  const Graph& g;
+  const Node& n;
+  Inferred out;
+
+  ValueId id(size_t i) const { return i < n.inputs.size() ? n.inputs[i] : ValueId{}; }
+  bool has(size_t i) const { return bool(id(i)); }
+  const Type& in(size_t i) const {
+    static const Type kNone;
+    return has(i) ? g.value(id(i)).type : kNone;
+  }
+  const std::optional<Shape>& shape(size_t i) const { return in(i).shape; }
+  std::optional<std::vector<Dim>> contents(size_t i) const { return contents_of(g, id(i)); }
+  /// The input's contents if all are constants.
+  std::optional<std::vector<int64_t>> ints(size_t i) const;
+
+  Status set(size_t i, DType t, std::optional<Shape> s) {
+    if (i < out.types.size()) out.types[i] = Type{t, std::move(s)};  // else an output nobody wants
+    return {};
+  }
+  /// Output `i` of unknown rank.
+  Status set(size_t i, DType t) {
+    if (i < out.types.size()) out.types[i].dtype = t;
+    return {};
+  }
+  void set_contents(size_t i, std::optional<std::vector<Dim>> c) {
+    if (i < out.contents.size() && c && static_cast<int64_t>(c->size()) <= kMaxContents)
+      out.contents[i] = std::move(c);
+  }
+  /// Output 0 is like input `i`.
+  Status same(size_t i = 0) { return set(0, in(i).dtype, shape(i)); }
+
+  tl::unexpected<Error> wrong(const std::string& what) const;
+  /// `axis` within [0, rank), negative ones counted from the end.
+  Result<size_t> axis(int64_t a, size_t rank) const;
+  Result<std::vector<size_t>> axes(const std::vector<int64_t>& a, size_t rank) const;
+};
+
+std::string place(const Node& n);
+Dim min(const Dim& a, const Dim& b);
+Shape unknown_shape(size_t rank);
+
+using Rule = Status (*)(Call&);
+const Rule* find_rule(const Node& n);  ///< null: not inferred here
+/// Adds contents that follow from the inputs' contents, where types came from elsewhere (Add, Mul,
+/// …).
+void derive_contents(Call& c);
+
+using Table = std::map<std::string_view, Rule>;
+void add_window_rules(Table& t);  // infer_window.cpp: convolution, pooling, matrix product
+void add_shape_rules(Table& t);   // infer_shape.cpp: what moves or selects elements
+void add_reduce_rules(Table& t);  // infer_reduce.cpp: reductions, norms, makers of tensors
+
+}  // namespace ferrule::infer_detail

@@ -1,0 +1,461 @@
+#include "engine/semantics/movement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+using Dims = std::vector<int64_t>;
+
+/// What a row of the table works on: a node whose operands and results have known sizes.
+struct Site {
+  const Graph& g;
+  const Node& n;
+  size_t output;
+  std::vector<Dims> inputs;  ///< of the moved inputs; empty dims for parameters
+  Dims result;
+
+  tl::unexpected<Error> no(std::string why) const {
+    return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
+  }
+  mutable std::optional<Dims> starts = {};  ///< Split: where the parts begin, up to the first whose size is not known
+
+  const Dims& x() const { return inputs[0]; }
+  bool has(size_t slot) const { return slot < n.inputs.size() && n.inputs[slot]; }
+  /// A parameter's integers; nullopt: the input is left out.
+  Result<std::optional<Dims>> ints(size_t slot) const {
+    if (!has(slot)) return std::optional<Dims>{};
+    const Tensor* t = g.constant(n.inputs[slot]);
+    if (!t) return no(fmt::format("input {} is not constant", slot));
+    return std::optional<Dims>(t->to_i64());
+  }
+  size_t axis_of(int64_t axis, size_t rank) const {
+    return static_cast<size_t>(axis < 0 ? axis + static_cast<int64_t>(rank) : axis);
+  }
+};
+
+IndexStep reshape_step(Dims from, Dims to) {
+  IndexStep s;
+  s.kind = IndexStep::Kind::reshape;
+  s.from = std::move(from);
+  s.to = std::move(to);
+  return s;
+}
+
+IndexStep axes_step(Dims axes) {
+  IndexStep s;
+  s.axes = std::move(axes);
+  return s;
+}
+
+IndexStep walk_step(size_t axis, std::vector<Segment> segments) {
+  IndexStep s;
+  s.kind = IndexStep::Kind::walk;
+  s.axis = axis;
+  s.segments = std::move(segments);
+  return s;
+}
+
+/// Longer axes than this are not walked index by index.
+constexpr int64_t kLongAxis = int64_t{1} << 24;
+
+/// Runs of equal step in a list of positions; -1: the fill value.
+std::vector<Segment> runs_of(const Dims& positions) {
+  std::vector<Segment> out;
+  for (size_t k = 0; k < positions.size(); ++k) {
+    const auto at = static_cast<int64_t>(k);
+    const int64_t p = positions[k];
+    const int operand = p < 0 ? Segment::kFill : 0;
+    if (!out.empty() && out.back().operand == operand) {
+      Segment& s = out.back();
+      const int64_t length = s.end - s.begin;
+      if (operand == Segment::kFill || (length == 1 && s.begin + 1 == at)) {
+        s.step = operand == Segment::kFill ? 0 : p - s.start;
+        s.end = at + 1;
+        continue;
+      }
+      if (p == s.start + s.step * length) {
+        s.end = at + 1;
+        continue;
+      }
+    }
+    out.push_back({at, at + 1, operand, std::max<int64_t>(p, 0), 0});
+  }
+  return out;
+}
+
+Result<Movement> view(const Site& s) {
+  Movement m;
+  m.steps.push_back(reshape_step(s.result, s.x()));
+  return m;
+}
+
+Result<Movement> transpose(const Site& s) {
+  const Dims perm = s.n.attrs.ints("perm");
+  if (perm.size() != s.x().size()) return s.no("the order of the axes is not known");
+  Dims axes(perm.size());
+  for (size_t k = 0; k < perm.size(); ++k) axes[static_cast<size_t>(perm[k])] = static_cast<int64_t>(k);
+  Movement m;
+  m.steps.push_back(axes_step(std::move(axes)));
+  return m;
+}
+
+Result<Movement> slice(const Site& s) {
+  FERRULE_ASSIGN(auto starts, s.ints(1));
+  FERRULE_ASSIGN(auto axes, s.ints(3));
+  FERRULE_ASSIGN(auto steps, s.ints(4));
+  if (!starts) return s.no("no starts are given");
+  Movement m;
+  for (size_t k = 0; k < starts->size(); ++k) {
+    const size_t axis = axes ? s.axis_of((*axes)[k], s.x().size()) : k;
+    const int64_t size = s.x()[axis], step = steps ? (*steps)[k] : 1;
+    int64_t start = (*starts)[k] < 0 ? (*starts)[k] + size : (*starts)[k];
+    start = std::clamp<int64_t>(start, 0, step < 0 ? std::max<int64_t>(size - 1, 0) : size);
+    m.steps.push_back(walk_step(axis, {{0, s.result[axis], 0, start, step}}));
+  }
+  return m;
+}
+
+Result<Dims> split_starts(const Site& s, size_t axis) {
+  FERRULE_ASSIGN(auto sizes, s.ints(1));
+  Dims starts{0};
+  for (size_t k = 0; k + 1 < s.n.outputs.size(); ++k) {
+    const ValueId v = s.n.outputs[k];
+    auto dims = !sizes && v && s.g.value(v).type.shape ? constant_shape(*s.g.value(v).type.shape) : std::nullopt;
+    if (!sizes && !dims) break;
+    starts.push_back(starts.back() + (sizes ? (*sizes)[k] : (*dims)[axis]));
+  }
+  return starts;
+}
+
+Result<Movement> split(const Site& s) {
+  const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.x().size());
+  if (!s.starts) {
+    FERRULE_ASSIGN(s.starts, split_starts(s, axis));
+  }
+  if (s.output >= s.starts->size()) return s.no("an output has no known size");
+  Movement m;
+  m.steps.push_back(walk_step(axis, {{0, s.result[axis], 0, (*s.starts)[s.output], 1}}));
+  return m;
+}
+
+Result<Movement> concat(const Site& s) {
+  const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.result.size());
+  std::vector<Segment> segments;
+  int64_t at = 0;
+  for (size_t k = 0; k < s.inputs.size(); ++k) {
+    if (!s.has(k) || s.inputs[k][axis] == 0) continue;
+    segments.push_back({at, at + s.inputs[k][axis], static_cast<int>(k), 0, 1});
+    at += s.inputs[k][axis];
+  }
+  Movement m;
+  m.steps.push_back(walk_step(axis, std::move(segments)));
+  return m;
+}
+
+/// Position that a padded position stands for; -1: the constant.
+int64_t padded(int64_t i, int64_t size, std::string_view mode) {
+  if (i >= 0 && i < size) return i;
+  if (mode == "edge") return i < 0 ? 0 : size - 1;
+  if (mode == "wrap") return (i % size + size) % size;
+  if (mode != "reflect") return -1;
+  if (size == 1) return 0;
+  const int64_t period = 2 * (size - 1), r = (i % period + period) % period;
+  return r < size ? r : period - r;
+}
+
+Result<Movement> pad(const Site& s) {
+  FERRULE_ASSIGN(auto pads, s.ints(1));
+  FERRULE_ASSIGN(auto axes, s.ints(3));
+  if (!pads) return s.no("no pads are given");
+  const std::string mode = s.n.attrs.s("mode", "constant");
+  Movement m;
+  if (s.has(2)) {
+    const Tensor* value = s.g.constant(s.n.inputs[2]);
+    if (!value || value->numel() != 1) return s.no("the value is not constant");
+    m.fill = *value;
+  }
+  const size_t count = pads->size() / 2;
+  for (size_t k = 0; k < count; ++k) {
+    const size_t axis = axes ? s.axis_of((*axes)[k], s.x().size()) : k;
+    const int64_t before = (*pads)[k], size = s.x()[axis];
+    if (before == 0 && (*pads)[k + count] == 0) continue;
+    if (size == 0 && mode != "constant") return s.no("nothing to pad from");
+    if (s.result[axis] > kLongAxis) return s.no("an axis is too long");
+    Dims positions;
+    for (int64_t o = 0; o < s.result[axis]; ++o) positions.push_back(padded(o - before, size, mode));
+    m.steps.push_back(walk_step(axis, runs_of(positions)));
+  }
+  return m;
+}
+
+Result<Movement> expand(const Site& s) {
+  Dims axes;
+  const size_t extra = s.result.size() - s.x().size();
+  for (size_t k = 0; k < s.x().size(); ++k)
+    axes.push_back(s.x()[k] == 1 ? -1 : static_cast<int64_t>(k + extra));
+  Movement m;
+  m.steps.push_back(axes_step(std::move(axes)));
+  return m;
+}
+
+Result<Movement> tile(const Site& s) {
+  Movement m;
+  for (size_t axis = 0; axis < s.x().size(); ++axis) {
+    const int64_t size = s.x()[axis];
+    if (s.result[axis] == size || size == 0) continue;
+    if (s.result[axis] / size > kLongAxis) return s.no("an axis is too long");
+    std::vector<Segment> segments;
+    for (int64_t at = 0; at < s.result[axis]; at += size) segments.push_back({at, at + size, 0, 0, 1});
+    m.steps.push_back(walk_step(axis, std::move(segments)));
+  }
+  return m;
+}
+
+Result<Movement> gather(const Site& s) {
+  FERRULE_ASSIGN(auto indices, s.ints(1));
+  if (!indices) return s.no("no indices are given");
+  const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.x().size());
+  const int64_t size = s.x()[axis];
+  for (int64_t& i : *indices) {
+    if (i < 0) i += size;
+    if (i < 0 || i >= size) return s.no("an index is out of range");
+  }
+  Dims flat = s.x();  // the indices' axes as one
+  flat[axis] = static_cast<int64_t>(indices->size());
+  Movement m;
+  m.steps.push_back(reshape_step(s.result, flat));
+  m.steps.push_back(walk_step(axis, runs_of(*indices)));
+  return m;
+}
+
+/// Along the leading axes that are looked up as one.
+Result<Movement> gather_nd(const Site& s) {
+  FERRULE_ASSIGN(auto indices, s.ints(1));
+  const auto shape = s.has(1) ? s.g.value(s.n.inputs[1]).type.shape : std::nullopt;
+  const auto index_dims = shape ? constant_shape(*shape) : std::nullopt;
+  if (!indices || !index_dims || index_dims->empty()) return s.no("no indices are given");
+  if (s.n.attrs.i("batch_dims", 0) != 0) return s.no("it has batches");
+  const auto depth = static_cast<size_t>(index_dims->back());
+  if (depth < 1 || depth > s.x().size()) return s.no("the indices have more parts than the operand has axes");
+  Dims flat{0}, positions;
+  flat.insert(flat.end(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), s.x().end());
+  for (size_t k = 0; k + depth <= indices->size(); k += depth) {
+    int64_t at = 0;
+    for (size_t axis = 0; axis < depth; ++axis) {
+      const int64_t size = s.x()[axis], i = (*indices)[k + axis] < 0 ? (*indices)[k + axis] + size : (*indices)[k + axis];
+      if (i < 0 || i >= size) return s.no("an index is out of range");
+      at = at * size + i;
+    }
+    positions.push_back(at);
+  }
+  flat[0] = static_cast<int64_t>(positions.size());
+  Dims joined = flat;
+  joined[0] = std::accumulate(s.x().begin(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), int64_t{1}, std::multiplies<>());
+  Movement m;
+  m.steps.push_back(reshape_step(s.result, flat));
+  m.steps.push_back(walk_step(0, runs_of(positions)));
+  m.steps.push_back(reshape_step(joined, s.x()));
+  return m;
+}
+
+/// [N, b, b, C, H, W] or the like, its axes in another order.
+Result<Movement> blocks(const Site& s, bool to_space) {
+  const int64_t b = s.n.attrs.i("blocksize");
+  const Dims& large = to_space ? s.result : s.x();
+  const Dims& small = to_space ? s.x() : s.result;
+  if (b < 1 || large.size() != 4 || small.size() != 4) return s.no("its operand has not four axes");
+  const bool columns_first = s.n.attrs.s("mode", "DCR") == "CRD";
+  const int64_t n = large[0], c = large[1], h = small[2], w = small[3];
+  const Dims spread{n, c, h, b, w, b};                                           // the image's side
+  const Dims packed = columns_first ? Dims{n, c, b, b, h, w} : Dims{n, b, b, c, h, w};
+  // Axis k of `packed` is this axis of `spread`.
+  const Dims order = columns_first ? Dims{0, 1, 3, 5, 2, 4} : Dims{0, 3, 5, 1, 2, 4};
+  Dims back(6);
+  for (size_t k = 0; k < 6; ++k) back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
+  Movement m;
+  m.steps.push_back(reshape_step(s.result, to_space ? spread : packed));
+  m.steps.push_back(axes_step(to_space ? order : back));
+  m.steps.push_back(reshape_step(to_space ? packed : spread, s.x()));
+  return m;
+}
+Result<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
+Result<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
+
+/// Resize's attributes, read once and not for every pixel.
+enum class Coordinates : uint8_t { half_pixel, align_corners, asymmetric, pytorch_half_pixel, half_pixel_symmetric };
+enum class Rounding : uint8_t { down, up, prefer_down, prefer_up };
+Coordinates coordinates_of(std::string_view text) {
+  return text == "align_corners"        ? Coordinates::align_corners
+         : text == "asymmetric"           ? Coordinates::asymmetric
+         : text == "pytorch_half_pixel"   ? Coordinates::pytorch_half_pixel
+         : text == "half_pixel_symmetric" ? Coordinates::half_pixel_symmetric
+                                          : Coordinates::half_pixel;
+}
+Rounding rounding_of(std::string_view text) {
+  return text == "ceil"                 ? Rounding::up
+         : text == "round_prefer_floor" ? Rounding::prefer_down
+         : text == "round_prefer_ceil"  ? Rounding::prefer_up
+                                        : Rounding::down;
+}
+
+/// The pixel that `nearest` takes for an output coordinate.
+int64_t nearest(Coordinates coordinates, Rounding rounding, double scale, int64_t in, int64_t out, int64_t o) {
+  const auto x = static_cast<double>(o);
+  const double resized = scale * static_cast<double>(in), half = (x + 0.5) / scale - 0.5;
+  double at = half;
+  if (coordinates == Coordinates::align_corners) at = resized == 1 ? 0 : x * static_cast<double>(in - 1) / (resized - 1);
+  if (coordinates == Coordinates::asymmetric) at = x / scale;
+  if (coordinates == Coordinates::pytorch_half_pixel) at = resized == 1 ? -0.5 : half;
+  if (coordinates == Coordinates::half_pixel_symmetric)
+    at = static_cast<double>(in) / 2 * (1 - static_cast<double>(out) / resized) + half;
+  at = std::clamp(at, -1e9, 1e9);
+  const auto base = static_cast<int64_t>(std::ceil(at)) - 1;
+  const double ratio = at - static_cast<double>(base);
+  const bool right = ratio == 1 || rounding == Rounding::up || (rounding == Rounding::prefer_down && ratio > 0.5) ||
+                     (rounding == Rounding::prefer_up && ratio >= 0.5);
+  return std::clamp<int64_t>(base + (right ? 1 : 0), 0, in - 1);
+}
+
+Result<Movement> resize(const Site& s) {
+  const Attrs& a = s.n.attrs;
+  const std::string mode = a.s("mode", "nearest"), coordinates = a.s("coordinate_transformation_mode", "half_pixel"),
+                    rounding = a.s("nearest_mode", "round_prefer_floor");
+  if (mode != "nearest") return s.no("mode " + escape(mode) + " computes");
+  if (coordinates == "tf_crop_and_resize" || a.s("keep_aspect_ratio_policy", "stretch") != "stretch")
+    return s.no("these coordinates are not taken");
+  const Tensor* scales = s.has(2) ? s.g.constant(s.n.inputs[2]) : nullptr;
+  if (s.has(2) && !scales) return s.no("the scales are not constant");
+  if (scales && scales->numel() == 0) scales = nullptr;
+  Dims axes = a.ints("axes");
+  if (axes.empty())
+    for (size_t k = 0; k < s.x().size(); ++k) axes.push_back(static_cast<int64_t>(k));
+  if (scales && scales->numel() != static_cast<int64_t>(axes.size())) return s.no("there are not as many scales as axes");
+  Movement m;
+  for (size_t k = 0; k < axes.size(); ++k) {
+    const size_t axis = s.axis_of(axes[k], s.x().size());
+    const int64_t in = s.x()[axis], out = s.result[axis];
+    if (in == 0) return s.no("the operand is empty");
+    if (out > kLongAxis) return s.no("an axis is too long");
+    const double scale = scales ? scales->at_f64(static_cast<int64_t>(k)) : static_cast<double>(out) / static_cast<double>(in);
+    if (in == out && scale == 1) continue;
+    const Coordinates how = coordinates_of(coordinates);
+    const Rounding round = rounding_of(rounding);
+    Dims positions(static_cast<size_t>(out));
+    for (int64_t o = 0; o < out; ++o)
+      positions[static_cast<size_t>(o)] = nearest(how, round, scale, in, out, o);
+    m.steps.push_back(walk_step(axis, runs_of(positions)));
+  }
+  return m;
+}
+
+struct Row {
+  std::string_view op;
+  Result<Movement> (*steps)(const Site&);
+  bool all_inputs = false, view = false, repeats = false;
+};
+
+constexpr Row kRows[] = {
+    {"Transpose", transpose},
+    {"Slice", slice},
+    {"Split", split},
+    {"Concat", concat, true},
+    {"Pad", pad},
+    {"Expand", expand, false, false, true},
+    {"Tile", tile, false, false, true},
+    {"Gather", gather, false, false, true},
+    {"GatherND", gather_nd, false, false, true},
+    {"Resize", resize, false, false, true},
+    {"DepthToSpace", depth_to_space},
+    {"SpaceToDepth", space_to_depth},
+    {"Reshape", view, false, true},
+    {"Flatten", view, false, true},
+    {"Squeeze", view, false, true},
+    {"Unsqueeze", view, false, true},
+};
+
+const Row* row_of(const Node& n) {
+  if (!n.domain.empty() || n.body) return nullptr;
+  auto it = std::ranges::find(kRows, n.op, &Row::op);
+  return it == std::end(kRows) ? nullptr : it;
+}
+
+}  // namespace
+
+Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes) {
+  Node n;
+  n.op = "Split";
+  n.attrs.set("axis", axis);
+  Tensor t = Tensor::of_i64({static_cast<int64_t>(sizes.size())}, sizes);
+  n.inputs = {whole, g.add_constant(g.fresh_name(g.value(whole).name + ".sizes"), std::move(t))};
+  return n;
+}
+
+bool is_movement(const Node& n) { return row_of(n) != nullptr; }
+
+bool is_view(const Node& n) {
+  const Row* r = row_of(n);
+  return r && r->view;
+}
+
+bool repeats_elements(const Node& n) {
+  const Row* r = row_of(n);
+  return r && r->repeats;
+}
+
+bool moves_input(const Node& n, size_t slot) {
+  const Row* r = row_of(n);
+  return r && (slot == 0 || r->all_inputs);
+}
+
+namespace {
+
+Result<Dims> known(const Site& s, ValueId v) {
+  const Type& t = s.g.value(v).type;
+  auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
+  if (!dims) return s.no(fmt::format("the size of \"{}\" is {}, not known before a run", escape(s.g.value(v).name), str(t)));
+  return *dims;
+}
+
+Status read_inputs(Site& s) {
+  if (!row_of(s.n)) return s.no("it computes");
+  for (size_t k = 0; k < s.n.inputs.size(); ++k) {
+    s.inputs.emplace_back();
+    if (!s.n.inputs[k] || !moves_input(s.n, k)) continue;
+    FERRULE_ASSIGN(s.inputs.back(), known(s, s.n.inputs[k]));
+  }
+  return {};
+}
+
+Result<Movement> result(Site& s, size_t output) {
+  if (s.inputs.empty() || output >= s.n.outputs.size() || !s.n.outputs[output]) return s.no("it has no operand");
+  s.output = output;
+  FERRULE_ASSIGN(s.result, known(s, s.n.outputs[output]));
+  return row_of(s.n)->steps(s);
+}
+
+}  // namespace
+
+Result<Movement> movement_of(const Graph& g, const Node& n, size_t output) {
+  Site s{g, n, output, {}, {}};
+  FERRULE_TRY(read_inputs(s));
+  return result(s, output);
+}
+
+std::vector<Result<Movement>> movements_of(const Graph& g, const Node& n) {
+  Site s{g, n, 0, {}, {}};
+  const Status inputs = read_inputs(s);
+  std::vector<Result<Movement>> out;
+  for (size_t k = 0; k < n.outputs.size(); ++k) {
+    if (inputs) out.push_back(result(s, k));
+    else out.push_back(fail(inputs.error()));
+  }
+  return out;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,275 @@
+// Lowering of row regions; row_split.cpp cuts them into stages.
+#include "engine/semantics/row.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "engine/base/diagnostics.h"
+#include "engine/semantics/formula.h"
+#include "engine/semantics/lower_formula.h"
+
+namespace ferrule {
+namespace {
+
+tl::unexpected<Error> unsupported(const Node& n, std::string why) {
+  return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
+}
+
+/// The words of `row:`: how axes are named, then default axes.
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> out(1);
+  for (char c : text)
+    if (c != ' ') out.back() += c;
+    else if (!out.back().empty()) out.emplace_back();
+  return out;
+}
+
+/// Axes listed by an attribute or a constant input; none: the default.
+Result<std::vector<int64_t>> listed_axes(const OpFormula& f, const Graph& g, const Node& n,
+                                         const std::vector<std::string>& spelled) {
+  std::vector<int64_t> axes = n.attrs.ints("axes");
+  for (size_t k = 0; k < n.inputs.size() && k < f.inputs.size(); ++k) {
+    if (input_name(f.inputs[k]) != "axes" || !n.inputs[k]) continue;
+    const Tensor* t = g.constant(n.inputs[k]);
+    if (!t) return unsupported(n, "the axes are not constant");
+    axes = t->to_i64();
+  }
+  if (axes.empty() && n.attrs.i("noop_with_empty_axes")) return unsupported(n, "no axes");
+  if (axes.empty())
+    for (size_t k = 1; k < spelled.size(); ++k) axes.push_back(std::stoll(spelled[k]));
+  return axes;
+}
+
+class RegionLowering {
+ public:
+  RegionLowering(const OpTable& ops, const Graph& g) : ops_(ops), g_(g) {}
+
+  Result<RowRegion> run(std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
+    FERRULE_TRY(find_rows(nodes));
+    for (NodeId id : nodes) FERRULE_TRY(lower(g_.node(id)));
+    for (ValueId v : outputs) {
+      auto it = inside_.find(v);
+      if (it == inside_.end())
+        return error(Code::formula_invalid, fmt::format("value \"{}\"", escape(g_.value(v).name)),
+                     std::string("an output of a region that no node of it makes"), "");
+      b_.output(b_.cast(it->second.id, g_.value(v).type.dtype));
+      const bool whole = is(g_.value(v).type, row_);
+      if (!whole && out_.axes.groups) return unsupported(g_.node(g_.value(v).producer), "its result is not one a group");
+      out_.outputs.push_back({v, it->second.squeezed ? RowSpread::squeezed : RowSpread::row, !whole});
+    }
+    for (uint32_t v : folded_) b_.output(v);
+    out_.program = b_.take();
+    return std::move(out_);
+  }
+
+ private:
+  struct Inside {
+    uint32_t id = 0;
+    bool squeezed = false;
+  };
+
+  static bool is(const Type& t, const Shape& s) { return t.shape && *t.shape == s; }
+
+  Status find_rows(std::span<const NodeId> nodes) {
+    bool first = true;
+    for (NodeId id : nodes) {
+      const Node& n = g_.node(id);
+      const OpFormula* f = ops_.find(n);
+      if (!f) return unsupported(n, "it has no formula");
+      if (f->pointwise()) continue;
+      FERRULE_ASSIGN(RowAxes axes, row_axes(ops_, g_, n));
+      const Shape& shape = *g_.value(n.inputs[0]).type.shape;
+      if (first) row_ = shape, out_.axes = axes;
+      else if (!(axes == out_.axes)) return unsupported(n, "its rows are along other axes");
+      else if (!(shape == row_)) return unsupported(n, "its rows have another shape");
+      first = false;
+    }
+    FERRULE_ASSERT(!first, "a row region without a row operator");
+    reduced_ = row_, squeezed_ = {};
+    for (size_t k = 0; k < row_.size(); ++k) {
+      if (out_.axes.reduced[k]) reduced_[k] = Dim(1);
+      else squeezed_.push_back(row_[k]);
+    }
+    return {};
+  }
+
+  Status lower(const Node& n) {
+    const OpFormula& f = *ops_.find(n);
+    if (n.outputs.empty() || !n.outputs[0]) return unsupported(n, "it has no first result");
+    for (size_t k = 1; k < n.outputs.size(); ++k)
+      if (n.outputs[k]) return unsupported(n, "its other results are wanted");
+    const Type& y = g_.value(n.outputs[0]).type;
+    const bool whole = is(y, row_) || is(y, reduced_);
+    if (!whole && !is(y, squeezed_)) return unsupported(n, fmt::format("its result {} is neither a row nor reduced", str(y)));
+    std::vector<DType> types;
+    for (ValueId v : n.inputs) types.push_back(v ? g_.value(v).type.dtype : DType::undefined);
+    if (!f.pointwise() && std::find(f.types.begin(), f.types.end(), types[0]) == f.types.end())
+      return unsupported(n, fmt::format("its formula is not for {}", name(types[0])));
+    FERRULE_ASSIGN(LoweringInput in, lowering_input(f, n, types, false));
+    for (size_t k = 0; k < n.inputs.size(); ++k) {
+      if (!n.inputs[k] || !f.reads(k)) continue;
+      RowSpread spread = !f.pointwise() || whole ? RowSpread::row : RowSpread::squeezed;
+      if (f.per_channel(k)) spread = RowSpread::channel;
+      FERRULE_ASSIGN(uint32_t id, value(n, n.inputs[k], spread));
+      in.operands[k].get = [id] { return id; };
+    }
+    in.round_result = false;
+    in.fold = [this](Builtin kind, uint32_t v) { return fold(kind, v); };
+    FERRULE_ASSIGN(uint32_t result, lower_formula(in, b_));
+    inside_[n.outputs[0]] = {result, !whole};
+    return {};
+  }
+
+  Result<uint32_t> value(const Node& n, ValueId v, RowSpread spread) {
+    if (auto it = inside_.find(v); it != inside_.end()) {
+      if (it->second.squeezed != (spread == RowSpread::squeezed) || spread == RowSpread::channel)
+        return unsupported(n, fmt::format("\"{}\" has lost its axes before", escape(g_.value(v).name)));
+      return it->second.id;
+    }
+    if (const Tensor* t = g_.constant(v); t && t->numel() == 1) return immediate(b_, *t);
+    auto [it, fresh] = loads_.try_emplace({v, spread}, 0u);
+    if (!fresh) return it->second;
+    FERRULE_ASSIGN(bool uniform, aligned(n, v, spread));
+    it->second = b_.input(g_.value(v).type.dtype, fmt::format("in{}", out_.inputs.size()));
+    out_.sources.push_back({RowSource::Kind::operand, static_cast<uint32_t>(out_.inputs.size())});
+    out_.inputs.push_back({v, spread, uniform});
+    return it->second;
+  }
+
+  /// Whether the operand is the same along the row.
+  Result<bool> aligned(const Node& n, ValueId v, RowSpread spread) const {
+    const Type& t = g_.value(v).type;
+    if (!t.shape) return unsupported(n, "the rank of an operand is unknown");
+    if (spread == RowSpread::squeezed) return true;
+    if (spread == RowSpread::channel) {
+      if (row_.size() < 2 || t.rank() != 1 || !((*t.shape)[0] == row_[1]))
+        return unsupported(n, fmt::format("{} is not one value a channel", str(t)));
+      return out_.axes.groups == 0 && !out_.axes.reduced[1];
+    }
+    if (t.rank() > static_cast<int>(row_.size())) return unsupported(n, "an operand has more axes than the row");
+    const size_t extra = row_.size() - t.shape->size();
+    for (size_t k = 0; k < t.shape->size(); ++k) {
+      if ((*t.shape)[k] == Dim(1)) continue;
+      if (out_.axes.reduced[k + extra] || (out_.axes.groups && k + extra == 1)) return false;
+    }
+    return true;
+  }
+
+  uint32_t fold(Builtin kind, uint32_t v) {
+    const DType t = b_.type(v);
+    const Fold f = kind == Builtin::rmax ? Fold::max : kind == Builtin::rmin ? Fold::min
+                   : kind == Builtin::rprod ? Fold::prod : Fold::sum;
+    uint32_t r = 0;
+    auto same = std::find_if(made_.begin(), made_.end(), [&](const Made& m) { return m.fold == f && m.of == v; });
+    if (same != made_.end()) {
+      r = same->result;
+    } else {
+      r = b_.input(fold_type(f, t), fmt::format("fold{}", out_.folds.size()));
+      out_.sources.push_back({RowSource::Kind::fold, static_cast<uint32_t>(out_.folds.size())});
+      out_.folds.push_back(f);
+      folded_.push_back(v);
+      made_.push_back({f, v, r});
+    }
+    if (kind == Builtin::rmean) {
+      const DType wide = b_.type(r);
+      const uint32_t n = b_.input(wide, "count");
+      out_.sources.push_back({RowSource::Kind::count, 0});
+      r = b_.op(Prim::div, wide, {r, n});
+    }
+    return b_.cast(r, t);
+  }
+
+  struct Made {
+    Fold fold;
+    uint32_t of, result;
+  };
+  const OpTable& ops_;
+  const Graph& g_;
+  ProgramBuilder b_;
+  RowRegion out_;
+  Shape row_, reduced_, squeezed_;
+  std::map<ValueId, Inside> inside_;
+  std::map<std::pair<ValueId, RowSpread>, uint32_t> loads_;
+  std::vector<uint32_t> folded_;
+  std::vector<Made> made_;
+};
+
+}  // namespace
+
+DType fold_type(Fold fold, DType element) {
+  if (fold == Fold::max || fold == Fold::min) return element;
+  if (is_float(element)) return DType::f64;
+  return is_unsigned_int(element) ? DType::u64 : DType::i64;
+}
+
+Scalar fold_identity(Fold fold, DType type) {
+  if (fold == Fold::sum || fold == Fold::prod) {
+    const int one = fold == Fold::prod;
+    return {static_cast<double>(one), one};
+  }
+  const bool smallest = fold == Fold::max;
+  const double inf = std::numeric_limits<double>::infinity();
+  if (is_float(type)) return {smallest ? -inf : inf, 0};
+  const int bits = size_bits(type);
+  if (is_unsigned_int(type))
+    return {0, smallest ? 0 : bits == 64 ? int64_t{-1} : static_cast<int64_t>((uint64_t{1} << bits) - 1)};
+  const int64_t lowest = bits == 64 ? INT64_MIN : -(int64_t{1} << (bits - 1));
+  return {0, smallest ? lowest : ~lowest};
+}
+
+bool RowRegion::writes_over(size_t k) const {
+  const RowOperand &x = inputs[k], &y = outputs[0];
+  const auto readings = std::count_if(inputs.begin(), inputs.end(), [&](const RowOperand& o) { return o.value == x.value; });
+  return readings == 1 && x.spread == y.spread && x.uniform == y.uniform;
+}
+
+Result<RowAxes> row_axes(const OpTable& ops, const Graph& g, const Node& n) {
+  const OpFormula* f = ops.find(n);
+  if (!f || f->pointwise()) return unsupported(n, "it is no row operator");
+  const Type& x = g.value(n.inputs.at(0)).type;
+  if (!x.shape) return unsupported(n, "the rank of its input is unknown");
+  const int64_t rank = x.rank();
+  RowAxes out;
+  out.reduced.assign(static_cast<size_t>(rank), false);
+  const std::vector<std::string> spelled = words(f->row);
+  const std::string& kind = spelled[0];
+  auto reduce = [&](int64_t from, int64_t to) {
+    for (int64_t k = from; k < to; ++k) out.reduced[static_cast<size_t>(k)] = true;
+  };
+  if (kind == "axis" || kind == "from") {
+    const Attr* own = n.attrs.find("axis");
+    auto declared = f->attrs.find("axis");
+    const Attr* a = own ? own : declared == f->attrs.end() ? nullptr : &declared->second;
+    const int64_t* given = a ? std::get_if<int64_t>(a) : nullptr;
+    int64_t axis = given ? *given : -1;
+    if (axis < 0) axis += rank;
+    if (axis < 0 || axis >= rank) return unsupported(n, "the axis is not one of its input");
+    reduce(axis, kind == "from" ? rank : axis + 1);
+  } else if (kind == "axes") {
+    FERRULE_ASSIGN(auto axes, listed_axes(*f, g, n, spelled));
+    for (int64_t a : axes) {
+      if (a < 0) a += rank;
+      if (a < 0 || a >= rank) return unsupported(n, "an axis is not one of its input");
+      out.reduced[static_cast<size_t>(a)] = true;
+    }
+    if (axes.empty()) reduce(0, rank);
+  } else {
+    if (rank < 2) return unsupported(n, "its input has no channels");
+    reduce(2, rank);
+    if (kind == "groups") {
+      out.groups = n.attrs.i("num_groups");
+      if (out.groups < 1) return unsupported(n, "num_groups is not positive");
+      const auto channels = (*x.shape)[1].value_or(-1);
+      if (channels < 1 || channels % out.groups) return unsupported(n, "the groups do not divide the channels");
+    }
+  }
+  return out;
+}
+
+Result<RowRegion> lower_rows(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+                             std::span<const ValueId> outputs) {
+  return RegionLowering(ops, g).run(nodes, outputs);
+}
+
+}  // namespace ferrule
