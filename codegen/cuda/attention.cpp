@@ -115,9 +115,9 @@ Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, co
 
 namespace {
 
-class Source {
+class AttentionSource {
  public:
-  explicit Source(const CudaAttentionKernel& k) : k_(k) {}
+  explicit AttentionSource(const CudaAttentionKernel& k) : k_(k) {}
 
   std::string text(std::string_view entry, std::string_view comment) {
     out_ = cuda_head(comment, fmt::format("attention, heads of {} and {}, {}", k_.size, k_.width, name(k_.type)), k_.wide_index);
@@ -330,7 +330,7 @@ class Source {
 }  // namespace
 
 std::string cuda_attention_source(const CudaAttentionKernel& kernel, std::string_view entry, std::string_view comment) {
-  return Source(kernel).text(entry, comment);
+  return AttentionSource(kernel).text(entry, comment);
 }
 
 std::string cuda_attention_arguments(const CudaAttentionKernel& k, const CudaAttentionGeometry& g, std::span<void* const> pointers) {

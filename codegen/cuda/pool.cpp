@@ -76,9 +76,9 @@ Result<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& 
 
 namespace {
 
-class Source {
+class PoolSource {
  public:
-  explicit Source(const CudaPoolKernel& k) : k_(k), spatial_(k.window.size()) {}
+  explicit PoolSource(const CudaPoolKernel& k) : k_(k), spatial_(k.window.size()) {}
 
   std::string text(std::string_view entry, std::string_view comment) {
     out_ = cuda_head(comment, fmt::format("{} of windows of {}, {}", k_.maximum ? "maximum" : "average", fmt::join(k_.window, " x "), name(k_.type)),
@@ -171,7 +171,7 @@ class Source {
 }  // namespace
 
 std::string cuda_pool_source(const CudaPoolKernel& kernel, std::string_view entry, std::string_view comment) {
-  return Source(kernel).text(entry, comment);
+  return PoolSource(kernel).text(entry, comment);
 }
 
 std::string cuda_pool_arguments(const CudaPoolKernel& k, const CudaPoolGeometry& g, const void* x, void* y) {

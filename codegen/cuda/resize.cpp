@@ -11,7 +11,7 @@ namespace ferrule {
 namespace {
 
 /// More taps than these are a loop.
-constexpr int kMostUnrolled = 4;
+constexpr int kMostUnrolledTaps = 4;
 
 CudaResizeKernel::Axis table_of(const ResizeAxis& a, const Resampling& r) {
   CudaResizeKernel::Axis t;
@@ -103,7 +103,7 @@ std::string sum_text(const CudaResizeKernel& k) {
     const auto& a = k.axes[d];
     if (!a.taps) continue;
     if (a.taps > 1) {
-      out += fmt::format("#pragma unroll{}\n  for (int t{} = 0; t{} < {}; ++t{}) {{\n", a.taps > kMostUnrolled ? " 4" : "", d, d, a.taps, d);
+      out += fmt::format("#pragma unroll{}\n  for (int t{} = 0; t{} < {}; ++t{}) {{\n", a.taps > kMostUnrolledTaps ? " 4" : "", d, d, a.taps, d);
       closing += "}";
     }
     const std::string tap = a.taps > 1 ? fmt::format("c{} * {} + t{}", d, a.taps, d) : fmt::format("c{}", d);

@@ -51,9 +51,9 @@ std::string fold_text(Fold fold, DType t, const std::string& a, const std::strin
   return b;
 }
 
-class Source {
+class RowText {
  public:
-  explicit Source(const CudaRowKernel& k) : k_(k) {}
+  explicit RowText(const CudaRowKernel& k) : k_(k) {}
 
   Result<std::string> text(std::string_view entry, std::string_view comment) {
     out_ = cuda_head(comment, to_text(k_.staged), k_.wide_index);
@@ -477,7 +477,7 @@ class Source {
 }  // namespace
 
 Result<std::string> cuda_row_source(const CudaRowKernel& kernel, std::string_view entry, std::string_view comment) {
-  return Source(kernel).text(entry, comment);
+  return RowText(kernel).text(entry, comment);
 }
 
 std::string cuda_row_arguments(const CudaRowKernel& kernel, const CudaRowGeometry& geometry, std::span<void* const> pointers, int pass) {

@@ -253,4 +253,16 @@ Result<Document> read_file(const std::string& path, const Limits& limits) {
   return read_text(text, path, limits);
 }
 
+std::string in_quotes(std::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (c == '\n') out += "\\n";
+    else if (code < 0x20 || code == 0x7f) out += fmt::format("\\x{:02x}", code);
+    else out += c;
+  }
+  return out + '"';
+}
+
 }  // namespace ferrule::yaml

@@ -114,4 +114,7 @@ inline constexpr size_t kMaxErrors = 100;
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_number(std::string_view text);
 
+/// Any text as a double-quoted scalar of one line.
+std::string in_quotes(std::string_view text);
+
 }  // namespace ferrule::yaml

@@ -12,9 +12,9 @@ namespace {
 /// What is added to a score to mask its key is minus infinity, or the lowest number of half precision, or of a wider type.
 constexpr double kMasked = -65504;
 
-class Reader {
+class AttentionReader {
  public:
-  Reader(const Graph& g, std::span<const NodeId> nodes) : g_(g), nodes_(nodes) {}
+  AttentionReader(const Graph& g, std::span<const NodeId> nodes) : g_(g), nodes_(nodes) {}
 
   Result<Attention> run() {
     for (NodeId n : nodes_)
@@ -166,7 +166,7 @@ class Reader {
 
 }  // namespace
 
-Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) { return Reader(g, nodes).run(); }
+Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) { return AttentionReader(g, nodes).run(); }
 
 Accept library_attends(const Graph& g, const Attention& a, const Target& target) {
   const auto facts = target.contracts.find("attention");

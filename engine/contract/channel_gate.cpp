@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::array<std::string_view, 6> kActivations = {"relu", "leaky_relu", "clip", "hardsigmoid", "hardswish", "logistic"};
 
-class Reader {
+class GateReader {
  public:
-  Reader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
+  GateReader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
 
   Result<ChannelGate> run(std::span<const NodeId> nodes) {
     if (nodes.empty() || !is(nodes[0], "GlobalAveragePool")) return refuse("it does not begin with the channels' means");
@@ -77,7 +77,7 @@ class Reader {
 std::span<const std::string_view> gate_activations() { return kActivations; }
 
 Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
-  return Reader(g, ops).run(nodes);
+  return GateReader(g, ops).run(nodes);
 }
 
 }  // namespace ferrule

@@ -18,9 +18,9 @@ bool slides(const Node& n) {
   return n.domain.empty() && std::ranges::find(kOps, n.op) != kOps.end();
 }
 
-class Reader {
+class TileReader {
  public:
-  Reader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
+  TileReader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
 
   Result<std::vector<TileStage>> run(std::span<const NodeId> nodes) {
     for (NodeId id : nodes) {
@@ -181,7 +181,7 @@ Accept check_pointwise(const Graph& g, const Node& n) {
 }  // namespace
 
 Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
-  return Reader(g, ops).run(nodes);
+  return TileReader(g, ops).run(nodes);
 }
 
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {

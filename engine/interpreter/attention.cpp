@@ -224,10 +224,10 @@ Outputs rotary_embedding(const Call& c) {
   return one(store(x.dtype(), x.dims(), y));
 }
 
-constexpr Entry kTable[] = {{"Attention", attention}, {"RotaryEmbedding", rotary_embedding}};
+constexpr Entry kAttention[] = {{"Attention", attention}, {"RotaryEmbedding", rotary_embedding}};
 
 }  // namespace
 
-std::span<const Entry> attention_table() { return kTable; }
+std::span<const Entry> attention_table() { return kAttention; }
 
 }  // namespace ferrule::interp

@@ -172,10 +172,10 @@ Outputs scan(const Call& c) {
   return state;
 }
 
-constexpr Entry kTable[] = {{"If", if_else}, {"Loop", loop}, {"Scan", scan}};
+constexpr Entry kControl[] = {{"If", if_else}, {"Loop", loop}, {"Scan", scan}};
 
 }  // namespace
 
-std::span<const Entry> control_table() { return kTable; }
+std::span<const Entry> control_table() { return kControl; }
 
 }  // namespace ferrule::interp

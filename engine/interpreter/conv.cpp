@@ -378,10 +378,10 @@ Outputs col2im(const Call& c) {
   });
 }
 
-constexpr Entry kTable[] = {{"Conv", conv}, {"ConvTranspose", conv_transpose}, {"Col2Im", col2im}};
+constexpr Entry kConv[] = {{"Conv", conv}, {"ConvTranspose", conv_transpose}, {"Col2Im", col2im}};
 
 }  // namespace
 
-std::span<const Entry> conv_table() { return kTable; }
+std::span<const Entry> conv_table() { return kConv; }
 
 }  // namespace ferrule::interp

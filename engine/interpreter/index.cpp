@@ -306,7 +306,7 @@ Outputs compress(const Call& c) {
   return one(take(source, out, from));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kIndex[] = {
     {"Gather", gather},
     {"GatherElements", gather_elements},
     {"GatherND", gather_nd},
@@ -321,6 +321,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> index_table() { return kTable; }
+std::span<const Entry> index_table() { return kIndex; }
 
 }  // namespace ferrule::interp

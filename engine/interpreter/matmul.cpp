@@ -296,13 +296,13 @@ Outputs det(const Call& c) {
   });
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kMatmul[] = {
     {"MatMul", mat_mul}, {"Gemm", gemm}, {"MatMulInteger", matmul_integer},
     {"Einsum", einsum},  {"Det", det},
 };
 
 }  // namespace
 
-std::span<const Entry> matmul_table() { return kTable; }
+std::span<const Entry> matmul_table() { return kMatmul; }
 
 }  // namespace ferrule::interp

@@ -357,7 +357,7 @@ Outputs reverse_sequence(const Call& c) {
   return one(take(x, x.dims(), from));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kMovement[] = {
     {"Transpose", transpose},
     {"Concat", concat},
     {"Split", split},
@@ -374,6 +374,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> movement_table() { return kTable; }
+std::span<const Entry> movement_table() { return kMovement; }
 
 }  // namespace ferrule::interp

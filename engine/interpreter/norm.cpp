@@ -269,7 +269,7 @@ Outputs mean_variance_normalization(const Call& c) {
   return one(store(x.dtype(), x.dims(), y));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kNorm[] = {
     {"BatchNormalization", batch_normalization},
     {"GroupNormalization", group_normalization},
     {"InstanceNormalization", instance_normalization},
@@ -285,6 +285,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> norm_table() { return kTable; }
+std::span<const Entry> norm_table() { return kNorm; }
 
 }  // namespace ferrule::interp

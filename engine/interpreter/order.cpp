@@ -238,7 +238,7 @@ Outputs non_max_suppression(const Call& c) {
   return one(Tensor::of_i64({static_cast<int64_t>(y.size()) / 3, 3}, y));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kOrder[] = {
     {"ArgMax", arg<true>},
     {"ArgMin", arg<false>},
     {"TopK", top_k},
@@ -250,6 +250,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> order_table() { return kTable; }
+std::span<const Entry> order_table() { return kOrder; }
 
 }  // namespace ferrule::interp

@@ -237,7 +237,7 @@ Outputs max_unpool(const Call& c) {
   return one(take(x, out, from));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kPool[] = {
     {"MaxPool", max_pool},
     {"AveragePool", average_pool},
     {"LpPool", lp_pool},
@@ -249,6 +249,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> pool_table() { return kTable; }
+std::span<const Entry> pool_table() { return kPool; }
 
 }  // namespace ferrule::interp

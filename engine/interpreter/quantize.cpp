@@ -245,7 +245,7 @@ Outputs qlinear_matmul(const Call& c) {
   return one(store(y_zero.dtype(), s.out, y));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kQuantize[] = {
     {"QuantizeLinear", quantize_linear},
     {"DequantizeLinear", dequantize_linear},
     {"DynamicQuantizeLinear", dynamic_quantize_linear},
@@ -256,6 +256,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> quantize_table() { return kTable; }
+std::span<const Entry> quantize_table() { return kQuantize; }
 
 }  // namespace ferrule::interp

@@ -133,7 +133,7 @@ Outputs reduce_log_sum_exp(const Call& c) {
   });
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kReduce[] = {
     {"ReduceSum", reduce_sum},
     {"ReduceMean", reduce_mean},
     {"ReduceProd", reduce_prod},
@@ -148,6 +148,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> reduce_table() { return kTable; }
+std::span<const Entry> reduce_table() { return kReduce; }
 
 }  // namespace ferrule::interp

@@ -328,13 +328,13 @@ Outputs roi_align(const Call& c) {
   return one(store(x.dtype(), out, y));
 }
 
-constexpr Entry kTable[] = {{"Resize", resize},
+constexpr Entry kResize[] = {{"Resize", resize},
                             {"GridSample", grid_sample},
                             {"AffineGrid", affine_grid},
                             {"RoiAlign", roi_align}};
 
 }  // namespace
 
-std::span<const Entry> resize_table() { return kTable; }
+std::span<const Entry> resize_table() { return kResize; }
 
 }  // namespace ferrule::interp

@@ -304,10 +304,10 @@ Outputs lstm(const Call& c) {
   return results(c, s, y, {&h, &memory});
 }
 
-constexpr Entry kTable[] = {{"RNN", rnn}, {"GRU", gru}, {"LSTM", lstm}};
+constexpr Entry kRnn[] = {{"RNN", rnn}, {"GRU", gru}, {"LSTM", lstm}};
 
 }  // namespace
 
-std::span<const Entry> rnn_table() { return kTable; }
+std::span<const Entry> rnn_table() { return kRnn; }
 
 }  // namespace ferrule::interp

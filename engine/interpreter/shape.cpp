@@ -191,7 +191,7 @@ Outputs eye_like(const Call& c) {
   return one(store(dtype, x.dims(), y));
 }
 
-constexpr Entry kTable[] = {
+constexpr Entry kShape[] = {
     {"Reshape", reshape},   {"Flatten", flatten},
     {"Squeeze", squeeze},   {"Unsqueeze", unsqueeze},
     {"Dropout", dropout},
@@ -202,6 +202,6 @@ constexpr Entry kTable[] = {
 
 }  // namespace
 
-std::span<const Entry> shape_table() { return kTable; }
+std::span<const Entry> shape_table() { return kShape; }
 
 }  // namespace ferrule::interp

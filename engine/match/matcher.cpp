@@ -15,7 +15,7 @@ using Fail = Matcher::Failure::Kind;
 namespace {
 
 /// "ys..." names all results of a node, from its place on.
-bool is_list(std::string_view result) { return result.ends_with("..."); }
+bool names_list(std::string_view result) { return result.ends_with("..."); }
 std::string_view list_name(std::string_view result) { return result.substr(0, result.size() - 3); }
 
 }  // namespace
@@ -35,7 +35,7 @@ const PatternLine* Matcher::line_of(const std::string& name) const {
 /// The line "name... = Op(…)": all results of one node.
 const PatternLine* Matcher::line_of_list(const std::string& name) const {
   for (const PatternLine& l : pattern_.lines)
-    if (!l.results.empty() && is_list(l.results.back()) && list_name(l.results.back()) == name) return &l;
+    if (!l.results.empty() && names_list(l.results.back()) && list_name(l.results.back()) == name) return &l;
   return nullptr;
 }
 
@@ -174,7 +174,7 @@ bool Matcher::reference(const Goal& g) {
 bool Matcher::line(const Goal& g, const PatternLine& l) {
   Goal goal = g;
   goal.expr = l.expr.get();
-  if (l.results.size() != 1 || is_list(l.results[0])) {
+  if (l.results.size() != 1 || names_list(l.results[0])) {
     if (goal.expr->kind != Kind::call || goal.expr->optional)
       return fail(Fail::op, goal.expr, g.value, g_.value(g.value).producer);
     return call(goal, &l.results, 0);
@@ -213,7 +213,7 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
   if (e.shape && !shape(e, n.outputs[0])) return false;
   if (results)
     for (size_t k = 0; k < results->size(); ++k)
-      if (is_list((*results)[k]))
+      if (names_list((*results)[k]))
         lists_.emplace_back(&(*results)[k], std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())), n.outputs.end()));
       else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
   matched_.push_back(id);
@@ -226,7 +226,7 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
 bool Matcher::results_fit(const PatternExpr& e, NodeId id,
                           const std::vector<std::string>* results) {
   const Node& n = g_.node(id);
-  if (results && !results->empty() && is_list(results->back()))
+  if (results && !results->empty() && names_list(results->back()))
     return n.outputs.size() >= results->size() && std::ranges::all_of(n.outputs, [](ValueId v) { return bool(v); });
   for (size_t k = results ? 0 : 1; k < n.outputs.size(); ++k) {
     if (!n.outputs[k] || (results && k < results->size() && !(*results)[k].empty())) continue;
@@ -513,25 +513,25 @@ bool Matcher::complete() {
   for (const auto& [name, v] : values_)
     if (inside(v) && !line_of(*name)) return fail(Fail::inner_value, nullptr, v, {}, *name);
   for (const auto& [name, list] : lists_)
-    for (ValueId v : is_list(*name) ? std::vector<ValueId>() : list)
+    for (ValueId v : names_list(*name) ? std::vector<ValueId>() : list)
       if (inside(v)) return fail(Fail::inner_value, nullptr, v, {}, *name);
   for (const auto& [name, v] : values_) out.bindings.values.emplace(*name, v);
   for (const auto& [name, n] : nodes_) out.bindings.nodes.emplace(*name, n);
   for (const auto& [name, l] : lists_)
-    out.bindings.value_lists.emplace(is_list(*name) ? list_name(*name) : std::string_view(*name), l);
+    out.bindings.value_lists.emplace(names_list(*name) ? list_name(*name) : std::string_view(*name), l);
   for (const auto& [name, a] : attrs_) out.bindings.attrs.emplace(*name, a);
   for (const auto& [name, d] : dims_) out.bindings.dims.emplace(*name, d);
   for (const std::string* t : tags_) out.bindings.tags.insert(*t);
   for (const PatternLine& l : pattern_.lines) {
     bind_rest(*l.expr, out.bindings, pattern_);
     for (const std::string& r : l.results)
-      if (is_list(r)) out.bindings.value_lists.try_emplace(std::string(list_name(r)));
+      if (names_list(r)) out.bindings.value_lists.try_emplace(std::string(list_name(r)));
       else if (!r.empty()) out.bindings.values.try_emplace(r);
   }
   if (ctx_.trace) trace(true);
   const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;
   for (const std::string& name : names) {
-    if (!is_list(name)) {
+    if (!names_list(name)) {
       out.outputs.push_back(out.bindings.values[name]);
       continue;
     }

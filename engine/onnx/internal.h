@@ -72,4 +72,7 @@ Status convert(Model& m, const Functions& functions, const Opsets& opsets, Exter
 Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const Limits& limits,
                      const std::string& where);
 
+/// A plain value; nothing for tensors, graphs and types.
+std::optional<Attr> to_attr(const onnx::AttributeProto& a);
+
 }  // namespace ferrule::onnx_io

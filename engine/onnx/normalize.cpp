@@ -341,31 +341,11 @@ constexpr Row kRows[] = {
     {"Transpose", 1, kAny, transpose},
 };
 
-std::optional<Attr> to_attr(const onnx::AttributeProto& a) {
-  using P = onnx::AttributeProto;
-  switch (a.type()) {
-    case P::FLOAT:
-      return Attr(static_cast<double>(a.f()));
-    case P::INT:
-      return Attr(static_cast<int64_t>(a.i()));
-    case P::STRING:
-      return Attr(a.s());
-    case P::FLOATS:
-      return Attr(std::vector<double>(a.floats().begin(), a.floats().end()));
-    case P::INTS:
-      return Attr(std::vector<int64_t>(a.ints().begin(), a.ints().end()));
-    case P::STRINGS:
-      return Attr(std::vector<std::string>(a.strings().begin(), a.strings().end()));
-    default:
-      return std::nullopt;
-  }
-}
-
 /// Defaults of the newest schema; attributes that it does not know go.
 void fill_defaults(Ctx& c, const onnx::OpSchema& newest) {
   for (const auto& [name, a] : newest.attributes())
     if (!c.attrs.find(name))
-      if (auto value = to_attr(a.default_value)) c.attrs.set(name, *value);
+      if (auto value = onnx_io::to_attr(a.default_value)) c.attrs.set(name, *value);
   std::vector<std::string> old;
   for (const auto& [name, value] : c.attrs.items())
     if (!newest.attributes().count(name)) old.push_back(name);

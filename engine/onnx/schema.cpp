@@ -6,10 +6,11 @@
 #include <map>
 #include <mutex>
 
-namespace ferrule {
-namespace {
+#include "engine/onnx/internal.h"
 
-std::optional<Attr> to_attr(const onnx::AttributeProto& a) {
+namespace ferrule {
+
+std::optional<Attr> onnx_io::to_attr(const onnx::AttributeProto& a) {
   using P = onnx::AttributeProto;
   switch (a.type()) {
     case P::FLOAT: return Attr(static_cast<double>(a.f()));
@@ -21,6 +22,10 @@ std::optional<Attr> to_attr(const onnx::AttributeProto& a) {
     default: return std::nullopt;
   }
 }
+
+namespace {
+
+using onnx_io::to_attr;
 
 const onnx::OpSchema* newest(std::string_view domain, std::string_view op) {
   return onnx::OpSchemaRegistry::Schema(std::string(op), std::string(domain));

@@ -9,7 +9,6 @@
 namespace ferrule::reduce {
 namespace {
 
-constexpr int64_t kShapeLike = 64;  // elements of a constant that may hold sizes
 constexpr int64_t kFactors[] = {8, 4, 2};
 
 /// One number of the model.

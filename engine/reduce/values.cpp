@@ -10,7 +10,6 @@
 namespace ferrule::reduce {
 namespace {
 
-constexpr int64_t kShapeLike = 64;                       // elements of what may say sizes, axes or indices
 constexpr int64_t kMostBytes = int64_t{1} << 30;         // kept of a run
 constexpr int64_t kMostElements = int64_t{1} << 28;      // of a tensor that stands in
 

@@ -8,6 +8,8 @@
 
 namespace ferrule::reduce {
 
+constexpr int64_t kShapeLike = 64;  ///< elements of a constant that may hold sizes, axes or indices
+
 using Tensors = std::map<std::string, Tensor>;
 
 class Values {

@@ -33,9 +33,9 @@ const PatternExpr& resolved(const Pattern& p, const PatternExpr& e) {
   return *at;
 }
 
-class Shape {
+class PatternShape {
  public:
-  explicit Shape(const OpTable& ops) : ops_(ops) {}
+  explicit PatternShape(const OpTable& ops) : ops_(ops) {}
 
   /// Whether one of the operators takes its operands in any order.
   bool commutes(const std::set<std::string>& ops) const {
@@ -68,7 +68,7 @@ class Shape {
 /// Whether every match of one pattern is a match of the other.
 class Subsumption {
  public:
-  Subsumption(const Pattern& general, const Pattern& special, Shape& shape)
+  Subsumption(const Pattern& general, const Pattern& special, PatternShape& shape)
       : a_(general), b_(special), shape_(shape) {}
   bool run() { return covers(*a_.root().expr, *b_.root().expr); }
 
@@ -140,7 +140,7 @@ class Subsumption {
   }
 
   const Pattern &a_, &b_;
-  Shape& shape_;
+  PatternShape& shape_;
   std::map<std::string, std::string> bound_;
   int steps_ = 0;
 };
@@ -165,7 +165,7 @@ struct Replaced {
 class Overlap {
  public:
   /// `bound`: where `a` is a replacement.
-  Overlap(const Pattern& a, const Pattern& b, Shape& shape, const Replaced* bound = nullptr)
+  Overlap(const Pattern& a, const Pattern& b, PatternShape& shape, const Replaced* bound = nullptr)
       : a_(a), b_(b), shape_(shape), bound_(bound) {}
   bool run() { return may(*a_.root().expr, *b_.root().expr); }
 
@@ -227,7 +227,7 @@ class Overlap {
   }
 
   const Pattern &a_, &b_;
-  Shape& shape_;
+  PatternShape& shape_;
   const Replaced* bound_;
   int steps_ = 0;
 };
@@ -516,7 +516,7 @@ class Checker {
   }
 
   const RuleSet& set_;
-  Shape shape_;
+  PatternShape shape_;
   CheckReport report_;
 };
 

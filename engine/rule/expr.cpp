@@ -11,7 +11,7 @@
 namespace ferrule {
 namespace {
 
-using Kind = Expr::Kind;
+using ExprKind = Expr::Kind;
 using Binary = Expr::Binary;
 
 constexpr int kMaxDepth = 100, kMaxOperators = 1000;
@@ -94,7 +94,7 @@ class Parser {
     return false;
   }
 
-  std::shared_ptr<Expr> make(Kind kind, uint32_t from) {
+  std::shared_ptr<Expr> make(ExprKind kind, uint32_t from) {
     auto e = std::make_shared<Expr>();
     e->kind = kind;
     e->offset = from;
@@ -128,7 +128,7 @@ class Parser {
     while (!error_) {
       const Level* l = binary_here();
       if (!l || l->level < lowest) break;
-      if (l->level == kComparison && left->kind == Kind::binary && left->offset == from &&
+      if (l->level == kComparison && left->kind == ExprKind::binary && left->offset == from &&
           level_of(left->binary).level == kComparison && !parenthesised_.contains(left.get())) {
         fail_at(now(), "comparisons do not chain", "write a < b and b < c");
         break;
@@ -146,7 +146,7 @@ class Parser {
   ExprPtr binary(uint32_t from, ExprPtr left, const Level& l) {
     advance();
     if (l.op == Binary::not_in) advance();
-    auto e = make(Kind::binary, from);
+    auto e = make(ExprKind::binary, from);
     e->binary = l.op;
     // implies and ?? group to the right, everything else to the left.
     bool right = l.op == Binary::implies || l.op == Binary::coalesce;
@@ -156,7 +156,7 @@ class Parser {
   }
 
   ExprPtr negation() {
-    auto e = make(Kind::negation, here());
+    auto e = make(ExprKind::negation, here());
     advance();
     e->args = {expression(kNot)};
     return done(e);
@@ -165,21 +165,21 @@ class Parser {
   ExprPtr unary() {
     uint32_t from = here();
     if (accept("-")) {
-      auto e = make(Kind::negate, from);
+      auto e = make(ExprKind::negate, from);
       e->args = {expression(kUnary)};
       if (error_) return nullptr;
       const Val& v = e->args[0]->literal;
-      if (e->args[0]->kind == Kind::literal) {  // so that -1 prints and reads as one number
+      if (e->args[0]->kind == ExprKind::literal) {  // so that -1 prints and reads as one number
         if (auto i = get<int64_t>(v)) e->literal = Val{-*i};
         if (auto d = get<double>(v)) e->literal = Val{-*d};
-        if (!is_unknown(e->literal)) e->kind = Kind::literal, e->args.clear();
+        if (!is_unknown(e->literal)) e->kind = ExprKind::literal, e->args.clear();
       }
       return done(e);
     }
     ExprPtr e = primary();
     while (!error_ && now().is("[")) {
       advance();
-      auto i = make(Kind::index, from);
+      auto i = make(ExprKind::index, from);
       i->args = {std::move(e), expression(0)};
       expect("]");
       e = done(i);
@@ -211,7 +211,7 @@ class Parser {
     if (t.is("[") || t.is("{")) {
       std::string_view close = t.is("[") ? "]" : "}";
       advance();
-      auto e = make(Kind::list, from);
+      auto e = make(ExprKind::list, from);
       while (!error_ && !now().is(close)) {
         e->args.push_back(expression(0));
         if (!error_ && !now().is(close)) expect(",");
@@ -223,7 +223,7 @@ class Parser {
   }
 
   ExprPtr literal(Val v) {
-    auto e = make(Kind::literal, here());
+    auto e = make(ExprKind::literal, here());
     e->literal = std::move(v);
     advance();
     return done(e);
@@ -237,14 +237,14 @@ class Parser {
       if (name.text == r) return unexpected("a value");
     if (name.text == "if") return conditional();
     if (next().is("(")) return call(name);
-    auto e = make(Kind::name, here());
+    auto e = make(ExprKind::name, here());
     e->name = name.text;
     advance();
     return done(e);
   }
 
   ExprPtr conditional() {
-    auto e = make(Kind::conditional, here());
+    auto e = make(ExprKind::conditional, here());
     advance();
     for (std::string_view w : {"then", "else", ""}) {
       e->args.push_back(expression(0));
@@ -271,7 +271,7 @@ class Parser {
     if (now().kind == Token::Kind::name && next().word("in"))
       for (const Row& r : kQuantifiers)
         if (r.name == name.text) return quantified(from, r.quantifier);
-    auto e = make(Kind::call, from);
+    auto e = make(ExprKind::call, from);
     e->name = name.text;
     e->function = find_function(name.text);
     if (!e->function) return unknown_function(name);
@@ -300,7 +300,7 @@ class Parser {
   }
 
   ExprPtr quantified(uint32_t from, Expr::Quantifier q) {
-    auto e = make(Kind::quantifier, from);
+    auto e = make(ExprKind::quantifier, from);
     e->quantifier = q;
     e->name = now().text;
     advance();
@@ -339,11 +339,11 @@ std::string literal_text(const Val& v) {
 }
 
 int level(const Expr& e) {
-  if (e.kind == Kind::binary) return level_of(e.binary).level;
-  if (e.kind == Kind::negation) return kNot;
-  if (e.kind == Kind::conditional) return -1;
-  if (e.kind == Kind::negate) return kUnary;
-  if (e.kind == Kind::literal)
+  if (e.kind == ExprKind::binary) return level_of(e.binary).level;
+  if (e.kind == ExprKind::negation) return kNot;
+  if (e.kind == ExprKind::conditional) return -1;
+  if (e.kind == ExprKind::negate) return kUnary;
+  if (e.kind == ExprKind::literal)
     if (auto n = as_number(e.literal); n && std::signbit(*n)) return kUnary;
   return 9;
 }
@@ -360,13 +360,13 @@ std::string joined(const std::vector<ExprPtr>& args) {
 
 void collect(const Expr& e, std::vector<std::string_view>& local, std::vector<NameUse>& out,
              std::string_view wanted = {}, std::string_view function = {}) {
-  if (e.kind == Kind::name) {
+  if (e.kind == ExprKind::name) {
     for (std::string_view l : local)
       if (l == e.name) return;
     out.push_back({e.name, e.offset, wanted, function});
     return;
   }
-  if (e.kind == Kind::quantifier) {
+  if (e.kind == ExprKind::quantifier) {
     collect(*e.args[0], local, out);
     local.push_back(e.name);
     collect(*e.args[1], local, out);
@@ -375,7 +375,7 @@ void collect(const Expr& e, std::vector<std::string_view>& local, std::vector<Na
   }
   for (size_t k = 0; k < e.args.size(); ++k) {
     std::string_view kind;
-    if (e.kind == Kind::call && !e.function->wanted.empty())
+    if (e.kind == ExprKind::call && !e.function->wanted.empty())
       kind = e.function->wanted[std::min(k, e.function->wanted.size() - 1)];
     collect(*e.args[k], local, out, kind, kind.empty() ? "" : e.function->entry.name);
   }
@@ -391,27 +391,27 @@ Result<ExprPtr> parse_expression(std::string_view text, const Place& place) {
 
 std::string to_text(const Expr& e) {
   switch (e.kind) {
-    case Kind::literal:
+    case ExprKind::literal:
       return literal_text(e.literal);
-    case Kind::name:
+    case ExprKind::name:
       return e.name;
-    case Kind::list:
+    case ExprKind::list:
       return "[" + joined(e.args) + "]";
-    case Kind::call:
+    case ExprKind::call:
       return e.name + "(" + joined(e.args) + ")";
-    case Kind::negate:
+    case ExprKind::negate:
       return "-" + operand(*e.args[0], kUnary);
-    case Kind::negation:
+    case ExprKind::negation:
       return "not " + operand(*e.args[0], kNot);
-    case Kind::index:
+    case ExprKind::index:
       return operand(*e.args[0], 9) + "[" + to_text(*e.args[1]) + "]";
-    case Kind::quantifier:
+    case ExprKind::quantifier:
       return fmt::format("{}({} in {}: {})", kQuantifierNames[static_cast<int>(e.quantifier)],
                          e.name, to_text(*e.args[0]), to_text(*e.args[1]));
-    case Kind::conditional:
+    case ExprKind::conditional:
       return fmt::format("if {} then {} else {}", operand(*e.args[0], 0), operand(*e.args[1], 0),
                          to_text(*e.args[2]));
-    case Kind::binary:
+    case ExprKind::binary:
       break;
   }
   const Level& l = level_of(e.binary);

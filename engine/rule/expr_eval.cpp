@@ -12,7 +12,7 @@
 namespace ferrule {
 namespace {
 
-using Kind = Expr::Kind;
+using ExprKind = Expr::Kind;
 using Binary = Expr::Binary;
 
 /// Sub-expressions evaluated for one condition, and elements of a list: what a rule can sensibly need is far below.
@@ -392,30 +392,30 @@ Val eval(const Expr& e, Scope& s) {
   std::string why;
   if (++s.steps > kMaxSteps) return too_long();
   switch (e.kind) {
-    case Kind::literal:
+    case ExprKind::literal:
       return e.literal;
-    case Kind::name:
+    case ExprKind::name:
       return lookup(e.name, s);
-    case Kind::list:
+    case ExprKind::list:
       return list_value(e, s);
-    case Kind::call:
+    case ExprKind::call:
       return call(e, s);
-    case Kind::negate: {
+    case ExprKind::negate: {
       Val v = eval(*e.args[0], s);
       if (is_unknown(v)) return v;
       if (is_absent(v)) return missing(*e.args[0]);
       v = element_of(s.ctx, v);
       return is_unknown(v) ? v : arithmetic(Binary::sub, Val{int64_t{0}}, v);
     }
-    case Kind::negation:
+    case ExprKind::negation:
       return make_truth(negate(truth_of(eval(*e.args[0], s), &why)), why);
-    case Kind::binary:
+    case ExprKind::binary:
       return binary(e, s);
-    case Kind::quantifier:
+    case ExprKind::quantifier:
       return quantified(e, s);
-    case Kind::index:
+    case ExprKind::index:
       return index(e, s);
-    case Kind::conditional: {
+    case ExprKind::conditional: {
       Truth t = truth_of(eval(*e.args[0], s), &why);
       return t == Truth::unknown ? unknown(why) : eval(*e.args[t == Truth::yes ? 1 : 2], s);
     }
@@ -432,15 +432,15 @@ class Explainer {
 
   /// Adds the sub-values because of which `e` is `t`.
   void explain(const Expr& e, Truth t) {
-    if (e.kind == Kind::negation) return explain(*e.args[0], negate(t));
-    if (e.kind == Kind::quantifier && e.quantifier <= Expr::Quantifier::any) return elements(e, t);
-    if (e.kind == Kind::conditional) {
+    if (e.kind == ExprKind::negation) return explain(*e.args[0], negate(t));
+    if (e.kind == ExprKind::quantifier && e.quantifier <= Expr::Quantifier::any) return elements(e, t);
+    if (e.kind == ExprKind::conditional) {
       Truth c = of(*e.args[0]);
       explain(*e.args[0], c);
       if (c != Truth::unknown) explain(*e.args[c == Truth::yes ? 1 : 2], t);
       return;
     }
-    if (e.kind == Kind::binary && e.binary <= Binary::both) {
+    if (e.kind == ExprKind::binary && e.binary <= Binary::both) {
       bool flip = e.binary == Binary::implies;
       for (size_t k = 0; k < 2; ++k) {
         Truth v = of(*e.args[k]);
@@ -448,11 +448,11 @@ class Explainer {
       }
       return;
     }
-    if (e.kind == Kind::binary) {
+    if (e.kind == ExprKind::binary) {
       for (const ExprPtr& a : e.args) value(*a);
       return;
     }
-    if (e.kind == Kind::call)
+    if (e.kind == ExprKind::call)
       for (const ExprPtr& a : e.args) value(*a);
     value(e);
   }
@@ -479,8 +479,8 @@ class Explainer {
     }
   }
   void value(const Expr& e) {
-    if (e.kind == Kind::literal || (e.kind == Kind::name && word(e.name))) return;
-    if (e.kind == Kind::list) {
+    if (e.kind == ExprKind::literal || (e.kind == ExprKind::name && word(e.name))) return;
+    if (e.kind == ExprKind::list) {
       for (const ExprPtr& a : e.args) value(*a);
       return;
     }

@@ -11,17 +11,16 @@
 namespace ferrule {
 namespace {
 
-using yaml::Node;
 
 class NameCheck {
  public:
-  NameCheck(yaml::Reader& r, const Rule& rule, const Node& root)
+  NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root)
       : r_(r), rule_(rule), root_(root), bound_(names_of(rule)) {}
 
   void run() {
-    const Node* where = root_.find("where");
+    const yaml::Node* where = root_.find("where");
     conditions(where, rule_.where);
-    const Node* region = root_.find(rule_.kind == RuleKind::region ? "region" : "tail");
+    const yaml::Node* region = root_.find(rule_.kind == RuleKind::region ? "region" : "tail");
     if (region) {
       BoundNames saved = bound_;
       bound_.insert_or_assign("node", Bound{Bound::Kind::node, true, false, {}});
@@ -32,12 +31,12 @@ class NameCheck {
       bound_ = std::move(saved);
     }
     lets();
-    if (const Node* merge = root_.find("merge")) siblings(*merge);
+    if (const yaml::Node* merge = root_.find("merge")) siblings(*merge);
     if (rule_.kind == RuleKind::rewrite) replacement();
-    if (const Node* n = root_.find("name")) holes(*n);
+    if (const yaml::Node* n = root_.find("name")) holes(*n);
   }
 
-  void condition(const Condition& c, const Node& at) {
+  void condition(const Condition& c, const yaml::Node& at) {
     expression(*c.expr, c.place, c.text);
     messages(at);
   }
@@ -106,37 +105,37 @@ class NameCheck {
                              std::move(message), std::move(hint)));
   }
 
-  void conditions(const Node* list, const std::vector<Condition>& all) {
+  void conditions(const yaml::Node* list, const std::vector<Condition>& all) {
     for (const Condition& c : all) expression(*c.expr, c.place, c.text);
     if (!list) return;
-    for (const Node& n : list->items) messages(n);
+    for (const yaml::Node& n : list->items) messages(n);
   }
-  void messages(const Node& n) {
+  void messages(const yaml::Node& n) {
     for (std::string_view key : {"why", "hint"})
-      if (const Node* m = n.find(key)) holes(*m);
+      if (const yaml::Node* m = n.find(key)) holes(*m);
   }
 
   /// Keys and axes of a merge rule, each asked of one sibling.
-  void siblings(const Node& merge) {
-    std::vector<const Node*> all;
-    if (const Node* n = merge.find("axis")) all.push_back(n);
-    if (const Node* n = merge.find("key"); n && n->is_scalar()) all.push_back(n);
+  void siblings(const yaml::Node& merge) {
+    std::vector<const yaml::Node*> all;
+    if (const yaml::Node* n = merge.find("axis")) all.push_back(n);
+    if (const yaml::Node* n = merge.find("key"); n && n->is_scalar()) all.push_back(n);
     else if (n)
-      for (const Node& i : n->items) all.push_back(&i);
-    if (const Node* n = merge.find("weights"))
+      for (const yaml::Node& i : n->items) all.push_back(&i);
+    if (const yaml::Node* n = merge.find("weights"))
       for (const auto& [slot, axis] : n->entries) all.push_back(&axis);
-    for (const Node* n : all)
+    for (const yaml::Node* n : all)
       if (auto e = parse_expression(n->text, place_of(r_, *n))) expression(**e, place_of(r_, *n), n->text);
   }
 
   void lets() {
-    const Node* n = root_.find("let");
+    const yaml::Node* n = root_.find("let");
     if (!n) return;
     // Each may use those above it.
     BoundNames all = bound_;
     for (const auto& [key, e] : rule_.let) bound_.erase(key);
     for (const auto& [key, e] : rule_.let) {
-      const Node* text = n->find(key);
+      const yaml::Node* text = n->find(key);
       expression(*e, place_of(r_, *text), text->text);
       if (auto it = all.find(key); it != all.end()) bound_.insert(*it);
     }
@@ -148,7 +147,7 @@ class NameCheck {
   }
 
   /// The {…} parts of a message or a name.
-  void holes(const Node& n) {
+  void holes(const yaml::Node& n) {
     const std::string& t = n.text;
     for (size_t i = 0; i < t.size(); ++i) {
       if (t[i] != '{') continue;
@@ -272,7 +271,7 @@ class NameCheck {
 
   yaml::Reader& r_;
   const Rule& rule_;
-  const Node& root_;
+  const yaml::Node& root_;
   BoundNames bound_;
   std::set<std::string> made_;
 };

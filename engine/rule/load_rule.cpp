@@ -13,7 +13,6 @@
 namespace ferrule {
 namespace {
 
-using yaml::Node;
 
 // --- the keys
 // ----------------------------------------------------------------------------------------------
@@ -134,22 +133,22 @@ std::string json_text(std::string_view s) {
 
 /// The argument of an edit verb as JSON: plain numbers and booleans as such, everything else a
 /// string.
-std::string json(const Node& n) {
+std::string json(const yaml::Node& n) {
   std::string s;
   switch (n.kind) {
-    case Node::Kind::null:
+    case yaml::Node::Kind::null:
       return "null";
-    case Node::Kind::scalar: {
+    case yaml::Node::Kind::scalar: {
       if (n.quoted) return json_text(n.text);
       if (n.text == "true" || n.text == "false") return n.text;
       if (auto i = yaml::parse_integer(n.text)) return std::to_string(*i);
       if (auto d = yaml::parse_number(n.text); d && std::isfinite(*d)) return fmt::format("{}", *d);
       return json_text(n.text);
     }
-    case Node::Kind::sequence:
-      for (const Node& i : n.items) s += (s.empty() ? "" : ", ") + json(i);
+    case yaml::Node::Kind::sequence:
+      for (const yaml::Node& i : n.items) s += (s.empty() ? "" : ", ") + json(i);
       return "[" + s + "]";
-    case Node::Kind::map:
+    case yaml::Node::Kind::map:
       for (const auto& [k, v] : n.entries)
         s += (s.empty() ? "" : ", ") + json_text(k.text) + ": " + json(v);
       return "{" + s + "}";
@@ -157,24 +156,24 @@ std::string json(const Node& n) {
   return s;
 }
 
-ExprPtr read_expression(yaml::Reader& r, const Node& n, std::string_view what);
+ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view what);
 
 class RuleReader {
  public:
-  RuleReader(yaml::Reader& r, const Node& root, const Blocks& shared, const OpTable& ops)
+  RuleReader(yaml::Reader& r, const yaml::Node& root, const Blocks& shared, const OpTable& ops)
       : r_(r), root_(root), blocks_(shared), ops_(ops) {}
 
   Rule run() {
     rule_.file = r_.source().name;
     rule_.text = r_.source().text;
     rule_.id = std::filesystem::path(rule_.file).stem().string();
-    if (!r_.expect(root_, Node::Kind::map, "a rule")) return rule_;
+    if (!r_.expect(root_, yaml::Node::Kind::map, "a rule")) return rule_;
     auto names = key_names(kRuleKeys);
     r_.keys(root_, names);
     check_version();
     read_head();
     read_match();
-    if (const Node* n = find("params")) read_params(*n);
+    if (const yaml::Node* n = find("params")) read_params(*n);
     read_conditions(root_.find("where"), rule_.where);
     read_let();
     read_kind();
@@ -186,10 +185,10 @@ class RuleReader {
  private:
   static constexpr const char* kAsk = "accepts(group)";
 
-  const Node* find(std::string_view key) { return root_.find(key); }
+  const yaml::Node* find(std::string_view key) { return root_.find(key); }
 
   void check_version() {
-    const Node* v = root_.entries.empty() ? nullptr : find("ferrule");
+    const yaml::Node* v = root_.entries.empty() ? nullptr : find("ferrule");
     if (!v || root_.entries[0].first.text != "ferrule")
       r_.error(root_, "a rule file begins with ferrule: 1", "put `ferrule: 1` on its first line",
                Code::rule_invalid);
@@ -208,34 +207,34 @@ class RuleReader {
   }
 
   void text(std::string_view key, std::string& to) {
-    if (const Node* n = find(key)) to = r_.string(*n);
+    if (const yaml::Node* n = find(key)) to = r_.string(*n);
   }
   void list(std::string_view key, std::vector<std::string>& to) {
-    if (const Node* n = find(key)) to = r_.strings(*n);
+    if (const yaml::Node* n = find(key)) to = r_.strings(*n);
   }
 
   void read_head() {
-    if (const Node* n = r_.required(root_, "id"); n && r_.string(*n) != rule_.id)
+    if (const yaml::Node* n = r_.required(root_, "id"); n && r_.string(*n) != rule_.id)
       r_.error(*n, fmt::format("the file is called {}", escape(rule_.id)),
                "a rule's id is its file's name", Code::rule_invalid);
-    if (const Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
+    if (const yaml::Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
     list("source", rule_.source);
-    if (const Node* n = r_.required(root_, "kind")) {
+    if (const yaml::Node* n = r_.required(root_, "kind")) {
       std::string k = r_.one_of(*n, kKinds);
       for (size_t i = 0; i < std::size(kKinds); ++i)
         if (k == kKinds[i]) rule_.kind = static_cast<RuleKind>(i);
     }
-    if (const Node* n = r_.required(root_, "phase")) rule_.phase = r_.string(*n);
-    if (const Node* n = find("enabled")) rule_.enabled = r_.boolean(*n);
-    if (const Node* n = find("stability"))
+    if (const yaml::Node* n = r_.required(root_, "phase")) rule_.phase = r_.string(*n);
+    if (const yaml::Node* n = find("enabled")) rule_.enabled = r_.boolean(*n);
+    if (const yaml::Node* n = find("stability"))
       rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
-    if (const Node* n = find("once")) rule_.once = r_.boolean(*n);
-    if (const Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
-    if (const Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
+    if (const yaml::Node* n = find("once")) rule_.once = r_.boolean(*n);
+    if (const yaml::Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
+    if (const yaml::Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
       r_.error(*n, "the reason is empty", "say in a sentence why more kernels are worth it", Code::rule_invalid);
     list("before", rule_.before);
     list("after", rule_.after);
-    if (const Node* n = find("types")) {
+    if (const yaml::Node* n = find("types")) {
       for (const std::string& t : r_.strings(*n)) {
         auto d = parse_dtype(t);
         if (d && ferrule::name(*d) == t)
@@ -247,19 +246,19 @@ class RuleReader {
     }
     text("name", rule_.name);
     text("contract", rule_.contract);
-    if (const Node* n = find("contract"); n && !is_contract(rule_.contract))
+    if (const yaml::Node* n = find("contract"); n && !is_contract(rule_.contract))
       r_.error(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
                did_you_mean(rule_.contract, contract_names()), Code::rule_invalid);
     text("anchor", rule_.anchor);
   }
 
   void read_match() {
-    if (const Node* n = find("blocks")) read_blocks(r_, *n, blocks_);
-    const Node* n = rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
+    if (const yaml::Node* n = find("blocks")) read_blocks(r_, *n, blocks_);
+    const yaml::Node* n = rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
     if (n && rule_.kind == RuleKind::region)
       return r_.error(*n, "a region rule has no pattern", "its region: says what grows",
                       Code::rule_invalid);
-    if (!n || !r_.expect(*n, Node::Kind::scalar, "a pattern")) return;
+    if (!n || !r_.expect(*n, yaml::Node::Kind::scalar, "a pattern")) return;
     auto p = parse_pattern(n->text, place_of(r_, *n), blocks_);
     if (!p) return add_error(r_, std::move(p).error());
     rule_.match = std::move(*p);
@@ -268,7 +267,7 @@ class RuleReader {
   }
 
   /// A class that the operator table does not have, or a group of no contract, matches nothing: a slip of the pen.
-  void check_operators(const Node& n) {
+  void check_operators(const yaml::Node& n) {
     std::vector<std::string> known = ops_.class_names();
     known.insert(known.end(), {"pointwise", "group", "movement"});
     auto walk = [&](auto& self, const PatternExpr& e) -> void {
@@ -291,7 +290,7 @@ class RuleReader {
 
   void read_outputs() {
     const BoundNames bound = bound_names(rule_.match);
-    auto inner = [&](const Node& n, const std::string& v) {
+    auto inner = [&](const yaml::Node& n, const std::string& v) {
       auto it = bound.find(v);
       bool good = it != bound.end() && it->second.inner && it->second.kind != Bound::Kind::node;
       if (!good)
@@ -299,12 +298,12 @@ class RuleReader {
                  Code::rule_invalid);
       return good;
     };
-    if (const Node* n = find("outputs")) {
+    if (const yaml::Node* n = find("outputs")) {
       rule_.match.outputs.clear();
       for (const std::string& v : r_.strings(*n))
         if (inner(*n, v)) rule_.match.outputs.push_back(v);
     }
-    if (const Node* n = find("shared"))
+    if (const yaml::Node* n = find("shared"))
       for (const std::string& v : r_.strings(*n))
         if (inner(*n, v)) rule_.shared.push_back(v);
   }
@@ -312,10 +311,10 @@ class RuleReader {
   // --- conditions
   // -------------------------------------------------------------------------------------------
 
-  ExprPtr expression(const Node& n, std::string_view what) { return read_expression(r_, n, what); }
+  ExprPtr expression(const yaml::Node& n, std::string_view what) { return read_expression(r_, n, what); }
 
-  void read_params(const Node& map) {
-    if (!r_.expect(map, Node::Kind::map, "parameters")) return;
+  void read_params(const yaml::Node& map) {
+    if (!r_.expect(map, yaml::Node::Kind::map, "parameters")) return;
     const BoundNames bound = bound_names(rule_.match);
     for (const auto& [key, value] : map.entries) {
       const bool name = !key.text.empty() && std::ranges::all_of(key.text, [](unsigned char c) {
@@ -326,14 +325,14 @@ class RuleReader {
                  Code::rule_invalid);
       else if (bound.contains(key.text))
         r_.error(key, fmt::format("{} is bound by the pattern", escape(key.text)), "", Code::rule_invalid);
-      else if (r_.expect(value, Node::Kind::scalar, "the value of a parameter"))
+      else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         rule_.parameters.push_back(make_param(key.text, value));
     }
   }
 
-  void read_conditions(const Node* list, std::vector<Condition>& out) {
-    if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of conditions")) return;
-    for (const Node& n : list->items) {
+  void read_conditions(const yaml::Node* list, std::vector<Condition>& out) {
+    if (!list || !r_.expect(*list, yaml::Node::Kind::sequence, "a list of conditions")) return;
+    for (const yaml::Node& n : list->items) {
       auto c = read_condition(r_, n);
       if (!c) continue;
       for (const Condition& other : rule_.where)
@@ -366,8 +365,8 @@ class RuleReader {
   }
 
   void read_let() {
-    const Node* n = find("let");
-    if (!n || !r_.expect(*n, Node::Kind::map, "named expressions")) return;
+    const yaml::Node* n = find("let");
+    if (!n || !r_.expect(*n, yaml::Node::Kind::map, "named expressions")) return;
     for (const auto& [key, value] : n->entries)
       if (ExprPtr e = expression(value, "an expression")) rule_.let.emplace_back(key.text, e);
   }
@@ -391,7 +390,7 @@ class RuleReader {
                                 {"place", {K::place}},
                                 {"once", {K::rewrite}}};
     for (const Row& row : kRows) {
-      const Node* n = find(row.key);
+      const yaml::Node* n = find(row.key);
       bool wanted = std::find(row.kinds.begin(), row.kinds.end(), rule_.kind) != row.kinds.end();
       if (n && !wanted)
         r_.error(*n, fmt::format("a rule of kind {} has no {}", name(rule_.kind), row.key), "",
@@ -402,11 +401,11 @@ class RuleReader {
         return read_rewrite();
       case K::absorb:
         require("contract");
-        if (const Node* n = r_.required(root_, "anchor")) check_anchor(*n);
+        if (const yaml::Node* n = r_.required(root_, "anchor")) check_anchor(*n);
         return read_region("tail");
       case K::window:
         require("contract");
-        if (const Node* n = find("anchor")) check_anchor(*n);
+        if (const yaml::Node* n = find("anchor")) check_anchor(*n);
         return read_region("tail");
       case K::region:
         require("contract");
@@ -422,7 +421,7 @@ class RuleReader {
   }
   void require(std::string_view key) { r_.required(root_, key); }
 
-  void check_anchor(const Node& n) {
+  void check_anchor(const yaml::Node& n) {
     auto bound = bound_names(rule_.match);
     auto it = bound.find(rule_.anchor);
     if (it == bound.end() || it->second.kind != Bound::Kind::node)
@@ -431,32 +430,32 @@ class RuleReader {
   }
 
   void read_rewrite() {
-    const Node* n = r_.required(root_, "rewrite");
-    if (!n || !r_.expect(*n, Node::Kind::scalar, "a replacement")) return;
+    const yaml::Node* n = r_.required(root_, "rewrite");
+    if (!n || !r_.expect(*n, yaml::Node::Kind::scalar, "a replacement")) return;
     auto p = parse_replacement(n->text, place_of(r_, *n));
     if (!p) return add_error(r_, std::move(p).error());
     rule_.rewrite = std::move(*p);
   }
 
   void read_region(std::string_view key) {
-    const Node* n = find(key);
+    const yaml::Node* n = find(key);
     RegionSpec& s = rule_.region;
     s.max_ops = n ? s.max_ops : 0;
     s.multi_output = key == "region";
-    if (!n || !r_.expect(*n, Node::Kind::map, "a region")) return;
+    if (!n || !r_.expect(*n, yaml::Node::Kind::map, "a region")) return;
     auto names = key_names(kRegionKeys);
     r_.keys(*n, names);
     s.place = Place{rule_.file, n->line, n->column};
-    if (const Node* of = r_.required(*n, "of")) {
+    if (const yaml::Node* of = r_.required(*n, "of")) {
       auto status = parse_op_set(of->text, place_of(r_, *of), s.ops, s.classes);
       if (!status) add_error(r_, std::move(status).error());
     }
-    if (const Node* around = n->find("around")) {
+    if (const yaml::Node* around = n->find("around")) {
       auto status = parse_op_set(around->text, place_of(r_, *around), s.around_ops, s.around_classes);
       if (!status) add_error(r_, std::move(status).error());
     }
     auto count = [&](std::string_view k, int& to) {
-      const Node* v = n->find(k);
+      const yaml::Node* v = n->find(k);
       if (!v) return;
       const Param* p = find_param(rule_, v->text);
       if (p) s.named[std::string(k)] = p->name;
@@ -471,17 +470,17 @@ class RuleReader {
     count("max_ops", s.max_ops);
     count("max_inputs", s.max_inputs);
     count("min_ops", s.min_ops);
-    if (const Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
+    if (const yaml::Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
     read_conditions(n->find("where"), s.where);
   }
 
   void read_merge() {
-    const Node* n = find("merge");
-    if (!n || !r_.expect(*n, Node::Kind::map, "siblings")) return;
+    const yaml::Node* n = find("merge");
+    if (!n || !r_.expect(*n, yaml::Node::Kind::map, "siblings")) return;
     auto names = key_names(kMergeKeys);
     r_.keys(*n, names);
     for (const KeyDoc& k : kMergeKeys) {
-      const Node* v = n->find(k.name);
+      const yaml::Node* v = n->find(k.name);
       if (!v) continue;
       if (k.name == "min" || k.name == "max") {
         rule_.params[std::string(k.name)] = std::to_string(r_.integer(*v));
@@ -490,7 +489,7 @@ class RuleReader {
       std::string joined;
       auto add = [&](const std::string& s) { joined += (joined.empty() ? "" : "; ") + s; };
       if (k.name == "weights") {
-        if (!r_.expect(*v, Node::Kind::map, "inputs and axes")) continue;
+        if (!r_.expect(*v, yaml::Node::Kind::map, "inputs and axes")) continue;
         for (const auto& [slot, axis] : v->entries) {
           slot_number(slot);
           if (expression(axis, "an axis")) add(slot.text + ": " + axis.text);
@@ -503,38 +502,38 @@ class RuleReader {
         for (const std::string& s : r_.strings(*v)) add(s);
       }
       if (k.name == "fill")
-        for (const Node& i : v->items) slot_number(i);
+        for (const yaml::Node& i : v->items) slot_number(i);
       if (k.name == "over") check_over(*v);
       rule_.params[std::string(k.name)] = joined;
     }
     r_.required(*n, "over");
   }
   /// Small and a number: what siblings are merged by.
-  void slot_number(const Node& n) {
+  void slot_number(const yaml::Node& n) {
     auto i = yaml::parse_integer(n.text);
     if (!i || *i < 0 || *i > 63)
       r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63", Code::rule_invalid);
   }
-  void merge_keys(const Node& v, std::string& joined) {
-    const std::vector<Node> one{v};
-    for (const Node& i : v.is_scalar() ? one : v.items)
+  void merge_keys(const yaml::Node& v, std::string& joined) {
+    const std::vector<yaml::Node> one{v};
+    for (const yaml::Node& i : v.is_scalar() ? one : v.items)
       if (expression(i, "a key")) joined += (joined.empty() ? "" : "; ") + i.text;
   }
-  void check_over(const Node& n) {
+  void check_over(const yaml::Node& n) {
     const BoundNames bound = bound_names(rule_.match);
     auto it = bound.find(n.text);
     if (it == bound.end() || it->second.inner || (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
       r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "", Code::rule_invalid);
   }
   void read_place() {
-    const Node* n = find("place");
-    if (!n || !r_.expect(*n, Node::Kind::map, "places")) return;
+    const yaml::Node* n = find("place");
+    if (!n || !r_.expect(*n, yaml::Node::Kind::map, "places")) return;
     for (const auto& [key, value] : n->entries) rule_.params[key.text] = r_.string(value);
     check_place(*n);
   }
 
   /// One entry, `slices(whole, axis)`, of names that the pattern binds.
-  void check_place(const Node& n) {
+  void check_place(const yaml::Node& n) {
     const BoundNames bound = bound_names(rule_.match);
     const std::optional<PlaceSpec> p = place_spec(rule_.params);
     auto is = [&](const std::string& name, Bound::Kind a, Bound::Kind b) {
@@ -553,17 +552,17 @@ class RuleReader {
   // ------------------------------------------------------------------------------------------------
 
   void read_tests() {
-    const Node* n = find("tests");
-    if (!n || !r_.expect(*n, Node::Kind::map, "tests")) return;
+    const yaml::Node* n = find("tests");
+    if (!n || !r_.expect(*n, yaml::Node::Kind::map, "tests")) return;
     r_.keys(*n, {"fires", "holds"});
     for (bool fires : {true, false}) {
-      const Node* list = n->find(fires ? "fires" : "holds");
-      if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of cases")) continue;
-      for (const Node& c : list->items) read_case(c, fires);
+      const yaml::Node* list = n->find(fires ? "fires" : "holds");
+      if (!list || !r_.expect(*list, yaml::Node::Kind::sequence, "a list of cases")) continue;
+      for (const yaml::Node& c : list->items) read_case(c, fires);
     }
   }
 
-  void read_case(const Node& n, bool fires) {
+  void read_case(const yaml::Node& n, bool fires) {
     RuleTest t;
     t.fires = fires;
     t.place = Place{rule_.file, n.line, n.column};
@@ -573,7 +572,7 @@ class RuleReader {
       rule_.tests.push_back(std::move(t));
       return;
     }
-    if (!r_.expect(n, Node::Kind::map, "a case")) return;
+    if (!r_.expect(n, yaml::Node::Kind::map, "a case")) return;
     auto names = key_names(kCaseKeys);
     r_.keys(n, names);
     for (const auto& [key, value] : n.entries) {
@@ -598,7 +597,7 @@ class RuleReader {
     rule_.tests.push_back(std::move(t));
   }
 
-  void check_case(const Node& n, const RuleTest& t) {
+  void check_case(const yaml::Node& n, const RuleTest& t) {
     auto bad = [&](std::string message, std::string hint = "") {
       r_.error(n, std::move(message), std::move(hint), Code::rule_invalid);
     };
@@ -626,13 +625,13 @@ class RuleReader {
   }
 
   yaml::Reader& r_;
-  const Node& root_;
+  const yaml::Node& root_;
   Blocks blocks_;
   const OpTable& ops_;
   Rule rule_;
 };
 
-ExprPtr read_expression(yaml::Reader& r, const Node& n, std::string_view what) {
+ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view what) {
   std::string t = r.quoted(n, what);
   if (t.empty()) return nullptr;
   auto e = parse_expression(t, place_of(r, n));

@@ -7,7 +7,6 @@
 namespace ferrule {
 namespace {
 
-using yaml::Node;
 
 constexpr std::string_view kText = R"({"type":"string"})";
 constexpr std::string_view kTexts = R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
@@ -37,41 +36,41 @@ class FileReader {
   FileReader(yaml::Reader& r, const yaml::Document& doc) : r_(r), doc_(doc) {}
 
   void run(std::vector<Override>& out) {
-    if (!r_.expect(doc_.root, Node::Kind::map, "an override file")) return;
+    if (!r_.expect(doc_.root, yaml::Node::Kind::map, "an override file")) return;
     r_.keys(doc_.root, {"ferrule", "override"});
-    if (const Node* v = r_.required(doc_.root, "ferrule"); v && (v->text != "1" || v->quoted))
+    if (const yaml::Node* v = r_.required(doc_.root, "ferrule"); v && (v->text != "1" || v->quoted))
       r_.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "",
                Code::rule_invalid);
-    const Node* list = r_.required(doc_.root, "override");
-    if (!list || !r_.expect(*list, Node::Kind::sequence, "a list of entries")) return;
-    for (const Node& n : list->items) entry(n, out);
+    const yaml::Node* list = r_.required(doc_.root, "override");
+    if (!list || !r_.expect(*list, yaml::Node::Kind::sequence, "a list of entries")) return;
+    for (const yaml::Node& n : list->items) entry(n, out);
   }
 
  private:
-  void entry(const Node& n, std::vector<Override>& out) {
-    if (!r_.expect(n, Node::Kind::map, "an entry")) return;
+  void entry(const yaml::Node& n, std::vector<Override>& out) {
+    if (!r_.expect(n, yaml::Node::Kind::map, "an entry")) return;
     const size_t before = r_.count();
     auto names = key_names(kEntryKeys);
     r_.keys(n, names);
     const bool known = r_.count() == before;
     Override e;
     e.source = doc_.source;
-    if (const Node* rule = r_.required(n, "rule")) e.rule = r_.string(*rule), e.key = *rule;
+    if (const yaml::Node* rule = r_.required(n, "rule")) e.rule = r_.string(*rule), e.key = *rule;
     scope(n, e);
     for (const char* key : {"off", "on"})
-      if (const Node* s = n.find(key)) switched(*s, key, e);
-    if (const Node* s = n.find("set")) settings(*s, e);
-    if (const Node* w = n.find("where+"); w && r_.expect(*w, Node::Kind::sequence, "a list of conditions"))
-      for (const Node& c : w->items)
+      if (const yaml::Node* s = n.find(key)) switched(*s, key, e);
+    if (const yaml::Node* s = n.find("set")) settings(*s, e);
+    if (const yaml::Node* w = n.find("where+"); w && r_.expect(*w, yaml::Node::Kind::sequence, "a list of conditions"))
+      for (const yaml::Node& c : w->items)
         if (auto condition = read_condition(r_, c, true)) e.where.emplace_back(std::move(*condition), c);
     if (known && !e.on && !n.find("set") && !n.find("where+"))
       r_.error(n, "an entry that changes nothing", "give off, on, set or where+", Code::rule_invalid);
     out.push_back(std::move(e));
   }
 
-  void scope(const Node& n, Override& e) {
+  void scope(const yaml::Node& n, Override& e) {
     auto texts = [&](const char* key, std::vector<std::string>& to) {
-      const Node* v = n.find(key);
+      const yaml::Node* v = n.find(key);
       if (!v) return;
       if (!to.empty()) r_.error(*v, fmt::format("{} is given twice", key), "", Code::rule_invalid);
       to = r_.strings(*v);
@@ -86,10 +85,10 @@ class FileReader {
       if (d && name(*d) == t) e.types.push_back(*d);
       else r_.error(*n.find("dtype"), fmt::format("\"{}\" is no element type", escape(t)), "f32, f16, bf16, f64, i32, i64, bool, …");
     }
-    if (const Node* v = n.find("reason")) e.reason = r_.string(*v);
+    if (const yaml::Node* v = n.find("reason")) e.reason = r_.string(*v);
   }
 
-  void switched(const Node& n, const std::string& key, Override& e) {
+  void switched(const yaml::Node& n, const std::string& key, Override& e) {
     if (e.on) r_.error(n, "an entry is on or off, not both", "write two entries", Code::rule_invalid);
     e.on = key == "on";
     if (n.is_map()) {
@@ -102,12 +101,12 @@ class FileReader {
                n.is_scalar() && n.text == "false" ? fmt::format("write {}: true", *e.on ? "off" : "on") : "", Code::rule_invalid);
   }
 
-  void settings(const Node& n, Override& e) {
-    if (!r_.expect(n, Node::Kind::map, "parameters")) return;
+  void settings(const yaml::Node& n, Override& e) {
+    if (!r_.expect(n, yaml::Node::Kind::map, "parameters")) return;
     for (const auto& [key, value] : n.entries) {
       if (!key.text.starts_with("params.") || key.text.size() == 7)
         r_.error(key, fmt::format("\"{}\" is no parameter", escape(key.text)), fmt::format("write params.{}", escape(key.text)), Code::rule_invalid);
-      else if (r_.expect(value, Node::Kind::scalar, "the value of a parameter"))
+      else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         e.set.push_back({key.text.substr(7), key, value});
     }
     if (n.entries.empty()) r_.error(n, "set without parameters", "", Code::rule_invalid);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "engine/base/yaml.h"
 #include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
@@ -11,24 +12,9 @@
 namespace ferrule {
 namespace {
 
-std::string quoted(std::string_view s) {
-  std::string out = "\"";
-  for (char c : s) {
-    if (c == '"' || c == '\\')
-      out += '\\', out += c;
-    else if (c == '\n')
-      out += "\\n";
-    else if (static_cast<unsigned char>(c) < 0x20)
-      out += fmt::format("\\x{:02x}", static_cast<unsigned>(c));
-    else
-      out += c;
-  }
-  return out + '"';
-}
-
 std::string list(const std::vector<std::string>& items) {
   std::string s;
-  for (const std::string& i : items) s += (s.empty() ? "" : ", ") + quoted(i);
+  for (const std::string& i : items) s += (s.empty() ? "" : ", ") + yaml::in_quotes(i);
   return "[" + s + "]";
 }
 
@@ -69,12 +55,12 @@ class Printer {
     strings("shared", r_.shared);
     if (!r_.parameters.empty()) {
       out_ += "params:\n";
-      for (const Param& p : r_.parameters) out_ += fmt::format("  {}: {}\n", p.name, p.quoted ? quoted(p.text) : p.text);
+      for (const Param& p : r_.parameters) out_ += fmt::format("  {}: {}\n", p.name, p.quoted ? yaml::in_quotes(p.text) : p.text);
     }
     conditions("where", r_.where, 0);
     if (!r_.let.empty()) {
       out_ += "let:\n";
-      for (const auto& [n, e] : r_.let) out_ += fmt::format("  {}: {}\n", n, quoted(to_text(*e)));
+      for (const auto& [n, e] : r_.let) out_ += fmt::format("  {}: {}\n", n, yaml::in_quotes(to_text(*e)));
     }
     if (r_.kind == RuleKind::rewrite) text("rewrite", to_text(r_.rewrite, true), 0);
     field("contract", r_.contract);
@@ -92,7 +78,7 @@ class Printer {
     out_ += fmt::format("{}: {}\n", key, value);
   }
   void field(std::string_view key, const std::string& value) {
-    if (!value.empty()) line(key, quoted(value));
+    if (!value.empty()) line(key, yaml::in_quotes(value));
   }
   void strings(std::string_view key, const std::vector<std::string>& items) {
     if (!items.empty()) line(key, list(items));
@@ -100,7 +86,7 @@ class Printer {
   void text(std::string_view key, const std::string& value, int indent) {
     std::string pad(static_cast<size_t>(indent), ' ');
     if (!fits_block(value)) {
-      out_ += fmt::format("{}{}: {}\n", pad, key, quoted(value));
+      out_ += fmt::format("{}{}: {}\n", pad, key, yaml::in_quotes(value));
       return;
     }
     out_ += fmt::format("{}{}: |\n", pad, key);
@@ -125,9 +111,9 @@ class Printer {
     std::string pad(static_cast<size_t>(indent), ' ');
     out_ += fmt::format("{}{}:\n", pad, key);
     for (const Condition& c : all) {
-      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls), quoted(c.text),
-                          quoted(c.why));
-      if (!c.hint.empty()) out_ += ", hint: " + quoted(c.hint);
+      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls), yaml::in_quotes(c.text),
+                          yaml::in_quotes(c.why));
+      if (!c.hint.empty()) out_ += ", hint: " + yaml::in_quotes(c.hint);
       out_ += "}\n";
     }
   }
@@ -143,7 +129,7 @@ class Printer {
       e.classes = classes;
       std::string text = to_text(e);
       text.resize(text.size() - 2);  // "()"
-      return quoted(text);
+      return yaml::in_quotes(text);
     };
     RegionSpec usual;
     auto limit = [&](const char* key, int value, int otherwise) {
@@ -177,7 +163,7 @@ class Printer {
     std::string out;
     for (const std::string& p : parts(v)) {
       size_t colon = p.find(": ");
-      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " + quoted(p.substr(colon + 2));
+      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " + yaml::in_quotes(p.substr(colon + 2));
     }
     return out;
   }
@@ -191,7 +177,7 @@ class Printer {
         continue;
       }
       if (k != "key" || !merge) {
-        out_ += fmt::format("  {}: {}\n", k, number ? v : quoted(v));
+        out_ += fmt::format("  {}: {}\n", k, number ? v : yaml::in_quotes(v));
         continue;
       }
       out_ += "  key: " + list(parts(v)) + "\n";
@@ -216,7 +202,7 @@ class Printer {
     std::string before = std::move(out_);
     out_.clear();
     auto add = [&](std::string_view key, const std::string& v) {
-      if (!v.empty()) out_ += fmt::format("      {}: {}\n", key, quoted(v));
+      if (!v.empty()) out_ += fmt::format("      {}: {}\n", key, yaml::in_quotes(v));
     };
     add("name", t.name);
     add("declined_by", t.declined_by);

@@ -20,17 +20,6 @@ constexpr int64_t kVersion = 1;
 constexpr int64_t kHashedElements = 64;        // of a constant; larger ones are weights
 constexpr int64_t kMostBytes = int64_t{256} << 20;  // of a file: a line for each of some million nodes
 
-/// As YAML in double quotes.
-std::string quoted(std::string_view text) {
-  std::string out = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    else out += c;
-  }
-  return out + "\"";
-}
-
 using Names = std::vector<std::string>;
 using Key = std::pair<std::string, Names>;
 
@@ -153,8 +142,8 @@ std::string to_text(const Instances& list, std::string_view model_file) {
       escape(model_file), kVersion, list.model, list.target, list.lines.empty() ? " []" : "");
   for (const Instances::Line& l : list.lines) {
     std::string nodes;
-    for (const std::string& n : l.nodes) nodes += (nodes.empty() ? "" : ", ") + quoted(n);
-    out += fmt::format("  - {{rule: {}, root: {}, nodes: [{}]}}\n", l.rule, quoted(l.root), nodes);
+    for (const std::string& n : l.nodes) nodes += (nodes.empty() ? "" : ", ") + yaml::in_quotes(n);
+    out += fmt::format("  - {{rule: {}, root: {}, nodes: [{}]}}\n", l.rule, yaml::in_quotes(l.root), nodes);
   }
   return out;
 }

@@ -277,8 +277,7 @@ Val pow2(const EvalContext& ctx, Args a) {
   return every(ctx, a[0], [&](const Tensor& t, int64_t i) { return power(t.at_f64(i)); });
 }
 
-constexpr bool kMissingToo = true;
-const Function kTable[] = {
+const Function kConstantFunctions[] = {
     {{"const", "(x: value) -> bool", "a constant: initializer, Constant node, or folded"},
      is_const},
     {{"value", "(x: any) -> number",
@@ -331,6 +330,6 @@ const Function kTable[] = {
 
 }  // namespace
 
-std::span<const Function> constant_functions() { return kTable; }
+std::span<const Function> constant_functions() { return kConstantFunctions; }
 
 }  // namespace ferrule

@@ -10,11 +10,6 @@
 namespace ferrule {
 namespace {
 
-const Value* value_of(const EvalContext& ctx, const Val& v) {
-  auto id = get<ValueId>(v);
-  return id && ctx.graph ? &ctx.graph->value(*id) : nullptr;
-}
-
 Val uses(const EvalContext& ctx, Args a) {
   const Value* v = value_of(ctx, a[0]);
   if (!v) return unknown("a value");
@@ -267,8 +262,7 @@ Val join(const EvalContext& ctx, Args a) {
   return Val{s};
 }
 
-constexpr bool kMissingToo = true;
-const Function kTable[] = {
+const Function kGraphFunctions[] = {
     {{"uses", "(x: value) -> int", "how many node inputs (and graph outputs) read the value"},
      uses},
     {{"users_all", "(x: value, ops: string) -> bool",
@@ -317,6 +311,6 @@ const Function kTable[] = {
 
 }  // namespace
 
-std::span<const Function> graph_functions() { return kTable; }
+std::span<const Function> graph_functions() { return kGraphFunctions; }
 
 }  // namespace ferrule

@@ -166,7 +166,7 @@ Val einsum_matmul(const EvalContext&, Args a) {
   return make_list({places(batch + rows + summed, x), places(batch + summed + columns, w), places(y, batch + rows + columns)});
 }
 
-const Function kTable[] = {
+const Function kLayoutFunctions[] = {
     {{"transposes_below", "(y: value, perm: list) -> int",
       "Transposes more than now if y came untransposed and its Transpose moved down past its readers: -1 where it meets "
       "its inverse, 0 where it merges with another, 1 where it has to stay"},
@@ -179,6 +179,6 @@ const Function kTable[] = {
 
 }  // namespace
 
-std::span<const Function> layout_functions() { return kTable; }
+std::span<const Function> layout_functions() { return kLayoutFunctions; }
 
 }  // namespace ferrule

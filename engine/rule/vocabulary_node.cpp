@@ -307,7 +307,7 @@ Val is_depthwise(const EvalContext& ctx, Args a) {
   });
 }
 
-const Function kTable[] = {
+const Function kNodeFunctions[] = {
     {{"op", "(n: node) -> string", "operator: 'Conv', 'com.microsoft::Gelu', 'group.conv'"}, op},
     {{"ops", "(nodes: list) -> list", "operators of several nodes"}, ops},
     {{"node_class", "(n: node, class: string) -> bool",
@@ -362,6 +362,6 @@ const Function kTable[] = {
 
 }  // namespace
 
-std::span<const Function> node_functions() { return kTable; }
+std::span<const Function> node_functions() { return kNodeFunctions; }
 
 }  // namespace ferrule

@@ -4,11 +4,6 @@
 namespace ferrule {
 namespace {
 
-const Value* value_of(const EvalContext& ctx, const Val& v) {
-  auto id = get<ValueId>(v);
-  return id && ctx.graph ? &ctx.graph->value(*id) : nullptr;
-}
-
 /// The shape of a value, or a list of sizes taken as one.
 std::optional<Shape> shape_of(const EvalContext& ctx, const Val& v, Val* missing) {
   if (const Value* x = value_of(ctx, v)) {
@@ -279,8 +274,7 @@ Val reshape_target(const EvalContext& ctx, Args a) {
   return ints(out);
 }
 
-constexpr bool kMissingToo = true;
-const Function kTable[] = {
+const Function kShapeFunctions[] = {
     {{"dtype", "(x: value) -> dtype", "element type"}, dtype},
     {{"compute_dtype", "(x: any) -> dtype",
       "type its arithmetic is done in: f32 for f16, bf16, fp8"},
@@ -322,6 +316,6 @@ const Function kTable[] = {
 
 }  // namespace
 
-std::span<const Function> shape_functions() { return kTable; }
+std::span<const Function> shape_functions() { return kShapeFunctions; }
 
 }  // namespace ferrule

@@ -10,6 +10,7 @@
 namespace ferrule {
 
 using Args = std::span<const Val>;
+constexpr bool kMissingToo = true;  // for Function::takes_missing
 
 struct Function {
   VocabularyEntry entry;  ///< signature: "(x: value, k: number, rtol: number = 0.001) -> bool"
@@ -50,6 +51,11 @@ const T* get(const Val& v) {
 inline const Val::List* list_of(const Val& v) {
   auto p = get<std::shared_ptr<Val::List>>(v);
   return p ? p->get() : nullptr;
+}
+/// The value that an argument names; nullptr where it names none.
+inline const Value* value_of(const EvalContext& ctx, const Val& v) {
+  auto id = get<ValueId>(v);
+  return id && ctx.graph ? &ctx.graph->value(*id) : nullptr;
 }
 inline bool is_unknown(const Val& v) { return get<Val::Unknown>(v); }
 inline bool is_absent(const Val& v) { return get<Val::Absent>(v); }

@@ -16,7 +16,6 @@
 namespace ferrule {
 namespace {
 
-using yaml::Node;
 using yaml::Reader;
 
 std::string key_of(std::string_view domain, std::string_view op) {
@@ -53,25 +52,25 @@ void collect_names(const FormulaExpr& e, std::set<std::string>& out) {
 
 class EntryReader {
  public:
-  EntryReader(Reader& r, const Node& n) : r_(r), n_(n) {}
+  EntryReader(Reader& r, const yaml::Node& n) : r_(r), n_(n) {}
 
   OpFormula read() {
     r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "channel", "class", "types", "source", "doc", "replaces"});
-    if (const Node* v = r_.required(n_, "op")) f_.op = r_.string(*v);
-    if (const Node* v = n_.find("domain")) f_.domain = r_.string(*v);
+    if (const yaml::Node* v = r_.required(n_, "op")) f_.op = r_.string(*v);
+    if (const yaml::Node* v = n_.find("domain")) f_.domain = r_.string(*v);
     if (f_.domain == "ai.onnx") f_.domain.clear();
     f_.place = r_.source().place(n_.line, n_.column);
-    if (const Node* v = r_.required(n_, "in")) inputs(*v);
-    if (const Node* v = n_.find("attrs")) attributes(*v);
-    if (const Node* v = n_.find("out")) out_type(*v);
-    if (const Node* v = n_.find("row")) row(*v);
-    if (const Node* v = n_.find("channel")) f_.channel = r_.strings(*v);
-    if (const Node* v = n_.find("class")) f_.classes = r_.strings(*v);
-    if (const Node* v = n_.find("types")) types(*v);
-    if (const Node* v = n_.find("source")) f_.source = r_.string(*v);
-    if (const Node* v = n_.find("replaces")) replaces = r_.boolean(*v);
-    if (const Node* v = n_.find("let")) lets(*v);
-    if (const Node* v = r_.required(n_, "expr")) f_.expr = formula(*v, "expr", f_.let.size(), &f_);
+    if (const yaml::Node* v = r_.required(n_, "in")) inputs(*v);
+    if (const yaml::Node* v = n_.find("attrs")) attributes(*v);
+    if (const yaml::Node* v = n_.find("out")) out_type(*v);
+    if (const yaml::Node* v = n_.find("row")) row(*v);
+    if (const yaml::Node* v = n_.find("channel")) f_.channel = r_.strings(*v);
+    if (const yaml::Node* v = n_.find("class")) f_.classes = r_.strings(*v);
+    if (const yaml::Node* v = n_.find("types")) types(*v);
+    if (const yaml::Node* v = n_.find("source")) f_.source = r_.string(*v);
+    if (const yaml::Node* v = n_.find("replaces")) replaces = r_.boolean(*v);
+    if (const yaml::Node* v = n_.find("let")) lets(*v);
+    if (const yaml::Node* v = r_.required(n_, "expr")) f_.expr = formula(*v, "expr", f_.let.size(), &f_);
     derive();
     return std::move(f_);
   }
@@ -79,9 +78,9 @@ class EntryReader {
   bool replaces = false;  ///< the entry says that it stands for an earlier one of its operator
 
  private:
-  void inputs(const Node& v) {
-    if (!r_.expect(v, Node::Kind::sequence, "in")) return;
-    for (const Node& item : v.items) {
+  void inputs(const yaml::Node& v) {
+    if (!r_.expect(v, yaml::Node::Kind::sequence, "in")) return;
+    for (const yaml::Node& item : v.items) {
       std::string s = r_.string(item);
       std::string_view base = input_name(s);
       bool word = !base.empty() && std::all_of(base.begin(), base.end(), [](unsigned char c) {
@@ -96,8 +95,8 @@ class EntryReader {
     if (v.items.empty()) r_.error(v, "an operator without inputs", "");
   }
 
-  void attributes(const Node& v) {
-    if (!r_.expect(v, Node::Kind::map, "attrs")) return;
+  void attributes(const yaml::Node& v) {
+    if (!r_.expect(v, yaml::Node::Kind::map, "attrs")) return;
     for (const auto& [key, value] : v.entries) {
       if (!value.is_scalar()) {
         r_.error(value, fmt::format("{} where a number, a quoted text or `required` is wanted", yaml::name(value.kind)));
@@ -116,7 +115,7 @@ class EntryReader {
     }
   }
 
-  void out_type(const Node& v) {
+  void out_type(const yaml::Node& v) {
     f_.out_type = r_.string(v);
     std::string_view s = f_.out_type;
     bool ok = false;
@@ -135,7 +134,7 @@ class EntryReader {
                "write an element type, attr:NAME or in:NUMBER");
   }
 
-  void row(const Node& v) {
+  void row(const yaml::Node& v) {
     f_.row = r_.string(v);
     const std::string_view s = f_.row;
     if (s != "axis" && s != "from axis" && s != "spatial" && s != "groups" && s != "axes" && !s.starts_with("axes "))
@@ -147,15 +146,15 @@ class EntryReader {
           return r_.error(v, "axes are numbers", "write axes 0 2 3");
   }
 
-  void types(const Node& v) {
+  void types(const yaml::Node& v) {
     for (const std::string& w : r_.strings(v))
       if (!add_types(w, f_.types))
         r_.error(v, fmt::format("\"{}\" is not an element type", escape(w)),
                  "a type, or float, int, signed, unsigned, float8, numeric, bool, any");
   }
 
-  void lets(const Node& v) {
-    if (!r_.expect(v, Node::Kind::map, "let")) return;
+  void lets(const yaml::Node& v) {
+    if (!r_.expect(v, yaml::Node::Kind::map, "let")) return;
     for (const auto& [key, value] : v.entries) {
       FormulaExprPtr e = formula(value, "let", f_.let.size(), nullptr);
       if (!e) continue;
@@ -165,7 +164,7 @@ class EntryReader {
     }
   }
 
-  FormulaExprPtr formula(const Node& v, std::string_view what, size_t let, OpFormula* complete) {
+  FormulaExprPtr formula(const yaml::Node& v, std::string_view what, size_t let, OpFormula* complete) {
     size_t before = r_.count();
     std::string text = r_.quoted(v, what);
     if (r_.count() != before) return nullptr;
@@ -205,7 +204,7 @@ class EntryReader {
   }
 
   Reader& r_;
-  const Node& n_;
+  const yaml::Node& n_;
   OpFormula f_;
 };
 
@@ -221,7 +220,7 @@ bool same_signature(const OpFormula& a, const OpFormula& b) {
 
 /// The entry joins those that were read before it; one of its operator's only where it says so. A folder that is given
 /// again, behind those that replaced something, has the last word.
-void enter(OpFormula f, bool replaces, const Node& at, Map& all, std::set<std::string>& places, Reader& r) {
+void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all, std::set<std::string>& places, Reader& r) {
   const std::string key = key_of(f.domain, f.op);
   const bool again = !places.insert(f.place).second;
   auto it = all.find(key);
@@ -247,15 +246,15 @@ void enter(OpFormula f, bool replaces, const Node& at, Map& all, std::set<std::s
 }
 
 void read_ops(const yaml::Document& doc, Map& all, std::set<std::string>& places, Reader& r) {
-  if (!r.expect(doc.root, Node::Kind::map, "an operator file")) return;
+  if (!r.expect(doc.root, yaml::Node::Kind::map, "an operator file")) return;
   r.keys(doc.root, {"ferrule", "doc", "ops"});
-  if (const Node* v = r.required(doc.root, "ferrule"); v && (doc.root.entries.front().first.text != "ferrule" || v->text != "1"))
+  if (const yaml::Node* v = r.required(doc.root, "ferrule"); v && (doc.root.entries.front().first.text != "ferrule" || v->text != "1"))
     r.error(doc.root, "the file does not begin with \"ferrule: 1\"", "");
-  const Node* ops = r.required(doc.root, "ops");
-  if (!ops || !r.expect(*ops, Node::Kind::sequence, "ops")) return;
+  const yaml::Node* ops = r.required(doc.root, "ops");
+  if (!ops || !r.expect(*ops, yaml::Node::Kind::sequence, "ops")) return;
   std::set<std::string> seen;
-  for (const Node& n : ops->items) {
-    if (!r.expect(n, Node::Kind::map, "an operator")) continue;
+  for (const yaml::Node& n : ops->items) {
+    if (!r.expect(n, yaml::Node::Kind::map, "an operator")) continue;
     size_t before = r.count();
     EntryReader entry(r, n);
     OpFormula f = entry.read();

@@ -8,7 +8,7 @@
 namespace ferrule {
 namespace {
 
-using Id = uint32_t;
+using Slot = uint32_t;
 
 // Adding this to |v| < 2^22 leaves round(v) in the low bits of the sum, to nearest even.
 constexpr double kMagic = 0x1.8p23;
@@ -25,7 +25,7 @@ class Expansion {
  public:
   explicit Expansion(ProgramBuilder& b) : b_(b) {}
 
-  Id run(Prim op, Id x) {
+  Slot run(Prim op, Slot x) {
     switch (op) {
       case Prim::exp: return exp(x);
       case Prim::log: return log(x);
@@ -38,39 +38,39 @@ class Expansion {
   }
 
  private:
-  Id f(double v) { return b_.constant(DType::f32, v, 0); }
-  Id i(int64_t v) { return b_.constant(DType::i32, 0, v); }
-  Id op(Prim p, Id a, Id b) { return b_.op(p, DType::f32, {a, b}); }
-  Id add(Id a, Id b) { return op(Prim::add, a, b); }
-  Id sub(Id a, Id b) { return op(Prim::sub, a, b); }
-  Id mul(Id a, Id b) { return op(Prim::mul, a, b); }
-  Id div(Id a, Id b) { return op(Prim::div, a, b); }
-  Id fma(Id a, Id b, Id c) { return b_.op(Prim::fma, DType::f32, {a, b, c}); }
-  Id neg(Id a) { return b_.op(Prim::neg, DType::f32, {a}); }
-  Id abs(Id a) { return b_.op(Prim::abs, DType::f32, {a}); }
-  Id iop(Prim p, Id a, Id b) { return b_.op(p, DType::i32, {a, b}); }
-  Id test(Prim p, Id a, Id b) { return b_.op(p, DType::boolean, {a, b}); }
-  Id select(Id c, Id a, Id b) { return b_.op(Prim::select, b_.type(a), {c, a, b}); }
-  Id bits(Id a) { return b_.op(Prim::float_to_bits, DType::i32, {a}); }
-  Id real(Id a) { return b_.op(Prim::bits_to_float, DType::f32, {a}); }
-  Id at_most(Id x, double c) { return select(test(Prim::lt, f(c), x), f(c), x); }   // NaN stays
-  Id at_least(Id x, double c) { return select(test(Prim::gt, f(c), x), f(c), x); }
+  Slot f(double v) { return b_.constant(DType::f32, v, 0); }
+  Slot i(int64_t v) { return b_.constant(DType::i32, 0, v); }
+  Slot op(Prim p, Slot a, Slot b) { return b_.op(p, DType::f32, {a, b}); }
+  Slot add(Slot a, Slot b) { return op(Prim::add, a, b); }
+  Slot sub(Slot a, Slot b) { return op(Prim::sub, a, b); }
+  Slot mul(Slot a, Slot b) { return op(Prim::mul, a, b); }
+  Slot div(Slot a, Slot b) { return op(Prim::div, a, b); }
+  Slot fma(Slot a, Slot b, Slot c) { return b_.op(Prim::fma, DType::f32, {a, b, c}); }
+  Slot neg(Slot a) { return b_.op(Prim::neg, DType::f32, {a}); }
+  Slot abs(Slot a) { return b_.op(Prim::abs, DType::f32, {a}); }
+  Slot iop(Prim p, Slot a, Slot b) { return b_.op(p, DType::i32, {a, b}); }
+  Slot test(Prim p, Slot a, Slot b) { return b_.op(p, DType::boolean, {a, b}); }
+  Slot select(Slot c, Slot a, Slot b) { return b_.op(Prim::select, b_.type(a), {c, a, b}); }
+  Slot bits(Slot a) { return b_.op(Prim::float_to_bits, DType::i32, {a}); }
+  Slot real(Slot a) { return b_.op(Prim::bits_to_float, DType::f32, {a}); }
+  Slot at_most(Slot x, double c) { return select(test(Prim::lt, f(c), x), f(c), x); }   // NaN stays
+  Slot at_least(Slot x, double c) { return select(test(Prim::gt, f(c), x), f(c), x); }
   /// Horner, highest coefficient first.
-  Id poly(Id x, std::initializer_list<double> c) {
+  Slot poly(Slot x, std::initializer_list<double> c) {
     auto it = c.begin();
-    Id r = f(*it);
+    Slot r = f(*it);
     while (++it != c.end()) r = fma(r, x, f(*it));
     return r;
   }
   /// -0 and subnormals whose sign the evaluation may lose.
-  Id keep_zero(Id x, Id y) { return select(test(Prim::eq, x, f(0)), x, y); }
+  Slot keep_zero(Slot x, Slot y) { return select(test(Prim::eq, x, f(0)), x, y); }
 
   /// x * unit = n ln 2 + r * unit with |r * unit| <= ln 2 / 2; `shifted` holds n + bias in its low bits.
-  struct Reduced { Id shifted, r; };
-  Reduced reduce(Id x, double unit, int bias, bool rough = false) {
+  struct Reduced { Slot shifted, r; };
+  Reduced reduce(Slot x, double unit, int bias, bool rough = false) {
     Reduced d{};
     d.shifted = fma(x, f(unit * kLog2e), f(kMagic + bias));
-    Id n = sub(d.shifted, f(kMagic + bias));
+    Slot n = sub(d.shifted, f(kMagic + bias));
     if (rough) {  // off by 2e-9 n: for callers whose result hangs less on it the larger n is
       d.r = fma(n, f(-(kLn2High + kLn2Low) / unit), x);
       return d;
@@ -80,103 +80,103 @@ class Expansion {
     return d;
   }
   /// The bits of n + bias as an exponent; those above them vanish in the shift.
-  Id power(Id shifted) { return real(iop(Prim::shl, bits(shifted), i(23))); }
+  Slot power(Slot shifted) { return real(iop(Prim::shl, bits(shifted), i(23))); }
   /// e^(sign r) on |r| <= ln 2 / 2, to 0.03 ulp before rounding; our own fit, as the next one.
-  Id exp_poly(Id r, int sign) {
+  Slot exp_poly(Slot r, int sign) {
     return poly(r, {1.382073387503624e-3, sign * 8.368677459657192e-3, 4.166826605796814e-2,
                     sign * 1.666652113199234e-1, 4.999999403953552e-1, sign * 1.0, 1.0});
   }
   /// e^(unit r) - 1 on the same interval, keeping a zero's sign; unit is a power of two.
-  Id expm1_poly(Id r, double unit) {
+  Slot expm1_poly(Slot r, double unit) {
     double u2 = unit * unit, u3 = u2 * unit;
     return mul(r, poly(r, {1.3870657421648502e-3 * u3 * u3, 8.36626160889864e-3 * u3 * u2,
                            4.166743531823158e-2 * u2 * u2, 1.666654646396637e-1 * u3, 4.999999701976776e-1 * u2,
                            unit}));
   }
   /// s q + (s - c), the sign of q kept where it is zero and s = c.
-  Id shifted_product(Id s, Id q, double c) { return fma(s, q, neg(sub(f(c), s))); }
+  Slot shifted_product(Slot s, Slot q, double c) { return fma(s, q, neg(sub(f(c), s))); }
 
-  Id exp(Id x) {
+  Slot exp(Slot x) {
     Reduced d = reduce(at_least(at_most(x, 89), -104), 1, 0);
     // 2^n in two factors, because n runs from -150 to 128.
-    Id whole = bits(d.shifted), half = iop(Prim::shr, whole, i(1));
-    auto factor = [&](Id n) { return real(iop(Prim::add, iop(Prim::shl, n, i(23)), i(0x3f800000))); };
+    Slot whole = bits(d.shifted), half = iop(Prim::shr, whole, i(1));
+    auto factor = [&](Slot n) { return real(iop(Prim::add, iop(Prim::shl, n, i(23)), i(0x3f800000))); };
     return mul(mul(exp_poly(d.r, 1), factor(half)), factor(iop(Prim::sub, whole, half)));
   }
 
-  Id expm1(Id x) {
+  Slot expm1(Slot x) {
     Reduced d = reduce(at_least(at_most(x, 89), -18), 1, 126);  // 2^(n-1), because 2^128 does not exist
     return mul(shifted_product(power(d.shifted), expm1_poly(d.r, 1), 0.5), f(2));
   }
 
   /// 1 / (1 + e^-x), all of it times 2^-64 so that e^-x stays finite and a subnormal result rounds once.
-  Id sigmoid(Id x) {
+  Slot sigmoid(Slot x) {
     Reduced d = reduce(at_least(at_most(x, 20), -104), -1, 127 - 64);
-    Id e = mul(exp_poly(d.r, -1), power(d.shifted));
+    Slot e = mul(exp_poly(d.r, -1), power(d.shifted));
     return div(f(0x1p-64), add(e, f(0x1p-64)));
   }
 
   /// e / (e + 2) with e = expm1(2x): no cancellation, and exact at both ends.
-  Id tanh(Id x) {
+  Slot tanh(Slot x) {
     Reduced d = reduce(at_least(at_most(x, 10), -10), 2, 127, true);
-    Id e = shifted_product(power(d.shifted), expm1_poly(d.r, 2), 1);
+    Slot e = shifted_product(power(d.shifted), expm1_poly(d.r, 2), 1);
     return div(e, add(e, f(2)));
   }
 
   /// u = m 2^e with m in [sqrt(1/2), sqrt(2)), u normal and positive.
-  struct Split { Id m, e; };
-  Split split(Id u) {
-    Id w = iop(Prim::sub, bits(u), i(0x3f3504f3));
-    Id e = iop(Prim::shr, w, i(23));
-    Id m = real(iop(Prim::sub, bits(u), iop(Prim::shl, e, i(23))));
+  struct Split { Slot m, e; };
+  Split split(Slot u) {
+    Slot w = iop(Prim::sub, bits(u), i(0x3f3504f3));
+    Slot e = iop(Prim::shr, w, i(23));
+    Slot m = real(iop(Prim::sub, bits(u), iop(Prim::shl, e, i(23))));
     return {m, e};
   }
   /// log(1 + t) + e ln 2 (Cephes, logf).
-  Id log_reduced(Id t, Id e) {
-    Id p = poly(t, {7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+  Slot log_reduced(Slot t, Slot e) {
+    Slot p = poly(t, {7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
                     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1});
-    Id z = mul(t, t);
-    Id y = mul(mul(t, z), p);
+    Slot z = mul(t, t);
+    Slot y = mul(mul(t, z), p);
     y = fma(e, f(kLogLow), y);
     y = fma(z, f(-0.5), y);
     return fma(e, f(kLogHigh), add(t, y));
   }
   /// `y`, but log's values at and beyond the ends of its domain (0, inf).
-  Id log_ends(Id u, Id y) {
+  Slot log_ends(Slot u, Slot y) {
     y = select(test(Prim::eq, u, f(kInf)), u, y);
-    Id out = select(test(Prim::eq, u, f(0)), f(-kInf), f(std::nan("")));
+    Slot out = select(test(Prim::eq, u, f(0)), f(-kInf), f(std::nan("")));
     return select(test(Prim::gt, u, f(0)), y, out);
   }
 
-  Id log(Id x) {
-    Id tiny = test(Prim::lt, x, f(0x1p-126));
+  Slot log(Slot x) {
+    Slot tiny = test(Prim::lt, x, f(0x1p-126));
     Split s = split(select(tiny, mul(x, f(0x1p23)), x));
-    Id e = add(b_.cast(s.e, DType::f32), select(tiny, f(-23), f(0)));
+    Slot e = add(b_.cast(s.e, DType::f32), select(tiny, f(-23), f(0)));
     return log_ends(x, log_reduced(sub(s.m, f(1)), e));
   }
 
-  Id log1p(Id x) {
-    Id u = add(x, f(1));
-    Id lost = sub(x, sub(u, f(1)));  // what rounding took from 1 + x, exactly
+  Slot log1p(Slot x) {
+    Slot u = add(x, f(1));
+    Slot lost = sub(x, sub(u, f(1)));  // what rounding took from 1 + x, exactly
     Split s = split(u);
     // 2^(1-e), since e is 128 at most and 2^-128 has no such bits.
-    Id scale = real(iop(Prim::sub, i(0x40000000), iop(Prim::shl, s.e, i(23))));
-    Id t = fma(mul(lost, f(0.5)), scale, sub(s.m, f(1)));
+    Slot scale = real(iop(Prim::sub, i(0x40000000), iop(Prim::shl, s.e, i(23))));
+    Slot t = fma(mul(lost, f(0.5)), scale, sub(s.m, f(1)));
     return keep_zero(x, log_ends(u, log_reduced(t, b_.cast(s.e, DType::f32))));
   }
 
   /// N. Juffa's two polynomials: x + x P(x^2) near 0, 1 - e^Q(|x|) beyond.
-  Id erf(Id x) {
-    Id t = abs(x), s = mul(x, x);
-    Id near = fma(poly(s, {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
+  Slot erf(Slot x) {
+    Slot t = abs(x), s = mul(x, x);
+    Slot near = fma(poly(s, {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
                            1.28379166e-1}), x, x);
-    Id c = at_most(t, 5);
-    Id q = poly(c, {-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
+    Slot c = at_most(t, 5);
+    Slot q = poly(c, {-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
                     -6.34846687e-1, -1.28717512e-1});
     q = fma(q, c, neg(c));
     Reduced d = reduce(q, 1, 127, true);  // q is above -30: no subnormals
-    Id far = sub(f(1), mul(exp_poly(d.r, 1), power(d.shifted)));
-    Id sign = iop(Prim::band, bits(x), i(std::numeric_limits<int32_t>::min()));
+    Slot far = sub(f(1), mul(exp_poly(d.r, 1), power(d.shifted)));
+    Slot sign = iop(Prim::band, bits(x), i(std::numeric_limits<int32_t>::min()));
     far = real(iop(Prim::bor, bits(far), sign));
     return select(test(Prim::gt, t, f(0.927734375)), far, near);
   }
@@ -194,7 +194,7 @@ bool expandable(Prim op, DType type) {
 
 void expand_transcendentals(Program& p) {
   ProgramBuilder b;
-  std::vector<Id> to;
+  std::vector<Slot> to;
   for (size_t k = 0; k < p.inputs.size(); ++k) b.input(p.inputs[k], p.input_names[k]);
   Expansion expansion(b);
   for (Inst in : p.insts) {
@@ -202,7 +202,7 @@ void expand_transcendentals(Program& p) {
       in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
     to.push_back(expandable(in.op, in.type) ? expansion.run(in.op, in.args[0]) : b.append(in));
   }
-  for (Id o : p.outputs) b.output(to[o]);
+  for (Slot o : p.outputs) b.output(to[o]);
   p = b.take();
 }
 

@@ -11,7 +11,6 @@ namespace ferrule {
 namespace {
 
 namespace fs = std::filesystem;
-using yaml::Node;
 
 constexpr int kMaxLike = 8;
 
@@ -25,7 +24,7 @@ std::string path_of(std::span<const std::string> dirs, std::string_view name) {
   return {};
 }
 
-std::vector<DType> types(yaml::Reader& r, const Node& n) {
+std::vector<DType> types(yaml::Reader& r, const yaml::Node& n) {
   std::vector<DType> out;
   for (const std::string& s : r.strings(n)) {
     auto t = parse_dtype(s);
@@ -38,7 +37,7 @@ std::vector<DType> types(yaml::Reader& r, const Node& n) {
   return out;
 }
 
-int count(yaml::Reader& r, const Node& n, int64_t most) {
+int count(yaml::Reader& r, const yaml::Node& n, int64_t most) {
   int64_t i = r.integer(n);
   if (i >= 0 && i <= most) return static_cast<int>(i);
   r.error(n, fmt::format("{} is not between 0 and {}", i, most));
@@ -46,28 +45,28 @@ int count(yaml::Reader& r, const Node& n, int64_t most) {
 }
 
 /// Only what the file says changes; the rest stays as `like` had it.
-void read_contract(yaml::Reader& r, const Node& n, ContractFacts& c) {
-  if (!r.expect(n, Node::Kind::map, "facts of a contract")) return;
+void read_contract(yaml::Reader& r, const yaml::Node& n, ContractFacts& c) {
+  if (!r.expect(n, yaml::Node::Kind::map, "facts of a contract")) return;
   r.keys(n, {"types", "library_types", "epilogues", "exact_epilogues", "max_epilogue_ops", "max_operands", "generated_tail", "strided"});
-  if (const Node* v = n.find("types")) c.types = types(r, *v);
-  if (const Node* v = n.find("library_types")) c.library_types = types(r, *v);
-  if (const Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
-  if (const Node* v = n.find("exact_epilogues")) c.exact_epilogues = r.strings(*v);
-  if (const Node* v = n.find("strided")) c.strided = r.strings(*v);
-  if (const Node* v = n.find("max_epilogue_ops")) c.max_epilogue_ops = count(r, *v, 1000);
-  if (const Node* v = n.find("max_operands")) c.max_operands = count(r, *v, 1000);
-  if (const Node* v = n.find("generated_tail")) c.generated_tail = r.boolean(*v);
+  if (const yaml::Node* v = n.find("types")) c.types = types(r, *v);
+  if (const yaml::Node* v = n.find("library_types")) c.library_types = types(r, *v);
+  if (const yaml::Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
+  if (const yaml::Node* v = n.find("exact_epilogues")) c.exact_epilogues = r.strings(*v);
+  if (const yaml::Node* v = n.find("strided")) c.strided = r.strings(*v);
+  if (const yaml::Node* v = n.find("max_epilogue_ops")) c.max_epilogue_ops = count(r, *v, 1000);
+  if (const yaml::Node* v = n.find("max_operands")) c.max_operands = count(r, *v, 1000);
+  if (const yaml::Node* v = n.find("generated_tail")) c.generated_tail = r.boolean(*v);
 }
 
-void read_facts(yaml::Reader& r, const Node& root, Target& t) {
-  if (const Node* v = root.find("device")) t.device = r.one_of(*v, {"cpu", "gpu"});
-  if (const Node* v = root.find("cc")) t.cc = r.number(*v);
-  if (const Node* v = root.find("isa")) t.isa = r.strings(*v);
-  if (const Node* v = root.find("vector_bytes")) t.vector_bytes = count(r, *v, 4096);
-  if (const Node* v = root.find("l2_bytes")) t.l2_bytes = r.integer(*v);
-  if (const Node* v = root.find("cores")) t.cores = count(r, *v, 1 << 20);
-  const Node* contracts = root.find("contracts");
-  if (!contracts || !r.expect(*contracts, Node::Kind::map, "contracts")) return;
+void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
+  if (const yaml::Node* v = root.find("device")) t.device = r.one_of(*v, {"cpu", "gpu"});
+  if (const yaml::Node* v = root.find("cc")) t.cc = r.number(*v);
+  if (const yaml::Node* v = root.find("isa")) t.isa = r.strings(*v);
+  if (const yaml::Node* v = root.find("vector_bytes")) t.vector_bytes = count(r, *v, 4096);
+  if (const yaml::Node* v = root.find("l2_bytes")) t.l2_bytes = r.integer(*v);
+  if (const yaml::Node* v = root.find("cores")) t.cores = count(r, *v, 1 << 20);
+  const yaml::Node* contracts = root.find("contracts");
+  if (!contracts || !r.expect(*contracts, yaml::Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
     if (!is_contract(key.text)) {
       const auto names = contract_names();
@@ -90,11 +89,11 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   FERRULE_ASSIGN(yaml::Document doc, yaml::read_file(path, Limits{}));
   yaml::Reader r(doc.source);
   Target t;
-  if (r.expect(doc.root, Node::Kind::map, "a target")) {
+  if (r.expect(doc.root, yaml::Node::Kind::map, "a target")) {
     r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "l2_bytes",
                       "cores", "contracts"});
     r.required(doc.root, "ferrule");
-    if (const Node* like = doc.root.find("like")) {
+    if (const yaml::Node* like = doc.root.find("like")) {
       if (depth >= kMaxLike)
         r.error(*like, "targets that are like each other in a circle", "", Code::rule_invalid);
       FERRULE_TRY(r.status());

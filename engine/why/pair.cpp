@@ -10,7 +10,7 @@
 namespace ferrule::why {
 namespace {
 
-constexpr size_t kDetailed = 4;
+constexpr size_t kDetailedOfPair = 4;
 
 std::string quoted_layer(const Observed& o, size_t k) {
   return fmt::format("\"{}\"", escape(o.plan.layers[k].name));
@@ -270,7 +270,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   if (tries > 0)
     out.unlocks =
         rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
-  out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
+  out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailedOfPair : 0, trials);
   if (out.blockers.empty() || tries <= 0) return out;
   for (const std::string& behind : {out.b.name, std::string()}) {
     Change move;

@@ -77,6 +77,9 @@ struct Explained {
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses);
 
 void print_json(const nlohmann::json& j);
+/// That nothing lies at `path` which --force does not allow to replace; asked before the work, not after it. An empty path is none.
+/// errors: file_exists, about `what`.
+Status free_place(std::string_view what, const std::string& path, bool force);
 /// Prints `text` to stderr unless --json or quiet.
 void talk(const std::string& text);
 /// "cuda (NVIDIA H200, sm_90)", or "cpu".

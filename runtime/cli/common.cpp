@@ -209,6 +209,12 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
   return out;
 }
 
+Status free_place(std::string_view what, const std::string& path, bool force) {
+  struct stat s {};
+  if (path.empty() || force || ::lstat(path.c_str(), &s) != 0) return {};
+  return error(Code::file_exists, std::string(what), escape(path));
+}
+
 void print_json(const nlohmann::json& j) {
   std::cout << j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }

@@ -95,7 +95,7 @@ Result<Exit> body(const Common& common) {
 void add_doctor(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("doctor", "what this machine can do, what is missing, how to get it");
   add_common(*c, common, false);
-  set_body(*c, common, exit, body);
+  set_body(*c, common, exit, [](const Common& o) { return body(o); });
 }
 
 }  // namespace ferrule::cli

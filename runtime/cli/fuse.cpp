@@ -84,12 +84,6 @@ Status write_list(const std::string& path, const std::string& text, bool force) 
   return staged.commit(force);
 }
 
-/// Before the work, not after it.
-Status free_place(const std::string& path, bool force) {
-  if (path.empty() || force || ::access(path.c_str(), F_OK) != 0) return {};
-  return error(Code::file_exists, "fuse", escape(path));
-}
-
 // --- what it gains
 
 using Ops = std::map<std::string, int>;  ///< operators, groups by contract
@@ -296,8 +290,8 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   if (o.out.empty() && o.plan.empty() && !o.dry_run)
     return error(Code::usage, "fuse", "nothing to make: give -o OUT.onnx, --plan FILE or --dry-run");
   const std::string out = o.dry_run ? "" : o.out;
-  FERRULE_TRY(free_place(out, common.force));
-  FERRULE_TRY(free_place(o.dry_run ? "" : o.plan, common.force));
+  FERRULE_TRY(free_place("fuse", out, common.force));
+  FERRULE_TRY(free_place("fuse", o.dry_run ? "" : o.plan, common.force));
   FERRULE_ASSIGN(Loaded loaded, load_model(common));
   const std::string hash = o.plan.empty() ? "" : graph_hash(loaded.model.graph);
   const bool external = loaded.model.external_data;

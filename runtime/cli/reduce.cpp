@@ -26,12 +26,6 @@ struct ReduceOptions {
   InputOptions input;
 };
 
-Status free_place(const std::string& path, bool force) {
-  struct stat s {};
-  if (force || ::lstat(path.c_str(), &s) != 0) return {};
-  return error(Code::file_exists, "reduce", escape(path));
-}
-
 /// Beside the model: small.onnx -> small.npz.
 std::string inputs_path(const std::string& model) {
   const std::string stem = model.ends_with(".onnx") ? model.substr(0, model.size() - 5) : model;
@@ -108,12 +102,12 @@ void report(const Common& common, const ReduceOptions& o, const reduce::Reduced&
 
 Result<Exit> body(const Common& common, const ReduceOptions& o) {
   if (o.check == "verify" && o.status) return error(Code::usage, "--status", std::string("--check verify knows by itself how the failure ends"));
-  FERRULE_TRY(free_place(o.out, common.force));
+  FERRULE_TRY(free_place("reduce", o.out, common.force));
   Cancel cancel;
   auto reduced = [&]() -> Result<reduce::Reduced> {
     FERRULE_ASSIGN(Loaded loaded, load_model(common));
     FERRULE_ASSIGN(Tensors inputs, inputs_of(loaded.model.graph, common, o, loaded.options));
-    if (!inputs.empty()) FERRULE_TRY(free_place(inputs_path(o.out), common.force));
+    if (!inputs.empty()) FERRULE_TRY(free_place("reduce", inputs_path(o.out), common.force));
     reduce::Options options;
     options.ops = &loaded.knowledge->ops;
     options.limits = &loaded.options.limits;

@@ -28,9 +28,7 @@ void print_outputs(const Session& session, const Tensors& outputs) {
 }
 
 Result<Exit> body(const Common& common, const InputOptions& input, const std::string& output) {
-  // Before the work, not after it.
-  if (!output.empty() && !common.force && access(output.c_str(), F_OK) == 0)
-    return error(Code::file_exists, "--outputs", escape(output));
+  FERRULE_TRY(free_place("--outputs", output, common.force));
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();

@@ -64,7 +64,7 @@ void print_table(const std::vector<Choice>& choices) {
   std::cout << fmt::format("{} problems: {:.1f} us by the built-in rules, {:.1f} us as chosen\n", choices.size(), usual, tuned);
 }
 
-nlohmann::json to_json(const std::vector<Choice>& choices) {
+nlohmann::json json_of(const std::vector<Choice>& choices) {
   nlohmann::json all = nlohmann::json::array();
   for (const Choice& c : choices) {
     nlohmann::json times = nlohmann::json::object();
@@ -86,7 +86,7 @@ Status write(const Tuning& t, const std::string& path, bool force) {
 }
 
 Result<Exit> body(const Common& common, const InputOptions& input, const std::string& out, double seconds) {
-  if (!out.empty() && !common.force && access(out.c_str(), F_OK) == 0) return error(Code::file_exists, "tune", escape(out));
+  FERRULE_TRY(free_place("tune", out, common.force));
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   options.all_candidates = true;
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
@@ -104,7 +104,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   FERRULE_ASSIGN(auto measured, p->executable().measure(in, to, seconds));
   std::vector<Choice> choices;
   for (const Measured& m : merge(std::move(measured))) choices.push_back(choice_of(m, p->plan()));
-  if (common.json) print_json(to_json(choices));
+  if (common.json) print_json(json_of(choices));
   else print_table(choices);
   if (out.empty()) return Exit::ok;
   const int threads = common.threads ? common.threads : static_cast<int>(std::thread::hardware_concurrency());

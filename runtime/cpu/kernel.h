@@ -22,6 +22,9 @@ struct dnnl_memory;
 
 namespace ferrule::cpu {
 
+constexpr int kX = 0, kW = 1, kB = 2;  ///< operands of convolutions and products: image, weights, bias
+constexpr int64_t kGrain = 65536;      ///< bytes of a copy that are worth a thread
+
 /// Tells kernels where slots are. Cells of graph inputs and outputs are written again at each run.
 class Binder {
  public:

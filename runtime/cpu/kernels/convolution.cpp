@@ -9,7 +9,6 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int kX = 0, kW = 1, kB = 2;
 
 bool has_bias(const Call& call) {
   return call.own_input(kB) != nullptr;
@@ -24,7 +23,7 @@ bool reads_behind_pixels(const Call& call, bool transposed) {
   return call.inputs[kX].dtype == DType::bf16 && in % 2 == 1 && (in > 1 || out > 1);
 }
 
-Status check(const Call& call, std::string_view what) {
+Status check_convolution(const Call& call, std::string_view what) {
   if (!call.inputs[kW].constant)
     return error(Code::unsupported_operator, escape(call.layer), what, "the weights are not constant");
   if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, what == "ConvTranspose"))
@@ -82,7 +81,7 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 }  // namespace
 
 Result<KernelPtr> make_convolution(Context& context, const Call& call) {
-  FERRULE_TRY(check(call, "Conv"));
+  FERRULE_TRY(check_convolution(call, "Conv"));
   if (!call.dense()) return error(Code::unsupported_operator, escape(call.layer), "Conv", "a slice: the library would run its reference code");
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   // The library's code for plain images is its reference.
@@ -102,7 +101,7 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
 }
 
 Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
-  FERRULE_TRY(check(call, "ConvTranspose"));
+  FERRULE_TRY(check_convolution(call, "ConvTranspose"));
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));

@@ -14,11 +14,10 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int kX = 0, kW = 1, kB = 2;
 constexpr int64_t kStripBytes = 24576;     // half of a small L1 cache
 constexpr int64_t kChunkChannels = 256;    // 1 KiB of neighbouring memory
 constexpr int64_t kColumns = 8;            // of a register block
-constexpr int64_t kThreadProducts = 98304; // below this much a thread is not worth waking
+constexpr int64_t kThreadProductsDepthwise = 98304; // below this much a thread is not worth waking
 
 int64_t round_up(int64_t n, int64_t to) { return parts(n, to) * to; }
 
@@ -58,7 +57,7 @@ class Depthwise final : public Kernel {
     shape_.clipped = tail_.take_clip(shape_.low, shape_.high);
     shape_.ops = tail_.ops();
     const int64_t products = cut_.rows * cut_.columns * cut_.channels * s_.kernel_h * shape_.kernel;
-    grain_ = std::max<int64_t>(1, parts(kThreadProducts, products));
+    grain_ = std::max<int64_t>(1, parts(kThreadProductsDepthwise, products));
   }
 
   Status load(Context& context, const Call& call) {
@@ -135,7 +134,7 @@ class Depthwise final : public Kernel {
   Packed weights_;
 };
 
-Status check(const Call& call) {
+Status check_depthwise(const Call& call) {
   auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "depthwise", why); };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant) return refuse("an operand of another kind");
@@ -152,7 +151,7 @@ Status check(const Call& call) {
 }  // namespace
 
 Result<KernelPtr> make_depthwise(Context& context, const Call& call) {
-  FERRULE_TRY(check(call));
+  FERRULE_TRY(check_depthwise(call));
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   FERRULE_ASSIGN(Window win, window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
   const size_t column = win.kernel.size() - 1;

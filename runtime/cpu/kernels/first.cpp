@@ -12,8 +12,7 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int kX = 0, kW = 1, kB = 2;
-constexpr int64_t kThreadProducts = 262144;  // below this much a thread is not worth waking
+constexpr int64_t kThreadProductsFirst = 262144;  // below this much a thread is not worth waking
 
 class First final : public Kernel {
  public:
@@ -35,7 +34,7 @@ class First final : public Kernel {
     dilation_h_ = w.dilations[0] + 1;
     pad_h_ = w.pads_begin[0];
     const int64_t products = shape_.out_width * filters_ * shape_.planes * shape_.window_rows * shape_.kernel;
-    grain_ = std::max<int64_t>(1, kThreadProducts / std::max<int64_t>(1, products));
+    grain_ = std::max<int64_t>(1, kThreadProductsFirst / std::max<int64_t>(1, products));
     if (const Operand* b = call.own_input(kB)) bias_ = b->constant->as<float>().data();
     else bias_ = (zeros_.assign(static_cast<size_t>(filters_), 0.0f), zeros_.data());
     return guard(call, "reorder", [&]() -> Status {

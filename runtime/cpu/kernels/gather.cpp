@@ -11,7 +11,6 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kGrain = 65536;  // bytes worth a thread
 
 class Gather final : public Kernel {
  public:

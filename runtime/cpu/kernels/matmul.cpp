@@ -67,7 +67,7 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
   });
 }
 
-Status check(const Call& call) {
+Status check_matmul(const Call& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[k].dtype));
@@ -92,7 +92,7 @@ bool is_single(const std::vector<int64_t>& dims, size_t count) {
 }  // namespace
 
 Result<KernelPtr> make_matmul(Context& context, const Call& call) {
-  FERRULE_TRY(check(call));
+  FERRULE_TRY(check_matmul(call));
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, b.rank() > 1 ? y.rank() - 1 : -1, {}};
   if (a.rank() == 1) add_outer(p.a, 2);
@@ -118,7 +118,7 @@ Result<KernelPtr> make_matmul(Context& context, const Call& call) {
 }
 
 Result<KernelPtr> make_gemm(Context& context, const Call& call) {
-  FERRULE_TRY(check(call));
+  FERRULE_TRY(check_matmul(call));
   const Node& n = *call.node;
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   auto matrix = [](const Operand& o, bool transposed) {

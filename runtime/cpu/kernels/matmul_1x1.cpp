@@ -6,7 +6,6 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int kX = 0, kW = 1, kB = 2;
 
 bool all_are(const std::vector<int64_t>& v, int64_t wanted) {
   return std::all_of(v.begin(), v.end(), [&](int64_t x) { return x == wanted; });

@@ -16,7 +16,6 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kGrain = 65536;  // bytes worth a thread
 
 /// A piece with everything but addresses.
 struct Part {

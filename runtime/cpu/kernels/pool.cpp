@@ -11,7 +11,7 @@
 namespace ferrule::cpu {
 namespace {
 
-Status check(const Call& call, bool known_type) {
+Status check_pool(const Call& call, bool known_type) {
   if (!known_type)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[0].dtype));
   if (call.outputs.size() > 1 && call.outputs[1].present())
@@ -89,7 +89,7 @@ class GlobalPool final : public Kernel {
 }  // namespace
 
 Result<KernelPtr> make_global_pool(Context&, const Call& call) {
-  FERRULE_TRY(check(call, call.inputs[0].dtype == DType::f32));
+  FERRULE_TRY(check_pool(call, call.inputs[0].dtype == DType::f32));
   const Operand& x = call.inputs[0];
   if (!x.lies(Layout::channels_last))
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an image that is not channels-last");
@@ -97,7 +97,7 @@ Result<KernelPtr> make_global_pool(Context&, const Call& call) {
 }
 
 Result<KernelPtr> make_pool(Context& context, const Call& call) {
-  FERRULE_TRY(check(call, computes(call.inputs[0].dtype)));
+  FERRULE_TRY(check_pool(call, computes(call.inputs[0].dtype)));
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
   auto algorithm = dnnl::algorithm::pooling_max;

@@ -16,7 +16,7 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kGrain = 8192;  // elements a thread at least
+constexpr int64_t kTopKGrain = 8192;  // elements a thread at least
 constexpr float kInf = std::numeric_limits<float>::infinity();
 /// Below this exponent, and for operands this close (relative to it), a softmax may be the same number.
 constexpr float kFarBelow = -70, kClose = 1e-6f;
@@ -79,12 +79,12 @@ struct Loops {
 FERRULE_LOOPS(avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 FERRULE_LOOPS(avx2, "avx2,fma")
 
-struct Candidate {
+struct Ranked {
   float key = 0;      ///< sign times the operand, later times the result
   int64_t index = 0;
 };
 /// The better one in front: the larger key, then the smaller index.
-bool before(const Candidate& a, const Candidate& b) { return a.key > b.key || (a.key == b.key && a.index < b.index); }
+bool before(const Ranked& a, const Ranked& b) { return a.key > b.key || (a.key == b.key && a.index < b.index); }
 
 class SoftmaxTopKKernel final : public Kernel {
  public:
@@ -93,16 +93,16 @@ class SoftmaxTopKKernel final : public Kernel {
         k_(s.k), form_(s.form), sign_(s.largest ? 1.0f : -1.0f) {
     if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
     rows_ = n_ ? call.inputs[0].numel() / n_ : 0;
-    team_ = std::clamp<int64_t>(std::min(rows_, rows_ * n_ / kGrain), 1, threads());
+    team_ = std::clamp<int64_t>(std::min(rows_, rows_ * n_ / kTopKGrain), 1, threads());
   }
 
   /// The selected of a row, and room for all that may be equal to the last of them.
-  int64_t scratch_bytes() const override { return team_ * (k_ + n_) * int64_t{sizeof(Candidate)}; }
+  int64_t scratch_bytes() const override { return team_ * (k_ + n_) * int64_t{sizeof(Ranked)}; }
   void bind(Binder& binder) override {
     if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
     binder.cell(value_slot_, &values_);
     binder.cell(index_slot_, &indices_);
-    scratch_ = static_cast<Candidate*>(binder.scratch());
+    scratch_ = static_cast<Ranked*>(binder.scratch());
   }
   std::string text() const override { return &loops_ == &k_avx512 ? "softmax_topk:avx512" : "softmax_topk:avx2"; }
 
@@ -117,9 +117,9 @@ class SoftmaxTopKKernel final : public Kernel {
  private:
   using Form = SoftmaxTopK::Form;
 
-  void row(int64_t r, Candidate* room) const {
+  void row(int64_t r, Ranked* room) const {
     const float* x = static_cast<const float*>(x_) + r * n_;
-    Candidate* best = select(x, room);
+    Ranked* best = select(x, room);
     if (!best) return nothing(r);
     const float m = sign_ > 0 ? std::min_element(best, best + k_, before)->key : loops_.largest(x, n_);
     const auto sum = static_cast<float>(loops_.sum(x, n_, m));
@@ -148,14 +148,14 @@ class SoftmaxTopKKernel final : public Kernel {
   }
 
   /// The k best of the operand as a heap whose first is the worst; null where NaN left fewer.
-  Candidate* select(const float* x, Candidate* heap) const {
+  Ranked* select(const float* x, Ranked* heap) const {
     int64_t have = 0;
     float above = -kInf;  // the least number that is better than the worst of the heap
     for (int64_t begin = 0; begin < n_; begin += kBlock) {
       const int64_t end = std::min(n_, begin + kBlock);
       if (have == k_ && loops_.count_from(x + begin, end - begin, sign_, above) == 0) continue;
       for (int64_t j = begin; j < end; ++j) {
-        const Candidate c{sign_ * x[j], j};
+        const Ranked c{sign_ * x[j], j};
         if (have < k_ && c.key == c.key) {
           heap[have++] = c;
           if (have == k_) std::make_heap(heap, heap + k_, before);
@@ -186,7 +186,7 @@ class SoftmaxTopKKernel final : public Kernel {
   const void* x_ = nullptr;
   void* values_ = nullptr;
   void* indices_ = nullptr;
-  Candidate* scratch_ = nullptr;
+  Ranked* scratch_ = nullptr;
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384;
+constexpr int64_t kStagedGrain = 16384;
 
 bool is_narrow(DType t) { return t == DType::f16 || t == DType::bf16; }
 
@@ -47,7 +47,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void narrow_bf16(co
 
 void widen(DType from, const void* x, void* y, int64_t n) {
   const auto* source = static_cast<const uint16_t*>(x);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kStagedGrain, [&](int64_t begin, int64_t end) {
     if (from == DType::f16) widen_f16(source + begin, static_cast<float*>(y) + begin, end - begin);
     else widen_bf16(source + begin, static_cast<uint32_t*>(y) + begin, end - begin);
   });
@@ -55,7 +55,7 @@ void widen(DType from, const void* x, void* y, int64_t n) {
 
 void narrow(DType to, const void* x, void* y, int64_t n) {
   auto* target = static_cast<uint16_t*>(y);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kStagedGrain, [&](int64_t begin, int64_t end) {
     if (to == DType::f16) narrow_f16(static_cast<const float*>(x) + begin, target + begin, end - begin);
     else narrow_bf16(static_cast<const uint32_t*>(x) + begin, target + begin, end - begin);
   });

@@ -17,7 +17,7 @@ struct Wide {
   uint64_t low, high;
 };
 
-constexpr int64_t kTile = 64;
+constexpr int64_t kCopyTile = 64;
 constexpr int64_t kUnitBytes = 16384;   // of a row that is split
 constexpr int64_t kGrainBytes = 65536;  // worth a thread
 
@@ -164,7 +164,7 @@ StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
     row_units_ = (count_ + unit_count_ - 1) / unit_count_;
     return;
   }
-  unit_rows_ = kind_ == Kind::tiles ? kTile : std::max<int64_t>(1, kUnitBytes / 4 / (count_ * element_));
+  unit_rows_ = kind_ == Kind::tiles ? kCopyTile : std::max<int64_t>(1, kUnitBytes / 4 / (count_ * element_));
   row_units_ = (rows_ + unit_rows_ - 1) / unit_rows_;
 }
 
@@ -211,10 +211,10 @@ template <class T>
 void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count) const {
   if constexpr (sizeof(T) == 4)
     if (target_step_ == 1 && interleave(source, target, rows, count, source_step_, target_row_)) return;
-  for (int64_t j = 0; j < rows; j += kTile)
-    for (int64_t i = 0; i < count; i += kTile)
-      tile(source + j + i * source_step_, target + j * target_row_ + i * target_step_, std::min(kTile, rows - j),
-           std::min(kTile, count - i));
+  for (int64_t j = 0; j < rows; j += kCopyTile)
+    for (int64_t i = 0; i < count; i += kCopyTile)
+      tile(source + j + i * source_step_, target + j * target_row_ + i * target_step_, std::min(kCopyTile, rows - j),
+           std::min(kCopyTile, count - i));
 }
 
 template <class T>

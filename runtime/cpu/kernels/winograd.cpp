@@ -15,7 +15,6 @@ namespace {
 
 using namespace winograd;
 
-constexpr int kX = 0, kW = 1, kB = 2;
 
 auto refuse(const Call& call, std::string_view why) {
   return error(Code::unsupported_operator, escape(call.layer), "Winograd", why);
