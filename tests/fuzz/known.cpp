@@ -224,20 +224,10 @@ std::optional<Case> changed(Draw& d, const Language& language, const Known& know
   c.model = *bytes;
   c.inputs = std::move(*inputs);
   c.text += "\n" + to_text(imported->graph) + "\n";
-  c.coarsest = coarsest(imported->graph);
   return c;
 }
 
 }  // namespace
-
-DType coarsest(const Graph& g) {
-  DType found = DType::f32;
-  for (size_t k = 0; k < g.value_slots(); ++k) {
-    const DType t = g.value(ValueId{static_cast<uint32_t>(k)}).type.dtype;
-    if (t == DType::bf16 || (t == DType::f16 && found == DType::f32)) found = t;
-  }
-  return found;
-}
 
 std::vector<Known> known_models(const RuleSet& rules, const std::vector<std::string>& folders) {
   std::vector<Known> all;
