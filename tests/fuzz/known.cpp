@@ -138,6 +138,16 @@ class Changing {
     return out;
   }
 
+  /// What nested graphs declare is of the sizes that were.
+  static void forget_sizes_inside(const Graph& g) {
+    for (NodeId n : g.order())
+      for (const auto& [name, nested] : g.node(n).subgraphs) {
+        for (uint32_t k = 0; k < nested->value_slots(); ++k)
+          if (const Value& v = nested->value({k}); !v.dead && !v.constant && !v.outer) nested->set_type({k}, {v.type.dtype, std::nullopt});
+        forget_sizes_inside(*nested);
+      }
+  }
+
   std::string resize() {
     const auto v = some([](const Value& x) { return x.is_input && x.type.rank() > 0; });
     if (!v) return "";
@@ -153,6 +163,7 @@ class Changing {
         if ((in == *v && a == axis) || (everywhere && (*t.shape)[a] == before)) (*t.shape)[a] = after;
       g_.set_type(in, t);
     }
+    forget_sizes_inside(g_);
     return fmt::format("{} of {} becomes {}", before.str(), g_.value(*v).name, after.str());
   }
 
