@@ -397,9 +397,9 @@ class LayerLowering {
     const Type& x = plan_.graph.value(node_.inputs[0]).type;
     if (perm.empty() || !x.shape || !node_.domain.empty()) return false;
     if (plan_.graph.constant(node_.inputs[0])) return false;
-    for (ValueId v : {node_.inputs[0], node_.outputs[0]})  // a slice with gaps is not the memory of a value without
-      if (plan_.slices.contains(v))
-        if (const auto at = lying(plan_, v); !at || !at->dense) return false;
+    if (plan_.slices.contains(node_.outputs[0])) return false;  // its place is in another value, where it must be written
+    if (plan_.slices.contains(node_.inputs[0]))  // a slice with gaps is not the memory of a value without
+      if (const auto at = lying(plan_, node_.inputs[0]); !at || !at->dense) return false;
     std::vector<size_t> from = memory_order(*x.shape, plan_.layout(node_.inputs[0]));
     const Type& y = plan_.graph.value(node_.outputs[0]).type;
     std::vector<size_t> to = memory_order(*y.shape, plan_.layout(node_.outputs[0]));
