@@ -1,6 +1,7 @@
 #include "runtime/group_proof.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -46,13 +47,15 @@ std::shared_ptr<const Knowledge> alone(const Knowledge& all, const Rule& rule) {
   return out;
 }
 
-std::vector<Condition*> kernel_conditions(Rule& r) {
-  std::vector<Condition*> out;
-  for (auto* list : {&r.where, &r.region.where})
-    for (Condition& c : *list)
-      if (c.cls == ConditionClass::kernel && !c.asks_contract) out.push_back(&c);
-  return out;
+/// Whether the rule has a condition of class kernel with this id that its author wrote.
+bool has_kernel_condition(const Rule& r, const std::string& id) {
+  return std::ranges::any_of(std::array{&r.where, &r.region.where}, [&](const auto* list) {
+    return std::ranges::any_of(*list, [&](const Condition& c) { return c.cls == ConditionClass::kernel && !c.asks_contract && c.id == id; });
+  });
 }
+
+/// One of the author's cases as it stands.
+bool own_case(const Sample& s) { return s.text.find(':') == std::string::npos && s.text.starts_with("case"); }
 
 Rule without(const Rule& rule, const std::string& condition) {
   Rule out = rule;
@@ -106,14 +109,14 @@ class GroupProver::Trials {
     if (!rule_.match.lines.empty()) samples.draw(state_.graphs);
     std::vector<const Sample*> order;
     for (const Sample& s : samples.all()) order.push_back(&s);
-    const auto changed = std::ranges::stable_partition(order, [](const Sample* s) { return s->text.find(':') == std::string::npos && s->text.starts_with("case"); });
+    const auto changed = std::ranges::stable_partition(order, [](const Sample* s) { return own_case(*s); });
     std::vector<const Sample*> others(changed.begin(), changed.end());
     draw_.shuffle(others);
     std::ranges::copy(others, changed.begin());
     std::set<uint64_t> kinds;
     int more = state_.graphs;
     for (const Sample* s : order) {
-      const bool own = s->text.find(':') == std::string::npos && s->text.starts_with("case");
+      const bool own = own_case(*s);
       if (!s->valid || (!own && more <= 0) || !kinds.insert(kind_of_instance(*s->graph)).second) continue;
       Trial t = attempt_rule(rule_, *s->graph, context_.target, context_);
       const int before = proof_.instances;
@@ -138,8 +141,7 @@ class GroupProver::Trials {
 
   void declined(const std::string& id, const Sample& s) {
     if (rule_.kind == RuleKind::merge) return;  // makes other operators, as a rewrite does: what it asks for is meaning
-    Rule copy = rule_;
-    if (std::ranges::none_of(kernel_conditions(copy), [&](const Condition* c) { return c->id == id; })) return;
+    if (!has_kernel_condition(rule_, id)) return;
     auto it = std::ranges::find(proof_.conditions, id, &KernelCondition::id);
     if (it == proof_.conditions.end()) it = proof_.conditions.insert(it, {id});
     if (it->refused + it->computed >= kPerCondition) return;
