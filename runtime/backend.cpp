@@ -13,8 +13,7 @@ Result<std::vector<Tensor>> Executable::run_tensors(std::span<const Tensor> inpu
     const Value& value = plan_.graph.value(v);
     auto dims = value.type.shape ? constant_shape(*value.type.shape) : std::nullopt;
     if (!dims) {
-      const std::string text = fmt::format("output {} is {}, its size must be known before a run", escape(value.name), str(value.type));
-      return error(Code::bad_shape, "run", text);
+      return error(Code::size_unknown, "run", fmt::format("the size of output {} is {}", escape(value.name), str(value.type)));
     }
     auto [t, p] = Tensor::allocate(value.type.dtype, *dims);
     results.push_back(t);

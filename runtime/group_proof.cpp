@@ -1,6 +1,7 @@
 #include "runtime/group_proof.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -46,18 +47,26 @@ std::shared_ptr<const Knowledge> alone(const Knowledge& all, const Rule& rule) {
   return out;
 }
 
-std::vector<Condition*> kernel_conditions(Rule& r) {
-  std::vector<Condition*> out;
-  for (auto* list : {&r.where, &r.region.where})
-    for (Condition& c : *list)
-      if (c.cls == ConditionClass::kernel && !c.asks_contract) out.push_back(&c);
-  return out;
+/// Whether the rule has a condition of class kernel with this id that its author wrote.
+bool has_kernel_condition(const Rule& r, const std::string& id) {
+  return std::ranges::any_of(std::array{&r.where, &r.region.where}, [&](const auto* list) {
+    return std::ranges::any_of(*list, [&](const Condition& c) { return c.cls == ConditionClass::kernel && !c.asks_contract && c.id == id; });
+  });
 }
+
+/// One of the author's cases as it stands.
+bool own_case(const Sample& s) { return s.text.find(':') == std::string::npos && s.text.starts_with("case"); }
 
 Rule without(const Rule& rule, const std::string& condition) {
   Rule out = rule;
   for (auto* list : {&out.where, &out.region.where}) std::erase_if(*list, [&](const Condition& c) { return c.id == condition; });
   return out;
+}
+
+/// Whether a library's step differs from its formula.
+bool deviates(const Lowered& l) {
+  const auto differs = [](const Launch& a) { return !a.deviation.empty(); };
+  return std::ranges::any_of(l.layers, [&](const LoweredLayer& layer) { return std::ranges::any_of(layer.launches, differs); });
 }
 
 bool same_backend(const std::string& asked, bool gpu) { return asked == "auto" || (asked == "cuda") == gpu; }
@@ -77,6 +86,12 @@ struct GroupProver::State {
     o.target = s.target, o.profile = s.profile;
     FERRULE_ASSIGN(auto k, load_knowledge(o));
     return known[s] = std::move(k);
+  }
+
+  /// Of cases that name none.
+  std::string own_target() const {
+    auto cuda = backend == "cuda" ? find_backend("cuda") : Result<Backend*>(nullptr);
+    return cuda && *cuda ? (*cuda)->device_target() : host_target();
   }
 
   /// "" or why nothing here runs what is planned for this target.
@@ -106,14 +121,14 @@ class GroupProver::Trials {
     if (!rule_.match.lines.empty()) samples.draw(state_.graphs);
     std::vector<const Sample*> order;
     for (const Sample& s : samples.all()) order.push_back(&s);
-    const auto changed = std::ranges::stable_partition(order, [](const Sample* s) { return s->text.find(':') == std::string::npos && s->text.starts_with("case"); });
+    const auto changed = std::ranges::stable_partition(order, [](const Sample* s) { return own_case(*s); });
     std::vector<const Sample*> others(changed.begin(), changed.end());
     draw_.shuffle(others);
     std::ranges::copy(others, changed.begin());
     std::set<uint64_t> kinds;
     int more = state_.graphs;
     for (const Sample* s : order) {
-      const bool own = s->text.find(':') == std::string::npos && s->text.starts_with("case");
+      const bool own = own_case(*s);
       if (!s->valid || (!own && more <= 0) || !kinds.insert(kind_of_instance(*s->graph)).second) continue;
       Trial t = attempt_rule(rule_, *s->graph, context_.target, context_);
       const int before = proof_.instances;
@@ -126,9 +141,7 @@ class GroupProver::Trials {
  private:
   void fired(const Rule& rule, const Sample& s, bool own) {
     const std::vector<std::pair<int64_t, Magnitudes>> all{{3, Magnitudes::small}, {17, Magnitudes::few}, {1, Magnitudes::special}};
-    // Libraries of GPUs may lose NaN, and explain says where.
-    const size_t sets = !own ? 1 : context_.target->device == "gpu" ? 2 : 3;
-    for (size_t n = 0; n < sets; ++n) {
+    for (size_t n = 0; n < (own ? all.size() : 1); ++n) {
       std::string problem = ran(rule, *s.graph, all[n].first, all[n].second);
       if (problem.empty()) continue;
       proof_.wrong.push_back(fmt::format("{}, for {}: {}", s.text, context_.target->name, problem));
@@ -138,8 +151,7 @@ class GroupProver::Trials {
 
   void declined(const std::string& id, const Sample& s) {
     if (rule_.kind == RuleKind::merge) return;  // makes other operators, as a rewrite does: what it asks for is meaning
-    Rule copy = rule_;
-    if (std::ranges::none_of(kernel_conditions(copy), [&](const Condition* c) { return c->id == id; })) return;
+    if (!has_kernel_condition(rule_, id)) return;
     auto it = std::ranges::find(proof_.conditions, id, &KernelCondition::id);
     if (it == proof_.conditions.end()) it = proof_.conditions.insert(it, {id});
     if (it->refused + it->computed >= kPerCondition) return;
@@ -162,6 +174,15 @@ class GroupProver::Trials {
     return {};
   }
 
+  Result<Session> session_of(const Rule& rule, const Graph& g, bool strict) const {
+    SessionOptions run;
+    run.engine.rule_dirs = context_.rule_dirs;
+    run.engine.limits = *context_.limits;
+    run.backend = context_.target->device == "gpu" ? "cuda" : "cpu";
+    run.strict = strict;
+    return Session::from_graph(std::move(*g.clone()), alone(*all_, rule), run);
+  }
+
   /// "" or what is wrong with the plan in which `rule` alone has fired.
   std::string ran(const Rule& rule, const Graph& g, int64_t size, Magnitudes magnitudes) {
     auto inputs = inputs_of(g, size, magnitudes, draw_);
@@ -171,12 +192,6 @@ class GroupProver::Trials {
     options.limits = context_.limits;
     auto want = interpret(g, *inputs, options);
     if (!want) return {};  // a graph that these inputs do not fit
-    SessionOptions run;
-    run.engine.rule_dirs = context_.rule_dirs;
-    run.engine.limits = *context_.limits;
-    run.backend = context_.target->device == "gpu" ? "cuda" : "cpu";
-    auto session = Session::from_graph(std::move(*g.clone()), alone(*all_, rule), run);
-    if (!session) return render(session.error());
     Shapes shapes;
     std::map<std::string, Tensor> named;
     for (size_t n = 0; n < inputs->size(); ++n) {
@@ -184,7 +199,15 @@ class GroupProver::Trials {
       shapes[name] = (*inputs)[n].dims();
       named[name] = (*inputs)[n];
     }
+    auto session = session_of(rule, g, false);
+    if (!session) return render(session.error());
     auto compiled = session->compile(shapes);
+    // A library may make numbers of NaN and infinities where explain says so: the other plan is asked what becomes of them.
+    if (compiled && magnitudes == Magnitudes::special && context_.target->device == "gpu" && deviates((*compiled)->lowered())) {
+      session = session_of(rule, g, true);
+      if (!session) return render(session.error());
+      compiled = session->compile(shapes);
+    }
     if (!compiled && compiled.error().code == Code::bad_shape) return {};  // sizes that only a run knows
     if (!compiled && compiled.error().code == Code::arch_unsupported) return not_run(compiled.error().message);
     if (!compiled) return render(compiled.error());
@@ -245,7 +268,7 @@ GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
   if (rule.kind == RuleKind::rewrite) return proof;
   std::set<Setting> settings;
   for (const RuleTest& t : rule.tests)
-    if (t.fires) settings.insert({t.target.empty() ? host_target() : t.target, t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
+    if (t.fires) settings.insert({t.target.empty() ? state_->own_target() : t.target, t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
   for (const Setting& s : settings) {
     auto knowledge = state_->knowledge(s);
     if (!knowledge) {

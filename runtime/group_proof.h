@@ -1,6 +1,7 @@
 // Proof of the rules that form groups: on each graph where the rule fires, what the backend computes for the plan in which
 // it alone has fired is compared with what the interpreter computes for the graph itself. The graphs are the author's
 // cases, changes of them, and draws from the pattern; each case's target and profile are tried, wherever they run here.
+// A case that names no target is the host's, or the GPU's where only cuda is asked for.
 // A condition of class kernel says that there is no kernel: without it the contract must refuse, or the result be right.
 #pragma once
 #include <memory>

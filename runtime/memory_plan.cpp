@@ -231,8 +231,8 @@ Result<std::vector<int64_t>> dims_of(const Plan& plan, const Lowered& lowered, s
   if (t.shape)
     if (auto dims = constant_shape(*t.shape)) return *dims;
   const std::string what = v.index >= kTemporary ? plan.layers[layer].name : plan.graph.value(v).name;
-  const std::string text = fmt::format("the size of {} is {}, it must be known before a run", escape(what), str(t));
-  return error(Code::bad_shape, layer < plan.layers.size() ? escape(plan.layers[layer].name) : "", text);
+  return error(Code::size_unknown, layer < plan.layers.size() ? escape(plan.layers[layer].name) : "",
+               fmt::format("the size of {} is {}", escape(what), str(t)));
 }
 
 Result<Storage> plan_storage(const Plan& plan, const Lowered& lowered, const InPlace& in_place) {

@@ -11,13 +11,26 @@ namespace ferrule {
 void set_threads(int threads);
 int threads();
 
+/// Kernels that the calling thread has called so far: pieces of parallel work, however many threads they took, and calls of a
+/// library, those aside that are part of a piece of parallel work.
+int64_t kernels_called();
+/// For calls of a library, which splits its work itself, and where there is nothing to split.
+void count_kernel();
+/// What counts as one kernel though it takes several pieces of work one after the other.
+class OneKernel {
+ public:
+  OneKernel();
+  ~OneKernel();
+  OneKernel(const OneKernel&) = delete;
+};
+
 /// fn(context, begin, end) over disjoint ranges that cover [0, n), each at least `grain` long (but the last).
 void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context);
 
 /// As parallel_ranges, for a callable `body(begin, end)`.
 template <class Body>
 void parallel_for(int64_t n, int64_t grain, Body&& body) {
-  if (n <= 0) return;
+  if (n <= 0) return count_kernel();
   using B = std::remove_reference_t<Body>;
   parallel_ranges(n, grain, [](void* c, int64_t begin, int64_t end) { (*static_cast<B*>(c))(begin, end); },
                   const_cast<std::remove_const_t<B>*>(std::addressof(body)));

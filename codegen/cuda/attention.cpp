@@ -306,7 +306,19 @@ class AttentionSource {
                         kKeys, chunks(), padded_width());
   }
 
+  /// Products of weights that are NaN and so become 0: 0, but NaN with the values that are no numbers.
+  void zero_products() {
+    if (!k_.zero_if_nan) return;
+    line(1, "float zero[{}][4] = {{}};", chunks());
+    line(1, "if (!(sum[0] > 0.0f && sum[1] > 0.0f && sum[2] > 0.0f && sum[3] > 0.0f))  // a query without keys: rare");
+    line(2, "for (Index key = 0; key < a.keys; ++key)\n#pragma unroll\n      for (int c = 0; c < {}; ++c)\n#pragma unroll\n        for (int j = 0; j < 4; ++j) {{", chunks());
+    line(5, "const int width = c * 32 + tx * 4 + j;");
+    line(5, "if (width < {}) zero[c][j] += 0.0f * widened(v[key * a.v_stride[{}] + width * a.v_stride[{}]]);", k_.width, k_.batch_rank, k_.batch_rank + 1);
+    line(4, "}}");
+  }
+
   void store() {
+    zero_products();
     out_ += fmt::format(R"(#pragma unroll
   for (int i = 0; i < 4; ++i) {{
     const Index query = first + ty * 4 + i;
@@ -320,7 +332,7 @@ class AttentionSource {
       }}
   }}
 )",
-                        chunks(), k_.width, k_.batch_rank, k_.batch_rank + 1, k_.zero_if_nan ? "sum[i] > 0.0f ? o[i][c][j] / sum[i] : 0.0f" : "o[i][c][j] / sum[i]");
+                        chunks(), k_.width, k_.batch_rank, k_.batch_rank + 1, k_.zero_if_nan ? "sum[i] > 0.0f ? o[i][c][j] / sum[i] : zero[c][j]" : "o[i][c][j] / sum[i]");
   }
 
   const CudaAttentionKernel& k_;

@@ -232,7 +232,7 @@ class LayerLowering {
       for (const TileStage& s : stages)
         for (const PostOp& op : s.post_ops) {
           if (!allows(allowed(), op.deviation)) return staged(stages);
-          add_deviation(l, "conv", op);
+          add_deviation(l, "conv", op, graph().value(s.result).type.dtype);
         }
     }
     l.inputs = node_.inputs;
@@ -284,7 +284,7 @@ class LayerLowering {
     return options_.strict ? Deviations::none : options_.keep_nan ? Deviations::rounding : Deviations::all;
   }
 
-  void add_deviation(Launch& l, std::string_view contract, const PostOp& op) const {
+  void add_deviation(Launch& l, std::string_view contract, const PostOp& op, DType type) const {
     auto add = [&l](std::string_view what) {
       if (!what.empty() && l.deviation.find(what) == std::string::npos) l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
     };
@@ -292,6 +292,7 @@ class LayerLowering {
     if (nan == Deviation::Nan::kept || options_.fast_math || target_.device == "gpu") add(text(nan));
     else l.hides_nan = true;
     add(op.deviation.rounding);
+    add(infinity_in(target_, contract, op, type));
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
@@ -302,6 +303,8 @@ class LayerLowering {
     auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
     if (!ops) return false;
     const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
+    const DType type = graph().value(result).type.dtype;
+    if (options_.strict && std::ranges::any_of(*ops, [&](const PostOp& op) { return !infinity_in(target_, contract, op, type).empty(); })) return false;
     const bool last = plan_.layout(node_.outputs[0]) == Layout::channels_last;
     if (Accept a = library_takes({&target_, contract, &graph(), l.node, last, *ops, region.inputs}); a.truth != Truth::yes) {
       l.tail_apart = a.reason;
@@ -309,7 +312,7 @@ class LayerLowering {
     }
     l.tail_apart.clear();
     for (PostOp& op : *ops) {
-      add_deviation(l, contract, op);
+      add_deviation(l, contract, op, type);
       if (op.operand < 0) continue;
       l.inputs.push_back(outer(region.inputs[static_cast<size_t>(op.operand)]));
       op.operand = static_cast<int>(l.inputs.size()) - 1;
@@ -397,9 +400,9 @@ class LayerLowering {
     const Type& x = plan_.graph.value(node_.inputs[0]).type;
     if (perm.empty() || !x.shape || !node_.domain.empty()) return false;
     if (plan_.graph.constant(node_.inputs[0])) return false;
-    for (ValueId v : {node_.inputs[0], node_.outputs[0]})  // a slice with gaps is not the memory of a value without
-      if (plan_.slices.contains(v))
-        if (const auto at = lying(plan_, v); !at || !at->dense) return false;
+    if (plan_.slices.contains(node_.outputs[0])) return false;  // its place is in another value, where it must be written
+    if (plan_.slices.contains(node_.inputs[0]))  // a slice with gaps is not the memory of a value without
+      if (const auto at = lying(plan_, node_.inputs[0]); !at || !at->dense) return false;
     std::vector<size_t> from = memory_order(*x.shape, plan_.layout(node_.inputs[0]));
     const Type& y = plan_.graph.value(node_.outputs[0]).type;
     std::vector<size_t> to = memory_order(*y.shape, plan_.layout(node_.outputs[0]));

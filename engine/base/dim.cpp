@@ -1,5 +1,5 @@
 // Canonical form: constant + sum of coefficient * product of atoms, terms and atoms sorted. An atom
-// is a symbol, an unknown, a floordiv or a max of canonical dims. Expressions are bounded: what
+// is a symbol, an unknown, a floordiv, a max or a broadcast of canonical dims. Expressions are bounded: what
 // would grow beyond kMaxSize, or overflow, becomes a fresh unknown, which is always a sound answer.
 #include "engine/base/dim.h"
 
@@ -37,12 +37,12 @@ struct Dim::Poly {
 };
 
 namespace {
-enum class Kind : uint8_t { symbol, unknown, floordiv, max };
+enum class Kind : uint8_t { symbol, unknown, floordiv, max, broadcast };
 struct Atom {
   Kind kind;
   std::string name;       // symbol
   uint64_t id = 0;        // unknown
-  std::vector<Dim> args;  // floordiv: a, b; max: two or more, sorted
+  std::vector<Dim> args;  // floordiv: a, b; max, broadcast: two or more, sorted
   size_t size = 1, hash = 0;
 };
 }  // namespace
@@ -284,6 +284,15 @@ Range range(const Atom& a) {
       }
       return r;
     }
+    case Kind::broadcast: {  // one of them, and one that is not 1 where there is such
+      Range r{kInf, -kInf};
+      int64_t least = -kInf;
+      for (const Dim& d : a.args) {
+        Range x = range(d);
+        r = {std::min(r.lo, x.lo), std::max(r.hi, x.hi)}, least = std::max(least, x.lo);
+      }
+      return {r.lo >= 1 ? least : r.lo, r.hi};
+    }
     case Kind::floordiv: {
       Range x = range(a.args[0]);
       if (std::optional<int64_t> k = a.args[1].constant(); k && *k > 0) {
@@ -309,7 +318,7 @@ Range range(const Dim& d) {
 std::string atom_str(const Atom& a) {
   if (a.kind == Kind::symbol) return a.name;
   if (a.kind == Kind::unknown) return "?" + std::to_string(a.id);
-  std::string out = a.kind == Kind::max ? "max(" : "floordiv(";
+  std::string out = a.kind == Kind::max ? "max(" : a.kind == Kind::broadcast ? "broadcast(" : "floordiv(";
   for (size_t i = 0; i < a.args.size(); ++i) out += (i ? "," : "") + a.args[i].str();
   return out + ")";
 }
@@ -328,6 +337,39 @@ std::optional<T> fold(const Dim& d, const Get& get) {
     sum = sum + p;
   }
   return sum;
+}
+
+/// What sizes broadcast to: 0 beside 1 is 0, so that it is not their maximum.
+int64_t broadcast_sizes(const std::vector<int64_t>& sizes) {
+  auto it = std::ranges::find_if(sizes, [](int64_t s) { return s != 1; });
+  return it == sizes.end() ? 1 : *it;
+}
+
+/// Adds the operands of `d` where it is one atom of that kind, else itself.
+void flatten(const Dim& d, Kind kind, std::vector<Dim>& args) {
+  const auto& t = A::terms(d);
+  bool nested = t.size() == 1 && A::constant(d) == 0 && t[0].coefficient == 1 &&
+                t[0].atoms.size() == 1 && t[0].atoms[0]->kind == kind;
+  if (nested)
+    args.insert(args.end(), t[0].atoms[0]->args.begin(), t[0].atoms[0]->args.end());
+  else
+    args.push_back(d);
+}
+
+bool before(const Dim& a, const Dim& b) { return compare(a, b) < 0; }
+
+/// Of two sizes that broadcast; nullopt: they never do.
+std::optional<Dim> broadcast_dim(const Dim& a, const Dim& b) {
+  if (a == b || b.constant() == 1) return a;
+  if (a.constant() == 1) return b;
+  if (a.is_constant() && b.is_constant()) return std::nullopt;
+  if (a.is_constant() || range(a).lo > 1) return a;
+  if (b.is_constant() || range(b).lo > 1) return b;
+  std::vector<Dim> args;
+  flatten(a, Kind::broadcast, args), flatten(b, Kind::broadcast, args);
+  std::ranges::sort(args, before);
+  args.erase(std::unique(args.begin(), args.end()), args.end());
+  return args.size() == 1 ? args[0] : A::atom({Kind::broadcast, "", 0, std::move(args)});
 }
 
 /// An int64 whose arithmetic saturates, so that hostile sizes cannot wrap.
@@ -383,17 +425,7 @@ Dim max(const Dim& a, const Dim& b) {
   if (at_least(a, b) == Truth::yes) return a;
   if (at_least(b, a) == Truth::yes) return b;
   std::vector<Dim> args;
-  auto add = [&](const Dim& d) {
-    const auto& t = A::terms(d);
-    bool nested = t.size() == 1 && A::constant(d) == 0 && t[0].coefficient == 1 &&
-                  t[0].atoms.size() == 1 && t[0].atoms[0]->kind == Kind::max;
-    if (nested)
-      args.insert(args.end(), t[0].atoms[0]->args.begin(), t[0].atoms[0]->args.end());
-    else
-      args.push_back(d);
-  };
-  add(a);
-  add(b);
+  flatten(a, Kind::max, args), flatten(b, Kind::max, args);
   // Drop what another argument dominates, then sort.
   std::vector<Dim> kept;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -404,7 +436,7 @@ Dim max(const Dim& a, const Dim& b) {
     if (!dominated) kept.push_back(args[i]);
   }
   if (kept.size() == 1) return kept[0];
-  std::sort(kept.begin(), kept.end(), [](const Dim& x, const Dim& y) { return compare(x, y) < 0; });
+  std::ranges::sort(kept, before);
   return A::atom({Kind::max, "", 0, std::move(kept)});
 }
 
@@ -443,6 +475,7 @@ std::optional<int64_t> Dim::evaluate(const std::map<std::string, int64_t>& symbo
       args.push_back(*v);
     }
     if (a.kind == Kind::max) return Saturated{*std::max_element(args.begin(), args.end())};
+    if (a.kind == Kind::broadcast) return Saturated{broadcast_sizes(args)};
     return args[1] == 0 ? std::nullopt : std::optional(Saturated{floor_div(args[0], args[1])});
   };
   std::optional<Saturated> r = fold<Saturated>(*this, get);
@@ -460,7 +493,10 @@ Dim Dim::substitute(const std::map<std::string, int64_t>& symbols) const {
     Dim r = a.args[0].substitute(symbols);
     for (size_t i = 1; i < a.args.size(); ++i) {
       Dim next = a.args[i].substitute(symbols);
-      r = a.kind == Kind::max ? max(r, next) : floordiv(r, next);
+      if (a.kind == Kind::broadcast)
+        r = broadcast_dim(r, next).value_or(next);  // they do not, and the node that asked says so
+      else
+        r = a.kind == Kind::max ? max(r, next) : floordiv(r, next);
     }
     return r;
   };
@@ -514,17 +550,6 @@ std::string str(const Shape& s) {
   for (size_t i = 0; i < s.size(); ++i) out += (i ? "," : "") + s[i].str();
   return out + "]";
 }
-
-namespace {
-std::optional<Dim> broadcast_dim(const Dim& a, const Dim& b) {
-  if (a == b || b.constant() == 1) return a;
-  if (a.constant() == 1) return b;
-  if (a.is_constant() && b.is_constant()) return std::nullopt;
-  if (a.is_constant()) return a;
-  if (b.is_constant()) return b;
-  return max(a, b);
-}
-}  // namespace
 
 std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   size_t rank = std::max(a.size(), b.size());

@@ -83,6 +83,12 @@ Deviation::Nan nan_in(const Target& target, std::string_view contract, const Pos
   return step.deviation.nan;
 }
 
+std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step, DType type) {
+  // cudnn-frontend bounds cuDNN's rectifier by the largest number of f32, which rounds to infinity in a shorter type.
+  const bool bounded = target.device == "gpu" && contract != "gemm" && type == DType::f32 && (step.alg == "relu" || step.alg == "leaky_relu");
+  return bounded ? "infinity may become the largest number" : "";
+}
+
 Accept library_takes(const LibraryTail& t) {
   if (t.steps.empty() || t.target->device != "gpu") return yes();
   auto facts = t.target->contracts.find(std::string(t.contract));

@@ -30,5 +30,7 @@ Accept library_takes(const LibraryTail& tail);
 /// What a step that the target's library runs makes of NaN; where the library's documentation does not say that NaN
 /// stays, it does not.
 Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step);
+/// The same of infinity in results of this type; "" where it stays.
+std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step, DType type);
 
 }  // namespace ferrule

@@ -122,9 +122,11 @@ Outputs run_graph(Env& env, const InterpreterOptions& options) {
     for (size_t i = 0; i < n.outputs.size(); ++i) {
       if (!n.outputs[i]) continue;
       if (i >= out.size()) return call.bad("output {} was not computed", i);
-      env.values[n.outputs[i].index] = out[i] = promoted(std::move(out[i]), options);
+      out[i] = promoted(std::move(out[i]), options);
     }
     if (options.on_node) options.on_node(g, order[k], out);
+    for (size_t i = 0; i < n.outputs.size(); ++i)
+      if (n.outputs[i]) env.values[n.outputs[i].index] = std::move(out[i]);
     for (ValueId v : dying[k]) env.values[v.index].reset();
   }
   std::vector<Tensor> results;

@@ -19,8 +19,8 @@ struct InterpreterOptions {
   const Cancel* cancel = nullptr;
   /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight folding).
   bool f64 = false;
-  /// Called after each node, for layer-by-layer comparison.
-  std::function<void(const Graph&, NodeId, const std::vector<Tensor>&)> on_node;
+  /// Called with the results of each node before others read them: compares them layer by layer, or moves them.
+  std::function<void(const Graph&, NodeId, std::vector<Tensor>&)> on_node;
 };
 
 /// Outputs of one node for given inputs (absent optional inputs: nullptr). Groups run their body.

@@ -241,7 +241,9 @@ Status softmax(Ctx& c) {
     target = parts.back().outputs[0];
   }
   Node reshape = c.part("Reshape", {soft.outputs[0], target}, "back", c.n().outputs[0]);
-  reshape.attrs.set("allowzero", int64_t{0});
+  // A size of 0 is one, not "as before", which would be the matrix's.
+  const bool may_be_empty = !dims || std::ranges::find(*dims, 0) != dims->end();
+  reshape.attrs.set("allowzero", int64_t{may_be_empty});
   parts.push_back(std::move(flatten));
   parts.push_back(std::move(soft));
   parts.push_back(std::move(reshape));

@@ -22,6 +22,8 @@ constexpr double kSafety = 8, kUlps = 4;
 constexpr double kUlpsOfTerm = 1.0 / 8;
 /// What may be lost to underflow, in least subnormals: what scales of everyday size make of one. More is no reassociation.
 constexpr double kLost = 32;
+/// How near what is left comes to the f64 value where the other graph has lost it, relative to it.
+constexpr double kNear = 1e-2;
 
 /// Evaluates a graph in f64, exactly or (noise) with everything a little off.
 class Evaluator {
@@ -105,8 +107,9 @@ class Evaluator {
       if (!n.outputs[k]) continue;
       const DType declared = g_.value(n.outputs[k]).type.dtype;
       Tensor& t = (*out)[k];
+      // An idempotent operator makes no error of its own: it gives one of its operands, or a whole number that it meant.
       if (is_float(declared) && t.dtype() == DType::f64)
-        t = rounds(n, declared) ? converted(converted(t, declared), DType::f64) : noise ? moved(t, declared, *noise) : std::move(t);
+        t = rounds(n, declared) ? converted(converted(t, declared), DType::f64) : noise && !ops_.in_class(n, "idempotent") ? moved(t, declared, *noise) : std::move(t);
       all[n.outputs[k].index] = std::move(t);
     }
     return true;
@@ -201,9 +204,13 @@ class Output {
     settle();
   }
   bool done() const { return open_.empty(); }
-  /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0 that is none.
+  /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0 that is none; or what
+  /// is near the f64 value where nothing was left of it.
   void forgive_lost() {
-    std::erase_if(open_, [&](const Element& e) { return std::isfinite(got_.at_f64(e.at)) && !std::isfinite(want_.at_f64(e.at)); });
+    std::erase_if(open_, [&](const Element& e) {
+      const double want = want_.at_f64(e.at), got = got_.at_f64(e.at), truth = truth_.at_f64(e.at);
+      return std::isfinite(got) && (!std::isfinite(want) || (want == 0 && std::abs(got - truth) <= kNear * std::abs(truth)));
+    });
   }
   int64_t first() const { return open_.front().at; }
 
@@ -271,7 +278,7 @@ std::string unexplained(const ArbiterCase& c, const OpTable& ops, const Limits& 
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (outputs[k].done()) continue;
     const Met was = Watch(*c.before, *truth).run(*c.inputs, ops, limits), is = Watch(*c.after, *other).run(*c.inputs, ops, limits);
-    if (was.overflow || is.overflow || was.undefined || is.undefined) return "";
+    if (was.overflow || is.overflow || was.undefined || is.undefined || (c.ordinary && was.underflow)) return "";
     if (was.underflow) outputs[k].forgive_lost();
     if (outputs[k].done()) continue;
     const int64_t e = outputs[k].first();

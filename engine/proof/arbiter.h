@@ -13,11 +13,12 @@ struct ArbiterCase {
   const Graph *before = nullptr, *after = nullptr;
   const std::vector<Tensor>* inputs = nullptr;
   const std::vector<Tensor>*want = nullptr, *got = nullptr;  ///< what the two gave, in their own types
+  bool ordinary = false;                                     ///< only numbers of which nothing underflows are asked about
 };
 
 /// "" where every difference is explained: both results are within the error bound of each other, or what came out is
 /// within it of the f64 value, which the graph before lost to the limits of its type, or a value inside of one of the
-/// graphs overflowed, or NaN became an integer. Else which element is not.
+/// graphs overflowed (of ordinary numbers: or underflowed), or NaN became an integer. Else which element is not.
 std::string unexplained(const ArbiterCase& c, const OpTable& ops, const Limits& limits);
 
 }  // namespace ferrule

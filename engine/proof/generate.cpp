@@ -9,6 +9,7 @@
 #include "engine/rewrite/replacement.h"
 #include "engine/match/facts.h"
 #include "engine/semantics/movement.h"
+#include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
 
@@ -222,7 +223,9 @@ bool small(const Graph& g) {
 }  // namespace
 
 Generator::Generator(const Rule& rule, const ProofContext& ctx, const Hints& hints)
-    : rule_(rule), ctx_(ctx), draw_(Draw::of(rule.text)), propose_(hints, draw_), asks_producers_(!hints.operators.empty()), hints_(hints) {}
+    : rule_(rule), ctx_(ctx), draw_(Draw::of(rule.text)), propose_(hints, draw_), asks_producers_(!hints.operators.empty()), hints_(hints) {
+  install_onnx_inference();  // a rule without cases has imported nothing
+}
 
 std::unique_ptr<Graph> Generator::next() {
   auto g = Walk(rule_, ctx_, propose_, draw_).run();
@@ -255,7 +258,7 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
     if (!schema || schema->attributes.empty()) return nullptr;
     const AttributeSchema& a = draw_.of(schema->attributes);
     const ValueId first = g.input(n, 0);
-    if (auto to = propose_.attribute(a, first ? g.value(first).type.rank() : 0)) out->set_attr(n, a.name, std::move(*to));
+    if (auto to = propose_.attribute(g.node(n).op, a, first ? g.value(first).type.rank() : 0)) out->set_attr(n, a.name, std::move(*to));
   }
   return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
 }
@@ -286,6 +289,28 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
     rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40), draw_.chance(60));
   }
   return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
+}
+
+std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Mutation>& changes) {
+  std::vector<const Mutation*> all, of_operators;
+  for (const Mutation& m : changes) (m.of_operator ? of_operators : all).push_back(&m);
+  auto out = g.clone();
+  for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n)
+    if (const auto& from = all.empty() || (!of_operators.empty() && draw_.chance(70)) ? of_operators : all; !from.empty()) draw_.of(from)->apply(*out);
+  return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
+}
+
+uint64_t kind_of_operators(const Graph& g) {
+  std::string text;
+  for (ValueId v : g.inputs()) text += fmt::format("{};", name(g.value(v).type.dtype));
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    text += n.op;
+    for (const auto& [key, a] : n.attrs.items())
+      if (std::holds_alternative<std::string>(a)) text += "," + str(a);
+    for (ValueId v : n.outputs) text += v ? fmt::format("-{}", name(g.value(v).type.dtype)) : "-";
+  }
+  return XXH3_64bits(text.data(), text.size());
 }
 
 uint64_t kind_of_instance(const Graph& g) {

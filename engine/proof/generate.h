@@ -5,6 +5,7 @@
 #pragma once
 #include <set>
 
+#include "engine/proof/edit.h"
 #include "engine/proof/propose.h"
 #include "engine/proof/trial.h"
 
@@ -19,6 +20,8 @@ class Generator {
   std::unique_ptr<Graph> varied(const Graph& g);
   /// `g` with one of its sizes, or its element type, another one wherever it stands, or an axis more; null: that is no valid graph.
   std::unique_ptr<Graph> resized(const Graph& g);
+  /// `g` with up to three of these changes, those of operators first of all; null: that is no valid graph.
+  std::unique_ptr<Graph> changed(const Graph& g, const std::vector<Mutation>& changes);
   /// One of `n`.
   size_t pick(size_t n) { return static_cast<size_t>(draw_.below(static_cast<int64_t>(n))); }
   bool chance(int percent) { return draw_.chance(percent); }
@@ -34,5 +37,7 @@ class Generator {
 
 /// What two instances are told apart by: structure, attributes, types and sizes; no numbers.
 uint64_t kind_of_instance(const Graph& g);
+/// The same for operators, their modes and element types alone.
+uint64_t kind_of_operators(const Graph& g);
 
 }  // namespace ferrule

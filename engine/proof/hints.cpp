@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/diagnostics.h"
 #include "engine/onnx/schema.h"
 #include "engine/rule/expr_ast.h"
 
@@ -84,7 +85,7 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
   return out;
 }
 
-const std::vector<std::string>& words_of(std::string_view attribute) {
+const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute) {
   using Words = std::vector<std::string>;
   static const std::map<std::string, Words, std::less<>> all{
       {"approximate", {"none", "tanh"}},
@@ -94,14 +95,19 @@ const std::vector<std::string>& words_of(std::string_view attribute) {
       {"direction", {"forward", "reverse", "bidirectional", "LEFT", "RIGHT"}},
       {"equation", {"ij->ji", "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk", "ijk->kij"}},
       {"keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"}},
-      {"mode", {"constant", "reflect", "edge", "wrap", "nearest", "linear", "cubic", "DCR", "CRD", "avg", "max", "bilinear", "bicubic"}},
+      {"DepthToSpace.mode", {"DCR", "CRD"}},
+      {"GridSample.mode", {"linear", "nearest", "cubic"}},
+      {"Pad.mode", {"constant", "reflect", "edge", "wrap"}},
+      {"Resize.mode", {"nearest", "linear", "cubic"}},
+      {"RoiAlign.mode", {"avg", "max"}},
       {"nearest_mode", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}},
       {"padding_mode", {"zeros", "border", "reflection"}},
       {"reduction", {"none", "add", "mul", "max", "min", "mean", "sum"}},
       {"round_mode", {"up", "down", "nearest"}},
   };
   static const Words none;
-  const auto it = all.find(attribute);
+  auto it = all.find(fmt::format("{}.{}", op, attribute));
+  if (it == all.end()) it = all.find(attribute);
   return it == all.end() ? none : it->second;
 }
 

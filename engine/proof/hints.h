@@ -20,7 +20,7 @@ struct Hints {
 /// `cases`: the graphs of the rule's tests.
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases);
 
-/// What an attribute of type string may say, over all operators; nonsense for one of them is found when it is run.
-const std::vector<std::string>& words_of(std::string_view attribute);
+/// What an attribute of type string may say; nonsense for one operator of several that have it is found when it is run.
+const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute);
 
 }  // namespace ferrule

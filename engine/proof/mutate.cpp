@@ -91,7 +91,7 @@ class Mutator {
     std::set<DType> have;
     for (ValueId v : inputs()) have.insert(g_.value(v).type.dtype);
     std::vector<DType> to = scope_.types;
-    for (DType t : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8})
+    for (DType t : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::f8e4m3fn})
       if (std::ranges::find(to, t) == to.end()) to.push_back(t);
     for (DType from : have) {
       if (!is_float(from) && from != DType::i32) continue;
@@ -299,21 +299,37 @@ class Mutator {
             });
   }
 
+  /// By a node behind `n`: what a pattern binds to one name is changed together.
+  bool said_again(NodeId n, const std::string& key, const Attr& value) const {
+    const std::vector<NodeId> all = g_.order();
+    return std::any_of(std::ranges::find(all, n) + 1, all.end(), [&](NodeId m) {
+      const Attr* a = g_.node(m).attrs.find(key);
+      return a && same_attr(*a, value);
+    });
+  }
+
   void attributes() {
     for (NodeId n : g_.order())
       for (const auto& [key, value] : g_.node(n).attrs.items()) {
         auto set = [&](Attr to) {
           add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)),
               [=, key = key](Graph& g) { g.set_attr(n, key, to); });
+          if (said_again(n, key, value))
+            add(fmt::format("every {} of {} becomes {}", key, str(value), str(to)), [=, key = key, was = value](Graph& g) {
+              for (NodeId m : g.order())
+                if (const Attr* a = g.node(m).attrs.find(key); a && same_attr(*a, was)) g.set_attr(m, key, to);
+            });
         };
         if (auto* word = std::get_if<std::string>(&value)) {
-          for (const std::string& to : words_of(key))
+          for (const std::string& to : words_of(g_.node(n).op, key))
             if (to != *word) set(to);
         } else if (auto* i = std::get_if<int64_t>(&value); i && key == "to") {
           for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8, DType::u8, DType::boolean})
             if (static_cast<int64_t>(t) != *i) set(static_cast<int64_t>(t));
         } else if (i) {
-          for (int64_t to : {*i + 1, *i - 1, int64_t{0}})
+          const ValueId first = g_.input(n, 0);
+          const int rank = first ? std::max(g_.value(first).type.rank(), 0) : 0;  // an axis, counted from the other end
+          for (int64_t to : std::set<int64_t>{*i + 1, *i - 1, 0, *i - rank})
             if (to != *i) set(to);
         } else if (auto* d = std::get_if<double>(&value)) {
           set(*d * 1.5 + 0.25);
@@ -328,7 +344,9 @@ class Mutator {
             }
           if (l->size() > 1) {
             std::vector<int64_t> to = *l;
-            std::swap(to[0], to[1]);
+            for (int64_t& x : to) ++x;
+            set(to);
+            std::swap((to = *l)[0], to[1]);
             set(to);
             std::ranges::rotate(to = *l, to.begin() + 1);
             set(to);

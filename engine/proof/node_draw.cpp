@@ -190,8 +190,8 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
   for (const AttributeSchema& a : attributes_of(n, ops_)) {
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
     if (p == e.attrs.end()) {
-      if (a.required || (e.any_attrs && !plain && draw_.chance(35)))
-        if (auto v = propose_.attribute(a, rank)) n.attrs.set(a.name, std::move(*v));
+      if (a.required || (e.any_attrs && !plain && draw_.chance(a.kind == AttributeSchema::Kind::text ? 55 : 35)))
+        if (auto v = propose_.attribute(n.op, a, rank)) n.attrs.set(a.name, std::move(*v));
       continue;
     }
     if (p->kind == AttrPattern::Kind::literal) {
@@ -200,7 +200,7 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
     }
     auto it = bound.find(p->bind);
     if (it == bound.end()) {
-      auto v = !a.required && draw_.chance(30) ? a.usual : propose_.attribute(a, rank);
+      auto v = !a.required && draw_.chance(30) ? a.usual : propose_.attribute(n.op, a, rank);
       if (!v) v = a.usual;
       if (!v) return false;
       it = bound.emplace(p->bind, std::move(*v)).first;

@@ -52,7 +52,7 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::str
   const size_t rank = s.size();
   auto any = [&] { return s[static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)))]; };
   auto plus = [](Shape a, const Dim& d) { return a.push_back(d), a; };
-  switch (way = choose(place, 20)) {
+  switch (way = choose(place, 22)) {
     case 0:
     case 1: return s;
     case 2: return {};
@@ -107,6 +107,8 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::str
       return c;
     }
     case 18: return Shape(rank, Dim(1));
+    case 19: return {Dim(static_cast<int64_t>(rank))};  // a number for each axis
+    case 20: return {Dim(2 * static_cast<int64_t>(rank))};
     default: {
       Shape c = s;
       if (!c.empty()) c.pop_back();
@@ -221,7 +223,7 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, std::str
   const bool scalar = values.size() == 1 && (way == 0 || (way == 12 && draw_.chance(40)));
   std::vector<int64_t> dims;
   if (!scalar) dims.push_back(static_cast<int64_t>(values.size()));
-  if (way == 17 && draw_.chance(25)) dims.insert(dims.begin(), 1);
+  if (way == 17 && draw_.chance(40)) dims.insert(draw_.chance(50) ? dims.begin() : dims.end(), 1);
   return converted(Tensor::of_i64(dims, values), t);
 }
 
@@ -262,7 +264,7 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   return positive;
 }
 
-std::optional<Attr> Proposer::attribute(const AttributeSchema& a, int rank) {
+std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSchema& a, int rank) {
   using Kind = AttributeSchema::Kind;
   rank = std::max(rank, 0);  // -1: not known
   if (auto it = hints_.attributes.find(a.name); it != hints_.attributes.end() && draw_.chance(30)) return draw_.of(it->second);
@@ -284,7 +286,7 @@ std::optional<Attr> Proposer::attribute(const AttributeSchema& a, int rank) {
       return draw_.chance(50) ? all[static_cast<size_t>(draw_.below(6))] : draw_.between(-2.0, 2.0);
     }
     case Kind::text: {
-      const auto& words = words_of(a.name);
+      const auto& words = words_of(op, a.name);
       return words.empty() ? a.usual : std::optional<Attr>(draw_.of(words));
     }
     case Kind::integers: {

@@ -27,7 +27,7 @@ class Proposer {
   Tensor integers(DType t, const Shape& beside, const Graph& g, std::string_view place, int& way);
   /// Numbers for a constant.
   Tensor contents(DType t, const std::vector<int64_t>& dims, const Graph& g);
-  std::optional<Attr> attribute(const AttributeSchema& a, int rank);
+  std::optional<Attr> attribute(std::string_view op, const AttributeSchema& a, int rank);
   /// The way was one that fits.
   void learned(std::string_view place, int way) { ways_[std::string(place)].push_back(way); }
 

@@ -19,7 +19,7 @@ constexpr int kDraws = 60000, kVain = 20000, kOfKind = 2, kOfCondition = 150;
 /// Steps from a graph that a condition declines towards one on which the rule fires.
 constexpr int kSteps = 10;
 /// Percent of the graphs that are made of ones on which the rule fires; a rule is rare that needs so many draws for one.
-constexpr int kRelatives = 25, kRelativesOfRare = 75, kRare = 15;
+constexpr int kRelatives = 40, kRelativesOfRare = 75, kRare = 15;
 
 bool typed(const Graph& g) {
   return std::ranges::all_of(g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) && well_typed(g);
@@ -152,12 +152,16 @@ void Samples::pairs_of(size_t sample) {
 
 // --- drawn from the pattern
 
-/// A graph from the pattern, or one on which the rule fires, with other sizes: conditions that leave few graphs are
-/// seldom met by chance, and then say little about sizes.
+void Samples::ran(size_t sample) { firing_[kind_of_operators(*all_[sample].graph)].push_back(sample); }
+
+/// A graph from the pattern, or one on which the rule fires, with other sizes or attributes: conditions that leave few
+/// graphs are seldom met by chance, and then say little about those. Seldom types and modes are varied as often as usual ones.
 std::unique_ptr<Graph> Samples::candidate() {
   Generator& generator = *generator_;
   if (firing_.empty() || !generator.chance(drawn_ > kRare * distinct_ ? kRelativesOfRare : kRelatives)) return generator.next();
-  return generator.resized(*all_[firing_[generator.pick(firing_.size())]].graph);
+  const std::vector<size_t>& alike = std::next(firing_.begin(), static_cast<long>(generator.pick(firing_.size())))->second;
+  const Graph& g = *all_[alike[generator.pick(alike.size())]].graph;
+  return generator.chance(50) ? generator.resized(g) : generator.changed(g, mutations(g, scope_));
 }
 
 void Samples::draw(int distinct) {

@@ -30,7 +30,7 @@ class Samples {
   void pairs();
 
   /// The rule fires on this sample, and its graph runs: others are made of it.
-  void ran(size_t sample) { firing_.push_back(sample); }
+  void ran(size_t sample);
 
   std::vector<Sample>& all() { return all_; }
   bool in_time() const;
@@ -52,7 +52,7 @@ class Samples {
   double deadline_;
   std::vector<Sample> all_;
   size_t cases_ = 0;
-  std::vector<size_t> firing_;      ///< graphs on which the rule fires, and which run
+  std::map<uint64_t, std::vector<size_t>> firing_;  ///< graphs on which the rule fires, and which run, by operators, modes and types
   MutationScope scope_;
   Hints hints_;
   std::map<uint64_t, int> kinds_;   ///< drawn graphs on which the rule fires, by kind

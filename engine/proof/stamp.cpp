@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Raised when the prover tries more than it did: what it let pass before must then be proved again.
-constexpr std::string_view kProver = "5";
+constexpr std::string_view kProver = "6";
 /// Distinct instances after which a proof that its time cuts short is one: on a slow machine a rule that is right still loads.
 constexpr int kEnough = 60;
 constexpr uintmax_t kMaxStampFile = 4 << 20;

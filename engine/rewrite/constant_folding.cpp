@@ -66,10 +66,16 @@ class Folder {
   void settle(NodeId n, size_t slot, Tensor t) {
     const ValueId v = g_.output(n, slot);
     if (!g_.value(v).is_output) return g_.set_constant(v, std::move(t));
-    const ValueId c = g_.add_constant(g_.fresh_name(g_.value(v).name + "_constant"), std::move(t));
-    for (size_t k = g_.node(n).inputs.size(); k-- > 1;) g_.set_input(n, k, {});
-    g_.set_input(n, 0, c);
-    g_.set_operator(n, Graph::kIdentity, {});
+    Node copy;
+    copy.op = Graph::kIdentity;
+    copy.name = g_.node(n).name;
+    copy.origins = g_.node(n).origins;
+    copy.order = g_.node(n).order;
+    copy.inputs = {g_.add_constant(g_.fresh_name(g_.value(v).name + "_constant"), std::move(t))};
+    copy.outputs = {v};
+    g_.detach_output(n, slot);
+    g_.remove_node(n);
+    g_.add_node(std::move(copy));
   }
 
   void done(NodeId n, const std::string& name) {

@@ -303,9 +303,9 @@ class Instantiation {
     if (!e.copy_attrs.empty())
       if (const Node* from = label(e.copy_attrs, &like))
         for (const auto& [name, value] : from->attrs.items()) n.attrs.set(name, value);
-    for (const AttrPattern& a : e.attrs) FERRULE_TRY(attribute(n, a));
+    const DType context = context_type(operands);
+    for (const AttrPattern& a : e.attrs) FERRULE_TRY(attribute(n, a, context));
     fill_defaults(n, &ops_);
-    DType context = context_type(operands);
     for (const Operand& o : operands) {
       FERRULE_ASSIGN(auto values, typed(o, context));
       n.inputs.insert(n.inputs.end(), values.begin(), values.end());
@@ -324,7 +324,8 @@ class Instantiation {
     return out == DType::undefined ? root_type() : out;
   }
 
-  Status attribute(Node& n, const AttrPattern& a) {
+  /// `context`: the type that the node computes in.
+  Status attribute(Node& n, const AttrPattern& a, DType context) {
     const Attr* before = n.attrs.find(a.name);
     std::optional<Attr> usual = before ? *before : default_attr(n, a.name, &ops_);
     std::optional<Attr> value;
@@ -346,6 +347,7 @@ class Instantiation {
       const ClassChange change{0, *d, static_cast<double>(static_cast<float>(*d))};
       const bool subnormal = *d != 0 && std::abs(change.rounded) < least_normal(DType::f32) && change.rounded != *d;
       if (subnormal || !std::isfinite(change.rounded)) return declined("D9: attribute {} would be {}", escape(a.name), text(change, DType::f32));
+      if (context == DType::f64 && change.rounded != *d) return declined("D9: attribute {} would be rounded to f32 in a layer of f64", escape(a.name));
     }
     n.attrs.set(a.name, std::move(*value));
     return {};

@@ -342,8 +342,15 @@ Status CpuExecutable::run_step(Step& s) {
     serial_ = s.serial;
     set_threads(serial_ ? 1 : team_);
   }
-  ++launches_;
-  return s.hides_nan ? run_hiding(s) : s.kernel->run();
+  return s.hides_nan ? run_hiding(s) : call(s);
+}
+
+/// Kernels count themselves.
+Status CpuExecutable::call(Step& s) {
+  const int64_t before = kernels_called();
+  Status status = s.kernel->run();
+  launches_ += kernels_called() - before;
+  return status;
 }
 
 /// The flags are looked at behind the last launch that hides NaN, while its threads are awake, or around each.
@@ -352,7 +359,7 @@ Status CpuExecutable::run_hiding(Step& s) {
   const int team = s.serial ? 1 : team_;
   const bool each = n.team > 2;
   if (each) n.watch.begin(team);
-  Status status = s.kernel->run();
+  Status status = call(s);
   if (each) n.seen |= n.watch.end(team);
   else if (s.last_to_hide) n.seen = n.watch.end(n.team);
   return status;
@@ -377,10 +384,10 @@ Status CpuExecutable::run_observed(RunObserver& observer) {
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     if (cancel_ && cancel_->stopped()) return error(Code::cancelled, escape(plan_.layers[layer].name), "time is up");
     const auto start = Clock::now();
+    const int64_t before = launches_;
     for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) FERRULE_TRY(run_step(steps_[k]));
     const auto time = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
-    const auto count = static_cast<int>(layers_[layer].end - layers_[layer].begin);
-    observer.layer_done(layer, count, time.count());
+    observer.layer_done(layer, static_cast<int>(launches_ - before), time.count());
     if (observer.wants_results()) report_results(layer, observer);
   }
   return {};

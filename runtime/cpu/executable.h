@@ -67,6 +67,7 @@ class CpuExecutable final : public Executable {
   Status run_steps();
   Status run_until_stopped();
   Status run_step(Step& step);
+  Status call(Step& step);
   Status run_hiding(Step& step);
   Status run_observed(RunObserver& observer);
   void report_results(size_t layer, RunObserver& observer) const;

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/parallel.h"
+
 namespace ferrule::cpu {
 namespace {
 
@@ -218,6 +220,7 @@ void Prepared::bind(Binder& binder) {
 }
 
 Status Prepared::run() {
+  count_kernel();
   dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
                                                 static_cast<int>(arguments_.size()), arguments_.data());
   if (status == dnnl_success) [[likely]] return {};

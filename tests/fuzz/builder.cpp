@@ -185,8 +185,6 @@ Case Builder::finish() const {
   c.text = text(outputs_, false);
   for (const Stored& s : inputs_)
     if (read_.contains(s.value.name)) c.inputs[s.value.name] = s.elements;
-  auto names = [&](const char* type) { return c.text.find(type) != std::string::npos; };
-  c.coarsest = names("bfloat16") || names("to = 16") ? DType::bf16 : names("float16") || names("to = 10") ? DType::f16 : DType::f32;
   return c;
 }
 

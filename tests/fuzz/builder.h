@@ -34,7 +34,6 @@ struct Case {
   std::string text;
   std::string model;            ///< its bytes, where the text is only for people
   std::map<std::string, Tensor> inputs;
-  DType coarsest = DType::f32;  ///< the float type with the widest tolerance in it
 };
 
 class Builder {

@@ -57,8 +57,11 @@ class Judge {
     std::string model;  ///< what was exported
   };
   Result<Graph> graph(const Case& c) const;
-  Result<Named> interpreted(const Graph& g, const Case& c, bool f64) const;
+  /// `noise`: every result is off by up to half a unit in the last place of its type.
+  Result<Named> interpreted(const Graph& g, const Case& c, bool f64, Draw* noise = nullptr) const;
   bool makes_nan(const Case& c) const;
+  bool leaves_integers_open(const Graph& g, const Case& c) const;
+  std::vector<Named> moved(const Graph& g, const Case& c) const;
   Result<Ran> run(const Case& c, const Configuration& configuration, bool fused) const;
   Result<Ran> exported(const Case& c, const Configuration& configuration) const;
   Result<Ran> by_program(const Case& c, const Configuration& configuration) const;

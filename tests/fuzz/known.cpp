@@ -138,6 +138,16 @@ class Changing {
     return out;
   }
 
+  /// What nested graphs declare is of the sizes that were.
+  static void forget_sizes_inside(const Graph& g) {
+    for (NodeId n : g.order())
+      for (const auto& [name, nested] : g.node(n).subgraphs) {
+        for (uint32_t k = 0; k < nested->value_slots(); ++k)
+          if (const Value& v = nested->value({k}); !v.dead && !v.constant && !v.outer) nested->set_type({k}, {v.type.dtype, std::nullopt});
+        forget_sizes_inside(*nested);
+      }
+  }
+
   std::string resize() {
     const auto v = some([](const Value& x) { return x.is_input && x.type.rank() > 0; });
     if (!v) return "";
@@ -153,6 +163,7 @@ class Changing {
         if ((in == *v && a == axis) || (everywhere && (*t.shape)[a] == before)) (*t.shape)[a] = after;
       g_.set_type(in, t);
     }
+    forget_sizes_inside(g_);
     return fmt::format("{} of {} becomes {}", before.str(), g_.value(*v).name, after.str());
   }
 
@@ -224,20 +235,10 @@ std::optional<Case> changed(Draw& d, const Language& language, const Known& know
   c.model = *bytes;
   c.inputs = std::move(*inputs);
   c.text += "\n" + to_text(imported->graph) + "\n";
-  c.coarsest = coarsest(imported->graph);
   return c;
 }
 
 }  // namespace
-
-DType coarsest(const Graph& g) {
-  DType found = DType::f32;
-  for (size_t k = 0; k < g.value_slots(); ++k) {
-    const DType t = g.value(ValueId{static_cast<uint32_t>(k)}).type.dtype;
-    if (t == DType::bf16 || (t == DType::f16 && found == DType::f32)) found = t;
-  }
-  return found;
-}
 
 std::vector<Known> known_models(const RuleSet& rules, const std::vector<std::string>& folders) {
   std::vector<Known> all;

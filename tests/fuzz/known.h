@@ -6,9 +6,6 @@
 
 namespace ferrule::fuzz {
 
-/// Of its values' types (builder.h).
-DType coarsest(const Graph& g);
-
 /// A file, or ONNX text where there is no path.
 struct Known {
   std::string name, path, text;

@@ -157,8 +157,7 @@ int run_model(const Options& o, const Judge& judge) {
     std::printf("cannot read %s, or its inputs\n", o.model.c_str());
     return 2;
   }
-  Case c{"", bytes.str(), *inputs};
-  if (auto read = import_bytes(c.model, judge.language().import)) c.coarsest = coarsest(read->graph);
+  const Case c{"", bytes.str(), *inputs};
   const Configuration configuration{o.backend.empty() ? "cpu" : o.backend, o.target, std::max(1, o.threads), o.strict.value_or(false), o.fast_math, o.functions};
   const Verdict v = judge.judge(c, configuration);
   std::printf("%s %s\n", v.kind == Verdict::failed ? "FAILED" : v.kind == Verdict::skipped ? "skipped" : "passed", v.text.c_str());

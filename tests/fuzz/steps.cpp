@@ -75,6 +75,13 @@ Made clip(Builder& b, const Value& v) {
   return b.node("Clip", to.name.empty() ? std::vector<Value>{v, from} : std::vector<Value>{v, from, to});
 }
 
+bool operand_is_wider(const Dims& operand, const Dims& dims) {
+  if (operand.size() > dims.size()) return true;
+  for (size_t k = 1; k <= operand.size(); ++k)
+    if (operand[operand.size() - k] != 1 && operand[operand.size() - k] != dims[dims.size() - k]) return true;
+  return false;
+}
+
 Made binary(Builder& b, const Scene& scene, const Value& v) {
   Draw& d = b.draw;
   static const Strings ops{"Add", "Add", "Add", "Mul", "Mul", "Mul", "Sub", "Sub", "Div", "Div", "Pow", "PRelu", "PRelu", "Min", "Max", "Sum", "Mean", "Mod"};
@@ -92,6 +99,7 @@ Made binary(Builder& b, const Scene& scene, const Value& v) {
   const Value o = draw_operand(b, scene, v, mood);
   std::vector<Value> operands = swapped ? std::vector<Value>{o, v} : std::vector<Value>{v, o};
   if ((op == "Min" || op == "Max" || op == "Sum") && d.chance(30)) operands.insert(operands.begin() + d.below(3), draw_operand(b, scene, v));
+  if (op == "PRelu" && operand_is_wider(o.dims, v.dims)) return std::nullopt;  // slopes are spread over x, never x over them
   Made r = b.node(op, operands, op == "Mod" && is_float(v.dtype) ? "fmod = 1" : "");
   if (!r) return r;
   r->exact = r->exact && op != "Div" && op != "Pow" && op != "Mean" && (op != "Mul" || o.numel() <= v.numel());

@@ -40,6 +40,7 @@ class Copy final : public Kernel {
       if (output_slots_[k] >= 0) binder.cell(output_slots_[k], &outputs_[k]);
   }
   Status run() override {
+    const OneKernel one;  // all parts of one result
     if (!element_.empty()) fill_.run(element_.data(), outputs_[0]);
     for (const Part& p : parts_) p.copy.run(inputs_[p.input], outputs_[p.output]);
     return {};

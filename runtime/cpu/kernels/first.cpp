@@ -107,6 +107,7 @@ class Reordered final : public Kernel {
     inner_->bind(redirected);
   }
   Status run() override {
+    const OneKernel one;  // the copy is of an image with few planes
     copy_.run(x_, to_);
     return inner_->run();
   }

@@ -54,7 +54,7 @@ class Gather final : public Kernel {
     for (int64_t k = 0; k < count_; ++k)
       if (const int64_t i = place(k).first; i < -size_ || i >= size_)
         return error(Code::bad_shape, layer_, fmt::format("index {} is out of range for axis {} of size {}", i, axis_, size_));
-    if (slab_.units() == 0) return {};
+    if (slab_.units() == 0) return count_kernel(), Status{};
     parallel_for(count_, std::max<int64_t>(1, kGrain / slab_.bytes()), [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         const auto [i, target] = place(k);

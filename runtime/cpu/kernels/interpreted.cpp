@@ -6,6 +6,7 @@
 #include "engine/interpreter/interpreter.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/parallel.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -37,6 +38,7 @@ class Interpreted final : public Kernel {
   std::string text() const override { return "interpret"; }
 
   Status run() override {
+    const OneKernel one;  // layouts and types are what the interpreter's call costs
     std::vector<Tensor> tensors(inputs_.size());
     std::vector<const Tensor*> pointers(inputs_.size(), nullptr);
     for (size_t k = 0; k < inputs_.size(); ++k) {

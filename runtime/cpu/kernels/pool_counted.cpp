@@ -21,6 +21,7 @@ class CountedPool final : public Kernel {
   }
   std::string text() const override { return pool_->text(); }
   Status run() override {
+    const OneKernel one;  // the last places of an axis are few
     FERRULE_TRY(pool_->run());
     for (size_t k = 0; k < factors_.size(); ++k) {
       const auto [inner, outer] = steps_[k];

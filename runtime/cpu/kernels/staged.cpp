@@ -122,6 +122,7 @@ class Staged final : public Kernel {
   }
 
   Status run() override {
+    const OneKernel one;  // the library has none of this type
     for (const Stage& s : stages_)
       if (s.offset >= 0 && s.input) widen(s.dtype, s.narrow, s.wide, s.numel);
     FERRULE_TRY(kernel_->run());

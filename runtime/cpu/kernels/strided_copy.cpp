@@ -276,7 +276,7 @@ void StridedCopy::run(const void* source, void* target, int64_t begin, int64_t e
 
 void StridedCopy::run(const void* source, void* target) const {
   const int64_t n = units();
-  if (n == 0) return;
+  if (n == 0) return count_kernel();
   parallel_for(n, std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, bytes() / n)),
                [&](int64_t begin, int64_t end) { run(source, target, begin, end); });
 }

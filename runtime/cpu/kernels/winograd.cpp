@@ -133,6 +133,7 @@ class Winograd final : public Kernel {
   }
 
   void run_channels(const Tensors& t) {
+    const OneKernel one;  // the transformed image stays in the cache
     Block b{scratch_, 0, s_.rows(), capacity(), v_stride()};
     parallel_for(s_.rows(), 4, [&](int64_t begin, int64_t end) { f_.input(s_, t, b, begin, end); });
     parallel_for(static_cast<int64_t>(blocks_.size()) - 1, 1, [&](int64_t begin, int64_t end) {

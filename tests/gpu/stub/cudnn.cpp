@@ -312,7 +312,7 @@ float pointwise(const Descriptor& d, float x, float b) {
       const auto low = static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, 0));
       const auto slope = static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0));
       const double high = d.value<double>(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, HUGE_VAL);
-      return x < low ? low + slope * (x - low) : x > high ? static_cast<float>(high) : x;
+      return x < low ? (slope == 0 ? low : low + slope * (x - low)) : x > high ? static_cast<float>(high) : x;
     }
     case CUDNN_POINTWISE_TANH_FWD: return std::tanh(x);
     case CUDNN_POINTWISE_SIGMOID_FWD: return 1 / (1 + std::exp(-x));

@@ -112,6 +112,20 @@ TEST_CASE("dim: broadcasting") {
   CHECK(broadcast({n}, {Dim(3)}) == Shape{Dim(3)});
   CHECK(broadcast({n}, {Dim(1)}) == Shape{n});
   CHECK(broadcast({n}, {m}) == broadcast({m}, {n}));
+  // Nothing beside one element is nothing: no maximum.
+  const Dim k = sym("K"), nmk = broadcast(*broadcast({n}, {m}), {k})->at(0);
+  CHECK(nmk.str() == "broadcast(K,M,N)");
+  CHECK(broadcast({nmk}, {m}) == Shape{nmk});
+  for (int64_t size : {0, 1, 2, 3})
+    for (const auto& [a, b, c] : {std::tuple{size, 1, 1}, {1, static_cast<int>(size), 1}, {1, 1, static_cast<int>(size)}}) {
+      CHECK(nmk.evaluate({{"N", a}, {"M", b}, {"K", c}}) == size);
+      CHECK(nmk.substitute({{"N", a}, {"M", b}, {"K", c}}).constant() == size);
+      CHECK(nmk.substitute({{"M", b}}).evaluate({{"N", a}, {"K", c}}) == size);
+    }
+  CHECK(at_least(nmk, Dim(0)) == Truth::yes);
+  CHECK(at_least(nmk, n) == Truth::unknown);
+  CHECK(broadcast({n + Dim(2)}, {m}) == Shape{n + Dim(2)});
+  CHECK(broadcast({n + Dim(1)}, {n})->at(0).evaluate({{"N", 0}}) == 0);
   CHECK(broadcast({}, {n, m}) == Shape{n, m});
   CHECK(str(Shape{Dim(1), n}) == "[1,N]");
   CHECK(constant_shape({Dim(1), Dim(2)}) == std::vector<int64_t>{1, 2});

@@ -28,7 +28,17 @@ struct Form {
   bool safe = false, divided = false, scaled = true;
   bool one_head_of_keys = false;     ///< keys and values broadcast over the first batch axis
   double hidden = 0;                 ///< share of the mask that is minus infinity
+  double odd = 0;                    ///< share of the values that are NaN or infinite
 };
+
+/// `value` in the place of about this share of its elements.
+void strew(const Tensor& t, double value, double share, std::mt19937& rng) {
+  const Tensor one = Tensor::scalar(t.dtype(), value);
+  const auto size = static_cast<size_t>(size_bits(t.dtype())) / 8;
+  for (int64_t i = 0; i < t.numel(); ++i)
+    if (std::uniform_real_distribution<double>(0, 1)(rng) < share)
+      std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + static_cast<size_t>(i) * size, one.data(), size);
+}
 
 Dims joined(Dims batch, int64_t rows, int64_t columns) {
   batch.insert(batch.end(), {rows, columns});
@@ -55,6 +65,8 @@ RowGraph graph_of(const Form& f, std::mt19937& rng) {
   const ValueId k = f.turned && f.batch.size() == 2 ? behind(r, rng, joined(few, f.size, f.keys), {0, 2, 3, 1})
                                                     : r.input(random_of(f.type, joined(few, f.size, f.keys), rng));
   const ValueId v = operand(joined(few, f.keys, f.width));
+  if (f.odd > 0)
+    for (const double value : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) strew(r.tensors.back(), value, f.odd, rng);
   ValueId at = r.node("MatMul", {q, k});
   if (f.scaled) {
     const double scale = 1 / std::sqrt(static_cast<double>(f.size));
@@ -63,11 +75,7 @@ RowGraph graph_of(const Form& f, std::mt19937& rng) {
   }
   if (f.mask) {
     Tensor m = random_of(f.type, *f.mask, rng);
-    const Tensor none = Tensor::scalar(f.type, -std::numeric_limits<double>::infinity());
-    const auto size = static_cast<size_t>(size_bits(f.type)) / 8;
-    for (int64_t i = 0; i < m.numel(); ++i)
-      if (std::uniform_real_distribution<double>(0, 1)(rng) < f.hidden)
-        std::memcpy(static_cast<char*>(const_cast<void*>(m.data())) + static_cast<size_t>(i) * size, none.data(), size);
+    strew(m, -std::numeric_limits<double>::infinity(), f.hidden, rng);
     at = r.node("Add", {at, r.input(m)});
   }
   at = r.node("Softmax", {at}, {{"axis", int64_t{-1}}});
@@ -161,6 +169,7 @@ TEST_CASE("the attention kernel equals its nodes, one by one") {
       {DType::f32, {4, 1}, 34, 3, 80, 72, {}, false, false, true, true, true},
       {DType::f32, {1, 2}, 3, 64, 128, 33, Dims{3, 64}, false, true, false, true, false, 1.0},  // every key masked: 0
       {DType::f32, {1, 2}, 3, 40, 4, 4, Dims{3, 40}, false, false, false, true, false, 1.0},    // and NaN without the guard
+      {DType::f32, {2, 2}, 40, 33, 12, 20, Dims{2, 1, 40, 33}, true, true, false, true, false, 0.9, 0.01},  // a weight of 0 times NaN
       {DType::f16, {2, 2}, 20, 50, 64, 64, Dims{2, 1, 20, 50}, true},
       {DType::f16, {1, 3}, 65, 31, 24, 40, {}, false, true},
       {DType::bf16, {2, 2}, 17, 33, 32, 32, Dims{1, 1, 17, 33}, true, true, false, true, false, 0.5},

@@ -64,4 +64,23 @@ TEST_CASE("on_team: who waits at the barrier sees what all have written; work in
   set_threads(0);
 }
 
+TEST_CASE("kernels count themselves: work inside of work, and the pieces of what is one kernel, are no more of them") {
+  auto called = [](auto&& f) {
+    const int64_t before = kernels_called();
+    f();
+    return kernels_called() - before;
+  };
+  auto piece = [](int64_t n) { parallel_for(n, 1, [](int64_t, int64_t) {}); };
+  CHECK(called([&] { piece(100); }) == 1);
+  CHECK(called([&] { piece(0); }) == 1);
+  CHECK(called([&] { piece(100), piece(1); }) == 2);
+  CHECK(called([&] { on_team(2, [](int, int) {}); }) == 1);
+  CHECK(called([&] { count_kernel(); }) == 1);
+  for (const int64_t n : {1, 100}) CHECK(called([&] { parallel_for(n, 1, [&](int64_t, int64_t) { piece(100), count_kernel(); }); }) == 1);
+  CHECK(called([&] {
+    const OneKernel one;
+    piece(100), count_kernel(), piece(1);
+  }) == 1);
+}
+
 }  // namespace ferrule::test

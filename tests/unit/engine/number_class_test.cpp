@@ -92,6 +92,18 @@ TEST_CASE("D9: what stays normal, is 0, or was subnormal before is made") {
   CHECK(twice("double", 1e-310, 0.3).empty());
 }
 
+TEST_CASE("D9: an attribute of a layer of f64 is rounded to f32 by nobody") {
+  auto slope = [](const char* type, double value) {
+    Graph g = graph(fmt::format("g ({0}[2] i) => ({0}[2] o) <{1}> {{ o = PRelu(i, a) }}", type, constant(type, 1, "a")));
+    set(g, "a", {value});
+    const Passed p = must(pass(g, set_of({rule("leaky", rewrite_text("exact", "y = PRelu(x, a!)", "y = LeakyRelu<alpha={value(a)}>(x)"))})));
+    return declined(p).empty() ? ops_of(g) : declined(p);
+  };
+  CHECK(slope("double", 0.25) == "LeakyRelu");
+  CHECK(slope("double", 0.1) == "D9 attribute alpha would be rounded to f32 in a layer of f64");
+  CHECK(slope("float", 0.1) == "LeakyRelu");
+}
+
 TEST_CASE("D9: a rule that takes a shorter type loses small numbers on purpose, but makes none infinite") {
   CHECK(twice("float16", 1e-4, 1e-4, "reduced").empty());
   CHECK(twice("float16", 300, 300, "reduced").starts_with("D9"));

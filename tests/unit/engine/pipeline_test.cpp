@@ -99,6 +99,13 @@ TEST_CASE("a size that contradicts the graph is an error of its plan") {
   CHECK(fuse_shape(canonical, knowledge(), o).has_value());
 }
 
+TEST_CASE("a folded layer of another domain that makes an output leaves an Identity of ONNX") {
+  Fused f = fused(graph("g () => (float[2] y) <float[2] c = {1.0, 2.0}> { y = com.microsoft.QuickGelu(c) }"));
+  CHECK(ops_of(f.graph) == "Identity");
+  CHECK(f.graph.node(f.graph.order()[0]).domain.empty());
+  CHECK(f.graph.value(f.graph.outputs()[0]).name == "y");
+}
+
 TEST_CASE("with every rule off and no folding, the graph stays") {
   EngineOptions o;
   o.rule_dirs = {rules_dir()};

@@ -197,6 +197,23 @@ TEST_CASE("infer: equal expressions stay equal through onnx's own functions") {
   CHECK(str(g.value(g.outputs()[0]).type) == "f32[1,8,floordiv(H+1,2),floordiv(W+1,2)]");
 }
 
+TEST_CASE("infer: contents that wrap around or are rounded are not followed") {
+  auto contents = [](const char* type, const std::string& body, const char* value) {
+    auto r = import_text(fmt::format("g () => ({0}[] y) <{0}[1] c = {{{2}}}> {{ {1} }}", type, body, value));
+    REQUIRE(r);
+    auto c = contents_of(r->graph, r->graph.outputs()[0]);
+    return c ? str(*c) : "unknown";
+  };
+  CHECK(contents("int64", "y = Neg(c)", "2") == "[-2]");
+  CHECK(contents("uint8", "y = Neg(c)", "2") == "unknown");
+  CHECK(contents("uint8", "y = Neg(c)", "0") == "[0]");
+  CHECK(contents("int8", "y = Mul(c, c)", "12") == "unknown");
+  CHECK(contents("int32", "y = Mul(c, c)", "65536") == "unknown");
+  CHECK(contents("float", "y = Mul(c, c)", "5000") == "unknown");
+  CHECK(contents("float", "y = Mul(c, c)", "4000") == "[16000000]");
+  CHECK(contents("float16", "y = Add(c, c)", "2000") == "unknown");
+}
+
 TEST_CASE("infer: fixing the sizes of inputs") {
   auto make = [] {
     return import_text(

@@ -92,9 +92,11 @@ TEST_CASE("normalize: meanings that moved") {
   CHECK(
       lines("float[2,3,4] x", "y = Softmax(x)", 11) ==
       "Flatten(x) axis=1; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {2, 3, 4}) allowzero=0");
+  CHECK(lines("float[0,3,4] x", "y = Softmax<axis=0>(x)", 11) ==
+        "Flatten(x) axis=0; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {0, 3, 4}) allowzero=1");
   CHECK(lines("float[N,3,4] x", "y = LogSoftmax<axis=-2>(x)", 11) ==
         "Shape(x) start=0; Flatten(x) axis=1; LogSoftmax(y_flat) axis=-1; Reshape(y_rows, y_shape) "
-        "allowzero=0");
+        "allowzero=1");
   CHECK(lines("float[2,3] x", "y = Softmax(x)", 13) == "Softmax(x) axis=-1");
   CHECK(lines("float[1,2,4,4] x, float[2] s", "y = BatchNormalization<spatial=1>(x, s, s, s, s)",
               8) == "BatchNormalization(x, s, s, s, s) epsilon=1e-05 momentum=0.9 training_mode=0");

@@ -118,7 +118,7 @@ TEST_CASE("temporaries of two layers are different, and a size that is not known
   b.plan.graph.set_type(p, {DType::f32, Shape{Dim::unknown()}});
   auto bad = plan_storage(b.plan, b.lowered, never);
   REQUIRE_FALSE(bad.has_value());
-  CHECK(bad.error().code == Code::bad_shape);
+  CHECK(bad.error().code == Code::size_unknown);
   CHECK(bad.error().message.find("p") != std::string::npos);
 }
 
