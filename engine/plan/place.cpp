@@ -183,7 +183,7 @@ class Places {
     if (!at) return false;
     const auto dims = constant_shape(*g().value(v).type.shape);
     auto accepts = [&](std::string* reason) {
-      if (at->dense) return Truth::yes;
+      if (at->dense && (ctx_.target->alignment <= 1 || at->offset * size_bits(g().value(v).type.dtype) / 8 % ctx_.target->alignment == 0)) return Truth::yes;
       const SliceForm form = form_of(*at, *dims, plan().layout(v));
       Accept a = all_accept(root, v, form, p.writes);
       if (reason) *reason = a.reason;

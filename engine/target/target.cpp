@@ -63,6 +63,7 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
   if (const yaml::Node* v = root.find("cc")) t.cc = r.number(*v);
   if (const yaml::Node* v = root.find("isa")) t.isa = r.strings(*v);
   if (const yaml::Node* v = root.find("vector_bytes")) t.vector_bytes = count(r, *v, 4096);
+  if (const yaml::Node* v = root.find("alignment")) t.alignment = count(r, *v, 4096);
   if (const yaml::Node* v = root.find("l2_bytes")) t.l2_bytes = r.integer(*v);
   if (const yaml::Node* v = root.find("cores")) t.cores = count(r, *v, 1 << 20);
   const yaml::Node* contracts = root.find("contracts");
@@ -90,7 +91,7 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   yaml::Reader r(doc.source);
   Target t;
   if (r.expect(doc.root, yaml::Node::Kind::map, "a target")) {
-    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "l2_bytes",
+    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "alignment", "l2_bytes",
                       "cores", "contracts"});
     r.required(doc.root, "ferrule");
     if (const yaml::Node* like = doc.root.find("like")) {

@@ -34,6 +34,7 @@ struct Target {
   double cc = 0;                         ///< compute capability, 0 on CPUs
   std::vector<std::string> isa;          ///< "avx2", "avx512f", "avx512_vnni", …
   int vector_bytes = 0;                  ///< width of a SIMD register
+  int alignment = 1;                     ///< of the operands of its libraries, in bytes
   int64_t l2_bytes = 0;
   int cores = 0;                         ///< cores / SMs
   std::map<std::string, ContractFacts> contracts;
