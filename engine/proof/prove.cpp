@@ -22,7 +22,7 @@ std::string_view name(ConditionProof::State s) {
 namespace {
 
 /// Distinct instances on which the rule fires that a proof looks for.
-constexpr size_t kDistinct = 500;
+constexpr size_t kDistinct = 900;
 /// Drawn at once: of those that run others are made.
 constexpr int kBatch = 40;
 /// Of the time for a rule: drawing and comparing must leave some for its conditions.

@@ -325,6 +325,7 @@ std::optional<std::vector<int64_t>> resolved_pads(const Node& n, const Shape& sp
     return auto_pad == "VALID" ? std::vector<int64_t>(2 * k, 0) : per_axis(n, "pads", 2 * k, 0);
   auto strides = per_axis(n, "strides", k, 1), dilations = per_axis(n, "dilations", k, 1);
   auto extra = per_axis(n, "output_padding", k, 0);
+  if ((!fixed.empty() && fixed.size() < k) || strides.size() < k || dilations.size() < k || extra.size() < k) return std::nullopt;
   std::vector<int64_t> out(2 * k);
   for (size_t i = 0; i < k && i < spatial.size(); ++i) {
     int64_t reach = (kernel[i] - 1) * dilations[i] + 1, total;

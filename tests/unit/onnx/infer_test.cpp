@@ -269,6 +269,8 @@ TEST_CASE("infer: pads of a window") {
   n.attrs.set("auto_pad", std::string("SAME_LOWER"));
   n.attrs.set("strides", std::vector<int64_t>{1, 1});
   CHECK(resolved_pads(n, {Dim::symbol("H"), Dim(6)}, {2, 2}) == std::vector<int64_t>{1, 1, 0, 0});
+  n.attrs.set("strides", std::vector<int64_t>{2});  // fewer than the window has axes
+  CHECK(resolved_pads(n, {Dim(5), Dim(6)}, {2, 2}) == std::nullopt);
   n.attrs.set("auto_pad", std::string("NOTSET"));
   CHECK(resolved_pads(n, {Dim(5), Dim(6)}, {3, 3}) == std::vector<int64_t>{0, 0, 0, 0});
 }
