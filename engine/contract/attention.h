@@ -3,7 +3,9 @@
 // the generated one (codegen/program/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It knows nothing
 // of tiles or layouts.
 #pragma once
-#include "engine/contract/contracts.h"
+#include "engine/contract/accept.h"
+#include "engine/graph/graph.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 

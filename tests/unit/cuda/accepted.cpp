@@ -9,6 +9,7 @@
 #include "codegen/cuda/launch.h"
 #include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
+#include "engine/contract/anchored.h"
 #include "engine/contract/contracts.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"

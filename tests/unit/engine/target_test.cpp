@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/anchored.h"
 #include "engine/contract/contracts.h"
 #include "engine/rule/contract_names.h"
 #include "engine/target/target.h"
