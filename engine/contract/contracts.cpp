@@ -34,7 +34,7 @@ Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTab
 
 /// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one node reads so many.
 Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
-  constexpr size_t kMost = 128;  // codegen/program/loop.h's
+  constexpr size_t kMost = 128;  // codegen/cpu/loop_nest.h's
   size_t slots = nodes.size();
   for (NodeId id : nodes) {
     const size_t own = g.node(id).inputs.size();  // each is a step of its formula, be they the same value

@@ -1,6 +1,6 @@
 // The Plan: what runs, in which order, in which memory layout, with every layer named as TensorRT's users
 // know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph, target): it
-// never measures and never opens a device library. codegen/program/lower then says how many kernels each layer is.
+// never measures and never opens a device library. codegen/lower then says how many kernels each layer is.
 #pragma once
 #include <map>
 #include <optional>

@@ -7,7 +7,8 @@
 #include <set>
 
 #include "codegen/cuda/launch.h"
-#include "codegen/program/operands.h"
+#include "codegen/cuda/operands.h"
+#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/contract/contracts.h"
