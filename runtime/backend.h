@@ -1,5 +1,5 @@
 // What a device must provide: prepare a lowered plan once, then run it many times. A backend decides nothing
-// about fusion; it launches what codegen/program/lower wrote down, in that order. Device backends are shared
+// about fusion; it launches what codegen/lower wrote down, in that order. Device backends are shared
 // libraries of their own with one C entry, ferrule_backend_open, which refuses a library of another build.
 #pragma once
 #include <functional>

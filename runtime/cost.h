@@ -1,6 +1,6 @@
 // What a plan costs as far as it is known without running it: kernels launched, and bytes that they read and write.
 #pragma once
-#include "codegen/program/lower.h"
+#include "codegen/lower.h"
 #include "engine/pipeline.h"
 
 namespace ferrule {

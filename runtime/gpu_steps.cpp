@@ -2,7 +2,7 @@
 
 #include <map>
 
-#include "codegen/program/operands.h"
+#include "codegen/cuda/operands.h"
 
 namespace ferrule {
 namespace {

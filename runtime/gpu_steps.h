@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "codegen/cuda/launch.h"
-#include "codegen/program/library_attention.h"
+#include "codegen/cuda/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/target/target.h"
 #include "runtime/call.h"

@@ -4,7 +4,7 @@
 #include <future>
 
 #include "codegen/cache.h"
-#include "codegen/program/lower.h"
+#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/schema.h"

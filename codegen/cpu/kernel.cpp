@@ -3,7 +3,6 @@
 #include <array>
 #include <bit>
 
-#include "codegen/cpu/llvm.h"
 #include "engine/base/diagnostics.h"
 
 namespace ferrule {
@@ -48,15 +47,6 @@ std::string identity(const KernelKey& key) {
   for (Fold f : key.folds) append(out, f);
   out += key.fold_outer ? "|" : "-";
   return out;
-}
-
-std::string to_identifier(std::string_view name) {
-  std::string out;
-  for (char c : name.substr(0, 100)) {
-    bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    out += word ? c : '_';
-  }
-  return out.empty() || (out[0] >= '0' && out[0] <= '9') ? "_" + out : out;
 }
 
 }  // namespace ferrule

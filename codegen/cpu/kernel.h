@@ -1,6 +1,6 @@
 // What a generated CPU kernel is: the program, how each operand moves along the inner loop, and the target.
 // A kernel is a serial function of two nested loops, the inner one vectorised; sizes and strides are given
-// at run time, so one kernel serves every shape with the same inner strides. loop.h splits larger nests.
+// at run time, so one kernel serves every shape with the same inner strides. loop_nest.h splits larger nests.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -504,4 +504,13 @@ Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, C
   return std::string(code.begin(), code.end());
 }
 
+std::string to_identifier(std::string_view name) {
+  std::string out;
+  for (char c : name.substr(0, 100)) {
+    bool word = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    out += word ? c : '_';
+  }
+  return out.empty() || (out[0] >= '0' && out[0] <= '9') ? "_" + out : out;
+}
+
 }  // namespace ferrule

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codegen/cpu/kernel.h"
+#include "codegen/cpu/loop_nest.h"
 #include "codegen/program/row_loops.h"
 
 namespace ferrule {

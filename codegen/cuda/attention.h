@@ -1,7 +1,7 @@
 // Attention as one CUDA kernel: a block takes some queries, walks over the keys and values in tiles and keeps a running
 // maximum and sum of each query's scores, so that the scores never leave the registers. Arithmetic is f32 on the ordinary
 // units, whatever is stored: this is the kernel for f32, for devices for which cuDNN has no attention, and for the forms
-// that it does not take (codegen/program/library_attention.h). Sizes and strides are arguments; a kernel serves all shapes with the
+// that it does not take (codegen/cuda/library_attention.h). Sizes and strides are arguments; a kernel serves all shapes with the
 // same sizes of a head.
 #pragma once
 #include <cstdint>

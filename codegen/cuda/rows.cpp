@@ -4,7 +4,6 @@
 #include <limits>
 #include <set>
 
-#include "codegen/cuda/row_plan.h"
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/polynomials.h"

@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 
-#include "codegen/program/operands.h"
 #include "engine/contract/attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/graph/captures.h"
@@ -448,42 +447,7 @@ Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target&
   lowered.strict = options.strict;
   for (const Layer& layer : plan.layers) {
     FERRULE_ASSIGN(LoweredLayer l, LayerLowering(plan, layer, ops, target, options).run());
-    if (target.device == "gpu")
-      for (Launch& launch : l.launches) launch.passes = cuda_passes(plan, l, launch, target.cores);
     lowered.layers.push_back(std::move(l));
-  }
-  return lowered;
-}
-
-namespace {
-
-/// A kernel whose factors may be rounded to tf32: a call of a library for one convolution or product. Joint kernels are
-/// generated, in f32.
-bool rounds_to_tf32(const Launch& l, const Layer& layer) {
-  return l.kind == Launch::Kind::library && l.node && l.primitive != layer.contract && allows_tf32(l.graph->node(l.node));
-}
-
-/// What `explain` says of a layer's arithmetic.
-std::string numerics_of(const Layer& layer, const LoweredLayer& l) {
-  std::string out = layer.contract == "quantized" ? "executed in float" : "";
-  auto note = [&](std::string_view what) { out += fmt::format("{}{}", out.empty() ? "" : ", ", what); };
-  auto some = [&](auto&& holds) { return std::ranges::any_of(l.launches, holds); };
-  auto says = [](std::string_view what) { return [what](const Launch& a) { return a.deviation.find(what) != std::string::npos; }; };
-  const auto zero = text(Deviation::Nan::zero), bound = text(Deviation::Nan::bound);
-  if (some(says(zero))) note(fmt::format("library ({})", zero));
-  else if (some(says(bound))) note(fmt::format("library ({})", bound));
-  else if (some([](const Launch& a) { return !a.deviation.empty(); })) note("library");
-  if (some([&](const Launch& a) { return rounds_to_tf32(a, layer); })) note("tf32");
-  return out;
-}
-
-}  // namespace
-
-Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
-  FERRULE_ASSIGN(Lowered lowered, lower_layers(plan, ops, target, options));
-  for (size_t k = 0; k < plan.layers.size(); ++k) {
-    plan.layers[k].kernels = lowered.layers[k].kernels();
-    plan.layers[k].numerics = numerics_of(plan.layers[k], lowered.layers[k]);
   }
   return lowered;
 }

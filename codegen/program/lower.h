@@ -1,7 +1,7 @@
 // Plan -> launches: for every layer the kernels that will run, in order. A library call with the part of the
 // tail that its epilogue takes, then a generated kernel for the rest; a generated kernel for a pointwise
-// region; a copy; a view (no kernel). It opens no device library: explain's `kernels` is counted here, and the
-// backends launch exactly this.
+// region; a copy; a view (no kernel). It opens no device library: explain's `kernels` is counted of it
+// (codegen/lower.h), and the backends launch exactly this.
 #pragma once
 #include <optional>
 #include <string>
@@ -67,9 +67,7 @@ struct Lowered {
   bool notices_nan() const;
 };
 
-/// errors: codegen_failed, formula_invalid.
+/// Each launch as one pass: codegen/lower.h knows more of GPUs.  errors: codegen_failed, formula_invalid.
 Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options);
-/// The same, and writes Layer::kernels and Layer::numerics into the plan.
-Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options = {});
 
 }  // namespace ferrule

@@ -1,6 +1,5 @@
 #include "codegen/program/operands.h"
 
-#include "codegen/cuda/rows.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
 
@@ -9,13 +8,9 @@ namespace {
 
 constexpr int64_t kUnknownSize = 16;  // of many axes still one grid
 
-struct OperandValue {
-  std::vector<int64_t> dims;
-  Layout layout = Layout::plain;
-  DType dtype = DType::undefined;
-};
+}  // namespace
 
-Result<OperandValue> value_of(const Plan& plan, const LoweredLayer& layer, ValueId v) {
+Result<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, ValueId v) {
   auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
   if (!v) return unsupported("an operand lies inside the group");
   const bool temporary = v.index >= kTemporary;
@@ -28,13 +23,15 @@ Result<OperandValue> value_of(const Plan& plan, const LoweredLayer& layer, Value
   return out;
 }
 
+namespace {
+
 Result<RegionOperands> piece_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch, const RegionPiece& p) {
   RegionOperands out;
   out.dims = p.dims;
   for (const auto* operands : {&p.inputs, &p.outputs})
     for (const PieceOperand& o : *operands) {
       const auto& values = operands == &p.inputs ? launch.inputs : launch.outputs;
-      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, values[o.operand]));
+      FERRULE_ASSIGN(OperandValue v, operand_value(plan, layer, values[o.operand]));
       PieceStrides s = piece_strides(o, strides_of(v.dims, v.layout));
       out.offset |= s.offset != 0;
       out.strides.push_back(std::move(s.strides));
@@ -50,11 +47,11 @@ Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& lay
   auto unsupported = [](const char* why) { return error(Code::unsupported_operator, "", "a generated kernel", why); };
   RegionOperands out;
   FERRULE_ASSERT(!launch.outputs.empty(), "a launch without results");
-  FERRULE_ASSIGN(OperandValue result, value_of(plan, layer, launch.outputs[0]));
+  FERRULE_ASSIGN(OperandValue result, operand_value(plan, layer, launch.outputs[0]));
   out.dims = result.dims;
   for (const auto* values : {&launch.inputs, &launch.outputs})
     for (ValueId id : *values) {
-      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      FERRULE_ASSIGN(OperandValue v, operand_value(plan, layer, id));
       if (v.dims.size() > out.dims.size()) return unsupported("an operand has more axes than the result");
       if (values == &launch.outputs && v.dims != out.dims) return unsupported("results of several sizes");
       std::vector<int64_t> own = strides_of(v.dims, v.layout), strides(out.dims.size(), 0);
@@ -73,39 +70,11 @@ Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer
   std::vector<RowLayout> out;
   for (const auto* values : {&launch.inputs, &launch.outputs})
     for (ValueId id : *values) {
-      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
+      FERRULE_ASSIGN(OperandValue v, operand_value(plan, layer, id));
       std::vector<int64_t> strides = strides_of(v.dims, v.layout);
       out.push_back({std::move(v.dims), std::move(strides)});
     }
   return out;
-}
-
-Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch) {
-  CudaOperands out;
-  for (const auto* values : {&launch.inputs, &launch.outputs})
-    for (ValueId id : *values) {
-      if (!id) {  // left out
-        out.operands.emplace_back();
-        continue;
-      }
-      FERRULE_ASSIGN(OperandValue v, value_of(plan, layer, id));
-      CudaOperand o{v.dtype, v.dims, strides_of(v.dims, v.layout)};
-      if (id.index < kTemporary && plan.slices.contains(id))
-        if (auto at = lying(plan, id)) {
-          out.aligned = out.aligned && at->offset * size_bits(v.dtype) / 8 % 16 == 0;
-          o.strides = std::move(at->strides);
-        }
-      out.operands.push_back(std::move(o));
-    }
-  return out;
-}
-
-int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores) {
-  if (!launch.rows) return 1;
-  const auto rows = row_operands(plan, layer, launch);
-  if (!rows) return 1;
-  const auto planned = plan_cuda_rows(*launch.rows, *rows, true, cores);
-  return planned ? planned->kernel.passes : 1;
 }
 
 }  // namespace ferrule

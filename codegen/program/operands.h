@@ -5,11 +5,19 @@
 #include <cstdint>
 #include <vector>
 
-#include "codegen/cuda/launch.h"
 #include "codegen/program/lower.h"
-#include "codegen/cpu/row_nest.h"
+#include "codegen/program/row_loops.h"
 
 namespace ferrule {
+
+/// A value of the plan or a temporary of the layer, as it is when it is no slice.
+struct OperandValue {
+  std::vector<int64_t> dims;
+  Layout layout = Layout::plain;
+  DType dtype = DType::undefined;
+};
+/// errors: unsupported_operator (unknown rank, none).
+Result<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, ValueId v);
 
 struct RegionOperands {
   std::vector<int64_t> dims;
@@ -25,15 +33,5 @@ Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& lay
 /// The same for a launch over rows, as RowNest::make takes it.
 /// errors: unsupported_operator (unknown rank).
 Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
-
-/// The same for any launch on a GPU, as plan_cuda_launch takes it.
-struct CudaOperands {
-  std::vector<CudaOperand> operands;
-  bool aligned = true;   ///< no operand is a slice that begins inside 16 bytes
-};
-/// errors: unsupported_operator (unknown rank).
-Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
-/// How many kernels it is in its built-in shape, one after the other; 1 where that is not known.
-int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores);
 
 }  // namespace ferrule

@@ -1,9 +1,11 @@
 // Scaled dot-product attention: softmax(scale * q k^T + mask) v, as exporters spell it out, with the transposes around it.
 // What such a group computes, operand by operand; the attention contract accepts what this can read, and cuDNN's kernel or
-// the generated one (codegen/program/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It knows nothing
+// the generated one (codegen/cuda/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It knows nothing
 // of tiles or layouts.
 #pragma once
-#include "engine/contract/contracts.h"
+#include "engine/contract/accept.h"
+#include "engine/graph/graph.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 
@@ -28,7 +30,7 @@ struct Attention {
 Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
 
 /// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands have to lie is
-/// codegen/program/library_attention's. no without a reason: the target has none in this type (`library_types`).
+/// codegen/cuda/library_attention's. no without a reason: the target has none in this type (`library_types`).
 Accept library_attends(const Graph& g, const Attention& a, const Target& target);
 /// How the library's kernel, if it has one, differs from the formula: where all keys of a query are masked, or a value is NaN
 /// and the model makes zeros of scores that are. "" where it has none, and where the mask is a constant that leaves each query a key.

@@ -1,26 +1,20 @@
-// Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), which operator may
-// anchor each, and whether a target has a kernel for a given group. One row per contract in contracts.cpp.
+// Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), and whether a target has a
+// kernel for a given group. Which operator may anchor each: anchored.h.
 // Conditions ask it through accepts(group); the planner asks again, so that a rule without the condition
 // is refused, never computed wrongly.
 #pragma once
-#include "engine/semantics/ops.h"
+#include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
+#include "engine/semantics/ops.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
-
-struct Accept {
-  Truth truth = Truth::no;
-  std::string reason;     ///< why not, or which fact is missing
-};
 
 /// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula operators,
 /// "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
 std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
 /// Whether the contract is made of all its nodes together, none of which runs under it alone.
 bool is_joint_contract(std::string_view name);
-/// The operators that layers of the contract are anchored in; none for regions and what is made of all its nodes.
-std::span<const std::string_view> anchors_of(std::string_view contract);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for regions.
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,

@@ -6,10 +6,10 @@
 #include "engine/contract/spread.h"
 
 namespace ferrule {
-namespace {
 
-Accept yes() { return {Truth::yes, {}}; }
-Accept no(std::string reason) { return {Truth::no, std::move(reason)}; }
+using answer::no, answer::yes;
+
+namespace {
 
 std::vector<int64_t> dims_of(const LibraryTail& t, ValueId v) {
   const Type& type = t.graph->value(v).type;

@@ -4,14 +4,14 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/anchored.h"
 #include "engine/semantics/infer.h"
 
 namespace ferrule {
-namespace {
 
-Accept yes() { return {Truth::yes, {}}; }
-Accept no(std::string reason) { return {Truth::no, std::move(reason)}; }
-Accept unknown(std::string fact) { return {Truth::unknown, std::move(fact)}; }
+using answer::no, answer::unknown, answer::yes;
+
+namespace {
 
 bool slides(const Node& n) {
   static constexpr std::array<std::string_view, 4> kOps = {"Conv", "QLinearConv", "MaxPool", "AveragePool"};
@@ -68,19 +68,19 @@ class TileReader {
   std::vector<TileStage> stages_;
 };
 
-const Type& type_of(const Graph& g, ValueId v) { return g.value(v).type; }
+const Type& tile_type(const Graph& g, ValueId v) { return g.value(v).type; }
 
 /// Element types that the contract takes, the same in front, between and behind; images of two spatial axes.
 Accept check_types(const Graph& g, const std::vector<TileStage>& stages, std::string_view contract, const Target& target) {
   const auto facts = target.contracts.find(std::string(contract));
   if (facts == target.contracts.end()) return no(fmt::format("{} has no {} kernels", target.name, contract));
   const ValueId x = g.node(stages[0].anchor).inputs[0];
-  const DType t = type_of(g, x).dtype;
+  const DType t = tile_type(g, x).dtype;
   if (t == DType::undefined) return unknown("element type");
   if (std::ranges::find(facts->second.types, t) == facts->second.types.end())
     return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t)));
   for (ValueId v : {x, stages[0].result, stages[1].result}) {
-    const Type& type = type_of(g, v);
+    const Type& type = tile_type(g, v);
     if (type.dtype != t) return no(fmt::format("{} is {}, not {}", escape(g.value(v).name), name(type.dtype), name(t)));
     if (!type.shape) return unknown(fmt::format("rank of {}", escape(g.value(v).name)));
     if (type.rank() != 4) return no(fmt::format("rank {}, tiles are rows of images (rank 4)", type.rank()));
@@ -99,7 +99,7 @@ int64_t weights_dim(const Graph& g, const Node& n, size_t axis) {
 Accept check_stage(const Graph& g, const TileStage& s, std::string_view contract, const Target& target, const OpTable& ops) {
   std::vector<NodeId> nodes{s.anchor};
   nodes.insert(nodes.end(), s.tail.begin(), s.tail.end());
-  return accepts(g, nodes, s.anchor, contract, target, ops);
+  return accepts_anchored(g, nodes, s.anchor, contract, target, ops);
 }
 
 /// Strips have rows of their own; a constant that differs between rows would have to be cut as well.
@@ -129,7 +129,7 @@ std::optional<Rows> rows_of(const Graph& g, const Node& n) {
   r.kernel = kernel[0];
   r.stride = first("strides");
   r.reach = (r.kernel - 1) * first("dilations") + 1;
-  const Shape& x = *type_of(g, n.inputs[0]).shape;
+  const Shape& x = *tile_type(g, n.inputs[0]).shape;
   auto pads = resolved_pads(n, Shape(x.begin() + 2, x.end()), kernel);
   if (!pads) return std::nullopt;
   r.pad_begin = (*pads)[0];
@@ -145,13 +145,13 @@ Accept check_rows(const Graph& g, const std::vector<TileStage>& stages, const Ta
   if (!b) return unknown(fmt::format("the pads of {}", escape(second.name)));
   if (a->pad_begin >= a->reach || a->pad_end >= a->reach)
     return no(fmt::format("some windows of {} lie in the padding alone", escape(first.name)));
-  const Shape &t = *type_of(g, stages[0].result).shape, &y = *type_of(g, stages[1].result).shape;
+  const Shape &t = *tile_type(g, stages[0].result).shape, &y = *tile_type(g, stages[1].result).shape;
   const auto height = t[2].constant(), out = y[2].constant();
   if (b->pad_begin >= b->kernel || (height && out && (*out - 1) * b->stride - b->pad_begin >= *height))
     return no(fmt::format("some windows of {} lie in the padding alone", escape(second.name)));
   const auto channels = t[1].constant(), width = t[3].constant();
   if (!channels || !width) return yes();
-  const int64_t bytes = b->kernel * *channels * *width * size_bytes(type_of(g, stages[0].result).dtype, 1);
+  const int64_t bytes = b->kernel * *channels * *width * size_bytes(tile_type(g, stages[0].result).dtype, 1);
   if (target.device == "cpu" && bytes > target.l2_bytes / 2)
     return no(fmt::format("{} rows of {} are {} bytes, more than half of the L2 cache ({} bytes)", b->kernel,
                           escape(g.value(stages[0].result).name), bytes, target.l2_bytes));
@@ -160,7 +160,7 @@ Accept check_rows(const Graph& g, const std::vector<TileStage>& stages, const Ta
 
 /// One filter a channel.
 Accept check_depthwise(const Graph& g, const Node& n) {
-  const auto channels = (*type_of(g, n.inputs[0]).shape)[1].constant();
+  const auto channels = (*tile_type(g, n.inputs[0]).shape)[1].constant();
   if (!channels) return unknown(fmt::format("the channels of {}", escape(g.value(n.inputs[0]).name)));
   if (n.attrs.i("group", 1) != *channels || weights_dim(g, n, 0) != *channels)
     return no(fmt::format("{} has {} groups and {} filters for {} channels", escape(n.name), n.attrs.i("group", 1),

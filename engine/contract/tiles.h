@@ -3,8 +3,11 @@
 // contracts conv_pool and depthwise_pointwise accept what this can read, and the CPU's kernel runs it strip by strip.
 // It knows nothing of strips, threads or libraries.
 #pragma once
-#include "engine/contract/contracts.h"
+#include "engine/contract/accept.h"
 #include "engine/contract/epilogue.h"
+#include "engine/graph/graph.h"
+#include "engine/semantics/ops.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 

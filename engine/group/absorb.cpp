@@ -2,6 +2,8 @@
 // topological order and is cut back to the last point where exactly one value leaves. Then nothing
 // inside can be reached again from outside: every inner value is read inside only, so every path
 // goes through the value that leaves, and that one is last. Convexity (D3) needs no search.
+#include "engine/group/absorb.h"
+
 #include <algorithm>
 #include <queue>
 
@@ -281,21 +283,6 @@ bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
 }
 
 }  // namespace
-
-std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx) {
-  auto r = judge(rule, rule.where, m, ctx, [&](std::string* reason) {
-    if (!ctx.target) return Truth::unknown;
-    Accept a = accepts_group(*ctx.graph, m, rule.contract, *ctx.target, *ctx.ops);
-    if (reason) *reason = a.reason;
-    return a.truth;
-  });
-  if (r) {
-    r->rule = &rule;
-    r->root = m.root;
-    r->matched_nodes = static_cast<int>(m.nodes.size());
-  }
-  return r;
-}
 
 Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();

@@ -10,6 +10,7 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/group/group.h"
 #include "engine/semantics/infer.h"
 #include "engine/match/facts.h"
 #include "engine/match/index.h"

@@ -3,7 +3,8 @@
 // result along the axis, and one movement takes them apart again. Without, the originals stand side by side in one
 // group with several results. No path may lead from one sibling to another; the engine sees to that.
 #pragma once
-#include "engine/group/group.h"
+#include "engine/match/match.h"
+#include "engine/rewrite/rewrite.h"
 
 namespace ferrule {
 

@@ -6,6 +6,8 @@
 // Regions beyond the limits are cut along the topological order, which keeps the pieces convex.
 // Where a rule takes movements (movement.h), a value that one of them makes or reads is only fused
 // over if nobody outside needs it and no arithmetic is done twice for it.
+#include "engine/group/region.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/graph/captures.h"
 #include "engine/group/group.h"
+#include "engine/group/row_region.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
 #include "engine/match/trace.h"

@@ -2,6 +2,8 @@
 // are rows of one shape or their reductions, and no path leaves the region and comes back. A node in front joins
 // only if nothing else reads its result; results may be read outside, too. Regions found earlier count as single
 // nodes, so that all of them together stay free of cycles.
+#include "engine/group/row_region.h"
+
 #include <algorithm>
 #include <map>
 #include <set>

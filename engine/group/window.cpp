@@ -1,6 +1,9 @@
 #include "engine/group/window.h"
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/contracts.h"
+#include "engine/group/absorb.h"
+#include "engine/group/group.h"
 #include "engine/match/matcher.h"
 
 namespace ferrule {

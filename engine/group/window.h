@@ -3,7 +3,7 @@
 // The pattern names them all, groups with their tails among them; what stays inside the group is guaranteed as for
 // every match (D1 to D3). Whether there is a kernel is the contract's business (contracts.h, tiles.h).
 #pragma once
-#include "engine/group/group.h"
+#include "engine/match/match.h"
 
 namespace ferrule {
 

@@ -18,7 +18,7 @@
 
 namespace ferrule {
 
-struct Body;  // engine/group/group.h
+struct Body;  // engine/group/body.h
 
 struct Match {
   const Rule* rule = nullptr;

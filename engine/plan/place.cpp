@@ -6,56 +6,14 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/pieces.h"
+#include "engine/group/group.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
 #include "engine/semantics/movement.h"
-#include "engine/contract/pieces.h"
 
 namespace ferrule {
 namespace {
-
-// Attributes of the groups.
-constexpr std::string_view kWrites = "slices_written", kReads = "slices_read", kAll = "nothing_to_move";
-
-/// Where the parts lie in the whole, by slot: found out from the movement, whatever it is called.
-class Slices {
- public:
-  Slices(const Graph& g, NodeId node, bool writes) : by_slot_(writes ? g.node(node).inputs.size() : g.node(node).outputs.size()) {
-    const std::vector<Result<Movement>> movements = movements_of(g, g.node(node));
-    for (size_t k = 0; k < movements.size(); ++k) {
-      const auto& m = movements[k];
-      if (!m || m->steps.size() != 1 || m->steps[0].kind != IndexStep::Kind::walk) continue;
-      SliceOf at;
-      at.axis = static_cast<int>(m->steps[0].axis);
-      at.whole = writes ? g.output(node) : g.input(node, 0);
-      if (!writes) read(k, at, m->steps[0].segments);
-      else if (k == 0) write(at, m->steps[0].segments);
-    }
-  }
-
-  const std::optional<SliceOf>& operator[](size_t slot) const { return by_slot_[slot]; }
-
- private:
-  void read(size_t slot, SliceOf at, const std::vector<Segment>& segments) {
-    if (segments.size() != 1 || segments[0].operand != 0 || segments[0].step < 1) return;
-    at.start = segments[0].start;
-    at.step = segments[0].step;
-    by_slot_[slot] = at;
-  }
-  void write(SliceOf at, const std::vector<Segment>& segments) {
-    std::vector<bool> seen(by_slot_.size());
-    for (const Segment& s : segments) {
-      if (s.operand < 0) continue;
-      const auto slot = static_cast<size_t>(s.operand);
-      at.start = s.begin;
-      if (seen[slot] || s.start != 0 || s.step != 1) by_slot_[slot].reset();
-      else by_slot_[slot] = at;
-      seen[slot] = true;
-    }
-  }
-
-  std::vector<std::optional<SliceOf>> by_slot_;
-};
 
 SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
   const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
@@ -121,7 +79,7 @@ class Places {
     const std::set<ValueId> parts = values(p.match, spec_.parts);
     p.writes = whole == g().output(root);
     const auto& around = p.writes ? n.inputs : n.outputs;
-    const Slices slices(g(), root, p.writes);
+    const std::vector<std::optional<SliceOf>> slices = slices_of(g(), root, p.writes);
     size_t moved = 0;
     for (size_t slot = 0; slot < around.size(); ++slot) {
       if (!around[slot] || !parts.contains(around[slot])) continue;
@@ -248,8 +206,8 @@ Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, co
   }
   const std::array<NodeId, 1> one{root};
   FERRULE_ASSIGN(NodeId made, make_group(g, one, contract, rule.id, name));
-  g.set_attr(made, std::string(p.writes ? kWrites : kReads), p.slots);
-  if (p.all) g.set_attr(made, std::string(kAll), int64_t{1});
+  g.set_attr(made, std::string(p.writes ? kSlicesWritten : kSlicesRead), p.slots);
+  if (p.all) g.set_attr(made, std::string(kNothingToMove), int64_t{1});
   step.after.push_back(g.node(made).name);
   step.text = p.writes ? fmt::format("Retargeting {} to {}", makers, name) : fmt::format("Reading {} where {} would copy from", makers, name);
   if (ctx.journal) ctx.journal->steps.push_back(std::move(step));
@@ -292,42 +250,6 @@ Status place_phase(const PassContext& ctx, std::string_view phase) {
     if (ctx.near_misses) std::ranges::move(misses, std::back_inserter(*ctx.near_misses));
   }
   return any ? g.sort() : Status{};
-}
-
-void read_places(Plan& plan, const OpTable& ops) {
-  const Graph& g = plan.graph;
-  for (NodeId id : g.order()) {
-    const Node& n = g.node(id);
-    if (!n.body || contract_of(g, n, ops) != "copy") continue;
-    const bool writes = n.attrs.find(kWrites) != nullptr;
-    const std::vector<NodeId> inside = n.body->order();
-    if (inside.size() != 1) continue;
-    const Graph& body = *n.body;
-    std::map<ValueId, ValueId> outer;  // the group's values for the body's
-    for (size_t k = 0; k < body.inputs().size(); ++k) outer.emplace(body.inputs()[k], n.inputs[k]);
-    for (size_t k = 0; k < body.outputs().size(); ++k) outer.emplace(body.outputs()[k], n.outputs[k]);
-    const Slices slices(body, inside[0], writes);
-    for (int64_t slot : n.attrs.ints(writes ? kWrites : kReads)) {
-      const auto at = static_cast<size_t>(slot);
-      std::optional<SliceOf> slice = slices[at];
-      const ValueId part = outer[writes ? body.input(inside[0], at) : body.output(inside[0], at)];
-      if (!slice || !part) continue;
-      slice->whole = outer[slice->whole];
-      // A reorder in between, or a layout of its own: then it is copied after all.
-      if (!slice->whole || plan.layout(part) != plan.layout(slice->whole)) continue;
-      if (writes && (!g.value(part).producer || g.value(part).is_output)) continue;
-      plan.slices[part] = *slice;
-    }
-  }
-}
-
-size_t layers_of(const Graph& g) {
-  size_t layers = g.live_nodes();
-  for (uint32_t k = 0; k < g.node_slots(); ++k) {
-    const Node& n = g.node(NodeId{k});
-    if (!n.dead && n.body && n.attrs.find(kAll)) --layers;
-  }
-  return layers;
 }
 
 }  // namespace ferrule

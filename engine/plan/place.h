@@ -3,8 +3,9 @@
 // that says which of its parts it need not move; the planner, the memory plan and the kernels follow. Asked are the
 // layouts that the planner would choose, because they decide how a slice lies.
 #pragma once
-#include "engine/group/group.h"
+#include "engine/match/match.h"
 #include "engine/plan/plan.h"
+#include "engine/rewrite/rewrite.h"
 
 namespace ferrule {
 
@@ -21,10 +22,5 @@ Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx);
 
 /// Runs the phase's place rules.  errors: rule_broken.
 Status place_phase(const PassContext& ctx, std::string_view phase);
-
-/// Fills Plan::slices from the groups of place rules, where the layouts are equal.
-void read_places(Plan& plan, const OpTable& ops);
-/// Nodes that are layers: those whose work others do are none.
-size_t layers_of(const Graph& g);
 
 }  // namespace ferrule

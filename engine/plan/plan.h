@@ -1,18 +1,16 @@
 // The Plan: what runs, in which order, in which memory layout, with every layer named as TensorRT's users
 // know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph, target): it
-// never measures and never opens a device library. codegen/program/lower then says how many kernels each layer is.
+// never measures and never opens a device library. codegen/lower then says how many kernels each layer is.
 #pragma once
 #include <map>
 #include <optional>
 
 #include "engine/contract/contracts.h"
 #include "engine/graph/graph.h"
+#include "engine/plan/layout.h"
+#include "engine/plan/slices.h"
 
 namespace ferrule {
-
-/// Memory layouts: a closed set, never a library's opaque format.
-enum class Layout : uint8_t { plain, channels_last };  ///< channels_last: N spatial… C
-std::string_view name(Layout l);
 
 struct Layer {
   std::string name;                 ///< "Conv_3 + Relu_4", "fusedPointwiseNode(a, b)", "reorder(x)"
@@ -24,14 +22,6 @@ struct Layer {
   ValueId reorder_to;               ///< … and its copy in the other layout
   int kernels = -1;                 ///< launches; set by codegen/lower. 0: a view or no work
   std::string numerics;             ///< "library" where a library epilogue deviates from the formula, "executed in float" for integers
-};
-
-/// A value that is a part of another one's memory: its element 0 is element `start` of `whole` along `axis`, the next
-/// one `step` further.
-struct SliceOf {
-  ValueId whole;
-  int axis = 0;
-  int64_t start = 0, step = 1;
 };
 
 struct Plan {
@@ -54,9 +44,5 @@ struct Lying {
 };
 /// nullopt: a size on the way is not known.
 std::optional<Lying> lying(const Plan& plan, ValueId v);
-/// Row-major strides in elements of a value of these dims in this layout.
-std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, Layout layout);
-/// Whether the two layouts of these dims are the same memory: one channel, or nothing but channels.
-bool same_memory(const std::vector<int64_t>& dims);
 
 }  // namespace ferrule

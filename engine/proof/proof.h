@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/group/group.h"
+#include "engine/rewrite/rewrite.h"
 
 namespace ferrule {
 

@@ -4,6 +4,7 @@
 #include "engine/graph/verify.h"
 #include "engine/rewrite/replacement.h"
 #include "engine/onnx/import.h"
+#include "engine/plan/rule_kinds.h"
 
 namespace ferrule {
 

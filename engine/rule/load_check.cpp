@@ -2,7 +2,7 @@
 // uses must be bound, and of the kind that its place wants.
 #include <set>
 
-#include "engine/rule/contract_names.h"
+#include "engine/target/contract_names.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"

@@ -4,7 +4,7 @@
 #pragma once
 #include <unordered_map>
 
-#include "engine/group/group.h"
+#include "engine/group/region.h"
 #include "engine/match/index.h"
 #include "engine/why/why.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/lower.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "runtime/ferrule.h"

@@ -4,6 +4,8 @@
 #include "engine/base/diagnostics.h"
 #include "engine/target/target.h"
 #include "runtime/abi.h"
+#include "runtime/cuda/cublaslt.h"
+#include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/executable.h"
 
 namespace ferrule::cuda {

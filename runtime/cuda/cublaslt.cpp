@@ -1,7 +1,7 @@
 #include "runtime/cuda/cublaslt.h"
 
 #include "engine/base/diagnostics.h"
-#include "runtime/cuda/libraries.h"
+#include "runtime/cuda/open_library.h"
 
 #ifdef FERRULE_HAVE_CUBLASLT
 #include <cublasLt.h>

@@ -56,4 +56,7 @@ Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* 
 Result<cublasLtContext*> create_cublaslt(std::string_view layer);
 void destroy_cublaslt(cublasLtContext* handle);
 
+/// What there is, for doctor: "13.1.0"; the error says what is missing.
+Result<std::string> cublaslt_version();
+
 }  // namespace ferrule::cuda

@@ -10,7 +10,7 @@
 #include <deque>
 
 #include "engine/base/diagnostics.h"
-#include "runtime/cuda/libraries.h"
+#include "runtime/cuda/open_library.h"
 
 #ifdef FERRULE_HAVE_CUDNN
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING

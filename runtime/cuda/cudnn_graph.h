@@ -71,4 +71,7 @@ Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device, 
 Result<cudnnContext*> create_cudnn(std::string_view layer);
 void destroy_cudnn(cudnnContext* handle);
 
+/// What there is, for doctor: "9.19.0"; the error says what is missing.
+Result<std::string> cudnn_version();
+
 }  // namespace ferrule::cuda

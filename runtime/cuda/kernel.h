@@ -17,7 +17,7 @@
 struct CUstream_st;
 
 namespace ferrule {
-struct LibraryAttention;  // codegen/program/library_attention.h
+struct LibraryAttention;  // codegen/cuda/library_attention.h
 }
 
 namespace ferrule::cuda {

@@ -15,14 +15,6 @@ namespace ferrule::cuda {
 
 class Device;
 
-/// One of NVIDIA's libraries, by one of its names: as the system finds it, then where toolkits put it.
-/// errors: library_missing, with `remedy`.
-Result<void*> open_nvidia_library(std::string_view what, std::initializer_list<const char*> names, std::string_view remedy);
-
-/// What there is, for doctor: "9.19.0"; the error says what is missing.
-Result<std::string> cudnn_version();
-Result<std::string> cublaslt_version();
-
 class Libraries {
  public:
   Libraries() = default;

@@ -16,7 +16,7 @@
 #include <fstream>
 #include <random>
 
-#include "codegen/program/lower.h"
+#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 #include "engine/plan/plan.h"

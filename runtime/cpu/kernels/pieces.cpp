@@ -6,7 +6,7 @@
 #include <cstring>
 #include <optional>
 
-#include "codegen/program/loop.h"
+#include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
 #include "runtime/cpu/kernel.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "codegen/cpu/jit.h"
-#include "codegen/program/loop.h"
+#include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"

@@ -1,6 +1,6 @@
 // The arithmetic of a 1x1 convolution of channels-last images on one thread, as product.cpp calls it: pixels (rows) of
 // input channels times weights U give output channels, with bias and tail while they are in registers. One set of
-// functions per instruction set, in the files that winograd.h tells of.
+// functions per instruction set, in the files that winograd_functions.h tells of.
 //
 // U[block of output channels][input channel][lane]: blocks are block_width() vectors wide; zeros beyond the channels.
 #pragma once

@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "codegen/program/loop.h"
+#include "codegen/cpu/loop_nest.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 
 namespace ferrule::cpu {

@@ -1,5 +1,5 @@
-// What our kernels over vectors of output channels (winograd.h, product.h) share: the steps of a tail, and how output
-// channels are grouped. Included where nothing but such headers may be (winograd.h says why).
+// What our kernels over vectors of output channels (winograd_functions.h, product.h) share: the steps of a tail, and how output
+// channels are grouped. Included where nothing but such headers may be (winograd_functions.h says why).
 #pragma once
 #include <stdint.h>
 

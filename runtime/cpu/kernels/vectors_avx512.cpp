@@ -1,8 +1,8 @@
-// winograd.h and product.h for AVX-512; compiled for it, see CMakeLists.txt.
+// winograd_functions.h and product.h for AVX-512; compiled for it, see CMakeLists.txt.
 #include <immintrin.h>
 
 #include "runtime/cpu/kernels/product.h"
-#include "runtime/cpu/kernels/winograd.h"
+#include "runtime/cpu/kernels/winograd_functions.h"
 
 namespace ferrule::cpu {
 namespace {

@@ -1,4 +1,4 @@
-// The functions of winograd.h over an instruction set S: its vector type with the operations used here. Included
+// The functions of winograd_functions.h over an instruction set S: its vector type with the operations used here. Included
 // by one file per instruction set, inside an unnamed namespace, so that no two of them share a symbol.
 
 /// B^T d and A^T m along one axis.

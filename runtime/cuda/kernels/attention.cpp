@@ -1,7 +1,7 @@
-// Attention through cuDNN, where codegen/program/library_attention.h says that it is cuDNN's: its scores and sums are f32, and the
+// Attention through cuDNN, where codegen/cuda/library_attention.h says that it is cuDNN's: its scores and sums are f32, and the
 // weights of the second product are rounded to the operands' type, as a model's own softmax is. Where cuDNN refuses what it
 // was thought to take, or is not there, the generated kernel runs the layer: it takes every form.
-#include "codegen/program/library_attention.h"
+#include "codegen/cuda/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cudnn_kernel.h"
 

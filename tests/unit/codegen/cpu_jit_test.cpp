@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "codegen/cpu/llvm.h"
-#include "codegen/program/loop.h"
+#include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
 #include "tests/unit/codegen/helpers.h"
 

@@ -1,4 +1,4 @@
-#include "codegen/program/loop.h"
+#include "codegen/cpu/loop_nest.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,6 @@
 // Hand-made graphs planned, lowered, prepared and run on the CPU backend, and compared with the interpreter.
 #pragma once
+#include "codegen/lower.h"
 #include "engine/semantics/infer.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/group/group.h"

@@ -86,7 +86,7 @@ std::vector<Dims> shapes_against(const Dims& y) {
   return out;
 }
 
-/// What plans let the library's kernels have: engine/contract/contracts.cpp.
+/// What plans let the library's kernels have: engine/contract/anchored.cpp.
 bool planned(const Anchor& a, const Dims& d, Kind kind) {
   const Spread spread = ferrule::spread_of(d, a.y, a.channel());
   if (spread != Spread::full) return spread != Spread::other;

@@ -7,8 +7,10 @@
 #include <set>
 
 #include "codegen/cuda/launch.h"
-#include "codegen/program/operands.h"
+#include "codegen/cuda/operands.h"
+#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
+#include "engine/contract/anchored.h"
 #include "engine/contract/contracts.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "codegen/program/library_attention.h"
+#include "codegen/cuda/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 

@@ -11,6 +11,7 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/group/group.h"
+#include "engine/plan/rule_kinds.h"
 #include "engine/match/match.h"
 #include "engine/onnx/import.h"
 #include "engine/rewrite/rewrite.h"

@@ -1,4 +1,4 @@
-#include "codegen/program/library_attention.h"
+#include "codegen/cuda/library_attention.h"
 
 #include <algorithm>
 

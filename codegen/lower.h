@@ -1,0 +1,11 @@
+// Plan -> launches, counted: what `explain` says of each layer's kernels and arithmetic.
+#pragma once
+#include "codegen/program/lower.h"
+
+namespace ferrule {
+
+/// lower_layers, with the passes that GPUs' row kernels take; writes Layer::kernels and Layer::numerics into the plan.
+/// errors: codegen_failed, formula_invalid.
+Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options = {});
+
+}  // namespace ferrule
