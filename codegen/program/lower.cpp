@@ -8,7 +8,6 @@
 #include "codegen/program/operands.h"
 #include "engine/contract/attention.h"
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 #include "engine/contract/library_tail.h"
 #include "engine/semantics/movement.h"
 #include "engine/contract/pieces.h"

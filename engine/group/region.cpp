@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <unordered_map>
 
-#include "engine/graph/captures.h"
 #include "engine/semantics/infer_impl.h"
 
 namespace ferrule {
