@@ -13,6 +13,7 @@
 #include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
 #include "engine/contract/tiles.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

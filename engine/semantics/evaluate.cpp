@@ -12,6 +12,7 @@
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/program_builder.h"
 #include "engine/semantics/region_programs.h"
 #include "engine/semantics/infer.h"
 

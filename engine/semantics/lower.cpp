@@ -5,7 +5,9 @@
 #include <numbers>
 #include <optional>
 
+#include "engine/semantics/block_eval.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

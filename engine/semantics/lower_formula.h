@@ -8,6 +8,7 @@
 #include "engine/base/yaml.h"
 #include "engine/semantics/formula.h"
 #include "engine/semantics/ops.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 

@@ -9,6 +9,7 @@
 #include "codegen/program/loop.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/block_eval.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/staged_loop.h"
 #include "runtime/parallel.h"
