@@ -9,6 +9,7 @@
 #include "engine/contract/attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/library_tail.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/movement.h"
 #include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"

@@ -3,6 +3,7 @@
 #include "codegen/cuda/rows.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/lower.h"
 
 namespace ferrule {
 namespace {

@@ -7,6 +7,7 @@
 #include "engine/contract/attention.h"
 #include "engine/contract/channel_gate.h"
 #include "engine/contract/epilogue.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/row.h"
 #include "engine/semantics/infer.h"
 #include "engine/contract/library_tail.h"

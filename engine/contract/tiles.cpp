@@ -5,6 +5,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/lower.h"
 
 namespace ferrule {
 namespace {

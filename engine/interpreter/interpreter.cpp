@@ -1,4 +1,5 @@
 // Running graphs: which function runs an operator, values and their life time, nested graphs.
+#include "engine/semantics/evaluate.h"
 #include "engine/semantics/ops.h"
 #include "engine/interpreter/attention.h"
 

@@ -19,6 +19,7 @@
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
 #include "runtime/cli/cli.h"
 #include "runtime/gpu_steps.h"
 
