@@ -5,7 +5,7 @@
 #include <set>
 
 #include "engine/base/yaml.h"
-#include "engine/rule/contract_names.h"
+#include "engine/target/contract_names.h"
 
 namespace ferrule {
 namespace {

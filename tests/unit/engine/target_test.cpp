@@ -9,7 +9,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/contracts.h"
-#include "engine/rule/contract_names.h"
+#include "engine/target/contract_names.h"
 #include "engine/target/target.h"
 #include "tests/support/paths.h"
 

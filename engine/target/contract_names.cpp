@@ -1,4 +1,4 @@
-#include "engine/rule/contract_names.h"
+#include "engine/target/contract_names.h"
 
 #include <algorithm>
 #include <iterator>
