@@ -275,8 +275,6 @@ Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string c
   return form_group(g, nodes, std::move(contract), std::move(rule), std::move(name));
 }
 
-std::vector<NodeId> body_order(const Graph& body) { return body.order(); }
-
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
   if (rule.kind == RuleKind::rewrite) return match_rule(rule, node, ctx);
   if (rule.kind == RuleKind::absorb) return match_absorb(rule, node, ctx);

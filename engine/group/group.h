@@ -49,7 +49,4 @@ std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchCont
 /// The group's name from the rule's template: tails joined with " + ", regions with ", ".
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx);
 
-/// The group's nodes in the body, the anchor first found by contract; for names and lowering.
-std::vector<NodeId> body_order(const Graph& body);
-
 }  // namespace ferrule
