@@ -15,6 +15,7 @@
 #include "engine/rule/text.h"
 #include "engine/rewrite/settled.h"
 #include "engine/rewrite/share.h"
+#include "engine/semantics/infer_pointwise.h"
 
 namespace ferrule {
 namespace {

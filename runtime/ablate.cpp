@@ -4,7 +4,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/rule/kernel_reason.h"
-#include "engine/rule/without_instance.h"
+#include "engine/rule/selection.h"
 
 namespace ferrule {
 namespace {

@@ -8,6 +8,7 @@
 #include "codegen/program/lower.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/plan.h"
+#include "engine/semantics/lower.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule {

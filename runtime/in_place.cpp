@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/contract/pieces.h"
+#include "engine/semantics/lower.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule {

@@ -20,6 +20,8 @@
 #include "codegen/cuda/topk.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/lower.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

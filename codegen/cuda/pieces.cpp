@@ -7,6 +7,7 @@
 
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/polynomials.h"
 #include "engine/contract/pieces.h"
 

@@ -9,6 +9,7 @@
 
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/shape.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
 
 namespace ferrule {

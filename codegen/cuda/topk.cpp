@@ -6,6 +6,7 @@
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/polynomials.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

@@ -7,12 +7,13 @@
 
 #include "engine/contract/attention.h"
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 #include "engine/contract/library_tail.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/movement.h"
 #include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
 #include "engine/contract/tiles.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

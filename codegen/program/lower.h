@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/contract/epilogue.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/row.h"
 #include "engine/plan/plan.h"
 #include "engine/target/target.h"

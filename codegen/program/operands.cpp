@@ -2,6 +2,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/lower.h"
 
 namespace ferrule {
 namespace {

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
 
 namespace ferrule {
 namespace {

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

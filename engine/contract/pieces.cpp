@@ -6,8 +6,10 @@
 #include <variant>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

@@ -4,6 +4,7 @@
 #pragma once
 #include <span>
 
+#include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
 #include "engine/graph/graph.h"
 

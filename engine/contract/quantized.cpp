@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

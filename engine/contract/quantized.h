@@ -4,6 +4,7 @@
 // chain of such steps and gives the conversions as scalar programs; codegen/program/lower makes launches of them, the quantized
 // contract accepts what this can read. One scale and zero point for a whole tensor, constant.
 #pragma once
+#include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
 #include "engine/graph/graph.h"
 

@@ -6,6 +6,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/lower.h"
 
 namespace ferrule {
 

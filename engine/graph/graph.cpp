@@ -6,7 +6,6 @@
 #include <queue>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 
 namespace ferrule {
 namespace {
@@ -481,6 +480,14 @@ std::string Graph::cycle_text(const std::vector<uint32_t>& waiting) const {
     text += (text.empty() ? "" : " -> ") + escape(nodes_[(--it)->index].name);
   if (static_cast<size_t>(path.end() - start) > shown) text += " -> …";
   return text;
+}
+
+std::vector<ValueId> captures(const Node& n) {
+  std::vector<ValueId> out;
+  for (const auto& [_, sub] : n.subgraphs) each_capture(*sub, [&](ValueId, const Value& v) { out.push_back(v.outer); });
+  std::ranges::sort(out);
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
 }
 
 }  // namespace ferrule

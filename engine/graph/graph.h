@@ -214,4 +214,13 @@ class Graph {
   bool thinned_ = false, rewired_ = true, nested_ = false;
 };
 
+/// f(id, value) for each value of the nested graph that is captured; value.outer is the one outside.
+template <class F>
+void each_capture(const Graph& nested, F&& f) {
+  for (uint32_t i = 0; i < nested.value_slots(); ++i)
+    if (const Value& v = nested.value(ValueId{i}); !v.dead && v.outer) f(ValueId{i}, v);
+}
+/// The values outside that the nested graphs of `n` capture, each once, in the order of their ids.
+std::vector<ValueId> captures(const Node& n);
+
 }  // namespace ferrule

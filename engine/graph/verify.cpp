@@ -4,7 +4,6 @@
 #include <set>
 #include <span>
 
-#include "engine/graph/captures.h"
 
 namespace ferrule {
 namespace {

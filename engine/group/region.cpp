@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 #include "engine/group/group.h"
 #include "engine/group/row_region.h"
 #include "engine/match/facts.h"

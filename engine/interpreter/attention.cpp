@@ -1,6 +1,6 @@
 // Attention (with grouped heads, key / value cache, causal, window and padding masks) and
 // RotaryEmbedding, computed in double and rounded once.
-#include "engine/interpreter/attention.h"
+#include "engine/interpreter/internal.h"
 
 namespace ferrule::interp {
 namespace {

@@ -1,4 +1,4 @@
-// The convolution loop, shared with the quantised convolutions (interpreter_quantize.cpp).
+// The convolution loop, shared with the quantised convolutions (quantize.cpp).
 #pragma once
 #include "engine/interpreter/internal.h"
 

@@ -1,6 +1,6 @@
 // What the interpreter's operator families share: one call of one operator, reading tensors of any
 // element type in one compute type (float, double, int64, uint64) and writing results back with one
-// rounding, checked sizes, and index arithmetic. Private to engine/interpreter*.cpp. Families
+// rounding, checked sizes, and index arithmetic. Private to engine/interpreter. Families
 // register through tables of {operator, function}, one table a file.
 #pragma once
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 #include <fmt/ranges.h>
 
-#include "engine/interpreter/interpreter.h"
+#include "engine/interpreter/options.h"
 
 namespace ferrule::interp {
 
@@ -69,6 +69,7 @@ struct Entry {
   Kernel run;
   std::string_view domain = "";
 };
+std::span<const Entry> attention_table();
 std::span<const Entry> conv_table();
 std::span<const Entry> pool_table();
 std::span<const Entry> matmul_table();

@@ -1,7 +1,8 @@
 // Running graphs: which function runs an operator, values and their life time, nested graphs.
-#include "engine/semantics/ops.h"
-#include "engine/graph/captures.h"
-#include "engine/interpreter/attention.h"
+#include "engine/interpreter/interpreter.h"
+
+#include "engine/interpreter/internal.h"
+#include "engine/semantics/evaluate.h"
 
 namespace ferrule {
 namespace interp {

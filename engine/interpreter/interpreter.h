@@ -1,27 +1,12 @@
 // The oracle: runs a graph node by node, plainly, one operator one function, no fusion, no layout. Every
 // rule and every kernel is judged against it, and constant folding uses it. Pointwise operators come from
-// rules/ops through formula/; the others are in interpreter_*.cpp. Not fast, never parallel.
+// rules/ops (semantics/evaluate.h); the others are here, one file a family. Not fast, never parallel.
 #pragma once
-#include <functional>
-#include <map>
 #include <span>
 
-#include "engine/base/limits.h"
-#include "engine/graph/graph.h"
+#include "engine/interpreter/options.h"
 
 namespace ferrule {
-
-class OpTable;  // formula/ops.h
-
-struct InterpreterOptions {
-  const OpTable* ops = nullptr;     ///< pointwise operators; required
-  const Limits* limits = nullptr;   ///< bounds the size of each result
-  const Cancel* cancel = nullptr;
-  /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight folding).
-  bool f64 = false;
-  /// Called with the results of each node before others read them: compares them layer by layer, or moves them.
-  std::function<void(const Graph&, NodeId, std::vector<Tensor>&)> on_node;
-};
 
 /// Outputs of one node for given inputs (absent optional inputs: nullptr). Groups run their body.
 /// errors: unsupported_operator, bad_shape, limit_exceeded.

@@ -1,4 +1,4 @@
-// The matrix product, shared with the quantised products (interpreter_quantize.cpp) and LSTM & co.
+// The matrix product, shared with the quantised products (quantize.cpp) and LSTM & co.
 #pragma once
 #include "engine/interpreter/internal.h"
 

@@ -10,11 +10,6 @@
 namespace ferrule {
 namespace {
 
-OperatorFacts& installed() {
-  static OperatorFacts facts{schema_default, {}, fill_schema_defaults};
-  return facts;
-}
-
 /// Operators of ONNX whose results differ from run to run (its own schemas mark them so, too).
 constexpr std::array<std::string_view, 6> kRandom = {"RandomNormal",  "RandomNormalLike",
                                                      "RandomUniform", "RandomUniformLike",
@@ -44,28 +39,22 @@ bool is_list(const Attr& a) {
 
 }  // namespace
 
-void set_operator_facts(OperatorFacts facts) { installed() = std::move(facts); }
-
 std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const OpTable* ops) {
-  if (installed().default_attr)
-    if (auto a = installed().default_attr(n.domain, n.op, attribute)) return a;
+  if (auto a = schema_default(n.domain, n.op, attribute)) return a;
   if (const OpFormula* f = ops ? ops->find(n) : nullptr)
     if (auto it = f->attrs.find(std::string(attribute)); it != f->attrs.end()) return it->second;
   return std::nullopt;
 }
 
 void fill_defaults(Node& n, const OpTable* ops) {
-  if (installed().fill_defaults) installed().fill_defaults(n);
+  fill_schema_defaults(n);
   if (const OpFormula* f = ops ? ops->find(n) : nullptr)
     for (const auto& [name, value] : f->attrs)
       if (!n.attrs.find(name)) n.attrs.set(name, value);
 }
 
 bool deterministic(const Node& n) {
-  if (installed().deterministic
-          ? !installed().deterministic(n.domain, n.op)
-          : n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end())
-    return false;
+  if (n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end()) return false;
   auto all = [](const Graph& g) {
     for (uint32_t i = 0; i < g.node_slots(); ++i)
       if (const Node& inner = g.node({i}); !inner.dead && !deterministic(inner)) return false;

@@ -1,8 +1,6 @@
 // What the matcher must know of operators beyond their formulas: the value an attribute has when nobody
-// writes it (D6), and whether an operator gives the same result twice (D8). ONNX's schemas answer unless
-// others are installed; this folder knows no protobuf.
+// writes it (D6), and whether an operator gives the same result twice (D8).
 #pragma once
-#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -11,18 +9,7 @@
 
 namespace ferrule {
 
-struct OperatorFacts {
-  /// Default of an attribute of the newest version of an operator; nullopt: it has none.
-  std::function<std::optional<Attr>(std::string_view domain, std::string_view op, std::string_view attribute)>
-      default_attr;
-  /// False for random and stateful operators. Unset: the built-in table of facts.cpp.
-  std::function<bool(std::string_view domain, std::string_view op)> deterministic;
-  /// Fills the attributes that are missing with their defaults, for nodes that a rule makes.
-  std::function<void(Node&)> fill_defaults;
-};
-void set_operator_facts(OperatorFacts facts);
-
-/// The installed default, else the one of the operator's formula.
+/// The default in ONNX's schema, else the one of the operator's formula.
 std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const OpTable* ops);
 /// Gives a new node all its attributes, as every node has them after normalisation.
 void fill_defaults(Node& n, const OpTable* ops);

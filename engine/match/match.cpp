@@ -10,7 +10,6 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/contracts.h"
-#include "engine/graph/captures.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
 #include "engine/match/trace.h"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <list>
 
-#include "engine/match/match.h"
+#include "engine/match/attempt.h"
 
 namespace ferrule {
 

@@ -2,7 +2,7 @@
 // node, every condition with its verdict, and the nodes that a tail or a region left out, each with the reason.
 // Only `why` asks for it; matching costs the same when nobody does.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/attempt.h"
 
 namespace ferrule {
 

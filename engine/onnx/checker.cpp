@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/onnx/import.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule::onnx_io {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/onnx/import.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule::onnx_io {

@@ -3,12 +3,22 @@
 #pragma once
 #include <onnx/onnx_pb.h>
 
+#include <map>
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
-#include "engine/onnx/import.h"
+#include "engine/base/limits.h"
+#include "engine/graph/graph.h"
 
 namespace onnx {
 class OpSchema;
+}
+
+namespace ferrule {
+struct ImportOptions;  // import.h
+struct Imported;
 }
 
 namespace ferrule::onnx_io {

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <functional>
 
-#include "engine/graph/captures.h"
 
 namespace ferrule::reduce {
 namespace {

@@ -122,6 +122,12 @@ std::vector<Place> places(const Graph& g) {
   return out;
 }
 
+size_t count_nodes(const Graph& g) {
+  size_t n = 0;
+  for (const Place& p : places(g)) n += p.graph->live_nodes();
+  return n;
+}
+
 std::vector<std::string> all_nodes(const Graph& g) {
   std::vector<std::string> out;
   for (const Place& p : places(g))

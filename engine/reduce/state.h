@@ -7,7 +7,7 @@
 #include <unordered_set>
 
 #include "engine/reduce/edit.h"
-#include "engine/reduce/reduce.h"
+#include "engine/reduce/options.h"
 
 namespace ferrule::reduce {
 
@@ -69,6 +69,8 @@ struct Place {
   std::string path;                     ///< empty: the outermost
 };
 std::vector<Place> places(const Graph& g);
+/// Nodes, nested graphs' included.
+size_t count_nodes(const Graph& g);
 /// "path/name" of every node, nested graphs' too, in order.
 std::vector<std::string> all_nodes(const Graph& g);
 /// The graph and node of such a name.

@@ -1,7 +1,6 @@
 #include "engine/rewrite/branches.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 #include "engine/semantics/infer.h"
 
 namespace ferrule {

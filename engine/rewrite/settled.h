@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/rewrite/rewrite.h"
+#include "engine/rewrite/pass.h"
 
 namespace ferrule {
 

@@ -1,9 +1,12 @@
-// The condition language's syntax tree; internal to engine/rule (others hold an ExprPtr).
+// The condition language's syntax tree; internal to engine/rule (others hold an ExprPtr: expr.h).
 #pragma once
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "engine/rule/expr.h"
-#include "engine/rule/vocabulary.h"
+#include "engine/rule/val.h"
 
 namespace ferrule {
 
@@ -52,7 +55,7 @@ struct Expr {
   Val literal;
   std::string name;                    ///< name; the variable of a quantifier; a function's name
   const Function* function = nullptr;  ///< call
-  std::vector<ExprPtr> args;  ///< operands; quantifier: list, body; conditional: if, then, else
+  std::vector<std::shared_ptr<const Expr>> args;  ///< operands; quantifier: list, body; conditional: if, then, else
 };
 
 std::string_view spelling(Expr::Binary op);

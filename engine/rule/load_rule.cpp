@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/target/contract_names.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
+#include "engine/target/contract_names.h"
 #include "engine/target/target.h"
 
 namespace ferrule {

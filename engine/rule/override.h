@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engine/base/yaml.h"
-#include "engine/match/match.h"
 #include "engine/rule/load.h"
 #include "engine/target/target.h"
 

@@ -3,8 +3,6 @@
 #include <cmath>
 
 #include "engine/rule/expr.h"
-#include "engine/rule/pattern_parse.h"
-#include "engine/rule/shape_pattern.h"
 
 namespace ferrule {
 namespace {

@@ -1,7 +1,8 @@
-// The pattern language's syntax tree, and nothing else: rule files write patterns and replacements as text
-// (EBNF in rules/README.md), load.cpp parses them into this, match/ interprets it. Replacements use the
+// The pattern language's syntax tree: rule files write patterns and replacements as text
+// (EBNF in rules/README.md), pattern_parse.h makes this of them, match/ interprets it. Replacements use the
 // same tree: calls, references, numbers, copied attributes; no alternatives, marks or op sets.
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,16 +10,12 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/rule/shape_pattern.h"
+#include "engine/rule/text.h"
 
 namespace ferrule {
 
 struct Expr;  // expr.h: a condition expression
-
-/// Where in a rule file something stands (1-based), for errors and `why`.
-struct Place {
-  std::string file;
-  int line = 0, column = 0;
-};
 
 /// `axis=1`, `alpha=$a` (bind, or require the value bound before), and in replacements `pads={expr}`.
 struct AttrPattern {
@@ -28,13 +25,6 @@ struct AttrPattern {
   std::string bind;                      ///< without the $
   std::shared_ptr<const Expr> expression;
   Place place;
-};
-
-/// One element of a shape pattern `[B, H, 3]`, `[..., M, N]`.
-struct DimPattern {
-  enum class Kind { symbol, constant, rest, any } kind = Kind::any;  ///< rest = "...", any = "_"
-  std::string symbol;
-  int64_t constant = 0;
 };
 
 struct PatternExpr {
@@ -93,5 +83,23 @@ struct Pattern {
   std::vector<std::string> root_ops() const;
   std::vector<std::string> root_classes() const;
 };
+
+std::string to_text(const Pattern& p, bool replacement = false);
+std::string to_text(const PatternExpr& e, bool replacement = false);
+/// Equal but for places.
+bool same(const Pattern& a, const Pattern& b);
+bool same(const PatternExpr& a, const PatternExpr& b);
+
+/// What a pattern binds, for load checks.
+struct Bound {
+  enum class Kind : uint8_t { value, node, value_list, node_list, attr, dim, tag } kind{};
+  bool inner = false;         ///< made by a matched node
+  bool maybe_absent = false;  ///< optional, or bound on some alternatives only
+  Place place;
+};
+std::string_view name(Bound::Kind k);
+/// Tags stand with a # before them, apart from values.
+using BoundNames = std::map<std::string, Bound, std::less<>>;
+BoundNames bound_names(const Pattern& p);
 
 }  // namespace ferrule

@@ -1,6 +1,6 @@
 // Text -> pattern.h's tree: the pattern language and, with fewer forms, replacements. Blocks
-// (shared sub-patterns) are expanded here, hygienically. EBNF: rules/README.md. The inverse is
-// to_text.
+// (shared sub-patterns) are expanded here, hygienically. EBNF: rules/README.md. pattern.h
+// has the inverse.
 #pragma once
 #include <map>
 #include <string>
@@ -28,23 +28,5 @@ Result<Pattern> parse_replacement(std::string_view text, const Place& place);
 /// "@pointwise", "{Add|@activation}", "Relu": names into `ops` and `classes`.
 Status parse_op_set(std::string_view text, const Place& place, std::vector<std::string>& ops,
                     std::vector<std::string>& classes);
-
-std::string to_text(const Pattern& p, bool replacement = false);
-std::string to_text(const PatternExpr& e, bool replacement = false);
-/// Equal but for places.
-bool same(const Pattern& a, const Pattern& b);
-bool same(const PatternExpr& a, const PatternExpr& b);
-
-/// What a pattern binds, for load checks.
-struct Bound {
-  enum class Kind : uint8_t { value, node, value_list, node_list, attr, dim, tag } kind{};
-  bool inner = false;         ///< made by a matched node
-  bool maybe_absent = false;  ///< optional, or bound on some alternatives only
-  Place place;
-};
-std::string_view name(Bound::Kind k);
-/// Tags stand with a # before them, apart from values.
-using BoundNames = std::map<std::string, Bound, std::less<>>;
-BoundNames bound_names(const Pattern& p);
 
 }  // namespace ferrule

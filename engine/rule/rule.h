@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/limits.h"
+#include "engine/rule/bindings.h"
 #include "engine/rule/expr.h"
 #include "engine/rule/pattern.h"
 
@@ -113,6 +114,19 @@ struct Rule {
   std::string pack;                        ///< the rules directory it came from
   std::string text;                        ///< the file's text, for `rules show` and excerpts
   std::string off;                         ///< off by an override file: its words, "r off: why (file:line)"
+};
+
+struct Body;  // engine/group/body.h
+
+/// Where a rule's pattern was found.
+struct Match {
+  const Rule* rule = nullptr;
+  NodeId root;
+  Bindings bindings;
+  std::vector<NodeId> nodes;     ///< the matched nodes, topological order
+  std::vector<ValueId> outputs;  ///< the values of Pattern::outputs
+  std::vector<std::pair<std::string, Val>> let;
+  std::shared_ptr<const Body> body = nullptr;  ///< of `nodes` as a group, where a condition asked for it
 };
 
 /// `place: {parts: "slices(whole, axis)"}`; nullopt: it is something else.

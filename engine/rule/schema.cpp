@@ -1,9 +1,9 @@
 // The JSON Schema of rule files, from the loader's own tables of keys.
 #include <nlohmann/json.hpp>
 
-#include "engine/target/contract_names.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
+#include "engine/target/contract_names.h"
 
 namespace ferrule {
 namespace {

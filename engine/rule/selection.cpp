@@ -9,9 +9,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/base/yaml.h"
 #include "engine/graph/text.h"
-#include "engine/match/match.h"
 #include "engine/rule/text.h"
-#include "engine/rule/without_instance.h"
 
 namespace ferrule {
 namespace {

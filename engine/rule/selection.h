@@ -35,6 +35,8 @@ Result<Instances> read_instances(const std::string& path, const Limits& limits);
 
 /// Restricts the rules to the instances. errors: rule_unknown with the line.
 Status apply_instances(RuleSet& rules, const Instances& list);
+/// For asking what one fusion is worth: the rule, but that it does not make this instance.
+std::shared_ptr<const Rule> without_instance(const Rule& rule, const Instances::Line& line);
 /// errors: other_model.
 Status check_model(const Instances& list, const Graph& imported);
 /// A line for every instance that the journal does not have.

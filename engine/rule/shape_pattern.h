@@ -9,9 +9,15 @@
 #include <vector>
 
 #include "engine/base/dim.h"
-#include "engine/rule/pattern.h"
 
 namespace ferrule {
+
+/// One element of a shape pattern `[B, H, 3]`, `[..., M, N]`.
+struct DimPattern {
+  enum class Kind { symbol, constant, rest, any } kind = Kind::any;  ///< rest = "...", any = "_"
+  std::string symbol;
+  int64_t constant = 0;
+};
 
 /// nullopt: not a shape pattern.
 std::optional<std::vector<DimPattern>> parse_shape_pattern(std::string_view text);

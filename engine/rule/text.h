@@ -6,9 +6,14 @@
 #include <vector>
 
 #include "engine/base/diagnostics.h"
-#include "engine/rule/pattern.h"
 
 namespace ferrule {
+
+/// Where in a rule file something stands (1-based), for errors and `why`.
+struct Place {
+  std::string file;
+  int line = 0, column = 0;
+};
 
 /// "file:line:column"
 std::string str(const Place& p);

@@ -3,7 +3,6 @@
 #include <unordered_set>
 
 #include "engine/semantics/ops.h"
-#include "engine/graph/captures.h"
 #include "engine/rule/vocabulary_table.h"
 #include "engine/target/target.h"
 

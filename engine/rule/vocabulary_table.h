@@ -1,10 +1,10 @@
-// The functions behind the vocabulary; internal to engine/rule. vocabulary.cpp joins the tables of
+// The functions behind the vocabulary; internal to engine/rule. vocabulary_table.cpp joins the tables of
 // vocabulary_*.cpp; a function gets its arguments evaluated, none of them unknown, and none absent
 // unless its row says so.
 #pragma once
 #include <span>
 
-#include "engine/rule/expr.h"
+#include "engine/rule/val.h"
 #include "engine/rule/vocabulary.h"
 
 namespace ferrule {

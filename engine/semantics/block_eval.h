@@ -14,6 +14,12 @@ inline constexpr int kBlock = 256;
 
 /// One value converted, as Prim::cast does; `wrap`: fp8 overflow gives NaN / Inf instead of the largest.
 Scalar convert(DType to, DType from, const Scalar& value, bool wrap);
+/// One primitive, reference semantics, result rounded to `type` unless f64.
+Scalar apply(Prim op, DType type, DType operand_type, const Scalar* args, bool f64 = false);
+/// Element in the program's inputs -> elements of its outputs. Values are kept as double for floats (f32
+/// rounded after every operation) and int64 for the rest. `f64`: no rounding to f32 in between (the arbiter).
+void evaluate(const Program& p, const Scalar* inputs, Scalar* outputs, std::vector<Scalar>& scratch,
+              bool f64 = false);
 
 class BlockEvaluator {
  public:

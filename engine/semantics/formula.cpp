@@ -5,7 +5,6 @@
 #include <charconv>
 
 #include "engine/base/yaml.h"
-#include "engine/semantics/ops.h"
 
 namespace ferrule {
 namespace {
@@ -25,11 +24,6 @@ constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
     {Builtin::rmax, "rmax", 1, 1},         {Builtin::rmin, "rmin", 1, 1},
     {Builtin::rmean, "rmean", 1, 1},       {Builtin::rprod, "rprod", 1, 1},
 });
-const BuiltinInfo& builtin_info(Builtin b) {
-  return *std::find_if(kBuiltins.begin(), kBuiltins.end(), [&](auto& i) { return i.id == b; });
-}
-bool is_row(Builtin b) { return b >= Builtin::rsum && b <= Builtin::rprod; }
-
 constexpr auto kPrims = std::to_array<Prim>({
 #define FERRULE_PRIMITIVE(id, spelling, arity, cls, cost) Prim::id,
 #include "engine/semantics/primitives.def"
@@ -307,81 +301,10 @@ std::string joined(const std::vector<FormulaExprPtr>& args) {
   return out;
 }
 
-/// Walks one expression of `op` and finds names that mean nothing there.
-class NameCheck {
- public:
-  NameCheck(const OpFormula& op, size_t let) : op_(op), let_(let) {}
-  std::vector<FormulaError> errors;
-
-  void visit(const FormulaExpr& e) {
-    switch (e.kind) {
-      case FormulaExpr::Kind::integer: case FormulaExpr::Kind::real: case FormulaExpr::Kind::text: return;
-      case FormulaExpr::Kind::name:
-        if (!known(e.word)) unknown(e);
-        else if (const std::string* in = input(e.word); in && is_variadic(*in))
-          add(e, fmt::format("{} is a list", e.word), "fold it: sum(xs), min(xs), max(xs), count(xs)");
-        return;
-      case FormulaExpr::Kind::prim:
-        if (e.args.size() == 1 && info(e.prim).arity == 2) return variadic(e);
-        break;
-      case FormulaExpr::Kind::builtin:
-        if (is_row(e.builtin) && op_.pointwise())
-          add(e, fmt::format("{} outside a row operator", builtin_info(e.builtin).name), "give the entry a row:");
-        if (e.builtin == Builtin::sum || e.builtin == Builtin::count) return variadic(e);
-        if (e.builtin >= Builtin::present && e.builtin <= Builtin::is_bool) return wants_input(e);
-        break;
-    }
-    for (const auto& a : e.args) visit(*a);
-  }
-
- private:
-  void add(const FormulaExpr& e, std::string message, std::string hint) {
-    errors.push_back({e.offset, std::move(message), std::move(hint)});
-  }
-  const std::string* input(std::string_view word) const {
-    for (const std::string& in : op_.inputs)
-      if (input_name(in) == word) return &in;
-    return nullptr;
-  }
-  bool known(std::string_view word) const {
-    if (input(word) || op_.attrs.count(std::string(word))) return true;
-    if (std::find(op_.required.begin(), op_.required.end(), word) != op_.required.end()) return true;
-    for (size_t i = 0; i < let_ && i < op_.let.size(); ++i)
-      if (op_.let[i].first == word) return true;
-    if (word == "true" || word == "false" || word == "inf" || word == "nan" || word == "pi") return true;
-    auto t = parse_dtype(word);
-    return t && name(*t) == word;
-  }
-  void unknown(const FormulaExpr& e) {
-    std::vector<std::string> names;
-    for (const std::string& in : op_.inputs) names.emplace_back(input_name(in));
-    for (const auto& [n, v] : op_.attrs) names.push_back(n);
-    for (const std::string& n : op_.required) names.push_back(n);
-    for (size_t i = 0; i < let_ && i < op_.let.size(); ++i) names.push_back(op_.let[i].first);
-    std::string near = yaml::nearest(e.word, std::span<const std::string>(names));
-    add(e, fmt::format("unknown name \"{}\"", escape(e.word)),
-        near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
-  }
-  void variadic(const FormulaExpr& e) {
-    const FormulaExpr& a = *e.args[0];
-    const std::string* in = a.kind == FormulaExpr::Kind::name ? input(a.word) : nullptr;
-    if (!in || !is_variadic(*in))
-      add(a, "one operand that is not a variadic input", "declare it as xs... or give two operands");
-  }
-  void wants_input(const FormulaExpr& e) {
-    const FormulaExpr& a = *e.args[0];
-    if (a.kind != FormulaExpr::Kind::name || !input(a.word))
-      add(a, fmt::format("{} is asked of something that is not an input", builtin_info(e.builtin).name), "");
-  }
-
-  const OpFormula& op_;
-  size_t let_;
-};
-
 }  // namespace
 
-std::string_view input_name(std::string_view declared) {
-  return declared.substr(0, declared.find_first_of("?."));
+std::string_view spelling(Builtin b) {
+  return std::ranges::find(kBuiltins, b, &BuiltinInfo::id)->name;
 }
 
 tl::expected<FormulaExprPtr, FormulaError> parse_formula(std::string_view text) {
@@ -402,7 +325,7 @@ std::string to_text(const FormulaExpr& e) {
     case FormulaExpr::Kind::text: return "'" + e.word + "'";
     case FormulaExpr::Kind::name: return e.word;
     case FormulaExpr::Kind::builtin:
-      return fmt::format("{}({})", builtin_info(e.builtin).name, joined(e.args));
+      return fmt::format("{}({})", spelling(e.builtin), joined(e.args));
     case FormulaExpr::Kind::prim: break;
   }
   int p = precedence(e);
@@ -415,13 +338,6 @@ std::string to_text(const FormulaExpr& e) {
   if (e.args.size() == 1)
     return fmt::format("{}{}{}", spelling, e.prim == Prim::lnot ? " " : "", side(*e.args[0], false));
   return fmt::format("{} {} {}", side(*e.args[0], p == 4), spelling, side(*e.args[1], true));
-}
-
-std::vector<FormulaError> check_names(const OpFormula& op, size_t let) {
-  NameCheck check(op, let);
-  const FormulaExprPtr& e = let < op.let.size() ? op.let[let].second : op.expr;
-  if (e) check.visit(*e);
-  return std::move(check.errors);
 }
 
 }  // namespace ferrule

@@ -1,6 +1,6 @@
 // The formula language of rules/ops: what an operator computes for one element, as an expression over its
 // inputs, attributes and `let` names. Parsed and checked by name and arity when rules are loaded; types are
-// decided when a node is lowered (lower.cpp), because one formula serves every element type.
+// decided when a node is lowered (lower_formula.h), because one formula serves every element type.
 //
 //   expr  := or                                     lowest precedence first
 //   or    := and { ("or" | "xor") and }
@@ -23,8 +23,6 @@
 
 namespace ferrule {
 
-struct OpFormula;
-
 /// Functions of the language that are not primitives.
 enum class Builtin : uint8_t {
   select,    ///< select(c, a, b), and `if c then a else b`; resolved while lowering when c is known
@@ -38,6 +36,11 @@ enum class Builtin : uint8_t {
   sum,       ///< of a variadic input, left to right; min(xs) and max(xs) fold likewise
   rsum, rmax, rmin, rmean, rprod,  ///< over the row (entries with `row:` only)
 };
+
+/// As formulas write it.
+std::string_view spelling(Builtin b);
+/// Whether it is asked of a whole row.
+inline bool is_row(Builtin b) { return b >= Builtin::rsum && b <= Builtin::rprod; }
 
 struct FormulaExpr {
   enum class Kind : uint8_t { integer, real, text, name, prim, builtin } kind = Kind::integer;
@@ -61,16 +64,4 @@ struct FormulaError {
 tl::expected<FormulaExprPtr, FormulaError> parse_formula(std::string_view text);
 /// The expression written back, fully parenthesised where precedence needs it.
 std::string to_text(const FormulaExpr& e);
-/// Unknown names, texts and lists where numbers are wanted, row functions outside row operators; the `let`
-/// entry `let` (or the result, let = let.size()) of `op`.
-std::vector<FormulaError> check_names(const OpFormula& op, size_t let);
-/// Lowers the operator for every element type it allows and every set of present optional inputs.
-/// errors: formula_invalid with excerpt.
-Status check_types(const OpFormula& op);
-
-/// "x" of "x?", "x...".
-std::string_view input_name(std::string_view declared);
-inline bool is_optional(std::string_view declared) { return declared.ends_with("?"); }
-inline bool is_variadic(std::string_view declared) { return declared.ends_with("..."); }
-
 }  // namespace ferrule

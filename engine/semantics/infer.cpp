@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <unordered_map>
 
-#include "engine/graph/captures.h"
 #include "engine/semantics/infer_impl.h"
 
 namespace ferrule {
@@ -175,26 +173,6 @@ void bind_captures(const Graph& g, const Node& n) {
 
 void set_infer_fallback(InferFallback f) { g_fallback.set(std::move(f)); }
 void set_infer_pointwise(InferPointwise f) { g_pointwise.set(std::move(f)); }
-
-std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v) {
-  if (!v) return std::nullopt;
-  const Value& value = g.value(v);
-  if (!value.constant) return value.contents;
-  const Tensor& t = *value.constant;
-  if (t.numel() > kMaxContents || size_bits(t.dtype()) == 0) return std::nullopt;
-  if (is_int(t.dtype()) || t.dtype() == DType::boolean) {
-    std::vector<int64_t> i = t.to_i64();
-    return std::vector<Dim>(i.begin(), i.end());
-  }
-  // Sizes are often computed in floats; whole numbers stay exact there.
-  if (!is_float(t.dtype())) return std::nullopt;
-  std::vector<Dim> out;
-  for (double d : t.to_f64()) {
-    if (d != std::floor(d) || std::fabs(d) > 0x1p24) return std::nullopt;
-    out.push_back(static_cast<int64_t>(d));
-  }
-  return out;
-}
 
 Result<Inferred> infer_node(const Graph& g, const Node& n) {
   if (n.body) return infer_group(g, n);

@@ -4,17 +4,13 @@
 #pragma once
 #include <functional>
 
-#include "engine/graph/graph.h"
+#include "engine/semantics/inferred.h"
 
 namespace ferrule {
 
 /// Types of the node's outputs (one per entry of Node::outputs), from its inputs and attributes.
 /// `contents` receives known integer contents of outputs where there are any.
 /// errors: bad_shape (names node and shapes), bad_attribute, unknown_operator.
-struct Inferred {
-  std::vector<Type> types;
-  std::vector<std::optional<std::vector<Dim>>> contents;
-};
 Result<Inferred> infer_node(const Graph& g, const Node& n);
 
 /// Infers `n` and stores the result in its output values. A declared type is refined, never contradicted
@@ -31,15 +27,13 @@ Status infer_nested(Graph& g);
 using InferFallback = std::function<Result<Inferred>(const Graph&, const Node&)>;
 void set_infer_fallback(InferFallback f);
 
-/// What formula code knows about pointwise operators (formula/ops.h installs it): nullopt = not one of
+/// What formula code knows about pointwise operators (infer_pointwise.h installs it): nullopt = not one of
 /// them. Asked before the fallback.
 using InferPointwise = std::function<std::optional<Result<Inferred>>(const Graph&, const Node&)>;
 void set_infer_pointwise(InferPointwise f);
 
 /// Gives the values that the node's nested graphs capture the types and contents they have outside.
 void bind_captures(const Graph& g, const Node& n);
-/// Known integer contents of a value: of a small constant, or as inference found them.
-std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v);
 
 /// Replaces symbols in all shapes and contents (a plan per concrete input shape), then infers again.
 /// `inputs`: graph input name -> concrete dims.  errors: input_mismatch.

@@ -1,12 +1,9 @@
 // What the inference files share: one call's view of a node, and the table of operators inferred
 // here.
 #pragma once
-#include "engine/semantics/infer.h"
+#include "engine/semantics/inferred.h"
 
 namespace ferrule::infer_detail {
-
-/// Elements up to which contents are followed: shapes, axes, sizes.
-constexpr int64_t kMaxContents = 256;
 
 /// A node being inferred. Functions of the table read inputs and fill `out`.
 struct Call {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/semantics/infer.h"
 #include "engine/semantics/infer_impl.h"
 
 namespace ferrule {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/semantics/infer.h"
 #include "engine/semantics/infer_impl.h"
 
 namespace ferrule {

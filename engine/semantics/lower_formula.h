@@ -1,15 +1,20 @@
 // One formula applied to operands that are already in a program being built: the common part of
-// lower_node, lower_region, evaluate_node and the check of formulas at load.
+// lower_node, lower_region, lower_rows and the check of formulas at load.
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/base/yaml.h"
 #include "engine/semantics/formula.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/op_formula.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
+
+/// `node "name" (Op)`, for errors.
+std::string node_place(const Node& n);
 
 struct LoweringOperand {
   DType type{};                    ///< storage type; undefined = absent
@@ -37,10 +42,8 @@ Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::spa
 /// Instruction of the result.  errors: formula_invalid.
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out);
 
-/// One pointwise node of `g` inside a program being built; `value` gives its operands' instructions. The result
-/// stays in the compute type.  errors: formula_invalid, unsupported_type.
-Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n, ProgramBuilder& out,
-                                 const std::function<uint32_t(size_t slot, ValueId)>& value);
+/// Element type of the node's output.
+Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<const DType> inputs);
 /// A single-element constant as an instruction of its compute type.
 uint32_t immediate(ProgramBuilder& out, const Tensor& t);
 

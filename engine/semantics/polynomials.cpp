@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "engine/semantics/program_builder.h"
+
 namespace ferrule {
 namespace {
 

@@ -7,7 +7,9 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/formula.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {

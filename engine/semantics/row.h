@@ -2,7 +2,7 @@
 // as scalar programs. A region is first one program in which every reduction is an operand of its own (the
 // result of a fold over the row); split_rows then cuts it into stages, each an ordinary element program that
 // runs over the row or once a row. Here is only meaning: which axes are walked how is decided where kernels
-// are made (codegen/cpu_row.h), so one region serves every shape of its rank.
+// are made (codegen/cpu/row_nest.h), so one region serves every shape of its rank.
 #pragma once
 #include <optional>
 #include <span>

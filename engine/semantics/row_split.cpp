@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/semantics/program_builder.h"
 #include "engine/semantics/row.h"
 
 namespace ferrule {

@@ -1,6 +1,6 @@
 // The scalar program: typed SSA for one element, the single form between rules/ops formulas and machine
-// code. The interpreter evaluates it (scalar_eval.cpp), codegen/ turns it into LLVM IR and CUDA C++, and
-// codegen/library recognises in it what a library can do as an epilogue. It lives in the engine, not in
+// code. The interpreter evaluates it (block_eval.h), codegen/ turns it into LLVM IR and CUDA C++, and
+// contract/epilogue recognises in it what a library can do as an epilogue. It lives in the engine, not in
 // codegen, because constant folding, proofs and kernel conditions need its meaning without any backend.
 #pragma once
 #include <array>
@@ -55,38 +55,11 @@ struct Program {
   int live_max() const;                    ///< most values alive at once: an estimate of registers
 };
 
-/// Dead code, common subexpressions, constants folded with the reference semantics (only exact
-/// simplifications: x*1, double casts that lose nothing, select on a constant).
-void simplify(Program& p);
+/// One value: a float type's in `f`, any other's in `i`.
+struct Scalar { double f = 0; int64_t i = 0; };
+
 std::string to_text(const Program& p);     ///< one line an instruction: "%3 = mul f32 %1, %2"
 /// errors: formula_invalid naming the instruction (types, order, arity). Our own check, used in tests.
 Status verify(const Program& p);
-
-/// Element in the program's inputs -> elements of its outputs. Values are kept as double for floats (f32
-/// rounded after every operation) and int64 for the rest.
-struct Scalar { double f = 0; int64_t i = 0; };
-/// `f64`: no rounding to f32 in between (the arbiter).
-void evaluate(const Program& p, const Scalar* inputs, Scalar* outputs, std::vector<Scalar>& scratch,
-              bool f64 = false);
-/// One primitive, reference semantics, result rounded to `type` unless f64.
-Scalar apply(Prim op, DType type, DType operand_type, const Scalar* args, bool f64 = false);
-
-/// Builder used by lowering; inserts no casts by itself.
-class ProgramBuilder {
- public:
-  uint32_t input(DType storage, std::string name = {});  ///< declares an input and returns its load
-  uint32_t load(uint32_t index);                         ///< another load of a declared input
-  uint32_t constant(DType type, double f, int64_t i);
-  uint32_t op(Prim p, DType type, std::initializer_list<uint32_t> args);
-  uint32_t cast(uint32_t value, DType to);               ///< no-op when already of that type
-  uint32_t cast_wrapping(uint32_t value, DType to);      ///< to fp8, beyond the largest: NaN or infinity
-  uint32_t append(const Inst& inst);                     ///< an instruction as it is
-  DType type(uint32_t value) const { return program_.insts[value].type; }
-  void output(uint32_t value) { program_.outputs.push_back(value); }
-  Program take();                                        ///< simplified
-
- private:
-  Program program_;
-};
 
 }  // namespace ferrule

@@ -21,6 +21,7 @@
 #include "codegen/cpu/row_nest.h"
 #include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
 #include "runtime/cli/cli.h"
 #include "runtime/gpu_steps.h"
 

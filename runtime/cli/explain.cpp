@@ -5,6 +5,7 @@
 
 #include "engine/graph/text.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/lower.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/json_stream.h"
 

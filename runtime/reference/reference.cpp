@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
-#include "engine/graph/captures.h"
 #include "engine/interpreter/interpreter.h"
 
 namespace ferrule {

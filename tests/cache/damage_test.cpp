@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "codegen/cpu/jit.h"
+#include "engine/semantics/program_builder.h"
 #include "tests/cache/kit.h"
 
 using namespace cache_test;

@@ -1,6 +1,7 @@
 // ONNX's own backend tests through the interpreter.
 #include <doctest/doctest.h>
 
+#include "engine/semantics/infer_pointwise.h"
 #include "engine/semantics/ops.h"
 #include "tests/conformance/cases.h"
 

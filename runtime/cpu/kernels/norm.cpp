@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/lower.h"
+#include "engine/semantics/program_builder.h"
 #include "runtime/cpu/kernel.h"
 
 namespace ferrule::cpu {

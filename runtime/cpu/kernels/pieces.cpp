@@ -9,6 +9,8 @@
 #include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/block_eval.h"
+#include "engine/semantics/lower.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/staged_loop.h"
 #include "runtime/parallel.h"

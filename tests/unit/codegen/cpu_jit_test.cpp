@@ -7,6 +7,7 @@
 #include "codegen/cpu/llvm.h"
 #include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/program_builder.h"
 #include "tests/unit/codegen/helpers.h"
 
 using namespace ferrule;

@@ -15,6 +15,7 @@
 #include "engine/base/tolerance.h"
 #include "engine/semantics/minifloat.h"
 #include "engine/semantics/polynomials.h"
+#include "engine/semantics/program_builder.h"
 #include "tests/support/paths.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/operator_cases.h"

@@ -9,6 +9,7 @@
 
 #include "codegen/cache.h"
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/program_builder.h"
 #include "tests/unit/codegen/helpers.h"
 
 using namespace ferrule;

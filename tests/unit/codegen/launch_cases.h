@@ -14,6 +14,7 @@
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/contract/pieces.h"
+#include "engine/semantics/lower.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/placed.h"
 #include "tests/unit/codegen/row_cases.h"

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "engine/semantics/program_builder.h"
 #include "tests/unit/codegen/helpers.h"
 
 using namespace ferrule;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "codegen/cpu/jit.h"
+#include "engine/semantics/program_builder.h"
 #include "tests/unit/codegen/helpers.h"
 
 using namespace ferrule;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/semantics/formula.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
 #include "tests/unit/codegen/helpers.h"
 

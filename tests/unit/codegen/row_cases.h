@@ -8,6 +8,7 @@
 
 #include "engine/semantics/infer.h"
 #include "engine/onnx/infer_onnx.h"
+#include "engine/semantics/infer_pointwise.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::test {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/infer_pointwise.h"
 #include "engine/semantics/ops.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/graph/text.h"

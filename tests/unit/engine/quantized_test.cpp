@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include "engine/semantics/lower.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 
+#include "engine/semantics/evaluate.h"
 #include "engine/semantics/ops.h"
 #include "engine/graph/compare.h"
 #include "tests/support/paths.h"

@@ -10,6 +10,8 @@
 #include "engine/base/tolerance.h"
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/evaluate.h"
+#include "engine/semantics/infer_pointwise.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
 #include "engine/semantics/infer.h"
 #include "tests/support/paths.h"

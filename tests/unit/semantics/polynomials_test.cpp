@@ -9,6 +9,7 @@
 
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/polynomials.h"
+#include "engine/semantics/program_builder.h"
 
 using namespace ferrule;
 

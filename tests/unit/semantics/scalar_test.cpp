@@ -9,6 +9,7 @@
 
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/minifloat.h"
+#include "engine/semantics/program_builder.h"
 #include "engine/semantics/scalar.h"
 
 using namespace ferrule;

@@ -1,9 +1,8 @@
-#include "engine/rule/vocabulary.h"
+#include "engine/rule/vocabulary_table.h"
 
 #include <cmath>
 #include <unordered_map>
 
-#include "engine/rule/vocabulary_table.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
