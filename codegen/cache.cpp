@@ -24,12 +24,14 @@ namespace ferrule {
 namespace {
 
 constexpr std::string_view kFolder = "kernels";
-constexpr std::string_view kSwept = "swept";  ///< its time is that of the last sweep, by any process
+constexpr std::string_view kSwept =
+    "swept";  ///< its time is that of the last sweep, by any process
 constexpr std::string_view kPart = ".part";
 constexpr int64_t kMaxEntry = int64_t{1} << 28;
 constexpr int64_t kYoungSeconds = 5, kPartSeconds = 3600, kTouchSeconds = 3600, kSweepSeconds = 600;
 
-// --- the format ----------------------------------------------------------------------------------------
+// --- the format
+// ----------------------------------------------------------------------------------------
 
 struct Header {
   char magic[8];
@@ -54,7 +56,8 @@ std::string linked_build() {
         bool ours = false;
         for (const auto& p : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
           const uintptr_t begin = info->dlpi_addr + p.p_vaddr;
-          ours = ours || (p.p_type == PT_LOAD && s.address >= begin && s.address - begin < p.p_memsz);
+          ours =
+              ours || (p.p_type == PT_LOAD && s.address >= begin && s.address - begin < p.p_memsz);
         }
         if (!ours) return 0;
         for (const auto& p : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
@@ -64,7 +67,8 @@ std::string linked_build() {
             const auto* note = reinterpret_cast<const ElfW(Nhdr)*>(at);
             const char* name = at + sizeof *note;
             const char* bytes = name + (note->n_namesz + 3) / 4 * 4;
-            if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && !std::memcmp(name, "GNU", 4))
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 &&
+                !std::memcmp(name, "GNU", 4))
               for (unsigned k = 0; k < note->n_descsz && k < 20; ++k)
                 s.id += fmt::format("{:02x}", static_cast<unsigned char>(bytes[k]));
             at = bytes + (note->n_descsz + 3) / 4 * 4;
@@ -80,7 +84,8 @@ std::string linked_build() {
 const std::string& build() {
   static const std::string text = [] {
     std::string id = linked_build();
-    return id.empty() ? id : fmt::format("{} {}", FERRULE_VERSION, id).substr(0, sizeof Header::build);
+    return id.empty() ? id
+                      : fmt::format("{} {}", FERRULE_VERSION, id).substr(0, sizeof Header::build);
   }();
   return text;
 }
@@ -129,13 +134,15 @@ Parsed parse(std::string_view file) {
     return p;
   }
   const uint64_t rest = file.size() - sizeof h;
-  if (h.header_bytes != sizeof h || h.key_bytes > rest || h.payload_bytes != rest - h.key_bytes) return p;
+  if (h.header_bytes != sizeof h || h.key_bytes > rest || h.payload_bytes != rest - h.key_bytes)
+    return p;
   p.key = file.substr(sizeof h, h.key_bytes);
   p.payload = file.substr(sizeof h + h.key_bytes);
   XXH128_hash_t sum = checksum(h, p.key, p.payload);
   if (sum.low64 != h.checksum[0] || sum.high64 != h.checksum[1]) return p;
-  const bool ours = std::string_view(h.build, sizeof h.build).substr(0, build().size()) == build() &&
-                    (build().size() == sizeof h.build || h.build[build().size()] == 0);
+  const bool ours =
+      std::string_view(h.build, sizeof h.build).substr(0, build().size()) == build() &&
+      (build().size() == sizeof h.build || h.build[build().size()] == 0);
   p.verdict = ours ? Verdict::good : Verdict::foreign;
   return p;
 }
@@ -154,7 +161,8 @@ bool is_part(std::string_view name) {
   return name.size() > 32 + kPart.size() && is_entry(name.substr(0, 32)) && name.ends_with(kPart);
 }
 
-// --- files -----------------------------------------------------------------------------------------------
+// --- files
+// -----------------------------------------------------------------------------------------------
 
 struct Descriptor {
   int fd = -1;
@@ -201,12 +209,14 @@ std::optional<std::string> read_all(int fd, int64_t size) {
   return out;
 }
 
-/// A trusted file's bytes; nothing when it is missing (`there` false), of others, or of no possible size.
+/// A trusted file's bytes; nothing when it is missing (`there` false), of others, or of no possible
+/// size.
 std::optional<std::string> read_entry(int folder, const std::string& name, bool& there) {
   Descriptor file(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   there = file.fd >= 0 || errno == ELOOP || errno == EACCES;
   struct stat st;
-  if (file.fd < 0 || ::fstat(file.fd, &st) != 0 || !trusted_file(st) || st.st_size > kMaxEntry) return std::nullopt;
+  if (file.fd < 0 || ::fstat(file.fd, &st) != 0 || !trusted_file(st) || st.st_size > kMaxEntry)
+    return std::nullopt;
   auto bytes = read_all(file.fd, st.st_size);
   // When it was last of use. Not each time: that would be a write for each read.
   if (bytes && age(st) > kTouchSeconds) ::futimens(file.fd, nullptr);
@@ -249,8 +259,9 @@ int write_all(int fd, std::initializer_list<std::string_view> pieces) {
   return 0;
 }
 
-/// Whether nobody will finish this file: its writer holds a lock on it, which ends with the writer. Where there
-/// are no locks, or the writer hangs, its age decides. A young one may not be locked yet.
+/// Whether nobody will finish this file: its writer holds a lock on it, which ends with the writer.
+/// Where there are no locks, or the writer hangs, its age decides. A young one may not be locked
+/// yet.
 bool abandoned(int folder, const char* name, const struct stat& st) {
   if (age(st) < kYoungSeconds) return false;
   if (age(st) > kPartSeconds) return true;
@@ -287,7 +298,9 @@ struct DiskCache::Folder : Descriptor {
 };
 
 DiskCache::DiskCache(std::string root, int64_t limit_bytes)
-    : root_(std::move(root)), folder_(root_ + "/" + std::string(kFolder)), limit_bytes_(limit_bytes) {}
+    : root_(std::move(root)),
+      folder_(root_ + "/" + std::string(kFolder)),
+      limit_bytes_(limit_bytes) {}
 DiskCache::~DiskCache() = default;
 
 std::shared_ptr<DiskCache> DiskCache::open(const std::string& root, int64_t limit_bytes) {
@@ -368,9 +381,13 @@ void DiskCache::put(std::string_view key, std::string_view payload) {
   auto folder = look(true);
   if (!folder) return;
   if (int why = write_entry(folder->fd, file_name(key), key, payload)) {
-    // Reading alone is a use of its own; a name that is taken or a folder that is gone will be right next time.
-    const bool silent = why == EROFS || why == EACCES || why == EPERM || why == ENOENT || why == EEXIST;
-    if (!silent) complain(fmt::format("nothing can be kept in the cache {}: {}", escape(folder_), std::strerror(why)));
+    // Reading alone is a use of its own; a name that is taken or a folder that is gone will be
+    // right next time.
+    const bool silent =
+        why == EROFS || why == EACCES || why == EPERM || why == ENOENT || why == EEXIST;
+    if (!silent)
+      complain(fmt::format("nothing can be kept in the cache {}: {}", escape(folder_),
+                           std::strerror(why)));
     return;
   }
   ++written_;
@@ -381,20 +398,25 @@ void DiskCache::put(std::string_view key, std::string_view payload) {
   const bool first = written_ == 1;
   lock.unlock();
   struct stat st;
-  if (first && ::fstatat(folder->fd, kSwept.data(), &st, AT_SYMLINK_NOFOLLOW) == 0 && age(st) < kSweepSeconds) return;
+  if (first && ::fstatat(folder->fd, kSwept.data(), &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+      age(st) < kSweepSeconds)
+    return;
   sweep(folder->fd);
 }
 
 /// 0 or errno.
-int DiskCache::write_entry(int folder, const std::string& name, std::string_view key, std::string_view payload) {
+int DiskCache::write_entry(int folder, const std::string& name, std::string_view key,
+                           std::string_view payload) {
   uint64_t unique = static_cast<uint64_t>(serial_++);
   [[maybe_unused]] ssize_t n = ::getrandom(&unique, sizeof unique, GRND_NONBLOCK);
   const std::string part = fmt::format("{}.{}-{:x}{}", name, getpid(), unique, kPart);
-  Descriptor file(::openat(folder, part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  Descriptor file(
+      ::openat(folder, part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.fd < 0) return errno;
   ::flock(file.fd, LOCK_EX | LOCK_NB);
   const Header header = header_of(key, payload);
-  int problem = write_all(file.fd, {{reinterpret_cast<const char*>(&header), sizeof header}, key, payload});
+  int problem =
+      write_all(file.fd, {{reinterpret_cast<const char*>(&header), sizeof header}, key, payload});
   if (!problem && ::renameat(folder, part.c_str(), folder, name.c_str()) != 0) problem = errno;
   if (problem) ::unlinkat(folder, part.c_str(), 0);
   return problem;
@@ -402,7 +424,8 @@ int DiskCache::write_entry(int folder, const std::string& name, std::string_view
 
 /// What killed writers left, and the least recently used entries where there is too much.
 void DiskCache::sweep(int folder) {
-  Descriptor mark(::openat(folder, kSwept.data(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  Descriptor mark(
+      ::openat(folder, kSwept.data(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (mark.fd >= 0) ::futimens(mark.fd, nullptr);
   std::vector<Listed> entries;
   int64_t bytes = 0;
@@ -415,7 +438,8 @@ void DiskCache::sweep(int folder) {
     entries.push_back(std::move(l));
   }
   if (bytes <= limit_bytes_) return;
-  std::sort(entries.begin(), entries.end(), [](const Listed& a, const Listed& b) { return age(a.st) > age(b.st); });
+  std::sort(entries.begin(), entries.end(),
+            [](const Listed& a, const Listed& b) { return age(a.st) > age(b.st); });
   for (const Listed& l : entries) {
     if (bytes <= limit_bytes_ / 10 * 9) break;
     if (::unlinkat(folder, l.name.c_str(), 0) == 0) bytes -= l.st.st_size;

@@ -1,10 +1,11 @@
-// Compiled code kept on disk between processes: put(key, payload), get(key). An entry is a file whose header
-// holds the build of ferrule that wrote it, the whole key and a checksum over all of it; one that differs in any
-// byte is refused, never used. Readers take no lock and writers never wait: an entry is written beside its place
-// and renamed into it. Whoever can write here can make the program run his code, so folders that others may write
-// to, and files of other users, are refused. Nothing here fails: where the folder is missing, full or read-only,
-// get finds nothing and put keeps nothing. Not fsync'ed: that takes 4 ms a kernel, as much as compiling it, and
-// what a power failure leaves half written is refused like any damage.
+// Compiled code kept on disk between processes: put(key, payload), get(key). An entry is a file
+// whose header holds the build of ferrule that wrote it, the whole key and a checksum over all of
+// it; one that differs in any byte is refused, never used. Readers take no lock and writers never
+// wait: an entry is written beside its place and renamed into it. Whoever can write here can make
+// the program run his code, so folders that others may write to, and files of other users, are
+// refused. Nothing here fails: where the folder is missing, full or read-only, get finds nothing
+// and put keeps nothing. Not fsync'ed: that takes 4 ms a kernel, as much as compiling it, and what
+// a power failure leaves half written is refused like any damage.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -19,8 +20,9 @@ namespace ferrule {
 
 class DiskCache {
  public:
-  /// The cache in `root`/kernels; one object a folder and process. The folder is made when something is put.
-  /// `limit_bytes`: the least recently used entries go when there is more; of the first caller. Null for "".
+  /// The cache in `root`/kernels; one object a folder and process. The folder is made when
+  /// something is put. `limit_bytes`: the least recently used entries go when there is more; of the
+  /// first caller. Null for "".
   static std::shared_ptr<DiskCache> open(const std::string& root, int64_t limit_bytes);
 
   /// The payload put last under this key by this build of ferrule.
@@ -36,11 +38,12 @@ class DiskCache {
   /// Why the cache is not used, in one line; "" the second time, and when it is.
   std::string complaint();
 
-  // --- ferrule cache -------------------------------------------------------------------------------
+  // --- ferrule cache
+  // -------------------------------------------------------------------------------
   struct Contents {
     int64_t entries = 0, bytes = 0;
-    int64_t foreign = 0;  ///< of the entries: of other builds of ferrule
-    int64_t parts = 0;    ///< unfinished files, of writers that run or were killed
+    int64_t foreign = 0;               ///< of the entries: of other builds of ferrule
+    int64_t parts = 0;                 ///< unfinished files, of writers that run or were killed
     std::vector<std::string> damaged;  ///< file names
   };
   /// `verify`: reads every entry whole. Without it `foreign` and `damaged` stay empty.
@@ -58,7 +61,8 @@ class DiskCache {
   struct Folder;
   DiskCache(std::string root, int64_t limit_bytes);
   std::shared_ptr<const Folder> look(bool make);
-  int write_entry(int folder, const std::string& name, std::string_view key, std::string_view payload);
+  int write_entry(int folder, const std::string& name, std::string_view key,
+                  std::string_view payload);
   void complain(std::string why);
   void sweep(int folder);
 

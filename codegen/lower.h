@@ -4,8 +4,9 @@
 
 namespace ferrule {
 
-/// lower_layers, with the passes that GPUs' row kernels take; writes Layer::kernels and Layer::numerics into the plan.
-/// errors: codegen_failed, formula_invalid.
-Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options = {});
+/// lower_layers, with the passes that GPUs' row kernels take; writes Layer::kernels and
+/// Layer::numerics into the plan. errors: codegen_failed, formula_invalid.
+Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target,
+                      const LowerOptions& options = {});
 
 }  // namespace ferrule

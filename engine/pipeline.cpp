@@ -4,17 +4,17 @@
 #include <mutex>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/definition.h"
-#include "engine/semantics/infer.h"
-#include "engine/interpreter/interpreter.h"
 #include "engine/graph/verify.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/plan/rule_kinds.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite/rewrite.h"
-#include "engine/rule/provable.h"
-#include "engine/rule/text.h"
 #include "engine/rewrite/settled.h"
 #include "engine/rewrite/share.h"
+#include "engine/rule/provable.h"
+#include "engine/rule/text.h"
+#include "engine/semantics/definition.h"
+#include "engine/semantics/infer.h"
 #include "engine/semantics/infer_pointwise.h"
 
 namespace ferrule {
@@ -40,7 +40,8 @@ Status checked(const Graph& g, std::string_view phase) {
 /// The phases over one graph. What a phase logs is what it left the last time it ran.
 class Pipeline {
  public:
-  Pipeline(Fused& fused, const Knowledge& knowledge, const EngineOptions& options, const Cancel* cancel)
+  Pipeline(Fused& fused, const Knowledge& knowledge, const EngineOptions& options,
+           const Cancel* cancel)
       : fused_(fused), knowledge_(knowledge) {
     pass_.graph = &fused.graph;
     pass_.rules = &knowledge.rules;
@@ -69,8 +70,8 @@ class Pipeline {
     pass_.origin = &canonical.graph;
   }
 
-  /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are looked at once, at the
-  /// next check or the end.
+  /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are
+  /// looked at once, at the next check or the end.
   Status run(size_t first, size_t last) {
     const Phase* unchecked = nullptr;
     for (size_t k = first; k < last; ++k) {
@@ -106,8 +107,10 @@ class Pipeline {
 
   /// Whether a step since the journal had `steps` is no grouping.
   bool rewrote(size_t steps) const {
-    return std::any_of(fused_.journal.steps.begin() + static_cast<std::ptrdiff_t>(steps), fused_.journal.steps.end(),
-                       [](const Step& s) { return s.kind != "absorb" && s.kind != "window" && s.kind != "region"; });
+    return std::any_of(fused_.journal.steps.begin() + static_cast<std::ptrdiff_t>(steps),
+                       fused_.journal.steps.end(), [](const Step& s) {
+                         return s.kind != "absorb" && s.kind != "window" && s.kind != "region";
+                       });
   }
 
   /// The graph before phase k, from which the phases may be run again.
@@ -115,8 +118,10 @@ class Pipeline {
     std::vector<Snapshot>& all = fused_.snapshots;
     const size_t steps = fused_.journal.steps.size();
     all.resize(std::min(all.size(), k));
-    if (k > 0 && all.size() == k && all.back().steps == steps) all.push_back(all.back());
-    else all.push_back({fused_.graph.clone(), steps});
+    if (k > 0 && all.size() == k && all.back().steps == steps)
+      all.push_back(all.back());
+    else
+      all.push_back({fused_.graph.clone(), steps});
   }
 
   Fused& fused_;
@@ -126,11 +131,14 @@ class Pipeline {
   bool share_ = true;
 };
 
-/// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays for some.
+/// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays
+/// for some.
 size_t rewriting_phases(const RuleSet& rules) {
   size_t count = 0;
   auto groups = [&](const Phase& phase) {
-    return std::ranges::any_of(rules.rules, [&](const auto& r) { return r->phase == phase.id && r->kind != RuleKind::rewrite; });
+    return std::ranges::any_of(rules.rules, [&](const auto& r) {
+      return r->phase == phase.id && r->kind != RuleKind::rewrite;
+    });
   };
   while (count < rules.phases.size() && !groups(rules.phases[count])) ++count;
   return count;
@@ -144,7 +152,8 @@ bool open_inputs(const Graph& g) {
   });
 }
 
-/// On the host's target whatever we plan for, as `rules test` does: what a rewrite computes is the same anywhere.
+/// On the host's target whatever we plan for, as `rules test` does: what a rewrite computes is the
+/// same anywhere.
 Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   auto host = load_target(options.rule_dirs, host_target());
   ProofContext context;
@@ -154,13 +163,17 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.rule_dirs = options.rule_dirs;
   context.cache = options.cache;
   context.allowed = options.allow_unproven;
-  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules), context, k.notes, k.unproved);
+  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules),
+                        context, k.notes, k.unproved);
 }
 
 /// Whether some profit condition is RULE.CONDITION of the glob.
 bool names_condition(const RuleSet& rules, const std::string& glob) {
   return std::ranges::any_of(rules.rules, [&](const auto& r) {
-    auto named = [&](const Condition& c) { return c.cls == ConditionClass::profit && c.id != kOff && glob_match(glob, r->id + "." + c.id); };
+    auto named = [&](const Condition& c) {
+      return c.cls == ConditionClass::profit && c.id != kOff &&
+             glob_match(glob, r->id + "." + c.id);
+    };
     return std::ranges::any_of(r->where, named) || std::ranges::any_of(r->region.where, named);
   });
 }
@@ -173,7 +186,10 @@ Result<OpTable> load_operators(const EngineOptions& options) {
   for (const auto& [key, f] : ops.all()) {
     n.op = f.op, n.domain = f.domain;
     if (f.pointwise() && interpretable(n, OpTable{}))
-      return error(Code::formula_invalid, f.place, fmt::format("operator {} is no formula: ferrule computes it itself", escape(key)), "give yours a domain");
+      return error(
+          Code::formula_invalid, f.place,
+          fmt::format("operator {} is no formula: ferrule computes it itself", escape(key)),
+          "give yours a domain");
   }
   return ops;
 }
@@ -199,7 +215,8 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   FERRULE_TRY(use_profile(k->target, options.profile));
   std::vector<Error> found;
   k->overrides = load_overrides(options.overrides, options.limits, found);
-  FERRULE_TRY(apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
+  FERRULE_TRY(
+      apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
   if (!options.apply.empty()) {
     FERRULE_ASSIGN(k->instances, read_instances(options.apply, options.limits));
     FERRULE_TRY(apply_instances(k->rules, *k->instances));
@@ -207,12 +224,16 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   k->warnings = k->rules.warnings;
   for (const std::string& glob : options.ignore_profit)
     if (!names_condition(k->rules, glob))
-      k->warnings.push_back(fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
+      k->warnings.push_back(
+          fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
   install(k);
   for (const std::string& glob : options.allow_unproven)
-    if (std::ranges::none_of(k->rules.rules, [&](const auto& r) { return provable(r->kind) && glob_match(glob, r->id); }))
-      k->warnings.push_back(fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
+    if (std::ranges::none_of(k->rules.rules, [&](const auto& r) {
+          return provable(r->kind) && glob_match(glob, r->id);
+        }))
+      k->warnings.push_back(
+          fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
   FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
@@ -221,13 +242,14 @@ namespace {
 
 /// canonicalize(); `plans`: how many are to start from it, one or any number.
 enum class Plans : uint8_t { one, any };
-Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
-                             const Cancel* cancel, Plans plans) {
+Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge,
+                             const EngineOptions& options, const Cancel* cancel, Plans plans) {
   Fused out;
   out.warnings = knowledge.warnings;
   if (knowledge.instances) FERRULE_TRY(check_model(*knowledge.instances, imported));
   if (!knowledge.overrides.empty())
-    std::ranges::move(unused_scopes(imported, knowledge.overrides, knowledge.target), std::back_inserter(out.warnings));
+    std::ranges::move(unused_scopes(imported, knowledge.overrides, knowledge.target),
+                      std::back_inserter(out.warnings));
   out.graph = std::move(imported);
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
@@ -242,8 +264,8 @@ Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge, const E
 }
 
 /// fuse_shape of `out`, which is the canonical graph or (`origin` set) a copy of that one's.
-Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& knowledge, const EngineOptions& options,
-                            const Cancel* cancel) {
+Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& knowledge,
+                            const EngineOptions& options, const Cancel* cancel) {
   size_t first = out.journal.phases.size();
   Pipeline pipeline(out, knowledge, options, cancel);
   if (origin) pipeline.starts_from(*origin);
@@ -260,7 +282,8 @@ Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& kno
   out.graph.remove_dead();
   out.notes = knowledge.notes;
   if (knowledge.instances)
-    std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal), std::back_inserter(out.warnings));
+    std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal),
+                      std::back_inserter(out.warnings));
   for (const Step& s : out.journal.steps)
     if (s.kind == "broken")
       out.notes.push_back(
@@ -275,8 +298,8 @@ Result<Fused> canonicalize(Graph imported, const Knowledge& knowledge, const Eng
   return canonical_form(std::move(imported), knowledge, options, cancel, Plans::any);
 }
 
-Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, const EngineOptions& options,
-                         const Cancel* cancel) {
+Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge,
+                         const EngineOptions& options, const Cancel* cancel) {
   Fused out;
   out.graph = std::move(*canonical.graph.clone());
   out.journal = canonical.journal;
@@ -288,7 +311,8 @@ Result<Fused> fuse_shape(const Fused& canonical, const Knowledge& knowledge, con
 
 Result<Fused> fuse(Graph imported, const Knowledge& knowledge, const EngineOptions& options,
                    const Cancel* cancel) {
-  FERRULE_ASSIGN(Fused canonical, canonical_form(std::move(imported), knowledge, options, cancel, Plans::one));
+  FERRULE_ASSIGN(Fused canonical,
+                 canonical_form(std::move(imported), knowledge, options, cancel, Plans::one));
   return fuse_in_place(std::move(canonical), nullptr, knowledge, options, cancel);
 }
 

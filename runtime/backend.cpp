@@ -4,7 +4,8 @@
 
 namespace ferrule {
 
-Result<std::vector<Tensor>> Executable::run_tensors(std::span<const Tensor> inputs, RunObserver* observer) {
+Result<std::vector<Tensor>> Executable::run_tensors(std::span<const Tensor> inputs,
+                                                    RunObserver* observer) {
   std::vector<const void*> sources;
   for (const Tensor& t : inputs) sources.push_back(t.data());
   std::vector<Tensor> results;
@@ -13,7 +14,8 @@ Result<std::vector<Tensor>> Executable::run_tensors(std::span<const Tensor> inpu
     const Value& value = plan_.graph.value(v);
     auto dims = value.type.shape ? constant_shape(*value.type.shape) : std::nullopt;
     if (!dims) {
-      return error(Code::size_unknown, "run", fmt::format("the size of output {} is {}", escape(value.name), str(value.type)));
+      return error(Code::size_unknown, "run",
+                   fmt::format("the size of output {} is {}", escape(value.name), str(value.type)));
     }
     auto [t, p] = Tensor::allocate(value.type.dtype, *dims);
     results.push_back(t);

@@ -1,6 +1,7 @@
-// What a device must provide: prepare a lowered plan once, then run it many times. A backend decides nothing
-// about fusion; it launches what codegen/lower wrote down, in that order. Device backends are shared
-// libraries of their own with one C entry, ferrule_backend_open, which refuses a library of another build.
+// What a device must provide: prepare a lowered plan once, then run it many times. A backend
+// decides nothing about fusion; it launches what codegen/lower wrote down, in that order. Device
+// backends are shared libraries of their own with one C entry, ferrule_backend_open, which refuses
+// a library of another build.
 #pragma once
 #include <functional>
 #include <memory>
@@ -31,13 +32,16 @@ struct PrepareContext {
   int threads = 0;  ///< 0: all cores
   LogCallback log;
   DiskCache* cache = nullptr;  ///< where compiled kernels are kept between processes; null: nowhere
-  const Tuning* tuning = nullptr;   ///< what was measured before, if anything
-  bool all_candidates = false;      ///< also keep the implementations that were not chosen, for measure()
-  bool own_weights = false;         ///< nobody but this session reads the plan's constants: their memory may be given back
+  const Tuning* tuning = nullptr;  ///< what was measured before, if anything
+  bool all_candidates =
+      false;                 ///< also keep the implementations that were not chosen, for measure()
+  bool own_weights = false;  ///< nobody but this session reads the plan's constants: their memory
+                             ///< may be given back
   const Cancel* cancel = nullptr;  ///< asked before every launch, and inside interpreted layers
 };
 
-/// A plan bound to memory. One run at a time; running needs no allocation unless a layer is interpreted.
+/// A plan bound to memory. One run at a time; running needs no allocation unless a layer is
+/// interpreted.
 class Executable {
  public:
   explicit Executable(const Plan& plan) : plan_(plan) {}
@@ -46,20 +50,22 @@ class Executable {
   /// errors: library_failed, unsupported_operator, naming the layer.
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
                      RunObserver* observer = nullptr) = 0;
-  /// The same with tensors; results are new ones. The default allocates outputs of the plan's sizes.
-  /// errors: bad_shape when an output's size is not known before the run.
-  virtual Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs, RunObserver* observer = nullptr);
-  /// Times every implementation of the launches that have several, for about so many seconds: prepared with
-  /// all_candidates. Results of the run are not to be used.  errors: as run.
-  virtual Result<std::vector<Measured>> measure(std::span<const void* const>, std::span<void* const>, double) {
+  /// The same with tensors; results are new ones. The default allocates outputs of the plan's
+  /// sizes. errors: bad_shape when an output's size is not known before the run.
+  virtual Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs,
+                                                  RunObserver* observer = nullptr);
+  /// Times every implementation of the launches that have several, for about so many seconds:
+  /// prepared with all_candidates. Results of the run are not to be used.  errors: as run.
+  virtual Result<std::vector<Measured>> measure(std::span<const void* const>,
+                                                std::span<void* const>, double) {
     return std::vector<Measured>{};
   }
-  virtual int64_t launches() const = 0;             ///< kernels that the last run launched
-  /// Milliseconds that the last run's kernels took on a device with memory of its own, without the copies of inputs and
-  /// outputs; 0 where the host's memory is the device's.
+  virtual int64_t launches() const = 0;  ///< kernels that the last run launched
+  /// Milliseconds that the last run's kernels took on a device with memory of its own, without the
+  /// copies of inputs and outputs; 0 where the host's memory is the device's.
   virtual double device_ms() { return 0; }
-  virtual int64_t arena_bytes() const { return 0; } ///< memory for intermediate results
-  virtual int64_t packed_bytes() const { return 0; }///< constants kept in the library's layouts
+  virtual int64_t arena_bytes() const { return 0; }   ///< memory for intermediate results
+  virtual int64_t packed_bytes() const { return 0; }  ///< constants kept in the library's layouts
   /// Who lives where and when (memory_plan.h); null where no arena was planned.
   virtual const Storage* storage() const { return nullptr; }
   /// One line a step: what runs where (golden tests).
@@ -82,12 +88,13 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// Whether it can run here.  errors: library_missing, no_device, driver_old, library_failed.
   virtual Status available() const { return {}; }
-  /// Of a device of its own that is there: the target to plan for ("sm_90"), and what it is ("NVIDIA H200"). Empty:
-  /// it runs on the host.
+  /// Of a device of its own that is there: the target to plan for ("sm_90"), and what it is
+  /// ("NVIDIA H200"). Empty: it runs on the host.
   virtual std::string device_target() const { return {}; }
   virtual std::string device_name() const { return {}; }
   virtual std::vector<Requirement> requirements() const { return {}; }
-  /// errors: unsupported_operator, unsupported_type, out_of_memory, library_failed, those of the device.
+  /// errors: unsupported_operator, unsupported_type, out_of_memory, library_failed, those of the
+  /// device.
   virtual Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) = 0;
 };
 

@@ -30,10 +30,12 @@ int64_t Operand::row() const {
 }
 
 bool adds_operand(const PostOp& op) {
-  return op.operand >= 0 && (op.kind == PostOp::Kind::sum || (op.kind == PostOp::Kind::binary && op.alg == "add"));
+  return op.operand >= 0 &&
+         (op.kind == PostOp::Kind::sum || (op.kind == PostOp::Kind::binary && op.alg == "add"));
 }
 
-Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer, ValueId v) {
+Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                           size_t layer, ValueId v) {
   Operand o;
   if (!v) return o;
   FERRULE_ASSIGN(o.dims, dims_of(plan, lowered, layer, v));
@@ -48,7 +50,8 @@ Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Stora
   return o;
 }
 
-Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer, const Launch& l) {
+Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer,
+                     const Launch& l) {
   Call call;
   call.layer = plan.layers[layer].name;
   call.graph = l.graph;
@@ -60,8 +63,10 @@ Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& st
     FERRULE_ASSIGN(Operand o, operand_of(plan, lowered, storage, layer, v));
     call.inputs.push_back(std::move(o));
   }
-  // A constant that lives in the group's body has no value in the plan. A region's inputs are not the node's.
-  for (size_t k = 0; call.node && !call.region && k < call.node->inputs.size() && k < call.inputs.size(); ++k) {
+  // A constant that lives in the group's body has no value in the plan. A region's inputs are not
+  // the node's.
+  for (size_t k = 0;
+       call.node && !call.region && k < call.node->inputs.size() && k < call.inputs.size(); ++k) {
     const Tensor* t = call.inputs[k].present() ? nullptr : l.graph->constant(call.node->inputs[k]);
     if (t) call.inputs[k] = {t->dtype(), t->dims(), Layout::plain, -1, t};
   }
@@ -71,12 +76,14 @@ Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& st
   }
   if (l.kind == Launch::Kind::library)
     for (const PostOp& op : l.post_ops)
-      if (adds_operand(op) && call.inputs[static_cast<size_t>(op.operand)].slot == call.outputs[0].slot)
+      if (adds_operand(op) &&
+          call.inputs[static_cast<size_t>(op.operand)].slot == call.outputs[0].slot)
         call.sum_input = op.operand;
   return call;
 }
 
-Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer) {
+Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                       size_t layer) {
   Call call;
   const Node& n = plan.graph.node(plan.layers[layer].node);
   call.layer = plan.layers[layer].name;

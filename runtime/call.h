@@ -1,5 +1,6 @@
-// A launch as a device backend sees it: operands with static dims, layouts and the slot of memory each lives in. Kernels
-// are made from calls; they know neither the plan nor the memory planner. Shared by all backends.
+// A launch as a device backend sees it: operands with static dims, layouts and the slot of memory
+// each lives in. Kernels are made from calls; they know neither the plan nor the memory planner.
+// Shared by all backends.
 #pragma once
 #include <span>
 #include <string>
@@ -20,14 +21,17 @@ struct Operand {
   Layout layout = Layout::plain;
   int slot = -1;
   const Tensor* constant = nullptr;
-  std::vector<int64_t> apart = {};  ///< strides in elements of a slice of something larger; empty: it lies as its layout says
+  std::vector<int64_t> apart = {};  ///< strides in elements of a slice of something larger; empty:
+                                    ///< it lies as its layout says
   bool dense() const { return apart.empty(); }
-  int64_t plane = 0;          ///< rows of larger plain images: elements from a plane to the next; 0: they lie densely
-  int64_t offset = 0;         ///< bytes into the slot's memory where it starts: a slice of something larger
+  int64_t plane =
+      0;  ///< rows of larger plain images: elements from a plane to the next; 0: they lie densely
+  int64_t offset =
+      0;  ///< bytes into the slot's memory where it starts: a slice of something larger
   bool present() const { return dtype != DType::undefined; }
   int rank() const { return static_cast<int>(dims.size()); }
-  /// Whether it lies as this layout says. Images of one channel or one pixel lie as both do, whichever they are planned in:
-  /// kernels ask this, and not which one it is.
+  /// Whether it lies as this layout says. Images of one channel or one pixel lie as both do,
+  /// whichever they are planned in: kernels ask this, and not which one it is.
   bool lies(Layout l) const { return layout == l || same_memory(dims); }
   int64_t numel() const {
     int64_t n = 1;
@@ -42,8 +46,11 @@ struct Operand {
     return s;
   }
   /// strides() of what lies plain.
-  std::vector<int64_t> plain_strides() const { return dense() ? strides_of(dims, Layout::plain) : apart; }
-  /// Channels-last images: elements from a pixel to the next; -1 where they do not lie at one distance.
+  std::vector<int64_t> plain_strides() const {
+    return dense() ? strides_of(dims, Layout::plain) : apart;
+  }
+  /// Channels-last images: elements from a pixel to the next; -1 where they do not lie at one
+  /// distance.
   int64_t pixel() const;
   /// Plain matrices: elements from a row to the next, all rows of all matrices; -1 as above.
   int64_t row() const;
@@ -51,35 +58,42 @@ struct Operand {
 
 /// What a factory makes a kernel from.
 struct Call {
-  std::string layer;              ///< for messages
-  const Node* node = nullptr;     ///< the anchor: operator and attributes
-  const Graph* graph = nullptr;   ///< where `node` lives
-  std::vector<Operand> inputs;    ///< the anchor's inputs by slot, then operands of the post-ops
+  std::string layer;             ///< for messages
+  const Node* node = nullptr;    ///< the anchor: operator and attributes
+  const Graph* graph = nullptr;  ///< where `node` lives
+  std::vector<Operand> inputs;   ///< the anchor's inputs by slot, then operands of the post-ops
   std::vector<Operand> outputs;
   std::span<const PostOp> post_ops;
   const LoweredRegion* region = nullptr;
   const RowRegion* rows = nullptr;
-  bool dense() const {             ///< no operand is a slice of something larger
+  bool dense() const {  ///< no operand is a slice of something larger
     for (const auto* list : {&inputs, &outputs})
       for (const Operand& o : *list)
         if (!o.dense()) return false;
     return true;
   }
-  int sum_input = -1;             ///< this input is the memory of output 0 and is added to the result
-  /// An input of the anchor; null if it is left out. (Behind the anchor's inputs lie the post-ops' operands.)
+  int sum_input = -1;  ///< this input is the memory of output 0 and is added to the result
+  /// An input of the anchor; null if it is left out. (Behind the anchor's inputs lie the post-ops'
+  /// operands.)
   const Operand* own_input(size_t slot) const {
-    return slot < node->inputs.size() && slot < inputs.size() && inputs[slot].present() ? &inputs[slot] : nullptr;
+    return slot < node->inputs.size() && slot < inputs.size() && inputs[slot].present()
+               ? &inputs[slot]
+               : nullptr;
   }
 };
 
 /// errors: bad_shape, naming the value whose size is not known.
-Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer, ValueId v);
+Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                           size_t layer, ValueId v);
 /// `launch` of the plan's layer number `layer`.  errors: bad_shape.
-Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer, const Launch& launch);
+Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer,
+                     const Launch& launch);
 /// The layer's node as a whole (a group runs its body).  errors: bad_shape.
-Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer);
+Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                       size_t layer);
 
-/// Whether the post-op adds an operand of its own, so that the operand's memory may serve as the result's.
+/// Whether the post-op adds an operand of its own, so that the operand's memory may serve as the
+/// result's.
 bool adds_operand(const PostOp& op);
 
 }  // namespace ferrule

@@ -33,7 +33,8 @@ class Scratch {
     auto s = std::make_shared<Scratch>();
     std::error_code ec;
     std::string folder = (fs::temp_directory_path(ec) / "ferrule-reduce-XXXXXX").string();
-    if (ec || !::mkdtemp(folder.data())) return error(Code::file_not_written, "reduce", escape(folder), std::strerror(errno));
+    if (ec || !::mkdtemp(folder.data()))
+      return error(Code::file_not_written, "reduce", escape(folder), std::strerror(errno));
     s->folder_ = folder;
     return s;
   }
@@ -47,10 +48,13 @@ class Scratch {
   std::string folder_;
 };
 
-/// What comes through a pipe, read beside the wait for the process so that it never blocks on a full one.
+/// What comes through a pipe, read beside the wait for the process so that it never blocks on a
+/// full one.
 class Pipe {
  public:
-  bool open() { return ::pipe2(ends_, O_CLOEXEC) == 0 && ::fcntl(ends_[0], F_SETFL, O_NONBLOCK) == 0; }
+  bool open() {
+    return ::pipe2(ends_, O_CLOEXEC) == 0 && ::fcntl(ends_[0], F_SETFL, O_NONBLOCK) == 0;
+  }
   ~Pipe() { close_writer(), ends_[0] >= 0 && ::close(ends_[0]); }
   int writer() const { return ends_[1]; }
   void close_writer() {
@@ -66,7 +70,9 @@ class Pipe {
     }
   }
   const std::string& first() const { return first_; }
-  std::string last() const { return last_.substr(last_.size() - std::min(last_.size(), kMostText)); }
+  std::string last() const {
+    return last_.substr(last_.size() - std::min(last_.size(), kMostText));
+  }
 
  private:
   int ends_[2] = {-1, -1};
@@ -75,17 +81,20 @@ class Pipe {
 
 std::string error_code(const std::string& text) {
   const size_t at = text.find("error["), end = text.find(']', at);
-  return at == std::string::npos || end == std::string::npos ? "" : text.substr(at + 6, end - at - 6);
+  return at == std::string::npos || end == std::string::npos ? ""
+                                                             : text.substr(at + 6, end - at - 6);
 }
 
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size()) text.replace(at, what.size(), with);
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
+    text.replace(at, what.size(), with);
 }
 
 /// Waits for the process, at most so long; then ends all of its group.
 Outcome awaited(pid_t pid, Pipe& pipe, double seconds) {
   Outcome out;
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(seconds));
   auto nap = std::chrono::microseconds(200);
   int status = 0;
   for (;;) {
@@ -114,12 +123,14 @@ Outcome awaited(pid_t pid, Pipe& pipe, double seconds) {
 std::string str(const Outcome& o) {
   if (o.stopped) return "stopped when its time was over";
   if (o.status > 128) return fmt::format("killed by signal {}", o.status - 128);
-  return fmt::format("exit status {}{}", o.status, o.error.empty() ? "" : " (" + escape(o.error) + ")");
+  return fmt::format("exit status {}{}", o.status,
+                     o.error.empty() ? "" : " (" + escape(o.error) + ")");
 }
 
 Result<Outcome> run_process(const std::vector<std::string>& arguments, double seconds) {
   Pipe pipe;
-  if (!pipe.open()) return error(Code::library_failed, "reduce", std::string("pipe"), std::strerror(errno));
+  if (!pipe.open())
+    return error(Code::library_failed, "reduce", std::string("pipe"), std::strerror(errno));
   std::vector<char*> argv;
   for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
@@ -136,7 +147,8 @@ Result<Outcome> run_process(const std::vector<std::string>& arguments, double se
   const int failed = ::posix_spawnp(&pid, argv[0], &files, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
-  if (failed) return error(Code::library_failed, "reduce", escape(arguments[0]), std::strerror(failed));
+  if (failed)
+    return error(Code::library_failed, "reduce", escape(arguments[0]), std::strerror(failed));
   pipe.close_writer();
   return awaited(pid, pipe, seconds);
 }
@@ -153,15 +165,19 @@ reduce::Check program_check(ProgramCheck check) {
     if (!kept->scratch) {
       FERRULE_ASSIGN(kept->scratch, Scratch::make());
     }
-    const std::string model = kept->scratch->file("model.onnx"), inputs = kept->scratch->file("inputs.npz");
+    const std::string model = kept->scratch->file("model.onnx"),
+                      inputs = kept->scratch->file("inputs.npz");
     errno = 0;
     std::ofstream file(model, std::ios::binary | std::ios::trunc);
     file << c.bytes;
     file.close();
-    if (!file) return error(Code::file_not_written, "reduce", escape(model), std::strerror(errno ? errno : EIO));
+    if (!file)
+      return error(Code::file_not_written, "reduce", escape(model),
+                   std::strerror(errno ? errno : EIO));
     if (!c.inputs.empty()) FERRULE_TRY(write_npz(inputs, c.inputs, true));
     std::vector<std::string> arguments = kept->check.arguments;
-    for (std::string& a : arguments) replace_all(a, "{}", model), replace_all(a, "{inputs}", inputs);
+    for (std::string& a : arguments)
+      replace_all(a, "{}", model), replace_all(a, "{inputs}", inputs);
     FERRULE_ASSIGN(const Outcome o, run_process(arguments, kept->check.seconds));
     if (kept->check.status) return !o.stopped && o.status == *kept->check.status;
     if (kept->failure) return o.same(*kept->failure);
@@ -171,7 +187,8 @@ reduce::Check program_check(ProgramCheck check) {
   };
 }
 
-ProgramCheck verify_check(const std::string& program, const std::vector<std::string>& options, double seconds) {
+ProgramCheck verify_check(const std::string& program, const std::vector<std::string>& options,
+                          double seconds) {
   ProgramCheck c;
   c.arguments = {program, "verify", "{}", "--inputs", "{inputs}", "--oracle"};
   c.arguments.insert(c.arguments.end(), options.begin(), options.end());

@@ -3,8 +3,8 @@
 //   auto session = ferrule::Session::load("model.onnx");
 //   auto results = session->run({{"x", tensor}});
 //
-// A plan is made for each concrete set of input shapes and kept; compiled kernels are shared between plans.
-// A Session is used by one thread at a time.
+// A plan is made for each concrete set of input shapes and kept; compiled kernels are shared
+// between plans. A Session is used by one thread at a time.
 #pragma once
 #include <map>
 #include <memory>
@@ -24,12 +24,14 @@ struct SessionOptions {
   std::string backend = "auto";  ///< cpu, cuda, reference, null, auto
   bool require_device = false;   ///< fail rather than run on anything but a GPU
   bool strict = false;           ///< no library epilogue that deviates from its formula
-  bool fast_math = false;        ///< library epilogues may make numbers of NaN; not together with `strict`
-  int threads = 0;               ///< 0: all cores
-  std::string tuning;            ///< a file of `ferrule tune`; empty: the built-in rules
-  bool all_candidates = false;   ///< for Executable::measure
+  bool fast_math =
+      false;           ///< library epilogues may make numbers of NaN; not together with `strict`
+  int threads = 0;     ///< 0: all cores
+  std::string tuning;  ///< a file of `ferrule tune`; empty: the built-in rules
+  bool all_candidates = false;  ///< for Executable::measure
   LogCallback log;
-  std::shared_ptr<const Cancel> cancel;  ///< stops planning and runs between layers (and Loop iterations)
+  std::shared_ptr<const Cancel>
+      cancel;  ///< stops planning and runs between layers (and Loop iterations)
 };
 
 /// Milliseconds spent before the first run.
@@ -40,9 +42,10 @@ struct Timings {
   int64_t cache_hits = 0, cache_misses = 0;  ///< kernels found, and not found, in the cache on disk
 };
 
-/// Whether one tensor of these dims may be allocated: at most `limit` bytes, 0 = the machine's memory.
-/// errors: out_of_memory naming `what`; bad_shape for a negative size.
-Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::string& what, int64_t limit);
+/// Whether one tensor of these dims may be allocated: at most `limit` bytes, 0 = the machine's
+/// memory. errors: out_of_memory naming `what`; bad_shape for a negative size.
+Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::string& what,
+                   int64_t limit);
 
 struct Port {
   std::string name;
@@ -84,7 +87,8 @@ class Session {
   /// errors: those of import, rules and pipeline; those of choose_backend.
   static Result<Session> load(const std::string& path, SessionOptions options = {});
   /// `knowledge`: as load_knowledge(options.engine) gives it; many sessions may share it.
-  static Result<Session> from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge, SessionOptions options = {});
+  static Result<Session> from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge,
+                                    SessionOptions options = {});
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
   ~Session();
@@ -97,12 +101,14 @@ class Session {
   std::string machine() const;
 
   /// The plan for these shapes; inputs of a declared constant shape may be left out.
-  /// errors: unknown_input, missing_input (a symbolic size without a value), input_mismatch, and all of
-  /// planning and preparing.
+  /// errors: unknown_input, missing_input (a symbolic size without a value), input_mismatch, and
+  /// all of planning and preparing.
   Result<Compiled*> compile(const Shapes& shapes = {});
   /// errors: unknown_input, missing_input, input_mismatch, those of compile and of the backend.
-  Result<std::map<std::string, Tensor>> run(const std::map<std::string, Tensor>& inputs, RunObserver* observer = nullptr);
-  /// `inputs` checked against the model, in its order; left-out overridable initializers get their value.
+  Result<std::map<std::string, Tensor>> run(const std::map<std::string, Tensor>& inputs,
+                                            RunObserver* observer = nullptr);
+  /// `inputs` checked against the model, in its order; left-out overridable initializers get their
+  /// value.
   Result<std::vector<Tensor>> arrange(const std::map<std::string, Tensor>& inputs) const;
 
  private:

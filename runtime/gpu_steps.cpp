@@ -26,13 +26,16 @@ CudaOperands operands(const Call& call) {
   return out;
 }
 
-auto refuse(const Call& call, std::string why) { return error(Code::unsupported_operator, escape(call.layer), call.node->op, why); }
+auto refuse(const Call& call, std::string why) {
+  return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+}
 
 Status check_images(const Call& call, const Window& w) {
   for (const auto* pads : {&w.pads_begin, &w.pads_end})
     for (int64_t p : *pads)
       if (p < 0) return refuse(call, "a negative pad, cuDNN has none");
-  if (call.inputs[0].numel() == 0 || call.outputs[0].numel() == 0) return refuse(call, "an empty image");
+  if (call.inputs[0].numel() == 0 || call.outputs[0].numel() == 0)
+    return refuse(call, "an empty image");
   return {};
 }
 
@@ -42,8 +45,8 @@ Result<Window> convolution_window(const Call& call, bool transposed) {
   const std::vector<int64_t> dims(weights.dims.begin() + 2, weights.dims.end());
   if (!transposed) return window_of(call, x.dims, y.dims, dims);
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, dims));
-  // Where the output is longer than the windows reach, or cut by less than the pad: as the gradient of a convolution
-  // whose last pixels no window used.
+  // Where the output is longer than the windows reach, or cut by less than the pad: as the gradient
+  // of a convolution whose last pixels no window used.
   for (size_t k = 0; k < w.pads_end.size(); ++k)
     if (w.pads_end[k] < 0 && -w.pads_end[k] < w.strides[k]) w.pads_end[k] = 0;
   return w;
@@ -53,7 +56,9 @@ Result<Window> convolution_window(const Call& call, bool transposed) {
 
 GpuLibrary gpu_library(std::string_view op) {
   static const std::map<std::string_view, GpuLibrary> kLibraries = {
-      {"Conv", GpuLibrary::convolution}, {"ConvTranspose", GpuLibrary::deconvolution}, {"MatMul", GpuLibrary::product},
+      {"Conv", GpuLibrary::convolution},
+      {"ConvTranspose", GpuLibrary::deconvolution},
+      {"MatMul", GpuLibrary::product},
       {"Gemm", GpuLibrary::product},
   };
   auto it = kLibraries.find(op);
@@ -61,7 +66,8 @@ GpuLibrary gpu_library(std::string_view op) {
 }
 
 Result<Window> gpu_window(const Call& call) {
-  FERRULE_ASSIGN(Window w, convolution_window(call, gpu_library(call.node->op) == GpuLibrary::deconvolution));
+  FERRULE_ASSIGN(Window w,
+                 convolution_window(call, gpu_library(call.node->op) == GpuLibrary::deconvolution));
   FERRULE_TRY(check_images(call, w));
   return w;
 }
@@ -70,16 +76,21 @@ Status check_gpu_product(const Call& call) {
   for (const Operand* o : {&call.inputs[0], &call.inputs[1], &call.outputs[0]}) {
     if (!o->lies(Layout::plain)) return refuse(call, "an operand is channels-last");
     if (o->numel() == 0) return refuse(call, "an empty operand");
-    if (!o->dense() && o->rank() > 1 && o->strides().back() != 1) return refuse(call, "a slice whose elements lie apart");
+    if (!o->dense() && o->rank() > 1 && o->strides().back() != 1)
+      return refuse(call, "a slice whose elements lie apart");
   }
   return {};
 }
 
 Status check_gpu_library(const Launch& launch, const Call& call) {
   switch (gpu_library(launch.primitive)) {
-    case GpuLibrary::none: return error(Code::unsupported_operator, escape(call.layer), escape(launch.primitive), "no kernel");
-    case GpuLibrary::product: return check_gpu_product(call);
-    default: break;
+    case GpuLibrary::none:
+      return error(Code::unsupported_operator, escape(call.layer), escape(launch.primitive),
+                   "no kernel");
+    case GpuLibrary::product:
+      return check_gpu_product(call);
+    default:
+      break;
   }
   auto w = gpu_window(call);
   return w ? Status{} : fail(w.error());
@@ -92,18 +103,22 @@ CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted) {
   };
 }
 
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry, const Tuning* tuning,
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target,
+                                   std::string_view entry, const Tuning* tuning,
                                    std::string* note) {
   const CudaOperands o = operands(call);
   std::string wanted;
-  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, o.operands, entry, "", o.aligned, target.cores, tuned(tuning, wanted)));
+  FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, o.operands, entry, "", o.aligned,
+                                                      target.cores, tuned(tuning, wanted)));
   if (note && !wanted.empty() && planned.shape != wanted) *note = unknown_choice(wanted);
   if (planned.blocks > kMostBlocks)
-    return error(Code::unsupported_operator, escape(call.layer), launch.primitive, "more blocks than a launch can have");
+    return error(Code::unsupported_operator, escape(call.layer), launch.primitive,
+                 "more blocks than a launch can have");
   return planned;
 }
 
-AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target, bool strict) {
+AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target,
+                                     bool strict) {
   const CudaOperands o = operands(call);
   return choose_attention(launch, o.operands, o.aligned, target, strict);
 }
@@ -111,15 +126,18 @@ AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, con
 Status check_interpreted(const Call& call) {
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list)
-      if (o.dtype == DType::string) return error(Code::unsupported_type, escape(call.layer), "a string operand");
-  if (!call.node) return error(Code::unsupported_operator, escape(call.layer), "a change of layout", "no kernel");
+      if (o.dtype == DType::string)
+        return error(Code::unsupported_type, escape(call.layer), "a string operand");
+  if (!call.node)
+    return error(Code::unsupported_operator, escape(call.layer), "a change of layout", "no kernel");
   return {};
 }
 
 std::vector<GpuSegment> cut_graphs(const std::vector<bool>& capturable) {
   std::vector<GpuSegment> out;
   for (size_t k = 0; k < capturable.size(); ++k) {
-    if (out.empty() || !capturable[k] || !out.back().capturable) out.push_back({k, k, capturable[k]});
+    if (out.empty() || !capturable[k] || !out.back().capturable)
+      out.push_back({k, k, capturable[k]});
     out.back().end = k + 1;
   }
   return out;

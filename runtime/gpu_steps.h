@@ -1,6 +1,7 @@
-// What runs each launch on a GPU, decided without one: which library, which generated kernel on which grid, what the host
-// interprets, where CUDA graphs are cut. The CUDA backend makes kernels of it; the null backend records it, on any
-// machine. It knows no addresses and opens no library; what a library itself refuses is met where it is asked.
+// What runs each launch on a GPU, decided without one: which library, which generated kernel on
+// which grid, what the host interprets, where CUDA graphs are cut. The CUDA backend makes kernels
+// of it; the null backend records it, on any machine. It knows no addresses and opens no library;
+// what a library itself refuses is met where it is asked.
 #pragma once
 #include <string>
 #include <string_view>
@@ -11,17 +12,19 @@
 #include "engine/base/diagnostics.h"
 #include "engine/target/target.h"
 #include "runtime/call.h"
-#include "runtime/tuning.h"
 #include "runtime/sliding_window.h"
+#include "runtime/tuning.h"
 
 namespace ferrule {
 
 /// What makes the kernel of a library primitive.
 enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product };
-/// By ONNX operator. Attentions are asked for one by one (choose_gpu_attention). Norms and poolings are none: their time is that of the memory, which a generated kernel reads once as a
-/// library's does, and it takes every form of theirs, and norms their neighbours.
+/// By ONNX operator. Attentions are asked for one by one (choose_gpu_attention). Norms and poolings
+/// are none: their time is that of the memory, which a generated kernel reads once as a library's
+/// does, and it takes every form of theirs, and norms their neighbours.
 GpuLibrary gpu_library(std::string_view op);
-/// Whether there is one, and it takes the call's form: what follows, by library.  errors: unsupported_operator, bad_attribute.
+/// Whether there is one, and it takes the call's form: what follows, by library.  errors:
+/// unsupported_operator, bad_attribute.
 Status check_gpu_library(const Launch& launch, const Call& call);
 /// The window of a convolution or deconvolution as cuDNN has it.  errors: as check_gpu_library.
 Result<Window> gpu_window(const Call& call);
@@ -30,16 +33,19 @@ Status check_gpu_product(const Call& call);
 
 /// What `tuning` (may be null) names for a problem; `wanted`: the same.
 CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted);
-/// The generated launch for these operands, in the shape that `tuning` (may be null) names for its problem. Constants lie
-/// plain. `note`: why an entry was ignored.
-/// errors: those of plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target, std::string_view entry, const Tuning* tuning,
+/// The generated launch for these operands, in the shape that `tuning` (may be null) names for its
+/// problem. Constants lie plain. `note`: why an entry was ignored. errors: those of
+/// plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target,
+                                   std::string_view entry, const Tuning* tuning,
                                    std::string* note = nullptr);
 
 /// Whether cuDNN runs the launch: attentions only.
-AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target, bool strict);
+AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target,
+                                     bool strict);
 
-/// Whether the host's interpreter can run the call.  errors: unsupported_type, unsupported_operator.
+/// Whether the host's interpreter can run the call.  errors: unsupported_type,
+/// unsupported_operator.
 Status check_interpreted(const Call& call);
 
 /// A launch, or all of a layer's, as one kernel of type K.
@@ -50,11 +56,13 @@ struct GpuStep {
   int count = 1;  ///< kernels that it stands for
 };
 
-/// The layer's launches in order, views left out. `make(launch, call)` gives a Result<K>; where it has none, `interpret(call,
-/// why)` does: for that launch, or for the whole layer where the launch is but a part of its node.
-/// errors: those of make and interpret that are not about a missing kernel; bad_shape.
+/// The layer's launches in order, views left out. `make(launch, call)` gives a Result<K>; where it
+/// has none, `interpret(call, why)` does: for that launch, or for the whole layer where the launch
+/// is but a part of its node. errors: those of make and interpret that are not about a missing
+/// kernel; bad_shape.
 template <class K, class Make, class Interpret>
-Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer, int first_step,
+Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lowered,
+                                          const Storage& storage, size_t layer, int first_step,
                                           Make make, Interpret interpret) {
   std::vector<GpuStep<K>> out;
   const LoweredLayer& launches = lowered.layers[layer];
@@ -70,9 +78,11 @@ Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lower
     }
     const Error& why = made.error();
     const NodeId node = plan.layers[layer].node;
-    if ((why.code != Code::unsupported_operator && why.code != Code::unsupported_type) || !node) return fail(why);
+    if ((why.code != Code::unsupported_operator && why.code != Code::unsupported_type) || !node)
+      return fail(why);
     // A tail, or what is no node, cannot be interpreted on its own.
-    const bool whole = !l.node || !l.post_ops.empty() || l.region || l.rows || plan.graph.node(node).body;
+    const bool whole =
+        !l.node || !l.post_ops.empty() || l.region || l.rows || plan.graph.node(node).body;
     if (whole) {
       FERRULE_ASSIGN(call, node_call(plan, lowered, storage, layer));
     }
@@ -81,9 +91,12 @@ Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lower
       out.push_back({std::move(interpreted), step, 1});
       continue;
     }
-    // Behind the layer's last launch: what it reads is still there, what it writes is there by then.
+    // Behind the layer's last launch: what it reads is still there, what it writes is there by
+    // then.
     out.clear();
-    out.push_back({std::move(interpreted), first_step + static_cast<int>(launches.launches.size()) - 1, launches.kernels()});
+    out.push_back({std::move(interpreted),
+                   first_step + static_cast<int>(launches.launches.size()) - 1,
+                   launches.kernels()});
     return out;
   }
   return out;

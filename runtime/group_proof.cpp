@@ -24,7 +24,8 @@ struct Setting {
 };
 
 /// The case's inputs, its open sizes fixed; nothing where it has some that cannot be run.
-std::optional<std::vector<Tensor>> inputs_of(const Graph& g, int64_t size, Magnitudes magnitudes, Draw& draw) {
+std::optional<std::vector<Tensor>> inputs_of(const Graph& g, int64_t size, Magnitudes magnitudes,
+                                             Draw& draw) {
   std::vector<Tensor> inputs;
   for (ValueId v : g.inputs()) {
     const Type& t = g.value(v).type;
@@ -50,26 +51,35 @@ std::shared_ptr<const Knowledge> alone(const Knowledge& all, const Rule& rule) {
 /// Whether the rule has a condition of class kernel with this id that its author wrote.
 bool has_kernel_condition(const Rule& r, const std::string& id) {
   return std::ranges::any_of(std::array{&r.where, &r.region.where}, [&](const auto* list) {
-    return std::ranges::any_of(*list, [&](const Condition& c) { return c.cls == ConditionClass::kernel && !c.asks_contract && c.id == id; });
+    return std::ranges::any_of(*list, [&](const Condition& c) {
+      return c.cls == ConditionClass::kernel && !c.asks_contract && c.id == id;
+    });
   });
 }
 
 /// One of the author's cases as it stands.
-bool own_case(const Sample& s) { return s.text.find(':') == std::string::npos && s.text.starts_with("case"); }
+bool own_case(const Sample& s) {
+  return s.text.find(':') == std::string::npos && s.text.starts_with("case");
+}
 
 Rule without(const Rule& rule, const std::string& condition) {
   Rule out = rule;
-  for (auto* list : {&out.where, &out.region.where}) std::erase_if(*list, [&](const Condition& c) { return c.id == condition; });
+  for (auto* list : {&out.where, &out.region.where})
+    std::erase_if(*list, [&](const Condition& c) { return c.id == condition; });
   return out;
 }
 
 /// Whether a library's step differs from its formula.
 bool deviates(const Lowered& l) {
   const auto differs = [](const Launch& a) { return !a.deviation.empty(); };
-  return std::ranges::any_of(l.layers, [&](const LoweredLayer& layer) { return std::ranges::any_of(layer.launches, differs); });
+  return std::ranges::any_of(l.layers, [&](const LoweredLayer& layer) {
+    return std::ranges::any_of(layer.launches, differs);
+  });
 }
 
-bool same_backend(const std::string& asked, bool gpu) { return asked == "auto" || (asked == "cuda") == gpu; }
+bool same_backend(const std::string& asked, bool gpu) {
+  return asked == "auto" || (asked == "cuda") == gpu;
+}
 
 }  // namespace
 
@@ -101,15 +111,22 @@ struct GroupProver::State {
       if (!cuda) return cuda.error().message;
       return (*cuda)->device_target() == t.name ? "" : "the GPU is " + (*cuda)->device_target();
     }
-    return t.name == host_target() || t.name == "cpu-avx2" ? "" : "this processor is " + host_target();
+    return t.name == host_target() || t.name == "cpu-avx2" ? ""
+                                                           : "this processor is " + host_target();
   }
 };
 
 /// The graphs of one rule in one setting.
 class GroupProver::Trials {
  public:
-  Trials(const State& state, const Rule& rule, const ProofContext& context, std::shared_ptr<const Knowledge> all, GroupProof& proof)
-      : state_(state), rule_(rule), context_(context), all_(std::move(all)), proof_(proof), draw_(Draw::of(rule.text)) {
+  Trials(const State& state, const Rule& rule, const ProofContext& context,
+         std::shared_ptr<const Knowledge> all, GroupProof& proof)
+      : state_(state),
+        rule_(rule),
+        context_(context),
+        all_(std::move(all)),
+        proof_(proof),
+        draw_(Draw::of(rule.text)) {
     context_.ops = &all_->ops;
     context_.target = &all_->target;
   }
@@ -121,7 +138,8 @@ class GroupProver::Trials {
     if (!rule_.match.lines.empty()) samples.draw(state_.graphs);
     std::vector<const Sample*> order;
     for (const Sample& s : samples.all()) order.push_back(&s);
-    const auto changed = std::ranges::stable_partition(order, [](const Sample* s) { return own_case(*s); });
+    const auto changed =
+        std::ranges::stable_partition(order, [](const Sample* s) { return own_case(*s); });
     std::vector<const Sample*> others(changed.begin(), changed.end());
     draw_.shuffle(others);
     std::ranges::copy(others, changed.begin());
@@ -129,18 +147,22 @@ class GroupProver::Trials {
     int more = state_.graphs;
     for (const Sample* s : order) {
       const bool own = own_case(*s);
-      if (!s->valid || (!own && more <= 0) || !kinds.insert(kind_of_instance(*s->graph)).second) continue;
+      if (!s->valid || (!own && more <= 0) || !kinds.insert(kind_of_instance(*s->graph)).second)
+        continue;
       Trial t = attempt_rule(rule_, *s->graph, context_.target, context_);
       const int before = proof_.instances;
-      if (t.fired) fired(rule_, *s, own);
-      else declined(t.nearest.id, *s);
+      if (t.fired)
+        fired(rule_, *s, own);
+      else
+        declined(t.nearest.id, *s);
       if (!own) more -= proof_.instances > before;
     }
   }
 
  private:
   void fired(const Rule& rule, const Sample& s, bool own) {
-    const std::vector<std::pair<int64_t, Magnitudes>> all{{3, Magnitudes::small}, {17, Magnitudes::few}, {1, Magnitudes::special}};
+    const std::vector<std::pair<int64_t, Magnitudes>> all{
+        {3, Magnitudes::small}, {17, Magnitudes::few}, {1, Magnitudes::special}};
     for (size_t n = 0; n < (own ? all.size() : 1); ++n) {
       std::string problem = ran(rule, *s.graph, all[n].first, all[n].second);
       if (problem.empty()) continue;
@@ -150,7 +172,8 @@ class GroupProver::Trials {
   }
 
   void declined(const std::string& id, const Sample& s) {
-    if (rule_.kind == RuleKind::merge) return;  // makes other operators, as a rewrite does: what it asks for is meaning
+    if (rule_.kind == RuleKind::merge)
+      return;  // makes other operators, as a rewrite does: what it asks for is meaning
     if (!has_kernel_condition(rule_, id)) return;
     auto it = std::ranges::find(proof_.conditions, id, &KernelCondition::id);
     if (it == proof_.conditions.end()) it = proof_.conditions.insert(it, {id});
@@ -163,14 +186,18 @@ class GroupProver::Trials {
     }
     const int before = proof_.instances;
     const std::string problem = ran(bare, *s.graph, 3, Magnitudes::small);
-    if (!problem.empty()) proof_.wrong.push_back(fmt::format("{}, for {}, without its condition {}: {}", s.text, context_.target->name, id, problem));
-    else it->computed += proof_.instances > before;
+    if (!problem.empty())
+      proof_.wrong.push_back(fmt::format("{}, for {}, without its condition {}: {}", s.text,
+                                         context_.target->name, id, problem));
+    else
+      it->computed += proof_.instances > before;
     proof_.instances = before;
   }
 
   std::string not_run(const std::string& why) {
     std::string text = fmt::format("{}: {}", context_.target->name, why);
-    if (std::ranges::find(proof_.not_run, text) == proof_.not_run.end()) proof_.not_run.push_back(std::move(text));
+    if (std::ranges::find(proof_.not_run, text) == proof_.not_run.end())
+      proof_.not_run.push_back(std::move(text));
     return {};
   }
 
@@ -202,37 +229,47 @@ class GroupProver::Trials {
     auto session = session_of(rule, g, false);
     if (!session) return render(session.error());
     auto compiled = session->compile(shapes);
-    // A library may make numbers of NaN and infinities where explain says so: the other plan is asked what becomes of them.
-    if (compiled && magnitudes == Magnitudes::special && context_.target->device == "gpu" && deviates((*compiled)->lowered())) {
+    // A library may make numbers of NaN and infinities where explain says so: the other plan is
+    // asked what becomes of them.
+    if (compiled && magnitudes == Magnitudes::special && context_.target->device == "gpu" &&
+        deviates((*compiled)->lowered())) {
       session = session_of(rule, g, true);
       if (!session) return render(session.error());
       compiled = session->compile(shapes);
     }
-    if (!compiled && compiled.error().code == Code::bad_shape) return {};  // sizes that only a run knows
-    if (!compiled && compiled.error().code == Code::arch_unsupported) return not_run(compiled.error().message);
+    if (!compiled && compiled.error().code == Code::bad_shape)
+      return {};  // sizes that only a run knows
+    if (!compiled && compiled.error().code == Code::arch_unsupported)
+      return not_run(compiled.error().message);
     if (!compiled) return render(compiled.error());
     // Known sizes, or what was folded, can make another graph of it.
-    if (std::ranges::none_of((*compiled)->journal().steps, [&](const Step& s) { return s.rule == rule.id; })) return {};
+    if (std::ranges::none_of((*compiled)->journal().steps,
+                             [&](const Step& s) { return s.rule == rule.id; }))
+      return {};
     auto got = session->run(named);
     if (!got) return render(got.error());
     ++proof_.instances;
     for (size_t n = 0; n < want->size(); ++n) {
       const std::string& output = g.value(g.outputs()[n]).name;
       Difference d = compare(got->at(output), (*want)[n], model_tolerance((*want)[n].dtype()));
-      if (!d.ok && !as_near(g, *inputs, n, (*want)[n], got->at(output))) return fmt::format("output {}: {}", escape(output), d.text);
+      if (!d.ok && !as_near(g, *inputs, n, (*want)[n], got->at(output)))
+        return fmt::format("output {}: {}", escape(output), d.text);
     }
     return {};
   }
 
-  /// Of short floats: whether the result errs no more than the interpreter does in the same type, by a run in f64.
-  bool as_near(const Graph& g, const std::vector<Tensor>& inputs, size_t output, const Tensor& want, const Tensor& got) const {
+  /// Of short floats: whether the result errs no more than the interpreter does in the same type,
+  /// by a run in f64.
+  bool as_near(const Graph& g, const std::vector<Tensor>& inputs, size_t output, const Tensor& want,
+               const Tensor& got) const {
     auto wide = g.clone();
     std::vector<Tensor> widened = inputs;
     bool any = false;
     for (DType t : {DType::f16, DType::bf16}) {
       retype(*wide, t, DType::f64);
       for (Tensor& in : widened)
-        if (in.dtype() == t) in = Tensor::of<double>(DType::f64, in.dims(), in.to_f64()), any = true;
+        if (in.dtype() == t)
+          in = Tensor::of<double>(DType::f64, in.dims(), in.to_f64()), any = true;
     }
     if (!any || !infer_again(*wide)) return false;
     InterpreterOptions options;
@@ -268,7 +305,9 @@ GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
   if (rule.kind == RuleKind::rewrite) return proof;
   std::set<Setting> settings;
   for (const RuleTest& t : rule.tests)
-    if (t.fires) settings.insert({t.target.empty() ? state_->own_target() : t.target, t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
+    if (t.fires)
+      settings.insert({t.target.empty() ? state_->own_target() : t.target,
+                       t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
   for (const Setting& s : settings) {
     auto knowledge = state_->knowledge(s);
     if (!knowledge) {
@@ -277,8 +316,10 @@ GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
     }
     const Target& target = (*knowledge)->target;
     if (!same_backend(state_->backend, target.device == "gpu")) continue;
-    if (std::string why = state_->absent(target); !why.empty()) proof.not_run.push_back(fmt::format("{}: {}", s.target, why));
-    else Trials(*state_, rule, context, *knowledge, proof).run();
+    if (std::string why = state_->absent(target); !why.empty())
+      proof.not_run.push_back(fmt::format("{}: {}", s.target, why));
+    else
+      Trials(*state_, rule, context, *knowledge, proof).run();
   }
   return proof;
 }

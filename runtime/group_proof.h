@@ -1,8 +1,9 @@
-// Proof of the rules that form groups: on each graph where the rule fires, what the backend computes for the plan in which
-// it alone has fired is compared with what the interpreter computes for the graph itself. The graphs are the author's
-// cases, changes of them, and draws from the pattern; each case's target and profile are tried, wherever they run here.
-// A case that names no target is the host's, or the GPU's where only cuda is asked for.
-// A condition of class kernel says that there is no kernel: without it the contract must refuse, or the result be right.
+// Proof of the rules that form groups: on each graph where the rule fires, what the backend
+// computes for the plan in which it alone has fired is compared with what the interpreter computes
+// for the graph itself. The graphs are the author's cases, changes of them, and draws from the
+// pattern; each case's target and profile are tried, wherever they run here. A case that names no
+// target is the host's, or the GPU's where only cuda is asked for. A condition of class kernel says
+// that there is no kernel: without it the contract must refuse, or the result be right.
 #pragma once
 #include <memory>
 
@@ -19,20 +20,22 @@ struct KernelCondition {
 };
 
 struct GroupProof {
-  int instances = 0;                    ///< fused graphs that were run
-  std::vector<std::string> wrong;       ///< what differed
-  std::vector<std::string> not_run;     ///< targets of the rule's cases that nothing here runs
+  int instances = 0;                 ///< fused graphs that were run
+  std::vector<std::string> wrong;    ///< what differed
+  std::vector<std::string> not_run;  ///< targets of the rule's cases that nothing here runs
   std::vector<KernelCondition> conditions;
   bool holds() const { return wrong.empty(); }
 };
 
 class GroupProver {
  public:
-  /// `options`: rules and limits; the targets and profiles are the cases'. `backend`: cpu or cuda, only that one's targets
-  /// are tried then; auto: all. `graphs`: how many to run for one rule, target and profile beside its cases.
+  /// `options`: rules and limits; the targets and profiles are the cases'. `backend`: cpu or cuda,
+  /// only that one's targets are tried then; auto: all. `graphs`: how many to run for one rule,
+  /// target and profile beside its cases.
   GroupProver(EngineOptions options, std::string backend, int graphs);
   ~GroupProver();
-  /// Rewrites give an empty proof that holds.  `context.seconds`: of computing, for the search for graphs.
+  /// Rewrites give an empty proof that holds.  `context.seconds`: of computing, for the search for
+  /// graphs.
   GroupProof prove(const Rule& rule, const ProofContext& context);
 
  private:

@@ -10,18 +10,21 @@ namespace ferrule {
 namespace {
 
 /// Whether every piece that reads the operand reads the very elements it writes, in memory.
-bool reads_where_it_writes(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l, size_t input) {
+bool reads_where_it_writes(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l,
+                           size_t input) {
   auto strides = [&](ValueId v) -> std::optional<std::vector<int64_t>> {
     auto dims = dims_of(plan, lowered, layer, v);
     if (!dims) return std::nullopt;
     return strides_of(*dims, layout_of(plan, lowered, layer, v));
   };
-  const Type &x = type_of(plan, lowered, layer, l.inputs[input]), &y = type_of(plan, lowered, layer, l.outputs[0]);
+  const Type &x = type_of(plan, lowered, layer, l.inputs[input]),
+             &y = type_of(plan, lowered, layer, l.outputs[0]);
   auto from = strides(l.inputs[input]), to = strides(l.outputs[0]);
   if (!from || !to || size_bits(x.dtype) != size_bits(y.dtype)) return false;
   for (const RegionPiece& p : l.region->pieces)
     for (const PieceOperand& o : p.inputs)
-      if (o.operand == input && piece_strides(o, *from) != piece_strides(p.outputs[0], *to)) return false;
+      if (o.operand == input && piece_strides(o, *from) != piece_strides(p.outputs[0], *to))
+        return false;
   return true;
 }
 
@@ -33,7 +36,8 @@ bool same_elements(const Plan& plan, const Lowered& lowered, size_t layer, Value
          layout_of(plan, lowered, layer, a) == layout_of(plan, lowered, layer, b);
 }
 
-std::vector<std::pair<int, int>> generated_in_place(const Plan& plan, const Lowered& lowered, size_t layer, const Launch& l) {
+std::vector<std::pair<int, int>> generated_in_place(const Plan& plan, const Lowered& lowered,
+                                                    size_t layer, const Launch& l) {
   std::vector<std::pair<int, int>> pairs;
   if (l.outputs.size() != 1) return pairs;
   const bool pieces = l.region && l.region->pieced;
@@ -41,7 +45,8 @@ std::vector<std::pair<int, int>> generated_in_place(const Plan& plan, const Lowe
   for (size_t k = 0; k < l.inputs.size(); ++k) {
     if (!l.inputs[k]) continue;
     const bool fits = pieces   ? reads_where_it_writes(plan, lowered, layer, l, k)
-                      : l.rows ? l.rows->writes_over(k) && same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0])
+                      : l.rows ? l.rows->writes_over(k) &&
+                                     same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0])
                                : same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0]);
     if (fits) pairs.emplace_back(static_cast<int>(k), 0);
   }

@@ -40,7 +40,9 @@ class StoragePlanner {
 
  private:
   using Key = std::pair<size_t, uint32_t>;  // temporaries are told apart by layer
-  static Key key(size_t layer, ValueId v) { return {v.index >= kTemporary ? layer + 1 : 0, v.index}; }
+  static Key key(size_t layer, ValueId v) {
+    return {v.index >= kTemporary ? layer + 1 : 0, v.index};
+  }
 
   void find_last_uses() {
     int step = 0;
@@ -77,7 +79,8 @@ class StoragePlanner {
   }
 
   int& slot_ref(size_t layer, ValueId v) {
-    return v.index >= kTemporary ? out_.temporaries[layer][v.index - kTemporary] : out_.by_value[v.index];
+    return v.index >= kTemporary ? out_.temporaries[layer][v.index - kTemporary]
+                                 : out_.by_value[v.index];
   }
 
   void assign(size_t layer, ValueId v, int slot, int step) {
@@ -99,7 +102,9 @@ class StoragePlanner {
   /// A value that is a part of another: the memory of the whole begins to live with its first part.
   Status slice(ValueId v, int step) {
     const auto at = lying(plan_, v);
-    if (!at) return error(Code::bad_shape, "", escape(plan_.graph.value(v).name) + " is a slice of unknown size");
+    if (!at)
+      return error(Code::bad_shape, "",
+                   escape(plan_.graph.value(v).name) + " is a slice of unknown size");
     if (out_.by_value[at->root.index] < 0) {
       FERRULE_TRY(touch_whole(at->root, step));
     }
@@ -108,7 +113,8 @@ class StoragePlanner {
     s.index = root(out_.by_value[at->root.index]);
     s.offset = at->offset * size_bits(plan_.graph.value(v).type.dtype) / 8;
     // The whole may itself lie inside something by being a view of it.
-    if (int of = out_.by_value[at->root.index]; of != s.index) s.offset += out_.slots[static_cast<size_t>(of)].offset;
+    if (int of = out_.by_value[at->root.index]; of != s.index)
+      s.offset += out_.slots[static_cast<size_t>(of)].offset;
     FERRULE_ASSIGN(s.bytes, bytes(0, v));
     add(s, v, step);
     return {};
@@ -129,7 +135,8 @@ class StoragePlanner {
   /// Inputs that are constants or come from nowhere known get their slot when first read.
   Status touch(size_t layer, ValueId v) {
     if (!v || v.index >= kTemporary || out_.by_value[v.index] >= 0) return {};
-    if (plan_.graph.constant(v)) return external(v, Slot::Kind::constant, static_cast<int>(v.index));
+    if (plan_.graph.constant(v))
+      return external(v, Slot::Kind::constant, static_cast<int>(v.index));
     return error(Code::dangling_input, plan_.layers[layer].name, escape(plan_.graph.value(v).name));
   }
 
@@ -137,9 +144,12 @@ class StoragePlanner {
     for (ValueId v : l.inputs) FERRULE_TRY(touch(layer, v));
     if (l.kind == Launch::Kind::view) {
       for (ValueId v : l.outputs) {
-        if (!v || (v.index < kTemporary && out_.by_value[v.index] >= 0)) continue;  // its parts have made it
-        if (is_slice(v)) FERRULE_TRY(slice(v, step));
-        else assign(layer, v, slot_ref(layer, l.inputs[0]), step);
+        if (!v || (v.index < kTemporary && out_.by_value[v.index] >= 0))
+          continue;  // its parts have made it
+        if (is_slice(v))
+          FERRULE_TRY(slice(v, step));
+        else
+          assign(layer, v, slot_ref(layer, l.inputs[0]), step);
       }
       return {};
     }
@@ -150,10 +160,12 @@ class StoragePlanner {
     return {};
   }
 
-  Status place_output(size_t layer, const Launch& l, int k, int step, const std::vector<std::pair<int, int>>& pairs) {
+  Status place_output(size_t layer, const Launch& l, int k, int step,
+                      const std::vector<std::pair<int, int>>& pairs) {
     const ValueId v = l.outputs[static_cast<size_t>(k)];
     if (is_slice(v)) return slice(v, step);
-    if (const int made = slot_ref(layer, v); made >= 0) return assign(layer, v, made, step), Status{};  // by its parts
+    if (const int made = slot_ref(layer, v); made >= 0)
+      return assign(layer, v, made, step), Status{};  // by its parts
     FERRULE_ASSIGN(int64_t size, bytes(layer, v));
     for (auto [input, output] : pairs) {
       if (output != k || !may_overwrite(layer, l, input, k, step, size, pairs)) continue;
@@ -168,8 +180,9 @@ class StoragePlanner {
     return {};
   }
 
-  /// The operand's memory is ours, dies here, has the size, and no other operand of the launch or output
-  /// already placed lies in it (another operand may if it, too, is read element for element).
+  /// The operand's memory is ours, dies here, has the size, and no other operand of the launch or
+  /// output already placed lies in it (another operand may if it, too, is read element for
+  /// element).
   bool may_overwrite(size_t layer, const Launch& l, int input, int output, int step, int64_t size,
                      const std::vector<std::pair<int, int>>& pairs) {
     const ValueId v = l.inputs[static_cast<size_t>(input)];
@@ -184,7 +197,9 @@ class StoragePlanner {
       if (std::find(pairs.begin(), pairs.end(), std::pair(k, output)) == pairs.end()) return false;
     }
     for (int k = 0; k < output; ++k)
-      if (ValueId other = l.outputs[static_cast<size_t>(k)]; other && root(slot_ref(layer, other)) == slot) return false;
+      if (ValueId other = l.outputs[static_cast<size_t>(k)];
+          other && root(slot_ref(layer, other)) == slot)
+        return false;
     return true;
   }
 
@@ -226,12 +241,15 @@ Layout layout_of(const Plan& plan, const Lowered& lowered, size_t layer, ValueId
   return plan.layout(v);
 }
 
-Result<std::vector<int64_t>> dims_of(const Plan& plan, const Lowered& lowered, size_t layer, ValueId v) {
+Result<std::vector<int64_t>> dims_of(const Plan& plan, const Lowered& lowered, size_t layer,
+                                     ValueId v) {
   const Type& t = type_of(plan, lowered, layer, v);
   if (t.shape)
     if (auto dims = constant_shape(*t.shape)) return *dims;
-  const std::string what = v.index >= kTemporary ? plan.layers[layer].name : plan.graph.value(v).name;
-  return error(Code::size_unknown, layer < plan.layers.size() ? escape(plan.layers[layer].name) : "",
+  const std::string what =
+      v.index >= kTemporary ? plan.layers[layer].name : plan.graph.value(v).name;
+  return error(Code::size_unknown,
+               layer < plan.layers.size() ? escape(plan.layers[layer].name) : "",
                fmt::format("the size of {} is {}", escape(what), str(t)));
 }
 
@@ -251,7 +269,8 @@ class Gaps {
     auto fit = by_size_.lower_bound({bytes, 0});
     if (fit == by_size_.end()) {
       int64_t at = top_;
-      if (!by_offset_.empty() && by_offset_.rbegin()->first + by_offset_.rbegin()->second == top_) at = by_offset_.rbegin()->first, erase(at);
+      if (!by_offset_.empty() && by_offset_.rbegin()->first + by_offset_.rbegin()->second == top_)
+        at = by_offset_.rbegin()->first, erase(at);
       top_ = at + bytes;
       return at;
     }
@@ -269,7 +288,8 @@ class Gaps {
       bytes += size;
     }
     auto before = by_offset_.lower_bound(at);
-    if (before != by_offset_.begin() && std::prev(before)->first + std::prev(before)->second == at) {
+    if (before != by_offset_.begin() &&
+        std::prev(before)->first + std::prev(before)->second == at) {
       const auto [start, size] = *std::prev(before);
       erase(start);
       at = start, bytes += size;
@@ -292,7 +312,8 @@ class Gaps {
 /// Offsets for slots with given lives. A try is one order in which they are put down.
 class Placement {
  public:
-  explicit Placement(std::vector<Slot*> slots, int steps) : slots_(std::move(slots)), alive_(static_cast<size_t>(steps) + 1, 0) {
+  explicit Placement(std::vector<Slot*> slots, int steps)
+      : slots_(std::move(slots)), alive_(static_cast<size_t>(steps) + 1, 0) {
     for (const Slot* s : slots_) {
       alive_[static_cast<size_t>(s->first)] += aligned(s->bytes);
       alive_[static_cast<size_t>(s->last) + 1] -= aligned(s->bytes);
@@ -303,8 +324,10 @@ class Placement {
   }
 
   void run() {
-    if (slots_.size() > kMany) by_time();
-    else search();
+    if (slots_.size() > kMany)
+      by_time();
+    else
+      search();
     for (size_t k = 0; k < slots_.size(); ++k) slots_[k]->offset = best_offset_[k];
   }
 
@@ -323,7 +346,8 @@ class Placement {
     std::set<std::pair<int, size_t>> alive;  // by their last step
     Gaps gaps;
     for (size_t k : order) {
-      for (auto at = alive.begin(); at != alive.end() && at->first < slots_[k]->first; at = alive.erase(at))
+      for (auto at = alive.begin(); at != alive.end() && at->first < slots_[k]->first;
+           at = alive.erase(at))
         gaps.give_back(offset_[at->second], aligned(slots_[at->second]->bytes));
       offset_[k] = gaps.take(aligned(slots_[k]->bytes));
       alive.emplace(slots_[k]->last, k);
@@ -339,10 +363,16 @@ class Placement {
     auto life = [&](size_t k) { return int64_t{slots_[k]->last} - slots_[k]->first + 1; };
     const Key keys[] = {
         [&](size_t a, size_t b) { return bytes(a) > bytes(b); },
-        [&](size_t a, size_t b) { return std::pair(crowd_[a], bytes(a)) > std::pair(crowd_[b], bytes(b)); },
-        [&](size_t a, size_t b) { return std::pair(crowd_[a], life(a)) > std::pair(crowd_[b], life(b)); },
+        [&](size_t a, size_t b) {
+          return std::pair(crowd_[a], bytes(a)) > std::pair(crowd_[b], bytes(b));
+        },
+        [&](size_t a, size_t b) {
+          return std::pair(crowd_[a], life(a)) > std::pair(crowd_[b], life(b));
+        },
         [&](size_t a, size_t b) { return bytes(a) * life(a) > bytes(b) * life(b); },
-        [&](size_t a, size_t b) { return std::pair(life(a), bytes(a)) > std::pair(life(b), bytes(b)); },
+        [&](size_t a, size_t b) {
+          return std::pair(life(a), bytes(a)) > std::pair(life(b), bytes(b));
+        },
         [&](size_t a, size_t b) { return slots_[a]->first < slots_[b]->first; },
     };
     std::vector<size_t> order(slots_.size());
@@ -359,7 +389,9 @@ class Placement {
   }
 
   /// The most bytes that live at any step of the slot's life.
-  int64_t crowd(const Slot& s) const { return *std::max_element(alive_.begin() + s.first, alive_.begin() + s.last + 1); }
+  int64_t crowd(const Slot& s) const {
+    return *std::max_element(alive_.begin() + s.first, alive_.begin() + s.last + 1);
+  }
 
   int tries() const {
     const auto n = static_cast<int64_t>(slots_.size());
@@ -382,7 +414,9 @@ class Placement {
       }
       offset_[k] = at;
       top = std::max(top, at + size);
-      placed.insert(std::upper_bound(placed.begin(), placed.end(), k, [&](size_t a, size_t b) { return offset_[a] < offset_[b]; }), k);
+      placed.insert(std::upper_bound(placed.begin(), placed.end(), k,
+                                     [&](size_t a, size_t b) { return offset_[a] < offset_[b]; }),
+                    k);
     }
     if (best_offset_.empty() || top < best_) {
       best_ = top;
@@ -392,9 +426,11 @@ class Placement {
     return best_ == least_;
   }
 
-  /// A slot that ends at the top goes before some of those that it lay upon; `seed` varies which and how far.
+  /// A slot that ends at the top goes before some of those that it lay upon; `seed` varies which
+  /// and how far.
   void promote(std::vector<size_t>& order, int seed) {
-    random_ = random_ * 6364136223846793005u + static_cast<uint64_t>(seed) * 1442695040888963407u + 1;
+    random_ =
+        random_ * 6364136223846793005u + static_cast<uint64_t>(seed) * 1442695040888963407u + 1;
     std::vector<size_t> tops;  // positions in the order
     for (size_t k = 0; k < order.size(); ++k)
       if (best_offset_[order[k]] + aligned(slots_[order[k]]->bytes) > least_) tops.push_back(k);
@@ -402,7 +438,8 @@ class Placement {
     const size_t from = tops[(random_ >> 33) % tops.size()];
     if (from == 0) return;
     const size_t to = (random_ >> 13) % 3 == 0 ? 0 : (random_ >> 40) % from;
-    std::rotate(order.begin() + static_cast<long>(to), order.begin() + static_cast<long>(from), order.begin() + static_cast<long>(from) + 1);
+    std::rotate(order.begin() + static_cast<long>(to), order.begin() + static_cast<long>(from),
+                order.begin() + static_cast<long>(from) + 1);
   }
 
   std::vector<Slot*> slots_;

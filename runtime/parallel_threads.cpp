@@ -1,6 +1,6 @@
-// parallel.h on std::thread, for builds under ThreadSanitizer in the place of parallel.cpp: it sees neither what libgomp's
-// threads wait for nor that they did. As there, a calling thread keeps the threads it has started, and parallel work
-// inside parallel work stays on its thread.
+// parallel.h on std::thread, for builds under ThreadSanitizer in the place of parallel.cpp: it sees
+// neither what libgomp's threads wait for nor that they did. As there, a calling thread keeps the
+// threads it has started, and parallel work inside parallel work stays on its thread.
 #include <algorithm>
 #include <barrier>
 #include <condition_variable>
@@ -21,10 +21,10 @@ struct Region {
   std::barrier<> barrier;
 };
 
-thread_local int wanted = 0;              ///< set_threads; 0 = all
-thread_local Region* inside = nullptr;    ///< what the thread works on
+thread_local int wanted = 0;            ///< set_threads; 0 = all
+thread_local Region* inside = nullptr;  ///< what the thread works on
 thread_local int place = 0;
-thread_local int alone = 0;               ///< calls that the thread works off alone
+thread_local int alone = 0;  ///< calls that the thread works off alone
 
 /// Parallel work on one thread, which is thread 0 of it.
 template <class F>
@@ -101,7 +101,9 @@ void run_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
 
 void set_threads(int threads) { wanted = threads; }
 
-int threads() { return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+int threads() {
+  return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 int parallel_thread() { return alone ? 0 : place; }
 
@@ -113,11 +115,14 @@ void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_
     void (*fn)(void*, int64_t, int64_t);
     void* context;
   } ranges{n, fn, context};
-  run_team(parts, [](void* c, int me, int team) {
-    const Ranges& r = *static_cast<Ranges*>(c);
-    const int64_t begin = r.n * me / team, end = r.n * (me + 1) / team;
-    if (begin < end) r.fn(r.context, begin, end);
-  }, &ranges);
+  run_team(
+      parts,
+      [](void* c, int me, int team) {
+        const Ranges& r = *static_cast<Ranges*>(c);
+        const int64_t begin = r.n * me / team, end = r.n * (me + 1) / team;
+        if (begin < end) r.fn(r.context, begin, end);
+      },
+      &ranges);
 }
 
 void parallel_team(int64_t parts, void (*fn)(void*, int, int), void* context) {

@@ -1,6 +1,6 @@
-// What a run tells an observer: one event a layer (time, launches) and, when asked for, the layer's results.
-// bench --layers adds the times up, verify --layers compares the results. Without an observer a run takes
-// no clock and calls nothing.
+// What a run tells an observer: one event a layer (time, launches) and, when asked for, the layer's
+// results. bench --layers adds the times up, verify --layers compares the results. Without an
+// observer a run takes no clock and calls nothing.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,8 +18,10 @@ class RunObserver {
   virtual bool wants_results() const { return false; }
   /// After layer `index` of the plan; `launches` kernels took `nanoseconds`.
   virtual void layer_done(size_t index, int launches, int64_t nanoseconds) = 0;
-  /// The layer's outputs in row-major order, by the order of its node's outputs (absent ones left out).
-  virtual void layer_results(size_t index, const std::vector<ValueId>& values, const std::vector<Tensor>& tensors) {
+  /// The layer's outputs in row-major order, by the order of its node's outputs (absent ones left
+  /// out).
+  virtual void layer_results(size_t index, const std::vector<ValueId>& values,
+                             const std::vector<Tensor>& tensors) {
     (void)index, (void)values, (void)tensors;
   }
 };
@@ -52,7 +54,8 @@ class ResultRecorder final : public RunObserver {
   explicit ResultRecorder(size_t layers) : values(layers), tensors(layers) {}
   bool wants_results() const override { return true; }
   void layer_done(size_t, int, int64_t) override {}
-  void layer_results(size_t index, const std::vector<ValueId>& v, const std::vector<Tensor>& t) override {
+  void layer_results(size_t index, const std::vector<ValueId>& v,
+                     const std::vector<Tensor>& t) override {
     values[index] = v;
     tensors[index] = t;
   }

@@ -27,10 +27,11 @@ std::string own_folder() {
   return ec ? "." : path.parent_path().string();
 }
 
-/// How long libgomp's idle threads spin before they sleep. Its default is milliseconds: whoever waits at a
-/// barrier for a thread that another program keeps off its core then holds the core that thread could run on,
-/// and a run takes a hundred times as long. A thousand rounds (tens of microseconds) bridge the gap between two
-/// layers just as well. libgomp reads it once, when the backend brings it in; the user's own choice stays.
+/// How long libgomp's idle threads spin before they sleep. Its default is milliseconds: whoever
+/// waits at a barrier for a thread that another program keeps off its core then holds the core that
+/// thread could run on, and a run takes a hundred times as long. A thousand rounds (tens of
+/// microseconds) bridge the gap between two layers just as well. libgomp reads it once, when the
+/// backend brings it in; the user's own choice stays.
 void limit_spinning() {
   if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
   setenv("GOMP_SPINCOUNT", "1000", 0);
@@ -40,14 +41,17 @@ Result<std::unique_ptr<Backend>> open_library(const std::string& name) {
   limit_spinning();
   const std::string file = "libferrule_" + name + ".so";
   std::string path = own_folder() + "/" + file;
-  if (std::error_code ec; !std::filesystem::exists(path, ec)) path = file;  // then the system's search path
+  if (std::error_code ec; !std::filesystem::exists(path, ec))
+    path = file;  // then the system's search path
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) return error(Code::library_missing, "backend " + name, file, dlerror());
   auto open = reinterpret_cast<ferrule_backend_open_fn>(dlsym(handle, "ferrule_backend_open"));
-  if (!open) return error(Code::library_missing, "backend " + name, path, "it has no ferrule_backend_open");
+  if (!open)
+    return error(Code::library_missing, "backend " + name, path, "it has no ferrule_backend_open");
   const ferrule_backend_entry* entry = open(backend_abi_hash());
   if (!entry || entry->abi_hash != backend_abi_hash())
-    return error(Code::library_missing, "backend " + name, path, "it belongs to another build of ferrule");
+    return error(Code::library_missing, "backend " + name, path,
+                 "it belongs to another build of ferrule");
   return std::unique_ptr<Backend>(entry->create());
 }
 
@@ -81,7 +85,8 @@ std::string nearest_target(const std::string& device, const std::vector<std::str
   const int own = compute_capability(device);
   int best = 0;
   for (const std::string& name : known)
-    if (const int cc = compute_capability(name); cc <= own && cc / 10 == own / 10) best = std::max(best, cc);
+    if (const int cc = compute_capability(name); cc <= own && cc / 10 == own / 10)
+      best = std::max(best, cc);
   return best ? fmt::format("sm_{}", best) : device;
 }
 
@@ -91,7 +96,8 @@ constexpr const char* kBackends[] = {"cpu", "cuda", "reference", "null"};
 
 Result<Backend*> open_backend(std::string_view name) {
   if (std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends))
-    return error(Code::usage, "--backend", "no backend " + escape(name) + "; there are auto, cpu, cuda, reference, null");
+    return error(Code::usage, "--backend",
+                 "no backend " + escape(name) + "; there are auto, cpu, cuda, reference, null");
   return open_once(std::string(name));
 }
 
@@ -105,8 +111,8 @@ Result<Backend*> find_backend(std::string_view name) {
   return b;
 }
 
-Result<BackendChoice> choose_backend(std::string_view name, const std::string& target, bool require_device,
-                                     const std::vector<std::string>& known) {
+Result<BackendChoice> choose_backend(std::string_view name, const std::string& target,
+                                     bool require_device, const std::vector<std::string>& known) {
   BackendChoice choice{nullptr, target, ""};
   const bool automatic = name == "auto", for_gpu = compute_capability(target) > 0;
   if (require_device && !automatic && name != "cuda")
@@ -124,13 +130,16 @@ Result<BackendChoice> choose_backend(std::string_view name, const std::string& t
     // Most machines have no GPU, and nobody asked for one.
     auto opened = open_backend("cuda");
     const bool there = opened && !(*opened)->device_name().empty();
-    const bool none = cuda.error().code == Code::library_missing || cuda.error().code == Code::no_device;
-    if (for_gpu || there || !none) choice.warning = fmt::format("no GPU runs the model: {}", cuda.error().message);
+    const bool none =
+        cuda.error().code == Code::library_missing || cuda.error().code == Code::no_device;
+    if (for_gpu || there || !none)
+      choice.warning = fmt::format("no GPU runs the model: {}", cuda.error().message);
   }
   FERRULE_ASSIGN(choice.backend, find_backend(name));
   if (choice.warning.empty()) return choice;
   choice.target.clear();
-  choice.warning += fmt::format("; backend {} runs it, planned for this processor", choice.backend->name());
+  choice.warning +=
+      fmt::format("; backend {} runs it, planned for this processor", choice.backend->name());
   return choice;
 }
 

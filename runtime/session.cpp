@@ -38,7 +38,7 @@ bool fits(const Type& declared, const std::vector<int64_t>& dims) {
 struct Session::State {
   SessionOptions options;
   std::shared_ptr<const Knowledge> knowledge;
-  Fused canonical;                           ///< every plan starts from a copy
+  Fused canonical;  ///< every plan starts from a copy
   std::map<std::string, Tensor> defaults;
   std::vector<std::string> notes;
   std::vector<Port> inputs, outputs;
@@ -47,8 +47,10 @@ struct Session::State {
   double load_ms = 0;
   bool own_weights = false;  ///< the constants are nobody's but this session's
   std::optional<Tuning> tuning;
-  std::unique_ptr<Graph> original;  ///< kept until a GPU has run the model that another backend may have to run
-  std::shared_ptr<const Knowledge> left;  ///< of that GPU: who asked for it before may still look at it
+  std::unique_ptr<Graph>
+      original;  ///< kept until a GPU has run the model that another backend may have to run
+  std::shared_ptr<const Knowledge>
+      left;  ///< of that GPU: who asked for it before may still look at it
   std::map<Shapes, std::unique_ptr<Compiled>> plans;
 
   void log(LogLevel level, std::string_view text) const {
@@ -57,8 +59,11 @@ struct Session::State {
 
   /// Who will run the plans, and so what they are made for.
   Status choose(const std::string& target) {
-    if (options.strict && options.fast_math) return error(Code::usage, "options", "strict and fast_math exclude each other");
-    FERRULE_ASSIGN(BackendChoice choice, choose_backend(options.backend, target, options.require_device, target_names(options.engine.rule_dirs)));
+    if (options.strict && options.fast_math)
+      return error(Code::usage, "options", "strict and fast_math exclude each other");
+    FERRULE_ASSIGN(BackendChoice choice,
+                   choose_backend(options.backend, target, options.require_device,
+                                  target_names(options.engine.rule_dirs)));
     if (!choice.warning.empty()) log(LogLevel::warning, choice.warning);
     backend = choice.backend;
     options.engine.target = std::move(choice.target);
@@ -72,23 +77,27 @@ struct Session::State {
       inputs.push_back({graph.value(v).name, graph.value(v).type});
     }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
-    if (options.backend == "auto" && !options.require_device && backend->name() == "cuda") original = graph.clone();
-    FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine, options.cancel.get()));
+    if (options.backend == "auto" && !options.require_device && backend->name() == "cuda")
+      original = graph.clone();
+    FERRULE_ASSIGN(canonical, canonicalize(std::move(graph), *knowledge, options.engine,
+                                           options.cancel.get()));
     return {};
   }
 
-  /// The libraries that a model needs of a GPU are known when it is compiled: without them the CPU runs it, where nobody
-  /// asked for more.
+  /// The libraries that a model needs of a GPU are known when it is compiled: without them the CPU
+  /// runs it, where nobody asked for more.
   bool may_leave_gpu(const Error& e) const { return original && e.code == Code::library_missing; }
   Status leave_gpu(const Error& why) {
     FERRULE_ASSIGN(backend, find_backend("auto"));
-    log(LogLevel::warning, fmt::format("no GPU runs the model: {}: {}; backend {} runs it, planned for this processor", why.place, why.message,
-                                       backend->name()));
+    log(LogLevel::warning,
+        fmt::format("no GPU runs the model: {}: {}; backend {} runs it, planned for this processor",
+                    why.place, why.message, backend->name()));
     options.engine.target.clear();
     left = knowledge;
     FERRULE_ASSIGN(knowledge, load_knowledge(options.engine));
     plans.clear();
-    FERRULE_ASSIGN(canonical, canonicalize(std::move(*original), *knowledge, options.engine, options.cancel.get()));
+    FERRULE_ASSIGN(canonical, canonicalize(std::move(*original), *knowledge, options.engine,
+                                           options.cancel.get()));
     original = nullptr;
     return {};
   }
@@ -111,7 +120,8 @@ struct Session::State {
       const Port* p = input(name);
       if (!p) return fail(unknown(name).error());
       if (!fits(p->type, dims))
-        return error(Code::input_mismatch, "inputs", escape(name), shape_text(p->type.dtype, dims), str(p->type));
+        return error(Code::input_mismatch, "inputs", escape(name), shape_text(p->type.dtype, dims),
+                     str(p->type));
       all[name] = dims;
     }
     for (const Port& p : inputs) {
@@ -128,15 +138,19 @@ struct Session::State {
   }
 
   /// What measures: the GPU, else the processor.
-  std::string machine() const { return backend->device_name().empty() ? machine_name() : backend->device_name(); }
+  std::string machine() const {
+    return backend->device_name().empty() ? machine_name() : backend->device_name();
+  }
 
   /// Reads the tuning file; one of another machine is used as far as its problems are ours.
   Status load_tuning() {
     if (options.tuning.empty()) return {};
     FERRULE_ASSIGN(tuning, read_tuning(options.tuning, options.engine.limits));
     if (tuning->machine != machine() || tuning->target != knowledge->target.name)
-      log(LogLevel::warning, fmt::format("{} was measured on {} for {}, this is {} and {}", escape(options.tuning), escape(tuning->machine),
-                                         escape(tuning->target), machine(), knowledge->target.name));
+      log(LogLevel::warning,
+          fmt::format("{} was measured on {} for {}, this is {} and {}", escape(options.tuning),
+                      escape(tuning->machine), escape(tuning->target), machine(),
+                      knowledge->target.name));
     return {};
   }
 
@@ -149,9 +163,11 @@ struct Session::State {
     for (const Step& s : c->fused_.journal.steps) log(LogLevel::verbose, s.text);
     for (const std::string& p : c->fused_.journal.phases) log(LogLevel::info, p);
     for (const std::string& w : c->fused_.warnings) log(LogLevel::warning, w);
-    FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
+    FERRULE_ASSIGN(c->plan_,
+                   make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
-    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target, {.strict = options.strict, .fast_math = options.fast_math}));
+    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target,
+                                      {.strict = options.strict, .fast_math = options.fast_math}));
     FERRULE_TRY(check_plan(c->plan_));
     c->timings_.load_ms = load_ms;
     c->timings_.plan_ms = ms_since(start);
@@ -166,7 +182,9 @@ struct Session::State {
         if (!v) continue;
         const Value& value = plan.graph.value(v);
         auto dims = value.type.shape ? constant_shape(*value.type.shape) : std::nullopt;
-        if (dims) FERRULE_TRY(check_bytes(value.type.dtype, *dims, "\"" + escape(value.name) + "\"", options.engine.limits.memory_bytes));
+        if (dims)
+          FERRULE_TRY(check_bytes(value.type.dtype, *dims, "\"" + escape(value.name) + "\"",
+                                  options.engine.limits.memory_bytes));
       }
     return {};
   }
@@ -175,25 +193,37 @@ struct Session::State {
     const auto start = Clock::now();
     auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
     const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
-    PrepareContext context{c.plan_, c.lowered_, knowledge->ops, knowledge->target, options.engine.limits,
-                           options.threads, options.log, cache.get(), tuning ? &*tuning : nullptr,
+    PrepareContext context{c.plan_,
+                           c.lowered_,
+                           knowledge->ops,
+                           knowledge->target,
+                           options.engine.limits,
+                           options.threads,
+                           options.log,
+                           cache.get(),
+                           tuning ? &*tuning : nullptr,
                            options.all_candidates};
     context.cancel = options.cancel.get();
     context.own_weights = own_weights;
     Backend* by = backend;
     auto executable = by->prepare(context);
     // auto: what a backend cannot do at all (a size known only during the run) the reference does.
-    if (!executable && options.backend == "auto" && !options.require_device && by->name() != "reference" &&
-        (executable.error().code == Code::unsupported_operator || executable.error().code == Code::bad_shape ||
+    if (!executable && options.backend == "auto" && !options.require_device &&
+        by->name() != "reference" &&
+        (executable.error().code == Code::unsupported_operator ||
+         executable.error().code == Code::bad_shape ||
          executable.error().code == Code::unsupported_type)) {
-      log(LogLevel::warning, fmt::format("backend {}: {}; the reference backend runs the model", by->name(), executable.error().message));
+      log(LogLevel::warning, fmt::format("backend {}: {}; the reference backend runs the model",
+                                         by->name(), executable.error().message));
       FERRULE_ASSIGN(by, find_backend("reference"));
       executable = by->prepare(context);
     }
     if (!executable) return fail(executable.error());
     c.executable_ = std::move(*executable);
     c.backend_ = by->name();
-    c.device_ = by->device_name().empty() ? host_target() : fmt::format("{}, {}", by->device_name(), by->device_target());
+    c.device_ = by->device_name().empty()
+                    ? host_target()
+                    : fmt::format("{}, {}", by->device_name(), by->device_target());
     c.timings_.compile_ms = ms_since(start);
     if (!cache) return {};
     c.timings_.cache_hits = cache->counts().hits - before.hits;
@@ -203,7 +233,8 @@ struct Session::State {
   }
 };
 
-Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::string& what, int64_t limit) {
+Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::string& what,
+                   int64_t limit) {
   if (limit == 0) limit = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   bool empty = false;
   for (int64_t d : dims) {
@@ -216,7 +247,9 @@ Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::str
     bytes *= d;
     if (bytes > limit)
       return error(Code::out_of_memory, "memory", what,
-                   bytes > INT64_MAX ? std::string("more than 2^63") : fmt::format("at least {}", static_cast<int64_t>(bytes)), limit);
+                   bytes > INT64_MAX ? std::string("more than 2^63")
+                                     : fmt::format("at least {}", static_cast<int64_t>(bytes)),
+                   limit);
   }
   return {};
 }
@@ -236,10 +269,12 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
     (void)schema_default("", "Identity", "");  // ONNX's schemas are registered at their first use
     return knowledge;
   };
-  // Rules and schemas are read while the file is. A second thread is a wish: without one, the result is made when it
-  // is asked for.
+  // Rules and schemas are read while the file is. A second thread is a wish: without one, the
+  // result is made when it is asked for.
   std::shared_future<Result<std::shared_ptr<const Knowledge>>> knowledge =
-      std::async(state->options.threads == 1 ? std::launch::deferred : std::launch::async | std::launch::deferred, learn);
+      std::async(state->options.threads == 1 ? std::launch::deferred
+                                             : std::launch::async | std::launch::deferred,
+                 learn);
   ImportOptions import_options;
   import_options.limits = &state->options.engine.limits;
   import_options.overridable = state->options.engine.overridable;
@@ -260,7 +295,8 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   return Session(std::move(state));
 }
 
-Result<Session> Session::from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge, SessionOptions options) {
+Result<Session> Session::from_graph(Graph graph, std::shared_ptr<const Knowledge> knowledge,
+                                    SessionOptions options) {
   const auto start = Clock::now();
   auto state = std::make_unique<State>();
   state->options = std::move(options);
@@ -299,7 +335,8 @@ Result<std::vector<Tensor>> Session::arrange(const std::map<std::string, Tensor>
     const Port* p = state_->input(name);
     if (!p) return fail(state_->unknown(name).error());
     if (tensor.dtype() != p->type.dtype || !fits(p->type, tensor.dims()))
-      return error(Code::input_mismatch, "inputs", escape(name), shape_text(tensor.dtype(), tensor.dims()), str(p->type));
+      return error(Code::input_mismatch, "inputs", escape(name),
+                   shape_text(tensor.dtype(), tensor.dims()), str(p->type));
   }
   std::vector<Tensor> ordered;
   for (const Port& p : state_->inputs) {
@@ -314,7 +351,8 @@ Result<std::vector<Tensor>> Session::arrange(const std::map<std::string, Tensor>
   return ordered;
 }
 
-Result<std::map<std::string, Tensor>> Session::run(const std::map<std::string, Tensor>& inputs, RunObserver* observer) {
+Result<std::map<std::string, Tensor>> Session::run(const std::map<std::string, Tensor>& inputs,
+                                                   RunObserver* observer) {
   FERRULE_ASSIGN(auto ordered, arrange(inputs));
   Shapes shapes;
   for (size_t k = 0; k < ordered.size(); ++k) shapes[state_->inputs[k].name] = ordered[k].dims();

@@ -1,7 +1,8 @@
-// Which implementation runs a launch, as measured on a machine: `ferrule tune` writes the file, planning reads it, and
-// nothing else measures. An entry is a problem (all that the speed depends on, as text) and the name of the
-// implementation to use; problems that it does not hold go by the built-in rules. A backend decides what its
-// problems and implementations are called; a name that it does not know is ignored with a note.
+// Which implementation runs a launch, as measured on a machine: `ferrule tune` writes the file,
+// planning reads it, and nothing else measures. An entry is a problem (all that the speed depends
+// on, as text) and the name of the implementation to use; problems that it does not hold go by the
+// built-in rules. A backend decides what its problems and implementations are called; a name that
+// it does not know is ignored with a note.
 #pragma once
 #include <map>
 #include <string>
@@ -17,7 +18,7 @@ struct Tuning {
     std::string use;
     std::map<std::string, double> microseconds;  ///< what was measured; information only
   };
-  std::string machine, target;            ///< where it was measured
+  std::string machine, target;  ///< where it was measured
   int threads = 0;
   std::map<std::string, Entry> problems;
   const Entry* find(const std::string& problem) const {
@@ -36,9 +37,9 @@ std::string machine_name();
 
 /// One launch as `tune` measured it.
 struct Measured {
-  size_t layer = 0;                       ///< of the plan
+  size_t layer = 0;  ///< of the plan
   std::string problem;
-  std::string usual;                      ///< what the built-in rules take
+  std::string usual;                                         ///< what the built-in rules take
   std::vector<std::pair<std::string, double>> microseconds;  ///< by implementation
 };
 

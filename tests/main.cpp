@@ -1,4 +1,5 @@
-// The one main function of every doctest binary, and the only test source that knows paths of this machine.
+// The one main function of every doctest binary, and the only test source that knows paths of this
+// machine.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 

@@ -26,15 +26,18 @@ tl::unexpected<Error> failed(llvm::Error e) {
 
 /// errors: target_not_here.
 Status runs_here(const CpuIsa& isa) {
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("f16c");
   bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!avx2) return error(Code::target_not_here, "", isa.target, "AVX2, FMA or F16C");
-  if (isa.vector_bytes == 64 && !avx512) return error(Code::target_not_here, "", isa.target, "AVX-512 F, BW, DQ or VL");
+  if (isa.vector_bytes == 64 && !avx512)
+    return error(Code::target_not_here, "", isa.target, "AVX-512 F, BW, DQ or VL");
   return {};
 }
 
-/// The function's name in its object file: one for each key, so that an object can be linked in any process.
+/// The function's name in its object file: one for each key, so that an object can be linked in any
+/// process.
 std::string symbol_of(const std::string& identity) {
   XXH128_hash_t h = XXH3_128bits(identity.data(), identity.size());
   return fmt::format("ferrule_{:016x}{:016x}", h.high64, h.low64);
@@ -54,18 +57,22 @@ struct CpuJit::Impl {
     LLVMInitializeX86Target();
     LLVMInitializeX86TargetMC();
     LLVMInitializeX86AsmPrinter();
-    if (auto made = llvm::orc::LLJITBuilder().create()) jit = std::move(*made);
-    else broken = llvm::toString(made.takeError());
+    if (auto made = llvm::orc::LLJITBuilder().create())
+      jit = std::move(*made);
+    else
+      broken = llvm::toString(made.takeError());
     if (!jit) return;
     llvm::orc::SymbolMap symbols;
     for (const SupportSymbol& s : support_symbols())
-      symbols[jit->mangleAndIntern(s.name)] = {llvm::orc::ExecutorAddr::fromPtr(s.address),
-                                               llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
+      symbols[jit->mangleAndIntern(s.name)] = {
+          llvm::orc::ExecutorAddr::fromPtr(s.address),
+          llvm::JITSymbolFlags::Exported | llvm::JITSymbolFlags::Callable};
     if (auto e = jit->getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols))))
       broken = llvm::toString(std::move(e));
   }
 
-  Result<KernelPtr> build(const KernelKey& key, const std::string& identity, std::string_view name, DiskCache* cache) {
+  Result<KernelPtr> build(const KernelKey& key, const std::string& identity, std::string_view name,
+                          DiskCache* cache) {
     if (!broken.empty()) return error(Code::codegen_failed, "", broken);
     FERRULE_ASSIGN(CpuIsa isa, cpu_isa(key.target));
     FERRULE_TRY(runs_here(isa));
@@ -79,7 +86,8 @@ struct CpuJit::Impl {
     auto kernel = std::make_shared<CompiledKernel>();
     kernel->symbol = fmt::format("ferrule_{}_{}", to_identifier(name), serial++);
     kernel->object_bytes = static_cast<int64_t>(object->size());
-    if (auto e = jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(*object, symbol))) return failed(std::move(e));
+    if (auto e = jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(*object, symbol)))
+      return failed(std::move(e));
     auto address = jit->lookup(symbol);
     if (!address) return failed(address.takeError());
     kernel->fn = address->toPtr<KernelFn>();
@@ -103,8 +111,10 @@ Result<KernelPtr> CpuJit::compile(const KernelKey& key, std::string_view name, D
   {
     std::lock_guard lock(impl_->mutex);
     auto [it, fresh] = impl_->kernels.try_emplace(id);
-    if (fresh) it->second = mine.get_future().share();
-    else theirs = it->second;
+    if (fresh)
+      it->second = mine.get_future().share();
+    else
+      theirs = it->second;
   }
   if (theirs.valid()) return theirs.get();
   Result<KernelPtr> result = impl_->build(key, id, name, cache);
@@ -117,10 +127,12 @@ std::vector<Result<KernelPtr>> CpuJit::compile_many(std::span<const Request> req
   std::vector<Result<KernelPtr>> results(requests.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
-    for (size_t k; (k = next++) < requests.size();) results[k] = compile(requests[k].key, requests[k].name, cache);
+    for (size_t k; (k = next++) < requests.size();)
+      results[k] = compile(requests[k].key, requests[k].name, cache);
   };
   std::vector<std::thread> helpers;
-  for (int k = 1; k < threads && static_cast<size_t>(k) < requests.size(); ++k) helpers.emplace_back(work);
+  for (int k = 1; k < threads && static_cast<size_t>(k) < requests.size(); ++k)
+    helpers.emplace_back(work);
   work();
   for (std::thread& t : helpers) t.join();
   return results;

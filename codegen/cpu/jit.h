@@ -1,6 +1,6 @@
-// Machine code of kernels in this process: compiled by LLVM or read from the cache on disk, linked by ORC, kept
-// for the life of the process and shared by all sessions. Identical keys are compiled once, however many threads
-// ask.
+// Machine code of kernels in this process: compiled by LLVM or read from the cache on disk, linked
+// by ORC, kept for the life of the process and shared by all sessions. Identical keys are compiled
+// once, however many threads ask.
 #pragma once
 #include <memory>
 #include <span>
@@ -15,7 +15,7 @@ namespace ferrule {
 
 struct CompiledKernel {
   KernelFn fn = nullptr;
-  std::string symbol;      ///< a name for reports, after the layer that asked first
+  std::string symbol;  ///< a name for reports, after the layer that asked first
   int64_t object_bytes = 0;
 };
 
@@ -23,10 +23,11 @@ class CpuJit {
  public:
   static CpuJit& instance();
 
-  /// `name`: for the symbol, made an identifier; of the first caller where keys are equal. `cache`: where object
-  /// code is looked for and left; may be null.
-  /// errors: unknown_target, target_not_here, unsupported_type, codegen_failed.
-  Result<std::shared_ptr<const CompiledKernel>> compile(const KernelKey& key, std::string_view name = "kernel",
+  /// `name`: for the symbol, made an identifier; of the first caller where keys are equal. `cache`:
+  /// where object code is looked for and left; may be null. errors: unknown_target,
+  /// target_not_here, unsupported_type, codegen_failed.
+  Result<std::shared_ptr<const CompiledKernel>> compile(const KernelKey& key,
+                                                        std::string_view name = "kernel",
                                                         DiskCache* cache = nullptr);
 
   struct Request {
@@ -34,8 +35,8 @@ class CpuJit {
     std::string name;
   };
   /// The same on up to `threads` threads; results in the order of the requests.
-  std::vector<Result<std::shared_ptr<const CompiledKernel>>> compile_many(std::span<const Request> requests,
-                                                                          int threads, DiskCache* cache = nullptr);
+  std::vector<Result<std::shared_ptr<const CompiledKernel>>> compile_many(
+      std::span<const Request> requests, int threads, DiskCache* cache = nullptr);
   /// Kernels compiled so far, those from the cache not counted; for tests and reports.
   int64_t compiled() const;
 

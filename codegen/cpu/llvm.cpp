@@ -24,25 +24,33 @@ using llvm::BasicBlock;
 using llvm::Value;
 
 constexpr int kNonTemporalAlign = 64;
-constexpr size_t kLong = 400;  // instructions: more than hide each other's latencies, and slow to compile
+constexpr size_t kLong =
+    400;  // instructions: more than hide each other's latencies, and slow to compile
 
 bool can_hold(DType t) {
   return t == DType::boolean || ((is_float(t) || is_int(t)) && size_bits(t) >= 8);
 }
 
-/// One kernel as an LLVM function: rows; in a row a main loop of `unroll_` vectors and a masked loop for the
-/// rest, so that small rows cost one masked step and code stays small.
+/// One kernel as an LLVM function: rows; in a row a main loop of `unroll_` vectors and a masked
+/// loop for the rest, so that small rows cost one masked step and code stays small.
 class KernelEmitter {
  public:
-  KernelEmitter(const KernelKey& key, const Program& program, const CpuIsa& isa, llvm::Module& module)
-      : key_(key), p_(program), isa_(isa), module_(module), b_(module.getContext()),
-        lanes_(choose_lanes()), unroll_(choose_unroll()), prim_(b_, isa, lanes_) {}
+  KernelEmitter(const KernelKey& key, const Program& program, const CpuIsa& isa,
+                llvm::Module& module)
+      : key_(key),
+        p_(program),
+        isa_(isa),
+        module_(module),
+        b_(module.getContext()),
+        lanes_(choose_lanes()),
+        unroll_(choose_unroll()),
+        prim_(b_, isa, lanes_) {}
 
   void emit(std::string_view symbol) {
     auto* ptr = b_.getPtrTy();
     auto* type = llvm::FunctionType::get(b_.getVoidTy(), {ptr, ptr, ptr, ptr}, false);
-    fn_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage, llvm::StringRef(symbol.data(), symbol.size()),
-                                 module_);
+    fn_ = llvm::Function::Create(type, llvm::Function::ExternalLinkage,
+                                 llvm::StringRef(symbol.data(), symbol.size()), module_);
     fn_->setDoesNotThrow();
     fn_->addFnAttr("prefer-vector-width", std::to_string(isa_.vector_bytes * 8));
     fn_->addFnAttr("min-legal-vector-width", std::to_string(isa_.vector_bytes * 8));
@@ -53,10 +61,14 @@ class KernelEmitter {
     for (size_t k = 0; k < operands(); ++k) {
       bases_.push_back(b_.CreateLoad(ptr, at(fn_->getArg(0), k)));
       row_strides_.push_back(b_.CreateLoad(i64_, at(fn_->getArg(2), k)));
-      steps_.push_back(key_.inner[k] == InnerStride::strided ? b_.CreateLoad(i64_, at(fn_->getArg(3), k)) : nullptr);
+      steps_.push_back(key_.inner[k] == InnerStride::strided
+                           ? b_.CreateLoad(i64_, at(fn_->getArg(3), k))
+                           : nullptr);
     }
-    if (key_.fold_outer) emit_columns(outer);
-    else loop(b_.getInt64(0), outer, 1, "row", [&](Value* row) { emit_row(row); });
+    if (key_.fold_outer)
+      emit_columns(outer);
+    else
+      loop(b_.getInt64(0), outer, 1, "row", [&](Value* row) { emit_row(row); });
     if (key_.non_temporal) b_.CreateIntrinsic(llvm::Intrinsic::x86_sse_sfence, {}, {});
     b_.CreateRetVoid();
   }
@@ -78,10 +90,12 @@ class KernelEmitter {
   unsigned choose_unroll() const {
     for (const Inst& in : p_.insts)
       if (PrimitiveEmitter::calls(in, operand_of(in))) return 1;
-    int registers = isa_.vector_bytes == 64 ? 48 : 24;  // half as many again: spilling a few is cheaper
+    int registers =
+        isa_.vector_bytes == 64 ? 48 : 24;  // half as many again: spilling a few is cheaper
     int live = std::max(1, varying_live());
     for (size_t k = 0; k < p_.outputs.size(); ++k)
-      if (fold(k) != Fold::none) live += size_bits(accumulator(k)) / size_bits(p_.output_type(k)) - 1;
+      if (fold(k) != Fold::none)
+        live += size_bits(accumulator(k)) / size_bits(p_.output_type(k)) - 1;
     unsigned most = p_.insts.size() > kLong ? 1 : p_.insts.size() > 150 ? 2 : 4;
     return std::min(most, live * 4 <= registers ? 4u : live * 2 <= registers ? 2u : 1u);
   }
@@ -108,15 +122,22 @@ class KernelEmitter {
     }
     return most;
   }
-  DType operand_of(const Inst& in) const { return info(in.op).arity ? p_.insts[in.args[0]].type : in.type; }
-
-  Fold fold(size_t output) const { return output < key_.folds.size() ? key_.folds[output] : Fold::none; }
-  DType accumulator(size_t output) const { return fold_type(fold(output), p_.output_type(output)); }
-  bool folds() const {
-    return std::any_of(key_.folds.begin(), key_.folds.end(), [](Fold f) { return f != Fold::none; });
+  DType operand_of(const Inst& in) const {
+    return info(in.op).arity ? p_.insts[in.args[0]].type : in.type;
   }
 
-  BasicBlock* block(const char* name) { return BasicBlock::Create(module_.getContext(), name, fn_); }
+  Fold fold(size_t output) const {
+    return output < key_.folds.size() ? key_.folds[output] : Fold::none;
+  }
+  DType accumulator(size_t output) const { return fold_type(fold(output), p_.output_type(output)); }
+  bool folds() const {
+    return std::any_of(key_.folds.begin(), key_.folds.end(),
+                       [](Fold f) { return f != Fold::none; });
+  }
+
+  BasicBlock* block(const char* name) {
+    return BasicBlock::Create(module_.getContext(), name, fn_);
+  }
   Value* at(Value* array, size_t k) { return b_.CreateConstGEP1_64(b_.getInt64Ty(), array, k); }
 
   /// for (i = begin; i < end; i += step) body(i). Gives nothing; continues after the loop.
@@ -136,8 +157,8 @@ class KernelEmitter {
 
   /// The same with values carried from one iteration to the next; gives the last ones.
   template <class Body>
-  std::vector<Value*> carry(Value* begin, Value* end, int64_t step, const char* name, const std::vector<Value*>& first,
-                            Body&& body) {
+  std::vector<Value*> carry(Value* begin, Value* end, int64_t step, const char* name,
+                            const std::vector<Value*>& first, Body&& body) {
     BasicBlock *from = b_.GetInsertBlock(), *head = block(name), *after = block("done");
     b_.CreateCondBr(b_.CreateICmpSLT(begin, end), head, after);
     b_.SetInsertPoint(head);
@@ -178,15 +199,20 @@ class KernelEmitter {
     auto step = static_cast<int64_t>(lanes_ * unroll_);
     Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
     if (key_.non_temporal) main_end = b_.CreateSelect(rows_aligned(), main_end, b_.getInt64(0));
-    if (masked_only()) main_end = b_.getInt64(0);
-    else loop(b_.getInt64(0), main_end, step, "main", [&](Value* i) { emit_elements(starts_at(i), nullptr); });
-    loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest", [&](Value* i) {
-      emit_elements({i}, mask(b_.CreateSub(inner_, i)));
-    });
+    if (masked_only())
+      main_end = b_.getInt64(0);
+    else
+      loop(b_.getInt64(0), main_end, step, "main",
+           [&](Value* i) { emit_elements(starts_at(i), nullptr); });
+    loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest",
+         [&](Value* i) { emit_elements({i}, mask(b_.CreateSub(inner_, i))); });
   }
 
-  /// Long code is not written twice where masks cost it nothing: AVX-512 has masked moves of every element type.
-  bool masked_only() const { return isa_.vector_bytes == 64 && p_.insts.size() > kLong && !key_.non_temporal; }
+  /// Long code is not written twice where masks cost it nothing: AVX-512 has masked moves of every
+  /// element type.
+  bool masked_only() const {
+    return isa_.vector_bytes == 64 && p_.insts.size() > kLong && !key_.non_temporal;
+  }
 
   // --- reductions
 
@@ -198,28 +224,36 @@ class KernelEmitter {
     const Scalar v = fold_identity(fold(output), t);
     auto* type = accumulators(output, lanes);
     return is_float(t) ? llvm::ConstantFP::get(type, v.f)
-                       : static_cast<Value*>(llvm::ConstantInt::get(type, static_cast<uint64_t>(v.i), true));
+                       : static_cast<Value*>(
+                             llvm::ConstantInt::get(type, static_cast<uint64_t>(v.i), true));
   }
   Value* widen(size_t output, Value* v) {
     auto* type = accumulators(output, lanes_);
     if (v->getType() == type) return v;
     if (is_float(accumulator(output))) return b_.CreateFPExt(v, type);
-    return is_unsigned_int(p_.output_type(output)) ? b_.CreateZExt(v, type) : b_.CreateSExt(v, type);
+    return is_unsigned_int(p_.output_type(output)) ? b_.CreateZExt(v, type)
+                                                   : b_.CreateSExt(v, type);
   }
   /// Two accumulators of any number of lanes; NaN wins in maximum and minimum.
   Value* combine(size_t output, Value* a, Value* b) {
     const DType t = accumulator(output);
     switch (fold(output)) {
-      case Fold::sum: return is_float(t) ? b_.CreateFAdd(a, b) : b_.CreateAdd(a, b);
-      case Fold::prod: return is_float(t) ? b_.CreateFMul(a, b) : b_.CreateMul(a, b);
-      default: break;
+      case Fold::sum:
+        return is_float(t) ? b_.CreateFAdd(a, b) : b_.CreateAdd(a, b);
+      case Fold::prod:
+        return is_float(t) ? b_.CreateFMul(a, b) : b_.CreateMul(a, b);
+      default:
+        break;
     }
     const bool max = fold(output) == Fold::max;
     Value* better = nullptr;
     if (is_float(t))
-      better = b_.CreateOr(max ? b_.CreateFCmpOGT(b, a) : b_.CreateFCmpOLT(b, a), b_.CreateFCmpUNO(b, b));
-    else if (is_unsigned_int(t)) better = max ? b_.CreateICmpUGT(b, a) : b_.CreateICmpULT(b, a);
-    else better = max ? b_.CreateICmpSGT(b, a) : b_.CreateICmpSLT(b, a);
+      better = b_.CreateOr(max ? b_.CreateFCmpOGT(b, a) : b_.CreateFCmpOLT(b, a),
+                           b_.CreateFCmpUNO(b, b));
+    else if (is_unsigned_int(t))
+      better = max ? b_.CreateICmpUGT(b, a) : b_.CreateICmpULT(b, a);
+    else
+      better = max ? b_.CreateICmpSGT(b, a) : b_.CreateICmpSLT(b, a);
     return b_.CreateSelect(better, b, a);
   }
   std::vector<size_t> folded() const {
@@ -229,8 +263,10 @@ class KernelEmitter {
     return out;
   }
 
-  /// Elements at `starts` into accumulators, [output][start]; lanes that the mask leaves out change nothing.
-  std::vector<Value*> fold_elements(const std::vector<Value*>& starts, Value* mask, const std::vector<Value*>& into) {
+  /// Elements at `starts` into accumulators, [output][start]; lanes that the mask leaves out change
+  /// nothing.
+  std::vector<Value*> fold_elements(const std::vector<Value*>& starts, Value* mask,
+                                    const std::vector<Value*>& into) {
     const auto values = emit_elements(starts, mask);
     std::vector<Value*> out;
     for (size_t k : folded())
@@ -244,7 +280,8 @@ class KernelEmitter {
 
   std::vector<Value*> starts_at(Value* i) {
     std::vector<Value*> starts;
-    for (unsigned u = 0; u < unroll_; ++u) starts.push_back(b_.CreateAdd(i, b_.getInt64(u * lanes_)));
+    for (unsigned u = 0; u < unroll_; ++u)
+      starts.push_back(b_.CreateAdd(i, b_.getInt64(u * lanes_)));
     return starts;
   }
 
@@ -254,13 +291,15 @@ class KernelEmitter {
     Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
     std::vector<Value*> first;
     for (size_t k : folded()) first.insert(first.end(), unroll_, identity(k, lanes_));
-    auto many = carry(b_.getInt64(0), main_end, step, "main", first, [&](Value* i, const std::vector<Value*>& into) {
-      return fold_elements(starts_at(i), nullptr, into);
-    });
+    auto many = carry(b_.getInt64(0), main_end, step, "main", first,
+                      [&](Value* i, const std::vector<Value*>& into) {
+                        return fold_elements(starts_at(i), nullptr, into);
+                      });
     std::vector<Value*> one;
     for (size_t f = 0; f < folded().size(); ++f) {
       one.push_back(many[f * unroll_]);
-      for (unsigned u = 1; u < unroll_; ++u) one[f] = combine(folded()[f], one[f], many[f * unroll_ + u]);
+      for (unsigned u = 1; u < unroll_; ++u)
+        one[f] = combine(folded()[f], one[f], many[f * unroll_ + u]);
     }
     one = carry(main_end, inner_, static_cast<int64_t>(lanes_), "rest", one,
                 [&](Value* i, const std::vector<Value*>& into) {
@@ -272,22 +311,24 @@ class KernelEmitter {
   void store_total(size_t k, Value* v) {
     for (unsigned half = lanes_ / 2; half; half /= 2) {
       std::vector<int> low, high;
-      for (unsigned l = 0; l < half; ++l) low.push_back(static_cast<int>(l)), high.push_back(static_cast<int>(l + half));
+      for (unsigned l = 0; l < half; ++l)
+        low.push_back(static_cast<int>(l)), high.push_back(static_cast<int>(l + half));
       v = combine(k, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high));
     }
     Value* p = rows_[p_.inputs.size() + k];
     auto* one = accumulators(k, 1);
-    b_.CreateAlignedStore(combine(k, b_.CreateAlignedLoad(one, p, llvm::Align(1)), v), p, llvm::Align(1));
+    b_.CreateAlignedStore(combine(k, b_.CreateAlignedLoad(one, p, llvm::Align(1)), v), p,
+                          llvm::Align(1));
   }
 
   /// Across rows: the accumulators of some columns stay in registers while all rows pass.
   void emit_columns(Value* outer) {
     auto step = static_cast<int64_t>(lanes_ * unroll_);
     Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
-    loop(b_.getInt64(0), main_end, step, "columns", [&](Value* i) { fold_columns(outer, starts_at(i), nullptr); });
-    loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest", [&](Value* i) {
-      fold_columns(outer, {i}, mask(b_.CreateSub(inner_, i)));
-    });
+    loop(b_.getInt64(0), main_end, step, "columns",
+         [&](Value* i) { fold_columns(outer, starts_at(i), nullptr); });
+    loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest",
+         [&](Value* i) { fold_columns(outer, {i}, mask(b_.CreateSub(inner_, i))); });
   }
 
   void fold_columns(Value* outer, const std::vector<Value*>& starts, Value* mask) {
@@ -295,18 +336,24 @@ class KernelEmitter {
     for (size_t k : folded())
       for (Value* start : starts) {
         auto bytes = static_cast<uint64_t>(size_bits(accumulator(k)) / 8);
-        places.push_back(b_.CreateGEP(b_.getInt8Ty(), bases_[p_.inputs.size() + k], b_.CreateMul(start, b_.getInt64(bytes))));
+        places.push_back(b_.CreateGEP(b_.getInt8Ty(), bases_[p_.inputs.size() + k],
+                                      b_.CreateMul(start, b_.getInt64(bytes))));
         auto* type = accumulators(k, lanes_);
-        first.push_back(mask ? b_.CreateMaskedLoad(type, places.back(), llvm::Align(1), mask, identity(k, lanes_))
-                             : static_cast<Value*>(b_.CreateAlignedLoad(type, places.back(), llvm::Align(1))));
+        first.push_back(
+            mask ? b_.CreateMaskedLoad(type, places.back(), llvm::Align(1), mask,
+                                       identity(k, lanes_))
+                 : static_cast<Value*>(b_.CreateAlignedLoad(type, places.back(), llvm::Align(1))));
       }
-    auto last = carry(b_.getInt64(0), outer, 1, "fold", first, [&](Value* row, const std::vector<Value*>& into) {
-      start_row(row);
-      return fold_elements(starts, mask, into);
-    });
+    auto last = carry(b_.getInt64(0), outer, 1, "fold", first,
+                      [&](Value* row, const std::vector<Value*>& into) {
+                        start_row(row);
+                        return fold_elements(starts, mask, into);
+                      });
     for (size_t k = 0; k < last.size(); ++k) {
-      if (mask) b_.CreateMaskedStore(last[k], places[k], llvm::Align(1), mask);
-      else b_.CreateAlignedStore(last[k], places[k], llvm::Align(1));
+      if (mask)
+        b_.CreateMaskedStore(last[k], places[k], llvm::Align(1), mask);
+      else
+        b_.CreateAlignedStore(last[k], places[k], llvm::Align(1));
     }
   }
 
@@ -323,7 +370,8 @@ class KernelEmitter {
     std::vector<llvm::Constant*> lanes;
     for (unsigned k = 0; k < lanes_; ++k) lanes.push_back(llvm::ConstantInt::get(lane, k));
     Value* capped = b_.CreateBinaryIntrinsic(llvm::Intrinsic::umin, left, b_.getInt64(lanes_));
-    return b_.CreateICmpUGT(prim_.splat(b_.CreateTrunc(capped, lane)), llvm::ConstantVector::get(lanes));
+    return b_.CreateICmpUGT(prim_.splat(b_.CreateTrunc(capped, lane)),
+                            llvm::ConstantVector::get(lanes));
   }
 
   Value* from_storage(DType t, Value* v) {
@@ -331,8 +379,8 @@ class KernelEmitter {
     return b_.CreateICmpNE(v, llvm::Constant::getNullValue(v->getType()));
   }
 
-  /// Values that are the same along the row, computed once a row: broadcast inputs, constants, and all that
-  /// depends on nothing else.
+  /// Values that are the same along the row, computed once a row: broadcast inputs, constants, and
+  /// all that depends on nothing else.
   void emit_uniform() {
     uniform_.assign(p_.insts.size(), nullptr);
     for (size_t k = 0; k < p_.insts.size(); ++k) {
@@ -365,8 +413,8 @@ class KernelEmitter {
     return prim_.emit(in, std::span(types).first(n), std::span(args).first(n));
   }
 
-  /// The program at each of the starting elements, instruction by instruction, so that they overlap.
-  /// Gives the values, [start][instruction]; stores outputs that are not folded.
+  /// The program at each of the starting elements, instruction by instruction, so that they
+  /// overlap. Gives the values, [start][instruction]; stores outputs that are not folded.
   std::vector<std::vector<Value*>> emit_elements(const std::vector<Value*>& starts, Value* mask) {
     std::vector<std::vector<Value*>> values(starts.size(), uniform_);
     for (size_t k = 0; k < p_.insts.size(); ++k) {
@@ -384,7 +432,9 @@ class KernelEmitter {
   /// Address of element `start`, or one address a lane for strided operands.
   Value* address(size_t k, Value* start) {
     if (key_.inner[k] == InnerStride::contiguous)
-      return b_.CreateGEP(b_.getInt8Ty(), rows_[k], b_.CreateMul(start, b_.getInt64(static_cast<uint64_t>(element_bytes(k)))));
+      return b_.CreateGEP(
+          b_.getInt8Ty(), rows_[k],
+          b_.CreateMul(start, b_.getInt64(static_cast<uint64_t>(element_bytes(k)))));
     std::vector<llvm::Constant*> lanes;
     for (unsigned lane = 0; lane < lanes_; ++lane) lanes.push_back(b_.getInt64(lane));
     Value* index = b_.CreateAdd(prim_.splat(start), llvm::ConstantVector::get(lanes));
@@ -396,7 +446,8 @@ class KernelEmitter {
     Value* p = address(in.index, start);
     Value* v = nullptr;
     if (key_.inner[in.index] == InnerStride::strided) {
-      v = b_.CreateMaskedGather(type, p, llvm::Align(1), mask ? mask : all(), llvm::Constant::getNullValue(type));
+      v = b_.CreateMaskedGather(type, p, llvm::Align(1), mask ? mask : all(),
+                                llvm::Constant::getNullValue(type));
     } else if (mask) {
       v = b_.CreateMaskedLoad(type, p, llvm::Align(1), mask, llvm::Constant::getNullValue(type));
     } else {
@@ -408,7 +459,8 @@ class KernelEmitter {
   void store(size_t output, Value* v, Value* start, Value* mask) {
     size_t k = p_.inputs.size() + output;
     DType t = operand_type(k);
-    if (t == DType::boolean) v = b_.CreateZExt(v, llvm::FixedVectorType::get(prim_.storage(t), lanes_));
+    if (t == DType::boolean)
+      v = b_.CreateZExt(v, llvm::FixedVectorType::get(prim_.storage(t), lanes_));
     Value* p = address(k, start);
     if (key_.inner[k] == InnerStride::strided) {
       b_.CreateMaskedScatter(v, p, llvm::Align(1), mask ? mask : all());
@@ -420,11 +472,14 @@ class KernelEmitter {
       auto* s = b_.CreateAlignedStore(v, p, llvm::Align(past_cache ? whole : 1));
       if (past_cache) {
         auto* one = llvm::ConstantAsMetadata::get(b_.getInt32(1));
-        s->setMetadata(llvm::LLVMContext::MD_nontemporal, llvm::MDNode::get(module_.getContext(), one));
+        s->setMetadata(llvm::LLVMContext::MD_nontemporal,
+                       llvm::MDNode::get(module_.getContext(), one));
       }
     }
   }
-  Value* all() { return llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes_)); }
+  Value* all() {
+    return llvm::Constant::getAllOnesValue(llvm::FixedVectorType::get(b_.getInt1Ty(), lanes_));
+  }
 
   const KernelKey& key_;
   const Program& p_;
@@ -457,8 +512,8 @@ Result<llvm::TargetMachine*> machine_for(const CpuIsa& isa) {
   if (!target) return error(Code::codegen_failed, "", why);
   llvm::TargetOptions options;
   options.AllowFPOpFusion = llvm::FPOpFusion::Strict;
-  machine.reset(target->createTargetMachine(triple, llvm::StringRef(isa.cpu.data(), isa.cpu.size()), "", options,
-                                            llvm::Reloc::PIC_, llvm::CodeModel::Small,
+  machine.reset(target->createTargetMachine(triple, llvm::StringRef(isa.cpu.data(), isa.cpu.size()),
+                                            "", options, llvm::Reloc::PIC_, llvm::CodeModel::Small,
                                             llvm::CodeGenOptLevel::Default, true));
   if (!machine) return error(Code::codegen_failed, "", "LLVM has no machine for the target");
   return machine.get();
@@ -466,7 +521,8 @@ Result<llvm::TargetMachine*> machine_for(const CpuIsa& isa) {
 
 Status check(const KernelKey& key) {
   FERRULE_TRY(verify(key.program));
-  FERRULE_ASSERT(key.inner.size() == key.program.inputs.size() + key.program.outputs.size(), "strides of a kernel");
+  FERRULE_ASSERT(key.inner.size() == key.program.inputs.size() + key.program.outputs.size(),
+                 "strides of a kernel");
   for (const Inst& in : key.program.insts)
     if (!can_hold(in.type)) return error(Code::unsupported_type, "generated kernel", name(in.type));
   for (DType t : key.program.inputs)
@@ -489,7 +545,8 @@ Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, C
   KernelEmitter(key, program, isa, module).emit(symbol);
   std::string text;
   llvm::raw_string_ostream problems(text);
-  if (llvm::verifyModule(module, &problems)) return error(Code::codegen_failed, std::string(symbol), text);
+  if (llvm::verifyModule(module, &problems))
+    return error(Code::codegen_failed, std::string(symbol), text);
   if (form == CodeForm::ir) {
     module.print(problems, nullptr);
     return text;
@@ -497,7 +554,8 @@ Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, C
   llvm::SmallVector<char, 0> code;
   llvm::raw_svector_ostream out(code);
   llvm::legacy::PassManager passes;
-  auto type = form == CodeForm::object ? llvm::CodeGenFileType::ObjectFile : llvm::CodeGenFileType::AssemblyFile;
+  auto type = form == CodeForm::object ? llvm::CodeGenFileType::ObjectFile
+                                       : llvm::CodeGenFileType::AssemblyFile;
   if (machine->addPassesToEmitFile(passes, out, nullptr, type, true))
     return error(Code::codegen_failed, std::string(symbol), "LLVM cannot write this form");
   passes.run(module);

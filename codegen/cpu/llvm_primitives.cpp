@@ -11,43 +11,64 @@
 namespace ferrule {
 namespace {
 
-using llvm::Intrinsic::ID;
 using llvm::Type;
 using llvm::Value;
+using llvm::Intrinsic::ID;
 namespace intr = llvm::Intrinsic;
 
 /// SLEEF's stem of a function, "" if it has none or not over the whole range.
 std::string_view sleef_stem(Prim p) {
   switch (p) {
-    case Prim::exp: return "exp";
-    case Prim::log: return "log";
-    case Prim::log1p: return "log1p";
-    case Prim::expm1: return "expm1";
-    case Prim::tanh: return "tanh";
-    case Prim::erf: return "erf";
-    case Prim::sin: return "sin";
-    case Prim::cos: return "cos";
-    case Prim::tan: return "tan";
-    case Prim::asin: return "asin";
-    case Prim::acos: return "acos";
-    case Prim::atan: return "atan";
-    case Prim::sinh: return "sinh";
-    case Prim::cosh: return "cosh";
-    case Prim::asinh: return "asinh";
-    case Prim::acosh: return "acosh";
-    case Prim::atanh: return "atanh";
-    case Prim::pow: return "pow";
-    default: return "";
+    case Prim::exp:
+      return "exp";
+    case Prim::log:
+      return "log";
+    case Prim::log1p:
+      return "log1p";
+    case Prim::expm1:
+      return "expm1";
+    case Prim::tanh:
+      return "tanh";
+    case Prim::erf:
+      return "erf";
+    case Prim::sin:
+      return "sin";
+    case Prim::cos:
+      return "cos";
+    case Prim::tan:
+      return "tan";
+    case Prim::asin:
+      return "asin";
+    case Prim::acos:
+      return "acos";
+    case Prim::atan:
+      return "atan";
+    case Prim::sinh:
+      return "sinh";
+    case Prim::cosh:
+      return "cosh";
+    case Prim::asinh:
+      return "asinh";
+    case Prim::acosh:
+      return "acosh";
+    case Prim::atanh:
+      return "atanh";
+    case Prim::pow:
+      return "pow";
+    default:
+      return "";
   }
 }
 
-/// SLEEF overflows early in these (at sqrt(max), or a little below max): f32 goes through double, f64 to libm.
+/// SLEEF overflows early in these (at sqrt(max), or a little below max): f32 goes through double,
+/// f64 to libm.
 bool short_range(Prim p) {
   return p == Prim::sinh || p == Prim::cosh || p == Prim::asinh || p == Prim::acosh;
 }
 
 bool is_f8(DType t) {
-  return t == DType::f8e4m3fn || t == DType::f8e4m3fnuz || t == DType::f8e5m2 || t == DType::f8e5m2fnuz;
+  return t == DType::f8e4m3fn || t == DType::f8e4m3fnuz || t == DType::f8e5m2 ||
+         t == DType::f8e5m2fnuz;
 }
 
 }  // namespace
@@ -55,11 +76,16 @@ bool is_f8(DType t) {
 Type* PrimitiveEmitter::element(DType t) const {
   auto& c = b_.getContext();
   switch (t) {
-    case DType::f32: return Type::getFloatTy(c);
-    case DType::f64: return Type::getDoubleTy(c);
-    case DType::f16: return Type::getHalfTy(c);
-    case DType::boolean: return Type::getInt1Ty(c);
-    default: return Type::getIntNTy(c, static_cast<unsigned>(size_bits(t)));  // integers, bf16, fp8
+    case DType::f32:
+      return Type::getFloatTy(c);
+    case DType::f64:
+      return Type::getDoubleTy(c);
+    case DType::f16:
+      return Type::getHalfTy(c);
+    case DType::boolean:
+      return Type::getInt1Ty(c);
+    default:
+      return Type::getIntNTy(c, static_cast<unsigned>(size_bits(t)));  // integers, bf16, fp8
   }
 }
 
@@ -70,7 +96,8 @@ Type* PrimitiveEmitter::storage(DType t) const {
 Value* PrimitiveEmitter::number(DType t, double v) { return llvm::ConstantFP::get(vector(t), v); }
 
 Value* PrimitiveEmitter::intrinsic(unsigned id, std::span<Value* const> args) {
-  return b_.CreateIntrinsic(static_cast<ID>(id), {args[0]->getType()}, llvm::ArrayRef<Value*>(args.data(), args.size()));
+  return b_.CreateIntrinsic(static_cast<ID>(id), {args[0]->getType()},
+                            llvm::ArrayRef<Value*>(args.data(), args.size()));
 }
 
 Value* PrimitiveEmitter::constant(const Inst& in) {
@@ -103,14 +130,16 @@ Value* PrimitiveEmitter::per_lane(const std::string& symbol, Type* result, Type*
 }
 
 /// SLEEF's vector function, called as often as its width needs; spare lanes repeat others.
-Value* PrimitiveEmitter::call_library(std::string_view function, DType t, std::span<Value* const> args) {
+Value* PrimitiveEmitter::call_library(std::string_view function, DType t,
+                                      std::span<Value* const> args) {
   bool f32 = t == DType::f32;
   auto width = static_cast<unsigned>(isa_.vector_bytes / (f32 ? 4 : 8));
   auto* type = llvm::FixedVectorType::get(element(t), width);
   std::vector<Type*> types(args.size(), type);
   std::string symbol = fmt::format("Sleef_{}{}{}_u10{}", function, f32 ? "f" : "d", width,
                                    isa_.vector_bytes == 64 ? "avx512f" : "avx2");
-  auto fn = b_.GetInsertBlock()->getModule()->getOrInsertFunction(symbol, llvm::FunctionType::get(type, types, false));
+  auto fn = b_.GetInsertBlock()->getModule()->getOrInsertFunction(
+      symbol, llvm::FunctionType::get(type, types, false));
   llvm::cast<llvm::Function>(fn.getCallee())->setDoesNotThrow();
   if (width == lanes_) return b_.CreateCall(fn, llvm::ArrayRef<Value*>(args.data(), args.size()));
   std::vector<Value*> results;
@@ -137,32 +166,50 @@ Value* PrimitiveEmitter::sigmoid(DType t, Value* x) {
 Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
   DType t = in.type;
   auto unary = [&](ID id) { return b_.CreateUnaryIntrinsic(id, a[0]); };
-  auto pick = [&](bool less) -> Value* {  // a if NaN, else the second wherever the comparison is false
+  auto pick =
+      [&](bool less) -> Value* {  // a if NaN, else the second wherever the comparison is false
     Value* c = less ? b_.CreateFCmpOLT(a[0], a[1]) : b_.CreateFCmpOGT(a[0], a[1]);
     auto* constant = llvm::dyn_cast<llvm::Constant>(a[1]);
-    auto* value = constant ? llvm::dyn_cast_or_null<llvm::ConstantFP>(constant->getSplatValue()) : nullptr;
-    if (value && !value->isNaN()) {  // one instruction; x86 gives its second operand when one is NaN
+    auto* value =
+        constant ? llvm::dyn_cast_or_null<llvm::ConstantFP>(constant->getSplatValue()) : nullptr;
+    if (value &&
+        !value->isNaN()) {  // one instruction; x86 gives its second operand when one is NaN
       Value* swapped = less ? b_.CreateFCmpOLT(a[1], a[0]) : b_.CreateFCmpOGT(a[1], a[0]);
       return b_.CreateSelect(swapped, a[1], a[0]);
     }
     return b_.CreateSelect(b_.CreateFCmpUNO(a[0], a[0]), a[0], b_.CreateSelect(c, a[0], a[1]));
   };
   switch (in.op) {
-    case Prim::neg: return b_.CreateFNeg(a[0]);
-    case Prim::add: return b_.CreateFAdd(a[0], a[1]);
-    case Prim::sub: return b_.CreateFSub(a[0], a[1]);
-    case Prim::mul: return b_.CreateFMul(a[0], a[1]);
-    case Prim::div: return b_.CreateFDiv(a[0], a[1]);
-    case Prim::fma: return intrinsic(intr::fma, a);
-    case Prim::min: return pick(true);
-    case Prim::max: return pick(false);
-    case Prim::abs: return unary(intr::fabs);
-    case Prim::floor: return unary(intr::floor);
-    case Prim::ceil: return unary(intr::ceil);
-    case Prim::trunc: return unary(intr::trunc);
-    case Prim::rint: return unary(intr::roundeven);
-    case Prim::sqrt: return unary(intr::sqrt);
-    case Prim::sigmoid: return sigmoid(t, a[0]);
+    case Prim::neg:
+      return b_.CreateFNeg(a[0]);
+    case Prim::add:
+      return b_.CreateFAdd(a[0], a[1]);
+    case Prim::sub:
+      return b_.CreateFSub(a[0], a[1]);
+    case Prim::mul:
+      return b_.CreateFMul(a[0], a[1]);
+    case Prim::div:
+      return b_.CreateFDiv(a[0], a[1]);
+    case Prim::fma:
+      return intrinsic(intr::fma, a);
+    case Prim::min:
+      return pick(true);
+    case Prim::max:
+      return pick(false);
+    case Prim::abs:
+      return unary(intr::fabs);
+    case Prim::floor:
+      return unary(intr::floor);
+    case Prim::ceil:
+      return unary(intr::ceil);
+    case Prim::trunc:
+      return unary(intr::trunc);
+    case Prim::rint:
+      return unary(intr::roundeven);
+    case Prim::sqrt:
+      return unary(intr::sqrt);
+    case Prim::sigmoid:
+      return sigmoid(t, a[0]);
     case Prim::sign: {
       Value* r = b_.CreateSelect(b_.CreateFCmpOLT(a[0], number(t, 0)), number(t, -1), a[0]);
       r = b_.CreateSelect(b_.CreateFCmpOGT(a[0], number(t, 0)), number(t, 1), r);
@@ -176,9 +223,11 @@ Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
       Value* zero = number(t, 0);
       Value* other = b_.CreateXor(b_.CreateFCmpOLT(r, zero), b_.CreateFCmpOLT(a[1], zero));
       Value* moved = b_.CreateSelect(other, b_.CreateFAdd(r, a[1]), r);
-      return b_.CreateSelect(b_.CreateFCmpOEQ(r, zero), b_.CreateBinaryIntrinsic(intr::copysign, zero, a[1]), moved);
+      return b_.CreateSelect(b_.CreateFCmpOEQ(r, zero),
+                             b_.CreateBinaryIntrinsic(intr::copysign, zero, a[1]), moved);
     }
-    default: break;
+    default:
+      break;
   }
   std::string_view stem = sleef_stem(in.op);
   FERRULE_ASSERT(!stem.empty(), "a primitive without an LLVM form");
@@ -189,7 +238,8 @@ Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
   return t == DType::f32 ? b_.CreateFPTrunc(r, vector(DType::f32)) : r;
 }
 
-/// div, mod, fmod of integers: the divisors that trap are replaced, their results put in afterwards.
+/// div, mod, fmod of integers: the divisors that trap are replaced, their results put in
+/// afterwards.
 Value* PrimitiveEmitter::divide(const Inst& in, Value* a, Value* b) {
   Type* type = a->getType();
   bool is_signed = is_signed_int(in.type);
@@ -217,35 +267,51 @@ Value* PrimitiveEmitter::int_op(const Inst& in, std::span<Value* const> a) {
     return b_.CreateSelect(b_.CreateICmpULT(a[1], width), shifted, integer(type, 0));
   };
   switch (in.op) {
-    case Prim::neg: return b_.CreateNeg(a[0]);
-    case Prim::add: return b_.CreateAdd(a[0], a[1]);
-    case Prim::sub: return b_.CreateSub(a[0], a[1]);
-    case Prim::mul: return b_.CreateMul(a[0], a[1]);
+    case Prim::neg:
+      return b_.CreateNeg(a[0]);
+    case Prim::add:
+      return b_.CreateAdd(a[0], a[1]);
+    case Prim::sub:
+      return b_.CreateSub(a[0], a[1]);
+    case Prim::mul:
+      return b_.CreateMul(a[0], a[1]);
     case Prim::div:
     case Prim::mod:
-    case Prim::fmod: return divide(in, a[0], a[1]);
-    case Prim::min: return b_.CreateBinaryIntrinsic(is_signed ? intr::smin : intr::umin, a[0], a[1]);
-    case Prim::max: return b_.CreateBinaryIntrinsic(is_signed ? intr::smax : intr::umax, a[0], a[1]);
-    case Prim::abs: return is_signed ? b_.CreateBinaryIntrinsic(intr::abs, a[0], b_.getFalse()) : a[0];
+    case Prim::fmod:
+      return divide(in, a[0], a[1]);
+    case Prim::min:
+      return b_.CreateBinaryIntrinsic(is_signed ? intr::smin : intr::umin, a[0], a[1]);
+    case Prim::max:
+      return b_.CreateBinaryIntrinsic(is_signed ? intr::smax : intr::umax, a[0], a[1]);
+    case Prim::abs:
+      return is_signed ? b_.CreateBinaryIntrinsic(intr::abs, a[0], b_.getFalse()) : a[0];
     case Prim::sign: {
       Value* positive = b_.CreateZExt(b_.CreateICmpNE(a[0], integer(type, 0)), type);
       if (!is_signed) return positive;
       return b_.CreateSelect(b_.CreateICmpSLT(a[0], integer(type, 0)), integer(type, -1), positive);
     }
-    case Prim::band: return b_.CreateAnd(a[0], a[1]);
-    case Prim::bor: return b_.CreateOr(a[0], a[1]);
-    case Prim::bxor: return b_.CreateXor(a[0], a[1]);
-    case Prim::bnot: return b_.CreateNot(a[0]);
-    case Prim::shl: return shift(b_.CreateShl(a[0], a[1]));
-    case Prim::shr: return shift(is_signed ? b_.CreateAShr(a[0], a[1]) : b_.CreateLShr(a[0], a[1]));
+    case Prim::band:
+      return b_.CreateAnd(a[0], a[1]);
+    case Prim::bor:
+      return b_.CreateOr(a[0], a[1]);
+    case Prim::bxor:
+      return b_.CreateXor(a[0], a[1]);
+    case Prim::bnot:
+      return b_.CreateNot(a[0]);
+    case Prim::shl:
+      return shift(b_.CreateShl(a[0], a[1]));
+    case Prim::shr:
+      return shift(is_signed ? b_.CreateAShr(a[0], a[1]) : b_.CreateLShr(a[0], a[1]));
     case Prim::ipow: {
       Type* wide = Type::getInt64Ty(b_.getContext());
       auto widen = [&](Value* v) { return b_.CreateIntCast(v, vec(wide), is_signed); };
       std::array args{widen(a[0]), widen(a[1])};
-      Value* r = per_lane(is_signed ? "ferrule_ipow_signed" : "ferrule_ipow_unsigned", wide, wide, args);
+      Value* r =
+          per_lane(is_signed ? "ferrule_ipow_signed" : "ferrule_ipow_unsigned", wide, wide, args);
       return b_.CreateTrunc(r, type);
     }
-    default: bug("a primitive without an LLVM form", __FILE__, __LINE__);
+    default:
+      bug("a primitive without an LLVM form", __FILE__, __LINE__);
   }
 }
 
@@ -253,30 +319,46 @@ Value* PrimitiveEmitter::compare(Prim op, DType t, Value* a, Value* b) {
   using P = llvm::CmpInst;
   bool f = is_float(t), s = is_signed_int(t);
   switch (op) {
-    case Prim::eq: return b_.CreateCmp(f ? P::FCMP_OEQ : P::ICMP_EQ, a, b);
-    case Prim::ne: return b_.CreateCmp(f ? P::FCMP_UNE : P::ICMP_NE, a, b);
-    case Prim::lt: return b_.CreateCmp(f ? P::FCMP_OLT : s ? P::ICMP_SLT : P::ICMP_ULT, a, b);
-    case Prim::le: return b_.CreateCmp(f ? P::FCMP_OLE : s ? P::ICMP_SLE : P::ICMP_ULE, a, b);
-    case Prim::gt: return b_.CreateCmp(f ? P::FCMP_OGT : s ? P::ICMP_SGT : P::ICMP_UGT, a, b);
-    default: return b_.CreateCmp(f ? P::FCMP_OGE : s ? P::ICMP_SGE : P::ICMP_UGE, a, b);
+    case Prim::eq:
+      return b_.CreateCmp(f ? P::FCMP_OEQ : P::ICMP_EQ, a, b);
+    case Prim::ne:
+      return b_.CreateCmp(f ? P::FCMP_UNE : P::ICMP_NE, a, b);
+    case Prim::lt:
+      return b_.CreateCmp(f ? P::FCMP_OLT : s ? P::ICMP_SLT : P::ICMP_ULT, a, b);
+    case Prim::le:
+      return b_.CreateCmp(f ? P::FCMP_OLE : s ? P::ICMP_SLE : P::ICMP_ULE, a, b);
+    case Prim::gt:
+      return b_.CreateCmp(f ? P::FCMP_OGT : s ? P::ICMP_SGT : P::ICMP_UGT, a, b);
+    default:
+      return b_.CreateCmp(f ? P::FCMP_OGE : s ? P::ICMP_SGE : P::ICMP_UGE, a, b);
   }
 }
 
-Value* PrimitiveEmitter::emit(const Inst& in, std::span<const DType> types, std::span<Value* const> a) {
+Value* PrimitiveEmitter::emit(const Inst& in, std::span<const DType> types,
+                              std::span<Value* const> a) {
   switch (in.op) {
-    case Prim::cast: return cast(a[0], types[0], in.type, in.i != 0);
-    case Prim::select: return b_.CreateSelect(a[0], a[1], a[2]);
+    case Prim::cast:
+      return cast(a[0], types[0], in.type, in.i != 0);
+    case Prim::select:
+      return b_.CreateSelect(a[0], a[1], a[2]);
     case Prim::float_to_bits:
-    case Prim::bits_to_float: return b_.CreateBitCast(a[0], vector(in.type));
-    case Prim::isnan: return b_.CreateFCmpUNO(a[0], a[0]);
+    case Prim::bits_to_float:
+      return b_.CreateBitCast(a[0], vector(in.type));
+    case Prim::isnan:
+      return b_.CreateFCmpUNO(a[0], a[0]);
     case Prim::isinf:
       return b_.CreateFCmpOEQ(b_.CreateUnaryIntrinsic(intr::fabs, a[0]),
                               llvm::ConstantFP::getInfinity(vector(types[0])));
-    case Prim::land: return b_.CreateAnd(a[0], a[1]);
-    case Prim::lor: return b_.CreateOr(a[0], a[1]);
-    case Prim::lxor: return b_.CreateXor(a[0], a[1]);
-    case Prim::lnot: return b_.CreateNot(a[0]);
-    default: break;
+    case Prim::land:
+      return b_.CreateAnd(a[0], a[1]);
+    case Prim::lor:
+      return b_.CreateOr(a[0], a[1]);
+    case Prim::lxor:
+      return b_.CreateXor(a[0], a[1]);
+    case Prim::lnot:
+      return b_.CreateNot(a[0]);
+    default:
+      break;
   }
   if (info(in.op).cls == PrimInfo::Class::cmp) return compare(in.op, types[0], a[0], a[1]);
   return is_float(in.type) ? float_op(in, a) : int_op(in, a);
@@ -285,7 +367,8 @@ Value* PrimitiveEmitter::emit(const Inst& in, std::span<const DType> types, std:
 // --- conversions
 
 Value* PrimitiveEmitter::decode_f8(Value* x, DType from) {
-  // Exponent and fraction where f32 has them, then scaled by the difference of the biases: exact, subnormals too.
+  // Exponent and fraction where f32 has them, then scaled by the difference of the biases: exact,
+  // subnormals too.
   bool e4 = from == DType::f8e4m3fn || from == DType::f8e4m3fnuz;
   bool fnuz = from == DType::f8e4m3fnuz || from == DType::f8e5m2fnuz;
   int bias = (e4 ? 7 : 15) + (fnuz ? 1 : 0);
@@ -293,9 +376,11 @@ Value* PrimitiveEmitter::decode_f8(Value* x, DType from) {
   Value* wide = b_.CreateZExt(x, i32);
   Value* magnitude = b_.CreateAnd(wide, integer(i32, 0x7f));
   Value* bits = b_.CreateShl(magnitude, integer(i32, e4 ? 20 : 21));
-  Value* v = b_.CreateFMul(b_.CreateBitCast(bits, vector(DType::f32)), number(DType::f32, std::ldexp(1.0, 127 - bias)));
+  Value* v = b_.CreateFMul(b_.CreateBitCast(bits, vector(DType::f32)),
+                           number(DType::f32, std::ldexp(1.0, 127 - bias)));
   Value* nan = llvm::ConstantFP::getNaN(vector(DType::f32));
-  if (from == DType::f8e4m3fn) v = b_.CreateSelect(b_.CreateICmpEQ(magnitude, integer(i32, 0x7f)), nan, v);
+  if (from == DType::f8e4m3fn)
+    v = b_.CreateSelect(b_.CreateICmpEQ(magnitude, integer(i32, 0x7f)), nan, v);
   if (from == DType::f8e5m2) {
     v = b_.CreateSelect(b_.CreateICmpUGT(magnitude, integer(i32, 0x7c)), nan, v);
     v = b_.CreateSelect(b_.CreateICmpEQ(magnitude, integer(i32, 0x7c)),
@@ -310,7 +395,8 @@ Value* PrimitiveEmitter::widen_to_f32(Value* x, DType from) {
   if (from == DType::f16) return b_.CreateFPExt(x, vector(DType::f32));
   if (from == DType::bf16) {
     Type* i32 = vec(Type::getInt32Ty(b_.getContext()));
-    return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(x, i32), integer(i32, 16)), vector(DType::f32));
+    return b_.CreateBitCast(b_.CreateShl(b_.CreateZExt(x, i32), integer(i32, 16)),
+                            vector(DType::f32));
   }
   return decode_f8(x, from);
 }
@@ -336,7 +422,8 @@ Value* PrimitiveEmitter::f32_to_bf16(Value* x) {
   Value* bias = b_.CreateAdd(b_.CreateAnd(high, integer(i32, 1)), integer(i32, 0x7fff));
   Value* rounded = b_.CreateLShr(b_.CreateAdd(bits, bias), integer(i32, 16));
   Value* quiet = b_.CreateOr(high, integer(i32, 0x40));
-  return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(x, x), quiet, rounded), vector(DType::bf16));
+  return b_.CreateTrunc(b_.CreateSelect(b_.CreateFCmpUNO(x, x), quiet, rounded),
+                        vector(DType::bf16));
 }
 
 Value* PrimitiveEmitter::f32_to_narrow(Value* x, DType to, bool wrap) {
@@ -360,13 +447,15 @@ Value* PrimitiveEmitter::to_float(Value* x, DType from, DType to) {
 Value* PrimitiveEmitter::cast(Value* x, DType from, DType to, bool wrap) {
   if (from == to) return x;
   if (to == DType::boolean) {
-    if (is_float(from)) return b_.CreateFCmpUNE(to_float(x, from, compute_type(from)), number(compute_type(from), 0));
+    if (is_float(from))
+      return b_.CreateFCmpUNE(to_float(x, from, compute_type(from)), number(compute_type(from), 0));
     return b_.CreateICmpNE(x, integer(x->getType(), 0));
   }
   if (to == DType::f32 || to == DType::f64) return to_float(x, from, to);
   if (is_float(to)) {
     // f32 rounds once from f32 and narrower; wider ones go through f64 and an odd f32.
-    if (is_float(from) && from != DType::f64) return f32_to_narrow(to_float(x, from, DType::f32), to, wrap);
+    if (is_float(from) && from != DType::f64)
+      return f32_to_narrow(to_float(x, from, DType::f32), to, wrap);
     Value* wide = to_float(x, from, DType::f64);
     if (is_f8(to)) {
       auto& c = b_.getContext();
@@ -378,7 +467,8 @@ Value* PrimitiveEmitter::cast(Value* x, DType from, DType to, bool wrap) {
   if (is_float(from)) {
     DType c = compute_type(from);
     Value* v = to_float(x, from, c);
-    return b_.CreateIntrinsic(is_signed_int(to) ? intr::fptosi_sat : intr::fptoui_sat, {vector(to), v->getType()}, {v});
+    return b_.CreateIntrinsic(is_signed_int(to) ? intr::fptosi_sat : intr::fptoui_sat,
+                              {vector(to), v->getType()}, {v});
   }
   return b_.CreateIntCast(x, vector(to), is_signed_int(from));
 }

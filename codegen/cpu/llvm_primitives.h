@@ -1,5 +1,6 @@
-// Scalar-program instructions as LLVM IR on explicit vectors of `lanes` elements. Private to codegen/llvm*.cpp:
-// it is one of the few headers that include LLVM. Meaning of every primitive: engine/semantics/primitives.def.
+// Scalar-program instructions as LLVM IR on explicit vectors of `lanes` elements. Private to
+// codegen/llvm*.cpp: it is one of the few headers that include LLVM. Meaning of every primitive:
+// engine/semantics/primitives.def.
 #pragma once
 #include <llvm/IR/IRBuilder.h>
 
@@ -24,7 +25,8 @@ class PrimitiveEmitter {
 
   llvm::Value* constant(const Inst& in);
   /// An instruction that is neither load nor constant. `types`: of the operands.
-  llvm::Value* emit(const Inst& in, std::span<const DType> types, std::span<llvm::Value* const> args);
+  llvm::Value* emit(const Inst& in, std::span<const DType> types,
+                    std::span<llvm::Value* const> args);
 
   /// Whether `in` calls a function, so that vector registers do not survive it.
   static bool calls(const Inst& in, DType operand);
@@ -37,7 +39,8 @@ class PrimitiveEmitter {
   V* compare(Prim op, DType t, V* a, V* b);
   V* sigmoid(DType t, V* x);
   V* call_library(std::string_view function, DType t, std::span<V* const> args);
-  V* per_lane(const std::string& symbol, llvm::Type* result, llvm::Type* argument, std::span<V* const> args);
+  V* per_lane(const std::string& symbol, llvm::Type* result, llvm::Type* argument,
+              std::span<V* const> args);
   V* cast(V* x, DType from, DType to, bool wrap);
   V* to_float(V* x, DType from, DType to);
   V* widen_to_f32(V* x, DType from);
@@ -46,7 +49,9 @@ class PrimitiveEmitter {
   V* f32_to_narrow(V* x, DType to, bool wrap);
   V* decode_f8(V* x, DType from);
   V* number(DType t, double v);
-  V* integer(llvm::Type* vector, int64_t v) { return llvm::ConstantInt::get(vector, static_cast<uint64_t>(v), true); }
+  V* integer(llvm::Type* vector, int64_t v) {
+    return llvm::ConstantInt::get(vector, static_cast<uint64_t>(v), true);
+  }
   V* intrinsic(unsigned id, std::span<V* const> args);
   llvm::Type* vec(llvm::Type* e) const { return llvm::FixedVectorType::get(e, lanes_); }
 

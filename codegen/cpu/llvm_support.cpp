@@ -1,22 +1,24 @@
-// Functions that generated code calls, by symbol: SLEEF's vector functions, libm's, and ours for what has no
-// vector form (integer powers, 8-bit floats). The symbols name their instruction set, so that the host's
-// choice of variant does not matter.
+// Functions that generated code calls, by symbol: SLEEF's vector functions, libm's, and ours for
+// what has no vector form (integer powers, 8-bit floats). The symbols name their instruction set,
+// so that the host's choice of variant does not matter.
 #include <array>
 #include <cmath>
 
 #include "codegen/cpu/llvm.h"
 #include "engine/semantics/minifloat.h"
 
-#define FERRULE_SLEEF_UNARY(X) \
-  X(exp) X(log) X(log1p) X(expm1) X(tanh) X(erf) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
-  X(asinh) X(acosh) X(atanh) X(pow)
+#define FERRULE_SLEEF_UNARY(X)                                                                  \
+  X(exp)                                                                                        \
+  X(log)                                                                                        \
+  X(log1p) X(expm1) X(tanh) X(erf) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
+      X(asinh) X(acosh) X(atanh) X(pow)
 
 // Their real signatures have vector types; only the addresses are used here.
 extern "C" {
-#define FERRULE_DECLARE(f)             \
-  void Sleef_##f##f16_u10avx512f();    \
-  void Sleef_##f##d8_u10avx512f();     \
-  void Sleef_##f##f8_u10avx2();        \
+#define FERRULE_DECLARE(f)          \
+  void Sleef_##f##f16_u10avx512f(); \
+  void Sleef_##f##d8_u10avx512f();  \
+  void Sleef_##f##f8_u10avx2();     \
   void Sleef_##f##d4_u10avx2();
 FERRULE_SLEEF_UNARY(FERRULE_DECLARE)
 #undef FERRULE_DECLARE
@@ -48,23 +50,23 @@ void* address(R (*f)(A...)) {
 }
 
 const auto kSymbols = std::to_array<SupportSymbol>({
-#define FERRULE_SYMBOLS(f)                                                        \
-  {"Sleef_" #f "f16_u10avx512f", address(&Sleef_##f##f16_u10avx512f)},            \
-  {"Sleef_" #f "d8_u10avx512f", address(&Sleef_##f##d8_u10avx512f)},              \
-  {"Sleef_" #f "f8_u10avx2", address(&Sleef_##f##f8_u10avx2)},                    \
-  {"Sleef_" #f "d4_u10avx2", address(&Sleef_##f##d4_u10avx2)},
+#define FERRULE_SYMBOLS(f)                                               \
+  {"Sleef_" #f "f16_u10avx512f", address(&Sleef_##f##f16_u10avx512f)},   \
+      {"Sleef_" #f "d8_u10avx512f", address(&Sleef_##f##d8_u10avx512f)}, \
+      {"Sleef_" #f "f8_u10avx2", address(&Sleef_##f##f8_u10avx2)},       \
+      {"Sleef_" #f "d4_u10avx2", address(&Sleef_##f##d4_u10avx2)},
     FERRULE_SLEEF_UNARY(FERRULE_SYMBOLS)
 #undef FERRULE_SYMBOLS
 #define FERRULE_LIBM(f) {#f, address(static_cast<double (*)(double)>(&std::f))},
-    FERRULE_LIBM(sinh) FERRULE_LIBM(cosh) FERRULE_LIBM(asinh) FERRULE_LIBM(acosh)
+        FERRULE_LIBM(sinh) FERRULE_LIBM(cosh) FERRULE_LIBM(asinh) FERRULE_LIBM(acosh)
 #undef FERRULE_LIBM
-    {"fmodf", address(static_cast<float (*)(float, float)>(&std::fmod))},
+            {"fmodf", address(static_cast<float (*)(float, float)>(&std::fmod))},
     {"fmod", address(static_cast<double (*)(double, double)>(&std::fmod))},
     {"ferrule_ipow_signed", address(&ipow_signed)},
     {"ferrule_ipow_unsigned", address(&ipow_unsigned)},
-#define FERRULE_F8(t)                                             \
-  {"ferrule_to_" #t, address(&to_f8<DType::t, false>)},           \
-  {"ferrule_to_" #t "_wrap", address(&to_f8<DType::t, true>)},
+#define FERRULE_F8(t)                                   \
+  {"ferrule_to_" #t, address(&to_f8<DType::t, false>)}, \
+      {"ferrule_to_" #t "_wrap", address(&to_f8<DType::t, true>)},
     FERRULE_F8(f8e4m3fn) FERRULE_F8(f8e4m3fnuz) FERRULE_F8(f8e5m2) FERRULE_F8(f8e5m2fnuz)
 #undef FERRULE_F8
 });

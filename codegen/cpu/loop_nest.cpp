@@ -14,12 +14,15 @@ constexpr int64_t kPiece = 4096;  // elements; a multiple of 64 bytes for every 
 
 }  // namespace
 
-Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+Result<LoopNest> LoopNest::make(std::span<const int64_t> dims,
+                                std::span<const std::vector<int64_t>> strides,
                                 std::span<const int> element_bytes, size_t outputs) {
   if (strides.size() > kMaxOperands)
-    return error(Code::codegen_failed, "", fmt::format("a kernel with {} operands", strides.size()));
-  FERRULE_ASSERT(outputs >= 1 && outputs <= strides.size() && element_bytes.size() == strides.size(),
-                 "operands of a loop nest");
+    return error(Code::codegen_failed, "",
+                 fmt::format("a kernel with {} operands", strides.size()));
+  FERRULE_ASSERT(
+      outputs >= 1 && outputs <= strides.size() && element_bytes.size() == strides.size(),
+      "operands of a loop nest");
   LoopNest nest;
   nest.operands_ = strides.size();
   bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
@@ -35,7 +38,8 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims, std::span<const s
     bool output = k >= strides.size() - outputs;
     if (output && inner.strides[k] == 0 && !empty)
       return error(Code::codegen_failed, "", "an output that is broadcast");
-    nest.inner_.push_back(inner.strides[k] == 0                  ? (output ? InnerStride::contiguous : InnerStride::broadcast)
+    nest.inner_.push_back(inner.strides[k] == 0
+                              ? (output ? InnerStride::contiguous : InnerStride::broadcast)
                           : inner.strides[k] == element_bytes[k] ? InnerStride::contiguous
                                                                  : InnerStride::strided);
   }
@@ -79,7 +83,8 @@ void LoopNest::run_rows(KernelFn fn, void* const* ptrs, int64_t begin, int64_t e
   }
 }
 
-void LoopNest::run_pieces(KernelFn fn, void* const* ptrs, int64_t row, int64_t begin, int64_t end) const {
+void LoopNest::run_pieces(KernelFn fn, void* const* ptrs, int64_t row, int64_t begin,
+                          int64_t end) const {
   std::array<void*, kMaxOperands> at;
   offset(row, ptrs, at.data());
   for (size_t k = 0; k < operands_; ++k)

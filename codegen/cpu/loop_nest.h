@@ -1,6 +1,6 @@
-// Loops of a generated CPU kernel over operands of any rank: which two axes the kernel walks itself, and how the others
-// are walked. A nest is made once per shape; running a range of it is serial and allocates nothing, so that the runtime can
-// split it over threads.
+// Loops of a generated CPU kernel over operands of any rank: which two axes the kernel walks
+// itself, and how the others are walked. A nest is made once per shape; running a range of it is
+// serial and allocates nothing, so that the runtime can split it over threads.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -15,15 +15,18 @@ class LoopNest {
  public:
   static constexpr size_t kMaxOperands = 128;
 
-  /// `dims`: of the outputs. `strides`: per operand (inputs, then outputs) one number of elements per axis, 0
-  /// where it is broadcast. `element_bytes`: per operand. `outputs`: how many of the operands, at the end.
-  /// errors: codegen_failed for more than kMaxOperands, or a broadcast output.
-  static Result<LoopNest> make(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+  /// `dims`: of the outputs. `strides`: per operand (inputs, then outputs) one number of elements
+  /// per axis, 0 where it is broadcast. `element_bytes`: per operand. `outputs`: how many of the
+  /// operands, at the end. errors: codegen_failed for more than kMaxOperands, or a broadcast
+  /// output.
+  static Result<LoopNest> make(std::span<const int64_t> dims,
+                               std::span<const std::vector<int64_t>> strides,
                                std::span<const int> element_bytes, size_t outputs);
 
   /// For KernelKey::inner.
   const std::vector<InnerStride>& inner() const { return inner_; }
-  /// Units of work to split: rows of the inner loop, or pieces of rows where there are few. 0 when empty.
+  /// Units of work to split: rows of the inner loop, or pieces of rows where there are few. 0 when
+  /// empty.
   int64_t size() const { return rows_ * pieces_; }
   /// Elements of a unit (the last piece of a row may have fewer): for the grain of a split.
   int64_t unit() const { return pieces_ > 1 ? piece_ : inner_size_; }
@@ -40,10 +43,10 @@ class LoopNest {
 
   size_t operands_ = 0;
   int64_t inner_size_ = 0, rows_ = 0;
-  int64_t piece_ = 0, pieces_ = 1;        ///< elements of a piece, pieces of a row
-  std::vector<int64_t> outer_dims_;       ///< outermost first; the last is the kernel's outer loop
-  std::vector<int64_t> outer_strides_;    ///< bytes, [axis][operand]
-  std::vector<int64_t> inner_strides_;    ///< bytes, [operand]
+  int64_t piece_ = 0, pieces_ = 1;      ///< elements of a piece, pieces of a row
+  std::vector<int64_t> outer_dims_;     ///< outermost first; the last is the kernel's outer loop
+  std::vector<int64_t> outer_strides_;  ///< bytes, [axis][operand]
+  std::vector<int64_t> inner_strides_;  ///< bytes, [operand]
   std::vector<InnerStride> inner_;
 };
 

@@ -23,13 +23,18 @@ int64_t bytes_of(DType t) { return std::max(1, size_bits(t) / 8); }
 /// Axes, blocks and stages from sizes and strides.
 class RowNest::Maker {
  public:
-  Maker(const RowRegion& region, std::span<const RowLayout> operands, const std::string& target, int64_t l2_bytes,
-        int threads)
-      : r_(region), operands_(operands), target_(target), l2_bytes_(l2_bytes), threads_(std::max(threads, 1)) {}
+  Maker(const RowRegion& region, std::span<const RowLayout> operands, const std::string& target,
+        int64_t l2_bytes, int threads)
+      : r_(region),
+        operands_(operands),
+        target_(target),
+        l2_bytes_(l2_bytes),
+        threads_(std::max(threads, 1)) {}
 
   Result<RowNest> run() {
     if (operands_.size() > kMaxOperands)
-      return error(Code::codegen_failed, "", fmt::format("a kernel with {} operands", operands_.size()));
+      return error(Code::codegen_failed, "",
+                   fmt::format("a kernel with {} operands", operands_.size()));
     FERRULE_ASSIGN(loops_, row_loops(r_, operands_));
     axes();
     const int64_t lanes = across() ? std::min(n_.block_axis_.size, kColumns) : 1;
@@ -61,7 +66,8 @@ class RowNest::Maker {
   void axes() {
     std::vector<LoopAxis> kept = bytes(loops_.kept), reduced = bytes(loops_.reduced);
     size_t row = reduced.empty() ? 0 : reduced.size() - 1;
-    // Many calls for a few elements each are dear: a short last axis leaves the row to the longest one.
+    // Many calls for a few elements each are dear: a short last axis leaves the row to the longest
+    // one.
     for (size_t k = 0; k < reduced.size(); ++k)
       if (reduced.back().size < kShortRow && reduced[k].size >= 4 * reduced[row].size) row = k;
     n_.row_axis_ = take(reduced, row);
@@ -71,19 +77,24 @@ class RowNest::Maker {
     for (const LoopAxis& a : n_.step_axes_) n_.steps_ *= a.size;
     n_.length_ = n_.steps_ * n_.row_axis_.size;
     const size_t g = loops_.guide;
-    const int64_t size = bytes_of(loops_.types[g]), rows = n_.block_axis_.size, length = n_.row_axis_.size;
-    const bool row_dense = n_.row_axis_.strides[g] == size, block_dense = n_.block_axis_.strides[g] == size;
-    n_.across_ = rows > 1 && (length == 1 || block_dense || (rows >= kShortRow && (!row_dense || length < kShortRow)));
+    const int64_t size = bytes_of(loops_.types[g]), rows = n_.block_axis_.size,
+                  length = n_.row_axis_.size;
+    const bool row_dense = n_.row_axis_.strides[g] == size,
+               block_dense = n_.block_axis_.strides[g] == size;
+    n_.across_ = rows > 1 && (length == 1 || block_dense ||
+                              (rows >= kShortRow && (!row_dense || length < kShortRow)));
     n_.count_f64_ = static_cast<double>(n_.length_);
     n_.count_i64_ = n_.length_;
   }
 
   void blocks() {
     const int64_t rows = n_.block_axis_.size, least = across() ? std::min(kColumns, rows) : 1;
-    int64_t block = std::clamp<int64_t>(kBlockElements / std::max<int64_t>(1, n_.length_), least, std::max(rows, least));
+    int64_t block = std::clamp<int64_t>(kBlockElements / std::max<int64_t>(1, n_.length_), least,
+                                        std::max(rows, least));
     // Enough blocks for all threads, but whole vectors.
     const int64_t wanted = (2 * threads_ + n_.units_ - 1) / std::max<int64_t>(n_.units_, 1);
-    block = std::min(block, std::max<int64_t>((rows + wanted - 1) / wanted, across() ? kShortRow : 1));
+    block =
+        std::min(block, std::max<int64_t>((rows + wanted - 1) / wanted, across() ? kShortRow : 1));
     if (across() && block >= kShortRow) block = (block + kShortRow - 1) / kShortRow * kShortRow;
     n_.block_ = std::max<int64_t>(block, 1);
     n_.blocks_a_unit_ = (rows + n_.block_ - 1) / n_.block_;
@@ -118,13 +129,17 @@ class RowNest::Maker {
         break;
       }
       case RowSource::Kind::fold:
-      case RowSource::Kind::row: o.block_stride = size; break;
+      case RowSource::Kind::row:
+        o.block_stride = size;
+        break;
       case RowSource::Kind::tile:
         o.block_stride = across() ? size : size * n_.length_;
         o.row_stride = across() ? size * n_.block_ : size;
         o.tile_step = o.row_stride * n_.row_axis_.size;
         break;
-      case RowSource::Kind::count: o.index = is_float(t); break;
+      case RowSource::Kind::count:
+        o.index = is_float(t);
+        break;
     }
     return o;
   }
@@ -134,8 +149,9 @@ class RowNest::Maker {
     out.elements = s.elements;
     KernelKey key;
     key.target = target_;
-    key.fold_outer = s.elements && across() &&
-                     std::any_of(s.folds.begin(), s.folds.end(), [](Fold f) { return f != Fold::none; });
+    key.fold_outer =
+        s.elements && across() &&
+        std::any_of(s.folds.begin(), s.folds.end(), [](Fold f) { return f != Fold::none; });
     const bool vector_is_row = s.elements && !across();
     for (size_t k = 0; k < s.inputs.size() + s.outputs.size(); ++k) {
       const bool input = k < s.inputs.size();
@@ -147,16 +163,18 @@ class RowNest::Maker {
       const int64_t inner = vector_is_row ? op.row_stride : op.block_stride;
       out.inner.push_back(inner);
       out.outer.push_back(!s.elements ? 0 : vector_is_row ? op.block_stride : op.row_stride);
-      key.inner.push_back(folded                  ? InnerStride::contiguous
-                          : inner == 0            ? (input ? InnerStride::broadcast : InnerStride::contiguous)
-                          : inner == bytes_of(t)  ? InnerStride::contiguous
-                                                  : InnerStride::strided);
+      key.inner.push_back(folded       ? InnerStride::contiguous
+                          : inner == 0 ? (input ? InnerStride::broadcast : InnerStride::contiguous)
+                          : inner == bytes_of(t) ? InnerStride::contiguous
+                                                 : InnerStride::strided);
       op.folded = folded;
       if (folded) out.folds = true, out.folded.push_back(s.outputs[o].index);
       out.results = out.results || (!input && s.outputs[o].kind == RowSource::Kind::result);
       out.operands.push_back(op);
     }
-    if (out.operands.size() > kMaxOperands) return error(Code::codegen_failed, "", fmt::format("a kernel with {} operands", out.operands.size()));
+    if (out.operands.size() > kMaxOperands)
+      return error(Code::codegen_failed, "",
+                   fmt::format("a kernel with {} operands", out.operands.size()));
     if (out.folds) key.folds = s.folds;
     if (s.elements) n_.cost_ += s.program.cost();
     key.program = std::move(s.program);
@@ -174,8 +192,8 @@ class RowNest::Maker {
   RowNest n_;
 };
 
-Result<RowNest> RowNest::make(const RowRegion& region, std::span<const RowLayout> operands, const std::string& target,
-                              int64_t l2_bytes, int threads) {
+Result<RowNest> RowNest::make(const RowRegion& region, std::span<const RowLayout> operands,
+                              const std::string& target, int64_t l2_bytes, int threads) {
   return Maker(region, operands, target, l2_bytes, threads).run();
 }
 
@@ -186,18 +204,21 @@ void advance(const std::vector<LoopAxis>& axes, int64_t index, size_t operands, 
   for (size_t a = axes.size(); a-- > 0 && index > 0;) {
     const int64_t i = index % axes[a].size;
     index /= axes[a].size;
-    for (size_t k = 0; k < operands; ++k) at[k] = static_cast<char*>(at[k]) + i * axes[a].strides[k];
+    for (size_t k = 0; k < operands; ++k)
+      at[k] = static_cast<char*>(at[k]) + i * axes[a].strides[k];
   }
 }
 int64_t offset(const std::vector<LoopAxis>& axes, int64_t index, size_t operand) {
   int64_t out = 0;
-  for (size_t a = axes.size(); a-- > 0 && index > 0; index /= axes[a].size) out += index % axes[a].size * axes[a].strides[operand];
+  for (size_t a = axes.size(); a-- > 0 && index > 0; index /= axes[a].size)
+    out += index % axes[a].size * axes[a].strides[operand];
   return out;
 }
 
 template <class T>
 void fill(char* to, double f, int64_t i, int64_t n) {
-  std::fill_n(reinterpret_cast<T*>(to), n, std::is_floating_point_v<T> ? static_cast<T>(f) : static_cast<T>(i));
+  std::fill_n(reinterpret_cast<T*>(to), n,
+              std::is_floating_point_v<T> ? static_cast<T>(f) : static_cast<T>(i));
 }
 template <class T>
 void fold_into(Fold fold, const char* from, char* to, int64_t n) {
@@ -207,11 +228,20 @@ void fold_into(Fold fold, const char* from, char* to, int64_t n) {
   for (int64_t k = 0; k < n; ++k) {
     const T a = y[k], b = x[k];
     switch (fold) {
-      case Fold::sum: y[k] = static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b)); break;
-      case Fold::prod: y[k] = static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b)); break;
-      case Fold::max: y[k] = b > a || b != b ? b : a; break;
-      case Fold::min: y[k] = b < a || b != b ? b : a; break;
-      case Fold::none: break;
+      case Fold::sum:
+        y[k] = static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
+        break;
+      case Fold::prod:
+        y[k] = static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
+        break;
+      case Fold::max:
+        y[k] = b > a || b != b ? b : a;
+        break;
+      case Fold::min:
+        y[k] = b < a || b != b ? b : a;
+        break;
+      case Fold::none:
+        break;
     }
   }
 }
@@ -219,16 +249,26 @@ void fold_into(Fold fold, const char* from, char* to, int64_t n) {
 template <class F>
 void with_type(DType t, F&& f) {
   switch (t) {
-    case DType::f32: return f.template operator()<float>();
-    case DType::f64: return f.template operator()<double>();
-    case DType::i8: return f.template operator()<int8_t>();
-    case DType::u8: return f.template operator()<uint8_t>();
-    case DType::i16: return f.template operator()<int16_t>();
-    case DType::u16: return f.template operator()<uint16_t>();
-    case DType::i32: return f.template operator()<int32_t>();
-    case DType::u32: return f.template operator()<uint32_t>();
-    case DType::u64: return f.template operator()<uint64_t>();
-    default: return f.template operator()<int64_t>();
+    case DType::f32:
+      return f.template operator()<float>();
+    case DType::f64:
+      return f.template operator()<double>();
+    case DType::i8:
+      return f.template operator()<int8_t>();
+    case DType::u8:
+      return f.template operator()<uint8_t>();
+    case DType::i16:
+      return f.template operator()<int16_t>();
+    case DType::u16:
+      return f.template operator()<uint16_t>();
+    case DType::i32:
+      return f.template operator()<int32_t>();
+    case DType::u32:
+      return f.template operator()<uint32_t>();
+    case DType::u64:
+      return f.template operator()<uint64_t>();
+    default:
+      return f.template operator()<int64_t>();
   }
 }
 
@@ -245,7 +285,8 @@ void RowNest::block_pointers(void* const* ptrs, int64_t block, void** at, int64_
   const size_t operands = block_axis_.strides.size();
   const int64_t unit = block / blocks_a_unit_, first = block % blocks_a_unit_ * block_;
   std::copy_n(ptrs, operands, at);
-  for (size_t k = 0; k < operands; ++k) at[k] = static_cast<char*>(at[k]) + first * block_axis_.strides[k];
+  for (size_t k = 0; k < operands; ++k)
+    at[k] = static_cast<char*>(at[k]) + first * block_axis_.strides[k];
   advance(unit_axes_, unit, operands, at);
   rows = std::min(block_, block_axis_.size - first);
 }
@@ -254,19 +295,28 @@ RowNest::Memory RowNest::memory_of(char* scratch, bool sliced) const {
   return {scratch, sliced ? scratch + fold_bytes_ : scratch, scratch};
 }
 
-void RowNest::run_stage(const Stage& s, KernelFn fn, void* const* ptrs, int64_t rows, const Slice& slice,
-                        const Memory& memory) const {
+void RowNest::run_stage(const Stage& s, KernelFn fn, void* const* ptrs, int64_t rows,
+                        const Slice& slice, const Memory& memory) const {
   std::array<void*, kMaxOperands> base, at;
   for (size_t k = 0; k < s.operands.size(); ++k) {
     const Operand& o = s.operands[k];
     switch (o.kind) {
       case RowSource::Kind::operand:
-      case RowSource::Kind::result: base[k] = static_cast<char*>(ptrs[o.index]) + slice.row_begin * o.row_stride; break;
-      case RowSource::Kind::fold: base[k] = (o.folded ? memory.partial : memory.folds) + fold_at_[o.index]; break;
-      case RowSource::Kind::row: base[k] = memory.rest + row_at_[o.index]; break;
-      case RowSource::Kind::tile: base[k] = memory.rest + tile_at_[o.index]; break;
+      case RowSource::Kind::result:
+        base[k] = static_cast<char*>(ptrs[o.index]) + slice.row_begin * o.row_stride;
+        break;
+      case RowSource::Kind::fold:
+        base[k] = (o.folded ? memory.partial : memory.folds) + fold_at_[o.index];
+        break;
+      case RowSource::Kind::row:
+        base[k] = memory.rest + row_at_[o.index];
+        break;
+      case RowSource::Kind::tile:
+        base[k] = memory.rest + tile_at_[o.index];
+        break;
       case RowSource::Kind::count:
-        base[k] = o.index ? static_cast<void*>(const_cast<double*>(&count_f64_)) : const_cast<int64_t*>(&count_i64_);
+        base[k] = o.index ? static_cast<void*>(const_cast<double*>(&count_f64_))
+                          : const_cast<int64_t*>(&count_i64_);
     }
   }
   if (!s.elements) {
@@ -280,14 +330,16 @@ void RowNest::run_stage(const Stage& s, KernelFn fn, void* const* ptrs, int64_t 
     for (size_t k = 0; k < s.operands.size(); ++k) {
       const Operand& o = s.operands[k];
       const bool outside = o.kind == RowSource::Kind::operand || o.kind == RowSource::Kind::result;
-      const int64_t by = outside ? offset(step_axes_, step, o.index) : (step - slice.step_begin) * o.tile_step;
+      const int64_t by =
+          outside ? offset(step_axes_, step, o.index) : (step - slice.step_begin) * o.tile_step;
       at[k] = static_cast<char*>(base[k]) + by;
     }
     fn(at.data(), n, s.outer.data(), s.inner.data());
   }
 }
 
-void RowNest::run(std::span<const KernelFn> fns, void* const* ptrs, int64_t begin, int64_t end, char* scratch) const {
+void RowNest::run(std::span<const KernelFn> fns, void* const* ptrs, int64_t begin, int64_t end,
+                  char* scratch) const {
   std::array<void*, kMaxOperands> at;
   const Slice whole{0, row_axis_.size, 0, steps_};
   const Memory memory = memory_of(scratch, false);
@@ -295,7 +347,8 @@ void RowNest::run(std::span<const KernelFn> fns, void* const* ptrs, int64_t begi
     int64_t rows = 0;
     block_pointers(ptrs, block, at.data(), rows);
     start_folds(memory.partial, rows);
-    for (size_t k = 0; k < stages_.size(); ++k) run_stage(stages_[k], fns[k], at.data(), rows, whole, memory);
+    for (size_t k = 0; k < stages_.size(); ++k)
+      run_stage(stages_[k], fns[k], at.data(), rows, whole, memory);
   }
 }
 
@@ -305,12 +358,13 @@ void RowNest::combine(const Stage& s, char* scratch, int me, int team, int64_t r
     with_type(fold_types_[f], [&]<class T>() {
       std::memcpy(own + fold_at_[f], scratch + fold_at_[f], static_cast<size_t>(rows) * sizeof(T));
       for (int k = 1; k < team; ++k)
-        fold_into<T>(folds_[f], scratch + k * scratch_bytes_ + fold_at_[f], own + fold_at_[f], rows);
+        fold_into<T>(folds_[f], scratch + k * scratch_bytes_ + fold_at_[f], own + fold_at_[f],
+                     rows);
     });
 }
 
-void RowNest::run_sliced(std::span<const KernelFn> fns, void* const* ptrs, int me, int team, char* scratch,
-                         void (*barrier)()) const {
+void RowNest::run_sliced(std::span<const KernelFn> fns, void* const* ptrs, int me, int team,
+                         char* scratch, void (*barrier)()) const {
   std::array<void*, kMaxOperands> at;
   const bool rows_cut = row_axis_.size >= steps_;
   const int64_t n = slices();
@@ -324,7 +378,8 @@ void RowNest::run_sliced(std::span<const KernelFn> fns, void* const* ptrs, int m
     start_folds(memory.partial, rows);
     for (size_t k = 0; k < stages_.size(); ++k) {
       const Stage& s = stages_[k];
-      if (!s.elements && s.results && me != 0) continue;  // all members have the same; one writes it
+      if (!s.elements && s.results && me != 0)
+        continue;  // all members have the same; one writes it
       run_stage(s, fns[k], at.data(), rows, slice, memory);
       if (!s.folds) continue;
       if (team > 1) barrier();

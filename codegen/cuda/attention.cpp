@@ -26,7 +26,8 @@ Turned turned(const AttentionOperand& o, const RowLayout& l) {
   return t;
 }
 
-/// Strides along `dims`, 0 where the operand has one element for all; nothing where it does not broadcast.
+/// Strides along `dims`, 0 where the operand has one element for all; nothing where it does not
+/// broadcast.
 std::optional<std::vector<int64_t>> spread(const Turned& t, std::span<const int64_t> dims) {
   if (t.dims.size() > dims.size()) return std::nullopt;
   const size_t lead = dims.size() - t.dims.size();
@@ -51,16 +52,19 @@ bool whole_packs(const std::vector<int64_t>& strides, size_t inner) {
   return true;
 }
 
-/// Queries of a block. As many as its shared memory and registers hold: keys and values are read once for all of them.
+/// Queries of a block. As many as its shared memory and registers hold: keys and values are read
+/// once for all of them.
 std::vector<CudaShape> shapes_of(int size, int width, int64_t queries) {
   constexpr int kKeys = CudaAttentionKernel::kKeys;
   constexpr int64_t kSharedBytes = 48 << 10;
   const int padded = (width + 31) / 32 * 32;
   std::vector<CudaShape> out{{"queries", size > 64 || width > 64 ? 32 : 64}};
   for (const int n : {16, 32, 64, 128}) {
-    const int64_t floats = int64_t{size} * (n + 4) + std::max(size * (kKeys + 4), kKeys * padded) + int64_t{kKeys} * (n + 4);
+    const int64_t floats = int64_t{size} * (n + 4) + std::max(size * (kKeys + 4), kKeys * padded) +
+                           int64_t{kKeys} * (n + 4);
     const bool registers = n < 128 || width <= 64;
-    if (floats * 4 <= kSharedBytes && registers && (n < 2 * queries || n == 16)) out.push_back({"queries", n});
+    if (floats * 4 <= kSharedBytes && registers && (n < 2 * queries || n == 16))
+      out.push_back({"queries", n});
   }
   return out;
 }
@@ -73,16 +77,22 @@ int64_t CudaAttentionGeometry::blocks(const CudaAttentionKernel& kernel) const {
   return n;
 }
 
-Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, const AttentionLayouts& l, bool aligned, std::string_view wanted) {
-  auto refuse = [](std::string_view why) { return error(Code::unsupported_operator, "CUDA kernel", "attention", why); };
-  const Turned q = turned(a.q, l.q), k = turned(a.k, l.k), v = turned(a.v, l.v), y = turned(a.y, l.y);
+Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type,
+                                              const AttentionLayouts& l, bool aligned,
+                                              std::string_view wanted) {
+  auto refuse = [](std::string_view why) {
+    return error(Code::unsupported_operator, "CUDA kernel", "attention", why);
+  };
+  const Turned q = turned(a.q, l.q), k = turned(a.k, l.k), v = turned(a.v, l.v),
+               y = turned(a.y, l.y);
   CudaAttentionPlan plan;
   CudaAttentionKernel& kernel = plan.kernel;
   CudaAttentionGeometry& g = plan.geometry;
   g.queries = q.dim(2), g.keys = k.dim(1);
   g.scale = static_cast<float>(a.scale);
   g.batch.assign(y.dims.begin(), y.dims.end() - 2);
-  if (q.dim(1) != k.dim(2) || v.dim(2) != g.keys || y.dim(2) != g.queries || y.dim(1) != v.dim(1)) return refuse("sizes that do not fit");
+  if (q.dim(1) != k.dim(2) || v.dim(2) != g.keys || y.dim(2) != g.queries || y.dim(1) != v.dim(1))
+    return refuse("sizes that do not fit");
   if (g.keys == 0) return refuse("no keys");
   if (std::max(q.dim(1), v.dim(1)) > kMostAttentionSize) return refuse("a head that is too large");
   auto along = [&](const Turned& t, int64_t rows, int64_t columns) {
@@ -92,7 +102,8 @@ Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, co
     if (strides && farthest(dims, *strides) > kMostNarrowIndex) kernel.wide_index = true;
     return strides;
   };
-  const auto qs = along(q, g.queries, q.dim(1)), ks = along(k, k.dim(2), g.keys), vs = along(v, g.keys, v.dim(1)), ys = along(y, g.queries, y.dim(1));
+  const auto qs = along(q, g.queries, q.dim(1)), ks = along(k, k.dim(2), g.keys),
+             vs = along(v, g.keys, v.dim(1)), ys = along(y, g.queries, y.dim(1));
   std::optional<std::vector<int64_t>> ms = std::vector<int64_t>{};
   if (l.mask) ms = along({l.mask->dims, l.mask->strides}, g.queries, g.keys);
   if (!qs || !ks || !vs || !ys || !ms) return refuse("sizes that do not broadcast");
@@ -109,7 +120,8 @@ Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type, co
   kernel.k_along_size = k.stride(2) <= k.stride(1) || g.keys == 1;
   kernel.v_along_width = v.stride(1) <= v.stride(2) || g.keys == 1;
   const size_t last = g.batch.size() + 1;
-  if (aligned && kernel.size % 4 == 0 && kernel.width % 4 == 0 && whole_packs(g.q, last) && whole_packs(g.k, last - 1) && whole_packs(g.v, last))
+  if (aligned && kernel.size % 4 == 0 && kernel.width % 4 == 0 && whole_packs(g.q, last) &&
+      whole_packs(g.k, last - 1) && whole_packs(g.v, last))
     kernel.vector = 4;
   return plan;
 }
@@ -121,11 +133,15 @@ class AttentionSource {
   explicit AttentionSource(const CudaAttentionKernel& k) : k_(k) {}
 
   std::string text(std::string_view entry, std::string_view comment) {
-    out_ = cuda_head(comment, fmt::format("attention, heads of {} and {}, {}", k_.size, k_.width, name(k_.type)), k_.wide_index);
+    out_ = cuda_head(
+        comment, fmt::format("attention, heads of {} and {}, {}", k_.size, k_.width, name(k_.type)),
+        k_.wide_index);
     out_ += conversions() + exponential();
     arguments();
-    // Two blocks a multiprocessor are few: without the number some compilers save registers until they spill.
-    line(0, "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const Arguments a) {{", k_.threads(), entry);
+    // Two blocks a multiprocessor are few: without the number some compilers save registers until
+    // they spill.
+    line(0, "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const Arguments a) {{",
+         k_.threads(), entry);
     tiles();
     position();
     load("q", "query", "size", k_.queries, k_.size, k_.q_along_size, "first", "a.queries");
@@ -137,21 +153,28 @@ class AttentionSource {
 
  private:
   int padded_width() const { return (k_.width + 31) / 32 * 32; }
-  int chunks() const { return padded_width() / 32; }  ///< of 4 columns that a thread has of the result
-  int q_row() const { return k_.queries + 4; }      ///< four more: a row begins in another bank
+  int chunks() const {
+    return padded_width() / 32;
+  }  ///< of 4 columns that a thread has of the result
+  int q_row() const { return k_.queries + 4; }  ///< four more: a row begins in another bank
   static constexpr int kKeyRow = CudaAttentionKernel::kKeys + 4;
 
   template <class... A>
   void line(int indent, fmt::format_string<A...> text, A&&... args) {
-    out_ += std::string(static_cast<size_t>(indent) * 2, ' ') + fmt::format(text, std::forward<A>(args)...) + "\n";
+    out_ += std::string(static_cast<size_t>(indent) * 2, ' ') +
+            fmt::format(text, std::forward<A>(args)...) + "\n";
   }
 
   std::string conversions() const {
     const std::string_view t = cuda_storage(k_.type);
     std::string from = "x", to = "x";
-    if (k_.type != DType::f32) from = fmt::format("{}_to_float(x)", name(k_.type)), to = fmt::format("to_{}(x)", name(k_.type));
-    return fmt::format("typedef {0} T;\n__device__ __forceinline__ float widened(T x) {{ return {1}; }}\n"
-                       "__device__ __forceinline__ T narrowed(float x) {{ return {2}; }}\n", t, from, to);
+    if (k_.type != DType::f32)
+      from = fmt::format("{}_to_float(x)", name(k_.type)),
+      to = fmt::format("to_{}(x)", name(k_.type));
+    return fmt::format(
+        "typedef {0} T;\n__device__ __forceinline__ float widened(T x) {{ return {1}; }}\n"
+        "__device__ __forceinline__ T narrowed(float x) {{ return {2}; }}\n",
+        t, from, to);
   }
 
   /// The same exponential as everywhere.
@@ -161,7 +184,8 @@ class AttentionSource {
     Program p = b.take();
     expand_transcendentals(p);
     return cuda_function(p, "exponential") +
-           "__device__ __forceinline__ float exponential(float x) { float y; exponential(x, y); return y; }\n\n";
+           "__device__ __forceinline__ float exponential(float x) { float y; exponential(x, y); "
+           "return y; }\n\n";
   }
 
   void arguments() {
@@ -171,7 +195,8 @@ class AttentionSource {
     if (k_.masked) line(1, "const T* mask;");
     line(1, "Index scale;  // the bits of a float");
     line(1, "Index queries, keys, query_blocks;\n  Index batch[{}];", r);
-    line(1, "Index q_stride[{0}], k_stride[{0}], v_stride[{0}], y_stride[{0}]{1};", all, k_.masked ? fmt::format(", mask_stride[{}]", all) : "");
+    line(1, "Index q_stride[{0}], k_stride[{0}], v_stride[{0}], y_stride[{0}]{1};", all,
+         k_.masked ? fmt::format(", mask_stride[{}]", all) : "");
     line(0, "}};\n");
   }
 
@@ -181,47 +206,63 @@ class AttentionSource {
     line(1, "__shared__ __align__(16) float kv_tile[{}];  // keys, then values", kv);
     line(1, "__shared__ __align__(16) float p_tile[{}][{}];", CudaAttentionKernel::kKeys, q_row());
     line(1, "const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;");
-    line(1, "const float infinity = __uint_as_float(0x7f800000u), scale = __int_as_float((int)a.scale);");
+    line(1,
+         "const float infinity = __uint_as_float(0x7f800000u), scale = "
+         "__int_as_float((int)a.scale);");
   }
 
   /// The block's queries, and where its part of each operand begins.
   void position() {
     line(1, "Index rest = blockIdx.x;");
-    line(1, "const Index first = rest % a.query_blocks * {};\n  rest /= a.query_blocks;", k_.queries);
+    line(1, "const Index first = rest % a.query_blocks * {};\n  rest /= a.query_blocks;",
+         k_.queries);
     for (const char* p : {"q", "k", "v"}) line(1, "const T* {0} = a.{0};", p);
     line(1, "T* y = a.y;");
     if (k_.masked) line(1, "const T* mask = a.mask;");
     for (int d = k_.batch_rank - 1; d >= 0; --d) {
       line(1, "{{");
-      if (d) line(2, "const Index c = rest % a.batch[{0}];\n    rest /= a.batch[{0}];", d);
-      else line(2, "const Index c = rest;");
+      if (d)
+        line(2, "const Index c = rest % a.batch[{0}];\n    rest /= a.batch[{0}];", d);
+      else
+        line(2, "const Index c = rest;");
       for (const char* p : {"q", "k", "v", "y"}) line(2, "{0} += c * a.{0}_stride[{1}];", p, d);
       if (k_.masked) line(2, "mask += c * a.mask_stride[{}];", d);
       line(1, "}}");
     }
   }
 
-  /// Rows of heads into shared memory: of queries and keys turned, of values as they are; 0 beyond the end.
-  void load(const std::string& p, const std::string& row, const std::string& column, int rows, int columns, bool along, const std::string& first,
-            const std::string& end) {
+  /// Rows of heads into shared memory: of queries and keys turned, of values as they are; 0 beyond
+  /// the end.
+  void load(const std::string& p, const std::string& row, const std::string& column, int rows,
+            int columns, bool along, const std::string& first, const std::string& end) {
     const bool value = p == "v", key = p == "k";
     const int step = k_.vector, r = k_.batch_rank;
     const int wide = value ? padded_width() : columns;
-    const std::string row_stride = fmt::format("a.{}_stride[{}]", p, key ? r + 1 : r), column_stride = fmt::format("a.{}_stride[{}]", p, key ? r : r + 1);
+    const std::string row_stride = fmt::format("a.{}_stride[{}]", p, key ? r + 1 : r),
+                      column_stride = fmt::format("a.{}_stride[{}]", p, key ? r : r + 1);
     line(1, "for (int i = threadIdx.x; i < {}; i += {}) {{", rows * wide / step, k_.threads());
-    if (along || step > 1) line(2, "const int {0} = i / {2}, {1} = i % {2}{3};", row, column, wide / step, step > 1 ? " * 4" : "");
-    else line(2, "const int {0} = i % {2}, {1} = i / {2};", row, column, rows);
+    if (along || step > 1)
+      line(2, "const int {0} = i / {2}, {1} = i % {2}{3};", row, column, wide / step,
+           step > 1 ? " * 4" : "");
+    else
+      line(2, "const int {0} = i % {2}, {1} = i / {2};", row, column, rows);
     auto place = [&](const std::string& c) {
       if (value) return fmt::format("kv_tile[{} * {} + {}]", row, wide, c);
       if (key) return fmt::format("kv_tile[({}) * {} + {}]", c, kKeyRow, row);
       return fmt::format("q_tile[{}][{}]", c, row);
     };
-    const std::string inside = fmt::format("{} + {} < {}", first, row, end) + (wide > columns ? fmt::format(" && {} < {}", column, columns) : "");
+    const std::string inside = fmt::format("{} + {} < {}", first, row, end) +
+                               (wide > columns ? fmt::format(" && {} < {}", column, columns) : "");
     if (step == 1) {
-      line(2, "{} = {} ? widened({}[({} + {}) * {} + {} * {}]) : 0.0f;", place(column), inside, p, first, row, row_stride, column, column_stride);
+      line(2, "{} = {} ? widened({}[({} + {}) * {} + {} * {}]) : 0.0f;", place(column), inside, p,
+           first, row, row_stride, column, column_stride);
     } else {
-      line(2, "Pack<T, 4> w = {{}};\n    if ({}) w = *(const Pack<T, 4>*)({} + (({} + {}) * {} + {}));", inside, p, first, row, row_stride, column);
-      line(2, "#pragma unroll\n    for (int j = 0; j < 4; ++j) {} = widened(w.v[j]);", place(column + " + j"));
+      line(
+          2,
+          "Pack<T, 4> w = {{}};\n    if ({}) w = *(const Pack<T, 4>*)({} + (({} + {}) * {} + {}));",
+          inside, p, first, row, row_stride, column);
+      line(2, "#pragma unroll\n    for (int j = 0; j < 4; ++j) {} = widened(w.v[j]);",
+           place(column + " + j"));
     }
     line(1, "}}");
   }
@@ -229,12 +270,18 @@ class AttentionSource {
   void walk() {
     constexpr int kKeys = CudaAttentionKernel::kKeys;
     line(1, "float most[4], sum[4], o[4][{}][4];", chunks());
-    line(1, "#pragma unroll\n  for (int i = 0; i < 4; ++i) {{\n    most[i] = -infinity;\n    sum[i] = 0.0f;");
-    line(2, "#pragma unroll\n    for (int c = 0; c < {}; ++c)\n#pragma unroll\n      for (int j = 0; j < 4; ++j) o[i][c][j] = 0.0f;\n  }}", chunks());
+    line(1,
+         "#pragma unroll\n  for (int i = 0; i < 4; ++i) {{\n    most[i] = -infinity;\n    sum[i] = "
+         "0.0f;");
+    line(2,
+         "#pragma unroll\n    for (int c = 0; c < {}; ++c)\n#pragma unroll\n      for (int j = 0; "
+         "j < 4; ++j) o[i][c][j] = 0.0f;\n  }}",
+         chunks());
     line(1, "for (Index at = 0; at < a.keys; at += {}) {{", kKeys);
     load("k", "key", "size", kKeys, k_.size, k_.k_along_size, "at", "a.keys");
     line(1, "__syncthreads();");
-    out_ += fmt::format(R"(  float s[4][4];
+    out_ += fmt::format(
+        R"(  float s[4][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -281,12 +328,13 @@ class AttentionSource {
   for (int j = 0; j < 4; ++j) *(Pack<float, 4>*)&p_tile[tx * 4 + j][ty * 4] = p[j];
   __syncthreads();
 )",
-                        k_.size, kKeyRow,
-                        k_.masked ? fmt::format("      if (key < a.keys && first + ty * 4 + i < a.queries)\n"
-                                                "        s[i][j] += widened(mask[(first + ty * 4 + i) * a.mask_stride[{}] + key * a.mask_stride[{}]]);\n",
-                                                k_.batch_rank, k_.batch_rank + 1)
-                                  : "",
-                        chunks());
+        k_.size, kKeyRow,
+        k_.masked ? fmt::format("      if (key < a.keys && first + ty * 4 + i < a.queries)\n"
+                                "        s[i][j] += widened(mask[(first + ty * 4 + i) * "
+                                "a.mask_stride[{}] + key * a.mask_stride[{}]]);\n",
+                                k_.batch_rank, k_.batch_rank + 1)
+                  : "",
+        chunks());
     load("v", "key", "width", kKeys, k_.width, k_.v_along_width, "at", "a.keys");
     out_ += fmt::format(R"(  __syncthreads();
 #pragma unroll 4
@@ -307,14 +355,23 @@ class AttentionSource {
                         kKeys, chunks(), padded_width());
   }
 
-  /// Products of weights that are NaN and so become 0: 0, but NaN with the values that are no numbers.
+  /// Products of weights that are NaN and so become 0: 0, but NaN with the values that are no
+  /// numbers.
   void zero_products() {
     if (!k_.zero_if_nan) return;
     line(1, "float zero[{}][4] = {{}};", chunks());
-    line(1, "if (!(sum[0] > 0.0f && sum[1] > 0.0f && sum[2] > 0.0f && sum[3] > 0.0f))  // a query without keys: rare");
-    line(2, "for (Index key = 0; key < a.keys; ++key)\n#pragma unroll\n      for (int c = 0; c < {}; ++c)\n#pragma unroll\n        for (int j = 0; j < 4; ++j) {{", chunks());
+    line(1,
+         "if (!(sum[0] > 0.0f && sum[1] > 0.0f && sum[2] > 0.0f && sum[3] > 0.0f))  // a query "
+         "without keys: rare");
+    line(2,
+         "for (Index key = 0; key < a.keys; ++key)\n#pragma unroll\n      for (int c = 0; c < {}; "
+         "++c)\n#pragma unroll\n        for (int j = 0; j < 4; ++j) {{",
+         chunks());
     line(5, "const int width = c * 32 + tx * 4 + j;");
-    line(5, "if (width < {}) zero[c][j] += 0.0f * widened(v[key * a.v_stride[{}] + width * a.v_stride[{}]]);", k_.width, k_.batch_rank, k_.batch_rank + 1);
+    line(5,
+         "if (width < {}) zero[c][j] += 0.0f * widened(v[key * a.v_stride[{}] + width * "
+         "a.v_stride[{}]]);",
+         k_.width, k_.batch_rank, k_.batch_rank + 1);
     line(4, "}}");
   }
 
@@ -333,7 +390,9 @@ class AttentionSource {
       }}
   }}
 )",
-                        chunks(), k_.width, k_.batch_rank, k_.batch_rank + 1, k_.zero_if_nan ? "sum[i] > 0.0f ? o[i][c][j] / sum[i] : zero[c][j]" : "o[i][c][j] / sum[i]");
+                        chunks(), k_.width, k_.batch_rank, k_.batch_rank + 1,
+                        k_.zero_if_nan ? "sum[i] > 0.0f ? o[i][c][j] / sum[i] : zero[c][j]"
+                                       : "o[i][c][j] / sum[i]");
   }
 
   const CudaAttentionKernel& k_;
@@ -342,14 +401,17 @@ class AttentionSource {
 
 }  // namespace
 
-std::string cuda_attention_source(const CudaAttentionKernel& kernel, std::string_view entry, std::string_view comment) {
+std::string cuda_attention_source(const CudaAttentionKernel& kernel, std::string_view entry,
+                                  std::string_view comment) {
   return AttentionSource(kernel).text(entry, comment);
 }
 
-std::string cuda_attention_arguments(const CudaAttentionKernel& k, const CudaAttentionGeometry& g, std::span<void* const> pointers) {
+std::string cuda_attention_arguments(const CudaAttentionKernel& k, const CudaAttentionGeometry& g,
+                                     std::span<void* const> pointers) {
   CudaArguments out(k.wide_index);
   for (const void* p : pointers) out.pointer(p);
-  for (int64_t v : {int64_t{std::bit_cast<int32_t>(g.scale)}, g.queries, g.keys, g.query_blocks(k)}) out.index(v);
+  for (int64_t v : {int64_t{std::bit_cast<int32_t>(g.scale)}, g.queries, g.keys, g.query_blocks(k)})
+    out.index(v);
   if (g.batch.empty()) out.index(1);
   for (int64_t b : g.batch) out.index(b);
   for (const auto* strides : {&g.q, &g.k, &g.v, &g.y, &g.mask})

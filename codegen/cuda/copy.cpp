@@ -13,7 +13,8 @@ std::string element(int bytes) { return fmt::format("u{}", bytes * 8); }
 
 }  // namespace
 
-// --- transposes -------------------------------------------------------------------------------------
+// --- transposes
+// -------------------------------------------------------------------------------------
 
 int64_t CudaTransposeGeometry::blocks(const CudaTransposeKernel& k) const {
   int64_t n = tiles(k, source) * tiles(k, result);
@@ -21,8 +22,10 @@ int64_t CudaTransposeGeometry::blocks(const CudaTransposeKernel& k) const {
   return n;
 }
 
-std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> dims, const std::vector<int64_t>& source,
-                                                     const std::vector<int64_t>& result, int element_bytes, std::string_view wanted) {
+std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> dims,
+                                                     const std::vector<int64_t>& source,
+                                                     const std::vector<int64_t>& result,
+                                                     int element_bytes, std::string_view wanted) {
   const std::vector<std::vector<int64_t>> strides{source, result};
   std::vector<LoopAxis> axes = collapse_axes(dims, strides, 1);
   auto contiguous = [&](size_t operand) {
@@ -36,18 +39,22 @@ std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> di
     if (&a != &*s && &a != &*r) plan.geometry.others.push_back(a);
   CudaTransposeKernel& k = plan.kernel;
   k.element_bytes = element_bytes, k.rank = static_cast<int>(plan.geometry.others.size());
-  k.wide_index = std::max({reach(axes, 0), reach(axes, 1), plan.geometry.blocks(k)}) > kMostNarrowIndex;
+  k.wide_index =
+      std::max({reach(axes, 0), reach(axes, 1), plan.geometry.blocks(k)}) > kMostNarrowIndex;
   std::vector<CudaShape> shapes{{"tile", 8, 32}};
   if (plan.geometry.blocks(k) > 1) shapes.insert(shapes.end(), {{"tile", 4, 32}, {"tile", 16, 32}});
   // Lines of short elements are longer than 32 of them.
-  if (std::min(s->size, r->size) > 32) shapes.insert(shapes.end(), {{"tile", 8, 64}, {"tile", 16, 64}});
+  if (std::min(s->size, r->size) > 32)
+    shapes.insert(shapes.end(), {{"tile", 8, 64}, {"tile", 16, 64}});
   plan.shapes = {shapes, wanted};
   k.tile = plan.shapes.taken.each, k.rows = plan.shapes.taken.threads;
   return plan;
 }
 
-std::string cuda_transpose_source(const CudaTransposeKernel& k, std::string_view entry, std::string_view comment) {
-  std::string out = cuda_head(comment, fmt::format("copy of {} bytes an element, turned", k.element_bytes), k.wide_index);
+std::string cuda_transpose_source(const CudaTransposeKernel& k, std::string_view entry,
+                                  std::string_view comment) {
+  std::string out = cuda_head(
+      comment, fmt::format("copy of {} bytes an element, turned", k.element_bytes), k.wide_index);
   const int others = std::max(k.rank, 1);
   out += fmt::format(R"(
 struct Arguments {{
@@ -66,37 +73,55 @@ extern "C" __global__ void __launch_bounds__({3}) {2}(const Arguments a) {{
   const {0}* x = a.x;
   {0}* y = a.y;
 )",
-                     element(k.element_bytes), others, entry, CudaTransposeKernel::kWarp * k.rows, k.tile, k.tile + 1);
+                     element(k.element_bytes), others, entry, CudaTransposeKernel::kWarp * k.rows,
+                     k.tile, k.tile + 1);
   for (int d = k.rank - 1; d >= 0; --d)
-    out += d ? fmt::format("  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}]; x += c * a.x_stride[{0}]; y += c * a.y_stride[{0}]; }}\n", d)
+    out += d ? fmt::format(
+                   "  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}]; x += c * "
+                   "a.x_stride[{0}]; y += c * a.y_stride[{0}]; }}\n",
+                   d)
              : "  x += rest * a.x_stride[0]; y += rest * a.y_stride[0];\n";
-  const std::string loops = k.tile == 32 ? fmt::format("#pragma unroll\n  for (int j = 0; j < 32; j += {}) {{\n    const int i = 0;\n", k.rows)
-                                         : fmt::format("#pragma unroll\n  for (int j = 0; j < {0}; j += {1})\n#pragma unroll\n  for (int i = 0; i < {0}; i += 32) {{\n", k.tile, k.rows);
+  const std::string loops =
+      k.tile == 32
+          ? fmt::format(
+                "#pragma unroll\n  for (int j = 0; j < 32; j += {}) {{\n    const int i = 0;\n",
+                k.rows)
+          : fmt::format(
+                "#pragma unroll\n  for (int j = 0; j < {0}; j += {1})\n#pragma unroll\n  for (int "
+                "i = 0; i < {0}; i += 32) {{\n",
+                k.tile, k.rows);
   return out + loops + R"(    const Index at_s = s + threadIdx.x + i, at_r = r + threadIdx.y + j;
     if (at_s < a.source_size && at_r < a.result_size) tile[threadIdx.y + j][threadIdx.x + i] = x[at_s + at_r * a.x_step];
   }
   __syncthreads();
-)" + loops + R"(    const Index at_s = s + threadIdx.y + j, at_r = r + threadIdx.x + i;
+)" + loops +
+         R"(    const Index at_s = s + threadIdx.y + j, at_r = r + threadIdx.x + i;
     if (at_s < a.source_size && at_r < a.result_size) y[at_r + at_s * a.y_step] = tile[threadIdx.x + i][threadIdx.y + j];
   }
 }
 )";
 }
 
-std::string cuda_transpose_arguments(const CudaTransposeKernel& k, const CudaTransposeGeometry& g, const void* source, void* result) {
+std::string cuda_transpose_arguments(const CudaTransposeKernel& k, const CudaTransposeGeometry& g,
+                                     const void* source, void* result) {
   CudaArguments b(k.wide_index);
   b.pointer(source);
   b.pointer(result);
-  for (int64_t v : {g.source.size, g.result.size, g.tiles(k, g.source), g.tiles(k, g.result), g.result.strides[0], g.source.strides[1]}) b.index(v);
+  for (int64_t v : {g.source.size, g.result.size, g.tiles(k, g.source), g.tiles(k, g.result),
+                    g.result.strides[0], g.source.strides[1]})
+    b.index(v);
   const LoopAxis none{1, {0, 0}};
-  for (auto value : {+[](const LoopAxis& a) { return a.size; }, +[](const LoopAxis& a) { return a.strides[0]; }, +[](const LoopAxis& a) { return a.strides[1]; }}) {
+  for (auto value :
+       {+[](const LoopAxis& a) { return a.size; }, +[](const LoopAxis& a) { return a.strides[0]; },
+        +[](const LoopAxis& a) { return a.strides[1]; }}) {
     if (g.others.empty()) b.index(value(none));
     for (const LoopAxis& a : g.others) b.index(value(a));
   }
   return b.take();
 }
 
-// --- gathers ----------------------------------------------------------------------------------------
+// --- gathers
+// ----------------------------------------------------------------------------------------
 
 int64_t CudaGatherGeometry::elements() const {
   int64_t n = 1;
@@ -104,8 +129,10 @@ int64_t CudaGatherGeometry::elements() const {
   return n;
 }
 
-CudaGatherPlan plan_cuda_gather(std::span<const int64_t> dims, const std::vector<int64_t>& data, const std::vector<int64_t>& index,
-                                const std::vector<int64_t>& result, int64_t size, int64_t step, int element_bytes, int index_bytes, bool aligned) {
+CudaGatherPlan plan_cuda_gather(std::span<const int64_t> dims, const std::vector<int64_t>& data,
+                                const std::vector<int64_t>& index,
+                                const std::vector<int64_t>& result, int64_t size, int64_t step,
+                                int element_bytes, int index_bytes, bool aligned) {
   const std::vector<std::vector<int64_t>> strides{data, index, result};
   CudaGatherPlan plan;
   CudaGatherGeometry& g = plan.geometry;
@@ -115,18 +142,29 @@ CudaGatherPlan plan_cuda_gather(std::span<const int64_t> dims, const std::vector
   const LoopAxis& inner = g.axes.back();
   auto whole = [&](int v) {
     if (inner.strides != std::vector<int64_t>{1, 0, 1} || inner.size % v || step % v) return false;
-    return std::ranges::all_of(g.axes, [&](const LoopAxis& a) { return &a == &inner || (a.strides[0] % v == 0 && a.strides[2] % v == 0); });
+    return std::ranges::all_of(g.axes, [&](const LoopAxis& a) {
+      return &a == &inner || (a.strides[0] % v == 0 && a.strides[2] % v == 0);
+    });
   };
   int v = aligned ? 16 / element_bytes : 1;
   while (v > 1 && !whole(v)) v /= 2;
-  const int64_t farthest = std::max({reach(g.axes, 0) + std::abs(step) * size, reach(g.axes, 1), reach(g.axes, 2), g.elements()});
-  plan.kernel = {element_bytes, index_bytes, static_cast<int>(g.axes.size()), v, farthest > kMostNarrowIndex, 256};
+  const int64_t farthest = std::max(
+      {reach(g.axes, 0) + std::abs(step) * size, reach(g.axes, 1), reach(g.axes, 2), g.elements()});
+  plan.kernel = {element_bytes,
+                 index_bytes,
+                 static_cast<int>(g.axes.size()),
+                 v,
+                 farthest > kMostNarrowIndex,
+                 256};
   return plan;
 }
 
-std::string cuda_gather_source(const CudaGatherKernel& k, std::string_view entry, std::string_view comment) {
-  std::string out = cuda_head(comment, fmt::format("gather of {} bytes an element", k.element_bytes), k.wide_index);
-  out += fmt::format(R"(
+std::string cuda_gather_source(const CudaGatherKernel& k, std::string_view entry,
+                               std::string_view comment) {
+  std::string out = cuda_head(
+      comment, fmt::format("gather of {} bytes an element", k.element_bytes), k.wide_index);
+  out +=
+      fmt::format(R"(
 typedef Pack<{0}, {1}> Element;
 struct Fault {{ i32 set, unused; i64 index; }};
 struct Arguments {{
@@ -143,10 +181,13 @@ extern "C" __global__ void __launch_bounds__({5}) {4}(const Arguments a) {{
   if (rest >= a.n) return;
   Index x = 0, k = 0, y = 0;
 )",
-                     element(k.element_bytes), k.vector, k.index_bytes * 8, k.rank, entry, k.threads);
+                  element(k.element_bytes), k.vector, k.index_bytes * 8, k.rank, entry, k.threads);
   for (int d = k.rank - 1; d >= 0; --d) {
-    out += d ? fmt::format("  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}];", d) : std::string("  { const Index c = rest;");
-    out += fmt::format(" x += c * a.x_stride[{0}]; k += c * a.index_stride[{0}]; y += c * a.y_stride[{0}]; }}\n", d);
+    out += d ? fmt::format("  {{ const Index c = rest % a.size[{0}]; rest /= a.size[{0}];", d)
+             : std::string("  { const Index c = rest;");
+    out += fmt::format(
+        " x += c * a.x_stride[{0}]; k += c * a.index_stride[{0}]; y += c * a.y_stride[{0}]; }}\n",
+        d);
   }
   return out + R"(  const i64 index = a.index[k];
   i64 at = index < 0 ? index + a.axis : index;
@@ -160,10 +201,12 @@ extern "C" __global__ void __launch_bounds__({5}) {4}(const Arguments a) {{
 )";
 }
 
-std::string cuda_gather_arguments(const CudaGatherKernel& k, const CudaGatherGeometry& g, const void* data, const void* index, void* result,
-                                  void* fault) {
+std::string cuda_gather_arguments(const CudaGatherKernel& k, const CudaGatherGeometry& g,
+                                  const void* data, const void* index, void* result, void* fault) {
   CudaArguments b(k.wide_index);
-  for (const void* p : {data, index, static_cast<const void*>(result), static_cast<const void*>(fault)}) b.pointer(p);
+  for (const void* p :
+       {data, index, static_cast<const void*>(result), static_cast<const void*>(fault)})
+    b.pointer(p);
   for (int64_t v : {g.elements(), g.size, g.step}) b.index(v);
   for (const LoopAxis& a : g.axes) b.index(a.size);
   for (size_t operand = 0; operand < 3; ++operand)

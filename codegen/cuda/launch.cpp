@@ -8,10 +8,10 @@
 #include <numeric>
 #include <optional>
 
-#include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/attention.h"
 #include "codegen/cuda/copy.h"
 #include "codegen/cuda/pieces.h"
+#include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/pool.h"
 #include "codegen/cuda/resize.h"
 #include "codegen/cuda/rows.h"
@@ -34,29 +34,44 @@ std::vector<void*> pointers_of(std::span<const uint64_t> addresses, size_t count
   for (size_t k = 0; k < count; ++k) out[k] = reinterpret_cast<void*>(addresses[k]);
   return out;
 }
-/// Operators and contracts that other devices have libraries for, and GPUs kernels of a kind of their own.
-bool is_call(const Launch& l, std::string_view primitive) { return l.kind == Launch::Kind::library && l.primitive == primitive; }
+/// Operators and contracts that other devices have libraries for, and GPUs kernels of a kind of
+/// their own.
+bool is_call(const Launch& l, std::string_view primitive) {
+  return l.kind == Launch::Kind::library && l.primitive == primitive;
+}
 bool attends(const Launch& l) { return is_call(l, "attention"); }
 bool selects(const Launch& l) { return is_call(l, "softmax_topk"); }
 bool pools(const Launch& l) { return is_call(l, "MaxPool") || is_call(l, "AveragePool"); }
 bool resizes(const Launch& l) { return is_call(l, "Resize"); }
 bool normalizes(const Launch& l) { return is_call(l, "BatchNormalization"); }
-bool reads_all(const Launch& l) { return !attends(l) && !selects(l) && !resizes(l) && !l.rows && !(l.region && l.region->pieced) && l.primitive != "Gather"; }
+bool reads_all(const Launch& l) {
+  return !attends(l) && !selects(l) && !resizes(l) && !l.rows && !(l.region && l.region->pieced) &&
+         l.primitive != "Gather";
+}
 bool empty(const CudaOperand& o) { return std::ranges::find(o.dims, 0) != o.dims.end(); }
 
 class Planner {
  public:
-  Planner(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry, std::string_view comment, bool aligned,
-          int cores, std::string_view wanted)
-      : launch_(launch), operands_(operands), entry_(entry), comment_(comment), aligned_(aligned), cores_(cores), wanted_(wanted) {}
+  Planner(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
+          std::string_view comment, bool aligned, int cores, std::string_view wanted)
+      : launch_(launch),
+        operands_(operands),
+        entry_(entry),
+        comment_(comment),
+        aligned_(aligned),
+        cores_(cores),
+        wanted_(wanted) {}
 
   Result<CudaLaunch> run() {
-    FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(), "operands of a CUDA launch");
+    FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(),
+                   "operands of a CUDA launch");
     out_.entry = entry_;
     FERRULE_TRY(make());
     const std::vector<uint64_t> none(operands_.size() + 2);
-    if (const size_t bytes = out_.arguments(none).size(); bytes > kMostCudaArguments) return refuse(fmt::format("{} bytes of arguments", bytes));
-    if (out_.blocks > std::numeric_limits<int32_t>::max()) return refuse(fmt::format("{} blocks", out_.blocks));
+    if (const size_t bytes = out_.arguments(none).size(); bytes > kMostCudaArguments)
+      return refuse(fmt::format("{} bytes of arguments", bytes));
+    if (out_.blocks > std::numeric_limits<int32_t>::max())
+      return refuse(fmt::format("{} blocks", out_.blocks));
     if (out_.shapes.empty()) record({});
     return std::move(out_);
   }
@@ -72,15 +87,18 @@ class Planner {
     const CudaShapes shapes = element_shapes(geometry.packs(kernel), 0, cores_, wanted_);
     record(shapes);
     kernel.threads = out_.threads_x = shapes.taken.threads;
-    out_.blocks = empty(output()) ? 0 : (geometry.packs(kernel) + kernel.threads - 1) / kernel.threads;
+    out_.blocks =
+        empty(output()) ? 0 : (geometry.packs(kernel) + kernel.threads - 1) / kernel.threads;
   }
   tl::unexpected<Error> refuse(std::string why) const {
-    return error(Code::unsupported_operator, "", escape(launch_.primitive), "no GPU kernel: " + std::move(why));
+    return error(Code::unsupported_operator, "", escape(launch_.primitive),
+                 "no GPU kernel: " + std::move(why));
   }
   const CudaOperand& output(size_t k = 0) const { return operands_[launch_.inputs.size() + k]; }
 
   Status make() {
-    if (!cuda_generated(launch_)) return refuse("its parameters are known only when it runs, or it is a library's");
+    if (!cuda_generated(launch_))
+      return refuse("its parameters are known only when it runs, or it is a library's");
     if (reads_all(launch_))
       for (const CudaOperand& o : operands_)
         if (o.dtype == DType::undefined) return refuse("an operand is absent");
@@ -98,7 +116,8 @@ class Planner {
   Status rows() {
     std::vector<RowLayout> layouts;
     for (const CudaOperand& o : operands_) layouts.push_back({o.dims, o.strides});
-    FERRULE_ASSIGN(CudaRowPlan plan, plan_cuda_rows(*launch_.rows, layouts, aligned_, cores_, wanted_));
+    FERRULE_ASSIGN(CudaRowPlan plan,
+                   plan_cuda_rows(*launch_.rows, layouts, aligned_, cores_, wanted_));
     FERRULE_ASSIGN(out_.source, cuda_row_source(plan.kernel, entry_, comment_));
     out_.kind = "rows";
     record(plan.shapes);
@@ -108,7 +127,8 @@ class Planner {
     out_.passes = plan.kernel.passes;
     out_.arguments = [n = operands_.size(), plan = std::move(plan)](std::span<const uint64_t> at) {
       const int pass = plan.kernel.passes > 1 ? static_cast<int>(at[n + 1]) : 0;
-      return cuda_row_arguments(plan.kernel, plan.geometry, pointers_of(at, n + (plan.kernel.sliced ? 1 : 0)), pass);
+      return cuda_row_arguments(plan.kernel, plan.geometry,
+                                pointers_of(at, n + (plan.kernel.sliced ? 1 : 0)), pass);
     };
     return {};
   }
@@ -116,22 +136,29 @@ class Planner {
   Status attention() {
     const Graph& body = *launch_.graph;
     FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
-    auto place = [&](ValueId v) { return static_cast<size_t>(std::ranges::find(body.inputs(), v) - body.inputs().begin()); };
-    std::vector<size_t> at{place(a.q.value), place(a.k.value), place(a.v.value), launch_.inputs.size()};
+    auto place = [&](ValueId v) {
+      return static_cast<size_t>(std::ranges::find(body.inputs(), v) - body.inputs().begin());
+    };
+    std::vector<size_t> at{place(a.q.value), place(a.k.value), place(a.v.value),
+                           launch_.inputs.size()};
     if (a.mask) at.push_back(place(a.mask));
     std::vector<RowLayout> layouts;
     for (size_t k : at) {
-      if (k >= operands_.size() || operands_[k].dtype == DType::undefined) return refuse("an operand is absent");
+      if (k >= operands_.size() || operands_[k].dtype == DType::undefined)
+        return refuse("an operand is absent");
       layouts.push_back({operands_[k].dims, operands_[k].strides});
     }
-    AttentionLayouts l{layouts[0], layouts[1], layouts[2], layouts[3], a.mask ? &layouts[4] : nullptr};
-    FERRULE_ASSIGN(CudaAttentionPlan plan, plan_cuda_attention(a, output().dtype, l, aligned_, wanted_));
+    AttentionLayouts l{layouts[0], layouts[1], layouts[2], layouts[3],
+                       a.mask ? &layouts[4] : nullptr};
+    FERRULE_ASSIGN(CudaAttentionPlan plan,
+                   plan_cuda_attention(a, output().dtype, l, aligned_, wanted_));
     out_.source = cuda_attention_source(plan.kernel, entry_, comment_);
     out_.kind = "attention";
     record(plan.shapes);
     out_.blocks = empty(output()) ? 0 : plan.geometry.blocks(plan.kernel);
     out_.threads_x = plan.kernel.threads();
-    out_.arguments = [plan = std::move(plan), at = std::move(at)](std::span<const uint64_t> addresses) {
+    out_.arguments = [plan = std::move(plan),
+                      at = std::move(at)](std::span<const uint64_t> addresses) {
       std::vector<void*> pointers;
       for (size_t k : at) pointers.push_back(reinterpret_cast<void*>(addresses[k]));
       return cuda_attention_arguments(plan.kernel, plan.geometry, pointers);
@@ -144,13 +171,16 @@ class Planner {
     const auto at = std::ranges::find(list, v);
     return at == list.end() ? -1 : at - list.begin();
   }
-  RowLayout layout(size_t operand) const { return {operands_[operand].dims, operands_[operand].strides}; }
+  RowLayout layout(size_t operand) const {
+    return {operands_[operand].dims, operands_[operand].strides};
+  }
 
   Status selection() {
     const Graph& body = *launch_.graph;
     FERRULE_ASSIGN(const SoftmaxTopK s, read_softmax_topk(body, body.order()));
     const int64_t x = place_of(body.inputs(), body.input(s.softmax, 0));
-    if (x < 0 || operands_[static_cast<size_t>(x)].dtype == DType::undefined) return refuse("an operand is absent");
+    if (x < 0 || operands_[static_cast<size_t>(x)].dtype == DType::undefined)
+      return refuse("an operand is absent");
     std::vector<size_t> at{static_cast<size_t>(x)};
     std::optional<RowLayout> results[2];
     for (size_t k = 0; k < 2; ++k) {
@@ -158,14 +188,16 @@ class Planner {
       at.push_back(y < 0 ? operands_.size() : launch_.inputs.size() + static_cast<size_t>(y));
       if (y >= 0) results[k] = layout(at.back());
     }
-    FERRULE_ASSIGN(CudaTopKPlan plan, plan_cuda_topk(s, operands_[at[0]].dtype, layout(at[0]), results[0] ? &*results[0] : nullptr,
+    FERRULE_ASSIGN(CudaTopKPlan plan, plan_cuda_topk(s, operands_[at[0]].dtype, layout(at[0]),
+                                                     results[0] ? &*results[0] : nullptr,
                                                      results[1] ? &*results[1] : nullptr, wanted_));
     out_.source = cuda_topk_source(plan.kernel, entry_, comment_);
     out_.kind = "selection";
     record(plan.shapes);
     out_.blocks = plan.geometry.blocks();
     out_.threads_x = plan.kernel.threads;
-    out_.arguments = [plan = std::move(plan), at = std::move(at), n = operands_.size()](std::span<const uint64_t> a) {
+    out_.arguments = [plan = std::move(plan), at = std::move(at),
+                      n = operands_.size()](std::span<const uint64_t> a) {
       auto p = [&](size_t k) { return k < n ? reinterpret_cast<void*>(a[k]) : nullptr; };
       return cuda_topk_arguments(plan.kernel, plan.geometry, p(at[0]), p(at[1]), p(at[2]));
     };
@@ -173,12 +205,16 @@ class Planner {
   }
 
   Status pool() {
-    FERRULE_ASSIGN(CudaPoolPlan plan, plan_cuda_pool(launch_.graph->node(launch_.node), operands_[0].dtype, layout(0), layout(launch_.inputs.size()), aligned_));
+    FERRULE_ASSIGN(CudaPoolPlan plan,
+                   plan_cuda_pool(launch_.graph->node(launch_.node), operands_[0].dtype, layout(0),
+                                  layout(launch_.inputs.size()), aligned_));
     spread(plan.kernel, plan.geometry);
     out_.source = cuda_pool_source(plan.kernel, entry_, comment_);
     out_.kind = "pool";
-    out_.arguments = [plan = std::move(plan), y = launch_.inputs.size()](std::span<const uint64_t> a) {
-      return cuda_pool_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]), reinterpret_cast<void*>(a[y]));
+    out_.arguments = [plan = std::move(plan),
+                      y = launch_.inputs.size()](std::span<const uint64_t> a) {
+      return cuda_pool_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]),
+                                 reinterpret_cast<void*>(a[y]));
     };
     return {};
   }
@@ -190,15 +226,21 @@ class Planner {
     const Tensor* scales = n.inputs.size() > 2 ? launch_.graph->constant(n.inputs[2]) : nullptr;
     std::vector<ResizeAxis> axes;
     for (size_t k = 0; k < x.dims.size() && k < y.dims.size(); ++k) {
-      axes.push_back({x.dims[k], y.dims[k], static_cast<double>(y.dims[k]) / static_cast<double>(x.dims[k])});
-      if (scales && scales->numel() == static_cast<int64_t>(x.dims.size())) axes.back().scale = scales->at_f64(static_cast<int64_t>(k));
+      axes.push_back(
+          {x.dims[k], y.dims[k], static_cast<double>(y.dims[k]) / static_cast<double>(x.dims[k])});
+      if (scales && scales->numel() == static_cast<int64_t>(x.dims.size()))
+        axes.back().scale = scales->at_f64(static_cast<int64_t>(k));
     }
-    FERRULE_ASSIGN(CudaResizePlan plan, plan_cuda_resize(Resampling::of(n.attrs), axes, x.dtype, layout(0), layout(launch_.inputs.size()), aligned_));
+    FERRULE_ASSIGN(CudaResizePlan plan,
+                   plan_cuda_resize(Resampling::of(n.attrs), axes, x.dtype, layout(0),
+                                    layout(launch_.inputs.size()), aligned_));
     spread(plan.kernel, plan.geometry);
     out_.source = cuda_resize_source(plan.kernel, entry_, comment_);
     out_.kind = "resize";
-    out_.arguments = [plan = std::move(plan), at = launch_.inputs.size()](std::span<const uint64_t> a) {
-      return cuda_resize_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]), reinterpret_cast<void*>(a[at]));
+    out_.arguments = [plan = std::move(plan),
+                      at = launch_.inputs.size()](std::span<const uint64_t> a) {
+      return cuda_resize_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(a[0]),
+                                   reinterpret_cast<void*>(a[at]));
     };
     return {};
   }
@@ -207,7 +249,8 @@ class Planner {
   Status normalization() {
     const CudaOperand& x = operands_[0];
     if (launch_.inputs.size() != 5 || x.dims != output().dims) return refuse("its operands");
-    if (x.dtype != DType::f32 && x.dtype != DType::f16 && x.dtype != DType::bf16) return error(Code::unsupported_type, "CUDA kernel", name(x.dtype));
+    if (x.dtype != DType::f32 && x.dtype != DType::f16 && x.dtype != DType::bf16)
+      return error(Code::unsupported_type, "CUDA kernel", name(x.dtype));
     std::vector<std::vector<int64_t>> strides{x.strides};
     for (size_t k = 1; k < 5; ++k) {
       const CudaOperand& p = operands_[k];
@@ -228,9 +271,12 @@ class Planner {
     for (uint32_t& v : in) v = b.cast(v, DType::f32);
     const auto [x, scale, bias, mean, variance] = in;
     const DType f = DType::f32;
-    const uint32_t epsilon = b.constant(f, launch_.graph->node(launch_.node).attrs.f("epsilon", 1e-5), 0);
-    const uint32_t factor = b.op(Prim::div, f, {scale, b.op(Prim::sqrt, f, {b.op(Prim::add, f, {variance, epsilon})})});
-    const uint32_t y = b.op(Prim::add, f, {b.op(Prim::mul, f, {b.op(Prim::sub, f, {x, mean}), factor}), bias});
+    const uint32_t epsilon =
+        b.constant(f, launch_.graph->node(launch_.node).attrs.f("epsilon", 1e-5), 0);
+    const uint32_t factor =
+        b.op(Prim::div, f, {scale, b.op(Prim::sqrt, f, {b.op(Prim::add, f, {variance, epsilon})})});
+    const uint32_t y =
+        b.op(Prim::add, f, {b.op(Prim::mul, f, {b.op(Prim::sub, f, {x, mean}), factor}), bias});
     b.output(b.cast(y, output().dtype));
     return b.take();
   }
@@ -250,33 +296,43 @@ class Planner {
     record(plan.shapes);
     out_.threads_x = plan.shapes.taken.threads;
     out_.blocks = plan.blocks;
-    out_.arguments = [plan = std::move(plan)](std::span<const uint64_t> at) { return cuda_pieces_arguments(plan, pointers_of(at, plan.operands)); };
+    out_.arguments = [plan = std::move(plan)](std::span<const uint64_t> at) {
+      return cuda_pieces_arguments(plan, pointers_of(at, plan.operands));
+    };
     return {};
   }
 
   /// One piece that only moves elements.
-  Result<bool> turned_piece(const LoweredRegion& region, const std::vector<std::vector<int64_t>>& strides) {
+  Result<bool> turned_piece(const LoweredRegion& region,
+                            const std::vector<std::vector<int64_t>>& strides) {
     const RegionPiece& p = region.pieces[0];
     const Program& program = region.programs[p.program];
-    if (program.outputs.size() != 1 || program.inputs.size() != 1 || copied_input(program, 0) != 0) return false;
+    if (program.outputs.size() != 1 || program.inputs.size() != 1 || copied_input(program, 0) != 0)
+      return false;
     FERRULE_TRY(check_cuda_types(program));
     const size_t from = p.inputs[0].operand, to = region.inputs.size() + p.outputs[0].operand;
-    return turned(p.dims, from, piece_strides(p.inputs[0], strides[from]), to, piece_strides(p.outputs[0], strides[to]), program.inputs[0]);
+    return turned(p.dims, from, piece_strides(p.inputs[0], strides[from]), to,
+                  piece_strides(p.outputs[0], strides[to]), program.inputs[0]);
   }
 
   /// Through shared memory, where that helps.
-  bool turned(std::span<const int64_t> dims, size_t from, const PieceStrides& source, size_t to, const PieceStrides& result, DType type) {
+  bool turned(std::span<const int64_t> dims, size_t from, const PieceStrides& source, size_t to,
+              const PieceStrides& result, DType type) {
     const int bytes = size_bits(type) / 8;
     auto plan = plan_cuda_transpose(dims, source.strides, result.strides, bytes, wanted_);
-    if (!plan || std::min(plan->geometry.source.size, plan->geometry.result.size) < kLeastTurned) return false;
+    if (!plan || std::min(plan->geometry.source.size, plan->geometry.result.size) < kLeastTurned)
+      return false;
     out_.source = cuda_transpose_source(plan->kernel, entry_, comment_);
     out_.kind = "transpose";
     record(plan->shapes);
     out_.blocks = plan->geometry.blocks(plan->kernel);
     out_.threads_x = CudaTransposeKernel::kWarp, out_.threads_y = plan->kernel.rows;
-    const auto begin = static_cast<uint64_t>(source.offset * bytes), end = static_cast<uint64_t>(result.offset * bytes);
+    const auto begin = static_cast<uint64_t>(source.offset * bytes),
+               end = static_cast<uint64_t>(result.offset * bytes);
     out_.arguments = [plan = std::move(*plan), from, to, begin, end](std::span<const uint64_t> at) {
-      return cuda_transpose_arguments(plan.kernel, plan.geometry, reinterpret_cast<const void*>(at[from] + begin), reinterpret_cast<void*>(at[to] + end));
+      return cuda_transpose_arguments(plan.kernel, plan.geometry,
+                                      reinterpret_cast<const void*>(at[from] + begin),
+                                      reinterpret_cast<void*>(at[to] + end));
     };
     return true;
   }
@@ -284,7 +340,8 @@ class Planner {
   Status nothing(std::string kind) {
     out_.kind = std::move(kind);
     out_.blocks = 0;
-    out_.source = cuda_head(comment_, "nothing", false) + fmt::format("extern \"C\" __global__ void {}(const u64 a) {{}}\n", entry_);
+    out_.source = cuda_head(comment_, "nothing", false) +
+                  fmt::format("extern \"C\" __global__ void {}(const u64 a) {{}}\n", entry_);
     out_.arguments = [](std::span<const uint64_t>) { return std::string(8, '\0'); };
     return {};
   }
@@ -300,16 +357,20 @@ class Planner {
       std::vector<int64_t> own(dims.size(), 0);
       const size_t extra = dims.size() - o.dims.size();
       for (size_t d = 0; d < o.dims.size(); ++d)
-        if (o.dims[d] == dims[d + extra]) own[d + extra] = o.strides[d];
-        else if (o.dims[d] != 1) return refuse("operands that do not broadcast");
+        if (o.dims[d] == dims[d + extra])
+          own[d + extra] = o.strides[d];
+        else if (o.dims[d] != 1)
+          return refuse("operands that do not broadcast");
       strides.push_back(std::move(own));
     }
     return elementwise(launch_.region->program, dims, strides, "pointwise");
   }
 
-  Status elementwise(const Program& program, std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides, std::string kind) {
+  Status elementwise(const Program& program, std::span<const int64_t> dims,
+                     std::span<const std::vector<int64_t>> strides, std::string kind) {
     FERRULE_ASSIGN(CudaPlan plan, plan_cuda(program, dims, strides, aligned_));
-    const CudaShapes shapes = element_shapes(plan.geometry.packs(plan.kernel), pack_bytes(plan.kernel), cores_, wanted_);
+    const CudaShapes shapes =
+        element_shapes(plan.geometry.packs(plan.kernel), pack_bytes(plan.kernel), cores_, wanted_);
     record(shapes);
     plan.kernel.threads = out_.threads_x = shapes.taken.threads;
     plan.kernel.packs = shapes.taken.each;
@@ -333,12 +394,14 @@ class Planner {
     std::iota(order.begin(), order.end(), int64_t{0});
     if (launch_.primitive == "Transpose") {
       std::ranges::reverse(order);
-      if (const auto perm = launch_.graph->node(launch_.node).attrs.ints("perm"); !perm.empty()) order = perm;
+      if (const auto perm = launch_.graph->node(launch_.node).attrs.ints("perm"); !perm.empty())
+        order = perm;
     }
     if (order.size() != x.strides.size()) return refuse("the order of axes");
     PieceStrides source{0, {}};
     for (int64_t axis : order) source.strides.push_back(x.strides[static_cast<size_t>(axis)]);
-    if (!empty(y) && turned(y.dims, 0, source, launch_.inputs.size(), {0, y.strides}, x.dtype)) return {};
+    if (!empty(y) && turned(y.dims, 0, source, launch_.inputs.size(), {0, y.strides}, x.dtype))
+      return {};
     const std::vector<std::vector<int64_t>> strides{source.strides, y.strides};
     if (operands_.size() != 2) return refuse("operands beside the one that is moved");
     return elementwise(same, y.dims, strides, "copy");
@@ -347,18 +410,22 @@ class Planner {
   Status gather() {
     const CudaOperand &x = operands_[0], &index = operands_[1], &y = output();
     const int bits = size_bits(x.dtype);
-    if (bits != 8 && bits != 16 && bits != 32 && bits != 64) return refuse(std::string(name(x.dtype)));
+    if (bits != 8 && bits != 16 && bits != 32 && bits != 64)
+      return refuse(std::string(name(x.dtype)));
     if (index.dtype != DType::i64 && index.dtype != DType::i32) return refuse("the indices' type");
     const auto rank = static_cast<int64_t>(x.dims.size());
     int64_t axis = launch_.graph->node(launch_.node).attrs.i("axis");
-    if (axis < -rank || axis >= rank || y.dims.size() + 1 != x.dims.size() + index.dims.size()) return refuse("the axis");
+    if (axis < -rank || axis >= rank || y.dims.size() + 1 != x.dims.size() + index.dims.size())
+      return refuse("the axis");
     const auto at = static_cast<size_t>(axis < 0 ? axis + rank : axis);
-    std::vector<int64_t> from(x.strides.begin(), x.strides.begin() + static_cast<int64_t>(at)), by(at, 0);
+    std::vector<int64_t> from(x.strides.begin(), x.strides.begin() + static_cast<int64_t>(at)),
+        by(at, 0);
     from.resize(at + index.dims.size(), 0);
     by.insert(by.end(), index.strides.begin(), index.strides.end());
     from.insert(from.end(), x.strides.begin() + static_cast<int64_t>(at) + 1, x.strides.end());
     by.resize(from.size(), 0);
-    CudaGatherPlan plan = plan_cuda_gather(y.dims, from, by, y.strides, x.dims[at], x.strides[at], bits / 8, size_bits(index.dtype) / 8, aligned_);
+    CudaGatherPlan plan = plan_cuda_gather(y.dims, from, by, y.strides, x.dims[at], x.strides[at],
+                                           bits / 8, size_bits(index.dtype) / 8, aligned_);
     spread(plan.kernel, plan.geometry);
     out_.source = cuda_gather_source(plan.kernel, entry_, comment_);
     out_.kind = "gather";
@@ -367,7 +434,9 @@ class Planner {
     out_.complaint = [size = x.dims[at], at](std::span<const char> bytes) {
       CudaGatherFault fault;
       std::memcpy(&fault, bytes.data(), std::min(sizeof fault, bytes.size()));
-      return fault.set ? fmt::format("index {} is out of range for axis {} of size {}", fault.index, at, size) : std::string();
+      return fault.set ? fmt::format("index {} is out of range for axis {} of size {}", fault.index,
+                                     at, size)
+                       : std::string();
     };
     out_.arguments = [plan = std::move(plan), result, scratch](std::span<const uint64_t> a) {
       auto p = [&](size_t k) { return reinterpret_cast<void*>(a[k]); };
@@ -398,10 +467,15 @@ std::string problem_of(const CudaLaunch& l, std::span<const CudaOperand> operand
   const size_t name = text.find(l.entry + "(", text.find("extern \"C\" __global__"));
   FERRULE_ASSERT(name != std::string_view::npos, "a kernel's name");
   const std::vector<uint64_t> none(operands.size() + 2);
-  const uint64_t hash = fnv(fnv(fnv(0xcbf29ce484222325, text.substr(0, name)), text.substr(name + l.entry.size())), l.arguments(none));
+  const uint64_t hash =
+      fnv(fnv(fnv(0xcbf29ce484222325, text.substr(0, name)), text.substr(name + l.entry.size())),
+          l.arguments(none));
   std::string out = fmt::format("generated {} {:016x}", l.kind, hash);
   for (const CudaOperand& o : operands)
-    out += o.dtype == DType::undefined ? " -" : fmt::format(" {}:{}:{}", ferrule::name(o.dtype), fmt::join(o.dims, "x"), fmt::join(o.strides, "."));
+    out += o.dtype == DType::undefined
+               ? " -"
+               : fmt::format(" {}:{}:{}", ferrule::name(o.dtype), fmt::join(o.dims, "x"),
+                             fmt::join(o.strides, "."));
   return out + (aligned ? " aligned" : "");
 }
 
@@ -409,19 +483,24 @@ std::string problem_of(const CudaLaunch& l, std::span<const CudaOperand> operand
 
 bool cuda_generated(const Launch& launch) {
   if (launch.rows || launch.kind == Launch::Kind::generated) return true;
-  if (attends(launch) || selects(launch) || pools(launch) || resizes(launch) || normalizes(launch)) return true;
+  if (attends(launch) || selects(launch) || pools(launch) || resizes(launch) || normalizes(launch))
+    return true;
   if (launch.kind != Launch::Kind::copy) return false;
   const std::string& p = launch.primitive;
   return launch.region || p == "Transpose" || p == "Reorder" || p == "Identity" || p == "Gather";
 }
 
-Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands, std::string_view entry,
-                                    std::string_view comment, bool aligned, int cores, const CudaShapeChoice& choice) {
-  auto plan = [&](std::string_view wanted) { return Planner(launch, operands, entry, comment, aligned, cores, wanted).run(); };
+Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands,
+                                    std::string_view entry, std::string_view comment, bool aligned,
+                                    int cores, const CudaShapeChoice& choice) {
+  auto plan = [&](std::string_view wanted) {
+    return Planner(launch, operands, entry, comment, aligned, cores, wanted).run();
+  };
   FERRULE_ASSIGN(CudaLaunch usual, plan(""));
   usual.problem = problem_of(usual, operands, aligned);
   const std::string wanted = choice ? choice(usual.problem) : "";
-  if (wanted == usual.shape || std::ranges::find(usual.shapes, wanted) == usual.shapes.end()) return usual;
+  if (wanted == usual.shape || std::ranges::find(usual.shapes, wanted) == usual.shapes.end())
+    return usual;
   FERRULE_ASSIGN(CudaLaunch other, plan(wanted));
   other.problem = std::move(usual.problem);
   return other;

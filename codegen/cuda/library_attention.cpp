@@ -9,7 +9,8 @@ namespace {
 
 using Part = LibraryAttention::Part;
 
-/// Under axes of `rank`, the last two of them rows and columns, as four: [batch, heads, rows, columns].
+/// Under axes of `rank`, the last two of them rows and columns, as four: [batch, heads, rows,
+/// columns].
 Part spread(size_t operand, std::vector<int64_t> dims, std::vector<int64_t> strides, size_t rank) {
   auto put = [&](size_t at) {
     dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(at), 1);
@@ -28,13 +29,16 @@ Part spread(size_t operand, std::vector<int64_t> dims, std::vector<int64_t> stri
 
 class Chooser {
  public:
-  Chooser(const Launch& launch, std::span<const CudaOperand> operands, const Attention& a) : launch_(launch), operands_(operands), a_(a) {}
+  Chooser(const Launch& launch, std::span<const CudaOperand> operands, const Attention& a)
+      : launch_(launch), operands_(operands), a_(a) {}
 
   /// Why it is not cuDNN's; "": it is, and `out` says how.
   std::string run(LibraryAttention& out) const {
     for (ValueId v : {a_.q.value, a_.k.value, a_.v.value, a_.mask})
-      if (v && (place(v) >= launch_.inputs.size() || operands_[place(v)].dtype == DType::undefined)) return "an operand is absent";
-    out.q = part(a_.q, false), out.k = part(a_.k, true), out.v = part(a_.v, false), out.y = part(a_.y, false);
+      if (v && (place(v) >= launch_.inputs.size() || operands_[place(v)].dtype == DType::undefined))
+        return "an operand is absent";
+    out.q = part(a_.q, false), out.k = part(a_.k, true), out.v = part(a_.v, false),
+    out.y = part(a_.y, false);
     out.scale = static_cast<float>(a_.scale);
     for (const Part* p : {&out.q, &out.k, &out.v, &out.y})
       if (std::string why = lies(*p); !why.empty()) return why;
@@ -59,7 +63,8 @@ class Chooser {
       dims.push_back(operand.dims[static_cast<size_t>(axis)]);
       strides.push_back(operand.strides[static_cast<size_t>(axis)]);
     }
-    if (keys) std::swap(dims.end()[-1], dims.end()[-2]), std::swap(strides.end()[-1], strides.end()[-2]);
+    if (keys)
+      std::swap(dims.end()[-1], dims.end()[-2]), std::swap(strides.end()[-1], strides.end()[-2]);
     return spread(at, std::move(dims), std::move(strides), dims.size());
   }
 
@@ -67,22 +72,26 @@ class Chooser {
     if (std::ranges::any_of(p.dims, [](int64_t d) { return d < 1; })) return "an empty operand";
     if (p.strides[3] != 1) return "a head whose elements lie apart";
     for (size_t k = 0; k < 3; ++k)
-      if (p.dims[k] > 1 && (p.strides[k] < 1 || p.strides[k] % kLibraryPack)) return "heads that do not begin at multiples of 16 bytes";
+      if (p.dims[k] > 1 && (p.strides[k] < 1 || p.strides[k] % kLibraryPack))
+        return "heads that do not begin at multiples of 16 bytes";
     return {};
   }
 
   /// Heads of keys and values may be one for all queries.
   static std::string fits(const LibraryAttention& l) {
     const auto &q = l.q.dims, &k = l.k.dims, &v = l.v.dims, &y = l.y.dims;
-    if (q[3] != k[3] || k[2] != v[2] || y[2] != q[2] || y[3] != v[3]) return "sizes that do not fit";
-    if (q[0] != y[0] || q[1] != y[1] || k[0] != q[0] || v[0] != q[0]) return "a batch that is broadcast";
+    if (q[3] != k[3] || k[2] != v[2] || y[2] != q[2] || y[3] != v[3])
+      return "sizes that do not fit";
+    if (q[0] != y[0] || q[1] != y[1] || k[0] != q[0] || v[0] != q[0])
+      return "a batch that is broadcast";
     if (k[1] != v[1] || (k[1] != q[1] && k[1] != 1)) return "heads that are broadcast";
     return {};
   }
 
   static std::string covers(const Part& mask, const std::vector<int64_t>& scores) {
     for (size_t k = 0; k < 4; ++k)
-      if (mask.dims[k] != scores[k] && (mask.dims[k] != 1 || k == 3)) return "a mask that is broadcast over the keys";
+      if (mask.dims[k] != scores[k] && (mask.dims[k] != 1 || k == 3))
+        return "a mask that is broadcast over the keys";
     if (mask.strides[3] != 1) return "a mask whose elements lie apart";
     return {};
   }
@@ -94,14 +103,17 @@ class Chooser {
 
 }  // namespace
 
-AttentionChoice choose_attention(const Launch& launch, std::span<const CudaOperand> operands, bool aligned, const Target& target, bool strict) {
+AttentionChoice choose_attention(const Launch& launch, std::span<const CudaOperand> operands,
+                                 bool aligned, const Target& target, bool strict) {
   if (launch.kind != Launch::Kind::library || launch.primitive != "attention") return {};
   const auto attention = read_attention(*launch.graph, launch.graph->order());
   if (!attention) return {};
-  if (Accept a = library_attends(*launch.graph, *attention, target); a.truth != Truth::yes) return {{}, std::move(a.reason)};
+  if (Accept a = library_attends(*launch.graph, *attention, target); a.truth != Truth::yes)
+    return {{}, std::move(a.reason)};
   if (operands.size() != launch.graph->inputs().size() + 1) return {};
   if (strict)
-    if (std::string why = attention_deviation(*launch.graph, *attention, target); !why.empty()) return {{}, "results are to be strict: " + why};
+    if (std::string why = attention_deviation(*launch.graph, *attention, target); !why.empty())
+      return {{}, "results are to be strict: " + why};
   if (!aligned) return {{}, "an operand that does not begin at a multiple of 16 bytes"};
   LibraryAttention library;
   std::string why = Chooser(launch, operands, *attention).run(library);

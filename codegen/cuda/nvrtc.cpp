@@ -37,7 +37,8 @@ std::vector<std::string> candidates() {
   for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) {
     for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
       if (const char* home = std::getenv(variable))
-        for (const char* folder : {"/lib64/", "/lib/"}) out.push_back(std::string(home) + folder + name);
+        for (const char* folder : {"/lib64/", "/lib/"})
+          out.push_back(std::string(home) + folder + name);
     out.push_back(name);
     for (const char* folder : {"/lib64/", "/lib/", "/targets/x86_64-linux/lib/"})
       out.push_back(std::string("/usr/local/cuda") + folder + name);
@@ -73,7 +74,8 @@ Result<Nvrtc> open_library() {
   take(n.cubin_size, "nvrtcGetCUBINSize");
   take(n.cubin, "nvrtcGetCUBIN");
   take(n.text, "nvrtcGetErrorString");
-  if (!missing.empty()) return error(Code::library_missing, "", path, fmt::format("it has no {}", missing));
+  if (!missing.empty())
+    return error(Code::library_missing, "", path, fmt::format("it has no {}", missing));
   n.version(&n.info.major, &n.info.minor);
   int count = 0;
   if (n.arch_count(&count) == 0 && count > 0) {
@@ -115,10 +117,12 @@ int number_before(const std::string& log, const char* pattern) {
   return std::regex_search(log, m, std::regex(pattern)) ? std::stoi(m[1]) : 0;
 }
 
-/// "Used 16 registers, 48 bytes smem" and "0 bytes spill stores, 0 bytes spill loads", as ptxas says it.
+/// "Used 16 registers, 48 bytes smem" and "0 bytes spill stores, 0 bytes spill loads", as ptxas
+/// says it.
 void read_log(Cubin& c) {
   c.registers = number_before(c.log, "Used ([0-9]+) registers");
-  c.spill_bytes = number_before(c.log, "([0-9]+) bytes spill stores") + number_before(c.log, "([0-9]+) bytes spill loads");
+  c.spill_bytes = number_before(c.log, "([0-9]+) bytes spill stores") +
+                  number_before(c.log, "([0-9]+) bytes spill loads");
   c.stack_bytes = number_before(c.log, "([0-9]+) bytes stack frame");
   c.shared_bytes = number_before(c.log, "([0-9]+) bytes smem");
 }
@@ -128,32 +132,39 @@ Result<int> architecture(std::string_view target, const NvrtcInfo& info) {
   std::string known;
   for (int a : info.architectures) known += fmt::format("{}sm_{}", known.empty() ? "" : ", ", a);
   bool ok = target.starts_with("sm_") &&
-            std::from_chars(target.data() + 3, target.data() + target.size(), cc).ptr == target.data() + target.size();
+            std::from_chars(target.data() + 3, target.data() + target.size(), cc).ptr ==
+                target.data() + target.size();
   if (!ok) return error(Code::unknown_target, "CUDA kernel", escape(target), known);
-  if (!info.architectures.empty() &&
-      std::find(info.architectures.begin(), info.architectures.end(), cc) == info.architectures.end())
-    return error(Code::arch_unsupported, "CUDA kernel", fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
+  if (!info.architectures.empty() && std::find(info.architectures.begin(), info.architectures.end(),
+                                               cc) == info.architectures.end())
+    return error(Code::arch_unsupported, "CUDA kernel",
+                 fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
   return cc;
 }
 
 /// No contraction and no approximation: the same results as the CPU's kernels.
-constexpr const char* kOptions[] = {"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v"};
+constexpr const char* kOptions[] = {"--std=c++17",     "--fmad=false",     "--ftz=false",
+                                    "--prec-div=true", "--prec-sqrt=true", "--ptxas-options=-v"};
 
 /// Everything that the machine code depends on.
-std::string cache_key(const NvrtcInfo& info, std::string_view target, const std::string& entry, const std::string& source) {
+std::string cache_key(const NvrtcInfo& info, std::string_view target, const std::string& entry,
+                      const std::string& source) {
   std::string out = fmt::format("cubin by NVRTC {}.{} for {}\n", info.major, info.minor, target);
   for (const char* option : kOptions) out += fmt::format("{} ", option);
   return out + "\n" + entry + "\n" + source;
 }
 
 /// What ptxas said, then the code.
-std::string to_payload(const Cubin& c) { return fmt::format("{}\n{}{}", c.log.size(), c.log, c.bytes); }
+std::string to_payload(const Cubin& c) {
+  return fmt::format("{}\n{}{}", c.log.size(), c.log, c.bytes);
+}
 std::optional<Cubin> from_payload(const std::string& payload) {
   Cubin out;
   size_t log = 0;
   const char* end = payload.data() + payload.size();
   const auto [at, wrong] = std::from_chars(payload.data(), end, log);
-  if (wrong != std::errc() || at == end || *at != '\n' || static_cast<size_t>(end - at - 1) < log) return std::nullopt;
+  if (wrong != std::errc() || at == end || *at != '\n' || static_cast<size_t>(end - at - 1) < log)
+    return std::nullopt;
   out.log.assign(at + 1, log);
   out.bytes.assign(at + 1 + log, end);
   read_log(out);
@@ -164,7 +175,9 @@ std::optional<Cubin> from_payload(const std::string& payload) {
 
 std::string spill_warning(const Cubin& c) {
   if (c.spill_bytes == 0) return {};
-  return fmt::format("its kernel has too few registers and moves {} bytes a thread to and from memory (spills)", c.spill_bytes);
+  return fmt::format(
+      "its kernel has too few registers and moves {} bytes a thread to and from memory (spills)",
+      c.spill_bytes);
 }
 
 Result<NvrtcInfo> nvrtc_info() {
@@ -172,16 +185,18 @@ Result<NvrtcInfo> nvrtc_info() {
   return nvrtc()->info;
 }
 
-Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, std::string_view target,
-                           int block_threads) {
+Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
+                           std::string_view target, int block_threads) {
   if (!nvrtc()) return fail(nvrtc().error());
   const Nvrtc& n = *nvrtc();
   FERRULE_ASSIGN(int cc, architecture(target, n.info));
   auto failed = [&](int code, const std::string& log) {
-    return error(Code::library_failed, entry, "NVRTC", log.empty() ? std::string(n.text(code)) : log);
+    return error(Code::library_failed, entry, "NVRTC",
+                 log.empty() ? std::string(n.text(code)) : log);
   };
   Nvrtc::Handle program = nullptr;
-  if (int code = n.create(&program, source.c_str(), (entry + ".cu").c_str(), 0, nullptr, nullptr)) return failed(code, "");
+  if (int code = n.create(&program, source.c_str(), (entry + ".cu").c_str(), 0, nullptr, nullptr))
+    return failed(code, "");
   std::string arch = fmt::format("--gpu-architecture={}", target);
   std::vector<const char*> options{arch.c_str()};
   options.insert(options.end(), std::begin(kOptions), std::end(kOptions));
@@ -204,8 +219,8 @@ Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, 
   return out;
 }
 
-Result<Cubin> cached_cubin(const std::string& source, const std::string& entry, std::string_view target, int block_threads,
-                           DiskCache* cache) {
+Result<Cubin> cached_cubin(const std::string& source, const std::string& entry,
+                           std::string_view target, int block_threads, DiskCache* cache) {
   if (!cache) return compile_cuda(source, entry, target, block_threads);
   FERRULE_ASSIGN(const NvrtcInfo info, nvrtc_info());
   FERRULE_ASSIGN(const int cc, architecture(target, info));

@@ -1,6 +1,7 @@
-// NVRTC, opened at run time: CUDA C++ source -> cubin for a named architecture, without a GPU or a driver, and
-// what ptxas says about it. Everything else plans and explains when the library is missing. What was compiled once may
-// be kept on disk; an entry belongs to one version of NVRTC, and to its source with everything that is said to NVRTC.
+// NVRTC, opened at run time: CUDA C++ source -> cubin for a named architecture, without a GPU or a
+// driver, and what ptxas says about it. Everything else plans and explains when the library is
+// missing. What was compiled once may be kept on disk; an entry belongs to one version of NVRTC,
+// and to its source with everything that is said to NVRTC.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,31 +16,35 @@ class DiskCache;
 
 struct Cubin {
   std::string bytes;
-  int registers = 0;      ///< per thread
-  int spill_bytes = 0;    ///< stores and loads per thread
-  int stack_bytes = 0;    ///< per thread, spilled or indexed
-  int shared_bytes = 0;   ///< static, per block
-  int occupancy = 0;      ///< estimated percent of the multiprocessor's threads, at the block size asked for
+  int registers = 0;     ///< per thread
+  int spill_bytes = 0;   ///< stores and loads per thread
+  int stack_bytes = 0;   ///< per thread, spilled or indexed
+  int shared_bytes = 0;  ///< static, per block
+  int occupancy =
+      0;  ///< estimated percent of the multiprocessor's threads, at the block size asked for
   std::string log;
 };
 
 struct NvrtcInfo {
-  std::string path;                   ///< the library that was opened
+  std::string path;  ///< the library that was opened
   int major = 0, minor = 0;
-  std::vector<int> architectures;     ///< 75, 80, …
+  std::vector<int> architectures;  ///< 75, 80, …
 };
 /// errors: library_missing (names what was tried).
 Result<NvrtcInfo> nvrtc_info();
 
-/// For logs and reports, to stand behind the layer's name; "" where all of the kernel's values have registers.
+/// For logs and reports, to stand behind the layer's name; "" where all of the kernel's values have
+/// registers.
 std::string spill_warning(const Cubin& cubin);
 
 /// Compiles `source` for `target` ("sm_90"); `entry` is its only kernel.
-/// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with NVRTC's log.
-Result<Cubin> compile_cuda(const std::string& source, const std::string& entry, std::string_view target,
-                           int block_threads = 256);
-/// The same, from `cache` if it is there (null: nowhere is looked); what had to be compiled is kept there.
-Result<Cubin> cached_cubin(const std::string& source, const std::string& entry, std::string_view target, int block_threads,
-                           DiskCache* cache);
+/// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with
+/// NVRTC's log.
+Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
+                           std::string_view target, int block_threads = 256);
+/// The same, from `cache` if it is there (null: nowhere is looked); what had to be compiled is kept
+/// there.
+Result<Cubin> cached_cubin(const std::string& source, const std::string& entry,
+                           std::string_view target, int block_threads, DiskCache* cache);
 
 }  // namespace ferrule

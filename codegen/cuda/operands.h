@@ -1,5 +1,5 @@
-// The operands of any launch on a GPU, as plan_cuda_launch takes them, and how many kernels a launch is. For commands that
-// compile without running, and for plans (program/operands.h).
+// The operands of any launch on a GPU, as plan_cuda_launch takes them, and how many kernels a
+// launch is. For commands that compile without running, and for plans (program/operands.h).
 #pragma once
 #include <vector>
 
@@ -10,10 +10,11 @@ namespace ferrule {
 
 struct CudaOperands {
   std::vector<CudaOperand> operands;
-  bool aligned = true;   ///< no operand is a slice that begins inside 16 bytes
+  bool aligned = true;  ///< no operand is a slice that begins inside 16 bytes
 };
 /// errors: unsupported_operator (unknown rank).
-Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer, const Launch& launch);
+Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
+                                   const Launch& launch);
 /// How many kernels it is in its built-in shape, one after the other; 1 where that is not known.
 int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores);
 

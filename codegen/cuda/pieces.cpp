@@ -7,9 +7,9 @@
 
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
+#include "engine/contract/pieces.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/polynomials.h"
-#include "engine/contract/pieces.h"
 
 namespace ferrule {
 namespace {
@@ -32,7 +32,8 @@ Row row_of(const CudaPieces& plan) {
 std::vector<int64_t> numbers_of(const CudaPieces::Piece& p, const Row& row) {
   std::vector<int64_t> out{static_cast<int64_t>(p.form), p.first_block, p.geometry.elements};
   auto add = [&](const auto& from, size_t size) {
-    for (size_t k = 0; k < size; ++k) out.push_back(k < from.size() ? static_cast<int64_t>(from[k]) : 0);
+    for (size_t k = 0; k < size; ++k)
+      out.push_back(k < from.size() ? static_cast<int64_t>(from[k]) : 0);
   };
   add(p.operands, row.operands);
   add(p.offsets, row.operands);
@@ -44,8 +45,11 @@ std::vector<int64_t> numbers_of(const CudaPieces::Piece& p, const Row& row) {
 }
 
 std::string piece_struct(const Row& row) {
-  std::string out = fmt::format("struct Piece {{\n  Index form, first, n;\n  Index operand[{0}], offset[{0}];\n", row.operands);
-  if (row.strided) out += fmt::format("  Index size[{1}];\n  Index stride[{0}][{1}];\n", row.strided, row.rank);
+  std::string out =
+      fmt::format("struct Piece {{\n  Index form, first, n;\n  Index operand[{0}], offset[{0}];\n",
+                  row.operands);
+  if (row.strided)
+    out += fmt::format("  Index size[{1}];\n  Index stride[{0}][{1}];\n", row.strided, row.rank);
   return out + "};\n";
 }
 
@@ -64,13 +68,17 @@ std::string search_text(const CudaPieces& plan, std::string_view table) {
   const size_t n = plan.pieces.size();
   std::string out = "  int at = 0;\n";
   for (size_t step = std::bit_floor(std::max<size_t>(n - 1, 1)); step > 0 && n > 1; step /= 2)
-    out += fmt::format("  if (at + {0} < {1} && (Index)blockIdx.x >= {2}[at + {0}].first) at += {0};\n", step, n, table);
+    out += fmt::format(
+        "  if (at + {0} < {1} && (Index)blockIdx.x >= {2}[at + {0}].first) at += {0};\n", step, n,
+        table);
   return out;
 }
 
 }  // namespace
 
-Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const std::vector<int64_t>> strides, bool aligned, int cores, std::string_view wanted) {
+Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
+                                    std::span<const std::vector<int64_t>> strides, bool aligned,
+                                    int cores, std::string_view wanted) {
   CudaPieces out;
   out.operands = strides.size();
   int64_t packs = 0, most_bytes = 0;
@@ -85,11 +93,13 @@ Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const
         piece.offsets.push_back(s.offset);
         own.push_back(std::move(s.strides));
       }
-    FERRULE_ASSIGN(CudaPlan plan, plan_cuda(region.programs[p.program], p.dims, own, aligned, piece.offsets));
+    FERRULE_ASSIGN(CudaPlan plan,
+                   plan_cuda(region.programs[p.program], p.dims, own, aligned, piece.offsets));
     out.wide_index |= plan.kernel.wide_index;
     plan.kernel.wide_index = false;
     auto same = [&](const CudaPieces::Form& f) {
-      return f.program == p.program && f.kernel.access == plan.kernel.access && f.kernel.rank == plan.kernel.rank && f.kernel.vector == plan.kernel.vector;
+      return f.program == p.program && f.kernel.access == plan.kernel.access &&
+             f.kernel.rank == plan.kernel.rank && f.kernel.vector == plan.kernel.vector;
     };
     const auto form = std::ranges::find_if(out.forms, same);
     piece.form = static_cast<size_t>(form - out.forms.begin());
@@ -99,22 +109,27 @@ Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region, std::span<const
     piece.geometry = std::move(plan.geometry);
     out.pieces.push_back(std::move(piece));
   }
-  if (out.pieces.empty()) return error(Code::unsupported_operator, "", "a region in pieces", "it has none");
+  if (out.pieces.empty())
+    return error(Code::unsupported_operator, "", "a region in pieces", "it has none");
   out.shapes = element_shapes(packs, most_bytes, cores, wanted);
-  for (CudaPieces::Form& f : out.forms) f.kernel.threads = out.shapes.taken.threads, f.kernel.packs = out.shapes.taken.each;
+  for (CudaPieces::Form& f : out.forms)
+    f.kernel.threads = out.shapes.taken.threads, f.kernel.packs = out.shapes.taken.each;
   for (CudaPieces::Piece& p : out.pieces) {
     p.first_block = out.blocks;
     out.blocks += p.geometry.blocks(out.forms[p.form].kernel);
   }
-  out.wide_index |= out.blocks > kMostNarrowIndex / (int64_t{out.shapes.taken.threads} * out.shapes.taken.each);
+  out.wide_index |=
+      out.blocks > kMostNarrowIndex / (int64_t{out.shapes.taken.threads} * out.shapes.taken.each);
   const size_t row = numbers_of(out.pieces[0], row_of(out)).size() * (out.wide_index ? 8 : 4);
   out.table_in_source = out.operands * 8 + out.pieces.size() * row > kMostCudaArguments - 8;
   if (out.operands * 8 > kMostCudaArguments)
-    return error(Code::unsupported_operator, "", "a region in pieces", fmt::format("{} operands", out.operands));
+    return error(Code::unsupported_operator, "", "a region in pieces",
+                 fmt::format("{} operands", out.operands));
   return out;
 }
 
-Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view entry, std::string_view comment) {
+Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view entry,
+                                       std::string_view comment) {
   const Row row = row_of(plan);
   std::string listing, functions, forms;
   std::set<uint32_t> seen;
@@ -133,10 +148,15 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
     std::vector<std::string> pointers;
     for (size_t k = 0; k < form.kernel.access.size(); ++k) {
       const DType t = k < p.inputs.size() ? p.inputs[k] : p.output_type(k - p.inputs.size());
-      pointers.push_back(fmt::format("((char*)a.p[g.operand[{0}]] + (i64)g.offset[{0}] * {1})", k, std::max(1, size_bits(t) / 8)));
+      pointers.push_back(fmt::format("((char*)a.p[g.operand[{0}]] + (i64)g.offset[{0}] * {1})", k,
+                                     std::max(1, size_bits(t) / 8)));
     }
-    forms += fmt::format("__device__ __forceinline__ void form{}(const Arguments& a, const Piece& g, Index block) {{\n", f);
-    forms += fmt::format("  const Index i = (block * {} + threadIdx.x) * {};\n", form.kernel.threads * form.kernel.packs, form.kernel.vector);
+    forms += fmt::format(
+        "__device__ __forceinline__ void form{}(const Arguments& a, const Piece& g, Index block) "
+        "{{\n",
+        f);
+    forms += fmt::format("  const Index i = (block * {} + threadIdx.x) * {};\n",
+                         form.kernel.threads * form.kernel.packs, form.kernel.vector);
     forms += cuda_elements(form.kernel, p, element, "g", pointers) + "}\n\n";
   }
   const std::string_view table = plan.table_in_source ? "pieces" : "a.piece";
@@ -146,12 +166,17 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
   if (!plan.table_in_source) out += fmt::format("  Piece piece[{}];\n", plan.pieces.size());
   out += "};\n\n" + forms;
   // Indexed by the block: without that word the whole table would be copied to each thread's stack.
-  out += fmt::format("extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ Arguments a) {{\n", plan.shapes.taken.threads, entry);
+  out += fmt::format(
+      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ Arguments a) "
+      "{{\n",
+      plan.shapes.taken.threads, entry);
   out += search_text(plan, table);
-  out += fmt::format("  const Piece& g = {}[at];\n  const Index block = (Index)blockIdx.x - g.first;\n", table);
+  out += fmt::format(
+      "  const Piece& g = {}[at];\n  const Index block = (Index)blockIdx.x - g.first;\n", table);
   if (plan.forms.size() == 1) return out + "  form0(a, g, block);\n}\n";
   out += "  switch (g.form) {\n";
-  for (size_t f = 0; f < plan.forms.size(); ++f) out += fmt::format("    case {0}: form{0}(a, g, block); break;\n", f);
+  for (size_t f = 0; f < plan.forms.size(); ++f)
+    out += fmt::format("    case {0}: form{0}(a, g, block); break;\n", f);
   return out + "  }\n}\n";
 }
 

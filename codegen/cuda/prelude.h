@@ -1,4 +1,5 @@
-// What every generated CUDA source starts with: the meaning of the primitives where C++ has another one.
+// What every generated CUDA source starts with: the meaning of the primitives where C++ has another
+// one.
 #pragma once
 
 namespace ferrule {

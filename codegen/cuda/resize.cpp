@@ -26,7 +26,9 @@ CudaResizeKernel::Axis table_of(const ResizeAxis& a, const Resampling& r) {
   for (auto& taps : all) {
     // One more with no weight: the kernel passes over it.
     taps.resize(static_cast<size_t>(t.taps), {taps.empty() ? 0 : taps.back().at, 0});
-    for (const ResizeTap& tap : taps) t.at.push_back(tap.at), t.weights.push_back(static_cast<float>(tap.weight)), ones = ones && tap.weight == 1;
+    for (const ResizeTap& tap : taps)
+      t.at.push_back(tap.at), t.weights.push_back(static_cast<float>(tap.weight)),
+          ones = ones && tap.weight == 1;
   }
   if (ones) t.weights.clear();
   return t;
@@ -52,13 +54,18 @@ bool CudaResizeKernel::copies() const {
 }
 
 int64_t CudaResizeGeometry::packs(const CudaResizeKernel& kernel) const {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()) / kernel.vector;
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>()) /
+         kernel.vector;
 }
 
-Result<CudaResizePlan> plan_cuda_resize(const Resampling& r, std::span<const ResizeAxis> axes, DType type, const RowLayout& x, const RowLayout& y,
+Result<CudaResizePlan> plan_cuda_resize(const Resampling& r, std::span<const ResizeAxis> axes,
+                                        DType type, const RowLayout& x, const RowLayout& y,
                                         bool aligned) {
-  auto refuse = [](std::string_view why) { return error(Code::unsupported_operator, "CUDA kernel", "Resize", why); };
-  if (type != DType::f32 && type != DType::f16 && type != DType::bf16) return error(Code::unsupported_type, "CUDA kernel", name(type));
+  auto refuse = [](std::string_view why) {
+    return error(Code::unsupported_operator, "CUDA kernel", "Resize", why);
+  };
+  if (type != DType::f32 && type != DType::f16 && type != DType::bf16)
+    return error(Code::unsupported_type, "CUDA kernel", name(type));
   if (x.dims.size() != axes.size() || y.dims.size() != axes.size()) return refuse("its axes");
   if (r.coordinates == "tf_crop_and_resize") return refuse("it crops");
   std::vector<size_t> order;
@@ -88,7 +95,8 @@ namespace {
 
 std::string table_text(const CudaResizeKernel::Axis& a, size_t k) {
   if (!a.taps || a.at.empty()) return {};
-  std::string out = fmt::format("__device__ const int at{}[{}] = {{{}}};\n", k, a.at.size(), fmt::join(a.at, ","));
+  std::string out = fmt::format("__device__ const int at{}[{}] = {{{}}};\n", k, a.at.size(),
+                                fmt::join(a.at, ","));
   if (a.weights.empty()) return out;
   // By their bits: no number is rounded on its way.
   out += fmt::format("__device__ const u32 weight{}[{}] = {{", k, a.weights.size());
@@ -103,28 +111,40 @@ std::string sum_text(const CudaResizeKernel& k) {
     const auto& a = k.axes[d];
     if (!a.taps) continue;
     if (a.taps > 1) {
-      out += fmt::format("#pragma unroll{}\n  for (int t{} = 0; t{} < {}; ++t{}) {{\n", a.taps > kMostUnrolledTaps ? " 4" : "", d, d, a.taps, d);
+      out += fmt::format("#pragma unroll{}\n  for (int t{} = 0; t{} < {}; ++t{}) {{\n",
+                         a.taps > kMostUnrolledTaps ? " 4" : "", d, d, a.taps, d);
       closing += "}";
     }
-    const std::string tap = a.taps > 1 ? fmt::format("c{} * {} + t{}", d, a.taps, d) : fmt::format("c{}", d);
+    const std::string tap =
+        a.taps > 1 ? fmt::format("c{} * {} + t{}", d, a.taps, d) : fmt::format("c{}", d);
     at += fmt::format(" + at{}[{}] * a.x_stride[{}]", d, tap, d);
     if (a.weights.empty()) continue;
-    out += fmt::format("  const float w{0} = {1}__uint_as_float(weight{0}[{2}]);\n", d, weight.empty() ? "" : weight + " * ", tap);
+    out += fmt::format("  const float w{0} = {1}__uint_as_float(weight{0}[{2}]);\n", d,
+                       weight.empty() ? "" : weight + " * ", tap);
     weight = fmt::format("w{}", d);
     if (a.taps > 1) out += fmt::format("  if ({} == 0.0f) continue;\n", weight);
   }
   out += fmt::format("  const Element e = *(const Element*)({});\n", at);
   if (k.copies()) return out + "  result = e;\n  " + closing + "\n";
-  return out + fmt::format("#pragma unroll\n  for (int j = 0; j < {}; ++j) sum[j] = fmaf({}, widened(e.v[j]), sum[j]);\n  {}\n", k.vector, weight, closing);
+  return out + fmt::format(
+                   "#pragma unroll\n  for (int j = 0; j < {}; ++j) sum[j] = fmaf({}, "
+                   "widened(e.v[j]), sum[j]);\n  {}\n",
+                   k.vector, weight, closing);
 }
 
 }  // namespace
 
-std::string cuda_resize_source(const CudaResizeKernel& k, std::string_view entry, std::string_view comment) {
-  std::string out = cuda_head(comment, fmt::format("resize, {}", name(k.type)), k.wide_index), from = "x", to = "x";
-  if (k.type != DType::f32) from = fmt::format("{}_to_float(x)", name(k.type)), to = fmt::format("to_{}(x)", name(k.type));
-  out += fmt::format("typedef {} T;\ntypedef Pack<T, {}> Element;\n__device__ __forceinline__ float widened(T x) {{ return {}; }}\n"
-                     "__device__ __forceinline__ T narrowed(float x) {{ return {}; }}\n", cuda_storage(k.type), k.vector, from, to);
+std::string cuda_resize_source(const CudaResizeKernel& k, std::string_view entry,
+                               std::string_view comment) {
+  std::string out = cuda_head(comment, fmt::format("resize, {}", name(k.type)), k.wide_index),
+              from = "x", to = "x";
+  if (k.type != DType::f32)
+    from = fmt::format("{}_to_float(x)", name(k.type)), to = fmt::format("to_{}(x)", name(k.type));
+  out += fmt::format(
+      "typedef {} T;\ntypedef Pack<T, {}> Element;\n__device__ __forceinline__ float widened(T x) "
+      "{{ return {}; }}\n"
+      "__device__ __forceinline__ T narrowed(float x) {{ return {}; }}\n",
+      cuda_storage(k.type), k.vector, from, to);
   const size_t rank = k.axes.size();
   for (size_t d = 0; d < rank; ++d) out += table_text(k.axes[d], d);
   out += fmt::format(R"(
@@ -140,22 +160,34 @@ extern "C" __global__ void __launch_bounds__({2}) {1}(const Arguments a) {{
   if (rest >= a.threads) return;
   const T* x = a.x;
   T* y = a.y;
-)", rank, entry, k.threads);
+)",
+                     rank, entry, k.threads);
   for (size_t d = rank; d-- > 0;) {
-    const std::string size = d + 1 == rank && k.vector > 1 ? fmt::format("(a.size[{}] / {})", d, k.vector) : fmt::format("a.size[{}]", d);
-    out += d ? fmt::format("  const Index c{0} = rest % {1}{2};\n  rest /= {1};\n", d, size, d + 1 == rank && k.vector > 1 ? fmt::format(" * {}", k.vector) : "")
-             : fmt::format("  const Index c0 = rest{};\n", rank == 1 && k.vector > 1 ? fmt::format(" * {}", k.vector) : "");
+    const std::string size = d + 1 == rank && k.vector > 1
+                                 ? fmt::format("(a.size[{}] / {})", d, k.vector)
+                                 : fmt::format("a.size[{}]", d);
+    out += d ? fmt::format("  const Index c{0} = rest % {1}{2};\n  rest /= {1};\n", d, size,
+                           d + 1 == rank && k.vector > 1 ? fmt::format(" * {}", k.vector) : "")
+             : fmt::format("  const Index c0 = rest{};\n",
+                           rank == 1 && k.vector > 1 ? fmt::format(" * {}", k.vector) : "");
     if (!k.axes[d].taps) out += fmt::format("  x += c{0} * a.x_stride[{0}];\n", d);
     out += fmt::format("  y += c{0} * a.y_stride[{0}];\n", d);
   }
   out += "  Element result;\n";
-  if (!k.copies()) out += fmt::format("  float sum[{0}];\n#pragma unroll\n  for (int j = 0; j < {0}; ++j) sum[j] = 0.0f;\n", k.vector);
+  if (!k.copies())
+    out += fmt::format(
+        "  float sum[{0}];\n#pragma unroll\n  for (int j = 0; j < {0}; ++j) sum[j] = 0.0f;\n",
+        k.vector);
   out += sum_text(k);
-  if (!k.copies()) out += fmt::format("#pragma unroll\n  for (int j = 0; j < {}; ++j) result.v[j] = narrowed(sum[j]);\n", k.vector);
+  if (!k.copies())
+    out += fmt::format(
+        "#pragma unroll\n  for (int j = 0; j < {}; ++j) result.v[j] = narrowed(sum[j]);\n",
+        k.vector);
   return out + "  *(Element*)y = result;\n}\n";
 }
 
-std::string cuda_resize_arguments(const CudaResizeKernel& k, const CudaResizeGeometry& g, const void* x, void* y) {
+std::string cuda_resize_arguments(const CudaResizeKernel& k, const CudaResizeGeometry& g,
+                                  const void* x, void* y) {
   CudaArguments out(k.wide_index);
   out.pointer(x);
   out.pointer(y);

@@ -15,28 +15,35 @@ using Kind = RowSource::Kind;
 
 constexpr int kMostItems = 8;
 constexpr int64_t kRegisters = 48;  // of 32 bits, that a thread may keep a row's elements in
-constexpr int64_t kLongRow = 16384;   // elements of a block from which its rows are worth being spread over several …
-constexpr int64_t kLeastSlice = 4096; // … with so many each
-constexpr int64_t kLongElements = 65536;  // and where a row's elements follow: another launch must pay
+constexpr int64_t kLongRow =
+    16384;  // elements of a block from which its rows are worth being spread over several …
+constexpr int64_t kLeastSlice = 4096;  // … with so many each
+constexpr int64_t kLongElements =
+    65536;  // and where a row's elements follow: another launch must pay
 constexpr int kMostPasses = 4;
 constexpr int64_t kWorthMeasuring = 4096;  // elements; a smaller launch takes its time to start
 
 int64_t element_bytes(DType t) { return std::max(1, size_bits(t) / 8); }
 int64_t up_to_power(int64_t n, int64_t least, int64_t most) {
-  return std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1)))), least, most);
+  return std::clamp<int64_t>(
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1)))), least,
+      most);
 }
 
 /// Stages that read operand `k` element by element.
 int readers(const StagedRows& rows, size_t k) {
   int n = 0;
   for (const RowStage& s : rows.stages)
-    n += s.elements && std::any_of(s.inputs.begin(), s.inputs.end(), [&](const RowSource& i) { return i.kind == Kind::operand && i.index == k; });
+    n += s.elements && std::any_of(s.inputs.begin(), s.inputs.end(), [&](const RowSource& i) {
+           return i.kind == Kind::operand && i.index == k;
+         });
   return n;
 }
 
 class Planner {
  public:
-  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores, std::string_view wanted)
+  Planner(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores,
+          std::string_view wanted)
       : r_(region), operands_(operands), aligned_(aligned), cores_(cores), wanted_(wanted) {}
 
   Result<CudaRowPlan> run() {
@@ -47,7 +54,8 @@ class Planner {
       if (axes->empty()) axes->push_back({1, std::vector<int64_t>(operands_.size(), 0)});
     geometry(loops);
     for (size_t k = 0; k < operands_.size(); ++k) k_.operands.push_back({loops.types[k], along(k)});
-    beside_ = g_.kept.back().strides[loops.guide] == 1 && g_.kept.back().size > 1 && g_.reduced.back().strides[loops.guide] != 1;
+    beside_ = g_.kept.back().strides[loops.guide] == 1 && g_.kept.back().size > 1 &&
+              g_.reduced.back().strides[loops.guide] != 1;
     k_.vector = beside_ ? 1 : vector();
     k_.staged = split_rows(r_, false);
     only_folds_ = only_folds();
@@ -60,11 +68,13 @@ class Planner {
  private:
   void geometry(RowLoops& loops) {
     int64_t farthest = 0;
-    for (size_t k = 0; k < operands_.size(); ++k) farthest = std::max(farthest, reach(loops.kept, k) + reach(loops.reduced, k));
+    for (size_t k = 0; k < operands_.size(); ++k)
+      farthest = std::max(farthest, reach(loops.kept, k) + reach(loops.reduced, k));
     g_.kept = std::move(loops.kept), g_.reduced = std::move(loops.reduced);
     for (const LoopAxis& a : g_.kept) g_.rows *= a.size;
     for (const LoopAxis& a : g_.reduced) g_.length *= a.size;
-    k_.kept_rank = static_cast<int>(g_.kept.size()), k_.reduced_rank = static_cast<int>(g_.reduced.size());
+    k_.kept_rank = static_cast<int>(g_.kept.size()),
+    k_.reduced_rank = static_cast<int>(g_.reduced.size());
     k_.wide_index = std::max({farthest, g_.rows, g_.length}) > kMostNarrowIndex;
   }
 
@@ -83,7 +93,9 @@ class Planner {
 
   /// A row in one block; the built-in choice.
   CudaShape whole() const {
-    if (beside_) return {"columns", static_cast<int>(up_to_power(g_.length / 4, 1, g_.rows < 32768 ? 32 : 8)), kRowWarp};
+    if (beside_)
+      return {"columns", static_cast<int>(up_to_power(g_.length / 4, 1, g_.rows < 32768 ? 32 : 8)),
+              kRowWarp};
     if (packs() <= kRowWarp * kMostItems) return {"warp", kRowWarp, 4};
     return {"block", static_cast<int>(up_to_power(packs() / 4, 128, 1024))};
   }
@@ -92,16 +104,19 @@ class Planner {
     const int64_t v = k_.vector, chunk = ((g_.length + slices - 1) / slices + v - 1) / v * v;
     slices = (g_.length + chunk - 1) / chunk;
     // Blocks of 1024 threads have too few registers for this on sm_120.
-    if (beside_) return {"columns", static_cast<int>(up_to_power(chunk / 4, 1, 16)), kRowWarp, slices};
+    if (beside_)
+      return {"columns", static_cast<int>(up_to_power(chunk / 4, 1, 16)), kRowWarp, slices};
     return {"block", static_cast<int>(up_to_power(chunk / v / 4, 128, 1024)), 1, slices};
   }
 
   /// What is worth a measurement, the built-in choice first.
   std::vector<CudaShape> shapes() const {
     const CudaShape usual = whole();
-    const int64_t blocks = (g_.rows + usual.each - 1) / usual.each, each = g_.length * (beside_ ? kRowWarp : 1);
+    const int64_t blocks = (g_.rows + usual.each - 1) / usual.each,
+                  each = g_.length * (beside_ ? kRowWarp : 1);
     std::vector<CudaShape> out;
-    const bool room = passes_ <= kMostPasses && usual.form != "warp" && blocks > 0 && blocks * 2 <= cores_;
+    const bool room =
+        passes_ <= kMostPasses && usual.form != "warp" && blocks > 0 && blocks * 2 <= cores_;
     const int64_t enough = only_folds_ ? kLongRow : kLongElements;
     if (room && each >= enough) {
       const int64_t most = std::min(2 * cores_ / blocks, each / kLeastSlice);
@@ -113,8 +128,10 @@ class Planner {
     out.push_back(usual);
     if (g_.rows * g_.length < kWorthMeasuring) return out;
     if (beside_) {
-      for (int threads : {usual.threads / 2, usual.threads * 2, usual.threads / 4, usual.threads * 4})
-        if (threads >= 1 && threads <= 32 && threads <= g_.length) out.push_back({"columns", threads, kRowWarp});
+      for (int threads :
+           {usual.threads / 2, usual.threads * 2, usual.threads / 4, usual.threads * 4})
+        if (threads >= 1 && threads <= 32 && threads <= g_.length)
+          out.push_back({"columns", threads, kRowWarp});
     } else {
       if (packs() <= 4 * kRowWarp * kMostItems)
         for (int rows : {4, 1, 2, 8})
@@ -133,7 +150,9 @@ class Planner {
   }
 
   void take(const CudaShape& s) {
-    k_.team = s.form == "columns" ? CudaTeam::columns : s.form == "warp" ? CudaTeam::warp : CudaTeam::block;
+    k_.team = s.form == "columns" ? CudaTeam::columns
+              : s.form == "warp"  ? CudaTeam::warp
+                                  : CudaTeam::block;
     k_.threads = s.threads, k_.rows = s.each;
     if (s.slices > 1) {
       const int64_t v = k_.vector;
@@ -198,9 +217,9 @@ class Planner {
   const bool aligned_;
   const int cores_;
   const std::string_view wanted_;
-  bool beside_ = false;      ///< rows lie side by side in memory
+  bool beside_ = false;  ///< rows lie side by side in memory
   bool only_folds_ = false;
-  int passes_ = 1;           ///< launches, where a row is spread and not only folded
+  int passes_ = 1;  ///< launches, where a row is spread and not only folded
   CudaRowPlan plan_;
   CudaRowKernel& k_ = plan_.kernel;
   CudaRowGeometry& g_ = plan_.geometry;
@@ -209,7 +228,8 @@ class Planner {
 }  // namespace
 
 bool kept_in_registers(const CudaRowKernel& k, size_t operand) {
-  return k.items > 0 && operand < k.inputs && k.operands[operand].along != Along::none && readers(k.staged, operand) > 1;
+  return k.items > 0 && operand < k.inputs && k.operands[operand].along != Along::none &&
+         readers(k.staged, operand) > 1;
 }
 
 std::vector<int> row_passes(const StagedRows& rows, std::optional<size_t> online) {
@@ -226,21 +246,25 @@ std::vector<int> row_passes(const StagedRows& rows, std::optional<size_t> online
 
 std::pair<int, int> CudaRowGeometry::block(const CudaRowKernel& k) {
   switch (k.team) {
-    case CudaTeam::columns: return {kRowWarp, k.threads};
-    case CudaTeam::warp: return {kRowWarp, k.rows};
-    case CudaTeam::block: break;
+    case CudaTeam::columns:
+      return {kRowWarp, k.threads};
+    case CudaTeam::warp:
+      return {kRowWarp, k.rows};
+    case CudaTeam::block:
+      break;
   }
   return {k.threads, 1};
 }
 
 int64_t CudaRowGeometry::scratch_bytes(const CudaRowKernel& k) const {
   if (!k.sliced) return 0;
-  const int64_t lanes = k.team == CudaTeam::columns ? k.rows : 1, folds = static_cast<int64_t>(k.staged.folds.size());
+  const int64_t lanes = k.team == CudaTeam::columns ? k.rows : 1,
+                folds = static_cast<int64_t>(k.staged.folds.size());
   return (row_blocks(k) * 4 + 15) / 16 * 16 + blocks(k) * folds * lanes * kRowSlotBytes;
 }
 
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands, bool aligned, int cores,
-                                   std::string_view wanted) {
+Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands,
+                                   bool aligned, int cores, std::string_view wanted) {
   return Planner(region, operands, aligned, cores, wanted).run();
 }
 

@@ -6,8 +6,8 @@
 namespace ferrule {
 namespace {
 
-/// By node of the layer's body: the number of its kernel. A call of a library takes, beside its anchor, what no other kernel
-/// computes of what is computed from it.
+/// By node of the layer's body: the number of its kernel. A call of a library takes, beside its
+/// anchor, what no other kernel computes of what is computed from it.
 class Assignment {
  public:
   explicit Assignment(const Graph& body) : body_(body) {}
@@ -23,7 +23,8 @@ class Assignment {
     for (NodeId n : body_.order()) {
       if (!of_.contains(n)) inherit(n);
       if (auto at = of_.find(n); at != of_.end())
-        out[at->second].insert(out[at->second].end(), body_.node(n).origins.begin(), body_.node(n).origins.end());
+        out[at->second].insert(out[at->second].end(), body_.node(n).origins.begin(),
+                               body_.node(n).origins.end());
     }
     return out;
   }
@@ -39,7 +40,8 @@ class Assignment {
 
   void inherit(NodeId n) {
     for (ValueId v : body_.node(n).inputs)
-      if (const NodeId p = v ? body_.value(v).producer : NodeId{}; p && of_.contains(p)) of_[n] = of_[p];
+      if (const NodeId p = v ? body_.value(v).producer : NodeId{}; p && of_.contains(p))
+        of_[n] = of_[p];
   }
 
   const Graph& body_;

@@ -11,7 +11,8 @@ int64_t reach(std::span<const LoopAxis> axes, size_t operand) {
   return most;
 }
 
-std::vector<LoopAxis> collapse_axes(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+std::vector<LoopAxis> collapse_axes(std::span<const int64_t> dims,
+                                    std::span<const std::vector<int64_t>> strides,
                                     size_t first_output) {
   std::vector<LoopAxis> axes, out;
   for (size_t d = 0; d < dims.size(); ++d) {
@@ -25,9 +26,12 @@ std::vector<LoopAxis> collapse_axes(std::span<const int64_t> dims, std::span<con
   });
   for (LoopAxis& a : axes) {
     bool one = !out.empty();
-    for (size_t k = 0; one && k < a.strides.size(); ++k) one = out.back().strides[k] == a.strides[k] * a.size;
-    if (one) a.size *= out.back().size, out.back() = std::move(a);
-    else out.push_back(std::move(a));
+    for (size_t k = 0; one && k < a.strides.size(); ++k)
+      one = out.back().strides[k] == a.strides[k] * a.size;
+    if (one)
+      a.size *= out.back().size, out.back() = std::move(a);
+    else
+      out.push_back(std::move(a));
   }
   return out;
 }

@@ -5,14 +5,14 @@
 #include <map>
 #include <set>
 
-#include "engine/contract/attention.h"
 #include "engine/base/diagnostics.h"
+#include "engine/contract/attention.h"
 #include "engine/contract/library_tail.h"
-#include "engine/semantics/lower.h"
-#include "engine/semantics/movement.h"
 #include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
 #include "engine/contract/tiles.h"
+#include "engine/semantics/lower.h"
+#include "engine/semantics/movement.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -21,12 +21,20 @@ namespace {
 /// Lowers one layer. Body values are translated to the plan's: a body input is the node's input.
 class LayerLowering {
  public:
-  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const Target& target, const LowerOptions& options)
-      : plan_(plan), layer_(layer), ops_(ops), target_(target), options_(options), node_(plan.graph.node(layer.node)) {
+  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const Target& target,
+                const LowerOptions& options)
+      : plan_(plan),
+        layer_(layer),
+        ops_(ops),
+        target_(target),
+        options_(options),
+        node_(plan.graph.node(layer.node)) {
     if (!node_.body) return;
     const Graph& body = *node_.body;
-    for (size_t k = 0; k < body.inputs().size(); ++k) outside_.emplace(body.inputs()[k], node_.inputs[k]);
-    for (size_t k = 0; k < body.outputs().size(); ++k) outside_.emplace(body.outputs()[k], node_.outputs[k]);
+    for (size_t k = 0; k < body.inputs().size(); ++k)
+      outside_.emplace(body.inputs()[k], node_.inputs[k]);
+    for (size_t k = 0; k < body.outputs().size(); ++k)
+      outside_.emplace(body.outputs()[k], node_.outputs[k]);
   }
 
   Result<LoweredLayer> run() {
@@ -51,7 +59,8 @@ class LayerLowering {
  private:
   const Graph& graph() const { return node_.body ? *node_.body : plan_.graph; }
 
-  /// The plan's value (or the layer's temporary) for a value of the graph the layer's nodes live in.
+  /// The plan's value (or the layer's temporary) for a value of the graph the layer's nodes live
+  /// in.
   ValueId outer(ValueId v) const {
     if (!node_.body || !v) return v;
     if (auto it = between_.find(v); it != between_.end()) return it->second;
@@ -77,8 +86,10 @@ class LayerLowering {
   Status pointwise() {
     std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
     std::vector<ValueId> outputs;
-    if (node_.body) outputs = node_.body->outputs();
-    else outputs.push_back(node_.outputs[0]);
+    if (node_.body)
+      outputs = node_.body->outputs();
+    else
+      outputs.push_back(node_.outputs[0]);
     const bool pieces = any_movement(graph(), nodes);
     FERRULE_ASSIGN(LoweredRegion region, pieces ? lower_pieces(ops_, graph(), nodes, outputs)
                                                 : lower_region(ops_, graph(), nodes, outputs));
@@ -90,8 +101,10 @@ class LayerLowering {
   Status rows() {
     std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
     std::vector<ValueId> outputs;
-    if (node_.body) outputs = node_.body->outputs();
-    else outputs.push_back(node_.outputs[0]);
+    if (node_.body)
+      outputs = node_.body->outputs();
+    else
+      outputs.push_back(node_.outputs[0]);
     FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, graph(), nodes, outputs));
     Launch l = launch(Launch::Kind::generated, "row_reduce", {});
     for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
@@ -109,18 +122,21 @@ class LayerLowering {
     out_.launches.push_back(std::move(l));
   }
 
-  /// An anchor with a tail: one library call if its epilogue takes all of the tail, else the call and a
-  /// generated kernel for the tail (two kernels, and counted as two).
+  /// An anchor with a tail: one library call if its epilogue takes all of the tail, else the call
+  /// and a generated kernel for the tail (two kernels, and counted as two).
   Status anchored() {
     const Graph& body = *node_.body;
     NodeId anchor;
     std::vector<NodeId> tail;
     for (NodeId id : body.order()) {
-      if (!anchor && contract_of(body, body.node(id), ops_) == layer_.contract) anchor = id;
-      else tail.push_back(id);
+      if (!anchor && contract_of(body, body.node(id), ops_) == layer_.contract)
+        anchor = id;
+      else
+        tail.push_back(id);
     }
     if (!anchor)
-      return error(Code::rule_broken, layer_.name, escape(layer_.rule), "made a group without its anchor");
+      return error(Code::rule_broken, layer_.name, escape(layer_.rule),
+                   "made a group without its anchor");
     return anchored(anchor, tail, node_.outputs);
   }
 
@@ -161,7 +177,8 @@ class LayerLowering {
     return t;
   }
 
-  /// Executed in float: conversions are generated kernels, everything between them runs as it would on its own.
+  /// Executed in float: conversions are generated kernels, everything between them runs as it would
+  /// on its own.
   Status quantized() {
     const Graph& body = *node_.body;
     FERRULE_ASSIGN(const auto steps, read_quantized(body, body.order(), ops_));
@@ -182,8 +199,8 @@ class LayerLowering {
     return {};
   }
 
-  /// A movement some or all of whose parts lie where they belong (place rules): a view of those, and pieces that
-  /// copy the rest.
+  /// A movement some or all of whose parts lie where they belong (place rules): a view of those,
+  /// and pieces that copy the rest.
   Status placed() {
     const Graph& body = *node_.body;
     const NodeId id = body.order()[0];
@@ -192,8 +209,10 @@ class LayerLowering {
       return s != plan_.slices.end() && s->second.whole == outer(whole);
     };
     const ValueId x = body.input(id, 0), y = body.output(id);
-    const bool joined = std::ranges::all_of(body.node(id).inputs, [&](ValueId v) { return v && lies_in(v, y); });
-    std::vector<ValueId> moved;  // results that somebody reads and that are no slices, nor made of them
+    const bool joined =
+        std::ranges::all_of(body.node(id).inputs, [&](ValueId v) { return v && lies_in(v, y); });
+    std::vector<ValueId>
+        moved;  // results that somebody reads and that are no slices, nor made of them
     for (ValueId v : body.node(id).outputs)
       if (v && outer(v) && !lies_in(v, x) && !joined) moved.push_back(v);
     Launch view = launch(Launch::Kind::view, node_.op, id);
@@ -221,7 +240,8 @@ class LayerLowering {
     return {};
   }
 
-  /// One kernel that reads the whole body; for tiles, where there is none (GPUs) or a stage's epilogue is not taken
+  /// One kernel that reads the whole body; for tiles, where there is none (GPUs) or a stage's
+  /// epilogue is not taken
   /// (`strict`), a kernel or two a stage.
   Status joint() {
     const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
@@ -242,8 +262,8 @@ class LayerLowering {
     return {};
   }
 
-  /// The library does not promise what comes of a query whose keys are all masked: where the model makes zeros of it, a kernel
-  /// behind the library's does, too.
+  /// The library does not promise what comes of a query whose keys are all masked: where the model
+  /// makes zeros of it, a kernel behind the library's does, too.
   Status attention(Launch l) {
     const Graph& body = *node_.body;
     FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
@@ -263,7 +283,9 @@ class LayerLowering {
     const DType type = body.value(v).type.dtype;
     ProgramBuilder b;
     const uint32_t x = b.cast(b.input(type), DType::f32);
-    b.output(b.cast(b.op(Prim::select, DType::f32, {b.op(Prim::isnan, DType::boolean, {x}), b.constant(DType::f32, 0, 0), x}), type));
+    b.output(b.cast(b.op(Prim::select, DType::f32,
+                         {b.op(Prim::isnan, DType::boolean, {x}), b.constant(DType::f32, 0, 0), x}),
+                    type));
     LoweredRegion region;
     region.program = b.take();
     region.inputs = region.outputs = {v};
@@ -281,16 +303,21 @@ class LayerLowering {
   }
 
   Deviations allowed() const {
-    return options_.strict ? Deviations::none : options_.keep_nan ? Deviations::rounding : Deviations::all;
+    return options_.strict     ? Deviations::none
+           : options_.keep_nan ? Deviations::rounding
+                               : Deviations::all;
   }
 
   void add_deviation(Launch& l, std::string_view contract, const PostOp& op, DType type) const {
     auto add = [&l](std::string_view what) {
-      if (!what.empty() && l.deviation.find(what) == std::string::npos) l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
+      if (!what.empty() && l.deviation.find(what) == std::string::npos)
+        l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
     };
     const Deviation::Nan nan = nan_in(target_, contract, op);
-    if (nan == Deviation::Nan::kept || options_.fast_math || target_.device == "gpu") add(text(nan));
-    else l.hides_nan = true;
+    if (nan == Deviation::Nan::kept || options_.fast_math || target_.device == "gpu")
+      add(text(nan));
+    else
+      l.hides_nan = true;
     add(op.deviation.rounding);
     add(infinity_in(target_, contract, op, type));
   }
@@ -300,13 +327,18 @@ class LayerLowering {
     if (region.outputs.size() != 1) return false;
     auto at = std::find(region.inputs.begin(), region.inputs.end(), result);
     if (at == region.inputs.end()) return false;
-    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
+    auto ops =
+        to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
     if (!ops) return false;
     const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
     const DType type = graph().value(result).type.dtype;
-    if (options_.strict && std::ranges::any_of(*ops, [&](const PostOp& op) { return !infinity_in(target_, contract, op, type).empty(); })) return false;
+    if (options_.strict && std::ranges::any_of(*ops, [&](const PostOp& op) {
+          return !infinity_in(target_, contract, op, type).empty();
+        }))
+      return false;
     const bool last = plan_.layout(node_.outputs[0]) == Layout::channels_last;
-    if (Accept a = library_takes({&target_, contract, &graph(), l.node, last, *ops, region.inputs}); a.truth != Truth::yes) {
+    if (Accept a = library_takes({&target_, contract, &graph(), l.node, last, *ops, region.inputs});
+        a.truth != Truth::yes) {
       l.tail_apart = a.reason;
       return false;
     }
@@ -328,7 +360,8 @@ class LayerLowering {
     if (layer_.contract == "view") kind = Launch::Kind::view;
     Launch l = launch(kind, node_.op, layer_.node);
     l.inputs = node_.inputs;
-    if (kind == Launch::Kind::interpret)  // nested graphs read them: they have to be there, and not to go before
+    if (kind == Launch::Kind::interpret)  // nested graphs read them: they have to be there, and not
+                                          // to go before
       for (ValueId v : captures(node_)) l.inputs.push_back(v);
     l.outputs = node_.outputs;
     if (kind == Launch::Kind::copy) copy_pieces(l);
@@ -337,7 +370,8 @@ class LayerLowering {
     return {};
   }
 
-  /// On GPUs the pooling of whole images is a mean or maximum over rows, whose kernels share a long row out.
+  /// On GPUs the pooling of whole images is a mean or maximum over rows, whose kernels share a long
+  /// row out.
   Status over_rows(Launch& l) const {
     if (l.kind != Launch::Kind::library || target_.device != "gpu") return {};
     const Node& n = l.graph->node(l.node);
@@ -350,7 +384,8 @@ class LayerLowering {
     Node reduce;
     reduce.op = largest ? "ReduceMax" : "ReduceMean";
     const auto count = static_cast<int64_t>(axes.size());
-    reduce.inputs = {g.add_input("x", type), g.add_constant("axes", Tensor::of_i64({count}, std::move(axes)))};
+    reduce.inputs = {g.add_input("x", type),
+                     g.add_constant("axes", Tensor::of_i64({count}, std::move(axes)))};
     const std::array<ValueId, 1> y{g.add_value("y", l.graph->value(n.outputs[0]).type)};
     reduce.outputs = {y[0]};
     reduce.attrs.set("keepdims", Attr(int64_t{1}));
@@ -371,7 +406,8 @@ class LayerLowering {
     auto is_not = [](int64_t wanted) { return [wanted](int64_t v) { return v != wanted; }; };
     if (!x || !y || x->size() != window.size() + 2 || y->size() != x->size()) return false;
     const std::string pads = n.attrs.s("auto_pad", "NOTSET");
-    if ((pads != "NOTSET" && pads != "VALID") || std::ranges::any_of(n.attrs.ints("pads"), is_not(0)) ||
+    if ((pads != "NOTSET" && pads != "VALID") ||
+        std::ranges::any_of(n.attrs.ints("pads"), is_not(0)) ||
         std::ranges::any_of(n.attrs.ints("dilations"), is_not(1)))
       return false;
     for (size_t k = 0; k < window.size(); ++k)
@@ -379,10 +415,13 @@ class LayerLowering {
     return true;
   }
 
-  /// A copy as pieces, where its sizes and parameters are known and the pieces few; else it stays as it is.
+  /// A copy as pieces, where its sizes and parameters are known and the pieces few; else it stays
+  /// as it is.
   void copy_pieces(Launch& l) const {
     const DType t = plan_.graph.value(node_.inputs[0]).type.dtype;
-    if (!is_movement(node_) || !(is_float(t) || is_int(t) || t == DType::boolean) || size_bits(t) < 8) return;
+    if (!is_movement(node_) || !(is_float(t) || is_int(t) || t == DType::boolean) ||
+        size_bits(t) < 8)
+      return;
     std::vector<ValueId> outputs;
     for (ValueId v : node_.outputs)
       if (v) outputs.push_back(v);
@@ -394,14 +433,17 @@ class LayerLowering {
     l.region = std::move(*region);
   }
 
-  /// A transpose from one layout to the other is the same memory; one that only moves axes of size 1, too.
+  /// A transpose from one layout to the other is the same memory; one that only moves axes of size
+  /// 1, too.
   bool moves_nothing() const {
     auto perm = node_.attrs.ints("perm");
     const Type& x = plan_.graph.value(node_.inputs[0]).type;
     if (perm.empty() || !x.shape || !node_.domain.empty()) return false;
     if (plan_.graph.constant(node_.inputs[0])) return false;
-    if (plan_.slices.contains(node_.outputs[0])) return false;  // its place is in another value, where it must be written
-    if (plan_.slices.contains(node_.inputs[0]))  // a slice with gaps is not the memory of a value without
+    if (plan_.slices.contains(node_.outputs[0]))
+      return false;  // its place is in another value, where it must be written
+    if (plan_.slices.contains(
+            node_.inputs[0]))  // a slice with gaps is not the memory of a value without
       if (const auto at = lying(plan_, node_.inputs[0]); !at || !at->dense) return false;
     std::vector<size_t> from = memory_order(*x.shape, plan_.layout(node_.inputs[0]));
     const Type& y = plan_.graph.value(node_.outputs[0]).type;
@@ -440,10 +482,13 @@ int LoweredLayer::kernels() const {
 }
 
 bool Lowered::notices_nan() const {
-  return std::ranges::any_of(layers, [](const LoweredLayer& l) { return std::ranges::any_of(l.launches, &Launch::hides_nan); });
+  return std::ranges::any_of(layers, [](const LoweredLayer& l) {
+    return std::ranges::any_of(l.launches, &Launch::hides_nan);
+  });
 }
 
-Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target, const LowerOptions& options) {
+Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target,
+                             const LowerOptions& options) {
   Lowered lowered;
   lowered.strict = options.strict;
   for (const Layer& layer : plan.layers) {

@@ -20,7 +20,8 @@ Result<std::vector<int64_t>> row_dims(const RowRegion& r, std::span<const RowLay
     if (own.size() > dims.size()) return unsupported("an operand has more axes than the row");
     for (size_t a = 0; a < own.size(); ++a) {
       int64_t& d = dims[a + dims.size() - own.size()];
-      if (d != own[a] && d != 1 && own[a] != 1) return unsupported("operands that do not broadcast");
+      if (d != own[a] && d != 1 && own[a] != 1)
+        return unsupported("operands that do not broadcast");
       if (d == 1) d = own[a];
     }
   }
@@ -32,7 +33,8 @@ Result<std::vector<int64_t>> align(const RowRegion& r, const RowOperand& o, cons
                                    const std::vector<int64_t>& dims) {
   std::vector<size_t> axes;  // of the row axes, one per axis of the operand's, the last ones
   for (size_t a = 0; a < dims.size(); ++a)
-    if (o.spread == RowSpread::row || (o.spread == RowSpread::squeezed && !r.axes.reduced[a])) axes.push_back(a);
+    if (o.spread == RowSpread::row || (o.spread == RowSpread::squeezed && !r.axes.reduced[a]))
+      axes.push_back(a);
   if (o.spread == RowSpread::channel) axes.push_back(1);
   if (l.dims.size() > axes.size()) return unsupported("an operand has more axes than the row");
   std::vector<int64_t> strides(dims.size(), 0);
@@ -45,11 +47,11 @@ Result<std::vector<int64_t>> align(const RowRegion& r, const RowOperand& o, cons
   return strides;
 }
 
-
 DType operand_type(const RowRegion& r, size_t k) {
   if (k >= r.inputs.size()) return r.program.output_type(k - r.inputs.size());
   for (size_t i = 0; i < r.sources.size(); ++i)
-    if (r.sources[i].kind == RowSource::Kind::operand && r.sources[i].index == k) return r.program.inputs[i];
+    if (r.sources[i].kind == RowSource::Kind::operand && r.sources[i].index == k)
+      return r.program.inputs[i];
   return DType::undefined;
 }
 
@@ -96,7 +98,8 @@ Result<RowLoops> row_loops(const RowRegion& region, std::span<const RowLayout> o
     axes.strides.push_back(std::move(s));
   }
   if (region.axes.groups) {
-    if (axes.dims.size() < 2 || axes.dims[1] % region.axes.groups) return unsupported("the groups do not divide the channels");
+    if (axes.dims.size() < 2 || axes.dims[1] % region.axes.groups)
+      return unsupported("the groups do not divide the channels");
     const int64_t inner = axes.dims[1] / region.axes.groups;
     for (auto& s : axes.strides) s.insert(s.begin() + 2, s[1]), s[1] *= inner;
     axes.dims.insert(axes.dims.begin() + 2, inner);

@@ -1,5 +1,6 @@
-// The axes of a row region over operands as they lie in memory: which count rows and which run along a row, collapsed
-// where every operand allows it. How they are walked is decided by who makes a kernel (row_nest.h, cuda_rows.h).
+// The axes of a row region over operands as they lie in memory: which count rows and which run
+// along a row, collapsed where every operand allows it. How they are walked is decided by who makes
+// a kernel (row_nest.h, cuda_rows.h).
 #pragma once
 #include <span>
 #include <vector>
@@ -17,9 +18,11 @@ struct RowLayout {
 struct RowLoops {
   std::vector<LoopAxis> kept, reduced;  ///< outermost first; strides in elements, per operand
   std::vector<DType> types;             ///< per operand
-  size_t guide = 0;                     ///< the operand that decides the order of the axes: it moves along most of them
+  size_t guide =
+      0;  ///< the operand that decides the order of the axes: it moves along most of them
 };
-/// `operands`: of the region's inputs, then its outputs.  errors: unsupported_operator (sizes that do not broadcast).
+/// `operands`: of the region's inputs, then its outputs.  errors: unsupported_operator (sizes that
+/// do not broadcast).
 Result<RowLoops> row_loops(const RowRegion& region, std::span<const RowLayout> operands);
 
 }  // namespace ferrule

@@ -14,8 +14,10 @@ class Alike {
     const Inst &i = a_.program.insts[x], &j = b_.program.insts[y];
     if (i.op != j.op || i.type != j.type) return false;
     if (auto it = seen_.find({x, y}); it != seen_.end()) return it->second;
-    bool same = i.op == Prim::load ? a_.inputs[i.index] == b_.inputs[j.index] : i.f == j.f && i.i == j.i;
-    for (int k = 0; same && k < info(i.op).arity; ++k) same = (*this)(i.args[static_cast<size_t>(k)], j.args[static_cast<size_t>(k)]);
+    bool same =
+        i.op == Prim::load ? a_.inputs[i.index] == b_.inputs[j.index] : i.f == j.f && i.i == j.i;
+    for (int k = 0; same && k < info(i.op).arity; ++k)
+      same = (*this)(i.args[static_cast<size_t>(k)], j.args[static_cast<size_t>(k)]);
     return seen_[{x, y}] = same;
   }
 
@@ -24,7 +26,9 @@ class Alike {
   std::map<std::pair<uint32_t, uint32_t>, bool> seen_;
 };
 
-bool only(const RowStage& s, Fold fold) { return s.elements && s.folds.size() == 1 && s.folds[0] == fold; }
+bool only(const RowStage& s, Fold fold) {
+  return s.elements && s.folds.size() == 1 && s.folds[0] == fold;
+}
 
 bool is_softmax(const RowStage& largest, const RowStage& sum) {
   if (!only(largest, Fold::max) || !only(sum, Fold::sum)) return false;

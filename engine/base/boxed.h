@@ -1,5 +1,5 @@
-// An optional that lies elsewhere: as wide as a pointer while it is absent, for what few entries of a long table have.
-// Used like std::optional; copying copies what is inside.
+// An optional that lies elsewhere: as wide as a pointer while it is absent, for what few entries of
+// a long table have. Used like std::optional; copying copies what is inside.
 #pragma once
 #include <memory>
 #include <optional>
@@ -11,9 +11,10 @@ template <class T>
 class Boxed {
  public:
   Boxed() = default;
-  Boxed(std::nullopt_t) {}  // NOLINT: as std::optional
+  Boxed(std::nullopt_t) {}                                        // NOLINT: as std::optional
   Boxed(T value) : it_(std::make_unique<T>(std::move(value))) {}  // NOLINT: as std::optional
-  Boxed(std::optional<T> value) : it_(value ? std::make_unique<T>(*std::move(value)) : nullptr) {}  // NOLINT
+  Boxed(std::optional<T> value)
+      : it_(value ? std::make_unique<T>(*std::move(value)) : nullptr) {}  // NOLINT
   Boxed(const Boxed& other) : it_(other.it_ ? std::make_unique<T>(*other.it_) : nullptr) {}
   Boxed(Boxed&&) noexcept = default;
   Boxed& operator=(Boxed other) noexcept {
@@ -28,7 +29,9 @@ class Boxed {
   T* operator->() { return it_.get(); }
   const T* operator->() const { return it_.get(); }
   void reset() { it_.reset(); }
-  operator std::optional<T>() const { return it_ ? std::optional<T>(*it_) : std::nullopt; }  // NOLINT
+  operator std::optional<T>() const {
+    return it_ ? std::optional<T>(*it_) : std::nullopt;
+  }  // NOLINT
 
  private:
   std::unique_ptr<T> it_;

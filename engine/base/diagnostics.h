@@ -9,7 +9,7 @@
 
 namespace ferrule {
 
-std::string_view code_name(Code c);   ///< "model_not_found"
+std::string_view code_name(Code c);  ///< "model_not_found"
 Exit exit_code(Code c);
 
 Error make_error_v(Code c, std::string place, fmt::format_args args);
@@ -23,13 +23,16 @@ tl::unexpected<Error> error(Code c, std::string place, const Args&... args) {
 /// Text for a terminal: "error[code]: place: message", excerpt, "hint: …"; the `more` follow.
 std::string render(const Error& e);
 
-/// Model text made safe for terminals, JSON and generated source: control bytes, escapes, bidi marks and
-/// invalid UTF-8 become \xNN; cut at `max` bytes with "…".
+/// Model text made safe for terminals, JSON and generated source: control bytes, escapes, bidi
+/// marks and invalid UTF-8 become \xNN; cut at `max` bytes with "…".
 std::string escape(std::string_view text, size_t max = 200);
 
 /// A broken invariant of ours, also in release: prints what and where, then exits with 70.
 [[noreturn]] void bug(std::string_view what, const char* file, int line);
-#define FERRULE_ASSERT(cond, what) \
-  do { if (!(cond)) [[unlikely]] ::ferrule::bug(what, __FILE__, __LINE__); } while (0)
+#define FERRULE_ASSERT(cond, what)              \
+  do {                                          \
+    if (!(cond)) [[unlikely]]                   \
+      ::ferrule::bug(what, __FILE__, __LINE__); \
+  } while (0)
 
 }  // namespace ferrule

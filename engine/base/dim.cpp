@@ -1,6 +1,7 @@
 // Canonical form: constant + sum of coefficient * product of atoms, terms and atoms sorted. An atom
-// is a symbol, an unknown, a floordiv, a max or a broadcast of canonical dims. Expressions are bounded: what
-// would grow beyond kMaxSize, or overflow, becomes a fresh unknown, which is always a sound answer.
+// is a symbol, an unknown, a floordiv, a max or a broadcast of canonical dims. Expressions are
+// bounded: what would grow beyond kMaxSize, or overflow, becomes a fresh unknown, which is always a
+// sound answer.
 #include "engine/base/dim.h"
 
 #include <algorithm>
@@ -318,7 +319,9 @@ Range range(const Dim& d) {
 std::string atom_str(const Atom& a) {
   if (a.kind == Kind::symbol) return a.name;
   if (a.kind == Kind::unknown) return "?" + std::to_string(a.id);
-  std::string out = a.kind == Kind::max ? "max(" : a.kind == Kind::broadcast ? "broadcast(" : "floordiv(";
+  std::string out = a.kind == Kind::max         ? "max("
+                    : a.kind == Kind::broadcast ? "broadcast("
+                                                : "floordiv(";
   for (size_t i = 0; i < a.args.size(); ++i) out += (i ? "," : "") + a.args[i].str();
   return out + ")";
 }

@@ -1,6 +1,7 @@
-// A dimension as a canonical expression: constants, symbols, + * floordiv max. Two dims are *provably*
-// equal when their canonical forms are; a fresh unknown equals only itself. Computed by us for every
-// operator that changes shapes, so that two equal convolutions on symbolic H, W have equal outputs.
+// A dimension as a canonical expression: constants, symbols, + * floordiv max. Two dims are
+// *provably* equal when their canonical forms are; a fresh unknown equals only itself. Computed by
+// us for every operator that changes shapes, so that two equal convolutions on symbolic H, W have
+// equal outputs.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -21,7 +22,9 @@ class Dim {
   static Dim unknown();                         ///< a fresh size that equals only itself
 
   bool is_constant() const { return !poly_; }
-  std::optional<int64_t> constant() const { return poly_ ? std::nullopt : std::optional(constant_); }
+  std::optional<int64_t> constant() const {
+    return poly_ ? std::nullopt : std::optional(constant_);
+  }
   /// The constant, or `otherwise`.
   int64_t value_or(int64_t otherwise) const { return poly_ ? otherwise : constant_; }
 
@@ -59,11 +62,12 @@ inline Dim ceildiv(const Dim& a, const Dim& b) { return floordiv(a + b - Dim(1),
 /// A shape; its rank is known. Unknown rank is std::nullopt of std::optional<Shape>.
 using Shape = std::vector<Dim>;
 
-Dim product(const Shape& s);                              ///< number of elements
+Dim product(const Shape& s);                                         ///< number of elements
 std::optional<std::vector<int64_t>> constant_shape(const Shape& s);  ///< all dims constant
-std::string str(const Shape& s);                          ///< "[1,C,floordiv(H,2)]"
-/// NumPy broadcasting of two shapes; nullopt if provably impossible. Where one dim is symbolic and the
-/// other a constant other than 1, the constant is taken (a model that runs can mean nothing else).
+std::string str(const Shape& s);                                     ///< "[1,C,floordiv(H,2)]"
+/// NumPy broadcasting of two shapes; nullopt if provably impossible. Where one dim is symbolic and
+/// the other a constant other than 1, the constant is taken (a model that runs can mean nothing
+/// else).
 std::optional<Shape> broadcast(const Shape& a, const Shape& b);
 
 }  // namespace ferrule

@@ -1,5 +1,6 @@
-// Every tolerance there is, by element type and by what was computed. Nothing else in the repository holds
-// one, and none is widened to make a case pass (reliability.md's classes T0 to T2, and end to end).
+// Every tolerance there is, by element type and by what was computed. Nothing else in the
+// repository holds one, and none is widened to make a case pass (reliability.md's classes T0 to T2,
+// and end to end).
 #pragma once
 #include <limits>
 
@@ -7,9 +8,10 @@
 
 namespace ferrule {
 
-/// Of each element: |got - want| <= relative * |want| + absolute * max(1, largest |want|). NaN and infinity must agree exactly.
-/// Of all finite elements together: |got - want| <= norm * |want| + least * sqrt(their number), Euclidean norms: a result
-/// that is small beside `absolute` must be right, too. `least`: what the element type does not resolve.
+/// Of each element: |got - want| <= relative * |want| + absolute * max(1, largest |want|). NaN and
+/// infinity must agree exactly. Of all finite elements together: |got - want| <= norm * |want| +
+/// least * sqrt(their number), Euclidean norms: a result that is small beside `absolute` must be
+/// right, too. `least`: what the element type does not resolve.
 struct Tolerance {
   double relative = 0, absolute = 0;
   double norm = std::numeric_limits<double>::infinity(), least = 0;
@@ -18,46 +20,64 @@ struct Tolerance {
 /// Whole models and single layers of a backend against a reference run.
 constexpr Tolerance model_tolerance(DType t) {
   switch (t) {
-    case DType::f64: return {1e-9, 1e-11, 1e-9, 0x1p-1022};
-    case DType::f32: return {1e-4, 1e-5, 1e-4, 0x1p-126};
-    case DType::f16: return {1e-2, 1e-3, 1e-2, 0x1p-24};
-    case DType::bf16: return {2e-2, 1e-2, 2e-2, 0x1p-126};
-    default: return {};  // integers, bool, strings: equal
+    case DType::f64:
+      return {1e-9, 1e-11, 1e-9, 0x1p-1022};
+    case DType::f32:
+      return {1e-4, 1e-5, 1e-4, 0x1p-126};
+    case DType::f16:
+      return {1e-2, 1e-3, 1e-2, 0x1p-24};
+    case DType::bf16:
+      return {2e-2, 1e-2, 2e-2, 0x1p-126};
+    default:
+      return {};  // integers, bool, strings: equal
   }
 }
 
-/// Operators in the interpreter against stored results. `composed`: several, which round in between.
+/// Operators in the interpreter against stored results. `composed`: several, which round in
+/// between.
 constexpr Tolerance operator_tolerance(DType t, bool composed = false) {
   switch (t) {
-    case DType::f64: return {1e-9, 1e-11, 1e-9, 0x1p-1022};
-    case DType::f32: return {2e-6, 1e-7, 2e-6, 0x1p-126};
-    case DType::f16: return {composed ? 0x1p-9 : 1e-3, 1e-7, composed ? 0x1p-9 : 1e-3, 0x1p-24};
-    case DType::bf16: return {composed ? 0x1p-6 : 8e-3, 1e-7, composed ? 0x1p-6 : 8e-3, 0x1p-126};
-    default: return {};
+    case DType::f64:
+      return {1e-9, 1e-11, 1e-9, 0x1p-1022};
+    case DType::f32:
+      return {2e-6, 1e-7, 2e-6, 0x1p-126};
+    case DType::f16:
+      return {composed ? 0x1p-9 : 1e-3, 1e-7, composed ? 0x1p-9 : 1e-3, 0x1p-24};
+    case DType::bf16:
+      return {composed ? 0x1p-6 : 8e-3, 1e-7, composed ? 0x1p-6 : 8e-3, 0x1p-126};
+    default:
+      return {};
   }
 }
 
 /// The few of ONNX's stored results that are rounded to four digits.
 inline constexpr Tolerance kRoundedResult{1e-3, 1e-7};
 
-/// A rewrite against what it replaces, by the rule's numerics class. Proofs look for operands that cancel, and what is left
-/// of them has no size of its own: elements only.
+/// A rewrite against what it replaces, by the rule's numerics class. Proofs look for operands that
+/// cancel, and what is left of them has no size of its own: elements only.
 constexpr Tolerance rewrite_tolerance(DType t, bool reassociating) {
   if (!reassociating) return {};
   switch (t) {
-    case DType::f64: return {1e-12, 1e-14};
-    case DType::f32: return {2e-5, 2e-6};
-    case DType::f16: return {5e-3, 1e-3};
-    case DType::bf16: return {2e-2, 1e-2};
-    default: return {};
+    case DType::f64:
+      return {1e-12, 1e-14};
+    case DType::f32:
+      return {2e-5, 2e-6};
+    case DType::f16:
+      return {5e-3, 1e-3};
+    case DType::bf16:
+      return {2e-2, 1e-2};
+    default:
+      return {};
   }
 }
 
-/// A model that computes in a shorter type than its own (the reduced rules), against f64: its errors, root mean square and
-/// largest, over those of the interpreter with the same rules. What depth does to rounding, it does to both.
+/// A model that computes in a shorter type than its own (the reduced rules), against f64: its
+/// errors, root mean square and largest, over those of the interpreter with the same rules. What
+/// depth does to rounding, it does to both.
 inline constexpr double kReducedFactor = 3;
 
-/// What f32 arithmetic rounds away of a term that another one cancels (1 + erf in Gelu, as ONNX defines it), by its size.
+/// What f32 arithmetic rounds away of a term that another one cancels (1 + erf in Gelu, as ONNX
+/// defines it), by its size.
 inline constexpr double kCancelled = 0x1p-24;
 
 /// Generated code against the formula: units in the last place of transcendental functions.

@@ -27,7 +27,8 @@ size_t utf8_length(std::string_view s, size_t i) {
   return bad ? 0 : n;
 }
 
-/// What no rule file may contain, whatever it means in YAML. At most one finding of a kind, the first.
+/// What no rule file may contain, whatever it means in YAML. At most one finding of a kind, the
+/// first.
 void check_bytes(Reader& out, std::string_view text) {
   std::set<int> seen;
   int line = 1;
@@ -52,7 +53,8 @@ void check_bytes(Reader& out, std::string_view text) {
     } else if (n == 0) {
       forbid(3, i, fmt::format("the byte 0x{:02x}, which is not valid UTF-8,", b),
              "save the file as UTF-8");
-    } else if ((b < 0x20 && !(b == '\r' && i + 1 < text.size() && text[i + 1] == '\n')) || b == 0x7f) {
+    } else if ((b < 0x20 && !(b == '\r' && i + 1 < text.size() && text[i + 1] == '\n')) ||
+               b == 0x7f) {
       forbid(4, i, fmt::format("the control character 0x{:02x}", b), "remove it");
     } else if (b == '%' && i == start) {
       forbid(5, i, "a directive", "remove the line");
@@ -110,13 +112,16 @@ class Builder final : public YAML::EventHandler {
   };
 
   void forbid(const YAML::Mark& mark, std::string what, std::string hint) {
-    out_.error(Code::yaml_forbidden, mark.line + 1, mark.column + 1, std::move(what), std::move(hint));
+    out_.error(Code::yaml_forbidden, mark.line + 1, mark.column + 1, std::move(what),
+               std::move(hint));
   }
   char at(size_t pos) const { return pos < text_.size() ? text_[pos] : '\0'; }
 
-  Node make(Node::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+  Node make(Node::Kind kind, const YAML::Mark& mark, const std::string& tag,
+            YAML::anchor_t anchor) {
     if (anchor != 0) forbid(mark, "an anchor (&)", "write the value out where it is needed");
-    bool tagged = at(static_cast<size_t>(mark.pos)) == '!' || (tag != "" && tag != "?" && tag != "!");
+    bool tagged =
+        at(static_cast<size_t>(mark.pos)) == '!' || (tag != "" && tag != "?" && tag != "!");
     if (tagged) forbid(mark, "a tag (!)", "remove it");
     Node n;
     n.kind = kind;
@@ -134,11 +139,13 @@ class Builder final : public YAML::EventHandler {
                  n.text.find('\n') == std::string::npos;
     if (c != '|') return;
     size_t end = std::min(text_.find('\n', pos), text_.size());
-    if (text_.substr(pos, end - pos).find_first_of("123456789") < text_.substr(pos, end - pos).find('#'))
+    if (text_.substr(pos, end - pos).find_first_of("123456789") <
+        text_.substr(pos, end - pos).find('#'))
       out_.error(Code::yaml_forbidden, n.line, n.column, "an indentation number behind |",
                  "indent the block's first line like the others");
     n.block_line = n.line + 1;
-    for (size_t i = end + 1; i < text_.size(); i = text_.find('\n', i) + 1) {  // the first line with text
+    for (size_t i = end + 1; i < text_.size();
+         i = text_.find('\n', i) + 1) {  // the first line with text
       size_t first = text_.find_first_not_of(' ', i);
       if (first == std::string::npos) break;
       if (text_[first] != '\n' && text_[first] != '\r') {
@@ -151,8 +158,9 @@ class Builder final : public YAML::EventHandler {
 
   void push(Node n) {
     if (static_cast<int64_t>(stack_.size()) >= depth_) {
-      out_.add(ferrule::error(Code::limit_exceeded, out_.source().place(n.line, n.column), "nesting",
-                              "deeper", fmt::format("{} (yaml_depth)", depth_)).value());
+      out_.add(ferrule::error(Code::limit_exceeded, out_.source().place(n.line, n.column),
+                              "nesting", "deeper", fmt::format("{} (yaml_depth)", depth_))
+                   .value());
       throw TooDeep{};
     }
     stack_.push_back({std::move(n), {}, {}});
@@ -180,12 +188,14 @@ class Builder final : public YAML::EventHandler {
   }
   void check_key(Frame& f, const Node& key) {
     if (!key.is_scalar())
-      out_.error(Code::yaml_forbidden, key.line, key.column, fmt::format("{} as a key", name(key.kind)),
-                 "a key is a word");
+      out_.error(Code::yaml_forbidden, key.line, key.column,
+                 fmt::format("{} as a key", name(key.kind)), "a key is a word");
     else if (key.text == "<<" && !key.quoted)
-      out_.error(Code::yaml_forbidden, key.line, key.column, "a merge key (<<)", "write the entries out");
+      out_.error(Code::yaml_forbidden, key.line, key.column, "a merge key (<<)",
+                 "write the entries out");
     else if (!f.keys.insert(key.text).second)
-      out_.error(key, fmt::format("key \"{}\" is given twice", escape(key.text)), "remove one of them");
+      out_.error(key, fmt::format("key \"{}\" is given twice", escape(key.text)),
+                 "remove one of them");
   }
 
   Reader& out_;
@@ -202,7 +212,8 @@ void parse(Reader& out, Builder& builder) {
     while (builder.documents < 2 && parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    int line = e.mark.is_null() ? 1 : e.mark.line + 1, column = e.mark.is_null() ? 1 : e.mark.column + 1;
+    int line = e.mark.is_null() ? 1 : e.mark.line + 1,
+        column = e.mark.is_null() ? 1 : e.mark.column + 1;
     out.error(Code::yaml_syntax, line, column, "not YAML: " + escape(e.msg),
               e.msg == "unknown token" ? "put the text into \"quotes\"" : "");
   } catch (const TooDeep&) {
@@ -235,10 +246,13 @@ Result<Document> read_file(const std::string& path, const Limits& limits) {
   // A pipe nobody writes or a device would keep the reader for ever.
   std::error_code ec;
   auto status = std::filesystem::status(path, ec);
-  if (status.type() != std::filesystem::file_type::not_found && !std::filesystem::is_regular_file(status))
-    return ferrule::error(Code::file_not_found, "", escape(path), ec ? ec.message() : std::string("it is no regular file"));
+  if (status.type() != std::filesystem::file_type::not_found &&
+      !std::filesystem::is_regular_file(status))
+    return ferrule::error(Code::file_not_found, "", escape(path),
+                          ec ? ec.message() : std::string("it is no regular file"));
   std::ifstream in(path, std::ios::binary);
-  if (!in) return ferrule::error(Code::file_not_found, "", escape(path), std::string("no such file"));
+  if (!in)
+    return ferrule::error(Code::file_not_found, "", escape(path), std::string("no such file"));
   std::string text;
   // One byte more than allowed is enough to know; rule files are small, so the buffer starts small.
   size_t most = static_cast<size_t>(limits.yaml_bytes) + 1, have = 0;
@@ -246,7 +260,8 @@ Result<Document> read_file(const std::string& path, const Limits& limits) {
     text.resize(std::min(most, have + (have ? have : 16384)));
     in.read(text.data() + have, static_cast<std::streamsize>(text.size() - have));
     if (in.bad() || (in.gcount() == 0 && !in.eof()))
-      return ferrule::error(Code::file_not_found, "", escape(path), std::string("it cannot be read"));
+      return ferrule::error(Code::file_not_found, "", escape(path),
+                            std::string("it cannot be read"));
     have += static_cast<size_t>(in.gcount());
   }
   text.resize(have);
@@ -257,10 +272,14 @@ std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (char c : text) {
     const auto code = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') out += '\\', out += c;
-    else if (c == '\n') out += "\\n";
-    else if (code < 0x20 || code == 0x7f) out += fmt::format("\\x{:02x}", code);
-    else out += c;
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (c == '\n')
+      out += "\\n";
+    else if (code < 0x20 || code == 0x7f)
+      out += fmt::format("\\x{:02x}", code);
+    else
+      out += c;
   }
   return out + '"';
 }

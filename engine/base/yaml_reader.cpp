@@ -11,8 +11,8 @@ namespace {
 constexpr size_t kExcerptWidth = 120;
 
 size_t count_points(std::string_view s) {
-  return static_cast<size_t>(
-      std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(
+      s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 /// Edit distance with transpositions, for suggestions; both texts are short.
@@ -22,7 +22,8 @@ size_t distance(std::string_view a, std::string_view b) {
   for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
   for (size_t i = 1; i <= a.size(); ++i)
     for (size_t j = 1; j <= b.size(); ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
+      d[i][j] =
+          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
         d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
@@ -63,10 +64,14 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 
 std::string_view name(Node::Kind k) {
   switch (k) {
-    case Node::Kind::null: return "nothing";
-    case Node::Kind::scalar: return "a scalar";
-    case Node::Kind::sequence: return "a list";
-    case Node::Kind::map: return "a map";
+    case Node::Kind::null:
+      return "nothing";
+    case Node::Kind::scalar:
+      return "a scalar";
+    case Node::Kind::sequence:
+      return "a list";
+    case Node::Kind::map:
+      return "a map";
   }
   return "?";
 }
@@ -89,7 +94,8 @@ std::string Source::excerpt(int line, int column) const {
   size_t caret = std::min(static_cast<size_t>(column) - 1, row.size());
   size_t from = caret > kExcerptWidth * 2 / 3 ? caret - kExcerptWidth / 2 : 0;
   std::string before = escape(row.substr(from, caret - from), kExcerptWidth * 4);
-  std::string after = escape(row.substr(caret), kExcerptWidth - std::min(kExcerptWidth / 2, caret - from));
+  std::string after =
+      escape(row.substr(caret), kExcerptWidth - std::min(kExcerptWidth / 2, caret - from));
   return before + after + "\n" + std::string(count_points(before), ' ') + "^";
 }
 
@@ -120,7 +126,8 @@ void Reader::error(Code code, int line, int column, std::string message, std::st
   errors_.push_back(std::move(e));
 }
 
-void Reader::error_in(const Node& at, size_t offset, std::string message, std::string hint, Code code) {
+void Reader::error_in(const Node& at, size_t offset, std::string message, std::string hint,
+                      Code code) {
   auto [line, column] = at.position(offset);
   error(code, line, column, std::move(message), std::move(hint));
 }
@@ -137,7 +144,8 @@ Status Reader::status() const {
   }
   if (dropped_)
     first.more.push_back(ferrule::error(Code::yaml_key, escape(source_->name, 1000),
-                                        fmt::format("{} further errors", dropped_), std::string()).value());
+                                        fmt::format("{} further errors", dropped_), std::string())
+                             .value());
   return fail(std::move(first));
 }
 
@@ -176,7 +184,8 @@ std::string Reader::quoted(const Node& n, std::string_view what) {
 }
 
 bool Reader::boolean(const Node& n) {
-  if (n.is_scalar() && !n.quoted && (n.text == "true" || n.text == "false")) return n.text == "true";
+  if (n.is_scalar() && !n.quoted && (n.text == "true" || n.text == "false"))
+    return n.text == "true";
   error(n, n.is_scalar() ? fmt::format("\"{}\" where true or false is wanted", escape(n.text))
                          : fmt::format("{} where true or false is wanted", name(n.kind)));
   return false;

@@ -9,7 +9,7 @@ namespace ferrule {
 
 struct Accept {
   Truth truth = Truth::no;
-  std::string reason;     ///< why not, or which fact is missing
+  std::string reason;  ///< why not, or which fact is missing
 };
 
 namespace answer {

@@ -17,15 +17,19 @@ namespace {
 
 const Type& type_of(const Graph& g, ValueId v) { return g.value(v).type; }
 
-bool empty(const Graph& g, ValueId v) { return v && g.value(v).type.shape && std::ranges::count(*g.value(v).type.shape, Dim(0)) > 0; }
+bool empty(const Graph& g, ValueId v) {
+  return v && g.value(v).type.shape && std::ranges::count(*g.value(v).type.shape, Dim(0)) > 0;
+}
 
 }  // namespace
 
 Accept windowed(const Graph& g, const Node& n) {
   const Type& x = type_of(g, n.inputs[0]);
   if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  if (x.rank() < 3 || x.rank() > 5) return no(fmt::format("rank {} (3 to 5 have kernels)", x.rank()));
-  if (std::ranges::any_of(n.attrs.ints("pads"), [](int64_t p) { return p < 0; })) return no("negative pads");
+  if (x.rank() < 3 || x.rank() > 5)
+    return no(fmt::format("rank {} (3 to 5 have kernels)", x.rank()));
+  if (std::ranges::any_of(n.attrs.ints("pads"), [](int64_t p) { return p < 0; }))
+    return no("negative pads");
   for (const List<ValueId>* values : {&n.inputs, &n.outputs})
     for (ValueId v : *values)
       if (empty(g, v)) return no(escape(g.value(v).name) + " has no elements");
@@ -36,11 +40,14 @@ namespace {
 
 Accept check_conv(const Graph& g, const Node& n, const Target&) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
-  const std::vector<int64_t> further = n.attrs.ints("output_padding"), strides = n.attrs.ints("strides");
+  const std::vector<int64_t> further = n.attrs.ints("output_padding"),
+                             strides = n.attrs.ints("strides");
   for (size_t k = 0; k < further.size(); ++k)
-    if (further[k] >= (k < strides.size() ? strides[k] : 1)) return no("output_padding as large as a stride");
+    if (further[k] >= (k < strides.size() ? strides[k] : 1))
+      return no("output_padding as large as a stride");
   if (n.inputs.size() < 2 || !g.constant(n.inputs[1])) return no("the weights are not constant");
-  if (n.inputs.size() > 2 && n.inputs[2] && !g.constant(n.inputs[2])) return no("the bias is not constant");
+  if (n.inputs.size() > 2 && n.inputs[2] && !g.constant(n.inputs[2]))
+    return no("the bias is not constant");
   return yes();
 }
 
@@ -73,41 +80,51 @@ Accept check_resize(const Graph& g, const Node& n, const Target& target) {
   const bool gpu = target.device == "gpu";
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   std::string mode = n.attrs.s("mode", "nearest");
-  if (mode != "nearest" && mode != "linear" && !(gpu && mode == "cubic")) return no("mode " + escape(mode));
+  if (mode != "nearest" && mode != "linear" && !(gpu && mode == "cubic"))
+    return no("mode " + escape(mode));
   if (n.attrs.i("antialias") && !gpu) return no("antialias");
   if (!n.attrs.ints("axes").empty()) return no("a subset of axes");
   std::string transform = n.attrs.s("coordinate_transformation_mode", "half_pixel");
-  if (transform == "tf_crop_and_resize") return no("coordinate_transformation_mode tf_crop_and_resize");
-  if (n.attrs.s("keep_aspect_ratio_policy", "stretch") != "stretch") return no("keep_aspect_ratio_policy");
+  if (transform == "tf_crop_and_resize")
+    return no("coordinate_transformation_mode tf_crop_and_resize");
+  if (n.attrs.s("keep_aspect_ratio_policy", "stretch") != "stretch")
+    return no("keep_aspect_ratio_policy");
   for (size_t k = 2; k < n.inputs.size(); ++k)
     if (n.inputs[k] && !g.constant(n.inputs[k])) return no("scales or sizes are not constant");
   const Type& x = type_of(g, n.inputs[0]);
   const Type& y = type_of(g, n.outputs[0]);
   if (!y.shape) return unknown("output shape");
   for (int k = 0; k < 2; ++k)
-    if (!((*x.shape)[k] == (*y.shape)[k]) && !gpu) return no("the batch or channel axis is resized");
+    if (!((*x.shape)[k] == (*y.shape)[k]) && !gpu)
+      return no("the batch or channel axis is resized");
   return yes();
 }
 
-/// The elements of the first operand under other sizes, and nothing else: no Dropout's mask, none that may be training.
+/// The elements of the first operand under other sizes, and nothing else: no Dropout's mask, none
+/// that may be training.
 Accept check_view(const Graph& g, const Node& n, const Target&) {
   if (!type_of(g, n.inputs[0]).shape)
     return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
   if (n.outputs.size() > 1) return no("a second result is wanted");
   if (n.inputs.size() < 3 || !n.inputs[2]) return yes();
   const Tensor* training = g.constant(n.inputs[2]);
-  return training && training->numel() == 1 && training->at_i64(0) == 0 ? yes() : no("training_mode is not known to be off");
+  return training && training->numel() == 1 && training->at_i64(0) == 0
+             ? yes()
+             : no("training_mode is not known to be off");
 }
 
 /// Inference: one factor and one addend a channel; on GPUs they may be computed by the model.
 Accept check_norm(const Graph& g, const Node& n, const Target& target) {
   const Type& x = type_of(g, n.inputs[0]);
   if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  if (x.rank() < 2 || x.rank() > 5) return no(fmt::format("rank {} (2 to 5 have kernels)", x.rank()));
+  if (x.rank() < 2 || x.rank() > 5)
+    return no(fmt::format("rank {} (2 to 5 have kernels)", x.rank()));
   if (n.attrs.i("training_mode")) return no("training_mode");
   if (n.outputs.size() > 1) return no("running statistics are wanted");
   for (size_t k = 1; k < 5; ++k)
-    if (k >= n.inputs.size() || !n.inputs[k] || (target.device != "gpu" && !g.constant(n.inputs[k]))) return no(fmt::format("input {} is not constant", k));
+    if (k >= n.inputs.size() || !n.inputs[k] ||
+        (target.device != "gpu" && !g.constant(n.inputs[k])))
+      return no(fmt::format("input {} is not constant", k));
   return yes();
 }
 
@@ -117,11 +134,14 @@ Accept check_few_boxes(const Graph& g, const Node& n) {
   const auto m = movement_of(g, n, 0);
   if (!m) return no(m.error().message);
   for (const IndexStep& s : m->steps)
-    if (s.segments.size() > kMostSegments) return no(fmt::format("its indices make {} runs, {} are taken", s.segments.size(), kMostSegments));
+    if (s.segments.size() > kMostSegments)
+      return no(
+          fmt::format("its indices make {} runs, {} are taken", s.segments.size(), kMostSegments));
   return yes();
 }
 
-/// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather reads its indices.)
+/// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather
+/// reads its indices.)
 Accept check_copy(const Graph& g, const Node& n, const Target&) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
   if (n.op == "GatherND") return check_few_boxes(g, n);
@@ -138,8 +158,8 @@ struct Row {
   std::string_view contract;
   std::vector<std::string_view> ops;  ///< anchors, ai.onnx
   Accept (*check)(const Graph&, const Node&, const Target&);
-  bool tail;                          ///< may carry an epilogue
-  bool any_type;                      ///< element type does not matter (bytes are moved)
+  bool tail;      ///< may carry an epilogue
+  bool any_type;  ///< element type does not matter (bytes are moved)
 };
 
 const std::vector<Row>& rows() {
@@ -147,13 +167,24 @@ const std::vector<Row>& rows() {
       {"conv", {"Conv"}, check_conv, true, false},
       {"deconv", {"ConvTranspose"}, check_conv, true, false},
       {"gemm", {"MatMul", "Gemm"}, check_gemm, true, false},
-      {"pool", {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}, check_pool, false, false},
+      {"pool",
+       {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"},
+       check_pool,
+       false,
+       false},
       {"resize", {"Resize"}, check_resize, false, false},
       {"norm", {"BatchNormalization"}, check_norm, false, false},
       {"copy",
-        {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "GatherND", "DepthToSpace", "SpaceToDepth"},
-        check_copy, false, true},
-      {"view", {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"}, check_view, false, true},
+       {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "GatherND",
+        "DepthToSpace", "SpaceToDepth"},
+       check_copy,
+       false,
+       true},
+      {"view",
+       {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"},
+       check_view,
+       false,
+       true},
   };
   return kRows;
 }
@@ -173,7 +204,8 @@ const Row* row_of(const Node& n) {
 
 }  // namespace
 
-Accept check_type(const ContractFacts& facts, const Type& t, std::string_view contract, const Target& target) {
+Accept check_type(const ContractFacts& facts, const Type& t, std::string_view contract,
+                  const Target& target) {
   if (t.dtype == DType::undefined) return unknown("element type");
   if (std::find(facts.types.begin(), facts.types.end(), t.dtype) == facts.types.end())
     return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t.dtype)));
@@ -182,40 +214,45 @@ Accept check_type(const ContractFacts& facts, const Type& t, std::string_view co
 
 namespace {
 
-/// The axis of the anchor's result along which an operand of its tail may have one value each; -1: none. The product
-/// with a vector has rows in its place.
+/// The axis of the anchor's result along which an operand of its tail may have one value each; -1:
+/// none. The product with a vector has rows in its place.
 int channel_axis(const Graph& g, const Node& anchor, std::string_view contract) {
   if (contract != "gemm") return 1;
   return type_of(g, anchor.inputs[1]).rank() > 1 ? type_of(g, anchor.outputs[0]).rank() - 1 : -1;
 }
 
-/// Whether a tail takes an operand that is spread so over the anchor's result: a library's epilogue one value, one a
-/// channel or one an element; `generated`: any.
+/// Whether a tail takes an operand that is spread so over the anchor's result: a library's epilogue
+/// one value, one a channel or one an element; `generated`: any.
 bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
   if (spread_of(*r.shape, *y.shape, channel) != Spread::other) return true;
   const int missing = y.rank() - r.rank();
   for (int k = 0; k < r.rank(); ++k)
-    if (const Dim& d = (*r.shape)[k]; !(d == Dim(1)) && !(d == (*y.shape)[k + missing])) return false;
+    if (const Dim& d = (*r.shape)[k]; !(d == Dim(1)) && !(d == (*y.shape)[k + missing]))
+      return false;
   return generated;
 }
 
-/// Images lie channels-last; a computed value of fewer axes that has one value for each of their elements does not.
+/// Images lie channels-last; a computed value of fewer axes that has one value for each of their
+/// elements does not.
 bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contract) {
   const Type& r = type_of(g, v);
-  return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() && spread_of(*r.shape, *y.shape, 1) == Spread::full;
+  return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() &&
+         spread_of(*r.shape, *y.shape, 1) == Spread::full;
 }
 
-/// The tail as one program must be a sequence of what the library's epilogue does. What the library would leave to a second
-/// kernel is no tail: with what stands around it, that kernel may do more.
-Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail, std::string_view contract,
-                    const Target& target, const OpTable& ops) {
+/// The tail as one program must be a sequence of what the library's epilogue does. What the library
+/// would leave to a second kernel is no tail: with what stands around it, that kernel may do more.
+Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
+                    std::string_view contract, const Target& target, const OpTable& ops) {
   if (tail.empty()) return yes();
   const ContractFacts& facts = target.contracts.at(std::string(contract));
   const ValueId from = g.node(anchor).outputs[0];
-  const bool any_spread = facts.generated_tail || target.device == "gpu";  // library_takes looks closer
+  const bool any_spread =
+      facts.generated_tail || target.device == "gpu";  // library_takes looks closer
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
-    return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract, facts.max_epilogue_ops));
+    return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract,
+                          facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
   std::array<ValueId, 1> outputs{last};
   auto region = lower_region(ops, g, tail, outputs);
@@ -231,16 +268,23 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel_axis(g, g.node(anchor), contract), any_spread))
-      return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name), str(r.type), str(y)));
+    if (r.type.dtype != y.dtype ||
+        !epilogue_operand(r.type, y, channel_axis(g, g.node(anchor), contract), any_spread))
+      return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name),
+                            str(r.type), str(y)));
     if (lies_plain(g, region->inputs[k], y, contract))
-      return no(fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last", escape(r.name), str(r.type), str(y)));
+      return no(
+          fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last",
+                      escape(r.name), str(r.type), str(y)));
   }
   if (result == 0xffffffffu) return no("the tail does not read the result");
-  if (operands > facts.max_operands) return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
+  if (operands > facts.max_operands)
+    return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
   if (facts.generated_tail) return yes();
   const auto steps = to_post_ops(region->program, result, Deviations::all);
-  if (!steps) return no("the library has no epilogue for " + std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  if (!steps)
+    return no("the library has no epilogue for " +
+              std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
   const bool image = y.rank() >= 3;  // windows slide over channels-last images
   return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
 }
@@ -257,19 +301,22 @@ std::span<const std::string_view> anchors_of(std::string_view contract) {
   return {};
 }
 
-Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
-                        const Target& target, const OpTable& ops) {
+Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
+                        std::string_view contract, const Target& target, const OpTable& ops) {
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));
   auto facts = target.contracts.find(std::string(contract));
-  if (facts == target.contracts.end()) return no(fmt::format("{} has no {} kernels", target.name, contract));
+  if (facts == target.contracts.end())
+    return no(fmt::format("{} has no {} kernels", target.name, contract));
   std::vector<NodeId> tail;
   for (NodeId n : nodes)
     if (n != anchor) tail.push_back(n);
   const Node& a = g.node(anchor);
   if (row_of(a) != row) return no(fmt::format("{} is not a {}", escape(a.op), contract));
   if (!row->any_type)
-    if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target); t.truth != Truth::yes) return t;
+    if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target);
+        t.truth != Truth::yes)
+      return t;
   if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
   return accepts_tail(g, anchor, tail, contract, target, ops);

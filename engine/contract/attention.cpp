@@ -9,7 +9,8 @@
 namespace ferrule {
 namespace {
 
-/// What is added to a score to mask its key is minus infinity, or the lowest number of half precision, or of a wider type.
+/// What is added to a score to mask its key is minus infinity, or the lowest number of half
+/// precision, or of a wider type.
 constexpr double kMasked = -65504;
 
 class AttentionReader {
@@ -28,7 +29,9 @@ class AttentionReader {
   }
 
  private:
-  bool is(NodeId n, std::string_view op) const { return g_.node(n).domain.empty() && g_.node(n).op == op; }
+  bool is(NodeId n, std::string_view op) const {
+    return g_.node(n).domain.empty() && g_.node(n).op == op;
+  }
   bool inside(NodeId n) const { return std::ranges::find(nodes_, n) != nodes_.end(); }
   tl::unexpected<Error> refuse(std::string_view why) const {
     const NodeId at = softmax_ ? softmax_ : nodes_.back();
@@ -58,11 +61,13 @@ class AttentionReader {
     }
     return v;
   }
-  /// Kernels compute in f32 and round to the operands' type: what is rounded to another would come out too precise.
+  /// Kernels compute in f32 and round to the operands' type: what is rounded to another would come
+  /// out too precise.
   Status conversions() const {
     const DType own = g_.value(a_.q.value).type.dtype;
     for (DType to : converted_)
-      if (to != DType::f32 && to != own) return refuse(fmt::format("a conversion to {} inside it", name(to)));
+      if (to != DType::f32 && to != own)
+        return refuse(fmt::format("a conversion to {} inside it", name(to)));
     return {};
   }
 
@@ -84,7 +89,8 @@ class AttentionReader {
     const int64_t axis = softmax.attrs.i("axis", -1);
     if (!type.shape) return refuse("the rank of the scores is not known");
     rank_ = type.rank();
-    if (rank_ < 2 || (axis != -1 && axis != rank_ - 1)) return refuse("the softmax is not over the keys");
+    if (rank_ < 2 || (axis != -1 && axis != rank_ - 1))
+      return refuse("the softmax is not over the keys");
     NodeId product;
     at = converted(at);
     if (NodeId n = made_by(at, "Add")) {
@@ -123,7 +129,8 @@ class AttentionReader {
       converted_.push_back(g_.value(at).type.dtype);
     }
     const NodeId product = read_by(at, "MatMul");
-    if (!product || g_.input(product, 0) != at) return refuse("no product with the values follows the softmax");
+    if (!product || g_.input(product, 0) != at)
+      return refuse("no product with the values follows the softmax");
     FERRULE_ASSIGN(a_.v, operand(g_.input(product, 1)));
     at = g_.output(product);
     a_.y = {at, identity()};
@@ -131,7 +138,8 @@ class AttentionReader {
       // Axis j of the result is axis perm[j] of the product.
       const std::vector<int64_t> perm = g_.node(transpose).attrs.ints("perm");
       a_.y.value = g_.output(transpose);
-      for (size_t j = 0; j < perm.size(); ++j) a_.y.axes[static_cast<size_t>(perm[j])] = static_cast<int>(j);
+      for (size_t j = 0; j < perm.size(); ++j)
+        a_.y.axes[static_cast<size_t>(perm[j])] = static_cast<int>(j);
     }
     return {};
   }
@@ -145,7 +153,8 @@ class AttentionReader {
   /// Behind a Transpose, if one of the group makes it.
   Result<AttentionOperand> operand(ValueId v) {
     const Type& t = g_.value(v).type;
-    if (!t.shape || t.rank() != rank_) return refuse("its operands have not as many axes as the scores");
+    if (!t.shape || t.rank() != rank_)
+      return refuse("its operands have not as many axes as the scores");
     AttentionOperand o{v, identity()};
     if (NodeId transpose = made_by(v, "Transpose")) {
       o.value = g_.input(transpose, 0);
@@ -166,20 +175,27 @@ class AttentionReader {
 
 }  // namespace
 
-Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) { return AttentionReader(g, nodes).run(); }
+Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) {
+  return AttentionReader(g, nodes).run();
+}
 
 Accept library_attends(const Graph& g, const Attention& a, const Target& target) {
   const auto facts = target.contracts.find("attention");
   if (facts == target.contracts.end()) return {Truth::no, {}};
   const auto& types = facts->second.library_types;
-  if (std::ranges::find(types, g.value(a.q.value).type.dtype) == types.end()) return {Truth::no, {}};
+  if (std::ranges::find(types, g.value(a.q.value).type.dtype) == types.end())
+    return {Truth::no, {}};
   if (a.rank() > kMostLibraryRank) return {Truth::no, "more than two batch axes"};
   // The largest score of a row is found before it is scaled.
-  if (!(a.scale > 0) || !std::isfinite(static_cast<float>(a.scale))) return {Truth::no, "a scale that is not positive"};
+  if (!(a.scale > 0) || !std::isfinite(static_cast<float>(a.scale)))
+    return {Truth::no, "a scale that is not positive"};
   for (const AttentionOperand* o : {&a.q, &a.v}) {
-    const auto size = (*g.value(o->value).type.shape)[static_cast<size_t>(o->axes.back())].constant();
+    const auto size =
+        (*g.value(o->value).type.shape)[static_cast<size_t>(o->axes.back())].constant();
     if (!size) return {Truth::unknown, "the size of a head"};
-    if (*size % kLibraryPack) return {Truth::no, fmt::format("a head of {} elements, no multiple of {}", *size, kLibraryPack)};
+    if (*size % kLibraryPack)
+      return {Truth::no,
+              fmt::format("a head of {} elements, no multiple of {}", *size, kLibraryPack)};
   }
   return {Truth::yes, {}};
 }
@@ -202,23 +218,30 @@ std::string attention_deviation(const Graph& g, const Attention& a, const Target
 
 Accept accepts_attention(const Graph& g, std::span<const NodeId> nodes, const Target& target) {
   const auto facts = target.contracts.find("attention");
-  if (facts == target.contracts.end()) return {Truth::no, target.name + " has no attention kernels"};
+  if (facts == target.contracts.end())
+    return {Truth::no, target.name + " has no attention kernels"};
   const auto a = read_attention(g, nodes);
   if (!a) return {Truth::no, a.error().message};
   const Type& q = g.value(a->q.value).type;
   if (q.dtype == DType::undefined) return {Truth::unknown, "element type"};
   if (std::ranges::find(facts->second.types, q.dtype) == facts->second.types.end())
-    return {Truth::no, fmt::format("{} has no attention kernel for {}", target.name, name(q.dtype))};
+    return {Truth::no,
+            fmt::format("{} has no attention kernel for {}", target.name, name(q.dtype))};
   for (const AttentionOperand* o : {&a->k, &a->v, &a->y})
-    if (g.value(o->value).type.dtype != q.dtype) return {Truth::no, "its operands have several element types"};
-  if (a->mask && g.value(a->mask).type.dtype != q.dtype) return {Truth::no, "the mask has another element type"};
+    if (g.value(o->value).type.dtype != q.dtype)
+      return {Truth::no, "its operands have several element types"};
+  if (a->mask && g.value(a->mask).type.dtype != q.dtype)
+    return {Truth::no, "the mask has another element type"};
   if (a->mask && (!g.value(a->mask).type.shape || g.value(a->mask).type.rank() > a->rank()))
     return {Truth::no, "the mask has more axes than the scores"};
   for (const AttentionOperand* o : {&a->q, &a->v}) {
     const Dim size = (*g.value(o->value).type.shape)[static_cast<size_t>(o->axes.back())];
-    if (!size.constant()) return {Truth::unknown, fmt::format("the size of a head of {}", escape(g.value(o->value).name))};
+    if (!size.constant())
+      return {Truth::unknown,
+              fmt::format("the size of a head of {}", escape(g.value(o->value).name))};
     if (*size.constant() > kMostAttentionSize || *size.constant() < 1)
-      return {Truth::no, fmt::format("a head of {} elements; kernels keep up to {}", *size.constant(), kMostAttentionSize)};
+      return {Truth::no, fmt::format("a head of {} elements; kernels keep up to {}",
+                                     *size.constant(), kMostAttentionSize)};
   }
   return {Truth::yes, {}};
 }

@@ -1,7 +1,8 @@
-// Scaled dot-product attention: softmax(scale * q k^T + mask) v, as exporters spell it out, with the transposes around it.
-// What such a group computes, operand by operand; the attention contract accepts what this can read, and cuDNN's kernel or
-// the generated one (codegen/cuda/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It knows nothing
-// of tiles or layouts.
+// Scaled dot-product attention: softmax(scale * q k^T + mask) v, as exporters spell it out, with
+// the transposes around it. What such a group computes, operand by operand; the attention contract
+// accepts what this can read, and cuDNN's kernel or the generated one
+// (codegen/cuda/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It
+// knows nothing of tiles or layouts.
 #pragma once
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
@@ -16,11 +17,11 @@ struct AttentionOperand {
 };
 
 struct Attention {
-  AttentionOperand q;     ///< [batch…, queries, size]
-  AttentionOperand k;     ///< [batch…, size, keys]
-  AttentionOperand v;     ///< [batch…, keys, width]
-  AttentionOperand y;     ///< [batch…, queries, width]
-  ValueId mask;           ///< added to the scores, broadcast; none: not there
+  AttentionOperand q;  ///< [batch…, queries, size]
+  AttentionOperand k;  ///< [batch…, size, keys]
+  AttentionOperand v;  ///< [batch…, keys, width]
+  AttentionOperand y;  ///< [batch…, queries, width]
+  ValueId mask;        ///< added to the scores, broadcast; none: not there
   double scale = 1;
   bool zero_if_nan = false;  ///< rows of the softmax that are NaN (all keys masked) become 0
   int rank() const { return static_cast<int>(q.axes.size()); }
@@ -29,11 +30,13 @@ struct Attention {
 /// Reads `nodes` (topological order). errors: unsupported_operator, with the reason.
 Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
 
-/// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands have to lie is
-/// codegen/cuda/library_attention's. no without a reason: the target has none in this type (`library_types`).
+/// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands
+/// have to lie is codegen/cuda/library_attention's. no without a reason: the target has none in
+/// this type (`library_types`).
 Accept library_attends(const Graph& g, const Attention& a, const Target& target);
-/// How the library's kernel, if it has one, differs from the formula: where all keys of a query are masked, or a value is NaN
-/// and the model makes zeros of scores that are. "" where it has none, and where the mask is a constant that leaves each query a key.
+/// How the library's kernel, if it has one, differs from the formula: where all keys of a query are
+/// masked, or a value is NaN and the model makes zeros of scores that are. "" where it has none,
+/// and where the mask is a constant that leaves each query a key.
 std::string attention_deviation(const Graph& g, const Attention& a, const Target& target);
 
 /// Sizes of a head (q and k, v) that a kernel keeps in shared memory.

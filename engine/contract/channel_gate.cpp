@@ -9,14 +9,16 @@
 namespace ferrule {
 namespace {
 
-constexpr std::array<std::string_view, 6> kActivations = {"relu", "leaky_relu", "clip", "hardsigmoid", "hardswish", "logistic"};
+constexpr std::array<std::string_view, 6> kActivations = {"relu",        "leaky_relu", "clip",
+                                                          "hardsigmoid", "hardswish",  "logistic"};
 
 class GateReader {
  public:
   GateReader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
 
   Result<ChannelGate> run(std::span<const NodeId> nodes) {
-    if (nodes.empty() || !is(nodes[0], "GlobalAveragePool")) return refuse("it does not begin with the channels' means");
+    if (nodes.empty() || !is(nodes[0], "GlobalAveragePool"))
+      return refuse("it does not begin with the channels' means");
     gate_.pool = nodes[0];
     at_ = g_.node(nodes[0]).outputs[0];
     for (size_t k = 1; k < nodes.size();) {
@@ -30,7 +32,9 @@ class GateReader {
   }
 
  private:
-  bool is(NodeId n, std::string_view op) const { return g_.node(n).domain.empty() && g_.node(n).op == op; }
+  bool is(NodeId n, std::string_view op) const {
+    return g_.node(n).domain.empty() && g_.node(n).op == op;
+  }
 
   tl::unexpected<Error> refuse(std::string why) const {
     return error(Code::unsupported_operator, at_ ? g_.value(at_).name : "", "channel_gate", why);
@@ -38,7 +42,8 @@ class GateReader {
 
   Status dense(NodeId id) {
     const Node& n = g_.node(id);
-    if (!is(id, "Conv") || n.inputs[0] != at_) return refuse("a layer does not read the one before");
+    if (!is(id, "Conv") || n.inputs[0] != at_)
+      return refuse("a layer does not read the one before");
     const Tensor* w = g_.constant(n.inputs[1]);
     const bool biased = n.inputs.size() > 2 && n.inputs[2];
     const Tensor* b = biased ? g_.constant(n.inputs[2]) : nullptr;
@@ -46,7 +51,8 @@ class GateReader {
     for (size_t k = 2; k < w->dims().size(); ++k)
       if (w->dims()[k] != 1) return refuse("a window is larger than 1x1");
     auto pads = n.attrs.ints("pads");
-    if (n.attrs.i("group", 1) != 1 || std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p != 0; }))
+    if (n.attrs.i("group", 1) != 1 ||
+        std::any_of(pads.begin(), pads.end(), [](int64_t p) { return p != 0; }))
       return refuse("a convolution has groups or pads");
     gate_.layers.push_back({w, b, {}});
     at_ = n.outputs[0];
@@ -56,7 +62,8 @@ class GateReader {
   Status activation(const std::vector<NodeId>& tail) {
     const std::array<ValueId, 1> outputs{g_.node(tail.back()).outputs[0]};
     FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, g_, tail, outputs));
-    if (region.inputs.size() != 1 || region.inputs[0] != at_) return refuse("an activation reads another tensor");
+    if (region.inputs.size() != 1 || region.inputs[0] != at_)
+      return refuse("an activation reads another tensor");
     auto ops = to_post_ops(region.program, 0, Deviations::all);
     if (!ops) return refuse("an activation is not in the table");
     for (const PostOp& op : *ops)
@@ -77,7 +84,8 @@ class GateReader {
 
 std::span<const std::string_view> gate_activations() { return kActivations; }
 
-Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
+Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
+                                      const OpTable& ops) {
   return GateReader(g, ops).run(nodes);
 }
 

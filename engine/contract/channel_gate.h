@@ -1,10 +1,11 @@
-// The gate of a squeeze-and-excite block: the mean of each channel, then layers of 1x1 convolutions on those means,
-// each with an activation. What a group of such nodes computes, as a list of dense layers; the channel_gate contract
-// accepts what this can read, and the CPU's kernel runs it. It knows nothing of how the gate is applied afterwards.
+// The gate of a squeeze-and-excite block: the mean of each channel, then layers of 1x1 convolutions
+// on those means, each with an activation. What a group of such nodes computes, as a list of dense
+// layers; the channel_gate contract accepts what this can read, and the CPU's kernel runs it. It
+// knows nothing of how the gate is applied afterwards.
 #pragma once
 #include "engine/contract/epilogue.h"
-#include "engine/semantics/ops.h"
 #include "engine/graph/graph.h"
+#include "engine/semantics/ops.h"
 
 namespace ferrule {
 
@@ -23,6 +24,7 @@ struct ChannelGate {
 std::span<const std::string_view> gate_activations();
 
 /// Reads `nodes` (topological order) as a gate. errors: unsupported_operator, with the reason.
-Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops);
+Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
+                                      const OpTable& ops);
 
 }  // namespace ferrule

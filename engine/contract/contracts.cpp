@@ -32,13 +32,17 @@ Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTab
   return region ? yes() : no(region.error().message);
 }
 
-/// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one node reads so many.
+/// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one
+/// node reads so many.
 Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
   constexpr size_t kMost = 128;  // codegen/cpu/loop_nest.h's
   size_t slots = nodes.size();
   for (NodeId id : nodes) {
-    const size_t own = g.node(id).inputs.size();  // each is a step of its formula, be they the same value
-    if (own > kMost) return no(fmt::format("{} has {} operands, a kernel takes {}", escape(g.node(id).op), own, kMost));
+    const size_t own =
+        g.node(id).inputs.size();  // each is a step of its formula, be they the same value
+    if (own > kMost)
+      return no(
+          fmt::format("{} has {} operands, a kernel takes {}", escape(g.node(id).op), own, kMost));
     slots += own;
   }
   if (slots <= kMost) return yes();
@@ -48,46 +52,61 @@ Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
       if (const Tensor* c = g.constant(v); v && !(c && c->numel() == 1)) operands.insert(v);
   for (NodeId id : nodes)
     for (ValueId v : g.node(id).outputs) {
-      const bool result = v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
-                                  return std::ranges::find(nodes, u.node) == nodes.end();
-                                }));
-      if (result || (v && g.value(v).uses.empty())) operands.insert(v);
-      else operands.erase(v);
+      const bool result =
+          v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
+                  return std::ranges::find(nodes, u.node) == nodes.end();
+                }));
+      if (result || (v && g.value(v).uses.empty()))
+        operands.insert(v);
+      else
+        operands.erase(v);
     }
-  return operands.size() <= kMost ? yes() : no(fmt::format("{} operands, a kernel takes {}", operands.size(), kMost));
+  return operands.size() <= kMost
+             ? yes()
+             : no(fmt::format("{} operands, a kernel takes {}", operands.size(), kMost));
 }
 
 /// Pointwise: every node a formula, element types known, bounded operands.
-Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                         const OpTable& ops) {
   auto it = target.contracts.find("pointwise");
   if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
   if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
-    if (!ops.pointwise(n) && !is_movement(n)) return no(fmt::format("{} is not pointwise", escape(n.op)));
+    if (!ops.pointwise(n) && !is_movement(n))
+      return no(fmt::format("{} is not pointwise", escape(n.op)));
     for (size_t k = 0; k < n.inputs.size(); ++k)
       if (ValueId v = n.inputs[k]; v && (!is_movement(n) || moves_input(n, k)))
-        if (Accept a = check_type(it->second, g.value(v).type, "pointwise", target); a.truth != Truth::yes) return a;
+        if (Accept a = check_type(it->second, g.value(v).type, "pointwise", target);
+            a.truth != Truth::yes)
+          return a;
     for (ValueId v : n.outputs)
       if (v)
-        if (Accept a = check_type(it->second, g.value(v).type, "pointwise", target); a.truth != Truth::yes) return a;
+        if (Accept a = check_type(it->second, g.value(v).type, "pointwise", target);
+            a.truth != Truth::yes)
+          return a;
   }
   return any_movement(g, nodes) ? accepts_pieces(g, nodes, ops) : yes();
 }
 
 /// Channel means and dense layers on them.
-Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                            const OpTable& ops) {
   auto it = target.contracts.find("channel_gate");
   if (it == target.contracts.end()) return no(target.name + " has no channel_gate kernels");
   auto gate = read_channel_gate(g, nodes, ops);
   if (!gate) return no(gate.error().message);
   const Node& pool = g.node(gate->pool);
-  if (Accept a = check_type(it->second, g.value(pool.inputs[0]).type, "channel_gate", target); a.truth != Truth::yes) return a;
+  if (Accept a = check_type(it->second, g.value(pool.inputs[0]).type, "channel_gate", target);
+      a.truth != Truth::yes)
+    return a;
   return windowed(g, pool);
 }
 
 /// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
-Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                    const OpTable& ops) {
   auto it = target.contracts.find("row_reduce");
   if (it == target.contracts.end()) return no(target.name + " has no row_reduce kernels");
   if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
@@ -100,10 +119,14 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
       const bool input = k < n.inputs.size();
       const ValueId v = input ? n.inputs[k] : n.outputs[k - n.inputs.size()];
       if (!v || (input && !f->reads(k))) continue;
-      if (Accept a = check_type(it->second, g.value(v).type, "row_reduce", target); a.truth != Truth::yes) return a;
+      if (Accept a = check_type(it->second, g.value(v).type, "row_reduce", target);
+          a.truth != Truth::yes)
+        return a;
     }
     const Value& y = g.value(n.outputs[0]);
-    auto member = [&](const Use& u) { return std::find(nodes.begin(), nodes.end(), u.node) != nodes.end(); };
+    auto member = [&](const Use& u) {
+      return std::find(nodes.begin(), nodes.end(), u.node) != nodes.end();
+    };
     if (nodes.size() == 1 || y.is_output || !std::all_of(y.uses.begin(), y.uses.end(), member))
       outputs.push_back(n.outputs[0]);
   }
@@ -112,20 +135,25 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
 }
 
 /// Integers first, and a kernel for every step between conversions.
-Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                         const OpTable& ops) {
   auto it = target.contracts.find("quantized");
   if (it == target.contracts.end()) return no(target.name + " has no quantized kernels");
   auto steps = read_quantized(g, nodes, ops);
   if (!steps) return no(steps.error().message);
-  if (Accept a = check_type(it->second, g.value(g.input(steps->front().node, 0)).type, "quantized", target); a.truth != Truth::yes)
+  if (Accept a = check_type(it->second, g.value(g.input(steps->front().node, 0)).type, "quantized",
+                            target);
+      a.truth != Truth::yes)
     return a;
   for (const QuantizedStep& step : *steps) {
     if (step.conversion) continue;
     const std::string contract = contract_of(g, g.node(step.node), ops);
-    if (anchors_of(contract).empty() || contract == "view" || contract == "copy") return no(fmt::format("{} is no anchor", escape(g.node(step.node).op)));
+    if (anchors_of(contract).empty() || contract == "view" || contract == "copy")
+      return no(fmt::format("{} is no anchor", escape(g.node(step.node).op)));
     std::vector<NodeId> inner = {step.node};
     inner.insert(inner.end(), step.tail.begin(), step.tail.end());
-    if (Accept a = accepts(g, inner, step.node, contract, target, ops); a.truth != Truth::yes) return a;
+    if (Accept a = accepts(g, inner, step.node, contract, target, ops); a.truth != Truth::yes)
+      return a;
   }
   return yes();
 }
@@ -136,16 +164,14 @@ struct Joint {
   Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const OpTable&);
 };
 constexpr Joint kJoint[] = {
-    {"attention", [](const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable&) {
-       return accepts_attention(g, nodes, target);
-     }},
+    {"attention", [](const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                     const OpTable&) { return accepts_attention(g, nodes, target); }},
     {"channel_gate", accepts_channel_gate},
     {"conv_pool", accepts_conv_pool},
     {"depthwise_pointwise", accepts_depthwise_pointwise},
     {"quantized", accepts_quantized},
-    {"softmax_topk", [](const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable&) {
-       return accepts_softmax_topk(g, nodes, target);
-     }},
+    {"softmax_topk", [](const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                        const OpTable&) { return accepts_softmax_topk(g, nodes, target); }},
 };
 const Joint* joint_of(std::string_view contract) {
   for (const Joint& j : kJoint)
@@ -158,7 +184,8 @@ const Joint* joint_of(std::string_view contract) {
 std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
   if (n.body && n.op.starts_with("group.")) return n.op.substr(6);
   if (n.domain == "ferrule") return "copy";  // Reorder
-  if (const std::string_view anchored = anchored_contract(n); !anchored.empty()) return std::string(anchored);
+  if (const std::string_view anchored = anchored_contract(n); !anchored.empty())
+    return std::string(anchored);
   if (ops.pointwise(n)) return "pointwise";
   if (ops.find(n)) return "row_reduce";
   (void)g;
@@ -167,8 +194,8 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
 
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
-Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
-               const Target& target, const OpTable& ops) {
+Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
+               std::string_view contract, const Target& target, const OpTable& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
   if (const Joint* joint = joint_of(contract)) return joint->accepts(g, nodes, target, ops);
@@ -189,7 +216,8 @@ std::string window_kind(const Graph& g, const Node& conv) {
   if (!dims || dims->size() < 3 || w.dtype != DType::f32) return {};
   if (!all_are(conv.attrs.ints("dilations"), 1)) return {};
   const int64_t group = conv.attrs.i("group", 1);
-  if (group > 1) return group == (*dims)[0] && (*dims)[1] == 1 && dims->size() <= 4 ? "depthwise" : "";
+  if (group > 1)
+    return group == (*dims)[0] && (*dims)[1] == 1 && dims->size() <= 4 ? "depthwise" : "";
   if (!all_are(conv.attrs.ints("strides"), 1)) return {};
   const std::vector<int64_t> window(dims->begin() + 2, dims->end());
   if (all_are(window, 1)) return all_are(conv.attrs.ints("pads"), 0) ? "1x1" : "";
@@ -197,7 +225,8 @@ std::string window_kind(const Graph& g, const Node& conv) {
 }
 
 /// Whether each step of the tail is one of those named.
-bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, const ContractFacts& facts, const OpTable& ops) {
+bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
+                 const ContractFacts& facts, const OpTable& ops) {
   std::vector<NodeId> tail;
   for (NodeId n : nodes)
     if (n != anchor) tail.push_back(n);
@@ -207,24 +236,29 @@ bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, c
   if (!region) return false;
   auto at = std::find(region->inputs.begin(), region->inputs.end(), g.node(anchor).outputs[0]);
   if (at == region->inputs.end()) return false;
-  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()), Deviations::all);
+  auto steps = to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()),
+                           Deviations::all);
   return steps && std::all_of(steps->begin(), steps->end(), [&](const PostOp& p) {
-    const std::string name = p.kind == PostOp::Kind::sum ? "add" : std::string(p.alg);
-    return std::find(facts.epilogues.begin(), facts.epilogues.end(), name) != facts.epilogues.end();
-  });
+           const std::string name = p.kind == PostOp::Kind::sum ? "add" : std::string(p.alg);
+           return std::find(facts.epilogues.begin(), facts.epilogues.end(), name) !=
+                  facts.epilogues.end();
+         });
 }
 
 }  // namespace
 
-Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form, const Target& target, const OpTable& ops) {
+Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form,
+                       const Target& target, const OpTable& ops) {
   const std::string contract = contract_of(g, n, ops);
   auto facts = target.contracts.find(contract);
   auto refuse = [&](std::string_view what) {
-    return no(fmt::format("{} \"{}\" takes no slices{}{}", contract, escape(n.name), what.empty() ? "" : ": ", what));
+    return no(fmt::format("{} \"{}\" takes no slices{}{}", contract, escape(n.name),
+                          what.empty() ? "" : ": ", what));
   };
   if (facts == target.contracts.end() || facts->second.strided.empty()) return refuse("");
   const auto has = [&](std::string_view what) {
-    return std::find(facts->second.strided.begin(), facts->second.strided.end(), what) != facts->second.strided.end();
+    return std::find(facts->second.strided.begin(), facts->second.strided.end(), what) !=
+           facts->second.strided.end();
   };
   if (has("any")) return yes();
   if (slot > 0) return refuse("only its first operand may be one");
@@ -236,17 +270,23 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
   for (NodeId id : nodes)
     if (!anchor && contract_of(body, body.node(id), ops) == contract) anchor = id;
   const Node& a = anchor ? body.node(anchor) : n;
-  if (n.body && (!anchor || body.inputs().empty() || a.inputs[0] != body.inputs()[0])) return refuse("its anchor does not come first");
+  if (n.body && (!anchor || body.inputs().empty() || a.inputs[0] != body.inputs()[0]))
+    return refuse("its anchor does not come first");
   if (body.value(a.inputs[0]).type.dtype != DType::f32) return refuse("only of f32");
   if (contract == "gemm") {
-    if (form.value_or(SliceForm::rows) != SliceForm::rows || !has("rows")) return refuse("its rows must lie at one distance");
-    if (a.attrs.i("transA") || !body.constant(a.inputs[1]) || body.value(a.inputs[1]).type.rank() != 2) return refuse("only rows times constants");
+    if (form.value_or(SliceForm::rows) != SliceForm::rows || !has("rows"))
+      return refuse("its rows must lie at one distance");
+    if (a.attrs.i("transA") || !body.constant(a.inputs[1]) ||
+        body.value(a.inputs[1]).type.rank() != 2)
+      return refuse("only rows times constants");
     return yes();
   }
   const std::string kind = window_kind(body, a);
-  if (form.value_or(SliceForm::pixels) != SliceForm::pixels) return refuse("its pixels must lie at one distance");
+  if (form.value_or(SliceForm::pixels) != SliceForm::pixels)
+    return refuse("its pixels must lie at one distance");
   if (kind.empty() || !has(kind)) return refuse("a window of this kind");
-  if (kind != "1x1" && anchor && !simple_tail(body, nodes, anchor, facts->second, ops)) return refuse("with this tail");
+  if (kind != "1x1" && anchor && !simple_tail(body, nodes, anchor, facts->second, ops))
+    return refuse("with this tail");
   return yes();
 }
 
@@ -255,7 +295,9 @@ Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const Op
   if (value.is_output) return no(escape(value.name) + " is a graph output");
   for (const Use& u : value.uses) {
     if (u.slot == Use::kCapture) return no(escape(value.name) + " is read by a nested graph");
-    if (Accept a = accepts_strided(g, g.node(u.node), u.slot, {}, target, ops); a.truth != Truth::yes) return a;
+    if (Accept a = accepts_strided(g, g.node(u.node), u.slot, {}, target, ops);
+        a.truth != Truth::yes)
+      return a;
   }
   return yes();
 }

@@ -1,7 +1,7 @@
-// Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), and whether a target has a
-// kernel for a given group. Which operator may anchor each: anchored.h.
-// Conditions ask it through accepts(group); the planner asks again, so that a rule without the condition
-// is refused, never computed wrongly.
+// Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), and
+// whether a target has a kernel for a given group. Which operator may anchor each: anchored.h.
+// Conditions ask it through accepts(group); the planner asks again, so that a rule without the
+// condition is refused, never computed wrongly.
 #pragma once
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
@@ -10,15 +10,16 @@
 
 namespace ferrule {
 
-/// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula operators,
-/// "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
+/// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula
+/// operators, "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
 std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
 /// Whether the contract is made of all its nodes together, none of which runs under it alone.
 bool is_joint_contract(std::string_view name);
 
-/// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for regions.
-Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor, std::string_view contract,
-               const Target& target, const OpTable& ops);
+/// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for
+/// regions.
+Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
+               std::string_view contract, const Target& target, const OpTable& ops);
 
 /// How the elements of a slice lie in the tensor it is a part of.
 enum class SliceForm : uint8_t {
@@ -27,10 +28,10 @@ enum class SliceForm : uint8_t {
   other,
 };
 inline constexpr int kResult = -1;
-/// Whether the target's kernel for the node reads input `slot`, or writes its result (kResult), where that is a slice
-/// of a larger tensor. `form` none: as the contract likes it best.
-Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form, const Target& target,
-                       const OpTable& ops);
+/// Whether the target's kernel for the node reads input `slot`, or writes its result (kResult),
+/// where that is a slice of a larger tensor. `form` none: as the contract likes it best.
+Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form,
+                       const Target& target, const OpTable& ops);
 /// The same of all who read the value.
 Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const OpTable& ops);
 

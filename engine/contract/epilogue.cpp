@@ -48,8 +48,8 @@ class Captures {
   std::bitset<26> bound_;
 };
 
-/// A row: the formula with x (the running value), y (an operand), a, b, c (constants), and what the library
-/// calls it. clip(v, lo, hi) stands for both orders of min and max.
+/// A row: the formula with x (the running value), y (an operand), a, b, c (constants), and what the
+/// library calls it. clip(v, lo, hi) stands for both orders of min and max.
 struct Row {
   std::string_view pattern, alg;
   Deviation deviation;
@@ -58,7 +58,9 @@ struct Row {
 };
 
 bool near(double got, double want) { return std::fabs(got - want) <= 2e-7 * std::fabs(want); }
-bool alpha_a(const Captures& k, PostOp& op) { return op.alpha = static_cast<float>(k.at('a')), true; }
+bool alpha_a(const Captures& k, PostOp& op) {
+  return op.alpha = static_cast<float>(k.at('a')), true;
+}
 bool scale(double a, double b, PostOp& op) {
   op.alpha = static_cast<float>(a);
   op.beta = static_cast<float>(b);
@@ -78,9 +80,13 @@ const Row kRows[] = {
     {"select(lt(x,0),mul(a,x),x)", "leaky_relu", kExact, alpha_a},
     {"select(ge(x,0),x,mul(a,x))", "leaky_relu", kExact, alpha_a},
     {"max(x,mul(a,x))", "leaky_relu", kExact,
-     [](const Captures& k, PostOp& op) { return k.at('a') > 0 && k.at('a') < 1 && alpha_a(k, op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('a') > 0 && k.at('a') < 1 && alpha_a(k, op);
+     }},
     {"clip(x,a,b)", "clip", kNanToBound,
-     [](const Captures& k, PostOp& op) { return k.at('a') <= k.at('b') && scale(k.at('a'), k.at('b'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('a') <= k.at('b') && scale(k.at('a'), k.at('b'), op);
+     }},
     {"max(x,a)", "clip", kNanToBound,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), HUGE_VAL, op); }},
     {"min(x,b)", "clip", kNanToBound,
@@ -98,31 +104,49 @@ const Row kRows[] = {
     {"mul(x,clip(add(mul(a,x),b),0,1))", "hardswish", kRounding,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
     {"div(mul(x,clip(add(x,a),0,h)),h)", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
+     }},
     {"mul(x,div(clip(add(x,a),0,h),h))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
+     }},
     {"mul(div(x,h),clip(add(x,a),0,h))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
+     }},
     {"mul(mul(x,clip(add(x,a),0,h)),s)", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
+     }},
     {"mul(x,mul(clip(add(x,a),0,h),s))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
+     }},
     {"mul(mul(x,s),clip(add(x,a),0,h))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
+     }},
     {"clip(add(mul(a,x),b),0,1)", "hardsigmoid", kHardSigmoid,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
     {"div(clip(add(x,a),0,h),h)", "hardsigmoid", kDividedHardSigmoid,
-     [](const Captures& k, PostOp& op) { return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
+     }},
     {"add(max(x,0),log1p(exp(neg(abs(x)))))", "soft_relu", kUlps, unit_scale},
     {"log1p(exp(x))", "soft_relu", kUlps, unit_scale},
     {"log(add(1,exp(x)))", "soft_relu", kUlps, unit_scale},
     {"mul(x,tanh(add(max(x,0),log1p(exp(neg(abs(x)))))))", "mish", kUlps},
     {"mul(x,tanh(log1p(exp(x))))", "mish", kUlps},
     {"mul(x,tanh(log(add(1,exp(x)))))", "mish", kUlps},
-    {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,mul(mul(x,x),x)))))))", "gelu_tanh", kUlps, gelu_constants},
-    {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,mul(mul(x,x),x))))))))", "gelu_tanh", kUlps, gelu_constants},
-    {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,pow(x,3)))))))", "gelu_tanh", kUlps, gelu_constants},
-    {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,pow(x,3))))))))", "gelu_tanh", kUlps, gelu_constants},
+    {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,mul(mul(x,x),x)))))))", "gelu_tanh", kUlps,
+     gelu_constants},
+    {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,mul(mul(x,x),x))))))))", "gelu_tanh", kUlps,
+     gelu_constants},
+    {"mul(mul(h,x),add(1,tanh(mul(s,add(x,mul(c,pow(x,3)))))))", "gelu_tanh", kUlps,
+     gelu_constants},
+    {"mul(h,mul(x,add(1,tanh(mul(s,add(x,mul(c,pow(x,3))))))))", "gelu_tanh", kUlps,
+     gelu_constants},
     // --- other functions of one value
     {"abs(x)", "abs", kExact},
     {"sqrt(x)", "sqrt", kExact},
@@ -130,17 +154,22 @@ const Row kRows[] = {
     {"exp(x)", "exp", kExp},
     {"log(x)", "log", kUlps},
     {"round(x)", "round", kExact},
-    {"pow(x,b)", "pow", kUlps, [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
+    {"pow(x,b)", "pow", kUlps,
+     [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
     {"mul(a,pow(x,b))", "pow", kUlps,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
     {"add(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
     {"sub(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), -k.at('b'), op); }},
-    {"mul(a,x)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(k.at('a'), 0, op); }},
-    {"add(x,b)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
-    {"sub(x,b)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(1, -k.at('b'), op); }},
-    {"sub(b,x)", "linear", kExact, [](const Captures& k, PostOp& op) { return scale(-1, k.at('b'), op); }},
+    {"mul(a,x)", "linear", kExact,
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), 0, op); }},
+    {"add(x,b)", "linear", kExact,
+     [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
+    {"sub(x,b)", "linear", kExact,
+     [](const Captures& k, PostOp& op) { return scale(1, -k.at('b'), op); }},
+    {"sub(b,x)", "linear", kExact,
+     [](const Captures& k, PostOp& op) { return scale(-1, k.at('b'), op); }},
     {"neg(x)", "linear", kExact, [](const Captures&, PostOp& op) { return scale(-1, 0, op); }},
     {"add(x,x)", "linear", kExact, [](const Captures&, PostOp& op) { return scale(2, 0, op); }},
     {"div(x,a)", "linear", kReciprocal,
@@ -160,15 +189,20 @@ struct Meaning {
   double (*eval)(double x, double alpha, double beta, double operand);
 };
 double soft_plus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
-double hard_sigmoid(double x, double a, double b) { return std::min(std::max(a * x + b, 0.0), 1.0); }
+double hard_sigmoid(double x, double a, double b) {
+  return std::min(std::max(a * x + b, 0.0), 1.0);
+}
 const Meaning kMeanings[] = {
-    {{"relu", "max(x, 0)", kNanToZero}, [](double x, double, double, double) { return x > 0 ? x : 0; }},
-    {{"leaky_relu", "x < 0 ? alpha * x : x", kExact}, [](double x, double a, double, double) { return x < 0 ? a * x : x; }},
+    {{"relu", "max(x, 0)", kNanToZero},
+     [](double x, double, double, double) { return x > 0 ? x : 0; }},
+    {{"leaky_relu", "x < 0 ? alpha * x : x", kExact},
+     [](double x, double a, double, double) { return x < 0 ? a * x : x; }},
     {{"clip", "min(max(x, alpha), beta)", kNanToBound},
      [](double x, double a, double b, double) { return std::min(std::max(x, a), b); }},
     {{"elu", "x < 0 ? alpha * (exp(x) - 1) : x", kUlps},
      [](double x, double a, double, double) { return x < 0 ? a * std::expm1(x) : x; }},
-    {{"logistic", "1 / (1 + exp(-x))", kUlps}, [](double x, double, double, double) { return 1 / (1 + std::exp(-x)); }},
+    {{"logistic", "1 / (1 + exp(-x))", kUlps},
+     [](double x, double, double, double) { return 1 / (1 + std::exp(-x)); }},
     {{"tanh", "tanh(x)", kUlps}, [](double x, double, double, double) { return std::tanh(x); }},
     {{"swish", "x / (1 + exp(-alpha * x))", kSwish},
      [](double x, double a, double, double) { return x / (1 + std::exp(-a * x)); }},
@@ -191,21 +225,31 @@ const Meaning kMeanings[] = {
     {{"log", "log(x)", kUlps}, [](double x, double, double, double) { return std::log(x); }},
     {{"round", "x to the nearest integer, half to even", kExact},
      [](double x, double, double, double) { return std::nearbyint(x); }},
-    {{"pow", "alpha * x^beta", kUlps}, [](double x, double a, double b, double) { return a * std::pow(x, b); }},
+    {{"pow", "alpha * x^beta", kUlps},
+     [](double x, double a, double b, double) { return a * std::pow(x, b); }},
     {{"linear", "alpha * x + beta", kFused},
      [](double x, double a, double b, double) { return a * x + b; }},
     {{"add", "x + y", kExact}, [](double x, double, double, double y) { return x + y; }},
     {{"sub", "x - y", kExact}, [](double x, double, double, double y) { return x - y; }},
     {{"mul", "x * y", kExact}, [](double x, double, double, double y) { return x * y; }},
     {{"div", "x / y", kExact}, [](double x, double, double, double y) { return x / y; }},
-    {{"max", "max(x, y)", kNanToBound}, [](double x, double, double, double y) { return std::max(x, y); }},
-    {{"min", "min(x, y)", kNanToBound}, [](double x, double, double, double y) { return std::min(x, y); }},
+    {{"max", "max(x, y)", kNanToBound},
+     [](double x, double, double, double y) { return std::max(x, y); }},
+    {{"min", "min(x, y)", kNanToBound},
+     [](double x, double, double, double y) { return std::min(x, y); }},
 };
 
 // --- patterns as trees
 
 struct Pattern {
-  enum class Kind : uint8_t { value, operand, capture, number, call, clip } kind = Kind::value;  ///< clip: args = both orders
+  enum class Kind : uint8_t {
+    value,
+    operand,
+    capture,
+    number,
+    call,
+    clip
+  } kind = Kind::value;  ///< clip: args = both orders
   Prim op{};
   char capture = 0;
   double number = 0;
@@ -246,9 +290,13 @@ Pattern parse(std::string_view& text) {
     return p;
   }
   if (word == "x") return p;
-  if (word == "y") p.kind = Pattern::Kind::operand;
-  else if (word[0] >= 'a' && word[0] <= 'z') p.kind = Pattern::Kind::capture, p.capture = word[0];
-  else p.kind = Pattern::Kind::number, std::from_chars(word.data(), word.data() + word.size(), p.number);
+  if (word == "y")
+    p.kind = Pattern::Kind::operand;
+  else if (word[0] >= 'a' && word[0] <= 'z')
+    p.kind = Pattern::Kind::capture, p.capture = word[0];
+  else
+    p.kind = Pattern::Kind::number,
+    std::from_chars(word.data(), word.data() + word.size(), p.number);
   return p;
 }
 
@@ -257,7 +305,8 @@ using Prims = std::bitset<static_cast<size_t>(Prim::cast) + 1>;
 /// The primitives that a program must have for the pattern to match somewhere in it.
 void collect(const Pattern& p, Prims& out) {
   if (p.kind == Pattern::Kind::call) out.set(static_cast<size_t>(p.op));
-  if (p.kind == Pattern::Kind::capture || p.kind == Pattern::Kind::number) out.set(static_cast<size_t>(Prim::constant));
+  if (p.kind == Pattern::Kind::capture || p.kind == Pattern::Kind::number)
+    out.set(static_cast<size_t>(Prim::constant));
   for (const Pattern& a : p.args) collect(a, out);
 }
 
@@ -298,7 +347,8 @@ std::span<const Compiled* const> rows_ending_in(Prim op) {
 struct State {
   Captures constants;
   int operand = -1;
-  std::vector<uint32_t> covered;  ///< instructions that the pattern stands for, constants and operands not
+  std::vector<uint32_t>
+      covered;  ///< instructions that the pattern stands for, constants and operands not
 };
 
 /// What is left to be matched: a function of the caller's, which outlives the call.
@@ -306,7 +356,9 @@ class Next {
  public:
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, Next>)
-  Next(const F& f) : f_(std::addressof(f)), call_([](const void* g, State& s) { return (*static_cast<const F*>(g))(s); }) {}
+  Next(const F& f)
+      : f_(std::addressof(f)),
+        call_([](const void* g, State& s) { return (*static_cast<const F*>(g))(s); }) {}
   bool operator()(State& s) const { return call_(f_, s); }
 
  private:
@@ -316,10 +368,12 @@ class Next {
 
 class Matcher {
  public:
-  Matcher(const Program& p, uint32_t anchor_input) : p_(p), anchor_(anchor_input), first_user_(p.insts.size() + 1) {
+  Matcher(const Program& p, uint32_t anchor_input)
+      : p_(p), anchor_(anchor_input), first_user_(p.insts.size() + 1) {
     auto uses = [&](auto&& f) {
       for (uint32_t k = 0; k < p.insts.size(); ++k)
-        for (int a = 0; a < info(p.insts[k].op).arity; ++a) f(p.insts[k].args[static_cast<size_t>(a)], k);
+        for (int a = 0; a < info(p.insts[k].op).arity; ++a)
+          f(p.insts[k].args[static_cast<size_t>(a)], k);
     };
     for (const Inst& in : p.insts) has_.set(static_cast<size_t>(in.op));
     uses([&](uint32_t used, uint32_t) { ++first_user_[used + 1]; });
@@ -368,7 +422,8 @@ class Matcher {
   uint32_t computed_output() const {
     uint32_t out = p_.outputs[0];
     const Inst& in = p_.insts[out];
-    bool narrowed = in.op == Prim::cast && is_float(in.type) && p_.insts[in.args[0]].type == DType::f32;
+    bool narrowed =
+        in.op == Prim::cast && is_float(in.type) && p_.insts[in.args[0]].type == DType::f32;
     return narrowed ? in.args[0] : out;
   }
 
@@ -409,9 +464,12 @@ class Matcher {
     return found;
   }
 
-  /// Nothing but the root is read from outside of the match, and nothing else reads the running value.
+  /// Nothing but the root is read from outside of the match, and nothing else reads the running
+  /// value.
   bool closed(const State& s, uint32_t root) const {
-    auto inside = [&](uint32_t k) { return std::find(s.covered.begin(), s.covered.end(), k) != s.covered.end(); };
+    auto inside = [&](uint32_t k) {
+      return std::find(s.covered.begin(), s.covered.end(), k) != s.covered.end();
+    };
     auto all_inside = [&](uint32_t k) { return std::ranges::all_of(users(k), inside); };
     if (!all_inside(value_) || value_ == p_.outputs[0]) return false;
     for (uint32_t k : s.covered)
@@ -422,9 +480,11 @@ class Matcher {
   bool match(const Pattern& pattern, uint32_t k, State& state, const Next& next) {
     const Inst& in = p_.insts[k];
     switch (pattern.kind) {
-      case Pattern::Kind::value: return k == value_ && next(state);
+      case Pattern::Kind::value:
+        return k == value_ && next(state);
       case Pattern::Kind::number:
-        return in.op == Prim::constant && is_float(in.type) && in.f == pattern.number && next(state);
+        return in.op == Prim::constant && is_float(in.type) && in.f == pattern.number &&
+               next(state);
       case Pattern::Kind::capture: {
         if (in.op != Prim::constant || !is_float(in.type) || std::isnan(in.f)) return false;
         bool fresh = false;
@@ -440,8 +500,10 @@ class Matcher {
         if (!ok) state.operand = -1;
         return ok;
       }
-      case Pattern::Kind::clip: return match_clip(pattern, k, state, next);
-      case Pattern::Kind::call: return match_call(pattern.op, pattern.args, k, state, next);
+      case Pattern::Kind::clip:
+        return match_clip(pattern, k, state, next);
+      case Pattern::Kind::call:
+        return match_call(pattern.op, pattern.args, k, state, next);
     }
     return false;
   }
@@ -450,15 +512,20 @@ class Matcher {
   std::optional<int> operand(uint32_t k) const {
     const Inst* in = &p_.insts[k];
     if (in->op == Prim::cast && in->type == DType::f32) in = &p_.insts[in->args[0]];
-    if (in->op != Prim::load || in->index == anchor_ || !is_float(in->type) || in->type == DType::f64) return std::nullopt;
+    if (in->op != Prim::load || in->index == anchor_ || !is_float(in->type) ||
+        in->type == DType::f64)
+      return std::nullopt;
     return static_cast<int>(in->index);
   }
 
   bool match_clip(const Pattern& p, uint32_t k, State& state, const Next& next) {
-    return std::ranges::any_of(p.args, [&](const Pattern& order) { return match_call(order.op, order.args, k, state, next); });
+    return std::ranges::any_of(p.args, [&](const Pattern& order) {
+      return match_call(order.op, order.args, k, state, next);
+    });
   }
 
-  bool match_call(Prim op, const std::vector<Pattern>& args, uint32_t k, State& state, const Next& next) {
+  bool match_call(Prim op, const std::vector<Pattern>& args, uint32_t k, State& state,
+                  const Next& next) {
     const Inst& in = p_.insts[k];
     if (in.op != op) return false;
     state.covered.push_back(k);
@@ -473,7 +540,8 @@ class Matcher {
     return false;
   }
 
-  bool match_args(const std::vector<Pattern>& args, size_t a, const Inst& in, bool swap, State& state, const Next& next) {
+  bool match_args(const std::vector<Pattern>& args, size_t a, const Inst& in, bool swap,
+                  State& state, const Next& next) {
     if (a == args.size()) return next(state);
     auto rest = [&](State& s) { return match_args(args, a + 1, in, swap, s, next); };
     return match(args[a], in.args[swap ? 1 - a : a], state, rest);
@@ -496,13 +564,14 @@ class Matcher {
 
 namespace {
 
-/// The answers for the programs seen last: a network has few kinds of tails, and each is asked about several times, for
-/// every shape again.
+/// The answers for the programs seen last: a network has few kinds of tails, and each is asked
+/// about several times, for every shape again.
 class Answers {
  public:
   std::optional<std::vector<PostOp>> of(const Program& p, uint32_t anchor, Deviations allowed) {
     Entry& e = entries_[hash(p, anchor, allowed) % kMost];
-    if (!e.used || e.anchor != anchor || e.allowed != allowed || !same(e.insts, p.insts) || e.outputs != p.outputs)
+    if (!e.used || e.anchor != anchor || e.allowed != allowed || !same(e.insts, p.insts) ||
+        e.outputs != p.outputs)
       e = {p.insts, p.outputs, anchor, allowed, true, Matcher(p, anchor).run(allowed)};
     return e.answer;
   }
@@ -535,8 +604,8 @@ class Answers {
   /// To the bit: 0 and -0 are two programs, a NaN is the same one again.
   static bool same(const std::vector<Inst>& a, const std::vector<Inst>& b) {
     return std::ranges::equal(a, b, [](const Inst& x, const Inst& y) {
-      return x.op == y.op && x.type == y.type && x.args == y.args && x.index == y.index && x.i == y.i &&
-             std::bit_cast<uint64_t>(x.f) == std::bit_cast<uint64_t>(y.f);
+      return x.op == y.op && x.type == y.type && x.args == y.args && x.index == y.index &&
+             x.i == y.i && std::bit_cast<uint64_t>(x.f) == std::bit_cast<uint64_t>(y.f);
     });
   }
   std::vector<Entry> entries_{kMost};
@@ -553,7 +622,8 @@ std::string_view text(Deviation::Nan nan) {
   return nan == Nan::kept ? "" : nan == Nan::zero ? "NaN becomes 0" : "NaN becomes a bound";
 }
 
-std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, Deviations allowed) {
+std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input,
+                                               Deviations allowed) {
   thread_local Answers answers;
   return answers.of(program, anchor_input, allowed);
 }
@@ -575,21 +645,31 @@ std::vector<std::string_view> epilogue_patterns() {
 
 namespace {
 
-uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y, const std::map<char, double>& constants) {
+uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y,
+               const std::map<char, double>& constants) {
   auto arg = [&](size_t k) { return build(p.args[k], b, x, y, constants); };
   switch (p.kind) {
-    case Pattern::Kind::value: return x;
-    case Pattern::Kind::operand: return y;
-    case Pattern::Kind::capture: return b.constant(DType::f32, constants.at(p.capture), 0);
-    case Pattern::Kind::number: return b.constant(DType::f32, p.number, 0);
-    case Pattern::Kind::clip: return arg(0);
-    case Pattern::Kind::call: break;
+    case Pattern::Kind::value:
+      return x;
+    case Pattern::Kind::operand:
+      return y;
+    case Pattern::Kind::capture:
+      return b.constant(DType::f32, constants.at(p.capture), 0);
+    case Pattern::Kind::number:
+      return b.constant(DType::f32, p.number, 0);
+    case Pattern::Kind::clip:
+      return arg(0);
+    case Pattern::Kind::call:
+      break;
   }
   DType type = info(p.op).cls == PrimInfo::Class::cmp ? DType::boolean : DType::f32;
   switch (p.args.size()) {
-    case 1: return b.op(p.op, type, {arg(0)});
-    case 2: return b.op(p.op, type, {arg(0), arg(1)});
-    default: return b.op(p.op, type, {arg(0), arg(1), arg(2)});
+    case 1:
+      return b.op(p.op, type, {arg(0)});
+    case 2:
+      return b.op(p.op, type, {arg(0), arg(1)});
+    default:
+      return b.op(p.op, type, {arg(0), arg(1), arg(2)});
   }
 }
 

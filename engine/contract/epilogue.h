@@ -1,7 +1,8 @@
-// The epilogue table: a normalised scalar program, seen from an anchor's result, as a sequence of operations
-// that a library (oneDNN; later cuDNN and cuBLASLt) applies in its epilogue. It looks at formulas and not at
-// operator names, so that users' operators map too. Each row names how the library deviates from the formula.
-// It lives here and not in codegen, because contracts ask it what a library's epilogue takes.
+// The epilogue table: a normalised scalar program, seen from an anchor's result, as a sequence of
+// operations that a library (oneDNN; later cuDNN and cuBLASLt) applies in its epilogue. It looks at
+// formulas and not at operator names, so that users' operators map too. Each row names how the
+// library deviates from the formula. It lives here and not in codegen, because contracts ask it
+// what a library's epilogue takes.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -31,17 +32,19 @@ bool allows(Deviations allowed, const Deviation& d);
 
 struct PostOp {
   enum class Kind : uint8_t { eltwise, binary, sum } kind = Kind::eltwise;
-  /// eltwise: relu, leaky_relu, clip, elu, logistic, tanh, swish, hardswish, hardsigmoid, linear, abs, sqrt,
-  /// square, exp, log, pow, gelu_tanh, mish, soft_relu, round; binary: add, sub, mul, div, max, min
+  /// eltwise: relu, leaky_relu, clip, elu, logistic, tanh, swish, hardswish, hardsigmoid, linear,
+  /// abs, sqrt, square, exp, log, pow, gelu_tanh, mish, soft_relu, round; binary: add, sub, mul,
+  /// div, max, min
   std::string alg;
   float alpha = 0, beta = 0;  ///< as oneDNN defines them for the algorithm
   int operand = -1;           ///< binary, sum: input of the program
   Deviation deviation;
 };
 
-/// The operations that turn the anchor's result (program input `anchor_input`) into the program's only output,
-/// in order; nothing if no sequence of rows with no more than these deviations does.
-std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input, Deviations allowed);
+/// The operations that turn the anchor's result (program input `anchor_input`) into the program's
+/// only output, in order; nothing if no sequence of rows with no more than these deviations does.
+std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input,
+                                               Deviations allowed);
 
 /// One row, for tests and documentation: `alg` in terms of x, alpha, beta, and the deviation.
 struct EpilogueForm {

@@ -17,26 +17,35 @@ std::vector<int64_t> dims_of(const LibraryTail& t, ValueId v) {
   return dims.value_or(std::vector<int64_t>{});
 }
 
-ValueId operand(const LibraryTail& t, const PostOp& step) { return t.inputs[static_cast<size_t>(step.operand)]; }
-bool adds(const PostOp& step) { return step.operand >= 0 && (step.alg == "add" || step.kind == PostOp::Kind::sum); }
+ValueId operand(const LibraryTail& t, const PostOp& step) {
+  return t.inputs[static_cast<size_t>(step.operand)];
+}
+bool adds(const PostOp& step) {
+  return step.operand >= 0 && (step.alg == "add" || step.kind == PostOp::Kind::sum);
+}
 
 bool same_shape(const LibraryTail& t, ValueId a, ValueId b) {
   const auto &x = t.graph->value(a).type.shape, &y = t.graph->value(b).type.shape;
   return x && y && *x == *y;
 }
 
-/// One channel a group, in bf16: cuDNN compiles no engine for that, though it does for f16 and tf32.
+/// One channel a group, in bf16: cuDNN compiles no engine for that, though it does for f16 and
+/// tf32.
 bool ready_made_only(const LibraryTail& t, ValueId y) {
   const Node& a = t.graph->node(t.anchor);
   const auto w = dims_of(t, a.inputs[1]);
-  return t.graph->value(y).type.dtype == DType::bf16 && a.attrs.i("group", 1) > 1 && w.size() > 1 && w[1] == 1;
+  return t.graph->value(y).type.dtype == DType::bf16 && a.attrs.i("group", 1) > 1 && w.size() > 1 &&
+         w[1] == 1;
 }
 
-/// cuDNN: any chain where engines are compiled for the graph; else the ready-made addend, bias, rectifier.
+/// cuDNN: any chain where engines are compiled for the graph; else the ready-made addend, bias,
+/// rectifier.
 Accept window(const LibraryTail& t, ValueId y, bool exact) {
   const bool ready_made = ready_made_only(t, y);
   if (!exact && t.channels_last && !ready_made) return yes();
-  const std::string why = exact ? "cuDNN's f32 without tf32" : ready_made ? "cuDNN's bf16 of one channel a group" : "cuDNN on plain images";
+  const std::string why = exact        ? "cuDNN's f32 without tf32"
+                          : ready_made ? "cuDNN's bf16 of one channel a group"
+                                       : "cuDNN on plain images";
   size_t next = 0;
   if (adds(t.steps[0]) && t.contract == "conv" && same_shape(t, operand(t, t.steps[0]), y)) ++next;
   if (next < t.steps.size() && t.steps[next].alg == "relu") ++next;
@@ -51,9 +60,12 @@ Accept product(const LibraryTail& t, ValueId y) {
   const auto shape = [&](ValueId v) { return t.graph->value(v).type.shape.value_or(Shape{}); };
   const Shape dims = shape(y);
   if (dims.empty()) return no("the product's rank is not known");
-  const auto spread = [&](ValueId addend) { return spread_of(shape(addend), dims, static_cast<int>(dims.size()) - 1); };
+  const auto spread = [&](ValueId addend) {
+    return spread_of(shape(addend), dims, static_cast<int>(dims.size()) - 1);
+  };
   for (size_t k = 0; k < 2; ++k)
-    if (t.graph->value(a.inputs[k]).type.rank() < 2) return no("cuBLASLt multiplies matrices, an operand is a vector");
+    if (t.graph->value(a.inputs[k]).type.rank() < 2)
+      return no("cuBLASLt multiplies matrices, an operand is a vector");
   if (a.inputs.size() > 2 && a.inputs[2]) {
     const bool one_a_column = spread(a.inputs[2]) == Spread::channel;
     (one_a_column ? column : full) = true;
@@ -62,10 +74,12 @@ Accept product(const LibraryTail& t, ValueId y) {
   for (; next < t.steps.size() && adds(t.steps[next]); ++next) {
     const Spread how = spread(operand(t, t.steps[next]));
     bool& taken = how == Spread::channel ? column : full;
-    if (how == Spread::other || how == Spread::one || taken) return no("cuBLASLt adds one value a column and one matrix");
+    if (how == Spread::other || how == Spread::one || taken)
+      return no("cuBLASLt adds one value a column and one matrix");
     taken = true;
   }
-  if (next < t.steps.size() && (t.steps[next].alg == "relu" || t.steps[next].alg == "gelu_tanh")) ++next;
+  if (next < t.steps.size() && (t.steps[next].alg == "relu" || t.steps[next].alg == "gelu_tanh"))
+    ++next;
   if (next == t.steps.size()) return yes();
   return no("cuBLASLt takes addends, then relu or gelu");
 }
@@ -76,30 +90,35 @@ bool allows_tf32(const Node& n) { return n.attrs.s("precision", "") == "tf32"; }
 
 Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step) {
   if (target.device != "gpu") return step.deviation.nan;
-  // cuDNN's rectifier is asked for CUDNN_PROPAGATE_NAN (cudnn-frontend sets the attribute); nothing is said of its minimum
-  // and maximum, nor of cuBLASLt's x := max(x, 0).
+  // cuDNN's rectifier is asked for CUDNN_PROPAGATE_NAN (cudnn-frontend sets the attribute); nothing
+  // is said of its minimum and maximum, nor of cuBLASLt's x := max(x, 0).
   if (contract != "gemm" && step.alg == "relu") return Deviation::Nan::kept;
   if (step.alg == "exp") return Deviation::Nan::kept;
   return step.deviation.nan;
 }
 
-std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step, DType type) {
-  // cudnn-frontend bounds cuDNN's rectifier by the largest number of f32, which rounds to infinity in a shorter type.
-  const bool bounded = target.device == "gpu" && contract != "gemm" && type == DType::f32 && (step.alg == "relu" || step.alg == "leaky_relu");
+std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step,
+                             DType type) {
+  // cudnn-frontend bounds cuDNN's rectifier by the largest number of f32, which rounds to infinity
+  // in a shorter type.
+  const bool bounded = target.device == "gpu" && contract != "gemm" && type == DType::f32 &&
+                       (step.alg == "relu" || step.alg == "leaky_relu");
   return bounded ? "infinity may become the largest number" : "";
 }
 
 Accept library_takes(const LibraryTail& t) {
   if (t.steps.empty() || t.target->device != "gpu") return yes();
   auto facts = t.target->contracts.find(std::string(t.contract));
-  if (facts == t.target->contracts.end()) return no(fmt::format("{} has no {} kernels", t.target->name, t.contract));
+  if (facts == t.target->contracts.end())
+    return no(fmt::format("{} has no {} kernels", t.target->name, t.contract));
   const Node& a = t.graph->node(t.anchor);
   const ValueId y = a.outputs[0];
   const bool exact = t.graph->value(y).type.dtype == DType::f32 && !allows_tf32(a);
   const auto& known = exact ? facts->second.exact_epilogues : facts->second.epilogues;
   for (const PostOp& step : t.steps)
     if (std::find(known.begin(), known.end(), step.alg) == known.end())
-      return no(fmt::format("{}'s library calls{} have no {}", t.target->name, exact ? " in f32 without tf32" : "", step.alg));
+      return no(fmt::format("{}'s library calls{} have no {}", t.target->name,
+                            exact ? " in f32 without tf32" : "", step.alg));
   return t.contract == "gemm" ? product(t, y) : window(t, y, exact);
 }
 

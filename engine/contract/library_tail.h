@@ -1,6 +1,7 @@
-// Which tails run inside a library's call, by target: oneDNN's epilogue takes all that the epilogue table has; what cuDNN
-// and cuBLASLt take is a fact of the target (`epilogues`, `exact_epilogues`) and of the form of their calls. Asked without
-// any library, so that plans and counts of kernels are the same on every machine; the kernels do what this says.
+// Which tails run inside a library's call, by target: oneDNN's epilogue takes all that the epilogue
+// table has; what cuDNN and cuBLASLt take is a fact of the target (`epilogues`, `exact_epilogues`)
+// and of the form of their calls. Asked without any library, so that plans and counts of kernels
+// are the same on every machine; the kernels do what this says.
 #pragma once
 #include <span>
 #include <string>
@@ -12,25 +13,27 @@
 
 namespace ferrule {
 
-/// Whether f32 operands of the node may be rounded to tf32 inside a kernel: what the rule `tf32` says of a node.
+/// Whether f32 operands of the node may be rounded to tf32 inside a kernel: what the rule `tf32`
+/// says of a node.
 bool allows_tf32(const Node& n);
 
 struct LibraryTail {
   const Target* target = nullptr;
-  std::string_view contract;          ///< "conv", "deconv", "gemm"
-  const Graph* graph = nullptr;       ///< of the anchor
+  std::string_view contract;     ///< "conv", "deconv", "gemm"
+  const Graph* graph = nullptr;  ///< of the anchor
   NodeId anchor;
-  bool channels_last = false;         ///< how the result lies
+  bool channels_last = false;  ///< how the result lies
   std::span<const PostOp> steps;
-  std::span<const ValueId> inputs;    ///< of the tail; a step's operand counts in them
+  std::span<const ValueId> inputs;  ///< of the tail; a step's operand counts in them
 };
 /// no: the reason; the tail is then a generated kernel of its own.
 Accept library_takes(const LibraryTail& tail);
 
-/// What a step that the target's library runs makes of NaN; where the library's documentation does not say that NaN
-/// stays, it does not.
+/// What a step that the target's library runs makes of NaN; where the library's documentation does
+/// not say that NaN stays, it does not.
 Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step);
 /// The same of infinity in results of this type; "" where it stays.
-std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step, DType type);
+std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step,
+                             DType type);
 
 }  // namespace ferrule

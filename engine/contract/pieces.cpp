@@ -29,8 +29,8 @@ struct Box {
   IndexMap result;  ///< the results' index
 };
 
-/// What stands against evaluating a box as it is: it must change first and evaluation starts again, or there is no
-/// way. Many boxes are cut, so this is a value and no exception.
+/// What stands against evaluating a box as it is: it must change first and evaluation starts again,
+/// or there is no way. Many boxes are cut, so this is a value and no exception.
 struct CutBox {
   size_t axis;
   int64_t at;
@@ -51,7 +51,8 @@ std::pair<Box, Box> cut(const Box& box, const CutBox& c) {
   Box a = box, b = box;
   a.sizes[c.axis] = c.at;
   b.sizes[c.axis] -= c.at;
-  for (size_t k = 0; k < box.result.rank(); ++k) b.result.offset[k] += box.result.steps[c.axis][k] * c.at;
+  for (size_t k = 0; k < box.result.rank(); ++k)
+    b.result.offset[k] += box.result.steps[c.axis][k] * c.at;
   return {a, b};
 }
 
@@ -78,7 +79,8 @@ class Walker {
   }
 
   /// `operand` becomes the segment's.
-  Tried<IndexMap> walk(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, int& operand) const {
+  Tried<IndexMap> walk(const IndexMap& m, size_t axis, const std::vector<Segment>& segments,
+                       int& operand) const {
     const Dims active = moving(m, axis);
     auto [low, high] = range(m, axis, active, m.offset[axis]);
     const Segment* first = segment_at(segments, low);
@@ -87,7 +89,8 @@ class Walker {
     auto out = regular(m, axis, segments, active, operand);
     if (!out) return stop(std::move(out).error());
     if (*out) return std::move(**out);
-    if (active.size() == 1) return listed(m, axis, segments, static_cast<size_t>(active[0]), operand);
+    if (active.size() == 1)
+      return listed(m, axis, segments, static_cast<size_t>(active[0]), operand);
     return stop(cut_outermost(m, axis, segments, active));
   }
 
@@ -99,11 +102,16 @@ class Walker {
       if (i_end < from.size()) a = from[i_end++];
       if (k_end < to.size()) b = to[k_end++];
       while (a != b) {
-        if (a < b && i_end < from.size()) a *= from[i_end++];
-        else if (b < a && k_end < to.size()) b *= to[k_end++];
-        else if (i_end < from.size()) a *= from[i_end++];
-        else if (k_end < to.size()) b *= to[k_end++];
-        else return stop(NotLinear{node_, "changes the number of elements"});
+        if (a < b && i_end < from.size())
+          a *= from[i_end++];
+        else if (b < a && k_end < to.size())
+          b *= to[k_end++];
+        else if (i_end < from.size())
+          a *= from[i_end++];
+        else if (k_end < to.size())
+          b *= to[k_end++];
+        else
+          return stop(NotLinear{node_, "changes the number of elements"});
       }
       if (auto o = regroup(m, from, i, i_end, out, to, k, k_end)) return stop(std::move(*o));
       i = i_end, k = k_end;
@@ -112,7 +120,9 @@ class Walker {
   }
 
  private:
-  IndexMap blank(size_t rank) const { return {Dims(rank, 0), std::vector<Dims>(sizes_.size(), Dims(rank, 0))}; }
+  IndexMap blank(size_t rank) const {
+    return {Dims(rank, 0), std::vector<Dims>(sizes_.size(), Dims(rank, 0))};
+  }
   void move(const IndexMap& m, size_t from, IndexMap& out, size_t to) const {
     out.offset[to] = m.offset[from];
     for (size_t j = 0; j < sizes_.size(); ++j) out.steps[j][to] = m.steps[j][from];
@@ -124,10 +134,12 @@ class Walker {
       if (sizes_[j] > 1 && m.steps[j][axis] != 0) out.push_back(static_cast<int64_t>(j));
     return out;
   }
-  std::pair<int64_t, int64_t> range(const IndexMap& m, size_t axis, const Dims& active, int64_t offset) const {
+  std::pair<int64_t, int64_t> range(const IndexMap& m, size_t axis, const Dims& active,
+                                    int64_t offset) const {
     int64_t low = offset, high = offset;
     for (int64_t j : active) {
-      const int64_t reach = m.steps[static_cast<size_t>(j)][axis] * (sizes_[static_cast<size_t>(j)] - 1);
+      const int64_t reach =
+          m.steps[static_cast<size_t>(j)][axis] * (sizes_[static_cast<size_t>(j)] - 1);
       (reach < 0 ? low : high) += reach;
     }
     return {low, high};
@@ -138,7 +150,9 @@ class Walker {
     if (it == segments.begin() || std::prev(it)->end <= index) return nullptr;
     return &*std::prev(it);
   }
-  tl::unexpected<Obstacle> outside() const { return stop(NotLinear{node_, "is read outside its size"}); }
+  tl::unexpected<Obstacle> outside() const {
+    return stop(NotLinear{node_, "is read outside its size"});
+  }
   IndexMap through(const IndexMap& m, size_t axis, const Segment& s, int& operand) const {
     operand = s.operand;
     IndexMap out = m;
@@ -147,15 +161,17 @@ class Walker {
     return out;
   }
 
-  /// Segments of one length that repeat each other (Tile) or follow each other (Resize by a whole factor): the
-  /// axes that step by whole segments, and the axes inside one.
-  Tried<std::optional<IndexMap>> regular(const IndexMap& m, size_t axis, const std::vector<Segment>& s, const Dims& active,
+  /// Segments of one length that repeat each other (Tile) or follow each other (Resize by a whole
+  /// factor): the axes that step by whole segments, and the axes inside one.
+  Tried<std::optional<IndexMap>> regular(const IndexMap& m, size_t axis,
+                                         const std::vector<Segment>& s, const Dims& active,
                                          int& operand) const {
     if (s.size() < 2) return std::nullopt;
     const int64_t length = s[0].end - s[0].begin, next = s[1].start - s[0].start;
     for (size_t k = 0; k < s.size(); ++k)
-      if (s[k].end - s[k].begin != length || s[k].operand != s[0].operand || s[k].step != s[0].step ||
-          s[k].operand == Segment::kFill || s[k].start != s[0].start + static_cast<int64_t>(k) * next)
+      if (s[k].end - s[k].begin != length || s[k].operand != s[0].operand ||
+          s[k].step != s[0].step || s[k].operand == Segment::kFill ||
+          s[k].start != s[0].start + static_cast<int64_t>(k) * next)
         return std::nullopt;
     const int64_t rest = m.offset[axis] % length;
     Dims inside;
@@ -164,7 +180,8 @@ class Walker {
     auto [low, high] = range(m, axis, inside, rest);
     if (low < 0 || high >= length) {
       if (inside.size() == 1)
-        if (auto o = align(static_cast<size_t>(inside[0]), m, axis, length, rest)) return stop(std::move(*o));
+        if (auto o = align(static_cast<size_t>(inside[0]), m, axis, length, rest))
+          return stop(std::move(*o));
       return std::nullopt;
     }
     operand = s[0].operand;
@@ -177,8 +194,10 @@ class Walker {
     return out;
   }
 
-  /// An axis that steps one by one through several segments becomes two, or is cut where it begins inside one.
-  std::optional<Obstacle> align(size_t j, const IndexMap& m, size_t axis, int64_t length, int64_t rest) const {
+  /// An axis that steps one by one through several segments becomes two, or is cut where it begins
+  /// inside one.
+  std::optional<Obstacle> align(size_t j, const IndexMap& m, size_t axis, int64_t length,
+                                int64_t rest) const {
     if (m.steps[j][axis] != 1 || length < 2) return std::nullopt;
     if (rest != 0 && length - rest < sizes_[j]) return CutBox{j, length - rest};
     if (rest != 0) return std::nullopt;
@@ -187,16 +206,20 @@ class Walker {
     return std::nullopt;
   }
 
-  /// One axis of the box through several segments: linear after all, or cut where it stops being so.
-  Tried<IndexMap> listed(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, size_t j, int& operand) const {
+  /// One axis of the box through several segments: linear after all, or cut where it stops being
+  /// so.
+  Tried<IndexMap> listed(const IndexMap& m, size_t axis, const std::vector<Segment>& segments,
+                         size_t j, int& operand) const {
     const int64_t move = m.steps[j][axis];
     auto index = [&](int64_t k) { return m.offset[axis] + move * k; };
     auto [low, high] = range(m, axis, {static_cast<int64_t>(j)}, m.offset[axis]);
-    if (!segment_at(segments, low) || !segment_at(segments, high)) return outside();  // segments leave no gaps
+    if (!segment_at(segments, low) || !segment_at(segments, high))
+      return outside();  // segments leave no gaps
     auto segment = [&](int64_t k) -> const Segment& { return *segment_at(segments, index(k)); };
     auto at = [&](int64_t k) {
       const Segment& s = segment(k);
-      return std::pair(s.operand, s.operand == Segment::kFill ? 0 : s.start + s.step * (index(k) - s.begin));
+      return std::pair(s.operand,
+                       s.operand == Segment::kFill ? 0 : s.start + s.step * (index(k) - s.begin));
     };
     const auto first = at(0), second = at(1);
     const int64_t delta = second.second - first.second;
@@ -206,7 +229,8 @@ class Walker {
         if (at(good) != std::pair(first.first, first.second + good * delta)) break;
         const Segment& s = segment(good);
         const int64_t inside = steps_inside(s, index(good), index(good), move);
-        const bool straight = inside == 1 || (s.operand == Segment::kFill ? 0 : s.step * move) == delta;
+        const bool straight =
+            inside == 1 || (s.operand == Segment::kFill ? 0 : s.step * move) == delta;
         good += straight ? inside : 1;
         if (!straight) break;
       }
@@ -218,16 +242,19 @@ class Walker {
     return out;
   }
 
-  /// How many indices a range of them can move by `step` (not 0), the first included, before it leaves the segment.
+  /// How many indices a range of them can move by `step` (not 0), the first included, before it
+  /// leaves the segment.
   static int64_t steps_inside(const Segment& s, int64_t low, int64_t high, int64_t step) {
     if (low < s.begin || high >= s.end) return 0;
     return (step > 0 ? (s.end - 1 - high) / step : (low - s.begin) / -step) + 1;
   }
 
   /// The outermost axis is cut after the last step that stays in the first segment.
-  Obstacle cut_outermost(const IndexMap& m, size_t axis, const std::vector<Segment>& segments, Dims active) const {
+  Obstacle cut_outermost(const IndexMap& m, size_t axis, const std::vector<Segment>& segments,
+                         Dims active) const {
     auto step = [&](int64_t j) { return m.steps[static_cast<size_t>(j)][axis]; };
-    std::ranges::stable_sort(active, [&](int64_t a, int64_t b) { return std::abs(step(a)) > std::abs(step(b)); });
+    std::ranges::stable_sort(
+        active, [&](int64_t a, int64_t b) { return std::abs(step(a)) > std::abs(step(b)); });
     const auto outer = static_cast<size_t>(active[0]);
     const Dims rest(active.begin() + 1, active.end());
     auto [low, high] = range(m, axis, rest, m.offset[axis]);
@@ -239,8 +266,8 @@ class Walker {
   }
 
   /// Axes [i, i_end) of `from` hold the same positions as axes [k, k_end) of `to`.
-  std::optional<Obstacle> regroup(const IndexMap& m, const Dims& from, size_t i, size_t i_end, IndexMap& out,
-                                  const Dims& to, size_t k, size_t k_end) const {
+  std::optional<Obstacle> regroup(const IndexMap& m, const Dims& from, size_t i, size_t i_end,
+                                  IndexMap& out, const Dims& to, size_t k, size_t k_end) const {
     auto wide = [](const Dims& d, size_t begin, size_t end) {
       Dims axes;
       for (size_t a = begin; a < end; ++a)
@@ -280,12 +307,14 @@ class Walker {
     }
     return std::nullopt;
   }
-  Obstacle merged() const { return NotLinear{node_, "does not split its axes where they were merged"}; }
+  Obstacle merged() const {
+    return NotLinear{node_, "does not split its axes where they were merged"};
+  }
 
-  /// One axis of the box must stay in one digit of the position; it is split where it does not, and cut first
-  /// where it begins or ends inside a digit.
-  std::optional<Obstacle> digits(size_t j, int64_t step, int64_t position, const Dims& to, const Dims& targets,
-                                 IndexMap& out) const {
+  /// One axis of the box must stay in one digit of the position; it is split where it does not, and
+  /// cut first where it begins or ends inside a digit.
+  std::optional<Obstacle> digits(size_t j, int64_t step, int64_t position, const Dims& to,
+                                 const Dims& targets, IndexMap& out) const {
     if (step < 0) return NotLinear{node_, "reads a reversed axis"};
     int64_t weight = 1;  // of the digit
     for (size_t a = targets.size(); a-- > 0;) {
@@ -352,7 +381,8 @@ class BoxProgram {
   }
 
   uint32_t computed(const Node& n, const IndexMap& m) {
-    auto r = lower_in_region(ops_, g_, n, b_, [&](size_t, ValueId v) { return at(v, broadcast(v, m)); });
+    auto r =
+        lower_in_region(ops_, g_, n, b_, [&](size_t, ValueId v) { return at(v, broadcast(v, m)); });
     if (r) return *r;
     if (!failed_ && !obstacle_) failed_ = r.error();
     return stands_for(n.outputs[0]);
@@ -377,9 +407,10 @@ class BoxProgram {
     int operand = (*movement)->operand;
     Walker walker(box_.sizes, n.name);
     for (const IndexStep& s : (*movement)->steps) {
-      auto next = s.kind == IndexStep::Kind::axes      ? Tried<IndexMap>(walker.axes(m, s.axes))
-                  : s.kind == IndexStep::Kind::reshape ? walker.reshape(m, s.from, s.to)
-                                                       : walker.walk(m, s.axis, s.segments, operand);
+      auto next = s.kind == IndexStep::Kind::axes ? Tried<IndexMap>(walker.axes(m, s.axes))
+                  : s.kind == IndexStep::Kind::reshape
+                      ? walker.reshape(m, s.from, s.to)
+                      : walker.walk(m, s.axis, s.segments, operand);
       if (!next) return stopped(std::move(next).error(), v);
       m = std::move(*next);
       if (operand != Segment::kFill) continue;
@@ -387,7 +418,8 @@ class BoxProgram {
       return immediate(b_, (*movement)->fill ? *(*movement)->fill : Tensor::scalar(t, 0));
     }
     const ValueId from = n.inputs[static_cast<size_t>(operand)];
-    return at(from, broadcast(from, m));  // axes of size 1 always at index 0: equal maps compare equal
+    return at(from,
+              broadcast(from, m));  // axes of size 1 always at index 0: equal maps compare equal
   }
 
   uint32_t stopped(Obstacle o, ValueId v) {
@@ -418,7 +450,8 @@ class BoxProgram {
 
 class Pieces {
  public:
-  Pieces(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes, std::span<const ValueId> outputs)
+  Pieces(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+         std::span<const ValueId> outputs)
       : ops_(ops), g_(g), nodes_(nodes) {
     out_.pieced = true;
     out_.outputs.assign(outputs.begin(), outputs.end());
@@ -447,7 +480,8 @@ class Pieces {
       for (ValueId v : g_.node(n).inputs) {
         auto it = v ? made_.find(v) : made_.end();
         if (it == made_.end() || is_movement(g_.node(it->second))) continue;
-        if (*g_.value(v).type.shape == *g_.value(g_.output(n)).type.shape) parent[root(n)] = root(it->second);
+        if (*g_.value(v).type.shape == *g_.value(g_.output(n)).type.shape)
+          parent[root(n)] = root(it->second);
       }
     }
     std::vector<std::vector<ValueId>> out;
@@ -465,9 +499,11 @@ class Pieces {
     auto dims = constant_shape(*g_.value(results[0]).type.shape);
     if (!dims)
       return error(Code::unsupported_operator, "", "a region that moves elements",
-                   fmt::format("the size of \"{}\" is not known before a run", escape(g_.value(results[0]).name)));
+                   fmt::format("the size of \"{}\" is not known before a run",
+                               escape(g_.value(results[0]).name)));
     if (std::ranges::find(*dims, 0) != dims->end()) return {};
-    Box whole{*dims, {Dims(dims->size(), 0), std::vector<Dims>(dims->size(), Dims(dims->size(), 0))}};
+    Box whole{*dims,
+              {Dims(dims->size(), 0), std::vector<Dims>(dims->size(), Dims(dims->size(), 0))}};
     for (size_t k = 0; k < dims->size(); ++k) whole.result.steps[k][k] = 1;
     std::vector<Box> open{std::move(whole)};
     int rounds = 0;
@@ -480,7 +516,8 @@ class Pieces {
       FERRULE_ASSIGN(std::optional<Obstacle> obstacle, piece(box, results));
       if (!obstacle) continue;
       if (auto* n = std::get_if<NotLinear>(&*obstacle))
-        return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n->node)), escape(n->node), n->why);
+        return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n->node)),
+                     escape(n->node), n->why);
       if (auto* c = std::get_if<CutBox>(&*obstacle)) {
         auto [first, second] = cut(box, *c);
         open.push_back(std::move(second));
@@ -499,10 +536,12 @@ class Pieces {
     if (eval.obstacle()) return eval.obstacle();
     if (eval.reads.size() + results.size() > kMaxPieceOperands)
       return error(Code::unsupported_operator, "", "a region that moves elements",
-                   fmt::format("{} operands in one piece, {} are taken", eval.reads.size() + results.size(), kMaxPieceOperands));
+                   fmt::format("{} operands in one piece, {} are taken",
+                               eval.reads.size() + results.size(), kMaxPieceOperands));
     RegionPiece p;
     p.dims = box.sizes;
-    for (auto& [v, m] : eval.reads) p.inputs.push_back({leaf(v), std::move(m.offset), std::move(m.steps)});
+    for (auto& [v, m] : eval.reads)
+      p.inputs.push_back({leaf(v), std::move(m.offset), std::move(m.steps)});
     for (ValueId v : results) {
       auto at = std::ranges::find(out_.outputs, v) - out_.outputs.begin();
       p.outputs.push_back({static_cast<uint32_t>(at), box.result.offset, box.result.steps});
@@ -521,7 +560,8 @@ class Pieces {
   uint32_t program(Program p) {
     for (size_t k = 0; k < out_.programs.size(); ++k) {
       const Program& q = out_.programs[k];
-      if (q.inputs == p.inputs && q.insts == p.insts && q.outputs == p.outputs) return static_cast<uint32_t>(k);
+      if (q.inputs == p.inputs && q.insts == p.insts && q.outputs == p.outputs)
+        return static_cast<uint32_t>(k);
     }
     out_.programs.push_back(std::move(p));
     return static_cast<uint32_t>(out_.programs.size() - 1);
@@ -543,7 +583,8 @@ std::string operand_text(const PieceOperand& o, const char* kind) {
       const int64_t step = o.steps[j][a];
       if (step == 0) continue;
       if (!index.empty() || step < 0) index += step < 0 ? "-" : "+";
-      index += std::abs(step) == 1 ? fmt::format("i{}", j) : fmt::format("{}*i{}", std::abs(step), j);
+      index +=
+          std::abs(step) == 1 ? fmt::format("i{}", j) : fmt::format("{}*i{}", std::abs(step), j);
     }
     if (o.offset[a] != 0 || index.empty())
       index += (o.offset[a] < 0 || index.empty() ? "" : "+") + std::to_string(o.offset[a]);
@@ -558,7 +599,8 @@ bool any_movement(const Graph& g, std::span<const NodeId> nodes) {
   return std::ranges::any_of(nodes, [&](NodeId n) { return is_movement(g.node(n)); });
 }
 
-Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g,
+                                   std::span<const NodeId> nodes,
                                    std::span<const ValueId> outputs) {
   for (NodeId n : nodes)
     for (ValueId v : g.node(n).inputs)
@@ -570,7 +612,8 @@ Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g, std::span
 
 PieceStrides piece_strides(const PieceOperand& operand, std::span<const int64_t> operand_strides) {
   PieceStrides out;
-  for (size_t a = 0; a < operand.offset.size(); ++a) out.offset += operand.offset[a] * operand_strides[a];
+  for (size_t a = 0; a < operand.offset.size(); ++a)
+    out.offset += operand.offset[a] * operand_strides[a];
   for (const Dims& steps : operand.steps) {
     int64_t stride = 0;
     for (size_t a = 0; a < steps.size(); ++a) stride += steps[a] * operand_strides[a];
@@ -581,17 +624,21 @@ PieceStrides piece_strides(const PieceOperand& operand, std::span<const int64_t>
 
 int copied_input(const Program& program, size_t output) {
   const Inst& in = program.insts[program.outputs[output]];
-  return in.op == Prim::load && program.inputs[in.index] == in.type ? static_cast<int>(in.index) : -1;
+  return in.op == Prim::load && program.inputs[in.index] == in.type ? static_cast<int>(in.index)
+                                                                    : -1;
 }
 
 std::string pieces_text(const LoweredRegion& region) {
   std::string out;
   for (const RegionPiece& p : region.pieces) {
     std::string dims, operands;
-    for (size_t k = 0; k < p.dims.size(); ++k) dims += fmt::format("{}i{}<{}", k ? " " : "", k, p.dims[k]);
-    for (const PieceOperand& o : p.outputs) operands += (operands.empty() ? "" : ", ") + operand_text(o, "out");
+    for (size_t k = 0; k < p.dims.size(); ++k)
+      dims += fmt::format("{}i{}<{}", k ? " " : "", k, p.dims[k]);
+    for (const PieceOperand& o : p.outputs)
+      operands += (operands.empty() ? "" : ", ") + operand_text(o, "out");
     operands += fmt::format(" = program {}(", p.program);
-    for (size_t k = 0; k < p.inputs.size(); ++k) operands += (k ? ", " : "") + operand_text(p.inputs[k], "value");
+    for (size_t k = 0; k < p.inputs.size(); ++k)
+      operands += (k ? ", " : "") + operand_text(p.inputs[k], "value");
     out += fmt::format("{}: {})\n", dims.empty() ? "one" : dims, operands);
   }
   return out;

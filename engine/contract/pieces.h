@@ -1,12 +1,13 @@
-// Regions that move elements as well as compute: every result is cut into boxes in which each operand is read
-// with constant strides, and what is computed in a box is one scalar program. The boxes of all results together
-// are one kernel. Layouts and addresses come later: operands are addressed by index, axis by axis.
+// Regions that move elements as well as compute: every result is cut into boxes in which each
+// operand is read with constant strides, and what is computed in a box is one scalar program. The
+// boxes of all results together are one kernel. Layouts and addresses come later: operands are
+// addressed by index, axis by axis.
 #pragma once
 #include <span>
 
+#include "engine/graph/graph.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
-#include "engine/graph/graph.h"
 
 namespace ferrule {
 
@@ -17,11 +18,12 @@ inline constexpr size_t kMaxPieceOperands = 48;
 
 /// As lower_region, for nodes some of which are movements (movement.h); all sizes must be known.
 /// errors: unsupported_operator (names the node and what stands in the way), formula_invalid.
-Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
-                                   std::span<const ValueId> outputs);
+Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g,
+                                   std::span<const NodeId> nodes, std::span<const ValueId> outputs);
 bool any_movement(const Graph& g, std::span<const NodeId> nodes);
 
-/// An operand of a piece in memory: elements from the operand's first one, and by axis of the piece.
+/// An operand of a piece in memory: elements from the operand's first one, and by axis of the
+/// piece.
 struct PieceStrides {
   int64_t offset = 0;
   std::vector<int64_t> strides;
@@ -29,7 +31,8 @@ struct PieceStrides {
 };
 PieceStrides piece_strides(const PieceOperand& operand, std::span<const int64_t> operand_strides);
 
-/// Whether `program` only hands its inputs on, the k-th output being an input of the same type: its number, else -1.
+/// Whether `program` only hands its inputs on, the k-th output being an input of the same type: its
+/// number, else -1.
 int copied_input(const Program& program, size_t output);
 
 /// One line a piece: dims, operands with offsets and steps, program number.

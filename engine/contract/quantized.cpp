@@ -9,7 +9,9 @@
 namespace ferrule {
 namespace {
 
-bool is(const Graph& g, NodeId n, std::string_view op) { return g.node(n).domain.empty() && g.node(n).op == op; }
+bool is(const Graph& g, NodeId n, std::string_view op) {
+  return g.node(n).domain.empty() && g.node(n).op == op;
+}
 
 const Tensor* scale(const Graph& g, NodeId n) { return g.constant(g.input(n, 1)); }
 double zero_point(const Graph& g, NodeId n) {
@@ -17,26 +19,33 @@ double zero_point(const Graph& g, NodeId n) {
   return z ? z->at_f64(0) : 0;
 }
 
-/// One constant scale and zero point; floats of 32 bits on the one side, integers of 8 or 16 on the other.
+/// One constant scale and zero point; floats of 32 bits on the one side, integers of 8 or 16 on the
+/// other.
 std::string refusal(const Graph& g, NodeId n) {
   const Tensor* s = scale(g, n);
   if (!s || s->numel() != 1 || s->dtype() != DType::f32) return "a scale is not one constant f32";
-  if (ValueId z = g.input(n, 2); z && (!g.constant(z) || g.constant(z)->numel() != 1)) return "a zero point is not one constant";
+  if (ValueId z = g.input(n, 2); z && (!g.constant(z) || g.constant(z)->numel() != 1))
+    return "a zero point is not one constant";
   const DType x = g.value(g.input(n, 0)).type.dtype, y = g.value(g.output(n)).type.dtype;
   const bool down = is(g, n, "QuantizeLinear");
   const DType wide = down ? x : y, narrow = down ? y : x;
   if (wide != DType::f32) return fmt::format("{} is converted, not f32", name(wide));
   const DType kNarrow[] = {DType::i8, DType::u8, DType::i16, DType::u16};
-  return std::ranges::find(kNarrow, narrow) == std::end(kNarrow) ? fmt::format("{} has no conversion", name(narrow)) : "";
+  return std::ranges::find(kNarrow, narrow) == std::end(kNarrow)
+             ? fmt::format("{} has no conversion", name(narrow))
+             : "";
 }
 
 }  // namespace
 
-Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
+Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
+                                                  const OpTable& ops) {
   auto refuse = [&](std::string why) {
-    return error(Code::unsupported_operator, nodes.empty() ? "" : g.node(nodes[0]).name, "quantized", std::move(why));
+    return error(Code::unsupported_operator, nodes.empty() ? "" : g.node(nodes[0]).name,
+                 "quantized", std::move(why));
   };
-  if (nodes.empty() || !is(g, nodes[0], "DequantizeLinear")) return refuse("it does not begin with a DequantizeLinear");
+  if (nodes.empty() || !is(g, nodes[0], "DequantizeLinear"))
+    return refuse("it does not begin with a DequantizeLinear");
   std::vector<QuantizedStep> steps;
   for (NodeId n : nodes) {
     if (!steps.empty() && ops.pointwise(g.node(n)) && !steps.back().conversion) {
@@ -50,7 +59,8 @@ Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<cons
       if (std::string why = refusal(g, n); !why.empty()) return refuse(why);
     steps.push_back({n, conversion, {}});
   }
-  if (std::ranges::all_of(steps, &QuantizedStep::conversion)) return refuse("nothing stands between the conversions");
+  if (std::ranges::all_of(steps, &QuantizedStep::conversion))
+    return refuse("nothing stands between the conversions");
   return steps;
 }
 

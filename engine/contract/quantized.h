@@ -1,24 +1,27 @@
-// Operators between DequantizeLinear and QuantizeLinear, taken as one group (catalogue Q01): what kernels of integers
-// would compute. Until there are such kernels the group is executed in float: integers become floats, convolutions,
-// products and poolings run with their tails as they would on their own, results are rounded back. This reads a group as a
-// chain of such steps and gives the conversions as scalar programs; codegen/program/lower makes launches of them, the quantized
+// Operators between DequantizeLinear and QuantizeLinear, taken as one group (catalogue Q01): what
+// kernels of integers would compute. Until there are such kernels the group is executed in float:
+// integers become floats, convolutions, products and poolings run with their tails as they would on
+// their own, results are rounded back. This reads a group as a chain of such steps and gives the
+// conversions as scalar programs; codegen/program/lower makes launches of them, the quantized
 // contract accepts what this can read. One scale and zero point for a whole tensor, constant.
 #pragma once
+#include "engine/graph/graph.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
-#include "engine/graph/graph.h"
 
 namespace ferrule {
 
 struct QuantizedStep {
-  NodeId node;               ///< a conversion, or an anchor, whose first input is the step before
+  NodeId node;  ///< a conversion, or an anchor, whose first input is the step before
   bool conversion = false;
   std::vector<NodeId> tail;  ///< pointwise operators behind an anchor
   NodeId last() const { return tail.empty() ? node : tail.back(); }
 };
 
-/// Reads `nodes` (topological order): a DequantizeLinear first. errors: unsupported_operator, with the reason.
-Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops);
+/// Reads `nodes` (topological order): a DequantizeLinear first. errors: unsupported_operator, with
+/// the reason.
+Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
+                                                  const OpTable& ops);
 
 /// A conversion as a generated kernel of one input and one output.
 LoweredRegion lower_conversion(const Graph& g, NodeId conversion);

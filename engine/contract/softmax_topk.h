@@ -1,5 +1,6 @@
-// A softmax (or its logarithm) and the selection of its largest or smallest elements along the same axis: what such a
-// group computes. The softmax_topk contract accepts what this can read, and the CPU's kernel runs it.
+// A softmax (or its logarithm) and the selection of its largest or smallest elements along the same
+// axis: what such a group computes. The softmax_topk contract accepts what this can read, and the
+// CPU's kernel runs it.
 #pragma once
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"

@@ -17,7 +17,8 @@ Spread spread_of(const Shape& operand, const Shape& result, int channel) {
 }
 
 Spread spread_of(std::span<const int64_t> operand, std::span<const int64_t> result, int channel) {
-  return spread_of(Shape(operand.begin(), operand.end()), Shape(result.begin(), result.end()), channel);
+  return spread_of(Shape(operand.begin(), operand.end()), Shape(result.begin(), result.end()),
+                   channel);
 }
 
 }  // namespace ferrule

@@ -1,6 +1,7 @@
-// How an operand of a tail is spread over the result of its anchor: by their shapes alone, axes aligned at the right.
-// Whoever plans a tail or makes a kernel with one asks this, so that two shapes with as many elements are never taken
-// for each other. It knows neither layouts nor libraries.
+// How an operand of a tail is spread over the result of its anchor: by their shapes alone, axes
+// aligned at the right. Whoever plans a tail or makes a kernel with one asks this, so that two
+// shapes with as many elements are never taken for each other. It knows neither layouts nor
+// libraries.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -15,7 +15,8 @@ using answer::no, answer::unknown, answer::yes;
 namespace {
 
 bool slides(const Node& n) {
-  static constexpr std::array<std::string_view, 4> kOps = {"Conv", "QLinearConv", "MaxPool", "AveragePool"};
+  static constexpr std::array<std::string_view, 4> kOps = {"Conv", "QLinearConv", "MaxPool",
+                                                           "AveragePool"};
   return n.domain.empty() && std::ranges::find(kOps, n.op) != kOps.end();
 }
 
@@ -28,7 +29,8 @@ class TileReader {
       if (slides(g_.node(id))) {
         if (!stages_.empty()) {
           FERRULE_TRY(finish());
-          if (g_.node(id).inputs[0] != stages_.back().result) return refuse(id, "does not slide over the result before it");
+          if (g_.node(id).inputs[0] != stages_.back().result)
+            return refuse(id, "does not slide over the result before it");
         }
         stages_.push_back({id, {}, g_.node(id).outputs[0], {}, {}});
       } else if (stages_.empty()) {
@@ -37,14 +39,16 @@ class TileReader {
         stages_.back().tail.push_back(id);
       }
     }
-    if (stages_.size() != 2) return refuse(nodes.back(), fmt::format("ends {} windows, not two", stages_.size()));
+    if (stages_.size() != 2)
+      return refuse(nodes.back(), fmt::format("ends {} windows, not two", stages_.size()));
     FERRULE_TRY(finish());
     return std::move(stages_);
   }
 
  private:
   tl::unexpected<Error> refuse(NodeId n, std::string why) const {
-    return error(Code::unsupported_operator, escape(g_.node(n).name), "a chain of windows", fmt::format("{} {}", g_.node(n).op, why));
+    return error(Code::unsupported_operator, escape(g_.node(n).name), "a chain of windows",
+                 fmt::format("{} {}", g_.node(n).op, why));
   }
 
   /// The tail of the last stage as an epilogue.
@@ -56,8 +60,10 @@ class TileReader {
     const std::array<ValueId, 1> outputs{s.result};
     FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, g_, s.tail, outputs));
     const auto at = std::ranges::find(region.inputs, from);
-    if (at == region.inputs.end()) return refuse(s.tail[0], "does not read the window in front of it");
-    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), Deviations::all);
+    if (at == region.inputs.end())
+      return refuse(s.tail[0], "does not read the window in front of it");
+    auto ops = to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()),
+                           Deviations::all);
     if (!ops) return refuse(s.tail[0], "is not done in a library's epilogue");
     s.post_ops = std::move(*ops);
     s.operands = region.inputs;
@@ -71,10 +77,13 @@ class TileReader {
 
 const Type& tile_type(const Graph& g, ValueId v) { return g.value(v).type; }
 
-/// Element types that the contract takes, the same in front, between and behind; images of two spatial axes.
-Accept check_types(const Graph& g, const std::vector<TileStage>& stages, std::string_view contract, const Target& target) {
+/// Element types that the contract takes, the same in front, between and behind; images of two
+/// spatial axes.
+Accept check_types(const Graph& g, const std::vector<TileStage>& stages, std::string_view contract,
+                   const Target& target) {
   const auto facts = target.contracts.find(std::string(contract));
-  if (facts == target.contracts.end()) return no(fmt::format("{} has no {} kernels", target.name, contract));
+  if (facts == target.contracts.end())
+    return no(fmt::format("{} has no {} kernels", target.name, contract));
   const ValueId x = g.node(stages[0].anchor).inputs[0];
   const DType t = tile_type(g, x).dtype;
   if (t == DType::undefined) return unknown("element type");
@@ -82,9 +91,12 @@ Accept check_types(const Graph& g, const std::vector<TileStage>& stages, std::st
     return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t)));
   for (ValueId v : {x, stages[0].result, stages[1].result}) {
     const Type& type = tile_type(g, v);
-    if (type.dtype != t) return no(fmt::format("{} is {}, not {}", escape(g.value(v).name), name(type.dtype), name(t)));
+    if (type.dtype != t)
+      return no(
+          fmt::format("{} is {}, not {}", escape(g.value(v).name), name(type.dtype), name(t)));
     if (!type.shape) return unknown(fmt::format("rank of {}", escape(g.value(v).name)));
-    if (type.rank() != 4) return no(fmt::format("rank {}, tiles are rows of images (rank 4)", type.rank()));
+    if (type.rank() != 4)
+      return no(fmt::format("rank {}, tiles are rows of images (rank 4)", type.rank()));
   }
   return yes();
 }
@@ -97,19 +109,22 @@ int64_t weights_dim(const Graph& g, const Node& n, size_t axis) {
 }
 
 /// A stage on its own, under the contract of its anchor.
-Accept check_stage(const Graph& g, const TileStage& s, std::string_view contract, const Target& target, const OpTable& ops) {
+Accept check_stage(const Graph& g, const TileStage& s, std::string_view contract,
+                   const Target& target, const OpTable& ops) {
   std::vector<NodeId> nodes{s.anchor};
   nodes.insert(nodes.end(), s.tail.begin(), s.tail.end());
   return accepts_anchored(g, nodes, s.anchor, contract, target, ops);
 }
 
-/// Strips have rows of their own; a constant that differs between rows would have to be cut as well.
+/// Strips have rows of their own; a constant that differs between rows would have to be cut as
+/// well.
 Accept check_operands(const Graph& g, const std::vector<TileStage>& stages) {
   for (const TileStage& s : stages)
     for (ValueId v : s.operands) {
       const Tensor* t = g.constant(v);
       const size_t rank = t ? t->dims().size() : 0;
-      if (rank >= 2 && t->dims()[rank - 2] != 1) return no(fmt::format("the constant {} differs from row to row", escape(g.value(v).name)));
+      if (rank >= 2 && t->dims()[rank - 2] != 1)
+        return no(fmt::format("the constant {} differs from row to row", escape(g.value(v).name)));
     }
   return yes();
 }
@@ -146,26 +161,31 @@ Accept check_rows(const Graph& g, const std::vector<TileStage>& stages, const Ta
   if (!b) return unknown(fmt::format("the pads of {}", escape(second.name)));
   if (a->pad_begin >= a->reach || a->pad_end >= a->reach)
     return no(fmt::format("some windows of {} lie in the padding alone", escape(first.name)));
-  const Shape &t = *tile_type(g, stages[0].result).shape, &y = *tile_type(g, stages[1].result).shape;
+  const Shape &t = *tile_type(g, stages[0].result).shape,
+              &y = *tile_type(g, stages[1].result).shape;
   const auto height = t[2].constant(), out = y[2].constant();
-  if (b->pad_begin >= b->kernel || (height && out && (*out - 1) * b->stride - b->pad_begin >= *height))
+  if (b->pad_begin >= b->kernel ||
+      (height && out && (*out - 1) * b->stride - b->pad_begin >= *height))
     return no(fmt::format("some windows of {} lie in the padding alone", escape(second.name)));
   const auto channels = t[1].constant(), width = t[3].constant();
   if (!channels || !width) return yes();
-  const int64_t bytes = b->kernel * *channels * *width * size_bytes(tile_type(g, stages[0].result).dtype, 1);
+  const int64_t bytes =
+      b->kernel * *channels * *width * size_bytes(tile_type(g, stages[0].result).dtype, 1);
   if (target.device == "cpu" && bytes > target.l2_bytes / 2)
-    return no(fmt::format("{} rows of {} are {} bytes, more than half of the L2 cache ({} bytes)", b->kernel,
-                          escape(g.value(stages[0].result).name), bytes, target.l2_bytes));
+    return no(fmt::format("{} rows of {} are {} bytes, more than half of the L2 cache ({} bytes)",
+                          b->kernel, escape(g.value(stages[0].result).name), bytes,
+                          target.l2_bytes));
   return yes();
 }
 
 /// One filter a channel.
 Accept check_depthwise(const Graph& g, const Node& n) {
   const auto channels = (*tile_type(g, n.inputs[0]).shape)[1].constant();
-  if (!channels) return unknown(fmt::format("the channels of {}", escape(g.value(n.inputs[0]).name)));
+  if (!channels)
+    return unknown(fmt::format("the channels of {}", escape(g.value(n.inputs[0]).name)));
   if (n.attrs.i("group", 1) != *channels || weights_dim(g, n, 0) != *channels)
-    return no(fmt::format("{} has {} groups and {} filters for {} channels", escape(n.name), n.attrs.i("group", 1),
-                          weights_dim(g, n, 0), *channels));
+    return no(fmt::format("{} has {} groups and {} filters for {} channels", escape(n.name),
+                          n.attrs.i("group", 1), weights_dim(g, n, 0), *channels));
   return yes();
 }
 
@@ -174,36 +194,44 @@ Accept check_pointwise(const Graph& g, const Node& n) {
   const auto strides = n.attrs.ints("strides"), pads = n.attrs.ints("pads");
   const bool dense = std::ranges::all_of(strides, [](int64_t s) { return s == 1; }) &&
                      std::ranges::all_of(pads, [](int64_t p) { return p == 0; });
-  if (n.attrs.i("group", 1) != 1 || weights_dim(g, n, 2) != 1 || weights_dim(g, n, 3) != 1 || !dense)
-    return no(fmt::format("{} is not a 1x1 convolution without groups, strides and pads", escape(n.name)));
+  if (n.attrs.i("group", 1) != 1 || weights_dim(g, n, 2) != 1 || weights_dim(g, n, 3) != 1 ||
+      !dense)
+    return no(fmt::format("{} is not a 1x1 convolution without groups, strides and pads",
+                          escape(n.name)));
   return yes();
 }
 
 }  // namespace
 
-Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
+Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes,
+                                          const OpTable& ops) {
   return TileReader(g, ops).run(nodes);
 }
 
-Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                         const OpTable& ops) {
   auto stages = read_tiles(g, nodes, ops);
   if (!stages) return no(stages.error().message);
   const TileStage &conv = (*stages)[0], &pool = (*stages)[1];
   if (!pool.tail.empty()) return no("something follows the pooling");
-  for (const Accept& a : {check_types(g, *stages, "conv_pool", target), check_stage(g, conv, "conv", target, ops),
-                          check_stage(g, pool, "pool", target, ops)})
+  for (const Accept& a :
+       {check_types(g, *stages, "conv_pool", target), check_stage(g, conv, "conv", target, ops),
+        check_stage(g, pool, "pool", target, ops)})
     if (a.truth != Truth::yes) return a;
   if (Accept a = check_operands(g, *stages); a.truth != Truth::yes) return a;
   return check_rows(g, *stages, target);
 }
 
-Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target, const OpTable& ops) {
+Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes,
+                                   const Target& target, const OpTable& ops) {
   auto stages = read_tiles(g, nodes, ops);
   if (!stages) return no(stages.error().message);
-  if (Accept a = check_types(g, *stages, "depthwise_pointwise", target); a.truth != Truth::yes) return a;
+  if (Accept a = check_types(g, *stages, "depthwise_pointwise", target); a.truth != Truth::yes)
+    return a;
   for (const TileStage& s : *stages) {
     const Node& n = g.node(s.anchor);
-    if (!weights_dim(g, n, 0)) return no(fmt::format("the weights of {} are not constant", escape(n.name)));
+    if (!weights_dim(g, n, 0))
+      return no(fmt::format("the weights of {} are not constant", escape(n.name)));
     const bool quantized = n.op == "QLinearConv";
     if (quantized && !s.tail.empty()) return no("something follows a quantized convolution");
     if (quantized) continue;

@@ -118,8 +118,10 @@ const Attrs::Items& Attrs::none() {
 }
 
 Attrs::Items& Attrs::own() {
-  if (!items_) items_ = std::make_shared<Items>();
-  else if (items_.use_count() > 1) items_ = std::make_shared<Items>(*items_);
+  if (!items_)
+    items_ = std::make_shared<Items>();
+  else if (items_.use_count() > 1)
+    items_ = std::make_shared<Items>(*items_);
   return *items_;
 }
 

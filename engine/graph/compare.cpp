@@ -38,24 +38,32 @@ double norm(const std::vector<double>& a, const std::vector<double>& b, double u
 }
 
 /// Elements that are right one by one, because `absolute` is large beside them, and wrong together.
-void compare_norms(const std::vector<double>& a, const std::vector<double>& b, const Tolerance& tolerance, Difference& d) {
+void compare_norms(const std::vector<double>& a, const std::vector<double>& b,
+                   const Tolerance& tolerance, Difference& d) {
   double largest = 0;
   for (double w : b)
     if (std::isfinite(w)) largest = std::max(largest, std::abs(w));
   if (largest == 0) largest = 1;
-  const double off = norm(a, b, largest, [&](size_t k) { return a[k] - b[k]; }), size = norm(a, b, largest, [&](size_t k) { return b[k]; });
-  if (off <= tolerance.norm * size + tolerance.least / largest * std::sqrt(static_cast<double>(a.size()))) return;
+  const double off = norm(a, b, largest, [&](size_t k) { return a[k] - b[k]; }),
+               size = norm(a, b, largest, [&](size_t k) { return b[k]; });
+  if (off <=
+      tolerance.norm * size + tolerance.least / largest * std::sqrt(static_cast<double>(a.size())))
+    return;
   double worst = -1;
   for (size_t k = 0; k < a.size(); ++k)
-    if (const double abs = std::abs(a[k] - b[k]); std::isfinite(abs) && abs > worst) worst = abs, d.at = static_cast<int64_t>(k);
+    if (const double abs = std::abs(a[k] - b[k]); std::isfinite(abs) && abs > worst)
+      worst = abs, d.at = static_cast<int64_t>(k);
   const auto at = static_cast<size_t>(d.at);
   d.ok = false;
-  d.text = fmt::format("all elements together differ by {:.3g} of their size; element {} is {}, want {}", off / size, at, a[at], b[at]);
+  d.text =
+      fmt::format("all elements together differ by {:.3g} of their size; element {} is {}, want {}",
+                  off / size, at, a[at], b[at]);
 }
 
 }  // namespace
 
-Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance, bool zero_sign) {
+Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance,
+                   bool zero_sign) {
   if (got.dtype() != want.dtype() || got.dims() != want.dims())
     return different(fmt::format("got {}, want {}", describe(got), describe(want)));
   if (got.dtype() == DType::string) {
@@ -64,7 +72,8 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
   if (is_int(got.dtype()) || got.dtype() == DType::boolean) {
     for (int64_t k = 0; k < got.numel(); ++k)
       if (got.at_i64(k) != want.at_i64(k)) {
-        Difference d = different(fmt::format("element {} is {}, want {}", k, got.at_i64(k), want.at_i64(k)));
+        Difference d =
+            different(fmt::format("element {} is {}, want {}", k, got.at_i64(k), want.at_i64(k)));
         d.at = k;
         return d;
       }

@@ -1,5 +1,5 @@
-// The graph's tables and their mutators. A value with many readers keeps an index of its uses, so that
-// taking one away costs the same however many there are; sort() is a stable Kahn's algorithm.
+// The graph's tables and their mutators. A value with many readers keeps an index of its uses, so
+// that taking one away costs the same however many there are; sort() is a stable Kahn's algorithm.
 #include "engine/graph/graph.h"
 
 #include <algorithm>
@@ -22,7 +22,8 @@ void trim(std::vector<T>& ids) {
 
 void list_changed() { FERRULE_ASSERT(false, "a list of a graph changed under a loop over it"); }
 
-// --- reading --------------------------------------------------------------------------------------
+// --- reading
+// --------------------------------------------------------------------------------------
 
 std::unique_ptr<Graph> Graph::clone() const {
   auto out = std::make_unique<Graph>();
@@ -30,8 +31,10 @@ std::unique_ptr<Graph> Graph::clone() const {
   out->nodes_.reserve(nodes_.size() + nodes_.size() / 2);  // what is cloned is changed
   out->values_.reserve(values_.size() + values_.size() / 2);
   for (size_t i = 0; i < values_.size(); ++i)
-    if (values_[i].dead) out->values_.push_back({}).dead = true;
-    else out->values_.push_back(values_[i]);
+    if (values_[i].dead)
+      out->values_.push_back({}).dead = true;
+    else
+      out->values_.push_back(values_[i]);
   out->inputs_ = inputs_;
   out->outputs_ = outputs_;
   out->value_names_ = value_names_;
@@ -52,7 +55,8 @@ std::unique_ptr<Graph> Graph::clone() const {
     c.op = n.op, c.domain = n.domain, c.name = n.name, c.inputs = n.inputs, c.outputs = n.outputs;
     c.attrs = n.attrs, c.body = n.body, c.rule = n.rule, c.origins = n.origins;
     c.since_opset = n.since_opset, c.order = n.order;
-    for (const auto& [attribute, sub] : n.subgraphs) c.subgraphs.emplace_back(attribute, sub->clone());
+    for (const auto& [attribute, sub] : n.subgraphs)
+      c.subgraphs.emplace_back(attribute, sub->clone());
   }
   return out;
 }
@@ -97,7 +101,8 @@ std::string Graph::fresh_name(std::string_view base) const {
     if (std::string s = stem + "_" + std::to_string(next); !taken(s)) return s;
 }
 
-// --- changing -------------------------------------------------------------------------------------
+// --- changing
+// -------------------------------------------------------------------------------------
 
 void Graph::add_use(ValueId v, Use u) {
   if (!v) return;
@@ -175,7 +180,8 @@ void Graph::add_output(ValueId v) {
 }
 
 namespace {
-void index_outputs(const std::vector<ValueId>& outputs, std::unordered_multimap<uint32_t, uint32_t>& slots) {
+void index_outputs(const std::vector<ValueId>& outputs,
+                   std::unordered_multimap<uint32_t, uint32_t>& slots) {
   if (!slots.empty()) return;
   for (uint32_t k = 0; k < outputs.size(); ++k) slots.emplace(outputs[k].index, k);
 }
@@ -203,7 +209,8 @@ void Graph::set_output(size_t k, ValueId v) {
   if (outputs_.size() > kManyUses) {
     index_outputs(outputs_, output_slots_);
     auto [first, last] = output_slots_.equal_range(before.index);
-    output_slots_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == k; }));
+    output_slots_.erase(
+        std::find_if(first, last, [&](const auto& entry) { return entry.second == k; }));
     output_slots_.emplace(v.index, static_cast<uint32_t>(k));
     values_[before.index].is_output = output_slots_.contains(before.index);
     outputs_[k] = v;
@@ -235,7 +242,8 @@ NodeId Graph::add_node(Node node) {
     v.producer = id;
     v.producer_slot = static_cast<int>(i);
   }
-  for (size_t i = 0; i < node.inputs.size(); ++i) add_use(node.inputs[i], {id, static_cast<int>(i)});
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    add_use(node.inputs[i], {id, static_cast<int>(i)});
   for (ValueId v : captures(node)) add_use(v, {id, Use::kCapture});
   nested_ |= !node.subgraphs.empty();
   nodes_.push_back(std::move(node));
@@ -247,7 +255,8 @@ NodeId Graph::add_node(Node node) {
 void Graph::kill_value(ValueId v) {
   Value& value = values_[v.index];
   value_names_.erase(value.name, v.index);
-  std::vector<Use>().swap(value.uses);  // a table with as many dead entries as live ones should not cost twice
+  std::vector<Use>().swap(
+      value.uses);  // a table with as many dead entries as live ones should not cost twice
   value.type.shape.reset();
   value.dead = true;
   value.producer = {};
@@ -264,7 +273,8 @@ void Graph::remove_node(NodeId n) {
                    "a node removed whose result is in use");
     kill_value(v);
   }
-  for (size_t i = 0; i < node.inputs.size(); ++i) drop_use(node.inputs[i], {n, static_cast<int>(i)});
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    drop_use(node.inputs[i], {n, static_cast<int>(i)});
   for (ValueId v : captures(node)) drop_use(v, {n, Use::kCapture});
   node_names_.erase(node.name, n.index);
   std::vector<ValueId>().swap(node.inputs);
@@ -366,7 +376,8 @@ void Graph::replace_uses(ValueId from, ValueId to) {
     for (auto& [_, sub] : n.subgraphs)
       for (uint32_t i = 0; i < sub->values_.size(); ++i)
         if (Value& v = sub->values_[i]; v.outer == from) v.outer = to;
-    if (std::ranges::find(values_[to.index].uses, u) == values_[to.index].uses.end()) add_use(to, u);
+    if (std::ranges::find(values_[to.index].uses, u) == values_[to.index].uses.end())
+      add_use(to, u);
   }
 }
 
@@ -377,7 +388,8 @@ int Graph::remove_dead() {
   std::vector<NodeId> work;
   for (uint32_t i = 0; i < nodes_.size(); ++i)
     if (!nodes_[i].dead) work.push_back(NodeId{i});
-  // Nested graphs first: a capture that nothing in them reads any more is no use of the outer value.
+  // Nested graphs first: a capture that nothing in them reads any more is no use of the outer
+  // value.
   for (NodeId id : work) {
     Node& n = nodes_[id.index];
     if (n.subgraphs.empty()) continue;
@@ -484,7 +496,8 @@ std::string Graph::cycle_text(const std::vector<uint32_t>& waiting) const {
 
 std::vector<ValueId> captures(const Node& n) {
   std::vector<ValueId> out;
-  for (const auto& [_, sub] : n.subgraphs) each_capture(*sub, [&](ValueId, const Value& v) { out.push_back(v.outer); });
+  for (const auto& [_, sub] : n.subgraphs)
+    each_capture(*sub, [&](ValueId, const Value& v) { out.push_back(v.outer); });
   std::ranges::sort(out);
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;

@@ -1,10 +1,10 @@
-// The graph everything works on: values (SSA) and nodes in tables addressed by ids, nested graphs with
-// explicit captures, and groups as nodes that keep the originals as their body. Only the members below
-// change it, and they keep producers, uses and captures right; verify.h checks the rest.
-// A reference to a node or value holds as long as the graph does, whatever is added; one that was removed is `dead`. Its
-// lists may change under whoever walks them: list.h.
-// After normalisation every operator has the shape of its newest ONNX version (onnx/normalize.h), so
-// nothing beyond the importer knows an opset.
+// The graph everything works on: values (SSA) and nodes in tables addressed by ids, nested graphs
+// with explicit captures, and groups as nodes that keep the originals as their body. Only the
+// members below change it, and they keep producers, uses and captures right; verify.h checks the
+// rest. A reference to a node or value holds as long as the graph does, whatever is added; one that
+// was removed is `dead`. Its lists may change under whoever walks them: list.h. After normalisation
+// every operator has the shape of its newest ONNX version (onnx/normalize.h), so nothing beyond the
+// importer knows an opset.
 #pragma once
 #include <functional>
 #include <map>
@@ -35,8 +35,8 @@ using Attr = std::variant<int64_t, double, std::string, std::vector<int64_t>, st
 bool same_attr(const Attr& a, const Attr& b);
 std::string str(const Attr& a);
 
-/// Attributes, sorted by name (deterministic), with typed look-ups. Copies share them until one is changed:
-/// graphs and bodies are copied often.
+/// Attributes, sorted by name (deterministic), with typed look-ups. Copies share them until one is
+/// changed: graphs and bodies are copied often.
 class Attrs {
  public:
   using Items = std::map<std::string, Attr, std::less<>>;
@@ -65,8 +65,8 @@ struct Type {
 };
 std::string str(const Type& t);  ///< "f32[1,C,H,W]"
 
-/// One place where a value is read: input `slot` of `node`, or (slot = kCapture) captured by one of the
-/// node's nested graphs.
+/// One place where a value is read: input `slot` of `node`, or (slot = kCapture) captured by one of
+/// the node's nested graphs.
 struct Use {
   static constexpr int kCapture = -1;
   NodeId node;
@@ -75,35 +75,36 @@ struct Use {
 };
 
 struct Value {
-  std::string name;            ///< unique in its graph; the ONNX name where there is one
+  std::string name;  ///< unique in its graph; the ONNX name where there is one
   Type type;
-  NodeId producer;             ///< none: graph input, constant, or captured from outside
+  NodeId producer;  ///< none: graph input, constant, or captured from outside
   int producer_slot = 0;
-  Boxed<Tensor> constant;  ///< set: this value is that constant (initializer, Constant node, folded)
+  Boxed<Tensor>
+      constant;  ///< set: this value is that constant (initializer, Constant node, folded)
   List<Use> uses;
-  bool is_input = false;       ///< a graph input
-  bool is_output = false;      ///< a graph output (of this graph)
-  ValueId outer;               ///< nested graphs: the captured value in the enclosing graph
+  bool is_input = false;   ///< a graph input
+  bool is_output = false;  ///< a graph output (of this graph)
+  ValueId outer;           ///< nested graphs: the captured value in the enclosing graph
   /// Known integer contents of a small shape-like tensor as dims (row-major), from inference.
   Boxed<std::vector<Dim>> contents;
   bool dead = false;
 };
 
 struct Node {
-  std::string op;              ///< "Conv", or "group.conv" for a fired group
-  std::string domain;          ///< "" for ai.onnx; "ferrule" for groups
-  std::string name;            ///< unique label for messages; the ONNX node name, or made from op and output
-  List<ValueId> inputs;        ///< none = optional input left out; trailing ones are trimmed
-  List<ValueId> outputs;       ///< none = output not wanted; trailing ones are trimmed
-  Attrs attrs;                 ///< all attributes of the newest version, defaults filled
+  std::string op;      ///< "Conv", or "group.conv" for a fired group
+  std::string domain;  ///< "" for ai.onnx; "ferrule" for groups
+  std::string name;  ///< unique label for messages; the ONNX node name, or made from op and output
+  List<ValueId> inputs;   ///< none = optional input left out; trailing ones are trimmed
+  List<ValueId> outputs;  ///< none = output not wanted; trailing ones are trimmed
+  Attrs attrs;            ///< all attributes of the newest version, defaults filled
   /// Nested graphs by attribute name ("then_branch", "body").
   std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;
   /// Groups only: the original nodes; its inputs / outputs correspond to this node's, in order.
   std::shared_ptr<const Graph> body;
-  std::string rule;            ///< id of the rule that made this node; empty if the model did
-  List<std::string> origins;   ///< ONNX names of the nodes it stands for (itself at import)
-  int since_opset = 0;         ///< the model's opset for its domain, for messages only
-  int order = 0;               ///< position in a topological order as of the last sort()
+  std::string rule;           ///< id of the rule that made this node; empty if the model did
+  List<std::string> origins;  ///< ONNX names of the nodes it stands for (itself at import)
+  int since_opset = 0;        ///< the model's opset for its domain, for messages only
+  int order = 0;              ///< position in a topological order as of the last sort()
   bool dead = false;
 };
 
@@ -112,7 +113,8 @@ class Graph {
   Graph() = default;
   Graph(Graph&&) = default;
   Graph& operator=(Graph&&) = default;
-  std::unique_ptr<Graph> clone() const;  ///< deep copy with the same ids; of dead entries little more than that
+  std::unique_ptr<Graph> clone()
+      const;  ///< deep copy with the same ids; of dead entries little more than that
 
   std::string name;
   /// The operator that passes its input on: what replace_uses inserts where a name must be kept.
@@ -121,7 +123,7 @@ class Graph {
   // --- reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }
   const Value& value(ValueId id) const { return values_[id.index]; }
-  size_t node_slots() const { return nodes_.size(); }    ///< table sizes, dead entries included
+  size_t node_slots() const { return nodes_.size(); }  ///< table sizes, dead entries included
   size_t value_slots() const { return values_.size(); }
   size_t live_nodes() const { return live_; }
   const List<ValueId>& inputs() const { return inputs_; }
@@ -146,17 +148,17 @@ class Graph {
   }
 
   // --- changing (the only mutators)
-  void reserve(size_t nodes, size_t values);             ///< room for that many in all
+  void reserve(size_t nodes, size_t values);  ///< room for that many in all
   ValueId add_input(std::string name, Type type);
   ValueId add_constant(std::string name, Tensor value);
-  ValueId add_value(std::string name, Type type = {});   ///< still to be produced by a node
+  ValueId add_value(std::string name, Type type = {});  ///< still to be produced by a node
   ValueId add_capture(std::string name, Type type, ValueId outer);  ///< nested graphs only
   void add_output(ValueId v);
-  void set_output(size_t k, ValueId v);                   ///< output k becomes v
-  /// Adds a node; producers, uses and captures (from its subgraphs' `outer`) are recorded. Outputs must
-  /// have no producer yet. Empty name: one is made. Returns its id. shapes: not inferred here.
+  void set_output(size_t k, ValueId v);  ///< output k becomes v
+  /// Adds a node; producers, uses and captures (from its subgraphs' `outer`) are recorded. Outputs
+  /// must have no producer yet. Empty name: one is made. Returns its id. shapes: not inferred here.
   NodeId add_node(Node node);
-  void remove_node(NodeId n);                             ///< its outputs must be unused
+  void remove_node(NodeId n);  ///< its outputs must be unused
   /// The node's output `slot` is no longer made by it: another node, added next, makes the value.
   void detach_output(NodeId n, size_t slot);
   void set_input(NodeId n, size_t slot, ValueId v);
@@ -167,11 +169,14 @@ class Graph {
     nodes_[n.index].attrs = std::move(attrs);
   }
   void set_type(ValueId v, Type type) { values_[v.index].type = std::move(type); }
-  void set_contents(ValueId v, Boxed<std::vector<Dim>> c) { values_[v.index].contents = std::move(c); }
-  void set_constant(ValueId v, Tensor t);                 ///< v becomes a constant; its producer loses the output
-  /// Every use of `from` (captures and graph outputs included) becomes one of `to`. A graph output keeps
-  /// its name: `to` takes over `from`'s name when `from` was a graph output and `to` was not.
-  /// Where both are graph outputs, or `to` is a graph input / constant, an Identity is inserted instead.
+  void set_contents(ValueId v, Boxed<std::vector<Dim>> c) {
+    values_[v.index].contents = std::move(c);
+  }
+  void set_constant(ValueId v, Tensor t);  ///< v becomes a constant; its producer loses the output
+  /// Every use of `from` (captures and graph outputs included) becomes one of `to`. A graph output
+  /// keeps its name: `to` takes over `from`'s name when `from` was a graph output and `to` was not.
+  /// Where both are graph outputs, or `to` is a graph input / constant, an Identity is inserted
+  /// instead.
   void replace_uses(ValueId from, ValueId to);
   void rename(ValueId v, std::string name);
   /// Removes nodes nobody needs and constants nobody reads. Returns how many nodes went.
@@ -179,7 +184,7 @@ class Graph {
   /// Topological order into Node::order, stable with respect to the present one.
   /// errors: graph_cycle, naming the nodes.
   Status sort();
-  std::string fresh_name(std::string_view base) const;    ///< a value / node name not yet used
+  std::string fresh_name(std::string_view base) const;  ///< a value / node name not yet used
 
   /// Where the value is read outside nodes: as graph output.
   bool escapes(ValueId v) const { return values_[v.index].is_output; }
@@ -203,18 +208,21 @@ class Graph {
   mutable std::unordered_map<std::string, int, NameHash, std::equal_to<>> next_suffix_;
   /// Values with many uses: (node, slot) -> position in Value::uses.
   std::unordered_map<uint32_t, std::unordered_map<uint64_t, uint32_t>> many_uses_;
-  /// With many graph outputs: value -> its slots in outputs_. Empty: to be made when it is asked for.
+  /// With many graph outputs: value -> its slots in outputs_. Empty: to be made when it is asked
+  /// for.
   std::unordered_multimap<uint32_t, uint32_t> output_slots_;
   size_t live_ = 0;
-  /// The order of the last sort(), which knew the slots below sorted_slots_; nodes have gone and come since.
+  /// The order of the last sort(), which knew the slots below sorted_slots_; nodes have gone and
+  /// come since.
   std::vector<NodeId> sorted_;
   size_t sorted_slots_ = 0;
-  /// Whether since then nodes have gone; whether new edges may say otherwise; whether a node has nested graphs, whose
-  /// captures are edges that nobody tells of.
+  /// Whether since then nodes have gone; whether new edges may say otherwise; whether a node has
+  /// nested graphs, whose captures are edges that nobody tells of.
   bool thinned_ = false, rewired_ = true, nested_ = false;
 };
 
-/// f(id, value) for each value of the nested graph that is captured; value.outer is the one outside.
+/// f(id, value) for each value of the nested graph that is captured; value.outer is the one
+/// outside.
 template <class F>
 void each_capture(const Graph& nested, F&& f) {
   for (uint32_t i = 0; i < nested.value_slots(); ++i)

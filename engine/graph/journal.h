@@ -1,5 +1,6 @@
 // What was done to the graph, step by step, so that explain can list it and why can say "would have
-// matched before step 14" or "lost to … at …". Written by rewrite, group, merge and place; read-only after.
+// matched before step 14" or "lost to … at …". Written by rewrite, group, merge and place;
+// read-only after.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,8 +13,8 @@ struct Step {
   std::string kind;                 ///< rewrite, absorb, region, window, merge, place, fold, dead
   std::vector<std::string> before;  ///< names of the nodes that went or were grouped
   std::vector<std::string> after;   ///< names of the nodes that came
-  std::string text;                 ///< the log line, in TensorRT's words: "Fusing Conv_3 with Relu_4"
-  std::string root = {};            ///< name of the node where the rule matched, one of `before`
+  std::string text;       ///< the log line, in TensorRT's words: "Fusing Conv_3 with Relu_4"
+  std::string root = {};  ///< name of the node where the rule matched, one of `before`
 };
 
 struct Journal {

@@ -1,7 +1,8 @@
-// A list that belongs to a node, a value or a graph: a std::vector that must not change under whoever walks it. A loop over
-// a list of a graph that takes an element away, or adds one, ends with an internal error at the next element instead
-// of reading memory that is no longer the list's; the loop is to walk a copy (std::vector<ValueId> inputs = n.inputs).
-// There are no spans of such a list: they would not notice.
+// A list that belongs to a node, a value or a graph: a std::vector that must not change under
+// whoever walks it. A loop over a list of a graph that takes an element away, or adds one, ends
+// with an internal error at the next element instead of reading memory that is no longer the
+// list's; the loop is to walk a copy (std::vector<ValueId> inputs = n.inputs). There are no spans
+// of such a list: they would not notice.
 #pragma once
 #include <compare>
 #include <cstddef>
@@ -32,7 +33,8 @@ class List : public std::vector<T> {
     using reference = const T&;
 
     Walk() = default;
-    Walk(const List& list, size_t at) : list_(&list), data_(list.data()), size_(list.size()), at_(at) {}
+    Walk(const List& list, size_t at)
+        : list_(&list), data_(list.data()), size_(list.size()), at_(at) {}
     reference operator*() const { return at(at_); }
     pointer operator->() const { return &at(at_); }
     reference operator[](difference_type k) const { return at(at_ + static_cast<size_t>(k)); }

@@ -1,5 +1,6 @@
-// Which entry of a table has a name: an open-addressed hash table of slots. The names stay where they are, in the
-// table; a graph of a million values does not keep them twice, and copying a graph copies no strings here.
+// Which entry of a table has a name: an open-addressed hash table of slots. The names stay where
+// they are, in the table; a graph of a million values does not keep them twice, and copying a graph
+// copies no strings here.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -51,7 +51,7 @@ uint32_t crc32(Bytes bytes) {
 Result<std::string> read_file(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return error(Code::file_not_found, "", escape(path), std::strerror(errno));
-  struct stat st {};
+  struct stat st{};
   std::string out;
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     close(fd);

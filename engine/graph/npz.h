@@ -1,7 +1,7 @@
-// Reading and writing numpy's .npy and .npz files: what run takes as inputs, gives as outputs, and what
-// reference results come in. Only stored (uncompressed) zip members; little-endian; either memory order.
-// bf16 has no numpy type: it is written as, and read from, the raw 2-byte type "V2", as ml_dtypes does it;
-// 4-bit types are written one a byte.
+// Reading and writing numpy's .npy and .npz files: what run takes as inputs, gives as outputs, and
+// what reference results come in. Only stored (uncompressed) zip members; little-endian; either
+// memory order. bf16 has no numpy type: it is written as, and read from, the raw 2-byte type "V2",
+// as ml_dtypes does it; 4-bit types are written one a byte.
 #pragma once
 #include <map>
 #include <string>
@@ -12,8 +12,8 @@ namespace ferrule {
 
 /// One array of a .npy file.  errors: file_not_found, bad_npz.
 Result<Tensor> read_npy(const std::string& path);
-/// All arrays of a .npz file by their keys (member names without ".npy"). A .npy file is one array with
-/// the empty key.  errors: file_not_found, bad_npz.
+/// All arrays of a .npz file by their keys (member names without ".npy"). A .npy file is one array
+/// with the empty key.  errors: file_not_found, bad_npz.
 Result<std::map<std::string, Tensor>> read_npz(const std::string& path);
 
 /// Written to a temporary file beside `path`, then renamed.  errors: file_exists, file_not_written.

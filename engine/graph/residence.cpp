@@ -33,8 +33,10 @@ bool Residence::give_back(Restore restore) {
   }
   // Neighbours on the first and the last page may be anybody's.
   const auto first = reinterpret_cast<uintptr_t>(at_);
-  const uintptr_t begin = (first + kPage - 1) / kPage * kPage, end = (first + static_cast<uintptr_t>(bytes_)) / kPage * kPage;
-  if (begin >= end || ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) != 0) return false;
+  const uintptr_t begin = (first + kPage - 1) / kPage * kPage,
+                  end = (first + static_cast<uintptr_t>(bytes_)) / kPage * kPage;
+  if (begin >= end || ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED) != 0)
+    return false;
   restore_ = std::move(restore);
   away_bytes_ = static_cast<int64_t>(end - begin);
   total += away_bytes_;

@@ -1,6 +1,7 @@
-// The memory of a large constant, which the system gets back while nobody needs the bytes in their order: the kernels
-// have packed the weights into an order of their own, and can write them back. Addresses stay; who asks the tensor for
-// its bytes finds them written again. Only for private memory: what a file backs the system takes back by itself.
+// The memory of a large constant, which the system gets back while nobody needs the bytes in their
+// order: the kernels have packed the weights into an order of their own, and can write them back.
+// Addresses stay; who asks the tensor for its bytes finds them written again. Only for private
+// memory: what a file backs the system takes back by itself.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -21,12 +22,14 @@ class Residence {
 
   /// Before the bytes are read.
   void require() {
-    if (away_.load(std::memory_order_acquire)) [[unlikely]] fetch();
+    if (away_.load(std::memory_order_acquire)) [[unlikely]]
+      fetch();
   }
   /// Somebody keeps the address and reads without asking: the bytes stay until as many let go.
   void hold();
   void let_go();
-  /// The whole pages go back until require(). false: they are held, or there are none. Nobody may be reading.
+  /// The whole pages go back until require(). false: they are held, or there are none. Nobody may
+  /// be reading.
   bool give_back(Restore restore);
 
   static int64_t given_back();  ///< bytes of all constants that are away now

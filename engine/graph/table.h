@@ -1,6 +1,7 @@
-// A table that grows at its end and whose entries never move: a reference to one holds as long as the table does, whatever
-// is added meanwhile, also when the table is moved as a whole. Entries are looked up at the cost of a std::vector's, as
-// long as there are no more of them than were reserved.
+// A table that grows at its end and whose entries never move: a reference to one holds as long as
+// the table does, whatever is added meanwhile, also when the table is moved as a whole. Entries are
+// looked up at the cost of a std::vector's, as long as there are no more of them than were
+// reserved.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -19,7 +20,9 @@ class Table {
   size_t size() const {
     return head_.size() + (more_.empty() ? 0 : begin_of(more_.size() - 1) + more_.back().size());
   }
-  const T& operator[](size_t i) const { return i < head_.size() ? head_[i] : further(i - head_.size()); }
+  const T& operator[](size_t i) const {
+    return i < head_.size() ? head_[i] : further(i - head_.size());
+  }
   T& operator[](size_t i) { return const_cast<T&>(std::as_const(*this)[i]); }
 
   /// Room for so many in one piece; only of use while the table is empty.
@@ -34,7 +37,8 @@ class Table {
 
  private:
   static constexpr size_t kFirst = 8;
-  /// Which entry behind the head is the first of piece k: each piece is twice as long as the one before.
+  /// Which entry behind the head is the first of piece k: each piece is twice as long as the one
+  /// before.
   static size_t begin_of(size_t k) { return (kFirst << k) - kFirst; }
 
   const T& further(size_t i) const {

@@ -192,9 +192,9 @@ void store(DType t, void* out, double v) {
 
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// Zeroed memory with room to begin at a multiple of 64 bytes; null if there is none. Large blocks come as zero pages, and are touched only
-/// when they are filled: in huge pages as far as these are whole (a fault for each small page costs more than
-/// filling it), the rest behind them at once.
+/// Zeroed memory with room to begin at a multiple of 64 bytes; null if there is none. Large blocks
+/// come as zero pages, and are touched only when they are filled: in huge pages as far as these are
+/// whole (a fault for each small page costs more than filling it), the rest behind them at once.
 std::shared_ptr<void> zeroed(size_t size) {
   constexpr size_t kMapped = size_t{512} << 10, kHuge = size_t{2} << 20, kPage = 4096;
 #if defined(__SANITIZE_ADDRESS__)
@@ -203,8 +203,10 @@ std::shared_ptr<void> zeroed(size_t size) {
   constexpr bool kMaps = true;
 #endif
   if (kMaps && size >= kMapped) {
-    const size_t bytes = (size + kPage - 1) / kPage * kPage, slack = bytes >= kHuge ? kHuge - kPage : 0;
-    void* p = ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t bytes = (size + kPage - 1) / kPage * kPage,
+                 slack = bytes >= kHuge ? kHuge - kPage : 0;
+    void* p =
+        ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return nullptr;
     char* at = static_cast<char*>(p);
     if (slack) {
@@ -225,20 +227,24 @@ std::shared_ptr<void> zeroed(size_t size) {
 }  // namespace
 
 std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims) {
-  int64_t n = std::ranges::find(dims, 0) == dims.end() ? 1 : 0;  // without elements whatever the other sizes are
+  int64_t n = std::ranges::find(dims, 0) == dims.end()
+                  ? 1
+                  : 0;  // without elements whatever the other sizes are
   for (int64_t d : dims)
     FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
                    "Tensor::allocate: size out of range");
   size_t size = static_cast<size_t>(std::max<int64_t>(64, padded(size_bytes(dtype, n))));
   std::shared_ptr<void> owner = zeroed(size);
-  if (!owner) throw std::bad_alloc();  // as vectors do: limits let the size pass, and the system has no more
+  if (!owner)
+    throw std::bad_alloc();  // as vectors do: limits let the size pass, and the system has no more
   size_t space = size + 63;
   void* p = owner.get();
   std::align(64, size, p, space);  // at once where it was mapped
   return {over(dtype, std::move(dims), std::move(owner), p), p};
 }
 
-Tensor Tensor::over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner, void* bytes) {
+Tensor Tensor::over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner,
+                    void* bytes) {
   constexpr int64_t kWorthIt = 64 << 10;  // below, a system call and a lock are the dearer thing
   Tensor t(dtype, std::move(dims), std::move(owner), bytes);
   if (t.bytes() >= kWorthIt) t.residence_ = std::make_shared<Residence>(bytes, t.bytes());

@@ -1,5 +1,5 @@
-// An immutable tensor constant: element type, dims, and bytes that somebody keeps alive (a buffer, or a
-// file mapped into memory). Copying a Tensor copies a pointer. Row-major, dense.
+// An immutable tensor constant: element type, dims, and bytes that somebody keeps alive (a buffer,
+// or a file mapped into memory). Copying a Tensor copies a pointer. Row-major, dense.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -17,22 +17,27 @@ class Tensor {
  public:
   Tensor() = default;
   /// Wraps bytes owned by `owner`; `bytes` is at least size_bytes(dtype, numel).
-  Tensor(DType dtype, std::vector<int64_t> dims, std::shared_ptr<const void> owner, const void* bytes)
+  Tensor(DType dtype, std::vector<int64_t> dims, std::shared_ptr<const void> owner,
+         const void* bytes)
       : dtype_(dtype), dims_(std::move(dims)), owner_(std::move(owner)), data_(bytes) {}
   /// Wraps private bytes that may be written; large ones can be given back (residence).
-  static Tensor over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner, void* bytes);
+  static Tensor over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner,
+                     void* bytes);
   /// A tensor of strings.
   Tensor(std::vector<int64_t> dims, std::vector<std::string> strings)
-      : dtype_(DType::string), dims_(std::move(dims)),
+      : dtype_(DType::string),
+        dims_(std::move(dims)),
         strings_(std::make_shared<const std::vector<std::string>>(std::move(strings))) {}
 
   /// A new tensor and its writable bytes (zeroed, 64-byte aligned); fill them before sharing it.
   static std::pair<Tensor, void*> allocate(DType dtype, std::vector<int64_t> dims);
-  /// From values in order; T must be the C type of `dtype` (bool as uint8_t, f16 / bf16 as uint16_t).
+  /// From values in order; T must be the C type of `dtype` (bool as uint8_t, f16 / bf16 as
+  /// uint16_t).
   template <class T>
   static Tensor of(DType dtype, std::vector<int64_t> dims, std::span<const T> values) {
     auto [t, p] = allocate(dtype, std::move(dims));
-    FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(), "Tensor::of: wrong number of values");
+    FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(),
+                   "Tensor::of: wrong number of values");
     std::copy(values.begin(), values.end(), static_cast<T*>(p));
     return t;
   }
@@ -63,7 +68,9 @@ class Tensor {
   /// Whether and how the bytes can be given back; null: they cannot.
   const std::shared_ptr<Residence>& residence() const { return residence_; }
   template <class T>
-  std::span<const T> as() const { return {static_cast<const T*>(data()), static_cast<size_t>(numel())}; }
+  std::span<const T> as() const {
+    return {static_cast<const T*>(data()), static_cast<size_t>(numel())};
+  }
   const std::vector<std::string>& strings() const { return *strings_; }
 
   /// Element `i` (row-major) as double / int64, from any numeric or bool type.

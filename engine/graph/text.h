@@ -1,5 +1,6 @@
-// The graph as text: ONNX's own text syntax where ONNX has one, groups as calls with their body indented
-// below. It is what explain --stage prints and what golden tests hold; stable names, no addresses.
+// The graph as text: ONNX's own text syntax where ONNX has one, groups as calls with their body
+// indented below. It is what explain --stage prints and what golden tests hold; stable names, no
+// addresses.
 #pragma once
 #include <string>
 
@@ -8,11 +9,11 @@
 namespace ferrule {
 
 struct TextOptions {
-  bool types = true;       ///< types behind outputs
-  bool bodies = true;      ///< group bodies and nested graphs
-  int64_t max_elements = 8;///< elements of a constant that are written out
+  bool types = true;         ///< types behind outputs
+  bool bodies = true;        ///< group bodies and nested graphs
+  int64_t max_elements = 8;  ///< elements of a constant that are written out
 };
 std::string to_text(const Graph& g, const TextOptions& options = {});
-std::string to_text(const Graph& g, NodeId n);   ///< one line
+std::string to_text(const Graph& g, NodeId n);  ///< one line
 
 }  // namespace ferrule

@@ -4,7 +4,6 @@
 #include <set>
 #include <span>
 
-
 namespace ferrule {
 namespace {
 
@@ -135,15 +134,18 @@ class Verifier {
       bool fine = outer_ && v.outer.index < outer_->value_slots() && !outer_->value(v.outer).dead;
       if (!fine) return broken(at(id), "captures a value that does not exist");
     }
-    const auto want = std::span(expected_).subspan(first_[id.index], first_[id.index + 1] - first_[id.index]);
+    const auto want =
+        std::span(expected_).subspan(first_[id.index], first_[id.index + 1] - first_[id.index]);
     if (!std::ranges::equal(want, v.uses)) {
       std::vector<Use> have = v.uses;
       std::sort(have.begin(), have.end());
       std::sort(want.begin(), want.end());
       if (!std::ranges::equal(want, have))
-        return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(), want.size());
+        return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(),
+                      want.size());
     }
-    if (v.is_output && !listed_[id.index]) return broken(at(id), "is marked as a graph output but not listed");
+    if (v.is_output && !listed_[id.index])
+      return broken(at(id), "is marked as a graph output but not listed");
     if (v.constant) {
       Shape dims(v.constant->dims().begin(), v.constant->dims().end());
       if (v.type.dtype != v.constant->dtype() || v.type.shape != dims)
@@ -195,7 +197,7 @@ class Verifier {
   std::vector<std::pair<ValueId, Use>> found_;  // who reads what, node by node
   std::vector<uint32_t> first_;                 // by value: where its readers begin in expected_
   std::vector<Use> expected_;
-  std::vector<bool> listed_;                    // values that are graph outputs
+  std::vector<bool> listed_;  // values that are graph outputs
 };
 
 }  // namespace

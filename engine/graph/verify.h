@@ -1,6 +1,6 @@
-// Checks every invariant of a Graph (SSA, producers and uses agree, acyclic, captures right, groups agree
-// with their bodies, types of outputs known). Run after import and after every pass; a failure after a
-// pass is our bug or the rule's, never the user's.
+// Checks every invariant of a Graph (SSA, producers and uses agree, acyclic, captures right, groups
+// agree with their bodies, types of outputs known). Run after import and after every pass; a
+// failure after a pass is our bug or the rule's, never the user's.
 #pragma once
 #include "engine/graph/graph.h"
 

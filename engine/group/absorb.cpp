@@ -106,8 +106,8 @@ class Tail {
     return out;
   }
 
-  /// Tells of the candidate that ended the tail (none: the tail ended by itself), of what waited behind it, and of
-  /// the nodes that were given back because more than one value left.
+  /// Tells of the candidate that ended the tail (none: the tail ended by itself), of what waited
+  /// behind it, and of the nodes that were given back because more than one value left.
   void trace(NodeId ended, const std::vector<size_t>& valid) {
     auto refuse = [&](NodeId n, Rejection r) {
       r.rule = &rule_;
@@ -121,19 +121,33 @@ class Tail {
       if (id[0] == 'D') r.stage = Rejection::Stage::guarantee;
       refuse(n, std::move(r));
     };
-    if (ended && refused_) refuse(ended, *refused_);
+    if (ended && refused_)
+      refuse(ended, *refused_);
     else if (ended)
-      text(ended, "structure", fmt::format("found {} behind {} where the tail wants {}", node_text(g_, ended),
-                                           node_text(g_, nodes_.empty() ? m_.nodes.back() : nodes_.back()), wanted()));
+      text(ended, "structure",
+           fmt::format("found {} behind {} where the tail wants {}", node_text(g_, ended),
+                       node_text(g_, nodes_.empty() ? m_.nodes.back() : nodes_.back()), wanted()));
     for (size_t k = valid.empty() ? 0 : valid.back(); k < nodes_.size(); ++k)
-      text(nodes_[k], "D1", fmt::format("with it, {} values leave the group: {}", open_.size(), open_values()));
+      text(nodes_[k], "D1",
+           fmt::format("with it, {} values leave the group: {}", open_.size(), open_values()));
     for (const auto& [v, _] : open_)
       for (const Use& u : g_.value(v).uses) {
-        if (u.slot == Use::kCapture || member(u.node) || u.node == ended || ctx_.trace->refused_at(u.node)) continue;
-        if (blocked_) text(u.node, "D2", fmt::format("{} is needed outside: by a nested graph, by too many readers or as a graph output", value_text(g_, v)));
+        if (u.slot == Use::kCapture || member(u.node) || u.node == ended ||
+            ctx_.trace->refused_at(u.node))
+          continue;
+        if (blocked_)
+          text(u.node, "D2",
+               fmt::format("{} is needed outside: by a nested graph, by too many readers or as a "
+                           "graph output",
+                           value_text(g_, v)));
         else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
-          text(u.node, "structure", fmt::format("the tail has its {} node{} already", spec_.max_ops, spec_.max_ops == 1 ? "" : "s"));
-        else if (ended) text(u.node, "D1", fmt::format("{} is also read by {}, which cannot join", value_text(g_, v), node_text(g_, ended)));
+          text(u.node, "structure",
+               fmt::format("the tail has its {} node{} already", spec_.max_ops,
+                           spec_.max_ops == 1 ? "" : "s"));
+        else if (ended)
+          text(u.node, "D1",
+               fmt::format("{} is also read by {}, which cannot join", value_text(g_, v),
+                           node_text(g_, ended)));
       }
   }
 
@@ -173,8 +187,7 @@ class Tail {
     if (!head(c) || !n.subgraphs.empty() || !deterministic(n)) return false;
     if (n.outputs.size() != 1 || !n.outputs[0]) return false;
     if (!same_shape(g_.value(n.outputs[0]).type, g_.value(result_).type)) {
-      if (!refused_)
-        refused_ = shapes(c, n.outputs[0]);
+      if (!refused_) refused_ = shapes(c, n.outputs[0]);
       return false;
     }
     std::vector<ValueId> operands;
@@ -206,7 +219,8 @@ class Tail {
   /// The candidate's result has another shape than the anchor's, or perhaps has.
   Rejection shapes(NodeId c, ValueId y) const {
     const Type &have = g_.value(y).type, &want = g_.value(result_).type;
-    Rejection r = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, y), str(have), value_text(g_, result_), str(want)));
+    Rejection r = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, y), str(have),
+                                           value_text(g_, result_), str(want)));
     bool differ = have.shape && want.shape && have.shape->size() != want.shape->size();
     for (size_t k = 0; !differ && have.shape && want.shape && k < have.shape->size(); ++k)
       differ = equal((*have.shape)[k], (*want.shape)[k]) == Truth::no;
@@ -275,7 +289,8 @@ class Tail {
 /// A cheap look before the match: whether some reader of the root's result could begin a tail.
 bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
   const std::vector<std::string>& results = rule.match.root().results;
-  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results)) return true;
+  if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results))
+    return true;
   const ValueId v = ctx.graph->output(root);
   return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
     return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);

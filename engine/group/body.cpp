@@ -52,9 +52,11 @@ class ValueMap {
 /// Copies nodes into a body graph, flattening groups.
 class BodyBuilder {
  public:
-  BodyBuilder(const Graph& g, std::span<const NodeId> nodes) : g_(g), inside_(count_values(g, nodes)) {
+  BodyBuilder(const Graph& g, std::span<const NodeId> nodes)
+      : g_(g), inside_(count_values(g, nodes)) {
     out_.nodes.assign(nodes.begin(), nodes.end());
-    if (nodes.size() > kFew) members_.assign(nodes.begin(), nodes.end()), std::ranges::sort(members_);
+    if (nodes.size() > kFew)
+      members_.assign(nodes.begin(), nodes.end()), std::ranges::sort(members_);
     reserve();
     for (NodeId n : nodes) add(n);
     for (NodeId n : nodes)
@@ -81,7 +83,9 @@ class BodyBuilder {
       const Node& n = g_.node(id);
       count += n.body ? n.body->node_slots() : 1;
       values += n.body ? n.body->value_slots() : n.outputs.size();
-      if (!n.body) values += static_cast<size_t>(std::ranges::count_if(n.inputs, [&](ValueId v) { return v && !made_inside(v); }));
+      if (!n.body)
+        values += static_cast<size_t>(
+            std::ranges::count_if(n.inputs, [&](ValueId v) { return v && !made_inside(v); }));
       origins += n.origins.size();
     }
     out_.graph.reserve(count, values);
@@ -90,7 +94,8 @@ class BodyBuilder {
   }
 
   bool member(NodeId n) const {
-    return members_.empty() ? std::ranges::find(out_.nodes, n) != out_.nodes.end() : std::ranges::binary_search(members_, n);
+    return members_.empty() ? std::ranges::find(out_.nodes, n) != out_.nodes.end()
+                            : std::ranges::binary_search(members_, n);
   }
   bool made_inside(ValueId v) const {
     const NodeId p = g_.value(v).producer;
@@ -98,7 +103,8 @@ class BodyBuilder {
   }
   bool leaves(ValueId v) const {
     const Value& value = g_.value(v);
-    return value.is_output || std::ranges::any_of(value.uses, [&](const Use& u) { return !member(u.node); });
+    return value.is_output ||
+           std::ranges::any_of(value.uses, [&](const Use& u) { return !member(u.node); });
   }
 
   /// Whether no node before has this origin.
@@ -118,9 +124,12 @@ class BodyBuilder {
     ValueId& known = inside_[v];
     if (known) return known;
     const Value& from = g_.value(v);
-    known = out_.graph.add_input(out_.graph.fresh_name(from.name), from.constant ? Type{} : from.type);
-    if (from.constant) out_.graph.set_constant(known, *from.constant);
-    else if (from.contents) out_.graph.set_contents(known, from.contents);
+    known =
+        out_.graph.add_input(out_.graph.fresh_name(from.name), from.constant ? Type{} : from.type);
+    if (from.constant)
+      out_.graph.set_constant(known, *from.constant);
+    else if (from.contents)
+      out_.graph.set_contents(known, from.contents);
     out_.inputs.push_back(v);
     return known;
   }
@@ -160,10 +169,10 @@ class BodyBuilder {
   }
 
   const Graph& g_;
-  std::vector<NodeId> members_;         // of more than a few, sorted
-  ValueMap inside_;                     // outer -> body
+  std::vector<NodeId> members_;  // of more than a few, sorted
+  ValueMap inside_;              // outer -> body
   bool few_origins_ = false;
-  std::set<std::string_view> seen_;     // origins, where they are more
+  std::set<std::string_view> seen_;  // origins, where they are more
   Body out_;
 };
 

@@ -12,7 +12,7 @@ struct Body {
   Graph graph;
   std::vector<ValueId> inputs, outputs;  ///< values of the outer graph, in the body's order
   std::vector<std::string> origins;
-  std::vector<NodeId> nodes;             ///< of the outer graph
+  std::vector<NodeId> nodes;  ///< of the outer graph
 };
 Body make_body(const Graph& g, std::span<const NodeId> nodes);
 

@@ -10,10 +10,12 @@ namespace ferrule {
 
 /// Movements have contracts of their own, and generated kernels take them, too.
 static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, const OpTable& ops) {
-  return contract_of(g, g.node(n), ops) == contract || (contract == "pointwise" && is_movement(g.node(n)));
+  return contract_of(g, g.node(n), ops) == contract ||
+         (contract == "pointwise" && is_movement(g.node(n)));
 }
 
-Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target, const OpTable& ops) {
+Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target,
+                     const OpTable& ops) {
   auto body = std::make_shared<const Body>(make_body(g, m.nodes));
   m.body = body;
   std::vector<NodeId> order = body->graph.order();
@@ -62,8 +64,9 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
     size_t at = std::min(tail, region);
     out += interpolate(rest.substr(0, at), eval);
     if (at == rest.npos) break;
-    std::string names = tail < region ? joined_names(*ctx.graph, *list("tail"), " + ")
-                                      : joined_names(*ctx.graph, *list("region"), around ? " + " : ", ");
+    std::string names = tail < region
+                            ? joined_names(*ctx.graph, *list("tail"), " + ")
+                            : joined_names(*ctx.graph, *list("region"), around ? " + " : ", ");
     if (names.empty() && out.ends_with(" + ")) out.resize(out.size() - 3);
     out += names;
     rest.remove_prefix(at + (tail < region ? 6 : 8));
@@ -73,8 +76,8 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
 
 namespace {
 
-/// Whether the body, made earlier, still is that of these nodes: groups that were formed since then may have taken
-/// values away.
+/// Whether the body, made earlier, still is that of these nodes: groups that were formed since then
+/// may have taken values away.
 bool still_fits(const Graph& g, const Body* body, std::span<const NodeId> nodes) {
   if (!body || !std::ranges::equal(body->nodes, nodes)) return false;
   auto lives = [&](ValueId v) { return !g.value(v).dead; };
@@ -94,7 +97,8 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
   group.origins = body.origins;
   group.inputs = body.inputs;
   group.order = g.node(nodes.back()).order;
-  for (ValueId v : body.outputs) g.detach_output(g.value(v).producer, static_cast<size_t>(g.value(v).producer_slot));
+  for (ValueId v : body.outputs)
+    g.detach_output(g.value(v).producer, static_cast<size_t>(g.value(v).producer_slot));
   group.outputs = body.outputs;
   for (size_t i = nodes.size(); i-- > 0;) {
     for (ValueId v : g.node(nodes[i]).outputs)

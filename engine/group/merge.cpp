@@ -1,7 +1,8 @@
-// Siblings are found bucket by bucket: nodes that the pattern fits, by the value they share, then by their keys, in
-// topological order. A set grows by whoever does not depend on its members and whose conditions hold with it; whoever
-// is left over may start another. Between two merges positions in the topological order must stay what they were
-// where paths are looked for, so sets whose stretches of it overlap wait for the next round.
+// Siblings are found bucket by bucket: nodes that the pattern fits, by the value they share, then
+// by their keys, in topological order. A set grows by whoever does not depend on its members and
+// whose conditions hold with it; whoever is left over may start another. Between two merges
+// positions in the topological order must stay what they were where paths are looked for, so sets
+// whose stretches of it overlap wait for the next round.
 #include "engine/group/merge.h"
 
 #include <algorithm>
@@ -11,18 +12,18 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/group/group.h"
-#include "engine/semantics/infer.h"
 #include "engine/match/facts.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
-#include "engine/semantics/movement.h"
 #include "engine/rewrite/siblings.h"
+#include "engine/semantics/infer.h"
+#include "engine/semantics/movement.h"
 
 namespace ferrule {
 namespace {
 
 constexpr const char* kOver = "shared";  // what a set shares, beside the names of its first
-constexpr int kTries = 8;     // sets a node is tried in
+constexpr int kTries = 8;                // sets a node is tried in
 constexpr int kReach = 1024;  // siblings stand at most so far apart in the topological order
 
 /// A node that the pattern fits.
@@ -33,7 +34,8 @@ struct Candidate {
   bool taken = false;
 };
 
-/// What can be reached from a growing set of nodes, as far as the topological order says it matters.
+/// What can be reached from a growing set of nodes, as far as the topological order says it
+/// matters.
 class Reach {
  public:
   explicit Reach(const Graph& g) : g_(g) {}
@@ -74,7 +76,9 @@ class Merges {
     collect();
     for (auto& [over, bucket] : buckets_) sets(over, bucket);
     report();
-    std::ranges::sort(found_, {}, [&](const Match& m) { return std::pair(g_.node(m.nodes[0]).order, m.nodes[0].index); });
+    std::ranges::sort(found_, {}, [&](const Match& m) {
+      return std::pair(g_.node(m.nodes[0]).order, m.nodes[0].index);
+    });
     return std::move(found_);
   }
 
@@ -92,7 +96,8 @@ class Merges {
         continue;
       }
       Match& m = std::get<Match>(a);
-      if (m.nodes.size() != 1 || g_.node(n).outputs.size() != 1 || !g_.node(n).subgraphs.empty()) continue;
+      if (m.nodes.size() != 1 || g_.node(n).outputs.size() != 1 || !g_.node(n).subgraphs.empty())
+        continue;
       if (!lonely_.empty() && judge(rule_, lonely_, m, ctx_)) continue;
       m.let.clear();
       const size_t k = candidates_.size();
@@ -101,13 +106,16 @@ class Merges {
     }
   }
 
-  /// Conditions that say the same of a node whoever stands beside it. Where nobody asks for reasons they come first:
-  /// of a hundred thousand readers that are too small none is then compared with another.
+  /// Conditions that say the same of a node whoever stands beside it. Where nobody asks for reasons
+  /// they come first: of a hundred thousand readers that are too small none is then compared with
+  /// another.
   void find_lonely() {
-    if (std::ranges::any_of(rule_.parameters, [](const Param& p) { return !p.scoped.empty(); })) return;
+    if (std::ranges::any_of(rule_.parameters, [](const Param& p) { return !p.scoped.empty(); }))
+      return;
     std::set<std::string> joint = {"siblings", kOver, "group"};
     auto mentions = [&](const Expr& e) {
-      return std::ranges::any_of(ferrule::names(e), [&](const std::string& n) { return joint.contains(n); });
+      return std::ranges::any_of(ferrule::names(e),
+                                 [&](const std::string& n) { return joint.contains(n); });
     };
     for (const auto& [name, e] : rule_.let)
       if (mentions(*e)) joint.insert(name);
@@ -125,15 +133,19 @@ class Merges {
   /// What a candidate may share, constants aside.
   std::vector<ValueId> shared(const Match& m) const {
     std::vector<ValueId> out;
-    if (auto it = m.bindings.values.find(spec_.over); it != m.bindings.values.end()) out = {it->second};
-    if (auto it = m.bindings.value_lists.find(spec_.over); it != m.bindings.value_lists.end()) out = it->second;
+    if (auto it = m.bindings.values.find(spec_.over); it != m.bindings.values.end())
+      out = {it->second};
+    if (auto it = m.bindings.value_lists.find(spec_.over); it != m.bindings.value_lists.end())
+      out = it->second;
     std::ranges::sort(out);
     out.erase(std::unique(out.begin(), out.end()), out.end());
     std::erase_if(out, [&](ValueId v) { return !v || g_.constant(v); });
     return out;
   }
 
-  EvalContext eval_of(const Match& m) const { return {&g_, &m.bindings, ctx_.target, ctx_.ops, {}, &m.let}; }
+  EvalContext eval_of(const Match& m) const {
+    return {&g_, &m.bindings, ctx_.target, ctx_.ops, {}, &m.let};
+  }
 
   /// Whether all keys are known.
   bool keys(Candidate& c) {
@@ -144,7 +156,10 @@ class Merges {
     for (size_t k = 0; k < spec_.keys.size(); ++k) {
       const Val v = evaluate(*spec_.keys[k], eval_of(m));
       if (const auto* u = std::get_if<Val::Unknown>(&v.v))
-        return miss(m.root, "key", [&] { return fmt::format("unknown: {} ({})", u->fact, spec_.key_texts[k]); }, Truth::unknown);
+        return miss(
+            m.root, "key",
+            [&] { return fmt::format("unknown: {} ({})", u->fact, spec_.key_texts[k]); },
+            Truth::unknown);
       key += str(v, g_) + "\n";
     }
     c.key = std::move(key);
@@ -197,7 +212,10 @@ class Merges {
     const Candidate& candidate = candidates_[c];
     const NodeId root = candidate.match.root;
     if (reach.depends(root))
-      return miss(root, "D3", [&] { return fmt::format("a path leads to {} from {}", node_text(g_, root), names(reach.members())); });
+      return miss(root, "D3", [&] {
+        return fmt::format("a path leads to {} from {}", node_text(g_, root),
+                           names(reach.members()));
+      });
     if (spec_.axis)
       if (std::string why = in_the_way(over, set, candidate); !why.empty())
         return miss(root, "structure", [&] { return why; });
@@ -229,7 +247,9 @@ class Merges {
 
  public:
   Result<Joining> joining(ValueId over, const Match& m) const {
-    auto no = [&](std::string text) { return error(Code::rewrite_declined, rule_.id, std::move(text)); };
+    auto no = [&](std::string text) {
+      return error(Code::rewrite_declined, rule_.id, std::move(text));
+    };
     Joining how;
     how.over = over;
     how.fill = spec_.fill;
@@ -238,16 +258,20 @@ class Merges {
     auto axis_of = [&](const Expr& e, int rank) -> Result<size_t> {
       const Val v = evaluate(e, eval_of(m));
       const auto* i = std::get_if<int64_t>(&v.v);
-      if (!i || *i < -rank || *i >= rank) return no(fmt::format("axis {} of rank {}", str(v, g_), rank));
+      if (!i || *i < -rank || *i >= rank)
+        return no(fmt::format("axis {} of rank {}", str(v, g_), rank));
       return static_cast<size_t>(*i < 0 ? *i + rank : *i);
     };
     how.rank = static_cast<size_t>(t.rank());
     FERRULE_ASSIGN(how.axis, axis_of(*spec_.axis, t.rank()));
-    if (!(*t.shape)[how.axis].constant()) return no(fmt::format("the size of {} along axis {} is not known", value_text(g_, g_.output(m.root)), how.axis));
+    if (!(*t.shape)[how.axis].constant())
+      return no(fmt::format("the size of {} along axis {} is not known",
+                            value_text(g_, g_.output(m.root)), how.axis));
     const Sibling s(g_, m.root);
     const Node& anchor = s.graph().node(s.nodes()[0]);
     for (const auto& [slot, e] : spec_.weights) {
-      const Tensor* w = slot < anchor.inputs.size() ? s.graph().constant(anchor.inputs[slot]) : nullptr;
+      const Tensor* w =
+          slot < anchor.inputs.size() ? s.graph().constant(anchor.inputs[slot]) : nullptr;
       FERRULE_ASSIGN(how.weights[slot], axis_of(*e, w ? static_cast<int>(w->dims().size()) : 1));
     }
     return how;
@@ -259,7 +283,8 @@ class Merges {
   const MergeSpec& spec() const { return spec_; }
 
  private:
-  // --- why not ----------------------------------------------------------------------------------------
+  // --- why not
+  // ----------------------------------------------------------------------------------------
 
   std::string names(const std::vector<NodeId>& nodes) const {
     std::string out;
@@ -281,7 +306,9 @@ class Merges {
     if (!misses_) return false;
     Rejection r;
     const std::string_view name = id;
-    r.stage = name == "key" ? Rejection::Stage::condition : name == "D3" ? Rejection::Stage::guarantee : Rejection::Stage::structure;
+    r.stage = name == "key"  ? Rejection::Stage::condition
+              : name == "D3" ? Rejection::Stage::guarantee
+                             : Rejection::Stage::structure;
     r.cls = ConditionClass::kernel;
     r.id = id;
     r.truth = truth;
@@ -301,8 +328,8 @@ class Merges {
         const std::string theirs = str(evaluate(*spec_.keys[e], eval_of(other.match)), g_);
         if (mine == theirs) continue;
         miss(c.match.root, "key", [&] {
-          return fmt::format("{} is {} of {}, {} of {}", spec_.key_texts[e], mine, node_text(g_, c.match.root), theirs,
-                             node_text(g_, other.match.root));
+          return fmt::format("{} is {} of {}, {} of {}", spec_.key_texts[e], mine,
+                             node_text(g_, c.match.root), theirs, node_text(g_, other.match.root));
         });
         break;
       }
@@ -313,7 +340,10 @@ class Merges {
     if (!misses_) return;
     for (const Candidate& c : candidates_)
       if (!c.taken && !refused_.contains(c.match.root))
-        miss(c.match.root, "structure", [&] { return node_text(g_, c.match.root) + " has no sibling: nothing else of its kind reads " + spec_.over; });
+        miss(c.match.root, "structure", [&] {
+          return node_text(g_, c.match.root) + " has no sibling: nothing else of its kind reads " +
+                 spec_.over;
+        });
     std::unordered_set<NodeId> taken;
     for (const Match& m : found_) taken.insert(m.nodes.begin(), m.nodes.end());
     for (auto& [n, r] : refused_)
@@ -372,7 +402,8 @@ class Joiner {
     n.rule = m_.rule->id;
     if (k == 0) n.origins = origins();
     size_t inputs = 0;
-    for (const Sibling& s : siblings_) inputs = std::max(inputs, s.graph().node(s.nodes()[k]).inputs.size());
+    for (const Sibling& s : siblings_)
+      inputs = std::max(inputs, s.graph().node(s.nodes()[k]).inputs.size());
     for (size_t slot = 0; slot < inputs; ++slot) n.inputs.push_back(operand(k, slot));
     while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
     const Type want = joined(like.graph().value(from.outputs[0]).type);
@@ -413,7 +444,8 @@ class Joiner {
     n.order = g_.node(m_.nodes.back()).order;
     for (const Sibling& s : siblings_) {
       const ValueId from = s.result();
-      const ValueId to = g_.add_value(g_.fresh_name(g_.value(from).name + "_part"), g_.value(from).type);
+      const ValueId to =
+          g_.add_value(g_.fresh_name(g_.value(from).name + "_part"), g_.value(from).type);
       g_.set_contents(to, g_.value(from).contents);
       const std::string kept = g_.value(from).name;
       g_.replace_uses(from, to);
@@ -434,7 +466,8 @@ class Joiner {
 
 }  // namespace
 
-std::vector<Match> match_merges(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+std::vector<Match> match_merges(const Rule& rule, const MatchContext& ctx,
+                                std::vector<Rejection>* misses) {
   return Merges(rule, ctx, misses).run();
 }
 
@@ -446,7 +479,9 @@ Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
     if (r.root == node) return std::move(r);
   Attempt a = match_structure(rule, node, ctx, false);
   if (auto* r = std::get_if<Rejection>(&a)) return std::move(*r);
-  return no_match(rule, node, node_text(*ctx.graph, node) + " has no sibling: nothing else reads what it reads", 1);
+  return no_match(rule, node,
+                  node_text(*ctx.graph, node) + " has no sibling: nothing else reads what it reads",
+                  1);
 }
 
 Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {
@@ -457,7 +492,8 @@ Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {
     name.clear();
     for (NodeId n : m.nodes) name += (name.empty() ? "" : " || ") + g.node(n).name;
   }
-  if (!merges.spec().axis) return make_group(g, m.nodes, m.rule->contract, m.rule->id, std::move(name));
+  if (!merges.spec().axis)
+    return make_group(g, m.nodes, m.rule->contract, m.rule->id, std::move(name));
   const ValueId over = m.bindings.values.at(kOver);
   FERRULE_ASSIGN(Joining how, merges.joining(over, m));
   return Joiner(g, m, std::move(how)).run(std::move(name));
@@ -467,7 +503,8 @@ namespace {
 
 class MergePhase {
  public:
-  MergePhase(const PassContext& ctx, std::string_view phase) : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
+  MergePhase(const PassContext& ctx, std::string_view phase)
+      : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
 
   Status run() {
     for (const auto& rule : ctx_.rules->rules) {
@@ -482,22 +519,32 @@ class MergePhase {
 
  private:
   MatchContext context() {
-    return {&g_, ctx_.ops, ctx_.target, ctx_.limits, &steps_, ctx_.ignore_profit, ctx_.near_misses != nullptr};
+    return {&g_,
+            ctx_.ops,
+            ctx_.target,
+            ctx_.limits,
+            &steps_,
+            ctx_.ignore_profit,
+            ctx_.near_misses != nullptr};
   }
 
   Result<bool> round(const Rule& rule) {
-    if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, std::string(phase_), "time or caller");
+    if (ctx_.cancel && ctx_.cancel->stopped())
+      return error(Code::cancelled, std::string(phase_), "time or caller");
     const MatchContext mc = context();
     std::vector<Rejection> misses;
     const std::vector<Match> found = match_merges(rule, mc, ctx_.near_misses ? &misses : nullptr);
     int last = -1;  // the stretch of the order that changed ends here
     for (const Match& m : found) {
       // What they share may have become a part of another merge's result.
-      if (g_.node(m.nodes.front()).order <= last || g_.value(m.bindings.values.at(kOver)).uses.empty()) continue;
+      if (g_.node(m.nodes.front()).order <= last ||
+          g_.value(m.bindings.values.at(kOver)).uses.empty())
+        continue;
       last = g_.node(m.nodes.back()).order;
       FERRULE_TRY(fire(rule, m, mc));
     }
-    if (found.empty() && ctx_.near_misses) std::ranges::move(misses, std::back_inserter(*ctx_.near_misses));
+    if (found.empty() && ctx_.near_misses)
+      std::ranges::move(misses, std::back_inserter(*ctx_.near_misses));
     return !found.empty();
   }
 

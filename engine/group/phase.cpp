@@ -22,7 +22,10 @@ class GroupPhase {
 
   Status run() {
     for (const auto& r : ctx_.rules->rules)
-      if (r->enabled && r->phase == phase_ && (r->kind == RuleKind::absorb || r->kind == RuleKind::window || r->kind == RuleKind::region)) rules_.push_back(r.get());
+      if (r->enabled && r->phase == phase_ &&
+          (r->kind == RuleKind::absorb || r->kind == RuleKind::window ||
+           r->kind == RuleKind::region))
+        rules_.push_back(r.get());
     if (rules_.empty()) return {};
     FERRULE_TRY(g_.sort());
     index_.emplace(rules_, ctx_.ops);
@@ -34,7 +37,8 @@ class GroupPhase {
     for (bool changed = true; changed;) {
       changed = false;
       for (uint32_t rank = 0; rank < rules_.size(); ++rank) {
-        if (std::exchange(tried_[rank], fires_) == fires_) continue;  // nothing changed since the last time
+        if (std::exchange(tried_[rank], fires_) == fires_)
+          continue;  // nothing changed since the last time
         const bool absorbs = rules_[rank]->kind != RuleKind::region;
         FERRULE_ASSIGN(bool hit, absorbs ? absorb(rank) : regions(*rules_[rank]));
         changed |= hit;
@@ -72,14 +76,16 @@ class GroupPhase {
     std::vector<NodeId>& known = roots_[rank];
     std::erase_if(known, [&](NodeId n) { return g_.node(n).dead; });
     std::vector<NodeId> roots = known;  // those of groups made here come with the next pass
-    std::ranges::sort(roots, std::greater<>(), [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
+    std::ranges::sort(roots, std::greater<>(),
+                      [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
     bool changed = false;
     for (NodeId root : roots) {
       if (g_.node(root).dead || (!ctx_.near_misses && !index_->promising(rank, g_, root))) continue;
       FERRULE_TRY(in_time());
       MatchContext mc = match_context();
       const bool window = rules_[rank]->kind == RuleKind::window;
-      Attempt a = window ? match_window(*rules_[rank], root, mc) : match_absorb(*rules_[rank], root, mc);
+      Attempt a =
+          window ? match_window(*rules_[rank], root, mc) : match_absorb(*rules_[rank], root, mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
         if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
         continue;
@@ -133,8 +139,9 @@ class GroupPhase {
   std::vector<const Rule*> rules_;
   std::optional<RuleIndex> index_;
   std::vector<std::vector<NodeId>> roots_;  // by rule: where its pattern may match
-  std::vector<int64_t> tried_;              // by rule: how many groups there were when it began its last pass
-  std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
+  std::vector<int64_t> tried_;  // by rule: how many groups there were when it began its last pass
+  std::map<std::pair<std::string_view, NodeId>, Rejection>
+      misses_;  // by rule id: the same order in every run
 };
 
 }  // namespace

@@ -23,7 +23,8 @@
 namespace ferrule {
 namespace {
 
-/// Tensors of a kernel: a node with more is none's. (Each of its results would be looked for among all of them.)
+/// Tensors of a kernel: a node with more is none's. (Each of its results would be looked for among
+/// all of them.)
 constexpr size_t kMostTensors = 128;
 
 class Regions {
@@ -70,14 +71,19 @@ class Regions {
     if (fuses(from, v, to)) return "";
     const Value& value = g_.value(v);
     if (!moves(from) && !moves(to))
-      return fmt::format("{} is {}, {} is {}: one kernel has one shape", value_text(g_, v), str(value.type),
-                         value_text(g_, g_.output(to)), str(g_.value(g_.output(to)).type));
-    if (value.is_output) return value_text(g_, v) + " is a graph output: it has to be in memory all the same";
+      return fmt::format("{} is {}, {} is {}: one kernel has one shape", value_text(g_, v),
+                         str(value.type), value_text(g_, g_.output(to)),
+                         str(g_.value(g_.output(to)).type));
+    if (value.is_output)
+      return value_text(g_, v) + " is a graph output: it has to be in memory all the same";
     for (const Use& u : value.uses) {
-      if (u.slot == Use::kCapture) return value_text(g_, v) + " is used by a nested graph of " + node_text(g_, u.node);
-      if (!fusible_[u.node.index]) return value_text(g_, v) + " is also read outside: " + not_fusible(u.node);
+      if (u.slot == Use::kCapture)
+        return value_text(g_, v) + " is used by a nested graph of " + node_text(g_, u.node);
+      if (!fusible_[u.node.index])
+        return value_text(g_, v) + " is also read outside: " + not_fusible(u.node);
       if (!data_input(u.node, static_cast<size_t>(u.slot)))
-        return fmt::format("{} is no data of {}, it says what is moved", value_text(g_, v), node_text(g_, u.node));
+        return fmt::format("{} is no data of {}, it says what is moved", value_text(g_, v),
+                           node_text(g_, u.node));
     }
     return "what is computed for " + value_text(g_, v) + " would be computed more than once";
   }
@@ -227,7 +233,8 @@ class Regions {
         return false;
       }
     }
-    if (!any_moves) return false;  // an edge between computing nodes needs no more than equal shapes
+    if (!any_moves)
+      return false;  // an edge between computing nodes needs no more than equal shapes
     return !computed_[v.index] || read == 0 || (!any_computes && read <= elements(value.type));
   }
 
@@ -235,8 +242,7 @@ class Regions {
   bool fuses(NodeId from, ValueId v, NodeId to) const {
     if (!fusible_[from.index] || !fusible_[to.index]) return false;
     if (inside_[v.index]) return true;
-    return !moves(from) && !moves(to) &&
-           same_shape(g_.value(v).type, g_.value(g_.output(to)).type);
+    return !moves(from) && !moves(to) && same_shape(g_.value(v).type, g_.value(g_.output(to)).type);
   }
   /// How much the level rises along an edge at least.
   int rises(NodeId from, ValueId v, NodeId to) const {
@@ -278,7 +284,8 @@ class Regions {
     int top = order_.empty() ? 0 : *std::ranges::max_element(level_);
     std::vector<std::vector<NodeId>> others(static_cast<size_t>(top) + 1);
     const std::vector<std::vector<NodeId>> regions = by_root();
-    std::vector<std::vector<uint32_t>> at_level(static_cast<size_t>(top) + 1);  // numbers of regions
+    std::vector<std::vector<uint32_t>> at_level(static_cast<size_t>(top) +
+                                                1);  // numbers of regions
     for (uint32_t k = 0; k < regions.size(); ++k)
       at_level[static_cast<size_t>(level_[regions[k][0].index])].push_back(k);
     for (NodeId n : order_)
@@ -390,8 +397,9 @@ class Regions {
     return out;
   }
 
-  /// Views at the border that are free outside: what lies beyond them has one layout only. A region that then
-  /// moves nothing is no business of a rule that takes movements: another one takes its computing nodes.
+  /// Views at the border that are free outside: what lies beyond them has one layout only. A region
+  /// that then moves nothing is no business of a rule that takes movements: another one takes its
+  /// computing nodes.
   bool trim(std::vector<NodeId>& nodes) const {
     auto member = [&](NodeId n) { return n && std::ranges::find(nodes, n) != nodes.end(); };
     auto one_layout = [&](ValueId v) { return g_.value(v).type.rank() < 3; };
@@ -435,7 +443,8 @@ class Regions {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());
-      if (!refusal_.empty() && r->why.find(refusal_) == std::string::npos) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+      if (!refusal_.empty() && r->why.find(refusal_) == std::string::npos)
+        r->why += (r->why.empty() ? "" : ": ") + refusal_;
       refusal_.clear();
       if (ctx_.trace)
         for (NodeId n : m.nodes) ctx_.trace->refused.emplace_back(*r).root = n;
@@ -469,13 +478,17 @@ class Regions {
 std::vector<Match> match_regions(const Rule& rule, const MatchContext& ctx,
                                  std::vector<Rejection>* misses) {
   const RegionSpec& s = rule.region;
-  if (!s.around_ops.empty() || !s.around_classes.empty()) return match_row_regions(rule, ctx, misses);
+  if (!s.around_ops.empty() || !s.around_classes.empty())
+    return match_row_regions(rule, ctx, misses);
   return Regions(rule, ctx, misses).run();
 }
 
 EdgeRefusal refused_edges(const Rule& rule, const MatchContext& ctx) {
   struct Asked {  // the regions keep references to the others
-    Asked(const Rule& rule, const MatchContext& context) : ctx(context), regions(rule, ctx, &misses) { regions.prepare(); }
+    Asked(const Rule& rule, const MatchContext& context)
+        : ctx(context), regions(rule, ctx, &misses) {
+      regions.prepare();
+    }
     MatchContext ctx;
     std::vector<Rejection> misses;
     Regions regions;

@@ -1,7 +1,8 @@
-// Regions around row operators: each grows from one of them to what feeds it and what follows, as long as values
-// are rows of one shape or their reductions, and no path leaves the region and comes back. A node in front joins
-// only if nothing else reads its result; results may be read outside, too. Regions found earlier count as single
-// nodes, so that all of them together stay free of cycles.
+// Regions around row operators: each grows from one of them to what feeds it and what follows, as
+// long as values are rows of one shape or their reductions, and no path leaves the region and comes
+// back. A node in front joins only if nothing else reads its result; results may be read outside,
+// too. Regions found earlier count as single nodes, so that all of them together stay free of
+// cycles.
 #include "engine/group/row_region.h"
 
 #include <algorithm>
@@ -9,11 +10,11 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/row.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
 #include "engine/match/trace.h"
+#include "engine/semantics/row.h"
 
 namespace ferrule {
 namespace {
@@ -21,7 +22,12 @@ namespace {
 class RowRegions {
  public:
   RowRegions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
-      : rule_(rule), spec_(rule.region), ctx_(ctx), g_(*ctx.graph), misses_(misses), region_of_(g_.node_slots(), -1) {}
+      : rule_(rule),
+        spec_(rule.region),
+        ctx_(ctx),
+        g_(*ctx.graph),
+        misses_(misses),
+        region_of_(g_.node_slots(), -1) {}
 
   std::vector<Match> run() {
     for (NodeId n : g_.order())
@@ -30,7 +36,9 @@ class RowRegions {
   }
 
  private:
-  bool seed(NodeId n) const { return has_head(g_.node(n), spec_.around_ops, spec_.around_classes, ctx_.ops); }
+  bool seed(NodeId n) const {
+    return has_head(g_.node(n), spec_.around_ops, spec_.around_classes, ctx_.ops);
+  }
   bool plain(NodeId id) const {
     const Node& n = g_.node(id);
     return n.subgraphs.empty() && n.outputs.size() >= 1 && n.outputs[0] && deterministic(n) &&
@@ -42,7 +50,9 @@ class RowRegions {
     members_ = {seed};
     auto axes = plain(seed) ? row_axes(*ctx_.ops, g_, g_.node(seed)) : Result<RowAxes>(RowAxes{});
     if (!axes || axes->reduced.empty()) {
-      refuse(seed, "structure", [&] { return axes ? std::string("the type of its result is not known") : axes.error().message; });
+      refuse(seed, "structure", [&] {
+        return axes ? std::string("the type of its result is not known") : axes.error().message;
+      });
       return miss(seed);
     }
     axes_ = *axes;
@@ -61,15 +71,19 @@ class RowRegions {
   void shapes(const Shape& row) {
     row_ = reduced_ = row, squeezed_ = {};
     for (size_t k = 0; k < row.size(); ++k) {
-      if (axes_.reduced[k]) reduced_[k] = Dim(1);
-      else squeezed_.push_back(row[k]);
+      if (axes_.reduced[k])
+        reduced_[k] = Dim(1);
+      else
+        squeezed_.push_back(row[k]);
     }
   }
   bool whole(ValueId v) const {
     const Type& t = g_.value(v).type;
     return t.shape && (*t.shape == row_ || *t.shape == reduced_);
   }
-  bool squeezed(ValueId v) const { return g_.value(v).type.shape && !whole(v) && *g_.value(v).type.shape == squeezed_; }
+  bool squeezed(ValueId v) const {
+    return g_.value(v).type.shape && !whole(v) && *g_.value(v).type.shape == squeezed_;
+  }
   bool member(NodeId n) const { return std::ranges::find(members_, n) != members_.end(); }
 
   /// What feeds the region, then what reads it, in topological order.
@@ -124,19 +138,27 @@ class RowRegions {
     const ValueId y = n.outputs[0];
     if (!whole(y) && !squeezed(y))
       return refuse(c, "structure", [&] {
-        return fmt::format("{} is {}, the rows are {}", value_text(g_, y), str(g_.value(y).type), str(row_));
+        return fmt::format("{} is {}, the rows are {}", value_text(g_, y), str(g_.value(y).type),
+                           str(row_));
       });
-    const bool feeds = std::ranges::any_of(g_.value(y).uses, [&](const Use& u) { return member(u.node); });
+    const bool feeds =
+        std::ranges::any_of(g_.value(y).uses, [&](const Use& u) { return member(u.node); });
     if (feeds && !all_inside(c)) return false;
     for (ValueId v : n.inputs)
-      if (v && g_.value(v).producer && member(g_.value(v).producer) && squeezed(v) != squeezed(y)) return false;
+      if (v && g_.value(v).producer && member(g_.value(v).producer) && squeezed(v) != squeezed(y))
+        return false;
     if (feeds && squeezed(y) && !(row_ == squeezed_)) return false;
     if (reads(c) > static_cast<size_t>(spec_.max_inputs))
-      return refuse(c, "structure", [&] { return fmt::format("the region would read more than {} tensors", spec_.max_inputs); });
+      return refuse(c, "structure", [&] {
+        return fmt::format("the region would read more than {} tensors", spec_.max_inputs);
+      });
     members_.push_back(c);
     const bool ok = closed();
     members_.pop_back();
-    if (!ok) return refuse(c, "D3", [&] { return node_text(g_, c) + " also depends on the region through another node"; });
+    if (!ok)
+      return refuse(c, "D3", [&] {
+        return node_text(g_, c) + " also depends on the region through another node";
+      });
     return conditions(c);
   }
 
@@ -151,11 +173,13 @@ class RowRegions {
   bool all_inside(NodeId c) {
     const Value& v = g_.value(g_.node(c).outputs[0]);
     if (v.is_output)
-      return refuse(c, "D2", [&] { return value_text(g_, g_.node(c).outputs[0]) + " is a graph output"; });
+      return refuse(c, "D2",
+                    [&] { return value_text(g_, g_.node(c).outputs[0]) + " is a graph output"; });
     for (const Use& u : v.uses)
       if (u.slot == Use::kCapture || !member(u.node))
         return refuse(c, "D1", [&] {
-          return fmt::format("{} is also read by {}", value_text(g_, g_.node(c).outputs[0]), node_text(g_, u.node));
+          return fmt::format("{} is also read by {}", value_text(g_, g_.node(c).outputs[0]),
+                             node_text(g_, u.node));
         });
     return true;
   }
@@ -245,9 +269,11 @@ class RowRegions {
     return m;
   }
 
-  /// The region, or what is left of it when the last nodes that joined are dropped until a kernel takes it.
+  /// The region, or what is left of it when the last nodes that joined are dropped until a kernel
+  /// takes it.
   void finish(NodeId seed) {
-    for (; members_.size() >= static_cast<size_t>(std::max(spec_.min_ops, 1)); members_.pop_back()) {
+    for (; members_.size() >= static_cast<size_t>(std::max(spec_.min_ops, 1));
+         members_.pop_back()) {
       Match m = match_of(members_);
       if (m.nodes.size() == 1 && g_.node(seed).body) break;
       if (m.outputs.empty() || (!spec_.multi_output && m.outputs.size() > 1)) continue;
@@ -283,9 +309,9 @@ class RowRegions {
   const MatchContext& ctx_;
   const Graph& g_;
   std::vector<Rejection>* misses_;
-  std::vector<int> region_of_;       // into found_, by node
+  std::vector<int> region_of_;  // into found_, by node
   std::vector<Match> found_;
-  std::vector<NodeId> members_;      // as they joined
+  std::vector<NodeId> members_;  // as they joined
   RowAxes axes_;
   Shape row_, reduced_, squeezed_;
   std::optional<Rejection> refused_;
@@ -293,7 +319,8 @@ class RowRegions {
 
 }  // namespace
 
-std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
+                                     std::vector<Rejection>* misses) {
   return RowRegions(rule, ctx, misses).run();
 }
 

@@ -5,6 +5,7 @@
 namespace ferrule {
 
 /// region.h's match_regions for them.
-std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses);
+std::vector<Match> match_row_regions(const Rule& rule, const MatchContext& ctx,
+                                     std::vector<Rejection>* misses);
 
 }  // namespace ferrule

@@ -10,7 +10,9 @@ namespace ferrule {
 
 Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
   if (!is_joint_contract(rule.contract))
-    return no_match(rule, root, ctx.explain ? fmt::format("{} is no contract of several windows", rule.contract) : "");
+    return no_match(
+        rule, root,
+        ctx.explain ? fmt::format("{} is no contract of several windows", rule.contract) : "");
   const bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
   if (has_tail) return match_absorb(rule, root, ctx);
   Attempt a = match_structure(rule, root, ctx, false);
@@ -19,7 +21,9 @@ Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
   // A group of one node that is a group already would be made again for ever.
   if (m.nodes.size() < 2)
     return no_match(rule, root,
-                    ctx.explain ? node_text(*ctx.graph, root) + " has nothing in front of it that it could be one kernel with" : "",
+                    ctx.explain ? node_text(*ctx.graph, root) +
+                                      " has nothing in front of it that it could be one kernel with"
+                                : "",
                     static_cast<int>(m.nodes.size()));
   if (auto r = judge_group(rule, m, ctx)) return std::move(*r);
   return m;

@@ -164,9 +164,12 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
 namespace interp {
 namespace {
 
-/// A node without the graph around it. What its nested graphs capture stands behind its own inputs, where it is known.
-Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> inputs, const InterpreterOptions& options) {
-  if (n.subgraphs.empty() || inputs.size() <= n.inputs.size()) return run_node({g, n, inputs, options});
+/// A node without the graph around it. What its nested graphs capture stands behind its own inputs,
+/// where it is known.
+Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> inputs,
+                  const InterpreterOptions& options) {
+  if (n.subgraphs.empty() || inputs.size() <= n.inputs.size())
+    return run_node({g, n, inputs, options});
   Env around{g};
   const std::vector<ValueId> captured = captures(n);
   for (size_t k = n.inputs.size(); k < inputs.size(); ++k)

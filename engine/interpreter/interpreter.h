@@ -1,6 +1,7 @@
-// The oracle: runs a graph node by node, plainly, one operator one function, no fusion, no layout. Every
-// rule and every kernel is judged against it, and constant folding uses it. Pointwise operators come from
-// rules/ops (semantics/evaluate.h); the others are here, one file a family. Not fast, never parallel.
+// The oracle: runs a graph node by node, plainly, one operator one function, no fusion, no layout.
+// Every rule and every kernel is judged against it, and constant folding uses it. Pointwise
+// operators come from rules/ops (semantics/evaluate.h); the others are here, one file a family. Not
+// fast, never parallel.
 #pragma once
 #include <span>
 

@@ -11,12 +11,14 @@ namespace ferrule {
 class OpTable;  // semantics/ops.h
 
 struct InterpreterOptions {
-  const OpTable* ops = nullptr;     ///< pointwise operators; required
-  const Limits* limits = nullptr;   ///< bounds the size of each result
+  const OpTable* ops = nullptr;    ///< pointwise operators; required
+  const Limits* limits = nullptr;  ///< bounds the size of each result
   const Cancel* cancel = nullptr;
-  /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight folding).
+  /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight
+  /// folding).
   bool f64 = false;
-  /// Called with the results of each node before others read them: compares them layer by layer, or moves them.
+  /// Called with the results of each node before others read them: compares them layer by layer, or
+  /// moves them.
   std::function<void(const Graph&, NodeId, std::vector<Tensor>&)> on_node;
 };
 

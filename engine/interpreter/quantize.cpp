@@ -134,7 +134,8 @@ Outputs dequantize_linear(const Call& c) {
   FERRULE_ASSIGN(const auto at, parameter_positions(c, x, scale));
   const auto wanted = static_cast<DType>(c.n.attrs.i("output_dtype", 0));
   const DType t = wanted == DType::undefined ? scale.dtype() : wanted;
-  if (!is_float(t)) return c.bad_attr("output_dtype", "{} is no floating point type", c.n.attrs.i("output_dtype"));
+  if (!is_float(t))
+    return c.bad_attr("output_dtype", "{} is no floating point type", c.n.attrs.i("output_dtype"));
   const View<double> in(x), s(scale);
   std::vector<double> y(at.size());
   for (size_t i = 0; i < y.size(); ++i) {

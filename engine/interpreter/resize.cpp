@@ -9,7 +9,8 @@ namespace {
 using Weighted = ResizeTap;
 using Taps = std::vector<ResizeTap>;
 using Axis = ResizeAxis;
-constexpr double kMostPixels = 1e15;  ///< of an axis; whether memory has room for so many is asked later
+constexpr double kMostPixels =
+    1e15;  ///< of an axis; whether memory has room for so many is asked later
 
 Result<Resampling> resampling(const Call& c) {
   Resampling r = Resampling::of(c.n.attrs);
@@ -182,8 +183,8 @@ Outputs grid_sample(const Call& c) {
           const double base = std::floor(v);
           for (int i = is_cubic ? -1 : 0; i <= (is_cubic ? 2 : 1); ++i) {
             const double dist = v - base - i;
-            taps[k].push_back(
-                {position(k, base + i), is_cubic ? cubic_weight(dist, -0.75) : 1 - std::fabs(dist)});
+            taps[k].push_back({position(k, base + i),
+                               is_cubic ? cubic_weight(dist, -0.75) : 1 - std::fabs(dist)});
           }
         }
       }
@@ -329,9 +330,9 @@ Outputs roi_align(const Call& c) {
 }
 
 constexpr Entry kResize[] = {{"Resize", resize},
-                            {"GridSample", grid_sample},
-                            {"AffineGrid", affine_grid},
-                            {"RoiAlign", roi_align}};
+                             {"GridSample", grid_sample},
+                             {"AffineGrid", affine_grid},
+                             {"RoiAlign", roi_align}};
 
 }  // namespace
 

@@ -192,12 +192,10 @@ Outputs eye_like(const Call& c) {
 }
 
 constexpr Entry kShape[] = {
-    {"Reshape", reshape},   {"Flatten", flatten},
-    {"Squeeze", squeeze},   {"Unsqueeze", unsqueeze},
-    {"Dropout", dropout},
-    {"Shape", shape},       {"Size", size},
-    {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
-    {"Range", range},       {"EyeLike", eye_like},
+    {"Reshape", reshape},     {"Flatten", flatten},   {"Squeeze", squeeze},
+    {"Unsqueeze", unsqueeze}, {"Dropout", dropout},   {"Shape", shape},
+    {"Size", size},           {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
+    {"Range", range},         {"EyeLike", eye_like},
 };
 
 }  // namespace

@@ -238,7 +238,9 @@ Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
   template class View<C>; \
   template Tensor store<C>(DType, const Dims&, const std::vector<C>&);
 X(float)
-X(double) X(int64_t) X(uint64_t)
+X(double)
+X(int64_t)
+X(uint64_t)
 #undef X
 
     // --- sizes and positions

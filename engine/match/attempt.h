@@ -1,4 +1,5 @@
-// What an attempt to match a rule looks at, and what it yields: a Match, or a Rejection that says how far it came.
+// What an attempt to match a rule looks at, and what it yields: a Match, or a Rejection that says
+// how far it came.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,7 +18,7 @@ struct Rejection {
   NodeId root;
   enum class Stage { structure, condition, guarantee } stage = Stage::structure;
   bool fixed = false;  ///< by structure alone: no size, type or other user changes it
-  std::string id;  ///< condition id, or "D1" … "D9", or "structure"
+  std::string id;      ///< condition id, or "D1" … "D9", or "structure"
   ConditionClass cls = ConditionClass::sound;
   Truth truth = Truth::no;  ///< unknown: a fact is missing
   std::string why;          ///< with the values got and wanted

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "engine/semantics/movement.h"
 #include "engine/onnx/schema.h"
+#include "engine/semantics/movement.h"
 
 namespace ferrule {
 namespace {
@@ -72,11 +72,13 @@ bool attr_equals(const Attr& written, const Attr& actual) {
 }
 
 bool has_op(const Node& n, std::string_view written) {
-  if (n.op == written) return n.domain.empty() || n.body || written.starts_with("group.") || n.domain == "ferrule";
+  if (n.op == written)
+    return n.domain.empty() || n.body || written.starts_with("group.") || n.domain == "ferrule";
   // "domain::Op"
   const size_t domain = n.domain.size();
-  return domain > 0 && written.size() == domain + 2 + n.op.size() && written.starts_with(n.domain) &&
-         written.substr(domain, 2) == "::" && written.ends_with(n.op);
+  return domain > 0 && written.size() == domain + 2 + n.op.size() &&
+         written.starts_with(n.domain) && written.substr(domain, 2) == "::" &&
+         written.ends_with(n.op);
 }
 
 bool has_head(const Node& n, const std::vector<std::string>& ops,

@@ -10,7 +10,8 @@ namespace {
 using Kind = PatternExpr::Kind;
 
 /// The calls one of which must make the operand; false: it need not be made by any.
-bool makers(const Rule& rule, const PatternExpr& e, std::vector<const PatternExpr*>& out, int depth) {
+bool makers(const Rule& rule, const PatternExpr& e, std::vector<const PatternExpr*>& out,
+            int depth) {
   if (depth > 8 || e.optional || e.variadic) return false;
   if (e.kind == Kind::call) return out.push_back(&e), true;
   if (e.kind == Kind::reference) {
@@ -18,7 +19,8 @@ bool makers(const Rule& rule, const PatternExpr& e, std::vector<const PatternExp
     return l && makers(rule, *l->expr, out, depth + 1);
   }
   if (e.kind != Kind::alternatives) return false;
-  return std::ranges::all_of(e.choices, [&](const auto& c) { return makers(rule, *c.second, out, depth + 1); });
+  return std::ranges::all_of(
+      e.choices, [&](const auto& c) { return makers(rule, *c.second, out, depth + 1); });
 }
 
 }  // namespace
@@ -39,7 +41,8 @@ const std::vector<RuleIndex::Spelling>& RuleIndex::spellings(uint32_t rank) cons
   return all;
 }
 
-void RuleIndex::collect(const Rule& rule, const PatternExpr& e, std::vector<Spelling>& out, bool& open) {
+void RuleIndex::collect(const Rule& rule, const PatternExpr& e, std::vector<Spelling>& out,
+                        bool& open) {
   if (e.kind == Kind::alternatives) {
     for (const auto& [_, choice] : e.choices) collect(rule, *choice, out, open);
     return;
@@ -56,7 +59,8 @@ RuleIndex::Spelling RuleIndex::spelling(const Rule& rule, const PatternExpr& e, 
   Spelling s;
   s.root = &e;
   for (const auto& a : e.args) {
-    s.constant |= a->kind == Kind::number || (a->kind == Kind::reference && a->constant && !a->optional && !a->variadic);
+    s.constant |= a->kind == Kind::number ||
+                  (a->kind == Kind::reference && a->constant && !a->optional && !a->variadic);
     std::vector<const PatternExpr*> calls;
     if (depth == kDepth || !makers(rule, *a, calls, 0)) continue;
     auto& made = s.operands.emplace_back();
@@ -67,7 +71,9 @@ RuleIndex::Spelling RuleIndex::spelling(const Rule& rule, const PatternExpr& e, 
 
 bool RuleIndex::fits(const Spelling& s, const Graph& g, const Node& n) const {
   if (!has_head(n, s.root->ops, s.root->classes, ops_)) return false;
-  if (s.constant && std::ranges::none_of(n.inputs, [&](ValueId v) { return g.constant(v) != nullptr; })) return false;
+  if (s.constant &&
+      std::ranges::none_of(n.inputs, [&](ValueId v) { return g.constant(v) != nullptr; }))
+    return false;
   return std::ranges::all_of(s.operands, [&](const std::vector<Spelling>& makers) {
     return std::ranges::any_of(n.inputs, [&](ValueId v) {
       const Node* p = g.producer(v);
@@ -78,7 +84,8 @@ bool RuleIndex::fits(const Spelling& s, const Graph& g, const Node& n) const {
 
 bool RuleIndex::promising(uint32_t rank, const Graph& g, NodeId id) const {
   const std::vector<Spelling>& all = spellings(rank);
-  return all.empty() || std::ranges::any_of(all, [&](const Spelling& s) { return fits(s, g, g.node(id)); });
+  return all.empty() ||
+         std::ranges::any_of(all, [&](const Spelling& s) { return fits(s, g, g.node(id)); });
 }
 
 /// The root may be an optional node, an alternative, or the name of another line.
@@ -93,20 +100,24 @@ bool RuleIndex::possible(const Rule& rule, const PatternExpr& e, const Node& n, 
         if (possible(rule, *choice, n, depth + 1)) return true;
       return false;
     case PatternExpr::Kind::reference:
-      if (const PatternLine* l = rule.match.line_of(e.name)) return possible(rule, *l->expr, n, depth + 1);
+      if (const PatternLine* l = rule.match.line_of(e.name))
+        return possible(rule, *l->expr, n, depth + 1);
       return false;
-    default: return false;
+    default:
+      return false;
   }
 }
 
 const std::vector<uint32_t>& RuleIndex::ranks_at(const Node& n) const {
   if (n.domain.empty())
-    if (auto known = by_op_.find(std::string_view(n.op)); known != by_op_.end()) return known->second;
+    if (auto known = by_op_.find(std::string_view(n.op)); known != by_op_.end())
+      return known->second;
   std::string key = n.domain.empty() ? n.op : n.domain + "::" + n.op;
   auto [it, fresh] = by_op_.try_emplace(std::move(key));
   if (fresh)
     for (uint32_t i = 0; i < rules_.size(); ++i)
-      if (!rules_[i]->match.lines.empty() && possible(*rules_[i], *rules_[i]->match.root().expr, n, 0))
+      if (!rules_[i]->match.lines.empty() &&
+          possible(*rules_[i], *rules_[i]->match.root().expr, n, 0))
         it->second.push_back(i);
   return it->second;
 }

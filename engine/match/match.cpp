@@ -171,8 +171,10 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
     r.total_conditions = static_cast<int>(where.size());
     if (ctx.explain) {
       r.why = t == Truth::unknown ? "unknown: " + detail : interpolate(c.why, eval);
-      if (t == Truth::no && !said.empty()) r.why += (r.why.empty() ? "" : ": ") + said;
-      else if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
+      if (t == Truth::no && !said.empty())
+        r.why += (r.why.empty() ? "" : ": ") + said;
+      else if (t == Truth::no && !detail.empty())
+        r.why += (r.why.empty() ? "" : "; ") + detail;
       r.hint = interpolate(c.hint, eval);
     }
     if (!ctx.trace) return r;
@@ -218,8 +220,8 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
   if (!judged) {
     best.fixed = matcher.structural();
     matcher.describe(best);
-  }
-  else if (ctx.trace) *ctx.trace = std::move(furthest);
+  } else if (ctx.trace)
+    *ctx.trace = std::move(furthest);
   return best;
 }
 
@@ -229,13 +231,16 @@ Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx) {
 
 namespace {
 
-/// Looks for a path that leaves `nodes` and comes back, along the edges (down) or against them, one edge a step. What
-/// the topological order puts beyond the nodes leads nowhere.
+/// Looks for a path that leaves `nodes` and comes back, along the edges (down) or against them, one
+/// edge a step. What the topological order puts beyond the nodes leads nowhere.
 class Escape {
  public:
-  Escape(const Graph& g, std::span<const NodeId> nodes, bool down) : g_(g), nodes_(nodes), down_(down) {
+  Escape(const Graph& g, std::span<const NodeId> nodes, bool down)
+      : g_(g), nodes_(nodes), down_(down) {
     for (NodeId n : nodes) {
-      bound_ = n == nodes[0] ? g.node(n).order : down ? std::max(bound_, g.node(n).order) : std::min(bound_, g.node(n).order);
+      bound_ = n == nodes[0] ? g.node(n).order
+               : down        ? std::max(bound_, g.node(n).order)
+                             : std::min(bound_, g.node(n).order);
       if (nodes.size() > kFew) many_.insert(n);
       open(n, true);
     }
@@ -277,7 +282,8 @@ class Escape {
     }
     const Node& n = g_.node(NodeId{p.id});
     while (p.edge < n.inputs.size())
-      if (const ValueId v = n.inputs[p.edge++]; v && g_.value(v).producer) return g_.value(v).producer;
+      if (const ValueId v = n.inputs[p.edge++]; v && g_.value(v).producer)
+        return g_.value(v).producer;
     const std::vector<ValueId>& more = captures(NodeId{p.id}, n);
     while (p.edge < n.inputs.size() + more.size())
       if (const NodeId maker = g_.value(more[p.edge++ - n.inputs.size()]).producer) return maker;
@@ -303,8 +309,8 @@ class Escape {
 
 }  // namespace
 
-/// From both ends, an edge each in turn: a value with many readers makes one of the two walks long, and the other,
-/// which says the same, ends at once.
+/// From both ends, an edge each in turn: a value with many readers makes one of the two walks long,
+/// and the other, which says the same, ends at once.
 bool convex(const Graph& g, std::span<const NodeId> nodes) {
   Escape down(g, nodes, true), up(g, nodes, false);
   for (;;)

@@ -35,7 +35,8 @@ const PatternLine* Matcher::line_of(const std::string& name) const {
 /// The line "name... = Op(…)": all results of one node.
 const PatternLine* Matcher::line_of_list(const std::string& name) const {
   for (const PatternLine& l : pattern_.lines)
-    if (!l.results.empty() && names_list(l.results.back()) && list_name(l.results.back()) == name) return &l;
+    if (!l.results.empty() && names_list(l.results.back()) && list_name(l.results.back()) == name)
+      return &l;
   return nullptr;
 }
 
@@ -63,7 +64,8 @@ void Matcher::undo(const Mark& m) {
 }
 
 bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
-  structural_ &= kind != Fail::rank && kind != Fail::type && kind != Fail::shape && kind != Fail::unknown_shape;
+  structural_ &= kind != Fail::rank && kind != Fail::type && kind != Fail::shape &&
+                 kind != Fail::unknown_shape;
   // The furthest attempt counts; of two as far, the one that failed at the finer question.
   auto fineness = [](Fail k) {
     return k == Fail::op                              ? 0
@@ -153,8 +155,9 @@ bool Matcher::marks(const PatternExpr& e, ValueId v) {
 
 bool Matcher::reference(const Goal& g) {
   const PatternExpr& e = *g.expr;
-  if (e.variadic) return line(g, *line_of_list(e.name));  // its values are that line's: list() saw to it
-  if (e.name.empty())  // written as nothing: the input must be left out
+  if (e.variadic)
+    return line(g, *line_of_list(e.name));  // its values are that line's: list() saw to it
+  if (e.name.empty())                       // written as nothing: the input must be left out
     return g.value ? fail(Fail::extra_input, &e, g.value, g.parent) : solve(g.next);
   if (!g.value) {
     if (!e.optional) return fail(Fail::absent, &e, {}, g.parent);
@@ -214,8 +217,12 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
   if (results)
     for (size_t k = 0; k < results->size(); ++k)
       if (names_list((*results)[k]))
-        lists_.emplace_back(&(*results)[k], std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())), n.outputs.end()));
-      else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k))) return false;
+        lists_.emplace_back(
+            &(*results)[k],
+            std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())),
+                        n.outputs.end()));
+      else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k)))
+        return false;
   matched_.push_back(id);
   if (ctx_.trace) calls_.resize(matched_.size()), calls_.back() = &e;
   if (!e.label.empty()) nodes_.emplace_back(&e.label, id);
@@ -227,7 +234,8 @@ bool Matcher::results_fit(const PatternExpr& e, NodeId id,
                           const std::vector<std::string>* results) {
   const Node& n = g_.node(id);
   if (results && !results->empty() && names_list(results->back()))
-    return n.outputs.size() >= results->size() && std::ranges::all_of(n.outputs, [](ValueId v) { return bool(v); });
+    return n.outputs.size() >= results->size() &&
+           std::ranges::all_of(n.outputs, [](ValueId v) { return bool(v); });
   for (size_t k = results ? 0 : 1; k < n.outputs.size(); ++k) {
     if (!n.outputs[k] || (results && k < results->size() && !(*results)[k].empty())) continue;
     const Value& v = g_.value(n.outputs[k]);
@@ -249,8 +257,10 @@ bool Matcher::attributes(const PatternExpr& e, NodeId id) {
       continue;
     }
     auto it = std::ranges::find_if(attrs_, [&](const auto& b) { return *b.first == p.bind; });
-    if (it == attrs_.end()) attrs_.emplace_back(&p.bind, *a);
-    else if (!attr_equals(it->second, *a)) return fail(Fail::attribute, &e, {}, id, p.name);
+    if (it == attrs_.end())
+      attrs_.emplace_back(&p.bind, *a);
+    else if (!attr_equals(it->second, *a))
+      return fail(Fail::attribute, &e, {}, id, p.name);
   }
   if (e.any_attrs) return true;
   for (const auto& [name, value] : n.attrs.items()) {
@@ -289,16 +299,20 @@ bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
   for (size_t i = 0; i < n; ++i)
     if (e.args[i]->kind == Kind::reference && e.args[i]->variadic) lists.push_back(i);
   const size_t variadic = lists.empty() ? n : lists.back();
-  bool any_order = in.size() >= 2 && in.size() <= 64 && lists.size() < 2 && (variadic < n || n == in.size()) &&
-                   ctx_.ops && ctx_.ops->in_class(g_.node(id), "commutative");
+  bool any_order = in.size() >= 2 && in.size() <= 64 && lists.size() < 2 &&
+                   (variadic < n || n == in.size()) && ctx_.ops &&
+                   ctx_.ops->in_class(g_.node(id), "commutative");
   if (any_order) {
     Assignment& a = assignments_.emplace_back();
     a.call = &e;
     a.node = id;
     for (uint32_t i = 0; i < n; ++i)
-      if (i == variadic) a.rest = e.args[i].get();
-      else a.order.insert(std::ranges::upper_bound(a.order, looseness(*e.args[i]), {},
-                                                   [&](uint32_t k) { return looseness(*e.args[k]); }), i);
+      if (i == variadic)
+        a.rest = e.args[i].get();
+      else
+        a.order.insert(std::ranges::upper_bound(a.order, looseness(*e.args[i]), {},
+                                                [&](uint32_t k) { return looseness(*e.args[k]); }),
+                       i);
     if (a.order.size() > in.size()) return fail(Fail::missing_input, &e, {}, id);
     Goal goal;
     goal.expr = &e;
@@ -309,8 +323,10 @@ bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
   return ordered(e, id, lists, next);
 }
 
-/// What is left of the inputs for the lists goes to them in every split, the first one's shares least first.
-bool Matcher::ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>& lists, const Goal* next) {
+/// What is left of the inputs for the lists goes to them in every split, the first one's shares
+/// least first.
+bool Matcher::ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>& lists,
+                      const Goal* next) {
   const std::vector<ValueId>& in = g_.node(id).inputs;
   const size_t n = e.args.size(), fixed = n - lists.size();
   const size_t rest = !lists.empty() && in.size() > fixed ? in.size() - fixed : 0;
@@ -346,8 +362,10 @@ bool Matcher::ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>
   return false;
 }
 
-/// Binds the values to "xs..."; where a line makes xs, they must be all results of one node, which is matched next.
-bool Matcher::list(const PatternExpr& e, std::vector<ValueId> values, NodeId id, const Goal*& next) {
+/// Binds the values to "xs..."; where a line makes xs, they must be all results of one node, which
+/// is matched next.
+bool Matcher::list(const PatternExpr& e, std::vector<ValueId> values, NodeId id,
+                   const Goal*& next) {
   for (ValueId v : values)
     if (!marks(e, v)) return false;
   if (!line_of_list(e.name)) return lists_.emplace_back(&e.name, std::move(values)), true;
@@ -480,8 +498,10 @@ namespace {
 void bind_rest(const PatternExpr& e, Bindings& b, const Pattern& p) {
   switch (e.kind) {
     case Kind::reference:
-      if (e.variadic) b.value_lists.try_emplace(e.name);
-      else b.values.try_emplace(e.name);
+      if (e.variadic)
+        b.value_lists.try_emplace(e.name);
+      else
+        b.values.try_emplace(e.name);
       break;
     case Kind::call:
       if (!e.label.empty()) b.nodes.try_emplace(e.label);
@@ -518,15 +538,18 @@ bool Matcher::complete() {
   for (const auto& [name, v] : values_) out.bindings.values.emplace(*name, v);
   for (const auto& [name, n] : nodes_) out.bindings.nodes.emplace(*name, n);
   for (const auto& [name, l] : lists_)
-    out.bindings.value_lists.emplace(names_list(*name) ? list_name(*name) : std::string_view(*name), l);
+    out.bindings.value_lists.emplace(names_list(*name) ? list_name(*name) : std::string_view(*name),
+                                     l);
   for (const auto& [name, a] : attrs_) out.bindings.attrs.emplace(*name, a);
   for (const auto& [name, d] : dims_) out.bindings.dims.emplace(*name, d);
   for (const std::string* t : tags_) out.bindings.tags.insert(*t);
   for (const PatternLine& l : pattern_.lines) {
     bind_rest(*l.expr, out.bindings, pattern_);
     for (const std::string& r : l.results)
-      if (names_list(r)) out.bindings.value_lists.try_emplace(std::string(list_name(r)));
-      else if (!r.empty()) out.bindings.values.try_emplace(r);
+      if (names_list(r))
+        out.bindings.value_lists.try_emplace(std::string(list_name(r)));
+      else if (!r.empty())
+        out.bindings.values.try_emplace(r);
   }
   if (ctx_.trace) trace(true);
   const auto& names = pattern_.outputs.empty() ? pattern_.root().results : pattern_.outputs;

@@ -1,6 +1,6 @@
-// What one attempt found on its way, beyond the first thing that stood in it: which part of the pattern took which
-// node, every condition with its verdict, and the nodes that a tail or a region left out, each with the reason.
-// Only `why` asks for it; matching costs the same when nobody does.
+// What one attempt found on its way, beyond the first thing that stood in it: which part of the
+// pattern took which node, every condition with its verdict, and the nodes that a tail or a region
+// left out, each with the reason. Only `why` asks for it; matching costs the same when nobody does.
 #pragma once
 #include "engine/match/attempt.h"
 
@@ -21,7 +21,8 @@ struct MatchTrace {
   std::vector<Asked> conditions;  ///< of the rule, in order; empty: they were not reached
   std::vector<NodeId> members;    ///< the nodes that the conditions were asked about
 
-  /// Absorb and region rules: what was left out, `root` being that node, in the order in which it was asked.
+  /// Absorb and region rules: what was left out, `root` being that node, in the order in which it
+  /// was asked.
   std::vector<Rejection> refused;
   void refuse(Rejection r) { refused.push_back(std::move(r)); }
   const Rejection* refused_at(NodeId n) const {

@@ -126,7 +126,8 @@ std::string one_line(std::string text) {
   return escape(out, 600);
 }
 
-/// Domains other than ONNX's that a model uses and does not import count as version 1, as ONNX Runtime takes them.
+/// Domains other than ONNX's that a model uses and does not import count as version 1, as ONNX
+/// Runtime takes them.
 void import_used(const onnx::GraphProto& g, std::unordered_map<std::string, int>& imports) {
   for (const auto& n : g.node()) {
     if (!n.domain().starts_with("ai.onnx")) imports.try_emplace(canonical_domain(n.domain()), 1);

@@ -81,7 +81,8 @@ class Converter {
     for (const auto& v : g.output()) declare(scope, v);
     FERRULE_TRY(nodes(*g.mutable_node(), scope));
     for (const auto& o : g.output()) {
-      FERRULE_ASSIGN(ValueId v, look_up(scope, o.name(), [&] { return "output " + quote(o.name()); }));
+      FERRULE_ASSIGN(ValueId v,
+                     look_up(scope, o.name(), [&] { return "output " + quote(o.name()); }));
       // Each output is a value of its own, so that it can keep its name.
       if (out.value(v).is_output) v = copy(scope, v, o.name() + "_out");
       out.add_output(v);
@@ -202,8 +203,10 @@ class Converter {
     out.domain = domain;
     out.name = scope.graph->find_node(name) ? scope.graph->fresh_name(name) : name;
     out.since_opset = static_cast<int>(opset);
-    if (scope.origins.empty() || options_.own_origins) out.origins.push_back(name);
-    else out.origins = scope.origins;
+    if (scope.origins.empty() || options_.own_origins)
+      out.origins.push_back(name);
+    else
+      out.origins = scope.origins;
     out.inputs.reserve(static_cast<size_t>(n.input_size()));
     out.outputs.reserve(static_cast<size_t>(n.output_size()));
     FERRULE_TRY(check_variadic(n, opset, domain, where));
@@ -216,7 +219,8 @@ class Converter {
     }
     for (const std::string& o : n.output())
       out.outputs.push_back(o.empty() ? ValueId{} : scope.names.at(o));
-    // What names a later result only has a first one all the same: everybody looks at a node's first result.
+    // What names a later result only has a first one all the same: everybody looks at a node's
+    // first result.
     if (std::ranges::any_of(out.outputs, [](ValueId v) { return bool(v); }) && !out.outputs[0])
       out.outputs[0] = scope.graph->add_value(scope.graph->fresh_name(name + "_0"));
     for (auto& [key, a] : attributes) FERRULE_TRY(attribute(key, *a, where, scope, out));
@@ -224,19 +228,25 @@ class Converter {
     return {};
   }
 
-  /// One of any number of operands (Concat's, Sum's) cannot be left out; onnx's checker lets it pass.
-  static Status check_variadic(const onnx::NodeProto& n, int64_t opset, const std::string& domain, const Where& where) {
-    if (std::ranges::none_of(n.input(), [](const std::string& in) { return in.empty(); })) return {};
+  /// One of any number of operands (Concat's, Sum's) cannot be left out; onnx's checker lets it
+  /// pass.
+  static Status check_variadic(const onnx::NodeProto& n, int64_t opset, const std::string& domain,
+                               const Where& where) {
+    if (std::ranges::none_of(n.input(), [](const std::string& in) { return in.empty(); }))
+      return {};
     const auto* schema = schema_of(n.op_type(), static_cast<int>(opset), domain);
-    if (!schema || schema->inputs().empty() || schema->inputs().back().GetOption() != onnx::OpSchema::Variadic) return {};
+    if (!schema || schema->inputs().empty() ||
+        schema->inputs().back().GetOption() != onnx::OpSchema::Variadic)
+      return {};
     for (int k = static_cast<int>(schema->inputs().size()) - 1; k < n.input_size(); ++k)
-      if (n.input(k).empty()) return error(Code::model_invalid, where(), fmt::format("input {} is left out, it may not be", k));
+      if (n.input(k).empty())
+        return error(Code::model_invalid, where(),
+                     fmt::format("input {} is left out, it may not be", k));
     return {};
   }
 
   /// The node's attributes, references to the enclosing function's attributes resolved.
-  Result<AttributeMap> arguments_of(onnx::NodeProto& n, const Scope& scope,
-                                    const Where& where) {
+  Result<AttributeMap> arguments_of(onnx::NodeProto& n, const Scope& scope, const Where& where) {
     AttributeMap out;
     for (auto& a : *n.mutable_attribute()) {
       onnx::AttributeProto* value = &a;

@@ -10,8 +10,8 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "engine/semantics/infer.h"
 #include "engine/onnx/internal.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {
@@ -21,7 +21,8 @@ using onnx_io::quote;
 constexpr int kFirstOpset = 21;
 constexpr int64_t kSmall = 1024;  // bytes of a weight that always stays in the model
 
-/// What rules note on ONNX's operators for kernels to read (rules/precision); ONNX has no word for it, and need not.
+/// What rules note on ONNX's operators for kernels to read (rules/precision); ONNX has no word for
+/// it, and need not.
 bool ours(std::string_view attribute) { return attribute == "precision"; }
 
 /// Whether `n` can be written under this version of its schema: what the schema does not know has
@@ -120,7 +121,8 @@ class Output {
   bool open_ = false;
 };
 
-/// Where large weights go when they are not to stand in the model: one after the other, straight from where they are.
+/// Where large weights go when they are not to stand in the model: one after the other, straight
+/// from where they are.
 class DataFile {
  public:
   DataFile(std::string path, std::string name) : out_(std::move(path)), name_(std::move(name)) {}
@@ -238,8 +240,7 @@ class Exporter {
       p.set_name(name);
       return {};
     }));
-    for (NodeId n : g.order())
-      FERRULE_TRY(node(g.node(n), names, [&] { return out.add_node(); }));
+    for (NodeId n : g.order()) FERRULE_TRY(node(g.node(n), names, [&] { return out.add_node(); }));
     for (ValueId v : g.outputs()) {
       auto* o = out.add_output();
       o->set_name(names[v]);
@@ -251,7 +252,8 @@ class Exporter {
   template <class F>
   Status constants(const Graph& g, const ValueNames& names, F&& f) {
     for (uint32_t i = 0; i < g.value_slots(); ++i)
-      if (const Value& v = g.value({i}); !v.dead && v.constant) FERRULE_TRY(f(names.at({i}), *v.constant));
+      if (const Value& v = g.value({i}); !v.dead && v.constant)
+        FERRULE_TRY(f(names.at({i}), *v.constant));
     return {};
   }
 
@@ -283,7 +285,8 @@ class Exporter {
     const auto* schema =
         n.domain.empty() ? onnx::OpSchemaRegistry::Schema(n.op, opset_, "") : newest;
     for (const auto& [key, value] : n.attrs.items())
-      if (!schema || !newest || schema->attributes().count(key) || (!newest->attributes().count(key) && !ours(key)))
+      if (!schema || !newest || schema->attributes().count(key) ||
+          (!newest->attributes().count(key) && !ours(key)))
         *p->add_attribute() = onnx_io::to_proto(key, value);
     for (const auto& [key, sub] : n.subgraphs) {
       auto* a = p->add_attribute();
@@ -325,7 +328,8 @@ class Exporter {
       const Value& v = body.value({i});
       if (v.dead || names.count({i})) continue;
       names[{i}] = fresh(group + "/" + v.name);
-      if (v.constant) constant(names[{i}], *v.constant, add);  // a weight that is an input comes from outside
+      if (v.constant)
+        constant(names[{i}], *v.constant, add);  // a weight that is an input comes from outside
     }
     for (NodeId n : body.order()) FERRULE_TRY(node(body.node(n), names, add));
     for (const auto& [from, to] : copies) {

@@ -1,6 +1,6 @@
-// A Graph as a standard ONNX file. Groups become their bodies, or functions of the model that keep the
-// grouping visible. The opset is the oldest from 21 on that can express every node. Files are written
-// beside their target and renamed, so that nothing half-written is ever seen.
+// A Graph as a standard ONNX file. Groups become their bodies, or functions of the model that keep
+// the grouping visible. The opset is the oldest from 21 on that can express every node. Files are
+// written beside their target and renamed, so that nothing half-written is ever seen.
 #pragma once
 #include <string>
 
@@ -17,7 +17,8 @@ struct ExportOptions {
 
 /// errors: file_exists, file_not_written, unsupported_operator, unsupported_type.
 Status export_file(const Graph& g, const std::string& path, const ExportOptions& options = {});
-/// The same as bytes; all weights inside. errors: unsupported_operator, unsupported_type, limit_exceeded.
+/// The same as bytes; all weights inside. errors: unsupported_operator, unsupported_type,
+/// limit_exceeded.
 Result<std::string> export_bytes(const Graph& g, const ExportOptions& options = {});
 
 }  // namespace ferrule

@@ -1,10 +1,10 @@
 #include "engine/onnx/import.h"
 
-#include "engine/semantics/infer.h"
 #include "engine/graph/verify.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/onnx/internal.h"
 #include "engine/onnx/normalize.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {

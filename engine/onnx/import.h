@@ -1,7 +1,7 @@
-// An ONNX file, bytes or text as a Graph: parsed with limits, checked (structure by us, schemas by onnx's
-// checker), functions counted before they are inlined, weights taken over without a copy where the file
-// stores raw bytes, then normalised (normalize.h), inferred and verified. The only way into ferrule; the
-// file is taken to be hostile.
+// An ONNX file, bytes or text as a Graph: parsed with limits, checked (structure by us, schemas by
+// onnx's checker), functions counted before they are inlined, weights taken over without a copy
+// where the file stores raw bytes, then normalised (normalize.h), inferred and verified. The only
+// way into ferrule; the file is taken to be hostile.
 #pragma once
 #include <functional>
 #include <map>
@@ -17,24 +17,26 @@ namespace ferrule {
 struct ImportOptions {
   const Limits* limits = nullptr;  ///< default limits when null
   bool overridable = false;        ///< initializers that are also graph inputs stay inputs
-  bool normalize = true;           ///< false: stop after conversion, for looking at the model as it is
+  bool normalize = true;  ///< false: stop after conversion, for looking at the model as it is
   /// Operators beyond ONNX's that formulas describe (domain, operator): accepted as they stand.
   std::function<bool(std::string_view domain, std::string_view op)> known_operator;
-  /// Called once a file is read, before its operators are looked at: what known_operator needs may be made meanwhile.
+  /// Called once a file is read, before its operators are looked at: what known_operator needs may
+  /// be made meanwhile.
   std::function<void()> file_read;
-  bool own_origins = false;        ///< a node out of a function stands for itself, not for the call
-  int64_t text_opset = 21;         ///< import_text: opset of ai.onnx where the text has no header
+  bool own_origins = false;  ///< a node out of a function stands for itself, not for the call
+  int64_t text_opset = 21;   ///< import_text: opset of ai.onnx where the text has no header
 };
 
 struct Imported {
   Graph graph;
-  std::vector<std::string> notes;           ///< what a user should know ("3 initializers are …")
-  std::map<std::string, int> opsets;        ///< domain -> version, as the model says
-  std::map<std::string, std::string> constants;  ///< nodes that only hold a constant: name -> its value's name
-  std::map<std::string, Tensor> defaults;   ///< overridable inputs and their values
-  std::string producer;                     ///< "pytorch 2.1"; may be empty
+  std::vector<std::string> notes;     ///< what a user should know ("3 initializers are …")
+  std::map<std::string, int> opsets;  ///< domain -> version, as the model says
+  std::map<std::string, std::string>
+      constants;  ///< nodes that only hold a constant: name -> its value's name
+  std::map<std::string, Tensor> defaults;  ///< overridable inputs and their values
+  std::string producer;                    ///< "pytorch 2.1"; may be empty
   int64_t ir_version = 0;
-  bool external_data = false;               ///< some weights lie in files of their own
+  bool external_data = false;  ///< some weights lie in files of their own
 };
 
 /// errors: file_not_found, not_onnx, model_invalid, graph_cycle, dangling_input, duplicate_value,
@@ -43,7 +45,8 @@ Result<Imported> import_file(const std::string& path, const ImportOptions& optio
 /// `directory`: where external data may lie; empty: nowhere.
 Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& options = {},
                               const std::string& directory = "");
-/// ONNX's text syntax: a whole model, or just a graph ("g (float[N] x) => (float[N] y) { y = Relu(x) }").
+/// ONNX's text syntax: a whole model, or just a graph ("g (float[N] x) => (float[N] y) { y =
+/// Relu(x) }").
 Result<Imported> import_text(std::string_view text, const ImportOptions& options = {});
 
 }  // namespace ferrule

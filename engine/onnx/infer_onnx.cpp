@@ -6,8 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "engine/semantics/infer.h"
 #include "engine/onnx/internal.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {

@@ -1,5 +1,5 @@
-// Inference by the operator schemas' own functions, for every operator that graph/infer.cpp does not do
-// itself. Dims travel through onnx's named dimensions, so equal expressions stay equal.
+// Inference by the operator schemas' own functions, for every operator that graph/infer.cpp does
+// not do itself. Dims travel through onnx's named dimensions, so equal expressions stay equal.
 #pragma once
 
 namespace ferrule {

@@ -19,7 +19,7 @@ class OpSchema;
 namespace ferrule {
 struct ImportOptions;  // import.h
 struct Imported;
-}
+}  // namespace ferrule
 
 namespace ferrule::onnx_io {
 

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "engine/semantics/infer.h"
 #include "engine/onnx/internal.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {
@@ -62,13 +62,15 @@ struct Ctx {
     const ValueId v = i < n().outputs.size() ? n().outputs[i] : ValueId{};
     return v && (!g.value(v).uses.empty() || g.value(v).is_output);
   }
-  /// A node that takes over a part of this one's work, not yet in the graph: it makes `result`, or a new value.
+  /// A node that takes over a part of this one's work, not yet in the graph: it makes `result`, or
+  /// a new value.
   Node part(const char* op_name, std::vector<ValueId> in, const char* name, ValueId result = {}) {
     Node made;
     made.op = op_name;
     made.name = g.fresh_name(n().name + "_" + name);
     made.inputs = std::move(in);
-    made.outputs = {result ? result : g.add_value(g.fresh_name(g.value(n().outputs[0]).name + "_" + name))};
+    made.outputs = {result ? result
+                           : g.add_value(g.fresh_name(g.value(n().outputs[0]).name + "_" + name))};
     made.since_opset = n().since_opset;
     made.origins = n().origins;
     made.order = n().order;
@@ -131,7 +133,8 @@ Status dropout(Ctx& c) {
 Status dropout_mask(Ctx& c) {
   if (!c.read(1)) return {};
   const DType type = c.type(0).dtype;
-  if (type == DType::undefined) return c.unsupported("its mask is read, and the type of its data is not known");
+  if (type == DType::undefined)
+    return c.unsupported("its mask is read, and the type of its data is not known");
   std::vector<Node> parts;
   parts.push_back(c.part("Shape", {c.input(0)}, "shape"));
   parts[0].attrs.set("start", int64_t{0});

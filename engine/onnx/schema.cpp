@@ -13,13 +13,20 @@ namespace ferrule {
 std::optional<Attr> onnx_io::to_attr(const onnx::AttributeProto& a) {
   using P = onnx::AttributeProto;
   switch (a.type()) {
-    case P::FLOAT: return Attr(static_cast<double>(a.f()));
-    case P::INT: return Attr(static_cast<int64_t>(a.i()));
-    case P::STRING: return Attr(a.s());
-    case P::FLOATS: return Attr(std::vector<double>(a.floats().begin(), a.floats().end()));
-    case P::INTS: return Attr(std::vector<int64_t>(a.ints().begin(), a.ints().end()));
-    case P::STRINGS: return Attr(std::vector<std::string>(a.strings().begin(), a.strings().end()));
-    default: return std::nullopt;
+    case P::FLOAT:
+      return Attr(static_cast<double>(a.f()));
+    case P::INT:
+      return Attr(static_cast<int64_t>(a.i()));
+    case P::STRING:
+      return Attr(a.s());
+    case P::FLOATS:
+      return Attr(std::vector<double>(a.floats().begin(), a.floats().end()));
+    case P::INTS:
+      return Attr(std::vector<int64_t>(a.ints().begin(), a.ints().end()));
+    case P::STRINGS:
+      return Attr(std::vector<std::string>(a.strings().begin(), a.strings().end()));
+    default:
+      return std::nullopt;
   }
 }
 
@@ -35,13 +42,20 @@ AttributeSchema::Kind kind_of(onnx::AttributeProto::AttributeType t) {
   using P = onnx::AttributeProto;
   using Kind = AttributeSchema::Kind;
   switch (t) {
-    case P::FLOAT: return Kind::real;
-    case P::INT: return Kind::integer;
-    case P::STRING: return Kind::text;
-    case P::FLOATS: return Kind::reals;
-    case P::INTS: return Kind::integers;
-    case P::STRINGS: return Kind::texts;
-    default: return Kind::other;
+    case P::FLOAT:
+      return Kind::real;
+    case P::INT:
+      return Kind::integer;
+    case P::STRING:
+      return Kind::text;
+    case P::FLOATS:
+      return Kind::reals;
+    case P::INTS:
+      return Kind::integers;
+    case P::STRINGS:
+      return Kind::texts;
+    default:
+      return Kind::other;
   }
 }
 
@@ -50,7 +64,9 @@ std::optional<DType> element_type(std::string_view type) {
   constexpr std::string_view kTensor = "tensor(";
   if (!type.starts_with(kTensor) || !type.ends_with(")")) return std::nullopt;
   const auto t = parse_dtype(type.substr(kTensor.size(), type.size() - kTensor.size() - 1));
-  return t && size_bits(*t) >= 8 && *t != DType::complex64 && *t != DType::complex128 ? t : std::nullopt;
+  return t && size_bits(*t) >= 8 && *t != DType::complex64 && *t != DType::complex128
+             ? t
+             : std::nullopt;
 }
 
 OperandSchema operand_of(const onnx::OpSchema::FormalParameter& p) {
@@ -85,7 +101,8 @@ const OperatorSchema* operator_schema(std::string_view domain, std::string_view 
   return it->second ? &*it->second : nullptr;
 }
 
-std::optional<Attr> schema_default(std::string_view domain, std::string_view op, std::string_view attribute) {
+std::optional<Attr> schema_default(std::string_view domain, std::string_view op,
+                                   std::string_view attribute) {
   const onnx::OpSchema* s = newest(domain, op);
   if (!s) return std::nullopt;
   auto it = s->attributes().find(std::string(attribute));

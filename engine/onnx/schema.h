@@ -1,5 +1,6 @@
-// What ONNX's newest operator schemas say of attributes, without showing protobuf: used where nodes are
-// matched (attributes that a pattern does not name) and made (attributes that a rule leaves out).
+// What ONNX's newest operator schemas say of attributes, without showing protobuf: used where nodes
+// are matched (attributes that a pattern does not name) and made (attributes that a rule leaves
+// out).
 #pragma once
 #include <optional>
 #include <string_view>
@@ -10,13 +11,23 @@
 namespace ferrule {
 
 /// The default of an attribute; nullopt: none, or no such operator.
-std::optional<Attr> schema_default(std::string_view domain, std::string_view op, std::string_view attribute);
+std::optional<Attr> schema_default(std::string_view domain, std::string_view op,
+                                   std::string_view attribute);
 /// Sets the attributes that are missing and have a default.
 void fill_schema_defaults(Node& n);
 
-/// An attribute as the schema declares it. `usual` is its default; `required`: there is none and it must be written.
+/// An attribute as the schema declares it. `usual` is its default; `required`: there is none and it
+/// must be written.
 struct AttributeSchema {
-  enum class Kind : uint8_t { integer, real, text, integers, reals, texts, other } kind = Kind::other;
+  enum class Kind : uint8_t {
+    integer,
+    real,
+    text,
+    integers,
+    reals,
+    texts,
+    other
+  } kind = Kind::other;
   std::string name;
   std::optional<Attr> usual;
   bool required = false;
@@ -24,7 +35,7 @@ struct AttributeSchema {
 /// An operand or a result. Those of one `variable` ("T") have one element type, one of `types`.
 struct OperandSchema {
   std::string variable;
-  std::vector<DType> types;   ///< numeric types and bool; empty: none of these
+  std::vector<DType> types;  ///< numeric types and bool; empty: none of these
   bool optional = false, variadic = false;
 };
 struct OperatorSchema {

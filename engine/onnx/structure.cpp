@@ -333,7 +333,8 @@ const onnx::OpSchema* registered(const std::string& op, int64_t opset, const std
 
 }  // namespace
 
-/// A model has many nodes and few operators: what is found is remembered, by every thread for itself.
+/// A model has many nodes and few operators: what is found is remembered, by every thread for
+/// itself.
 const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain) {
   struct Found {
     int64_t opset;

@@ -126,8 +126,7 @@ bool aligned(DType type, const void* p) {
 /// Bytes that must be aligned for their type are copied if they are not.
 Tensor view(DType type, std::vector<int64_t> dims, std::shared_ptr<const void> owner,
             const void* p) {
-  if (aligned(type, p))
-    return Tensor(type, std::move(dims), std::move(owner), p);
+  if (aligned(type, p)) return Tensor(type, std::move(dims), std::move(owner), p);
   auto [t, out] = Tensor::allocate(type, std::move(dims));
   if (t.bytes()) std::memcpy(out, p, static_cast<size_t>(t.bytes()));
   return t;

@@ -18,12 +18,14 @@ namespace {
 SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
   const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
   const std::vector<int64_t> own = strides_of(dims, layout);
-  if (dims.empty() || std::ranges::count(dims, 0) > 0 || at.strides[inner] != 1) return SliceForm::other;
+  if (dims.empty() || std::ranges::count(dims, 0) > 0 || at.strides[inner] != 1)
+    return SliceForm::other;
   int64_t distance = 0;
   for (size_t k = 0; k < dims.size(); ++k) {
     if (k == inner || dims[k] == 1) continue;
     const int64_t steps = own[k] / dims[inner];  // pixels, or rows
-    if (at.strides[k] % steps || (distance && at.strides[k] / steps != distance)) return SliceForm::other;
+    if (at.strides[k] % steps || (distance && at.strides[k] / steps != distance))
+      return SliceForm::other;
     distance = at.strides[k] / steps;
   }
   return layout == Layout::channels_last ? SliceForm::pixels : SliceForm::rows;
@@ -32,7 +34,8 @@ SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layo
 class Places {
  public:
   /// `plan`: the graph as it would be planned; made here if it is not there yet.
-  Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses, std::optional<Plan>& plan)
+  Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses,
+         std::optional<Plan>& plan)
       : rule_(rule), ctx_(ctx), misses_(misses), shared_(plan) {}
 
   std::vector<PlaceMatch> run() {
@@ -55,7 +58,8 @@ class Places {
     for (const auto& [v, s] : plan().slices)
       if (g().value(s.whole).producer != g().value(v).producer) wholes_.insert(s.whole);
     std::vector<PlaceMatch> out;
-    for (size_t k = roots.size(); k-- > 0;) one_of(roots[k], out);  // what is around before what is inside
+    for (size_t k = roots.size(); k-- > 0;)
+      one_of(roots[k], out);  // what is around before what is inside
     std::ranges::reverse(out);
     return out;
   }
@@ -74,7 +78,8 @@ class Places {
     PlaceMatch p;
     p.match = std::move(std::get<Match>(a));
     const Node& n = g().node(root);
-    if (p.match.nodes.size() != 1 || n.body || !is_movement(n)) return miss(root, "structure", node_text(g(), root) + " does not only move elements");
+    if (p.match.nodes.size() != 1 || n.body || !is_movement(n))
+      return miss(root, "structure", node_text(g(), root) + " does not only move elements");
     const ValueId whole = value(p.match, spec_.whole);
     const std::set<ValueId> parts = values(p.match, spec_.parts);
     p.writes = whole == g().output(root);
@@ -84,13 +89,17 @@ class Places {
     for (size_t slot = 0; slot < around.size(); ++slot) {
       if (!around[slot] || !parts.contains(around[slot])) continue;
       ++moved;
-      if (placed(p, root, slices[slot], around[slot], whole)) p.slots.push_back(static_cast<int64_t>(slot));
+      if (placed(p, root, slices[slot], around[slot], whole))
+        p.slots.push_back(static_cast<int64_t>(slot));
     }
     if (p.slots.empty()) return;
-    const size_t left = moved - p.slots.size();  // a result that is not whole is looked at as a whole
+    const size_t left =
+        moved - p.slots.size();  // a result that is not whole is looked at as a whole
     if ((p.writes && left ? moved : left) > kMaxPieces) {
       for (int64_t slot : p.slots) plan().slices.erase(around[static_cast<size_t>(slot)]);
-      return miss(root, "structure", fmt::format("{} of {} parts would be left to move, too many for one kernel", left, moved));
+      return miss(root, "structure",
+                  fmt::format("{} of {} parts would be left to move, too many for one kernel", left,
+                              moved));
     }
     p.all = p.slots.size() == moved;
     p.match.bindings.attrs["slots"] = p.slots;
@@ -103,14 +112,18 @@ class Places {
     return it == m.bindings.values.end() ? ValueId{} : it->second;
   }
   std::set<ValueId> values(const Match& m, const std::string& name) const {
-    if (auto it = m.bindings.value_lists.find(name); it != m.bindings.value_lists.end()) return {it->second.begin(), it->second.end()};
+    if (auto it = m.bindings.value_lists.find(name); it != m.bindings.value_lists.end())
+      return {it->second.begin(), it->second.end()};
     if (ValueId v = value(m, name)) return {v};
     return {};
   }
 
-  bool placed(PlaceMatch& p, NodeId root, const std::optional<SliceOf>& slice, ValueId v, ValueId whole) {
-    if (std::string why = no_slice(root, v, whole, p.writes); !why.empty()) return miss(root, "structure", why), false;
-    if (!slice) return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
+  bool placed(PlaceMatch& p, NodeId root, const std::optional<SliceOf>& slice, ValueId v,
+              ValueId whole) {
+    if (std::string why = no_slice(root, v, whole, p.writes); !why.empty())
+      return miss(root, "structure", why), false;
+    if (!slice)
+      return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
     plan().slices[v] = *slice;
     if (judged(p, root, v)) return true;
     plan().slices.erase(v);
@@ -121,18 +134,23 @@ class Places {
   std::string no_slice(NodeId root, ValueId v, ValueId whole, bool writes) const {
     const Value &part = g().value(v), &all = g().value(whole);
     const std::string name = value_text(g(), v);
-    if (!part.type.shape || !constant_shape(*part.type.shape)) return "the size of " + name + " is not known";
-    if (part.type.dtype != all.type.dtype || size_bits(part.type.dtype) < 8) return name + " has another element type";
-    if (part.constant || part.is_input || part.is_output || !part.producer) return name + " is the caller's memory, or a constant";
+    if (!part.type.shape || !constant_shape(*part.type.shape))
+      return "the size of " + name + " is not known";
+    if (part.type.dtype != all.type.dtype || size_bits(part.type.dtype) < 8)
+      return name + " has another element type";
+    if (part.constant || part.is_input || part.is_output || !part.producer)
+      return name + " is the caller's memory, or a constant";
     if (plan().slices.contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
-    if (plan().layout(v) != plan().layout(whole)) return name + " lies in another layout than " + value_text(g(), whole);
+    if (plan().layout(v) != plan().layout(whole))
+      return name + " lies in another layout than " + value_text(g(), whole);
     for (size_t reads = 0; const Use& u : part.uses) {
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
       if (writes && u.node == root && ++reads > 1) return name + " is read twice";
     }
     if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
-    if (contract_of(g(), g().node(part.producer), *ctx_.ops) == "view") return name + " is another value's memory under other sizes";
+    if (contract_of(g(), g().node(part.producer), *ctx_.ops) == "view")
+      return name + " is another value's memory under other sizes";
     return "";
   }
 
@@ -141,7 +159,10 @@ class Places {
     if (!at) return false;
     const auto dims = constant_shape(*g().value(v).type.shape);
     auto accepts = [&](std::string* reason) {
-      if (at->dense && (ctx_.target->alignment <= 1 || at->offset * size_bits(g().value(v).type.dtype) / 8 % ctx_.target->alignment == 0)) return Truth::yes;
+      if (at->dense &&
+          (ctx_.target->alignment <= 1 ||
+           at->offset * size_bits(g().value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
+        return Truth::yes;
       const SliceForm form = form_of(*at, *dims, plan().layout(v));
       Accept a = all_accept(root, v, form, p.writes);
       if (reason) *reason = a.reason;
@@ -167,10 +188,16 @@ class Places {
   Accept all_accept(NodeId root, ValueId v, SliceForm form, bool writes) const {
     const Value& part = g().value(v);
     if (writes)
-      if (Accept a = accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, *ctx_.ops); a.truth != Truth::yes) return a;
+      if (Accept a =
+              accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, *ctx_.ops);
+          a.truth != Truth::yes)
+        return a;
     for (const Use& u : part.uses)
       if (u.node != root)
-        if (Accept a = accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, *ctx_.ops); a.truth != Truth::yes) return a;
+        if (Accept a =
+                accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, *ctx_.ops);
+            a.truth != Truth::yes)
+          return a;
     return {Truth::yes, {}};
   }
 
@@ -185,8 +212,8 @@ class Places {
   std::vector<Rejection>* misses_;
   PlaceSpec spec_;
   std::optional<Plan>& shared_;  // the graph as it would be planned, with the slices found so far
-  MatchContext planned_;  // ctx_ on that graph
-  std::set<ValueId> wholes_;  // of which parts are read where they lie
+  MatchContext planned_;         // ctx_ on that graph
+  std::set<ValueId> wholes_;     // of which parts are read where they lie
   std::string refusal_;
 };
 
@@ -209,14 +236,16 @@ Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, co
   g.set_attr(made, std::string(p.writes ? kSlicesWritten : kSlicesRead), p.slots);
   if (p.all) g.set_attr(made, std::string(kNothingToMove), int64_t{1});
   step.after.push_back(g.node(made).name);
-  step.text = p.writes ? fmt::format("Retargeting {} to {}", makers, name) : fmt::format("Reading {} where {} would copy from", makers, name);
+  step.text = p.writes ? fmt::format("Retargeting {} to {}", makers, name)
+                       : fmt::format("Reading {} where {} would copy from", makers, name);
   if (ctx.journal) ctx.journal->steps.push_back(std::move(step));
   return {};
 }
 
 }  // namespace
 
-std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses) {
+std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx,
+                                     std::vector<Rejection>* misses) {
   std::optional<Plan> plan;
   return Places(rule, ctx, misses, plan).run();
 }
@@ -225,7 +254,8 @@ Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
   std::vector<Rejection> misses;
   for (PlaceMatch& p : match_places(rule, ctx, &misses))
     if (p.match.root == node) return std::move(p.match);
-  Rejection best = no_match(rule, node, node_text(*ctx.graph, node) + " is not what the rule moves");
+  Rejection best =
+      no_match(rule, node, node_text(*ctx.graph, node) + " is not what the rule moves");
   bool any = false;
   for (Rejection& r : misses)
     if (r.root == node && (!any || nearness(r) > nearness(best))) best = std::move(r), any = true;
@@ -238,13 +268,16 @@ Status place_phase(const PassContext& ctx, std::string_view phase) {
   std::optional<Plan> plan;  // until a rule fires; what finds nothing leaves it as it was
   for (const auto& rule : ctx.rules->rules) {
     if (!rule->enabled || rule->phase != phase || rule->kind != RuleKind::place) continue;
-    if (ctx.cancel && ctx.cancel->stopped()) return error(Code::cancelled, std::string(phase), "time or caller");
+    if (ctx.cancel && ctx.cancel->stopped())
+      return error(Code::cancelled, std::string(phase), "time or caller");
     any = true;
     if (!plan) FERRULE_TRY(g.sort());
     int64_t steps = 0;
-    MatchContext mc{&g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, ctx.near_misses != nullptr};
+    MatchContext mc{
+        &g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, ctx.near_misses != nullptr};
     std::vector<Rejection> misses;
-    const std::vector<PlaceMatch> found = Places(*rule, mc, ctx.near_misses ? &misses : nullptr, plan).run();
+    const std::vector<PlaceMatch> found =
+        Places(*rule, mc, ctx.near_misses ? &misses : nullptr, plan).run();
     for (const PlaceMatch& p : found) FERRULE_TRY(fire(ctx, phase, *rule, p));
     if (!found.empty()) plan.reset();
     if (ctx.near_misses) std::ranges::move(misses, std::back_inserter(*ctx.near_misses));

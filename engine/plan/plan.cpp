@@ -21,10 +21,12 @@ bool same_memory(const Type& t) {
 
 bool can_be_channels_last(const Type& t) { return t.shape && t.rank() >= 3 && t.rank() <= 5; }
 
-/// Chooses a layout for every value, forward; puts a Reorder where a kernel cannot read what is there.
+/// Chooses a layout for every value, forward; puts a Reorder where a kernel cannot read what is
+/// there.
 class LayoutPlanner {
  public:
-  LayoutPlanner(Plan& plan, const Target& target, const OpTable& ops) : plan_(plan), target_(target), ops_(ops) {}
+  LayoutPlanner(Plan& plan, const Target& target, const OpTable& ops)
+      : plan_(plan), target_(target), ops_(ops) {}
 
   Status run() {
     Graph& g = plan_.graph;
@@ -64,11 +66,13 @@ class LayoutPlanner {
   }
 
   static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize" ||
-           contract == "channel_gate" || contract == "conv_pool" || contract == "depthwise_pointwise";
+    return contract == "conv" || contract == "deconv" || contract == "pool" ||
+           contract == "resize" || contract == "channel_gate" || contract == "conv_pool" ||
+           contract == "depthwise_pointwise";
   }
 
-  /// What the value's readers want: the layout of those that need one, nullopt where all read any strides.
+  /// What the value's readers want: the layout of those that need one, nullopt where all read any
+  /// strides.
   std::optional<Layout> wanted(ValueId v) const {
     const Value& value = plan_.graph.value(v);
     std::optional<Layout> out;
@@ -78,32 +82,37 @@ class LayoutPlanner {
       if (contract == "pointwise" || contract == "copy" || contract == "norm") continue;
       if (!slides(contract)) {
         out = out.value_or(Layout::plain);
-      } else if (u.slot != Use::kCapture && type(v).rank() == type(plan_.graph.node(u.node).outputs[0]).rank()) {
+      } else if (u.slot != Use::kCapture &&
+                 type(v).rank() == type(plan_.graph.node(u.node).outputs[0]).rank()) {
         return Layout::channels_last;
       }
     }
     return out;
   }
 
-  /// Generated kernels and copies write any strides: they write what is wanted, else what they read. On CPUs rows
-  /// of a few channels are too short to compute in; a reorder behind the kernel is the faster way there.
+  /// Generated kernels and copies write any strides: they write what is wanted, else what they
+  /// read. On CPUs rows of a few channels are too short to compute in; a reorder behind the kernel
+  /// is the faster way there.
   Layout written(NodeId id, ValueId v) const {
     if (!v || !can_be_channels_last(type(v))) return Layout::plain;
     const Layout read = follows(id), write = wanted(v).value_or(read);
     const Dim& channels = (*type(v).shape)[1];
     const bool few = channels.value_or(kFewChannels) < kFewChannels && target_.device != "gpu";
-    return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain : write;
+    return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain
+                                                                              : write;
   }
   static constexpr int64_t kFewChannels = 8;
 
-  /// The contract that really runs the node: a single node whose contract refuses it is interpreted.
+  /// The contract that really runs the node: a single node whose contract refuses it is
+  /// interpreted.
   std::string kernel_contract(NodeId id) const {
     const Graph& g = plan_.graph;
     const Node& n = g.node(id);
     std::string contract = contract_of(g, n, ops_);
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
-    return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract : "interpret";
+    return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract
+                                                                            : "interpret";
   }
 
   /// A group of integers is laid out as what it computes between its conversions.
@@ -117,8 +126,8 @@ class LayoutPlanner {
     return contract_of(body, body.node(anchor->node), ops_);
   }
 
-  /// Windows slide over channels-last images; tail operands of the result's rank are read the same way, others as they are
-  /// written down.
+  /// Windows slide over channels-last images; tail operands of the result's rank are read the same
+  /// way, others as they are written down.
   void sliding(NodeId id) {
     const Node& n = plan_.graph.node(id);
     const Type& y = type(n.outputs[0]);
@@ -127,7 +136,8 @@ class LayoutPlanner {
     for (size_t k = 0; k < n.inputs.size(); ++k) {
       if (k == 0 && reads_plain(id)) continue;
       const ValueId v = n.inputs[k];
-      require(id, k, v && type(v).rank() == y.rank() ? images : Layout::plain, k == 0 && image_first);
+      require(id, k, v && type(v).rank() == y.rank() ? images : Layout::plain,
+              k == 0 && image_first);
     }
     set_outputs(id, images);
   }
@@ -139,8 +149,11 @@ class LayoutPlanner {
     const Node& n = g.node(id);
     const Type& x = type(n.inputs[0]);
     const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
-    if (target_.device != "cpu" || x.dtype != DType::f32 || !planes || *planes > kPlanes) return false;
-    if (const std::string contract = kernel_contract(id); contract != "conv" && contract != "conv_pool") return false;
+    if (target_.device != "cpu" || x.dtype != DType::f32 || !planes || *planes > kPlanes)
+      return false;
+    if (const std::string contract = kernel_contract(id);
+        contract != "conv" && contract != "conv_pool")
+      return false;
     // An image that is also added to the result is read as the result is written.
     if (n.body && n.body->value(n.body->inputs()[0]).uses.size() > 1) return false;
     return slides_over_first(n);
@@ -150,11 +163,13 @@ class LayoutPlanner {
   bool slides_over_first(const Node& n) const {
     if (!n.body) return true;
     for (NodeId b : n.body->order())
-      if (const Node& inner = n.body->node(b); slides(contract_of(*n.body, inner, ops_))) return inner.inputs[0] == n.body->inputs()[0];
+      if (const Node& inner = n.body->node(b); slides(contract_of(*n.body, inner, ops_)))
+        return inner.inputs[0] == n.body->inputs()[0];
     return false;
   }
 
-  /// Generated kernels read and write any strides: the result is laid out as its largest operand is.
+  /// Generated kernels read and write any strides: the result is laid out as its largest operand
+  /// is.
   Layout follows(NodeId id) const {
     const Node& n = plan_.graph.node(id);
     return n.outputs.empty() ? Layout::plain : follows(id, n.outputs[0]);
@@ -187,9 +202,11 @@ class LayoutPlanner {
     }
     // A transpose between the two layouts moves nothing: the same memory under the other name.
     ValueId x = n.inputs[0], y = n.outputs[0];
-    if (static_cast<int>(perm.size()) >= 3 && layout(x) == Layout::plain && perm == from_channels_last(perm.size()))
+    if (static_cast<int>(perm.size()) >= 3 && layout(x) == Layout::plain &&
+        perm == from_channels_last(perm.size()))
       return set_output(y, Layout::channels_last);
-    set_output(y, layout(x) == Layout::channels_last ? Layout::plain : wanted(y).value_or(Layout::plain));
+    set_output(
+        y, layout(x) == Layout::channels_last ? Layout::plain : wanted(y).value_or(Layout::plain));
   }
   static std::vector<int64_t> from_channels_last(size_t rank) {
     std::vector<int64_t> p(rank);
@@ -228,7 +245,8 @@ class LayoutPlanner {
   ValueId reordered(ValueId v, Layout wanted) {
     if (auto it = reorders_.find(v); it != reorders_.end()) return it->second;
     Graph& g = plan_.graph;
-    ValueId out = g.add_value(g.fresh_name(g.value(v).name + "." + std::string(name(wanted))), g.value(v).type);
+    ValueId out = g.add_value(g.fresh_name(g.value(v).name + "." + std::string(name(wanted))),
+                              g.value(v).type);
     Node n;
     n.op = "Reorder";
     n.domain = "ferrule";
@@ -288,7 +306,8 @@ std::optional<Lying> lying(const Plan& plan, ValueId v) {
   out.strides = std::move(whole->strides);
   out.strides[axis] *= slice->second.step;
   const std::vector<int64_t> own = strides_of(*dims, plan.layout(v));
-  for (size_t k = 0; k < own.size(); ++k) out.dense = out.dense && ((*dims)[k] == 1 || own[k] == out.strides[k]);
+  for (size_t k = 0; k < own.size(); ++k)
+    out.dense = out.dense && ((*dims)[k] == 1 || own[k] == out.strides[k]);
   return out;
 }
 

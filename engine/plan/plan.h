@@ -1,6 +1,7 @@
-// The Plan: what runs, in which order, in which memory layout, with every layer named as TensorRT's users
-// know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph, target): it
-// never measures and never opens a device library. codegen/lower then says how many kernels each layer is.
+// The Plan: what runs, in which order, in which memory layout, with every layer named as TensorRT's
+// users know it. It holds the fused graph; layers refer to its nodes. Made from values only (graph,
+// target): it never measures and never opens a device library. codegen/lower then says how many
+// kernels each layer is.
 #pragma once
 #include <map>
 #include <optional>
@@ -13,34 +14,38 @@
 namespace ferrule {
 
 struct Layer {
-  std::string name;                 ///< "Conv_3 + Relu_4", "fusedPointwiseNode(a, b)", "reorder(x)"
+  std::string name;  ///< "Conv_3 + Relu_4", "fusedPointwiseNode(a, b)", "reorder(x)"
   std::string contract;
-  NodeId node;                      ///< of Plan::graph; none for reorders
-  std::vector<std::string> nodes;   ///< ONNX node names; empty for layers the planner added
-  std::string rule;                 ///< id of the rule, empty if none
-  ValueId reorder_from;             ///< reorder layers: the value …
-  ValueId reorder_to;               ///< … and its copy in the other layout
-  int kernels = -1;                 ///< launches; set by codegen/lower. 0: a view or no work
-  std::string numerics;             ///< "library" where a library epilogue deviates from the formula, "executed in float" for integers
+  NodeId node;                     ///< of Plan::graph; none for reorders
+  std::vector<std::string> nodes;  ///< ONNX node names; empty for layers the planner added
+  std::string rule;                ///< id of the rule, empty if none
+  ValueId reorder_from;            ///< reorder layers: the value …
+  ValueId reorder_to;              ///< … and its copy in the other layout
+  int kernels = -1;                ///< launches; set by codegen/lower. 0: a view or no work
+  std::string numerics;  ///< "library" where a library epilogue deviates from the formula,
+                         ///< "executed in float" for integers
 };
 
 struct Plan {
-  Graph graph;                      ///< reorders are values of their own in it, produced by Reorder nodes
-  std::vector<Layer> layers;        ///< execution order
-  std::vector<Layout> layouts;      ///< by ValueId::index
-  std::map<ValueId, SliceOf> slices;///< of values that place rules put into others; each in the layout of its whole
+  Graph graph;                ///< reorders are values of their own in it, produced by Reorder nodes
+  std::vector<Layer> layers;  ///< execution order
+  std::vector<Layout> layouts;  ///< by ValueId::index
+  std::map<ValueId, SliceOf>
+      slices;  ///< of values that place rules put into others; each in the layout of its whole
   std::string target;
   Layout layout(ValueId v) const { return layouts[v.index]; }
 };
 
-/// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and unknown.
+/// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and
+/// unknown.
 Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops);
-/// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no slice.
+/// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no
+/// slice.
 struct Lying {
-  ValueId root;                     ///< no slice of another
+  ValueId root;  ///< no slice of another
   int64_t offset = 0;
   std::vector<int64_t> strides;
-  bool dense = true;                ///< lies as it would on its own, from the offset on
+  bool dense = true;  ///< lies as it would on its own, from the offset on
 };
 /// nullopt: a size on the way is not known.
 std::optional<Lying> lying(const Plan& plan, ValueId v);

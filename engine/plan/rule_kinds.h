@@ -1,5 +1,5 @@
-// Rules of every kind: how one is matched at a node, and what a phase forms and places. Each kind has a file of its own:
-// engine/rewrite, engine/group, place.h.
+// Rules of every kind: how one is matched at a node, and what a phase forms and places. Each kind
+// has a file of its own: engine/rewrite, engine/group, place.h.
 #pragma once
 #include "engine/rewrite/rewrite.h"
 

@@ -8,7 +8,8 @@ namespace {
 
 class Slices {
  public:
-  Slices(const Graph& g, NodeId node, bool writes) : by_slot_(writes ? g.node(node).inputs.size() : g.node(node).outputs.size()) {
+  Slices(const Graph& g, NodeId node, bool writes)
+      : by_slot_(writes ? g.node(node).inputs.size() : g.node(node).outputs.size()) {
     const std::vector<Result<Movement>> movements = movements_of(g, g.node(node));
     for (size_t k = 0; k < movements.size(); ++k) {
       const auto& m = movements[k];
@@ -16,8 +17,10 @@ class Slices {
       SliceOf at;
       at.axis = static_cast<int>(m->steps[0].axis);
       at.whole = writes ? g.output(node) : g.input(node, 0);
-      if (!writes) read(k, at, m->steps[0].segments);
-      else if (k == 0) write(at, m->steps[0].segments);
+      if (!writes)
+        read(k, at, m->steps[0].segments);
+      else if (k == 0)
+        write(at, m->steps[0].segments);
     }
   }
 
@@ -36,8 +39,10 @@ class Slices {
       if (s.operand < 0) continue;
       const auto slot = static_cast<size_t>(s.operand);
       at.start = s.begin;
-      if (seen[slot] || s.start != 0 || s.step != 1) by_slot_[slot].reset();
-      else by_slot_[slot] = at;
+      if (seen[slot] || s.start != 0 || s.step != 1)
+        by_slot_[slot].reset();
+      else
+        by_slot_[slot] = at;
       seen[slot] = true;
     }
   }
@@ -51,7 +56,8 @@ std::vector<std::optional<SliceOf>> slices_of(const Graph& g, NodeId node, bool 
   return Slices(g, node, writes).take();
 }
 
-std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> layouts, const OpTable& ops) {
+std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> layouts,
+                                       const OpTable& ops) {
   std::map<ValueId, SliceOf> out;
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
@@ -62,7 +68,8 @@ std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> l
     const Graph& body = *n.body;
     std::map<ValueId, ValueId> outer;  // the group's values for the body's
     for (size_t k = 0; k < body.inputs().size(); ++k) outer.emplace(body.inputs()[k], n.inputs[k]);
-    for (size_t k = 0; k < body.outputs().size(); ++k) outer.emplace(body.outputs()[k], n.outputs[k]);
+    for (size_t k = 0; k < body.outputs().size(); ++k)
+      outer.emplace(body.outputs()[k], n.outputs[k]);
     const auto slices = slices_of(body, inside[0], writes);
     for (int64_t slot : n.attrs.ints(writes ? kSlicesWritten : kSlicesRead)) {
       const auto at = static_cast<size_t>(slot);

@@ -7,17 +7,18 @@
 #include "engine/base/diagnostics.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/rewrite/replacement.h"
 #include "engine/proof/arbiter.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
 #include "engine/proof/trial.h"
 #include "engine/proof/values.h"
+#include "engine/rewrite/replacement.h"
 
 namespace ferrule {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"exact", "signed_zero", "reassociating", "approximate", "reduced"};
+constexpr std::array<std::string_view, 5> kNames{"exact", "signed_zero", "reassociating",
+                                                 "approximate", "reduced"};
 
 enum class Sizes : uint8_t { primes, two, one, zero };
 struct Round {
@@ -35,9 +36,11 @@ constexpr std::array<Round, 10> kRounds{{{Magnitudes::small, Sizes::primes},
                                          {Magnitudes::limits, Sizes::one},
                                          {Magnitudes::scaled, Sizes::primes}}};
 
-/// A promise about ordinary numbers is asked about those, of tensors that hold some: small ones where they must fit a
-/// shorter type, else over the range of the type.
-constexpr std::array<Round, 3> kReducedRounds{{{Magnitudes::small, Sizes::primes}, {Magnitudes::small, Sizes::two}, {Magnitudes::small, Sizes::one}}};
+/// A promise about ordinary numbers is asked about those, of tensors that hold some: small ones
+/// where they must fit a shorter type, else over the range of the type.
+constexpr std::array<Round, 3> kReducedRounds{{{Magnitudes::small, Sizes::primes},
+                                               {Magnitudes::small, Sizes::two},
+                                               {Magnitudes::small, Sizes::one}}};
 constexpr std::array<Round, 8> kApproximateRounds{{{Magnitudes::small, Sizes::primes},
                                                    {Magnitudes::wide, Sizes::two},
                                                    {Magnitudes::small, Sizes::one},
@@ -57,25 +60,32 @@ DType shortest_float(const Graph& g) {
   DType least = DType::f64;
   for (uint32_t v = 0; v < g.value_slots(); ++v) {
     const DType t = g.value(ValueId{v}).type.dtype;
-    if (!g.value(ValueId{v}).dead && is_float(t) && model_tolerance(t).relative > model_tolerance(least).relative) least = t;
+    if (!g.value(ValueId{v}).dead && is_float(t) &&
+        model_tolerance(t).relative > model_tolerance(least).relative)
+      least = t;
   }
   return least;
 }
 
 /// The nearest numbers that the shorter type can hold.
-Tensor shortened(const Tensor& t, DType to) { return t.dtype() == DType::f32 ? converted(converted(t, to), DType::f32) : t; }
+Tensor shortened(const Tensor& t, DType to) {
+  return t.dtype() == DType::f32 ? converted(converted(t, to), DType::f32) : t;
+}
 
 /// The graph with constants that the type can hold.
 std::unique_ptr<Graph> with_short_constants(const Graph& g, DType to) {
   auto out = g.clone();
   for (uint32_t v = 0; v < out->value_slots(); ++v)
-    if (const Tensor* t = out->constant(ValueId{v})) out->set_constant(ValueId{v}, shortened(*t, to));
+    if (const Tensor* t = out->constant(ValueId{v}))
+      out->set_constant(ValueId{v}, shortened(*t, to));
   return out;
 }
 
-/// What is promised of ordinary numbers says nothing of elements that are none, nor (floats) of places and comparisons
-/// where the numbers are so large or small that functions round many to one: they are taken for right.
-std::vector<Tensor> ordinary(std::vector<Tensor> got, const std::vector<Tensor>& want, bool floats) {
+/// What is promised of ordinary numbers says nothing of elements that are none, nor (floats) of
+/// places and comparisons where the numbers are so large or small that functions round many to one:
+/// they are taken for right.
+std::vector<Tensor> ordinary(std::vector<Tensor> got, const std::vector<Tensor>& want,
+                             bool floats) {
   for (size_t k = 0; k < want.size(); ++k) {
     if (got[k].dtype() != want[k].dtype() || got[k].dims() != want[k].dims()) continue;
     if (!is_float(want[k].dtype())) {
@@ -85,7 +95,8 @@ std::vector<Tensor> ordinary(std::vector<Tensor> got, const std::vector<Tensor>&
     std::vector<double> to = got[k].to_f64();
     bool any = false;
     for (size_t i = 0; i < to.size(); ++i)
-      if (const double d = want[k].at_f64(static_cast<int64_t>(i)); !std::isfinite(d)) to[i] = d, any = true;
+      if (const double d = want[k].at_f64(static_cast<int64_t>(i)); !std::isfinite(d))
+        to[i] = d, any = true;
     if (any) got[k] = filled(got[k].dtype(), got[k].dims(), to);
   }
   return got;
@@ -98,7 +109,10 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
   auto size = [&](const Dim& d) {
     if (auto c = d.constant()) return *c;
     const int64_t prime = kPrimes[open.size() % kPrimes.size()];
-    const int64_t to = round.open == Sizes::primes ? prime : round.open == Sizes::two ? 2 : round.open == Sizes::one ? 1 : 0;
+    const int64_t to = round.open == Sizes::primes ? prime
+                       : round.open == Sizes::two  ? 2
+                       : round.open == Sizes::one  ? 1
+                                                   : 0;
     return open.try_emplace(d.str(), to).first->second;
   };
   std::vector<Tensor> inputs;
@@ -114,9 +128,17 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
 class Comparison {
  public:
   Comparison(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx)
-      : before_(before), after_(after), claim_(claim), ctx_(ctx), limits_(*ctx.limits), small_(*ctx.limits) {
-    // What is drawn is smaller; sizes that only a run finds out need not be. What a rule adds may be larger.
-    auto bounded = [&](Limits& limits, int64_t bytes) { limits.memory_bytes = limits.memory_bytes > 0 ? std::min(limits.memory_bytes, bytes) : bytes; };
+      : before_(before),
+        after_(after),
+        claim_(claim),
+        ctx_(ctx),
+        limits_(*ctx.limits),
+        small_(*ctx.limits) {
+    // What is drawn is smaller; sizes that only a run finds out need not be. What a rule adds may
+    // be larger.
+    auto bounded = [&](Limits& limits, int64_t bytes) {
+      limits.memory_bytes = limits.memory_bytes > 0 ? std::min(limits.memory_bytes, bytes) : bytes;
+    };
     bounded(limits_, 1 << 24);
     bounded(small_, 1 << 17);
   }
@@ -132,7 +154,9 @@ class Comparison {
     if (!differs(*want, *got, Asked::bits, text)) return Numerics::exact;
     if (!differs(*want, *got, Asked::numbers, text)) return Numerics::signed_zero;
     if (loose && !differs(*want, *got, Asked::models, text)) return claim_;
-    const std::string why = unexplained({&before_, &after_, &inputs, &*want, &*got, claim_ == Numerics::approximate}, *ctx_.ops, limits_);
+    const std::string why =
+        unexplained({&before_, &after_, &inputs, &*want, &*got, claim_ == Numerics::approximate},
+                    *ctx_.ops, limits_);
     if (why.empty()) return Numerics::reassociating;
     return wrong(text, claim_ == Numerics::reassociating ? why : text);
   }
@@ -162,11 +186,19 @@ class Comparison {
     text = std::move(why);
     return Numerics::none;
   }
-  enum class Asked : uint8_t { bits, numbers, models };  ///< the same bits, equal numbers, equal within the tolerance of models
-  bool differs(const std::vector<Tensor>& want, const std::vector<Tensor>& got, Asked asked, std::string& text) const {
+  enum class Asked : uint8_t {
+    bits,
+    numbers,
+    models
+  };  ///< the same bits, equal numbers, equal within the tolerance of models
+  bool differs(const std::vector<Tensor>& want, const std::vector<Tensor>& got, Asked asked,
+               std::string& text) const {
     for (size_t k = 0; k < want.size(); ++k) {
-      const DType t = shortest_ != DType::undefined && is_float(want[k].dtype()) ? shortest_ : want[k].dtype();
-      const Difference d = compare(got[k], want[k], asked == Asked::models ? model_tolerance(t) : Tolerance{}, asked == Asked::bits);
+      const DType t =
+          shortest_ != DType::undefined && is_float(want[k].dtype()) ? shortest_ : want[k].dtype();
+      const Difference d =
+          compare(got[k], want[k], asked == Asked::models ? model_tolerance(t) : Tolerance{},
+                  asked == Asked::bits);
       if (d.ok) continue;
       text = fmt::format("output {}: {}", escape(before_.value(before_.outputs()[k]).name), d.text);
       return true;
@@ -179,7 +211,8 @@ class Comparison {
   const ProofContext& ctx_;
   Limits limits_, small_;
   bool floats_ = false;
-  DType shortest_ = DType::undefined;  ///< whose tolerance floats are judged by; undefined: their own's
+  DType shortest_ =
+      DType::undefined;  ///< whose tolerance floats are judged by; undefined: their own's
 };
 
 }  // namespace
@@ -187,15 +220,19 @@ class Comparison {
 Numerics numerics_of(const Rule& rule) {
   return static_cast<Numerics>(std::ranges::find(kNames, rule.numerics) - kNames.begin());
 }
-std::string_view name(Numerics n) { return n == Numerics::none ? "none" : kNames[static_cast<size_t>(n)]; }
+std::string_view name(Numerics n) {
+  return n == Numerics::none ? "none" : kNames[static_cast<size_t>(n)];
+}
 
-std::string disagreement(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx, const std::vector<Tensor>& inputs) {
+std::string disagreement(const Graph& before, const Graph& after, Numerics claim,
+                         const ProofContext& ctx, const std::vector<Tensor>& inputs) {
   std::string text;
   const auto kept = Comparison(before, after, claim, ctx).of(inputs, text);
   return kept && *kept > claim ? text : "";
 }
 
-Agreement agreement(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx, uint64_t seed) {
+Agreement agreement(const Graph& before, const Graph& after, Numerics claim,
+                    const ProofContext& ctx, uint64_t seed) {
   Agreement out;
   const bool reduced = claim == Numerics::reduced;
   const DType shortest = reduced ? shortest_float(after) : DType::undefined;
@@ -219,12 +256,14 @@ Agreement agreement(const Graph& before, const Graph& after, Numerics claim, con
   return out;
 }
 
-Agreement agreement_of(const Rule& rule, const Graph& before, const Graph& after, const Target* target, const ProofContext& ctx, uint64_t seed) {
+Agreement agreement_of(const Rule& rule, const Graph& before, const Graph& after,
+                       const Target* target, const ProofContext& ctx, uint64_t seed) {
   const Numerics claim = numerics_of(rule);
   if (claim == Numerics::reduced) {
     const auto shorter = with_short_constants(before, shortest_float(after));
     const Trial t = try_rule(rule, *shorter, target, ctx);
-    return t.fired && t.broken.empty() ? agreement(*shorter, *t.after, claim, ctx, seed) : Agreement();
+    return t.fired && t.broken.empty() ? agreement(*shorter, *t.after, claim, ctx, seed)
+                                       : Agreement();
   }
   Agreement a = agreement(before, after, claim, ctx, seed);
   if (a.ran && !a.wrong && well_typed(before) && !well_typed(after))

@@ -6,8 +6,8 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/rewrite/replacement.h"
 #include "engine/proof/values.h"
+#include "engine/rewrite/replacement.h"
 
 namespace ferrule {
 namespace {
@@ -20,7 +20,8 @@ constexpr int kEvaluations = 24;
 constexpr double kSafety = 8, kUlps = 4;
 /// Sums of products are rounded at every step, in either order: ulps of the result for each term.
 constexpr double kUlpsOfTerm = 1.0 / 8;
-/// What may be lost to underflow, in least subnormals: what scales of everyday size make of one. More is no reassociation.
+/// What may be lost to underflow, in least subnormals: what scales of everyday size make of one.
+/// More is no reassociation.
 constexpr double kLost = 32;
 /// How near what is left comes to the f64 value where the other graph has lost it, relative to it.
 constexpr double kNear = 1e-2;
@@ -29,12 +30,14 @@ constexpr double kNear = 1e-2;
 class Evaluator {
  public:
   /// `folded`: its constants were computed by a rewrite.
-  Evaluator(const Graph& g, const OpTable& ops, const Limits& limits, bool folded) : g_(g), ops_(ops), folded_(folded) {
+  Evaluator(const Graph& g, const OpTable& ops, const Limits& limits, bool folded)
+      : g_(g), ops_(ops), folded_(folded) {
     options_.ops = &ops;
     options_.limits = &limits;
     options_.f64 = true;
     for (ValueId v : g.outputs())
-      if (const DType t = g.value(v).type.dtype; is_float(t)) results_ = std::min(results_, float_limits(t).precision);
+      if (const DType t = g.value(v).type.dtype; is_float(t))
+        results_ = std::min(results_, float_limits(t).precision);
   }
 
   /// All values of the graph; nullopt: a node does not run.
@@ -43,7 +46,8 @@ class Evaluator {
     for (uint32_t i = 0; i < all.size(); ++i)
       if (const Tensor* t = g_.constant(ValueId{i})) {
         all[i] = wide(*t, t->dtype(), noise);
-        if (noise && is_float(t->dtype())) all[i] = as_constant(*all[i], ValueId{i}, t->dtype(), *noise);
+        if (noise && is_float(t->dtype()))
+          all[i] = as_constant(*all[i], ValueId{i}, t->dtype(), *noise);
       }
     for (size_t k = 0; k < g_.inputs().size(); ++k)
       if (k < inputs.size()) all[g_.inputs()[k].index] = wide(inputs[k], inputs[k].dtype(), noise);
@@ -59,43 +63,56 @@ class Evaluator {
     return noise ? moved(out, declared, *noise) : out;
   }
   static Tensor moved(const Tensor& t, DType declared, Draw& noise) {
-    const double u = std::max(float_limits(declared).epsilon(), std::numeric_limits<double>::epsilon());  // of f64: what f64 can hold
+    const double u = std::max(float_limits(declared).epsilon(),
+                              std::numeric_limits<double>::epsilon());  // of f64: what f64 can hold
     auto [out, bytes] = Tensor::allocate(DType::f64, t.dims());
     // Often all of it: what turns a comparison or a rounding round is the worst case.
-    auto by = [&] { return noise.chance(50) ? (noise.chance(50) ? 1 : -1) : noise.between(-1.0, 1.0); };
-    std::ranges::transform(t.as<double>(), static_cast<double*>(bytes), [&](double d) { return d * (1 + u * by()); });
+    auto by = [&] {
+      return noise.chance(50) ? (noise.chance(50) ? 1 : -1) : noise.between(-1.0, 1.0);
+    };
+    std::ranges::transform(t.as<double>(), static_cast<double*>(bytes),
+                           [&](double d) { return d * (1 + u * by()); });
     return out;
   }
 
-  /// What D9 (number_class.h) lets a folded constant lose is within the bound, what it declines is no instance.
-  /// A subnormal constant may be taken for 0, as D9 takes it and as processors do that flush such numbers: it moves by all
-  /// of itself. A weight that is summed up with others is off by half a unit in the last place of the largest of them, at
-  /// least by that of the smallest normal number, which is half the least subnormal: weights that underflow beside normal
-  /// ones lose no more than those do by rounding. The sum is then off by that times its operands, which may be many ulps
-  /// of a result in which the larger terms are absent or cancel (5e-6 of it were seen with conv_scale); no order of
-  /// summation promises more, and a bound by element would refuse to fold layers that have a few tiny weights.
+  /// What D9 (number_class.h) lets a folded constant lose is within the bound, what it declines is
+  /// no instance. A subnormal constant may be taken for 0, as D9 takes it and as processors do that
+  /// flush such numbers: it moves by all of itself. A weight that is summed up with others is off
+  /// by half a unit in the last place of the largest of them, at least by that of the smallest
+  /// normal number, which is half the least subnormal: weights that underflow beside normal ones
+  /// lose no more than those do by rounding. The sum is then off by that times its operands, which
+  /// may be many ulps of a result in which the larger terms are absent or cancel (5e-6 of it were
+  /// seen with conv_scale); no order of summation promises more, and a bound by element would
+  /// refuse to fold layers that have a few tiny weights.
   Tensor as_constant(const Tensor& t, ValueId v, DType declared, Draw& noise) const {
     const FloatLimits l = float_limits(declared);
     const double least = std::ldexp(1.0, l.min_exponent);
     const std::span<const double> values = t.as<double>();
-    const bool weights = folded_ && t.numel() > 1 && summed(v) && std::ranges::any_of(values, [&](double d) { return std::abs(d) >= least; });
+    const bool weights =
+        folded_ && t.numel() > 1 && summed(v) &&
+        std::ranges::any_of(values, [&](double d) { return std::abs(d) >= least; });
     auto [out, bytes] = Tensor::allocate(DType::f64, t.dims());
     std::ranges::transform(values, static_cast<double*>(bytes), [&](double d) {
-      if (d != 0 && std::abs(d) < least) d = noise.chance(25) ? 0 : d + d * noise.between(-1.0, 1.0);
+      if (d != 0 && std::abs(d) < least)
+        d = noise.chance(25) ? 0 : d + d * noise.between(-1.0, 1.0);
       return weights ? d + l.smallest() / 2 * noise.between(-1.0, 1.0) : d;
     });
     return out;
   }
   /// As D9 has it: by operators that are no formulas.
   bool summed(ValueId v) const {
-    return std::ranges::all_of(g_.value(v).uses, [&](const Use& u) { return u.slot != Use::kCapture && !ops_.find(g_.node(u.node)); });
+    return std::ranges::all_of(g_.value(v).uses, [&](const Use& u) {
+      return u.slot != Use::kCapture && !ops_.find(g_.node(u.node));
+    });
   }
 
-  /// Whether the node turns numbers of one type into the same numbers of a type that holds fewer, fewer than the results
-  /// do: roundings to the type of the results are those of arithmetic.
+  /// Whether the node turns numbers of one type into the same numbers of a type that holds fewer,
+  /// fewer than the results do: roundings to the type of the results are those of arithmetic.
   bool rounds(const Node& n, DType to) const {
-    const DType from = n.inputs.empty() || !n.inputs[0] ? DType::undefined : g_.value(n.inputs[0]).type.dtype;
-    return is_int(from) || (is_float(from) && size_bits(from) > size_bits(to) && float_limits(to).precision < results_);
+    const DType from =
+        n.inputs.empty() || !n.inputs[0] ? DType::undefined : g_.value(n.inputs[0]).type.dtype;
+    return is_int(from) || (is_float(from) && size_bits(from) > size_bits(to) &&
+                            float_limits(to).precision < results_);
   }
 
   bool step(const Node& n, Values& all, Draw* noise) const {
@@ -107,9 +124,12 @@ class Evaluator {
       if (!n.outputs[k]) continue;
       const DType declared = g_.value(n.outputs[k]).type.dtype;
       Tensor& t = (*out)[k];
-      // An idempotent operator makes no error of its own: it gives one of its operands, or a whole number that it meant.
+      // An idempotent operator makes no error of its own: it gives one of its operands, or a whole
+      // number that it meant.
       if (is_float(declared) && t.dtype() == DType::f64)
-        t = rounds(n, declared) ? converted(converted(t, declared), DType::f64) : noise && !ops_.in_class(n, "idempotent") ? moved(t, declared, *noise) : std::move(t);
+        t = rounds(n, declared) ? converted(converted(t, declared), DType::f64)
+            : noise && !ops_.in_class(n, "idempotent") ? moved(t, declared, *noise)
+                                                       : std::move(t);
       all[n.outputs[k].index] = std::move(t);
     }
     return true;
@@ -125,9 +145,11 @@ class Evaluator {
 /// From here on the exponential of a number leaves f16, of all types first.
 constexpr double kLarge = 11;
 
-/// What a run in the graph's own types met that a result may be off by, whatever the order of its arithmetic.
+/// What a run in the graph's own types met that a result may be off by, whatever the order of its
+/// arithmetic.
 struct Met {
-  bool overflow = false;   ///< a value is finite in f64 and not in its own type, or f64 itself overflows
+  bool overflow =
+      false;  ///< a value is finite in f64 and not in its own type, or f64 itself overflows
   bool underflow = false;  ///< a value is 0 and not so in f64, or f64 itself underflows
   bool undefined = false;  ///< NaN became an integer, which ONNX leaves open
 };
@@ -148,7 +170,9 @@ class Watch {
   }
 
  private:
-  const Tensor* truth(ValueId v) const { return v && truth_[v.index] ? &*truth_[v.index] : nullptr; }
+  const Tensor* truth(ValueId v) const {
+    return v && truth_[v.index] ? &*truth_[v.index] : nullptr;
+  }
 
   void node(const Node& n, const std::vector<Tensor>& out) {
     bool large = false, finite = true, nan = false;  // operands
@@ -157,7 +181,8 @@ class Watch {
       for (int64_t i = 0; t && is_float(t->dtype()) && i < t->numel(); ++i) {
         const double d = t->at_f64(i);
         finite &= std::isfinite(d), large |= std::abs(d) >= kLarge;
-        nan |= std::isnan(d) || (k > 0 && (d == 0 || std::isinf(d)));  // such a scale makes NaN before the integer
+        nan |= std::isnan(d) ||
+               (k > 0 && (d == 0 || std::isinf(d)));  // such a scale makes NaN before the integer
       }
     }
     // Poles are at 0 and 1: an infinity out of large finite numbers is an overflow.
@@ -170,7 +195,8 @@ class Watch {
         const double have = out[k].at_f64(i), wide = want->at_f64(i);
         met_.overflow |= !std::isfinite(have) && (std::isfinite(wide) || beyond);
         met_.overflow |= std::fpclassify(wide) == FP_SUBNORMAL;  // beyond what f64 can judge
-        met_.overflow |= std::isnan(have) && std::isinf(wide) && !met_.underflow;  // inside of a sum
+        met_.overflow |=
+            std::isnan(have) && std::isinf(wide) && !met_.underflow;  // inside of a sum
         met_.underflow |= have == 0 && (wide != 0 || beyond);
       }
     }
@@ -181,14 +207,16 @@ class Watch {
   Met met_;
 };
 
-/// About how many terms the sums have that operators without a formula make; 0: there are no such operators.
+/// About how many terms the sums have that operators without a formula make; 0: there are no such
+/// operators.
 double longest_sum(const Graph& g, const Values& values, const OpTable& ops) {
   double most = 0;
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     if (ops.find(n) || n.inputs.size() < 2 || !n.inputs[1] || !values[n.inputs[1].index]) continue;
     const Tensor& t = *values[n.inputs[1].index];
-    if (is_float(t.dtype()) && t.rank() > 1 && t.numel() > 0) most = std::max(most, static_cast<double>(t.numel() / *std::ranges::min_element(t.dims())));
+    if (is_float(t.dtype()) && t.rank() > 1 && t.numel() > 0)
+      most = std::max(most, static_cast<double>(t.numel() / *std::ranges::min_element(t.dims())));
   }
   return most;
 }
@@ -197,19 +225,28 @@ double longest_sum(const Graph& g, const Values& values, const OpTable& ops) {
 class Output {
  public:
   /// `ulps`: of the result, whatever its operands are.
-  Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other, double ulps)
-      : want_(want), got_(got), truth_(truth), other_(other), ulps_(ulps), real_(is_float(want.dtype())) {
+  Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other,
+         double ulps)
+      : want_(want),
+        got_(got),
+        truth_(truth),
+        other_(other),
+        ulps_(ulps),
+        real_(is_float(want.dtype())) {
     for (int64_t k = 0; k < want.numel(); ++k)
-      if (!same(want.at_f64(k), got.at_f64(k))) open_.push_back({k, truth.at_f64(k), truth.at_f64(k)});
+      if (!same(want.at_f64(k), got.at_f64(k)))
+        open_.push_back({k, truth.at_f64(k), truth.at_f64(k)});
     settle();
   }
   bool done() const { return open_.empty(); }
-  /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0 that is none; or what
-  /// is near the f64 value where nothing was left of it.
+  /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0
+  /// that is none; or what is near the f64 value where nothing was left of it.
   void forgive_lost() {
     std::erase_if(open_, [&](const Element& e) {
       const double want = want_.at_f64(e.at), got = got_.at_f64(e.at), truth = truth_.at_f64(e.at);
-      return std::isfinite(got) && (!std::isfinite(want) || (want == 0 && std::abs(got - truth) <= kNear * std::abs(truth)));
+      return std::isfinite(got) &&
+             (!std::isfinite(want) ||
+              (want == 0 && std::abs(got - truth) <= kNear * std::abs(truth)));
     });
   }
   int64_t first() const { return open_.front().at; }
@@ -220,9 +257,13 @@ class Output {
       for (const auto& [moved, still] : {std::pair(&before, &truth_), std::pair(&after, &other_)}) {
         const double to = moved->at_f64(e.at), by = std::abs(to - still->at_f64(e.at));
         if (std::isfinite(by)) e.spread = std::max(e.spread, by);
-        // In the graph before, or away from it in the one after: what gives NaN however its operands move was put in.
-        e.met |= !std::isfinite(got_.at_f64(e.at)) && (moved == &before ? same(to, got_.at_f64(e.at)) : std::isfinite(to) || same(to, want_.at_f64(e.at)));
-        if (moved == &before && std::isfinite(to)) e.least = std::fmin(e.least, to), e.greatest = std::fmax(e.greatest, to);
+        // In the graph before, or away from it in the one after: what gives NaN however its
+        // operands move was put in.
+        e.met |= !std::isfinite(got_.at_f64(e.at)) &&
+                 (moved == &before ? same(to, got_.at_f64(e.at))
+                                   : std::isfinite(to) || same(to, want_.at_f64(e.at)));
+        if (moved == &before && std::isfinite(to))
+          e.least = std::fmin(e.least, to), e.greatest = std::fmax(e.greatest, to);
       }
     settle();
   }
@@ -232,7 +273,8 @@ class Output {
     int64_t at;
     double least, greatest;  ///< of the evaluations of the graph before that are finite
     double spread = 0;
-    bool met = false;        ///< noise alone makes what came out, or undoes it: an infinity or NaN at a pole
+    bool met =
+        false;  ///< noise alone makes what came out, or undoes it: an infinity or NaN at a pole
   };
   static bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
@@ -245,7 +287,8 @@ class Output {
     if (same(got, truth) || e.met) return true;
     const FloatLimits l = float_limits(want_.dtype());
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
-    const double bound = kSafety * e.spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
+    const double bound =
+        kSafety * e.spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }
@@ -263,27 +306,40 @@ std::string unexplained(const ArbiterCase& c, const OpTable& ops, const Limits& 
   const auto truth = before.run(*c.inputs, nullptr), other = after.run(*c.inputs, nullptr);
   if (!truth || !other) return "it cannot be evaluated in f64";
   std::vector<Output> outputs;
-  const double ulps = kUlps + kUlpsOfTerm * std::max(longest_sum(*c.before, *truth, ops), longest_sum(*c.after, *other, ops));
-  auto at = [](const Graph& g, const Values& all, size_t k) -> const Tensor& { return *all[g.outputs()[k].index]; };
+  const double ulps = kUlps + kUlpsOfTerm * std::max(longest_sum(*c.before, *truth, ops),
+                                                     longest_sum(*c.after, *other, ops));
+  auto at = [](const Graph& g, const Values& all, size_t k) -> const Tensor& {
+    return *all[g.outputs()[k].index];
+  };
   for (size_t k = 0; k < c.want->size(); ++k) {
-    if ((*c.want)[k].dtype() != (*c.got)[k].dtype() || (*c.want)[k].dims() != (*c.got)[k].dims()) return fmt::format("output {} has another type or shape", k);
-    outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k), at(*c.after, *other, k), ulps);
+    if ((*c.want)[k].dtype() != (*c.got)[k].dtype() || (*c.want)[k].dims() != (*c.got)[k].dims())
+      return fmt::format("output {} has another type or shape", k);
+    outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
+                         at(*c.after, *other, k), ulps);
   }
   Draw noise(1);
-  for (int n = 0; n < kEvaluations && std::ranges::any_of(outputs, [](const Output& o) { return !o.done(); }); ++n) {
+  for (int n = 0; n < kEvaluations && std::ranges::any_of(
+                                          outputs, [](const Output& o) { return !o.done(); });
+       ++n) {
     const auto x = before.run(*c.inputs, &noise), y = after.run(*c.inputs, &noise);
     if (!x || !y) break;
-    for (size_t k = 0; k < outputs.size(); ++k) outputs[k].widen(at(*c.before, *x, k), at(*c.after, *y, k));
+    for (size_t k = 0; k < outputs.size(); ++k)
+      outputs[k].widen(at(*c.before, *x, k), at(*c.after, *y, k));
   }
   for (size_t k = 0; k < outputs.size(); ++k) {
     if (outputs[k].done()) continue;
-    const Met was = Watch(*c.before, *truth).run(*c.inputs, ops, limits), is = Watch(*c.after, *other).run(*c.inputs, ops, limits);
-    if (was.overflow || is.overflow || was.undefined || is.undefined || (c.ordinary && was.underflow)) return "";
+    const Met was = Watch(*c.before, *truth).run(*c.inputs, ops, limits),
+              is = Watch(*c.after, *other).run(*c.inputs, ops, limits);
+    if (was.overflow || is.overflow || was.undefined || is.undefined ||
+        (c.ordinary && was.underflow))
+      return "";
     if (was.underflow) outputs[k].forgive_lost();
     if (outputs[k].done()) continue;
     const int64_t e = outputs[k].first();
-    return fmt::format("output {}: element {} is {}, want {} ({} in f64)", escape(c.before->value(c.before->outputs()[k]).name), e, (*c.got)[k].at_f64(e),
-                       (*c.want)[k].at_f64(e), at(*c.before, *truth, k).at_f64(e));
+    return fmt::format("output {}: element {} is {}, want {} ({} in f64)",
+                       escape(c.before->value(c.before->outputs()[k]).name), e,
+                       (*c.got)[k].at_f64(e), (*c.want)[k].at_f64(e),
+                       at(*c.before, *truth, k).at_f64(e));
   }
   return "";
 }

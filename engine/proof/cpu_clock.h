@@ -1,4 +1,5 @@
-// Time that this thread has computed: a proof's budget, so that a busy machine proves as much as an idle one.
+// Time that this thread has computed: a proof's budget, so that a busy machine proves as much as an
+// idle one.
 #pragma once
 #include <ctime>
 

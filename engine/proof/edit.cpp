@@ -34,11 +34,16 @@ class Editor {
     if (!a.is_object()) return bad("{} wants a map", verb);
     if (verb == "rewire") return rewire(a);
     for (const auto& [name, what] : a.items()) {
-      if (verb == "set") FERRULE_TRY(set(name, what));
-      else if (verb == "const") FERRULE_TRY(constant(name, what));
-      else if (verb == "shape") FERRULE_TRY(shape(name, what));
-      else if (verb == "dtype") FERRULE_TRY(dtype(name, what));
-      else return bad("there is no edit {}", escape(verb));
+      if (verb == "set")
+        FERRULE_TRY(set(name, what));
+      else if (verb == "const")
+        FERRULE_TRY(constant(name, what));
+      else if (verb == "shape")
+        FERRULE_TRY(shape(name, what));
+      else if (verb == "dtype")
+        FERRULE_TRY(dtype(name, what));
+      else
+        return bad("there is no edit {}", escape(verb));
     }
     return {};
   }
@@ -102,10 +107,14 @@ class Editor {
     const Attr* before = g_.node(n).attrs.find(name);
     bool real = before && (std::holds_alternative<double>(*before) ||
                            std::holds_alternative<std::vector<double>>(*before));
-    if (what.is_boolean()) g_.set_attr(n, name, int64_t{what.get<bool>()});
-    else if (what.is_number_integer() && !real) g_.set_attr(n, name, what.get<int64_t>());
-    else if (what.is_number()) g_.set_attr(n, name, what.get<double>());
-    else if (what.is_string()) g_.set_attr(n, name, what.get<std::string>());
+    if (what.is_boolean())
+      g_.set_attr(n, name, int64_t{what.get<bool>()});
+    else if (what.is_number_integer() && !real)
+      g_.set_attr(n, name, what.get<int64_t>());
+    else if (what.is_number())
+      g_.set_attr(n, name, what.get<double>());
+    else if (what.is_string())
+      g_.set_attr(n, name, what.get<std::string>());
     else if (what.is_array() &&
              std::ranges::all_of(what, [](const json& x) { return x.is_number_integer(); }) &&
              !real)
@@ -113,7 +122,8 @@ class Editor {
     else if (what.is_array() &&
              std::ranges::all_of(what, [](const json& x) { return x.is_number(); }))
       g_.set_attr(n, name, what.get<std::vector<double>>());
-    else return bad("{} cannot be an attribute", what.dump());
+    else
+      return bad("{} cannot be an attribute", what.dump());
     return {};
   }
 
@@ -151,8 +161,10 @@ class Editor {
     for (const json& d : what) {
       if (d.is_number_integer())
         dims.emplace_back(d.get<int64_t>()), sizes.push_back(d.get<int64_t>());
-      else if (d.is_string()) dims.push_back(Dim::symbol(d.get<std::string>()));
-      else return bad("{} is no size", d.dump());
+      else if (d.is_string())
+        dims.push_back(Dim::symbol(d.get<std::string>()));
+      else
+        return bad("{} is no size", d.dump());
     }
     if (const Tensor* t = g_.constant(v)) {
       if (sizes.size() != dims.size())
@@ -171,9 +183,12 @@ class Editor {
     FERRULE_ASSIGN(ValueId v, value(name));
     auto t = what.is_string() ? parse_dtype(what.get<std::string>()) : std::nullopt;
     if (!t) return bad("{} is no element type", what.dump());
-    if (const Tensor* c = g_.constant(v)) g_.set_constant(v, filled(*t, c->dims(), c->to_f64()));
-    else if (g_.value(v).is_input) g_.set_type(v, Type{*t, g_.value(v).type.shape});
-    else return bad("{} is neither an input nor a constant", escape(name));
+    if (const Tensor* c = g_.constant(v))
+      g_.set_constant(v, filled(*t, c->dims(), c->to_f64()));
+    else if (g_.value(v).is_input)
+      g_.set_type(v, Type{*t, g_.value(v).type.shape});
+    else
+      return bad("{} is neither an input nor a constant", escape(name));
     return {};
   }
 

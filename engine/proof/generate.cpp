@@ -5,37 +5,48 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/infer.h"
-#include "engine/rewrite/replacement.h"
 #include "engine/match/facts.h"
-#include "engine/semantics/movement.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
+#include "engine/rewrite/replacement.h"
+#include "engine/semantics/infer.h"
+#include "engine/semantics/movement.h"
 
 namespace ferrule {
 namespace {
 
 using Kind = PatternExpr::Kind;
 
-/// One walk through the pattern, from the root to the values from outside, and the graph that it makes.
+/// One walk through the pattern, from the root to the values from outside, and the graph that it
+/// makes.
 class Walk {
  public:
   Walk(const Rule& rule, const ProofContext& ctx, Proposer& propose, Draw& draw)
-      : rule_(rule), ctx_(ctx), draw_(draw), world_(propose.world(rule.types)), nodes_(g_, world_, *ctx.ops, propose, draw) {}
+      : rule_(rule),
+        ctx_(ctx),
+        draw_(draw),
+        world_(propose.world(rule.types)),
+        nodes_(g_, world_, *ctx.ops, propose, draw) {}
 
   std::unique_ptr<Graph> run() {
     const Pattern& p = rule_.match;
     if (!line(p.root())) return nullptr;
     std::set<ValueId> out;
     for (const std::string& name : p.outputs.empty() ? p.root().results : p.outputs) {
-      if (auto it = lists_.find(bare(name)); it != lists_.end()) out.insert(it->second.begin(), it->second.end());
-      else if (ValueId v = env_[name]) out.insert(v);
+      if (auto it = lists_.find(bare(name)); it != lists_.end())
+        out.insert(it->second.begin(), it->second.end());
+      else if (ValueId v = env_[name])
+        out.insert(v);
     }
     for (const std::string& name : rule_.shared)
-      if (auto it = env_.find(name); it != env_.end() && it->second && g_.value(it->second).producer && draw_.chance(30)) out.insert(it->second);
+      if (auto it = env_.find(name);
+          it != env_.end() && it->second && g_.value(it->second).producer && draw_.chance(30))
+        out.insert(it->second);
     for (ValueId v : out) g_.add_output(v);
-    return std::ranges::any_of(out, [&](ValueId v) { return reads_input(v); }) && g_.sort() ? std::make_unique<Graph>(std::move(g_)) : nullptr;
+    return std::ranges::any_of(out, [&](ValueId v) { return reads_input(v); }) && g_.sort()
+               ? std::make_unique<Graph>(std::move(g_))
+               : nullptr;
   }
 
  private:
@@ -46,7 +57,9 @@ class Walk {
     return p && std::ranges::any_of(p->inputs, [&](ValueId in) { return in && reads_input(in); });
   }
 
-  static std::string bare(const std::string& name) { return name.ends_with("...") ? name.substr(0, name.size() - 3) : name; }
+  static std::string bare(const std::string& name) {
+    return name.ends_with("...") ? name.substr(0, name.size() - 3) : name;
+  }
 
   const PatternLine* line_of(const std::string& name) const {
     for (const PatternLine& l : rule_.match.lines)
@@ -69,8 +82,10 @@ class Walk {
     auto results = call(*chosen(*l.expr), l.results);
     if (!results) return false;
     for (size_t k = 0; k < l.results.size(); ++k) {
-      if (l.results[k].ends_with("...")) lists_[bare(l.results[k])] = {results->begin() + static_cast<long>(k), results->end()};
-      else if (!l.results[k].empty()) env_[l.results[k]] = (*results)[k];
+      if (l.results[k].ends_with("..."))
+        lists_[bare(l.results[k])] = {results->begin() + static_cast<long>(k), results->end()};
+      else if (!l.results[k].empty())
+        env_[l.results[k]] = (*results)[k];
     }
     return true;
   }
@@ -78,7 +93,9 @@ class Walk {
   /// The alternative that is taken here.
   const PatternExpr* chosen(const PatternExpr& e) {
     const PatternExpr* at = &e;
-    while (at->kind == Kind::alternatives) at = at->choices[static_cast<size_t>(draw_.below(static_cast<int64_t>(at->choices.size())))].second.get();
+    while (at->kind == Kind::alternatives)
+      at = at->choices[static_cast<size_t>(draw_.below(static_cast<int64_t>(at->choices.size())))]
+               .second.get();
     return at;
   }
 
@@ -109,7 +126,8 @@ class Walk {
 
   /// "xs...": what a line made, or up to three values from outside.
   bool variadic(const PatternExpr& e, std::vector<OperandDraw>& out) {
-    if (const PatternLine* l = line_of(e.name); l && !lists_.contains(e.name) && !line(*l)) return false;
+    if (const PatternLine* l = line_of(e.name); l && !lists_.contains(e.name) && !line(*l))
+      return false;
     if (auto it = lists_.find(e.name); it != lists_.end()) {
       for (ValueId v : it->second) out.push_back({v});
       return true;
@@ -118,7 +136,8 @@ class Walk {
     return true;
   }
 
-  std::optional<std::vector<ValueId>> call(const PatternExpr& e, const std::vector<std::string>& results) {
+  std::optional<std::vector<ValueId>> call(const PatternExpr& e,
+                                           const std::vector<std::string>& results) {
     if (e.kind != Kind::call) return std::nullopt;
     Node n;
     if (!head(e, n)) return std::nullopt;
@@ -140,8 +159,10 @@ class Walk {
     auto made = nodes_.add(std::move(n), in, count, e, attrs_, dims_);
     if (!made) return std::nullopt;
     for (const OperandDraw& o : in)
-      if (o.name && !o.name->variadic) env_[o.name->name] = o.value;
-      else if (o.name) lists_[o.name->name].push_back(o.value);
+      if (o.name && !o.name->variadic)
+        env_[o.name->name] = o.value;
+      else if (o.name)
+        lists_[o.name->name].push_back(o.value);
     return made;
   }
 
@@ -149,11 +170,15 @@ class Walk {
     std::vector<std::string> all = e.ops;
     for (const std::string& c : e.classes)
       for (const auto& [key, f] : ctx_.ops->all())
-        if (std::ranges::find(f.classes, c) != f.classes.end() || (c == "pointwise" && f.pointwise())) all.push_back(key);
+        if (std::ranges::find(f.classes, c) != f.classes.end() ||
+            (c == "pointwise" && f.pointwise()))
+          all.push_back(key);
     if (all.empty()) return false;
     const std::string& op = draw_.of(all);
-    if (const size_t at = op.find("::"); at != std::string::npos) n.domain = op.substr(0, at), n.op = op.substr(at + 2);
-    else n.op = op;
+    if (const size_t at = op.find("::"); at != std::string::npos)
+      n.domain = op.substr(0, at), n.op = op.substr(at + 2);
+    else
+      n.op = op;
     return true;
   }
 
@@ -170,7 +195,8 @@ class Walk {
 };
 
 /// Puts an operator in front of some inputs, the same one in front of each.
-void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer& propose, Draw& draw) {
+void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer& propose,
+                   Draw& draw) {
   World world;
   std::optional<Attrs> attrs;
   const std::vector<ValueId> inputs = g.inputs();
@@ -185,10 +211,13 @@ void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer
   }
 }
 
-/// A size becomes another wherever it stands in inputs and constants (-1: every size that is open), with `multiples` those
-/// that hold it as a factor, too, and with `lists` where lists of integers name one.
+/// A size becomes another wherever it stands in inputs and constants (-1: every size that is open),
+/// with `multiples` those that hold it as a factor, too, and with `lists` where lists of integers
+/// name one.
 void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
-  auto changed = [&](int64_t d) { return d == from ? to : multiples && from > 1 && d > 0 && d % from == 0 ? d / from * to : d; };
+  auto changed = [&](int64_t d) {
+    return d == from ? to : multiples && from > 1 && d > 0 && d % from == 0 ? d / from * to : d;
+  };
   for (ValueId v : g.inputs()) {
     Type t = g.value(v).type;
     if (!t.shape) continue;
@@ -198,16 +227,20 @@ void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
   }
   for (uint32_t v = 0; v < g.value_slots(); ++v) {
     const Tensor* t = g.constant(ValueId{v});
-    if (!t || g.value(ValueId{v}).dead || t->dtype() == DType::string || size_bits(t->dtype()) % 8) continue;
+    if (!t || g.value(ValueId{v}).dead || t->dtype() == DType::string || size_bits(t->dtype()) % 8)
+      continue;
     std::vector<int64_t> dims = t->dims();
     for (int64_t& d : dims) d = changed(d);
     int64_t all = 1;
     for (int64_t d : dims) all = std::min(all * d, 4 * kElements);
-    if (dims != t->dims() && all < 4 * kElements) g.set_constant(ValueId{v}, filled(t->dtype(), dims, t->to_f64()));
+    if (dims != t->dims() && all < 4 * kElements)
+      g.set_constant(ValueId{v}, filled(t->dtype(), dims, t->to_f64()));
   }
   for (uint32_t v = 0; lists && v < g.value_slots(); ++v) {
     const Tensor* t = g.constant(ValueId{v});
-    if (!t || g.value(ValueId{v}).dead || t->rank() != 1 || (t->dtype() != DType::i64 && t->dtype() != DType::i32)) continue;
+    if (!t || g.value(ValueId{v}).dead || t->rank() != 1 ||
+        (t->dtype() != DType::i64 && t->dtype() != DType::i32))
+      continue;
     std::vector<int64_t> list = t->to_i64();
     for (int64_t& d : list) d = changed(d);
     g.set_constant(ValueId{v}, converted(Tensor::of_i64(t->dims(), list), t->dtype()));
@@ -216,14 +249,22 @@ void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
 
 bool small(const Graph& g) {
   for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Value& x = g.value(ValueId{v}); !x.dead && x.type.shape && (x.type.shape->size() > kRank || elements(*x.type.shape) > 2 * kElements)) return false;
+    if (const Value& x = g.value(ValueId{v});
+        !x.dead && x.type.shape &&
+        (x.type.shape->size() > kRank || elements(*x.type.shape) > 2 * kElements))
+      return false;
   return true;
 }
 
 }  // namespace
 
 Generator::Generator(const Rule& rule, const ProofContext& ctx, const Hints& hints)
-    : rule_(rule), ctx_(ctx), draw_(Draw::of(rule.text)), propose_(hints, draw_), asks_producers_(!hints.operators.empty()), hints_(hints) {
+    : rule_(rule),
+      ctx_(ctx),
+      draw_(Draw::of(rule.text)),
+      propose_(hints, draw_),
+      asks_producers_(!hints.operators.empty()),
+      hints_(hints) {
   install_onnx_inference();  // a rule without cases has imported nothing
 }
 
@@ -250,15 +291,19 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
     int way = 0;
     const NodeId reader = g.value(v).uses.empty() ? NodeId{} : g.value(v).uses[0].node;
     const ValueId beside = reader ? g.input(reader, 0) : ValueId{};
-    const bool list = is_int(t.dtype()) && t.rank() < 2 && beside && g.value(beside).type.shape && draw_.chance(70);
-    out->set_constant(v, list ? propose_.integers(t.dtype(), *g.value(beside).type.shape, g, "again", way) : propose_.contents(t.dtype(), t.dims(), g));
+    const bool list = is_int(t.dtype()) && t.rank() < 2 && beside && g.value(beside).type.shape &&
+                      draw_.chance(70);
+    out->set_constant(
+        v, list ? propose_.integers(t.dtype(), *g.value(beside).type.shape, g, "again", way)
+                : propose_.contents(t.dtype(), t.dims(), g));
   } else if (!nodes.empty()) {
     const NodeId n = draw_.of(nodes);
     const OperatorSchema* schema = operator_schema(g.node(n).domain, g.node(n).op);
     if (!schema || schema->attributes.empty()) return nullptr;
     const AttributeSchema& a = draw_.of(schema->attributes);
     const ValueId first = g.input(n, 0);
-    if (auto to = propose_.attribute(g.node(n).op, a, first ? g.value(first).type.rank() : 0)) out->set_attr(n, a.name, std::move(*to));
+    if (auto to = propose_.attribute(g.node(n).op, a, first ? g.value(first).type.rank() : 0))
+      out->set_attr(n, a.name, std::move(*to));
   }
   return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
 }
@@ -286,7 +331,8 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
       out->set_type(v, std::move(t));
     }
   } else {
-    rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40), draw_.chance(60));
+    rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40),
+            draw_.chance(60));
   }
   return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
 }
@@ -296,7 +342,10 @@ std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Muta
   for (const Mutation& m : changes) (m.of_operator ? of_operators : all).push_back(&m);
   auto out = g.clone();
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n)
-    if (const auto& from = all.empty() || (!of_operators.empty() && draw_.chance(70)) ? of_operators : all; !from.empty()) draw_.of(from)->apply(*out);
+    if (const auto& from =
+            all.empty() || (!of_operators.empty() && draw_.chance(70)) ? of_operators : all;
+        !from.empty())
+      draw_.of(from)->apply(*out);
   return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
 }
 
@@ -315,16 +364,19 @@ uint64_t kind_of_operators(const Graph& g) {
 
 uint64_t kind_of_instance(const Graph& g) {
   std::string text;
-  std::map<ValueId, size_t> numbers;  // in the order in which they are read: which slot a value has says nothing
+  std::map<ValueId, size_t>
+      numbers;  // in the order in which they are read: which slot a value has says nothing
   auto number = [&](ValueId v) { return numbers.try_emplace(v, numbers.size()).first->second; };
   for (ValueId v : g.inputs())
-    if (!g.value(v).uses.empty() || g.value(v).is_output) text += fmt::format("{}:{};", number(v), str(g.value(v).type));
+    if (!g.value(v).uses.empty() || g.value(v).is_output)
+      text += fmt::format("{}:{};", number(v), str(g.value(v).type));
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     text += n.op;
     for (const auto& [key, a] : n.attrs.items()) text += "," + key + "=" + str(a);
     for (ValueId v : n.inputs)
-      text += v ? fmt::format("({}{}{})", number(v), g.constant(v) ? "!" : "", str(g.value(v).type)) : "()";
+      text += v ? fmt::format("({}{}{})", number(v), g.constant(v) ? "!" : "", str(g.value(v).type))
+                : "()";
     for (ValueId v : n.outputs)
       if (v) number(v);
   }

@@ -1,7 +1,8 @@
-// Graphs made from a rule's pattern alone: every alternative, optional parts there and not, operators of a set, operands
-// of commutative ones in any order, ranks and sizes, element types, attributes that the pattern leaves open, one value
-// for two names, and producers in front of the match where conditions ask about them. What inference refuses is drawn
-// again. Deterministic: the numbers are drawn from the rule's text.
+// Graphs made from a rule's pattern alone: every alternative, optional parts there and not,
+// operators of a set, operands of commutative ones in any order, ranks and sizes, element types,
+// attributes that the pattern leaves open, one value for two names, and producers in front of the
+// match where conditions ask about them. What inference refuses is drawn again. Deterministic: the
+// numbers are drawn from the rule's text.
 #pragma once
 #include <set>
 
@@ -18,9 +19,11 @@ class Generator {
   std::unique_ptr<Graph> next();
   /// `g` with one constant or one attribute drawn again; null: that is no valid graph.
   std::unique_ptr<Graph> varied(const Graph& g);
-  /// `g` with one of its sizes, or its element type, another one wherever it stands, or an axis more; null: that is no valid graph.
+  /// `g` with one of its sizes, or its element type, another one wherever it stands, or an axis
+  /// more; null: that is no valid graph.
   std::unique_ptr<Graph> resized(const Graph& g);
-  /// `g` with up to three of these changes, those of operators first of all; null: that is no valid graph.
+  /// `g` with up to three of these changes, those of operators first of all; null: that is no valid
+  /// graph.
   std::unique_ptr<Graph> changed(const Graph& g, const std::vector<Mutation>& changes);
   /// One of `n`.
   size_t pick(size_t n) { return static_cast<size_t>(draw_.below(static_cast<int64_t>(n))); }

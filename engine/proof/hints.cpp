@@ -33,7 +33,9 @@ class Reader {
     for (uint32_t v = 0; v < g.value_slots(); ++v) {
       const Tensor* t = g.constant(ValueId{v});
       if (!t || t->numel() > 64 || t->dtype() == DType::string) continue;
-      if (std::ranges::none_of(out_.constants, [&](const Tensor& have) { return have.identical(*t); })) out_.constants.push_back(*t);
+      if (std::ranges::none_of(out_.constants,
+                               [&](const Tensor& have) { return have.identical(*t); }))
+        out_.constants.push_back(*t);
       if (is_int(t->dtype()) && t->rank() == 1) add(t->to_i64());
       if (t->numel() == 1) number(t->at_f64(0));
     }
@@ -43,25 +45,32 @@ class Reader {
   void literal(const Val& v) {
     if (auto* i = std::get_if<int64_t>(&v.v)) number(static_cast<double>(*i));
     if (auto* d = std::get_if<double>(&v.v)) number(*d);
-    if (auto* s = std::get_if<std::string>(&v.v); s && operator_schema("", *s)) out_.operators.push_back(*s);
+    if (auto* s = std::get_if<std::string>(&v.v); s && operator_schema("", *s))
+      out_.operators.push_back(*s);
     if (auto* l = std::get_if<std::shared_ptr<Val::List>>(&v.v))
       for (const Val& x : **l) literal(x);
   }
   void list(const Expr& e) {
     std::vector<int64_t> all;
     for (const ExprPtr& a : e.args)
-      if (auto* i = a->kind == Expr::Kind::literal ? std::get_if<int64_t>(&a->literal.v) : nullptr) all.push_back(*i);
+      if (auto* i = a->kind == Expr::Kind::literal ? std::get_if<int64_t>(&a->literal.v) : nullptr)
+        all.push_back(*i);
     if (!all.empty() && all.size() == e.args.size()) add(std::move(all));
   }
   void number(double d) {
-    if (std::ranges::none_of(out_.numbers, [&](double have) { return have == d || (std::isnan(have) && std::isnan(d)); })) out_.numbers.push_back(d);
+    if (std::ranges::none_of(out_.numbers, [&](double have) {
+          return have == d || (std::isnan(have) && std::isnan(d));
+        }))
+      out_.numbers.push_back(d);
   }
   void add(std::vector<int64_t> list) {
-    if (std::ranges::find(out_.lists, list) == out_.lists.end()) out_.lists.push_back(std::move(list));
+    if (std::ranges::find(out_.lists, list) == out_.lists.end())
+      out_.lists.push_back(std::move(list));
   }
   void attribute(const std::string& key, const Attr& value) {
     auto& all = out_.attributes[key];
-    if (std::ranges::none_of(all, [&](const Attr& have) { return same_attr(have, value); })) all.push_back(value);
+    if (std::ranges::none_of(all, [&](const Attr& have) { return same_attr(have, value); }))
+      all.push_back(value);
   }
 
   Hints& out_;
@@ -91,9 +100,12 @@ const std::vector<std::string>& words_of(std::string_view op, std::string_view a
       {"approximate", {"none", "tanh"}},
       {"auto_pad", {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}},
       {"coordinate_transformation_mode",
-       {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize", "output_half_pixel"}},
+       {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+        "tf_crop_and_resize", "output_half_pixel"}},
       {"direction", {"forward", "reverse", "bidirectional", "LEFT", "RIGHT"}},
-      {"equation", {"ij->ji", "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk", "ijk->kij"}},
+      {"equation",
+       {"ij->ji", "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk",
+        "ijk->kij"}},
       {"keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"}},
       {"DepthToSpace.mode", {"DCR", "CRD"}},
       {"GridSample.mode", {"linear", "nearest", "cubic"}},

@@ -1,5 +1,6 @@
-// What the text of a rule says about the graphs worth trying: numbers, lists and operators that its conditions name, and
-// the attributes and constants of its author's cases. A condition that asks for sqrt 2 is never met by chance.
+// What the text of a rule says about the graphs worth trying: numbers, lists and operators that its
+// conditions name, and the attributes and constants of its author's cases. A condition that asks
+// for sqrt 2 is never met by chance.
 #pragma once
 #include <map>
 #include <string>
@@ -11,16 +12,18 @@ namespace ferrule {
 
 struct Hints {
   std::vector<double> numbers;
-  std::vector<int64_t> sizes;                               ///< about those of the numbers that may bound one
+  std::vector<int64_t> sizes;  ///< about those of the numbers that may bound one
   std::vector<std::vector<int64_t>> lists;
-  std::vector<std::string> operators;                       ///< named by conditions: producers and readers
-  std::map<std::string, std::vector<Attr>, std::less<>> attributes;  ///< by name, what the cases say
-  std::vector<Tensor> constants;                            ///< of the cases
+  std::vector<std::string> operators;  ///< named by conditions: producers and readers
+  std::map<std::string, std::vector<Attr>, std::less<>>
+      attributes;                 ///< by name, what the cases say
+  std::vector<Tensor> constants;  ///< of the cases
 };
 /// `cases`: the graphs of the rule's tests.
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases);
 
-/// What an attribute of type string may say; nonsense for one operator of several that have it is found when it is run.
+/// What an attribute of type string may say; nonsense for one operator of several that have it is
+/// found when it is run.
 const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute);
 
 }  // namespace ferrule

@@ -1,19 +1,22 @@
-// The mutations a proof tries on a rule's cases, alone and in pairs. Each changes one thing everywhere it
-// belongs, so that a good share of the results are valid graphs; the others are sorted out by inference.
+// The mutations a proof tries on a rule's cases, alone and in pairs. Each changes one thing
+// everywhere it belongs, so that a good share of the results are valid graphs; the others are
+// sorted out by inference.
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/rewrite/replacement.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/hints.h"
+#include "engine/rewrite/replacement.h"
 
 namespace ferrule {
 namespace {
 
 /// Wraps at the limits, which stand for "to the end".
-int64_t more(int64_t x, int64_t by) { return static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(by)); }
+int64_t more(int64_t x, int64_t by) {
+  return static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(by));
+}
 
 std::vector<ValueId> tensors_of(const Graph& g) {
   std::vector<ValueId> out;
@@ -28,7 +31,8 @@ Tensor repeated(const Tensor& t, const std::vector<int64_t>& dims) {
   if (size_bits(t.dtype()) % 8) return t;
   for (int64_t i = 0; i < out.numel(); ++i)
     if (n > 0)
-      std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size, static_cast<char*>(bytes) + i * size);
+      std::copy_n(static_cast<const char*>(t.data()) + (i * 5 % n) * size, size,
+                  static_cast<char*>(bytes) + i * size);
   return out;
 }
 
@@ -69,7 +73,8 @@ class Mutator {
         if (!set.contains(g_.node(n).op)) continue;
         for (const std::string& op : set)
           if (op != g_.node(n).op)
-            add(fmt::format("{} becomes {}", g_.node(n).op, op), [=](Graph& g) { g.set_operator(n, op, g.node(n).attrs); });
+            add(fmt::format("{} becomes {}", g_.node(n).op, op),
+                [=](Graph& g) { g.set_operator(n, op, g.node(n).attrs); });
       }
   }
 
@@ -91,7 +96,8 @@ class Mutator {
     std::set<DType> have;
     for (ValueId v : inputs()) have.insert(g_.value(v).type.dtype);
     std::vector<DType> to = scope_.types;
-    for (DType t : {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::f8e4m3fn})
+    for (DType t :
+         {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::f8e4m3fn})
       if (std::ranges::find(to, t) == to.end()) to.push_back(t);
     for (DType from : have) {
       if (!is_float(from) && from != DType::i32) continue;
@@ -122,9 +128,8 @@ class Mutator {
           Shape s = *g_.value(v).type.shape;
           if (s[i] == Dim(to)) continue;
           s[i] = Dim(to);
-          add(fmt::format("{} becomes {}", name(v), str(s)), [=](Graph& g) {
-            g.set_type(v, Type{g.value(v).type.dtype, s});
-          });
+          add(fmt::format("{} becomes {}", name(v), str(s)),
+              [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, s}); });
         }
     }
     for (ValueId v : tensors())
@@ -141,9 +146,8 @@ class Mutator {
   void ranks() {
     for (ValueId v : inputs()) {
       if (!g_.value(v).type.shape) continue;
-      add(fmt::format("{} has no known rank", name(v)), [=](Graph& g) {
-        g.set_type(v, Type{g.value(v).type.dtype, std::nullopt});
-      });
+      add(fmt::format("{} has no known rank", name(v)),
+          [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, std::nullopt}); });
       for (size_t i = 0; i < g_.value(v).type.shape->size(); ++i)
         add(fmt::format("axis {} of {} has no known size", i, name(v)), [=](Graph& g) {
           if (g.value(v).type.rank() <= static_cast<int>(i)) return;
@@ -158,9 +162,8 @@ class Mutator {
       if (!less.empty()) less.pop_back();
       for (const Shape& to : {more, front, less})
         if (to.size() != s.size())
-          add(fmt::format("{} becomes {}", name(v), str(to)), [=](Graph& g) {
-            g.set_type(v, Type{g.value(v).type.dtype, to});
-          });
+          add(fmt::format("{} becomes {}", name(v), str(to)),
+              [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, to}); });
     }
     for (ValueId v : tensors()) {
       if (g_.constant(v)->numel() > 8) continue;
@@ -172,12 +175,10 @@ class Mutator {
         add(fmt::format("{} gets rank {}", name(v), dims.size()),
             [=](Graph& g) { reshape(g, v, dims); });
       if (g_.constant(v)->rank() > 1)
-        add(fmt::format("{} is flattened", name(v)), [=](Graph& g) {
-          reshape(g, v, {g.constant(v)->numel()});
-        });
+        add(fmt::format("{} is flattened", name(v)),
+            [=](Graph& g) { reshape(g, v, {g.constant(v)->numel()}); });
       if (g_.constant(v)->numel() == 1 && g_.constant(v)->rank() > 0)
-        add(fmt::format("{} gets rank 0", name(v)),
-            [=](Graph& g) { reshape(g, v, {}); });
+        add(fmt::format("{} gets rank 0", name(v)), [=](Graph& g) { reshape(g, v, {}); });
     }
   }
 
@@ -208,8 +209,7 @@ class Mutator {
             [=](Graph& g) { g.set_constant(v, mapped(*g.constant(v), f)); });
       };
       if (!is_float(t.dtype())) {
-        for (int64_t k = 0; k < std::min<int64_t>(t.numel(), 10); ++k)
-        {
+        for (int64_t k = 0; k < std::min<int64_t>(t.numel(), 10); ++k) {
           for (double by : {1.0, -1.0})
             change(by > 0 ? "has an element one more" : "has an element one less",
                    [=](double x, int64_t i) { return i == k ? x + by : x; });
@@ -224,7 +224,8 @@ class Mutator {
              [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
       change("becomes 0", [](double, int64_t) { return 0.0; });
       change("becomes 1", [](double, int64_t) { return 1.0; });
-      if (!scope_.near) change("changes a little", [](double x, int64_t) { return x * (1 + 1e-4) + 1e-5; });
+      if (!scope_.near)
+        change("changes a little", [](double x, int64_t) { return x * (1 + 1e-4) + 1e-5; });
       change("changes sign", [](double x, int64_t) { return -x; });
       change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
       change("becomes infinite", [](double, int64_t) { return INFINITY; });
@@ -232,8 +233,8 @@ class Mutator {
     }
   }
 
-  /// Axes, pads, starts and the like, here and in every constant that says the same: another order, one more, counted from
-  /// the other end.
+  /// Axes, pads, starts and the like, here and in every constant that says the same: another order,
+  /// one more, counted from the other end.
   void integers(ValueId v) {
     const Tensor& t = *g_.constant(v);
     if (t.rank() > 1 || t.numel() > 16 || !is_int(t.dtype())) return;
@@ -246,7 +247,8 @@ class Mutator {
           [=](Graph& g) { g.set_constant(v, converted(made, g.constant(v)->dtype())); });
       add(fmt::format("{} and its equals: {}", name(v), how), [=, now = t](Graph& g) {
         for (ValueId w : tensors_of(g))
-          if (g.constant(w)->dtype() == now.dtype() && g.constant(w)->dims() == now.dims() && g.constant(w)->to_i64() == was)
+          if (g.constant(w)->dtype() == now.dtype() && g.constant(w)->dims() == now.dims() &&
+              g.constant(w)->to_i64() == was)
             g.set_constant(w, made);
       });
     };
@@ -315,20 +317,24 @@ class Mutator {
           add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)),
               [=, key = key](Graph& g) { g.set_attr(n, key, to); });
           if (said_again(n, key, value))
-            add(fmt::format("every {} of {} becomes {}", key, str(value), str(to)), [=, key = key, was = value](Graph& g) {
-              for (NodeId m : g.order())
-                if (const Attr* a = g.node(m).attrs.find(key); a && same_attr(*a, was)) g.set_attr(m, key, to);
-            });
+            add(fmt::format("every {} of {} becomes {}", key, str(value), str(to)),
+                [=, key = key, was = value](Graph& g) {
+                  for (NodeId m : g.order())
+                    if (const Attr* a = g.node(m).attrs.find(key); a && same_attr(*a, was))
+                      g.set_attr(m, key, to);
+                });
         };
         if (auto* word = std::get_if<std::string>(&value)) {
           for (const std::string& to : words_of(g_.node(n).op, key))
             if (to != *word) set(to);
         } else if (auto* i = std::get_if<int64_t>(&value); i && key == "to") {
-          for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8, DType::u8, DType::boolean})
+          for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8,
+                          DType::u8, DType::boolean})
             if (static_cast<int64_t>(t) != *i) set(static_cast<int64_t>(t));
         } else if (i) {
           const ValueId first = g_.input(n, 0);
-          const int rank = first ? std::max(g_.value(first).type.rank(), 0) : 0;  // an axis, counted from the other end
+          const int rank = first ? std::max(g_.value(first).type.rank(), 0)
+                                 : 0;  // an axis, counted from the other end
           for (int64_t to : std::set<int64_t>{*i + 1, *i - 1, 0, *i - rank})
             if (to != *i) set(to);
         } else if (auto* d = std::get_if<double>(&value)) {
@@ -384,7 +390,8 @@ class Mutator {
       size_t have = g_.node(n).inputs.size();
       if (have == 0) continue;
       ValueId last = g_.input(n, have - 1);
-      add(fmt::format("{} reads its last operand twice", g_.node(n).op), [=](Graph& g) { g.set_input(n, have, last); });
+      add(fmt::format("{} reads its last operand twice", g_.node(n).op),
+          [=](Graph& g) { g.set_input(n, have, last); });
       if (last && g_.value(last).type.known())
         add(fmt::format("{} reads one more tensor", g_.node(n).op), [=](Graph& g) {
           Type t = g.value(last).type;
@@ -392,7 +399,8 @@ class Mutator {
         });
       for (size_t slot : {have, have + 1})
         for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), number_like(n)})
-          add(fmt::format("{} gets {} as operand {}", g_.node(n).op, t.dtype() == DType::boolean ? "true" : "2", slot),
+          add(fmt::format("{} gets {} as operand {}", g_.node(n).op,
+                          t.dtype() == DType::boolean ? "true" : "2", slot),
               [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
     }
   }
@@ -402,7 +410,8 @@ class Mutator {
     auto suits = [](DType t) { return is_float(t) || (is_int(t) && size_bits(t) % 8 == 0); };
     for (size_t k = g_.node(n).inputs.size(); k-- > 0;)
       if (ValueId v = g_.input(n, k))
-        if (const Tensor* t = g_.constant(v); t && t->numel() == 1 && suits(t->dtype())) return Tensor::scalar(t->dtype(), 2, t->dims());
+        if (const Tensor* t = g_.constant(v); t && t->numel() == 1 && suits(t->dtype()))
+          return Tensor::scalar(t->dtype(), 2, t->dims());
     const ValueId first = g_.input(n, 0);
     const DType element = first ? g_.value(first).type.dtype : DType::f32;
     return Tensor::scalar(suits(element) ? element : DType::f32, 2);

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "engine/semantics/infer.h"
 #include "engine/match/facts.h"
 #include "engine/proof/values.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {
@@ -18,7 +18,8 @@ std::vector<int64_t> constant_dims(const Shape& s) {
 }
 
 bool lists_only(const std::vector<DType>& types) {
-  return !types.empty() && std::ranges::all_of(types, [](DType t) { return t == DType::i64 || t == DType::i32; });
+  return !types.empty() &&
+         std::ranges::all_of(types, [](DType t) { return t == DType::i64 || t == DType::i32; });
 }
 
 /// The attributes of an operator: ONNX's schema, else the formula's defaults.
@@ -42,14 +43,20 @@ bool typed(const Graph& g, bool any) {
     const Node& n = g.node(id);
     const OperatorSchema* s = operator_schema(n.domain, n.op);
     std::map<std::string_view, DType> of_variable;
-    if (s && n.inputs.size() > s->inputs.size() && (s->inputs.empty() || !s->inputs.back().variadic)) return false;
+    if (s && n.inputs.size() > s->inputs.size() &&
+        (s->inputs.empty() || !s->inputs.back().variadic))
+      return false;
     for (size_t k = 0; s && k < s->inputs.size(); ++k)
-      if (!s->inputs[k].optional && !s->inputs[k].variadic && (k >= n.inputs.size() || !n.inputs[k])) return false;
+      if (!s->inputs[k].optional && !s->inputs[k].variadic &&
+          (k >= n.inputs.size() || !n.inputs[k]))
+        return false;
     for (size_t k = 0; s && !s->inputs.empty() && k < n.inputs.size(); ++k) {
       const OperandSchema& o = s->inputs[std::min(k, s->inputs.size() - 1)];
       const DType t = n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined;
       if (t == DType::undefined || o.types.empty()) continue;
-      if ((!any && std::ranges::find(o.types, t) == o.types.end()) || of_variable.try_emplace(o.variable, t).first->second != t) return false;
+      if ((!any && std::ranges::find(o.types, t) == o.types.end()) ||
+          of_variable.try_emplace(o.variable, t).first->second != t)
+        return false;
     }
     return true;
   });
@@ -86,7 +93,9 @@ std::string NodeDraw::variable(const Node& n, size_t slot) const {
 }
 
 DType NodeDraw::element(const std::vector<DType>& allowed) {
-  auto takes = [&](DType t) { return allowed.empty() || std::ranges::find(allowed, t) != allowed.end(); };
+  auto takes = [&](DType t) {
+    return allowed.empty() || std::ranges::find(allowed, t) != allowed.end();
+  };
   if (takes(world_.dtype) && draw_.chance(80)) return world_.dtype;
   if (takes(DType::f32) && draw_.chance(40)) return DType::f32;
   return allowed.empty() ? world_.dtype : draw_.of(allowed);
@@ -95,13 +104,15 @@ DType NodeDraw::element(const std::vector<DType>& allowed) {
 // --- operands
 
 void NodeDraw::give(OperandDraw& o, Type type, std::optional<Tensor> contents) {
-  // A caller's tensor has sizes of its own: that it has one which only a run finds out, nobody can promise.
+  // A caller's tensor has sizes of its own: that it has one which only a run finds out, nobody can
+  // promise.
   if (type.shape)
     for (Dim& d : *type.shape)
       if (d.str().find('?') != std::string::npos) d = Dim::unknown();
   if (!o.value) {
     const std::string name = g_.fresh_name(o.name ? o.name->name : "k");
-    o.value = contents ? g_.add_constant(name, std::move(*contents)) : g_.add_input(name, std::move(type));
+    o.value = contents ? g_.add_constant(name, std::move(*contents))
+                       : g_.add_input(name, std::move(type));
   } else if (contents) {
     g_.set_constant(o.value, std::move(*contents));
   } else {
@@ -113,11 +124,20 @@ Shape NodeDraw::pattern_shape(const std::vector<DimPattern>& p, Sizes& sizes) {
   Shape out;
   for (const DimPattern& d : p) {
     switch (d.kind) {
-      case DimPattern::Kind::constant: out.emplace_back(d.constant); break;
-      case DimPattern::Kind::symbol:
-        out.push_back(sizes.try_emplace(d.symbol, world_.base.empty() || draw_.chance(40) ? Dim(propose_.size()) : draw_.of(world_.base)).first->second);
+      case DimPattern::Kind::constant:
+        out.emplace_back(d.constant);
         break;
-      case DimPattern::Kind::any: out.push_back(world_.base.empty() || draw_.chance(40) ? Dim(propose_.size()) : draw_.of(world_.base)); break;
+      case DimPattern::Kind::symbol:
+        out.push_back(sizes
+                          .try_emplace(d.symbol, world_.base.empty() || draw_.chance(40)
+                                                     ? Dim(propose_.size())
+                                                     : draw_.of(world_.base))
+                          .first->second);
+        break;
+      case DimPattern::Kind::any:
+        out.push_back(world_.base.empty() || draw_.chance(40) ? Dim(propose_.size())
+                                                              : draw_.of(world_.base));
+        break;
       case DimPattern::Kind::rest:
         for (int64_t k = draw_.below(3); k > 0; --k) out.emplace_back(propose_.size());
     }
@@ -126,7 +146,8 @@ Shape NodeDraw::pattern_shape(const std::vector<DimPattern>& p, Sizes& sizes) {
 }
 
 /// Proposes a type for every operand that is free.
-bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh, Sizes& sizes) {
+bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh,
+                     Sizes& sizes) {
   std::map<std::string, DType> of_variable;
   std::vector<Shape> beside;
   for (size_t k = 0; k < in.size(); ++k) {
@@ -134,7 +155,9 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     const Type& t = g_.value(in[k].value).type;
     const std::vector<DType> can = allowed(n, k);
     if (!can.empty() && std::ranges::find(can, t.dtype) == can.end()) return false;
-    if (const std::string var = variable(n, k); !var.empty() && of_variable.try_emplace(var, t.dtype).first->second != t.dtype) return false;
+    if (const std::string var = variable(n, k);
+        !var.empty() && of_variable.try_emplace(var, t.dtype).first->second != t.dtype)
+      return false;
     if (t.shape) beside.push_back(*t.shape);
   }
   std::map<std::string_view, ValueId> named;  // x * x: one value
@@ -151,7 +174,8 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     const std::string var = variable(n, k), place = n.op + ":" + std::to_string(k);
     const auto it = of_variable.find(var);
     DType t = it != of_variable.end() && !var.empty() ? it->second : DType::undefined;
-    if (t == DType::undefined || (!can.empty() && std::ranges::find(can, t) == can.end())) t = element(can);
+    if (t == DType::undefined || (!can.empty() && std::ranges::find(can, t) == can.end()))
+      t = element(can);
     of_variable.try_emplace(var, t);
     const bool was = static_cast<bool>(o.value), held = was && g_.constant(o.value);
     const bool list = lists_only(can) && !(o.name && o.name->shape);
@@ -161,11 +185,17 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     Shape shape;
     if (o.number) {
       const double by = o.number->near ? 1 + o.number->rtol * draw_.between(-0.9, 0.9) : 1;
-      contents = Tensor::scalar(t, o.number->number * by, std::vector<int64_t>(draw_.chance(75) ? 0 : static_cast<size_t>(draw_.between(int64_t{1}, int64_t{3})), 1));
+      contents = Tensor::scalar(
+          t, o.number->number * by,
+          std::vector<int64_t>(
+              draw_.chance(75) ? 0 : static_cast<size_t>(draw_.between(int64_t{1}, int64_t{3})),
+              1));
     } else if (list && constant) {
-      contents = propose_.integers(t, beside.empty() ? world_.base : beside.front(), g_, place, way);
+      contents =
+          propose_.integers(t, beside.empty() ? world_.base : beside.front(), g_, place, way);
     } else {
-      shape = o.name->shape ? pattern_shape(*o.name->shape, sizes) : propose_.shape(world_, beside, place, way);
+      shape = o.name->shape ? pattern_shape(*o.name->shape, sizes)
+                            : propose_.shape(world_, beside, place, way);
       if (shape.size() > kRank || elements(shape) > kElements) return false;
       if (constant) contents = propose_.contents(t, constant_dims(shape), g_);
     }
@@ -190,7 +220,8 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
   for (const AttributeSchema& a : attributes_of(n, ops_)) {
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
     if (p == e.attrs.end()) {
-      if (a.required || (e.any_attrs && !plain && draw_.chance(a.kind == AttributeSchema::Kind::text ? 55 : 35)))
+      if (a.required ||
+          (e.any_attrs && !plain && draw_.chance(a.kind == AttributeSchema::Kind::text ? 55 : 35)))
         if (auto v = propose_.attribute(n.op, a, rank)) n.attrs.set(a.name, std::move(*v));
       continue;
     }
@@ -218,7 +249,9 @@ std::optional<std::vector<ValueId>> NodeDraw::finish(Node& n) {
   if (!inferred) return std::nullopt;
   for (size_t k = 0; k < n.outputs.size(); ++k) {
     if (k >= inferred->types.size() || !inferred->types[k].known()) return std::nullopt;
-    if (inferred->types[k].shape->size() > kRank || elements(*inferred->types[k].shape) > 2 * kElements) return std::nullopt;
+    if (inferred->types[k].shape->size() > kRank ||
+        elements(*inferred->types[k].shape) > 2 * kElements)
+      return std::nullopt;
   }
   for (size_t k = 0; k < n.outputs.size(); ++k) {
     g_.set_type(n.outputs[k], inferred->types[k]);
@@ -229,13 +262,17 @@ std::optional<std::vector<ValueId>> NodeDraw::finish(Node& n) {
   return out;
 }
 
-std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDraw>& in, size_t count, const PatternExpr& e, Bound& attrs, Sizes& sizes) {
+std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDraw>& in,
+                                                  size_t count, const PatternExpr& e, Bound& attrs,
+                                                  Sizes& sizes) {
   std::vector<bool> fresh;
   for (const OperandDraw& o : in) fresh.push_back(o.free());
   for (OperandDraw& o : in)  // distinct names may stand for one value
     if (o.name && !o.name->shape && draw_.chance(7))
       for (uint32_t v = 0; v < g_.value_slots(); ++v)
-        if (const Value& x = g_.value(ValueId{v}); !x.producer && x.type.known() && (!o.name->constant || g_.constant(ValueId{v})) && draw_.chance(40)) {
+        if (const Value& x = g_.value(ValueId{v}); !x.producer && x.type.known() &&
+                                                   (!o.name->constant || g_.constant(ValueId{v})) &&
+                                                   draw_.chance(40)) {
           o.value = ValueId{v};
           fresh[static_cast<size_t>(&o - in.data())] = false;
           break;
@@ -251,7 +288,10 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
     while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
     const ValueId first = n.inputs.empty() ? ValueId{} : n.inputs[0];
     Bound bound = attrs;
-    if (!attributes(n, e, bound, first ? g_.value(first).type.rank() : static_cast<int>(world_.base.size()), attempt)) continue;
+    if (!attributes(n, e, bound,
+                    first ? g_.value(first).type.rank() : static_cast<int>(world_.base.size()),
+                    attempt))
+      continue;
     auto made = finish(n);
     if (!made) {
       if (std::ranges::none_of(fresh, [](bool f) { return f; }) && attempt > 8) break;
@@ -260,7 +300,8 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
     for (const auto& [place, way] : ways_) propose_.learned(place, way);
     for (const AttrPattern& p : e.attrs)
       if (p.kind == AttrPattern::Kind::bind)
-        if (const Attr* a = g_.node(g_.value((*made)[0]).producer).attrs.find(p.name)) attrs.try_emplace(p.bind, *a);
+        if (const Attr* a = g_.node(g_.value((*made)[0]).producer).attrs.find(p.name))
+          attrs.try_emplace(p.bind, *a);
     sizes = std::move(local);
     return made;
   }
@@ -283,21 +324,31 @@ OperandDraw NodeDraw::alone(OperandDraw o) {
 ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs>& attrs) {
   const OperatorSchema* schema = operator_schema("", op);
   if (!schema || schema->inputs.empty()) return {};
-  static const PatternExpr kOpen = [] { PatternExpr e; e.any_attrs = true, e.name = "p"; return e; }();
+  static const PatternExpr kOpen = [] {
+    PatternExpr e;
+    e.any_attrs = true, e.name = "p";
+    return e;
+  }();
   Node n;
   n.op = op;
   n.name = g_.fresh_name(op);
   n.outputs = {g_.add_value(g_.fresh_name("made"))};
   std::vector<OperandDraw> in;
   for (const OperandSchema& o : schema->inputs)
-    if (!o.optional || draw_.chance(50)) in.push_back(OperandDraw{{}, &kOpen, nullptr});
-    else in.push_back({});
+    if (!o.optional || draw_.chance(50))
+      in.push_back(OperandDraw{{}, &kOpen, nullptr});
+    else
+      in.push_back({});
   std::vector<PatternExpr> names(in.size(), kOpen);
   for (size_t k = 0; k < in.size(); ++k) {
     names[k].name = "p" + std::to_string(k);
     if (in[k].name) in[k].name = &names[k];
   }
-  const std::vector<bool> fresh = [&] { std::vector<bool> f; for (const auto& o : in) f.push_back(o.free()); return f; }();
+  const std::vector<bool> fresh = [&] {
+    std::vector<bool> f;
+    for (const auto& o : in) f.push_back(o.free());
+    return f;
+  }();
   for (int attempt = 0; attempt < kTries; ++attempt) {
     Sizes sizes;
     Bound bound;
@@ -305,10 +356,14 @@ ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs
     n.inputs.clear();
     for (const OperandDraw& o : in) n.inputs.push_back(o.value);
     while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
-    if (attrs && attempt < kTries / 2) n.attrs = *attrs;
-    else if (!attributes(n, kOpen, bound, type.rank(), attempt)) continue;
+    if (attrs && attempt < kTries / 2)
+      n.attrs = *attrs;
+    else if (!attributes(n, kOpen, bound, type.rank(), attempt))
+      continue;
     auto inferred = infer_node(g_, n);
-    if (!inferred || inferred->types[0].dtype != type.dtype || !inferred->types[0].shape || !same_shape(inferred->types[0], type)) continue;
+    if (!inferred || inferred->types[0].dtype != type.dtype || !inferred->types[0].shape ||
+        !same_shape(inferred->types[0], type))
+      continue;
     g_.set_type(n.outputs[0], type);
     attrs = n.attrs;
     const ValueId made = n.outputs[0];

@@ -1,12 +1,14 @@
-// One node of a drawn graph: its attributes and the types of its free operands are proposed until inference takes them.
+// One node of a drawn graph: its attributes and the types of its free operands are proposed until
+// inference takes them.
 #pragma once
-#include "engine/semantics/ops.h"
 #include "engine/proof/propose.h"
 #include "engine/rule/pattern.h"
+#include "engine/semantics/ops.h"
 
 namespace ferrule {
 
-/// An operand: a value that is there, none (left out), or something from outside that is still to be made.
+/// An operand: a value that is there, none (left out), or something from outside that is still to
+/// be made.
 struct OperandDraw {
   ValueId value;
   const PatternExpr* name = nullptr;    ///< the reference it will be
@@ -21,7 +23,8 @@ inline constexpr int64_t kElements = 2048;
 inline constexpr size_t kRank = 7;
 /// Of a tensor; a size that is open counts 7.
 int64_t elements(const Shape& s);
-/// Whether all operands have element types that their operators' schemas allow, and allow together. Inference asks less.
+/// Whether all operands have element types that their operators' schemas allow, and allow together.
+/// Inference asks less.
 bool well_typed(const Graph& g);
 /// Whether operands that must have one element type have it, whichever it is.
 bool evenly_typed(const Graph& g);
@@ -33,15 +36,19 @@ class NodeDraw {
   NodeDraw(Graph& g, const World& world, const OpTable& ops, Proposer& propose, Draw& draw)
       : g_(g), world_(world), ops_(ops), propose_(propose), draw_(draw) {}
 
-  /// Adds the node with `count` results; operands get their values. nullopt: nothing that was tried is valid.
-  std::optional<std::vector<ValueId>> add(Node n, std::vector<OperandDraw>& in, size_t count, const PatternExpr& e, Bound& attrs, Sizes& sizes);
+  /// Adds the node with `count` results; operands get their values. nullopt: nothing that was tried
+  /// is valid.
+  std::optional<std::vector<ValueId>> add(Node n, std::vector<OperandDraw>& in, size_t count,
+                                          const PatternExpr& e, Bound& attrs, Sizes& sizes);
   /// An operand that no node reads yet.
   OperandDraw alone(OperandDraw o);
-  /// A node of this operator over new inputs whose result has the type; `attrs`: those of the last one, taken again.
+  /// A node of this operator over new inputs whose result has the type; `attrs`: those of the last
+  /// one, taken again.
   ValueId producer(const std::string& op, Type type, std::optional<Attrs>& attrs);
 
  private:
-  bool types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh, Sizes& sizes);
+  bool types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh,
+             Sizes& sizes);
   bool attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt);
   std::vector<DType> allowed(const Node& n, size_t slot) const;
   std::string variable(const Node& n, size_t slot) const;

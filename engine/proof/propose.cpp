@@ -5,14 +5,16 @@
 #include <cmath>
 #include <numeric>
 
-#include "engine/rewrite/replacement.h"
 #include "engine/proof/values.h"
+#include "engine/rewrite/replacement.h"
 
 namespace ferrule {
 namespace {
 
-constexpr std::array<DType, 15> kTypes{DType::f32, DType::f16, DType::bf16, DType::f64, DType::i32, DType::i64, DType::i8, DType::u8,
-                                       DType::boolean, DType::i16, DType::u16, DType::u32, DType::u64, DType::f8e4m3fn, DType::f8e5m2};
+constexpr std::array<DType, 15> kTypes{DType::f32,     DType::f16,      DType::bf16,  DType::f64,
+                                       DType::i32,     DType::i64,      DType::i8,    DType::u8,
+                                       DType::boolean, DType::i16,      DType::u16,   DType::u32,
+                                       DType::u64,     DType::f8e4m3fn, DType::f8e5m2};
 
 int64_t known(const Dim& d) { return d.value_or(-1); }
 
@@ -26,12 +28,18 @@ int64_t Proposer::size() {
 
 World Proposer::world(const std::vector<DType>& types) {
   World w;
-  if (!types.empty()) w.dtype = draw_.of(types);
-  else if (draw_.chance(60)) w.dtype = kTypes[static_cast<size_t>(draw_.below(kTypes.size()))];
-  const int64_t rank = draw_.chance(8) ? 0 : draw_.chance(8) ? 6 : draw_.between(int64_t{1}, int64_t{5});
+  if (!types.empty())
+    w.dtype = draw_.of(types);
+  else if (draw_.chance(60))
+    w.dtype = kTypes[static_cast<size_t>(draw_.below(kTypes.size()))];
+  const int64_t rank = draw_.chance(8)   ? 0
+                       : draw_.chance(8) ? 6
+                                         : draw_.between(int64_t{1}, int64_t{5});
   for (int64_t k = 0; k < rank; ++k) w.base.emplace_back(size());
-  if (draw_.chance(20) && rank > 0) w.base[static_cast<size_t>(draw_.below(rank))] = Dim::symbol("N");
-  if (draw_.chance(8) && rank > 1) w.base[static_cast<size_t>(draw_.below(rank))] = Dim::symbol("M");
+  if (draw_.chance(20) && rank > 0)
+    w.base[static_cast<size_t>(draw_.below(rank))] = Dim::symbol("N");
+  if (draw_.chance(8) && rank > 1)
+    w.base[static_cast<size_t>(draw_.below(rank))] = Dim::symbol("M");
   return w;
 }
 
@@ -47,20 +55,28 @@ Shape Proposer::some_ones(Shape s) {
   return s;
 }
 
-Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::string_view place, int& way) {
+Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::string_view place,
+                      int& way) {
   const Shape& s = beside.empty() ? w.base : draw_.chance(70) ? beside.front() : draw_.of(beside);
   const size_t rank = s.size();
   auto any = [&] { return s[static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)))]; };
   auto plus = [](Shape a, const Dim& d) { return a.push_back(d), a; };
   switch (way = choose(place, 22)) {
     case 0:
-    case 1: return s;
-    case 2: return {};
-    case 3: return {Dim(1)};
-    case 4: return rank ? Shape(s.begin() + draw_.below(static_cast<int64_t>(rank)), s.end()) : s;
-    case 5: return some_ones(s);
-    case 6: return rank ? Shape{any()} : s;
-    case 7: return rank > 1 ? Shape{s[1]} : s;
+    case 1:
+      return s;
+    case 2:
+      return {};
+    case 3:
+      return {Dim(1)};
+    case 4:
+      return rank ? Shape(s.begin() + draw_.below(static_cast<int64_t>(rank)), s.end()) : s;
+    case 5:
+      return some_ones(s);
+    case 6:
+      return rank ? Shape{any()} : s;
+    case 7:
+      return rank > 1 ? Shape{s[1]} : s;
     case 8: {  // one a channel, behind the batch
       Shape c(rank > 1 ? rank - 1 : 1, Dim(1));
       if (rank > 1) c[0] = s[1];
@@ -68,7 +84,10 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::str
     }
     case 9: {  // one along an axis
       Shape c(rank, Dim(1));
-      if (rank) { const auto k = static_cast<size_t>(draw_.below(static_cast<int64_t>(rank))); c[k] = s[k]; }
+      if (rank) {
+        const auto k = static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)));
+        c[k] = s[k];
+      }
       return c;
     }
     case 10: {  // more axes in front
@@ -77,17 +96,22 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::str
       return c;
     }
     case 11: {  // what a matrix is multiplied by
-      Shape c(draw_.chance(50) || rank < 2 ? s.begin() : s.end() - 2, rank < 2 ? s.begin() : s.end() - 2);
+      Shape c(draw_.chance(50) || rank < 2 ? s.begin() : s.end() - 2,
+              rank < 2 ? s.begin() : s.end() - 2);
       if (draw_.chance(50)) c.clear();
       return rank ? plus(plus(c, s.back()), Dim(size())) : s;
     }
-    case 12: return rank ? Shape{Dim(size()), s.back()} : s;
-    case 13:    // filters over what has channels
+    case 12:
+      return rank ? Shape{Dim(size()), s.back()} : s;
+    case 13:  // filters over what has channels
     case 14: {
       if (rank < 2) return s;
-      const int64_t groups = draw_.chance(30) && known(s[1]) > 0 ? known(s[1]) % 2 == 0 && draw_.chance(50) ? 2 : known(s[1]) : 1;
+      const int64_t groups = draw_.chance(30) && known(s[1]) > 0
+                                 ? known(s[1]) % 2 == 0 && draw_.chance(50) ? 2 : known(s[1])
+                                 : 1;
       const Dim in = groups > 1 ? Dim(known(s[1]) / groups) : s[1];
-      Shape c = way == 13 ? Shape{Dim(draw_.between(int64_t{1}, int64_t{3}) * groups), in} : Shape{s[1], Dim(draw_.between(int64_t{1}, int64_t{3}))};
+      Shape c = way == 13 ? Shape{Dim(draw_.between(int64_t{1}, int64_t{3}) * groups), in}
+                          : Shape{s[1], Dim(draw_.between(int64_t{1}, int64_t{3}))};
       for (size_t k = 2; k < rank; ++k) c.emplace_back(draw_.between(int64_t{1}, int64_t{3}));
       return c;
     }
@@ -106,9 +130,12 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::str
       if (rank) c[static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)))] = Dim(size());
       return c;
     }
-    case 18: return Shape(rank, Dim(1));
-    case 19: return {Dim(static_cast<int64_t>(rank))};  // a number for each axis
-    case 20: return {Dim(2 * static_cast<int64_t>(rank))};
+    case 18:
+      return Shape(rank, Dim(1));
+    case 19:
+      return {Dim(static_cast<int64_t>(rank))};  // a number for each axis
+    case 20:
+      return {Dim(2 * static_cast<int64_t>(rank))};
     default: {
       Shape c = s;
       if (!c.empty()) c.pop_back();
@@ -139,66 +166,92 @@ std::vector<int64_t> Proposer::regrouped(const Shape& s) {
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n) {
     const auto at = static_cast<size_t>(draw_.below(static_cast<int64_t>(out.size()) + 1));
     const int64_t how = draw_.below(4);
-    if (how == 0) out.insert(out.begin() + static_cast<long>(at), 1);
-    else if (at >= out.size()) continue;
-    else if (how == 1 && at + 1 < out.size() && out[at] >= 0 && out[at + 1] >= 0) out[at] *= out[at + 1], out.erase(out.begin() + static_cast<long>(at) + 1);
-    else if (how == 2 && out[at] == 1) out.erase(out.begin() + static_cast<long>(at));
-    else if (how == 3 && out[at] > 3 && out[at] % 2 == 0) out[at] /= 2, out.insert(out.begin() + static_cast<long>(at), 2);
+    if (how == 0)
+      out.insert(out.begin() + static_cast<long>(at), 1);
+    else if (at >= out.size())
+      continue;
+    else if (how == 1 && at + 1 < out.size() && out[at] >= 0 && out[at + 1] >= 0)
+      out[at] *= out[at + 1], out.erase(out.begin() + static_cast<long>(at) + 1);
+    else if (how == 2 && out[at] == 1)
+      out.erase(out.begin() + static_cast<long>(at));
+    else if (how == 3 && out[at] > 3 && out[at] % 2 == 0)
+      out[at] /= 2, out.insert(out.begin() + static_cast<long>(at), 2);
   }
-  if (draw_.chance(25) && !out.empty() && std::ranges::find(out, -1) == out.end()) out[static_cast<size_t>(draw_.below(static_cast<int64_t>(out.size())))] = -1;
+  if (draw_.chance(25) && !out.empty() && std::ranges::find(out, -1) == out.end())
+    out[static_cast<size_t>(draw_.below(static_cast<int64_t>(out.size())))] = -1;
   return out;
 }
 
 std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   const int rank = static_cast<int>(s.size());
   constexpr int64_t kLongest = 64;  // what is listed one by one
-  auto any_size = [&] { return rank ? std::min(known(s[static_cast<size_t>(draw_.below(rank))]), kLongest) : int64_t{1}; };
+  auto any_size = [&] {
+    return rank ? std::min(known(s[static_cast<size_t>(draw_.below(rank))]), kLongest) : int64_t{1};
+  };
   std::vector<int64_t> out;
   switch (way) {
     case 0:
-    case 1: return rank ? std::vector<int64_t>{draw_.between(int64_t{-rank}, int64_t{rank - 1})} : std::vector<int64_t>{0};
-    case 2: return axes(rank);
+    case 1:
+      return rank ? std::vector<int64_t>{draw_.between(int64_t{-rank}, int64_t{rank - 1})}
+                  : std::vector<int64_t>{0};
+    case 2:
+      return axes(rank);
     case 3: {  // the last ones, or those behind the channels
-      for (int64_t a = draw_.chance(50) ? 2 : draw_.below(rank + 1); a < rank; ++a) out.push_back(a);
+      for (int64_t a = draw_.chance(50) ? 2 : draw_.below(rank + 1); a < rank; ++a)
+        out.push_back(a);
       return out;
     }
     case 4: {  // some value's sizes
       std::vector<const Shape*> all;
       for (uint32_t v = 0; v < g.value_slots(); ++v)
-        if (g.value(ValueId{v}).type.shape && !g.value(ValueId{v}).dead) all.push_back(&*g.value(ValueId{v}).type.shape);
+        if (g.value(ValueId{v}).type.shape && !g.value(ValueId{v}).dead)
+          all.push_back(&*g.value(ValueId{v}).type.shape);
       if (!all.empty()) std::ranges::transform(*draw_.of(all), std::back_inserter(out), known);
       return out;
     }
-    case 5: return {-1};
-    case 6: return {0, -1};
+    case 5:
+      return {-1};
+    case 6:
+      return {0, -1};
     case 7:
-    case 8: return regrouped(s);
-    case 9: return std::vector<int64_t>(static_cast<size_t>(rank), 1);
+    case 8:
+      return regrouped(s);
+    case 9:
+      return std::vector<int64_t>(static_cast<size_t>(rank), 1);
     case 10: {  // pads
       out.assign(2 * static_cast<size_t>(rank), 0);
       for (size_t k = 0; k < out.size(); ++k)
-        if (draw_.chance(k % static_cast<size_t>(rank) < 2 ? 8 : 50)) out[k] = draw_.chance(90) ? draw_.between(int64_t{1}, int64_t{2}) : -1;
+        if (draw_.chance(k % static_cast<size_t>(rank) < 2 ? 8 : 50))
+          out[k] = draw_.chance(90) ? draw_.between(int64_t{1}, int64_t{2}) : -1;
       return out;
     }
     case 11: {
-      for (int64_t n = draw_.below(std::max(rank, 1)) + 1; n > 0; --n) out.push_back(draw_.between(int64_t{-2}, int64_t{3}));
+      for (int64_t n = draw_.below(std::max(rank, 1)) + 1; n > 0; --n)
+        out.push_back(draw_.between(int64_t{-2}, int64_t{3}));
       return out;
     }
-    case 12: return {draw_.chance(50) ? 0 : 1};
-    case 13: return {draw_.chance(50) ? -1 : int64_t{2147483647}};
-    case 14: return {any_size()};
-    case 15: return hints_.lists.empty() ? std::vector<int64_t>{1} : draw_.of(hints_.lists);
+    case 12:
+      return {draw_.chance(50) ? 0 : 1};
+    case 13:
+      return {draw_.chance(50) ? -1 : int64_t{2147483647}};
+    case 14:
+      return {any_size()};
+    case 15:
+      return hints_.lists.empty() ? std::vector<int64_t>{1} : draw_.of(hints_.lists);
     case 16: {  // parts of an axis
-      for (int64_t left = std::max<int64_t>(any_size(), 1); left > 0; left -= out.back()) out.push_back(draw_.chance(40) ? left : draw_.between(int64_t{1}, left));
+      for (int64_t left = std::max<int64_t>(any_size(), 1); left > 0; left -= out.back())
+        out.push_back(draw_.chance(40) ? left : draw_.between(int64_t{1}, left));
       return out;
     }
     case 17: {  // places along an axis, often one behind the other
       const int64_t n = std::max<int64_t>(any_size(), 1), first = draw_.between(-n, n - 1);
       const bool next = draw_.chance(60);
-      for (int64_t k = draw_.between(int64_t{1}, n); k > 0; --k) out.push_back(next ? first + static_cast<int64_t>(out.size()) : draw_.between(-n, n - 1));
+      for (int64_t k = draw_.between(int64_t{1}, n); k > 0; --k)
+        out.push_back(next ? first + static_cast<int64_t>(out.size()) : draw_.between(-n, n - 1));
       return out;
     }
-    case 18: return {};
+    case 18:
+      return {};
     case 19: {
       for (int k = 0; k < rank; ++k) out.push_back(k);
       return out;
@@ -213,11 +266,13 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   }
 }
 
-Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, std::string_view place, int& way) {
+Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, std::string_view place,
+                          int& way) {
   way = choose(place, 22);
   std::vector<const Tensor*> same;
   for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->rank() < 2) same.push_back(c);
+    if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->rank() < 2)
+      same.push_back(c);
   if (way == 21 && !same.empty()) return *draw_.of(same);
   const std::vector<int64_t> values = list(beside, g, way);
   const bool scalar = values.size() == 1 && (way == 0 || (way == 12 && draw_.chance(40)));
@@ -234,12 +289,14 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
     auto [out, bytes] = Tensor::allocate(t, dims);
     const Tensor one = Tensor::scalar(t, d);
     const int64_t size = size_bytes(t, 1);
-    for (int64_t k = 0; k < out.numel(); ++k) std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + k * size);
+    for (int64_t k = 0; k < out.numel(); ++k)
+      std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + k * size);
     return out;
   };
   std::vector<const Tensor*> same;
   for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->dims() == dims) same.push_back(c);
+    if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->dims() == dims)
+      same.push_back(c);
   const int64_t how = draw_.below(100);
   if (how < 10 && !same.empty()) return *draw_.of(same);
   if (how < 32) return filled(draw_.of(hints_.numbers));
@@ -267,7 +324,8 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
 std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSchema& a, int rank) {
   using Kind = AttributeSchema::Kind;
   rank = std::max(rank, 0);  // -1: not known
-  if (auto it = hints_.attributes.find(a.name); it != hints_.attributes.end() && draw_.chance(30)) return draw_.of(it->second);
+  if (auto it = hints_.attributes.find(a.name); it != hints_.attributes.end() && draw_.chance(30))
+    return draw_.of(it->second);
   auto small_list = [&](size_t n) {
     std::vector<int64_t> out(n);
     const int64_t most = draw_.chance(50) ? 1 : 2, least = draw_.chance(50);
@@ -276,7 +334,8 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
   };
   switch (a.kind) {
     case Kind::integer: {
-      if (a.name == "to" || a.name.ends_with("dtype")) return static_cast<int64_t>(kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
+      if (a.name == "to" || a.name.ends_with("dtype"))
+        return static_cast<int64_t>(kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
       if (draw_.chance(35)) return draw_.between(int64_t{-rank}, int64_t{std::max(rank, 1)} - 1);
       return draw_.chance(70) ? draw_.below(3) : draw_.between(int64_t{-2}, int64_t{5});
     }
@@ -299,10 +358,14 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
         return order;
       }
       const size_t spatial = r > 2 ? r - 2 : 1;
-      return small_list(draw_.chance(45) ? spatial : draw_.chance(60) ? 2 * spatial : std::max<size_t>(r, 1));
+      return small_list(draw_.chance(45)   ? spatial
+                        : draw_.chance(60) ? 2 * spatial
+                                           : std::max<size_t>(r, 1));
     }
-    case Kind::reals: return std::vector<double>{draw_.between(-1.0, 1.0)};
-    default: return a.usual;
+    case Kind::reals:
+      return std::vector<double>{draw_.between(-1.0, 1.0)};
+    default:
+      return a.usual;
   }
 }
 

@@ -1,7 +1,8 @@
-// What could stand in an open place of a pattern: the shape of an operand beside others, the contents of a list of
-// integers, the numbers of a constant, the value of an attribute. Proposals know nothing of operators: they are ways in
-// which shapes and lists are usually made of each other, and inference says which of them fit. Ways that fitted an
-// operator's operand before are taken more often.
+// What could stand in an open place of a pattern: the shape of an operand beside others, the
+// contents of a list of integers, the numbers of a constant, the value of an attribute. Proposals
+// know nothing of operators: they are ways in which shapes and lists are usually made of each
+// other, and inference says which of them fit. Ways that fitted an operator's operand before are
+// taken more often.
 #pragma once
 #include "engine/onnx/schema.h"
 #include "engine/proof/draw.h"
@@ -21,9 +22,11 @@ class Proposer {
 
   World world(const std::vector<DType>& types);
   int64_t size();
-  /// `known`: shapes of the operands beside it, the first counts most. `way`: how it was made, for learned().
+  /// `known`: shapes of the operands beside it, the first counts most. `way`: how it was made, for
+  /// learned().
   Shape shape(const World& w, const std::vector<Shape>& known, std::string_view place, int& way);
-  /// A list (or a single one) of integers beside an operand of this shape: axes, sizes, pads, starts, indices, …
+  /// A list (or a single one) of integers beside an operand of this shape: axes, sizes, pads,
+  /// starts, indices, …
   Tensor integers(DType t, const Shape& beside, const Graph& g, std::string_view place, int& way);
   /// Numbers for a constant.
   Tensor contents(DType t, const std::vector<int64_t>& dims, const Graph& g);

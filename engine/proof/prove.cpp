@@ -33,7 +33,10 @@ class Prover {
  public:
   /// What a target has no kernel for, and what would not pay, must be right all the same.
   Prover(const Rule& rule, const ProofContext& ctx)
-      : rule_(sound_only(rule)), ctx_(ctx), begin_(thread_seconds()), samples_(rule_, ctx, out_, begin_ + ctx.seconds * kDrawing) {
+      : rule_(sound_only(rule)),
+        ctx_(ctx),
+        begin_(thread_seconds()),
+        samples_(rule_, ctx, out_, begin_ + ctx.seconds * kDrawing) {
     out_.rule = rule.id;
   }
 
@@ -50,7 +53,8 @@ class Prover {
     for (const Condition& c : rule_.where) {
       ConditionProof p = drop(c);
       // What the time cut short is not decided.
-      if (out_.in_time || p.state == ConditionProof::State::killed) out_.conditions.push_back(std::move(p));
+      if (out_.in_time || p.state == ConditionProof::State::killed)
+        out_.conditions.push_back(std::move(p));
     }
     out_.instances = static_cast<int>(kinds_.size());
     return std::move(out_);
@@ -71,8 +75,10 @@ class Prover {
   void check() {
     for (; checked_ < samples_.all().size() && in_time(); ++checked_) {
       Sample& s = samples_.all()[checked_];
-      if (s.valid) check(s);
-      else judge(s, attempt_rule(rule_, *s.graph, ctx_.target, ctx_));
+      if (s.valid)
+        check(s);
+      else
+        judge(s, attempt_rule(rule_, *s.graph, ctx_.target, ctx_));
     }
   }
   static void judge(Sample& s, const Trial& t) {
@@ -84,7 +90,8 @@ class Prover {
     Trial t = try_rule(rule_, *s.graph, ctx_.target, ctx_);
     judge(s, t);
     // What does not run says nothing of a rule.
-    if (!t.broken.empty() && agreement(*s.graph, *s.graph, Numerics::exact, ctx_, seed(s)).ran > 0) {
+    if (!t.broken.empty() &&
+        agreement(*s.graph, *s.graph, Numerics::exact, ctx_, seed(s)).ran > 0) {
       out_.wrong.push_back(s.text + ": " + t.broken);
       if (out_.example.empty()) out_.example = to_text({s.graph->clone(), {t.broken, {}}});
     }
@@ -96,7 +103,9 @@ class Prover {
     out_.needed = std::max(out_.needed, a.needed);
     if (!a.wrong) return;
     out_.wrong.push_back(s.text + ": " + a.wrong->text);
-    if (out_.example.empty()) out_.example = to_text(shrunk(rule_, {s.graph->clone(), std::move(*a.wrong)}, ctx_, seed(s), kShrinking));
+    if (out_.example.empty())
+      out_.example = to_text(
+          shrunk(rule_, {s.graph->clone(), std::move(*a.wrong)}, ctx_, seed(s), kShrinking));
   }
   uint64_t seed(const Sample& s) { return static_cast<uint64_t>(&s - samples_.all().data()) + 1; }
 
@@ -112,8 +121,10 @@ class Prover {
       if (s.declined_by.empty()) continue;
       Trial without = attempt_rule(weaker, *s.graph, ctx_.target, ctx_);
       if (!without.fired && without.broken.empty()) {
-        // Only this condition stood in the way, and without it the engine does (D7, an unknown fact, or D9).
-        guaranteed += s.declined_by == c.id && (without.nearest.id == "D7" || without.nearest.id == "D9");
+        // Only this condition stood in the way, and without it the engine does (D7, an unknown
+        // fact, or D9).
+        guaranteed +=
+            s.declined_by == c.id && (without.nearest.id == "D7" || without.nearest.id == "D9");
         continue;
       }
       if (!s.valid) {
@@ -125,7 +136,8 @@ class Prover {
       if (without.fired) run_to_rest(without, weaker, *s.graph, ctx_.target, ctx_);
       std::string what = without.broken;
       if (what.empty()) {
-        const Agreement a = agreement_of(weaker, *s.graph, *without.after, ctx_.target, ctx_, seed(s));
+        const Agreement a =
+            agreement_of(weaker, *s.graph, *without.after, ctx_.target, ctx_, seed(s));
         if (!a.wrong) continue;
         what = a.wrong->text;
       }
@@ -134,10 +146,14 @@ class Prover {
       return p;
     }
     if (violated == 0 && invalid + guaranteed > 0) p.state = ConditionProof::State::implied;
-    p.how = violated ? fmt::format("{} graphs violate it, all give the same result without it", violated)
-            : invalid + guaranteed
-                ? fmt::format("of the graphs that violate it, {} are invalid and {} the engine declines anyway", invalid, guaranteed)
-                : fmt::format("none of {} graphs violates it alone", samples_.all().size());
+    p.how =
+        violated
+            ? fmt::format("{} graphs violate it, all give the same result without it", violated)
+        : invalid + guaranteed
+            ? fmt::format(
+                  "of the graphs that violate it, {} are invalid and {} the engine declines anyway",
+                  invalid, guaranteed)
+            : fmt::format("none of {} graphs violates it alone", samples_.all().size());
     return p;
   }
 
@@ -152,6 +168,8 @@ class Prover {
 
 }  // namespace
 
-RewriteProof prove_rewrite(const Rule& rule, const ProofContext& ctx) { return Prover(rule, ctx).run(); }
+RewriteProof prove_rewrite(const Rule& rule, const ProofContext& ctx) {
+  return Prover(rule, ctx).run();
+}
 
 }  // namespace ferrule

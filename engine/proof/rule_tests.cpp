@@ -164,8 +164,10 @@ class Runner {
       for (int axis = -1; axis < g.value(v).type.rank(); ++axis) {
         auto copy = g.clone();
         Type t = g.value(v).type;
-        if (axis < 0) t.shape.reset();
-        else (*t.shape)[static_cast<size_t>(axis)] = Dim::symbol("unknown");
+        if (axis < 0)
+          t.shape.reset();
+        else
+          (*t.shape)[static_cast<size_t>(axis)] = Dim::symbol("unknown");
         copy->set_type(v, std::move(t));
         if (!infer_again(*copy)) continue;
         Trial trial = try_rule(rule_, *copy, target, ctx_);

@@ -13,16 +13,19 @@ namespace {
 
 /// Pairs of changes tried for one rule, over all its cases.
 constexpr size_t kPairs = 4000;
-/// Draws for one rule, those without a new kind of firing graph after which there are no more, and what is kept of one
-/// kind and of one condition.
+/// Draws for one rule, those without a new kind of firing graph after which there are no more, and
+/// what is kept of one kind and of one condition.
 constexpr int kDraws = 60000, kVain = 20000, kOfKind = 2, kOfCondition = 150;
 /// Steps from a graph that a condition declines towards one on which the rule fires.
 constexpr int kSteps = 10;
-/// Percent of the graphs that are made of ones on which the rule fires; a rule is rare that needs so many draws for one.
+/// Percent of the graphs that are made of ones on which the rule fires; a rule is rare that needs
+/// so many draws for one.
 constexpr int kRelatives = 40, kRelativesOfRare = 75, kRare = 15;
 
 bool typed(const Graph& g) {
-  return std::ranges::all_of(g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) && well_typed(g);
+  return std::ranges::all_of(
+             g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) &&
+         well_typed(g);
 }
 
 std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutation*> how) {
@@ -34,7 +37,8 @@ std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutat
 /// As std::shuffle, but the same with every standard library.
 template <class It>
 void shuffle(It begin, It end, std::mt19937& random) {
-  for (auto n = end - begin; n > 1; --n) std::swap(begin[n - 1], begin[static_cast<int64_t>(random() % static_cast<uint64_t>(n))]);
+  for (auto n = end - begin; n > 1; --n)
+    std::swap(begin[n - 1], begin[static_cast<int64_t>(random() % static_cast<uint64_t>(n))]);
 }
 
 }  // namespace
@@ -53,7 +57,9 @@ void Samples::scope(const PatternExpr& e) {
   scope_.near |= e.near;
   std::set<std::string> set(e.ops.begin(), e.ops.end());
   for (const auto& [key, f] : ctx_.ops->all())
-    if (std::ranges::any_of(e.classes, [&](const std::string& c) { return std::ranges::find(f.classes, c) != f.classes.end(); }))
+    if (std::ranges::any_of(e.classes, [&](const std::string& c) {
+          return std::ranges::find(f.classes, c) != f.classes.end();
+        }))
       set.insert(key);
   if (set.size() > 1) scope_.siblings.push_back(std::move(set));
   for (const auto& a : e.args) scope(*a);
@@ -105,7 +111,8 @@ void Samples::edited(const RuleTest& t, const std::string& where) {
   }
 }
 
-/// The case without what follows the match: operators behind it allow fewer changes. Null where there are none.
+/// The case without what follows the match: operators behind it allow fewer changes. Null where
+/// there are none.
 std::unique_ptr<Graph> Samples::bared(const Graph& g) const {
   Trial t = attempt_rule(rule_, g, ctx_.target, ctx_);
   if (!t.fired) return nullptr;
@@ -122,9 +129,9 @@ void Samples::pairs() {
   for (size_t i = 0; i < cases_ && in_time(); ++i) pairs_of(i);
 }
 
-/// Pairs with a change of an operator come first (most conditions are about operators), then the rest, both in an order
-/// drawn once, as many as kPairs allow. Only graphs that are valid, and on which the rule without its conditions fires,
-/// are kept: the others say nothing.
+/// Pairs with a change of an operator come first (most conditions are about operators), then the
+/// rest, both in an order drawn once, as many as kPairs allow. Only graphs that are valid, and on
+/// which the rule without its conditions fires, are kept: the others say nothing.
 void Samples::pairs_of(size_t sample) {
   auto alone = bared(*all_[sample].graph);
   const std::string text = all_[sample].text;
@@ -133,7 +140,8 @@ void Samples::pairs_of(size_t sample) {
   std::vector<std::pair<uint32_t, uint32_t>> order;
   for (uint32_t a = 0; a < single.size(); ++a)
     for (uint32_t b = a + 1; b < single.size(); ++b) order.emplace_back(a, b);
-  auto first = std::partition(order.begin(), order.end(), [&](const auto& p) { return single[p.first].of_operator; });
+  auto first = std::partition(order.begin(), order.end(),
+                              [&](const auto& p) { return single[p.first].of_operator; });
   std::mt19937 random(static_cast<uint32_t>(sample) + 1);
   shuffle(order.begin(), first, random);
   shuffle(first, order.end(), random);
@@ -146,20 +154,27 @@ void Samples::pairs_of(size_t sample) {
     ++counts_.valid;
     Trial t = attempt_rule(bare_, *g, ctx_.target, ctx_);
     if (!t.fired && t.broken.empty()) continue;
-    all_.push_back({fmt::format("{}: {}, {}", text, single[a].text, single[b].text), std::move(g), true});
+    all_.push_back(
+        {fmt::format("{}: {}, {}", text, single[a].text, single[b].text), std::move(g), true});
   }
 }
 
 // --- drawn from the pattern
 
-void Samples::ran(size_t sample) { firing_[kind_of_operators(*all_[sample].graph)].push_back(sample); }
+void Samples::ran(size_t sample) {
+  firing_[kind_of_operators(*all_[sample].graph)].push_back(sample);
+}
 
-/// A graph from the pattern, or one on which the rule fires, with other sizes or attributes: conditions that leave few
-/// graphs are seldom met by chance, and then say little about those. Seldom types and modes are varied as often as usual ones.
+/// A graph from the pattern, or one on which the rule fires, with other sizes or attributes:
+/// conditions that leave few graphs are seldom met by chance, and then say little about those.
+/// Seldom types and modes are varied as often as usual ones.
 std::unique_ptr<Graph> Samples::candidate() {
   Generator& generator = *generator_;
-  if (firing_.empty() || !generator.chance(drawn_ > kRare * distinct_ ? kRelativesOfRare : kRelatives)) return generator.next();
-  const std::vector<size_t>& alike = std::next(firing_.begin(), static_cast<long>(generator.pick(firing_.size())))->second;
+  if (firing_.empty() ||
+      !generator.chance(drawn_ > kRare * distinct_ ? kRelativesOfRare : kRelatives))
+    return generator.next();
+  const std::vector<size_t>& alike =
+      std::next(firing_.begin(), static_cast<long>(generator.pick(firing_.size())))->second;
   const Graph& g = *all_[alike[generator.pick(alike.size())]].graph;
   return generator.chance(50) ? generator.resized(g) : generator.changed(g, mutations(g, scope_));
 }
@@ -181,16 +196,19 @@ void Samples::draw(int distinct) {
   counts_.exhausted = distinct_ < distinct && in_time();
 }
 
-/// Keeps the graph, or what comes of it by changes towards the conditions: a change that is no worse is kept.
+/// Keeps the graph, or what comes of it by changes towards the conditions: a change that is no
+/// worse is kept.
 void Samples::towards(std::unique_ptr<Graph> g) {
   Trial t = attempt_rule(rule_, *g, ctx_.target, ctx_);
   for (int step = 0; step < kSteps; ++step) {
-    if (t.fired || !t.broken.empty() || t.nearest.stage != Rejection::Stage::condition) return drawn(std::move(g), t);
+    if (t.fired || !t.broken.empty() || t.nearest.stage != Rejection::Stage::condition)
+      return drawn(std::move(g), t);
     if (step == 0) drawn(g->clone(), t);
     auto next = generator_->varied(*g);
     if (!next || !typed(*next)) continue;
     Trial u = attempt_rule(rule_, *next, ctx_.target, ctx_);
-    if (u.fired || nearness(u.nearest) >= nearness(t.nearest)) g = std::move(next), t = std::move(u);
+    if (u.fired || nearness(u.nearest) >= nearness(t.nearest))
+      g = std::move(next), t = std::move(u);
   }
 }
 
@@ -200,7 +218,8 @@ void Samples::drawn(std::unique_ptr<Graph> g, const Trial& t) {
     int& seen = kinds_[kind_of_instance(*g)];
     if (++seen > kOfKind) return;
     distinct_ += seen == 1;
-  } else if (t.nearest.stage != Rejection::Stage::condition || ++declined_[t.nearest.id] > kOfCondition) {
+  } else if (t.nearest.stage != Rejection::Stage::condition ||
+             ++declined_[t.nearest.id] > kOfCondition) {
     return;
   }
   all_.push_back({text, std::move(g), true});

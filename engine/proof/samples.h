@@ -1,5 +1,5 @@
-// The graphs that a rewrite's proof tries: its author's cases and changes of them, alone and in pairs, and graphs drawn
-// from its pattern. Each says where it came from.
+// The graphs that a rewrite's proof tries: its author's cases and changes of them, alone and in
+// pairs, and graphs drawn from its pattern. Each says where it came from.
 #pragma once
 #include <set>
 
@@ -9,10 +9,10 @@
 namespace ferrule {
 
 struct Sample {
-  std::string text;                ///< "case 1: size 2 becomes 3", "drawn 17"
+  std::string text;  ///< "case 1: size 2 becomes 3", "drawn 17"
   std::unique_ptr<Graph> graph;
-  bool valid = false;              ///< inference takes it
-  std::string declined_by = {};    ///< by the whole rule; empty: it fires, or was not asked
+  bool valid = false;            ///< inference takes it
+  std::string declined_by = {};  ///< by the whole rule; empty: it fires, or was not asked
   Truth truth = Truth::no;
 };
 
@@ -23,8 +23,8 @@ class Samples {
 
   /// The cases and single changes of them.
   void cases();
-  /// Draws from the pattern until so many distinct graphs more on which the rule fires have been found, or nothing new
-  /// comes up. Keeps those that fit the pattern; the others say nothing.
+  /// Draws from the pattern until so many distinct graphs more on which the rule fires have been
+  /// found, or nothing new comes up. Keeps those that fit the pattern; the others say nothing.
   void draw(int distinct);
   /// Two changes of a case at once: a mistake often needs an attribute and a size that go together.
   void pairs();
@@ -46,19 +46,20 @@ class Samples {
   void drawn(std::unique_ptr<Graph> g, const Trial& t);
 
   const Rule& rule_;
-  Rule bare_;                       ///< without conditions
+  Rule bare_;  ///< without conditions
   const ProofContext& ctx_;
   RewriteProof& counts_;
   double deadline_;
   std::vector<Sample> all_;
   size_t cases_ = 0;
-  std::map<uint64_t, std::vector<size_t>> firing_;  ///< graphs on which the rule fires, and which run, by operators, modes and types
+  std::map<uint64_t, std::vector<size_t>>
+      firing_;  ///< graphs on which the rule fires, and which run, by operators, modes and types
   MutationScope scope_;
   Hints hints_;
-  std::map<uint64_t, int> kinds_;   ///< drawn graphs on which the rule fires, by kind
+  std::map<uint64_t, int> kinds_;        ///< drawn graphs on which the rule fires, by kind
   std::map<std::string, int> declined_;  ///< drawn graphs kept, by the condition that declines them
   std::optional<Generator> generator_;
-  int distinct_ = 0, drawn_ = 0;    ///< drawn graphs: kinds on which the rule fires, all
+  int distinct_ = 0, drawn_ = 0;  ///< drawn graphs: kinds on which the rule fires, all
 };
 
 }  // namespace ferrule

@@ -15,11 +15,17 @@ namespace {
 
 class Shrinker {
  public:
-  Shrinker(const Rule& rule, CounterExample found, const ProofContext& ctx, uint64_t seed, double seconds)
-      : rule_(rule), ctx_(ctx), seed_(seed), deadline_(thread_seconds() + seconds), best_(std::move(found)) {}
+  Shrinker(const Rule& rule, CounterExample found, const ProofContext& ctx, uint64_t seed,
+           double seconds)
+      : rule_(rule),
+        ctx_(ctx),
+        seed_(seed),
+        deadline_(thread_seconds() + seconds),
+        best_(std::move(found)) {}
 
   CounterExample run() {
-    for (bool smaller = true; smaller && in_time();) smaller = surroundings() || sizes() || numbers();
+    for (bool smaller = true; smaller && in_time();)
+      smaller = surroundings() || sizes() || numbers();
     inputs();
     return std::move(best_);
   }
@@ -46,7 +52,8 @@ class Shrinker {
     if (!t.fired) return false;
     const Graph& g = *best_.graph;
     const std::set<NodeId> inside(t.match.nodes.begin(), t.match.nodes.end());
-    if (g.outputs().size() > 1 || (!t.match.outputs.empty() && g.outputs()[0] != t.match.outputs[0])) {
+    if (g.outputs().size() > 1 ||
+        (!t.match.outputs.empty() && g.outputs()[0] != t.match.outputs[0])) {
       auto less = g.clone();
       for (size_t k = 0; k < less->outputs().size(); ++k)
         if (t.match.outputs[0]) less->set_output(k, t.match.outputs[0]);
@@ -56,7 +63,8 @@ class Shrinker {
       if (inside.contains(n)) continue;
       auto less = g.clone();
       for (ValueId v : g.node(n).outputs)
-        if (v && g.value(v).type.known() && !g.value(v).is_output) less->replace_uses(v, less->add_input(less->fresh_name("i"), g.value(v).type));
+        if (v && g.value(v).type.known() && !g.value(v).is_output)
+          less->replace_uses(v, less->add_input(less->fresh_name("i"), g.value(v).type));
       if (take(std::move(less))) return true;
     }
     return false;
@@ -120,8 +128,10 @@ class Shrinker {
   static Tensor with(const Tensor& t, int64_t at, double to) {
     auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
     const auto size = static_cast<size_t>(size_bytes(t.dtype(), 1));
-    std::copy_n(static_cast<const char*>(t.data()), static_cast<size_t>(t.bytes()), static_cast<char*>(bytes));
-    std::copy_n(static_cast<const char*>(Tensor::scalar(t.dtype(), to).data()), size, static_cast<char*>(bytes) + static_cast<size_t>(at) * size);
+    std::copy_n(static_cast<const char*>(t.data()), static_cast<size_t>(t.bytes()),
+                static_cast<char*>(bytes));
+    std::copy_n(static_cast<const char*>(Tensor::scalar(t.dtype(), to).data()), size,
+                static_cast<char*>(bytes) + static_cast<size_t>(at) * size);
     return out;
   }
 
@@ -134,7 +144,8 @@ class Shrinker {
 
 }  // namespace
 
-CounterExample shrunk(const Rule& rule, CounterExample found, const ProofContext& ctx, uint64_t seed, double seconds) {
+CounterExample shrunk(const Rule& rule, CounterExample found, const ProofContext& ctx,
+                      uint64_t seed, double seconds) {
   return Shrinker(rule, std::move(found), ctx, seed, seconds).run();
 }
 
@@ -144,14 +155,17 @@ std::string to_text(const CounterExample& c) {
   for (NodeId n : plain->order()) {
     Attrs attrs = plain->node(n).attrs;
     for (const auto& [key, value] : plain->node(n).attrs.items())
-      if (auto usual = schema_default(plain->node(n).domain, plain->node(n).op, key); usual && same_attr(*usual, value)) attrs.erase(key);
+      if (auto usual = schema_default(plain->node(n).domain, plain->node(n).op, key);
+          usual && same_attr(*usual, value))
+        attrs.erase(key);
     plain->set_operator(n, plain->node(n).op, std::move(attrs));
   }
   TextOptions options;
   options.max_elements = 64;
   std::string out = to_text(*plain, options);
   for (size_t k = 0; k < c.graph->inputs().size() && k < c.mismatch.inputs.size(); ++k)
-    out += fmt::format("{} = {}\n", escape(c.graph->value(c.graph->inputs()[k]).name), str(Attr(c.mismatch.inputs[k])));
+    out += fmt::format("{} = {}\n", escape(c.graph->value(c.graph->inputs()[k]).name),
+                       str(Attr(c.mismatch.inputs[k])));
   return out + c.mismatch.text + "\n";
 }
 

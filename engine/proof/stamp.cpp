@@ -9,42 +9,53 @@
 #include <fstream>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/definition.h"
 #include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
+#include "engine/semantics/definition.h"
 
 namespace ferrule {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Raised when the prover tries more than it did: what it let pass before must then be proved again.
+/// Raised when the prover tries more than it did: what it let pass before must then be proved
+/// again.
 constexpr std::string_view kProver = "6";
-/// Distinct instances after which a proof that its time cuts short is one: on a slow machine a rule that is right still loads.
+/// Distinct instances after which a proof that its time cuts short is one: on a slow machine a rule
+/// that is right still loads.
 constexpr int kEnough = 60;
 constexpr uintmax_t kMaxStampFile = 4 << 20;
 constexpr std::string_view kHeader =
-    "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule rules test "
-    "--stamp`;\n# a rule that is not in here, or was changed since, is proved when it is first loaded.\n";
+    "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule "
+    "rules test "
+    "--stamp`;\n# a rule that is not in here, or was changed since, is proved when it is first "
+    "loaded.\n";
 constexpr std::string_view kEngine = "# All of them by the engine ";
 
-std::string line_of(const Rule& rule, const OpTable& ops) { return rule.id + " " + proof_stamp(rule, ops); }
+std::string line_of(const Rule& rule, const OpTable& ops) {
+  return rule.id + " " + proof_stamp(rule, ops);
+}
 
 /// The definitions of the operators that the text names, or whose class it does.
 std::string operators_of(std::string_view text, const OpTable& ops) {
   std::set<std::string_view> names, classes;
   for (size_t at = 0; at < text.size();) {
     size_t end = at;
-    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
-    if (end > at) (at > 0 && text[at - 1] == '@' ? classes : names).insert(text.substr(at, end - at));
+    while (end < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_'))
+      ++end;
+    if (end > at)
+      (at > 0 && text[at - 1] == '@' ? classes : names).insert(text.substr(at, end - at));
     at = end + 1;
   }
   std::string out;
   for (const auto& [_, f] : ops.all())
-    if (names.contains(f.op) || std::ranges::any_of(f.classes, [&](const std::string& c) { return classes.contains(c); })) out += definition(f);
+    if (names.contains(f.op) ||
+        std::ranges::any_of(f.classes, [&](const std::string& c) { return classes.contains(c); }))
+      out += definition(f);
   return out;
 }
 
@@ -77,18 +88,22 @@ void keep_stamp(const std::string& cache, const std::string& stamp) {
 /// Cases and differences as one line of a message.
 std::string one_line(std::string text) {
   while (text.ends_with('\n')) text.pop_back();
-  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; ++at) text.replace(at, 1, "; ");
+  for (size_t at = 0; (at = text.find('\n', at)) != std::string::npos; ++at)
+    text.replace(at, 1, "; ");
   return escape(text, 1000);
 }
 
 struct Verdict {
-  std::string why;      ///< "" when it is proved, else what is wrong or missing
+  std::string why;  ///< "" when it is proved, else what is wrong or missing
   std::string example;
 };
 
 /// The promise that would have been kept.
 std::string weaker(const Rule& rule, const RewriteProof& p) {
-  return p.needed == Numerics::none || p.needed <= numerics_of(rule) ? "" : fmt::format(" (numerics: {} is too strong, {} holds)", rule.numerics, name(p.needed));
+  return p.needed == Numerics::none || p.needed <= numerics_of(rule)
+             ? ""
+             : fmt::format(" (numerics: {} is too strong, {} holds)", rule.numerics,
+                           name(p.needed));
 }
 
 Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& notes) {
@@ -98,17 +113,23 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
   const RewriteProof p = prove_rewrite(rule, ctx);
   for (const CaseResult& c : tests.cases)
     if (!c.passed)
-      return {one_line(fmt::format("its case {} (line {}) fails: {}{}", c.name, c.place.line, c.text, weaker(rule, p))), p.example};
-  if (!p.wrong.empty()) return {one_line("it changes results: " + p.wrong.front() + weaker(rule, p)), p.example};
+      return {one_line(fmt::format("its case {} (line {}) fails: {}{}", c.name, c.place.line,
+                                   c.text, weaker(rule, p))),
+              p.example};
+  if (!p.wrong.empty())
+    return {one_line("it changes results: " + p.wrong.front() + weaker(rule, p)), p.example};
   if (!p.in_time && p.instances < kEnough)
-    return {fmt::format("not decided within {} s of computing, {} graphs were tried (rules test --seconds takes longer)",
-                        allowed, p.graphs), ""};
+    return {fmt::format("not decided within {} s of computing, {} graphs were tried (rules test "
+                        "--seconds takes longer)",
+                        allowed, p.graphs),
+            ""};
   if (rule.tests.empty()) return {"no case shows it firing: it needs tests: {fires: …}", ""};
   if (p.compared == 0) return {"the interpreter cannot run any graph on which it fires", ""};
   for (const ConditionProof& c : p.conditions)
     if (c.state == ConditionProof::State::open)
-      notes.push_back(fmt::format("rule {}: nothing shows that its sound condition {} is needed ({})", rule.id, c.id,
-                                  one_line(c.how)));
+      notes.push_back(
+          fmt::format("rule {}: nothing shows that its sound condition {} is needed ({})", rule.id,
+                      c.id, one_line(c.how)));
   return {};
 }
 
@@ -117,7 +138,8 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
 std::string proof_stamp(const Rule& rule, const OpTable& ops) {
   // The rule as loaded too: its patterns may use blocks of another file.
   const std::string loaded = print_rule(rule);
-  std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0', loaded, '\0', operators_of(loaded, ops));
+  std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0',
+                                loaded, '\0', operators_of(loaded, ops));
   XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
   return fmt::format("{:016x}{:016x}", h.high64, h.low64);
 }
@@ -150,7 +172,8 @@ bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& 
   return stamps.contains(line_of(rule, ops));
 }
 
-std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack, std::string_view semantics) {
+std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack,
+                        std::string_view semantics) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
     if (provable(r->kind) && r->pack == pack) lines.insert(line_of(*r, ops));
@@ -159,18 +182,20 @@ std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_vi
 }
 
 Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir, bool all) {
-  std::string text = stamps_text(rules, ops, dir, all ? std::string(engine_semantics()) : proved_semantics(dir));
+  std::string text =
+      stamps_text(rules, ops, dir, all ? std::string(engine_semantics()) : proved_semantics(dir));
   fs::path path = fs::path(dir) / kStampFile;
   std::ifstream old(path, std::ios::binary);
   if (old && std::string(std::istreambuf_iterator<char>(old), {}) == text) return {};
   if (text.empty()) return {};
   std::string why = write_whole(path, text);
-  if (!why.empty()) return error(Code::file_not_written, "rules test --stamp", escape(path.string()), why);
+  if (!why.empty())
+    return error(Code::file_not_written, "rules test --stamp", escape(path.string()), why);
   return {};
 }
 
-Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes,
-                      std::set<std::string>& unproved) {
+Status require_proofs(const RuleSet& rules, const ProofContext& ctx,
+                      std::vector<std::string>& notes, std::set<std::string>& unproved) {
   std::set<std::string> stamps = read_stamps(ctx.rule_dirs);
   const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
@@ -179,7 +204,8 @@ Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector
     const std::string stamp = fmt::format("{}-{}", proof_stamp(*r, *ctx.ops), engine_semantics());
     std::error_code ec;
     if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;
-    if (std::ranges::any_of(ctx.allowed, [&](const std::string& glob) { return glob_match(glob, r->id); })) {
+    if (std::ranges::any_of(ctx.allowed,
+                            [&](const std::string& glob) { return glob_match(glob, r->id); })) {
       unproved.insert(r->id);
       continue;
     }

@@ -1,10 +1,11 @@
-// Which rewrites may run: those with a proof stamp, and those proved now (design.md §4.5). A stamp is a hash
-// of what a proof depends on: the rule as written and as loaded, the formulas of the operators that it names (or
-// whose class it names), ferrule's version, the prover's own.
-// Shipped stamps are in proved.txt of a rules folder (`ferrule rules test --stamp` writes it); those of a
-// user's rules are empty files in the cache folder, made when the rule is first loaded. What the engine makes of a rule
-// (matching, inference, interpreter) is hashed when it is built: a proof in the cache folder is one by that engine;
-// proved.txt says which engine proved all of its rules, and `rules test` says when it is not this one.
+// Which rewrites may run: those with a proof stamp, and those proved now (design.md §4.5). A stamp
+// is a hash of what a proof depends on: the rule as written and as loaded, the formulas of the
+// operators that it names (or whose class it names), ferrule's version, the prover's own. Shipped
+// stamps are in proved.txt of a rules folder (`ferrule rules test --stamp` writes it); those of a
+// user's rules are empty files in the cache folder, made when the rule is first loaded. What the
+// engine makes of a rule (matching, inference, interpreter) is hashed when it is built: a proof in
+// the cache folder is one by that engine; proved.txt says which engine proved all of its rules, and
+// `rules test` says when it is not this one.
 #pragma once
 #include <set>
 #include <span>
@@ -20,7 +21,8 @@ inline constexpr std::string_view kStampFile = "proved.txt";
 /// 32 hexadecimal digits; changes whenever a proof of the rule would have to be repeated.
 std::string proof_stamp(const Rule& rule, const OpTable& ops);
 
-/// The lines "id stamp" of every folder's proved.txt. A file that is missing or no such file counts as empty.
+/// The lines "id stamp" of every folder's proved.txt. A file that is missing or no such file counts
+/// as empty.
 std::set<std::string> read_stamps(std::span<const std::string> dirs);
 /// The hash of the engine's sources that a proof rests on.
 std::string_view engine_semantics();
@@ -28,15 +30,19 @@ std::string_view engine_semantics();
 std::string proved_semantics(const std::string& dir);
 /// Whether the stamps have the rule's.
 bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& stamps);
-/// What proved.txt of the folder `pack` says when all of its rewrites are proved; "" if it has none.
-std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack, std::string_view semantics);
-/// Writes `dir`/proved.txt unless it says so already. `all`: this engine proved all of them. errors: file_not_written.
+/// What proved.txt of the folder `pack` says when all of its rewrites are proved; "" if it has
+/// none.
+std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack,
+                        std::string_view semantics);
+/// Writes `dir`/proved.txt unless it says so already. `all`: this engine proved all of them.
+/// errors: file_not_written.
 Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir, bool all);
 
-/// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in `ctx.cache`/proofs.
-/// `notes` gets the sound conditions that nothing needs, `unproved` what `ctx.allowed` lets run without a proof.
-/// errors: rule_unproven with the smallest counter-example, all of them at once.
-Status require_proofs(const RuleSet& rules, const ProofContext& ctx, std::vector<std::string>& notes,
-                      std::set<std::string>& unproved);
+/// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in
+/// `ctx.cache`/proofs. `notes` gets the sound conditions that nothing needs, `unproved` what
+/// `ctx.allowed` lets run without a proof. errors: rule_unproven with the smallest counter-example,
+/// all of them at once.
+Status require_proofs(const RuleSet& rules, const ProofContext& ctx,
+                      std::vector<std::string>& notes, std::set<std::string>& unproved);
 
 }  // namespace ferrule

@@ -2,9 +2,9 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/verify.h"
-#include "engine/rewrite/replacement.h"
 #include "engine/onnx/import.h"
 #include "engine/plan/rule_kinds.h"
+#include "engine/rewrite/replacement.h"
 
 namespace ferrule {
 
@@ -58,7 +58,8 @@ std::string refused(const Rule& rule, const Graph& g, const Match& m, const Proo
 
 }  // namespace
 
-Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target,
+                   const ProofContext& ctx) {
   Trial t;
   t.nearest.rule = &rule;
   t.nearest.id = "structure";
@@ -88,7 +89,8 @@ Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const
   return t;
 }
 
-void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx) {
+void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target,
+                 const ProofContext& ctx) {
   t.after = g.clone();
   Journal journal;
   if (Status s = run_alone(rule, *t.after, target, ctx, journal); !s) t.broken = s.error().message;

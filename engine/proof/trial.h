@@ -9,15 +9,16 @@ Result<Graph> case_graph(std::string_view text, const ProofContext& ctx);
 
 struct Trial {
   bool fired = false;
-  Rejection nearest;                 ///< not fired: what declined, of the attempt that came furthest
-  Match match;                       ///< fired: the first match
-  std::unique_ptr<Graph> after;      ///< fired: the graph when the rule came to rest
-  std::string broken;                ///< fired: D7 or verify says the rule is wrong
+  Rejection nearest;             ///< not fired: what declined, of the attempt that came furthest
+  Match match;                   ///< fired: the first match
+  std::unique_ptr<Graph> after;  ///< fired: the graph when the rule came to rest
+  std::string broken;            ///< fired: D7 or verify says the rule is wrong
 };
 /// Tries the rule at every node: `after` stays null.
 Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 /// The rest of an attempt that fired: lets the rule run to rest on a copy.
-void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
+void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target,
+                 const ProofContext& ctx);
 /// Both.
 Trial try_rule(const Rule& rule, const Graph& g, const Target* target, const ProofContext& ctx);
 

@@ -25,20 +25,27 @@ double FloatLimits::smallest() const { return std::ldexp(1.0, min_exponent - pre
 
 FloatLimits float_limits(DType t) {
   switch (t) {
-    case DType::f64: return {-1022, 1023, 53};
-    case DType::f16: return {-14, 15, 11};
-    case DType::bf16: return {-126, 127, 8};
+    case DType::f64:
+      return {-1022, 1023, 53};
+    case DType::f16:
+      return {-14, 15, 11};
+    case DType::bf16:
+      return {-126, 127, 8};
     case DType::f8e4m3fn:
-    case DType::f8e4m3fnuz: return {-6, 8, 4};
+    case DType::f8e4m3fnuz:
+      return {-6, 8, 4};
     case DType::f8e5m2:
-    case DType::f8e5m2fnuz: return {-14, 15, 3};
-    default: return {-126, 127, 24};
+    case DType::f8e5m2fnuz:
+      return {-14, 15, 3};
+    default:
+      return {-126, 127, 24};
   }
 }
 
 namespace {
 
-/// f64 has no wider type to judge it by: what leaves its range cannot be told from a mistake, so it is not used up.
+/// f64 has no wider type to judge it by: what leaves its range cannot be told from a mistake, so it
+/// is not used up.
 FloatLimits drawn_limits(DType t) {
   FloatLimits l = float_limits(t);
   if (t == DType::f64) l.min_exponent = -60, l.max_exponent = 60;  // products of a dozen
@@ -47,7 +54,8 @@ FloatLimits drawn_limits(DType t) {
 
 /// Never so large that rounding makes it infinite.
 double of_magnitude(int exponent, const FloatLimits& l, Draw& draw) {
-  return std::ldexp(draw.between(1.0, exponent == l.max_exponent ? 1.7 : 2.0), exponent) * (draw.chance(50) ? -1 : 1);
+  return std::ldexp(draw.between(1.0, exponent == l.max_exponent ? 1.7 : 2.0), exponent) *
+         (draw.chance(50) ? -1 : 1);
 }
 
 double small_float(Draw& draw) { return draw.between(-2.0, 2.0); }
@@ -55,13 +63,26 @@ double small_float(Draw& draw) { return draw.between(-2.0, 2.0); }
 double float_value(DType t, Magnitudes m, int scale, Draw& draw) {
   const FloatLimits l = drawn_limits(t);
   switch (m) {
-    case Magnitudes::small: return small_float(draw);
-    case Magnitudes::few: return static_cast<double>(draw.between(int64_t{-2}, int64_t{2})) / (draw.chance(30) ? 2 : 1);
-    case Magnitudes::scaled: return of_magnitude(scale, l, draw);
-    case Magnitudes::wide: return of_magnitude(static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent})), l, draw);
+    case Magnitudes::small:
+      return small_float(draw);
+    case Magnitudes::few:
+      return static_cast<double>(draw.between(int64_t{-2}, int64_t{2})) / (draw.chance(30) ? 2 : 1);
+    case Magnitudes::scaled:
+      return of_magnitude(scale, l, draw);
+    case Magnitudes::wide:
+      return of_magnitude(
+          static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent})), l,
+          draw);
     case Magnitudes::limits: {
       const double greatest = std::ldexp(2 - 4 * l.epsilon(), l.max_exponent);
-      const std::array<double, 8> all{greatest, std::ldexp(1.0, l.min_exponent), l.smallest(), 1, 1 + 2 * l.epsilon(), std::ldexp(1.0, l.precision) + 1, 0, 0.5};
+      const std::array<double, 8> all{greatest,
+                                      std::ldexp(1.0, l.min_exponent),
+                                      l.smallest(),
+                                      1,
+                                      1 + 2 * l.epsilon(),
+                                      std::ldexp(1.0, l.precision) + 1,
+                                      0,
+                                      0.5};
       return all[static_cast<size_t>(draw.below(8))] * (draw.chance(50) ? -1 : 1);
     }
     default: {
@@ -78,24 +99,37 @@ struct IntLimits {
 IntLimits int_limits(DType t) {
   const int bits = size_bits(t);
   if (is_unsigned_int(t)) return {0, bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1};
-  return {bits >= 64 ? std::numeric_limits<int64_t>::min() : -(int64_t{1} << (bits - 1)), (uint64_t{1} << (bits - 1)) - 1};
+  return {bits >= 64 ? std::numeric_limits<int64_t>::min() : -(int64_t{1} << (bits - 1)),
+          (uint64_t{1} << (bits - 1)) - 1};
 }
 
 /// The element's bits, least first.
 uint64_t int_value(DType t, Magnitudes m, int scale, Draw& draw) {
   const IntLimits l = int_limits(t);
   const int64_t sign = is_signed_int(t) && draw.chance(50) ? -1 : 1;
-  auto of_bits = [&](int bits) { return static_cast<uint64_t>(sign * static_cast<int64_t>(bits <= 0 ? 0 : draw.bits() >> (64 - bits))); };
+  auto of_bits = [&](int bits) {
+    return static_cast<uint64_t>(sign *
+                                 static_cast<int64_t>(bits <= 0 ? 0 : draw.bits() >> (64 - bits)));
+  };
   switch (m) {
     case Magnitudes::small:
-    case Magnitudes::special: return static_cast<uint64_t>(sign * draw.below(10));
-    case Magnitudes::few: return static_cast<uint64_t>(sign * draw.below(3));
-    case Magnitudes::scaled: return of_bits(scale);
-    case Magnitudes::wide: return of_bits(static_cast<int>(draw.below(size_bits(t) - is_signed_int(t) + 1)));
+    case Magnitudes::special:
+      return static_cast<uint64_t>(sign * draw.below(10));
+    case Magnitudes::few:
+      return static_cast<uint64_t>(sign * draw.below(3));
+    case Magnitudes::scaled:
+      return of_bits(scale);
+    case Magnitudes::wide:
+      return of_bits(static_cast<int>(draw.below(size_bits(t) - is_signed_int(t) + 1)));
     default: {
       const uint64_t power = uint64_t{1} << draw.below(size_bits(t) - is_signed_int(t));
-      const std::array<uint64_t, 7> all{static_cast<uint64_t>(l.least), static_cast<uint64_t>(l.least) + 1, l.greatest, l.greatest - 1,
-                                        power, power + 1, static_cast<uint64_t>(sign)};
+      const std::array<uint64_t, 7> all{static_cast<uint64_t>(l.least),
+                                        static_cast<uint64_t>(l.least) + 1,
+                                        l.greatest,
+                                        l.greatest - 1,
+                                        power,
+                                        power + 1,
+                                        static_cast<uint64_t>(sign)};
       return all[static_cast<size_t>(draw.below(7))];
     }
   }
@@ -103,16 +137,21 @@ uint64_t int_value(DType t, Magnitudes m, int scale, Draw& draw) {
 
 }  // namespace
 
-Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw, Magnitudes magnitudes) {
+Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
+                    Magnitudes magnitudes) {
   if (dtype == DType::string || size_bits(dtype) % 8) {
     Tensor t = dtype == DType::string ? Tensor(dims, {}) : Tensor::allocate(dtype, dims).first;
-    return dtype == DType::string ? Tensor(dims, std::vector<std::string>(static_cast<size_t>(t.numel()), "a")) : t;
+    return dtype == DType::string
+               ? Tensor(dims, std::vector<std::string>(static_cast<size_t>(t.numel()), "a"))
+               : t;
   }
   auto [t, bytes] = Tensor::allocate(dtype, dims);
   const auto size = static_cast<size_t>(size_bytes(dtype, 1));
   const FloatLimits l = drawn_limits(dtype);
-  const int scale = is_float(dtype) ? static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent}))
-                                    : static_cast<int>(draw.below(size_bits(dtype) + 1)) - is_signed_int(dtype);
+  const int scale =
+      is_float(dtype)
+          ? static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent}))
+          : static_cast<int>(draw.below(size_bits(dtype) + 1)) - is_signed_int(dtype);
   for (int64_t i = 0; i < t.numel(); ++i) {
     char* to = static_cast<char*>(bytes) + static_cast<size_t>(i) * size;
     if (dtype == DType::boolean) {

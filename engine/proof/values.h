@@ -1,5 +1,5 @@
-// The numbers that tensors of a proof hold: what a rule does is asked for small numbers, over the whole range of the
-// type, at its limits, and for the special values of floats.
+// The numbers that tensors of a proof hold: what a rule does is asked for small numbers, over the
+// whole range of the type, at its limits, and for the special values of floats.
 #pragma once
 #include "engine/graph/tensor.h"
 #include "engine/proof/draw.h"
@@ -11,12 +11,14 @@ enum class Magnitudes : uint8_t {
   few,      ///< -1, 0, 1 and halves: equal numbers, ties
   scaled,   ///< all of one magnitude, which may be any of the type's
   wide,     ///< each of a magnitude of its own, log-uniform over the type's range
-  limits,   ///< least, greatest, next to them, powers of two; floats: also the smallest normal and subnormal
+  limits,   ///< least, greatest, next to them, powers of two; floats: also the smallest normal and
+            ///< subnormal
   special,  ///< NaN, infinities, both zeros, between small ones
 };
 
 /// Deterministic in `draw`.
-Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw, Magnitudes magnitudes);
+Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
+                    Magnitudes magnitudes);
 
 /// Limits of a float type; of others those of f32.
 struct FloatLimits {

@@ -27,10 +27,13 @@ Readers readers(const Graph& g, ValueId v, const std::set<NodeId>& cut) {
   return r;
 }
 
-bool wanted(const Graph& g, ValueId v) { return v && (!g.value(v).uses.empty() || g.value(v).is_output); }
+bool wanted(const Graph& g, ValueId v) {
+  return v && (!g.value(v).uses.empty() || g.value(v).is_output);
+}
 
-/// The graph without these nodes. Results are what nothing inside reads and what was one; `exposed`: also what the nodes
-/// that are cut read, since another reader may matter. `fixed`: shapes and what is made of constants stay constants.
+/// The graph without these nodes. Results are what nothing inside reads and what was one;
+/// `exposed`: also what the nodes that are cut read, since another reader may matter. `fixed`:
+/// shapes and what is made of constants stay constants.
 Edit cut(State& s, const std::set<NodeId>& nodes, bool exposed, bool fixed) {
   const Graph& g = s.graph();
   Edit edit;
@@ -39,7 +42,8 @@ Edit cut(State& s, const std::set<NodeId>& nodes, bool exposed, bool fixed) {
   e.outputs.emplace();
   for (NodeId id : g.order()) {
     const std::vector<ValueId>& made = g.node(id).outputs;
-    if (!nodes.contains(id) && std::ranges::none_of(made, [&](ValueId v) { return wanted(g, v); })) {
+    if (!nodes.contains(id) &&
+        std::ranges::none_of(made, [&](ValueId v) { return wanted(g, v); })) {
       e.outputs->push_back(made[0]);  // the failure may be in what nothing reads
       continue;
     }
@@ -72,8 +76,8 @@ std::vector<ValueId> substitutes(const Graph& g, const Node& n, ValueId result) 
   return same;
 }
 
-/// The node's results become its operands, the `choice`-th of those that fit. False: there are none so many, or nothing
-/// reads the node.
+/// The node's results become its operands, the `choice`-th of those that fit. False: there are none
+/// so many, or nothing reads the node.
 bool bypass(const Graph& g, const std::string& at, size_t choice, Edit& edit) {
   const auto found = node_at(g, at);
   if (!found) return false;
@@ -95,7 +99,8 @@ std::vector<std::string> names(const Graph& g, const std::vector<ValueId>& value
   return out;
 }
 
-/// Whatever `keys_of` lists for each node is left out, piece by piece: items are "node, line break, key".
+/// Whatever `keys_of` lists for each node is left out, piece by piece: items are "node, line break,
+/// key".
 template <class Keys, class Without>
 void sweep_details(State& s, const Keys& keys_of, const Without& without) {
   std::vector<std::string> items;
@@ -209,7 +214,9 @@ void drop_outputs(State& s) {
       if (n.outputs[k] && !wanted(g, n.outputs[k])) out.push_back(std::to_string(k));
     return out;
   };
-  sweep_details(s, unread, [](const Graph&, NodeId id, const std::string& slot, GraphEdit& e) { e.no_output.insert({id, std::stoul(slot)}); });
+  sweep_details(s, unread, [](const Graph&, NodeId id, const std::string& slot, GraphEdit& e) {
+    e.no_output.insert({id, std::stoul(slot)});
+  });
 }
 
 void drop_details(State& s) {
@@ -219,14 +226,20 @@ void drop_details(State& s) {
       if (n.inputs[k]) out.push_back(std::to_string(k));
     return out;
   };
-  sweep_details(s, operands, [](const Graph&, NodeId id, const std::string& slot, GraphEdit& e) { e.no_input.insert({id, std::stoul(slot)}); });
-  sweep_details(s, operands, [](const Graph&, NodeId id, const std::string& slot, GraphEdit& e) { e.fewer_inputs.insert({id, std::stoul(slot)}); });
+  sweep_details(s, operands, [](const Graph&, NodeId id, const std::string& slot, GraphEdit& e) {
+    e.no_input.insert({id, std::stoul(slot)});
+  });
+  sweep_details(s, operands, [](const Graph&, NodeId id, const std::string& slot, GraphEdit& e) {
+    e.fewer_inputs.insert({id, std::stoul(slot)});
+  });
   auto attributes = [](const Graph&, const Node& n) {
     std::vector<std::string> out;
     for (const auto& [name, _] : n.attrs.items()) out.push_back(name);
     return out;
   };
-  sweep_details(s, attributes, [](const Graph&, NodeId id, const std::string& name, GraphEdit& e) { e.attrs[{id, name}] = std::nullopt; });
+  sweep_details(s, attributes, [](const Graph&, NodeId id, const std::string& name, GraphEdit& e) {
+    e.attrs[{id, name}] = std::nullopt;
+  });
 }
 
 void join_inputs(State& s) {

@@ -18,10 +18,10 @@ struct Candidate {
 using Check = std::function<Result<bool>(const Candidate&)>;
 
 struct Options {
-  const OpTable* ops = nullptr;           ///< required
-  const Limits* limits = nullptr;         ///< default limits when null
-  const Cancel* cancel = nullptr;         ///< stops it: the smallest found so far is the result
-  double seconds = 60;                    ///< the same
+  const OpTable* ops = nullptr;    ///< required
+  const Limits* limits = nullptr;  ///< default limits when null
+  const Cancel* cancel = nullptr;  ///< stops it: the smallest found so far is the result
+  double seconds = 60;             ///< the same
   std::function<void(const std::string&)> log;  ///< a line whenever a smaller model is found
 };
 
@@ -29,11 +29,11 @@ struct Reduced {
   Graph graph;
   std::string bytes;
   Tensors inputs;
-  size_t nodes_before = 0, nodes = 0;     ///< nested graphs' included
-  int checks = 0;                         ///< how often the function was asked
-  int refused = 0;                        ///< candidates that were no models, or had been seen
+  size_t nodes_before = 0, nodes = 0;  ///< nested graphs' included
+  int checks = 0;                      ///< how often the function was asked
+  int refused = 0;                     ///< candidates that were no models, or had been seen
   double seconds = 0;
-  bool complete = false;                  ///< nothing that is tried makes it smaller; else the time was over
+  bool complete = false;  ///< nothing that is tried makes it smaller; else the time was over
 };
 
 }  // namespace ferrule::reduce

@@ -1,6 +1,7 @@
-// Smaller sizes. A size stands in many places of a model: axes of inputs and constants, elements of constants that hold
-// shapes, attributes. Which of them go together the importer knows: a set of places is changed as one if inference takes
-// the model so, and no smaller part of the set would do.
+// Smaller sizes. A size stands in many places of a model: axes of inputs and constants, elements of
+// constants that hold shapes, attributes. Which of them go together the importer knows: a set of
+// places is changed as one if inference takes the model so, and no smaller part of the set would
+// do.
 #include <algorithm>
 #include <functional>
 
@@ -14,11 +15,11 @@ constexpr int64_t kFactors[] = {8, 4, 2};
 /// One number of the model.
 struct Size {
   const Graph* graph = nullptr;
-  ValueId value;                    ///< an input or a constant …
-  NodeId node;                      ///< … or a node
+  ValueId value;  ///< an input or a constant …
+  NodeId node;    ///< … or a node
   std::string attribute;
-  bool element = false;             ///< of a constant; else an axis
-  size_t at = 0;                    ///< which axis, element, or number of the attribute
+  bool element = false;  ///< of a constant; else an axis
+  size_t at = 0;         ///< which axis, element, or number of the attribute
   int64_t size = 0;
   bool axis() const { return value && !element; }
 };
@@ -26,16 +27,20 @@ using Sizes = std::vector<Size>;
 using Change = std::function<int64_t(int64_t)>;
 
 void of_constant(const Graph& g, ValueId v, const Tensor& t, Sizes& out) {
-  for (size_t k = 0; k < t.dims().size(); ++k) out.push_back({&g, v, {}, "", false, k, t.dims()[k]});
+  for (size_t k = 0; k < t.dims().size(); ++k)
+    out.push_back({&g, v, {}, "", false, k, t.dims()[k]});
   if ((t.dtype() != DType::i64 && t.dtype() != DType::i32) || t.numel() > kShapeLike) return;
-  for (int64_t k = 0; k < t.numel(); ++k) out.push_back({&g, v, {}, "", true, static_cast<size_t>(k), t.at_i64(k)});
+  for (int64_t k = 0; k < t.numel(); ++k)
+    out.push_back({&g, v, {}, "", true, static_cast<size_t>(k), t.at_i64(k)});
 }
 
 void of_node(const Graph& g, NodeId id, Sizes& out) {
   for (const auto& [name, a] : g.node(id).attrs.items()) {
-    if (const auto* one = std::get_if<int64_t>(&a)) out.push_back({&g, {}, id, name, false, 0, *one});
+    if (const auto* one = std::get_if<int64_t>(&a))
+      out.push_back({&g, {}, id, name, false, 0, *one});
     if (const auto* all = std::get_if<std::vector<int64_t>>(&a))
-      for (size_t k = 0; k < all->size(); ++k) out.push_back({&g, {}, id, name, false, k, (*all)[k]});
+      for (size_t k = 0; k < all->size(); ++k)
+        out.push_back({&g, {}, id, name, false, k, (*all)[k]});
   }
 }
 
@@ -47,14 +52,16 @@ Sizes sizes_of(const Graph& g) {
         if (auto c = (*shape)[k].constant()) out.push_back({&g, v, {}, "", false, k, *c});
   for (const Place& p : places(g)) {
     for (uint32_t k = 0; k < p.graph->value_slots(); ++k)
-      if (const Value& v = p.graph->value({k}); !v.dead && v.constant) of_constant(*p.graph, {k}, *v.constant, out);
+      if (const Value& v = p.graph->value({k}); !v.dead && v.constant)
+        of_constant(*p.graph, {k}, *v.constant, out);
     for (NodeId id : p.graph->order()) of_node(*p.graph, id, out);
   }
   std::erase_if(out, [](const Size& s) { return s.size < 2; });
   return out;
 }
 
-/// The edit that gives these places their new sizes, and the inputs that go with it. nullopt: a tensor cannot be cut.
+/// The edit that gives these places their new sizes, and the inputs that go with it. nullopt: a
+/// tensor cannot be cut.
 struct Resized {
   Edit edit;
   Tensors inputs;
@@ -69,8 +76,10 @@ std::optional<Resized> resized(const State& s, const Sizes& sizes, const Change&
     }
     auto& slot = out.edit[x.graph].attrs[{x.node, x.attribute}];
     if (!slot) slot = *x.graph->node(x.node).attrs.find(x.attribute);
-    if (auto* one = std::get_if<int64_t>(&*slot)) *one = to(x.size);
-    else std::get<std::vector<int64_t>>(*slot)[x.at] = to(x.size);
+    if (auto* one = std::get_if<int64_t>(&*slot))
+      *one = to(x.size);
+    else
+      std::get<std::vector<int64_t>>(*slot)[x.at] = to(x.size);
   }
   for (const auto& [at, all] : tensors) {
     const auto& [graph, v] = at;
@@ -80,8 +89,11 @@ std::optional<Resized> resized(const State& s, const Sizes& sizes, const Change&
       if (std::ranges::any_of(all, &Size::element)) numbers = constant->to_i64();
       for (const Size& x : all) (x.element ? numbers : dims)[x.at] = to(x.size);
       Tensor t = *constant;
-      if (!numbers.empty() && t.dtype() == DType::i64) t = Tensor::of_i64(t.dims(), numbers);
-      else if (!numbers.empty()) t = Tensor::of<int32_t>(DType::i32, t.dims(), std::vector<int32_t>(numbers.begin(), numbers.end()));
+      if (!numbers.empty() && t.dtype() == DType::i64)
+        t = Tensor::of_i64(t.dims(), numbers);
+      else if (!numbers.empty())
+        t = Tensor::of<int32_t>(DType::i32, t.dims(),
+                                std::vector<int32_t>(numbers.begin(), numbers.end()));
       auto cut = leading(t, dims);
       if (!cut) return std::nullopt;
       out.edit[graph].constants[v] = std::move(*cut);
@@ -111,7 +123,9 @@ State::Tried tried(State& s, const Sizes& sizes, const Change& to) {
   auto r = resized(s, sizes, to);
   return r ? s.tried(r->edit, r->inputs) : State::Tried::no_model;
 }
-bool attempt(State& s, const Sizes& sizes, const Change& to) { return tried(s, sizes, to) == State::Tried::smaller; }
+bool attempt(State& s, const Sizes& sizes, const Change& to) {
+  return tried(s, sizes, to) == State::Tried::smaller;
+}
 
 /// Parts of a valid set that are valid themselves, and no smaller; every place is in one at least.
 std::vector<Sizes> tied(const State& s, const Sizes& all, const Change& to) {
@@ -129,7 +143,8 @@ std::vector<Sizes> tied(const State& s, const Sizes& all, const Change& to) {
         for (size_t k = 0; k < kept.size(); ++k)
           if (k < begin || k >= end) rest.push_back(all[kept[k]]), seeded |= kept[k] == seed;
         if (seeded && valid(s, rest, to))
-          kept.erase(kept.begin() + static_cast<ptrdiff_t>(begin), kept.begin() + static_cast<ptrdiff_t>(end));
+          kept.erase(kept.begin() + static_cast<ptrdiff_t>(begin),
+                     kept.begin() + static_cast<ptrdiff_t>(end));
         end = begin;
       }
     Sizes part;
@@ -168,8 +183,10 @@ bool shrink_size(State& s, const Sizes& all, int64_t size) {
     if (whole) break;
   }
   std::vector<Sizes> parts;
-  if (whole) parts = tied(s, *whole, [trial](int64_t) { return trial; });
-  else for (const Size& x : axes) parts.push_back({x});
+  if (whole)
+    parts = tied(s, *whole, [trial](int64_t) { return trial; });
+  else
+    for (const Size& x : axes) parts.push_back({x});
   for (const Sizes& part : parts)
     for (int64_t n : to) {
       if (whole && part.size() == whole->size()) break;
@@ -178,7 +195,8 @@ bool shrink_size(State& s, const Sizes& all, int64_t size) {
   return false;
 }
 
-/// Sizes that are multiples of each other: parts that a Split or a Concat takes apart or puts together.
+/// Sizes that are multiples of each other: parts that a Split or a Concat takes apart or puts
+/// together.
 bool shrink_factor(State& s, int64_t factor) {
   Sizes all = sizes_of(s.graph());
   std::erase_if(all, [&](const Size& x) { return x.size % factor != 0; });
@@ -190,7 +208,8 @@ bool shrink_factor(State& s, int64_t factor) {
     const State::Tried t = tried(s, *set, change);
     if (t == State::Tried::smaller) return true;
     if (t == State::Tried::no_model || s.over()) continue;
-    return std::ranges::any_of(tied(s, *set, change), [&](const Sizes& part) { return attempt(s, part, change); });
+    return std::ranges::any_of(tied(s, *set, change),
+                               [&](const Sizes& part) { return attempt(s, part, change); });
   }
   return false;
 }

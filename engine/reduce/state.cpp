@@ -10,24 +10,32 @@ namespace ferrule::reduce {
 namespace {
 
 std::chrono::steady_clock::duration duration(double seconds) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(seconds));
 }
 
 }  // namespace
 
 State::State(const Tensors& inputs, const Check& check, const Options& options)
-    : check_(check), options_(options), end_(begin_ + duration(options.seconds)), inputs_(inputs), in_step_(!inputs.empty()) {}
+    : check_(check),
+      options_(options),
+      end_(begin_ + duration(options.seconds)),
+      inputs_(inputs),
+      in_step_(!inputs.empty()) {}
 
 Status State::start(const Graph& model) {
   nodes_before_ = count_nodes(model);
   FERRULE_ASSIGN(bytes_, export_bytes(model));  // its error says more than "no model"
   auto m = imported(model);
-  if (!m) return error(Code::model_invalid, "reduce", std::string("written again, the model is refused"));
+  if (!m)
+    return error(Code::model_invalid, "reduce", std::string("written again, the model is refused"));
   graph_ = std::move(m->graph);
   bytes_ = std::move(m->bytes);
   seen(bytes_);
   FERRULE_ASSIGN(const bool there, shows({std::move(*graph_.clone()), bytes_}, inputs_));
-  if (!there) return error(Code::usage, "reduce", std::string("the check does not find the failure in the model itself"));
+  if (!there)
+    return error(Code::usage, "reduce",
+                 std::string("the check does not find the failure in the model itself"));
   return {};
 }
 
@@ -47,7 +55,9 @@ std::optional<State::Model> State::imported(const Graph& g) const {
   if (!bytes) return std::nullopt;
   ImportOptions o;
   o.limits = options_.limits;
-  o.known_operator = [this](std::string_view domain, std::string_view op) { return options_.ops->find(domain, op) != nullptr; };
+  o.known_operator = [this](std::string_view domain, std::string_view op) {
+    return options_.ops->find(domain, op) != nullptr;
+  };
   auto in = import_bytes(*bytes, o);
   if (!in || in->graph.live_nodes() == 0) return std::nullopt;
   auto again = export_bytes(in->graph);  // as the file will be
@@ -61,18 +71,25 @@ std::optional<State::Model> State::model_of(const Edit& edit) const {
   return g ? imported(*g) : std::nullopt;
 }
 
-bool State::seen(const std::string& bytes) { return !seen_.insert(XXH3_64bits(bytes.data(), bytes.size())).second; }
+bool State::seen(const std::string& bytes) {
+  return !seen_.insert(XXH3_64bits(bytes.data(), bytes.size())).second;
+}
 
 std::optional<Tensors> State::inputs_of(const Graph& g, const Tensors& changed) {
   Tensors out;
   if (!in_step_) return out;
   for (ValueId v : g.inputs()) {
     const std::string& name = g.value(v).name;
-    if (auto it = changed.find(name); it != changed.end()) out[name] = it->second;
-    else if (auto old = inputs_.find(name); old != inputs_.end()) out[name] = old->second;
-    else if (const Tensor* t = values().computed(name)) out[name] = *t;
-    else if (auto random = stand_in(g.value(v).type, name)) out[name] = std::move(*random);
-    else return std::nullopt;
+    if (auto it = changed.find(name); it != changed.end())
+      out[name] = it->second;
+    else if (auto old = inputs_.find(name); old != inputs_.end())
+      out[name] = old->second;
+    else if (const Tensor* t = values().computed(name))
+      out[name] = *t;
+    else if (auto random = stand_in(g.value(v).type, name))
+      out[name] = std::move(*random);
+    else
+      return std::nullopt;
   }
   return out;
 }
@@ -97,7 +114,9 @@ State::Tried State::tried(const Edit& edit, const Tensors& inputs) {
   inputs_ = std::move(*in);
   values_.reset();
   ++accepted_;
-  if (options_.log) options_.log(fmt::format("{} nodes, {} bytes after {} checks", count_nodes(graph_), bytes_.size(), checks_));
+  if (options_.log)
+    options_.log(fmt::format("{} nodes, {} bytes after {} checks", count_nodes(graph_),
+                             bytes_.size(), checks_));
   return Tried::smaller;
 }
 
@@ -111,11 +130,13 @@ Result<Reduced> State::result(bool complete) {
   return r;
 }
 
-void sweep(std::vector<std::string> items, const std::function<bool(std::span<const std::string>)>& without) {
+void sweep(std::vector<std::string> items,
+           const std::function<bool(std::span<const std::string>)>& without) {
   for (size_t size = items.size(); size > 0; size /= 2)
     for (size_t end = items.size(); end > 0;) {
       const size_t begin = end > size ? end - size : 0;
-      const auto first = items.begin() + static_cast<ptrdiff_t>(begin), last = items.begin() + static_cast<ptrdiff_t>(end);
+      const auto first = items.begin() + static_cast<ptrdiff_t>(begin),
+                 last = items.begin() + static_cast<ptrdiff_t>(end);
       if (without({first, last})) items.erase(first, last);
       end = begin;
     }

@@ -10,10 +10,12 @@
 namespace ferrule::reduce {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 30;         // kept of a run
-constexpr int64_t kMostElements = int64_t{1} << 28;      // of a tensor that stands in
+constexpr int64_t kMostBytes = int64_t{1} << 30;     // kept of a run
+constexpr int64_t kMostElements = int64_t{1} << 28;  // of a tensor that stands in
 
-bool shape_like(const Tensor& t) { return t.numel() <= kShapeLike && (is_int(t.dtype()) || t.dtype() == DType::boolean); }
+bool shape_like(const Tensor& t) {
+  return t.numel() <= kShapeLike && (is_int(t.dtype()) || t.dtype() == DType::boolean);
+}
 
 }  // namespace
 
@@ -62,8 +64,10 @@ void Values::from_contents(const Graph& g) {
       if (tensor.numel() != static_cast<int64_t>(contents->size())) continue;
       const bool known = std::ranges::all_of(*contents, &Dim::is_constant);
       for (size_t k = 0; known && k < contents->size(); ++k)
-        if (t.dtype == DType::i64) static_cast<int64_t*>(bytes)[k] = *(*contents)[k].constant();
-        else static_cast<int32_t*>(bytes)[k] = static_cast<int32_t>(*(*contents)[k].constant());
+        if (t.dtype == DType::i64)
+          static_cast<int64_t*>(bytes)[k] = *(*contents)[k].constant();
+        else
+          static_cast<int32_t*>(bytes)[k] = static_cast<int32_t>(*(*contents)[k].constant());
       if (known) fixed_[g.value(v).name] = tensor;
     }
 }
@@ -104,7 +108,9 @@ std::optional<Tensor> stand_in(const Type& type, const std::string& name) {
   for (int64_t k = 0; k < numel; ++k) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     const double unit = static_cast<double>(state >> 11) * 0x1p-53;
-    const Tensor one = Tensor::scalar(type.dtype, is_float(type.dtype) ? unit * 2 - 1 : unit < 0.5 ? 0 : 1);
+    const Tensor one = Tensor::scalar(type.dtype, is_float(type.dtype) ? unit * 2 - 1
+                                                  : unit < 0.5         ? 0
+                                                                       : 1);
     std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(k) * size, one.data(), size);
   }
   return tensor;

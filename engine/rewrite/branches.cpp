@@ -17,7 +17,8 @@ void add_nodes(const Graph& from, Graph& to, Map& map) {
     const Value& value = from.value(v);
     if (value.dead || map.contains(v)) continue;
     const std::string name = to.fresh_name(value.name);
-    const ValueId made = value.constant ? to.add_constant(name, *value.constant) : to.add_value(name, value.type);
+    const ValueId made =
+        value.constant ? to.add_constant(name, *value.constant) : to.add_value(name, value.type);
     if (!value.constant) to.set_contents(made, value.contents);
     map[v] = made;
   }
@@ -40,7 +41,9 @@ std::unique_ptr<Graph> copied(const Graph& from, const Map& outside) {
   to->name = from.name;
   Map map;
   for (ValueId v : from.inputs()) map[v] = to->add_input(from.value(v).name, from.value(v).type);
-  each_capture(from, [&](ValueId id, const Value& v) { map[id] = to->add_capture(v.name, v.type, outside.at(v.outer)); });
+  each_capture(from, [&](ValueId id, const Value& v) {
+    map[id] = to->add_capture(v.name, v.type, outside.at(v.outer));
+  });
   add_nodes(from, *to, map);
   for (ValueId v : from.outputs()) to->add_output(map.at(v));
   return to;
@@ -55,9 +58,12 @@ class Branches {
     for (NodeId id : g_.order()) {
       if (g_.node(id).subgraphs.empty()) continue;
       std::vector<ValueId> results;
-      if (const Graph* branch = taken(g_.node(id))) results = inlined(*branch);
-      else if (never_turns(g_.node(id))) results = start_values(g_.node(id));
-      else continue;
+      if (const Graph* branch = taken(g_.node(id)))
+        results = inlined(*branch);
+      else if (never_turns(g_.node(id)))
+        results = start_values(g_.node(id));
+      else
+        continue;
       replace(id, results);
       ++count;
     }
@@ -88,7 +94,8 @@ class Branches {
     return t ? nested(n, *t ? "then_branch" : "else_branch") : nullptr;
   }
 
-  /// No turn: the count is 0, or the condition false from the start. What the turns would have stacked is not made.
+  /// No turn: the count is 0, or the condition false from the start. What the turns would have
+  /// stacked is not made.
   bool never_turns(const Node& n) const {
     if (n.op != "Loop" || !n.domain.empty() || n.outputs.size() + 2 > n.inputs.size()) return false;
     return truth(n, 0) == false || truth(n, 1) == false;

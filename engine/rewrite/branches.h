@@ -1,5 +1,6 @@
-// Branches that are decided before anything runs: an If whose condition is a constant becomes the nodes of the
-// branch that is taken, a Loop that never turns passes its start values on. Part of constant folding.
+// Branches that are decided before anything runs: an If whose condition is a constant becomes the
+// nodes of the branch that is taken, a Loop that never turns passes its start values on. Part of
+// constant folding.
 #pragma once
 #include "engine/graph/graph.h"
 

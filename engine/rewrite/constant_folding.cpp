@@ -2,11 +2,11 @@
 // by the interpreter, in its own types; small integer results that inference knows become
 // constants, too.
 #include "engine/base/diagnostics.h"
-#include "engine/rewrite/branches.h"
-#include "engine/semantics/infer.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/match/facts.h"
+#include "engine/rewrite/branches.h"
 #include "engine/rewrite/rewrite.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {
@@ -36,7 +36,9 @@ class Folder {
     for (NodeId n : g_.order()) {
       if (ctx_.cancel && ctx_.cancel->stopped())
         return error(Code::cancelled, "folding", "time or caller");
-      if (g_.node(n).dead || (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == Graph::kIdentity))) continue;
+      if (g_.node(n).dead ||
+          (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == Graph::kIdentity)))
+        continue;
       refine(n);
       if (!known_contents(n)) FERRULE_TRY(fold(n));
     }

@@ -8,11 +8,11 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/evaluate.h"
-#include "engine/semantics/infer.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/match/facts.h"
 #include "engine/rule/number_class.h"
+#include "engine/semantics/evaluate.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 
@@ -48,8 +48,13 @@ constexpr int64_t kLarge = 1 << 16, kLargest = 1 << 28;
 
 class Instantiation {
  public:
-  Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits, bool normal_operands = false)
-      : g_(g), m_(m), ops_(ops), limits_(limits), normal_operands_(normal_operands),
+  Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits,
+                bool normal_operands = false)
+      : g_(g),
+        m_(m),
+        ops_(ops),
+        limits_(limits),
+        normal_operands_(normal_operands),
         eval_{&g, &m.bindings, nullptr, &ops, {}, &m.let} {}
 
   Status run() {
@@ -68,7 +73,8 @@ class Instantiation {
     return {};
   }
 
-  /// D9: the constants that the results are made of are the kinds of numbers that they were computed as.
+  /// D9: the constants that the results are made of are the kinds of numbers that they were
+  /// computed as.
   Status keep_class() {
     if (underflow_ && !(again() && !again()->underflow_))
       return declined("D9: computing {} underflows in f64", quoted(underflow_));
@@ -77,7 +83,8 @@ class Instantiation {
       const bool infinite = !finite(t);
       if (infinite && moves_only() && inputs_not_finite()) continue;
       if (const auto change = infinite ? overflow(v) : loses(v, elements))
-        return declined("D9: {}{} would be {}", quoted(v), t.numel() == 1 ? "" : fmt::format("[{}]", change->element),
+        return declined("D9: {}{} would be {}", quoted(v),
+                        t.numel() == 1 ? "" : fmt::format("[{}]", change->element),
                         text(*change, t.dtype()));
     }
     return {};
@@ -194,7 +201,8 @@ class Instantiation {
 
   Result<Operand> named(const std::string& name) {
     if (auto it = env_.find(name); it != env_.end()) return Operand{{it->second}, std::nullopt};
-    if (auto it = env_lists_.find(name + "..."); it != env_lists_.end()) return Operand{it->second, std::nullopt};
+    if (auto it = env_lists_.find(name + "..."); it != env_lists_.end())
+      return Operand{it->second, std::nullopt};
     const Bindings& b = m_.bindings;
     if (auto it = b.values.find(name); it != b.values.end())
       return Operand{{import(it->second)}, std::nullopt};
@@ -236,7 +244,8 @@ class Instantiation {
                        std::nullopt};
       }
       return Operand{{exactly(Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())},
-                                                 std::span<const double>(list)), root_type())},
+                                                 std::span<const double>(list)),
+                              root_type())},
                      std::nullopt};
     }
     return declined("a fact that the replacement needs is not known");
@@ -245,11 +254,14 @@ class Instantiation {
   Result<std::vector<double>> numbers(const Val::List& l) const {
     std::vector<double> out;
     for (const Val& v : l) {
-      if (auto* i = std::get_if<int64_t>(&v.v)) out.push_back(static_cast<double>(*i));
-      else if (auto* d = std::get_if<double>(&v.v)) out.push_back(*d);
+      if (auto* i = std::get_if<int64_t>(&v.v))
+        out.push_back(static_cast<double>(*i));
+      else if (auto* d = std::get_if<double>(&v.v))
+        out.push_back(*d);
       else if (auto* d = std::get_if<Dim>(&v.v); d && d->constant())
         out.push_back(static_cast<double>(*d->constant()));
-      else return declined("an element of a list is not a known number");
+      else
+        return declined("an element of a list is not a known number");
     }
     return out;
   }
@@ -261,7 +273,8 @@ class Instantiation {
     return std::vector<ValueId>{exactly(Tensor::scalar(DType::f64, *o.number), context)};
   }
 
-  /// Numbers of the rule: rounded to `type` where they stay, but not where more is computed with them.
+  /// Numbers of the rule: rounded to `type` where they stay, but not where more is computed with
+  /// them.
   ValueId exactly(Tensor t, DType type) {
     const ValueId v = constant(converted(t, type));
     if (wide_type(type) && finite(t)) folded_[v] = std::move(t);
@@ -285,7 +298,8 @@ class Instantiation {
       operands.push_back(std::move(o));
     }
     // An operator of nothing is nothing: Cast(bias) where the bias is left out.
-    if (operands.size() == 1 && operands[0].values == std::vector<ValueId>{ValueId{}}) return operands[0].values;
+    if (operands.size() == 1 && operands[0].values == std::vector<ValueId>{ValueId{}})
+      return operands[0].values;
     Node n;
     NodeId like;
     if (e.ops.empty()) return declined("the replacement calls a class of operators");
@@ -345,9 +359,13 @@ class Instantiation {
       if (auto* i = std::get_if<int64_t>(&*value)) value = static_cast<double>(*i);
     if (auto* d = std::get_if<double>(&*value); d && std::isfinite(*d)) {  // attributes are f32
       const ClassChange change{0, *d, static_cast<double>(static_cast<float>(*d))};
-      const bool subnormal = *d != 0 && std::abs(change.rounded) < least_normal(DType::f32) && change.rounded != *d;
-      if (subnormal || !std::isfinite(change.rounded)) return declined("D9: attribute {} would be {}", escape(a.name), text(change, DType::f32));
-      if (context == DType::f64 && change.rounded != *d) return declined("D9: attribute {} would be rounded to f32 in a layer of f64", escape(a.name));
+      const bool subnormal =
+          *d != 0 && std::abs(change.rounded) < least_normal(DType::f32) && change.rounded != *d;
+      if (subnormal || !std::isfinite(change.rounded))
+        return declined("D9: attribute {} would be {}", escape(a.name), text(change, DType::f32));
+      if (context == DType::f64 && change.rounded != *d)
+        return declined("D9: attribute {} would be rounded to f32 in a layer of f64",
+                        escape(a.name));
     }
     n.attrs.set(a.name, std::move(*value));
     return {};
@@ -425,7 +443,8 @@ class Instantiation {
     auto f = folded_.find(v);
     if (f == folded_.end()) return s().constant(v);
     if (auto r = rounded_.find(v); r != rounded_.end()) {
-      if (auto t = evaluate_rounded(ops_, r->second, operands(r->second), DType::f64)) f->second = std::move(*t);
+      if (auto t = evaluate_rounded(ops_, r->second, operands(r->second), DType::f64))
+        f->second = std::move(*t);
       rounded_.erase(r);
     }
     return &f->second;
@@ -436,15 +455,16 @@ class Instantiation {
     return all;
   }
 
-  /// New weights, mostly: rounded element by element, for two copies of them in f64 cost more than the rest of
-  /// planning. If a later line computes with the result, unrounded() computes it again.
+  /// New weights, mostly: rounded element by element, for two copies of them in f64 cost more than
+  /// the rest of planning. If a later line computes with the result, unrounded() computes it again.
   bool fold_large(const Node& n) {
     if (n.outputs.size() != 1 || !ops_.pointwise(n)) return false;
     const Type type = s().value(n.outputs[0]).type;
     auto numel = type.shape ? product(*type.shape).constant() : std::nullopt;
     if (!numel || *numel < kLarge || *numel > kLargest || !wide_type(type.dtype)) return false;
     bool less = false;
-    auto result = evaluate_rounded(ops_, n, operands(n), type.dtype, least_normal(type.dtype), &less);
+    auto result =
+        evaluate_rounded(ops_, n, operands(n), type.dtype, least_normal(type.dtype), &less);
     if (!result) return false;
     if (less) less_.insert(n.outputs[0]);
     folded_[n.outputs[0]] = std::move(*result);
@@ -488,7 +508,8 @@ class Instantiation {
     std::feclearexcept(FE_UNDERFLOW);
     auto result = interpret_node(g, w, inputs, options);
     if (!result || result->size() < n.outputs.size()) return false;
-    if (std::fetestexcept(FE_UNDERFLOW) && s().value(n.outputs[0]).type.dtype == DType::f64) underflow_ = n.outputs[0];
+    if (std::fetestexcept(FE_UNDERFLOW) && s().value(n.outputs[0]).type.dtype == DType::f64)
+      underflow_ = n.outputs[0];
     for (size_t k = 0; k < n.outputs.size(); ++k) folded_[n.outputs[k]] = std::move((*result)[k]);
     return true;
   }
@@ -505,7 +526,8 @@ class Instantiation {
 
   std::string quoted(ValueId v) { return fmt::format("\"{}\"", escape(s().value(v).name)); }
 
-  /// What was computed and is read by the nodes that make the results, or is one, and how its elements are.
+  /// What was computed and is read by the nodes that make the results, or is one, and how its
+  /// elements are.
   std::map<ValueId, Elements> constants_read() {
     std::map<ValueId, Elements> read;
     std::vector<bool> seen(s().node_slots());
@@ -523,7 +545,8 @@ class Instantiation {
       work.pop_back();
       if (!p || seen[p.index]) continue;
       seen[p.index] = true;
-      for (ValueId v : s().node(p).inputs) reads(v, ops_.find(s().node(p)) ? Elements::alone : Elements::summed);
+      for (ValueId v : s().node(p).inputs)
+        reads(v, ops_.find(s().node(p)) ? Elements::alone : Elements::summed);
     }
     return read;
   }
@@ -532,13 +555,15 @@ class Instantiation {
     const Tensor rounded = *s().constant(v);
     const Tensor* exact = unrounded(v);
     for (int64_t i = 0; i < rounded.numel(); ++i)
-      if (!std::isfinite(rounded.at_f64(i))) return ClassChange{i, exact->at_f64(i), rounded.at_f64(i)};
+      if (!std::isfinite(rounded.at_f64(i)))
+        return ClassChange{i, exact->at_f64(i), rounded.at_f64(i)};
     return std::nullopt;
   }
 
   /// A rule that takes a shorter type loses small numbers on purpose.
   std::optional<ClassChange> loses(ValueId v, Elements elements) {
-    if (m_.rule->numerics == "reduced" || (rounded_.contains(v) && !less_.contains(v))) return std::nullopt;
+    if (m_.rule->numerics == "reduced" || (rounded_.contains(v) && !less_.contains(v)))
+      return std::nullopt;
     const Tensor rounded = *s().constant(v);
     const auto change = underflow(*unrounded(v), rounded, elements, nullptr);
     if (!change || !again()) return change;
@@ -573,8 +598,8 @@ class Instantiation {
   const Match& m_;
   const OpTable& ops_;
   const Limits& limits_;
-  const bool normal_operands_;           // subnormal constants of the model are taken for 0
-  bool replaced_ = false;                // there were some
+  const bool normal_operands_;  // subnormal constants of the model are taken for 0
+  bool replaced_ = false;       // there were some
   EvalContext eval_;
   Instance out_;
   std::map<std::string, ValueId> env_;
@@ -583,9 +608,11 @@ class Instantiation {
   Graph wide_;                           // f64 twins of constants
   std::map<ValueId, ValueId> wide_ids_;  // scratch -> wide_
   std::map<ValueId, Tensor> folded_;     // scratch -> unrounded result
-  std::map<ValueId, Node> rounded_;      // those of folded_ that are rounded all the same, and what made them
-  std::set<ValueId> less_;               // those of rounded_ with elements that were no normal numbers of their type
-  ValueId underflow_;                    // an f64 that has no f64 to be exact in, and was 0 or subnormal
+  std::map<ValueId, Node>
+      rounded_;  // those of folded_ that are rounded all the same, and what made them
+  std::set<ValueId>
+      less_;           // those of rounded_ with elements that were no normal numbers of their type
+  ValueId underflow_;  // an f64 that has no f64 to be exact in, and was 0 or subnormal
   std::unique_ptr<Instantiation> again_;
 };
 

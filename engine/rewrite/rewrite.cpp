@@ -7,11 +7,11 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/infer.h"
-#include "engine/rewrite/replacement.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/rewrite/replacement.h"
 #include "engine/rewrite/settled.h"
+#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {
@@ -153,14 +153,15 @@ class Transplant {
     }
   }
 
-  /// Large constants that nothing reads any more give their bytes back now, not when the phase is over:
-  /// folding the weights of a whole model must not hold them twice.
+  /// Large constants that nothing reads any more give their bytes back now, not when the phase is
+  /// over: folding the weights of a whole model must not hold them twice.
   void release_constants() {
     constexpr int64_t kLarge = 1 << 16;
     for (ValueId v : constants_) {
       const Value& value = g_.value(v);
       if (value.dead || !value.constant || value.constant->bytes() < kLarge) continue;
-      if (value.uses.empty() && !value.is_output && !value.is_input) g_.set_constant(v, Tensor::scalar(value.constant->dtype(), 0));
+      if (value.uses.empty() && !value.is_output && !value.is_input)
+        g_.set_constant(v, Tensor::scalar(value.constant->dtype(), 0));
     }
   }
 
@@ -242,7 +243,8 @@ Rejection declined_rewrite(const Match& m, const Error& e) {
   r.id = e.code == Code::rewrite_declined ? "replacement" : "D7";
   r.why = e.message;
   for (std::string_view guarantee : {"D7", "D9"})
-    if (r.why.starts_with(fmt::format("{}: ", guarantee))) r.id = guarantee, r.why.erase(0, guarantee.size() + 2);
+    if (r.why.starts_with(fmt::format("{}: ", guarantee)))
+      r.id = guarantee, r.why.erase(0, guarantee.size() + 2);
   r.matched_nodes = static_cast<int>(m.nodes.size());
   r.passed_conditions = r.total_conditions = static_cast<int>(m.rule->where.size());
   return r;
@@ -304,16 +306,21 @@ class RewritePhase {
     if (g.node(n).dead) return;
     for (uint32_t rank : index_.ranks_at(g.node(n))) {
       const Entry e{rank, g.node(n).order, n};
-      if (vain(g, e)) skipped_.push_back(e);
-      else if (promising(g, e)) push(e);
+      if (vain(g, e))
+        skipped_.push_back(e);
+      else if (promising(g, e))
+        push(e);
     }
   }
-  bool promising(const Graph& g, const Entry& e) const { return ctx_.near_misses || index_.promising(e.rule, g, e.node); }
+  bool promising(const Graph& g, const Entry& e) const {
+    return ctx_.near_misses || index_.promising(e.rule, g, e.node);
+  }
   void push(const Entry& e) {
     if (queued_.insert(uint64_t{e.node.index} << 32 | e.rule).second) queue_.push(e);
   }
 
-  /// What failed in the graph that this one is a copy of fails again, until the first rewrite changes it.
+  /// What failed in the graph that this one is a copy of fails again, until the first rewrite
+  /// changes it.
   void skip() {
     for (const Rule* r : index_.rules()) failed_.push_back(ctx_.settled->failed(*r));
     if (!index_.empty()) unchanged_ = ctx_.settled->unchanged(*ctx_.origin, *ctx_.graph);
@@ -322,7 +329,8 @@ class RewritePhase {
     return !unchanged_.empty() && &g == ctx_.graph && unchanged_[e.node.index] && failed_[e.rule] &&
            (*failed_[e.rule])[e.node.index];
   }
-  /// The graph is about to change: of what was skipped only that remains which would have been queued.
+  /// The graph is about to change: of what was skipped only that remains which would have been
+  /// queued.
   void sift(const Graph& g) {
     if (&g != ctx_.graph) return;
     std::erase_if(skipped_, [&](const Entry& e) { return e <= at_ || !promising(g, e); });
@@ -463,7 +471,8 @@ class RewritePhase {
   std::vector<bool> unchanged_;                   // nodes where that holds; empty: nowhere
   std::vector<Entry> skipped_;                    // in this sweep
   std::vector<std::string> recent_;
-  std::map<std::pair<std::string_view, NodeId>, Rejection> misses_;  // by rule id: the same order in every run
+  std::map<std::pair<std::string_view, NodeId>, Rejection>
+      misses_;  // by rule id: the same order in every run
   int64_t rewrites_ = 0, budget_ = 0, steps_ = 0;
 };
 

@@ -1,15 +1,18 @@
-// Applies rewrite rules to a fixpoint within a phase: an index by root operator, a worklist, a decreasing
-// measure; each hit is instantiated, inferred again, compared in type and shape (D7), and rolled back and
-// reported if it differs. Weight arithmetic (replacement lines over constants) is folded in f64.
+// Applies rewrite rules to a fixpoint within a phase: an index by root operator, a worklist, a
+// decreasing measure; each hit is instantiated, inferred again, compared in type and shape (D7),
+// and rolled back and reported if it differs. Weight arithmetic (replacement lines over constants)
+// is folded in f64.
 #pragma once
 #include "engine/rewrite/pass.h"
 
 namespace ferrule {
 
-/// Runs the phase's rewrite rules to a fixpoint. errors: rule_loop naming the rules, rule_broken, limits.
+/// Runs the phase's rewrite rules to a fixpoint. errors: rule_loop naming the rules, rule_broken,
+/// limits.
 Status rewrite_phase(const PassContext& ctx, std::string_view phase);
 /// Instantiates one match in the graph (used by the proofs, too). Returns the new nodes.
-Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTable& ops, const Limits& limits);
+Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTable& ops,
+                                          const Limits& limits);
 /// Constant folding and dead code: not rules. Returns how many nodes were folded.
 Result<int> fold_constants(const PassContext& ctx);
 

@@ -25,14 +25,17 @@ std::vector<const Rule*> rewrites(const RuleSet& rules) {
 /// What a pattern can see of a value apart from its type.
 bool same_value(const Value& a, const Value& b) {
   return a.dead == b.dead && a.producer == b.producer && a.producer_slot == b.producer_slot &&
-         a.constant.has_value() == b.constant.has_value() && a.is_output == b.is_output && a.uses.empty() == b.uses.empty();
+         a.constant.has_value() == b.constant.has_value() && a.is_output == b.is_output &&
+         a.uses.empty() == b.uses.empty();
 }
 
 bool same_node(const Graph& then, const Graph& now, NodeId n) {
   if (n.index >= then.node_slots()) return false;
   const Node &a = then.node(n), &b = now.node(n);
-  if (a.dead || b.dead || a.op != b.op || a.inputs != b.inputs || a.outputs != b.outputs) return false;
-  if (&a.attrs.items() != &b.attrs.items() || a.body != b.body || !a.subgraphs.empty()) return false;
+  if (a.dead || b.dead || a.op != b.op || a.inputs != b.inputs || a.outputs != b.outputs)
+    return false;
+  if (&a.attrs.items() != &b.attrs.items() || a.body != b.body || !a.subgraphs.empty())
+    return false;
   auto same = [&](ValueId v) { return !v || same_value(then.value(v), now.value(v)); };
   return std::ranges::all_of(a.inputs, same) && std::ranges::all_of(a.outputs, same);
 }
@@ -75,7 +78,8 @@ std::vector<bool> Settled::unchanged(const Graph& then, const Graph& now) const 
     int& d = distance[n.index];
     if (!same_node(then, now, n)) d = 0;
     for (ValueId v : now.node(n).inputs)
-      if (d > 0 && v && now.value(v).producer) d = std::min(d, distance[now.value(v).producer.index] + 1);
+      if (d > 0 && v && now.value(v).producer)
+        d = std::min(d, distance[now.value(v).producer.index] + 1);
     out[n.index] = d > reach_;
   }
   return out;

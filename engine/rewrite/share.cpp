@@ -16,7 +16,8 @@ uint64_t mix(uint64_t h, uint64_t x) {
   return h * 0xff51afd7ed558ccd;
 }
 
-/// Of the type, the sizes and a sample of the bytes: equal tensors have the same, most others another.
+/// Of the type, the sizes and a sample of the bytes: equal tensors have the same, most others
+/// another.
 uint64_t sample(const Tensor& t) {
   uint64_t h = static_cast<uint64_t>(t.dtype());
   for (int64_t d : t.dims()) h = mix(h, static_cast<uint64_t>(d));
@@ -39,7 +40,8 @@ class Sharing {
     FERRULE_TRY(g_.sort());
     constants();
     for (NodeId n : g_.order()) {
-      if (ctx_.cancel && ctx_.cancel->stopped()) return error(Code::cancelled, "sharing", "time or caller");
+      if (ctx_.cancel && ctx_.cancel->stopped())
+        return error(Code::cancelled, "sharing", "time or caller");
       visit(n);
     }
     if (gone_) g_.remove_dead();
@@ -58,22 +60,28 @@ class Sharing {
       const ValueId v{i};
       same_[i] = v;
       const Value& value = g_.value(v);
-      if (value.dead || !value.constant || value.is_input || value.constant->dtype() == DType::string) continue;
+      if (value.dead || !value.constant || value.is_input ||
+          value.constant->dtype() == DType::string)
+        continue;
       auto& bucket = seen[sample(*value.constant)];
-      auto it = std::find_if(bucket.begin(), bucket.end(), [&](ValueId o) { return g_.constant(o)->identical(*value.constant); });
+      auto it = std::find_if(bucket.begin(), bucket.end(),
+                             [&](ValueId o) { return g_.constant(o)->identical(*value.constant); });
       if (it == bucket.end()) {
         constexpr size_t kCandidates = 64;
         if (bucket.size() < kCandidates) bucket.push_back(v);
         continue;
       }
       same_[i] = *it;
-      if (value.constant->numel() == 1 && !value.is_output) g_.replace_uses(v, *it);
-      else g_.set_constant(v, *g_.constant(*it));  // the bytes are one copy's
+      if (value.constant->numel() == 1 && !value.is_output)
+        g_.replace_uses(v, *it);
+      else
+        g_.set_constant(v, *g_.constant(*it));  // the bytes are one copy's
     }
   }
 
   bool eligible(const Node& n) const {
-    return n.subgraphs.empty() && !n.body && !n.inputs.empty() && n.op != Graph::kIdentity && deterministic(n);
+    return n.subgraphs.empty() && !n.body && !n.inputs.empty() && n.op != Graph::kIdentity &&
+           deterministic(n);
   }
   ValueId same(ValueId v) const { return v && v.index < same_.size() ? same_[v.index] : v; }
 
@@ -81,8 +89,10 @@ class Sharing {
     uint64_t h = std::hash<std::string_view>()(n.op);
     for (ValueId v : n.inputs) h = mix(h, v ? same(v).index : ~0u);
     for (const auto& [_, value] : n.attrs.items()) {
-      if (auto* i = std::get_if<int64_t>(&value)) h = mix(h, static_cast<uint64_t>(*i));
-      else if (auto* d = std::get_if<double>(&value)) h = mix(h, std::hash<double>()(*d));
+      if (auto* i = std::get_if<int64_t>(&value))
+        h = mix(h, static_cast<uint64_t>(*i));
+      else if (auto* d = std::get_if<double>(&value))
+        h = mix(h, std::hash<double>()(*d));
       else if (auto* l = std::get_if<std::vector<int64_t>>(&value))
         for (int64_t x : *l) h = mix(h, static_cast<uint64_t>(x));
     }
@@ -108,7 +118,8 @@ class Sharing {
       const Node &other = g_.node(table_[at]), &node = g_.node(id);
       if (!equal(other, node)) continue;
       if (eligible(node)) replace(id, table_[at]);
-      return;  // the first one stands for all: a chain of those that have to stay would be walked again and again
+      return;  // the first one stands for all: a chain of those that have to stay would be walked
+               // again and again
     }
     table_[at] = id;
   }
@@ -118,7 +129,8 @@ class Sharing {
     const std::vector<ValueId> from = g_.node(gone).outputs, to = g_.node(stays).outputs;
     for (size_t k = 0; k < from.size(); ++k) {
       if (!from[k]) continue;
-      if (k >= to.size() || !to[k] || (g_.value(from[k]).is_output && g_.value(to[k]).is_output)) return;
+      if (k >= to.size() || !to[k] || (g_.value(from[k]).is_output && g_.value(to[k]).is_output))
+        return;
     }
     const std::string names[] = {g_.node(gone).name, g_.node(stays).name};
     for (size_t k = 0; k < from.size(); ++k)
@@ -126,8 +138,13 @@ class Sharing {
     g_.remove_node(gone);
     ++gone_;
     if (ctx_.journal)
-      ctx_.journal->steps.push_back({"fold", "", "share", {names[0]}, {names[1]},
-                                     fmt::format("Sharing {} with {}", escape(names[0]), escape(names[1]))});
+      ctx_.journal->steps.push_back(
+          {"fold",
+           "",
+           "share",
+           {names[0]},
+           {names[1]},
+           fmt::format("Sharing {} with {}", escape(names[0]), escape(names[1]))});
   }
 
   const PassContext& ctx_;

@@ -23,9 +23,9 @@ std::vector<std::string> pieces(const std::string& text) {
 /// What an input of a node is to its sibling.
 struct Operand {
   enum class Kind : uint8_t { absent, over, inner, constant, other } kind = Kind::absent;
-  int maker = -1;                    ///< inner
+  int maker = -1;  ///< inner
   const Tensor* constant = nullptr;
-  ValueId value;                     ///< the outer graph's
+  ValueId value;  ///< the outer graph's
 };
 
 Operand operand_of(const Graph& g, const Sibling& s, size_t node, size_t slot, ValueId over) {
@@ -38,7 +38,9 @@ Operand operand_of(const Graph& g, const Sibling& s, size_t node, size_t slot, V
   }
   o.value = s.outside(v);
   o.constant = g.constant(o.value);
-  o.kind = o.value == over ? Operand::Kind::over : o.constant ? Operand::Kind::constant : Operand::Kind::other;
+  o.kind = o.value == over ? Operand::Kind::over
+           : o.constant    ? Operand::Kind::constant
+                           : Operand::Kind::other;
   return o;
 }
 
@@ -51,18 +53,24 @@ int64_t along(const Tensor& t, const Joining& how) {
 /// Sizes along all other axes, from the last one, ones in front left out.
 std::vector<int64_t> others(const Tensor& t, size_t skip_from_end) {
   std::vector<int64_t> out;
-  for (size_t k = t.dims().size(); k-- > 0;) out.push_back(t.dims().size() - 1 - k == skip_from_end ? 1 : t.dims()[k]);
+  for (size_t k = t.dims().size(); k-- > 0;)
+    out.push_back(t.dims().size() - 1 - k == skip_from_end ? 1 : t.dims()[k]);
   while (!out.empty() && out.back() == 1) out.pop_back();
   return out;
 }
 
 bool same_bytes(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.dims() == b.dims() && std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
+  return a.dtype() == b.dtype() && a.dims() == b.dims() &&
+         std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0;
 }
 
 std::string constants_differ(const Tensor& a, const Tensor& b, size_t skip_from_end) {
-  if (a.dtype() == b.dtype() && size_bits(a.dtype()) >= 8 && others(a, skip_from_end) == others(b, skip_from_end)) return {};
-  auto text = [](const Tensor& t) { return str(Type{t.dtype(), Shape(t.dims().begin(), t.dims().end())}); };
+  if (a.dtype() == b.dtype() && size_bits(a.dtype()) >= 8 &&
+      others(a, skip_from_end) == others(b, skip_from_end))
+    return {};
+  auto text = [](const Tensor& t) {
+    return str(Type{t.dtype(), Shape(t.dims().begin(), t.dims().end())});
+  };
   return fmt::format("constants {} and {} cannot be joined", text(a), text(b));
 }
 
@@ -100,7 +108,8 @@ Tensor zeros(DType t, std::vector<int64_t> dims) {
 /// Under `rank` axes, as long as `size` along `axis`.
 Tensor spread(const Tensor& t, size_t rank, size_t axis, int64_t size) {
   std::vector<int64_t> dims(rank, 1);
-  std::copy(t.dims().begin(), t.dims().end(), dims.end() - static_cast<std::ptrdiff_t>(t.dims().size()));
+  std::copy(t.dims().begin(), t.dims().end(),
+            dims.end() - static_cast<std::ptrdiff_t>(t.dims().size()));
   Tensor one = reshaped(t, dims);
   if (dims[axis] == size) return one;
   dims[axis] = size;
@@ -130,9 +139,11 @@ Result<MergeSpec> merge_spec(const Rule& rule) {
   }
   for (const std::string& w : pieces(text("weights"))) {
     const size_t colon = w.find(": ");
-    FERRULE_ASSIGN(s.weights[static_cast<size_t>(std::stoi(w.substr(0, colon)))], parse_expression(w.substr(colon + 2), place));
+    FERRULE_ASSIGN(s.weights[static_cast<size_t>(std::stoi(w.substr(0, colon)))],
+                   parse_expression(w.substr(colon + 2), place));
   }
-  for (const std::string& f : pieces(text("fill"))) s.fill.insert(static_cast<size_t>(std::stoi(f)));
+  for (const std::string& f : pieces(text("fill")))
+    s.fill.insert(static_cast<size_t>(std::stoi(f)));
   return s;
 }
 
@@ -155,37 +166,45 @@ std::string unlike(const Graph& g, const Sibling& a, const Sibling& b, const Joi
   if (a.nodes().size() != b.nodes().size()) return "one has more operators than the other";
   for (size_t k = 0; k < a.nodes().size(); ++k) {
     const Node &x = a.graph().node(a.nodes()[k]), &y = b.graph().node(b.nodes()[k]);
-    if (x.op != y.op || x.domain != y.domain) return fmt::format("{} in one, {} in the other", escape(x.op), escape(y.op));
+    if (x.op != y.op || x.domain != y.domain)
+      return fmt::format("{} in one, {} in the other", escape(x.op), escape(y.op));
     if (x.outputs.size() != 1 || y.outputs.size() != 1) return "several results";
     if (!x.subgraphs.empty() || !y.subgraphs.empty()) return "nested graphs";
     for (const auto& [name, value] : x.attrs.items())
       if (const Attr* other = y.attrs.find(name); !other || !same_attr(value, *other))
         return fmt::format("attribute {} of {} differs", escape(name), escape(x.op));
-    if (x.attrs.items().size() != y.attrs.items().size()) return fmt::format("attributes of {} differ", escape(x.op));
+    if (x.attrs.items().size() != y.attrs.items().size())
+      return fmt::format("attributes of {} differ", escape(x.op));
     for (size_t s = 0; s < std::max(x.inputs.size(), y.inputs.size()); ++s) {
       using Kind = Operand::Kind;
       const Operand p = operand_of(g, a, k, s, how.over), q = operand_of(g, b, k, s, how.over);
       for (const Operand* o : {&p, &q})
-        if (o->kind == Kind::other) return fmt::format("{} is read by one of them and computed", value_text(g, o->value));
-      const bool filled = k == 0 && how.fill.contains(s) && (p.kind == Kind::absent || q.kind == Kind::absent) &&
+        if (o->kind == Kind::other)
+          return fmt::format("{} is read by one of them and computed", value_text(g, o->value));
+      const bool filled = k == 0 && how.fill.contains(s) &&
+                          (p.kind == Kind::absent || q.kind == Kind::absent) &&
                           (p.kind == Kind::constant || q.kind == Kind::constant);
       if (filled) continue;
-      if (p.kind != q.kind || p.maker != q.maker) return fmt::format("input {} of {} differs in kind", s, escape(x.op));
+      if (p.kind != q.kind || p.maker != q.maker)
+        return fmt::format("input {} of {} differs in kind", s, escape(x.op));
       if (p.kind != Kind::constant) continue;
       size_t from_end = how.rank - how.axis - 1;
       if (auto w = how.weights.find(s); k == 0 && w != how.weights.end()) {
-        if (p.constant->dims().size() != q.constant->dims().size() || w->second >= p.constant->dims().size())
+        if (p.constant->dims().size() != q.constant->dims().size() ||
+            w->second >= p.constant->dims().size())
           return fmt::format("input {} of {} has another rank", s, escape(x.op));
         from_end = p.constant->dims().size() - 1 - w->second;
       }
-      if (std::string why = constants_differ(*p.constant, *q.constant, from_end); !why.empty()) return why;
+      if (std::string why = constants_differ(*p.constant, *q.constant, from_end); !why.empty())
+        return why;
     }
   }
   return {};
 }
 
-std::optional<Tensor> joined_constant(const Graph& g, const std::vector<Sibling>& all, size_t node, size_t slot,
-                                      const Joining& how, const std::vector<int64_t>& sizes) {
+std::optional<Tensor> joined_constant(const Graph& g, const std::vector<Sibling>& all, size_t node,
+                                      size_t slot, const Joining& how,
+                                      const std::vector<int64_t>& sizes) {
   std::vector<const Tensor*> own;
   const Tensor* some = nullptr;
   for (const Sibling& s : all) {
@@ -204,7 +223,8 @@ std::optional<Tensor> joined_constant(const Graph& g, const std::vector<Sibling>
     }
     return concatenated(parts, w->second);
   }
-  const bool shared = std::ranges::all_of(own, [&](const Tensor* t) { return t && same_bytes(*t, *some) && along(*t, how) == 1; });
+  const bool shared = std::ranges::all_of(
+      own, [&](const Tensor* t) { return t && same_bytes(*t, *some) && along(*t, how) == 1; });
   if (shared) return *some;
   size_t rank = how.rank - how.axis;
   for (const Tensor* t : own)

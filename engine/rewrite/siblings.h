@@ -1,6 +1,7 @@
-// What a merge rule says beyond its pattern, and whether siblings are one computation with other constants: the same
-// operators with the same attributes, wired alike, that read nothing computed but the shared operand. Joining the
-// constants is byte moving, so the joined computation gives bit for bit what the siblings gave.
+// What a merge rule says beyond its pattern, and whether siblings are one computation with other
+// constants: the same operators with the same attributes, wired alike, that read nothing computed
+// but the shared operand. Joining the constants is byte moving, so the joined computation gives bit
+// for bit what the siblings gave.
 #pragma once
 #include "engine/match/match.h"
 
@@ -8,13 +9,13 @@ namespace ferrule {
 
 /// `merge:` of a rule, read from Rule::params.
 struct MergeSpec {
-  std::string over;                            ///< a value, or a list of values, of the pattern
+  std::string over;  ///< a value, or a list of values, of the pattern
   std::vector<std::string> key_texts;
-  std::vector<ExprPtr> keys;                   ///< must be equal
+  std::vector<ExprPtr> keys;  ///< must be equal
   int min = 2, max = 64;
-  ExprPtr axis;                                ///< of the results, along which they are joined; null: side by side
-  std::map<size_t, ExprPtr> weights;           ///< input of the anchor -> the axis that follows `axis`
-  std::set<size_t> fill;                       ///< inputs of the anchor that are zero where they are left out
+  ExprPtr axis;  ///< of the results, along which they are joined; null: side by side
+  std::map<size_t, ExprPtr> weights;  ///< input of the anchor -> the axis that follows `axis`
+  std::set<size_t> fill;  ///< inputs of the anchor that are zero where they are left out
 };
 /// errors: expression_invalid.
 Result<MergeSpec> merge_spec(const Rule& rule);
@@ -41,7 +42,8 @@ class Sibling {
   std::vector<NodeId> nodes_;
 };
 
-/// How constants are joined: along `axis` of the results (not negative), and the anchor's weights along theirs.
+/// How constants are joined: along `axis` of the results (not negative), and the anchor's weights
+/// along theirs.
 struct Joining {
   ValueId over;
   size_t axis = 0, rank = 0;
@@ -51,9 +53,10 @@ struct Joining {
 /// "" if b can stand beside a; else what is in the way.
 std::string unlike(const Graph& g, const Sibling& a, const Sibling& b, const Joining& how);
 
-/// The constant for input `slot` of the `node`-th node, joined over all siblings (none: left out by all).
-/// `sizes`: of the results along the axis.
-std::optional<Tensor> joined_constant(const Graph& g, const std::vector<Sibling>& all, size_t node, size_t slot,
-                                      const Joining& how, const std::vector<int64_t>& sizes);
+/// The constant for input `slot` of the `node`-th node, joined over all siblings (none: left out by
+/// all). `sizes`: of the results along the axis.
+std::optional<Tensor> joined_constant(const Graph& g, const std::vector<Sibling>& all, size_t node,
+                                      size_t slot, const Joining& how,
+                                      const std::vector<int64_t>& sizes);
 
 }  // namespace ferrule

@@ -14,9 +14,9 @@ struct Bindings {
   std::map<std::string, NodeId, std::less<>> nodes;    ///< labels; none = an absent optional node
   std::map<std::string, std::vector<ValueId>, std::less<>> value_lists;  ///< xs...
   std::map<std::string, std::vector<NodeId>, std::less<>> node_lists;    ///< tail, region
-  std::map<std::string, Attr, std::less<>> attrs;      ///< $a
-  std::map<std::string, Dim, std::less<>> dims;        ///< shape pattern symbols
-  std::set<std::string, std::less<>> tags;             ///< chosen alternatives
+  std::map<std::string, Attr, std::less<>> attrs;                        ///< $a
+  std::map<std::string, Dim, std::less<>> dims;                          ///< shape pattern symbols
+  std::set<std::string, std::less<>> tags;                               ///< chosen alternatives
 };
 
 }  // namespace ferrule

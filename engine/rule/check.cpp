@@ -1,8 +1,8 @@
 // Static checks over a whole rule set, beyond what loading one rule can see: rules that can never
 // fire because an earlier one takes every match, rewrites that do not make the graph smaller, pairs
-// that overlap, rewrites that may undo each other, names and blocks nobody uses, conditions without a
-// test or that never decide. Patterns are compared as trees, lines inlined; where that cannot decide
-// (orders of commutative operands), the answer errs towards silence.
+// that overlap, rewrites that may undo each other, names and blocks nobody uses, conditions without
+// a test or that never decide. Patterns are compared as trees, lines inlined; where that cannot
+// decide (orders of commutative operands), the answer errs towards silence.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -41,7 +41,8 @@ class PatternShape {
   bool commutes(const std::set<std::string>& ops) const {
     return std::ranges::any_of(ops, [&](const std::string& op) {
       auto it = ops_.all().find(op);
-      return it != ops_.all().end() && std::ranges::find(it->second.classes, "commutative") != it->second.classes.end();
+      return it != ops_.all().end() &&
+             std::ranges::find(it->second.classes, "commutative") != it->second.classes.end();
     });
   }
 
@@ -189,11 +190,13 @@ class Overlap {
     if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); }))
       return false;
     for (const AttrPattern& q : b.attrs)
-      if (const AttrPattern* p = attr_of(a, q.name);
-          p && p->kind == AttrPattern::Kind::literal && q.kind == p->kind && !same_attr(p->literal, q.literal))
+      if (const AttrPattern* p = attr_of(a, q.name); p && p->kind == AttrPattern::Kind::literal &&
+                                                     q.kind == p->kind &&
+                                                     !same_attr(p->literal, q.literal))
         return false;
     if (a.args.size() != b.args.size()) return true;  // optional and variadic operands: perhaps
-    if (a.args.size() == 2 && shape_.commutes(x) && shape_.commutes(y) && may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0]))
+    if (a.args.size() == 2 && shape_.commutes(x) && shape_.commutes(y) &&
+        may(*a.args[0], *b.args[1]) && may(*a.args[1], *b.args[0]))
       return true;  // commuted
     for (size_t k = 0; k < a.args.size(); ++k)
       if (!may(*a.args[k], *b.args[k])) return false;
@@ -341,7 +344,8 @@ class Checker {
         b.match.lines.empty())
       return;
     if (a.kind == RuleKind::rewrite && b.kind == RuleKind::rewrite && a.where.empty() &&
-        types_cover(a, b) && b.shared.size() <= a.shared.size() && Subsumption(a.match, b.match, shape_).run())
+        types_cover(a, b) && b.shared.size() <= a.shared.size() &&
+        Subsumption(a.match, b.match, shape_).run())
       return fail(
           b, b.match.lines[0].place,
           fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),
@@ -443,9 +447,11 @@ class Checker {
       std::string name = key.text.substr(0, key.text.find('('));
       int calls = 0;
       for (size_t at = 0; (at = r.text.find(name, at)) != r.text.npos; at += name.size()) {
-        bool starts = at == 0 || !(std::isalnum(static_cast<unsigned char>(r.text[at - 1])) || r.text[at - 1] == '_');
+        bool starts = at == 0 || !(std::isalnum(static_cast<unsigned char>(r.text[at - 1])) ||
+                                   r.text[at - 1] == '_');
         size_t end = at + name.size();
-        calls += starts && end < r.text.size() && (r.text[end] == '(' || r.text[end] == '?' || r.text[end] == ':');
+        calls += starts && end < r.text.size() &&
+                 (r.text[end] == '(' || r.text[end] == '?' || r.text[end] == ':');
       }
       if (calls < 2) note(r, fmt::format("block {} is used by nothing", name));
     }
@@ -455,18 +461,23 @@ class Checker {
   void decides(const Rule& r, const Condition& c) {
     for (const NameUse& u : name_uses(*c.expr))
       if (!word(u.name) || is_fact(u.name)) return;
-    for (std::string_view asks : {"tag(", "accepts(", "isa(", "present(", "absent(", "is_output(", "is_input("})
+    for (std::string_view asks :
+         {"tag(", "accepts(", "isa(", "present(", "absent(", "is_output(", "is_input("})
       if (c.text.find(asks) != c.text.npos) return;
     Truth t = evaluate_condition(*c.expr, EvalContext{});
     note(r, fmt::format("condition {} never decides: it is always {}", c.id,
-                        t == Truth::yes ? "true" : t == Truth::no ? "false" : "unknown"));
+                        t == Truth::yes  ? "true"
+                        : t == Truth::no ? "false"
+                                         : "unknown"));
   }
 
-  /// Rules of one phase whose results are each other's matches, where one of them need not decrease in either measure.
+  /// Rules of one phase whose results are each other's matches, where one of them need not decrease
+  /// in either measure.
   void loops() {
     std::map<std::string, std::vector<const Rule*>> phases;
     for (const auto& r : set_.rules)
-      if (r->kind == RuleKind::rewrite && r->enabled && !r->rewrite.lines.empty()) phases[r->phase].push_back(r.get());
+      if (r->kind == RuleKind::rewrite && r->enabled && !r->rewrite.lines.empty())
+        phases[r->phase].push_back(r.get());
     for (const auto& [_, rules] : phases) {
       std::map<const Rule*, std::vector<const Rule*>> feeds;
       for (const Rule* a : rules) {
@@ -480,8 +491,10 @@ class Checker {
         if (start->once && !reported.contains(start)) ring(start, feeds, reported);
     }
   }
-  /// The shortest way from `start` back to it, over a rule that does not shrink what it rewrites, if there is one.
-  void ring(const Rule* start, const std::map<const Rule*, std::vector<const Rule*>>& feeds, std::set<const Rule*>& reported) {
+  /// The shortest way from `start` back to it, over a rule that does not shrink what it rewrites,
+  /// if there is one.
+  void ring(const Rule* start, const std::map<const Rule*, std::vector<const Rule*>>& feeds,
+            std::set<const Rule*>& reported) {
     using Step = std::pair<const Rule*, bool>;  // there, and over one that does not shrink
     const Step first{start, !shrinks(*start)};
     std::map<Step, Step> from;
@@ -492,9 +505,12 @@ class Checker {
       for (const Rule* next : it->second) {
         if (next == start && queue[k].second) {
           std::string text = start->id;
-          for (Step s = queue[k]; s != first; s = from.at(s)) text = s.first->id + " -> " + text, reported.insert(s.first);
+          for (Step s = queue[k]; s != first; s = from.at(s))
+            text = s.first->id + " -> " + text, reported.insert(s.first);
           reported.insert(start);
-          return note(*start, fmt::format("loop: {} -> {}, where a result may be the next one's match", start->id, text));
+          return note(*start,
+                      fmt::format("loop: {} -> {}, where a result may be the next one's match",
+                                  start->id, text));
         }
         // One that may grow the graph besides is where its own rings start.
         const Step step{next, queue[k].second || !(next->once || shrinks(*next))};

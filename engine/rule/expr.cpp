@@ -262,12 +262,10 @@ class Parser {
       std::string_view name;
       Expr::Quantifier quantifier;
     };
-    static constexpr Row kQuantifiers[] = {{"all", Expr::Quantifier::all},
-                                           {"any", Expr::Quantifier::any},
-                                           {"count", Expr::Quantifier::count},
-                                           {"sum", Expr::Quantifier::sum},
-                                           {"map", Expr::Quantifier::map},
-                                           {"filter", Expr::Quantifier::filter}};
+    static constexpr Row kQuantifiers[] = {
+        {"all", Expr::Quantifier::all},     {"any", Expr::Quantifier::any},
+        {"count", Expr::Quantifier::count}, {"sum", Expr::Quantifier::sum},
+        {"map", Expr::Quantifier::map},     {"filter", Expr::Quantifier::filter}};
     if (now().kind == Token::Kind::name && next().word("in"))
       for (const Row& r : kQuantifiers)
         if (r.name == name.text) return quantified(from, r.quantifier);
@@ -293,7 +291,8 @@ class Parser {
     for (const Function& f : functions()) known.emplace_back(f.entry.name);
     if (std::ranges::find(known.begin(), known.begin() + 4, name.text) != known.begin() + 4)
       return fail_at(name, fmt::format("{} needs a variable", name.text),
-                     fmt::format("{}(v in list: {})", name.text, name.text == "map" ? "expression" : "condition"));
+                     fmt::format("{}(v in list: {})", name.text,
+                                 name.text == "map" ? "expression" : "condition"));
     std::string hint = did_you_mean(name.text, known);
     return fail_at(name, fmt::format("there is no function {}", escape(name.text)),
                    hint.empty() ? "see ferrule rules vocabulary" : hint);

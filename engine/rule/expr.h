@@ -1,6 +1,6 @@
-// The condition language: pure total expressions over a match's bindings, the graph, and the target;
-// three-valued. The functions are the closed vocabulary of vocabulary.h; an unknown name is a load error
-// with place, caret and suggestion. Also the `{…}` holes of messages and names.
+// The condition language: pure total expressions over a match's bindings, the graph, and the
+// target; three-valued. The functions are the closed vocabulary of vocabulary.h; an unknown name is
+// a load error with place, caret and suggestion. Also the `{…}` holes of messages and names.
 #pragma once
 #include <memory>
 #include <string>
@@ -24,8 +24,8 @@ std::vector<std::string> names(const Expr& e);
 bool asks_contract(const Expr& e);
 
 Val evaluate(const Expr& e, const EvalContext& ctx);
-/// yes / no / unknown; `detail` receives the sub-values that decided ("C = 64, out_channels(conv) = 32"),
-/// or the missing fact.
+/// yes / no / unknown; `detail` receives the sub-values that decided ("C = 64, out_channels(conv) =
+/// 32"), or the missing fact.
 Truth evaluate_condition(const Expr& e, const EvalContext& ctx, std::string* detail = nullptr);
 /// Replaces {expr} holes; unknown parts print as "?".
 std::string interpolate(std::string_view text, const EvalContext& ctx);

@@ -55,7 +55,8 @@ struct Expr {
   Val literal;
   std::string name;                    ///< name; the variable of a quantifier; a function's name
   const Function* function = nullptr;  ///< call
-  std::vector<std::shared_ptr<const Expr>> args;  ///< operands; quantifier: list, body; conditional: if, then, else
+  std::vector<std::shared_ptr<const Expr>>
+      args;  ///< operands; quantifier: list, body; conditional: if, then, else
 };
 
 std::string_view spelling(Expr::Binary op);

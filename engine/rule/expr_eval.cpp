@@ -15,7 +15,8 @@ namespace {
 using ExprKind = Expr::Kind;
 using Binary = Expr::Binary;
 
-/// Sub-expressions evaluated for one condition, and elements of a list: what a rule can sensibly need is far below.
+/// Sub-expressions evaluated for one condition, and elements of a list: what a rule can sensibly
+/// need is far below.
 constexpr int64_t kMaxSteps = 200'000;
 constexpr size_t kMaxElements = 1 << 16;
 
@@ -293,7 +294,8 @@ Val quantified(const Expr& e, Scope& s) {
   if (!items) return unknown(fmt::format("a list, not {}", kind_of(list)));
   Val sum{int64_t{0}};
   int64_t count = 0;
-  const bool map = e.quantifier == Expr::Quantifier::map, filter = e.quantifier == Expr::Quantifier::filter;
+  const bool map = e.quantifier == Expr::Quantifier::map,
+             filter = e.quantifier == Expr::Quantifier::filter;
   Val::List made;
   Truth result = truth(e.quantifier == Expr::Quantifier::all);
   std::string why;
@@ -433,7 +435,8 @@ class Explainer {
   /// Adds the sub-values because of which `e` is `t`.
   void explain(const Expr& e, Truth t) {
     if (e.kind == ExprKind::negation) return explain(*e.args[0], negate(t));
-    if (e.kind == ExprKind::quantifier && e.quantifier <= Expr::Quantifier::any) return elements(e, t);
+    if (e.kind == ExprKind::quantifier && e.quantifier <= Expr::Quantifier::any)
+      return elements(e, t);
     if (e.kind == ExprKind::conditional) {
       Truth c = of(*e.args[0]);
       explain(*e.args[0], c);
@@ -631,7 +634,8 @@ Truth evaluate_condition(const Expr& e, const EvalContext& ctx, std::string* det
 
 namespace {
 
-/// A hole's expression, null where it is none. Groups are named after a few templates again and again.
+/// A hole's expression, null where it is none. Groups are named after a few templates again and
+/// again.
 ExprPtr hole_expression(std::string_view text) {
   constexpr size_t kMost = 256;
   thread_local std::map<std::string, ExprPtr, std::less<>> known;

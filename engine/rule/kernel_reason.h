@@ -1,5 +1,6 @@
-// Why a plan with a rule may launch more kernels than one without it: the key `may_raise_kernels` of the rule's file. It is
-// read when it is asked for, by `ferrule ablate` and the printer; no planning asks.
+// Why a plan with a rule may launch more kernels than one without it: the key `may_raise_kernels`
+// of the rule's file. It is read when it is asked for, by `ferrule ablate` and the printer; no
+// planning asks.
 #pragma once
 #include <string>
 

@@ -309,7 +309,8 @@ class Loader {
         if (glob_match(glob, r->id)) r->enabled = on, any = true;
       if (any || glob == "*" || glob_match(glob, kSharing)) return;
       if (is_glob(glob)) {
-        set_.warnings.push_back(fmt::format("{} {}: no rule matches", on ? "--enable" : "--disable", escape(glob)));
+        set_.warnings.push_back(
+            fmt::format("{} {}: no rule matches", on ? "--enable" : "--disable", escape(glob)));
         return;
       }
       Error e = error(Code::rule_unknown, on ? "--enable" : "--disable", escape(glob)).value();

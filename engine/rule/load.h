@@ -1,11 +1,11 @@
-// Rules from directories: strict YAML (base/yaml.h) -> Rule structs, all errors at once with file, line,
-// column and caret. Later directories add rules or replace those of the same id (user packs).
+// Rules from directories: strict YAML (base/yaml.h) -> Rule structs, all errors at once with file,
+// line, column and caret. Later directories add rules or replace those of the same id (user packs).
 #pragma once
 #include <optional>
 #include <span>
 
-#include "engine/semantics/ops.h"
 #include "engine/rule/rule.h"
+#include "engine/semantics/ops.h"
 
 namespace ferrule {
 
@@ -18,22 +18,28 @@ struct RuleSelection {
 /// What the engine does without a rule and is still switched off like one: share.h.
 inline constexpr std::string_view kSharing = "common_subexpressions";
 
-/// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the selection.
-/// A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
-/// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid, rule_unknown).
+/// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the
+/// selection. A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
+/// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid,
+/// rule_unknown).
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
                            const RuleSelection& selection, const Limits& limits);
 /// One rule from text (tests, `rules check FILE`).
-Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops, const Limits& limits);
+Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops,
+                            const Limits& limits);
 /// Prints the rule as YAML; load(print(rule)) equals rule.
 std::string print_rule(const Rule& r);
 /// Equal in everything but places, file and text.
 bool same(const Rule& a, const Rule& b);
 /// The JSON Schema of rule files, generated from the loader's own tables.
 std::string rule_schema();
-/// Static checks over a whole set beyond loading: unreachable rules, overlaps, unused names, cycles of
-/// before/after, rewrites that do not decrease. Each finding is one line; `errors` those that must fail.
-struct CheckReport { std::vector<Error> errors; std::vector<std::string> notes; };
+/// Static checks over a whole set beyond loading: unreachable rules, overlaps, unused names, cycles
+/// of before/after, rewrites that do not decrease. Each finding is one line; `errors` those that
+/// must fail.
+struct CheckReport {
+  std::vector<Error> errors;
+  std::vector<std::string> notes;
+};
 CheckReport check_rules(const RuleSet& set, const OpTable& ops);
 
 }  // namespace ferrule

@@ -11,7 +11,6 @@
 namespace ferrule {
 namespace {
 
-
 class NameCheck {
  public:
   NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root)
@@ -57,7 +56,8 @@ class NameCheck {
     auto t = get<std::string>(e.args[0]->literal);
     if (t && e.name == "has_kernel" && !is_contract(*t))
       report(text, at, NameUse{*t, e.args[0]->offset, "", ""},
-             fmt::format("there is no contract {}", escape(*t)), did_you_mean(*t, contract_names()));
+             fmt::format("there is no contract {}", escape(*t)),
+             did_you_mean(*t, contract_names()));
     if (!t || e.name != "tag" || bound_.contains("#" + *t)) return;
     std::vector<std::string> all;
     for (const auto& [n, b] : bound_)
@@ -119,13 +119,15 @@ class NameCheck {
   void siblings(const yaml::Node& merge) {
     std::vector<const yaml::Node*> all;
     if (const yaml::Node* n = merge.find("axis")) all.push_back(n);
-    if (const yaml::Node* n = merge.find("key"); n && n->is_scalar()) all.push_back(n);
+    if (const yaml::Node* n = merge.find("key"); n && n->is_scalar())
+      all.push_back(n);
     else if (n)
       for (const yaml::Node& i : n->items) all.push_back(&i);
     if (const yaml::Node* n = merge.find("weights"))
       for (const auto& [slot, axis] : n->entries) all.push_back(&axis);
     for (const yaml::Node* n : all)
-      if (auto e = parse_expression(n->text, place_of(r_, *n))) expression(**e, place_of(r_, *n), n->text);
+      if (auto e = parse_expression(n->text, place_of(r_, *n)))
+        expression(**e, place_of(r_, *n), n->text);
   }
 
   void lets() {
@@ -303,7 +305,8 @@ void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root) {
   NameCheck(r, rule, root).run();
 }
 
-void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c, const yaml::Node& at) {
+void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c,
+                           const yaml::Node& at) {
   NameCheck(r, rule, at).condition(c, at);
 }
 

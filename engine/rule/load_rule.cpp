@@ -13,7 +13,6 @@
 namespace ferrule {
 namespace {
 
-
 // --- the keys
 // ----------------------------------------------------------------------------------------------
 
@@ -42,8 +41,11 @@ constexpr KeyDoc kRuleKeys[] = {
     {"stability", R"({"enum":["stable","experimental"]})", "experimental: only with --enable"},
     {"once", kBool, "the rewrite may grow the graph; it fires once per root"},
     {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate","reduced"]})",
-     "how results may differ; approximate, and reduced (in a shorter element type): only with --enable"},
-    {"may_raise_kernels", kText, "why a plan with this rule may launch more kernels than one without it (`ferrule ablate`); without the key it must not"},
+     "how results may differ; approximate, and reduced (in a shorter element type): only with "
+     "--enable"},
+    {"may_raise_kernels", kText,
+     "why a plan with this rule may launch more kernels than one without it (`ferrule ablate`); "
+     "without the key it must not"},
     {"before", kTexts, "rules of the same phase that come later"},
     {"after", kTexts, "rules of the same phase that come earlier"},
     {"types", kTexts, "element types of the root's first result; any without it"},
@@ -51,7 +53,8 @@ constexpr KeyDoc kRuleKeys[] = {
     {"match", kText, "the pattern"},
     {"outputs", kTexts, "results that may be used outside; those of the last line without it"},
     {"shared", kTexts, "inner values that may have other readers; they are kept"},
-    {"params", kParamMap, "numbers and words that conditions, limits and the name refer to; override files set them"},
+    {"params", kParamMap,
+     "numbers and words that conditions, limits and the name refer to; override files set them"},
     {"where", kConditions, "conditions"},
     {"let", kTextMap, "named expressions for the replacement, the name and the messages"},
     {"rewrite", kText, "kind rewrite: the replacement"},
@@ -72,7 +75,8 @@ constexpr KeyDoc kConditionKeys[] = {
     {"why", kText, "what to say when it fails, with {holes}"},
     {"hint", kText, "what would make it hold"},
 };
-constexpr KeyDoc kWhenKey = {"when", kText, "override files: the expression of an added condition, of class profit"};
+constexpr KeyDoc kWhenKey = {
+    "when", kText, "override files: the expression of an added condition, of class profit"};
 constexpr KeyDoc kRegionKeys[] = {
     {"of", kText, "operators it is made of: \"@pointwise\", \"{Add|@activation}\""},
     {"around", kText, "row operators that the region grows from: \"@row\""},
@@ -85,8 +89,10 @@ constexpr KeyDoc kRegionKeys[] = {
 constexpr KeyDoc kMergeKeys[] = {
     {"over", kText, "the operand that siblings share; a list: they share one of them"},
     {"key", kTexts, "expressions that must be equal"},
-    {"axis", kText, "expression: the axis of the results along which they become one; side by side without it"},
-    {"weights", kAnyMap, "inputs of the anchor whose constants are joined along an axis of their own: {1: \"0\"}"},
+    {"axis", kText,
+     "expression: the axis of the results along which they become one; side by side without it"},
+    {"weights", kAnyMap,
+     "inputs of the anchor whose constants are joined along an axis of their own: {1: \"0\"}"},
     {"fill", kTexts, "inputs of the anchor that are zero where a sibling leaves them out"},
     {"min", kCount, "fewest siblings"},
     {"max", kCount, "most siblings"},
@@ -112,7 +118,8 @@ constexpr KeyDoc kCaseKeys[] = {
 };
 constexpr std::string_view kVerbs[] = {"leak",   "output", "input", "set", "const",
                                        "rewire", "shape",  "dtype", "drop"};
-constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate", "reduced"};
+constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate",
+                                          "reduced"};
 constexpr std::string_view kKinds[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
 
 // --- small readers
@@ -231,7 +238,8 @@ class RuleReader {
     if (const yaml::Node* n = find("once")) rule_.once = r_.boolean(*n);
     if (const yaml::Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
     if (const yaml::Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
-      r_.error(*n, "the reason is empty", "say in a sentence why more kernels are worth it", Code::rule_invalid);
+      r_.error(*n, "the reason is empty", "say in a sentence why more kernels are worth it",
+               Code::rule_invalid);
     list("before", rule_.before);
     list("after", rule_.after);
     if (const yaml::Node* n = find("types")) {
@@ -254,7 +262,8 @@ class RuleReader {
 
   void read_match() {
     if (const yaml::Node* n = find("blocks")) read_blocks(r_, *n, blocks_);
-    const yaml::Node* n = rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
+    const yaml::Node* n =
+        rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
     if (n && rule_.kind == RuleKind::region)
       return r_.error(*n, "a region rule has no pattern", "its region: says what grows",
                       Code::rule_invalid);
@@ -266,7 +275,8 @@ class RuleReader {
     read_outputs();
   }
 
-  /// A class that the operator table does not have, or a group of no contract, matches nothing: a slip of the pen.
+  /// A class that the operator table does not have, or a group of no contract, matches nothing: a
+  /// slip of the pen.
   void check_operators(const yaml::Node& n) {
     std::vector<std::string> known = ops_.class_names();
     known.insert(known.end(), {"pointwise", "group", "movement"});
@@ -311,7 +321,9 @@ class RuleReader {
   // --- conditions
   // -------------------------------------------------------------------------------------------
 
-  ExprPtr expression(const yaml::Node& n, std::string_view what) { return read_expression(r_, n, what); }
+  ExprPtr expression(const yaml::Node& n, std::string_view what) {
+    return read_expression(r_, n, what);
+  }
 
   void read_params(const yaml::Node& map) {
     if (!r_.expect(map, yaml::Node::Kind::map, "parameters")) return;
@@ -321,10 +333,11 @@ class RuleReader {
         return std::islower(c) || std::isdigit(c) || c == '_';
       }) && !std::isdigit(static_cast<unsigned char>(key.text[0]));
       if (!name)
-        r_.error(key, fmt::format("\"{}\" is no name of a parameter", escape(key.text)), "lower case, digits and _",
-                 Code::rule_invalid);
+        r_.error(key, fmt::format("\"{}\" is no name of a parameter", escape(key.text)),
+                 "lower case, digits and _", Code::rule_invalid);
       else if (bound.contains(key.text))
-        r_.error(key, fmt::format("{} is bound by the pattern", escape(key.text)), "", Code::rule_invalid);
+        r_.error(key, fmt::format("{} is bound by the pattern", escape(key.text)), "",
+                 Code::rule_invalid);
       else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         rule_.parameters.push_back(make_param(key.text, value));
     }
@@ -451,7 +464,8 @@ class RuleReader {
       if (!status) add_error(r_, std::move(status).error());
     }
     if (const yaml::Node* around = n->find("around")) {
-      auto status = parse_op_set(around->text, place_of(r_, *around), s.around_ops, s.around_classes);
+      auto status =
+          parse_op_set(around->text, place_of(r_, *around), s.around_ops, s.around_classes);
       if (!status) add_error(r_, std::move(status).error());
     }
     auto count = [&](std::string_view k, int& to) {
@@ -460,7 +474,8 @@ class RuleReader {
       const Param* p = find_param(rule_, v->text);
       if (p) s.named[std::string(k)] = p->name;
       if (p && !std::holds_alternative<int64_t>(p->value.v))
-        return r_.error(*v, fmt::format("{} is {}, the parameter {} is no whole number", k, p->text, p->name));
+        return r_.error(
+            *v, fmt::format("{} is {}, the parameter {} is no whole number", k, p->text, p->name));
       int64_t i = p ? std::get<int64_t>(p->value.v) : r_.integer(*v);
       if (i < 0 || i > kMaxLimit)
         r_.error(*v, fmt::format("{} is {}, expected 0 to {}", k, i, kMaxLimit));
@@ -512,7 +527,8 @@ class RuleReader {
   void slot_number(const yaml::Node& n) {
     auto i = yaml::parse_integer(n.text);
     if (!i || *i < 0 || *i > 63)
-      r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63", Code::rule_invalid);
+      r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63",
+               Code::rule_invalid);
   }
   void merge_keys(const yaml::Node& v, std::string& joined) {
     const std::vector<yaml::Node> one{v};
@@ -522,8 +538,10 @@ class RuleReader {
   void check_over(const yaml::Node& n) {
     const BoundNames bound = bound_names(rule_.match);
     auto it = bound.find(n.text);
-    if (it == bound.end() || it->second.inner || (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
-      r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "", Code::rule_invalid);
+    if (it == bound.end() || it->second.inner ||
+        (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
+      r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "",
+               Code::rule_invalid);
   }
   void read_place() {
     const yaml::Node* n = find("place");
@@ -542,9 +560,13 @@ class RuleReader {
     };
     using K = Bound::Kind;
     if (!p)
-      r_.error(n, "one entry: values, and \"slices(whole, axis)\" that they are", "place: {xs: \"slices(y, a)\"}", Code::rule_invalid);
-    else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) || !is(p->axis, K::attr, K::attr))
-      r_.error(n, fmt::format("{}, {} and {} must be values and an attribute that the pattern binds", escape(p->parts), escape(p->whole), escape(p->axis)),
+      r_.error(n, "one entry: values, and \"slices(whole, axis)\" that they are",
+               "place: {xs: \"slices(y, a)\"}", Code::rule_invalid);
+    else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) ||
+             !is(p->axis, K::attr, K::attr))
+      r_.error(n,
+               fmt::format("{}, {} and {} must be values and an attribute that the pattern binds",
+                           escape(p->parts), escape(p->whole), escape(p->axis)),
                "", Code::rule_invalid);
   }
 
@@ -612,8 +634,8 @@ class RuleReader {
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
-    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",
-                                      "D5",        "D6", "D7", "D8", "D9", "types"};
+    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",   "D5",
+                                      "D6",        "D7", "D8", "D9", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
@@ -654,13 +676,13 @@ std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bo
   static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
   for (size_t k = 0; k < 3; ++k) {
     const yaml::Node* e = n.find(kClasses[k]);
-    if (e && expr)
-      r.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
+    if (e && expr) r.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
     if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
   }
   if (!expr) {
     r.error(n, "a condition without an expression",
-            added ? "give when: \"…\", or one of sound, kernel, profit" : "give one of sound, kernel, profit: \"…\"",
+            added ? "give when: \"…\", or one of sound, kernel, profit"
+                  : "give one of sound, kernel, profit: \"…\"",
             Code::rule_invalid);
     return std::nullopt;
   }
@@ -681,11 +703,16 @@ Param make_param(std::string name, const yaml::Node& scalar) {
   p.quoted = scalar.quoted;
   auto integer = yaml::parse_integer(scalar.text);
   auto number = yaml::parse_number(scalar.text);
-  if (scalar.quoted) p.value = Val{scalar.text};
-  else if (scalar.text == "true" || scalar.text == "false") p.value = Val{scalar.text == "true"};
-  else if (integer) p.value = Val{*integer};
-  else if (number) p.value = Val{*number};
-  else p.value = Val{scalar.text};
+  if (scalar.quoted)
+    p.value = Val{scalar.text};
+  else if (scalar.text == "true" || scalar.text == "false")
+    p.value = Val{scalar.text == "true"};
+  else if (integer)
+    p.value = Val{*integer};
+  else if (number)
+    p.value = Val{*number};
+  else
+    p.value = Val{scalar.text};
   return p;
 }
 
@@ -714,7 +741,8 @@ std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& pa
     while (s.ends_with(' ')) s.remove_suffix(1);
     return std::string(s);
   };
-  return PlaceSpec{parts, word(t.substr(kHead.size(), comma - kHead.size())), word(t.substr(comma + 1, t.size() - comma - 2))};
+  return PlaceSpec{parts, word(t.substr(kHead.size(), comma - kHead.size())),
+                   word(t.substr(comma + 1, t.size() - comma - 2))};
 }
 
 std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {

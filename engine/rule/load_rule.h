@@ -4,9 +4,9 @@
 #include <span>
 
 #include "engine/base/yaml.h"
-#include "engine/semantics/ops.h"
 #include "engine/rule/pattern_parse.h"
 #include "engine/rule/rule.h"
+#include "engine/semantics/ops.h"
 
 namespace ferrule {
 
@@ -16,7 +16,7 @@ struct KeyDoc {
 };
 std::span<const KeyDoc> rule_keys();
 std::span<const KeyDoc> condition_keys();
-const KeyDoc& when_key();             ///< conditions of override files have this one, too
+const KeyDoc& when_key();  ///< conditions of override files have this one, too
 std::span<const KeyDoc> region_keys();
 std::span<const KeyDoc> merge_keys();
 std::span<const KeyDoc> case_keys();  ///< a test case, edit verbs included
@@ -29,12 +29,14 @@ void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out);
 Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
                const OpTable& ops);
 
-/// One condition; what is wrong is recorded. `added`: by an override file (`when:` is of class profit; `why` may lack).
+/// One condition; what is wrong is recorded. `added`: by an override file (`when:` is of class
+/// profit; `why` may lack).
 std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bool added = false);
 /// A parameter from a scalar: unquoted numbers and truth values as such, everything else a string.
 Param make_param(std::string name, const yaml::Node& scalar);
-const Param* find_param(const Rule& rule, std::string_view name);  ///< null: the rule has none of that name
-inline constexpr int64_t kMaxLimit = 100000;  ///< of max_ops, max_inputs and min_ops
+const Param* find_param(const Rule& rule,
+                        std::string_view name);  ///< null: the rule has none of that name
+inline constexpr int64_t kMaxLimit = 100000;     ///< of max_ops, max_inputs and min_ops
 
 /// Place of a scalar's text, and an error of a text parser with the file's own line as excerpt.
 Place place_of(const yaml::Reader& r, const yaml::Node& scalar);
@@ -46,6 +48,7 @@ BoundNames names_of(const Rule& rule);
 /// Every expression, message, name template and replacement uses bound names of the right kind.
 void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root);
 /// The same for one condition that is written elsewhere (`at`: its map); asked of whole matches.
-void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c, const yaml::Node& at);
+void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c,
+                           const yaml::Node& at);
 
 }  // namespace ferrule

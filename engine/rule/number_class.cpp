@@ -11,7 +11,8 @@
 namespace ferrule {
 namespace {
 
-/// Axes of more than one index, and whether the elements of each index have a normal number among them.
+/// Axes of more than one index, and whether the elements of each index have a normal number among
+/// them.
 class Rows {
  public:
   Rows(const Tensor& t, double least) {
@@ -27,7 +28,8 @@ class Rows {
   }
   /// Whether element `i` has a normal number beside it whatever row one looks at.
   bool beside_normal(int64_t i) const {
-    return axes_.size() > 1 && std::ranges::all_of(axes_, [&](const Axis& a) { return a.normal[index(a, i)]; });
+    return axes_.size() > 1 &&
+           std::ranges::all_of(axes_, [&](const Axis& a) { return a.normal[index(a, i)]; });
   }
 
  private:
@@ -70,15 +72,20 @@ bool finite(const Tensor& t) {
 
 double least_normal(DType t) {
   switch (t) {
-    case DType::f16: return 0x1p-14;
+    case DType::f16:
+      return 0x1p-14;
     case DType::bf16:
-    case DType::f32: return FLT_MIN;
-    case DType::f64: return DBL_MIN;
-    default: return 0;
+    case DType::f32:
+      return FLT_MIN;
+    case DType::f64:
+      return DBL_MIN;
+    default:
+      return 0;
   }
 }
 
-std::optional<ClassChange> underflow(const Tensor& exact, const Tensor& rounded, Elements elements, const Tensor* normal) {
+std::optional<ClassChange> underflow(const Tensor& exact, const Tensor& rounded, Elements elements,
+                                     const Tensor* normal) {
   const double least = least_normal(rounded.dtype());
   std::optional<Rows> rows;
   for (int64_t i = 0; i < exact.numel(); ++i) {
@@ -103,13 +110,16 @@ std::optional<Tensor> without_subnormals(const Tensor& t) {
   const auto size = static_cast<size_t>(size_bits(t.dtype()) / 8);
   std::memcpy(bytes, t.data(), static_cast<size_t>(t.bytes()));
   for (; i < t.numel(); ++i)
-    if (subnormal(i)) std::memset(static_cast<char*>(bytes) + static_cast<size_t>(i) * size, 0, size);
+    if (subnormal(i))
+      std::memset(static_cast<char*>(bytes) + static_cast<size_t>(i) * size, 0, size);
   return out;
 }
 
 std::string text(const ClassChange& c, DType t) {
   if (!std::isfinite(c.exact)) return fmt::format("{}", c.exact);
-  const std::string what = !std::isfinite(c.rounded) ? "infinite" : c.rounded == 0 ? "0" : "a subnormal number";
+  const std::string what = !std::isfinite(c.rounded) ? "infinite"
+                           : c.rounded == 0          ? "0"
+                                                     : "a subnormal number";
   return fmt::format("{:.6g}, which is {} in {}", c.exact, what, name(t));
 }
 

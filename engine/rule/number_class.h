@@ -1,5 +1,5 @@
-// What rounding makes of numbers that were computed exactly (D9): a constant that a rewrite folds stays what it was, normal
-// numbers normal ones. Nothing here knows of rules or graphs.
+// What rounding makes of numbers that were computed exactly (D9): a constant that a rewrite folds
+// stays what it was, normal numbers normal ones. Nothing here knows of rules or graphs.
 #pragma once
 #include <optional>
 #include <string>
@@ -25,11 +25,14 @@ struct ClassChange {
   double exact = 0, rounded = 0;
 };
 
-/// The first element that is too small for `rounded`'s type and so becomes 0 or subnormal there. Of elements that are summed
-/// only those count that leave a row, a column, … (the elements of one index) without a normal number: next to one, what
-/// they lose is no more than what it loses by rounding. `normal`: the exact numbers again, computed with 0 in the place of
-/// subnormal operands; what is 0 in it was made of such only, and no change. All have one shape; `exact`, `normal`: f64.
-std::optional<ClassChange> underflow(const Tensor& exact, const Tensor& rounded, Elements elements, const Tensor* normal);
+/// The first element that is too small for `rounded`'s type and so becomes 0 or subnormal there. Of
+/// elements that are summed only those count that leave a row, a column, … (the elements of one
+/// index) without a normal number: next to one, what they lose is no more than what it loses by
+/// rounding. `normal`: the exact numbers again, computed with 0 in the place of subnormal operands;
+/// what is 0 in it was made of such only, and no change. All have one shape; `exact`, `normal`:
+/// f64.
+std::optional<ClassChange> underflow(const Tensor& exact, const Tensor& rounded, Elements elements,
+                                     const Tensor* normal);
 
 /// The tensor with 0 in the place of subnormal numbers; nothing: it has none.
 std::optional<Tensor> without_subnormals(const Tensor& t);

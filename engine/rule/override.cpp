@@ -12,7 +12,9 @@
 namespace ferrule {
 namespace {
 
-std::string joined(const std::vector<std::string>& items) { return fmt::format("{}", fmt::join(items, ", ")); }
+std::string joined(const std::vector<std::string>& items) {
+  return fmt::format("{}", fmt::join(items, ", "));
+}
 
 /// Free text inside a message with holes.
 std::string without_holes(std::string text) {
@@ -22,7 +24,8 @@ std::string without_holes(std::string text) {
 }
 
 std::shared_ptr<const ConditionScope> scope_of(const Override& e) {
-  return std::make_shared<const ConditionScope>([e](const Graph& g, const Match& m) { return e.covers(g, m); });
+  return std::make_shared<const ConditionScope>(
+      [e](const Graph& g, const Match& m) { return e.covers(g, m); });
 }
 
 ExprPtr never() {
@@ -48,14 +51,19 @@ bool grows(const Rule& r) { return !r.region.ops.empty() || !r.region.classes.em
 
 /// "r off for /layer1/*: accuracy (override.yaml:4)"
 std::string sentence(const std::string& rule, std::string_view what, const Override& e) {
-  return fmt::format("{} {}{}{} ({})", rule, what, e.scope_text(), e.reason.empty() ? "" : ": " + e.reason, e.place());
+  return fmt::format("{} {}{}{} ({})", rule, what, e.scope_text(),
+                     e.reason.empty() ? "" : ": " + e.reason, e.place());
 }
 
 class Apply {
  public:
-  Apply(RuleSet& set, std::span<const Override> entries, const Target& target, const RuleSelection& selection,
-        std::vector<Error> found)
-      : set_(set), entries_(entries), target_(target), selection_(selection), errors_(std::move(found)) {}
+  Apply(RuleSet& set, std::span<const Override> entries, const Target& target,
+        const RuleSelection& selection, std::vector<Error> found)
+      : set_(set),
+        entries_(entries),
+        target_(target),
+        selection_(selection),
+        errors_(std::move(found)) {}
 
   Status run() {
     for (const Override& e : entries_) known(e);
@@ -63,15 +71,19 @@ class Apply {
     for (const Override& e : entries_) missing(e);
     if (errors_.empty()) return {};
     Error first = std::move(errors_.front());
-    first.more.assign(std::make_move_iterator(errors_.begin() + 1), std::make_move_iterator(errors_.end()));
+    first.more.assign(std::make_move_iterator(errors_.begin() + 1),
+                      std::make_move_iterator(errors_.end()));
     return fail(std::move(first));
   }
 
  private:
-  bool meant(const Override& e, const Rule& r) const { return e.concerns(target_) && glob_match(e.rule, r.id); }
+  bool meant(const Override& e, const Rule& r) const {
+    return e.concerns(target_) && glob_match(e.rule, r.id);
+  }
 
   /// Errors at a place of the entry's file; each is reported once, with the rule that showed it.
-  void problem(const Override& e, const yaml::Node& at, std::string message, std::string hint, Code code = Code::rule_invalid) {
+  void problem(const Override& e, const yaml::Node& at, std::string message, std::string hint,
+               Code code = Code::rule_invalid) {
     yaml::Reader r(e.source);
     r.error(at, std::move(message), std::move(hint), code);
     add(r.status().error());
@@ -88,12 +100,16 @@ class Apply {
       if (glob_match(e.rule, r->id)) return;
       ids.push_back(r->id);
     }
-    if (is_glob(e.rule)) return set_.warnings.push_back(fmt::format("{}: no rule matches {}", e.place(), escape(e.rule)));
-    problem(e, e.key, fmt::format("there is no rule {}", escape(e.rule)), did_you_mean(e.rule, ids));
+    if (is_glob(e.rule))
+      return set_.warnings.push_back(
+          fmt::format("{}: no rule matches {}", e.place(), escape(e.rule)));
+    problem(e, e.key, fmt::format("there is no rule {}", escape(e.rule)),
+            did_you_mean(e.rule, ids));
   }
 
   void rule(std::shared_ptr<const Rule>& shared) {
-    if (std::ranges::none_of(entries_, [&](const Override& e) { return meant(e, *shared); })) return;
+    if (std::ranges::none_of(entries_, [&](const Override& e) { return meant(e, *shared); }))
+      return;
     auto copy = std::make_shared<Rule>(*shared);
     for (const Override& e : entries_)
       if (meant(e, *copy))
@@ -111,19 +127,29 @@ class Apply {
     auto p = std::ranges::find(r.parameters, s.name, &Param::name);
     int* limit = p == r.parameters.end() ? limit_of(r, s.name) : nullptr;
     const bool siblings = r.kind == RuleKind::merge && (s.name == "min" || s.name == "max");
-    if (p == r.parameters.end() && !limit && !siblings) return;  // missing() asks whether any rule has it
+    if (p == r.parameters.end() && !limit && !siblings)
+      return;  // missing() asks whether any rule has it
     found_.insert(&s);
     if (limit || siblings) return set_limit(e, s, r, limit);
     Param fresh = make_param(s.name, s.value);
-    const bool number = is_number(p->value), fits = number ? is_number(fresh.value) : p->value.v.index() == fresh.value.v.index();
+    const bool number = is_number(p->value),
+               fits = number ? is_number(fresh.value) : p->value.v.index() == fresh.value.v.index();
     if (!fits)
-      return problem(e, s.value, fmt::format("params.{} is {}, rule {} has {}", s.name, escape(s.value.text), r.id, escape(p->text)),
+      return problem(e, s.value,
+                     fmt::format("params.{} is {}, rule {} has {}", s.name, escape(s.value.text),
+                                 r.id, escape(p->text)),
                      number ? "give a number" : "give a value of the same kind");
     if (e.scoped()) {
       if (r.kind == RuleKind::rewrite)
-        return problem(e, s.key, fmt::format("rewrite {} is proved with its parameters: they hold everywhere", r.id), "leave out nodes and dtype");
+        return problem(
+            e, s.key,
+            fmt::format("rewrite {} is proved with its parameters: they hold everywhere", r.id),
+            "leave out nodes and dtype");
       if (named_limit(r, s.name))
-        return problem(e, s.key, fmt::format("params.{} limits how groups of {} grow: it holds everywhere", s.name, r.id), "leave out nodes and dtype");
+        return problem(e, s.key,
+                       fmt::format("params.{} limits how groups of {} grow: it holds everywhere",
+                                   s.name, r.id),
+                       "leave out nodes and dtype");
       p->scoped.emplace_back(scope_of(e), fresh.value);
       return;
     }
@@ -132,7 +158,9 @@ class Apply {
       if (name == s.name) limited(e, s, r, *limit_of(r, key));
   }
 
-  static bool is_number(const Val& v) { return std::holds_alternative<int64_t>(v.v) || std::holds_alternative<double>(v.v); }
+  static bool is_number(const Val& v) {
+    return std::holds_alternative<int64_t>(v.v) || std::holds_alternative<double>(v.v);
+  }
   static bool named_limit(const Rule& r, const std::string& name) {
     return std::ranges::any_of(r.region.named, [&](const auto& n) { return n.second == name; });
   }
@@ -146,16 +174,24 @@ class Apply {
   /// The limits of tails, regions and siblings are parameters without being declared.
   void set_limit(const Override& e, const Override::Setting& s, Rule& r, int* limit) {
     if (e.scoped())
-      return problem(e, s.key, fmt::format("params.{} limits how groups of {} grow: it holds everywhere", s.name, r.id), "leave out nodes and dtype");
+      return problem(
+          e, s.key,
+          fmt::format("params.{} limits how groups of {} grow: it holds everywhere", s.name, r.id),
+          "leave out nodes and dtype");
     int value = 0;
     if (!limited(e, s, r, value)) return;
-    if (limit) *limit = value;
-    else r.params[s.name] = std::to_string(value);
+    if (limit)
+      *limit = value;
+    else
+      r.params[s.name] = std::to_string(value);
   }
   bool limited(const Override& e, const Override::Setting& s, const Rule& r, int& to) {
     auto i = s.value.quoted ? std::nullopt : yaml::parse_integer(s.value.text);
     if (!i || *i < 0 || *i > kMaxLimit) {
-      problem(e, s.value, fmt::format("params.{} of {} is {}, expected 0 to {}", s.name, r.id, escape(s.value.text), kMaxLimit), "");
+      problem(e, s.value,
+              fmt::format("params.{} of {} is {}, expected 0 to {}", s.name, r.id,
+                          escape(s.value.text), kMaxLimit),
+              "");
       return false;
     }
     to = static_cast<int>(*i);
@@ -179,7 +215,11 @@ class Apply {
       have.erase(std::unique(have.begin(), have.end()), have.end());
       std::string hint = did_you_mean(s.name, have);
       if (hint.empty() && !have.empty()) hint = "there are " + joined(have);
-      problem(e, s.key, fmt::format("{} has no parameter {}", is_glob(e.rule) ? "no rule of " + escape(e.rule) : "rule " + first, escape(s.name)), hint);
+      problem(e, s.key,
+              fmt::format("{} has no parameter {}",
+                          is_glob(e.rule) ? "no rule of " + escape(e.rule) : "rule " + first,
+                          escape(s.name)),
+              hint);
     }
   }
 
@@ -188,9 +228,13 @@ class Apply {
   void condition(const Override& e, Condition c, const yaml::Node& at, Rule& r) {
     auto taken = [&](const Condition& other) { return other.id == c.id; };
     if (std::ranges::any_of(r.where, taken) || c.id == kOff)
-      return problem(e, at, fmt::format("rule {} has a condition {} already", r.id, escape(c.id)), "give it another id");
+      return problem(e, at, fmt::format("rule {} has a condition {} already", r.id, escape(c.id)),
+                     "give it another id");
     if (c.cls == ConditionClass::sound && !provable(r.kind))
-      return problem(e, *at.find("sound"), fmt::format("only rewrites and merges have sound conditions, {} is none", r.id), "write when:");
+      return problem(
+          e, *at.find("sound"),
+          fmt::format("only rewrites and merges have sound conditions, {} is none", r.id),
+          "write when:");
     yaml::Reader reader(e.source);
     check_condition_names(reader, r, c, at);
     if (auto s = reader.status(); !s) {
@@ -198,7 +242,8 @@ class Apply {
       std::vector<Error> more = std::move(first.more);
       more.insert(more.begin(), std::move(first));
       for (Error& x : more)
-        if (broken_.insert(x.place).second) {  // the first rule that shows it speaks for all that the glob means
+        if (broken_.insert(x.place)
+                .second) {  // the first rule that shows it speaks for all that the glob means
           x.message += fmt::format(" (rule {})", r.id);
           add(std::move(x));
         }
@@ -213,7 +258,8 @@ class Apply {
 
   // --- on and off
 
-  /// The last entry that covers a match decides; what the command line says of the whole rule comes before them.
+  /// The last entry that covers a match decides; what the command line says of the whole rule comes
+  /// before them.
   void switches(Rule& r) {
     const auto asked = selection_.about(r.id);
     bool base = r.enabled;
@@ -228,12 +274,14 @@ class Apply {
         r.off = base ? "" : sentence(r.id, "off", e);
       }
     }
-    auto later_on = [](const std::vector<const Override*>& all, size_t from, const Graph& g, const Match& m) {
+    auto later_on = [](const std::vector<const Override*>& all, size_t from, const Graph& g,
+                       const Match& m) {
       for (size_t k = all.size(); k-- > from;)
         if (all[k]->covers(g, m)) return *all[k]->on;
       return false;
     };
-    r.enabled = base || (!asked && std::ranges::any_of(scoped, [](const Override* e) { return *e->on; }));
+    r.enabled =
+        base || (!asked && std::ranges::any_of(scoped, [](const Override* e) { return *e->on; }));
     if (!r.enabled) return;
     std::vector<Override> held;  // the conditions own what they look at
     for (const Override* e : scoped) held.push_back(*e);
@@ -242,9 +290,10 @@ class Apply {
     for (const Override& e : *own) all.push_back(&e);
     for (size_t k = 0; k < all.size(); ++k) {
       if (*all[k]->on) continue;
-      add_off(r, off_condition(sentence(r.id, "off", *all[k]), *all[k], [=, e = all[k]](const Graph& g, const Match& m) {
-                return own && e->covers(g, m) && !later_on(all, k + 1, g, m);
-              }));
+      add_off(r, off_condition(sentence(r.id, "off", *all[k]), *all[k],
+                               [=, e = all[k]](const Graph& g, const Match& m) {
+                                 return own && e->covers(g, m) && !later_on(all, k + 1, g, m);
+                               }));
     }
     if (base) return;
     std::vector<std::string> where;
@@ -252,14 +301,17 @@ class Apply {
       if (*e->on) where.push_back(e->scope_text().substr(1));
     const Override& last = *all.back();
     r.off.clear();
-    add_off(r, off_condition(fmt::format("{} is on {} only ({})", r.id, fmt::join(where, ", "), last.place()), last,
-                             [=](const Graph& g, const Match& m) {
-                               return own && std::ranges::none_of(all, [&](const Override* e) { return *e->on && e->covers(g, m); });
-                             }));
+    add_off(r, off_condition(
+                   fmt::format("{} is on {} only ({})", r.id, fmt::join(where, ", "), last.place()),
+                   last, [=](const Graph& g, const Match& m) {
+                     return own && std::ranges::none_of(all, [&](const Override* e) {
+                              return *e->on && e->covers(g, m);
+                            });
+                   }));
   }
 
-  /// Behind all others: whoever reads it knows that nothing else stood in the way. Tails and regions ask for each
-  /// candidate, and go on without it.
+  /// Behind all others: whoever reads it knows that nothing else stood in the way. Tails and
+  /// regions ask for each candidate, and go on without it.
   static void add_off(Rule& r, Condition c) {
     if (grows(r)) r.region.where.push_back(c);
     r.where.push_back(std::move(c));
@@ -275,14 +327,17 @@ class Apply {
 };
 
 bool same_name(const Node& n, const std::string& glob) {
-  return glob_match(glob, n.name) || std::ranges::any_of(n.origins, [&](const std::string& o) { return glob_match(glob, o); });
+  return glob_match(glob, n.name) ||
+         std::ranges::any_of(n.origins, [&](const std::string& o) { return glob_match(glob, o); });
 }
 
 /// In the graph or a nested one.
 bool any_node(const Graph& g, const std::string& glob) {
   return std::ranges::any_of(g.order(), [&](NodeId id) {
     const Node& n = g.node(id);
-    return same_name(n, glob) || std::ranges::any_of(n.subgraphs, [&](const auto& sub) { return any_node(*sub.second, glob); });
+    return same_name(n, glob) || std::ranges::any_of(n.subgraphs, [&](const auto& sub) {
+             return any_node(*sub.second, glob);
+           });
   });
 }
 
@@ -297,8 +352,9 @@ std::string Override::scope_text() const {
 std::string Override::place() const { return fmt::format("{}:{}", source->name, key.line); }
 
 bool Override::concerns(const Target& t) const {
-  return devices.empty() ||
-         std::ranges::any_of(devices, [&](const std::string& d) { return glob_match(d, t.device) || glob_match(d, t.name); });
+  return devices.empty() || std::ranges::any_of(devices, [&](const std::string& d) {
+           return glob_match(d, t.device) || glob_match(d, t.name);
+         });
 }
 
 bool Override::covers(const Graph& g, const Match& m) const {
@@ -307,13 +363,16 @@ bool Override::covers(const Graph& g, const Match& m) const {
     if (!y || std::ranges::find(types, g.value(y).type.dtype) == types.end()) return false;
   }
   return nodes.empty() || std::ranges::any_of(m.nodes, [&](NodeId n) {
-           return std::ranges::any_of(nodes, [&](const std::string& glob) { return same_name(g.node(n), glob); });
+           return std::ranges::any_of(
+               nodes, [&](const std::string& glob) { return same_name(g.node(n), glob); });
          });
 }
 
 Status apply_overrides(RuleSet& rules, std::span<const Override> entries, const Target& target,
                        const RuleSelection& selection, std::vector<Error> found) {
-  return entries.empty() && found.empty() ? Status{} : Apply(rules, entries, target, selection, std::move(found)).run();
+  return entries.empty() && found.empty()
+             ? Status{}
+             : Apply(rules, entries, target, selection, std::move(found)).run();
 }
 
 RuleSet without_added(const RuleSet& rules) {
@@ -329,7 +388,8 @@ RuleSet without_added(const RuleSet& rules) {
   return out;
 }
 
-std::vector<OverrideNote> override_notes(const RuleSet& rules, std::span<const Override> entries, const Target& target) {
+std::vector<OverrideNote> override_notes(const RuleSet& rules, std::span<const Override> entries,
+                                         const Target& target) {
   std::vector<OverrideNote> out;
   for (const Override& e : entries) {
     if (!e.concerns(target)) continue;
@@ -342,13 +402,16 @@ std::vector<OverrideNote> override_notes(const RuleSet& rules, std::span<const O
       out.push_back({sentence(who, what, e), std::move(condition), e.place()});
     };
     if (e.on) add(*e.on ? "on" : "off", e.scoped() ? std::string(kOff) : "");
-    for (const Override::Setting& s : e.set) add(fmt::format("with params.{} = {}", s.name, escape(s.value.text)), "");
-    for (const auto& [c, at] : e.where) add(fmt::format("also asks {} [{}]", c.id, name(c.cls)), c.id);
+    for (const Override::Setting& s : e.set)
+      add(fmt::format("with params.{} = {}", s.name, escape(s.value.text)), "");
+    for (const auto& [c, at] : e.where)
+      add(fmt::format("also asks {} [{}]", c.id, name(c.cls)), c.id);
   }
   return out;
 }
 
-std::vector<std::string> unused_scopes(const Graph& g, std::span<const Override> entries, const Target& target) {
+std::vector<std::string> unused_scopes(const Graph& g, std::span<const Override> entries,
+                                       const Target& target) {
   std::vector<std::string> out;
   for (const Override& e : entries)
     for (const std::string& glob : e.concerns(target) ? e.nodes : std::vector<std::string>{})

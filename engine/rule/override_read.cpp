@@ -1,15 +1,15 @@
 // Override files as text: the reader and the schema, from one table of keys.
 #include <nlohmann/json.hpp>
 
-#include "engine/rule/override.h"
 #include "engine/rule/load_rule.h"
+#include "engine/rule/override.h"
 
 namespace ferrule {
 namespace {
 
-
 constexpr std::string_view kText = R"({"type":"string"})";
-constexpr std::string_view kTexts = R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
+constexpr std::string_view kTexts =
+    R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 constexpr std::string_view kSwitch = R"({"anyOf":[{"const":true},{"$ref":"#/$defs/scope"}]})";
 
 constexpr KeyDoc kScopeKeys[] = {
@@ -28,7 +28,8 @@ constexpr KeyDoc kEntryKeys[] = {
     {"on", kSwitch, "true, or where the rule is on"},
     {"set", R"({"type":"object","additionalProperties":{"type":["number","boolean","string"]}})",
      "parameters of the rule: {params.max_ops: 8}"},
-    {"where+", R"({"type":"array","items":{"$ref":"#/$defs/condition"}})", "conditions asked beside the rule's own"},
+    {"where+", R"({"type":"array","items":{"$ref":"#/$defs/condition"}})",
+     "conditions asked beside the rule's own"},
 };
 
 class FileReader {
@@ -39,8 +40,10 @@ class FileReader {
     if (!r_.expect(doc_.root, yaml::Node::Kind::map, "an override file")) return;
     r_.keys(doc_.root, {"ferrule", "override"});
     if (const yaml::Node* v = r_.required(doc_.root, "ferrule"); v && (v->text != "1" || v->quoted))
-      r_.error(*v, fmt::format("version {} of the rule language; this program reads version 1", escape(v->text)), "",
-               Code::rule_invalid);
+      r_.error(*v,
+               fmt::format("version {} of the rule language; this program reads version 1",
+                           escape(v->text)),
+               "", Code::rule_invalid);
     const yaml::Node* list = r_.required(doc_.root, "override");
     if (!list || !r_.expect(*list, yaml::Node::Kind::sequence, "a list of entries")) return;
     for (const yaml::Node& n : list->items) entry(n, out);
@@ -60,11 +63,14 @@ class FileReader {
     for (const char* key : {"off", "on"})
       if (const yaml::Node* s = n.find(key)) switched(*s, key, e);
     if (const yaml::Node* s = n.find("set")) settings(*s, e);
-    if (const yaml::Node* w = n.find("where+"); w && r_.expect(*w, yaml::Node::Kind::sequence, "a list of conditions"))
+    if (const yaml::Node* w = n.find("where+");
+        w && r_.expect(*w, yaml::Node::Kind::sequence, "a list of conditions"))
       for (const yaml::Node& c : w->items)
-        if (auto condition = read_condition(r_, c, true)) e.where.emplace_back(std::move(*condition), c);
+        if (auto condition = read_condition(r_, c, true))
+          e.where.emplace_back(std::move(*condition), c);
     if (known && !e.on && !n.find("set") && !n.find("where+"))
-      r_.error(n, "an entry that changes nothing", "give off, on, set or where+", Code::rule_invalid);
+      r_.error(n, "an entry that changes nothing", "give off, on, set or where+",
+               Code::rule_invalid);
     out.push_back(std::move(e));
   }
 
@@ -74,7 +80,9 @@ class FileReader {
       if (!v) return;
       if (!to.empty()) r_.error(*v, fmt::format("{} is given twice", key), "", Code::rule_invalid);
       to = r_.strings(*v);
-      if (to.empty()) r_.error(*v, fmt::format("{} is empty, so the entry would concern nothing", key), "leave it out", Code::rule_invalid);
+      if (to.empty())
+        r_.error(*v, fmt::format("{} is empty, so the entry would concern nothing", key),
+                 "leave it out", Code::rule_invalid);
     };
     texts("nodes", e.nodes);
     texts("device", e.devices);
@@ -82,14 +90,18 @@ class FileReader {
     texts("dtype", types);
     for (const std::string& t : types) {
       auto d = parse_dtype(t);
-      if (d && name(*d) == t) e.types.push_back(*d);
-      else r_.error(*n.find("dtype"), fmt::format("\"{}\" is no element type", escape(t)), "f32, f16, bf16, f64, i32, i64, bool, …");
+      if (d && name(*d) == t)
+        e.types.push_back(*d);
+      else
+        r_.error(*n.find("dtype"), fmt::format("\"{}\" is no element type", escape(t)),
+                 "f32, f16, bf16, f64, i32, i64, bool, …");
     }
     if (const yaml::Node* v = n.find("reason")) e.reason = r_.string(*v);
   }
 
   void switched(const yaml::Node& n, const std::string& key, Override& e) {
-    if (e.on) r_.error(n, "an entry is on or off, not both", "write two entries", Code::rule_invalid);
+    if (e.on)
+      r_.error(n, "an entry is on or off, not both", "write two entries", Code::rule_invalid);
     e.on = key == "on";
     if (n.is_map()) {
       auto names = key_names(kScopeKeys);
@@ -98,14 +110,18 @@ class FileReader {
     }
     if (!n.is_scalar() || n.text != "true" || n.quoted)
       r_.error(n, fmt::format("{}: true, or where: {{nodes: […], reason: …}}", key),
-               n.is_scalar() && n.text == "false" ? fmt::format("write {}: true", *e.on ? "off" : "on") : "", Code::rule_invalid);
+               n.is_scalar() && n.text == "false"
+                   ? fmt::format("write {}: true", *e.on ? "off" : "on")
+                   : "",
+               Code::rule_invalid);
   }
 
   void settings(const yaml::Node& n, Override& e) {
     if (!r_.expect(n, yaml::Node::Kind::map, "parameters")) return;
     for (const auto& [key, value] : n.entries) {
       if (!key.text.starts_with("params.") || key.text.size() == 7)
-        r_.error(key, fmt::format("\"{}\" is no parameter", escape(key.text)), fmt::format("write params.{}", escape(key.text)), Code::rule_invalid);
+        r_.error(key, fmt::format("\"{}\" is no parameter", escape(key.text)),
+                 fmt::format("write params.{}", escape(key.text)), Code::rule_invalid);
       else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         e.set.push_back({key.text.substr(7), key, value});
     }
@@ -124,12 +140,14 @@ Json object(std::span<const KeyDoc> keys) {
     properties[std::string(k.name)] = Json::parse(k.schema);
     properties[std::string(k.name)]["description"] = k.doc;
   }
-  return {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
+  return {
+      {"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
 }
 
 }  // namespace
 
-std::vector<Override> load_overrides(std::span<const std::string> files, const Limits& limits, std::vector<Error>& errors) {
+std::vector<Override> load_overrides(std::span<const std::string> files, const Limits& limits,
+                                     std::vector<Error>& errors) {
   std::vector<Override> out;
   auto add = [&](Error e) {
     std::vector<Error> more = std::move(e.more);
@@ -155,17 +173,22 @@ std::string override_schema() {
   condition.insert(condition.begin() + 1, when_key());
   Json c = object(condition);
   c["required"] = {"id"};
-  c["oneOf"] = {{{"required", {"when"}}}, {{"required", {"sound"}}}, {{"required", {"kernel"}}}, {{"required", {"profit"}}}};
+  c["oneOf"] = {{{"required", {"when"}}},
+                {{"required", {"sound"}}},
+                {{"required", {"kernel"}}},
+                {{"required", {"profit"}}}};
   Json entry = object(kEntryKeys);
   entry["required"] = {"rule"};
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "ferrule override file"},
-                 {"description", "Generated by `ferrule rules schema --override`; explained in rules/README.md."},
+                 {"description",
+                  "Generated by `ferrule rules schema --override`; explained in rules/README.md."},
                  {"type", "object"},
                  {"additionalProperties", false},
                  {"required", {"ferrule", "override"}},
                  {"properties",
-                  {{"ferrule", {{"const", 1}}}, {"override", {{"type", "array"}, {"items", std::move(entry)}}}}}};
+                  {{"ferrule", {{"const", 1}}},
+                   {"override", {{"type", "array"}, {"items", std::move(entry)}}}}}};
   schema["$defs"] = {{"scope", object(kScopeKeys)}, {"condition", std::move(c)}};
   return schema.dump(2) + "\n";
 }

@@ -1,6 +1,7 @@
 // The pattern language's syntax tree: rule files write patterns and replacements as text
-// (EBNF in rules/README.md), pattern_parse.h makes this of them, match/ interprets it. Replacements use the
-// same tree: calls, references, numbers, copied attributes; no alternatives, marks or op sets.
+// (EBNF in rules/README.md), pattern_parse.h makes this of them, match/ interprets it. Replacements
+// use the same tree: calls, references, numbers, copied attributes; no alternatives, marks or op
+// sets.
 #pragma once
 #include <map>
 #include <memory>
@@ -17,32 +18,35 @@ namespace ferrule {
 
 struct Expr;  // expr.h: a condition expression
 
-/// `axis=1`, `alpha=$a` (bind, or require the value bound before), and in replacements `pads={expr}`.
+/// `axis=1`, `alpha=$a` (bind, or require the value bound before), and in replacements
+/// `pads={expr}`.
 struct AttrPattern {
   std::string name;
   enum class Kind { literal, bind, expression } kind = Kind::literal;
   Attr literal;
-  std::string bind;                      ///< without the $
+  std::string bind;  ///< without the $
   std::shared_ptr<const Expr> expression;
   Place place;
 };
 
 struct PatternExpr {
   enum class Kind {
-    reference,     ///< a name: a line's result, or a value from outside
-    call,          ///< an operator applied to arguments
-    number,        ///< `2` equal to, `~0.5(1e-3)` near: a constant of one element, never raising rank
+    reference,  ///< a name: a line's result, or a value from outside
+    call,       ///< an operator applied to arguments
+    number,     ///< `2` equal to, `~0.5(1e-3)` near: a constant of one element, never raising rank
     alternatives,  ///< (#a e1 | #b e2); in a replacement (x ?? e): the first that is present
-    expression,    ///< replacements only: {expr}, a constant made of a condition expression. A number takes the
-                   ///< element type of its neighbour operand; a list of integers is a 1-D i64 tensor
+    expression,  ///< replacements only: {expr}, a constant made of a condition expression. A number
+                 ///< takes the element type of its neighbour operand; a list of integers is a 1-D
+                 ///< i64 tensor
   } kind = Kind::reference;
   Place place;
 
   // reference
   std::string name;
-  bool constant = false;   ///< W! : must be a constant
-  bool optional = false;   ///< B? : may be absent.   Op?(a, b): the call may be absent and passes `a`
-  bool variadic = false;   ///< xs...
+  bool constant = false;  ///< W! : must be a constant
+  bool optional =
+      false;  ///< B? : may be absent.   Op?(a, b): the call may be absent and passes `a`
+  bool variadic = false;                         ///< xs...
   std::optional<std::vector<DimPattern>> shape;  ///< also allowed on a call
 
   std::shared_ptr<const Expr> expression;  ///< kind expression
@@ -50,20 +54,22 @@ struct PatternExpr {
   // number
   double number = 0;
   bool near = false;
-  double rtol = 1e-3;      ///< for near; compared in the constant's own dtype
+  double rtol = 1e-3;  ///< for near; compared in the constant's own dtype
 
   // call
-  std::string label;               ///< [conv]
-  std::vector<std::string> ops;    ///< "Conv", "com.microsoft::Gelu", "group.conv"; a label in a replacement
-  std::vector<std::string> classes;///< "activation" for @activation; "group" = any group
+  std::string label;  ///< [conv]
+  std::vector<std::string>
+      ops;  ///< "Conv", "com.microsoft::Gelu", "group.conv"; a label in a replacement
+  std::vector<std::string> classes;  ///< "activation" for @activation; "group" = any group
   std::vector<AttrPattern> attrs;
-  bool any_attrs = false;          ///< `<...>`
-  std::string copy_attrs;          ///< replacements: `<...conv>` copies the attributes of label conv
+  bool any_attrs = false;  ///< `<...>`
+  std::string copy_attrs;  ///< replacements: `<...conv>` copies the attributes of label conv
   std::vector<std::shared_ptr<const PatternExpr>> args;
-  std::vector<std::string> results;///< names of the outputs, "" = unnamed / must be unused
+  std::vector<std::string> results;  ///< names of the outputs, "" = unnamed / must be unused
 
   // alternatives
-  std::vector<std::pair<std::string, std::shared_ptr<const PatternExpr>>> choices;  ///< tag, expression
+  std::vector<std::pair<std::string, std::shared_ptr<const PatternExpr>>>
+      choices;  ///< tag, expression
 };
 using PatternExprPtr = std::shared_ptr<const PatternExpr>;
 
@@ -75,8 +81,9 @@ struct PatternLine {
 };
 
 struct Pattern {
-  std::vector<PatternLine> lines;      ///< blocks are expanded; nested calls stay nested
-  std::vector<std::string> outputs;    ///< names that may be used outside; default: the last line's results
+  std::vector<PatternLine> lines;  ///< blocks are expanded; nested calls stay nested
+  std::vector<std::string>
+      outputs;  ///< names that may be used outside; default: the last line's results
   const PatternLine* line_of(const std::string& result) const;
   const PatternLine& root() const { return lines.back(); }
   /// Operator names / classes that the root call may have; the matcher's index.

@@ -55,12 +55,14 @@ class Printer {
     strings("shared", r_.shared);
     if (!r_.parameters.empty()) {
       out_ += "params:\n";
-      for (const Param& p : r_.parameters) out_ += fmt::format("  {}: {}\n", p.name, p.quoted ? yaml::in_quotes(p.text) : p.text);
+      for (const Param& p : r_.parameters)
+        out_ += fmt::format("  {}: {}\n", p.name, p.quoted ? yaml::in_quotes(p.text) : p.text);
     }
     conditions("where", r_.where, 0);
     if (!r_.let.empty()) {
       out_ += "let:\n";
-      for (const auto& [n, e] : r_.let) out_ += fmt::format("  {}: {}\n", n, yaml::in_quotes(to_text(*e)));
+      for (const auto& [n, e] : r_.let)
+        out_ += fmt::format("  {}: {}\n", n, yaml::in_quotes(to_text(*e)));
     }
     if (r_.kind == RuleKind::rewrite) text("rewrite", to_text(r_.rewrite, true), 0);
     field("contract", r_.contract);
@@ -111,8 +113,8 @@ class Printer {
     std::string pad(static_cast<size_t>(indent), ' ');
     out_ += fmt::format("{}{}:\n", pad, key);
     for (const Condition& c : all) {
-      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls), yaml::in_quotes(c.text),
-                          yaml::in_quotes(c.why));
+      out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls),
+                          yaml::in_quotes(c.text), yaml::in_quotes(c.why));
       if (!c.hint.empty()) out_ += ", hint: " + yaml::in_quotes(c.hint);
       out_ += "}\n";
     }
@@ -134,8 +136,10 @@ class Printer {
     RegionSpec usual;
     auto limit = [&](const char* key, int value, int otherwise) {
       auto named = s.named.find(key);
-      if (named != s.named.end()) out_ += fmt::format("  {}: {}\n", key, named->second);
-      else if (value != otherwise) out_ += fmt::format("  {}: {}\n", key, value);
+      if (named != s.named.end())
+        out_ += fmt::format("  {}: {}\n", key, named->second);
+      else if (value != otherwise)
+        out_ += fmt::format("  {}: {}\n", key, value);
     };
     out_ += tail ? "tail:\n" : "region:\n";
     out_ += "  of: " + set(s.ops, s.classes) + "\n";
@@ -157,13 +161,16 @@ class Printer {
     }
     return out;
   }
-  static std::string commas(const std::string& v) { return fmt::format("{}", fmt::join(parts(v), ", ")); }
+  static std::string commas(const std::string& v) {
+    return fmt::format("{}", fmt::join(parts(v), ", "));
+  }
   /// "1: 0; 2: 0" with the axes quoted.
   static std::string slots(const std::string& v) {
     std::string out;
     for (const std::string& p : parts(v)) {
       size_t colon = p.find(": ");
-      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " + yaml::in_quotes(p.substr(colon + 2));
+      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " +
+             yaml::in_quotes(p.substr(colon + 2));
     }
     return out;
   }
@@ -173,7 +180,8 @@ class Printer {
     for (const auto& [k, v] : r_.params) {
       bool number = k == "min" || k == "max", merge = r_.kind == RuleKind::merge;
       if (merge && (k == "weights" || k == "fill")) {
-        out_ += fmt::format("  {}: {}\n", k, k == "fill" ? "[" + commas(v) + "]" : "{" + slots(v) + "}");
+        out_ += fmt::format("  {}: {}\n", k,
+                            k == "fill" ? "[" + commas(v) + "]" : "{" + slots(v) + "}");
         continue;
       }
       if (k != "key" || !merge) {
@@ -239,13 +247,13 @@ bool same(const Rule& a, const Rule& b) {
   };
   auto test = [](const RuleTest& x, const RuleTest& y) {
     return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits &&
-           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target && x.profile == y.profile &&
-           x.expect == y.expect;
+           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target &&
+           x.profile == y.profile && x.expect == y.expect;
   };
   const RegionSpec &s = a.region, &t = b.region;
   bool region = s.ops == t.ops && s.classes == t.classes && s.around_ops == t.around_ops &&
-                s.around_classes == t.around_classes && s.named == t.named && s.max_ops == t.max_ops &&
-                s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
+                s.around_classes == t.around_classes && s.named == t.named &&
+                s.max_ops == t.max_ops && s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
                 s.multi_output == t.multi_output && conditions(s.where, t.where);
   // Firing cases are listed before holding ones when printed.
   auto tests = [](const Rule& r) {
@@ -256,9 +264,11 @@ bool same(const Rule& a, const Rule& b) {
   auto ta = tests(a), tb = tests(b);
   return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind &&
          a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
-         a.once == b.once && a.numerics == b.numerics && may_raise_kernels(a) == may_raise_kernels(b) && a.before == b.before &&
+         a.once == b.once && a.numerics == b.numerics &&
+         may_raise_kernels(a) == may_raise_kernels(b) && a.before == b.before &&
          a.after == b.after && a.types == b.types && same(a.match, b.match) &&
-         std::ranges::equal(a.parameters, b.parameters, {}, written, written) && conditions(a.where, b.where) &&
+         std::ranges::equal(a.parameters, b.parameters, {}, written, written) &&
+         conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
          a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
          a.anchor == b.anchor && region && a.params == b.params && a.name == b.name &&

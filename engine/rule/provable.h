@@ -1,5 +1,5 @@
-// Which rules must be proved, and so may have sound conditions: those that put other operators into the graph. The
-// others only say what is one layer.
+// Which rules must be proved, and so may have sound conditions: those that put other operators into
+// the graph. The others only say what is one layer.
 #pragma once
 #include "engine/rule/rule.h"
 

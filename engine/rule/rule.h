@@ -23,8 +23,8 @@ enum class ConditionClass { sound, kernel, profit };
 std::string_view name(ConditionClass c);
 
 struct Match;
-/// Whether a match is one that a condition asks about. A match's nodes may be those found so far: tails and
-/// regions ask for each candidate.
+/// Whether a match is one that a condition asks about. A match's nodes may be those found so far:
+/// tails and regions ask for each candidate.
 using ConditionScope = std::function<bool(const Graph&, const Match&)>;
 
 struct Condition {
@@ -32,22 +32,24 @@ struct Condition {
   ConditionClass cls = ConditionClass::sound;
   std::shared_ptr<const Expr> expr;
   bool asks_contract = false;  ///< expr.h
-  std::string text;   ///< the expression as written
-  std::string why;    ///< with {expr} holes
+  std::string text;            ///< the expression as written
+  std::string why;             ///< with {expr} holes
   std::string hint;
   Place place;
-  std::string from;   ///< of conditions added by an override file or a list of instances: "override.yaml:4"
-  std::shared_ptr<const ConditionScope> scope;  ///< of added ones: the matches they concern; null: all
+  std::string
+      from;  ///< of conditions added by an override file or a list of instances: "override.yaml:4"
+  std::shared_ptr<const ConditionScope>
+      scope;  ///< of added ones: the matches they concern; null: all
 };
 /// Id of the added condition by which a rule is off for some matches. Nothing overrides it.
 inline constexpr std::string_view kOff = "off";
 
-/// `params: {max_ops: 64}`: a number or word that conditions, names and the limits of tails and regions refer to,
-/// and override files set.
+/// `params: {max_ops: 64}`: a number or word that conditions, names and the limits of tails and
+/// regions refer to, and override files set.
 struct Param {
   std::string name;
-  Val value;                ///< a truth value, a number or a string
-  std::string text;         ///< as written
+  Val value;         ///< a truth value, a number or a string
+  std::string text;  ///< as written
   bool quoted = false;
   /// Other values for some matches, the last that concerns a match counts.
   std::vector<std::pair<std::shared_ptr<const ConditionScope>, Val>> scoped;
@@ -56,14 +58,15 @@ struct Param {
 /// What a region or a tail may be made of.
 struct RegionSpec {
   std::vector<std::string> ops, classes;  ///< of: "@pointwise", "{Add|Relu}"
-  /// around: "@row": the region holds at least one of these, and all of them reduce the same axes; the others
-  /// join it before and behind. Empty: any node of `of` may start a region.
+  /// around: "@row": the region holds at least one of these, and all of them reduce the same axes;
+  /// the others join it before and behind. Empty: any node of `of` may start a region.
   std::vector<std::string> around_ops, around_classes;
-  std::map<std::string, std::string> named;  ///< limits written as the name of a parameter: max_ops -> name
+  std::map<std::string, std::string>
+      named;  ///< limits written as the name of a parameter: max_ops -> name
   int max_ops = 64;
   int max_inputs = 16;
   int min_ops = 1;
-  bool multi_output = true;               ///< tails: false
+  bool multi_output = true;  ///< tails: false
   /// Asked for each candidate before it joins; names: `node` (the candidate), `operands` (the
   /// values it reads from outside the group), `anchor` (the node).
   std::vector<Condition> where;
@@ -73,15 +76,16 @@ struct RegionSpec {
 /// `fires` or `holds`: ONNX text, optionally changed by edits of an earlier firing case.
 struct RuleTest {
   std::string name;
-  std::string model;                       ///< ONNX text; empty: a firing case, changed by `edits`
-  std::string of;                          ///< name of that firing case; empty: the first one
-  /// Closed edit verbs: leak, output, input, set, const, rewire, shape, dtype, drop; arguments as JSON text.
+  std::string model;  ///< ONNX text; empty: a firing case, changed by `edits`
+  std::string of;     ///< name of that firing case; empty: the first one
+  /// Closed edit verbs: leak, output, input, set, const, rewire, shape, dtype, drop; arguments as
+  /// JSON text.
   std::vector<std::pair<std::string, std::string>> edits;
   bool fires = true;
-  std::string declined_by;                 ///< holds: a condition id, or a guarantee D1 … D9, or "structure"
-  std::string target;                      ///< target to judge kernel conditions on; empty = default
-  std::string profile;                     ///< whose limits hold; empty = default
-  std::string expect;                      ///< fires: ONNX text after, or empty
+  std::string declined_by;  ///< holds: a condition id, or a guarantee D1 … D9, or "structure"
+  std::string target;       ///< target to judge kernel conditions on; empty = default
+  std::string profile;      ///< whose limits hold; empty = default
+  std::string expect;       ///< fires: ONNX text after, or empty
   Place place;
 };
 
@@ -92,28 +96,31 @@ struct Rule {
   std::string phase;
   bool enabled = true;
   bool experimental = false;
-  bool once = false;                       ///< may grow the graph; fires once per root
-  std::string numerics = "exact";          ///< exact | signed_zero | reassociating | approximate | reduced
-  bool waits() const { return experimental || numerics == "approximate" || numerics == "reduced"; }  ///< for --enable
+  bool once = false;               ///< may grow the graph; fires once per root
+  std::string numerics = "exact";  ///< exact | signed_zero | reassociating | approximate | reduced
+  bool waits() const {
+    return experimental || numerics == "approximate" || numerics == "reduced";
+  }  ///< for --enable
   std::vector<std::string> before, after;
-  std::vector<DType> types;                ///< element types of the root's first result; empty = any
-  Pattern match;                           ///< region rules: empty
+  std::vector<DType> types;  ///< element types of the root's first result; empty = any
+  Pattern match;             ///< region rules: empty
   std::vector<Param> parameters;
   std::vector<Condition> where;
   std::vector<std::pair<std::string, std::shared_ptr<const Expr>>> let;
-  std::vector<std::string> shared;         ///< inner values that may have other users (they are kept)
-  Pattern rewrite;                         ///< kind rewrite
-  std::string contract;                    ///< absorb, window, region, merge: the group's contract
-  std::string anchor;                      ///< absorb: label of the anchor
-  RegionSpec region;                       ///< region: what grows;  absorb: the tail
-  /// merge: over, min, max, axis; lists, "; " between: key, weights ("1: 0"), fill;  place: values -> where
+  std::vector<std::string> shared;  ///< inner values that may have other users (they are kept)
+  Pattern rewrite;                  ///< kind rewrite
+  std::string contract;             ///< absorb, window, region, merge: the group's contract
+  std::string anchor;               ///< absorb: label of the anchor
+  RegionSpec region;                ///< region: what grows;  absorb: the tail
+  /// merge: over, min, max, axis; lists, "; " between: key, weights ("1: 0"), fill;  place: values
+  /// -> where
   std::map<std::string, std::string> params;
-  std::string name;                        ///< name template: "{conv} + {tail}"
+  std::string name;  ///< name template: "{conv} + {tail}"
   std::vector<RuleTest> tests;
-  std::string file;                        ///< as opened
-  std::string pack;                        ///< the rules directory it came from
-  std::string text;                        ///< the file's text, for `rules show` and excerpts
-  std::string off;                         ///< off by an override file: its words, "r off: why (file:line)"
+  std::string file;  ///< as opened
+  std::string pack;  ///< the rules directory it came from
+  std::string text;  ///< the file's text, for `rules show` and excerpts
+  std::string off;   ///< off by an override file: its words, "r off: why (file:line)"
 };
 
 struct Body;  // engine/group/body.h
@@ -126,7 +133,8 @@ struct Match {
   std::vector<NodeId> nodes;     ///< the matched nodes, topological order
   std::vector<ValueId> outputs;  ///< the values of Pattern::outputs
   std::vector<std::pair<std::string, Val>> let;
-  std::shared_ptr<const Body> body = nullptr;  ///< of `nodes` as a group, where a condition asked for it
+  std::shared_ptr<const Body> body =
+      nullptr;  ///< of `nodes` as a group, where a condition asked for it
 };
 
 /// `place: {parts: "slices(whole, axis)"}`; nullopt: it is something else.
@@ -137,18 +145,18 @@ std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& pa
 
 struct Phase {
   std::string id;
-  std::string log;                          ///< "After vertical fusions: {layers} layers"
+  std::string log;  ///< "After vertical fusions: {layers} layers"
   bool fixpoint = true;
   Place place;
 };
 
 /// Everything loaded from the rules directories, in firing order.
 struct RuleSet {
-  std::vector<Phase> phases;                ///< rules/pipeline.yaml
-  /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list with
-  /// `enabled` false, so that they can be shown: whoever fires rules skips them.
+  std::vector<Phase> phases;  ///< rules/pipeline.yaml
+  /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list
+  /// with `enabled` false, so that they can be shown: whoever fires rules skips them.
   std::vector<std::shared_ptr<const Rule>> rules;
-  std::vector<std::string> warnings;        ///< globs that match no rule
+  std::vector<std::string> warnings;  ///< globs that match no rule
   const Rule* find(std::string_view id) const;
 };
 

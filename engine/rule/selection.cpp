@@ -15,8 +15,9 @@ namespace ferrule {
 namespace {
 
 constexpr int64_t kVersion = 1;
-constexpr int64_t kHashedElements = 64;        // of a constant; larger ones are weights
-constexpr int64_t kMostBytes = int64_t{256} << 20;  // of a file: a line for each of some million nodes
+constexpr int64_t kHashedElements = 64;  // of a constant; larger ones are weights
+constexpr int64_t kMostBytes = int64_t{256}
+                               << 20;  // of a file: a line for each of some million nodes
 
 using Names = std::vector<std::string>;
 using Key = std::pair<std::string, Names>;
@@ -60,11 +61,12 @@ class Listed {
     if (m.nodes.empty()) return false;
     auto it = with_.find(g.node(m.nodes[0]).name);
     return it != with_.end() && std::ranges::any_of(it->second, [&](size_t k) {
-      const Names& names = instances_[k];
-      return (!whole || names.size() == m.nodes.size()) && std::ranges::all_of(m.nodes, [&](NodeId n) {
-        return std::ranges::binary_search(names, g.node(n).name);
-      });
-    });
+             const Names& names = instances_[k];
+             return (!whole || names.size() == m.nodes.size()) &&
+                    std::ranges::all_of(m.nodes, [&](NodeId n) {
+                      return std::ranges::binary_search(names, g.node(n).name);
+                    });
+           });
   }
   std::vector<Names> instances_;
   std::unordered_map<std::string, std::vector<size_t>> with_;
@@ -87,13 +89,18 @@ Condition listed(const std::string& file, ConditionScope scope) {
 /// Siblings and placed parts are judged one by one, all other matches as a whole.
 bool by_parts(const Rule& r) { return r.kind == RuleKind::merge || r.kind == RuleKind::place; }
 
-/// A copy that fires for the instances alone. Tails and regions do not grow over what no instance holds.
-std::shared_ptr<const Rule> restricted(const Rule& rule, std::shared_ptr<const Listed> list, const std::string& file) {
+/// A copy that fires for the instances alone. Tails and regions do not grow over what no instance
+/// holds.
+std::shared_ptr<const Rule> restricted(const Rule& rule, std::shared_ptr<const Listed> list,
+                                       const std::string& file) {
   auto copy = std::make_shared<Rule>(rule);
   const bool parts = by_parts(rule);
-  copy->where.push_back(listed(file, [list, parts](const Graph& g, const Match& m) { return !(parts ? list->begins(g, m) : list->has(g, m)); }));
+  copy->where.push_back(listed(file, [list, parts](const Graph& g, const Match& m) {
+    return !(parts ? list->begins(g, m) : list->has(g, m));
+  }));
   if (!copy->region.ops.empty() || !copy->region.classes.empty())
-    copy->region.where.push_back(listed(file, [list](const Graph& g, const Match& m) { return !list->begins(g, m); }));
+    copy->region.where.push_back(
+        listed(file, [list](const Graph& g, const Match& m) { return !list->begins(g, m); }));
   return copy;
 }
 
@@ -106,7 +113,8 @@ void read_line(yaml::Reader& r, const yaml::Node& n, Instances& out) {
   if (const yaml::Node* v = r.required(n, "root")) l.root = r.string(*v);
   if (const yaml::Node* v = r.required(n, "nodes")) l.nodes = r.strings(*v);
   if (l.nodes.empty() || std::ranges::find(l.nodes, l.root) == l.nodes.end())
-    r.error(n, fmt::format("the root {} is none of the nodes", escape(l.root)), "lines are deleted, not changed", Code::rule_invalid);
+    r.error(n, fmt::format("the root {} is none of the nodes", escape(l.root)),
+            "lines are deleted, not changed", Code::rule_invalid);
   out.lines.push_back(std::move(l));
 }
 
@@ -141,7 +149,8 @@ std::string to_text(const Instances& list, std::string_view model_file) {
   for (const Instances::Line& l : list.lines) {
     std::string nodes;
     for (const std::string& n : l.nodes) nodes += (nodes.empty() ? "" : ", ") + yaml::in_quotes(n);
-    out += fmt::format("  - {{rule: {}, root: {}, nodes: [{}]}}\n", l.rule, yaml::in_quotes(l.root), nodes);
+    out += fmt::format("  - {{rule: {}, root: {}, nodes: [{}]}}\n", l.rule, yaml::in_quotes(l.root),
+                       nodes);
   }
   return out;
 }
@@ -153,15 +162,19 @@ Result<Instances> read_instances(const std::string& path, const Limits& limits) 
   yaml::Reader r(doc.source);
   Instances out;
   out.file = path;
-  if (!r.expect(doc.root, yaml::Node::Kind::map, "a list of fusions")) return fail(r.status().error());
+  if (!r.expect(doc.root, yaml::Node::Kind::map, "a list of fusions"))
+    return fail(r.status().error());
   r.keys(doc.root, {"instances", "model", "target", "fusions"});
   if (const yaml::Node* v = r.required(doc.root, "instances"); v && r.integer(*v) != kVersion)
-    r.error(*v, fmt::format("version {} of lists of fusions, this program reads {}", escape(v->text), kVersion),
+    r.error(*v,
+            fmt::format("version {} of lists of fusions, this program reads {}", escape(v->text),
+                        kVersion),
             "make it anew: ferrule fuse MODEL --plan FILE");
   if (const yaml::Node* v = r.required(doc.root, "model")) out.model = r.string(*v);
   if (const yaml::Node* v = r.required(doc.root, "target")) out.target = r.string(*v);
   // A list whose lines are all deleted is no list any more, and means none.
-  if (const yaml::Node* v = doc.root.find("fusions"); v && !v->is_null() && r.expect(*v, yaml::Node::Kind::sequence, "the fusions"))
+  if (const yaml::Node* v = doc.root.find("fusions");
+      v && !v->is_null() && r.expect(*v, yaml::Node::Kind::sequence, "the fusions"))
     for (const yaml::Node& n : v->items) read_line(r, n, out);
   FERRULE_TRY(r.status());
   return out;
@@ -174,7 +187,8 @@ Status apply_instances(RuleSet& rules, const Instances& list) {
   for (const Instances::Line& l : list.lines) {
     auto& of = by_rule[l.rule];
     if (!of && !rules.find(l.rule)) {
-      Error e = error(Code::rule_unknown, fmt::format("{}:{}", list.file, l.line), escape(l.rule)).value();
+      Error e = error(Code::rule_unknown, fmt::format("{}:{}", list.file, l.line), escape(l.rule))
+                    .value();
       if (std::string hint = did_you_mean(l.rule, ids); !hint.empty()) e.hint = hint;
       return fail(std::move(e));
     }
@@ -199,7 +213,10 @@ std::shared_ptr<const Rule> without_instance(const Rule& rule, const Instances::
   auto list = std::make_shared<Listed>();
   list->add(line);
   auto copy = std::make_shared<Rule>(rule);
-  copy->where.push_back(listed("what is left of it", [list, parts = by_parts(rule)](const Graph& g, const Match& m) { return parts ? list->begins(g, m) : list->has(g, m); }));
+  copy->where.push_back(
+      listed("what is left of it", [list, parts = by_parts(rule)](const Graph& g, const Match& m) {
+        return parts ? list->begins(g, m) : list->has(g, m);
+      }));
   return copy;
 }
 
@@ -208,14 +225,15 @@ Status check_model(const Instances& list, const Graph& imported) {
   return error(Code::other_model, list.file);
 }
 
-std::vector<std::string> unmatched(const Instances& list, const RuleSet& rules, const Journal& journal) {
+std::vector<std::string> unmatched(const Instances& list, const RuleSet& rules,
+                                   const Journal& journal) {
   const std::set<Key> made = keys(journal);
   std::vector<std::string> out;
   for (const Instances::Line& l : list.lines) {
     if (made.contains(key(l.rule, l.nodes))) continue;
     const Rule* r = rules.find(l.rule);
-    out.push_back(fmt::format("{}:{}: {} at \"{}\" does not match any more{}", list.file, l.line, l.rule, escape(l.root),
-                              r && !r->enabled ? ": the rule is off" : ""));
+    out.push_back(fmt::format("{}:{}: {} at \"{}\" does not match any more{}", list.file, l.line,
+                              l.rule, escape(l.root), r && !r->enabled ? ": the rule is off" : ""));
   }
   return out;
 }

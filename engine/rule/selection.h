@@ -1,7 +1,8 @@
-// The fusions of one model as a file: one line an instance (rule, root, nodes), made by `fuse --plan`, edited by
-// hand, applied by --apply. Applying switches off everything that no line names: rules without a line go off,
-// the others get a condition (rule.h). An instance is known by its rule and the names of its nodes, which one and
-// the same model always gives again; the file holds a hash of the model's graph and is refused for another.
+// The fusions of one model as a file: one line an instance (rule, root, nodes), made by `fuse
+// --plan`, edited by hand, applied by --apply. Applying switches off everything that no line names:
+// rules without a line go off, the others get a condition (rule.h). An instance is known by its
+// rule and the names of its nodes, which one and the same model always gives again; the file holds
+// a hash of the model's graph and is refused for another.
 #pragma once
 #include <map>
 #include <string>
@@ -18,13 +19,14 @@ struct Instances {
   struct Line {
     std::string rule, root;
     std::vector<std::string> nodes;
-    int line = 0;                        ///< in the file
+    int line = 0;  ///< in the file
   };
   std::string file, model, target;
   std::vector<Line> lines;
 };
 
-/// 32 hexadecimal digits over nodes, names, attributes, types and small constants; weights may be trained further.
+/// 32 hexadecimal digits over nodes, names, attributes, types and small constants; weights may be
+/// trained further.
 std::string graph_hash(const Graph& g);
 /// What the journal says was done, each instance once. `hash`: graph_hash of the model as imported.
 Instances instances_of(const Journal& journal, std::string hash, std::string target);
@@ -40,6 +42,7 @@ std::shared_ptr<const Rule> without_instance(const Rule& rule, const Instances::
 /// errors: other_model.
 Status check_model(const Instances& list, const Graph& imported);
 /// A line for every instance that the journal does not have.
-std::vector<std::string> unmatched(const Instances& list, const RuleSet& rules, const Journal& journal);
+std::vector<std::string> unmatched(const Instances& list, const RuleSet& rules,
+                                   const Journal& journal);
 
 }  // namespace ferrule

@@ -42,10 +42,12 @@ class Measure {
   bool shrinks() {
     // Results side by side share what they read: their trees say little.
     if (r_.match.outputs.size() > 1 || r_.rewrite.outputs.size() > 1) return false;
-    const Size before = of(*r_.match.root().expr, true, false), after = of(*r_.rewrite.root().expr, false, true);
+    const Size before = of(*r_.match.root().expr, true, false),
+               after = of(*r_.rewrite.root().expr, false, true);
     if (unclear_) return false;
     for (const auto& [name, n] : after.values)
-      if (auto it = before.values.find(name); it == before.values.end() || n > it->second) return false;
+      if (auto it = before.values.find(name); it == before.values.end() || n > it->second)
+        return false;
     return std::pair(after.calls, after.constants) < std::pair(before.calls, before.constants);
   }
 
@@ -68,7 +70,8 @@ class Measure {
       case Kind::expression:
         // A list of values is that many operands.
         for (const NameUse& u : name_uses(*e.expression))
-          unclear_ |= u.function.empty() && (constant_.contains(u.name) || r_.match.line_of(u.name));
+          unclear_ |=
+              u.function.empty() && (constant_.contains(u.name) || r_.match.line_of(u.name));
         s.constants = 1;
         return s;
       case Kind::reference:
@@ -84,7 +87,8 @@ class Measure {
     }
     s.calls = !(least && e.optional);
     // Of an operator that may be absent, the first operand stays.
-    for (size_t k = 0; k < e.args.size() && (k == 0 || !(least && e.optional)); ++k) s.add(of(*e.args[k], least, replacement));
+    for (size_t k = 0; k < e.args.size() && (k == 0 || !(least && e.optional)); ++k)
+      s.add(of(*e.args[k], least, replacement));
     // What is computed from constants is one.
     const bool folded = replacement && !e.args.empty() && s.calls == 1 && s.values.empty();
     return folded ? Size{0, 1, {}} : s;

@@ -26,7 +26,9 @@ Error text_error(Code code, std::string_view text, size_t offset, size_t length,
 /// Shell-like: * any run, ? one character; everything else literal.
 bool glob_match(std::string_view pattern, std::string_view text);
 /// Whether a glob can match more than its own text.
-inline bool is_glob(std::string_view pattern) { return pattern.find_first_of("*?") != pattern.npos; }
+inline bool is_glob(std::string_view pattern) {
+  return pattern.find_first_of("*?") != pattern.npos;
+}
 
 /// `did you mean "x"?` or "".
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);

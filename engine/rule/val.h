@@ -16,14 +16,17 @@ namespace ferrule {
 class OpTable;
 struct Target;
 
-/// A value of the condition language. Dims that are not constant stay symbolic; `unknown` says which fact
-/// is missing.
+/// A value of the condition language. Dims that are not constant stay symbolic; `unknown` says
+/// which fact is missing.
 struct Val {
-  struct Unknown { std::string fact; };
-  struct Absent {};                       ///< an absent optional
+  struct Unknown {
+    std::string fact;
+  };
+  struct Absent {};  ///< an absent optional
   using List = std::vector<Val>;
-  std::variant<Unknown, Absent, bool, int64_t, double, std::string, Dim, DType, Tensor, ValueId, NodeId,
-               std::shared_ptr<List>> v = Unknown{};
+  std::variant<Unknown, Absent, bool, int64_t, double, std::string, Dim, DType, Tensor, ValueId,
+               NodeId, std::shared_ptr<List>>
+      v = Unknown{};
 };
 std::string str(const Val& v, const Graph& g);
 
@@ -31,12 +34,13 @@ std::string str(const Val& v, const Graph& g);
 struct EvalContext {
   const Graph* graph = nullptr;
   const Bindings* bindings = nullptr;
-  const Target* target = nullptr;         ///< null: device facts are unknown
+  const Target* target = nullptr;  ///< null: device facts are unknown
   const OpTable* ops = nullptr;
   /// Answers `accepts(group)`: whether the contract has a kernel for the nodes about to be grouped.
   std::function<Truth(std::string* reason)> accepts;
   const std::vector<std::pair<std::string, Val>>* let = nullptr;
-  /// Answers `accepts_strided(v)`: whether the kernels around v work where it is a slice of something larger.
+  /// Answers `accepts_strided(v)`: whether the kernels around v work where it is a slice of
+  /// something larger.
   std::function<Truth(ValueId v, std::string* reason)> accepts_strided = {};
 };
 

@@ -1,5 +1,5 @@
-// The closed vocabulary of the condition language: one table row per function (name, parameters, result,
-// one sentence), from which `ferrule rules vocabulary` prints and the parser suggests.
+// The closed vocabulary of the condition language: one table row per function (name, parameters,
+// result, one sentence), from which `ferrule rules vocabulary` prints and the parser suggests.
 #pragma once
 #include <string>
 #include <string_view>

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "engine/semantics/ops.h"
 #include "engine/rule/vocabulary_table.h"
+#include "engine/semantics/ops.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
@@ -110,23 +110,30 @@ Val independent(const EvalContext& ctx, Args a) {
   return Val{true};
 }
 
-/// The slot in which the node reads the value, when all else that it reads is constant; -1: another node.
+/// The slot in which the node reads the value, when all else that it reads is constant; -1: another
+/// node.
 int reads_only(const Graph& g, const Node& n, ValueId over) {
   int at = -1;
   for (size_t k = 0; k < n.inputs.size(); ++k) {
     const ValueId v = n.inputs[k];
-    if (v == over && at < 0) at = static_cast<int>(k);
-    else if (v && !g.constant(v)) return -1;
+    if (v == over && at < 0)
+      at = static_cast<int>(k);
+    else if (v && !g.constant(v))
+      return -1;
   }
   return at;
 }
 
-/// What pointwise nodes make of a node's result, and whether they read what they make of a sibling's. Bounded: who meets
-/// behind more nodes than a kernel takes does not meet.
+/// What pointwise nodes make of a node's result, and whether they read what they make of a
+/// sibling's. Bounded: who meets behind more nodes than a kernel takes does not meet.
 class Meeting {
  public:
   Meeting(const EvalContext& ctx, NodeId node, ValueId over)
-      : ctx_(ctx), g_(*ctx.graph), node_(node), over_(over), slot_(reads_only(g_, g_.node(node), over)) {}
+      : ctx_(ctx),
+        g_(*ctx.graph),
+        node_(node),
+        over_(over),
+        slot_(reads_only(g_, g_.node(node), over)) {}
 
   bool found() {
     if (slot_ < 0) return false;
@@ -147,7 +154,10 @@ class Meeting {
  private:
   static constexpr size_t kMost = 64;
 
-  bool visits(NodeId n) { return seen_.size() < kMost && !g_.node(n).body && ctx_.ops->pointwise(g_.node(n)) && seen_.insert(n).second; }
+  bool visits(NodeId n) {
+    return seen_.size() < kMost && !g_.node(n).body && ctx_.ops->pointwise(g_.node(n)) &&
+           seen_.insert(n).second;
+  }
 
   bool from_sibling(ValueId v) {
     std::vector<NodeId> behind;
@@ -155,7 +165,8 @@ class Meeting {
       const NodeId p = x ? g_.value(x).producer : NodeId{};
       if (!p) return false;
       const Node &a = g_.node(node_), &b = g_.node(p);
-      if (p != node_ && a.op == b.op && a.domain == b.domain && reads_only(g_, b, over_) == slot_) return true;
+      if (p != node_ && a.op == b.op && a.domain == b.domain && reads_only(g_, b, over_) == slot_)
+        return true;
       if (visits(p)) behind.push_back(p);
       return false;
     };
@@ -177,7 +188,8 @@ class Meeting {
 Val meets_sibling(const EvalContext& ctx, Args a) {
   auto node = get<NodeId>(a[0]);
   auto over = get<ValueId>(a[1]);
-  if (!node || !*node || !over || !ctx.graph || !ctx.ops) return unknown("a node and a value that it reads");
+  if (!node || !*node || !over || !ctx.graph || !ctx.ops)
+    return unknown("a node and a value that it reads");
   return Val{Meeting(ctx, *node, *over).found()};
 }
 
@@ -235,7 +247,9 @@ Val has_type(const EvalContext& ctx, Args a, std::vector<DType> ContractFacts::*
   return Val{std::find(known.begin(), known.end(), *type) != known.end()};
 }
 Val has_kernel(const EvalContext& ctx, Args a) { return has_type(ctx, a, &ContractFacts::types); }
-Val has_library_kernel(const EvalContext& ctx, Args a) { return has_type(ctx, a, &ContractFacts::library_types); }
+Val has_library_kernel(const EvalContext& ctx, Args a) {
+  return has_type(ctx, a, &ContractFacts::library_types);
+}
 Val accepts_strided(const EvalContext& ctx, Args a) {
   auto v = get<ValueId>(a[0]);
   if (!v || !*v) return unknown("a value");
@@ -275,7 +289,8 @@ const Function kGraphFunctions[] = {
     {{"depends", "(x: any, on: any) -> bool", "a path leads from `on` to x"}, depends},
     {{"independent", "(list: list) -> bool", "no path leads from one to another"}, independent},
     {{"meets_sibling", "(n: node, over: value) -> bool",
-      "pointwise operators bring its result together with that of another node of its operator, which reads `over` and "
+      "pointwise operators bring its result together with that of another node of its operator, "
+      "which reads `over` and "
       "else constants, too: both would be one node beside what joins them"},
      meets_sibling},
     {{"present", "(x: any) -> bool", "the optional operand or node is there"},
@@ -293,7 +308,8 @@ const Function kGraphFunctions[] = {
       "the target has kernels of this contract for the element type: has_kernel('pool', u8)"},
      has_kernel},
     {{"has_library_kernel", "(contract: string, type: dtype) -> bool",
-      "a library of the target has kernels of this contract for the element type: has_library_kernel('quantized', i8)"},
+      "a library of the target has kernels of this contract for the element type: "
+      "has_library_kernel('quantized', i8)"},
      has_library_kernel},
     {{"accepts_strided", "(x: value) -> bool",
       "all who read the value have kernels that read it as a slice of a larger tensor"},

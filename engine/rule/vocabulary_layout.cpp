@@ -1,10 +1,11 @@
-// Vocabulary: what moving a Transpose past its readers would bring, and products written as index equations.
+// Vocabulary: what moving a Transpose past its readers would bring, and products written as index
+// equations.
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "engine/semantics/ops.h"
 #include "engine/rule/vocabulary_table.h"
+#include "engine/semantics/ops.h"
 
 namespace ferrule {
 namespace {
@@ -14,9 +15,9 @@ using Perm = std::vector<int64_t>;
 // --- transposes
 // ----------------------------------------------------------------------------------------------
 
-/// Follows a value that would come untransposed. The operators it passes are those that the rules named
-/// transpose_* pass: elementwise ones, row operators and crops along remapped axes, quantizing ones, joints of
-/// values transposed alike.
+/// Follows a value that would come untransposed. The operators it passes are those that the rules
+/// named transpose_* pass: elementwise ones, row operators and crops along remapped axes,
+/// quantizing ones, joints of values transposed alike.
 class Descent {
  public:
   Descent(const EvalContext& ctx, Perm perm) : ctx_(ctx), g_(*ctx.graph), perm_(std::move(perm)) {}
@@ -48,7 +49,9 @@ class Descent {
   bool inverse(const Perm& q) const {
     if (q.size() != perm_.size()) return false;
     for (size_t k = 0; k < q.size(); ++k)
-      if (q[k] < 0 || q[k] >= static_cast<int64_t>(q.size()) || perm_[static_cast<size_t>(q[k])] != static_cast<int64_t>(k)) return false;
+      if (q[k] < 0 || q[k] >= static_cast<int64_t>(q.size()) ||
+          perm_[static_cast<size_t>(q[k])] != static_cast<int64_t>(k))
+        return false;
     return true;
   }
 
@@ -58,21 +61,28 @@ class Descent {
     if (type.rank() != static_cast<int>(perm_.size())) return false;
     if (ctx_.ops && ctx_.ops->pointwise(n)) {
       for (ValueId x : n.inputs)
-        if (!x || !(g_.constant(x) || same_transpose(x) || moves_free(x) || x == n.inputs[static_cast<size_t>(slot)])) return false;
+        if (!x || !(g_.constant(x) || same_transpose(x) || moves_free(x) ||
+                    x == n.inputs[static_cast<size_t>(slot)]))
+          return false;
       return n.inputs.size() <= 2;
     }
-    static const std::set<std::string_view> kFirst = {"Softmax", "LogSoftmax", "Slice", "Pad", "QuantizeLinear", "DequantizeLinear"};
+    static const std::set<std::string_view> kFirst = {
+        "Softmax", "LogSoftmax", "Slice", "Pad", "QuantizeLinear", "DequantizeLinear"};
     if (n.op == "Concat")
-      return std::all_of(n.inputs.begin(), n.inputs.end(), [&](ValueId x) { return same_transpose(x) || x == n.inputs[static_cast<size_t>(slot)]; });
+      return std::all_of(n.inputs.begin(), n.inputs.end(), [&](ValueId x) {
+        return same_transpose(x) || x == n.inputs[static_cast<size_t>(slot)];
+      });
     if (!kFirst.contains(n.op) || slot != 0) return false;
-    return std::all_of(n.inputs.begin() + 1, n.inputs.end(), [&](ValueId x) { return !x || g_.constant(x); });
+    return std::all_of(n.inputs.begin() + 1, n.inputs.end(),
+                       [&](ValueId x) { return !x || g_.constant(x); });
   }
 
   /// At most one axis of more than one element: transposed, it is the same bytes.
   bool moves_free(ValueId x) const {
     const auto& shape = g_.value(x).type.shape;
     if (!shape || shape->size() != perm_.size()) return false;
-    return std::count_if(shape->begin(), shape->end(), [](const Dim& d) { return !(d == Dim(1)); }) <= 1;
+    return std::count_if(shape->begin(), shape->end(),
+                         [](const Dim& d) { return !(d == Dim(1)); }) <= 1;
   }
   bool same_transpose(ValueId x) const {
     const Node* p = g_.producer(x);
@@ -82,7 +92,9 @@ class Descent {
   int64_t others(const Node& n, ValueId v) const {
     std::set<ValueId> gone;
     for (ValueId x : n.inputs)
-      if (x && x != v && same_transpose(x) && g_.value(x).uses.size() == 1 && !g_.value(x).is_output) gone.insert(x);
+      if (x && x != v && same_transpose(x) && g_.value(x).uses.size() == 1 &&
+          !g_.value(x).is_output)
+        gone.insert(x);
     return -static_cast<int64_t>(gone.size());
   }
 
@@ -108,7 +120,8 @@ struct Equation {
   std::string result;
 };
 
-/// "bij,bjk->bik"; letters only, no letter twice in one term. An equation without "->" is not taken.
+/// "bij,bjk->bik"; letters only, no letter twice in one term. An equation without "->" is not
+/// taken.
 std::optional<Equation> equation(const Val& v) {
   auto text = get<std::string>(v);
   if (!text) return std::nullopt;
@@ -118,12 +131,16 @@ std::optional<Equation> equation(const Val& v) {
   if (arrow == s.npos) return std::nullopt;
   Equation e{{""}, s.substr(arrow + 2)};
   for (char c : s.substr(0, arrow))
-    if (c == ',') e.operands.emplace_back();
-    else e.operands.back() += c;
+    if (c == ',')
+      e.operands.emplace_back();
+    else
+      e.operands.back() += c;
   std::vector<std::string> terms = e.operands;
   terms.push_back(e.result);
   for (const std::string& t : terms) {
-    if (!std::all_of(t.begin(), t.end(), [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); })) return std::nullopt;
+    if (!std::all_of(t.begin(), t.end(),
+                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }))
+      return std::nullopt;
     if (std::set<char>(t.begin(), t.end()).size() != t.size()) return std::nullopt;
   }
   return e;
@@ -140,7 +157,9 @@ Val einsum_transpose(const EvalContext&, Args a) {
   auto e = equation(a[0]);
   if (!e || e->operands.size() != 1) return unknown("an equation of one operand");
   std::string x = e->operands[0], y = e->result;
-  if (x.size() != y.size() || std::set<char>(x.begin(), x.end()) != std::set<char>(y.begin(), y.end())) return unknown("an equation that only reorders");
+  if (x.size() != y.size() ||
+      std::set<char>(x.begin(), x.end()) != std::set<char>(y.begin(), y.end()))
+    return unknown("an equation that only reorders");
   return places(y, x);
 }
 
@@ -161,19 +180,25 @@ Val einsum_matmul(const EvalContext&, Args a) {
       if (!in(summed, c)) summed += c;
     }
   // Several rows are batches of the first operand alone, which needs a matrix for the second.
-  const bool one = summed.size() == 1 && columns.size() == 1 && (rows.size() == 1 || (rows.size() > 1 && batch.empty()));
+  const bool one = summed.size() == 1 && columns.size() == 1 &&
+                   (rows.size() == 1 || (rows.size() > 1 && batch.empty()));
   if (!one) return unknown("an equation of one product");
-  return make_list({places(batch + rows + summed, x), places(batch + summed + columns, w), places(y, batch + rows + columns)});
+  return make_list({places(batch + rows + summed, x), places(batch + summed + columns, w),
+                    places(y, batch + rows + columns)});
 }
 
 const Function kLayoutFunctions[] = {
     {{"transposes_below", "(y: value, perm: list) -> int",
-      "Transposes more than now if y came untransposed and its Transpose moved down past its readers: -1 where it meets "
+      "Transposes more than now if y came untransposed and its Transpose moved down past its "
+      "readers: -1 where it meets "
       "its inverse, 0 where it merges with another, 1 where it has to stay"},
      transposes_below},
-    {{"einsum_transpose", "(equation: string) -> list", "the permutation that an index equation of one operand is"}, einsum_transpose},
+    {{"einsum_transpose", "(equation: string) -> list",
+      "the permutation that an index equation of one operand is"},
+     einsum_transpose},
     {{"einsum_matmul", "(equation: string) -> list",
-      "permutations of the two operands and of the result that make an index equation a MatMul; not known if it is none"},
+      "permutations of the two operands and of the result that make an index equation a MatMul; "
+      "not known if it is none"},
      einsum_matmul},
 };
 

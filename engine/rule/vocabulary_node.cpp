@@ -1,7 +1,7 @@
 // Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
-#include "engine/semantics/ops.h"
-#include "engine/semantics/infer.h"
 #include "engine/rule/vocabulary_table.h"
+#include "engine/semantics/infer.h"
+#include "engine/semantics/ops.h"
 
 namespace ferrule {
 namespace {
@@ -67,7 +67,8 @@ Val attr(const EvalContext& ctx, Args a) {
 /// Operators and attributes, constants aside: equal for nodes that do the same with other numbers.
 std::string behaviour(const Node& n) {
   std::string out = n.op, attrs;
-  for (const auto& [key, value] : n.attrs.items()) attrs += (attrs.empty() ? "" : ", ") + key + "=" + str(value);
+  for (const auto& [key, value] : n.attrs.items())
+    attrs += (attrs.empty() ? "" : ", ") + key + "=" + str(value);
   return attrs.empty() ? out : out + "<" + attrs + ">";
 }
 Val tail_ops(const EvalContext& ctx, Args a) {
@@ -75,7 +76,8 @@ Val tail_ops(const EvalContext& ctx, Args a) {
     std::string out;
     if (n.body) {
       std::vector<NodeId> order = n.body->order();
-      for (size_t k = 1; k < order.size(); ++k) out += (k > 1 ? " + " : "") + behaviour(n.body->node(order[k]));
+      for (size_t k = 1; k < order.size(); ++k)
+        out += (k > 1 ? " + " : "") + behaviour(n.body->node(order[k]));
     }
     return Val{out.empty() ? std::string("nothing") : out};
   });
@@ -83,7 +85,8 @@ Val tail_ops(const EvalContext& ctx, Args a) {
 Val has_attr(const EvalContext& ctx, Args a) {
   auto key = get<std::string>(a[1]);
   if (!key) return unknown("the name of an attribute");
-  return with_anchor(ctx, a[0], [&](const Placed& p) { return Val{p.node.attrs.find(*key) != nullptr}; });
+  return with_anchor(ctx, a[0],
+                     [&](const Placed& p) { return Val{p.node.attrs.find(*key) != nullptr}; });
 }
 Val same_attrs(const EvalContext& ctx, Args a) {
   const Node *x = node_of(ctx, a[0]), *y = node_of(ctx, a[1]);
@@ -272,8 +275,8 @@ Val pads_sum(const EvalContext&, Args a) {
   return add_pads(a, [](size_t) { return 1; });
 }
 
-/// A cell of padding in front of a transposed convolution is `stride` cells of its output, which its own
-/// pads cut off.
+/// A cell of padding in front of a transposed convolution is `stride` cells of its output, which
+/// its own pads cut off.
 Val pads_cropped(const EvalContext&, Args a) {
   if (is_unknown(a[2])) return a[2];
   auto strides = as_ints(a[2]);

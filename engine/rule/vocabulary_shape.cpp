@@ -58,13 +58,16 @@ Val itemsize(const EvalContext& ctx, Args a) {
   return with_dtype(ctx, a[0], [](DType t) { return static_cast<int64_t>(size_bytes(t, 1)); });
 }
 
-/// An integer type's least or greatest number; what an int64 cannot hold, and floats, are not known.
+/// An integer type's least or greatest number; what an int64 cannot hold, and floats, are not
+/// known.
 Val extreme_of(const EvalContext& ctx, Args a, bool greatest) {
   return with_dtype(ctx, a[0], [&](DType t) {
     const int bits = size_bits(t);
     const bool sign = !is_unsigned_int(t);
-    if (!is_int(t) || (!sign && bits > 32)) return unknown(fmt::format("the {} {}", greatest ? "greatest" : "least", name(t)));
-    const int64_t most = sign ? static_cast<int64_t>(~uint64_t{0} >> (65 - bits)) : (int64_t{1} << bits) - 1;
+    if (!is_int(t) || (!sign && bits > 32))
+      return unknown(fmt::format("the {} {}", greatest ? "greatest" : "least", name(t)));
+    const int64_t most =
+        sign ? static_cast<int64_t>(~uint64_t{0} >> (65 - bits)) : (int64_t{1} << bits) - 1;
     return Val{greatest ? most : sign ? -most - 1 : 0};
   });
 }

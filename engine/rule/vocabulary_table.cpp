@@ -33,7 +33,8 @@ struct Fact {
 };
 constexpr Fact kFacts[] = {
     {"device", "cpu or gpu", [](const Target& t) { return Val{t.device}; }},
-    {"profile", "whose limits hold: ferrule, or tensorrt with --profile tensorrt", [](const Target& t) { return Val{t.profile}; }},
+    {"profile", "whose limits hold: ferrule, or tensorrt with --profile tensorrt",
+     [](const Target& t) { return Val{t.profile}; }},
     {"target", "the target's name", [](const Target& t) { return Val{t.name}; }},
     {"cc", "compute capability, 0 on a CPU", [](const Target& t) { return Val{t.cc}; }},
     {"l2_bytes", "size of the L2 cache", [](const Target& t) { return Val{t.l2_bytes}; }},
@@ -66,7 +67,8 @@ void read_signature(Function& f) {
 
 std::vector<Function> build() {
   std::vector<Function> all;
-  for (auto table : {shape_functions(), constant_functions(), node_functions(), graph_functions(), layout_functions()})
+  for (auto table : {shape_functions(), constant_functions(), node_functions(), graph_functions(),
+                     layout_functions()})
     for (const Function& f : table) read_signature(all.emplace_back(f));
   return all;
 }

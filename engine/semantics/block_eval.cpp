@@ -19,16 +19,26 @@ namespace {
 template <class F>
 decltype(auto) with_type(DType physical, F&& f) {
   switch (physical) {
-    case DType::f32: return f(float{});
-    case DType::f64: return f(double{});
-    case DType::i8: return f(int8_t{});
-    case DType::i16: return f(int16_t{});
-    case DType::i32: return f(int32_t{});
-    case DType::i64: return f(int64_t{});
-    case DType::u16: return f(uint16_t{});
-    case DType::u32: return f(uint32_t{});
-    case DType::u64: return f(uint64_t{});
-    default: return f(uint8_t{});  // u8, bool
+    case DType::f32:
+      return f(float{});
+    case DType::f64:
+      return f(double{});
+    case DType::i8:
+      return f(int8_t{});
+    case DType::i16:
+      return f(int16_t{});
+    case DType::i32:
+      return f(int32_t{});
+    case DType::i64:
+      return f(int64_t{});
+    case DType::u16:
+      return f(uint16_t{});
+    case DType::u32:
+      return f(uint32_t{});
+    case DType::u64:
+      return f(uint64_t{});
+    default:
+      return f(uint8_t{});  // u8, bool
   }
 }
 
@@ -117,53 +127,90 @@ double sigmoid(double x) {
 /// Functions are computed in double and rounded once: as good as exact for f32.
 double function(Prim op, double x) {
   switch (op) {
-    case Prim::exp: return std::exp(x);
-    case Prim::log: return std::log(x);
-    case Prim::log1p: return std::log1p(x);
-    case Prim::expm1: return std::expm1(x);
-    case Prim::tanh: return std::tanh(x);
-    case Prim::sigmoid: return sigmoid(x);
-    case Prim::erf: return std::erf(x);
-    case Prim::sin: return std::sin(x);
-    case Prim::cos: return std::cos(x);
-    case Prim::tan: return std::tan(x);
-    case Prim::asin: return std::asin(x);
-    case Prim::acos: return std::acos(x);
-    case Prim::atan: return std::atan(x);
-    case Prim::sinh: return std::sinh(x);
-    case Prim::cosh: return std::cosh(x);
-    case Prim::asinh: return std::asinh(x);
-    case Prim::acosh: return std::acosh(x);
-    case Prim::atanh: return std::atanh(x);
-    default: bug("no such function", __FILE__, __LINE__);
+    case Prim::exp:
+      return std::exp(x);
+    case Prim::log:
+      return std::log(x);
+    case Prim::log1p:
+      return std::log1p(x);
+    case Prim::expm1:
+      return std::expm1(x);
+    case Prim::tanh:
+      return std::tanh(x);
+    case Prim::sigmoid:
+      return sigmoid(x);
+    case Prim::erf:
+      return std::erf(x);
+    case Prim::sin:
+      return std::sin(x);
+    case Prim::cos:
+      return std::cos(x);
+    case Prim::tan:
+      return std::tan(x);
+    case Prim::asin:
+      return std::asin(x);
+    case Prim::acos:
+      return std::acos(x);
+    case Prim::atan:
+      return std::atan(x);
+    case Prim::sinh:
+      return std::sinh(x);
+    case Prim::cosh:
+      return std::cosh(x);
+    case Prim::asinh:
+      return std::asinh(x);
+    case Prim::acosh:
+      return std::acosh(x);
+    case Prim::atanh:
+      return std::atanh(x);
+    default:
+      bug("no such function", __FILE__, __LINE__);
   }
 }
 
 template <class T>
 void float_op(Prim op, const T* a, const T* b, const T* c, T* out, int n) {
   switch (op) {
-    case Prim::neg: return each(out, a, n, [](T x) { return -x; });
-    case Prim::add: return each(out, a, b, n, [](T x, T y) { return x + y; });
-    case Prim::sub: return each(out, a, b, n, [](T x, T y) { return x - y; });
-    case Prim::mul: return each(out, a, b, n, [](T x, T y) { return x * y; });
-    case Prim::div: return each(out, a, b, n, [](T x, T y) { return x / y; });
-    case Prim::mod: return each(out, a, b, n, float_mod<T>);
-    case Prim::fmod: return each(out, a, b, n, [](T x, T y) { return std::fmod(x, y); });
+    case Prim::neg:
+      return each(out, a, n, [](T x) { return -x; });
+    case Prim::add:
+      return each(out, a, b, n, [](T x, T y) { return x + y; });
+    case Prim::sub:
+      return each(out, a, b, n, [](T x, T y) { return x - y; });
+    case Prim::mul:
+      return each(out, a, b, n, [](T x, T y) { return x * y; });
+    case Prim::div:
+      return each(out, a, b, n, [](T x, T y) { return x / y; });
+    case Prim::mod:
+      return each(out, a, b, n, float_mod<T>);
+    case Prim::fmod:
+      return each(out, a, b, n, [](T x, T y) { return std::fmod(x, y); });
     case Prim::pow:
-      return each(out, a, b, n, [](T x, T y) { return static_cast<T>(std::pow(double{x}, double{y})); });
-    case Prim::min: return each(out, a, b, n, smaller<T>);
-    case Prim::max: return each(out, a, b, n, larger<T>);
-    case Prim::abs: return each(out, a, n, [](T x) { return std::fabs(x); });
-    case Prim::sign: return each(out, a, n, [](T x) { return x > 0 ? T{1} : x < 0 ? T{-1} : x == 0 ? T{0} : x; });
-    case Prim::floor: return each(out, a, n, [](T x) { return std::floor(x); });
-    case Prim::ceil: return each(out, a, n, [](T x) { return std::ceil(x); });
-    case Prim::trunc: return each(out, a, n, [](T x) { return std::trunc(x); });
-    case Prim::rint: return each(out, a, n, [](T x) { return std::rint(x); });
-    case Prim::sqrt: return each(out, a, n, [](T x) { return std::sqrt(x); });
+      return each(out, a, b, n,
+                  [](T x, T y) { return static_cast<T>(std::pow(double{x}, double{y})); });
+    case Prim::min:
+      return each(out, a, b, n, smaller<T>);
+    case Prim::max:
+      return each(out, a, b, n, larger<T>);
+    case Prim::abs:
+      return each(out, a, n, [](T x) { return std::fabs(x); });
+    case Prim::sign:
+      return each(out, a, n, [](T x) { return x > 0 ? T{1} : x < 0 ? T{-1} : x == 0 ? T{0} : x; });
+    case Prim::floor:
+      return each(out, a, n, [](T x) { return std::floor(x); });
+    case Prim::ceil:
+      return each(out, a, n, [](T x) { return std::ceil(x); });
+    case Prim::trunc:
+      return each(out, a, n, [](T x) { return std::trunc(x); });
+    case Prim::rint:
+      return each(out, a, n, [](T x) { return std::rint(x); });
+    case Prim::sqrt:
+      return each(out, a, n, [](T x) { return std::sqrt(x); });
     case Prim::fma:
       for (int i = 0; i < n; ++i) out[i] = std::fma(a[i], b[i], c[i]);
       return;
-    default: return each(out, a, n, [op](T x) { return static_cast<T>(function(op, double{x})); });
+    default:
+      return each(out, a, n, [op](T x) { return static_cast<T>(function(op, double{x})); });
   }
 }
 
@@ -171,58 +218,94 @@ template <class T>
 void int_op(Prim op, const T* a, const T* b, T* out, int n) {
   using W = Wide<T>;
   switch (op) {
-    case Prim::neg: return each(out, a, n, [](T x) { return static_cast<T>(W{0} - static_cast<W>(x)); });
-    case Prim::add: return each(out, a, b, n, [](T x, T y) { return static_cast<T>(static_cast<W>(x) + static_cast<W>(y)); });
-    case Prim::sub: return each(out, a, b, n, [](T x, T y) { return static_cast<T>(static_cast<W>(x) - static_cast<W>(y)); });
-    case Prim::mul: return each(out, a, b, n, [](T x, T y) { return static_cast<T>(static_cast<W>(x) * static_cast<W>(y)); });
-    case Prim::div: return each(out, a, b, n, int_div<T>);
-    case Prim::mod: return each(out, a, b, n, int_mod<T>);
-    case Prim::fmod: return each(out, a, b, n, int_fmod<T>);
-    case Prim::ipow: return each(out, a, b, n, int_pow<T>);
-    case Prim::min: return each(out, a, b, n, [](T x, T y) { return x < y ? x : y; });
-    case Prim::max: return each(out, a, b, n, [](T x, T y) { return x > y ? x : y; });
-    case Prim::abs: return each(out, a, n, [](T x) { return x < 0 ? static_cast<T>(W{0} - static_cast<W>(x)) : x; });
-    case Prim::sign: return each(out, a, n, [](T x) { return static_cast<T>((x > 0) - (x < 0)); });
-    case Prim::band: return each(out, a, b, n, [](T x, T y) { return static_cast<T>(x & y); });
-    case Prim::bor: return each(out, a, b, n, [](T x, T y) { return static_cast<T>(x | y); });
-    case Prim::bxor: return each(out, a, b, n, [](T x, T y) { return static_cast<T>(x ^ y); });
-    case Prim::bnot: return each(out, a, n, [](T x) { return static_cast<T>(~x); });
-    case Prim::shl: return each(out, a, b, n, shift_left<T>);
-    case Prim::shr: return each(out, a, b, n, shift_right<T>);
-    default: bug("no such integer operation", __FILE__, __LINE__);
+    case Prim::neg:
+      return each(out, a, n, [](T x) { return static_cast<T>(W{0} - static_cast<W>(x)); });
+    case Prim::add:
+      return each(out, a, b, n,
+                  [](T x, T y) { return static_cast<T>(static_cast<W>(x) + static_cast<W>(y)); });
+    case Prim::sub:
+      return each(out, a, b, n,
+                  [](T x, T y) { return static_cast<T>(static_cast<W>(x) - static_cast<W>(y)); });
+    case Prim::mul:
+      return each(out, a, b, n,
+                  [](T x, T y) { return static_cast<T>(static_cast<W>(x) * static_cast<W>(y)); });
+    case Prim::div:
+      return each(out, a, b, n, int_div<T>);
+    case Prim::mod:
+      return each(out, a, b, n, int_mod<T>);
+    case Prim::fmod:
+      return each(out, a, b, n, int_fmod<T>);
+    case Prim::ipow:
+      return each(out, a, b, n, int_pow<T>);
+    case Prim::min:
+      return each(out, a, b, n, [](T x, T y) { return x < y ? x : y; });
+    case Prim::max:
+      return each(out, a, b, n, [](T x, T y) { return x > y ? x : y; });
+    case Prim::abs:
+      return each(out, a, n,
+                  [](T x) { return x < 0 ? static_cast<T>(W{0} - static_cast<W>(x)) : x; });
+    case Prim::sign:
+      return each(out, a, n, [](T x) { return static_cast<T>((x > 0) - (x < 0)); });
+    case Prim::band:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<T>(x & y); });
+    case Prim::bor:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<T>(x | y); });
+    case Prim::bxor:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<T>(x ^ y); });
+    case Prim::bnot:
+      return each(out, a, n, [](T x) { return static_cast<T>(~x); });
+    case Prim::shl:
+      return each(out, a, b, n, shift_left<T>);
+    case Prim::shr:
+      return each(out, a, b, n, shift_right<T>);
+    default:
+      bug("no such integer operation", __FILE__, __LINE__);
   }
 }
 
 template <class T>
 void compare(Prim op, const T* a, const T* b, uint8_t* out, int n) {
   switch (op) {
-    case Prim::eq: return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x == y); });
-    case Prim::ne: return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x != y); });
-    case Prim::lt: return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x < y); });
-    case Prim::le: return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x <= y); });
-    case Prim::gt: return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x > y); });
-    default: return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x >= y); });
+    case Prim::eq:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x == y); });
+    case Prim::ne:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x != y); });
+    case Prim::lt:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x < y); });
+    case Prim::le:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x <= y); });
+    case Prim::gt:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x > y); });
+    default:
+      return each(out, a, b, n, [](T x, T y) { return static_cast<uint8_t>(x >= y); });
   }
 }
 
 void logic(Prim op, const uint8_t* a, const uint8_t* b, uint8_t* out, int n) {
   switch (op) {
-    case Prim::land: return each(out, a, b, n, [](uint8_t x, uint8_t y) { return static_cast<uint8_t>(x & y); });
-    case Prim::lor: return each(out, a, b, n, [](uint8_t x, uint8_t y) { return static_cast<uint8_t>(x | y); });
-    case Prim::lxor: return each(out, a, b, n, [](uint8_t x, uint8_t y) { return static_cast<uint8_t>(x ^ y); });
-    default: return each(out, a, n, [](uint8_t x) { return static_cast<uint8_t>(!x); });
+    case Prim::land:
+      return each(out, a, b, n, [](uint8_t x, uint8_t y) { return static_cast<uint8_t>(x & y); });
+    case Prim::lor:
+      return each(out, a, b, n, [](uint8_t x, uint8_t y) { return static_cast<uint8_t>(x | y); });
+    case Prim::lxor:
+      return each(out, a, b, n, [](uint8_t x, uint8_t y) { return static_cast<uint8_t>(x ^ y); });
+    default:
+      return each(out, a, n, [](uint8_t x) { return static_cast<uint8_t>(!x); });
   }
 }
 
 template <class T>
 void test(Prim op, const T* a, uint8_t* out, int n) {
-  if (op == Prim::isnan) each(out, a, n, [](T x) { return static_cast<uint8_t>(x != x); });
-  else each(out, a, n, [](T x) { return static_cast<uint8_t>(std::isinf(x)); });
+  if (op == Prim::isnan)
+    each(out, a, n, [](T x) { return static_cast<uint8_t>(x != x); });
+  else
+    each(out, a, n, [](T x) { return static_cast<uint8_t>(std::isinf(x)); });
 }
 
 // --- conversions
 
-/// To float, inexact results made odd: a second rounding to fewer bits is then right (Boldo, Melquiond).
+/// To float, inexact results made odd: a second rounding to fewer bits is then right (Boldo,
+/// Melquiond).
 float to_odd(double x) {
   auto f = static_cast<float>(x);
   if (std::isnan(x) || double{f} == x) return f;
@@ -235,10 +318,14 @@ float to_odd(double x) {
 template <class T>
 float on_grid(DType t, T x, bool wrap) {
   switch (t) {
-    case DType::f32: return static_cast<float>(x);
-    case DType::f16: return f16_to_float(float_to_f16(to_odd(double{x})));
-    case DType::bf16: return bf16_to_float(float_to_bf16(to_odd(double{x})));
-    default: return decode_mini(t, encode_mini(t, double{x}, wrap));
+    case DType::f32:
+      return static_cast<float>(x);
+    case DType::f16:
+      return f16_to_float(float_to_f16(to_odd(double{x})));
+    case DType::bf16:
+      return bf16_to_float(float_to_bf16(to_odd(double{x})));
+    default:
+      return decode_mini(t, encode_mini(t, double{x}, wrap));
   }
 }
 
@@ -252,9 +339,7 @@ To saturated(From x, To low, To high) {
   return static_cast<To>(x);
 }
 
-int64_t narrowed(DType t, int64_t v) {
-  return t == DType::u4 ? (v & 15) : ((v & 15) ^ 8) - 8;
-}
+int64_t narrowed(DType t, int64_t v) { return t == DType::u4 ? (v & 15) : ((v & 15) ^ 8) - 8; }
 
 template <class To, class From>
 void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
@@ -271,12 +356,15 @@ void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
   } else if constexpr (std::is_floating_point_v<From>) {
     constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
     if (size_bits(to) == 4)  // ONNX: the low bits of the integer
-      each(out, a, n, [=](From x) { return static_cast<To>(narrowed(to, saturated<int64_t>(x, INT64_MIN, INT64_MAX))); });
+      each(out, a, n, [=](From x) {
+        return static_cast<To>(narrowed(to, saturated<int64_t>(x, INT64_MIN, INT64_MAX)));
+      });
     else
       each(out, a, n, [](From x) { return saturated<To>(x, low, high); });
   } else {
     if (size_bits(to) == 4)
-      each(out, a, n, [=](From x) { return static_cast<To>(narrowed(to, static_cast<int64_t>(x))); });
+      each(out, a, n,
+           [=](From x) { return static_cast<To>(narrowed(to, static_cast<int64_t>(x))); });
     else
       each(out, a, n, [](From x) { return static_cast<To>(x); });
   }
@@ -291,11 +379,12 @@ void cast_block(DType to, DType from, const void* a, void* out, int n, bool wrap
 }
 
 /// One instruction that is neither load nor constant, on physical blocks.
-void run_block(const Inst& in, DType operand, const void* a, const void* b, const void* c, void* out, int n,
-               bool f64) {
+void run_block(const Inst& in, DType operand, const void* a, const void* b, const void* c,
+               void* out, int n, bool f64) {
   auto bytes = static_cast<uint8_t*>(out);
   switch (in.op) {
-    case Prim::cast: return cast_block(in.type, operand, a, out, n, in.i != 0, f64);
+    case Prim::cast:
+      return cast_block(in.type, operand, a, out, n, in.i != 0, f64);
     case Prim::select:
       return with_type(physical_type(in.type, f64), [&]<class T>(T) {
         auto s = static_cast<const uint8_t*>(a);
@@ -308,15 +397,19 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
       FERRULE_ASSERT(!f64, "bits of a float have no meaning in double precision");
       std::memcpy(out, a, static_cast<size_t>(n) * static_cast<size_t>(size_bits(in.type) / 8));
       return;
-    default: break;
+    default:
+      break;
   }
   with_type(physical_type(operand, f64), [&]<class T>(T) {
     auto x = static_cast<const T*>(a), y = static_cast<const T*>(b);
     switch (info(in.op).cls) {
-      case PrimInfo::Class::cmp: return compare(in.op, x, y, bytes, n);
+      case PrimInfo::Class::cmp:
+        return compare(in.op, x, y, bytes, n);
       case PrimInfo::Class::logic:
-        return logic(in.op, static_cast<const uint8_t*>(a), static_cast<const uint8_t*>(b), bytes, n);
-      default: break;
+        return logic(in.op, static_cast<const uint8_t*>(a), static_cast<const uint8_t*>(b), bytes,
+                     n);
+      default:
+        break;
     }
     if constexpr (std::is_floating_point_v<T>) {
       if (info(in.op).cls == PrimInfo::Class::test) return test(in.op, x, bytes, n);
@@ -325,7 +418,8 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
       int_op(in.op, x, y, static_cast<T*>(out), n);
       if (size_bits(in.type) == 4)
         for (int i = 0; i < n; ++i)
-          static_cast<T*>(out)[i] = static_cast<T>(narrowed(in.type, static_cast<int64_t>(static_cast<T*>(out)[i])));
+          static_cast<T*>(out)[i] =
+              static_cast<T>(narrowed(in.type, static_cast<int64_t>(static_cast<T*>(out)[i])));
     }
   });
 }
@@ -333,14 +427,17 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
 /// Scalar <-> the first element of a block.
 void store(DType t, bool f64, const Scalar& v, void* block) {
   with_type(physical_type(t, f64), [&]<class T>(T) {
-    *static_cast<T*>(block) = std::is_floating_point_v<T> ? static_cast<T>(v.f) : static_cast<T>(v.i);
+    *static_cast<T*>(block) =
+        std::is_floating_point_v<T> ? static_cast<T>(v.f) : static_cast<T>(v.i);
   });
 }
 Scalar fetch(DType t, bool f64, const void* block) {
   return with_type(physical_type(t, f64), [&]<class T>(T) -> Scalar {
     T v = *static_cast<const T*>(block);
-    if constexpr (std::is_floating_point_v<T>) return {static_cast<double>(v), 0};
-    else return {0, static_cast<int64_t>(v)};
+    if constexpr (std::is_floating_point_v<T>)
+      return {static_cast<double>(v), 0};
+    else
+      return {0, static_cast<int64_t>(v)};
   });
 }
 
@@ -364,7 +461,8 @@ Scalar convert(DType to, DType from, const Scalar& value, bool wrap) {
   return fetch(to, false, out);
 }
 
-void evaluate(const Program& p, const Scalar* inputs, Scalar* outputs, std::vector<Scalar>& scratch, bool f64) {
+void evaluate(const Program& p, const Scalar* inputs, Scalar* outputs, std::vector<Scalar>& scratch,
+              bool f64) {
   scratch.resize(p.insts.size());
   alignas(8) std::byte in[3][8], out[8];
   for (size_t k = 0; k < p.insts.size(); ++k) {
@@ -390,8 +488,10 @@ DType BlockEvaluator::physical(DType t) const { return physical_type(t, f64_); }
 BlockEvaluator::BlockEvaluator(const Program& p, bool f64) : program_(p), f64_(f64) {
   constexpr size_t kStride = kBlock * 8;
   memory_.resize((p.insts.size() + p.inputs.size()) * kStride + 64);
-  auto base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) & ~uintptr_t{63});
-  for (size_t k = 0; k < p.inputs.size(); ++k) inputs_.push_back(base + (p.insts.size() + k) * kStride);
+  auto base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory_.data()) + 63) &
+                                           ~uintptr_t{63});
+  for (size_t k = 0; k < p.inputs.size(); ++k)
+    inputs_.push_back(base + (p.insts.size() + k) * kStride);
   for (size_t k = 0; k < p.insts.size(); ++k) {
     const Inst& in = p.insts[k];
     values_.push_back(base + k * kStride);
@@ -437,15 +537,23 @@ void unpack_float(DType storage, const void* tensor, int64_t offset, int n, T* o
   auto half = static_cast<const uint16_t*>(tensor) + offset;
   auto byte = static_cast<const uint8_t*>(tensor) + offset;
   switch (storage) {
-    case DType::f32: return each(out, static_cast<const float*>(tensor) + offset, n, [](float x) { return static_cast<T>(x); });
-    case DType::f64: return each(out, static_cast<const double*>(tensor) + offset, n, [](double x) { return static_cast<T>(x); });
-    case DType::f16: return each(out, half, n, [](uint16_t x) { return static_cast<T>(f16_to_float(x)); });
-    case DType::bf16: return each(out, half, n, [](uint16_t x) { return static_cast<T>(bf16_to_float(x)); });
+    case DType::f32:
+      return each(out, static_cast<const float*>(tensor) + offset, n,
+                  [](float x) { return static_cast<T>(x); });
+    case DType::f64:
+      return each(out, static_cast<const double*>(tensor) + offset, n,
+                  [](double x) { return static_cast<T>(x); });
+    case DType::f16:
+      return each(out, half, n, [](uint16_t x) { return static_cast<T>(f16_to_float(x)); });
+    case DType::bf16:
+      return each(out, half, n, [](uint16_t x) { return static_cast<T>(bf16_to_float(x)); });
     case DType::f4e2m1:
       for (int i = 0; i < n; ++i)
-        out[i] = static_cast<T>(decode_mini(storage, static_cast<uint8_t>(nibble(tensor, offset + i))));
+        out[i] =
+            static_cast<T>(decode_mini(storage, static_cast<uint8_t>(nibble(tensor, offset + i))));
       return;
-    default: return each(out, byte, n, [=](uint8_t x) { return static_cast<T>(decode_mini(storage, x)); });
+    default:
+      return each(out, byte, n, [=](uint8_t x) { return static_cast<T>(decode_mini(storage, x)); });
   }
 }
 
@@ -454,15 +562,23 @@ void pack_float(DType storage, const T* a, int n, void* tensor, int64_t offset) 
   auto half = static_cast<uint16_t*>(tensor) + offset;
   auto byte = static_cast<uint8_t*>(tensor) + offset;
   switch (storage) {
-    case DType::f32: return each(static_cast<float*>(tensor) + offset, a, n, [](T x) { return static_cast<float>(x); });
-    case DType::f64: return each(static_cast<double*>(tensor) + offset, a, n, [](T x) { return static_cast<double>(x); });
-    case DType::f16: return each(half, a, n, [](T x) { return float_to_f16(to_odd(double{x})); });
-    case DType::bf16: return each(half, a, n, [](T x) { return float_to_bf16(to_odd(double{x})); });
+    case DType::f32:
+      return each(static_cast<float*>(tensor) + offset, a, n,
+                  [](T x) { return static_cast<float>(x); });
+    case DType::f64:
+      return each(static_cast<double*>(tensor) + offset, a, n,
+                  [](T x) { return static_cast<double>(x); });
+    case DType::f16:
+      return each(half, a, n, [](T x) { return float_to_f16(to_odd(double{x})); });
+    case DType::bf16:
+      return each(half, a, n, [](T x) { return float_to_bf16(to_odd(double{x})); });
     case DType::f4e2m1:
-      for (int i = 0; i < n; ++i) set_nibble(tensor, offset + i, encode_mini(storage, double{a[i]}, false));
+      for (int i = 0; i < n; ++i)
+        set_nibble(tensor, offset + i, encode_mini(storage, double{a[i]}, false));
       return;
     // The cast decided overflow: what is infinite or NaN by now must stay so.
-    default: return each(byte, a, n, [=](T x) { return encode_mini(storage, double{x}, true); });
+    default:
+      return each(byte, a, n, [=](T x) { return encode_mini(storage, double{x}, true); });
   }
 }
 
@@ -470,26 +586,33 @@ void pack_float(DType storage, const T* a, int n, void* tensor, int64_t offset) 
 
 void unpack(DType storage, DType physical, const void* tensor, int64_t offset, int n, void* block) {
   if (is_float(storage)) {
-    if (physical == DType::f64) unpack_float(storage, tensor, offset, n, static_cast<double*>(block));
-    else unpack_float(storage, tensor, offset, n, static_cast<float*>(block));
+    if (physical == DType::f64)
+      unpack_float(storage, tensor, offset, n, static_cast<double*>(block));
+    else
+      unpack_float(storage, tensor, offset, n, static_cast<float*>(block));
   } else if (size_bits(storage) == 4) {
     for (int i = 0; i < n; ++i)
-      static_cast<int8_t*>(block)[i] = static_cast<int8_t>(narrowed(storage, nibble(tensor, offset + i)));
+      static_cast<int8_t*>(block)[i] =
+          static_cast<int8_t>(narrowed(storage, nibble(tensor, offset + i)));
   } else {
     auto size = static_cast<size_t>(size_bits(storage) / 8);
     std::memcpy(block, static_cast<const std::byte*>(tensor) + static_cast<size_t>(offset) * size,
                 static_cast<size_t>(n) * size);
     if (storage == DType::boolean)  // any non-zero byte is true
-      for (int i = 0; i < n; ++i) static_cast<uint8_t*>(block)[i] = static_cast<uint8_t*>(block)[i] != 0;
+      for (int i = 0; i < n; ++i)
+        static_cast<uint8_t*>(block)[i] = static_cast<uint8_t*>(block)[i] != 0;
   }
 }
 
 void pack(DType storage, DType physical, const void* block, int n, void* tensor, int64_t offset) {
   if (is_float(storage)) {
-    if (physical == DType::f64) pack_float(storage, static_cast<const double*>(block), n, tensor, offset);
-    else pack_float(storage, static_cast<const float*>(block), n, tensor, offset);
+    if (physical == DType::f64)
+      pack_float(storage, static_cast<const double*>(block), n, tensor, offset);
+    else
+      pack_float(storage, static_cast<const float*>(block), n, tensor, offset);
   } else if (size_bits(storage) == 4) {
-    for (int i = 0; i < n; ++i) set_nibble(tensor, offset + i, static_cast<const int8_t*>(block)[i]);
+    for (int i = 0; i < n; ++i)
+      set_nibble(tensor, offset + i, static_cast<const int8_t*>(block)[i]);
   } else {
     auto size = static_cast<size_t>(size_bits(storage) / 8);
     std::memcpy(static_cast<std::byte*>(tensor) + static_cast<size_t>(offset) * size, block,

@@ -7,8 +7,10 @@
 namespace ferrule {
 
 std::string definition(const OpFormula& f) {
-  std::string out = fmt::format("{} {} in {} out {} row {} channel {} class {} required {} types", f.domain, f.op, fmt::join(f.inputs, ","), f.out_type,
-                                f.row, fmt::join(f.channel, ","), fmt::join(f.classes, ","), fmt::join(f.required, ","));
+  std::string out =
+      fmt::format("{} {} in {} out {} row {} channel {} class {} required {} types", f.domain, f.op,
+                  fmt::join(f.inputs, ","), f.out_type, f.row, fmt::join(f.channel, ","),
+                  fmt::join(f.classes, ","), fmt::join(f.required, ","));
   for (DType t : f.types) out += fmt::format(" {}", name(t));
   for (const auto& [key, value] : f.attrs) out += fmt::format(" {}={}", key, str(value));
   for (const auto& [key, e] : f.let) out += fmt::format("\n{} = {}", key, to_text(*e));
@@ -22,13 +24,15 @@ Result<OpTable> load_first_definitions(std::span<const std::string> rule_dirs) {
   return OpTable::load(dirs);
 }
 
-Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs, const OpTable& ops) {
+Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs,
+                                                    const OpTable& ops) {
   std::vector<std::string> out;
   if (rule_dirs.size() < 2) return out;
   FERRULE_ASSIGN(const OpTable first, load_first_definitions(rule_dirs));
   for (const auto& [key, f] : ops.all())
     if (const OpFormula* old = first.find(f.domain, f.op); old && old->place != f.place)
-      out.push_back(fmt::format("operator {} is what {} says, not what {} does", escape(key), escape(f.place), escape(old->place)));
+      out.push_back(fmt::format("operator {} is what {} says, not what {} does", escape(key),
+                                escape(f.place), escape(old->place)));
   return out;
 }
 

@@ -1,17 +1,21 @@
-// What operators are defined as: the text of a definition, and the table of the first ones, by which the oracle judges.
+// What operators are defined as: the text of a definition, and the table of the first ones, by
+// which the oracle judges.
 #pragma once
 #include "engine/semantics/ops.h"
 
 namespace ferrule {
 
-/// Everything of the entry that says what the operator computes and how it may be used: equal for equal meaning.
+/// Everything of the entry that says what the operator computes and how it may be used: equal for
+/// equal meaning.
 std::string definition(const OpFormula& f);
 
-/// OpTable::load, but where folders define an operator again (`replaces: true`) the first definition stays, ONNX's meaning.
+/// OpTable::load, but where folders define an operator again (`replaces: true`) the first
+/// definition stays, ONNX's meaning.
 Result<OpTable> load_first_definitions(std::span<const std::string> rule_dirs);
 
-/// One line for each operator that a later folder replaces; `ops` is OpTable::load's of the same folders.
-/// errors: those of OpTable::load.
-Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs, const OpTable& ops);
+/// One line for each operator that a later folder replaces; `ops` is OpTable::load's of the same
+/// folders. errors: those of OpTable::load.
+Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs,
+                                                    const OpTable& ops);
 
 }  // namespace ferrule

@@ -16,7 +16,8 @@
 namespace ferrule {
 namespace {
 
-/// Dims with every input's strides, adjacent dims merged where all inputs allow it. Innermost first.
+/// Dims with every input's strides, adjacent dims merged where all inputs allow it. Innermost
+/// first.
 struct Walk {
   std::vector<int64_t> dims;
   std::vector<std::vector<int64_t>> strides;  ///< [input][dim], in elements
@@ -57,11 +58,13 @@ void repeat(void* block, DType physical, int from, int n) {
   auto size = static_cast<size_t>(size_bits(physical) / 8);
   auto p = static_cast<std::byte*>(block) + static_cast<size_t>(from) * size;
   for (int done = 1; done < n; done *= 2)
-    std::memcpy(p + static_cast<size_t>(done) * size, p, static_cast<size_t>(std::min(done, n - done)) * size);
+    std::memcpy(p + static_cast<size_t>(done) * size, p,
+                static_cast<size_t>(std::min(done, n - done)) * size);
 }
 
 /// Elements start … start + n of the output's order, from one input.
-void gather(const Walk& w, size_t k, const Tensor& t, DType physical, int64_t start, int n, void* block) {
+void gather(const Walk& w, size_t k, const Tensor& t, DType physical, int64_t start, int n,
+            void* block) {
   auto size = static_cast<size_t>(size_bits(physical) / 8);
   const auto& strides = w.strides[k];
   for (int done = 0; done < n;) {
@@ -96,34 +99,40 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
   int64_t count = 1;
   for (int64_t d : out)
     if (__builtin_mul_overflow(count, d, &count) || count > int64_t{1} << 48)
-      return error(Code::bad_shape, node_place(n), std::string("the broadcast result has too many elements"));
+      return error(Code::bad_shape, node_place(n),
+                   std::string("the broadcast result has too many elements"));
   return out;
 }
 
-/// body(begin, end) over [0, count), in parts of at least `least` elements and whole blocks, each on a thread of its
-/// own as far as there are processors and threads.
+/// body(begin, end) over [0, count), in parts of at least `least` elements and whole blocks, each
+/// on a thread of its own as far as there are processors and threads.
 void in_parts(int64_t count, int64_t least, const std::function<void(int64_t, int64_t)>& body) {
   static const int64_t processors = std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
-  const int64_t blocks = (count + kBlock - 1) / kBlock, parts = std::clamp<int64_t>(count / least, 1, processors);
+  const int64_t blocks = (count + kBlock - 1) / kBlock,
+                parts = std::clamp<int64_t>(count / least, 1, processors);
   auto edge = [&](int64_t part) { return std::min(blocks * part / parts * kBlock, count); };
   std::vector<std::future<void>> others;
-  for (int64_t part = 1; part < parts; ++part)  // where no thread is left, get() below does the part
-    others.push_back(std::async(std::launch::async | std::launch::deferred, body, edge(part), edge(part + 1)));
+  for (int64_t part = 1; part < parts;
+       ++part)  // where no thread is left, get() below does the part
+    others.push_back(
+        std::async(std::launch::async | std::launch::deferred, body, edge(part), edge(part + 1)));
   body(0, edge(1));
   for (std::future<void>& other : others) other.get();
 }
 
-/// Whether one of them is not 0 and less than `least`. Without a branch inside, so that it becomes vectors.
+/// Whether one of them is not 0 and less than `least`. Without a branch inside, so that it becomes
+/// vectors.
 bool any_less(const double* x, int n, double least) {
   unsigned any = 0;
-  for (int k = 0; k < n; ++k) any |= static_cast<unsigned>(std::abs(x[k]) < least) & static_cast<unsigned>(x[k] != 0);
+  for (int k = 0; k < n; ++k)
+    any |= static_cast<unsigned>(std::abs(x[k]) < least) & static_cast<unsigned>(x[k] != 0);
   return any != 0;
 }
 
-/// `storage`: the result's type, for large constants by threads; undefined: that of the formula's result. `less`: as
-/// evaluate_rounded, and only with `storage`.
-Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs, bool f64, DType storage,
-                        double least = 0, bool* less = nullptr) {
+/// `storage`: the result's type, for large constants by threads; undefined: that of the formula's
+/// result. `less`: as evaluate_rounded, and only with `storage`.
+Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
+                        bool f64, DType storage, double least = 0, bool* less = nullptr) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
@@ -143,7 +152,8 @@ Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tenso
     std::vector<bool> fixed(data.size());  // one element: read once
     for (size_t k = 0; k < data.size(); ++k) {
       fixed[k] = data[k]->numel() == 1;
-      if (fixed[k] && begin < end) gather(walk, k, *data[k], run.physical(p.inputs[k]), 0, kBlock, run.input(k));
+      if (fixed[k] && begin < end)
+        gather(walk, k, *data[k], run.physical(p.inputs[k]), 0, kBlock, run.input(k));
     }
     DType out = run.physical(p.output_type(0));
     for (int64_t start = begin; start < end; start += kBlock) {
@@ -151,7 +161,9 @@ Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tenso
       for (size_t k = 0; k < data.size(); ++k)
         if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
       run.run(m);
-      if (less && out == DType::f64 && any_less(static_cast<const double*>(run.output(0)), m, least)) found = true;
+      if (less && out == DType::f64 &&
+          any_less(static_cast<const double*>(run.output(0)), m, least))
+        found = true;
       pack(storage, out, run.output(0), m, bytes, start);
     }
   };
@@ -167,8 +179,9 @@ Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
   return evaluate(ops, n, inputs, f64, DType::undefined);
 }
 
-Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
-                                DType storage, double least, bool* less) {
+Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n,
+                                std::span<const Tensor* const> inputs, DType storage, double least,
+                                bool* less) {
   return evaluate(ops, n, inputs, true, storage, least, less);
 }
 

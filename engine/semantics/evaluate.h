@@ -8,11 +8,12 @@ namespace ferrule {
 Result<Tensor> evaluate_node(const OpTable& ops, const Graph& g, const Node& n,
                              std::span<const Tensor* const> inputs, bool f64);
 
-/// Constant arithmetic on large tensors: computed in f64 on operands as they are stored, each element rounded once to the
-/// type it is kept in. No f64 copy of an operand or of the result exists.
-/// `storage`: a float type. `less`: set if an element other than 0 is less than `least` before it is rounded.
-/// errors: as evaluate_node.
-Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
-                                DType storage, double least = 0, bool* less = nullptr);
+/// Constant arithmetic on large tensors: computed in f64 on operands as they are stored, each
+/// element rounded once to the type it is kept in. No f64 copy of an operand or of the result
+/// exists. `storage`: a float type. `less`: set if an element other than 0 is less than `least`
+/// before it is rounded. errors: as evaluate_node.
+Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n,
+                                std::span<const Tensor* const> inputs, DType storage,
+                                double least = 0, bool* less = nullptr);
 
 }  // namespace ferrule

@@ -1,5 +1,5 @@
-// Reductions of many elements to one: what formulas' rsum, rmax, … become. Sums and products of floats are
-// accumulated in f64 and those of integers in 64 bits, as the interpreter does.
+// Reductions of many elements to one: what formulas' rsum, rmax, … become. Sums and products of
+// floats are accumulated in f64 and those of integers in 64 bits, as the interpreter does.
 #pragma once
 #include <cstdint>
 

@@ -15,14 +15,22 @@ struct BuiltinInfo {
   size_t least, most;
 };
 constexpr auto kBuiltins = std::to_array<BuiltinInfo>({
-    {Builtin::select, "select", 3, 3},     {Builtin::cast, "cast", 2, 3},
-    {Builtin::present, "present", 1, 1},   {Builtin::type, "type", 1, 1},
-    {Builtin::compute, "compute", 1, 1},   {Builtin::is_float, "is_float", 1, 1},
-    {Builtin::is_int, "is_int", 1, 1},     {Builtin::is_unsigned, "is_unsigned", 1, 1},
-    {Builtin::is_bool, "is_bool", 1, 1},   {Builtin::count, "count", 1, 1},
-    {Builtin::sum, "sum", 1, 1},           {Builtin::rsum, "rsum", 1, 1},
-    {Builtin::rmax, "rmax", 1, 1},         {Builtin::rmin, "rmin", 1, 1},
-    {Builtin::rmean, "rmean", 1, 1},       {Builtin::rprod, "rprod", 1, 1},
+    {Builtin::select, "select", 3, 3},
+    {Builtin::cast, "cast", 2, 3},
+    {Builtin::present, "present", 1, 1},
+    {Builtin::type, "type", 1, 1},
+    {Builtin::compute, "compute", 1, 1},
+    {Builtin::is_float, "is_float", 1, 1},
+    {Builtin::is_int, "is_int", 1, 1},
+    {Builtin::is_unsigned, "is_unsigned", 1, 1},
+    {Builtin::is_bool, "is_bool", 1, 1},
+    {Builtin::count, "count", 1, 1},
+    {Builtin::sum, "sum", 1, 1},
+    {Builtin::rsum, "rsum", 1, 1},
+    {Builtin::rmax, "rmax", 1, 1},
+    {Builtin::rmin, "rmin", 1, 1},
+    {Builtin::rmean, "rmean", 1, 1},
+    {Builtin::rprod, "rprod", 1, 1},
 });
 constexpr auto kPrims = std::to_array<Prim>({
 #define FERRULE_PRIMITIVE(id, spelling, arity, cls, cost) Prim::id,
@@ -30,7 +38,8 @@ constexpr auto kPrims = std::to_array<Prim>({
 #undef FERRULE_PRIMITIVE
 });
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-constexpr std::array<std::string_view, 8> kKeywords = {"and", "or", "xor", "not", "if", "then", "else", "in"};
+constexpr std::array<std::string_view, 8> kKeywords = {"and", "or",   "xor",  "not",
+                                                       "if",  "then", "else", "in"};
 bool is_keyword(std::string_view w) {
   return std::find(kKeywords.begin(), kKeywords.end(), w) != kKeywords.end();
 }
@@ -49,7 +58,8 @@ class Parser {
   explicit Parser(std::string_view text) : source_(std::make_shared<const std::string>(text)) {
     // Bounds the depth of the tree, also of a + a + a + …
     if (text.size() > kMaxText)
-      fail_at(kMaxText, fmt::format("the formula has {} characters, more than {}", text.size(), kMaxText),
+      fail_at(kMaxText,
+              fmt::format("the formula has {} characters, more than {}", text.size(), kMaxText),
               "name parts of it in let:");
     next();
   }
@@ -57,7 +67,8 @@ class Parser {
   FormulaExprPtr whole() {
     auto e = expression();
     if (token_.kind != Token::Kind::end)
-      fail_at(token_.offset, fmt::format("\"{}\" where the formula should end", escape(token_.text)));
+      fail_at(token_.offset,
+              fmt::format("\"{}\" where the formula should end", escape(token_.text)));
     return e;
   }
 
@@ -78,9 +89,9 @@ class Parser {
     size_t n = 1;
     if (std::isdigit(static_cast<unsigned char>(c)) || c == '.') {
       token_.kind = Token::Kind::number;
-      while (i + n < s.size() &&
-             (is_word(s[i + n]) || s[i + n] == '.' ||
-              ((s[i + n] == '-' || s[i + n] == '+') && (s[i + n - 1] == 'e' || s[i + n - 1] == 'E'))))
+      while (i + n < s.size() && (is_word(s[i + n]) || s[i + n] == '.' ||
+                                  ((s[i + n] == '-' || s[i + n] == '+') &&
+                                   (s[i + n - 1] == 'e' || s[i + n - 1] == 'E'))))
         ++n;
     } else if (is_word(c)) {
       token_.kind = Token::Kind::word;
@@ -92,17 +103,21 @@ class Parser {
       return;
     } else {
       token_.kind = Token::Kind::symbol;
-      if (i + 1 < s.size() && s[i + 1] == '=' && std::string_view("=!<>").find(c) != std::string_view::npos)
+      if (i + 1 < s.size() && s[i + 1] == '=' &&
+          std::string_view("=!<>").find(c) != std::string_view::npos)
         n = 2;
       else if (std::string_view("+-*/<>(),").find(c) == std::string_view::npos)
         fail_at(i, fmt::format("\"{}\" means nothing in a formula", escape(s.substr(i, 1))),
-                c == '=' ? "write == to compare" : c == '%' ? "write mod(a, b)" : "");
+                c == '='   ? "write == to compare"
+                : c == '%' ? "write mod(a, b)"
+                           : "");
     }
     token_.text = s.substr(i, n);
   }
 
   bool at(std::string_view text) const {
-    return (token_.kind == Token::Kind::symbol || token_.kind == Token::Kind::word) && token_.text == text;
+    return (token_.kind == Token::Kind::symbol || token_.kind == Token::Kind::word) &&
+           token_.text == text;
   }
   bool take(std::string_view text) {
     if (!at(text)) return false;
@@ -111,9 +126,10 @@ class Parser {
   }
   void want(std::string_view text) {
     if (!take(text))
-      fail_at(token_.offset, token_.kind == Token::Kind::end
-                                 ? fmt::format("the formula ends where \"{}\" is wanted", text)
-                                 : fmt::format("\"{}\" where \"{}\" is wanted", escape(token_.text), text));
+      fail_at(token_.offset,
+              token_.kind == Token::Kind::end
+                  ? fmt::format("the formula ends where \"{}\" is wanted", text)
+                  : fmt::format("\"{}\" where \"{}\" is wanted", escape(token_.text), text));
   }
 
   std::shared_ptr<FormulaExpr> make(FormulaExpr::Kind kind, size_t offset) {
@@ -162,8 +178,14 @@ class Parser {
     return e;
   }
   FormulaExprPtr comparison() {
-    return left(&Parser::sum, {{"==", Prim::eq}, {"!=", Prim::ne}, {"<", Prim::lt}, {"<=", Prim::le},
-                               {">", Prim::gt}, {">=", Prim::ge}}, true);
+    return left(&Parser::sum,
+                {{"==", Prim::eq},
+                 {"!=", Prim::ne},
+                 {"<", Prim::lt},
+                 {"<=", Prim::le},
+                 {">", Prim::gt},
+                 {">=", Prim::ge}},
+                true);
   }
   FormulaExprPtr sum() { return left(&Parser::term, {{"+", Prim::add}, {"-", Prim::sub}}); }
   FormulaExprPtr term() { return left(&Parser::unary, {{"*", Prim::mul}, {"/", Prim::div}}); }
@@ -179,14 +201,17 @@ class Parser {
   FormulaExprPtr atom() {
     Token t = token_;
     switch (t.kind) {
-      case Token::Kind::number: next(); return number(t);
+      case Token::Kind::number:
+        next();
+        return number(t);
       case Token::Kind::text: {
         next();
         auto e = make(FormulaExpr::Kind::text, t.offset);
         e->word = std::string(t.text);
         return e;
       }
-      case Token::Kind::word: return word();
+      case Token::Kind::word:
+        return word();
       case Token::Kind::symbol:
         if (take("(")) {
           auto e = expression();
@@ -194,7 +219,8 @@ class Parser {
           return e;
         }
         break;
-      case Token::Kind::end: break;
+      case Token::Kind::end:
+        break;
     }
     fail_at(t.offset, t.kind == Token::Kind::end
                           ? std::string("the formula ends where an operand is wanted")
@@ -262,9 +288,10 @@ class Parser {
 
   void arity(const Token& t, size_t n, size_t least, size_t most) {
     if (n >= least && n <= most) return;
-    fail_at(t.offset, fmt::format("{} takes {} operand{}, not {}", t.text,
-                                  least == most ? fmt::to_string(most) : fmt::format("{} or {}", least, most),
-                                  most == 1 ? "" : "s", n));
+    fail_at(t.offset,
+            fmt::format("{} takes {} operand{}, not {}", t.text,
+                        least == most ? fmt::to_string(most) : fmt::format("{} or {}", least, most),
+                        most == 1 ? "" : "s", n));
   }
 
   static std::string similar(std::string_view word) {
@@ -284,14 +311,30 @@ class Parser {
 int precedence(const FormulaExpr& e) {
   if (e.kind != FormulaExpr::Kind::prim) return 9;
   switch (e.prim) {
-    case Prim::lor: case Prim::lxor: return 1;
-    case Prim::land: return 2;
-    case Prim::lnot: return 3;
-    case Prim::eq: case Prim::ne: case Prim::lt: case Prim::le: case Prim::gt: case Prim::ge: return 4;
-    case Prim::add: case Prim::sub: return 5;
-    case Prim::mul: case Prim::div: return 6;
-    case Prim::neg: return 7;
-    default: return 9;
+    case Prim::lor:
+    case Prim::lxor:
+      return 1;
+    case Prim::land:
+      return 2;
+    case Prim::lnot:
+      return 3;
+    case Prim::eq:
+    case Prim::ne:
+    case Prim::lt:
+    case Prim::le:
+    case Prim::gt:
+    case Prim::ge:
+      return 4;
+    case Prim::add:
+    case Prim::sub:
+      return 5;
+    case Prim::mul:
+    case Prim::div:
+      return 6;
+    case Prim::neg:
+      return 7;
+    default:
+      return 9;
   }
 }
 
@@ -317,26 +360,32 @@ tl::expected<FormulaExprPtr, FormulaError> parse_formula(std::string_view text) 
 
 std::string to_text(const FormulaExpr& e) {
   switch (e.kind) {
-    case FormulaExpr::Kind::integer: return fmt::to_string(e.i);
+    case FormulaExpr::Kind::integer:
+      return fmt::to_string(e.i);
     case FormulaExpr::Kind::real: {
       std::string s = fmt::format("{}", e.f);
       return s.find_first_of(".e") == std::string::npos ? s + ".0" : s;
     }
-    case FormulaExpr::Kind::text: return "'" + e.word + "'";
-    case FormulaExpr::Kind::name: return e.word;
+    case FormulaExpr::Kind::text:
+      return "'" + e.word + "'";
+    case FormulaExpr::Kind::name:
+      return e.word;
     case FormulaExpr::Kind::builtin:
       return fmt::format("{}({})", spelling(e.builtin), joined(e.args));
-    case FormulaExpr::Kind::prim: break;
+    case FormulaExpr::Kind::prim:
+      break;
   }
   int p = precedence(e);
   std::string_view spelling = info(e.prim).spelling;
   if (p == 9) return fmt::format("{}({})", spelling, joined(e.args));
   // Comparisons do not chain, so both their sides bind tighter; the others associate to the left.
   auto side = [&](const FormulaExpr& a, bool tighter) {
-    return precedence(a) < p || (tighter && precedence(a) == p) ? "(" + to_text(a) + ")" : to_text(a);
+    return precedence(a) < p || (tighter && precedence(a) == p) ? "(" + to_text(a) + ")"
+                                                                : to_text(a);
   };
   if (e.args.size() == 1)
-    return fmt::format("{}{}{}", spelling, e.prim == Prim::lnot ? " " : "", side(*e.args[0], false));
+    return fmt::format("{}{}{}", spelling, e.prim == Prim::lnot ? " " : "",
+                       side(*e.args[0], false));
   return fmt::format("{} {} {}", side(*e.args[0], p == 4), spelling, side(*e.args[1], true));
 }
 

@@ -16,18 +16,24 @@ class NameCheck {
 
   void visit(const FormulaExpr& e) {
     switch (e.kind) {
-      case FormulaExpr::Kind::integer: case FormulaExpr::Kind::real: case FormulaExpr::Kind::text: return;
+      case FormulaExpr::Kind::integer:
+      case FormulaExpr::Kind::real:
+      case FormulaExpr::Kind::text:
+        return;
       case FormulaExpr::Kind::name:
-        if (!known(e.word)) unknown(e);
+        if (!known(e.word))
+          unknown(e);
         else if (const std::string* in = input(e.word); in && is_variadic(*in))
-          add(e, fmt::format("{} is a list", e.word), "fold it: sum(xs), min(xs), max(xs), count(xs)");
+          add(e, fmt::format("{} is a list", e.word),
+              "fold it: sum(xs), min(xs), max(xs), count(xs)");
         return;
       case FormulaExpr::Kind::prim:
         if (e.args.size() == 1 && info(e.prim).arity == 2) return variadic(e);
         break;
       case FormulaExpr::Kind::builtin:
         if (is_row(e.builtin) && op_.pointwise())
-          add(e, fmt::format("{} outside a row operator", spelling(e.builtin)), "give the entry a row:");
+          add(e, fmt::format("{} outside a row operator", spelling(e.builtin)),
+              "give the entry a row:");
         if (e.builtin == Builtin::sum || e.builtin == Builtin::count) return variadic(e);
         if (e.builtin >= Builtin::present && e.builtin <= Builtin::is_bool) return wants_input(e);
         break;
@@ -46,10 +52,12 @@ class NameCheck {
   }
   bool known(std::string_view word) const {
     if (input(word) || op_.attrs.count(std::string(word))) return true;
-    if (std::find(op_.required.begin(), op_.required.end(), word) != op_.required.end()) return true;
+    if (std::find(op_.required.begin(), op_.required.end(), word) != op_.required.end())
+      return true;
     for (size_t i = 0; i < let_ && i < op_.let.size(); ++i)
       if (op_.let[i].first == word) return true;
-    if (word == "true" || word == "false" || word == "inf" || word == "nan" || word == "pi") return true;
+    if (word == "true" || word == "false" || word == "inf" || word == "nan" || word == "pi")
+      return true;
     auto t = parse_dtype(word);
     return t && name(*t) == word;
   }
@@ -67,7 +75,8 @@ class NameCheck {
     const FormulaExpr& a = *e.args[0];
     const std::string* in = a.kind == FormulaExpr::Kind::name ? input(a.word) : nullptr;
     if (!in || !is_variadic(*in))
-      add(a, "one operand that is not a variadic input", "declare it as xs... or give two operands");
+      add(a, "one operand that is not a variadic input",
+          "declare it as xs... or give two operands");
   }
   void wants_input(const FormulaExpr& e) {
     const FormulaExpr& a = *e.args[0];
@@ -114,8 +123,8 @@ std::vector<FormulaError> check_names(const OpFormula& op, size_t let) {
 }
 
 Status check_types(const OpFormula& f) {
-  auto optional = static_cast<unsigned>(std::count_if(f.inputs.begin(), f.inputs.end(),
-                                                      [](const std::string& in) { return is_optional(in); }));
+  auto optional = static_cast<unsigned>(std::count_if(
+      f.inputs.begin(), f.inputs.end(), [](const std::string& in) { return is_optional(in); }));
   for (DType t : f.types)
     for (unsigned present = 0; present < (1u << std::min(optional, 4u)); ++present)
       if (auto ok = check_one(f, t, present); !ok) {

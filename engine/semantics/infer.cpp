@@ -114,24 +114,32 @@ bool is_unknown(const Dim& d) {
          d.str().find_first_of("+*-") == std::string::npos;
 }
 
-/// Whether the type holds that number: contents are computed as if nothing wrapped around or was rounded. What a size
-/// computes to fits where sizes do.
+/// Whether the type holds that number: contents are computed as if nothing wrapped around or was
+/// rounded. What a size computes to fits where sizes do.
 bool holds(DType t, const Dim& d) {
   if (is_float(t)) {
-    const int precision = t == DType::f64 ? 53 : t == DType::f32 ? 24 : t == DType::f16 ? 11 : t == DType::bf16 ? 8 : 0;
+    const int precision = t == DType::f64    ? 53
+                          : t == DType::f32  ? 24
+                          : t == DType::f16  ? 11
+                          : t == DType::bf16 ? 8
+                                             : 0;
     const int64_t most = int64_t{1} << precision;
     return d.is_constant() ? d.value_or(0) <= most && d.value_or(0) >= -most : precision >= 24;
   }
   if (!is_int(t)) return true;
   const int bits = size_bits(t) - is_signed_int(t);
-  if (!d.is_constant()) return bits >= 31 && (is_signed_int(t) || at_least(d, Dim(0)) == Truth::yes);
+  if (!d.is_constant())
+    return bits >= 31 && (is_signed_int(t) || at_least(d, Dim(0)) == Truth::yes);
   const int64_t v = d.value_or(0), most = bits >= 63 ? INT64_MAX : (int64_t{1} << bits) - 1;
   return v <= most && v >= (is_signed_int(t) ? -most - 1 : 0);
 }
 
 void drop_what_wraps(Inferred& r) {
   for (size_t i = 0; i < r.contents.size() && i < r.types.size(); ++i)
-    if (r.contents[i] && !std::ranges::all_of(*r.contents[i], [&](const Dim& d) { return holds(r.types[i].dtype, d); })) r.contents[i].reset();
+    if (r.contents[i] && !std::ranges::all_of(*r.contents[i], [&](const Dim& d) {
+          return holds(r.types[i].dtype, d);
+        }))
+      r.contents[i].reset();
 }
 
 /// What is declared (or was inferred before) and what follows from the inputs, together.

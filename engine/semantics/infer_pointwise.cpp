@@ -23,7 +23,8 @@ Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) 
     std::optional<Shape> both = broadcast(*out.shape, *t.shape);
     if (!both)
       return error(Code::bad_shape, node_place(n),
-                   fmt::format("the inputs' shapes do not broadcast: {} meets {}", str(*out.shape), str(*t.shape)));
+                   fmt::format("the inputs' shapes do not broadcast: {} meets {}", str(*out.shape),
+                               str(*t.shape)));
     out.shape = std::move(both);
   }
   FERRULE_ASSIGN(out.dtype, formula_result_type(*f, n, types));

@@ -121,7 +121,8 @@ Status where(Call& c) {
                                str(*c.shape(2))));
   c.set(0, type, out);
   auto condition = c.ints(0);
-  if (const Tensor* t = c.g.constant(c.id(0)); t && t->dtype() == DType::boolean && t->numel() <= kMaxContents)
+  if (const Tensor* t = c.g.constant(c.id(0));
+      t && t->dtype() == DType::boolean && t->numel() <= kMaxContents)
     condition = t->to_i64();
   auto a = c.contents(1), b = c.contents(2);
   if (!condition || !a || !b) return {};

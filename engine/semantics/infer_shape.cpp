@@ -227,7 +227,8 @@ Dim slice_length(const Dim& d, const Dim& start, const Dim& end, int64_t step) {
 Status slice(Call& c) {
   DType type = c.in(0).dtype;
   for (size_t i = 1; i < c.n.inputs.size(); ++i)
-    if (c.has(i) && c.shape(i) && c.shape(i)->size() != 1) return c.wrong("its starts, ends, axes and steps are not all lists");
+    if (c.has(i) && c.shape(i) && c.shape(i)->size() != 1)
+      return c.wrong("its starts, ends, axes and steps are not all lists");
   if (!c.shape(0)) return c.set(0, type);
   Shape out = *c.shape(0);
   auto starts = c.contents(1), ends = c.contents(2);
@@ -261,7 +262,8 @@ Status slice(Call& c) {
   if (!s || !length) return {};
   if (*length == 0) return c.set_contents(0, std::vector<Dim>{}), Status{};
   int64_t n = static_cast<int64_t>(data->size()), step = (*steps)[0];
-  int64_t at = std::clamp<int64_t>(*s < 0 ? *s + n : *s, 0, step > 0 ? n : std::max<int64_t>(n - 1, 0));
+  int64_t at =
+      std::clamp<int64_t>(*s < 0 ? *s + n : *s, 0, step > 0 ? n : std::max<int64_t>(n - 1, 0));
   std::vector<Dim> picked;
   for (int64_t i = 0; i < *length; ++i)
     picked.push_back((*data)[static_cast<size_t>(at + i * step)]);

@@ -54,9 +54,11 @@ Status check_window(const Call& c, const std::vector<int64_t>& kernel) {
       return error(Code::bad_attribute, place(c.n), "dilations",
                    fmt::format("{} is out of range for a kernel of {}", dilations[i], kernel[i]));
   const std::string auto_pad = c.n.attrs.s("auto_pad", "NOTSET");
-  if (auto_pad != "NOTSET" && auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER" && auto_pad != "VALID")
+  if (auto_pad != "NOTSET" && auto_pad != "SAME_UPPER" && auto_pad != "SAME_LOWER" &&
+      auto_pad != "VALID")
     return error(Code::bad_attribute, place(c.n), "auto_pad",
-                 fmt::format("\"{}\" is none of NOTSET, SAME_UPPER, SAME_LOWER and VALID", escape(auto_pad, 60)));
+                 fmt::format("\"{}\" is none of NOTSET, SAME_UPPER, SAME_LOWER and VALID",
+                             escape(auto_pad, 60)));
   return check("pads", 2 * k, -kHuge);
 }
 
@@ -109,9 +111,11 @@ Status check_weights(const Call& c, size_t in_axis) {
                                str(*x), (*x)[1].str(), str(*w), c.n.attrs.i("group", 1),
                                channels.str()));
   if (auto m = (*x)[1].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
-    return c.wrong(fmt::format("its input's {} channels do not divide into {} groups", *m, c.n.attrs.i("group", 1)));
+    return c.wrong(fmt::format("its input's {} channels do not divide into {} groups", *m,
+                               c.n.attrs.i("group", 1)));
   if (auto m = (*w)[0].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
-    return c.wrong(fmt::format("its weights {} do not divide into {} groups", str(*w), c.n.attrs.i("group", 1)));
+    return c.wrong(fmt::format("its weights {} do not divide into {} groups", str(*w),
+                               c.n.attrs.i("group", 1)));
   auto k = c.n.attrs.ints("kernel_shape");
   for (size_t i = 0; i < k.size() && i + 2 < w->size(); ++i)
     if (equal((*w)[i + 2], Dim(k[i])) == Truth::no)
@@ -234,7 +238,8 @@ Status matmul(Call& c) {
   return {};
 }
 
-/// An equation's terms and its result, one character a label, "." for an ellipsis; the result may be left to the terms.
+/// An equation's terms and its result, one character a label, "." for an ellipsis; the result may
+/// be left to the terms.
 struct Equation {
   std::vector<std::string> terms{""};
   std::string out;
@@ -246,8 +251,10 @@ Equation equation_of(std::string text) {
   const std::string left = text.substr(0, arrow);
   Equation e;
   for (char ch : left) {
-    if (ch == ',') e.terms.emplace_back();
-    else e.terms.back() += ch;
+    if (ch == ',')
+      e.terms.emplace_back();
+    else
+      e.terms.back() += ch;
   }
   if (arrow != std::string::npos) {
     e.out = text.substr(arrow + 2);
@@ -255,7 +262,9 @@ Equation equation_of(std::string text) {
   }
   std::string once;  // an ellipsis, then labels that occur once
   for (char ch : left)
-    if (ch != ',' && (ch == '.' ? once.find(ch) == std::string::npos : std::ranges::count(left, ch) == 1)) once += ch;
+    if (ch != ',' &&
+        (ch == '.' ? once.find(ch) == std::string::npos : std::ranges::count(left, ch) == 1))
+      once += ch;
   std::ranges::sort(once);  // "." is less than any letter
   e.out = once;
   return e;
@@ -266,21 +275,27 @@ Status einsum(Call& c) {
   const Equation e = equation_of(c.n.attrs.s("equation"));
   std::map<std::string, Dim> sizes;
   size_t widest = 0;
-  auto unknown = [&] { return c.set(0, c.in(0).dtype); };  // or no equation: the interpreter says so
+  auto unknown = [&] {
+    return c.set(0, c.in(0).dtype);
+  };  // or no equation: the interpreter says so
   for (size_t i = 0; i < e.terms.size(); ++i) {
     const auto& shape = c.shape(i);
     const std::string& term = e.terms[i];
     const bool dots = term.find('.') != std::string::npos;
-    if (!shape || shape->size() + dots < term.size() || (!dots && shape->size() != term.size())) return unknown();
+    if (!shape || shape->size() + dots < term.size() || (!dots && shape->size() != term.size()))
+      return unknown();
     const size_t within = shape->size() + dots - term.size();
     if (dots) widest = std::max(widest, within);
     size_t k = 0;
     for (char ch : term)
       for (size_t n = ch == '.' ? within : 1; n > 0; --n, ++k) {
-        const auto [at, first] = sizes.try_emplace(ch == '.' ? fmt::format(".{}", n) : std::string(1, ch), (*shape)[k]);
+        const auto [at, first] =
+            sizes.try_emplace(ch == '.' ? fmt::format(".{}", n) : std::string(1, ch), (*shape)[k]);
         if (first) continue;
         const auto both = broadcast({at->second}, {(*shape)[k]});
-        if (!both) return c.wrong(fmt::format("{} and {} under one label", at->second.str(), (*shape)[k].str()));
+        if (!both)
+          return c.wrong(
+              fmt::format("{} and {} under one label", at->second.str(), (*shape)[k].str()));
         at->second = both->front();
       }
   }
@@ -326,7 +341,9 @@ std::optional<std::vector<int64_t>> resolved_pads(const Node& n, const Shape& sp
     return auto_pad == "VALID" ? std::vector<int64_t>(2 * k, 0) : per_axis(n, "pads", 2 * k, 0);
   auto strides = per_axis(n, "strides", k, 1), dilations = per_axis(n, "dilations", k, 1);
   auto extra = per_axis(n, "output_padding", k, 0);
-  if ((!fixed.empty() && fixed.size() < k) || strides.size() < k || dilations.size() < k || extra.size() < k) return std::nullopt;
+  if ((!fixed.empty() && fixed.size() < k) || strides.size() < k || dilations.size() < k ||
+      extra.size() < k)
+    return std::nullopt;
   std::vector<int64_t> out(2 * k);
   for (size_t i = 0; i < k && i < spatial.size(); ++i) {
     int64_t reach = (kernel[i] - 1) * dilations[i] + 1, total;

@@ -12,7 +12,8 @@ inline constexpr int64_t kMaxContents = 256;
 
 struct Inferred {
   std::vector<Type> types;
-  std::vector<std::optional<std::vector<Dim>>> contents;  ///< known integer contents of outputs where there are any
+  std::vector<std::optional<std::vector<Dim>>>
+      contents;  ///< known integer contents of outputs where there are any
 };
 /// Known integer contents of a value: of a small constant, or as inference found them.
 std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v);

@@ -21,15 +21,18 @@ std::string operand_name(const OpFormula& f, size_t slot) {
 
 Result<const OpFormula*> pointwise_formula(const OpTable& ops, const Node& n) {
   const OpFormula* f = ops.find(n);
-  if (!f || !f->pointwise()) return error(Code::unsupported_operator, node_place(n), escape(n.op), "it has no formula");
+  if (!f || !f->pointwise())
+    return error(Code::unsupported_operator, node_place(n), escape(n.op), "it has no formula");
   if (n.inputs.size() > f->inputs.size() && !is_variadic(f->inputs.back()))
-    return error(Code::formula_invalid, node_place(n),
-                 fmt::format("{} has {} inputs, its formula {}", f->op, n.inputs.size(), f->inputs.size()), "");
+    return error(
+        Code::formula_invalid, node_place(n),
+        fmt::format("{} has {} inputs, its formula {}", f->op, n.inputs.size(), f->inputs.size()),
+        "");
   return f;
 }
 
-Result<LoweredNode> lower_node(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64,
-                               const std::function<const Tensor*(size_t)>& constant) {
+Result<LoweredNode> lower_node(const OpFormula& f, const Node& n, std::span<const DType> types,
+                               bool f64, const std::function<const Tensor*(size_t)>& constant) {
   FERRULE_ASSIGN(LoweringInput in, lowering_input(f, n, types, f64));
   LoweredNode out;
   ProgramBuilder b;
@@ -53,10 +56,11 @@ Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n
   for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
   auto constant = [&](size_t k) { return g.constant(n.inputs[k]); };
   return lower_node(*f, n, types, false,
-                     immediates ? std::function<const Tensor*(size_t)>(constant) : nullptr);
+                    immediates ? std::function<const Tensor*(size_t)>(constant) : nullptr);
 }
 
-Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n, ProgramBuilder& out,
+Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n,
+                                 ProgramBuilder& out,
                                  const std::function<uint32_t(size_t, ValueId)>& value) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
@@ -74,7 +78,8 @@ Result<LoweredRegion> lower_fresh(const OpTable& ops, const Graph& g, std::span<
                                   std::span<const ValueId> outputs) {
   LoweredRegion region;
   ProgramBuilder b;
-  std::map<ValueId, uint32_t> known;  // interior values stay in the compute type: rounded once, at the end
+  std::map<ValueId, uint32_t>
+      known;  // interior values stay in the compute type: rounded once, at the end
   auto value = [&](ValueId v) {
     if (auto it = known.find(v); it != known.end()) return it->second;
     uint32_t id = 0;
@@ -87,8 +92,9 @@ Result<LoweredRegion> lower_fresh(const OpTable& ops, const Graph& g, std::span<
     return known.emplace(v, id).first->second;
   };
   for (NodeId id : nodes) {
-    FERRULE_ASSIGN(uint32_t result,
-                   lower_in_region(ops, g, g.node(id), b, [&value](size_t, ValueId v) { return value(v); }));
+    FERRULE_ASSIGN(
+        uint32_t result,
+        lower_in_region(ops, g, g.node(id), b, [&value](size_t, ValueId v) { return value(v); }));
     known[g.output(id)] = result;
   }
   for (ValueId v : outputs) {
@@ -105,7 +111,8 @@ Result<LoweredRegion> lower_fresh(const OpTable& ops, const Graph& g, std::span<
 
 }  // namespace
 
-Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g,
+                                   std::span<const NodeId> nodes,
                                    std::span<const ValueId> outputs) {
   RegionPrograms* programs = ops.programs();
   RegionKey key = programs ? region_key(ops, g, nodes, outputs) : RegionKey{};
@@ -120,7 +127,9 @@ Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g, std::span
   auto region = lower_fresh(ops, g, nodes, outputs);
   if (!region) return region;
   RegionPrograms::Known known{region->program, {}};
-  for (ValueId v : region->inputs) known.inputs.push_back(static_cast<uint32_t>(std::ranges::find(key.values, v) - key.values.begin()));
+  for (ValueId v : region->inputs)
+    known.inputs.push_back(
+        static_cast<uint32_t>(std::ranges::find(key.values, v) - key.values.begin()));
   programs->add(std::move(key.text), std::move(known));
   return region;
 }

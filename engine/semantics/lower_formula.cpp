@@ -33,12 +33,18 @@ Val type_of(DType t) { return {.kind = Val::Kind::type, .text = {}, .type = t}; 
 
 std::string describe(const Val& v) {
   switch (v.kind) {
-    case Val::Kind::integer: return fmt::format("{}", v.i);
-    case Val::Kind::real: return fmt::format("{}", v.f);
-    case Val::Kind::truth: return v.i ? "true" : "false";
-    case Val::Kind::text: return "'" + escape(v.text) + "'";
-    case Val::Kind::type: return fmt::format("the type {}", name(v.type));
-    case Val::Kind::value: return fmt::format("a value of type {}", name(v.type));
+    case Val::Kind::integer:
+      return fmt::format("{}", v.i);
+    case Val::Kind::real:
+      return fmt::format("{}", v.f);
+    case Val::Kind::truth:
+      return v.i ? "true" : "false";
+    case Val::Kind::text:
+      return "'" + escape(v.text) + "'";
+    case Val::Kind::type:
+      return fmt::format("the type {}", name(v.type));
+    case Val::Kind::value:
+      return fmt::format("a value of type {}", name(v.type));
   }
   return "?";
 }
@@ -62,7 +68,8 @@ class Lowering {
     // A value of the compute type is rounded once, here; anything else must be cast by the formula.
     if (compute_type(to) == v.type || (is_float(to) && compute_type(to) == compute_type(v.type)))
       return in_.round_result ? out_.cast(v.id, to) : v.id;
-    fault(e, fmt::format("the formula gives {} where {} is wanted", name(v.type), name(to)), "write cast(…)");
+    fault(e, fmt::format("the formula gives {} where {} is wanted", name(v.type), name(to)),
+          "write cast(…)");
   }
 
  private:
@@ -77,19 +84,27 @@ class Lowering {
     return f_.inputs.size();
   }
   const LoweringOperand* operand(size_t slot) const {
-    return slot < in_.operands.size() && in_.operands[slot].present() ? &in_.operands[slot] : nullptr;
+    return slot < in_.operands.size() && in_.operands[slot].present() ? &in_.operands[slot]
+                                                                      : nullptr;
   }
-  Val value(uint32_t id) const { return {.kind = Val::Kind::value, .text = {}, .type = out_.type(id), .id = id}; }
+  Val value(uint32_t id) const {
+    return {.kind = Val::Kind::value, .text = {}, .type = out_.type(id), .id = id};
+  }
   /// The operand in the type arithmetic is done in.
   Val read(const FormulaExpr& e, size_t slot) {
     const LoweringOperand* o = operand(slot);
-    if (!o) fault(e, fmt::format("input {} is absent here", input_name(f_.inputs[std::min(slot, f_.inputs.size() - 1)])),
-                  "guard it with present(…)");
+    if (!o)
+      fault(e,
+            fmt::format("input {} is absent here",
+                        input_name(f_.inputs[std::min(slot, f_.inputs.size() - 1)])),
+            "guard it with present(…)");
     return value(out_.cast(o->get(), compute_type(o->type)));
   }
   DType input_type(const FormulaExpr& e) {
     const LoweringOperand* o = operand(input_slot(e.word));
-    if (!o) fault(e, fmt::format("the type of the absent input {} is asked for", e.word), "guard it with present(…)");
+    if (!o)
+      fault(e, fmt::format("the type of the absent input {} is asked for", e.word),
+            "guard it with present(…)");
     return o->type;
   }
 
@@ -125,7 +140,8 @@ class Lowering {
     if (v.is_number() && is_int(to)) {
       if (v.kind == Val::Kind::integer) return out_.constant(to, 0, v.i);
       if (!(std::fabs(v.f) < 0x1p62) || std::trunc(v.f) != v.f)
-        fault(e, fmt::format("{} is not a value of type {}", v.f, name(to)), "cast the other operand");
+        fault(e, fmt::format("{} is not a value of type {}", v.f, name(to)),
+              "cast the other operand");
       return out_.constant(to, 0, static_cast<int64_t>(v.f));
     }
     fault(e, fmt::format("{} where a value of type {} is wanted", describe(v), name(to)));
@@ -137,9 +153,10 @@ class Lowering {
   /// Both as instructions of one type; constants take the other's type.
   DType unify(const FormulaExpr& e, Val& a, Val& b) {
     a = computed(a), b = computed(b);
-    DType t = a.kind == Val::Kind::value ? a.type
+    DType t = a.kind == Val::Kind::value   ? a.type
               : b.kind == Val::Kind::value ? b.type
-              : a.kind == Val::Kind::truth ? DType::boolean : in_.compute;
+              : a.kind == Val::Kind::truth ? DType::boolean
+                                           : in_.compute;
     a = value(materialise(*e.args[e.args.size() - 2], a, t));
     b = value(materialise(*e.args[e.args.size() - 1], b, t));
     if (a.type != b.type)
@@ -150,12 +167,18 @@ class Lowering {
   // --- expressions
   Val eval(const FormulaExpr& e) {
     switch (e.kind) {
-      case FormulaExpr::Kind::integer: return integer(e.i);
-      case FormulaExpr::Kind::real: return real(e.f);
-      case FormulaExpr::Kind::text: return {.kind = Val::Kind::text, .text = e.word};
-      case FormulaExpr::Kind::name: return name_value(e);
-      case FormulaExpr::Kind::builtin: return builtin(e);
-      case FormulaExpr::Kind::prim: break;
+      case FormulaExpr::Kind::integer:
+        return integer(e.i);
+      case FormulaExpr::Kind::real:
+        return real(e.f);
+      case FormulaExpr::Kind::text:
+        return {.kind = Val::Kind::text, .text = e.word};
+      case FormulaExpr::Kind::name:
+        return name_value(e);
+      case FormulaExpr::Kind::builtin:
+        return builtin(e);
+      case FormulaExpr::Kind::prim:
+        break;
     }
     if (e.args.size() == 1 && info(e.prim).arity == 2) return fold(e, e.prim);
     if (info(e.prim).cls == PrimInfo::Class::logic) return logic(e);
@@ -167,7 +190,8 @@ class Lowering {
     Val a = eval(*e.args[0]);
     auto want = [&](const FormulaExpr& at, const Val& v) {
       if (v.kind != Val::Kind::truth && !(v.kind == Val::Kind::value && v.type == DType::boolean))
-        fault(at, fmt::format("{} where a truth value is wanted", describe(v)), "compare it with something");
+        fault(at, fmt::format("{} where a truth value is wanted", describe(v)),
+              "compare it with something");
     };
     want(*e.args[0], a);
     bool known = a.kind == Val::Kind::truth;
@@ -191,12 +215,15 @@ class Lowering {
         Scalar x{0, a.i};
         return integer(apply(e.prim, DType::i64, DType::i64, &x).i);
       }
-      if (cls == PrimInfo::Class::bits) fault(e, fmt::format("{} of a number whose type is open", info(e.prim).spelling));
+      if (cls == PrimInfo::Class::bits)
+        fault(e, fmt::format("{} of a number whose type is open", info(e.prim).spelling));
       Scalar x{a.number(), 0};
-      Scalar r = apply(e.prim, cls == PrimInfo::Class::test ? DType::boolean : DType::f64, DType::f64, &x);
+      Scalar r =
+          apply(e.prim, cls == PrimInfo::Class::test ? DType::boolean : DType::f64, DType::f64, &x);
       return cls == PrimInfo::Class::test ? truth(r.i != 0) : real(r.f);
     }
-    if (a.kind != Val::Kind::value) fault(e, fmt::format("{} of {}", info(e.prim).spelling, describe(a)));
+    if (a.kind != Val::Kind::value)
+      fault(e, fmt::format("{} of {}", info(e.prim).spelling, describe(a)));
     a = computed(a);
     check_type(e, a.type);
     DType t = cls == PrimInfo::Class::test ? DType::boolean : a.type;
@@ -207,10 +234,18 @@ class Lowering {
     const PrimInfo& i = info(e.prim);
     bool ok = false;
     switch (i.cls) {
-      case PrimInfo::Class::flt: case PrimInfo::Class::test: ok = is_float(t); break;
-      case PrimInfo::Class::bits: ok = is_int(t); break;
-      case PrimInfo::Class::arith: ok = is_float(t) || is_int(t); break;
-      default: ok = true;
+      case PrimInfo::Class::flt:
+      case PrimInfo::Class::test:
+        ok = is_float(t);
+        break;
+      case PrimInfo::Class::bits:
+        ok = is_int(t);
+        break;
+      case PrimInfo::Class::arith:
+        ok = is_float(t) || is_int(t);
+        break;
+      default:
+        ok = true;
     }
     if (!ok)
       fault(e, fmt::format("{} is not defined on {}", i.spelling, name(t)),
@@ -231,7 +266,9 @@ class Lowering {
   Val known(const FormulaExpr& e, Prim op, const Val& a, const Val& b) {
     bool equality = op == Prim::eq || op == Prim::ne;
     if (a.kind == b.kind && equality && !a.is_number()) {
-      bool same = a.kind == Val::Kind::text ? a.text == b.text : a.kind == Val::Kind::type ? a.type == b.type : a.i == b.i;
+      bool same = a.kind == Val::Kind::text   ? a.text == b.text
+                  : a.kind == Val::Kind::type ? a.type == b.type
+                                              : a.i == b.i;
       return truth(same == (op == Prim::eq));
     }
     if (!a.is_number() || !b.is_number())
@@ -243,7 +280,8 @@ class Lowering {
       return integer(apply(op, DType::i64, DType::i64, args).i);
     }
     Scalar args[2] = {{a.number(), 0}, {b.number(), 0}};
-    if (info(op).cls == PrimInfo::Class::cmp) return truth(apply(op, DType::boolean, DType::f64, args).i != 0);
+    if (info(op).cls == PrimInfo::Class::cmp)
+      return truth(apply(op, DType::boolean, DType::f64, args).i != 0);
     return real(apply(op, DType::f64, DType::f64, args).f);
   }
 
@@ -262,18 +300,34 @@ class Lowering {
   Val builtin(const FormulaExpr& e) {
     auto arg = [&](size_t k) -> const FormulaExpr& { return *e.args[k]; };
     switch (e.builtin) {
-      case Builtin::select: return select(e);
-      case Builtin::cast: return cast(e);
-      case Builtin::present: return truth(operand(input_slot(arg(0).word)) != nullptr);
-      case Builtin::type: return type_of(input_type(arg(0)));
-      case Builtin::compute: return type_of(compute_type(input_type(arg(0))));
-      case Builtin::is_float: return truth(is_float(input_type(arg(0))));
-      case Builtin::is_int: return truth(is_int(input_type(arg(0))));
-      case Builtin::is_unsigned: return truth(is_unsigned_int(input_type(arg(0))));
-      case Builtin::is_bool: return truth(input_type(arg(0)) == DType::boolean);
-      case Builtin::count: return integer(static_cast<int64_t>(in_.operands.size() - input_slot(arg(0).word)));
-      case Builtin::sum: return fold(e, Prim::add);
-      case Builtin::rsum: case Builtin::rmax: case Builtin::rmin: case Builtin::rmean: case Builtin::rprod: break;
+      case Builtin::select:
+        return select(e);
+      case Builtin::cast:
+        return cast(e);
+      case Builtin::present:
+        return truth(operand(input_slot(arg(0).word)) != nullptr);
+      case Builtin::type:
+        return type_of(input_type(arg(0)));
+      case Builtin::compute:
+        return type_of(compute_type(input_type(arg(0))));
+      case Builtin::is_float:
+        return truth(is_float(input_type(arg(0))));
+      case Builtin::is_int:
+        return truth(is_int(input_type(arg(0))));
+      case Builtin::is_unsigned:
+        return truth(is_unsigned_int(input_type(arg(0))));
+      case Builtin::is_bool:
+        return truth(input_type(arg(0)) == DType::boolean);
+      case Builtin::count:
+        return integer(static_cast<int64_t>(in_.operands.size() - input_slot(arg(0).word)));
+      case Builtin::sum:
+        return fold(e, Prim::add);
+      case Builtin::rsum:
+      case Builtin::rmax:
+      case Builtin::rmin:
+      case Builtin::rmean:
+      case Builtin::rprod:
+        break;
     }
     return reduction(e);
   }
@@ -290,7 +344,8 @@ class Lowering {
     Val c = eval(*e.args[0]);
     if (c.kind == Val::Kind::truth) return eval(*e.args[c.i ? 1 : 2]);
     if (c.kind != Val::Kind::value || c.type != DType::boolean)
-      fault(*e.args[0], fmt::format("{} where a condition is wanted", describe(c)), "compare it with something");
+      fault(*e.args[0], fmt::format("{} where a condition is wanted", describe(c)),
+            "compare it with something");
     Val a = eval(*e.args[1]), b = eval(*e.args[2]);
     unify(e, a, b);
     return value(out_.op(Prim::select, a.type, {c.id, a.id, b.id}));
@@ -298,7 +353,8 @@ class Lowering {
 
   Val cast(const FormulaExpr& e) {
     Val t = eval(*e.args[1]);
-    if (t.kind == Val::Kind::integer) t = type_of(static_cast<DType>(t.i));  // an attribute of TensorProto.DataType
+    if (t.kind == Val::Kind::integer)
+      t = type_of(static_cast<DType>(t.i));  // an attribute of TensorProto.DataType
     if (t.kind != Val::Kind::type || size_bits(t.type) == 0 || size_bits(t.type) > 64 ||
         t.type == DType::complex64)
       fault(*e.args[1], fmt::format("{} is not a type to cast to", describe(t)));
@@ -312,11 +368,13 @@ class Lowering {
     }
     Val v = eval(*e.args[0]);
     if (v.is_number()) {
-      if (is_float(t.type)) return value(out_.cast(out_.constant(compute_type(t.type), v.number(), 0), t.type));
+      if (is_float(t.type))
+        return value(out_.cast(out_.constant(compute_type(t.type), v.number(), 0), t.type));
       v = value(out_.constant(DType::f64, v.number(), 0));
     }
     if (v.kind == Val::Kind::truth) v = value(out_.constant(DType::boolean, 0, v.i));
-    if (v.kind != Val::Kind::value) fault(*e.args[0], fmt::format("{} cannot be cast", describe(v)));
+    if (v.kind != Val::Kind::value)
+      fault(*e.args[0], fmt::format("{} cannot be cast", describe(v)));
     if (v.type == t.type) return v;
     bool mini = is_float(t.type) && size_bits(t.type) <= 8;
     uint32_t id = mini && wrap ? out_.cast_wrapping(v.id, t.type) : out_.cast(v.id, t.type);
@@ -337,12 +395,14 @@ bool computable(DType t) { return t == DType::boolean || is_int(t) || is_float(t
 Result<uint32_t> lower_formula(const LoweringInput& in, ProgramBuilder& out) {
   const OpFormula& f = *in.formula;
   if (!f.pointwise() && !in.fold)
-    return error(Code::formula_invalid, in.place(), fmt::format("{} works on rows and has no scalar program", f.op), "");
+    return error(Code::formula_invalid, in.place(),
+                 fmt::format("{} works on rows and has no scalar program", f.op), "");
   try {
     return Lowering(in, out).result();
   } catch (Fault& fault) {
     Error e = error(Code::formula_invalid, in.place(),
-                    fmt::format("formula of {}: {}", f.op, fault.message), fault.hint).value();
+                    fmt::format("formula of {}: {}", f.op, fault.message), fault.hint)
+                  .value();
     if (fault.at->source) {
       yaml::Source source{"", *fault.at->source};
       e.excerpt = source.excerpt(1, static_cast<int>(fault.at->offset) + 1);
@@ -357,7 +417,8 @@ std::string node_place(const Node& n) {
 
 std::string LoweringInput::place() const { return node ? node_place(*node) : formula->place; }
 
-Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::span<const DType> types, bool f64) {
+Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n,
+                                     std::span<const DType> types, bool f64) {
   LoweringInput in;
   in.formula = &f;
   in.attrs = &n.attrs;
@@ -371,12 +432,14 @@ Result<LoweringInput> lowering_input(const OpFormula& f, const Node& n, std::spa
   for (size_t k = 0; k < f.inputs.size(); ++k) {
     bool there = k < in.operands.size() && in.operands[k].present();
     if (!there && !is_optional(f.inputs[k]))
-      return error(Code::formula_invalid, in.place(), fmt::format("input {} is missing", input_name(f.inputs[k])), "");
+      return error(Code::formula_invalid, in.place(),
+                   fmt::format("input {} is missing", input_name(f.inputs[k])), "");
   }
   FERRULE_ASSIGN(in.result, formula_result_type(f, n, types));
   if (f64 && is_float(in.result)) in.result = DType::f64;
   if (!computable(in.result))
-    return error(Code::unsupported_type, in.place(), fmt::format("element type {}", name(in.result)));
+    return error(Code::unsupported_type, in.place(),
+                 fmt::format("element type {}", name(in.result)));
   in.compute = compute_type(in.operands[0].type);
   return in;
 }
@@ -386,7 +449,8 @@ uint32_t immediate(ProgramBuilder& b, const Tensor& t) {
   return is_float(type) ? b.constant(type, t.at_f64(0), 0) : b.constant(type, 0, t.at_i64(0));
 }
 
-Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<const DType> inputs) {
+Result<DType> formula_result_type(const OpFormula& f, const Node& n,
+                                  std::span<const DType> inputs) {
   std::string_view s = f.out_type;
   size_t slot = 0;
   if (s.starts_with("attr:")) {
@@ -396,13 +460,16 @@ Result<DType> formula_result_type(const OpFormula& f, const Node& n, std::span<c
       a = d == f.attrs.end() ? nullptr : &d->second;
     }
     auto i = a ? std::get_if<int64_t>(a) : nullptr;
-    if (!i || *i < 1) return error(Code::bad_attribute, node_place(n), s.substr(5), "no known element type");
+    if (!i || *i < 1)
+      return error(Code::bad_attribute, node_place(n), s.substr(5), "no known element type");
     if (*i > static_cast<int64_t>(DType::f4e2m1))
       return error(Code::unsupported_type, node_place(n), fmt::format("element type {}", *i));
     return static_cast<DType>(*i);
   }
-  if (s.starts_with("in:")) slot = static_cast<size_t>(*yaml::parse_integer(s.substr(3)));
-  else if (!s.empty()) return *parse_dtype(s);
+  if (s.starts_with("in:"))
+    slot = static_cast<size_t>(*yaml::parse_integer(s.substr(3)));
+  else if (!s.empty())
+    return *parse_dtype(s);
   return slot < inputs.size() ? inputs[slot] : DType::undefined;
 }
 

@@ -1,5 +1,6 @@
-// Floating point types of 8 and 4 bits, as ONNX defines them: decoding is exact, encoding rounds to nearest
-// even. The four fp8 types differ in exponent bits, bias, and in what stands for infinity and NaN.
+// Floating point types of 8 and 4 bits, as ONNX defines them: decoding is exact, encoding rounds to
+// nearest even. The four fp8 types differ in exponent bits, bias, and in what stands for infinity
+// and NaN.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -19,11 +20,16 @@ struct MiniFormat {
 
 inline MiniFormat mini_format(DType t) {
   switch (t) {
-    case DType::f8e4m3fn: return {3, 7, 0x7e, false, true, true};
-    case DType::f8e4m3fnuz: return {3, 8, 0x7f, false, false, true};
-    case DType::f8e5m2: return {2, 15, 0x7b, true, true, true};
-    case DType::f8e5m2fnuz: return {2, 16, 0x7f, false, false, true};
-    default: return {1, 1, 0x07, false, true, false};  // f4e2m1
+    case DType::f8e4m3fn:
+      return {3, 7, 0x7e, false, true, true};
+    case DType::f8e4m3fnuz:
+      return {3, 8, 0x7f, false, false, true};
+    case DType::f8e5m2:
+      return {2, 15, 0x7b, true, true, true};
+    case DType::f8e5m2fnuz:
+      return {2, 16, 0x7f, false, false, true};
+    default:
+      return {1, 1, 0x07, false, true, false};  // f4e2m1
   }
 }
 inline bool is_mini(DType t) { return is_float(t) && size_bits(t) <= 8; }
@@ -41,12 +47,14 @@ inline float decode_mini(DType t, uint8_t code) {
   } else {
     int exponent = magnitude >> f.mantissa, fraction = magnitude & ((1 << f.mantissa) - 1);
     v = exponent == 0 ? std::ldexp(static_cast<float>(fraction), 1 - f.bias - f.mantissa)
-                      : std::ldexp(static_cast<float>(fraction + (1 << f.mantissa)), exponent - f.bias - f.mantissa);
+                      : std::ldexp(static_cast<float>(fraction + (1 << f.mantissa)),
+                                   exponent - f.bias - f.mantissa);
   }
   return negative ? -v : v;
 }
 
-/// NaN becomes -0 where there is none. `wrap`: values beyond the largest become infinity, or NaN where there is none; else the largest.
+/// NaN becomes -0 where there is none. `wrap`: values beyond the largest become infinity, or NaN
+/// where there is none; else the largest.
 inline uint8_t encode_mini(DType t, double v, bool wrap) {
   MiniFormat f = mini_format(t);
   uint8_t sign_bit = t == DType::f4e2m1 ? 0x08 : 0x80;
@@ -55,7 +63,8 @@ inline uint8_t encode_mini(DType t, double v, bool wrap) {
   if (std::isnan(v)) return nan;
   double m = std::fabs(v), largest = decode_mini(t, f.max);
   int exponent = m > 0 && std::isfinite(m) ? std::ilogb(m) : 0;
-  int grid = std::max(exponent, 1 - f.bias) - f.mantissa;  // distance of representable values: 2^grid
+  int grid =
+      std::max(exponent, 1 - f.bias) - f.mantissa;  // distance of representable values: 2^grid
   double rounded = std::isfinite(m) ? std::ldexp(std::nearbyint(std::ldexp(m, -grid)), grid) : m;
   if (rounded > largest) {
     if (!wrap || !f.nan) return sign | f.max;

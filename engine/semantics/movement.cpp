@@ -21,9 +21,11 @@ struct Site {
   Dims result;
 
   tl::unexpected<Error> no(std::string why) const {
-    return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
+    return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)),
+                 escape(n.op), std::move(why));
   }
-  mutable std::optional<Dims> starts = {};  ///< Split: where the parts begin, up to the first whose size is not known
+  mutable std::optional<Dims> starts =
+      {};  ///< Split: where the parts begin, up to the first whose size is not known
 
   const Dims& x() const { return inputs[0]; }
   bool has(size_t slot) const { return slot < n.inputs.size() && n.inputs[slot]; }
@@ -99,7 +101,8 @@ Result<Movement> transpose(const Site& s) {
   const Dims perm = s.n.attrs.ints("perm");
   if (perm.size() != s.x().size()) return s.no("the order of the axes is not known");
   Dims axes(perm.size());
-  for (size_t k = 0; k < perm.size(); ++k) axes[static_cast<size_t>(perm[k])] = static_cast<int64_t>(k);
+  for (size_t k = 0; k < perm.size(); ++k)
+    axes[static_cast<size_t>(perm[k])] = static_cast<int64_t>(k);
   Movement m;
   m.steps.push_back(axes_step(std::move(axes)));
   return m;
@@ -126,7 +129,8 @@ Result<Dims> split_starts(const Site& s, size_t axis) {
   Dims starts{0};
   for (size_t k = 0; k + 1 < s.n.outputs.size(); ++k) {
     const ValueId v = s.n.outputs[k];
-    auto dims = !sizes && v && s.g.value(v).type.shape ? constant_shape(*s.g.value(v).type.shape) : std::nullopt;
+    auto dims = !sizes && v && s.g.value(v).type.shape ? constant_shape(*s.g.value(v).type.shape)
+                                                       : std::nullopt;
     if (!sizes && !dims) break;
     starts.push_back(starts.back() + (sizes ? (*sizes)[k] : (*dims)[axis]));
   }
@@ -188,7 +192,8 @@ Result<Movement> pad(const Site& s) {
     if (size == 0 && mode != "constant") return s.no("nothing to pad from");
     if (s.result[axis] > kLongAxis) return s.no("an axis is too long");
     Dims positions;
-    for (int64_t o = 0; o < s.result[axis]; ++o) positions.push_back(padded(o - before, size, mode));
+    for (int64_t o = 0; o < s.result[axis]; ++o)
+      positions.push_back(padded(o - before, size, mode));
     m.steps.push_back(walk_step(axis, runs_of(positions)));
   }
   return m;
@@ -211,7 +216,8 @@ Result<Movement> tile(const Site& s) {
     if (s.result[axis] == size || size == 0) continue;
     if (s.result[axis] / size > kLongAxis) return s.no("an axis is too long");
     std::vector<Segment> segments;
-    for (int64_t at = 0; at < s.result[axis]; at += size) segments.push_back({at, at + size, 0, 0, 1});
+    for (int64_t at = 0; at < s.result[axis]; at += size)
+      segments.push_back({at, at + size, 0, 0, 1});
     m.steps.push_back(walk_step(axis, std::move(segments)));
   }
   return m;
@@ -242,13 +248,15 @@ Result<Movement> gather_nd(const Site& s) {
   if (!indices || !index_dims || index_dims->empty()) return s.no("no indices are given");
   if (s.n.attrs.i("batch_dims", 0) != 0) return s.no("it has batches");
   const auto depth = static_cast<size_t>(index_dims->back());
-  if (depth < 1 || depth > s.x().size()) return s.no("the indices have more parts than the operand has axes");
+  if (depth < 1 || depth > s.x().size())
+    return s.no("the indices have more parts than the operand has axes");
   Dims flat{0}, positions;
   flat.insert(flat.end(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), s.x().end());
   for (size_t k = 0; k + depth <= indices->size(); k += depth) {
     int64_t at = 0;
     for (size_t axis = 0; axis < depth; ++axis) {
-      const int64_t size = s.x()[axis], i = (*indices)[k + axis] < 0 ? (*indices)[k + axis] + size : (*indices)[k + axis];
+      const int64_t size = s.x()[axis], i = (*indices)[k + axis] < 0 ? (*indices)[k + axis] + size
+                                                                     : (*indices)[k + axis];
       if (i < 0 || i >= size) return s.no("an index is out of range");
       at = at * size + i;
     }
@@ -256,7 +264,8 @@ Result<Movement> gather_nd(const Site& s) {
   }
   flat[0] = static_cast<int64_t>(positions.size());
   Dims joined = flat;
-  joined[0] = std::accumulate(s.x().begin(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), int64_t{1}, std::multiplies<>());
+  joined[0] = std::accumulate(s.x().begin(), s.x().begin() + static_cast<std::ptrdiff_t>(depth),
+                              int64_t{1}, std::multiplies<>());
   Movement m;
   m.steps.push_back(reshape_step(s.result, flat));
   m.steps.push_back(walk_step(0, runs_of(positions)));
@@ -272,7 +281,7 @@ Result<Movement> blocks(const Site& s, bool to_space) {
   if (b < 1 || large.size() != 4 || small.size() != 4) return s.no("its operand has not four axes");
   const bool columns_first = s.n.attrs.s("mode", "DCR") == "CRD";
   const int64_t n = large[0], c = large[1], h = small[2], w = small[3];
-  const Dims spread{n, c, h, b, w, b};                                           // the image's side
+  const Dims spread{n, c, h, b, w, b};  // the image's side
   const Dims packed = columns_first ? Dims{n, c, b, b, h, w} : Dims{n, b, b, c, h, w};
   // Axis k of `packed` is this axis of `spread`.
   const Dims order = columns_first ? Dims{0, 1, 3, 5, 2, 4} : Dims{0, 3, 5, 1, 2, 4};
@@ -288,10 +297,16 @@ Result<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
 Result<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
 
 /// Resize's attributes, read once and not for every pixel.
-enum class Coordinates : uint8_t { half_pixel, align_corners, asymmetric, pytorch_half_pixel, half_pixel_symmetric };
+enum class Coordinates : uint8_t {
+  half_pixel,
+  align_corners,
+  asymmetric,
+  pytorch_half_pixel,
+  half_pixel_symmetric
+};
 enum class Rounding : uint8_t { down, up, prefer_down, prefer_up };
 Coordinates coordinates_of(std::string_view text) {
-  return text == "align_corners"        ? Coordinates::align_corners
+  return text == "align_corners"          ? Coordinates::align_corners
          : text == "asymmetric"           ? Coordinates::asymmetric
          : text == "pytorch_half_pixel"   ? Coordinates::pytorch_half_pixel
          : text == "half_pixel_symmetric" ? Coordinates::half_pixel_symmetric
@@ -305,11 +320,13 @@ Rounding rounding_of(std::string_view text) {
 }
 
 /// The pixel that `nearest` takes for an output coordinate.
-int64_t nearest(Coordinates coordinates, Rounding rounding, double scale, int64_t in, int64_t out, int64_t o) {
+int64_t nearest(Coordinates coordinates, Rounding rounding, double scale, int64_t in, int64_t out,
+                int64_t o) {
   const auto x = static_cast<double>(o);
   const double resized = scale * static_cast<double>(in), half = (x + 0.5) / scale - 0.5;
   double at = half;
-  if (coordinates == Coordinates::align_corners) at = resized == 1 ? 0 : x * static_cast<double>(in - 1) / (resized - 1);
+  if (coordinates == Coordinates::align_corners)
+    at = resized == 1 ? 0 : x * static_cast<double>(in - 1) / (resized - 1);
   if (coordinates == Coordinates::asymmetric) at = x / scale;
   if (coordinates == Coordinates::pytorch_half_pixel) at = resized == 1 ? -0.5 : half;
   if (coordinates == Coordinates::half_pixel_symmetric)
@@ -317,17 +334,20 @@ int64_t nearest(Coordinates coordinates, Rounding rounding, double scale, int64_
   at = std::clamp(at, -1e9, 1e9);
   const auto base = static_cast<int64_t>(std::ceil(at)) - 1;
   const double ratio = at - static_cast<double>(base);
-  const bool right = ratio == 1 || rounding == Rounding::up || (rounding == Rounding::prefer_down && ratio > 0.5) ||
+  const bool right = ratio == 1 || rounding == Rounding::up ||
+                     (rounding == Rounding::prefer_down && ratio > 0.5) ||
                      (rounding == Rounding::prefer_up && ratio >= 0.5);
   return std::clamp<int64_t>(base + (right ? 1 : 0), 0, in - 1);
 }
 
 Result<Movement> resize(const Site& s) {
   const Attrs& a = s.n.attrs;
-  const std::string mode = a.s("mode", "nearest"), coordinates = a.s("coordinate_transformation_mode", "half_pixel"),
+  const std::string mode = a.s("mode", "nearest"),
+                    coordinates = a.s("coordinate_transformation_mode", "half_pixel"),
                     rounding = a.s("nearest_mode", "round_prefer_floor");
   if (mode != "nearest") return s.no("mode " + escape(mode) + " computes");
-  if (coordinates == "tf_crop_and_resize" || a.s("keep_aspect_ratio_policy", "stretch") != "stretch")
+  if (coordinates == "tf_crop_and_resize" ||
+      a.s("keep_aspect_ratio_policy", "stretch") != "stretch")
     return s.no("these coordinates are not taken");
   const Tensor* scales = s.has(2) ? s.g.constant(s.n.inputs[2]) : nullptr;
   if (s.has(2) && !scales) return s.no("the scales are not constant");
@@ -335,14 +355,16 @@ Result<Movement> resize(const Site& s) {
   Dims axes = a.ints("axes");
   if (axes.empty())
     for (size_t k = 0; k < s.x().size(); ++k) axes.push_back(static_cast<int64_t>(k));
-  if (scales && scales->numel() != static_cast<int64_t>(axes.size())) return s.no("there are not as many scales as axes");
+  if (scales && scales->numel() != static_cast<int64_t>(axes.size()))
+    return s.no("there are not as many scales as axes");
   Movement m;
   for (size_t k = 0; k < axes.size(); ++k) {
     const size_t axis = s.axis_of(axes[k], s.x().size());
     const int64_t in = s.x()[axis], out = s.result[axis];
     if (in == 0) return s.no("the operand is empty");
     if (out > kLongAxis) return s.no("an axis is too long");
-    const double scale = scales ? scales->at_f64(static_cast<int64_t>(k)) : static_cast<double>(out) / static_cast<double>(in);
+    const double scale = scales ? scales->at_f64(static_cast<int64_t>(k))
+                                : static_cast<double>(out) / static_cast<double>(in);
     if (in == out && scale == 1) continue;
     const Coordinates how = coordinates_of(coordinates);
     const Rounding round = rounding_of(rounding);
@@ -418,7 +440,9 @@ namespace {
 Result<Dims> known(const Site& s, ValueId v) {
   const Type& t = s.g.value(v).type;
   auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
-  if (!dims) return s.no(fmt::format("the size of \"{}\" is {}, not known before a run", escape(s.g.value(v).name), str(t)));
+  if (!dims)
+    return s.no(fmt::format("the size of \"{}\" is {}, not known before a run",
+                            escape(s.g.value(v).name), str(t)));
   return *dims;
 }
 
@@ -433,7 +457,8 @@ Status read_inputs(Site& s) {
 }
 
 Result<Movement> result(Site& s, size_t output) {
-  if (s.inputs.empty() || output >= s.n.outputs.size() || !s.n.outputs[output]) return s.no("it has no operand");
+  if (s.inputs.empty() || output >= s.n.outputs.size() || !s.n.outputs[output])
+    return s.no("it has no operand");
   s.output = output;
   FERRULE_ASSIGN(s.result, known(s, s.n.outputs[output]));
   return row_of(s.n)->steps(s);
@@ -452,8 +477,10 @@ std::vector<Result<Movement>> movements_of(const Graph& g, const Node& n) {
   const Status inputs = read_inputs(s);
   std::vector<Result<Movement>> out;
   for (size_t k = 0; k < n.outputs.size(); ++k) {
-    if (inputs) out.push_back(result(s, k));
-    else out.push_back(fail(inputs.error()));
+    if (inputs)
+      out.push_back(result(s, k));
+    else
+      out.push_back(fail(inputs.error()));
   }
   return out;
 }

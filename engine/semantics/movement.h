@@ -1,6 +1,7 @@
-// Operators that only move elements (Transpose, Slice, Concat, Pad, Reshape, Resize nearest, …) as index
-// arithmetic: which element of which operand is found at an index of a result. One row a operator in
-// movement.cpp; nothing here knows kernels, memory or layouts. pieces.h makes kernels of it.
+// Operators that only move elements (Transpose, Slice, Concat, Pad, Reshape, Resize nearest, …) as
+// index arithmetic: which element of which operand is found at an index of a result. One row a
+// operator in movement.cpp; nothing here knows kernels, memory or layouts. pieces.h makes kernels
+// of it.
 #pragma once
 #include <optional>
 #include <vector>
@@ -9,7 +10,8 @@
 
 namespace ferrule {
 
-/// Along one axis: indices [begin, end) of the result are found at start, start + step, … of an operand.
+/// Along one axis: indices [begin, end) of the result are found at start, start + step, … of an
+/// operand.
 struct Segment {
   int64_t begin = 0, end = 0;
   int operand = 0;  ///< input slot; kFill: no operand, the movement's fill value
@@ -32,21 +34,23 @@ struct IndexStep {
 
 struct Movement {
   std::vector<IndexStep> steps;
-  int operand = 0;            ///< the slot read where no walk names another
-  std::optional<Tensor> fill; ///< one element; absent: zero
+  int operand = 0;             ///< the slot read where no walk names another
+  std::optional<Tensor> fill;  ///< one element; absent: zero
 };
 
 /// Whether the operator only moves elements, whatever its parameters are.
 bool is_movement(const Node& n);
-/// Those that keep the row-major order of all elements: free between layers, where the layout is plain.
+/// Those that keep the row-major order of all elements: free between layers, where the layout is
+/// plain.
 bool is_view(const Node& n);
 /// Those that may read an element several times (Expand, Tile, Resize, Gather, GatherND).
 bool repeats_elements(const Node& n);
 /// Whether the input at `slot` is moved; the others are parameters.
 bool moves_input(const Node& n, size_t slot);
 
-/// The movement that takes a value apart along `axis` into parts of these sizes: its operator, attributes and inputs;
-/// names and outputs are the caller's. Adds the constant of the sizes to `g`.
+/// The movement that takes a value apart along `axis` into parts of these sizes: its operator,
+/// attributes and inputs; names and outputs are the caller's. Adds the constant of the sizes to
+/// `g`.
 Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes);
 
 /// errors: unsupported_operator, saying which parameter or size is not known or not of this kind.

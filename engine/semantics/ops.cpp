@@ -20,7 +20,8 @@ std::string key_of(std::string_view domain, std::string_view op) {
   return domain.empty() ? std::string(op) : fmt::format("{}::{}", domain, op);
 }
 
-/// "float" -> f16, bf16, f32, f64; "int", "signed", "unsigned", "float8", "numeric", "bool", "any", or one type.
+/// "float" -> f16, bf16, f32, f64; "int", "signed", "unsigned", "float8", "numeric", "bool", "any",
+/// or one type.
 bool add_types(std::string_view word, std::vector<DType>& out) {
   auto add = [&](std::initializer_list<DType> types) {
     for (DType t : types)
@@ -53,7 +54,8 @@ class EntryReader {
   EntryReader(Reader& r, const yaml::Node& n) : r_(r), n_(n) {}
 
   OpFormula read() {
-    r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "channel", "class", "types", "source", "doc", "replaces"});
+    r_.keys(n_, {"op", "domain", "in", "attrs", "out", "let", "expr", "row", "channel", "class",
+                 "types", "source", "doc", "replaces"});
     if (const yaml::Node* v = r_.required(n_, "op")) f_.op = r_.string(*v);
     if (const yaml::Node* v = n_.find("domain")) f_.domain = r_.string(*v);
     if (f_.domain == "ai.onnx") f_.domain.clear();
@@ -68,7 +70,8 @@ class EntryReader {
     if (const yaml::Node* v = n_.find("source")) f_.source = r_.string(*v);
     if (const yaml::Node* v = n_.find("replaces")) replaces = r_.boolean(*v);
     if (const yaml::Node* v = n_.find("let")) lets(*v);
-    if (const yaml::Node* v = r_.required(n_, "expr")) f_.expr = formula(*v, "expr", f_.let.size(), &f_);
+    if (const yaml::Node* v = r_.required(n_, "expr"))
+      f_.expr = formula(*v, "expr", f_.let.size(), &f_);
     derive();
     return std::move(f_);
   }
@@ -97,7 +100,8 @@ class EntryReader {
     if (!r_.expect(v, yaml::Node::Kind::map, "attrs")) return;
     for (const auto& [key, value] : v.entries) {
       if (!value.is_scalar()) {
-        r_.error(value, fmt::format("{} where a number, a quoted text or `required` is wanted", yaml::name(value.kind)));
+        r_.error(value, fmt::format("{} where a number, a quoted text or `required` is wanted",
+                                    yaml::name(value.kind)));
       } else if (value.quoted) {
         f_.attrs[key.text] = value.text;
       } else if (value.text == "required") {
@@ -105,9 +109,11 @@ class EntryReader {
       } else if (auto i = yaml::parse_integer(value.text)) {
         f_.attrs[key.text] = *i;
       } else if (auto d = yaml::parse_number(value.text)) {
-        f_.attrs[key.text] = static_cast<double>(static_cast<float>(*d));  // ONNX's attributes are f32
+        f_.attrs[key.text] =
+            static_cast<double>(static_cast<float>(*d));  // ONNX's attributes are f32
       } else {
-        r_.error(value, fmt::format("\"{}\" is neither a number nor `required`", escape(value.text)),
+        r_.error(value,
+                 fmt::format("\"{}\" is neither a number nor `required`", escape(value.text)),
                  "quote a text");
       }
     }
@@ -119,7 +125,8 @@ class EntryReader {
     bool ok = false;
     if (s.starts_with("attr:")) {
       std::string a(s.substr(5));
-      ok = f_.attrs.count(a) || std::find(f_.required.begin(), f_.required.end(), a) != f_.required.end();
+      ok = f_.attrs.count(a) ||
+           std::find(f_.required.begin(), f_.required.end(), a) != f_.required.end();
     } else if (s.starts_with("in:")) {
       auto k = yaml::parse_integer(s.substr(3));
       ok = k && *k >= 0 && *k < static_cast<int64_t>(f_.inputs.size());
@@ -135,7 +142,8 @@ class EntryReader {
   void row(const yaml::Node& v) {
     f_.row = r_.string(v);
     const std::string_view s = f_.row;
-    if (s != "axis" && s != "from axis" && s != "spatial" && s != "groups" && s != "axes" && !s.starts_with("axes "))
+    if (s != "axis" && s != "from axis" && s != "spatial" && s != "groups" && s != "axes" &&
+        !s.starts_with("axes "))
       r_.error(v, fmt::format("\"{}\" does not say what a row is", escape(s)),
                "write axis, from axis, axes, spatial or groups");
     if (s.starts_with("axes "))
@@ -162,7 +170,8 @@ class EntryReader {
     }
   }
 
-  FormulaExprPtr formula(const yaml::Node& v, std::string_view what, size_t let, OpFormula* complete) {
+  FormulaExprPtr formula(const yaml::Node& v, std::string_view what, size_t let,
+                         OpFormula* complete) {
     size_t before = r_.count();
     std::string text = r_.quoted(v, what);
     if (r_.count() != before) return nullptr;
@@ -192,13 +201,17 @@ class EntryReader {
     if (f_.types.empty()) add_types("numeric", f_.types);
     bool variadic = !f_.inputs.empty() && is_variadic(f_.inputs.back());
     auto add = [&](std::string_view c) {
-      if (std::find(f_.classes.begin(), f_.classes.end(), c) == f_.classes.end()) f_.classes.emplace_back(c);
+      if (std::find(f_.classes.begin(), f_.classes.end(), c) == f_.classes.end())
+        f_.classes.emplace_back(c);
     };
     add(f_.pointwise() ? "pointwise" : "row");
     if (!f_.pointwise()) return;
-    if (variadic) add("variadic");
-    else if (data == 1) add("unary");
-    else if (data == 2) add("binary");
+    if (variadic)
+      add("variadic");
+    else if (data == 1)
+      add("unary");
+    else if (data == 2)
+      add("binary");
   }
 
   Reader& r_;
@@ -208,17 +221,20 @@ class EntryReader {
 
 using Map = std::map<std::string, OpFormula, std::less<>>;
 
-/// Whether what knows the operators only by their operands and results (inference, shapes) may take one for the other.
+/// Whether what knows the operators only by their operands and results (inference, shapes) may take
+/// one for the other.
 bool same_signature(const OpFormula& a, const OpFormula& b) {
   auto same = [](const std::string& x, const std::string& y) {
     return is_optional(x) == is_optional(y) && is_variadic(x) == is_variadic(y);
   };
-  return std::ranges::equal(a.inputs, b.inputs, same) && a.data == b.data && a.out_type == b.out_type && a.row == b.row;
+  return std::ranges::equal(a.inputs, b.inputs, same) && a.data == b.data &&
+         a.out_type == b.out_type && a.row == b.row;
 }
 
-/// The entry joins those that were read before it; one of its operator's only where it says so. A folder that is given
-/// again, behind those that replaced something, has the last word.
-void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all, std::set<std::string>& places, Reader& r) {
+/// The entry joins those that were read before it; one of its operator's only where it says so. A
+/// folder that is given again, behind those that replaced something, has the last word.
+void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all,
+           std::set<std::string>& places, Reader& r) {
   const std::string key = key_of(f.domain, f.op);
   const bool again = !places.insert(f.place).second;
   auto it = all.find(key);
@@ -228,16 +244,26 @@ void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all, std::set<
     std::vector<std::string> known;
     for (const auto& [name, _] : all) known.push_back(name);
     const std::string near = yaml::nearest(key, known);
-    r.error(at, fmt::format("there is no operator {} to replace", escape(key)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+    r.error(at, fmt::format("there is no operator {} to replace", escape(key)),
+            near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
   } else if (const OpFormula& old = it->second; !replaces) {
-    r.error(at, fmt::format("operator {} is described at {} already", escape(key), escape(old.place)),
-            "write `replaces: true` if yours is to stand for it (verify --oracle keeps judging by the first), or give yours a domain", Code::formula_invalid);
+    r.error(at,
+            fmt::format("operator {} is described at {} already", escape(key), escape(old.place)),
+            "write `replaces: true` if yours is to stand for it (verify --oracle keeps judging by "
+            "the first), or give yours a domain",
+            Code::formula_invalid);
   } else if (!old.pointwise()) {
-    r.error(at, fmt::format("operator {} works on rows, as the interpreter does without its formula: it cannot be replaced", escape(key)),
+    r.error(at,
+            fmt::format("operator {} works on rows, as the interpreter does without its formula: "
+                        "it cannot be replaced",
+                        escape(key)),
             "give yours a domain", Code::formula_invalid);
   } else if (!same_signature(f, old)) {
-    r.error(at, fmt::format("operator {} has other operands or another result type than at {}", escape(key), escape(old.place)),
-            "what replaces an operator takes and gives what it does; give yours a domain", Code::formula_invalid);
+    r.error(at,
+            fmt::format("operator {} has other operands or another result type than at {}",
+                        escape(key), escape(old.place)),
+            "what replaces an operator takes and gives what it does; give yours a domain",
+            Code::formula_invalid);
   } else {
     it->second = std::move(f);
   }
@@ -246,7 +272,8 @@ void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all, std::set<
 void read_ops(const yaml::Document& doc, Map& all, std::set<std::string>& places, Reader& r) {
   if (!r.expect(doc.root, yaml::Node::Kind::map, "an operator file")) return;
   r.keys(doc.root, {"ferrule", "doc", "ops"});
-  if (const yaml::Node* v = r.required(doc.root, "ferrule"); v && (doc.root.entries.front().first.text != "ferrule" || v->text != "1"))
+  if (const yaml::Node* v = r.required(doc.root, "ferrule");
+      v && (doc.root.entries.front().first.text != "ferrule" || v->text != "1"))
     r.error(doc.root, "the file does not begin with \"ferrule: 1\"", "");
   const yaml::Node* ops = r.required(doc.root, "ops");
   if (!ops || !r.expect(*ops, yaml::Node::Kind::sequence, "ops")) return;
@@ -267,7 +294,8 @@ void read_ops(const yaml::Document& doc, Map& all, std::set<std::string>& places
 std::vector<std::string> op_files(const std::string& dir) {
   std::vector<std::string> files;
   std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(dir) / "ops", none))
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(dir) / "ops", none))
     if (entry.path().extension() == ".yaml") files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
   return files;

@@ -1,7 +1,7 @@
-// Operators as formulas: the table read from rules/ops/*.yaml. One entry is an operator on every backend,
-// fusable everywhere. lower.h turns a node of such an operator, or a region of them, into a scalar program.
-// Entries with `row:` (reductions) have no scalar program of their own: row.h lowers them, alone or with their
-// pointwise neighbours.
+// Operators as formulas: the table read from rules/ops/*.yaml. One entry is an operator on every
+// backend, fusable everywhere. lower.h turns a node of such an operator, or a region of them, into
+// a scalar program. Entries with `row:` (reductions) have no scalar program of their own: row.h
+// lowers them, alone or with their pointwise neighbours.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,8 +20,9 @@ class RegionPrograms;  // region_programs.h
 
 class OpTable {
  public:
-  /// Reads every *.yaml in `dir`/ops of each rules directory, later ones replacing entries of earlier ones.
-  /// errors: yaml_*, formula_invalid with place, caret and hint; all problems at once.
+  /// Reads every *.yaml in `dir`/ops of each rules directory, later ones replacing entries of
+  /// earlier ones. errors: yaml_*, formula_invalid with place, caret and hint; all problems at
+  /// once.
   static Result<OpTable> load(std::span<const std::string> rule_dirs);
   const OpFormula* find(std::string_view domain, std::string_view op) const;
   const OpFormula* find(const Node& n) const { return find(n.domain, n.op); }
@@ -29,17 +30,22 @@ class OpTable {
     const OpFormula* f = find(n);
     return f && f->pointwise();
   }
-  /// Members of an op class ("@activation" is class "activation"; "@pointwise" is every formula without row).
+  /// Members of an op class ("@activation" is class "activation"; "@pointwise" is every formula
+  /// without row).
   bool in_class(const Node& n, std::string_view cls) const;
   std::vector<std::string> class_names() const;
-  const std::map<std::string, OpFormula, std::less<>>& all() const { return *ops_; }  ///< key "domain::op" or "op"
+  const std::map<std::string, OpFormula, std::less<>>& all() const {
+    return *ops_;
+  }  ///< key "domain::op" or "op"
   /// Regions of these operators that were lowered before; null: none are kept.
   RegionPrograms* programs() const { return programs_.get(); }
 
  private:
   using Map = std::map<std::string, OpFormula, std::less<>>;
-  std::shared_ptr<const Map> ops_ = std::make_shared<const Map>();     ///< copies of the table share it
-  std::unordered_multimap<std::string_view, const OpFormula*> by_op_;  ///< of ops_, for find(): asked for every node
+  std::shared_ptr<const Map> ops_ =
+      std::make_shared<const Map>();  ///< copies of the table share it
+  std::unordered_multimap<std::string_view, const OpFormula*>
+      by_op_;  ///< of ops_, for find(): asked for every node
   std::shared_ptr<RegionPrograms> programs_;
 };
 

@@ -29,13 +29,20 @@ class Expansion {
 
   Slot run(Prim op, Slot x) {
     switch (op) {
-      case Prim::exp: return exp(x);
-      case Prim::log: return log(x);
-      case Prim::expm1: return expm1(x);
-      case Prim::log1p: return log1p(x);
-      case Prim::tanh: return tanh(x);
-      case Prim::sigmoid: return sigmoid(x);
-      default: return erf(x);
+      case Prim::exp:
+        return exp(x);
+      case Prim::log:
+        return log(x);
+      case Prim::expm1:
+        return expm1(x);
+      case Prim::log1p:
+        return log1p(x);
+      case Prim::tanh:
+        return tanh(x);
+      case Prim::sigmoid:
+        return sigmoid(x);
+      default:
+        return erf(x);
     }
   }
 
@@ -55,7 +62,7 @@ class Expansion {
   Slot select(Slot c, Slot a, Slot b) { return b_.op(Prim::select, b_.type(a), {c, a, b}); }
   Slot bits(Slot a) { return b_.op(Prim::float_to_bits, DType::i32, {a}); }
   Slot real(Slot a) { return b_.op(Prim::bits_to_float, DType::f32, {a}); }
-  Slot at_most(Slot x, double c) { return select(test(Prim::lt, f(c), x), f(c), x); }   // NaN stays
+  Slot at_most(Slot x, double c) { return select(test(Prim::lt, f(c), x), f(c), x); }  // NaN stays
   Slot at_least(Slot x, double c) { return select(test(Prim::gt, f(c), x), f(c), x); }
   /// Horner, highest coefficient first.
   Slot poly(Slot x, std::initializer_list<double> c) {
@@ -67,8 +74,11 @@ class Expansion {
   /// -0 and subnormals whose sign the evaluation may lose.
   Slot keep_zero(Slot x, Slot y) { return select(test(Prim::eq, x, f(0)), x, y); }
 
-  /// x * unit = n ln 2 + r * unit with |r * unit| <= ln 2 / 2; `shifted` holds n + bias in its low bits.
-  struct Reduced { Slot shifted, r; };
+  /// x * unit = n ln 2 + r * unit with |r * unit| <= ln 2 / 2; `shifted` holds n + bias in its low
+  /// bits.
+  struct Reduced {
+    Slot shifted, r;
+  };
   Reduced reduce(Slot x, double unit, int bias, bool rough = false) {
     Reduced d{};
     d.shifted = fma(x, f(unit * kLog2e), f(kMagic + bias));
@@ -92,8 +102,8 @@ class Expansion {
   Slot expm1_poly(Slot r, double unit) {
     double u2 = unit * unit, u3 = u2 * unit;
     return mul(r, poly(r, {1.3870657421648502e-3 * u3 * u3, 8.36626160889864e-3 * u3 * u2,
-                           4.166743531823158e-2 * u2 * u2, 1.666654646396637e-1 * u3, 4.999999701976776e-1 * u2,
-                           unit}));
+                           4.166743531823158e-2 * u2 * u2, 1.666654646396637e-1 * u3,
+                           4.999999701976776e-1 * u2, unit}));
   }
   /// s q + (s - c), the sign of q kept where it is zero and s = c.
   Slot shifted_product(Slot s, Slot q, double c) { return fma(s, q, neg(sub(f(c), s))); }
@@ -102,16 +112,20 @@ class Expansion {
     Reduced d = reduce(at_least(at_most(x, 89), -104), 1, 0);
     // 2^n in two factors, because n runs from -150 to 128.
     Slot whole = bits(d.shifted), half = iop(Prim::shr, whole, i(1));
-    auto factor = [&](Slot n) { return real(iop(Prim::add, iop(Prim::shl, n, i(23)), i(0x3f800000))); };
+    auto factor = [&](Slot n) {
+      return real(iop(Prim::add, iop(Prim::shl, n, i(23)), i(0x3f800000)));
+    };
     return mul(mul(exp_poly(d.r, 1), factor(half)), factor(iop(Prim::sub, whole, half)));
   }
 
   Slot expm1(Slot x) {
-    Reduced d = reduce(at_least(at_most(x, 89), -18), 1, 126);  // 2^(n-1), because 2^128 does not exist
+    Reduced d =
+        reduce(at_least(at_most(x, 89), -18), 1, 126);  // 2^(n-1), because 2^128 does not exist
     return mul(shifted_product(power(d.shifted), expm1_poly(d.r, 1), 0.5), f(2));
   }
 
-  /// 1 / (1 + e^-x), all of it times 2^-64 so that e^-x stays finite and a subnormal result rounds once.
+  /// 1 / (1 + e^-x), all of it times 2^-64 so that e^-x stays finite and a subnormal result rounds
+  /// once.
   Slot sigmoid(Slot x) {
     Reduced d = reduce(at_least(at_most(x, 20), -104), -1, 127 - 64);
     Slot e = mul(exp_poly(d.r, -1), power(d.shifted));
@@ -126,7 +140,9 @@ class Expansion {
   }
 
   /// u = m 2^e with m in [sqrt(1/2), sqrt(2)), u normal and positive.
-  struct Split { Slot m, e; };
+  struct Split {
+    Slot m, e;
+  };
   Split split(Slot u) {
     Slot w = iop(Prim::sub, bits(u), i(0x3f3504f3));
     Slot e = iop(Prim::shr, w, i(23));
@@ -135,8 +151,9 @@ class Expansion {
   }
   /// log(1 + t) + e ln 2 (Cephes, logf).
   Slot log_reduced(Slot t, Slot e) {
-    Slot p = poly(t, {7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
-                    -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1});
+    Slot p = poly(
+        t, {7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+            -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1});
     Slot z = mul(t, t);
     Slot y = mul(mul(t, z), p);
     y = fma(e, f(kLogLow), y);
@@ -170,11 +187,12 @@ class Expansion {
   /// N. Juffa's two polynomials: x + x P(x^2) near 0, 1 - e^Q(|x|) beyond.
   Slot erf(Slot x) {
     Slot t = abs(x), s = mul(x, x);
-    Slot near = fma(poly(s, {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
-                           1.28379166e-1}), x, x);
+    Slot near = fma(poly(s, {-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1,
+                             -3.76125336e-1, 1.28379166e-1}),
+                    x, x);
     Slot c = at_most(t, 5);
     Slot q = poly(c, {-1.72853470e-5, 3.83197126e-4, -3.88396438e-3, 2.42546219e-2, -1.06777877e-1,
-                    -6.34846687e-1, -1.28717512e-1});
+                      -6.34846687e-1, -1.28717512e-1});
     q = fma(q, c, neg(c));
     Reduced d = reduce(q, 1, 127, true);  // q is above -30: no subnormals
     Slot far = sub(f(1), mul(exp_poly(d.r, 1), power(d.shifted)));
@@ -190,8 +208,8 @@ class Expansion {
 
 bool expandable(Prim op, DType type) {
   return type == DType::f32 &&
-         (op == Prim::exp || op == Prim::log || op == Prim::expm1 || op == Prim::log1p || op == Prim::tanh ||
-          op == Prim::sigmoid || op == Prim::erf);
+         (op == Prim::exp || op == Prim::log || op == Prim::expm1 || op == Prim::log1p ||
+          op == Prim::tanh || op == Prim::sigmoid || op == Prim::erf);
 }
 
 void expand_transcendentals(Program& p) {

@@ -47,8 +47,8 @@ class Simplifier {
   };
   struct Same {  // bits, so that 0 and -0, NaN and NaN are told apart and found again
     bool operator()(const Inst& a, const Inst& b) const {
-      return a.op == b.op && a.type == b.type && a.args == b.args && a.index == b.index && a.i == b.i &&
-             std::bit_cast<uint64_t>(a.f) == std::bit_cast<uint64_t>(b.f);
+      return a.op == b.op && a.type == b.type && a.args == b.args && a.index == b.index &&
+             a.i == b.i && std::bit_cast<uint64_t>(a.f) == std::bit_cast<uint64_t>(b.f);
     }
   };
 
@@ -60,9 +60,10 @@ class Simplifier {
 
   uint32_t emit(const Inst& in) {
     Inst key = in;
-    bool commutes = in.op == Prim::add || in.op == Prim::mul || in.op == Prim::min || in.op == Prim::max ||
-                    in.op == Prim::eq || in.op == Prim::ne || in.op == Prim::land || in.op == Prim::lor ||
-                    in.op == Prim::lxor || in.op == Prim::band || in.op == Prim::bor || in.op == Prim::bxor;
+    bool commutes = in.op == Prim::add || in.op == Prim::mul || in.op == Prim::min ||
+                    in.op == Prim::max || in.op == Prim::eq || in.op == Prim::ne ||
+                    in.op == Prim::land || in.op == Prim::lor || in.op == Prim::lxor ||
+                    in.op == Prim::band || in.op == Prim::bor || in.op == Prim::bxor;
     if (commutes && key.args[0] > key.args[1]) std::swap(key.args[0], key.args[1]);
     const auto next = static_cast<uint32_t>(out_.insts.size());
     if (auto known = find(key)) return *known;
@@ -128,7 +129,8 @@ class Simplifier {
         break;
       case Prim::cast:
         if (at(a).type == in.type) return a;
-        if (at(a).op == Prim::cast && is_const(at(a).args[0])) {  // rounded to a narrow type and back
+        if (at(a).op == Prim::cast &&
+            is_const(at(a).args[0])) {  // rounded to a narrow type and back
           const Inst& k = at(at(a).args[0]);
           Scalar narrow = convert(at(a).type, k.type, {k.f, k.i}, at(a).i != 0);
           Scalar v = convert(in.type, at(a).type, narrow, in.i != 0);
@@ -139,12 +141,14 @@ class Simplifier {
           return reduce(in);
         }
         break;
-      default: break;
+      default:
+        break;
     }
     return emit(in);
   }
 
-  /// 1/f and f are both powers of two within the type's normal range: x / f == x * (1/f) bit for bit.
+  /// 1/f and f are both powers of two within the type's normal range: x / f == x * (1/f) bit for
+  /// bit.
   static bool exact_reciprocal(double f, DType t) {
     int e = 0;
     double limit = t == DType::f32 ? 120 : 1000;
@@ -157,10 +161,15 @@ class Simplifier {
     if (to == DType::boolean) return false;
     if (from == DType::boolean) return true;
     auto mantissa = [](DType t) {
-      return t == DType::f64 ? 53 : t == DType::f32 ? 24 : t == DType::f16 ? 11 : t == DType::bf16 ? 8 : 4;
+      return t == DType::f64    ? 53
+             : t == DType::f32  ? 24
+             : t == DType::f16  ? 11
+             : t == DType::bf16 ? 8
+                                : 4;
     };
     if (is_float(to)) {
-      if (is_int(from)) return (to == DType::f32 || to == DType::f64) && size_bits(from) <= mantissa(to);
+      if (is_int(from))
+        return (to == DType::f32 || to == DType::f64) && size_bits(from) <= mantissa(to);
       return to == DType::f64 ? true : to == DType::f32 && from != DType::f64;
     }
     if (is_float(from)) return false;
@@ -171,16 +180,20 @@ class Simplifier {
   std::optional<Inst> folded(const Inst& in) const {
     Scalar args[3];
     int n = info(in.op).arity;
-    if (in.op == Prim::cast && compute_type(in.type) != in.type) return std::nullopt;  // no narrow constants
+    if (in.op == Prim::cast && compute_type(in.type) != in.type)
+      return std::nullopt;  // no narrow constants
     for (int a = 0; a < n; ++a) {
       auto s = static_cast<size_t>(a);
       if (!is_const(in.args[s])) return std::nullopt;
       args[s] = {at(in.args[s]).f, at(in.args[s]).i};
     }
     Scalar r;
-    if (in.op == Prim::cast) r = convert(in.type, at(in.args[0]).type, args[0], in.i != 0);
-    else if (in.op == Prim::select) r = args[0].i ? args[1] : args[2];
-    else r = apply(in.op, in.type, at(in.args[0]).type, args);
+    if (in.op == Prim::cast)
+      r = convert(in.type, at(in.args[0]).type, args[0], in.i != 0);
+    else if (in.op == Prim::select)
+      r = args[0].i ? args[1] : args[2];
+    else
+      r = apply(in.op, in.type, at(in.args[0]).type, args);
     return constant_of(in.type, r);
   }
 
@@ -188,8 +201,10 @@ class Simplifier {
     Inst k;
     k.op = Prim::constant;
     k.type = type;
-    if (is_float(type)) k.f = v.f;
-    else k.i = v.i;
+    if (is_float(type))
+      k.f = v.f;
+    else
+      k.i = v.i;
     return k;
   }
 
@@ -198,13 +213,15 @@ class Simplifier {
     for (uint32_t o : out_.outputs) live[o] = 1;
     for (size_t k = live.size(); k-- > 0;)
       if (live[k])
-        for (int a = 0; a < info(out_.insts[k].op).arity; ++a) live[out_.insts[k].args[static_cast<size_t>(a)]] = 1;
+        for (int a = 0; a < info(out_.insts[k].op).arity; ++a)
+          live[out_.insts[k].args[static_cast<size_t>(a)]] = 1;
     std::vector<uint32_t> to(live.size());
     size_t n = 0;
     for (size_t k = 0; k < live.size(); ++k) {
       if (!live[k]) continue;
       Inst in = out_.insts[k];
-      for (int a = 0; a < info(in.op).arity; ++a) in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
+      for (int a = 0; a < info(in.op).arity; ++a)
+        in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
       to[k] = static_cast<uint32_t>(n);
       out_.insts[n++] = in;
     }
@@ -242,8 +259,10 @@ uint32_t ProgramBuilder::constant(DType type, double f, int64_t i) {
   Inst in;
   in.op = Prim::constant;
   in.type = type;
-  if (is_float(type)) in.f = convert(type, DType::f64, {f, 0}, false).f;
-  else in.i = convert(type, DType::i64, {0, i}, false).i;
+  if (is_float(type))
+    in.f = convert(type, DType::f64, {f, 0}, false).f;
+  else
+    in.i = convert(type, DType::i64, {0, i}, false).i;
   program_.insts.push_back(in);
   return static_cast<uint32_t>(program_.insts.size() - 1);
 }

@@ -65,7 +65,8 @@ class KeyWriter {
     const DType type = t->dtype();
     if (!is_float(type) && !is_int(type) && type != DType::boolean) return false;
     number(static_cast<uint64_t>(type));
-    number(is_float(type) ? std::bit_cast<uint64_t>(t->at_f64(0)) : static_cast<uint64_t>(t->at_i64(0)));
+    number(is_float(type) ? std::bit_cast<uint64_t>(t->at_f64(0))
+                          : static_cast<uint64_t>(t->at_i64(0)));
     return true;
   }
 
@@ -76,7 +77,8 @@ class KeyWriter {
 
 }  // namespace
 
-RegionKey region_key(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
+RegionKey region_key(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+                     std::span<const ValueId> outputs) {
   return KeyWriter(ops, g).write(nodes, outputs);
 }
 

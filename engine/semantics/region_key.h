@@ -10,9 +10,10 @@ namespace ferrule {
 
 /// What lower_region's program depends on, and the region's values in the order that they are met.
 struct RegionKey {
-  std::string text;              ///< empty: not to be kept
+  std::string text;  ///< empty: not to be kept
   std::vector<ValueId> values;
 };
-RegionKey region_key(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes, std::span<const ValueId> outputs);
+RegionKey region_key(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+                     std::span<const ValueId> outputs);
 
 }  // namespace ferrule

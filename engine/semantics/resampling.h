@@ -1,5 +1,6 @@
-// What Resize computes along one axis: for every position of the result, the positions it reads and their weights. The one
-// place for its coordinate modes, for the interpreter and for generated kernels. It knows no tensors.
+// What Resize computes along one axis: for every position of the result, the positions it reads and
+// their weights. The one place for its coordinate modes, for the interpreter and for generated
+// kernels. It knows no tensors.
 #pragma once
 #include <string>
 #include <vector>
@@ -26,11 +27,14 @@ struct Resampling {
 
   static Resampling of(const Attrs& attrs);
   /// Whether the axis is left as it is.
-  bool keeps(const ResizeAxis& a) const { return a.in == a.out && a.scale == 1 && coordinates != "tf_crop_and_resize"; }
+  bool keeps(const ResizeAxis& a) const {
+    return a.in == a.out && a.scale == 1 && coordinates != "tf_crop_and_resize";
+  }
 };
 
-/// Of position `out` of the result; empty: outside, it takes the extrapolation value. None has weight 0: what is not part of
-/// the mean brings no NaN into it, wherever an implementation would look for the second of two pixels.
+/// Of position `out` of the result; empty: outside, it takes the extrapolation value. None has
+/// weight 0: what is not part of the mean brings no NaN into it, wherever an implementation would
+/// look for the second of two pixels.
 std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int64_t out);
 
 /// The weight of a pixel so far away, by the cubic filter with coefficient `a`.

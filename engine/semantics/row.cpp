@@ -15,15 +15,18 @@ namespace ferrule {
 namespace {
 
 tl::unexpected<Error> unsupported(const Node& n, std::string why) {
-  return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
+  return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op),
+               std::move(why));
 }
 
 /// The words of `row:`: how axes are named, then default axes.
 std::vector<std::string> words(std::string_view text) {
   std::vector<std::string> out(1);
   for (char c : text)
-    if (c != ' ') out.back() += c;
-    else if (!out.back().empty()) out.emplace_back();
+    if (c != ' ')
+      out.back() += c;
+    else if (!out.back().empty())
+      out.emplace_back();
   return out;
 }
 
@@ -57,8 +60,10 @@ class RegionLowering {
                      std::string("an output of a region that no node of it makes"), "");
       b_.output(b_.cast(it->second.id, g_.value(v).type.dtype));
       const bool whole = is(g_.value(v).type, row_);
-      if (!whole && out_.axes.groups) return unsupported(g_.node(g_.value(v).producer), "its result is not one a group");
-      out_.outputs.push_back({v, it->second.squeezed ? RowSpread::squeezed : RowSpread::row, !whole});
+      if (!whole && out_.axes.groups)
+        return unsupported(g_.node(g_.value(v).producer), "its result is not one a group");
+      out_.outputs.push_back(
+          {v, it->second.squeezed ? RowSpread::squeezed : RowSpread::row, !whole});
     }
     for (uint32_t v : folded_) b_.output(v);
     out_.program = b_.take();
@@ -82,16 +87,21 @@ class RegionLowering {
       if (f->pointwise()) continue;
       FERRULE_ASSIGN(RowAxes axes, row_axes(ops_, g_, n));
       const Shape& shape = *g_.value(n.inputs[0]).type.shape;
-      if (first) row_ = shape, out_.axes = axes;
-      else if (!(axes == out_.axes)) return unsupported(n, "its rows are along other axes");
-      else if (!(shape == row_)) return unsupported(n, "its rows have another shape");
+      if (first)
+        row_ = shape, out_.axes = axes;
+      else if (!(axes == out_.axes))
+        return unsupported(n, "its rows are along other axes");
+      else if (!(shape == row_))
+        return unsupported(n, "its rows have another shape");
       first = false;
     }
     FERRULE_ASSERT(!first, "a row region without a row operator");
     reduced_ = row_, squeezed_ = {};
     for (size_t k = 0; k < row_.size(); ++k) {
-      if (out_.axes.reduced[k]) reduced_[k] = Dim(1);
-      else squeezed_.push_back(row_[k]);
+      if (out_.axes.reduced[k])
+        reduced_[k] = Dim(1);
+      else
+        squeezed_.push_back(row_[k]);
     }
     return {};
   }
@@ -103,7 +113,8 @@ class RegionLowering {
       if (n.outputs[k]) return unsupported(n, "its other results are wanted");
     const Type& y = g_.value(n.outputs[0]).type;
     const bool whole = is(y, row_) || is(y, reduced_);
-    if (!whole && !is(y, squeezed_)) return unsupported(n, fmt::format("its result {} is neither a row nor reduced", str(y)));
+    if (!whole && !is(y, squeezed_))
+      return unsupported(n, fmt::format("its result {} is neither a row nor reduced", str(y)));
     std::vector<DType> types;
     for (ValueId v : n.inputs) types.push_back(v ? g_.value(v).type.dtype : DType::undefined);
     if (!f.pointwise() && std::find(f.types.begin(), f.types.end(), types[0]) == f.types.end())
@@ -126,7 +137,8 @@ class RegionLowering {
   Result<uint32_t> value(const Node& n, ValueId v, RowSpread spread) {
     if (auto it = inside_.find(v); it != inside_.end()) {
       if (it->second.squeezed != (spread == RowSpread::squeezed) || spread == RowSpread::channel)
-        return unsupported(n, fmt::format("\"{}\" has lost its axes before", escape(g_.value(v).name)));
+        return unsupported(
+            n, fmt::format("\"{}\" has lost its axes before", escape(g_.value(v).name)));
       return it->second.id;
     }
     if (const Tensor* t = g_.constant(v); t && t->numel() == 1) return immediate(b_, *t);
@@ -149,7 +161,8 @@ class RegionLowering {
         return unsupported(n, fmt::format("{} is not one value a channel", str(t)));
       return out_.axes.groups == 0 && !out_.axes.reduced[1];
     }
-    if (t.rank() > static_cast<int>(row_.size())) return unsupported(n, "an operand has more axes than the row");
+    if (t.rank() > static_cast<int>(row_.size()))
+      return unsupported(n, "an operand has more axes than the row");
     const size_t extra = row_.size() - t.shape->size();
     for (size_t k = 0; k < t.shape->size(); ++k) {
       if ((*t.shape)[k] == Dim(1)) continue;
@@ -160,10 +173,13 @@ class RegionLowering {
 
   uint32_t fold(Builtin kind, uint32_t v) {
     const DType t = b_.type(v);
-    const Fold f = kind == Builtin::rmax ? Fold::max : kind == Builtin::rmin ? Fold::min
-                   : kind == Builtin::rprod ? Fold::prod : Fold::sum;
+    const Fold f = kind == Builtin::rmax    ? Fold::max
+                   : kind == Builtin::rmin  ? Fold::min
+                   : kind == Builtin::rprod ? Fold::prod
+                                            : Fold::sum;
     uint32_t r = 0;
-    auto same = std::find_if(made_.begin(), made_.end(), [&](const Made& m) { return m.fold == f && m.of == v; });
+    auto same = std::find_if(made_.begin(), made_.end(),
+                             [&](const Made& m) { return m.fold == f && m.of == v; });
     if (same != made_.end()) {
       r = same->result;
     } else {
@@ -215,14 +231,17 @@ Scalar fold_identity(Fold fold, DType type) {
   if (is_float(type)) return {smallest ? -inf : inf, 0};
   const int bits = size_bits(type);
   if (is_unsigned_int(type))
-    return {0, smallest ? 0 : bits == 64 ? int64_t{-1} : static_cast<int64_t>((uint64_t{1} << bits) - 1)};
+    return {0, smallest     ? 0
+               : bits == 64 ? int64_t{-1}
+                            : static_cast<int64_t>((uint64_t{1} << bits) - 1)};
   const int64_t lowest = bits == 64 ? INT64_MIN : -(int64_t{1} << (bits - 1));
   return {0, smallest ? lowest : ~lowest};
 }
 
 bool RowRegion::writes_over(size_t k) const {
   const RowOperand &x = inputs[k], &y = outputs[0];
-  const auto readings = std::count_if(inputs.begin(), inputs.end(), [&](const RowOperand& o) { return o.value == x.value; });
+  const auto readings = std::count_if(inputs.begin(), inputs.end(),
+                                      [&](const RowOperand& o) { return o.value == x.value; });
   return readings == 1 && x.spread == y.spread && x.uniform == y.uniform;
 }
 
@@ -263,7 +282,8 @@ Result<RowAxes> row_axes(const OpTable& ops, const Graph& g, const Node& n) {
       out.groups = n.attrs.i("num_groups");
       if (out.groups < 1) return unsupported(n, "num_groups is not positive");
       const auto channels = (*x.shape)[1].value_or(-1);
-      if (channels < 1 || channels % out.groups) return unsupported(n, "the groups do not divide the channels");
+      if (channels < 1 || channels % out.groups)
+        return unsupported(n, "the groups do not divide the channels");
     }
   }
   return out;

@@ -1,8 +1,9 @@
-// Rows: regions of pointwise nodes around one or more row operators (Softmax, LayerNormalization, reductions)
-// as scalar programs. A region is first one program in which every reduction is an operand of its own (the
-// result of a fold over the row); split_rows then cuts it into stages, each an ordinary element program that
-// runs over the row or once a row. Here is only meaning: which axes are walked how is decided where kernels
-// are made (codegen/cpu/row_nest.h), so one region serves every shape of its rank.
+// Rows: regions of pointwise nodes around one or more row operators (Softmax, LayerNormalization,
+// reductions) as scalar programs. A region is first one program in which every reduction is an
+// operand of its own (the result of a fold over the row); split_rows then cuts it into stages, each
+// an ordinary element program that runs over the row or once a row. Here is only meaning: which
+// axes are walked how is decided where kernels are made (codegen/cpu/row_nest.h), so one region
+// serves every shape of its rank.
 #pragma once
 #include <optional>
 #include <span>
@@ -16,7 +17,8 @@ namespace ferrule {
 /// Which axes of an operator's first input are one row.
 struct RowAxes {
   std::vector<bool> reduced;  ///< per axis
-  int64_t groups = 0;         ///< not 0: axis 1 is [groups, size / groups] and its second half is in the row
+  int64_t groups =
+      0;  ///< not 0: axis 1 is [groups, size / groups] and its second half is in the row
   friend bool operator==(const RowAxes&, const RowAxes&) = default;
 };
 /// errors: unsupported_operator (rank or axes unknown, no axes).
@@ -45,23 +47,24 @@ enum class RowSpread : uint8_t {
 struct RowOperand {
   ValueId value;
   RowSpread spread = RowSpread::row;
-  bool uniform = false;       ///< the same for the whole row
+  bool uniform = false;  ///< the same for the whole row
 };
 
 struct RowRegion {
-  Program program;                  ///< outputs: the region's, then what each fold folds
-  std::vector<RowSource> sources;   ///< per program input: operand, fold or count
+  Program program;                 ///< outputs: the region's, then what each fold folds
+  std::vector<RowSource> sources;  ///< per program input: operand, fold or count
   std::vector<RowOperand> inputs, outputs;
   std::vector<Fold> folds;
   RowAxes axes;
 
-  /// Whether the first result may lie in the memory of input `k`, if they have the same shape: each of its
-  /// elements is then written where it was last read. A vector that lies along the rows is not one a row.
+  /// Whether the first result may lie in the memory of input `k`, if they have the same shape: each
+  /// of its elements is then written where it was last read. A vector that lies along the rows is
+  /// not one a row.
   bool writes_over(size_t k) const;
 };
-/// `nodes`: in topological order, at least one row operator among them; `outputs`: values of theirs needed
-/// outside.  errors: unsupported_operator with the reason why these nodes are not one region of rows;
-/// formula_invalid.
+/// `nodes`: in topological order, at least one row operator among them; `outputs`: values of theirs
+/// needed outside.  errors: unsupported_operator with the reason why these nodes are not one region
+/// of rows; formula_invalid.
 Result<RowRegion> lower_rows(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
                              std::span<const ValueId> outputs);
 
@@ -73,7 +76,7 @@ struct RowStage {
   std::vector<Fold> folds;                 ///< per output; none: stored
 };
 struct StagedRows {
-  std::vector<RowStage> stages;            ///< in order
+  std::vector<RowStage> stages;  ///< in order
   std::vector<Fold> folds;
   std::vector<DType> fold_types, rows, tiles;
 };

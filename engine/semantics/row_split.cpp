@@ -1,6 +1,6 @@
-// A row region in stages. What differs along the row is computed per element, everything else once a row; an
-// element stage ends where a reduction is complete. Values that later stages need again are computed again,
-// or, where that is dear, kept as a tile.
+// A row region in stages. What differs along the row is computed per element, everything else once
+// a row; an element stage ends where a reduction is complete. Values that later stages need again
+// are computed again, or, where that is dear, kept as a tile.
 #include <algorithm>
 #include <map>
 
@@ -10,7 +10,8 @@
 namespace ferrule {
 namespace {
 
-/// Cost of computing a value again from which a tile is better; an exponential is 12, a load from L1 about 1.
+/// Cost of computing a value again from which a tile is better; an exponential is 12, a load from
+/// L1 about 1.
 constexpr int kTileCost = 10;
 
 bool constant(const Inst& in) { return in.op == Prim::constant; }
@@ -18,21 +19,29 @@ size_t arity(const Inst& in) { return static_cast<size_t>(info(in.op).arity); }
 
 std::string place_name(const RowSource& s) {
   switch (s.kind) {
-    case RowSource::Kind::operand: return fmt::format("in{}", s.index);
-    case RowSource::Kind::result: return fmt::format("out{}", s.index);
-    case RowSource::Kind::fold: return fmt::format("fold{}", s.index);
-    case RowSource::Kind::row: return fmt::format("row{}", s.index);
-    case RowSource::Kind::tile: return fmt::format("tile{}", s.index);
-    case RowSource::Kind::count: break;
+    case RowSource::Kind::operand:
+      return fmt::format("in{}", s.index);
+    case RowSource::Kind::result:
+      return fmt::format("out{}", s.index);
+    case RowSource::Kind::fold:
+      return fmt::format("fold{}", s.index);
+    case RowSource::Kind::row:
+      return fmt::format("row{}", s.index);
+    case RowSource::Kind::tile:
+      return fmt::format("tile{}", s.index);
+    case RowSource::Kind::count:
+      break;
   }
   return "count";
 }
 
-/// a / u, u the same for the row, as (a * p) * (1 / (u * p)): one division a row. p, a power of two, keeps u * p
-/// and its reciprocal normal whatever u is; the result is within one unit in the last place more.
+/// a / u, u the same for the row, as (a * p) * (1 / (u * p)): one division a row. p, a power of
+/// two, keeps u * p and its reciprocal normal whatever u is; the result is within one unit in the
+/// last place more.
 class Reciprocals {
  public:
-  explicit Reciprocals(const Program& p, const std::vector<bool>& varies) : p_(p), varies_(varies) {}
+  explicit Reciprocals(const Program& p, const std::vector<bool>& varies)
+      : p_(p), varies_(varies) {}
 
   Program run() {
     ProgramBuilder b;
@@ -46,8 +55,8 @@ class Reciprocals {
       }
       const uint32_t divisor = in.args[1];
       for (size_t a = 0; a < arity(in); ++a) in.args[a] = to[in.args[a]];
-      const bool hoist = in.op == Prim::div && is_float(in.type) && varies_[k] && !varies_[divisor] &&
-                         !constant(p_.insts[divisor]);
+      const bool hoist = in.op == Prim::div && is_float(in.type) && varies_[k] &&
+                         !varies_[divisor] && !constant(p_.insts[divisor]);
       to[k] = hoist ? divide(b, in, divisor) : b.append(in);
     }
     for (uint32_t o : p_.outputs) b.output(to[o]);
@@ -70,9 +79,11 @@ class Reciprocals {
       const uint32_t large = b.op(Prim::gt, DType::boolean, {size, number(big)});
       const uint32_t down = b.op(Prim::select, t, {large, number(1 / big), number(1)});
       it->second.scale = b.op(Prim::select, t, {small, number(big), down});
-      it->second.inverse = b.op(Prim::div, t, {number(1), b.op(Prim::mul, t, {u, it->second.scale})});
+      it->second.inverse =
+          b.op(Prim::div, t, {number(1), b.op(Prim::mul, t, {u, it->second.scale})});
     }
-    return b.op(Prim::mul, t, {b.op(Prim::mul, t, {in.args[0], it->second.scale}), it->second.inverse});
+    return b.op(Prim::mul, t,
+                {b.op(Prim::mul, t, {in.args[0], it->second.scale}), it->second.inverse});
   }
 
   const Program& p_;
@@ -94,7 +105,8 @@ class Splitter {
     out_.folds = r_.folds;
     out_.fold_types.resize(r_.folds.size());
     for (size_t k = 0; k < p_.inputs.size(); ++k)
-      if (r_.sources[k].kind == RowSource::Kind::fold) out_.fold_types[r_.sources[k].index] = p_.inputs[k];
+      if (r_.sources[k].kind == RowSource::Kind::fold)
+        out_.fold_types[r_.sources[k].index] = p_.inputs[k];
     int last = -1;
     for (size_t f = 0; f < r_.folds.size(); ++f) last = std::max(last, level_[folded(f)]);
     for (int level = 0; level <= last; ++level) fold_stage(level);
@@ -106,8 +118,8 @@ class Splitter {
   uint32_t folded(size_t f) const { return p_.outputs[r_.outputs.size() + f]; }
   bool whole(size_t result) const { return !r_.outputs[result].uniform; }
 
-  /// Level 0 needs no reduction; the result of a fold is one level above what it folds. Its load may stand
-  /// before that, hence the rounds: one a level.
+  /// Level 0 needs no reduction; the result of a fold is one level above what it folds. Its load
+  /// may stand before that, hence the rounds: one a level.
   void classify() {
     varies_.assign(p_.insts.size(), false);
     level_.assign(p_.insts.size(), 0);
@@ -184,7 +196,8 @@ class Splitter {
     for (uint32_t k = 0; k < p_.insts.size(); ++k) {
       if (!compute[k]) continue;
       Inst in = p_.insts[k];
-      for (size_t a = 0; a < arity(in); ++a) in.args[a] = compute[in.args[a]] ? done.at(in.args[a]) : read(in.args[a]);
+      for (size_t a = 0; a < arity(in); ++a)
+        in.args[a] = compute[in.args[a]] ? done.at(in.args[a]) : read(in.args[a]);
       done[k] = b.append(in);
     }
     for (const Root& r : roots) {
@@ -196,8 +209,8 @@ class Splitter {
     out_.stages.push_back(std::move(stage));
   }
 
-  /// Everything the element stage needs once a row, computed once a row. Constants, operands and folds in
-  /// their own type are read as they are.
+  /// Everything the element stage needs once a row, computed once a row. Constants, operands and
+  /// folds in their own type are read as they are.
   void row_stage(const std::vector<uint32_t>& roots) {
     std::vector<bool> elements = cone(roots, false);
     std::vector<Root> rows;
@@ -231,31 +244,36 @@ class Splitter {
     std::vector<uint32_t> values;
     for (size_t f = 0; f < r_.folds.size(); ++f)
       if (level_[folded(f)] == level) {
-        roots.push_back({folded(f), {RowSource::Kind::fold, static_cast<uint32_t>(f)}, r_.folds[f]});
+        roots.push_back(
+            {folded(f), {RowSource::Kind::fold, static_cast<uint32_t>(f)}, r_.folds[f]});
         values.push_back(folded(f));
       }
     if (roots.empty()) return;
     row_stage(values);
-    const std::vector<Root> tiles = tiles_ ? worth_keeping(values, later_roots(level)) : std::vector<Root>{};
+    const std::vector<Root> tiles =
+        tiles_ ? worth_keeping(values, later_roots(level)) : std::vector<Root>{};
     for (const Root& t : tiles) roots.push_back(t);
     emit(true, roots);
     for (const Root& t : tiles) kept_[t.inst] = t.to;
   }
 
   /// Values of this stage that later ones read, if they cost more than a load.
-  std::vector<Root> worth_keeping(const std::vector<uint32_t>& now, const std::vector<uint32_t>& later) {
+  std::vector<Root> worth_keeping(const std::vector<uint32_t>& now,
+                                  const std::vector<uint32_t>& later) {
     const std::vector<bool> here = cone(now, false), there = cone(later, false);
     std::vector<bool> edge(p_.insts.size());
     for (uint32_t k : later) edge[k] = here[k];
     for (uint32_t k = 0; k < p_.insts.size(); ++k)
       if (there[k] && !here[k])
-        for (size_t a = 0; a < arity(p_.insts[k]); ++a) edge[p_.insts[k].args[a]] = here[p_.insts[k].args[a]];
+        for (size_t a = 0; a < arity(p_.insts[k]); ++a)
+          edge[p_.insts[k].args[a]] = here[p_.insts[k].args[a]];
     std::vector<Root> tiles;
     for (uint32_t k = 0; k < p_.insts.size(); ++k) {
       if (!edge[k] || !there[k]) continue;
       int cost = 0;
       const std::vector<bool> again = cone({k}, false);
-      for (uint32_t j = 0; j < p_.insts.size(); ++j) cost += again[j] ? info(p_.insts[j].op).cost : 0;
+      for (uint32_t j = 0; j < p_.insts.size(); ++j)
+        cost += again[j] ? info(p_.insts[j].op).cost : 0;
       if (cost < kTileCost) continue;
       tiles.push_back({k, {RowSource::Kind::tile, static_cast<uint32_t>(out_.tiles.size())}});
       out_.tiles.push_back(p_.insts[k].type);
@@ -295,7 +313,8 @@ std::string to_text(const StagedRows& rows) {
   for (const RowStage& s : rows.stages) {
     out += s.elements ? "each element:" : "each row:";
     for (size_t k = 0; k < s.outputs.size(); ++k)
-      out += fmt::format("{} {}{}", k ? "," : "", place_name(s.outputs[k]), kFolds[static_cast<size_t>(s.folds[k])]);
+      out += fmt::format("{} {}{}", k ? "," : "", place_name(s.outputs[k]),
+                         kFolds[static_cast<size_t>(s.folds[k])]);
     out += "\n" + to_text(s.program);
   }
   return out;

@@ -25,9 +25,10 @@ std::string describe(const Program& p, size_t k) {
   const Inst& in = p.insts[k];
   std::string out = fmt::format("%{} = {} {}", k, info(in.op).id, name(in.type));
   if (in.op == Prim::load)
-    return out + fmt::format(" {}", in.index < p.input_names.size() && !p.input_names[in.index].empty()
-                                        ? p.input_names[in.index]
-                                        : fmt::format("in{}", in.index));
+    return out +
+           fmt::format(" {}", in.index < p.input_names.size() && !p.input_names[in.index].empty()
+                                  ? p.input_names[in.index]
+                                  : fmt::format("in{}", in.index));
   if (in.op == Prim::constant)
     return out + (is_float(in.type) ? fmt::format(" {}", in.f) : fmt::format(" {}", in.i));
   for (int a = 0; a < info(in.op).arity; ++a)
@@ -58,24 +59,36 @@ std::string_view fault(const Program& p, size_t k) {
       return operands_are(in.type) ? "" : "has operands of another type";
     case Class::cmp:
       if (in.type != DType::boolean) return "does not give bool";
-      return type(0) == type(1) && compute_type(type(0)) == type(0) ? "" : "compares different types";
-    case Class::logic: return in.type == DType::boolean && operands_are(in.type) ? "" : "is not of bool";
-    case Class::bits: return is_int(in.type) && operands_are(in.type) ? "" : "is not of one integer type";
-    case Class::test: return in.type == DType::boolean && is_compute(type(0)) ? "" : "tests no float";
-    case Class::other: break;
+      return type(0) == type(1) && compute_type(type(0)) == type(0) ? ""
+                                                                    : "compares different types";
+    case Class::logic:
+      return in.type == DType::boolean && operands_are(in.type) ? "" : "is not of bool";
+    case Class::bits:
+      return is_int(in.type) && operands_are(in.type) ? "" : "is not of one integer type";
+    case Class::test:
+      return in.type == DType::boolean && is_compute(type(0)) ? "" : "tests no float";
+    case Class::other:
+      break;
   }
   switch (in.op) {
     case Prim::load:
-      return in.index < p.inputs.size() && p.inputs[in.index] == in.type ? "" : "loads no such input";
+      return in.index < p.inputs.size() && p.inputs[in.index] == in.type ? ""
+                                                                         : "loads no such input";
     case Prim::select:
-      return type(0) == DType::boolean && type(1) == in.type && type(2) == in.type ? "" : "mixes types";
+      return type(0) == DType::boolean && type(1) == in.type && type(2) == in.type ? ""
+                                                                                   : "mixes types";
     case Prim::float_to_bits:
       return same_bits(DType::f32, DType::i32, type(0), in.type) ||
-                     same_bits(DType::f64, DType::i64, type(0), in.type) ? "" : "changes the width";
+                     same_bits(DType::f64, DType::i64, type(0), in.type)
+                 ? ""
+                 : "changes the width";
     case Prim::bits_to_float:
       return same_bits(DType::i32, DType::f32, type(0), in.type) ||
-                     same_bits(DType::i64, DType::f64, type(0), in.type) ? "" : "changes the width";
-    default: return "";
+                     same_bits(DType::i64, DType::f64, type(0), in.type)
+                 ? ""
+                 : "changes the width";
+    default:
+      return "";
   }
 }
 
@@ -92,7 +105,8 @@ int Program::cost() const {
 int Program::live_max() const {
   std::vector<size_t> last(insts.size(), 0);
   for (size_t k = 0; k < insts.size(); ++k)
-    for (int a = 0; a < info(insts[k].op).arity; ++a) last[insts[k].args[static_cast<size_t>(a)]] = k;
+    for (int a = 0; a < info(insts[k].op).arity; ++a)
+      last[insts[k].args[static_cast<size_t>(a)]] = k;
   for (uint32_t o : outputs) last[o] = insts.size();
   std::vector<int> ends(insts.size() + 1, 0);
   for (size_t end : last) ++ends[end];
@@ -114,10 +128,12 @@ std::string to_text(const Program& p) {
 Status verify(const Program& p) {
   for (size_t k = 0; k < p.insts.size(); ++k)
     if (std::string_view what = fault(p, k); !what.empty())
-      return error(Code::formula_invalid, "scalar program", fmt::format("{}: {}", describe(p, k), what), "");
+      return error(Code::formula_invalid, "scalar program",
+                   fmt::format("{}: {}", describe(p, k), what), "");
   for (uint32_t o : p.outputs)
     if (o >= p.insts.size())
-      return error(Code::formula_invalid, "scalar program", fmt::format("output %{} does not exist", o), "");
+      return error(Code::formula_invalid, "scalar program",
+                   fmt::format("output %{} does not exist", o), "");
   return {};
 }
 

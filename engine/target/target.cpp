@@ -47,7 +47,8 @@ int count(yaml::Reader& r, const yaml::Node& n, int64_t most) {
 /// Only what the file says changes; the rest stays as `like` had it.
 void read_contract(yaml::Reader& r, const yaml::Node& n, ContractFacts& c) {
   if (!r.expect(n, yaml::Node::Kind::map, "facts of a contract")) return;
-  r.keys(n, {"types", "library_types", "epilogues", "exact_epilogues", "max_epilogue_ops", "max_operands", "generated_tail", "strided"});
+  r.keys(n, {"types", "library_types", "epilogues", "exact_epilogues", "max_epilogue_ops",
+             "max_operands", "generated_tail", "strided"});
   if (const yaml::Node* v = n.find("types")) c.types = types(r, *v);
   if (const yaml::Node* v = n.find("library_types")) c.library_types = types(r, *v);
   if (const yaml::Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
@@ -71,8 +72,10 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
   for (const auto& [key, value] : contracts->entries) {
     if (!is_contract(key.text)) {
       const auto names = contract_names();
-      const std::string near = yaml::nearest(key.text, std::vector<std::string_view>(names.begin(), names.end()));
-      r.error(key, fmt::format("there is no contract {}", escape(key.text)), near.empty() ? "" : fmt::format("did you mean \"{}\"?", near), Code::rule_invalid);
+      const std::string near =
+          yaml::nearest(key.text, std::vector<std::string_view>(names.begin(), names.end()));
+      r.error(key, fmt::format("there is no contract {}", escape(key.text)),
+              near.empty() ? "" : fmt::format("did you mean \"{}\"?", near), Code::rule_invalid);
     }
     if (value.is_scalar() && value.text == "none")
       t.contracts.erase(key.text);
@@ -91,8 +94,8 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   yaml::Reader r(doc.source);
   Target t;
   if (r.expect(doc.root, yaml::Node::Kind::map, "a target")) {
-    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "alignment", "l2_bytes",
-                      "cores", "contracts"});
+    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "alignment",
+                      "l2_bytes", "cores", "contracts"});
     r.required(doc.root, "ferrule");
     if (const yaml::Node* like = doc.root.find("like")) {
       if (depth >= kMaxLike)
@@ -132,7 +135,8 @@ Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_v
 Status use_profile(Target& target, std::string_view profile) {
   if (std::find(std::begin(kProfiles), std::end(kProfiles), profile) == std::end(kProfiles))
     return error(Code::usage, "--profile",
-                 fmt::format("there is no profile {}; there are {}", escape(profile), fmt::join(kProfiles, ", ")));
+                 fmt::format("there is no profile {}; there are {}", escape(profile),
+                             fmt::join(kProfiles, ", ")));
   target.profile = profile;
   return {};
 }

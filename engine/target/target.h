@@ -1,5 +1,6 @@
-// A device as plain facts, read from rules/targets/*.yaml: what conditions may ask (cc, isa, caches) and
-// what each kernel contract accepts there. Planning for a device needs no library of that device.
+// A device as plain facts, read from rules/targets/*.yaml: what conditions may ask (cc, isa,
+// caches) and what each kernel contract accepts there. Planning for a device needs no library of
+// that device.
 #pragma once
 #include <map>
 #include <span>
@@ -13,30 +14,33 @@ namespace ferrule {
 
 /// What one contract can do on a target.
 struct ContractFacts {
-  std::vector<DType> types;              ///< element types of the anchor's data operands
-  /// GPUs, contracts that kernels are generated for: the types in which a library has kernels for some of their forms.
+  std::vector<DType> types;  ///< element types of the anchor's data operands
+  /// GPUs, contracts that kernels are generated for: the types in which a library has kernels for
+  /// some of their forms.
   std::vector<DType> library_types;
-  /// CPUs: tails of the windows in `strided` but 1x1: "relu", "clip", "add", …; GPUs: steps that the library's call takes
-  /// behind f16, bf16 and tf32, and behind f32 whose factors are not rounded to tf32.
+  /// CPUs: tails of the windows in `strided` but 1x1: "relu", "clip", "add", …; GPUs: steps that
+  /// the library's call takes behind f16, bf16 and tf32, and behind f32 whose factors are not
+  /// rounded to tf32.
   std::vector<std::string> epilogues, exact_epilogues;
-  int max_epilogue_ops = 0;              ///< tail operators a kernel takes; 0 = none
-  int max_operands = 0;                  ///< extra tensor operands of a tail
-  /// Slices of larger tensors that kernels read and write without a copy: "any"; "rows" (matrices whose rows lie
-  /// apart); windows whose images may have pixels that lie apart: "1x1", "3x3", "depthwise".
+  int max_epilogue_ops = 0;  ///< tail operators a kernel takes; 0 = none
+  int max_operands = 0;      ///< extra tensor operands of a tail
+  /// Slices of larger tensors that kernels read and write without a copy: "any"; "rows" (matrices
+  /// whose rows lie apart); windows whose images may have pixels that lie apart: "1x1", "3x3",
+  /// "depthwise".
   std::vector<std::string> strided;
-  bool generated_tail = false;           ///< any scalar program may follow (as a second kernel unless tiled)
+  bool generated_tail = false;  ///< any scalar program may follow (as a second kernel unless tiled)
 };
 
 struct Target {
-  std::string name;                      ///< "cpu-avx512", "sm_90"
-  std::string device;                    ///< "cpu" or "gpu"
-  std::string profile = "ferrule";       ///< whose limits hold: one of kProfiles
-  double cc = 0;                         ///< compute capability, 0 on CPUs
-  std::vector<std::string> isa;          ///< "avx2", "avx512f", "avx512_vnni", …
-  int vector_bytes = 0;                  ///< width of a SIMD register
-  int alignment = 1;                     ///< of the operands of its libraries, in bytes
+  std::string name;                 ///< "cpu-avx512", "sm_90"
+  std::string device;               ///< "cpu" or "gpu"
+  std::string profile = "ferrule";  ///< whose limits hold: one of kProfiles
+  double cc = 0;                    ///< compute capability, 0 on CPUs
+  std::vector<std::string> isa;     ///< "avx2", "avx512f", "avx512_vnni", …
+  int vector_bytes = 0;             ///< width of a SIMD register
+  int alignment = 1;                ///< of the operands of its libraries, in bytes
   int64_t l2_bytes = 0;
-  int cores = 0;                         ///< cores / SMs
+  int cores = 0;  ///< cores / SMs
   std::map<std::string, ContractFacts> contracts;
   bool has_isa(std::string_view name) const;
 };
@@ -44,7 +48,8 @@ struct Target {
 /// errors: unknown_target (lists those there are), yaml_*.
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name);
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
-/// "ferrule": every fusion that there is a kernel for; "tensorrt": the limits of TensorRT's catalogue, literally.
+/// "ferrule": every fusion that there is a kernel for; "tensorrt": the limits of TensorRT's
+/// catalogue, literally.
 inline constexpr std::string_view kProfiles[] = {"ferrule", "tensorrt"};
 /// errors: usage (no such profile; lists those there are).
 Status use_profile(Target& target, std::string_view profile);

@@ -133,7 +133,8 @@ std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops) 
 }
 
 bool anchored(std::string_view contract) {
-  return contract == "conv" || contract == "deconv" || contract == "gemm" || contract == "attention";
+  return contract == "conv" || contract == "deconv" || contract == "gemm" ||
+         contract == "attention";
 }
 
 Holders::Holders(const Graph& g) {

@@ -41,10 +41,12 @@ const Step* Inquiry::State::lost_to(const Match& m, const Graph& g, size_t phase
   return nullptr;
 }
 
-/// A match that was made, and rolled back: the replacement would have changed a type, a shape or the kind of a number.
+/// A match that was made, and rolled back: the replacement would have changed a type, a shape or
+/// the kind of a number.
 bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) const {
   for (const Rejection& r : o.fused.near_misses)
-    if (r.rule == &rule && r.root == f.root && (r.id == "D7" || r.id == "D9" || r.id == "replacement")) {
+    if (r.rule == &rule && r.root == f.root &&
+        (r.id == "D7" || r.id == "D9" || r.id == "replacement")) {
       why = r;
       return true;
     }

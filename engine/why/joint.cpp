@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/group/merge.h"
 #include "engine/match/facts.h"
 #include "engine/match/matcher.h"
-#include "engine/group/merge.h"
 #include "engine/plan/place.h"
 #include "engine/why/internal.h"
 

@@ -139,7 +139,9 @@ class Edges {
       return;
     }
     // Changes of the model are advice only where they were tried.
-    std::erase_if(all[0].proposals, [](const Proposal& p) { return p.change && p.unlock.kind == Unlock::Kind::edit; });
+    std::erase_if(all[0].proposals, [](const Proposal& p) {
+      return p.change && p.unlock.kind == Unlock::Kind::edit;
+    });
     Trials none(s_.o, 0);
     settle(all[0], none, {});
     const Considered& c = all[0].c;

@@ -123,7 +123,8 @@ class Relation {
 };
 
 /// Which of a layer's kernels computes the node; none: it is not known, or there is one.
-std::optional<size_t> kernel_of(const std::vector<std::vector<std::string>>& kernels, const std::string& node) {
+std::optional<size_t> kernel_of(const std::vector<std::vector<std::string>>& kernels,
+                                const std::string& node) {
   for (size_t k = 0; k < kernels.size(); ++k)
     if (std::ranges::find(kernels[k], node) != kernels[k].end()) return k;
   return std::nullopt;
@@ -136,13 +137,16 @@ void same_layer(PairAnswer& out, const Inquiry::State& s, const Relation& r) {
   size_t layer = out.a.layers[0];
   for (size_t l : out.a.layers)
     if (Relation::holds(out.b, l)) layer = l;
-  const auto kernels = layer < s.o.kernels.size() ? s.o.kernels[layer] : std::vector<std::vector<std::string>>{};
+  const auto kernels =
+      layer < s.o.kernels.size() ? s.o.kernels[layer] : std::vector<std::vector<std::string>>{};
   const auto a = kernel_of(kernels, out.a.name), b = kernel_of(kernels, out.b.name);
   if (a && b && *a != *b) {
     out.kind = PairAnswer::Kind::apart;
-    out.text = fmt::format("{} and {} are one layer, {} kernels: not fused: {}; {} is in kernel {}, {} in kernel {}",
-                           escape(out.a.name), escape(out.b.name), kernels.size() == 2 ? "two" : std::to_string(kernels.size()),
-                           quoted_layer(s.o, layer), escape(out.a.name), *a + 1, escape(out.b.name), *b + 1);
+    out.text = fmt::format(
+        "{} and {} are one layer, {} kernels: not fused: {}; {} is in kernel {}, {} in kernel {}",
+        escape(out.a.name), escape(out.b.name),
+        kernels.size() == 2 ? "two" : std::to_string(kernels.size()), quoted_layer(s.o, layer),
+        escape(out.a.name), *a + 1, escape(out.b.name), *b + 1);
   } else {
     out.text = fmt::format("{} and {} are one layer already: {}", escape(out.a.name),
                            escape(out.b.name), quoted_layer(s.o, layer));

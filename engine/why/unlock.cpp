@@ -163,7 +163,8 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
             : say(Kind::fact, shapes, "with the sizes known the condition can be decided"));
     return;
   }
-  if (r.stage == Rejection::Stage::condition && r.id == kOff) {  // an override file or a list of instances
+  if (r.stage == Rejection::Stage::condition &&
+      r.id == kOff) {  // an override file or a list of instances
     c.proposals.push_back(say(Kind::flag, r.hint, r.why));
     return;
   }

@@ -20,7 +20,8 @@ struct Observed {
   std::map<std::string, std::string> constants;  ///< nodes that only held a constant -> its value
   Fused fused;                                   ///< its graph is the plan's
   Plan plan;
-  /// ONNX node names by layer and kernel, where a layer is several (codegen/program/kernel_nodes.h); empty: not known.
+  /// ONNX node names by layer and kernel, where a layer is several
+  /// (codegen/program/kernel_nodes.h); empty: not known.
   std::vector<std::vector<std::vector<std::string>>> kernels;
 };
 /// `imported` with ImportOptions::own_origins.  errors: those of fuse and make_plan.

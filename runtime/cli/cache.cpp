@@ -1,5 +1,5 @@
-// cache: what is kept on disk between runs; check it, empty it. Proof stamps beside the compiled kernels stay:
-// they are empty files, and a stamp that is lost costs seconds.
+// cache: what is kept on disk between runs; check it, empty it. Proof stamps beside the compiled
+// kernels stay: they are empty files, and a stamp that is lost costs seconds.
 #include "codegen/cache.h"
 
 #include <iostream>
@@ -18,7 +18,8 @@ struct Opened {
 Result<Opened> open(const Common& common) {
   FERRULE_ASSIGN(EngineOptions options, engine_options(common));
   auto cache = DiskCache::open(options.cache, options.limits.cache_bytes);
-  if (!cache) return error(Code::usage, "cache", "there is no cache: name a folder with --cache DIR");
+  if (!cache)
+    return error(Code::usage, "cache", "there is no cache: name a folder with --cache DIR");
   return Opened{std::move(cache), options.limits.cache_bytes};
 }
 
@@ -33,12 +34,17 @@ Result<Exit> stat(const Common& common) {
   DiskCache::Contents c = o.cache->contents(false);
   FERRULE_TRY(usable(*o.cache));
   if (common.json) {
-    print_json({{"schema_version", kSchemaVersion}, {"folder", o.cache->folder()}, {"entries", c.entries},
-                {"bytes", c.bytes}, {"limit_bytes", o.limit}, {"unfinished", c.parts}});
+    print_json({{"schema_version", kSchemaVersion},
+                {"folder", o.cache->folder()},
+                {"entries", c.entries},
+                {"bytes", c.bytes},
+                {"limit_bytes", o.limit},
+                {"unfinished", c.parts}});
     return Exit::ok;
   }
-  std::cout << fmt::format("{}: {} kernels, {:.1f} MiB of at most {:.1f} MiB\n", escape(o.cache->folder()), c.entries,
-                           static_cast<double>(c.bytes) / 1048576, static_cast<double>(o.limit) / 1048576);
+  std::cout << fmt::format(
+      "{}: {} kernels, {:.1f} MiB of at most {:.1f} MiB\n", escape(o.cache->folder()), c.entries,
+      static_cast<double>(c.bytes) / 1048576, static_cast<double>(o.limit) / 1048576);
   if (c.parts) std::cout << fmt::format("{} unfinished files\n", c.parts);
   return Exit::ok;
 }
@@ -50,12 +56,16 @@ Result<Exit> verify(const Common& common) {
   size_t removed = 0;
   for (const std::string& name : c.damaged) removed += o.cache->remove(name);
   if (common.json) {
-    print_json({{"schema_version", kSchemaVersion}, {"folder", o.cache->folder()}, {"entries", c.entries},
-                {"other_builds", c.foreign}, {"damaged", c.damaged}, {"removed", removed}});
+    print_json({{"schema_version", kSchemaVersion},
+                {"folder", o.cache->folder()},
+                {"entries", c.entries},
+                {"other_builds", c.foreign},
+                {"damaged", c.damaged},
+                {"removed", removed}});
   } else {
     for (const std::string& name : c.damaged) std::cout << fmt::format("damaged: {}\n", name);
-    std::cout << fmt::format("{} kernels, {} of other builds of ferrule, {} damaged, {} removed\n", c.entries, c.foreign,
-                             c.damaged.size(), removed);
+    std::cout << fmt::format("{} kernels, {} of other builds of ferrule, {} damaged, {} removed\n",
+                             c.entries, c.foreign, c.damaged.size(), removed);
   }
   return c.damaged.empty() ? Exit::ok : Exit::differs;
 }
@@ -64,15 +74,19 @@ Result<Exit> clear(const Common& common) {
   FERRULE_ASSIGN(Opened o, open(common));
   const int64_t removed = o.cache->clear();
   FERRULE_TRY(usable(*o.cache));
-  if (common.json) print_json({{"schema_version", kSchemaVersion}, {"folder", o.cache->folder()}, {"removed", removed}});
-  else std::cout << fmt::format("{}: {} files removed\n", escape(o.cache->folder()), removed);
+  if (common.json)
+    print_json(
+        {{"schema_version", kSchemaVersion}, {"folder", o.cache->folder()}, {"removed", removed}});
+  else
+    std::cout << fmt::format("{}: {} files removed\n", escape(o.cache->folder()), removed);
   return Exit::ok;
 }
 
 }  // namespace
 
 void add_cache(CLI::App& app, Common& common, int& exit) {
-  auto* group = app.add_subcommand("cache", "compiled kernels kept on disk: what is there, is it whole, remove it");
+  auto* group = app.add_subcommand(
+      "cache", "compiled kernels kept on disk: what is there, is it whole, remove it");
   group->require_subcommand(1);
   auto add = [&](const char* name, const char* text, Command body) {
     auto* c = group->add_subcommand(name, text);
@@ -80,9 +94,13 @@ void add_cache(CLI::App& app, Common& common, int& exit) {
     set_body(*c, common, exit, std::move(body));
   };
   add("stat", "how much is kept, and where", stat);
-  add("verify", "read every entry and remove those that are damaged; exit status 1 if there were any", verify);
+  add("verify",
+      "read every entry and remove those that are damaged; exit status 1 if there were any",
+      verify);
   add("clear", "remove all of them", clear);
-  group->footer("Examples:\n  ferrule cache stat\n  ferrule cache verify --cache /srv/ferrule\n  ferrule cache clear");
+  group->footer(
+      "Examples:\n  ferrule cache stat\n  ferrule cache verify --cache /srv/ferrule\n  ferrule "
+      "cache clear");
 }
 
 }  // namespace ferrule::cli

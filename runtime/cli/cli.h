@@ -1,9 +1,9 @@
-// What the commands share: global options, where the rules are, output helpers. One file a command; each
-// has one function that adds itself to the parser.
+// What the commands share: global options, where the rules are, output helpers. One file a command;
+// each has one function that adds itself to the parser.
 #pragma once
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -18,15 +18,16 @@ inline constexpr int kSchemaVersion = 1;
 
 /// Options every command takes.
 struct Common {
-  std::vector<std::string> rules;      ///< --rules
-  std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit, allow_unproven;
+  std::vector<std::string> rules;  ///< --rules
+  std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit,
+      allow_unproven;
   std::string backend = "auto", target, profile = "ferrule", tuning, apply;
   std::string cache = user_cache_folder();
-  int threads = 0;                     ///< 0: all cores
-  double timeout = 0;                  ///< seconds; 0: none
-  bool json = false, force = false, no_fold = false, overridable = false, strict = false, fast_math = false,
-       no_cache = false, require_device = false;
-  std::string model;                   ///< of the command that takes one
+  int threads = 0;     ///< 0: all cores
+  double timeout = 0;  ///< seconds; 0: none
+  bool json = false, force = false, no_fold = false, overridable = false, strict = false,
+       fast_math = false, no_cache = false, require_device = false;
+  std::string model;  ///< of the command that takes one
 };
 
 /// A command's body: returns the exit code, or an error that main prints.
@@ -62,12 +63,13 @@ struct Loaded {
 };
 Result<Loaded> load_model(const Common& common);
 /// Its second half: the model file alone.
-Result<Imported> import_model(const Common& common, const EngineOptions& options, const Knowledge& knowledge);
+Result<Imported> import_model(const Common& common, const EngineOptions& options,
+                              const Knowledge& knowledge);
 
 /// Model -> fused graph -> plan -> launches, for the commands that run nothing.
 struct Explained {
   std::shared_ptr<const Knowledge> knowledge;
-  Fused fused;                          ///< its graph has moved into the plan
+  Fused fused;  ///< its graph has moved into the plan
   Plan plan;
   Lowered lowered;
   size_t model_nodes = 0;
@@ -77,8 +79,8 @@ struct Explained {
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses);
 
 void print_json(const nlohmann::json& j);
-/// That nothing lies at `path` which --force does not allow to replace; asked before the work, not after it. An empty path is none.
-/// errors: file_exists, about `what`.
+/// That nothing lies at `path` which --force does not allow to replace; asked before the work, not
+/// after it. An empty path is none. errors: file_exists, about `what`.
 Status free_place(std::string_view what, const std::string& path, bool force);
 /// Prints `text` to stderr unless --json or quiet.
 void talk(const std::string& text);

@@ -7,8 +7,8 @@
 #include <iostream>
 #include <new>
 
-#include "engine/semantics/infer.h"
 #include "engine/onnx/import.h"
+#include "engine/semantics/infer.h"
 #include "runtime/cli/cli.h"
 #include "runtime/registry.h"
 
@@ -16,7 +16,7 @@ namespace ferrule::cli {
 namespace {
 
 bool exists(const std::string& path) {
-  struct stat s {};
+  struct stat s{};
   return stat(path.c_str(), &s) == 0;
 }
 
@@ -33,42 +33,71 @@ std::string program_folder() {
 void add_common(CLI::App& command, Common& common, bool model) {
   if (model) command.add_option("MODEL", common.model, "the ONNX model")->required();
   auto* group = command.add_option_group("everywhere");
-  group->add_option("--rules", common.rules,
-                    "a rules folder; one with a pipeline.yaml replaces the shipped rules, one without adds to them")
+  group
+      ->add_option("--rules", common.rules,
+                   "a rules folder; one with a pipeline.yaml replaces the shipped rules, one "
+                   "without adds to them")
       ->type_name("DIR");
   group->add_option("--disable", common.disable, "rules to switch off")->type_name("GLOB");
   group->add_option("--enable", common.enable, "rules to switch on")->type_name("GLOB");
   if (model) {
     add_override(*group, common);
-    group->add_option("--apply", common.apply, "a list of `ferrule fuse --plan`: no other fusions are made")->type_name("FILE");
+    group
+        ->add_option("--apply", common.apply,
+                     "a list of `ferrule fuse --plan`: no other fusions are made")
+        ->type_name("FILE");
   }
-  group->add_option("--target", common.target, "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
-  group->add_option("--profile", common.profile, "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");
-  group->add_option("--backend", common.backend, "cpu, cuda, reference, null or auto: cuda where a GPU is there, else cpu");
-  group->add_flag("--require-device", common.require_device, "fail (exit code 5) rather than run on anything but a GPU");
-  group->add_option("--threads", common.threads, "threads; 0 = all cores")->check(CLI::Range(0, 1024));
-  group->add_option("--tuning", common.tuning, "a file of `ferrule tune`: which implementations to use")->type_name("FILE");
+  group->add_option("--target", common.target,
+                    "plan for this device (cpu-avx2, cpu-avx512, sm_75, …)");
+  group->add_option(
+      "--profile", common.profile,
+      "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");
+  group->add_option("--backend", common.backend,
+                    "cpu, cuda, reference, null or auto: cuda where a GPU is there, else cpu");
+  group->add_flag("--require-device", common.require_device,
+                  "fail (exit code 5) rather than run on anything but a GPU");
+  group->add_option("--threads", common.threads, "threads; 0 = all cores")
+      ->check(CLI::Range(0, 1024));
+  group
+      ->add_option("--tuning", common.tuning,
+                   "a file of `ferrule tune`: which implementations to use")
+      ->type_name("FILE");
   group->add_option("--shapes", common.shapes, "input shapes: name:1x3x224x224");
   group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
-  group->add_option("--cache", common.cache, "the folder for compiled kernels and proofs (else $FERRULE_CACHE, else ~/.cache/ferrule)")
+  group
+      ->add_option(
+          "--cache", common.cache,
+          "the folder for compiled kernels and proofs (else $FERRULE_CACHE, else ~/.cache/ferrule)")
       ->type_name("DIR");
   group->add_flag("--no-cache", common.no_cache, "neither read nor write the cache on disk");
-  group->add_option("--ignore-profit", common.ignore_profit, "RULE.CONDITION: profit conditions to ignore");
+  group->add_option("--ignore-profit", common.ignore_profit,
+                    "RULE.CONDITION: profit conditions to ignore");
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
-  group->add_flag("--overridable", common.overridable, "initializers that are also inputs are inputs");
-  auto* strict = group->add_flag("--strict", common.strict, "no library epilogue that deviates from its formula");
-  group->add_flag("--fast-math", common.fast_math, "library epilogues may make 0 or a bound of NaN")->excludes(strict);
-  group->add_option("--allow-unproven", common.allow_unproven, "RULE (glob): a rewrite that runs without a proof")->allow_extra_args(false);
+  group->add_flag("--overridable", common.overridable,
+                  "initializers that are also inputs are inputs");
+  auto* strict = group->add_flag("--strict", common.strict,
+                                 "no library epilogue that deviates from its formula");
+  group->add_flag("--fast-math", common.fast_math, "library epilogues may make 0 or a bound of NaN")
+      ->excludes(strict);
+  group
+      ->add_option("--allow-unproven", common.allow_unproven,
+                   "RULE (glob): a rewrite that runs without a proof")
+      ->allow_extra_args(false);
   group->add_flag("--json", common.json, "output for tools");
   group->add_flag("--force", common.force, "overwrite files");
 }
 
 void add_override(CLI::App& command, Common& common) {
-  command.add_option("--override", common.overrides, "a file that switches rules, adds conditions and sets parameters")->type_name("FILE");
+  command
+      .add_option("--override", common.overrides,
+                  "a file that switches rules, adds conditions and sets parameters")
+      ->type_name("FILE");
 }
 
 void add_timeout(CLI::App& command, Common& common) {
-  command.add_option("--timeout", common.timeout, "stop after so long, between two layers or iterations (exit code 4)")
+  command
+      .add_option("--timeout", common.timeout,
+                  "stop after so long, between two layers or iterations (exit code 4)")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6));
 }
@@ -78,7 +107,8 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
     auto result = [&]() -> Result<Exit> {
       try {
         return body(common);
-      } catch (const std::bad_alloc&) {  // what no limit foresaw: an address space that is limited, say
+      } catch (
+          const std::bad_alloc&) {  // what no limit foresaw: an address space that is limited, say
         return error(Code::out_of_memory, escape(common.model), "it", "more free", "no more");
       }
     }();
@@ -109,7 +139,9 @@ Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::stri
   for (size_t at = 0; at < rest.size();) {
     size_t end = rest.find_first_of("x,", at);
     std::string part = rest.substr(at, end - at);
-    if (part.empty() || part.size() > 12 || part.find_first_not_of("0123456789") != std::string::npos) return malformed();
+    if (part.empty() || part.size() > 12 ||
+        part.find_first_not_of("0123456789") != std::string::npos)
+      return malformed();
     dims.push_back(std::stoll(part));
     if (end == std::string::npos) break;
     at = end + 1;
@@ -163,22 +195,27 @@ Result<SessionOptions> session_options(const Common& common) {
   if (common.timeout > 0) {
     auto cancel = std::make_shared<Cancel>();
     const std::chrono::duration<double> wait(common.timeout);
-    cancel->deadline(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait));
+    cancel->deadline(std::chrono::steady_clock::now() +
+                     std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait));
     o.cancel = std::move(cancel);
   }
   o.log = [](LogLevel level, std::string_view text) {
-    if (level <= LogLevel::warning) talk(fmt::format("{}: {}", level == LogLevel::error ? "error" : "warning", text));
+    if (level <= LogLevel::warning)
+      talk(fmt::format("{}: {}", level == LogLevel::error ? "error" : "warning", text));
   };
   return o;
 }
 
-LowerOptions lower_options(const Common& common) { return {.strict = common.strict, .fast_math = common.fast_math}; }
+LowerOptions lower_options(const Common& common) {
+  return {.strict = common.strict, .fast_math = common.fast_math};
+}
 
 Result<Loaded> load_model(const Common& common) {
   Loaded l;
   FERRULE_ASSIGN(l.options, engine_options(common));
   if (common.backend == "cuda" && common.target.empty()) {
-    FERRULE_ASSIGN(const BackendChoice gpu, choose_backend("cuda", "", false, target_names(l.options.rule_dirs)));
+    FERRULE_ASSIGN(const BackendChoice gpu,
+                   choose_backend("cuda", "", false, target_names(l.options.rule_dirs)));
     l.options.target = gpu.target;
   }
   FERRULE_ASSIGN(l.knowledge, load_knowledge(l.options));
@@ -186,11 +223,14 @@ Result<Loaded> load_model(const Common& common) {
   return l;
 }
 
-Result<Imported> import_model(const Common& common, const EngineOptions& options, const Knowledge& knowledge) {
+Result<Imported> import_model(const Common& common, const EngineOptions& options,
+                              const Knowledge& knowledge) {
   ImportOptions import;
   import.limits = &options.limits;
   import.overridable = options.overridable;
-  import.known_operator = [&](std::string_view domain, std::string_view op) { return knowledge.ops.find(domain, op) != nullptr; };
+  import.known_operator = [&](std::string_view domain, std::string_view op) {
+    return knowledge.ops.find(domain, op) != nullptr;
+  };
   return import_file(common.model, import);
 }
 
@@ -204,13 +244,15 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
   e.model_nodes = imported.graph.live_nodes();
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
   e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
-  FERRULE_ASSIGN(e.plan, make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops));
-  FERRULE_ASSIGN(e.lowered, lower(e.plan, e.knowledge->ops, e.knowledge->target, lower_options(common)));
+  FERRULE_ASSIGN(e.plan,
+                 make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops));
+  FERRULE_ASSIGN(e.lowered,
+                 lower(e.plan, e.knowledge->ops, e.knowledge->target, lower_options(common)));
   return out;
 }
 
 Status free_place(std::string_view what, const std::string& path, bool force) {
-  struct stat s {};
+  struct stat s{};
   if (path.empty() || force || ::lstat(path.c_str(), &s) != 0) return {};
   return error(Code::file_exists, std::string(what), escape(path));
 }

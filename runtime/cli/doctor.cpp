@@ -40,17 +40,23 @@ std::string folder() {
 std::vector<Check> checks(const Common& common) {
   std::vector<Check> all;
   all.push_back({"processor", true,
-                 fmt::format("target {}, {} hardware threads", host_target(), std::thread::hardware_concurrency()), ""});
+                 fmt::format("target {}, {} hardware threads", host_target(),
+                             std::thread::hardware_concurrency()),
+                 ""});
   Check rules{"rules", false, shipped_rules(), "run ferrule rules check"};
-  auto knowledge = engine_options(common).and_then([](const EngineOptions& o) { return load_knowledge(o); });
+  auto knowledge =
+      engine_options(common).and_then([](const EngineOptions& o) { return load_knowledge(o); });
   rules.there = knowledge.has_value();
-  rules.detail = knowledge ? fmt::format("{} rules, {} operators in {}", (*knowledge)->rules.rules.size(),
-                                         (*knowledge)->ops.all().size(), shipped_rules())
-                           : render(knowledge.error());
+  rules.detail = knowledge
+                     ? fmt::format("{} rules, {} operators in {}", (*knowledge)->rules.rules.size(),
+                                   (*knowledge)->ops.all().size(), shipped_rules())
+                     : render(knowledge.error());
   all.push_back(rules);
-  Check cpu = library("CPU backend (libferrule_cpu.so)", {folder() + "/libferrule_cpu.so"}, "build the target ferrule_cpu");
+  Check cpu = library("CPU backend (libferrule_cpu.so)", {folder() + "/libferrule_cpu.so"},
+                      "build the target ferrule_cpu");
   all.push_back(cpu);
-  Check nvrtc{"NVRTC (compiles CUDA kernels, no GPU needed)", false, "", "install the CUDA Toolkit, or: pip install nvidia-cuda-nvrtc"};
+  Check nvrtc{"NVRTC (compiles CUDA kernels, no GPU needed)", false, "",
+              "install the CUDA Toolkit, or: pip install nvidia-cuda-nvrtc"};
   if (auto info = nvrtc_info()) {
     nvrtc.there = true;
     nvrtc.detail = fmt::format("{}, version {}.{}", info->path, info->major, info->minor);
@@ -59,7 +65,8 @@ std::vector<Check> checks(const Common& common) {
   }
   all.push_back(nvrtc);
   auto cuda = open_backend("cuda");
-  all.push_back({"CUDA backend (libferrule_cuda.so)", cuda.has_value(), cuda ? "loaded" : cuda.error().message, "build the target ferrule_cuda"});
+  all.push_back({"CUDA backend (libferrule_cuda.so)", cuda.has_value(),
+                 cuda ? "loaded" : cuda.error().message, "build the target ferrule_cuda"});
   if (cuda) std::ranges::move((*cuda)->requirements(), std::back_inserter(all));
   return all;
 }
@@ -69,7 +76,10 @@ nlohmann::json tolerances() {
   nlohmann::json out;
   for (DType t : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     const Tolerance allowed = model_tolerance(t);
-    out[std::string(name(t))] = {{"relative", allowed.relative}, {"absolute", allowed.absolute}, {"norm", allowed.norm}, {"least", allowed.least}};
+    out[std::string(name(t))] = {{"relative", allowed.relative},
+                                 {"absolute", allowed.absolute},
+                                 {"norm", allowed.norm},
+                                 {"least", allowed.least}};
   }
   return out;
 }
@@ -78,8 +88,15 @@ Result<Exit> body(const Common& common) {
   auto all = checks(common);
   if (common.json) {
     nlohmann::json out = nlohmann::json::array();
-    for (const Check& c : all) out.push_back({{"what", c.what}, {"there", c.there}, {"detail", c.detail}, {"remedy", c.there ? "" : c.remedy}});
-    print_json({{"schema_version", kSchemaVersion}, {"checks", out}, {"tolerances", tolerances()}, {"reduced_factor", kReducedFactor}});
+    for (const Check& c : all)
+      out.push_back({{"what", c.what},
+                     {"there", c.there},
+                     {"detail", c.detail},
+                     {"remedy", c.there ? "" : c.remedy}});
+    print_json({{"schema_version", kSchemaVersion},
+                {"checks", out},
+                {"tolerances", tolerances()},
+                {"reduced_factor", kReducedFactor}});
   } else {
     for (const Check& c : all) {
       std::cout << fmt::format("{:<8} {}: {}\n", c.there ? "ok" : "missing", c.what, c.detail);
@@ -93,7 +110,8 @@ Result<Exit> body(const Common& common) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Common& common, int& exit) {
-  auto* c = app.add_subcommand("doctor", "what this machine can do, what is missing, how to get it");
+  auto* c =
+      app.add_subcommand("doctor", "what this machine can do, what is missing, how to get it");
   add_common(*c, common, false);
   set_body(*c, common, exit, [](const Common& o) { return body(o); });
 }

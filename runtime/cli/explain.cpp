@@ -3,8 +3,8 @@
 #include <iostream>
 #include <map>
 
-#include "engine/graph/text.h"
 #include "engine/contract/pieces.h"
+#include "engine/graph/text.h"
 #include "engine/semantics/lower.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/json_stream.h"
@@ -14,7 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-const Rule* rule_of(const Explained& e, const std::string& id) { return id.empty() ? nullptr : e.knowledge->rules.find(id); }
+const Rule* rule_of(const Explained& e, const std::string& id) {
+  return id.empty() ? nullptr : e.knowledge->rules.find(id);
+}
 
 /// "After vertical fusions: 29 layers" -> {name: "After vertical fusions", layers: 29}.
 json phase_to_json(const std::string& line) {
@@ -31,16 +33,21 @@ int declined(const Explained& e, const OverrideNote& note) {
 }
 
 void print_overrides(const Explained& e) {
-  const auto notes = override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target);
+  const auto notes =
+      override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target);
   if (!notes.empty()) std::cout << "\noverrides, and where they stood in the way:\n";
   for (const OverrideNote& n : notes)
-    std::cout << fmt::format("{:>7} {}\n", n.condition.empty() ? "" : fmt::format("{} x", declined(e, n)), escape(n.text, 400));
+    std::cout << fmt::format("{:>7} {}\n",
+                             n.condition.empty() ? "" : fmt::format("{} x", declined(e, n)),
+                             escape(n.text, 400));
 }
 
 /// The operators that a layer computes, as rewriting left them: "Conv", "com.microsoft::Gelu".
 void write_operators(const Graph& g, NodeId id, JsonStream& out) {
   const Node& n = g.node(id);
-  if (!n.body) return out.text(escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
+  if (!n.body)
+    return out.text(
+        escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
   for (NodeId inner : n.body->order()) write_operators(*n.body, inner, out);
 }
 
@@ -67,7 +74,8 @@ void write_layer(const Explained& e, size_t layer, JsonStream& out) {
   out.end_array();
   out.key("rule");
   l.rule.empty() ? out.null() : out.text(l.rule);
-  if (const std::string why = tail_apart(e.lowered.layers[layer]); !why.empty()) out.key("tail_apart"), out.text(escape(why, 400));
+  if (const std::string why = tail_apart(e.lowered.layers[layer]); !why.empty())
+    out.key("tail_apart"), out.text(escape(why, 400));
   out.end_object();
 }
 
@@ -88,8 +96,10 @@ void write_json(const Explained& e, JsonStream& out) {
   for (const Step& s : e.fused.journal.steps)
     if (!s.rule.empty()) ++rules[s.rule];
   json overrides = json::array();
-  for (const OverrideNote& n : override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
-    overrides.push_back({{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
+  for (const OverrideNote& n :
+       override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
+    overrides.push_back(
+        {{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
   out.begin_object();
   out.key("layers"), out.begin_array();
   for (size_t k = 0; k < e.plan.layers.size(); ++k) write_layer(e, k, out);
@@ -113,7 +123,8 @@ void write_json(const Explained& e, JsonStream& out) {
 std::string cut(const std::string& text, size_t width) {
   if (text.size() <= width) return text;
   size_t end = width - 1;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;  // not inside a character
   return text.substr(0, end) + "…";
 }
 
@@ -123,12 +134,14 @@ void print_layers(const Explained& e) {
   std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n\n", e.model_nodes,
                            e.plan.layers.size(), kernels, e.plan.target,
                            e.profile() == "ferrule" ? "" : ", profile " + e.profile());
-  std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule", "layer");
+  std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule",
+                           "layer");
   for (size_t k = 0; k < e.plan.layers.size(); ++k) {
     const Layer& l = e.plan.layers[k];
     const std::string apart = tail_apart(e.lowered.layers[k]);
-    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}\n", k, l.kernels, l.contract, l.rule.empty() ? "-" : l.rule,
-                             cut(escape(l.name), 100), l.numerics.empty() ? "" : "   numerics: " + l.numerics,
+    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}\n", k, l.kernels, l.contract,
+                             l.rule.empty() ? "-" : l.rule, cut(escape(l.name), 100),
+                             l.numerics.empty() ? "" : "   numerics: " + l.numerics,
                              apart.empty() ? "" : "   tail apart: " + apart);
   }
 }
@@ -141,31 +154,40 @@ void print_rules(const Explained& e) {
   std::cout << "\nrules that fired:\n";
   for (const auto& [id, count] : hits) {
     const Rule* r = rule_of(e, id);
-    std::cout << fmt::format("{:>5} x {:<24} {}{}\n", count, id, e.knowledge->unproved.contains(id) ? "NOT PROVED: " : "", r ? r->doc : "");
-    if (r && !r->source.empty()) std::cout << fmt::format("{:>33} source: {}\n", "", fmt::join(r->source, "; "));
+    std::cout << fmt::format("{:>5} x {:<24} {}{}\n", count, id,
+                             e.knowledge->unproved.contains(id) ? "NOT PROVED: " : "",
+                             r ? r->doc : "");
+    if (r && !r->source.empty())
+      std::cout << fmt::format("{:>33} source: {}\n", "", fmt::join(r->source, "; "));
   }
 }
 
-/// What would help, cheapest first: a flag or a fact; another target; a change of the model; nothing.
+/// What would help, cheapest first: a flag or a fact; another target; a change of the model;
+/// nothing.
 int remedy(const Rejection& r) {
-  if (r.truth == Truth::unknown || r.stage != Rejection::Stage::condition) return r.truth == Truth::unknown ? 0 : 2;
+  if (r.truth == Truth::unknown || r.stage != Rejection::Stage::condition)
+    return r.truth == Truth::unknown ? 0 : 2;
   return r.cls == ConditionClass::profit ? 0 : r.cls == ConditionClass::kernel ? 1 : 3;
 }
 
-/// The nearest refusal of each pair of rule and condition, nearest first; how many more there were like it.
+/// The nearest refusal of each pair of rule and condition, nearest first; how many more there were
+/// like it.
 void print_near_misses(const Explained& e, size_t most) {
   std::vector<const Rejection*> sorted;
   for (const Rejection& r : e.fused.near_misses)
     if (r.stage != Rejection::Stage::structure) sorted.push_back(&r);
   std::stable_sort(sorted.begin(), sorted.end(), [](const Rejection* a, const Rejection* b) {
-    return std::pair(remedy(*a), a->total_conditions - a->passed_conditions) < std::pair(remedy(*b), b->total_conditions - b->passed_conditions);
+    return std::pair(remedy(*a), a->total_conditions - a->passed_conditions) <
+           std::pair(remedy(*b), b->total_conditions - b->passed_conditions);
   });
   std::map<std::pair<std::string, std::string>, size_t> seen;  // -> its line
   std::vector<std::pair<std::string, int>> lines;
   for (const Rejection* r : sorted) {
     auto [it, fresh] = seen.emplace(std::pair{r->rule->id, r->id}, lines.size());
     ++(fresh ? lines.emplace_back("", 0) : lines[it->second]).second;
-    if (fresh) lines.back().first = fmt::format("{} ({}{}): {}", r->rule->id, r->id, r->truth == Truth::unknown ? ", unknown" : "", r->why);
+    if (fresh)
+      lines.back().first = fmt::format("{} ({}{}): {}", r->rule->id, r->id,
+                                       r->truth == Truth::unknown ? ", unknown" : "", r->why);
   }
   if (lines.empty()) return;
   std::cout << fmt::format("\nnear misses ({}):\n", lines.size());
@@ -194,9 +216,12 @@ void print_region(const std::string& layer, const LoweredRegion& region) {
 Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "memory") return explain_memory(common);
   if (stage == "launches") return explain_launches(common);
-  // The program ends behind this: the plan of a million nodes is not taken apart first, node by node.
+  // The program ends behind this: the plan of a million nodes is not taken apart first, node by
+  // node.
   static const Explained* kept = nullptr;
-  FERRULE_ASSIGN(auto explained, explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
+  FERRULE_ASSIGN(
+      auto explained,
+      explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
   const Explained& e = *(kept = explained.release());
   for (const std::string& w : e.fused.warnings) talk("warning: " + w);
   if (common.json) {
@@ -211,13 +236,17 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
   if (stage == "kernels") {
     for (size_t k = 0; k < e.plan.layers.size(); ++k)
       for (const Launch& l : e.lowered.layers[k].launches)
-        if (l.rows) std::cout << escape(e.plan.layers[k].name) << "\n" << to_text(split_rows(*l.rows, true)) << "\n";
-        else if (l.region) print_region(escape(e.plan.layers[k].name), *l.region);
+        if (l.rows)
+          std::cout << escape(e.plan.layers[k].name) << "\n"
+                    << to_text(split_rows(*l.rows, true)) << "\n";
+        else if (l.region)
+          print_region(escape(e.plan.layers[k].name), *l.region);
     return Exit::ok;
   }
   for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
   if (log || stage == "journal")
-    for (const Step& s : e.fused.journal.steps) std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 400));
+    for (const Step& s : e.fused.journal.steps)
+      std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 400));
   print_phases(e, log || stage == "journal");
   if (stage == "journal") return Exit::ok;
   print_layers(e);
@@ -234,13 +263,17 @@ void add_explain(CLI::App& app, Common& common, int& exit) {
   add_common(*c, common, true);
   auto stage = std::make_shared<std::string>();
   auto log = std::make_shared<bool>(false);
-  c->add_option("--stage", *stage, "print an artefact instead: graph, journal, kernels, launches, memory (prepared for this machine)")
+  c->add_option("--stage", *stage,
+                "print an artefact instead: graph, journal, kernels, launches, memory (prepared "
+                "for this machine)")
       ->check(CLI::IsMember({"graph", "journal", "kernels", "launches", "memory"}));
   c->add_flag("--log", *log, "also every single fusion, in order");
-  c->footer("Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes x:1x3x192x256 --json\n"
-            "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'\n"
-            "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory\n"
-            "  ferrule explain model.onnx --shapes x:1x3x192x256 --target sm_90 --stage launches");
+  c->footer(
+      "Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes "
+      "x:1x3x192x256 --json\n"
+      "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'\n"
+      "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory\n"
+      "  ferrule explain model.onnx --shapes x:1x3x192x256 --target sm_90 --stage launches");
   set_body(*c, common, exit, [stage, log](const Common& o) { return body(o, *stage, *log); });
 }
 

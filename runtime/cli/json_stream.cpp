@@ -9,7 +9,9 @@ namespace {
 
 constexpr size_t kBuffer = 1 << 16;
 
-std::string dumped(const nlohmann::json& value) { return value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string dumped(const nlohmann::json& value) {
+  return value.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 }  // namespace
 
@@ -45,7 +47,8 @@ void JsonStream::end(char bracket) {
 }
 
 void JsonStream::quote(std::string_view value) {
-  const bool plain = std::ranges::all_of(value, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
+  const bool plain = std::ranges::all_of(
+      value, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
   if (!plain) {
     buffer_ += dumped(value);
     return;

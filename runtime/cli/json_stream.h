@@ -1,6 +1,6 @@
-// JSON written while it is made, for lists as long as the model: as a tree they would take more memory than the plan.
-// The layout is print_json's, two spaces a level; that the members of an object come in the order of their names, as
-// they do in a tree, is the caller's business.
+// JSON written while it is made, for lists as long as the model: as a tree they would take more
+// memory than the plan. The layout is print_json's, two spaces a level; that the members of an
+// object come in the order of their names, as they do in a tree, is the caller's business.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <ostream>
@@ -39,7 +39,7 @@ class JsonStream {
   std::ostream& out_;
   std::string buffer_;
   size_t depth_ = 0;
-  bool first_ = true;       // nothing stands in the innermost list yet
+  bool first_ = true;  // nothing stands in the innermost list yet
   bool after_key_ = false;
 };
 

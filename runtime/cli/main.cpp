@@ -1,5 +1,6 @@
-// ferrule: the program. Every command is a file of its own beside this one. What the parser refuses is
-// reported like every other error: one line, with the nearest word that would have been understood.
+// ferrule: the program. Every command is a file of its own beside this one. What the parser refuses
+// is reported like every other error: one line, with the nearest word that would have been
+// understood.
 #include <algorithm>
 #include <cstdio>
 
@@ -34,7 +35,8 @@ std::vector<std::string> words(const CLI::App& app, bool options) {
 
 /// "ferrule rules list"
 std::string path(const CLI::App* command) {
-  return command->get_parent() ? path(command->get_parent()) + " " + command->get_name() : "ferrule";
+  return command->get_parent() ? path(command->get_parent()) + " " + command->get_name()
+                               : "ferrule";
 }
 
 std::string join(const std::vector<std::string>& words) {
@@ -53,12 +55,17 @@ Error unexpected(const CLI::App& app, std::string word) {
   e.code = Code::usage;
   e.place = path(command);
   bool commands = !option && !known.empty();
-  e.message = fmt::format("{} {}", option ? "there is no option" : commands ? "there is no command" : "one argument too many:",
+  e.message = fmt::format("{} {}",
+                          option     ? "there is no option"
+                          : commands ? "there is no command"
+                                     : "one argument too many:",
                           escape(word));
-  auto near = std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return edit_distance(word.substr(0, 64), a) < edit_distance(word.substr(0, 64), b);
-  });
-  if (near != known.end() && edit_distance(word.substr(0, 64), *near) <= std::max<size_t>(2, near->size() / 3))
+  auto near =
+      std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
+        return edit_distance(word.substr(0, 64), a) < edit_distance(word.substr(0, 64), b);
+      });
+  if (near != known.end() &&
+      edit_distance(word.substr(0, 64), *near) <= std::max<size_t>(2, near->size() / 3))
     e.hint = "did you mean " + *near + "?";
   else if (commands)
     e.hint = "there are " + join(known);
@@ -72,7 +79,8 @@ int refuse(const CLI::App& app, const CLI::ParseError& reason) {
   std::erase(rest, "--");
   const CLI::App* command = chosen(&app);
   Error e;
-  // A command that was misspelt is reported as missing; the word itself is what its user wants to see.
+  // A command that was misspelt is reported as missing; the word itself is what its user wants to
+  // see.
   if (dynamic_cast<const CLI::ExtrasError*>(&reason) ||
       (dynamic_cast<const CLI::RequiredError*>(&reason) && !words(*command, false).empty())) {
     if (rest.empty()) {
@@ -96,7 +104,9 @@ int refuse(const CLI::App& app, const CLI::ParseError& reason) {
 
 int main(int argc, char** argv) {
   using namespace ferrule::cli;
-  CLI::App app{"ferrule: fuses the layers of ONNX models by rules that are YAML files, and runs them.", "ferrule"};
+  CLI::App app{
+      "ferrule: fuses the layers of ONNX models by rules that are YAML files, and runs them.",
+      "ferrule"};
   app.set_version_flag("--version", "ferrule " FERRULE_VERSION);
   app.require_subcommand(1);
   Common common;

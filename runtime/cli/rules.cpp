@@ -19,11 +19,18 @@ Result<Exit> list(const Common& common) {
   json out = json::array();
   for (const auto& r : knowledge->rules.rules) {
     if (common.json) {
-      out.push_back({{"id", r->id}, {"kind", name(r->kind)}, {"phase", r->phase}, {"enabled", r->enabled},
-                     {"doc", r->doc}, {"source", r->source}, {"file", r->file}, {"off", r->off}});
+      out.push_back({{"id", r->id},
+                     {"kind", name(r->kind)},
+                     {"phase", r->phase},
+                     {"enabled", r->enabled},
+                     {"doc", r->doc},
+                     {"source", r->source},
+                     {"file", r->file},
+                     {"off", r->off}});
       continue;
     }
-    std::cout << fmt::format("{:<28} {:<8} {:<13} {:<4} {}\n", r->id, name(r->kind), r->phase, r->enabled ? "on" : "off", r->off.empty() ? r->doc : r->off);
+    std::cout << fmt::format("{:<28} {:<8} {:<13} {:<4} {}\n", r->id, name(r->kind), r->phase,
+                             r->enabled ? "on" : "off", r->off.empty() ? r->doc : r->off);
   }
   for (const std::string& w : knowledge->warnings) talk("warning: " + w);
   if (common.json) print_json({{"schema_version", kSchemaVersion}, {"rules", out}});
@@ -45,13 +52,15 @@ Result<Exit> check(const Common& common) {
   CheckReport report = check_rules(knowledge->rules, knowledge->ops);
   for (const std::string& note : report.notes) std::cout << "note: " << note << "\n";
   for (const Error& e : report.errors) std::cout << render(e) << "\n";
-  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes\n", knowledge->rules.rules.size(),
-                           knowledge->ops.all().size(), report.errors.size(), report.notes.size());
+  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes\n",
+                           knowledge->rules.rules.size(), knowledge->ops.all().size(),
+                           report.errors.size(), report.notes.size());
   return report.errors.empty() ? Exit::ok : Exit::usage;
 }
 
 Result<Exit> words() {
-  for (const VocabularyEntry& v : vocabulary()) std::cout << fmt::format("{:<52} {}\n", fmt::format("{}{}", v.name, v.signature), v.doc);
+  for (const VocabularyEntry& v : vocabulary())
+    std::cout << fmt::format("{:<52} {}\n", fmt::format("{}{}", v.name, v.signature), v.doc);
   return Exit::ok;
 }
 
@@ -96,7 +105,8 @@ Result<Exit> make(const Common& common, const std::string& path) {
 }  // namespace
 
 void add_rules(CLI::App& app, Common& common, int& exit) {
-  auto* c = app.add_subcommand("rules", "work on rules: list, show, check, test, vocabulary, schema, new");
+  auto* c = app.add_subcommand("rules",
+                               "work on rules: list, show, check, test, vocabulary, schema, new");
   c->require_subcommand(1);
   auto text = std::make_shared<std::string>();
   auto sub = [&](const char* name, const char* doc, Command command) {
@@ -106,16 +116,20 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
     return s;
   };
   add_override(*sub("list", "every rule, in firing order", list), common);
-  sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })->add_option("RULE", *text)->required();
+  sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })
+      ->add_option("RULE", *text)
+      ->required();
   add_override(*sub("check", "loads and checks all rules", check), common);
-  sub("vocabulary", "the functions of the condition language", [](const Common&) { return words(); });
+  sub("vocabulary", "the functions of the condition language",
+      [](const Common&) { return words(); });
   auto of_overrides = std::make_shared<bool>(false);
   sub("schema", "the JSON Schema of rule files", [of_overrides](const Common&) -> Result<Exit> {
     std::cout << (*of_overrides ? override_schema() : rule_schema());
     return Exit::ok;
   })->add_flag("--override", *of_overrides, "of override files");
   sub("new", "writes a rule to start from", [text](const Common& o) { return make(o, *text); })
-      ->add_option("FILE", *text, "the new file; its name is the rule's id")->required();
+      ->add_option("FILE", *text, "the new file; its name is the rule's id")
+      ->required();
   add_rules_test(*c, common, exit);
 }
 

@@ -1,5 +1,5 @@
-// rules test, rules coverage: the tests inside rules, proofs of rewrites, and of groups (what the backend
-// computes for a fired group against its body in the interpreter).
+// rules test, rules coverage: the tests inside rules, proofs of rewrites, and of groups (what the
+// backend computes for a fired group against its body in the interpreter).
 #include <fnmatch.h>
 
 #include <atomic>
@@ -22,28 +22,34 @@ using nlohmann::json;
 constexpr int kInstances = 200;
 /// Of computing, for one rule: when it is asked for, and where it comes up by turns.
 constexpr double kSeconds = 10, kRotatingSeconds = 3;
-/// Graphs beside its cases that a group is run on, on each target: when it is asked for, and each time.
+/// Graphs beside its cases that a group is run on, on each target: when it is asked for, and each
+/// time.
 constexpr int kGroupGraphs = 60, kFewGroupGraphs = 6;
 
 struct Tested {
   const Rule* rule = nullptr;
   RuleTestReport tests;
-  bool proved = false;   ///< now; else its stamp vouches for it
+  bool proved = false;  ///< now; else its stamp vouches for it
   RewriteProof rewrite;
   GroupProof group;
   /// How many instances the time allows depends on the machine: said, and no failure.
   bool few() const { return proved && rewrite.instances < kInstances && !rewrite.exhausted; }
   bool undecided() const { return proved && (!rewrite.in_time || rewrite.compared == 0); }
   /// A group that nothing here runs is not shown to be right.
-  bool not_run() const { return rule->kind != RuleKind::rewrite && group.instances == 0 && group.holds(); }
+  bool not_run() const {
+    return rule->kind != RuleKind::rewrite && group.instances == 0 && group.holds();
+  }
   /// No graph shows a rewrite firing: loading refuses it, too.
   bool not_shown() const { return proved && rewrite.compared == 0; }
-  bool ok() const { return tests.passed() && rewrite.holds() && group.holds() && !not_run() && !not_shown(); }
+  bool ok() const {
+    return tests.passed() && rewrite.holds() && group.holds() && !not_run() && !not_shown();
+  }
 };
 
 struct Totals {
   int fires = 0, holds = 0, failed = 0, killed = 0, implied = 0, open = 0, uncovered = 0;
-  int rewrites = 0, proved = 0, graphs = 0, compared = 0, instances = 0, exhausted = 0, few = 0, undecided = 0;
+  int rewrites = 0, proved = 0, graphs = 0, compared = 0, instances = 0, exhausted = 0, few = 0,
+      undecided = 0;
   int groups = 0, group_graphs = 0, refused = 0, computed = 0;
 };
 
@@ -54,20 +60,26 @@ bool selected(const Rule& r, const std::vector<std::string>& globs) {
   return false;
 }
 
-/// Which rewrites are proved again: those without a stamp, and every tenth of the others. Which tenth follows from the
-/// rules and the engine: another one whenever they change, the same where nothing has changed.
+/// Which rewrites are proved again: those without a stamp, and every tenth of the others. Which
+/// tenth follows from the rules and the engine: another one whenever they change, the same where
+/// nothing has changed.
 class Chosen {
  public:
   Chosen(const ProofContext& context, bool all)
-      : ops_(*context.ops), stamps_(read_stamps(context.rule_dirs)), all_(all),
-        turn_(place(std::accumulate(stamps_.begin(), stamps_.end(), std::string(engine_semantics())))) {}
+      : ops_(*context.ops),
+        stamps_(read_stamps(context.rule_dirs)),
+        all_(all),
+        turn_(place(
+            std::accumulate(stamps_.begin(), stamps_.end(), std::string(engine_semantics())))) {}
   bool operator()(const Rule& r) const {
-    return provable(r.kind) && (all_ || !stamped(r, ops_, stamps_) || place(r.id) % 10 == turn_ % 10);
+    return provable(r.kind) &&
+           (all_ || !stamped(r, ops_, stamps_) || place(r.id) % 10 == turn_ % 10);
   }
 
  private:
   static size_t place(std::string_view text) {
-    return std::accumulate(text.begin(), text.end(), size_t{0}, [](size_t n, char c) { return n * 31 + static_cast<unsigned char>(c); });
+    return std::accumulate(text.begin(), text.end(), size_t{0},
+                           [](size_t n, char c) { return n * 31 + static_cast<unsigned char>(c); });
   }
   const OpTable& ops_;
   std::set<std::string> stamps_;
@@ -75,8 +87,10 @@ class Chosen {
   size_t turn_;
 };
 
-/// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its own, one after the other.
-std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProver& groups, const ProofContext& context, const Chosen& chosen) {
+/// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its
+/// own, one after the other.
+std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProver& groups,
+                               const ProofContext& context, const Chosen& chosen) {
   std::vector<Tested> all(rules.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
@@ -94,8 +108,8 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProve
   return all;
 }
 
-/// Conditions that no case saw both ways. A profit or kernel condition may be undecidable here, so `no` and
-/// `yes` are asked of every one, `unknown` of none.
+/// Conditions that no case saw both ways. A profit or kernel condition may be undecidable here, so
+/// `no` and `yes` are asked of every one, `unknown` of none.
 std::vector<std::string> uncovered(const Tested& t) {
   std::vector<std::string> missing;
   for (const ConditionCount& c : t.tests.coverage.conditions) {
@@ -113,9 +127,11 @@ void count(Totals& totals, const Tested& t) {
   totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
   totals.rewrites += provable(t.rule->kind);
   totals.groups += t.group.instances > 0, totals.group_graphs += t.group.instances;
-  for (const KernelCondition& c : t.group.conditions) totals.refused += c.refused, totals.computed += c.computed;
+  for (const KernelCondition& c : t.group.conditions)
+    totals.refused += c.refused, totals.computed += c.computed;
   totals.proved += t.proved;
-  totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared, totals.instances += t.rewrite.instances;
+  totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared,
+      totals.instances += t.rewrite.instances;
   totals.exhausted += t.rewrite.exhausted, totals.few += t.few(), totals.undecided += t.undecided();
   for (const ConditionProof& c : t.rewrite.conditions) {
     totals.killed += c.state == ConditionProof::State::killed;
@@ -126,39 +142,75 @@ void count(Totals& totals, const Tested& t) {
 
 void print_problems(const Tested& t) {
   for (const CaseResult& c : t.tests.cases)
-    if (!c.passed) std::cout << fmt::format("FAILED {} {}: {} ({}:{})\n", t.rule->id, c.name, c.text, c.place.file, c.place.line);
+    if (!c.passed)
+      std::cout << fmt::format("FAILED {} {}: {} ({}:{})\n", t.rule->id, c.name, c.text,
+                               c.place.file, c.place.line);
   constexpr size_t kShown = 3;
   for (size_t k = 0; k < std::min(kShown, t.rewrite.wrong.size()); ++k)
     std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, t.rewrite.wrong[k]);
   if (t.rewrite.wrong.size() > kShown)
-    std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id, t.rewrite.wrong.size() - kShown);
+    std::cout << fmt::format("WRONG  {}: and {} graphs more\n", t.rule->id,
+                             t.rewrite.wrong.size() - kShown);
   if (t.rewrite.needed != Numerics::none && t.rewrite.needed > numerics_of(*t.rule))
-    std::cout << fmt::format("WRONG  {}: numerics: {} is too strong, {} holds\n", t.rule->id, t.rule->numerics, name(t.rewrite.needed));
+    std::cout << fmt::format("WRONG  {}: numerics: {} is too strong, {} holds\n", t.rule->id,
+                             t.rule->numerics, name(t.rewrite.needed));
   if (!t.rewrite.example.empty()) std::cout << t.rewrite.example;
   if (t.undecided())
-    std::cout << fmt::format("LATE   {}: not decided in its time, {} graphs were compared (--seconds takes longer)\n", t.rule->id, t.rewrite.compared);
-  if (t.few()) std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id, t.rewrite.instances);
-  for (const std::string& w : t.group.wrong) std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
-  if (t.not_run()) std::cout << fmt::format("skipped {}: no graph was run: {}\n", t.rule->id, t.group.not_run.empty() ? "none of its cases is for this backend" : fmt::format("{}", fmt::join(t.group.not_run, "; ")));
+    std::cout << fmt::format(
+        "LATE   {}: not decided in its time, {} graphs were compared (--seconds takes longer)\n",
+        t.rule->id, t.rewrite.compared);
+  if (t.few())
+    std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id,
+                             t.rewrite.instances);
+  for (const std::string& w : t.group.wrong)
+    std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
+  if (t.not_run())
+    std::cout << fmt::format("skipped {}: no graph was run: {}\n", t.rule->id,
+                             t.group.not_run.empty()
+                                 ? "none of its cases is for this backend"
+                                 : fmt::format("{}", fmt::join(t.group.not_run, "; ")));
   for (const ConditionProof& c : t.rewrite.conditions) {
-    if (c.state == ConditionProof::State::open) std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
+    if (c.state == ConditionProof::State::open)
+      std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
     if (c.state == ConditionProof::State::implied)
-      std::cout << fmt::format("note: {} {} never decides, remove it: {}\n", t.rule->id, c.id, c.how);
+      std::cout << fmt::format("note: {} {} never decides, remove it: {}\n", t.rule->id, c.id,
+                               c.how);
   }
 }
 
 json to_json(const Tested& t) {
   json left_out = json::array();
-  for (const KernelCondition& c : t.group.conditions) left_out.push_back({{"id", c.id}, {"refused", c.refused}, {"computed", c.computed}});
+  for (const KernelCondition& c : t.group.conditions)
+    left_out.push_back({{"id", c.id}, {"refused", c.refused}, {"computed", c.computed}});
   json conditions = json::array(), proofs = json::array(), cases = json::array();
   for (const ConditionCount& c : t.tests.coverage.conditions)
-    conditions.push_back({{"id", c.id}, {"class", name(c.cls)}, {"true", c.yes}, {"false", c.no}, {"unknown", c.unknown}});
-  for (const ConditionProof& c : t.rewrite.conditions) proofs.push_back({{"id", c.id}, {"state", name(c.state)}, {"how", c.how}});
-  for (const CaseResult& c : t.tests.cases) cases.push_back({{"name", c.name}, {"passed", c.passed}, {"text", c.text}});
-  return {{"rule", t.rule->id}, {"ok", t.ok()}, {"cases", cases}, {"hits", t.tests.coverage.hits}, {"conditions", conditions},
-          {"alternatives", t.tests.coverage.tags}, {"optional", t.tests.coverage.optionals}, {"mutants", proofs}, {"proved", t.proved}, {"graphs", t.rewrite.graphs}, {"fired", t.rewrite.fired},
-          {"instances", t.rewrite.instances}, {"exhausted", t.rewrite.exhausted}, {"numerics", {{"claimed", t.rule->numerics}, {"needed", name(t.rewrite.needed)}}}, {"example", t.rewrite.example}, {"group_instances", t.group.instances},
-          {"not_run", t.group.not_run}, {"left_out", left_out},
+    conditions.push_back({{"id", c.id},
+                          {"class", name(c.cls)},
+                          {"true", c.yes},
+                          {"false", c.no},
+                          {"unknown", c.unknown}});
+  for (const ConditionProof& c : t.rewrite.conditions)
+    proofs.push_back({{"id", c.id}, {"state", name(c.state)}, {"how", c.how}});
+  for (const CaseResult& c : t.tests.cases)
+    cases.push_back({{"name", c.name}, {"passed", c.passed}, {"text", c.text}});
+  return {{"rule", t.rule->id},
+          {"ok", t.ok()},
+          {"cases", cases},
+          {"hits", t.tests.coverage.hits},
+          {"conditions", conditions},
+          {"alternatives", t.tests.coverage.tags},
+          {"optional", t.tests.coverage.optionals},
+          {"mutants", proofs},
+          {"proved", t.proved},
+          {"graphs", t.rewrite.graphs},
+          {"fired", t.rewrite.fired},
+          {"instances", t.rewrite.instances},
+          {"exhausted", t.rewrite.exhausted},
+          {"numerics", {{"claimed", t.rule->numerics}, {"needed", name(t.rewrite.needed)}}},
+          {"example", t.rewrite.example},
+          {"group_instances", t.group.instances},
+          {"not_run", t.group.not_run},
+          {"left_out", left_out},
           {"uncovered", uncovered(t)}};
 }
 
@@ -166,9 +218,12 @@ void print_coverage(const Tested& t) {
   std::cout << fmt::format("{:<24} hits {:<4}", t.rule->id, t.tests.coverage.hits);
   for (const ConditionCount& c : t.tests.coverage.conditions)
     std::cout << fmt::format("  {} ({}) {}/{}/{}", c.id, name(c.cls), c.yes, c.no, c.unknown);
-  for (const auto& [tag, hits] : t.tests.coverage.tags) std::cout << fmt::format("  #{} {}", tag, hits);
-  for (const auto& [part, seen] : t.tests.coverage.optionals) std::cout << fmt::format("  {}? {}/{}", part, seen.first, seen.second);
-  for (const ConditionProof& c : t.rewrite.conditions) std::cout << fmt::format("  {} {}", c.id, name(c.state));
+  for (const auto& [tag, hits] : t.tests.coverage.tags)
+    std::cout << fmt::format("  #{} {}", tag, hits);
+  for (const auto& [part, seen] : t.tests.coverage.optionals)
+    std::cout << fmt::format("  {}? {}/{}", part, seen.first, seen.second);
+  for (const ConditionProof& c : t.rewrite.conditions)
+    std::cout << fmt::format("  {} {}", c.id, name(c.state));
   for (const std::string& u : uncovered(t)) std::cout << "  UNCOVERED " << u;
   std::cout << "\n";
 }
@@ -180,21 +235,24 @@ struct Options {
   bool coverage = false, stamp = false, full = false;
 };
 
-/// proved.txt of each folder of --rules, else of the shipped rules: the rules that were proved now, and the others that have
-/// a stamp.
-Status stamp(const Common& common, const EngineOptions& options, const Knowledge& k, const std::vector<Tested>& all) {
+/// proved.txt of each folder of --rules, else of the shipped rules: the rules that were proved now,
+/// and the others that have a stamp.
+Status stamp(const Common& common, const EngineOptions& options, const Knowledge& k,
+             const std::vector<Tested>& all) {
   const std::set<std::string> stamps = read_stamps(options.rule_dirs);
   RuleSet sure;
   for (const auto& r : k.rules.rules) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
     const bool tried = t != all.end() && t->proved && !t->undecided();
-    if ((t == all.end() || t->ok()) && (tried || stamped(*r, k.ops, stamps))) sure.rules.push_back(r);
+    if ((t == all.end() || t->ok()) && (tried || stamped(*r, k.ops, stamps)))
+      sure.rules.push_back(r);
   }
   const bool whole = std::ranges::all_of(k.rules.rules, [&](const auto& r) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
     return !provable(r->kind) || (t != all.end() && t->proved && t->ok() && !t->undecided());
   });
-  for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules) FERRULE_TRY(write_stamps(sure, k.ops, dir, whole));
+  for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules)
+    FERRULE_TRY(write_stamps(sure, k.ops, dir, whole));
   return {};
 }
 
@@ -207,7 +265,8 @@ Result<Exit> body(const Common& common, const Options& asked) {
   context.target = &knowledge->target;
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
-  context.seconds = seconds.value_or(full || stamping || !globs.empty() ? kSeconds : kRotatingSeconds);
+  context.seconds =
+      seconds.value_or(full || stamping || !globs.empty() ? kSeconds : kRotatingSeconds);
   Totals totals;
   json rows = json::array();
   int rules = 0, good = 0, not_run = 0;
@@ -215,7 +274,8 @@ Result<Exit> body(const Common& common, const Options& asked) {
   for (const auto& rule : knowledge->rules.rules)
     if (selected(*rule, globs)) chosen.push_back(rule.get());
   const Chosen proofs(context, full || !globs.empty());
-  GroupProver groups(options, common.backend, graphs.value_or(full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs));
+  GroupProver groups(options, common.backend,
+                     graphs.value_or(full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs));
   const std::vector<Tested> all = test_rules(chosen, groups, context, proofs);
   for (const Tested& t : all) {
     ++rules;
@@ -223,24 +283,39 @@ Result<Exit> body(const Common& common, const Options& asked) {
     totals.uncovered += static_cast<int>(uncovered(t).size());
     good += t.ok();
     not_run += t.tests.passed() && t.not_run();
-    if (common.json) rows.push_back(to_json(t));
-    else print_problems(t);
+    if (common.json)
+      rows.push_back(to_json(t));
+    else
+      print_problems(t);
     if (coverage && !common.json) print_coverage(t);
   }
-  if (!rules) return error(Code::rule_unknown, "rules test", escape(globs.empty() ? "*" : globs[0]));
+  if (!rules)
+    return error(Code::rule_unknown, "rules test", escape(globs.empty() ? "*" : globs[0]));
   bool ok = good + not_run == rules && (!coverage || totals.uncovered == 0);
   if (common.json) {
     print_json({{"schema_version", kSchemaVersion}, {"ok", ok}, {"rules", rows}});
   } else {
-    std::cout << fmt::format("{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} uncovered\n",
-                             rules, totals.fires, totals.holds, totals.killed, totals.implied, totals.open, totals.uncovered);
-    std::cout << fmt::format("{} of {} rewrites proved now, {} by their stamps: {} graphs, {} compared, {} distinct instances, {} rules exhausted, {} with few instances, {} undecided\n",
-                             totals.proved, totals.rewrites, totals.rewrites - totals.proved, totals.graphs, totals.compared, totals.instances, totals.exhausted, totals.few, totals.undecided);
-    if (const std::string by = proved_semantics(options.rule_dirs.front()); !full && !by.empty() && by != engine_semantics())
-      std::cout << "the stamps are of another engine: --full --stamp proves all rewrites with this one\n";
-    std::cout << fmt::format("{} groups run on {} graphs; {} left out conditions of class kernel: the contract refused {}, {} were computed rightly\n",
-                             totals.groups, totals.group_graphs, totals.refused + totals.computed, totals.refused, totals.computed);
-    std::cout << fmt::format("{} passed, {} failed{}\n", good, rules - good - not_run + (coverage ? totals.uncovered : 0),
+    std::cout << fmt::format(
+        "{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} "
+        "uncovered\n",
+        rules, totals.fires, totals.holds, totals.killed, totals.implied, totals.open,
+        totals.uncovered);
+    std::cout << fmt::format(
+        "{} of {} rewrites proved now, {} by their stamps: {} graphs, {} compared, {} distinct "
+        "instances, {} rules exhausted, {} with few instances, {} undecided\n",
+        totals.proved, totals.rewrites, totals.rewrites - totals.proved, totals.graphs,
+        totals.compared, totals.instances, totals.exhausted, totals.few, totals.undecided);
+    if (const std::string by = proved_semantics(options.rule_dirs.front());
+        !full && !by.empty() && by != engine_semantics())
+      std::cout
+          << "the stamps are of another engine: --full --stamp proves all rewrites with this one\n";
+    std::cout << fmt::format(
+        "{} groups run on {} graphs; {} left out conditions of class kernel: the contract refused "
+        "{}, {} were computed rightly\n",
+        totals.groups, totals.group_graphs, totals.refused + totals.computed, totals.refused,
+        totals.computed);
+    std::cout << fmt::format("{} passed, {} failed{}\n", good,
+                             rules - good - not_run + (coverage ? totals.uncovered : 0),
                              not_run ? fmt::format(", {} skipped", not_run) : "");
   }
   if (stamping) FERRULE_TRY(stamp(common, options, *knowledge, all));
@@ -254,13 +329,22 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
     auto options = std::make_shared<Options>();
     options->coverage = coverage;
     auto* c = rules.add_subcommand(coverage ? "coverage" : "test",
-                                   coverage ? "what the tests and proofs of each rule reached" : "the rules' own tests, and proofs by search");
+                                   coverage ? "what the tests and proofs of each rule reached"
+                                            : "the rules' own tests, and proofs by search");
     add_common(*c, common, false);
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
-    c->add_option("--seconds", options->seconds, "for each rule's proof")->check(CLI::Range(0.1, 3600.0));
-    c->add_option("--graphs", options->graphs, "that a group is run on beside its cases, for each target")->check(CLI::Range(0, 100000));
-    c->add_flag("--full", options->full, "prove all rewrites; else those without a stamp, and a tenth of the others, another one whenever rules or engine change");
-    if (!coverage) c->add_flag("--stamp", options->stamp, "writes those that are proved to proved.txt, so that loading does not prove them again");
+    c->add_option("--seconds", options->seconds, "for each rule's proof")
+        ->check(CLI::Range(0.1, 3600.0));
+    c->add_option("--graphs", options->graphs,
+                  "that a group is run on beside its cases, for each target")
+        ->check(CLI::Range(0, 100000));
+    c->add_flag("--full", options->full,
+                "prove all rewrites; else those without a stamp, and a tenth of the others, "
+                "another one whenever rules or engine change");
+    if (!coverage)
+      c->add_flag(
+          "--stamp", options->stamp,
+          "writes those that are proved to proved.txt, so that loading does not prove them again");
     set_body(*c, common, exit, [options](const Common& o) { return body(o, *options); });
   }
 }

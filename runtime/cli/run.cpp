@@ -12,7 +12,8 @@ namespace {
 void print_outputs(const Session& session, const Tensors& outputs) {
   for (const Port& p : session.outputs()) {
     const Tensor& t = outputs.at(p.name);
-    std::cout << fmt::format("{} {}[{}]", escape(p.name), name(t.dtype()), fmt::join(t.dims(), ","));
+    std::cout << fmt::format("{} {}[{}]", escape(p.name), name(t.dtype()),
+                             fmt::join(t.dims(), ","));
     if (t.dtype() != DType::string) {
       std::vector<double> values = t.to_f64();
       double low = 0, high = 0, sum = 0;
@@ -21,7 +22,9 @@ void print_outputs(const Session& session, const Tensors& outputs) {
         high = k ? std::max(high, values[k]) : values[k];
         sum += values[k];
       }
-      if (!values.empty()) std::cout << fmt::format("  min {:.6g}  max {:.6g}  mean {:.6g}", low, high, sum / static_cast<double>(values.size()));
+      if (!values.empty())
+        std::cout << fmt::format("  min {:.6g}  max {:.6g}  mean {:.6g}", low, high,
+                                 sum / static_cast<double>(values.size()));
     }
     std::cout << "\n";
   }
@@ -32,7 +35,8 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
-  FERRULE_ASSIGN(Tensors inputs, gather_inputs(session.inputs(), input, options.engine.shapes, notes));
+  FERRULE_ASSIGN(Tensors inputs,
+                 gather_inputs(session.inputs(), input, options.engine.shapes, notes));
   FERRULE_ASSIGN(Tensors outputs, session.run(inputs));
   Shapes shapes;
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();
@@ -42,15 +46,25 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   int64_t launched = prepared->executable().launches();
   if (common.json) {
     nlohmann::json out = nlohmann::json::object();
-    for (const auto& [n, t] : outputs) out[escape(n, 4096)] = {{"dtype", name(t.dtype())}, {"dims", t.dims()}};
-    print_json({{"schema_version", kSchemaVersion}, {"backend", prepared->backend()}, {"device", prepared->device()}, {"kernels_launched", launched},
-                {"layers", prepared->plan().layers.size()}, {"outputs", out}, {"notes", notes}});
+    for (const auto& [n, t] : outputs)
+      out[escape(n, 4096)] = {{"dtype", name(t.dtype())}, {"dims", t.dims()}};
+    print_json({{"schema_version", kSchemaVersion},
+                {"backend", prepared->backend()},
+                {"device", prepared->device()},
+                {"kernels_launched", launched},
+                {"layers", prepared->plan().layers.size()},
+                {"outputs", out},
+                {"notes", notes}});
     return Exit::ok;
   }
-  talk(fmt::format("ran on {}: {} layers, {} kernels launched", ran_on(*prepared), prepared->plan().layers.size(), launched));
-  if (prepared->backend() == "null") std::cout << prepared->executable().text();
-  else if (output.empty()) print_outputs(session, outputs);
-  else talk("wrote " + output);
+  talk(fmt::format("ran on {}: {} layers, {} kernels launched", ran_on(*prepared),
+                   prepared->plan().layers.size(), launched));
+  if (prepared->backend() == "null")
+    std::cout << prepared->executable().text();
+  else if (output.empty())
+    print_outputs(session, outputs);
+  else
+    talk("wrote " + output);
   return Exit::ok;
 }
 
@@ -63,9 +77,12 @@ void add_run(CLI::App& app, Common& common, int& exit) {
   auto input = std::make_shared<InputOptions>();
   auto output = std::make_shared<std::string>();
   add_inputs(*c, *input);
-  c->add_option("--outputs", *output, "where the results go; without it they are shown in short")->type_name("FILE.npz");
-  c->footer("Examples:\n  ferrule run model.onnx --inputs in.npz --outputs out.npz\n"
-            "  ferrule run model.onnx --shapes x:1x3x192x256 --seed 7\n  ferrule run model.onnx --input x=x.npy --backend reference");
+  c->add_option("--outputs", *output, "where the results go; without it they are shown in short")
+      ->type_name("FILE.npz");
+  c->footer(
+      "Examples:\n  ferrule run model.onnx --inputs in.npz --outputs out.npz\n"
+      "  ferrule run model.onnx --shapes x:1x3x192x256 --seed 7\n  ferrule run model.onnx --input "
+      "x=x.npy --backend reference");
   set_body(*c, common, exit, [input, output](const Common& o) { return body(o, *input, *output); });
 }
 

@@ -25,7 +25,8 @@ class Random {
   uint64_t state_;
 };
 
-Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t seed, const std::string& name) {
+Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t seed,
+                             const std::string& name) {
   if (!is_float(t) && !is_int(t) && t != DType::boolean)
     return error(Code::missing_input, "input", escape(name), ferrule::name(t));
   FERRULE_TRY(check_bytes(t, dims, "input " + escape(name), 0));
@@ -34,7 +35,8 @@ Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t
   for (int64_t k = 0; k < tensor.numel(); ++k) {
     double value = is_float(t) ? random.unit() * 2 - 1 : static_cast<double>(random.next() & 1);
     Tensor one = Tensor::scalar(t, value);
-    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(), static_cast<size_t>(size_bits(t)) / 8);
+    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(),
+                static_cast<size_t>(size_bits(t)) / 8);
   }
   return tensor;
 }
@@ -47,7 +49,8 @@ std::string names(const std::vector<Port>& wanted) {
 
 /// errors: input_mismatch where the tensor contradicts the declared type.
 Status check_input(const Port& info, const Tensor& t) {
-  bool fits = t.dtype() == info.type.dtype && (!info.type.shape || static_cast<int>(info.type.shape->size()) == t.rank());
+  bool fits = t.dtype() == info.type.dtype &&
+              (!info.type.shape || static_cast<int>(info.type.shape->size()) == t.rank());
   if (fits && info.type.shape)
     for (size_t k = 0; k < t.dims().size(); ++k)
       if (auto c = (*info.type.shape)[k].constant(); c && *c != t.dims()[k]) fits = false;
@@ -60,20 +63,23 @@ Status check_input(const Port& info, const Tensor& t) {
 
 void add_inputs(CLI::App& command, InputOptions& options) {
   command.add_option("--inputs", options.npz, "input tensors by name")->type_name("FILE.npz");
-  command.add_option("--input", options.single, "one input: NAME=FILE.npy")->type_name("NAME=FILE.npy");
-  command.add_option("--seed", options.seed, "seed of the random inputs that stand in for missing ones");
+  command.add_option("--input", options.single, "one input: NAME=FILE.npy")
+      ->type_name("NAME=FILE.npy");
+  command.add_option("--seed", options.seed,
+                     "seed of the random inputs that stand in for missing ones");
 }
 
-Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wanted, const InputOptions& options,
-                                                    const std::map<std::string, std::vector<int64_t>>& shapes,
-                                                    std::vector<std::string>& notes) {
+Result<std::map<std::string, Tensor>> gather_inputs(
+    const std::vector<Port>& wanted, const InputOptions& options,
+    const std::map<std::string, std::vector<int64_t>>& shapes, std::vector<std::string>& notes) {
   std::map<std::string, Tensor> given;
   if (!options.npz.empty()) {
     FERRULE_ASSIGN(given, read_npz(options.npz));
   }
   for (const std::string& text : options.single) {
     size_t equals = text.find('=');
-    if (equals == std::string::npos) return error(Code::usage, "--input", escape(text) + " is not NAME=FILE.npy");
+    if (equals == std::string::npos)
+      return error(Code::usage, "--input", escape(text) + " is not NAME=FILE.npy");
     FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
     given[text.substr(0, equals)] = std::move(t);
   }
@@ -97,18 +103,23 @@ Result<std::map<std::string, Tensor>> gather_inputs(const std::vector<Port>& wan
     if (auto s = shapes.find(info.name); s != shapes.end()) {
       dims = s->second;
     } else {
-      if (!info.type.shape) return error(Code::missing_input, "run", escape(info.name), str(info.type));
+      if (!info.type.shape)
+        return error(Code::missing_input, "run", escape(info.name), str(info.type));
       for (const Dim& d : *info.type.shape) dims.push_back(d.value_or(1));
       if (!constant_shape(*info.type.shape))
-        notes.push_back(fmt::format("{} is {}: unknown sizes are taken as 1; give them with --shapes", escape(info.name), str(info.type)));
+        notes.push_back(
+            fmt::format("{} is {}: unknown sizes are taken as 1; give them with --shapes",
+                        escape(info.name), str(info.type)));
     }
     FERRULE_ASSIGN(Tensor t, random_tensor(info.type.dtype, dims, seed, info.name));
     FERRULE_TRY(check_input(info, t));
     inputs[info.name] = std::move(t);
-    if (!options.npz.empty() || !options.single.empty()) notes.push_back(escape(info.name) + " is not given: random");
+    if (!options.npz.empty() || !options.single.empty())
+      notes.push_back(escape(info.name) + " is not given: random");
   }
   for (const auto& [n, dims] : shapes)
-    if (!inputs.contains(n)) return error(Code::unknown_input, "--shapes", escape(n), names(wanted));
+    if (!inputs.contains(n))
+      return error(Code::unknown_input, "--shapes", escape(n), names(wanted));
   return inputs;
 }
 

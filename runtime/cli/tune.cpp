@@ -1,4 +1,5 @@
-// tune: measures every implementation of every launch that has several, and writes down the fastest ones.
+// tune: measures every implementation of every launch that has several, and writes down the fastest
+// ones.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,7 +30,8 @@ struct Choice {
 Choice choice_of(const Measured& m, const Plan& plan) {
   Choice c{m, plan.layers[m.layer].name, m.usual};
   const double usual = c.us(m.usual);
-  auto best = std::min_element(m.microseconds.begin(), m.microseconds.end(), [](auto& a, auto& b) { return a.second < b.second; });
+  auto best = std::min_element(m.microseconds.begin(), m.microseconds.end(),
+                               [](auto& a, auto& b) { return a.second < b.second; });
   if (best->second < usual * kWorthIt) c.use = best->first;
   return c;
 }
@@ -56,12 +58,16 @@ void print_table(const std::vector<Choice>& choices) {
   std::cout << fmt::format("{:<12} {:<12} {:<44} layer\n", "chosen", "usual", "us");
   for (const Choice& c : choices) {
     std::string times;
-    for (const auto& [name, us] : c.measured.microseconds) times += fmt::format("{}{} {:.1f}", times.empty() ? "" : "  ", name, us);
-    std::cout << fmt::format("{:<12} {:<12} {:<44} {}\n", c.use, c.use == c.measured.usual ? "=" : c.measured.usual, times, escape(c.layer, 100));
+    for (const auto& [name, us] : c.measured.microseconds)
+      times += fmt::format("{}{} {:.1f}", times.empty() ? "" : "  ", name, us);
+    std::cout << fmt::format("{:<12} {:<12} {:<44} {}\n", c.use,
+                             c.use == c.measured.usual ? "=" : c.measured.usual, times,
+                             escape(c.layer, 100));
     usual += c.us(c.measured.usual);
     tuned += c.us(c.use);
   }
-  std::cout << fmt::format("{} problems: {:.1f} us by the built-in rules, {:.1f} us as chosen\n", choices.size(), usual, tuned);
+  std::cout << fmt::format("{} problems: {:.1f} us by the built-in rules, {:.1f} us as chosen\n",
+                           choices.size(), usual, tuned);
 }
 
 nlohmann::json json_of(const std::vector<Choice>& choices) {
@@ -69,29 +75,36 @@ nlohmann::json json_of(const std::vector<Choice>& choices) {
   for (const Choice& c : choices) {
     nlohmann::json times = nlohmann::json::object();
     for (const auto& [name, us] : c.measured.microseconds) times[name] = us;
-    all.push_back({{"layer", escape(c.layer, 4096)}, {"problem", c.measured.problem}, {"chosen", c.use},
-                   {"usual", c.measured.usual}, {"us", times}});
+    all.push_back({{"layer", escape(c.layer, 4096)},
+                   {"problem", c.measured.problem},
+                   {"chosen", c.use},
+                   {"usual", c.measured.usual},
+                   {"us", times}});
   }
   return {{"schema_version", kSchemaVersion}, {"launches", all}};
 }
 
 Status write(const Tuning& t, const std::string& path, bool force) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
+  const int fd =
+      open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0644);
   if (fd < 0 && errno == EEXIST) return error(Code::file_exists, "tune", escape(path));
   const std::string text = to_text(t);
-  const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool written =
+      fd >= 0 && ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (const int problem = errno; (fd >= 0 && close(fd) != 0) || !written)
     return error(Code::file_not_written, "tune", escape(path), std::strerror(problem));
   return {};
 }
 
-Result<Exit> body(const Common& common, const InputOptions& input, const std::string& out, double seconds) {
+Result<Exit> body(const Common& common, const InputOptions& input, const std::string& out,
+                  double seconds) {
   FERRULE_TRY(free_place("tune", out, common.force));
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   options.all_candidates = true;
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
-  FERRULE_ASSIGN(Tensors inputs, gather_inputs(session.inputs(), input, options.engine.shapes, notes));
+  FERRULE_ASSIGN(Tensors inputs,
+                 gather_inputs(session.inputs(), input, options.engine.shapes, notes));
   Shapes shapes;
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();
   FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
@@ -104,10 +117,13 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   FERRULE_ASSIGN(auto measured, p->executable().measure(in, to, seconds));
   std::vector<Choice> choices;
   for (const Measured& m : merge(std::move(measured))) choices.push_back(choice_of(m, p->plan()));
-  if (common.json) print_json(json_of(choices));
-  else print_table(choices);
+  if (common.json)
+    print_json(json_of(choices));
+  else
+    print_table(choices);
   if (out.empty()) return Exit::ok;
-  const int threads = common.threads ? common.threads : static_cast<int>(std::thread::hardware_concurrency());
+  const int threads =
+      common.threads ? common.threads : static_cast<int>(std::thread::hardware_concurrency());
   Tuning t{session.machine(), session.knowledge().target.name, threads, {}};
   for (const Choice& c : choices) {
     Tuning::Entry e{c.use, {}};
@@ -121,15 +137,19 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
 }  // namespace
 
 void add_tune(CLI::App& app, Common& common, int& exit) {
-  auto* c = app.add_subcommand("tune", "measure the implementations of every launch; write the fastest into a tuning file");
+  auto* c = app.add_subcommand(
+      "tune", "measure the implementations of every launch; write the fastest into a tuning file");
   add_common(*c, common, true);
   auto input = std::make_shared<InputOptions>();
   auto seconds = std::make_shared<double>(5.0);
   auto out = std::make_shared<std::string>();
   add_inputs(*c, *input);
-  c->add_option("-o,--output", *out, "the tuning file to write, for --tuning; without it only the table is printed");
+  c->add_option("-o,--output", *out,
+                "the tuning file to write, for --tuning; without it only the table is printed");
   c->add_option("--seconds", *seconds, "how long to measure")->check(CLI::Range(0.01, 3600.0));
-  c->footer("Examples:\n  ferrule tune model.onnx -o tuning.yaml --threads 2\n  ferrule run model.onnx --tuning tuning.yaml --threads 2 --seed 1");
+  c->footer(
+      "Examples:\n  ferrule tune model.onnx -o tuning.yaml --threads 2\n  ferrule run model.onnx "
+      "--tuning tuning.yaml --threads 2 --seed 1");
   set_body(*c, common, exit, [=](const Common& o) { return body(o, *input, *out, *seconds); });
 }
 

@@ -128,7 +128,8 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
         std::cout << " -> …";
     std::cout << "\n";
   }
-  const bool one_layer = a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
+  const bool one_layer =
+      a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
   if (!one_layer && a.kind != why::PairAnswer::Kind::gone)
     for (const why::Fate* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
   print_unlocks_of_none(a.unlocks, "would make them one layer:");

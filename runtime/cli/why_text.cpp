@@ -224,10 +224,12 @@ Result<why::Observed> observe_model(const Common& common) {
     return ops.find(domain, op) != nullptr;
   };
   FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
-  FERRULE_ASSIGN(why::Observed o, why::observe(std::move(imported), std::move(knowledge), std::move(options)));
+  FERRULE_ASSIGN(why::Observed o,
+                 why::observe(std::move(imported), std::move(knowledge), std::move(options)));
   LowerOptions lowering;
   lowering.strict = common.strict;
-  FERRULE_ASSIGN(const Lowered lowered, lower(o.plan, o.knowledge->ops, o.knowledge->target, lowering));
+  FERRULE_ASSIGN(const Lowered lowered,
+                 lower(o.plan, o.knowledge->ops, o.knowledge->target, lowering));
   for (const LoweredLayer& layer : lowered.layers) o.kernels.push_back(kernel_nodes(layer));
   return o;
 }

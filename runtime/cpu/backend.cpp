@@ -22,8 +22,9 @@ std::unique_ptr<Backend> make_cpu_backend() { return std::make_unique<CpuBackend
 
 }  // namespace ferrule::cpu
 
-extern "C" __attribute__((visibility("default"))) const ferrule_backend_entry* ferrule_backend_open(uint64_t abi_hash) {
-  static const ferrule_backend_entry entry{ferrule::backend_abi_hash(), [] () -> ferrule::Backend* {
+extern "C" __attribute__((visibility("default"))) const ferrule_backend_entry* ferrule_backend_open(
+    uint64_t abi_hash) {
+  static const ferrule_backend_entry entry{ferrule::backend_abi_hash(), []() -> ferrule::Backend* {
                                              return ferrule::cpu::make_cpu_backend().release();
                                            }};
   return abi_hash == entry.abi_hash ? &entry : nullptr;

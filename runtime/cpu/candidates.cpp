@@ -9,10 +9,14 @@
 namespace ferrule::cpu {
 namespace {
 
-// --- rules of thumb, measured on Zen 5 with one and two threads (`ferrule tune` on the CNNs of tests/models) ---
+// --- rules of thumb, measured on Zen 5 with one and two threads (`ferrule tune` on the CNNs of
+// tests/models) ---
 
-/// Ours is faster by 2 to 10 per cent where many channels become few, and as much slower the other way round.
-bool product_pays(const Context&, const Call& call) { return call.outputs[0].dims[1] <= call.inputs[0].dims[1]; }
+/// Ours is faster by 2 to 10 per cent where many channels become few, and as much slower the other
+/// way round.
+bool product_pays(const Context&, const Call& call) {
+  return call.outputs[0].dims[1] <= call.inputs[0].dims[1];
+}
 
 /// The library's 1x1 convolution and its product differ by a few per cent either way.
 bool never(const Context&, const Call&) { return false; }
@@ -36,7 +40,8 @@ constexpr auto kConvolutions = std::to_array<Candidate>({
     {"onednn", make_convolution},
 });
 
-// --- problems as text -------------------------------------------------------------------------------------
+// --- problems as text
+// -------------------------------------------------------------------------------------
 
 std::string dims_text(const std::vector<int64_t>& dims) {
   std::string out;
@@ -58,7 +63,9 @@ std::string tail_text(const Call& call) {
     out += out.empty() ? " tail=" : ",";
     out += op.kind == PostOp::Kind::sum ? "sum" : op.alg;
     if (op.operand < 0) continue;
-    out += op.operand == call.sum_input ? "(in place)" : "(" + operand_text(call.inputs[static_cast<size_t>(op.operand)]) + ")";
+    out += op.operand == call.sum_input
+               ? "(in place)"
+               : "(" + operand_text(call.inputs[static_cast<size_t>(op.operand)]) + ")";
   }
   return out;
 }
@@ -72,13 +79,18 @@ std::span<const Candidate> candidates(std::string_view op) {
 
 std::string problem_text(const Context& context, const Call& call, int threads) {
   std::string out = call.node->op;
-  for (size_t k = 0; k < call.node->inputs.size() && k < call.inputs.size(); ++k) out += " " + operand_text(call.inputs[k]);
+  for (size_t k = 0; k < call.node->inputs.size() && k < call.inputs.size(); ++k)
+    out += " " + operand_text(call.inputs[k]);
   for (const Operand& o : call.outputs) out += " -> " + operand_text(o);
   for (const char* key : {"strides", "pads", "dilations"})
-    if (auto v = call.node->attrs.ints(key); !v.empty()) out += fmt::format(" {}={}", key, dims_text(v));
-  if (auto pad = call.node->attrs.s("auto_pad", "NOTSET"); pad != "NOTSET") out += " auto_pad=" + pad;
-  if (auto group = call.node->attrs.i("group", 1); group != 1) out += fmt::format(" group={}", group);
-  return out + tail_text(call) + fmt::format(" threads={} {}", threads, context.target ? context.target->name : "");
+    if (auto v = call.node->attrs.ints(key); !v.empty())
+      out += fmt::format(" {}={}", key, dims_text(v));
+  if (auto pad = call.node->attrs.s("auto_pad", "NOTSET"); pad != "NOTSET")
+    out += " auto_pad=" + pad;
+  if (auto group = call.node->attrs.i("group", 1); group != 1)
+    out += fmt::format(" group={}", group);
+  return out + tail_text(call) +
+         fmt::format(" threads={} {}", threads, context.target ? context.target->name : "");
 }
 
 Result<Chosen> choose(Context& context, const Call& call, int threads, std::string* note) {

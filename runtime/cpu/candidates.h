@@ -1,6 +1,7 @@
-// Who runs a library launch: a table of implementations for each operator, best first, each with the rule of thumb
-// that says when it is taken. A tuning file overrides the rules problem by problem. Choosing never measures;
-// every implementation refuses what it cannot do, and then the next one is asked.
+// Who runs a library launch: a table of implementations for each operator, best first, each with
+// the rule of thumb that says when it is taken. A tuning file overrides the rules problem by
+// problem. Choosing never measures; every implementation refuses what it cannot do, and then the
+// next one is asked.
 #pragma once
 #include <span>
 #include <string>
@@ -21,11 +22,12 @@ struct Candidate {
 /// Whether the implementation may be asked for this call at all.
 inline bool suits(const Candidate& c, const Call& call) { return c.slices || call.dense(); }
 
-/// The implementations of an ONNX operator, best first; the last one is the library's. Empty: no kernel.
+/// The implementations of an ONNX operator, best first; the last one is the library's. Empty: no
+/// kernel.
 std::span<const Candidate> candidates(std::string_view op);
 
-/// Everything that the speed of a launch depends on, as text: operator, types, dims, layouts, attributes, tail,
-/// threads, target.
+/// Everything that the speed of a launch depends on, as text: operator, types, dims, layouts,
+/// attributes, tail, threads, target.
 std::string problem_text(const Context& context, const Call& call, int threads);
 
 struct Chosen {
@@ -33,7 +35,8 @@ struct Chosen {
   std::string_view name;
 };
 /// The implementation that the tuning file names, else the first whose rule holds.
-/// errors: unsupported_operator when all refuse; those of the factories. `note`: why an entry was ignored.
+/// errors: unsupported_operator when all refuse; those of the factories. `note`: why an entry was
+/// ignored.
 Result<Chosen> choose(Context& context, const Call& call, int threads, std::string* note = nullptr);
 /// The same as a factory; an ignored entry is logged.
 Result<KernelPtr> make_chosen(Context& context, const Call& call);

@@ -1,7 +1,8 @@
-// A lowered plan bound to memory on the CPU: kernels in launch order with every address in place. A run puts
-// the caller's pointers where they are read and calls the kernels one after the other. Where launches hide NaN
-// (Launch::hides_nan) and one may have done so, the run is done again by another executable of the same plan, lowered
-// without such launches; it is made when it is first needed.
+// A lowered plan bound to memory on the CPU: kernels in launch order with every address in place. A
+// run puts the caller's pointers where they are read and calls the kernels one after the other.
+// Where launches hide NaN (Launch::hides_nan) and one may have done so, the run is done again by
+// another executable of the same plan, lowered without such launches; it is made when it is first
+// needed.
 #pragma once
 #include <unordered_map>
 #include <vector>
@@ -18,8 +19,10 @@ class CpuExecutable final : public Executable {
   /// errors: as Backend::prepare.
   static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, PackCache& packs);
 
-  Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
-  Result<std::vector<Measured>> measure(std::span<const void* const> inputs, std::span<void* const> outputs, double seconds) override;
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
+             RunObserver* observer) override;
+  Result<std::vector<Measured>> measure(std::span<const void* const> inputs,
+                                        std::span<void* const> outputs, double seconds) override;
   int64_t launches() const override { return launches_; }
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return library_.packed_bytes; }
@@ -40,9 +43,10 @@ class CpuExecutable final : public Executable {
   };
   struct Step {
     KernelPtr kernel;
-    std::vector<std::pair<std::string, KernelPtr>> others;  ///< with all_candidates: every implementation, by name
-    std::string problem, usual;                              ///< with all_candidates
-    int step = 0;  ///< number among all launches, views included
+    std::vector<std::pair<std::string, KernelPtr>>
+        others;                  ///< with all_candidates: every implementation, by name
+    std::string problem, usual;  ///< with all_candidates
+    int step = 0;                ///< number among all launches, views included
     bool serial = false;  ///< a library call too small to be split; others decide by their grain
     bool hides_nan = false, last_to_hide = false;
   };
@@ -53,16 +57,20 @@ class CpuExecutable final : public Executable {
 
   CpuExecutable(const PrepareContext& context, PackCache& packs);
   Status build(const PrepareContext& context);
-  Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch, const LogCallback& log);
+  Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch,
+                                const LogCallback& log);
   Status add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
   Status measure_pass(std::vector<Measured>& rows, size_t turn);
   void hold_weights();
   void give_back_weights(const Launch& launch);
   Status compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
-  Status run_launches(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer);
-  Result<bool> run_noticing(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer);
-  Status run_exact(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer);
+  Status run_launches(std::span<const void* const> inputs, std::span<void* const> outputs,
+                      RunObserver* observer);
+  Result<bool> run_noticing(std::span<const void* const> inputs, std::span<void* const> outputs,
+                            RunObserver* observer);
+  Status run_exact(std::span<const void* const> inputs, std::span<void* const> outputs,
+                   RunObserver* observer);
   bool overwrites_input(std::span<const void* const> inputs, std::span<void* const> outputs) const;
   Status run_steps();
   Status run_until_stopped();
@@ -73,7 +81,8 @@ class CpuExecutable final : public Executable {
   void report_results(size_t layer, RunObserver& observer) const;
   void* address(int slot) const;
 
-  /// One value of the plan whose bytes a kernel may read without asking; let go when they lie packed.
+  /// One value of the plan whose bytes a kernel may read without asking; let go when they lie
+  /// packed.
   struct Held {
     std::shared_ptr<Residence> residence;
     int readers = 0;  ///< launches
@@ -103,13 +112,14 @@ class CpuExecutable final : public Executable {
   /// What is done where launches hide NaN.
   struct Noticing {
     Noticing(const PrepareContext& c, PackCache& p) : context(c), packs(p) {}
-    PrepareContext context;             ///< for `exact`
+    PrepareContext context;  ///< for `exact`
     PackCache& packs;
-    int team = 1;                       ///< threads of the launches that hide NaN
+    int team = 1;  ///< threads of the launches that hide NaN
     NanWatch watch;
-    bool seen = false;                  ///< in this run
-    int penalty = 0, left = 0;          ///< runs by `exact` after a NaN, more each time; those still to come
-    Lowered lowered;                    ///< of `exact`
+    bool seen = false;  ///< in this run
+    int penalty = 0,
+        left = 0;     ///< runs by `exact` after a NaN, more each time; those still to come
+    Lowered lowered;  ///< of `exact`
     std::unique_ptr<Executable> exact;  ///< the plan without launches that hide NaN
   };
   std::unique_ptr<Noticing> noticing_;

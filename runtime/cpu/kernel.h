@@ -1,6 +1,7 @@
-// One launch of the CPU backend, in three steps: make (from dims and layouts: primitive created, weights
-// packed), bind (addresses put where the kernel wants them), run (no decisions, no allocation). Kernels know
-// operands by dims, layout and slot; they know neither the plan nor the memory planner.
+// One launch of the CPU backend, in three steps: make (from dims and layouts: primitive created,
+// weights packed), bind (addresses put where the kernel wants them), run (no decisions, no
+// allocation). Kernels know operands by dims, layout and slot; they know neither the plan nor the
+// memory planner.
 #pragma once
 #include <map>
 #include <memory>
@@ -22,8 +23,9 @@ struct dnnl_memory;
 
 namespace ferrule::cpu {
 
-constexpr int kX = 0, kW = 1, kB = 2;  ///< operands of convolutions and products: image, weights, bias
-constexpr int64_t kGrain = 65536;      ///< bytes of a copy that are worth a thread
+constexpr int kX = 0, kW = 1,
+              kB = 2;              ///< operands of convolutions and products: image, weights, bias
+constexpr int64_t kGrain = 65536;  ///< bytes of a copy that are worth a thread
 
 /// Tells kernels where slots are. Cells of graph inputs and outputs are written again at each run.
 class Binder {
@@ -53,38 +55,43 @@ struct Context {
   const OpTable* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
-  bool strict = false;            ///< no kernel that computes another formula (Winograd)
+  bool strict = false;  ///< no kernel that computes another formula (Winograd)
   const Tuning* tuning = nullptr;
   const LogCallback* log = nullptr;
   const Cancel* cancel = nullptr;
 };
 
-/// errors: library_failed; unsupported_operator when the library has no such kernel (it is interpreted then).
+/// errors: library_failed; unsupported_operator when the library has no such kernel (it is
+/// interpreted then).
 using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 /// The factory of a library primitive by ONNX operator; null if there is none.
 Factory library_factory(std::string_view op);
 
 /// Whether the factory takes operands that are slices (or refuses those that it cannot).
 bool takes_slices(std::string_view op);
-/// For calls with slices: the factory's kernel if `taken` and it does not refuse, else one over copies in scratch.
+/// For calls with slices: the factory's kernel if `taken` and it does not refuse, else one over
+/// copies in scratch.
 Result<KernelPtr> make_sliced(Context&, const Call&, Factory, bool taken);
 
-/// A library kernel; where the library does not compute in the operands' type (f16, bf16), the f32 kernel over
-/// operands widened in scratch. errors: those of the factory.
+/// A library kernel; where the library does not compute in the operands' type (f16, bf16), the f32
+/// kernel over operands widened in scratch. errors: those of the factory.
 Result<KernelPtr> make_library_kernel(Context&, const Call&, Factory);
 
 Result<KernelPtr> make_convolution(Context&, const Call&);
-/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply (winograd.cpp).
+/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply
+/// (winograd.cpp).
 Result<KernelPtr> make_winograd(Context&, const Call&, int tile);
 /// The tile with which Winograd is faster than the library's convolution; 0 if with none.
 int winograd_tile(const Context&, const Call&);
-/// One filter a channel; unsupported_operator for all others and for tails that registers cannot take.
+/// One filter a channel; unsupported_operator for all others and for tails that registers cannot
+/// take.
 Result<KernelPtr> make_depthwise(Context&, const Call&);
 /// Few planes in the plain layout; unsupported_operator for all others.
 Result<KernelPtr> make_first(Context&, const Call&);
 /// Another factory's kernel behind a copy of input 0 (f32) in channels-last order.
 Result<KernelPtr> make_reordered(Context&, const Call&, Factory factory);
-/// A 1x1 convolution as our product; unsupported_operator for all others, and for tails that registers cannot take.
+/// A 1x1 convolution as our product; unsupported_operator for all others, and for tails that
+/// registers cannot take.
 Result<KernelPtr> make_product(Context&, const Call&);
 /// A 1x1 convolution as the library's product; unsupported_operator for all others.
 Result<KernelPtr> make_matmul_1x1(Context&, const Call&);

@@ -16,13 +16,16 @@ const dnnl::engine& shared_engine() {
 }
 
 /// Whether the constant is all there in `to`, every bit of it.
-bool reversible_order(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale) {
+bool reversible_order(const Tensor& tensor, const memory::desc& from, const memory::desc& to,
+                      float scale) {
   return is_float(tensor.dtype()) && scale == 1 && from.get_data_type() == to.get_data_type() &&
-         to.get_format_kind() == memory::format_kind::blocked && static_cast<int64_t>(from.get_size()) == tensor.bytes();
+         to.get_format_kind() == memory::format_kind::blocked &&
+         static_cast<int64_t>(from.get_size()) == tensor.bytes();
 }
 
 /// Writes packed weights in the model's order again.
-Residence::Restore unpack(const dnnl::engine& engine, const memory::desc& from, const memory::desc& to, std::shared_ptr<void> buffer) {
+Residence::Restore unpack(const dnnl::engine& engine, const memory::desc& from,
+                          const memory::desc& to, std::shared_ptr<void> buffer) {
   return [=](void* bytes) {
     try {
       memory source(to, engine, buffer.get()), target(from, engine, bytes);
@@ -44,13 +47,15 @@ std::shared_ptr<void> allocate(int64_t bytes) {
   const int64_t size = (std::max<int64_t>(bytes, 1) + unit - 1) / unit * unit;
   void* p = nullptr;
   if (posix_memalign(&p, static_cast<size_t>(alignment), static_cast<size_t>(size))) return nullptr;
-  // Whole vectors are loaded across the end: what lies there must not be NaN, which would raise NanWatch's flag.
+  // Whole vectors are loaded across the end: what lies there must not be NaN, which would raise
+  // NanWatch's flag.
   std::memset(static_cast<char*>(p) + bytes, 0, static_cast<size_t>(size - bytes));
   if (bytes >= kHuge) {
     // The rest behind the last whole huge page would keep memory that nobody uses.
     const int64_t whole = bytes / kHuge * kHuge;
     madvise(p, static_cast<size_t>(whole), MADV_HUGEPAGE);
-    if (size > whole) madvise(static_cast<char*>(p) + whole, static_cast<size_t>(size - whole), MADV_NOHUGEPAGE);
+    if (size > whole)
+      madvise(static_cast<char*>(p) + whole, static_cast<size_t>(size - whole), MADV_NOHUGEPAGE);
   }
   return {p, std::free};
 }
@@ -63,10 +68,12 @@ bool limit_library(const Target& target) {
 
 Library::Library(PackCache* cache) : engine(shared_engine()), stream(engine), packs(cache) {}
 
-Packed Library::pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale) {
+Packed Library::pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to,
+                     float scale) {
   Packed p = packs->pack(engine, stream, tensor, from, to, scale);
   packed_bytes += p.bytes;
-  if (p.buffer && reversible_order(tensor, from, to, scale)) reversible.insert_or_assign(tensor.address(), unpack(engine, from, to, p.buffer));
+  if (p.buffer && reversible_order(tensor, from, to, scale))
+    reversible.insert_or_assign(tensor.address(), unpack(engine, from, to, p.buffer));
   return p;
 }
 
@@ -77,8 +84,10 @@ Packed Library::derive(const Tensor& tensor, std::string_view recipe, int64_t by
   return p;
 }
 
-void Library::turns_back(const Tensor& tensor, const Packed& derived, std::function<void(const void*, void*)> back) {
-  reversible.insert_or_assign(tensor.address(), [back = std::move(back), buffer = derived.buffer](void* to) { back(buffer.get(), to); });
+void Library::turns_back(const Tensor& tensor, const Packed& derived,
+                         std::function<void(const void*, void*)> back) {
+  reversible.insert_or_assign(tensor.address(), [back = std::move(back), buffer = derived.buffer](
+                                                    void* to) { back(buffer.get(), to); });
 }
 
 template <class Same>
@@ -90,16 +99,20 @@ std::optional<Packed> PackCache::find(const Tensor& tensor, Same&& same) {
       it = entries_.erase(it);
       continue;
     }
-    if (same(it->second)) return Packed{owner, it->second.packed.data, it->second.packed.bytes, it->second.buffer.lock()};
+    if (same(it->second))
+      return Packed{owner, it->second.packed.data, it->second.packed.bytes,
+                    it->second.buffer.lock()};
     ++it;
   }
   return std::nullopt;
 }
 
-Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
-                       const memory::desc& to, float scale) {
+Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor,
+                       const memory::desc& from, const memory::desc& to, float scale) {
   std::lock_guard lock(mutex_);
-  auto same = [&](const Entry& e) { return e.recipe.empty() && e.from == from && e.to == to && e.scale == scale; };
+  auto same = [&](const Entry& e) {
+    return e.recipe.empty() && e.from == from && e.to == to && e.scale == scale;
+  };
   if (auto found = find(tensor, same)) return *found;
   Packed packed;
   const bool aligned = reinterpret_cast<uintptr_t>(tensor.address()) % 64 == 0;
@@ -110,7 +123,8 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     packed.bytes = static_cast<int64_t>(to.get_size());
     std::shared_ptr<void> buffer = allocate(packed.bytes);
     if (!buffer) throw dnnl::error(dnnl_out_of_memory, "could not allocate packed weights");
-    if (packed.bytes > size_bytes(tensor.dtype(), tensor.numel()))  // gaps between rows are loaded with them, too
+    if (packed.bytes >
+        size_bytes(tensor.dtype(), tensor.numel()))  // gaps between rows are loaded with them, too
       std::memset(buffer.get(), 0, static_cast<size_t>(packed.bytes));
     memory source(from, engine, const_cast<void*>(tensor.data())), target(to, engine, buffer.get());
     dnnl::primitive_attr attr;
@@ -127,7 +141,13 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     packed.data = buffer.get();
     packed.buffer = std::move(buffer);
   }
-  entries_.emplace(tensor.address(), Entry{from, to, scale, {}, packed.owner, packed.buffer, {nullptr, packed.data, packed.bytes, nullptr}});
+  entries_.emplace(tensor.address(), Entry{from,
+                                           to,
+                                           scale,
+                                           {},
+                                           packed.owner,
+                                           packed.buffer,
+                                           {nullptr, packed.data, packed.bytes, nullptr}});
   return packed;
 }
 
@@ -138,20 +158,34 @@ Packed PackCache::derive(const Tensor& tensor, std::string_view recipe, int64_t 
   std::shared_ptr<void> buffer = allocate(bytes);
   if (!buffer) throw std::bad_alloc();
   fill(buffer.get());
-  Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer), buffer.get(), bytes, buffer};
-  entries_.emplace(tensor.address(), Entry{{}, {}, 1, std::string(recipe), packed.owner, buffer, {nullptr, packed.data, bytes, nullptr}});
+  Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer),
+                buffer.get(), bytes, buffer};
+  entries_.emplace(tensor.address(), Entry{{},
+                                           {},
+                                           1,
+                                           std::string(recipe),
+                                           packed.owner,
+                                           buffer,
+                                           {nullptr, packed.data, bytes, nullptr}});
   return packed;
 }
 
 std::optional<memory::data_type> data_type(DType t) {
   switch (t) {
-    case DType::f32: return memory::data_type::f32;
-    case DType::f16: return memory::data_type::f16;
-    case DType::bf16: return memory::data_type::bf16;
-    case DType::i32: return memory::data_type::s32;
-    case DType::i8: return memory::data_type::s8;
-    case DType::u8: return memory::data_type::u8;
-    default: return std::nullopt;
+    case DType::f32:
+      return memory::data_type::f32;
+    case DType::f16:
+      return memory::data_type::f16;
+    case DType::bf16:
+      return memory::data_type::bf16;
+    case DType::i32:
+      return memory::data_type::s32;
+    case DType::i8:
+      return memory::data_type::s8;
+    case DType::u8:
+      return memory::data_type::u8;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -168,21 +202,23 @@ memory::desc desc_of(const Operand& o, int rank) {
 memory::desc desc_of(const Operand& o) { return desc_of(o, o.rank()); }
 
 memory::desc any_desc(const Operand& o) {
-  return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), memory::format_tag::any);
+  return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef),
+                      memory::format_tag::any);
 }
 
 memory::desc image_desc(const Operand& o) {
   const int rank = o.rank();
   if (rank < 3 || rank > 5 || !o.lies(Layout::channels_last)) return desc_of(o);
-  static const memory::format_tag kTags[] = {memory::format_tag::nwc, memory::format_tag::nhwc, memory::format_tag::ndhwc};
-  return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef), kTags[rank - 3]);
+  static const memory::format_tag kTags[] = {memory::format_tag::nwc, memory::format_tag::nhwc,
+                                             memory::format_tag::ndhwc};
+  return memory::desc(o.dims, data_type(o.dtype).value_or(memory::data_type::undef),
+                      kTags[rank - 3]);
 }
 
-bool channels_last(const Operand& o) {
-  return o.rank() >= 3 && o.lies(Layout::channels_last);
-}
+bool channels_last(const Operand& o) { return o.rank() >= 3 && o.lies(Layout::channels_last); }
 
-// --- Prepared ---------------------------------------------------------------------------------------
+// --- Prepared
+// ---------------------------------------------------------------------------------------
 
 Prepared::Prepared(Context& context, dnnl::primitive primitive, std::string text)
     : library_(context.library), primitive_(std::move(primitive)), text_(std::move(text)) {}
@@ -201,8 +237,10 @@ void Prepared::constant(int id, const memory::desc& desc, Packed packed) {
 
 void Prepared::operand(int id, const memory::desc& desc, const Operand& o) {
   if (!o.constant) return argument(id, desc, o.slot);
-  // Constants lie plain, whatever dims the caller sees them under (a collapsed batch, axes of size 1 in front).
-  const memory::desc plain(desc.get_dims(), desc.get_data_type(), strides_of(desc.get_dims(), Layout::plain));
+  // Constants lie plain, whatever dims the caller sees them under (a collapsed batch, axes of size
+  // 1 in front).
+  const memory::desc plain(desc.get_dims(), desc.get_data_type(),
+                           strides_of(desc.get_dims(), Layout::plain));
   constant(id, desc, library_.pack(*o.constant, plain, desc));
 }
 
@@ -216,15 +254,19 @@ void Prepared::scratchpad(const memory::desc& desc) {
 
 void Prepared::bind(Binder& binder) {
   for (auto [slot, index] : slots_) binder.memory(slot, memories_[index].get());
-  if (scratch_ != SIZE_MAX) dnnl_memory_set_data_handle(memories_[scratch_].get(), binder.scratch());
+  if (scratch_ != SIZE_MAX)
+    dnnl_memory_set_data_handle(memories_[scratch_].get(), binder.scratch());
 }
 
 Status Prepared::run() {
   count_kernel();
-  dnnl_status_t status = dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
-                                                static_cast<int>(arguments_.size()), arguments_.data());
-  if (status == dnnl_success) [[likely]] return {};
-  return error(Code::library_failed, text_, "oneDNN", fmt::format("status {}", static_cast<int>(status)));
+  dnnl_status_t status =
+      dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
+                             static_cast<int>(arguments_.size()), arguments_.data());
+  if (status == dnnl_success) [[likely]]
+    return {};
+  return error(Code::library_failed, text_, "oneDNN",
+               fmt::format("status {}", static_cast<int>(status)));
 }
 
 }  // namespace ferrule::cpu

@@ -1,6 +1,6 @@
-// oneDNN as the kernels see it: one engine a process, one stream an executable, constants packed once and
-// shared, and Prepared: a primitive whose arguments are set up so that running it is one C call. Exceptions
-// of oneDNN's C++ API end in guard().
+// oneDNN as the kernels see it: one engine a process, one stream an executable, constants packed
+// once and shared, and Prepared: a primitive whose arguments are set up so that running it is one C
+// call. Exceptions of oneDNN's C++ API end in guard().
 #pragma once
 #include <dnnl.hpp>
 #include <functional>
@@ -17,35 +17,41 @@ using dnnl::memory;
 /// 64-byte aligned memory; from 2 MiB on, on huge pages where the system gives them.
 std::shared_ptr<void> allocate(int64_t bytes);
 
-/// Keeps the library to the target's instruction set. It can only be told before it made its first primitive, and
-/// for the whole process: false when it was too late, and then it uses what the processor has.
+/// Keeps the library to the target's instruction set. It can only be told before it made its first
+/// primitive, and for the whole process: false when it was too late, and then it uses what the
+/// processor has.
 bool limit_library(const Target& target);
 
-/// A constant in the layout that a primitive asked for. Who has it keeps no pointer to the source, which may be given back.
+/// A constant in the layout that a primitive asked for. Who has it keeps no pointer to the source,
+/// which may be given back.
 struct Packed {
   std::shared_ptr<const void> owner;
   const void* data = nullptr;
-  int64_t bytes = 0;  ///< of its own memory; 0 when the model's memory serves
+  int64_t bytes = 0;             ///< of its own memory; 0 when the model's memory serves
   std::shared_ptr<void> buffer;  ///< its own memory alone: `owner` keeps the source, too
 };
 
-/// Constants in the library's layouts, shared by all executables that want the same of the same bytes.
+/// Constants in the library's layouts, shared by all executables that want the same of the same
+/// bytes.
 class PackCache {
  public:
   /// `tensor` read as `from` (its dims and strides), times `scale`, in layout `to`.
-  Packed pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor, const memory::desc& from,
-              const memory::desc& to, float scale);
-  /// `bytes` bytes that `fill` writes from the tensor, shared under `recipe`. Throws std::bad_alloc.
-  Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill);
+  Packed pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor,
+              const memory::desc& from, const memory::desc& to, float scale);
+  /// `bytes` bytes that `fill` writes from the tensor, shared under `recipe`. Throws
+  /// std::bad_alloc.
+  Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                const std::function<void(void*)>& fill);
 
  private:
   struct Entry {
     memory::desc from, to;
     float scale;
-    std::string recipe;                       ///< derive's; empty for the library's layouts
-    std::weak_ptr<const void> owner;  ///< also keeps the source, so that its address is not used for other bytes
+    std::string recipe;  ///< derive's; empty for the library's layouts
+    std::weak_ptr<const void>
+        owner;  ///< also keeps the source, so that its address is not used for other bytes
     std::weak_ptr<void> buffer;
-    Packed packed;                    ///< without owner and buffer
+    Packed packed;  ///< without owner and buffer
   };
   std::mutex mutex_;
   std::multimap<const void*, Entry> entries_;
@@ -59,13 +65,18 @@ struct Library {
   dnnl::stream stream;
   PackCache* packs = nullptr;
   int64_t packed_bytes = 0;
-  /// Constants, by address, that lie packed in an order which can be turned back, since somebody last cleared this.
+  /// Constants, by address, that lie packed in an order which can be turned back, since somebody
+  /// last cleared this.
   std::unordered_map<const void*, Residence::Restore> reversible;
   Library(PackCache* cache);
-  Packed pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to, float scale = 1);
-  Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill);
-  /// `back`(derived, tensor's bytes) writes the tensor again, bit by bit, from what derive() made of it.
-  void turns_back(const Tensor& tensor, const Packed& derived, std::function<void(const void*, void*)> back);
+  Packed pack(const Tensor& tensor, const memory::desc& from, const memory::desc& to,
+              float scale = 1);
+  Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                const std::function<void(void*)>& fill);
+  /// `back`(derived, tensor's bytes) writes the tensor again, bit by bit, from what derive() made
+  /// of it.
+  void turns_back(const Tensor& tensor, const Packed& derived,
+                  std::function<void(const void*, void*)> back);
 };
 
 /// Runs `body`, which may throw dnnl::error. `what`: the primitive, for the message.
@@ -75,20 +86,24 @@ auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(bod
     return body();
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_unimplemented)
-      return error(Code::unsupported_operator, escape(call.layer), what, "oneDNN has no implementation");
-    return error(Code::library_failed, escape(call.layer), fmt::format("oneDNN {}", what), e.what());
+      return error(Code::unsupported_operator, escape(call.layer), what,
+                   "oneDNN has no implementation");
+    return error(Code::library_failed, escape(call.layer), fmt::format("oneDNN {}", what),
+                 e.what());
   }
 }
 
-/// Whether the tail takes the logistic function from the library. Its reference code is plain C++, where that function makes
-/// 0 of NaN and raises no flag (nan_watch.h); so are some of its other kernels' tails.
+/// Whether the tail takes the logistic function from the library. Its reference code is plain C++,
+/// where that function makes 0 of NaN and raises no flag (nan_watch.h); so are some of its other
+/// kernels' tails.
 bool has_logistic(const Call& call);
 /// What `make` makes of the same call with logistic(x) as exp(-log(1 + exp(-x))), which keeps NaN.
-Result<KernelPtr> make_without_logistic(Call call, const std::function<Result<KernelPtr>(const Call&)>& make);
+Result<KernelPtr> make_without_logistic(Call call,
+                                        const std::function<Result<KernelPtr>(const Call&)>& make);
 
 std::optional<memory::data_type> data_type(DType t);
-/// Whether the library computes on operands stored so on this machine: f32, and bf16 where there are instructions
-/// for it. Sums are f32 in both.
+/// Whether the library computes on operands stored so on this machine: f32, and bf16 where there
+/// are instructions for it. Sums are f32 in both.
 bool computes(DType t);
 /// The operand as it lies in memory, under its logical dims.
 memory::desc desc_of(const Operand& o);
@@ -131,9 +146,10 @@ class Prepared final : public Kernel {
 
 /// How the primitive sees its destination, and so the operands of post-ops.
 struct EpilogueShape {
-  memory::desc full;     ///< an operand of the result's size: the destination, if it were dense
-  int channel = 1;       ///< axis of the call's result along which an operand may have one value each; -1: none
-  int destination = 1;   ///< that axis of the primitive's destination
+  memory::desc full;  ///< an operand of the result's size: the destination, if it were dense
+  int channel =
+      1;  ///< axis of the call's result along which an operand may have one value each; -1: none
+  int destination = 1;  ///< that axis of the primitive's destination
 };
 
 /// A step in front of the call's post-ops: a factor, or an addend that is no bias to the library.
@@ -146,14 +162,15 @@ struct Leading {
 /// A call's post-ops as attributes; user scratchpad.
 struct Epilogue {
   struct Entry {
-    int position, input;       ///< of the post-op; of the call
+    int position, input;  ///< of the post-op; of the call
     memory::desc desc;
   };
   dnnl::primitive_attr attr;
   std::vector<Entry> operands;
 };
 /// errors: unsupported_operator.
-Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std::span<const Leading> leading = {});
+Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape,
+                               std::span<const Leading> leading = {});
 void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue);
 
 }  // namespace ferrule::cpu

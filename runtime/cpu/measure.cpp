@@ -1,6 +1,7 @@
-// Times the implementations of every launch where they will run: in the order of the model, on its own values, in
-// the memory that the plan gives them. Each pass runs all of them once, beginning with another one each time; the
-// fastest of the passes counts, because everything else on the machine only adds.
+// Times the implementations of every launch where they will run: in the order of the model, on its
+// own values, in the memory that the plan gives them. Each pass runs all of them once, beginning
+// with another one each time; the fastest of the passes counts, because everything else on the
+// machine only adds.
 #include <algorithm>
 #include <chrono>
 
@@ -18,14 +19,17 @@ constexpr size_t kPasses = 5;  // at least
 
 /// Every implementation of the launch that does not refuse it; none if there is no choice.
 Status CpuExecutable::add_candidates(Context& context, size_t layer, const Launch& l, Step& step) {
-  const auto all = l.kind == Launch::Kind::library ? candidates(l.primitive) : std::span<const Candidate>{};
+  const auto all =
+      l.kind == Launch::Kind::library ? candidates(l.primitive) : std::span<const Candidate>{};
   if (all.size() < 2) return {};
   FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
   for (const Candidate& c : all) {
     if (!suits(c, call)) continue;
     auto made = c.make(context, call);
-    if (made) step.others.emplace_back(c.name, std::move(*made));
-    else if (made.error().code != Code::unsupported_operator) return fail(made.error());
+    if (made)
+      step.others.emplace_back(c.name, std::move(*made));
+    else if (made.error().code != Code::unsupported_operator)
+      return fail(made.error());
   }
   if (step.others.size() < 2) {
     step.others.clear();
@@ -58,7 +62,8 @@ Status CpuExecutable::measure_pass(std::vector<Measured>& rows, size_t turn) {
   return {};
 }
 
-Result<std::vector<Measured>> CpuExecutable::measure(std::span<const void* const> inputs, std::span<void* const> outputs,
+Result<std::vector<Measured>> CpuExecutable::measure(std::span<const void* const> inputs,
+                                                     std::span<void* const> outputs,
                                                      double seconds) {
   FERRULE_TRY(run(inputs, outputs, nullptr));  // puts the addresses in place, warms up
   std::vector<Measured> rows;
@@ -67,12 +72,15 @@ Result<std::vector<Measured>> CpuExecutable::measure(std::span<const void* const
       const Step& s = steps_[k];
       if (s.others.empty()) continue;
       Measured m{layer, s.problem, s.usual, {}};
-      for (const auto& [name, kernel] : s.others) m.microseconds.emplace_back(name, std::numeric_limits<double>::infinity());
+      for (const auto& [name, kernel] : s.others)
+        m.microseconds.emplace_back(name, std::numeric_limits<double>::infinity());
       rows.push_back(std::move(m));
     }
   if (rows.empty()) return rows;
   const auto begin = Clock::now();
-  for (size_t turn = 0; turn < kPasses || std::chrono::duration<double>(Clock::now() - begin).count() < seconds; ++turn)
+  for (size_t turn = 0;
+       turn < kPasses || std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
+       ++turn)
     FERRULE_TRY(measure_pass(rows, turn));
   return rows;
 }

@@ -12,7 +12,8 @@ namespace {
 
 constexpr unsigned kInvalid = _MM_EXCEPT_INVALID;
 
-/// Threads that have ended with their flag up. It only grows, so that two sessions do not take it from each other.
+/// Threads that have ended with their flag up. It only grows, so that two sessions do not take it
+/// from each other.
 std::atomic<uint64_t> left_behind = 0;
 
 /// In a thread that has been looked after: what it saw last is not lost when it ends.
@@ -36,7 +37,8 @@ unsigned take_flag() {
 
 void NanWatch::begin(int team) {
   callers_ = take_flag();
-  // Of two threads the second stays as long as the first; of more, some go whenever a part of them is enough.
+  // Of two threads the second stays as long as the first; of more, some go whenever a part of them
+  // is enough.
   if (team > 2 || team > std::max(largest_team, 1)) {
     on_team(team, [](int, int) {
       take_flag();

@@ -1,7 +1,8 @@
-// Whether NaN met a minimum or maximum during a run, without looking at one result. The library's relu, clip and the like
-// are x86's min and max, which give their second operand where one is NaN, and so hide it; they also raise the sticky
-// flag "invalid operation" then, as do 0 * Inf and Inf - Inf. A run that leaves the flag down on all threads of the
-// team has hidden no NaN. Other code may raise it for reasons of its own: that costs time, never a result.
+// Whether NaN met a minimum or maximum during a run, without looking at one result. The library's
+// relu, clip and the like are x86's min and max, which give their second operand where one is NaN,
+// and so hide it; they also raise the sticky flag "invalid operation" then, as do 0 * Inf and Inf -
+// Inf. A run that leaves the flag down on all threads of the team has hidden no NaN. Other code may
+// raise it for reasons of its own: that costs time, never a result.
 #pragma once
 #include <cstdint>
 
@@ -11,9 +12,9 @@ class NanWatch {
  public:
   /// Lowers the flags of `team` threads, that of the caller included.
   void begin(int team);
-  /// Whether one of them, or a thread that OpenMP let go meanwhile, has raised its flag since; the caller's own flag is as
-  /// it was before or up. A thread that was both made and let go meanwhile is missed, so that where teams change (three
-  /// threads and more) a window is one launch.
+  /// Whether one of them, or a thread that OpenMP let go meanwhile, has raised its flag since; the
+  /// caller's own flag is as it was before or up. A thread that was both made and let go meanwhile
+  /// is missed, so that where teams change (three threads and more) a window is one launch.
   bool end(int team);
 
  private:

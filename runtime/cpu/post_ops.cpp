@@ -12,16 +12,26 @@ using Algorithms = std::map<std::string_view, dnnl::algorithm>;
 const Algorithms& eltwise_algorithms() {
   using A = dnnl::algorithm;
   static const Algorithms kForms = {
-      {"relu", A::eltwise_relu},           {"clip", A::eltwise_clip},
-      {"linear", A::eltwise_linear},       {"logistic", A::eltwise_logistic},
-      {"tanh", A::eltwise_tanh},           {"elu", A::eltwise_elu},
-      {"swish", A::eltwise_swish},         {"hardswish", A::eltwise_hardswish},
-      {"hardsigmoid", A::eltwise_hardsigmoid}, {"abs", A::eltwise_abs},
-      {"sqrt", A::eltwise_sqrt},           {"square", A::eltwise_square},
-      {"exp", A::eltwise_exp},             {"round", A::eltwise_round},
-      {"leaky_relu", A::eltwise_relu},     {"log", A::eltwise_log},
-      {"pow", A::eltwise_pow},             {"soft_relu", A::eltwise_soft_relu},
-      {"mish", A::eltwise_mish},           {"gelu_tanh", A::eltwise_gelu_tanh},
+      {"relu", A::eltwise_relu},
+      {"clip", A::eltwise_clip},
+      {"linear", A::eltwise_linear},
+      {"logistic", A::eltwise_logistic},
+      {"tanh", A::eltwise_tanh},
+      {"elu", A::eltwise_elu},
+      {"swish", A::eltwise_swish},
+      {"hardswish", A::eltwise_hardswish},
+      {"hardsigmoid", A::eltwise_hardsigmoid},
+      {"abs", A::eltwise_abs},
+      {"sqrt", A::eltwise_sqrt},
+      {"square", A::eltwise_square},
+      {"exp", A::eltwise_exp},
+      {"round", A::eltwise_round},
+      {"leaky_relu", A::eltwise_relu},
+      {"log", A::eltwise_log},
+      {"pow", A::eltwise_pow},
+      {"soft_relu", A::eltwise_soft_relu},
+      {"mish", A::eltwise_mish},
+      {"gelu_tanh", A::eltwise_gelu_tanh},
   };
   return kForms;
 }
@@ -40,8 +50,10 @@ std::optional<dnnl::algorithm> look_up(const Algorithms& forms, std::string_view
   return it == forms.end() ? std::nullopt : std::optional(it->second);
 }
 
-/// The operand as the primitive's destination is seen; nothing where it is spread in another way, or lies in another order.
-std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y, const EpilogueShape& shape) {
+/// The operand as the primitive's destination is seen; nothing where it is spread in another way,
+/// or lies in another order.
+std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y,
+                                         const EpilogueShape& shape) {
   const auto type = *data_type(o.dtype);
   const std::vector<int64_t> own = shape.full.get_dims();
   std::vector<int64_t> ones(own.size(), 1);
@@ -49,19 +61,24 @@ std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y, con
     case Spread::channel:
       ones[static_cast<size_t>(shape.destination)] = y.dims[static_cast<size_t>(shape.channel)];
       return memory::desc(ones, type, strides_of(ones, Layout::plain));
-    case Spread::one: return memory::desc(ones, type, strides_of(ones, Layout::plain));
+    case Spread::one:
+      return memory::desc(ones, type, strides_of(ones, Layout::plain));
     case Spread::full:
-      // The library steps through it as through its destination. Constants are put in that order when they are packed.
-      if (!y.dense() || o.dtype != y.dtype || !(lies_like(o, y) || (o.constant && own == y.dims))) return std::nullopt;
+      // The library steps through it as through its destination. Constants are put in that order
+      // when they are packed.
+      if (!y.dense() || o.dtype != y.dtype || !(lies_like(o, y) || (o.constant && own == y.dims)))
+        return std::nullopt;
       return shape.full;
-    case Spread::other: break;
+    case Spread::other:
+      break;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std::span<const Leading> leading) {
+Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape,
+                               std::span<const Leading> leading) {
   Epilogue out;
   dnnl::post_ops ops;
   for (const Leading& l : leading) {
@@ -73,7 +90,8 @@ Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std
     out.operands.push_back({ops.len() - 1, l.input, l.desc});
   }
   auto refuse = [&] {
-    return error(Code::unsupported_operator, escape(call.layer), "this epilogue", "oneDNN has no such post-op");
+    return error(Code::unsupported_operator, escape(call.layer), "this epilogue",
+                 "oneDNN has no such post-op");
   };
   for (const PostOp& op : call.post_ops) {
     if (op.operand < 0) {
@@ -87,10 +105,13 @@ Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape, std
       continue;
     }
     const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
-    auto algorithm = op.kind == PostOp::Kind::sum ? dnnl::algorithm::binary_add : look_up(binary_algorithms(), op.alg);
+    auto algorithm = op.kind == PostOp::Kind::sum ? dnnl::algorithm::binary_add
+                                                  : look_up(binary_algorithms(), op.alg);
     if (!algorithm || !computes(o.dtype)) return refuse();
     const auto desc = operand_desc(o, call.outputs[0], shape);
-    if (!desc) return error(Code::unsupported_operator, escape(call.layer), "this epilogue", "an operand is spread in another way, or lies in another order");
+    if (!desc)
+      return error(Code::unsupported_operator, escape(call.layer), "this epilogue",
+                   "an operand is spread in another way, or lies in another order");
     ops.append_binary(*algorithm, *desc);
     out.operands.push_back({ops.len() - 1, op.operand, *desc});
   }
@@ -109,14 +130,16 @@ bool has_logistic(const Call& call) {
   return std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
 }
 
-Result<KernelPtr> make_without_logistic(Call call, const std::function<Result<KernelPtr>(const Call&)>& make) {
+Result<KernelPtr> make_without_logistic(Call call,
+                                        const std::function<Result<KernelPtr>(const Call&)>& make) {
   std::vector<PostOp> steps;
   for (const PostOp& op : call.post_ops) {
     if (op.alg != "logistic") {
       steps.push_back(op);
       continue;
     }
-    for (const auto& [alg, alpha] : {std::pair{"linear", -1.0f}, {"soft_relu", 1.0f}, {"linear", -1.0f}, {"exp", 0.0f}}) {
+    for (const auto& [alg, alpha] :
+         {std::pair{"linear", -1.0f}, {"soft_relu", 1.0f}, {"linear", -1.0f}, {"exp", 0.0f}}) {
       PostOp& step = steps.emplace_back();
       step.alg = alg;
       step.alpha = alpha;

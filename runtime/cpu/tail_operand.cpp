@@ -2,7 +2,9 @@
 
 namespace ferrule::cpu {
 
-Spread spread_of(const Operand& o, const Operand& y, int channel) { return ferrule::spread_of(o.dims, y.dims, channel); }
+Spread spread_of(const Operand& o, const Operand& y, int channel) {
+  return ferrule::spread_of(o.dims, y.dims, channel);
+}
 
 bool lies_like(const Operand& o, const Operand& y) {
   const std::vector<int64_t> own = o.strides(), wanted = strides_of(y.dims, y.layout);

@@ -5,8 +5,9 @@ namespace {
 constexpr const char* kPlace = "constants";
 }
 
-Result<std::shared_ptr<ConstantPool::Entry>> ConstantPool::get(Device& device, const Tensor& tensor, std::string_view recipe,
-                                                               int64_t bytes, const std::function<void(void*)>& fill) {
+Result<std::shared_ptr<ConstantPool::Entry>> ConstantPool::get(
+    Device& device, const Tensor& tensor, std::string_view recipe, int64_t bytes,
+    const std::function<void(void*)>& fill) {
   std::lock_guard lock(mutex_);
   Key key{tensor.address(), std::string(recipe), bytes};
   if (auto it = entries_.find(key); it != entries_.end())
@@ -33,7 +34,8 @@ Result<Address> ConstantHolder::plain(const Tensor& tensor) {
   return derive(tensor, "", tensor.bytes(), nullptr);
 }
 
-Result<Address> ConstantHolder::derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill) {
+Result<Address> ConstantHolder::derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                                       const std::function<void(void*)>& fill) {
   FERRULE_ASSIGN(auto entry, pool_.get(device_, tensor, recipe, bytes, fill));
   const Address at = entry->buffer.address();
   held_.emplace(entry.get(), entry);

@@ -1,5 +1,6 @@
-// Constants in the device's memory. A pool holds what some executable still uses, so that plans for several shapes share
-// one copy of the weights; each executable sees it through a Holder of its own, which keeps what it asked for.
+// Constants in the device's memory. A pool holds what some executable still uses, so that plans for
+// several shapes share one copy of the weights; each executable sees it through a Holder of its
+// own, which keeps what it asked for.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,8 +21,8 @@ class ConstantPool {
     Buffer buffer;
   };
   /// errors: those of Device::check.
-  Result<std::shared_ptr<Entry>> get(Device& device, const Tensor& tensor, std::string_view recipe, int64_t bytes,
-                                     const std::function<void(void*)>& fill);
+  Result<std::shared_ptr<Entry>> get(Device& device, const Tensor& tensor, std::string_view recipe,
+                                     int64_t bytes, const std::function<void(void*)>& fill);
 
  private:
   using Key = std::tuple<const void*, std::string, int64_t>;
@@ -33,7 +34,8 @@ class ConstantHolder final : public Constants {
  public:
   ConstantHolder(Device& device, ConstantPool& pool) : device_(device), pool_(pool) {}
   Result<Address> plain(const Tensor& tensor) override;
-  Result<Address> derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill) override;
+  Result<Address> derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                         const std::function<void(void*)>& fill) override;
   int64_t bytes() const;
 
  private:

@@ -17,13 +17,18 @@ namespace ferrule::cuda {
 
 namespace {
 auto not_built() {
-  return error(Code::library_missing, "", "cuBLASLt", "ferrule was built where cublasLt.h was not found; build it where CUDA's headers are");
+  return error(
+      Code::library_missing, "", "cuBLASLt",
+      "ferrule was built where cublasLt.h was not found; build it where CUDA's headers are");
 }
 }  // namespace
 Result<std::string> cublaslt_version() { return not_built(); }
 Result<cublasLtContext*> create_cublaslt(std::string_view) { return not_built(); }
 void destroy_cublaslt(cublasLtContext*) {}
-Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext*, const Product&, std::string_view) { return not_built(); }
+Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext*, const Product&,
+                                                               std::string_view) {
+  return not_built();
+}
 
 #else
 
@@ -32,10 +37,13 @@ namespace {
 constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr int kMostPlans = 8;
 
-#define FERRULE_CUBLASLT(X)                                                                                               \
-  X(Create) X(Destroy) X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulDescCreate)           \
-  X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) \
-  X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
+#define FERRULE_CUBLASLT(X)                                                                       \
+  X(Create)                                                                                       \
+  X(Destroy)                                                                                      \
+  X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulDescCreate)        \
+      X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+          X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)        \
+              X(MatmulPreferenceSetAttribute)
 
 struct Api {
 #define X(name) decltype(&cublasLt##name) name = nullptr;
@@ -45,15 +53,19 @@ struct Api {
 
 const Result<Api>& api() {
   static const Result<Api> loaded = []() -> Result<Api> {
-    FERRULE_ASSIGN(void* library, open_nvidia_library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12"},
-                                                      "pip install nvidia-cublas, or put CUDA's lib folder on LD_LIBRARY_PATH"));
+    FERRULE_ASSIGN(void* library,
+                   open_nvidia_library(
+                       "cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12"},
+                       "pip install nvidia-cublas, or put CUDA's lib folder on LD_LIBRARY_PATH"));
     Api a;
     std::string missing;
-#define X(name) \
-  if (!(a.name = reinterpret_cast<decltype(a.name)>(dlsym(library, "cublasLt" #name)))) missing = "cublasLt" #name;
+#define X(name)                                                                         \
+  if (!(a.name = reinterpret_cast<decltype(a.name)>(dlsym(library, "cublasLt" #name)))) \
+    missing = "cublasLt" #name;
     FERRULE_CUBLASLT(X)
 #undef X
-    if (!missing.empty()) return error(Code::library_missing, "", "cuBLASLt", "it has no " + missing);
+    if (!missing.empty())
+      return error(Code::library_missing, "", "cuBLASLt", "it has no " + missing);
     return a;
   }();
   return loaded;
@@ -62,28 +74,37 @@ const Result<Api>& api() {
 Status check(cublasStatus_t s, std::string_view layer, std::string_view what) {
   if (s == CUBLAS_STATUS_SUCCESS) return {};
   const char* text = (*api()).GetStatusString(s);
-  return error(Code::library_failed, escape(std::string(layer)), std::string(what), fmt::format("{} ({})", text ? text : "", static_cast<int>(s)));
+  return error(Code::library_failed, escape(std::string(layer)), std::string(what),
+               fmt::format("{} ({})", text ? text : "", static_cast<int>(s)));
 }
 
 std::optional<cudaDataType_t> data_type(DType t) {
   switch (t) {
-    case DType::f32: return CUDA_R_32F;
-    case DType::f16: return CUDA_R_16F;
-    case DType::bf16: return CUDA_R_16BF;
-    default: return std::nullopt;
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::f16:
+      return CUDA_R_16F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    default:
+      return std::nullopt;
   }
 }
 
 cublasLtEpilogue_t epilogue_of(const Product& p) {
   switch (p.activation) {
-    case Product::Activation::relu: return p.has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    case Product::Activation::gelu_tanh: return p.has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
-    case Product::Activation::none: break;
+    case Product::Activation::relu:
+      return p.has_bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case Product::Activation::gelu_tanh:
+      return p.has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+    case Product::Activation::none:
+      break;
   }
   return p.has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/// The library counts columns first: a row-major matrix is its transpose there, so it is asked for y' = b' a'.
+/// The library counts columns first: a row-major matrix is its transpose there, so it is asked for
+/// y' = b' a'.
 class Matmul final : public CublasltProduct {
  public:
   Matmul(const Api& api, cublasLtHandle_t handle, const Product& p, std::string layer)
@@ -97,8 +118,10 @@ class Matmul final : public CublasltProduct {
   Status make() {
     const auto type = data_type(p_.dtype);
     if (!type) return error(Code::unsupported_operator, escape(layer_), "cuBLASLt", name(p_.dtype));
-    const auto compute = p_.dtype == DType::f32 && p_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    FERRULE_TRY(check(api_.MatmulDescCreate(&desc_, compute, CUDA_R_32F), layer_, "cublasLtMatmulDescCreate"));
+    const auto compute =
+        p_.dtype == DType::f32 && p_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    FERRULE_TRY(check(api_.MatmulDescCreate(&desc_, compute, CUDA_R_32F), layer_,
+                      "cublasLtMatmulDescCreate"));
     FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_TRANSA, p_.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_TRANSB, p_.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p_)));
@@ -121,11 +144,15 @@ class Matmul final : public CublasltProduct {
   Status choose(std::string_view name) override {
     int k = -1;
     std::from_chars(name.data(), name.data() + name.size(), k);
-    if (k < 0 || k >= found_) return error(Code::unsupported_operator, escape(layer_), "cuBLASLt", fmt::format("no plan {}", name));
+    if (k < 0 || k >= found_)
+      return error(Code::unsupported_operator, escape(layer_), "cuBLASLt",
+                   fmt::format("no plan {}", name));
     chosen_ = k;
     return {};
   }
-  int64_t workspace_bytes() const override { return static_cast<int64_t>(results_[static_cast<size_t>(chosen_)].workspaceSize); }
+  int64_t workspace_bytes() const override {
+    return static_cast<int64_t>(results_[static_cast<size_t>(chosen_)].workspaceSize);
+  }
 
   Status execute(CUstream_st* stream, const ProductAddresses& at, void* workspace) override {
     if (p_.has_bias && at.bias != bias_) {
@@ -134,44 +161,58 @@ class Matmul final : public CublasltProduct {
     }
     const float beta = p_.adds ? p_.beta : 0;
     const auto& chosen = results_[static_cast<size_t>(chosen_)];
-    return check(api_.Matmul(handle_, desc_, &p_.alpha, at.b, b_, at.a, a_, &beta, p_.adds ? at.c : at.y, c_, at.y, y_, &chosen.algo,
-                             workspace, chosen.workspaceSize, reinterpret_cast<cudaStream_t>(stream)),
+    return check(api_.Matmul(handle_, desc_, &p_.alpha, at.b, b_, at.a, a_, &beta,
+                             p_.adds ? at.c : at.y, c_, at.y, y_, &chosen.algo, workspace,
+                             chosen.workspaceSize, reinterpret_cast<cudaStream_t>(stream)),
                  layer_, "cublasLtMatmul");
   }
 
  private:
   template <class T>
   Status set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    return check(api_.MatmulDescSetAttribute(desc_, attribute, &value, sizeof value), layer_, "cublasLtMatmulDescSetAttribute");
+    return check(api_.MatmulDescSetAttribute(desc_, attribute, &value, sizeof value), layer_,
+                 "cublasLtMatmulDescSetAttribute");
   }
 
   /// rows and columns as the library counts them, before it transposes.
-  Status layout(cublasLtMatrixLayout_t& l, cudaDataType_t type, int64_t rows, int64_t columns, const Product::Matrix& m) {
+  Status layout(cublasLtMatrixLayout_t& l, cudaDataType_t type, int64_t rows, int64_t columns,
+                const Product::Matrix& m) {
     if (m.transposed) std::swap(rows, columns);
-    FERRULE_TRY(check(api_.MatrixLayoutCreate(&l, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), m.row), layer_,
-                      "cublasLtMatrixLayoutCreate"));
+    FERRULE_TRY(check(api_.MatrixLayoutCreate(&l, type, static_cast<uint64_t>(rows),
+                                              static_cast<uint64_t>(columns), m.row),
+                      layer_, "cublasLtMatrixLayoutCreate"));
     const auto count = static_cast<int32_t>(p_.count);
-    FERRULE_TRY(check(api_.MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), layer_, "a batch"));
-    return check(api_.MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &m.step, sizeof m.step), layer_, "a batch");
+    FERRULE_TRY(check(
+        api_.MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+        layer_, "a batch"));
+    return check(api_.MatrixLayoutSetAttribute(l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                               &m.step, sizeof m.step),
+                 layer_, "a batch");
   }
 
   Status find() {
     cublasLtMatmulPreference_t preference = nullptr;
-    FERRULE_TRY(check(api_.MatmulPreferenceCreate(&preference), layer_, "cublasLtMatmulPreferenceCreate"));
+    FERRULE_TRY(
+        check(api_.MatmulPreferenceCreate(&preference), layer_, "cublasLtMatmulPreferenceCreate"));
     const uint32_t alignment = p_.alignment;
     auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-      return check(api_.MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value), layer_, "cublasLtMatmulPreferenceSetAttribute");
+      return check(api_.MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
+                   layer_, "cublasLtMatmulPreferenceSetAttribute");
     };
     Status s = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-    for (auto attribute : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    for (auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
       if (s) s = prefer(attribute, alignment);
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
-    if (s) code = api_.MatmulAlgoGetHeuristic(handle_, desc_, b_, a_, c_, y_, preference, kMostPlans, results_.data(), &found_);
+    if (s)
+      code = api_.MatmulAlgoGetHeuristic(handle_, desc_, b_, a_, c_, y_, preference, kMostPlans,
+                                         results_.data(), &found_);
     api_.MatmulPreferenceDestroy(preference);
     FERRULE_TRY(std::move(s));
     if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code == CUBLAS_STATUS_SUCCESS && found_ == 0))
-      return error(Code::unsupported_operator, escape(layer_), "this product", "cuBLASLt has no algorithm for it");
+      return error(Code::unsupported_operator, escape(layer_), "this product",
+                   "cuBLASLt has no algorithm for it");
     return check(code, layer_, "cublasLtMatmulAlgoGetHeuristic");
   }
 
@@ -203,7 +244,9 @@ Result<cublasLtContext*> create_cublaslt(std::string_view layer) {
 
 void destroy_cublaslt(cublasLtContext* handle) { (*api()).Destroy(handle); }
 
-Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle, const Product& product, std::string_view layer) {
+Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle,
+                                                               const Product& product,
+                                                               std::string_view layer) {
   if (!api()) return fail(api().error());
   auto m = std::make_unique<Matmul>(*api(), handle, product, std::string(layer));
   FERRULE_TRY(m->make());

@@ -13,24 +13,25 @@ struct CUstream_st;
 
 namespace ferrule::cuda {
 
-/// y = act(alpha * a b + beta * c + bias), rows x columns, c and y alike; `count` of them, one every `step` elements.
+/// y = act(alpha * a b + beta * c + bias), rows x columns, c and y alike; `count` of them, one
+/// every `step` elements.
 struct Product {
   enum class Activation : uint8_t { none, relu, gelu_tanh };
   struct Matrix {
-    int64_t row = 0;          ///< elements from a row to the next (transposed: from a column)
-    int64_t step = 0;         ///< from a matrix to the next; 0: the same one for all
+    int64_t row = 0;   ///< elements from a row to the next (transposed: from a column)
+    int64_t step = 0;  ///< from a matrix to the next; 0: the same one for all
     bool transposed = false;
   };
   DType dtype = DType::f32;
   int64_t rows = 0, columns = 0, depth = 0, count = 1;
   Matrix a, b, y;
   Matrix c;
-  bool adds = false;          ///< c is read
-  bool has_bias = false;      ///< one value a column, added after c
+  bool adds = false;      ///< c is read
+  bool has_bias = false;  ///< one value a column, added after c
   Activation activation = Activation::none;
   float alpha = 1, beta = 1;
-  bool tf32 = false;          ///< f32 may be rounded to tf32 inside
-  unsigned alignment = 16;    ///< bytes that all addresses are multiples of
+  bool tf32 = false;        ///< f32 may be rounded to tf32 inside
+  unsigned alignment = 16;  ///< bytes that all addresses are multiples of
 };
 
 struct ProductAddresses {
@@ -51,7 +52,9 @@ class CublasltProduct {
 };
 
 /// errors: library_missing, library_failed, unsupported_operator.
-Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle, const Product& product, std::string_view layer);
+Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle,
+                                                               const Product& product,
+                                                               std::string_view layer);
 
 Result<cublasLtContext*> create_cublaslt(std::string_view layer);
 void destroy_cublaslt(cublasLtContext* handle);

@@ -1,5 +1,6 @@
-// Names and shapes go to NVIDIA's C++ headers here and nowhere else: they take half a minute to compile. Nothing of cuDNN
-// or the CUDA runtime is linked. The headers throw where a symbol is missing; no exception leaves this file.
+// Names and shapes go to NVIDIA's C++ headers here and nowhere else: they take half a minute to
+// compile. Nothing of cuDNN or the CUDA runtime is linked. The headers throw where a symbol is
+// missing; no exception leaves this file.
 #include "runtime/cuda/cudnn_graph.h"
 
 #include <fmt/format.h>
@@ -28,7 +29,11 @@ std::string cudnn_device(const Target& target) {
   // Per multiprocessor and generation, from the tables of the CUDA programming guide.
   const bool small = version % 100 != 0 && version != 720;  // 7.5, 8.6, 8.9: no data centre cards
   const bool gaming = small || version >= 1200;
-  const int shared = version >= 900 && !gaming ? 232448 : version == 800 ? 166912 : version >= 860 ? 101376 : version == 750 ? 65536 : 98304;
+  const int shared = version >= 900 && !gaming ? 232448
+                     : version == 800          ? 166912
+                     : version >= 860          ? 101376
+                     : version == 750          ? 65536
+                                               : 98304;
   const int threads = version == 750 ? 1024 : gaming ? 1536 : 2048;
   const int blocks = version == 750 || version == 860 ? 16 : gaming ? 24 : 32;
   return fmt::format(
@@ -38,21 +43,30 @@ std::string cudnn_device(const Target& target) {
       R"("maxRegistersPerSM": 65536, "pciDeviceId": 0, "maxCtasPerSM": {}, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": {}, )"
       R"("isTccDriver": 0, "supportCoopLaunch": 1, "driverVer": 13000, "deviceVer": {}, "deviceName": "{}", "cudaDeviceId": 0, )"
       R"("totalGlobalMem": 17179869184}})",
-      target.cores, target.l2_bytes, shared, version >= 800 ? 1024 : 0, blocks, threads, version, target.name);
+      target.cores, target.l2_bytes, shared, version >= 800 ? 1024 : 0, blocks, threads, version,
+      target.name);
 }
 
 #ifndef FERRULE_HAVE_CUDNN
 
 namespace {
 auto not_built() {
-  return error(Code::library_missing, "", "cuDNN", "ferrule was built where cudnn.h was not found; build it where CUDA's and cuDNN's headers are");
+  return error(Code::library_missing, "", "cuDNN",
+               "ferrule was built where cudnn.h was not found; build it where CUDA's and cuDNN's "
+               "headers are");
 }
 }  // namespace
 Result<std::string> cudnn_version() { return not_built(); }
 Result<cudnnContext*> create_cudnn(std::string_view) { return not_built(); }
 void destroy_cudnn(cudnnContext*) {}
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext*, const CudnnWork&, int, std::string_view) { return not_built(); }
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string&, const CudnnWork&, int, std::string_view) { return not_built(); }
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext*, const CudnnWork&, int,
+                                                     std::string_view) {
+  return not_built();
+}
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string&, const CudnnWork&, int,
+                                                     std::string_view) {
+  return not_built();
+}
 
 #else
 
@@ -66,7 +80,9 @@ constexpr size_t kMaskVersion = 91000;
 /// cuDNN, opened once a process.
 Status open_cudnn() {
   static const Result<void*> library = [] {
-    auto opened = open_nvidia_library("cuDNN", {"libcudnn.so.9"}, "pip install nvidia-cudnn-cu13 (or -cu12), or put its lib folder on LD_LIBRARY_PATH");
+    auto opened = open_nvidia_library(
+        "cuDNN", {"libcudnn.so.9"},
+        "pip install nvidia-cudnn-cu13 (or -cu12), or put its lib folder on LD_LIBRARY_PATH");
     if (opened) fe::cudnn_dlhandle = *opened;
     return opened;
   }();
@@ -79,7 +95,8 @@ std::string status_text(cudnnStatus_t status) {
   const char* text = fe::detail::get_error_string(status);
   char more[512] = "";
   fe::detail::get_last_error_string(more, sizeof more);
-  return fmt::format("{} ({}){}{}", text ? text : "", static_cast<int>(status), *more ? ": " : "", more);
+  return fmt::format("{} ({}){}{}", text ? text : "", static_cast<int>(status), *more ? ": " : "",
+                     more);
 }
 
 /// The first line of what cuDNN's headers say: the rest repeats every engine.
@@ -96,9 +113,11 @@ Status guard(std::string_view layer, std::string_view what, Body&& body) {
     fe::error_t e = body();
     if (e.is_good()) return {};
     why = first_line(e.get_message());
-    if (e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED || e.get_code() == fe::error_code_t::HEURISTIC_QUERY_FAILED ||
+    if (e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
+        e.get_code() == fe::error_code_t::HEURISTIC_QUERY_FAILED ||
         e.get_code() == fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED)
-      return error(Code::unsupported_operator, layer_of(layer), what, "cuDNN has no engine: " + why);
+      return error(Code::unsupported_operator, layer_of(layer), what,
+                   "cuDNN has no engine: " + why);
   } catch (const std::exception& e) {
     why = e.what();
   }
@@ -107,12 +126,18 @@ Status guard(std::string_view layer, std::string_view what, Body&& body) {
 
 std::optional<fe::DataType_t> data_type(DType t) {
   switch (t) {
-    case DType::f32: return fe::DataType_t::FLOAT;
-    case DType::f16: return fe::DataType_t::HALF;
-    case DType::bf16: return fe::DataType_t::BFLOAT16;
-    case DType::i8: return fe::DataType_t::INT8;
-    case DType::u8: return fe::DataType_t::UINT8;
-    default: return std::nullopt;
+    case DType::f32:
+      return fe::DataType_t::FLOAT;
+    case DType::f16:
+      return fe::DataType_t::HALF;
+    case DType::bf16:
+      return fe::DataType_t::BFLOAT16;
+    case DType::i8:
+      return fe::DataType_t::INT8;
+    case DType::u8:
+      return fe::DataType_t::UINT8;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -140,25 +165,32 @@ class Graph final : public CudnnGraph {
     const auto type = data_type(dtype);
     if (!type) return error(Code::unsupported_operator, layer_of(layer_), "cuDNN", name(dtype));
     graph_.set_sm_version(sm);
-    graph_.set_io_data_type(*type).set_intermediate_data_type(fe::DataType_t::FLOAT).set_compute_data_type(fe::DataType_t::FLOAT);
+    graph_.set_io_data_type(*type)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
     if (device_) graph_.set_device_properties(device_);
     FERRULE_TRY(guard(layer_, "operation graph", [&] {
       if (auto e = std::visit([this](const auto& w) { return add(w); }, work); e.is_bad()) return e;
       if (auto e = graph_.validate(); e.is_bad()) return e;
-      if (auto e = device_ ? graph_.build_operation_graph() : graph_.build_operation_graph(handle_); e.is_bad()) return e;
+      if (auto e = device_ ? graph_.build_operation_graph() : graph_.build_operation_graph(handle_);
+          e.is_bad())
+        return e;
       return graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     }));
     return guard(layer_, "heuristics", [&] {
       graph_.deselect_workspace_greater_than(kMostWorkspace);
       keep_precise(problem && problem->x.dtype == DType::f32, problem && problem->tf32);
-      return usable_.empty() ? fe::error_t{fe::error_code_t::GRAPH_NOT_SUPPORTED, "all engines round more than is allowed"} : fe::error_t{};
+      return usable_.empty() ? fe::error_t{fe::error_code_t::GRAPH_NOT_SUPPORTED,
+                                           "all engines round more than is allowed"}
+                             : fe::error_t{};
     });
   }
 
   std::vector<std::string> plans() const override {
     std::vector<std::string> out;
     for (int64_t k : usable_)
-      if (std::string n = plan_name(k); std::find(out.begin(), out.end(), n) == out.end()) out.push_back(std::move(n));
+      if (std::string n = plan_name(k); std::find(out.begin(), out.end(), n) == out.end())
+        out.push_back(std::move(n));
     return out;
   }
 
@@ -172,9 +204,11 @@ class Graph final : public CudnnGraph {
         continue;
       }
       chosen_ = k;
-      return guard(layer_, "workspace", [&] { return graph_.get_workspace_size_plan_at_index(k, workspace_); });
+      return guard(layer_, "workspace",
+                   [&] { return graph_.get_workspace_size_plan_at_index(k, workspace_); });
     }
-    return error(Code::unsupported_operator, layer_of(layer_), "cuDNN", "no plan can be built: " + why);
+    return error(Code::unsupported_operator, layer_of(layer_), "cuDNN",
+                 "no plan can be built: " + why);
   }
 
   std::string plan() const override { return chosen_ < 0 ? "" : plan_name(chosen_); }
@@ -182,10 +216,15 @@ class Graph final : public CudnnGraph {
 
   Status execute(CUstream_st* stream, const CudnnAddresses& addresses, void* workspace) override {
     try {
-      if (!pack_ || addresses != packed_ || workspace != packed_workspace_) FERRULE_TRY(pack(addresses, workspace));
-      if (auto s = fe::detail::set_stream(handle_, reinterpret_cast<cudaStream_t>(stream)); s != CUDNN_STATUS_SUCCESS) return failed("cudnnSetStream", s);
+      if (!pack_ || addresses != packed_ || workspace != packed_workspace_)
+        FERRULE_TRY(pack(addresses, workspace));
+      if (auto s = fe::detail::set_stream(handle_, reinterpret_cast<cudaStream_t>(stream));
+          s != CUDNN_STATUS_SUCCESS)
+        return failed("cudnnSetStream", s);
       auto plan = graph_.all_plans().execution_plans[static_cast<size_t>(chosen_)];
-      if (auto s = fe::detail::execute(handle_, plan->get_raw_desc(), pack_); s != CUDNN_STATUS_SUCCESS) return failed("cudnnBackendExecute", s);
+      if (auto s = fe::detail::execute(handle_, plan->get_raw_desc(), pack_);
+          s != CUDNN_STATUS_SUCCESS)
+        return failed("cudnnBackendExecute", s);
       return {};
     } catch (const std::exception& e) {
       return error(Code::library_failed, layer_of(layer_), "cuDNN execution", e.what());
@@ -216,15 +255,20 @@ class Graph final : public CudnnGraph {
       pointers.push_back(&numbers_[k].value);
     }
     cudnnBackendDescriptor_t d = nullptr;
-    if (auto s = fe::detail::create_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d); s != CUDNN_STATUS_SUCCESS) return failed("a variant pack", s);
+    if (auto s = fe::detail::create_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d);
+        s != CUDNN_STATUS_SUCCESS)
+      return failed("a variant pack", s);
     pack_ = d;
     const auto count = static_cast<int64_t>(uids.size());
-    auto set = [&](cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type, int64_t n, void* data) {
-      return fe::detail::set_attribute(d, attribute, type, n, data);
-    };
-    auto s = set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers.data());
-    if (s == CUDNN_STATUS_SUCCESS) s = set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids.data());
-    if (s == CUDNN_STATUS_SUCCESS) s = set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    auto set = [&](cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type,
+                   int64_t n,
+                   void* data) { return fe::detail::set_attribute(d, attribute, type, n, data); };
+    auto s =
+        set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers.data());
+    if (s == CUDNN_STATUS_SUCCESS)
+      s = set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, uids.data());
+    if (s == CUDNN_STATUS_SUCCESS)
+      s = set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (s == CUDNN_STATUS_SUCCESS) s = fe::detail::finalize(d);
     if (s != CUDNN_STATUS_SUCCESS) return failed("a variant pack", s);
     packed_ = addresses;
@@ -234,19 +278,26 @@ class Graph final : public CudnnGraph {
 
   void keep_precise(bool whole, bool tf32) {
     const auto& notes = graph_.all_plans().numeric_notes;
-    auto has = [&](size_t k, fe::NumericalNote_t n) { return std::find(notes[k].begin(), notes[k].end(), n) != notes[k].end(); };
+    auto has = [&](size_t k, fe::NumericalNote_t n) {
+      return std::find(notes[k].begin(), notes[k].end(), n) != notes[k].end();
+    };
     for (size_t k = 0; k < notes.size(); ++k) {
       if (has(k, fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION)) continue;
       if (whole && has(k, fe::NumericalNote_t::DOWN_CONVERT_INPUTS)) continue;
       if (whole && !tf32 && has(k, fe::NumericalNote_t::TENSOR_CORE)) continue;
-      // The tolerance of the README is that of Winograd's 4x4 tiles, not of larger ones or of transforms.
+      // The tolerance of the README is that of Winograd's 4x4 tiles, not of larger ones or of
+      // transforms.
       if (has(k, fe::NumericalNote_t::WINOGRAD_TILE_13x13)) continue;
       usable_.push_back(static_cast<int64_t>(k));
     }
   }
 
   TensorPtr tensor(int64_t uid, const CudnnTensor& t) {
-    return graph_.tensor(fe::graph::Tensor_attributes().set_uid(uid).set_dim(t.dims).set_stride(t.strides).set_data_type(*data_type(t.dtype)));
+    return graph_.tensor(fe::graph::Tensor_attributes()
+                             .set_uid(uid)
+                             .set_dim(t.dims)
+                             .set_stride(t.strides)
+                             .set_data_type(*data_type(t.dtype)));
   }
 
   /// A number that the kernel reads when it is launched.
@@ -257,24 +308,34 @@ class Graph final : public CudnnGraph {
     return t;
   }
 
-  TensorPtr unary(const TensorPtr& x, fe::graph::Pointwise_attributes a) { return graph_.pointwise(x, a); }
-  TensorPtr unary(const TensorPtr& x, Mode m) { return unary(x, fe::graph::Pointwise_attributes().set_mode(m)); }
-  TensorPtr binary(Mode m, const TensorPtr& x, const TensorPtr& y) { return graph_.pointwise(x, y, fe::graph::Pointwise_attributes().set_mode(m)); }
+  TensorPtr unary(const TensorPtr& x, fe::graph::Pointwise_attributes a) {
+    return graph_.pointwise(x, a);
+  }
+  TensorPtr unary(const TensorPtr& x, Mode m) {
+    return unary(x, fe::graph::Pointwise_attributes().set_mode(m));
+  }
+  TensorPtr binary(Mode m, const TensorPtr& x, const TensorPtr& y) {
+    return graph_.pointwise(x, y, fe::graph::Pointwise_attributes().set_mode(m));
+  }
   TensorPtr scaled(TensorPtr x, float alpha, float beta) {
     if (alpha != 1) x = binary(Mode::MUL, x, number(alpha));
     return beta != 0 ? binary(Mode::ADD, x, number(beta)) : x;
   }
-  /// Bounds as minimum and maximum: cuDNN has more engines for them than for a rectifier with two bounds.
+  /// Bounds as minimum and maximum: cuDNN has more engines for them than for a rectifier with two
+  /// bounds.
   TensorPtr clipped(TensorPtr x, float low, float high) {
-    if (low == 0) x = unary(x, Mode::RELU_FWD);
-    else if (std::isfinite(low)) x = binary(Mode::MAX, x, number(low));
+    if (low == 0)
+      x = unary(x, Mode::RELU_FWD);
+    else if (std::isfinite(low))
+      x = binary(Mode::MAX, x, number(low));
     return std::isfinite(high) ? binary(Mode::MIN, x, number(high)) : x;
   }
 
   TensorPtr step(const TensorPtr& x, const PostOp& op, const CudnnProblem& p) {
     const auto attributes = [](Mode m) { return fe::graph::Pointwise_attributes().set_mode(m); };
     if (op.operand >= 0) {
-      const TensorPtr y = tensor(kOperand + op.operand, p.operands[static_cast<size_t>(op.operand)]);
+      const TensorPtr y =
+          tensor(kOperand + op.operand, p.operands[static_cast<size_t>(op.operand)]);
       if (op.alg == "add" || op.kind == PostOp::Kind::sum) return binary(Mode::ADD, x, y);
       if (op.alg == "sub") return binary(Mode::SUB, x, y);
       if (op.alg == "mul") return binary(Mode::MUL, x, y);
@@ -283,16 +344,22 @@ class Graph final : public CudnnGraph {
       if (op.alg == "min") return binary(Mode::MIN, x, y);
     }
     if (op.alg == "relu") return unary(x, Mode::RELU_FWD);
-    if (op.alg == "leaky_relu") return unary(x, attributes(Mode::RELU_FWD).set_relu_lower_clip_slope(op.alpha));
+    if (op.alg == "leaky_relu")
+      return unary(x, attributes(Mode::RELU_FWD).set_relu_lower_clip_slope(op.alpha));
     if (op.alg == "clip") return clipped(x, op.alpha, op.beta);
     if (op.alg == "elu") return unary(x, attributes(Mode::ELU_FWD).set_elu_alpha(op.alpha));
     if (op.alg == "logistic") return unary(x, Mode::SIGMOID_FWD);
     if (op.alg == "tanh") return unary(x, Mode::TANH_FWD);
     if (op.alg == "swish") return unary(x, attributes(Mode::SWISH_FWD).set_swish_beta(op.alpha));
     if (op.alg == "hardsigmoid") return clipped(scaled(x, op.alpha, op.beta), 0, 1);
-    if (op.alg == "hardswish") return binary(Mode::MUL, clipped(scaled(x, op.alpha, op.beta), 0, 1), x);
-    if (op.alg == "soft_relu") return unary(x, attributes(Mode::SOFTPLUS_FWD).set_softplus_beta(op.alpha));
-    if (op.alg == "mish") return binary(Mode::MUL, unary(unary(x, attributes(Mode::SOFTPLUS_FWD).set_softplus_beta(1)), Mode::TANH_FWD), x);
+    if (op.alg == "hardswish")
+      return binary(Mode::MUL, clipped(scaled(x, op.alpha, op.beta), 0, 1), x);
+    if (op.alg == "soft_relu")
+      return unary(x, attributes(Mode::SOFTPLUS_FWD).set_softplus_beta(op.alpha));
+    if (op.alg == "mish")
+      return binary(
+          Mode::MUL,
+          unary(unary(x, attributes(Mode::SOFTPLUS_FWD).set_softplus_beta(1)), Mode::TANH_FWD), x);
     if (op.alg == "gelu_tanh") return unary(x, Mode::GELU_APPROX_TANH_FWD);
     if (op.alg == "abs") return unary(x, Mode::ABS);
     if (op.alg == "sqrt") return unary(x, Mode::SQRT);
@@ -308,17 +375,26 @@ class Graph final : public CudnnGraph {
     const TensorPtr x = tensor(kX, p.x);
     using Kind = CudnnProblem::Kind;
     if (p.kind == Kind::convolution)
-      return graph_.conv_fprop(x, tensor(kW, p.w), fe::graph::Conv_fprop_attributes().set_pre_padding(p.pads_begin)
-                                                       .set_post_padding(p.pads_end).set_stride(p.strides).set_dilation(p.dilations));
-    return graph_.conv_dgrad(x, tensor(kW, p.w), fe::graph::Conv_dgrad_attributes().set_pre_padding(p.pads_begin)
-                                                     .set_post_padding(p.pads_end).set_stride(p.strides).set_dilation(p.dilations));
+      return graph_.conv_fprop(x, tensor(kW, p.w),
+                               fe::graph::Conv_fprop_attributes()
+                                   .set_pre_padding(p.pads_begin)
+                                   .set_post_padding(p.pads_end)
+                                   .set_stride(p.strides)
+                                   .set_dilation(p.dilations));
+    return graph_.conv_dgrad(x, tensor(kW, p.w),
+                             fe::graph::Conv_dgrad_attributes()
+                                 .set_pre_padding(p.pads_begin)
+                                 .set_post_padding(p.pads_end)
+                                 .set_stride(p.strides)
+                                 .set_dilation(p.dilations));
   }
 
   fe::error_t add(const CudnnProblem& p) {
     TensorPtr y = anchor(p);
     if (p.bias.present() || !p.tail.empty()) y->set_dim(p.y.dims);
     size_t next = 0;
-    // The ready-made engines know one order: an addend as large as the result, then the bias, then the rectifier.
+    // The ready-made engines know one order: an addend as large as the result, then the bias, then
+    // the rectifier.
     if (p.bias.present() && !p.tail.empty() && p.tail[0].operand >= 0 && p.tail[0].alg == "add" &&
         p.operands[static_cast<size_t>(p.tail[0].operand)].dims == p.y.dims)
       y = step(y, p.tail[next++], p);
@@ -331,17 +407,25 @@ class Graph final : public CudnnGraph {
   /// The headers spell it as products and a softmax, which every release that knows masks knows.
   fe::error_t add(const CudnnAttention& a) {
     if (a.mask.present() && fe::detail::get_backend_version() < kMaskVersion)
-      return {fe::error_code_t::GRAPH_NOT_SUPPORTED, "before version 9.10, minus infinity in a mask may come out as NaN"};
-    auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(false).set_implementation(
-        fe::AttentionImplementation_t::COMPOSITE);
+      return {fe::error_code_t::GRAPH_NOT_SUPPORTED,
+              "before version 9.10, minus infinity in a mask may come out as NaN"};
+    auto options = fe::graph::SDPA_attributes()
+                       .set_name("attention")
+                       .set_generate_stats(false)
+                       .set_implementation(fe::AttentionImplementation_t::COMPOSITE);
     if (a.scale != 1) options.set_attn_scale(number(a.scale));
     if (a.mask.present()) options.set_bias(tensor(kMask, a.mask));
-    result(graph_.sdpa(tensor(kQuery, a.q), tensor(kKey, a.k), tensor(kValue, a.v), options)[0], a.y);
+    result(graph_.sdpa(tensor(kQuery, a.q), tensor(kKey, a.k), tensor(kValue, a.v), options)[0],
+           a.y);
     return {};
   }
 
   static void result(const TensorPtr& y, const CudnnTensor& t) {
-    y->set_output(true).set_uid(kY).set_data_type(*data_type(t.dtype)).set_dim(t.dims).set_stride(t.strides);
+    y->set_output(true)
+        .set_uid(kY)
+        .set_data_type(*data_type(t.dtype))
+        .set_dim(t.dims)
+        .set_stride(t.strides);
   }
 
   /// Aligned as cuDNN is told of all tensors.
@@ -388,17 +472,22 @@ void destroy_cudnn(cudnnContext* handle) {
   }
 }
 
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnWork& work, int sm, std::string_view layer) {
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnWork& work,
+                                                     int sm, std::string_view layer) {
   FERRULE_TRY(open_cudnn());
   auto g = std::make_unique<Graph>(handle, nullptr, std::string(layer));
   FERRULE_TRY(g->make(work, sm));
   return g;
 }
 
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device, const CudnnWork& work, int sm, std::string_view layer) {
+Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device,
+                                                     const CudnnWork& work, int sm,
+                                                     std::string_view layer) {
   FERRULE_TRY(open_cudnn());
   auto properties = std::make_shared<fe::DeviceProperties>();
-  FERRULE_TRY(guard(layer, "device properties", [&] { return properties->deserialize(std::vector<uint8_t>(device.begin(), device.end())); }));
+  FERRULE_TRY(guard(layer, "device properties", [&] {
+    return properties->deserialize(std::vector<uint8_t>(device.begin(), device.end()));
+  }));
   auto g = std::make_unique<Graph>(nullptr, std::move(properties), std::string(layer));
   FERRULE_TRY(g->make(work, sm));
   return g;

@@ -17,19 +17,24 @@ void widen(CudnnTensor& t, size_t images) {
   t.strides.insert(t.strides.begin() + 2, t.strides[2] * std::max<int64_t>(t.dims[3], 1));
 }
 
-std::string dims(const CudnnTensor& t) { return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, ".")); }
+std::string dims(const CudnnTensor& t) {
+  return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, "."));
+}
 
 std::string text_of(const CudnnAttention& a) {
-  std::string out = fmt::format("cudnn attention q={} k={} v={} y={}", dims(a.q), dims(a.k), dims(a.v), dims(a.y));
+  std::string out = fmt::format("cudnn attention q={} k={} v={} y={}", dims(a.q), dims(a.k),
+                                dims(a.v), dims(a.y));
   if (a.mask.present()) out += " mask=" + dims(a.mask);
   return out + (a.scale != 1 ? " scaled" : "");
 }
 
 std::string text_of(const CudnnProblem& p) {
-  std::string out = fmt::format("cudnn {} x={} y={}", static_cast<int>(p.kind), dims(p.x), dims(p.y));
+  std::string out =
+      fmt::format("cudnn {} x={} y={}", static_cast<int>(p.kind), dims(p.x), dims(p.y));
   if (p.w.present()) out += " w=" + dims(p.w);
   out += fmt::format(" strides={} dilations={} pads={}:{}", fmt::join(p.strides, "x"),
-                     fmt::join(p.dilations, "x"), fmt::join(p.pads_begin, "x"), fmt::join(p.pads_end, "x"));
+                     fmt::join(p.dilations, "x"), fmt::join(p.pads_begin, "x"),
+                     fmt::join(p.pads_end, "x"));
   if (p.bias.present()) out += " bias";
   for (const PostOp& op : p.tail) out += fmt::format(" {}({},{})", op.alg, op.alpha, op.beta);
   for (const CudnnTensor& t : p.operands) out += " " + dims(t);
@@ -39,18 +44,23 @@ std::string text_of(const CudnnProblem& p) {
 
 class CudnnKernel final : public Kernel, public Tunable {
  public:
-  CudnnKernel(std::unique_ptr<CudnnGraph> graph, std::string problem, std::vector<CudnnOperand> operands)
+  CudnnKernel(std::unique_ptr<CudnnGraph> graph, std::string problem,
+              std::vector<CudnnOperand> operands)
       : graph_(std::move(graph)), problem_(std::move(problem)), operands_(std::move(operands)) {}
 
   int64_t scratch_bytes() const override { return graph_->workspace_bytes(); }
   Status bind(Binder& binder) override {
     addresses_.clear();
     for (const CudnnOperand& o : operands_)
-      addresses_.emplace_back(o.uid, reinterpret_cast<void*>(o.slot >= 0 ? binder.slot(o.slot) : o.constant));
-    workspace_ = graph_->workspace_bytes() > 0 ? reinterpret_cast<void*>(binder.scratch()) : nullptr;
+      addresses_.emplace_back(
+          o.uid, reinterpret_cast<void*>(o.slot >= 0 ? binder.slot(o.slot) : o.constant));
+    workspace_ =
+        graph_->workspace_bytes() > 0 ? reinterpret_cast<void*>(binder.scratch()) : nullptr;
     return {};
   }
-  Status enqueue(Stream stream) override { return counted(graph_->execute(stream, addresses_, workspace_)); }
+  Status enqueue(Stream stream) override {
+    return counted(graph_->execute(stream, addresses_, workspace_));
+  }
   std::string text() const override { return "cudnn:" + graph_->plan(); }
 
   std::string problem() const override { return problem_; }
@@ -79,7 +89,8 @@ CudnnTensor cudnn_tensor(const Operand& o, int rank) {
 }
 
 CudnnTensor cudnn_channel(const Operand& o, int rank) {
-  CudnnTensor t{o.dtype, std::vector<int64_t>(static_cast<size_t>(rank), 1), std::vector<int64_t>(static_cast<size_t>(rank), o.numel())};
+  CudnnTensor t{o.dtype, std::vector<int64_t>(static_cast<size_t>(rank), 1),
+                std::vector<int64_t>(static_cast<size_t>(rank), o.numel())};
   t.dims[1] = o.numel();
   t.strides[1] = 1;
   widen(t, 3);
@@ -106,13 +117,16 @@ Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand&
     FERRULE_ASSIGN(Address at, context.constants.plain(*o.constant));
     return CudnnOperand{uid, -1, at};
   }
-  FERRULE_ASSIGN(Address at, context.constants.derive(*o.constant, "channels_last", o.bytes(), [&](void* to) {
-    copy_strided(o.dims, strides_of(o.dims, Layout::plain), o.constant->data(), o.strides(), to, size_bits(o.dtype) / 8);
-  }));
+  FERRULE_ASSIGN(Address at,
+                 context.constants.derive(*o.constant, "channels_last", o.bytes(), [&](void* to) {
+                   copy_strided(o.dims, strides_of(o.dims, Layout::plain), o.constant->data(),
+                                o.strides(), to, size_bits(o.dtype) / 8);
+                 }));
   return CudnnOperand{uid, -1, at};
 }
 
-Status add_tail(Context& context, const Call& call, CudnnProblem& problem, std::vector<CudnnOperand>& operands) {
+Status add_tail(Context& context, const Call& call, CudnnProblem& problem,
+                std::vector<CudnnOperand>& operands) {
   const int rank = call.outputs[0].rank();
   for (PostOp op : call.post_ops) {
     if (op.operand >= 0) {
@@ -127,7 +141,8 @@ Status add_tail(Context& context, const Call& call, CudnnProblem& problem, std::
   return {};
 }
 
-Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnWork& work, std::vector<CudnnOperand> operands) {
+Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnWork& work,
+                                    std::vector<CudnnOperand> operands) {
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
   const int sm = static_cast<int>(std::lround(context.target->cc * 10));
   FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));

@@ -9,7 +9,8 @@ namespace ferrule::cuda {
 namespace {
 
 constexpr const char* kPlace = "backend cuda";
-// Attributes of a device, and what starts and ends a kernel's arguments, as the driver numbers them.
+// Attributes of a device, and what starts and ends a kernel's arguments, as the driver numbers
+// them.
 constexpr int kMultiprocessors = 16, kMajor = 75, kMinor = 76;
 constexpr unsigned kPortable = 1, kMapped = 2;
 void* const kArgumentPointer = reinterpret_cast<void*>(1);
@@ -32,13 +33,20 @@ Result<Device*> Device::open() {
   size_t memory = 0;
   char name[256] = {};
   FERRULE_TRY(d->check(api.cuDeviceGetCount(&count), "cuDeviceGetCount", kPlace));
-  if (count < 1) return error(Code::no_device, kPlace, "the driver lists none (does CUDA_VISIBLE_DEVICES hide it?)");
+  if (count < 1)
+    return error(Code::no_device, kPlace,
+                 "the driver lists none (does CUDA_VISIBLE_DEVICES hide it?)");
   FERRULE_TRY(d->check(api.cuDeviceGet(&device, 0), "cuDeviceGet", kPlace));
-  FERRULE_TRY(d->check(api.cuDeviceGetName(name, sizeof name - 1, device), "cuDeviceGetName", kPlace));
-  for (auto [number, where] : {std::pair{kMajor, &d->info_.major}, {kMinor, &d->info_.minor}, {kMultiprocessors, &d->info_.multiprocessors}})
-    FERRULE_TRY(d->check(api.cuDeviceGetAttribute(where, number, device), "cuDeviceGetAttribute", kPlace));
+  FERRULE_TRY(
+      d->check(api.cuDeviceGetName(name, sizeof name - 1, device), "cuDeviceGetName", kPlace));
+  for (auto [number, where] : {std::pair{kMajor, &d->info_.major},
+                               {kMinor, &d->info_.minor},
+                               {kMultiprocessors, &d->info_.multiprocessors}})
+    FERRULE_TRY(
+        d->check(api.cuDeviceGetAttribute(where, number, device), "cuDeviceGetAttribute", kPlace));
   FERRULE_TRY(d->check(api.cuDeviceTotalMem(&memory, device), "cuDeviceTotalMem", kPlace));
-  FERRULE_TRY(d->check(api.cuDevicePrimaryCtxRetain(&d->context_, device), "cuDevicePrimaryCtxRetain", kPlace));
+  FERRULE_TRY(d->check(api.cuDevicePrimaryCtxRetain(&d->context_, device),
+                       "cuDevicePrimaryCtxRetain", kPlace));
   d->info_.name = escape(name);
   d->info_.memory = static_cast<int64_t>(memory);
   d->info_.driver = api.version;
@@ -48,12 +56,14 @@ Result<Device*> Device::open() {
 Status Device::enter() {
   if (lost()) return check(0, "", "");
   const int code = api_.cuCtxSetCurrent(context_);
-  if (code == kOutOfMemory) return error(Code::library_failed, kPlace, "cuCtxSetCurrent", api_.text(code));
+  if (code == kOutOfMemory)
+    return error(Code::library_failed, kPlace, "cuCtxSetCurrent", api_.text(code));
   return check(code, "cuCtxSetCurrent", kPlace);
 }
 
 Status Device::check(int code, std::string_view call, std::string_view place) {
-  if (code == kSuccess && !lost()) [[likely]] return {};
+  if (code == kSuccess && !lost()) [[likely]]
+    return {};
   std::lock_guard lock(mutex_);
   if (lost()) return fail(why_lost_);
   if (device_is_lost(code)) {
@@ -61,21 +71,27 @@ Status Device::check(int code, std::string_view call, std::string_view place) {
     lost_.store(true, std::memory_order_release);
     return fail(why_lost_);
   }
-  if (code != kOutOfMemory || !context_) return error(Code::library_failed, std::string(place), call, api_.text(code));
+  if (code != kOutOfMemory || !context_)
+    return error(Code::library_failed, std::string(place), call, api_.text(code));
   size_t available = 0, all = 0;
-  if (api_.cuMemGetInfo(&available, &all) != kSuccess) available = 0, all = static_cast<size_t>(info_.memory);
+  if (api_.cuMemGetInfo(&available, &all) != kSuccess)
+    available = 0, all = static_cast<size_t>(info_.memory);
   return error(Code::device_memory, std::string(place), call, available, all);
 }
 
-Status Device::upload(Address to, const void* from, int64_t bytes, Stream stream, std::string_view place) {
+Status Device::upload(Address to, const void* from, int64_t bytes, Stream stream,
+                      std::string_view place) {
   if (bytes == 0) return {};
-  FERRULE_TRY(check(api_.cuMemcpyHtoDAsync(to, from, static_cast<size_t>(bytes), stream), "cuMemcpyHtoDAsync", place));
+  FERRULE_TRY(check(api_.cuMemcpyHtoDAsync(to, from, static_cast<size_t>(bytes), stream),
+                    "cuMemcpyHtoDAsync", place));
   return wait(stream, place);
 }
 
-Status Device::download(void* to, Address from, int64_t bytes, Stream stream, std::string_view place) {
+Status Device::download(void* to, Address from, int64_t bytes, Stream stream,
+                        std::string_view place) {
   if (bytes == 0) return {};
-  FERRULE_TRY(check(api_.cuMemcpyDtoHAsync(to, from, static_cast<size_t>(bytes), stream), "cuMemcpyDtoHAsync", place));
+  FERRULE_TRY(check(api_.cuMemcpyDtoHAsync(to, from, static_cast<size_t>(bytes), stream),
+                    "cuMemcpyDtoHAsync", place));
   return wait(stream, place);
 }
 
@@ -83,8 +99,8 @@ Status Device::wait(Stream stream, std::string_view place) {
   return check(api_.cuStreamSynchronize(stream), "cuStreamSynchronize", place);
 }
 
-Result<const Cubin*> Device::cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
-                                   DiskCache* cache) {
+Result<const Cubin*> Device::cubin(const std::string& source, const std::string& entry,
+                                   const std::string& target, int threads, DiskCache* cache) {
   const std::string key = target + ' ' + entry + '\n' + source;
   {
     std::lock_guard lock(mutex_);
@@ -95,7 +111,8 @@ Result<const Cubin*> Device::cubin(const std::string& source, const std::string&
   return &cubins_.emplace(key, std::move(compiled)).first->second;
 }
 
-Result<Function> Device::function(const Cubin& cubin, const std::string& entry, std::string_view place) {
+Result<Function> Device::function(const Cubin& cubin, const std::string& entry,
+                                  std::string_view place) {
   const std::string& code = cubin.bytes;
   {
     std::lock_guard lock(mutex_);
@@ -112,11 +129,12 @@ Result<Function> Device::function(const Cubin& cubin, const std::string& entry, 
   return functions_.emplace(code, function).first->second;
 }
 
-Status Device::launch(Function function, int64_t blocks, int threads_x, int threads_y, std::string& arguments, Stream stream,
-                      std::string_view place) {
+Status Device::launch(Function function, int64_t blocks, int threads_x, int threads_y,
+                      std::string& arguments, Stream stream, std::string_view place) {
   size_t size = arguments.size();
   void* extra[] = {kArgumentPointer, arguments.data(), kArgumentSize, &size, nullptr};
-  return check(api_.cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1, static_cast<unsigned>(threads_x),
+  return check(api_.cuLaunchKernel(function, static_cast<unsigned>(blocks), 1, 1,
+                                   static_cast<unsigned>(threads_x),
                                    static_cast<unsigned>(threads_y), 1, 0, stream, nullptr, extra),
                "cuLaunchKernel", place);
 }
@@ -124,11 +142,13 @@ Status Device::launch(Function function, int64_t blocks, int threads_x, int thre
 Result<Buffer> Buffer::make(Device& device, int64_t bytes, std::string_view what, bool zero) {
   Buffer b;
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 256));
-  FERRULE_TRY(device.check(device.api().cuMemAlloc(&b.address_, size), fmt::format("cuMemAlloc of {} bytes", bytes), what));
+  FERRULE_TRY(device.check(device.api().cuMemAlloc(&b.address_, size),
+                           fmt::format("cuMemAlloc of {} bytes", bytes), what));
   b.device_ = &device;
   b.bytes_ = bytes;
   if (!zero) return b;
-  FERRULE_TRY(device.check(device.api().cuMemsetD8Async(b.address_, 0, size, nullptr), "cuMemsetD8Async", what));
+  FERRULE_TRY(device.check(device.api().cuMemsetD8Async(b.address_, 0, size, nullptr),
+                           "cuMemsetD8Async", what));
   FERRULE_TRY(device.wait(nullptr, what));
   return b;
 }
@@ -153,7 +173,8 @@ Result<Pinned> Pinned::make(Device& device, int64_t bytes, std::string_view what
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 256));
   if (const int code = device.api().cuMemHostAlloc(&p.data_, size, kPortable | kMapped)) {
     if (code == kOutOfMemory)  // the host's
-      return error(Code::library_failed, std::string(what), fmt::format("cuMemHostAlloc of {} bytes", bytes), device.api().text(code));
+      return error(Code::library_failed, std::string(what),
+                   fmt::format("cuMemHostAlloc of {} bytes", bytes), device.api().text(code));
     return fail(device.check(code, fmt::format("cuMemHostAlloc of {} bytes", bytes), what).error());
   }
   p.device_ = &device;

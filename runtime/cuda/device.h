@@ -1,7 +1,8 @@
-// The GPU that the backend runs on: its context, its memory, the modules loaded into it, and what became of it. One
-// object a process, for good: the driver cleans up behind us. Everything may be called from any thread that has entered.
-// A code that ends the context (a kernel's bad address, hardware) is kept: every later call fails with the same error
-// without asking the driver, and what is freed then is only forgotten.
+// The GPU that the backend runs on: its context, its memory, the modules loaded into it, and what
+// became of it. One object a process, for good: the driver cleans up behind us. Everything may be
+// called from any thread that has entered. A code that ends the context (a kernel's bad address,
+// hardware) is kept: every later call fails with the same error without asking the driver, and what
+// is freed then is only forgotten.
 #pragma once
 #include <atomic>
 #include <map>
@@ -23,21 +24,23 @@ namespace ferrule::cuda {
 class Device {
  public:
   struct Info {
-    std::string name;            ///< "NVIDIA H200"
-    int major = 0, minor = 0;    ///< compute capability
+    std::string name;          ///< "NVIDIA H200"
+    int major = 0, minor = 0;  ///< compute capability
     int multiprocessors = 0;
     int64_t memory = 0;
     int driver = 0;              ///< CUDA's version: 12040 is 12.4
     std::string target() const;  ///< "sm_90"
   };
 
-  /// The first of the devices that CUDA_VISIBLE_DEVICES leaves.  errors: those of Driver::get; no_device, library_failed.
+  /// The first of the devices that CUDA_VISIBLE_DEVICES leaves.  errors: those of Driver::get;
+  /// no_device, library_failed.
   static const Result<Device*>& get();
 
   const Info& info() const { return info_; }
   const Driver& api() const { return api_; }
 
-  /// Makes the context the calling thread's; once before anything else.  errors: device_lost, library_failed.
+  /// Makes the context the calling thread's; once before anything else.  errors: device_lost,
+  /// library_failed.
   Status enter();
   /// What a driver's code means. `place`: the layer, or what was being done.
   /// errors: device_memory, device_lost, library_failed.
@@ -51,12 +54,13 @@ class Device {
 
   /// The kernel `entry` of a cubin, loaded once a process.  errors: those of check.
   Result<Function> function(const Cubin& cubin, const std::string& entry, std::string_view place);
-  /// Generated source, compiled once a process; by several threads at once.  errors: those of compile_cuda.
-  Result<const Cubin*> cubin(const std::string& source, const std::string& entry, const std::string& target, int threads,
-                                   DiskCache* cache);
+  /// Generated source, compiled once a process; by several threads at once.  errors: those of
+  /// compile_cuda.
+  Result<const Cubin*> cubin(const std::string& source, const std::string& entry,
+                             const std::string& target, int threads, DiskCache* cache);
   /// One block of arguments, as all generated kernels take it.  errors: those of check.
-  Status launch(Function function, int64_t blocks, int threads_x, int threads_y, std::string& arguments, Stream stream,
-                std::string_view place);
+  Status launch(Function function, int64_t blocks, int threads_x, int threads_y,
+                std::string& arguments, Stream stream, std::string_view place);
 
  private:
   explicit Device(const Driver& api) : api_(api) {}
@@ -68,7 +72,7 @@ class Device {
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  ///< of what follows
   Error why_lost_;
-  std::map<std::string, Cubin> cubins_;          ///< by target, entry and source
+  std::map<std::string, Cubin> cubins_;  ///< by target, entry and source
   std::map<std::string, Function> functions_;
 };
 
@@ -76,8 +80,10 @@ class Device {
 class Buffer {
  public:
   Buffer() = default;
-  /// `what` needs it, for the message; `zero`: cleared when the call returns.  errors: device_memory, device_lost, library_failed.
-  static Result<Buffer> make(Device& device, int64_t bytes, std::string_view what, bool zero = false);
+  /// `what` needs it, for the message; `zero`: cleared when the call returns.  errors:
+  /// device_memory, device_lost, library_failed.
+  static Result<Buffer> make(Device& device, int64_t bytes, std::string_view what,
+                             bool zero = false);
   Buffer(Buffer&& b) noexcept { *this = std::move(b); }
   Buffer& operator=(Buffer&& b) noexcept;
   ~Buffer() { free(); }
@@ -91,7 +97,8 @@ class Buffer {
   int64_t bytes_ = 0;
 };
 
-/// Memory of the host that the device reads and writes, directly and by copies that do not wait. Cleared.
+/// Memory of the host that the device reads and writes, directly and by copies that do not wait.
+/// Cleared.
 class Pinned {
  public:
   Pinned() = default;

@@ -9,12 +9,14 @@ namespace {
 
 constexpr const char* kPlace = "backend cuda";
 
-/// dlopen fails for a file that is not there, or is no library of this machine; everything else is the driver's word.
+/// dlopen fails for a file that is not there, or is no library of this machine; everything else is
+/// the driver's word.
 Result<Driver> open_driver() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     const char* why = dlerror();
-    return error(Code::library_missing, kPlace, "NVIDIA's driver (libcuda.so.1)", escape(why ? why : "no reason given"));
+    return error(Code::library_missing, kPlace, "NVIDIA's driver (libcuda.so.1)",
+                 escape(why ? why : "no reason given"));
   }
   Driver d;
   std::string missing;
@@ -26,10 +28,14 @@ Result<Driver> open_driver() {
   FERRULE_CUDA_DRIVER(FERRULE_CUDA_TAKE)
 #undef FERRULE_CUDA_TAKE
   if (!d.cuDriverGetVersion || d.cuDriverGetVersion(&d.version) != kSuccess)
-    return error(Code::library_missing, kPlace, "NVIDIA's driver (libcuda.so.1)", "it does not say its version");
+    return error(Code::library_missing, kPlace, "NVIDIA's driver (libcuda.so.1)",
+                 "it does not say its version");
   if (d.version < kLeastDriver)
-    return error(Code::driver_old, kPlace, version_text(d.version), "ferrule", version_text(kLeastDriver));
-  if (!missing.empty()) return error(Code::library_missing, kPlace, "NVIDIA's driver (libcuda.so.1)", "it has no " + missing);
+    return error(Code::driver_old, kPlace, version_text(d.version), "ferrule",
+                 version_text(kLeastDriver));
+  if (!missing.empty())
+    return error(Code::library_missing, kPlace, "NVIDIA's driver (libcuda.so.1)",
+                 "it has no " + missing);
   const int code = d.cuInit(0);
   if (code == kNoDevice) return error(Code::no_device, kPlace, "cuInit says " + d.text(code));
   if (code) return error(Code::library_failed, kPlace, "cuInit", d.text(code));
@@ -50,7 +56,9 @@ std::string Driver::text(int code) const {
   return fmt::format("{} ({})", name, words);
 }
 
-std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+std::string version_text(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
 
 bool device_is_lost(int code) {
   switch (code) {
@@ -71,7 +79,8 @@ bool device_is_lost(int code) {
     case 721:  // contained error
     case 999:  // unknown
       return true;
-    default: return false;
+    default:
+      return false;
   }
 }
 

@@ -1,6 +1,7 @@
-// The CUDA driver API, opened at run time: the few functions used, declared here, so that no CUDA header is needed to
-// build and nothing of CUDA to start. Calls give back the driver's codes; Driver::failed makes errors of ours of them.
-// What a call needs (context, memory, module) is device.h's business.
+// The CUDA driver API, opened at run time: the few functions used, declared here, so that no CUDA
+// header is needed to build and nothing of CUDA to start. Calls give back the driver's codes;
+// Driver::failed makes errors of ours of them. What a call needs (context, memory, module) is
+// device.h's business.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,48 +32,51 @@ enum : int {
   kSuccess = 0,
   kOutOfMemory = 2,
   kNoDevice = 100,
-  kCaptureFirst = 900, kCaptureLast = 908,  ///< what a stream that is captured does not allow
+  kCaptureFirst = 900,
+  kCaptureLast = 908,  ///< what a stream that is captured does not allow
 };
 /// Whether nothing more can be done with the context after that code.
 bool device_is_lost(int code);
 
 // name, version suffix of the symbol, parameters
-#define FERRULE_CUDA_DRIVER(X)                                                                                        \
-  X(cuInit, "", (unsigned))                                                                                           \
-  X(cuDriverGetVersion, "", (int*))                                                                                   \
-  X(cuGetErrorName, "", (int, const char**))                                                                          \
-  X(cuGetErrorString, "", (int, const char**))                                                                        \
-  X(cuDeviceGetCount, "", (int*))                                                                                     \
-  X(cuDeviceGet, "", (int*, int))                                                                                     \
-  X(cuDeviceGetName, "", (char*, int, int))                                                                           \
-  X(cuDeviceGetAttribute, "", (int*, int, int))                                                                       \
-  X(cuDeviceTotalMem, "_v2", (size_t*, int))                                                                          \
-  X(cuDevicePrimaryCtxRetain, "", (CUctx_st**, int))                                                                  \
-  X(cuCtxSetCurrent, "", (CUctx_st*))                                                                                 \
-  X(cuMemGetInfo, "_v2", (size_t*, size_t*))                                                                          \
-  X(cuMemAlloc, "_v2", (Address*, size_t))                                                                            \
-  X(cuMemFree, "_v2", (Address))                                                                                      \
-  X(cuMemHostAlloc, "", (void**, size_t, unsigned))                                                                   \
-  X(cuMemFreeHost, "", (void*))                                                                                       \
-  X(cuMemcpyHtoDAsync, "_v2", (Address, const void*, size_t, Stream))                                                 \
-  X(cuMemcpyDtoHAsync, "_v2", (void*, Address, size_t, Stream))                                                       \
-  X(cuMemsetD8Async, "", (Address, unsigned char, size_t, Stream))                                                    \
-  X(cuModuleLoadData, "", (Module*, const void*))                                                                     \
-  X(cuModuleUnload, "", (Module))                                                                                     \
-  X(cuModuleGetFunction, "", (Function*, Module, const char*))                                                        \
-  X(cuLaunchKernel, "", (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**, void**)) \
-  X(cuStreamCreate, "", (Stream*, unsigned))                                                                          \
-  X(cuStreamDestroy, "_v2", (Stream))                                                                                 \
-  X(cuStreamSynchronize, "", (Stream))                                                                                \
-  X(cuStreamBeginCapture, "_v2", (Stream, int))                                                                       \
-  X(cuStreamEndCapture, "", (Stream, CUgraph_st**))                                                                   \
-  X(cuGraphInstantiateWithFlags, "", (GraphExec*, CUgraph_st*, unsigned long long))                                   \
-  X(cuGraphDestroy, "", (CUgraph_st*))                                                                                \
-  X(cuGraphLaunch, "", (GraphExec, Stream))                                                                           \
-  X(cuGraphExecDestroy, "", (GraphExec))                                                                              \
-  X(cuEventCreate, "", (Event*, unsigned))                                                                            \
-  X(cuEventRecord, "", (Event, Stream))                                                                               \
-  X(cuEventElapsedTime, "", (float*, Event, Event))                                                                   \
+#define FERRULE_CUDA_DRIVER(X)                                                               \
+  X(cuInit, "", (unsigned))                                                                  \
+  X(cuDriverGetVersion, "", (int*))                                                          \
+  X(cuGetErrorName, "", (int, const char**))                                                 \
+  X(cuGetErrorString, "", (int, const char**))                                               \
+  X(cuDeviceGetCount, "", (int*))                                                            \
+  X(cuDeviceGet, "", (int*, int))                                                            \
+  X(cuDeviceGetName, "", (char*, int, int))                                                  \
+  X(cuDeviceGetAttribute, "", (int*, int, int))                                              \
+  X(cuDeviceTotalMem, "_v2", (size_t*, int))                                                 \
+  X(cuDevicePrimaryCtxRetain, "", (CUctx_st**, int))                                         \
+  X(cuCtxSetCurrent, "", (CUctx_st*))                                                        \
+  X(cuMemGetInfo, "_v2", (size_t*, size_t*))                                                 \
+  X(cuMemAlloc, "_v2", (Address*, size_t))                                                   \
+  X(cuMemFree, "_v2", (Address))                                                             \
+  X(cuMemHostAlloc, "", (void**, size_t, unsigned))                                          \
+  X(cuMemFreeHost, "", (void*))                                                              \
+  X(cuMemcpyHtoDAsync, "_v2", (Address, const void*, size_t, Stream))                        \
+  X(cuMemcpyDtoHAsync, "_v2", (void*, Address, size_t, Stream))                              \
+  X(cuMemsetD8Async, "", (Address, unsigned char, size_t, Stream))                           \
+  X(cuModuleLoadData, "", (Module*, const void*))                                            \
+  X(cuModuleUnload, "", (Module))                                                            \
+  X(cuModuleGetFunction, "", (Function*, Module, const char*))                               \
+  X(cuLaunchKernel, "",                                                                      \
+    (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, \
+     void**, void**))                                                                        \
+  X(cuStreamCreate, "", (Stream*, unsigned))                                                 \
+  X(cuStreamDestroy, "_v2", (Stream))                                                        \
+  X(cuStreamSynchronize, "", (Stream))                                                       \
+  X(cuStreamBeginCapture, "_v2", (Stream, int))                                              \
+  X(cuStreamEndCapture, "", (Stream, CUgraph_st**))                                          \
+  X(cuGraphInstantiateWithFlags, "", (GraphExec*, CUgraph_st*, unsigned long long))          \
+  X(cuGraphDestroy, "", (CUgraph_st*))                                                       \
+  X(cuGraphLaunch, "", (GraphExec, Stream))                                                  \
+  X(cuGraphExecDestroy, "", (GraphExec))                                                     \
+  X(cuEventCreate, "", (Event*, unsigned))                                                   \
+  X(cuEventRecord, "", (Event, Stream))                                                      \
+  X(cuEventElapsedTime, "", (float*, Event, Event))                                          \
   X(cuEventDestroy, "_v2", (Event))
 
 struct Driver {
@@ -81,7 +85,8 @@ struct Driver {
 #undef FERRULE_CUDA_FUNCTION
   int version = 0;  ///< the newest CUDA that it knows: 12040 is 12.4
 
-  /// Opened and initialised once a process.  errors: library_missing, driver_old, no_device, library_failed.
+  /// Opened and initialised once a process.  errors: library_missing, driver_old, no_device,
+  /// library_failed.
   static const Result<Driver>& get();
   /// "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
   std::string text(int code) const;

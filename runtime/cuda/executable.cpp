@@ -13,7 +13,9 @@ namespace {
 
 constexpr unsigned kNonBlocking = 1;
 
-int64_t align_up(int64_t n) { return (n + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment; }
+int64_t align_up(int64_t n) {
+  return (n + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
+}
 
 }  // namespace
 
@@ -29,7 +31,8 @@ Address CudaExecutable::SlotBinder::scratch() {
   return e_.arena_.address() + static_cast<Address>(align_up(std::max<int64_t>(0, offset)));
 }
 
-Result<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContext& context, Device& device, ConstantPool& pool) {
+Result<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContext& context,
+                                                         Device& device, ConstantPool& pool) {
   std::unique_ptr<CudaExecutable> e(new CudaExecutable(context, device, pool));
   FERRULE_TRY(e->build(context));
   return e;
@@ -51,13 +54,19 @@ CudaExecutable::~CudaExecutable() {
 }
 
 Status CudaExecutable::build(const PrepareContext& context) {
-  FERRULE_TRY(device_.check(device_.api().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate", "backend cuda"));
-  for (Event* e : {&started_, &stopped_}) FERRULE_TRY(device_.check(device_.api().cuEventCreate(e, 0), "cuEventCreate", "backend cuda"));
-  // Library kernels may not write over what they add: cuDNN does not promise to read an element before it writes it.
-  auto pairs = [this](size_t layer, const Launch& l) { return generated_in_place(plan_, lowered_, layer, l); };
+  FERRULE_TRY(device_.check(device_.api().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate",
+                            "backend cuda"));
+  for (Event* e : {&started_, &stopped_})
+    FERRULE_TRY(device_.check(device_.api().cuEventCreate(e, 0), "cuEventCreate", "backend cuda"));
+  // Library kernels may not write over what they add: cuDNN does not promise to read an element
+  // before it writes it.
+  auto pairs = [this](size_t layer, const Launch& l) {
+    return generated_in_place(plan_, lowered_, layer, l);
+  };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{device_, libraries_, constants_, &context.ops, &context.target, &context.limits, context.cache, context.tuning,
-                  &context.log, context.cancel, lowered_.strict};
+  Context kernels{device_,         libraries_,      constants_,     &context.ops,
+                  &context.target, &context.limits, context.cache,  context.tuning,
+                  &context.log,    context.cancel,  lowered_.strict};
   compile(kernels);
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   FERRULE_TRY(make_steps(kernels, scratch));
@@ -100,10 +109,13 @@ Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratc
 Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
   auto make = [&](const Launch& l, const Call& call) { return make_kernel(context, l, call); };
   auto interpret = [&](const Call& call, const Error& why) {
-    if (*context.log) (*context.log)(LogLevel::warning, fmt::format("{}: {}; the host interprets it", escape(plan_.layers[layer].name), why.message));
+    if (*context.log)
+      (*context.log)(LogLevel::warning, fmt::format("{}: {}; the host interprets it",
+                                                    escape(plan_.layers[layer].name), why.message));
     return make_interpreted(context, call);
   };
-  FERRULE_ASSIGN(auto steps, gpu_layer<KernelPtr>(plan_, lowered_, storage_, layer, first_step, make, interpret));
+  FERRULE_ASSIGN(auto steps, gpu_layer<KernelPtr>(plan_, lowered_, storage_, layer, first_step,
+                                                  make, interpret));
   std::ranges::move(steps, std::back_inserter(steps_));
   return {};
 }
@@ -113,14 +125,16 @@ Result<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l,
     return make_attention(context, l, call, *attention);
   if (cuda_generated(l)) return make_generated(context, l, call);
   if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
-  if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr) return f(context, call);
+  if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr)
+    return f(context, call);
   return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
 }
 
 Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scratch) {
   place(storage_, scratch);
   if (limits.memory_bytes && storage_.arena_bytes > limits.memory_bytes)
-    return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes, limits.memory_bytes);
+    return error(Code::out_of_memory, "memory plan", "the run", storage_.arena_bytes,
+                 limits.memory_bytes);
   FERRULE_ASSIGN(arena_, Buffer::make(device_, storage_.arena_bytes, "memory plan"));
   return place_ports();
 }
@@ -128,11 +142,13 @@ Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scrat
 /// Inputs, then outputs; a result that is somebody else's memory is copied from there.
 Status CudaExecutable::place_ports() {
   int64_t end = 0;
-  for (auto [values, ports] : {std::pair{&plan_.graph.inputs(), &inputs_}, {&plan_.graph.outputs(), &outputs_}})
+  for (auto [values, ports] :
+       {std::pair{&plan_.graph.inputs(), &inputs_}, {&plan_.graph.outputs(), &outputs_}})
     for (ValueId v : *values) {
       FERRULE_ASSIGN(const auto dims, dims_of(plan_, lowered_, plan_.layers.size(), v));
       const DType dtype = plan_.graph.value(v).type.dtype;
-      if (dtype == DType::string) return error(Code::unsupported_type, escape(plan_.graph.value(v).name), "a string operand");
+      if (dtype == DType::string)
+        return error(Code::unsupported_type, escape(plan_.graph.value(v).name), "a string operand");
       const int64_t bytes = size_bytes(dtype, product(Shape(dims.begin(), dims.end())).value_or(0));
       ports->push_back({end, bytes, 0});
       end += align_up(std::max<int64_t>(bytes, 1));
@@ -150,11 +166,16 @@ Result<Address> CudaExecutable::address(int slot) {
   const Slot& s = storage_.slots[static_cast<size_t>(slot)];
   auto at = [](Address base, int64_t offset) { return base + static_cast<Address>(offset); };
   switch (s.kind) {
-    case Slot::Kind::arena: return at(arena_.address(), s.offset);
-    case Slot::Kind::input: return at(ports_.address(), inputs_[static_cast<size_t>(s.index)].offset);
-    case Slot::Kind::output: return at(ports_.address(), outputs_[static_cast<size_t>(s.index)].offset);
-    case Slot::Kind::constant: return constants_.plain(*plan_.graph.constant(ValueId{static_cast<uint32_t>(s.index)}));
-    case Slot::Kind::slice: break;
+    case Slot::Kind::arena:
+      return at(arena_.address(), s.offset);
+    case Slot::Kind::input:
+      return at(ports_.address(), inputs_[static_cast<size_t>(s.index)].offset);
+    case Slot::Kind::output:
+      return at(ports_.address(), outputs_[static_cast<size_t>(s.index)].offset);
+    case Slot::Kind::constant:
+      return constants_.plain(*plan_.graph.constant(ValueId{static_cast<uint32_t>(s.index)}));
+    case Slot::Kind::slice:
+      break;
   }
   FERRULE_ASSIGN(const Address whole, address(s.index));
   return at(whole, s.offset);
@@ -174,12 +195,17 @@ void CudaExecutable::cut() {
 }
 
 std::string CudaExecutable::text() const {
-  std::string out = fmt::format("arena {} bytes, constants {} bytes\n", storage_.arena_bytes, constants_.bytes());
+  std::string out =
+      fmt::format("arena {} bytes, constants {} bytes\n", storage_.arena_bytes, constants_.bytes());
   for (size_t layer = 0; layer < layers_.size(); ++layer)
     for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
       out += fmt::format("{}: {}\n", escape(plan_.layers[layer].name), steps_[k].kernel->text());
   for (const Segment& s : segments_)
-    if (s.capturable) out += fmt::format("CUDA graph of {} kernels{}\n", s.end - s.begin, s.graph ? "" : captured_ ? ", not captured: " + not_captured_ : "");
+    if (s.capturable)
+      out += fmt::format("CUDA graph of {} kernels{}\n", s.end - s.begin,
+                         s.graph     ? ""
+                         : captured_ ? ", not captured: " + not_captured_
+                                     : "");
   return out;
 }
 

@@ -1,7 +1,8 @@
-// A lowered plan bound to the device's memory: one arena, graph inputs and outputs in buffers of their own with pinned
-// memory of the host beside them, kernels in launch order with every address in place. The first run launches them one by
-// one; from the second on, what lies between two layers that the host computes is one CUDA graph. A run is copies in,
-// graphs, copies out, and one wait.
+// A lowered plan bound to the device's memory: one arena, graph inputs and outputs in buffers of
+// their own with pinned memory of the host beside them, kernels in launch order with every address
+// in place. The first run launches them one by one; from the second on, what lies between two
+// layers that the host computes is one CUDA graph. A run is copies in, graphs, copies out, and one
+// wait.
 #pragma once
 #include <vector>
 
@@ -20,12 +21,15 @@ constexpr int64_t kScratchAlignment = 256;
 class CudaExecutable final : public Executable {
  public:
   /// errors: as Backend::prepare.
-  static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, Device& device, ConstantPool& pool);
+  static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, Device& device,
+                                                  ConstantPool& pool);
   ~CudaExecutable() override;
 
-  Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override;
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
+             RunObserver* observer) override;
   /// The plans of library kernels and the shapes of generated ones (measure.cpp).
-  Result<std::vector<Measured>> measure(std::span<const void* const> inputs, std::span<void* const> outputs, double seconds) override;
+  Result<std::vector<Measured>> measure(std::span<const void* const> inputs,
+                                        std::span<void* const> outputs, double seconds) override;
   int64_t launches() const override { return launches_; }
   double device_ms() override;
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
@@ -61,7 +65,11 @@ class CudaExecutable final : public Executable {
   };
 
   CudaExecutable(const PrepareContext& context, Device& device, ConstantPool& pool)
-      : Executable(context.plan), lowered_(context.lowered), cancel_(context.cancel), device_(device), libraries_(device),
+      : Executable(context.plan),
+        lowered_(context.lowered),
+        cancel_(context.cancel),
+        device_(device),
+        libraries_(device),
         constants_(device, pool) {}
   Status build(const PrepareContext& context);
   Status make_steps(Context& context, std::vector<int64_t>& scratch);
@@ -103,8 +111,9 @@ class CudaExecutable final : public Executable {
   std::vector<LayerSteps> layers_;
   std::vector<Segment> segments_;
   Event started_ = nullptr, stopped_ = nullptr;  ///< around the kernels of a run
-  std::vector<Event> events_;  ///< before each layer and behind the last; made by the first observed run
-  std::string not_captured_;   ///< why there are no graphs; empty: there are, or will be
+  std::vector<Event>
+      events_;  ///< before each layer and behind the last; made by the first observed run
+  std::string not_captured_;  ///< why there are no graphs; empty: there are, or will be
   bool ran_ = false, captured_ = false;
   int64_t launches_ = 0;
 };

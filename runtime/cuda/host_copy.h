@@ -1,5 +1,5 @@
-// Elements between strided host memory of the same dims: for interpreted layers, observers, and constants on their way to the
-// device. Plain loops.
+// Elements between strided host memory of the same dims: for interpreted layers, observers, and
+// constants on their way to the device. Plain loops.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -18,8 +18,9 @@ inline int64_t extent(const std::vector<int64_t>& dims, const std::vector<int64_
 }
 
 /// Strides in elements of `element` bytes.
-inline void copy_strided(const std::vector<int64_t>& dims, const std::vector<int64_t>& from_strides, const void* from,
-                         const std::vector<int64_t>& to_strides, void* to, int64_t element) {
+inline void copy_strided(const std::vector<int64_t>& dims, const std::vector<int64_t>& from_strides,
+                         const void* from, const std::vector<int64_t>& to_strides, void* to,
+                         int64_t element) {
   for (int64_t d : dims)
     if (d == 0) return;
   std::vector<int64_t> at(dims.size(), 0);

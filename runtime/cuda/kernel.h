@@ -1,7 +1,7 @@
-// One launch of the CUDA backend, in three steps: make (descriptors built, weights uploaded, cubins compiled), bind
-// (device addresses, which stay for good), enqueue (work put on a stream: no decisions, no allocation, no waiting, so
-// that a CUDA graph can be captured from it). Kernels know operands by dims, layout and slot; they know neither the
-// plan nor the memory planner.
+// One launch of the CUDA backend, in three steps: make (descriptors built, weights uploaded, cubins
+// compiled), bind (device addresses, which stay for good), enqueue (work put on a stream: no
+// decisions, no allocation, no waiting, so that a CUDA graph can be captured from it). Kernels know
+// operands by dims, layout and slot; they know neither the plan nor the memory planner.
 #pragma once
 #include <functional>
 #include <memory>
@@ -30,7 +30,8 @@ class Binder {
  public:
   virtual ~Binder() = default;
   virtual Address slot(int slot) = 0;
-  virtual Address scratch() = 0;  ///< of the launch being bound, scratch_bytes() long, 256-byte aligned
+  virtual Address
+  scratch() = 0;  ///< of the launch being bound, scratch_bytes() long, 256-byte aligned
 };
 
 class Kernel {
@@ -41,10 +42,11 @@ class Kernel {
   virtual Status bind(Binder& binder) = 0;
   /// errors: library_failed, naming the layer and what the device said.
   virtual Status enqueue(Stream stream) = 0;
-  /// After a run, when the device is idle: whether the run's data made it impossible (an index out of range).
-  /// errors: bad_shape, naming the layer.
+  /// After a run, when the device is idle: whether the run's data made it impossible (an index out
+  /// of range). errors: bad_shape, naming the layer.
   virtual Status finish() { return {}; }
-  /// Whether it only puts work on the stream; interpreted layers wait for the device and are in no CUDA graph.
+  /// Whether it only puts work on the stream; interpreted layers wait for the device and are in no
+  /// CUDA graph.
   virtual bool capturable() const { return true; }
   /// Kernels that enqueue() has put on streams so far, as it called the driver and the libraries.
   int64_t launched() const { return launched_; }
@@ -67,26 +69,33 @@ using KernelPtr = std::unique_ptr<Kernel>;
 class Tunable {
  public:
   virtual ~Tunable() = default;
-  virtual std::string problem() const = 0;               ///< what the speed depends on, as the tuning file has it
-  virtual std::vector<std::string> candidates() const = 0;  ///< the one that is taken without a tuning file first
+  virtual std::string problem()
+      const = 0;  ///< what the speed depends on, as the tuning file has it
+  virtual std::vector<std::string> candidates()
+      const = 0;  ///< the one that is taken without a tuning file first
   virtual std::string chosen() const = 0;
-  /// Changes scratch_bytes() and what enqueue() runs; bind() again.  errors: unsupported_operator, library_failed.
+  /// Changes scratch_bytes() and what enqueue() runs; bind() again.  errors: unsupported_operator,
+  /// library_failed.
   virtual Status choose(std::string_view candidate) = 0;
-  /// Does in advance what takes choose() long and needs no device; of several kernels at once, on several threads.
+  /// Does in advance what takes choose() long and needs no device; of several kernels at once, on
+  /// several threads.
   virtual void prepare_choices() {}
 };
 
 class Device;     // device.h: driver, stream, memory, modules
 class Libraries;  // libraries.h: cuDNN and cuBLASLt, opened at their first use
 
-/// Constants in the device's memory, in the layouts that kernels ask for; uploaded once, shared by all executables.
+/// Constants in the device's memory, in the layouts that kernels ask for; uploaded once, shared by
+/// all executables.
 class Constants {
  public:
   virtual ~Constants() = default;
   /// The tensor's own bytes.  errors: out_of_memory, library_failed.
   virtual Result<Address> plain(const Tensor& tensor) = 0;
-  /// `bytes` bytes that `fill` writes from the tensor into host memory, shared under `recipe`.  errors: as plain.
-  virtual Result<Address> derive(const Tensor& tensor, std::string_view recipe, int64_t bytes, const std::function<void(void*)>& fill) = 0;
+  /// `bytes` bytes that `fill` writes from the tensor into host memory, shared under `recipe`.
+  /// errors: as plain.
+  virtual Result<Address> derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
+                                 const std::function<void(void*)>& fill) = 0;
 };
 
 struct Context {
@@ -103,7 +112,8 @@ struct Context {
   bool strict = false;
 };
 
-/// errors: library_failed; library_missing; unsupported_operator when there is no such kernel (it is interpreted then).
+/// errors: library_failed; library_missing; unsupported_operator when there is no such kernel (it
+/// is interpreted then).
 using Factory = Result<KernelPtr> (*)(Context&, const Call&);
 /// The factory of a library primitive by ONNX operator; null if there is none (kernels/table.cpp).
 Factory library_factory(std::string_view op);
@@ -111,9 +121,11 @@ Factory library_factory(std::string_view op);
 Result<KernelPtr> make_convolution(Context&, const Call&);
 Result<KernelPtr> make_deconvolution(Context&, const Call&);
 Result<KernelPtr> make_matmul(Context&, const Call&);
-/// Attention through cuDNN; where cuDNN has no engine for it or is not there, make_generated's, and a warning.
+/// Attention through cuDNN; where cuDNN has no engine for it or is not there, make_generated's, and
+/// a warning.
 Result<KernelPtr> make_attention(Context&, const Launch&, const Call&, const LibraryAttention&);
-/// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else codegen/cuda/launch.h knows.
+/// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else
+/// codegen/cuda/launch.h knows.
 Result<KernelPtr> make_generated(Context&, const Launch&, const Call&);
 /// The layer on the host, between two transfers.
 Result<KernelPtr> make_interpreted(Context&, const Call&);

@@ -1,6 +1,7 @@
-// cuDNN and cuBLASLt as the kernels see them: opened at their first use, one handle of each, every failure an error with
-// the layer's name. No header of NVIDIA's is needed to include this; what calls them is in cudnn_graph.cpp and
-// cublaslt.cpp, which say library_missing where they were built without the headers.
+// cuDNN and cuBLASLt as the kernels see them: opened at their first use, one handle of each, every
+// failure an error with the layer's name. No header of NVIDIA's is needed to include this; what
+// calls them is in cudnn_graph.cpp and cublaslt.cpp, which say library_missing where they were
+// built without the headers.
 #pragma once
 #include <mutex>
 #include <string>

@@ -1,5 +1,6 @@
-// Times every plan that a library has for a launch, and every shape of a generated one, for `ferrule tune`: on the values that a run left, at the addresses that
-// the run uses, plan after plan, because to change a plan may compile one. The fastest of many launches between two events
+// Times every plan that a library has for a launch, and every shape of a generated one, for
+// `ferrule tune`: on the values that a run left, at the addresses that the run uses, plan after
+// plan, because to change a plan may compile one. The fastest of many launches between two events
 // counts: everything else on the machine only adds.
 #include <algorithm>
 #include <chrono>
@@ -44,13 +45,16 @@ Result<double> CudaExecutable::fastest(Step& step, double seconds) {
   FERRULE_TRY(step.kernel->enqueue(stream_));
   double best = kUnknown;
   const auto begin = Clock::now();
-  for (int n = 0; n < kLaunches || std::chrono::duration<double>(Clock::now() - begin).count() < seconds; ++n) {
+  for (int n = 0;
+       n < kLaunches || std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
+       ++n) {
     float ms = 0;
     FERRULE_TRY(device_.check(api.cuEventRecord(started_, stream_), "cuEventRecord", "measuring"));
     FERRULE_TRY(step.kernel->enqueue(stream_));
     FERRULE_TRY(device_.check(api.cuEventRecord(stopped_, stream_), "cuEventRecord", "measuring"));
     FERRULE_TRY(device_.wait(stream_, "measuring"));
-    FERRULE_TRY(device_.check(api.cuEventElapsedTime(&ms, started_, stopped_), "cuEventElapsedTime", "measuring"));
+    FERRULE_TRY(device_.check(api.cuEventElapsedTime(&ms, started_, stopped_), "cuEventElapsedTime",
+                              "measuring"));
     best = std::min(best, double{ms} * 1e3);
   }
   return best;
@@ -62,12 +66,14 @@ Status CudaExecutable::measure(Step& step, Tunable& tunable, double seconds, Mea
   for (const std::string& name : names) {
     if (cancel_ && cancel_->stopped()) return error(Code::cancelled, "measuring", "time is up");
     if (!tunable.choose(name)) continue;
-    auto scratch = Buffer::make(device_, step.kernel->scratch_bytes() + kScratchAlignment, "measuring");
+    auto scratch =
+        Buffer::make(device_, step.kernel->scratch_bytes() + kScratchAlignment, "measuring");
     if (!scratch && scratch.error().code == Code::device_memory) continue;
     if (!scratch) return fail(scratch.error());
     FERRULE_TRY(rebind(step, scratch->address()));
     auto us = fastest(step, seconds / static_cast<double>(names.size()));
-    // A plan that the library does not run after all is no choice; its work must be over before its scratch is.
+    // A plan that the library does not run after all is no choice; its work must be over before its
+    // scratch is.
     FERRULE_TRY(device_.wait(stream_, "measuring"));
     if (!us) continue;
     out.microseconds.emplace_back(name, *us);
@@ -75,7 +81,9 @@ Status CudaExecutable::measure(Step& step, Tunable& tunable, double seconds, Mea
   return {};
 }
 
-Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* const> inputs, std::span<void* const> outputs, double seconds) {
+Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* const> inputs,
+                                                      std::span<void* const> outputs,
+                                                      double seconds) {
   FERRULE_TRY(run(inputs, outputs, nullptr));
   struct Row {
     size_t layer = 0;
@@ -86,7 +94,8 @@ Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* cons
   std::set<std::string> seen;
   for (size_t layer = 0; layer < layers_.size(); ++layer)
     for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
-      if (auto* t = dynamic_cast<Tunable*>(steps_[k].kernel.get()); t && t->candidates().size() > 1 && seen.insert(t->problem()).second)
+      if (auto* t = dynamic_cast<Tunable*>(steps_[k].kernel.get());
+          t && t->candidates().size() > 1 && seen.insert(t->problem()).second)
         todo.push_back({layer, &steps_[k], t});
   on_compilers(todo.size(), [&](size_t k) { todo[k].tunable->prepare_choices(); });
   std::vector<Measured> rows;

@@ -7,8 +7,9 @@
 
 namespace ferrule::cuda {
 
-/// One of NVIDIA's libraries, by one of its names: as the system finds it, then where toolkits put it.
-/// errors: library_missing, with `remedy`.
-Result<void*> open_nvidia_library(std::string_view what, std::initializer_list<const char*> names, std::string_view remedy);
+/// One of NVIDIA's libraries, by one of its names: as the system finds it, then where toolkits put
+/// it. errors: library_missing, with `remedy`.
+Result<void*> open_nvidia_library(std::string_view what, std::initializer_list<const char*> names,
+                                  std::string_view remedy);
 
 }  // namespace ferrule::cuda

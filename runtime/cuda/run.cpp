@@ -9,24 +9,31 @@ namespace ferrule::cuda {
 namespace {
 
 constexpr const char* kPlace = "run";
-constexpr int kThreadLocal = 1;  // capturing keeps only this thread from what a capture does not allow
+constexpr int kThreadLocal =
+    1;  // capturing keeps only this thread from what a capture does not allow
 
 }  // namespace
 
-Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) {
+Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs,
+                           RunObserver* observer) {
   FERRULE_TRY(device_.enter());
   launches_ = 0;
   auto work = [&]() -> Status {
     FERRULE_TRY(copy_in(inputs));
-    FERRULE_TRY(device_.check(device_.api().cuEventRecord(started_, stream_), "cuEventRecord", kPlace));
-    if (observer || cancel_) FERRULE_TRY(run_layers(observer));
-    else FERRULE_TRY(run_segments());
-    FERRULE_TRY(device_.check(device_.api().cuEventRecord(stopped_, stream_), "cuEventRecord", kPlace));
+    FERRULE_TRY(
+        device_.check(device_.api().cuEventRecord(started_, stream_), "cuEventRecord", kPlace));
+    if (observer || cancel_)
+      FERRULE_TRY(run_layers(observer));
+    else
+      FERRULE_TRY(run_segments());
+    FERRULE_TRY(
+        device_.check(device_.api().cuEventRecord(stopped_, stream_), "cuEventRecord", kPlace));
     return copy_out(outputs);
   };
   Status status = work();
   if (status || device_.lost()) return status;
-  // Nothing may still be using memory when the caller has the error; a library may have met a device that is lost first.
+  // Nothing may still be using memory when the caller has the error; a library may have met a
+  // device that is lost first.
   Status idle = device_.wait(stream_, kPlace);
   return device_.lost() ? idle : status;
 }
@@ -44,7 +51,8 @@ Status CudaExecutable::copy_in(std::span<const void* const> inputs) {
     if (p.bytes == 0) continue;
     const auto size = static_cast<size_t>(p.bytes);
     std::memcpy(staging_.data() + p.offset, inputs[k], size);
-    const int code = api.cuMemcpyHtoDAsync(ports_.address() + static_cast<Address>(p.offset), staging_.data() + p.offset, size, stream_);
+    const int code = api.cuMemcpyHtoDAsync(ports_.address() + static_cast<Address>(p.offset),
+                                           staging_.data() + p.offset, size, stream_);
     FERRULE_TRY(device_.check(code, "cuMemcpyHtoDAsync of the inputs", kPlace));
   }
   return {};
@@ -54,13 +62,16 @@ Status CudaExecutable::copy_out(std::span<void* const> outputs) {
   const Driver& api = device_.api();
   for (const Port& p : outputs_) {
     if (p.bytes == 0) continue;
-    const int code = api.cuMemcpyDtoHAsync(staging_.data() + p.offset, p.source, static_cast<size_t>(p.bytes), stream_);
+    const int code = api.cuMemcpyDtoHAsync(staging_.data() + p.offset, p.source,
+                                           static_cast<size_t>(p.bytes), stream_);
     FERRULE_TRY(device_.check(code, "cuMemcpyDtoHAsync of the outputs", kPlace));
   }
   FERRULE_TRY(device_.wait(stream_, kPlace));
   FERRULE_TRY(finish());
   for (size_t k = 0; k < outputs_.size(); ++k)
-    if (outputs_[k].bytes) std::memcpy(outputs[k], staging_.data() + outputs_[k].offset, static_cast<size_t>(outputs_[k].bytes));
+    if (outputs_[k].bytes)
+      std::memcpy(outputs[k], staging_.data() + outputs_[k].offset,
+                  static_cast<size_t>(outputs_[k].bytes));
   ran_ = true;
   return {};
 }
@@ -90,7 +101,8 @@ Status CudaExecutable::run_segments() {
       FERRULE_TRY(enqueue(s.begin, s.end));
       continue;
     }
-    FERRULE_TRY(device_.check(device_.api().cuGraphLaunch(s.graph, stream_), "cuGraphLaunch", kPlace));
+    FERRULE_TRY(
+        device_.check(device_.api().cuGraphLaunch(s.graph, stream_), "cuGraphLaunch", kPlace));
     launches_ += s.kernels;
   }
   return {};
@@ -105,10 +117,12 @@ Status CudaExecutable::capture() {
   return {};
 }
 
-/// A library that does what a capture does not allow leaves its segment to plain launches; text() says so.
+/// A library that does what a capture does not allow leaves its segment to plain launches; text()
+/// says so.
 Status CudaExecutable::capture(Segment& segment) {
   const Driver& api = device_.api();
-  FERRULE_TRY(device_.check(api.cuStreamBeginCapture(stream_, kThreadLocal), "cuStreamBeginCapture", kPlace));
+  FERRULE_TRY(device_.check(api.cuStreamBeginCapture(stream_, kThreadLocal), "cuStreamBeginCapture",
+                            kPlace));
   const int64_t before = launches_;
   Status status = enqueue(segment.begin, segment.end);
   segment.kernels = launches_ - before;
@@ -119,13 +133,16 @@ Status CudaExecutable::capture(Segment& segment) {
     return {};
   }
   if (status) status = device_.check(code, "cuStreamEndCapture", kPlace);
-  if (status) status = device_.check(api.cuGraphInstantiateWithFlags(&segment.graph, graph, 0), "cuGraphInstantiateWithFlags", kPlace);
+  if (status)
+    status = device_.check(api.cuGraphInstantiateWithFlags(&segment.graph, graph, 0),
+                           "cuGraphInstantiateWithFlags", kPlace);
   if (!status) segment.graph = nullptr;
   if (graph && !device_.lost()) (void)api.cuGraphDestroy(graph);
   return status;
 }
 
-/// One layer after the other by plain launches, for who wants times or results, or to stop in between.
+/// One layer after the other by plain launches, for who wants times or results, or to stop in
+/// between.
 Status CudaExecutable::run_layers(RunObserver* observer) {
   const Driver& api = device_.api();
   for (size_t k = observer ? events_.size() : layers_.size() + 1; k <= layers_.size(); ++k) {
@@ -133,14 +150,18 @@ Status CudaExecutable::run_layers(RunObserver* observer) {
     FERRULE_TRY(device_.check(api.cuEventCreate(&e, 0), "cuEventCreate", kPlace));
     events_.push_back(e);
   }
-  if (observer) FERRULE_TRY(device_.check(api.cuEventRecord(events_[0], stream_), "cuEventRecord", kPlace));
+  if (observer)
+    FERRULE_TRY(device_.check(api.cuEventRecord(events_[0], stream_), "cuEventRecord", kPlace));
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     const std::string name = escape(plan_.layers[layer].name);
     if (cancel_ && cancel_->stopped()) return error(Code::cancelled, name, "time is up");
     FERRULE_TRY(enqueue(layers_[layer].begin, layers_[layer].end));
-    if (observer) FERRULE_TRY(device_.check(api.cuEventRecord(events_[layer + 1], stream_), "cuEventRecord", name));
+    if (observer)
+      FERRULE_TRY(
+          device_.check(api.cuEventRecord(events_[layer + 1], stream_), "cuEventRecord", name));
     const bool results = observer && observer->wants_results();
-    // A wait between two layers would count in the second's time; it names the layer that breaks the device.
+    // A wait between two layers would count in the second's time; it names the layer that breaks
+    // the device.
     if (results || cancel_) FERRULE_TRY(device_.wait(stream_, name));
     if (results) FERRULE_TRY(report_results(layer, *observer));
   }
@@ -152,7 +173,9 @@ Status CudaExecutable::run_layers(RunObserver* observer) {
 Status CudaExecutable::report_times(RunObserver& observer) {
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     float ms = 0;
-    FERRULE_TRY(device_.check(device_.api().cuEventElapsedTime(&ms, events_[layer], events_[layer + 1]), "cuEventElapsedTime", kPlace));
+    FERRULE_TRY(
+        device_.check(device_.api().cuEventElapsedTime(&ms, events_[layer], events_[layer + 1]),
+                      "cuEventElapsedTime", kPlace));
     int count = 0;
     for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k) count += steps_[k].count;
     observer.layer_done(layer, count, static_cast<int64_t>(double{ms} * 1e6));
@@ -170,14 +193,16 @@ Status CudaExecutable::report_results(size_t layer, RunObserver& observer) {
     FERRULE_ASSIGN(const Address at, address(storage_.slot(v, layer)));
     const int64_t element = size_bits(o.dtype) / 8;
     auto [t, p] = Tensor::allocate(o.dtype, o.dims);
-    if (o.lies(Layout::plain) && o.dense()) {  // elements smaller than a byte do; a copy knows bytes
+    if (o.lies(Layout::plain) &&
+        o.dense()) {  // elements smaller than a byte do; a copy knows bytes
       FERRULE_TRY(device_.download(p, at, t.bytes(), stream_, kPlace));
       values.push_back(v);
       tensors.push_back(t);
       continue;
     }
     std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element));
-    FERRULE_TRY(device_.download(raw.data(), at, static_cast<int64_t>(raw.size()), stream_, kPlace));
+    FERRULE_TRY(
+        device_.download(raw.data(), at, static_cast<int64_t>(raw.size()), stream_, kPlace));
     copy_strided(o.dims, o.strides(), raw.data(), strides_of(o.dims, Layout::plain), p, element);
     values.push_back(v);
     tensors.push_back(t);

@@ -13,7 +13,9 @@ class Recorder {
   explicit Recorder(const PrepareContext& c) : c_(c) {}
 
   Result<GpuRecord> run() {
-    auto pairs = [this](size_t layer, const Launch& l) { return generated_in_place(c_.plan, c_.lowered, layer, l); };
+    auto pairs = [this](size_t layer, const Launch& l) {
+      return generated_in_place(c_.plan, c_.lowered, layer, l);
+    };
     FERRULE_ASSIGN(storage_, plan_storage(c_.plan, c_.lowered, pairs));
     // Scratch of generated kernels is not of the arena: it lasts from run to run.
     place(storage_, std::vector<int64_t>(static_cast<size_t>(storage_.steps), 0));
@@ -37,8 +39,11 @@ class Recorder {
 
   Status record(size_t layer, int step) {
     auto make = [&](const Launch& l, const Call& call) { return line(l, call); };
-    auto interpret = [&](const Call& call, const Error& why) { return on_the_host(call, why.message); };
-    FERRULE_ASSIGN(const auto lines, gpu_layer<Line>(c_.plan, c_.lowered, storage_, layer, step, make, interpret));
+    auto interpret = [&](const Call& call, const Error& why) {
+      return on_the_host(call, why.message);
+    };
+    FERRULE_ASSIGN(const auto lines,
+                   gpu_layer<Line>(c_.plan, c_.lowered, storage_, layer, step, make, interpret));
     text_ += escape(c_.plan.layers[layer].name) + "\n";
     for (const auto& l : lines) {
       text_ += fmt::format("  {} {}\n", capturable_.size(), l.kernel.text);
@@ -53,18 +58,24 @@ class Recorder {
     if (cuda_generated(l)) return generated(l, call, attention.why);
     if (l.kind == Launch::Kind::interpret) return on_the_host(call, "");
     FERRULE_TRY(check_gpu_library(l, call));
-    return Line{fmt::format("{} {}{} {}", gpu_library(l.primitive) == GpuLibrary::product ? "cublaslt" : "cudnn", escape(l.primitive),
-                            tail(l), operands(call))};
+    return Line{fmt::format("{} {}{} {}",
+                            gpu_library(l.primitive) == GpuLibrary::product ? "cublaslt" : "cudnn",
+                            escape(l.primitive), tail(l), operands(call))};
   }
 
   /// `why`: it is not a library's.
   Result<Line> generated(const Launch& l, const Call& call, const std::string& why) const {
-    FERRULE_ASSIGN(const CudaLaunch planned, plan_gpu_launch(l, call, c_.target, kEntry, c_.tuning));
+    FERRULE_ASSIGN(const CudaLaunch planned,
+                   plan_gpu_launch(l, call, c_.target, kEntry, c_.tuning));
     const std::vector<uint64_t> none(call.inputs.size() + call.outputs.size() + 2);
-    std::string text = fmt::format("{} {} <<<{}, {}x{}>>> {}, {} bytes of arguments", planned.kind, planned.shape, planned.blocks,
-                                   planned.threads_x, planned.threads_y, operands(call), planned.arguments(none).size());
+    std::string text =
+        fmt::format("{} {} <<<{}, {}x{}>>> {}, {} bytes of arguments", planned.kind, planned.shape,
+                    planned.blocks, planned.threads_x, planned.threads_y, operands(call),
+                    planned.arguments(none).size());
     if (planned.passes > 1) text += fmt::format(", {} times", planned.passes);
-    if (planned.scratch_bytes) text += fmt::format(", {} of scratch{}", planned.scratch_bytes, planned.complaint ? " of the host's" : "");
+    if (planned.scratch_bytes)
+      text += fmt::format(", {} of scratch{}", planned.scratch_bytes,
+                          planned.complaint ? " of the host's" : "");
     if (!why.empty()) text += ", not cuDNN's: " + why;
     return Line{text};
   }
@@ -72,14 +83,17 @@ class Recorder {
   /// Waits for the device: no graph holds it.
   Result<Line> on_the_host(const Call& call, const std::string& why) const {
     FERRULE_TRY(check_interpreted(call));
-    return Line{fmt::format("interpret {} {}{}", escape(call.node->op), operands(call), why.empty() ? "" : ": " + why), false};
+    return Line{fmt::format("interpret {} {}{}", escape(call.node->op), operands(call),
+                            why.empty() ? "" : ": " + why),
+                false};
   }
 
   /// What runs inside the library's call; `#`: an operand of it.
   std::string tail(const Launch& l) const {
     std::string out;
     for (const PostOp& op : l.post_ops)
-      out += fmt::format("{}{}{}", out.empty() ? "" : ", ", op.alg, op.operand < 0 ? "" : fmt::format(" #{}", op.operand));
+      out += fmt::format("{}{}{}", out.empty() ? "" : ", ", op.alg,
+                         op.operand < 0 ? "" : fmt::format(" #{}", op.operand));
     return out.empty() ? "" : " [" + out + "]";
   }
 
@@ -105,18 +119,25 @@ class Recorder {
     const Slot& s = storage_.slots[static_cast<size_t>(slot)];
     const std::string behind = inside ? fmt::format("+{}", inside) : "";
     switch (s.kind) {
-      case Slot::Kind::arena: return fmt::format("arena+{}", s.offset + inside);
-      case Slot::Kind::input: return fmt::format("input {}{}", s.index, behind);
-      case Slot::Kind::output: return fmt::format("output {}{}", s.index, behind);
-      case Slot::Kind::constant: return "constant" + behind;
-      case Slot::Kind::slice: break;
+      case Slot::Kind::arena:
+        return fmt::format("arena+{}", s.offset + inside);
+      case Slot::Kind::input:
+        return fmt::format("input {}{}", s.index, behind);
+      case Slot::Kind::output:
+        return fmt::format("output {}{}", s.index, behind);
+      case Slot::Kind::constant:
+        return "constant" + behind;
+      case Slot::Kind::slice:
+        break;
     }
     return lies(s.index, inside + s.offset);
   }
 
   void graphs() {
     for (const GpuSegment& s : cut_graphs(capturable_)) {
-      const std::string which = s.end - s.begin == 1 ? fmt::format("launch {}", s.begin) : fmt::format("launches {} to {}", s.begin, s.end - 1);
+      const std::string which = s.end - s.begin == 1
+                                    ? fmt::format("launch {}", s.begin)
+                                    : fmt::format("launches {} to {}", s.begin, s.end - 1);
       text_ += (s.capturable ? "CUDA graph of " : "host: ") + which + "\n";
     }
   }

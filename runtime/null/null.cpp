@@ -15,7 +15,8 @@ class NullExecutable final : public Executable {
   explicit NullExecutable(const PrepareContext& c, std::optional<GpuRecord> gpu)
       : Executable(c.plan), lowered_(c.lowered), gpu_(std::move(gpu)) {}
 
-  Status run(std::span<const void* const>, std::span<void* const> outputs, RunObserver* observer) override {
+  Status run(std::span<const void* const>, std::span<void* const> outputs,
+             RunObserver* observer) override {
     launches_ = 0;
     for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
       const int count = lowered_.layers[layer].kernels();
@@ -26,7 +27,8 @@ class NullExecutable final : public Executable {
     for (size_t k = 0; k < ids.size(); ++k) {
       const Type& t = plan_.graph.value(ids[k]).type;
       FERRULE_ASSIGN(auto dims, dims_of(plan_, lowered_, plan_.layers.size(), ids[k]));
-      std::memset(outputs[k], 0, static_cast<size_t>(size_bytes(t.dtype, product(*t.shape).value_or(0))));
+      std::memset(outputs[k], 0,
+                  static_cast<size_t>(size_bytes(t.dtype, product(*t.shape).value_or(0))));
     }
     return {};
   }
@@ -47,7 +49,8 @@ class NullExecutable final : public Executable {
  private:
   std::string value_text(size_t layer, ValueId v) const {
     if (!v) return "-";
-    std::string label = v.index >= kTemporary ? fmt::format("t{}", v.index - kTemporary) : escape(plan_.graph.value(v).name);
+    std::string label = v.index >= kTemporary ? fmt::format("t{}", v.index - kTemporary)
+                                              : escape(plan_.graph.value(v).name);
     std::string text = label + ": " + str(type_of(plan_, lowered_, layer, v));
     if (layout_of(plan_, lowered_, layer, v) == Layout::channels_last) text += " channels_last";
     return text;
@@ -55,10 +58,13 @@ class NullExecutable final : public Executable {
 
   std::string launch_text(size_t layer, const Launch& l) const {
     static const char* const kKinds[] = {"library", "generated", "copy", "interpret", "view"};
-    std::string out = fmt::format("  {} {}(", kKinds[static_cast<int>(l.kind)], escape(l.primitive));
-    for (size_t k = 0; k < l.inputs.size(); ++k) out += (k ? ", " : "") + value_text(layer, l.inputs[k]);
+    std::string out =
+        fmt::format("  {} {}(", kKinds[static_cast<int>(l.kind)], escape(l.primitive));
+    for (size_t k = 0; k < l.inputs.size(); ++k)
+      out += (k ? ", " : "") + value_text(layer, l.inputs[k]);
     out += ") -> ";
-    for (size_t k = 0; k < l.outputs.size(); ++k) out += (k ? ", " : "") + value_text(layer, l.outputs[k]);
+    for (size_t k = 0; k < l.outputs.size(); ++k)
+      out += (k ? ", " : "") + value_text(layer, l.outputs[k]);
     if (!l.post_ops.empty()) out += fmt::format("  post-ops {}", l.post_ops.size());
     return out + "\n";
   }

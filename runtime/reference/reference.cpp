@@ -23,7 +23,8 @@ class ReferenceExecutable final : public Executable {
     for (ValueId v : g.outputs()) last_[v.index] = static_cast<int>(plan_.layers.size());
   }
 
-  Status run(std::span<const void* const> inputs, std::span<void* const> outputs, RunObserver* observer) override {
+  Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
+             RunObserver* observer) override {
     std::vector<Tensor> tensors;
     for (size_t k = 0; k < plan_.graph.inputs().size(); ++k) {
       const Type& t = plan_.graph.value(plan_.graph.inputs()[k]).type;
@@ -37,7 +38,8 @@ class ReferenceExecutable final : public Executable {
     return {};
   }
 
-  Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs, RunObserver* observer) override {
+  Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs,
+                                          RunObserver* observer) override {
     const Graph& g = plan_.graph;
     std::vector<Tensor> values(g.value_slots());
     for (size_t k = 0; k < g.inputs().size(); ++k) values[g.inputs()[k].index] = inputs[k];
@@ -48,7 +50,8 @@ class ReferenceExecutable final : public Executable {
         if (v && last_[v.index] == static_cast<int>(layer)) values[v.index] = {};
     }
     std::vector<Tensor> results;
-    for (ValueId v : g.outputs()) results.push_back(g.constant(v) ? *g.constant(v) : values[v.index]);
+    for (ValueId v : g.outputs())
+      results.push_back(g.constant(v) ? *g.constant(v) : values[v.index]);
     return results;
   }
 
@@ -94,7 +97,8 @@ class ReferenceExecutable final : public Executable {
     launches_ += count;
     if (!observer) return {};
     const auto time = std::chrono::steady_clock::now() - start;
-    observer->layer_done(layer, count, std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
+    observer->layer_done(layer, count,
+                         std::chrono::duration_cast<std::chrono::nanoseconds>(time).count());
     if (observer->wants_results()) observer->layer_results(layer, present, kept);
     return {};
   }
@@ -112,7 +116,8 @@ class ReferenceBackend final : public Backend {
     const Graph& g = context.plan.graph;
     for (const Layer& l : context.plan.layers)
       if (l.node && !l.reorder_from && !interpretable(g.node(l.node), context.ops))
-        return error(Code::unsupported_operator, escape(l.name), escape(g.node(l.node).op), "the interpreter does not know it");
+        return error(Code::unsupported_operator, escape(l.name), escape(g.node(l.node).op),
+                     "the interpreter does not know it");
     return std::make_unique<ReferenceExecutable>(context);
   }
 };

@@ -1,5 +1,5 @@
-// Damaged and foreign entries are refused: whatever is done to a file, get gives the payload that was put, or
-// nothing; and what is compiled from it computes what it should.
+// Damaged and foreign entries are refused: whatever is done to a file, get gives the payload that
+// was put, or nothing; and what is compiled from it computes what it should.
 #include <algorithm>
 #include <cstring>
 
@@ -12,8 +12,9 @@ using namespace ferrule;
 
 namespace {
 
-/// x * factor + 1 over 100 floats, in a process that has compiled nothing yet. 0: right; also says in `compiled`
-/// (an exit status of 10) when the code came from the compiler and not from the cache.
+/// x * factor + 1 over 100 floats, in a process that has compiled nothing yet. 0: right; also says
+/// in `compiled` (an exit status of 10) when the code came from the compiler and not from the
+/// cache.
 int run_kernel(const Sandbox& box, double factor) {
   auto cache = box.open();
   ProgramBuilder b;
@@ -37,13 +38,27 @@ bool damage(std::string& bytes, Rng& rng) {
   const std::string before = bytes;
   auto at = [&] { return rng() % std::max<size_t>(1, bytes.size()); };
   switch (rng() % 8) {
-    case 0: bytes[at()] ^= static_cast<char>(1 << rng() % 8); break;
-    case 1: bytes.resize(at()); break;
-    case 2: bytes[rng() % 112] = static_cast<char>(rng()); break;  // the header
-    case 3: for (size_t k = at(), n = k + rng() % 64; k < std::min(n, bytes.size()); ++k) bytes[k] = 0; break;
-    case 4: bytes += std::string(1 + rng() % 100, static_cast<char>(rng())); break;
-    case 5: std::rotate(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(at()), bytes.end()); break;
-    case 6: std::swap(bytes[at()], bytes[at()]); break;
+    case 0:
+      bytes[at()] ^= static_cast<char>(1 << rng() % 8);
+      break;
+    case 1:
+      bytes.resize(at());
+      break;
+    case 2:
+      bytes[rng() % 112] = static_cast<char>(rng());
+      break;  // the header
+    case 3:
+      for (size_t k = at(), n = k + rng() % 64; k < std::min(n, bytes.size()); ++k) bytes[k] = 0;
+      break;
+    case 4:
+      bytes += std::string(1 + rng() % 100, static_cast<char>(rng()));
+      break;
+    case 5:
+      std::rotate(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(at()), bytes.end());
+      break;
+    case 6:
+      std::swap(bytes[at()], bytes[at()]);
+      break;
     default: {  // a length that says more or less than there is
       uint64_t value = rng() >> rng() % 64;
       std::memcpy(bytes.data() + (rng() % 2 ? 80 : 88), &value, 8);

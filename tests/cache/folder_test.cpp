@@ -1,5 +1,5 @@
-// Folders that cannot or must not be used: the program runs as if there were no cache, says so once where its
-// user should know, and leaves nothing behind.
+// Folders that cannot or must not be used: the program runs as if there were no cache, says so once
+// where its user should know, and leaves nothing behind.
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -16,7 +16,8 @@ constexpr uid_t kNobody = 65534;
 /// In a child without root's powers, which no permission stops. The sandbox becomes its own.
 int as_user(const Sandbox& box, const std::function<int()>& body) {
   if (geteuid() == 0) {
-    for (const fs::path& p : {fs::path(box.root()), box.kernels()}) (void)!chown(p.c_str(), kNobody, kNobody);
+    for (const fs::path& p : {fs::path(box.root()), box.kernels()})
+      (void)!chown(p.c_str(), kNobody, kNobody);
     for (const fs::path& p : box.files()) (void)!chown(p.c_str(), kNobody, kNobody);
   }
   return in_child([&] {
@@ -41,7 +42,9 @@ int useless(const Sandbox& box, bool said) {
 TEST_CASE("a folder or entry that others may write to, or that belongs to them, is refused") {
   Sandbox box;
   REQUIRE(in_child([&] { return box.open()->put("old", "payload"), 0; }) == 0);
-  auto found = [&] { return in_child([&] { return box.open()->get("old") == "payload" ? 0 : 1; }) == 0; };
+  auto found = [&] {
+    return in_child([&] { return box.open()->get("old") == "payload" ? 0 : 1; }) == 0;
+  };
   REQUIRE(found());
   for (const fs::path& folder : {fs::path(box.root()), box.kernels()}) {
     for (mode_t mode : {0777, 01777, 0703}) {
@@ -202,7 +205,8 @@ TEST_CASE("a file size limit is an error, not the end of the process") {
 TEST_CASE("a full disk: what fits is kept and right, the rest is not, nothing half") {
   Sandbox box;
   const int status = in_child([&] {
-    // A file system of 64 KiB that only this process sees; who is not root is made root of a namespace.
+    // A file system of 64 KiB that only this process sees; who is not root is made root of a
+    // namespace.
     const uid_t me = geteuid();
     const gid_t group = getegid();
     if (unshare(me == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) != 0) return 97;
@@ -231,6 +235,8 @@ TEST_CASE("a full disk: what fits is kept and right, the rest is not, nothing ha
     cache->put("again", payload(1, 3000));
     return cache->get("again") == payload(1, 3000) ? 0 : 6;
   });
-  if (status == 97) MESSAGE("not tried: this user may not mount a small file system");
-  else CHECK(status == 0);
+  if (status == 97)
+    MESSAGE("not tried: this user may not mount a small file system");
+  else
+    CHECK(status == 0);
 }

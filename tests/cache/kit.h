@@ -1,5 +1,5 @@
-// What the tests of the cache share: a folder of their own, a child process to run something in (the JIT and the
-// folder's state are then fresh, and it can be killed), files.
+// What the tests of the cache share: a folder of their own, a child process to run something in
+// (the JIT and the folder's state are then fresh, and it can be killed), files.
 #pragma once
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -56,7 +56,8 @@ class Sandbox {
     std::vector<fs::path> out;
     std::error_code ec;
     for (const auto& f : fs::directory_iterator(kernels(), ec))
-      if (f.path().filename() != "swept" && (f.path().extension() == ".part") == parts) out.push_back(f.path());
+      if (f.path().filename() != "swept" && (f.path().extension() == ".part") == parts)
+        out.push_back(f.path());
     std::sort(out.begin(), out.end());
     return out;
   }
@@ -97,7 +98,8 @@ inline pid_t start(const std::function<int()>& body) {
 }
 inline int wait_for(pid_t child) {
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 inline int in_child(const std::function<int()>& body) { return wait_for(start(body)); }

@@ -1,4 +1,5 @@
-// Writers that are killed at any moment, many writers on one key, the size limit, clocks that go back.
+// Writers that are killed at any moment, many writers on one key, the size limit, clocks that go
+// back.
 #include <sys/file.h>
 
 #include <atomic>
@@ -36,7 +37,8 @@ TEST_CASE("writers killed at random: every entry whole, nothing left") {
   for (int k = 0; k < kills; ++k) {
     pid_t child = start([&] {
       auto cache = box.open();
-      for (size_t n = static_cast<size_t>(k);; ++n) cache->put("key" + std::to_string(n % kKeys), payloads[n % kKeys]);
+      for (size_t n = static_cast<size_t>(k);; ++n)
+        cache->put("key" + std::to_string(n % kKeys), payloads[n % kKeys]);
       return 0;
     });
     usleep(static_cast<useconds_t>(300 + rng() % 4000));
@@ -47,7 +49,8 @@ TEST_CASE("writers killed at random: every entry whole, nothing left") {
     if (got) CHECK(*got == payloads[one]);
     most_parts = std::max(most_parts, box.files(true).size());
   }
-  for (size_t k = 0; k < kKeys; ++k) CHECK(box.open()->get("key" + std::to_string(k)) == payloads[k]);
+  for (size_t k = 0; k < kKeys; ++k)
+    CHECK(box.open()->get("key" + std::to_string(k)) == payloads[k]);
   CHECK(box.open()->counts().refused == 0);
   CHECK_MESSAGE(most_parts > 0, "no kill came in the middle of a write: the test shows nothing");
   sweep_now(box);

@@ -1,7 +1,8 @@
-// ONNX's own backend tests: each a folder with a model and data sets, the inputs and outputs of which are stored. What is
-// claimed must pass; what is not known must say so cleanly, and stands with its reason in skipped.tsv, which may only shrink.
-// FERRULE_ONNX_TESTS names the folder (node/, simple/, …); without it the tests are skipped (the script `run` beside this
-// file sets it). FERRULE_ONNX_TESTS_ONLY: a substring of the names.
+// ONNX's own backend tests: each a folder with a model and data sets, the inputs and outputs of
+// which are stored. What is claimed must pass; what is not known must say so cleanly, and stands
+// with its reason in skipped.tsv, which may only shrink. FERRULE_ONNX_TESTS names the folder
+// (node/, simple/, …); without it the tests are skipped (the script `run` beside this file sets
+// it). FERRULE_ONNX_TESTS_ONLY: a substring of the names.
 #pragma once
 #include <fnmatch.h>
 
@@ -29,7 +30,8 @@ struct Outcome {
 
 inline Outcome from_error(const Error& e) {
   const bool unsupported = exit_code(e.code) == Exit::unsupported;
-  return {unsupported ? Outcome::skipped : Outcome::failed, fmt::format("{}: {}: {}", code_name(e.code), e.place, e.message)};
+  return {unsupported ? Outcome::skipped : Outcome::failed,
+          fmt::format("{}: {}: {}", code_name(e.code), e.place, e.message)};
 }
 
 /// The folders that hold a model, in name order.
@@ -38,14 +40,18 @@ inline std::vector<fs::path> folders() {
   std::vector<fs::path> found;
   for (const char* group : {"node", "simple", "pytorch-operator", "pytorch-converted"}) {
     std::error_code none;
-    for (const auto& e : fs::directory_iterator(fs::path(std::getenv("FERRULE_ONNX_TESTS")) / group, none))
-      if (fs::exists(e.path() / "model.onnx") && (!only || e.path().filename().string().find(only) != std::string::npos)) found.push_back(e.path());
+    for (const auto& e :
+         fs::directory_iterator(fs::path(std::getenv("FERRULE_ONNX_TESTS")) / group, none))
+      if (fs::exists(e.path() / "model.onnx") &&
+          (!only || e.path().filename().string().find(only) != std::string::npos))
+        found.push_back(e.path());
   }
   std::sort(found.begin(), found.end());
   return found;
 }
 
-/// Lines "BACKEND<tab>REASON<tab>NAMES" (`both` for either backend; REASON: how the skip's text begins; NAMES: globs).
+/// Lines "BACKEND<tab>REASON<tab>NAMES" (`both` for either backend; REASON: how the skip's text
+/// begins; NAMES: globs).
 class SkipList {
  public:
   SkipList(const std::string& path, const std::string& backend) {
@@ -55,7 +61,8 @@ class SkipList {
       if (line.starts_with('#') || second == line.npos) continue;
       if (const std::string of = line.substr(0, first); of != backend && of != "both") continue;
       std::istringstream names(line.substr(second + 1));
-      for (std::string name; names >> name;) lines_.push_back({name, line.substr(first + 1, second - first - 1)});
+      for (std::string name; names >> name;)
+        lines_.push_back({name, line.substr(first + 1, second - first - 1)});
     }
   }
   /// Whether the case's stored results are rounded.
@@ -63,15 +70,19 @@ class SkipList {
     const Line* line = find(name, kRounded);
     return line && line->reason == kRounded;
   }
-  /// The outcome as it counts: a skip that is not listed fails, and so does a listed case that passes. What is known to be
-  /// refused wrongly is listed, too, and is a skip.
+  /// The outcome as it counts: a skip that is not listed fails, and so does a listed case that
+  /// passes. What is known to be refused wrongly is listed, too, and is a skip.
   Outcome judge(const std::string& name, Outcome o) {
     Line* line = find(name, o.text);
     if (line) line->used = true;
-    if (o.kind == Outcome::failed && line && o.text.starts_with(line->reason)) return {Outcome::skipped, o.text};
+    if (o.kind == Outcome::failed && line && o.text.starts_with(line->reason))
+      return {Outcome::skipped, o.text};
     if (o.kind == Outcome::skipped && (!line || !o.text.starts_with(line->reason)))
-      return {Outcome::failed, (line ? "skipped for another reason than is listed: " : "a skip that is not listed: ") + o.text};
-    if (o.kind == Outcome::passed && line) return {Outcome::failed, "passes: take it off the list (" + line->reason + ")"};
+      return {Outcome::failed, (line ? "skipped for another reason than is listed: "
+                                     : "a skip that is not listed: ") +
+                                   o.text};
+    if (o.kind == Outcome::passed && line)
+      return {Outcome::failed, "passes: take it off the list (" + line->reason + ")"};
     return o;
   }
   std::vector<std::string> unused() const {
@@ -91,7 +102,8 @@ class SkipList {
   Line* find(const std::string& name, const std::string& reason) {
     Line* found = nullptr;
     for (Line& l : lines_)
-      if (fnmatch(l.name.c_str(), name.c_str(), 0) == 0 && (!found || reason.starts_with(l.reason))) found = &l;
+      if (fnmatch(l.name.c_str(), name.c_str(), 0) == 0 && (!found || reason.starts_with(l.reason)))
+        found = &l;
     return found;
   }
   std::vector<Line> lines_;
@@ -100,7 +112,9 @@ class SkipList {
 /// The case's model, if all that it asks for is known.
 inline tl::expected<Graph, Outcome> import_case(const fs::path& folder, const OpTable& ops) {
   ImportOptions options;
-  options.known_operator = [&](std::string_view domain, std::string_view op) { return ops.find(domain, op) != nullptr; };
+  options.known_operator = [&](std::string_view domain, std::string_view op) {
+    return ops.find(domain, op) != nullptr;
+  };
   auto model = import_file((folder / "model.onnx").string(), options);
   if (!model) return tl::unexpected(from_error(model.error()));
   std::set<std::string> unknown;
@@ -111,7 +125,9 @@ inline tl::expected<Graph, Outcome> import_case(const fs::path& folder, const Op
     }
   };
   look(model->graph);
-  if (!unknown.empty()) return tl::unexpected(Outcome{Outcome::skipped, fmt::format("unsupported_operator: {}", fmt::join(unknown, ", "))});
+  if (!unknown.empty())
+    return tl::unexpected(Outcome{
+        Outcome::skipped, fmt::format("unsupported_operator: {}", fmt::join(unknown, ", "))});
   return std::move(model->graph);
 }
 
@@ -122,11 +138,15 @@ using Run = std::function<Result<std::vector<Tensor>>(std::vector<Tensor>)>;
 using Allowed = std::function<Tolerance(DType)>;
 
 /// All data sets of one case, compared with what is stored.
-inline Outcome run_data(const fs::path& folder, size_t inputs, const Run& run, const Allowed& allowed) {
+inline Outcome run_data(const fs::path& folder, size_t inputs, const Run& run,
+                        const Allowed& allowed) {
   for (int set = 0;; ++set) {
     const fs::path data = folder / ("test_data_set_" + std::to_string(set));
-    if (!fs::exists(data)) return set ? Outcome{Outcome::passed} : Outcome{Outcome::skipped, "no data"};
-    auto read = [&](const char* kind, size_t k) { return file_bytes((data / fmt::format("{}_{}.pb", kind, k)).string()); };
+    if (!fs::exists(data))
+      return set ? Outcome{Outcome::passed} : Outcome{Outcome::skipped, "no data"};
+    auto read = [&](const char* kind, size_t k) {
+      return file_bytes((data / fmt::format("{}_{}.pb", kind, k)).string());
+    };
     std::vector<Tensor> given;
     for (size_t k = 0; k < inputs; ++k) {
       const auto bytes = read("input", k);
@@ -142,13 +162,17 @@ inline Outcome run_data(const fs::path& folder, size_t inputs, const Run& run, c
       if (!bytes) return {Outcome::failed, fmt::format("no output {}", k)};
       const auto want = parse_tensor(*bytes);
       if (!want) return {Outcome::skipped, "an output that is no tensor"};
-      if (const Difference d = compare((*got)[k], *want, allowed(want->dtype())); !d.ok) return {Outcome::failed, fmt::format("output {}: {}", k, d.text)};
+      if (const Difference d = compare((*got)[k], *want, allowed(want->dtype())); !d.ok)
+        return {Outcome::failed, fmt::format("output {}: {}", k, d.text)};
     }
   }
 }
 
-/// Every case through `run_case`; prints what failed, what was skipped and the sum.  Returns how many passed and failed.
-inline std::pair<int, int> run_all(const std::string& backend, const Allowed& allowed, const std::function<Outcome(const fs::path&, const Allowed&)>& run_case) {
+/// Every case through `run_case`; prints what failed, what was skipped and the sum.  Returns how
+/// many passed and failed.
+inline std::pair<int, int> run_all(
+    const std::string& backend, const Allowed& allowed,
+    const std::function<Outcome(const fs::path&, const Allowed&)>& run_case) {
   SkipList skips(source_dir() + "/tests/conformance/skipped.tsv", backend);
   int counts[3] = {};
   for (const fs::path& folder : folders()) {
@@ -161,11 +185,15 @@ inline std::pair<int, int> run_all(const std::string& backend, const Allowed& al
     }
     o = skips.judge(name, o);
     ++counts[o.kind];
-    if (o.kind == Outcome::failed) std::printf("FAILED %s %s: %s\n", backend.c_str(), name.c_str(), o.text.c_str());
-    if (o.kind == Outcome::skipped) std::printf("skipped %s %s: %s\n", backend.c_str(), name.c_str(), o.text.c_str());
+    if (o.kind == Outcome::failed)
+      std::printf("FAILED %s %s: %s\n", backend.c_str(), name.c_str(), o.text.c_str());
+    if (o.kind == Outcome::skipped)
+      std::printf("skipped %s %s: %s\n", backend.c_str(), name.c_str(), o.text.c_str());
   }
   if (!std::getenv("FERRULE_ONNX_TESTS_ONLY"))
-    for (const std::string& name : skips.unused()) ++counts[Outcome::failed], std::printf("FAILED %s %s: listed as skipped, and no such case\n", backend.c_str(), name.c_str());
+    for (const std::string& name : skips.unused())
+      ++counts[Outcome::failed], std::printf("FAILED %s %s: listed as skipped, and no such case\n",
+                                             backend.c_str(), name.c_str());
   std::printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
   return {counts[0], counts[1]};
 }

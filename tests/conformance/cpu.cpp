@@ -1,5 +1,5 @@
-// ONNX's own backend tests, fused, on the CPU. What `explain` counts as a kernel is one: no layer may be interpreted whose
-// contract is not "interpret".
+// ONNX's own backend tests, fused, on the CPU. What `explain` counts as a kernel is one: no layer
+// may be interpreted whose contract is not "interpret".
 #include <doctest/doctest.h>
 
 #include "runtime/ferrule.h"
@@ -8,7 +8,8 @@
 namespace ferrule::conformance {
 namespace {
 
-Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>& knowledge, const EngineOptions& engine, const Allowed& allowed) {
+Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>& knowledge,
+                 const EngineOptions& engine, const Allowed& allowed) {
   auto graph = import_case(folder, knowledge->ops);
   if (!graph) return graph.error();
   std::string refused;
@@ -17,7 +18,8 @@ Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>&
   options.backend = "cpu";
   options.threads = 1;
   options.log = [&](LogLevel level, std::string_view text) {
-    if (level == LogLevel::warning && text.find("the interpreter runs it") != text.npos) refused += (refused.empty() ? "" : "; ") + std::string(text);
+    if (level == LogLevel::warning && text.find("the interpreter runs it") != text.npos)
+      refused += (refused.empty() ? "" : "; ") + std::string(text);
   };
   auto session = Session::from_graph(std::move(*graph), knowledge, options);
   if (!session) return from_error(session.error());
@@ -31,18 +33,23 @@ Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>&
     return ordered;
   };
   const Outcome o = run_data(folder, inputs.size(), run, allowed);
-  if (o.kind == Outcome::failed && o.text.ends_with("must be known before a run")) return {Outcome::skipped, "a size that only a run knows"};
+  if (o.kind == Outcome::failed && o.text.ends_with("must be known before a run"))
+    return {Outcome::skipped, "a size that only a run knows"};
   return o.kind == Outcome::passed && !refused.empty() ? Outcome{Outcome::failed, refused} : o;
 }
 
 }  // namespace
 
-TEST_CASE("ONNX backend tests on the CPU" * doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
+TEST_CASE("ONNX backend tests on the CPU" *
+          doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
   EngineOptions engine;
   engine.rule_dirs = {rules_dir()};
   auto knowledge = load_knowledge(engine);
   REQUIRE_MESSAGE(knowledge.has_value(), (knowledge ? "" : render(knowledge.error())));
-  const auto [passed, failed] = run_all("cpu", model_tolerance, [&](const fs::path& folder, const Allowed& a) { return run_case(folder, *knowledge, engine, a); });
+  const auto [passed, failed] =
+      run_all("cpu", model_tolerance, [&](const fs::path& folder, const Allowed& a) {
+        return run_case(folder, *knowledge, engine, a);
+      });
   CHECK(passed > 0);
   CHECK(failed == 0);
 }

@@ -14,18 +14,24 @@ Outcome run_case(const fs::path& folder, const OpTable& ops, const Allowed& allo
   const Limits limits;
   InterpreterOptions options;
   options.ops = &ops, options.limits = &limits;
-  return run_data(folder, graph->inputs().size(), [&](const std::vector<Tensor>& inputs) { return interpret(*graph, inputs, options); }, allowed);
+  return run_data(
+      folder, graph->inputs().size(),
+      [&](const std::vector<Tensor>& inputs) { return interpret(*graph, inputs, options); },
+      allowed);
 }
 
 }  // namespace
 
-TEST_CASE("ONNX backend tests through the interpreter" * doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
+TEST_CASE("ONNX backend tests through the interpreter" *
+          doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
   const std::string rules = rules_dir();
   auto ops = OpTable::load(std::span(&rules, 1));
   if (!ops) FAIL(render(ops.error()));
   install_pointwise_inference(&*ops);
   auto allowed = [](DType t) { return operator_tolerance(t, true); };
-  const auto [passed, failed] = run_all("interpreter", allowed, [&](const fs::path& folder, const Allowed& a) { return run_case(folder, *ops, a); });
+  const auto [passed, failed] =
+      run_all("interpreter", allowed,
+              [&](const fs::path& folder, const Allowed& a) { return run_case(folder, *ops, a); });
   CHECK(passed > 0);
   CHECK(failed == 0);
 }

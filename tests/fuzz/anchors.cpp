@@ -25,14 +25,16 @@ Value source(Builder& b, const Dims& dims) {
     d.shuffle(perm);
     Dims from(dims.size());
     for (size_t k = 0; k < perm.size(); ++k) from[static_cast<size_t>(perm[k])] = dims[k];
-    if (auto v = b.node("Transpose", {b.input(b.dtype, from, b.mood)}, "perm = " + ints(perm))) return *v;
+    if (auto v = b.node("Transpose", {b.input(b.dtype, from, b.mood)}, "perm = " + ints(perm)))
+      return *v;
   }
   const Value x = b.input(b.dtype, dims, b.mood);
   auto v = b.node(d.of(std::vector<std::string>{"Relu", "Neg", "Abs", "Identity"}), {x});
   return v ? *v : x;
 }
 
-/// Weights: mostly constant. They are finite: what an infinite one makes of a pad, the standard does not say.
+/// Weights: mostly constant. They are finite: what an infinite one makes of a pad, the standard
+/// does not say.
 Value weights(Builder& b, const Dims& dims, std::optional<Mood> mood = std::nullopt) {
   const Mood how = mood ? *mood : b.finite();
   if (b.draw.chance(85)) return b.constant(b.dtype, dims, how);
@@ -42,7 +44,8 @@ Value weights(Builder& b, const Dims& dims, std::optional<Mood> mood = std::null
   return v ? *v : w;
 }
 
-std::optional<Anchor> made(Builder& b, const std::string& op, std::vector<Value> operands, const std::string& attributes, bool exact) {
+std::optional<Anchor> made(Builder& b, const std::string& op, std::vector<Value> operands,
+                           const std::string& attributes, bool exact) {
   auto v = b.node(op, operands, attributes);
   if (!v) return std::nullopt;
   v->exact = v->exact && exact && b.dtype != DType::f16;
@@ -54,7 +57,8 @@ std::optional<Anchor> made(Builder& b, const std::string& op, std::vector<Value>
 std::optional<Anchor> conv(Builder& b) {
   Draw& d = b.draw;
   auto axes = draw_windows(b, spatial_rank(d), true);
-  if (d.chance(6)) axes.assign(axes.size(), {1, 1, 1, 0, 0, 1});  // one pixel: it lies in every order of its axes
+  if (d.chance(6))
+    axes.assign(axes.size(), {1, 1, 1, 0, 0, 1});  // one pixel: it lies in every order of its axes
   const int64_t kind = d.below(10);
   int64_t group = 1, in = std::max<int64_t>(1, b.size()), out = std::max<int64_t>(1, b.size());
   if (kind == 0) group = in, out = in;
@@ -68,27 +72,33 @@ std::optional<Anchor> conv(Builder& b) {
   for (const Window& w : axes) filter.push_back(w.kernel);
   std::vector<Value> operands{source(b, image(batch(b), in, axes)), weights(b, filter)};
   if (d.chance(50)) operands.push_back(weights(b, {out}));
-  return made(b, "Conv", operands, window_attributes(d, axes) + fmt::format(", group = {}", group), true);
+  return made(b, "Conv", operands, window_attributes(d, axes) + fmt::format(", group = {}", group),
+              true);
 }
 
 std::optional<Anchor> deconv(Builder& b) {
   Draw& d = b.draw;
   auto axes = draw_windows(b, spatial_rank(d), false);
-  const int64_t group = d.chance(20) ? 2 : 1, in = group * std::min<int64_t>(8, std::max<int64_t>(1, b.size()));
+  const int64_t group = d.chance(20) ? 2 : 1,
+                in = group * std::min<int64_t>(8, std::max<int64_t>(1, b.size()));
   Dims filter{in, std::min<int64_t>(8, std::max<int64_t>(1, b.size()))};
   for (Window& w : axes) filter.push_back(w.kernel), w.in = std::min<int64_t>(w.in, 8);
   std::string attributes = window_attributes(d, axes) + fmt::format(", group = {}", group);
-  if (d.chance(20)) attributes += ", output_padding = " + ints(each(axes, [&](auto& w) { return d.between(0, w.stride - 1); }));
+  if (d.chance(20))
+    attributes += ", output_padding = " +
+                  ints(each(axes, [&](auto& w) { return d.between(0, w.stride - 1); }));
   std::vector<Value> operands{source(b, image(batch(b), in, axes)), weights(b, filter)};
   if (d.chance(50)) operands.push_back(weights(b, {filter[1] * group}));
   return made(b, "ConvTranspose", operands, attributes, true);
 }
 
-/// Batch sizes of one operand of a product whose result has these: some are 1, leading ones left out.
+/// Batch sizes of one operand of a product whose result has these: some are 1, leading ones left
+/// out.
 Dims batch_of(Draw& d, const Dims& batches) {
   Dims out;
   for (int64_t n : batches) out.push_back(d.chance(30) ? 1 : n);
-  if (d.chance(40)) out.erase(out.begin(), out.begin() + d.between(0, static_cast<int64_t>(out.size())));
+  if (d.chance(40))
+    out.erase(out.begin(), out.begin() + d.between(0, static_cast<int64_t>(out.size())));
   return out;
 }
 
@@ -96,7 +106,8 @@ std::optional<Anchor> matmul(Builder& b) {
   Draw& d = b.draw;
   const int64_t m = b.size(), k = b.size(), n = b.size();
   Dims batches;
-  for (int64_t r = d.of({0, 0, 1, 1, 2}); r > 0; --r) batches.push_back(b.square ? b.side : d.of({1, 2, 3}));
+  for (int64_t r = d.of({0, 0, 1, 1, 2}); r > 0; --r)
+    batches.push_back(b.square ? b.side : d.of({1, 2, 3}));
   Dims left = batch_of(d, batches), right = batch_of(d, batches);
   left.insert(left.end(), {m, k});
   right.insert(right.end(), {k, n});
@@ -108,11 +119,16 @@ std::optional<Anchor> matmul(Builder& b) {
 std::optional<Anchor> gemm(Builder& b) {
   Draw& d = b.draw;
   const int64_t m = b.size(), k = b.size(), n = b.size(), ta = d.below(2), tb = d.below(2);
-  std::vector<Value> operands{source(b, ta ? Dims{k, m} : Dims{m, k}), weights(b, tb ? Dims{n, k} : Dims{k, n})};
-  if (d.chance(80)) operands.push_back(weights(b, d.of(std::vector<Dims>{{n}, {1, n}, {m, 1}, {1, 1}, {m, n}, {1}, {}})));
+  std::vector<Value> operands{source(b, ta ? Dims{k, m} : Dims{m, k}),
+                              weights(b, tb ? Dims{n, k} : Dims{k, n})};
+  if (d.chance(80))
+    operands.push_back(
+        weights(b, d.of(std::vector<Dims>{{n}, {1, n}, {m, 1}, {1, 1}, {m, n}, {1}, {}})));
   const std::vector<std::string> factors{"1.0", "1.0", "0.5", "2.0", "-1.5"};
   const std::string alpha = d.of(factors), beta = d.of(factors);
-  return made(b, "Gemm", operands, fmt::format("transA = {}, transB = {}, alpha = {}, beta = {}", ta, tb, alpha, beta), alpha != "-1.5" && beta != "-1.5");
+  return made(b, "Gemm", operands,
+              fmt::format("transA = {}, transB = {}, alpha = {}, beta = {}", ta, tb, alpha, beta),
+              alpha != "-1.5" && beta != "-1.5");
 }
 
 std::optional<Anchor> pool(Builder& b) {
@@ -121,12 +137,24 @@ std::optional<Anchor> pool(Builder& b) {
   auto axes = draw_windows(b, rank, false);
   const Value x = source(b, image(batch(b), std::max<int64_t>(1, b.size()), axes));
   switch (d.below(6)) {
-    case 0: return made(b, "GlobalAveragePool", {x}, "", false);
-    case 1: return made(b, "GlobalMaxPool", {x}, "", true);
-    case 2: return made(b, "LpPool", {x}, window_attributes(d, axes) + fmt::format(", p = {}, ceil_mode = {}", d.of({1, 2, 2, 3}), d.below(2)), false);
-    case 3: return made(b, "MaxPool", {x}, window_attributes(d, axes) + fmt::format(", ceil_mode = {}", d.below(2)), true);
+    case 0:
+      return made(b, "GlobalAveragePool", {x}, "", false);
+    case 1:
+      return made(b, "GlobalMaxPool", {x}, "", true);
+    case 2:
+      return made(b, "LpPool", {x},
+                  window_attributes(d, axes) +
+                      fmt::format(", p = {}, ceil_mode = {}", d.of({1, 2, 2, 3}), d.below(2)),
+                  false);
+    case 3:
+      return made(b, "MaxPool", {x},
+                  window_attributes(d, axes) + fmt::format(", ceil_mode = {}", d.below(2)), true);
     default:
-      return made(b, "AveragePool", {x}, window_attributes(d, axes) + fmt::format(", ceil_mode = {}, count_include_pad = {}", d.below(2), d.below(2)), false);
+      return made(
+          b, "AveragePool", {x},
+          window_attributes(d, axes) +
+              fmt::format(", ceil_mode = {}, count_include_pad = {}", d.below(2), d.below(2)),
+          false);
   }
 }
 
@@ -138,11 +166,16 @@ std::optional<Anchor> channel_norm(Builder& b) {
   const Value x = source(b, dims);
   auto per = [&](Mood mood) { return weights(b, {channels}, mood); };
   if (d.chance(60))
-    return made(b, "BatchNormalization", {x, per(Mood::plain), per(Mood::plain), per(Mood::plain), per(Mood::positive)}, "epsilon = 0.001", false);
-  if (d.chance(50)) return made(b, "InstanceNormalization", {x, per(Mood::plain), per(Mood::plain)}, "epsilon = 0.01", false);
+    return made(b, "BatchNormalization",
+                {x, per(Mood::plain), per(Mood::plain), per(Mood::plain), per(Mood::positive)},
+                "epsilon = 0.001", false);
+  if (d.chance(50))
+    return made(b, "InstanceNormalization", {x, per(Mood::plain), per(Mood::plain)},
+                "epsilon = 0.01", false);
   int64_t groups = d.between(1, channels);
   while (channels % groups) --groups;
-  return made(b, "GroupNormalization", {x, per(Mood::plain), per(Mood::plain)}, fmt::format("epsilon = 0.01, num_groups = {}", groups), false);
+  return made(b, "GroupNormalization", {x, per(Mood::plain), per(Mood::plain)},
+              fmt::format("epsilon = 0.01, num_groups = {}", groups), false);
 }
 
 std::optional<Anchor> row_norm(Builder& b) {
@@ -151,7 +184,9 @@ std::optional<Anchor> row_norm(Builder& b) {
   for (int64_t r = d.between(1, 4); r > 0; --r) dims.push_back(b.size());
   const Value x = source(b, dims);
   const int64_t rank = x.rank(), axis = d.between(-rank, rank - 1);
-  if (d.chance(40)) return made(b, d.chance(75) ? "Softmax" : "LogSoftmax", {x}, fmt::format("axis = {}", axis), false);
+  if (d.chance(40))
+    return made(b, d.chance(75) ? "Softmax" : "LogSoftmax", {x}, fmt::format("axis = {}", axis),
+                false);
   const Dims rows(dims.begin() + (axis < 0 ? axis + rank : axis), dims.end());
   auto per = [&] { return weights(b, d.chance(85) ? rows : Dims{rows.back()}, Mood::plain); };
   const std::string attributes = fmt::format("axis = {}, epsilon = 0.01", axis);
@@ -165,18 +200,39 @@ std::optional<Anchor> row_norm(Builder& b) {
 
 Anchor draw_anchor(Builder& b) {
   for (int tries = 0;; ++tries) {
-    if (tries == 20) b.dtype = DType::f32, b.empty = false;  // whatever there is not for the other types
+    if (tries == 20)
+      b.dtype = DType::f32, b.empty = false;  // whatever there is not for the other types
     std::optional<Anchor> a;
     const Builder::Mark before = b.mark();
-    const bool whole = !is_float(b.dtype);  // of the anchors with formulas ONNX has products alone for integers
+    const bool whole =
+        !is_float(b.dtype);  // of the anchors with formulas ONNX has products alone for integers
     switch (whole ? b.draw.between(5, 7) : b.draw.below(12)) {
-      case 0: case 1: case 2: case 3: a = conv(b); break;
-      case 4: a = deconv(b); break;
-      case 5: case 6: a = matmul(b); break;
-      case 7: a = gemm(b); break;
-      case 8: case 9: a = pool(b); break;
-      case 10: a = channel_norm(b); break;
-      case 11: a = row_norm(b); break;
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        a = conv(b);
+        break;
+      case 4:
+        a = deconv(b);
+        break;
+      case 5:
+      case 6:
+        a = matmul(b);
+        break;
+      case 7:
+        a = gemm(b);
+        break;
+      case 8:
+      case 9:
+        a = pool(b);
+        break;
+      case 10:
+        a = channel_norm(b);
+        break;
+      case 11:
+        a = row_norm(b);
+        break;
     }
     if (a && (tries > 15 || !b.says_nothing(a->result))) return *a;
     b.back_to(before);
@@ -185,8 +241,10 @@ Anchor draw_anchor(Builder& b) {
 
 std::optional<Value> another(Builder& b, const Anchor& anchor) {
   std::vector<Value> operands = anchor.operands;
-  if (b.draw.chance(50) || operands.size() < 2) operands[0] = b.input(b.dtype, operands[0].dims, b.mood);
-  if (operands.size() > 1 && anchor.op != "BatchNormalization") operands[1] = b.constant(b.dtype, operands[1].dims, b.finite());
+  if (b.draw.chance(50) || operands.size() < 2)
+    operands[0] = b.input(b.dtype, operands[0].dims, b.mood);
+  if (operands.size() > 1 && anchor.op != "BatchNormalization")
+    operands[1] = b.constant(b.dtype, operands[1].dims, b.finite());
   auto a = made(b, anchor.op, operands, anchor.attributes, anchor.result.exact);
   return a ? std::optional(a->result) : std::nullopt;
 }

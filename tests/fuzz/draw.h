@@ -25,10 +25,13 @@ class Draw {
   T of(const std::vector<T>& all) {
     return all[static_cast<size_t>(below(static_cast<int64_t>(all.size())))];
   }
-  int64_t of(std::initializer_list<int64_t> all) { return all.begin()[below(static_cast<int64_t>(all.size()))]; }
+  int64_t of(std::initializer_list<int64_t> all) {
+    return all.begin()[below(static_cast<int64_t>(all.size()))];
+  }
   template <class T>
   void shuffle(std::vector<T>& all) {
-    for (size_t k = all.size(); k > 1; --k) std::swap(all[k - 1], all[static_cast<size_t>(below(static_cast<int64_t>(k)))]);
+    for (size_t k = all.size(); k > 1; --k)
+      std::swap(all[k - 1], all[static_cast<size_t>(below(static_cast<int64_t>(k)))]);
   }
 
  private:

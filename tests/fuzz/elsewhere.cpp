@@ -35,7 +35,9 @@ ScratchFolder::~ScratchFolder() {
   if (getpid() == owner_) std::filesystem::remove_all(path_, ec);
 }
 
-std::string ScratchFolder::file(const std::string& name) const { return fmt::format("{}/{}.{}", path_, getpid(), name); }
+std::string ScratchFolder::file(const std::string& name) const {
+  return fmt::format("{}/{}.{}", path_, getpid(), name);
+}
 
 bool OnnxRuntime::start() {
   int in[2], out[2];
@@ -63,7 +65,8 @@ void OnnxRuntime::stop() {
 Result<Named> OnnxRuntime::run(const std::string& model, const Named& inputs) {
   auto says = [](const std::string& text) { return error(Code::usage, "ONNX Runtime", text); };
   if (child_ < 0 && !start()) return says("it does not start");
-  const std::string file = scratch_->file("onnx"), in = scratch_->file("in.npz"), out = scratch_->file("out.npz");
+  const std::string file = scratch_->file("onnx"), in = scratch_->file("in.npz"),
+                    out = scratch_->file("out.npz");
   FERRULE_TRY(write_file(file, model));
   FERRULE_TRY(write_npz(in, inputs, true));
   fmt::print(to_, "{}\t{}\t{}\n", file, in, out);

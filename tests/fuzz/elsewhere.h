@@ -1,4 +1,5 @@
-// Other programs that run models: ONNX Runtime in a Python process beside this one, and another build's `ferrule`.
+// Other programs that run models: ONNX Runtime in a Python process beside this one, and another
+// build's `ferrule`.
 #pragma once
 #include <sys/types.h>
 
@@ -13,7 +14,8 @@ namespace ferrule::fuzz {
 
 using Named = std::map<std::string, Tensor>;
 
-/// A folder for files of this process and its children, removed with the object in the process that made it.
+/// A folder for files of this process and its children, removed with the object in the process that
+/// made it.
 class ScratchFolder {
  public:
   ScratchFolder();
@@ -29,7 +31,8 @@ class ScratchFolder {
 };
 using Scratch = std::shared_ptr<ScratchFolder>;
 
-/// Started when it is first asked, in each process that asks (elsewhere.py), and again where it died.
+/// Started when it is first asked, in each process that asks (elsewhere.py), and again where it
+/// died.
 class OnnxRuntime {
  public:
   OnnxRuntime(std::string python, std::string script, Scratch scratch)

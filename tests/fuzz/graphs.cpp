@@ -15,11 +15,13 @@ constexpr Mix kDense{40, 8, 14, 4, 2, 6}, kMixed{8, 14, 12, 30, 8, 2};
 
 class Drawing {
  public:
-  Drawing(Builder& b, bool dense) : b_(b), d_(b.draw), mix_(dense ? kDense : kMixed), dense_(dense) {}
+  Drawing(Builder& b, bool dense)
+      : b_(b), d_(b.draw), mix_(dense ? kDense : kMixed), dense_(dense) {}
 
   void draw() {
     begin();
-    const size_t wanted = static_cast<size_t>(d_.chance(50) ? d_.between(3, 12) : d_.between(8, 36));
+    const size_t wanted =
+        static_cast<size_t>(d_.chance(50) ? d_.between(3, 12) : d_.between(8, 36));
     for (int tries = 0; b_.lines() < wanted && tries < 150; ++tries) piece();
     outputs();
     if (d_.chance(20)) b_.open_sizes();
@@ -31,7 +33,8 @@ class Drawing {
       scene_.anchor = draw_anchor(b_);
     } else {
       Dims dims;
-      for (int64_t rank = d_.of({0, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6}); rank > 0; --rank) dims.push_back(std::min<int64_t>(b_.size(), rank > 4 ? 3 : 8));
+      for (int64_t rank = d_.of({0, 1, 2, 2, 3, 3, 3, 4, 4, 5, 6}); rank > 0; --rank)
+        dims.push_back(std::min<int64_t>(b_.size(), rank > 4 ? 3 : 8));
       const Value x = b_.input(b_.dtype, dims, b_.mood);
       Made v = b_.node("Identity", {x});
       scene_.anchor = {"Identity", "", {x}, v ? *v : x};
@@ -57,13 +60,20 @@ class Drawing {
     int64_t kind = d_.below(100);
     auto is = [&](int percent) { return (kind -= percent) < 0; };
     Made r;
-    if (is(mix_.layers)) r = draw_layer(b_, v);
-    else if (is(mix_.idioms)) r = draw_idiom(b_, v);
-    else if (is(mix_.joints)) r = joint(v);
-    else if (is(mix_.others)) r = draw_other(b_, v);
-    else if (is(mix_.nested)) r = draw_nested(b_, scene_, v);
-    else if (is(mix_.quantized)) r = draw_quantized(b_, v);
-    else return step(v);
+    if (is(mix_.layers))
+      r = draw_layer(b_, v);
+    else if (is(mix_.idioms))
+      r = draw_idiom(b_, v);
+    else if (is(mix_.joints))
+      r = joint(v);
+    else if (is(mix_.others))
+      r = draw_other(b_, v);
+    else if (is(mix_.nested))
+      r = draw_nested(b_, scene_, v);
+    else if (is(mix_.quantized))
+      r = draw_quantized(b_, v);
+    else
+      return step(v);
     if (r) scene_.values.push_back(*r);
   }
 
@@ -81,17 +91,21 @@ class Drawing {
     if (d_.chance(30) && rank > 0) return split(v);
     std::vector<Value> fit;
     for (const Value& o : scene_.values)
-      if (o.dtype == v.dtype && o.dims == v.dims && (o.name != v.name || d_.chance(10))) fit.push_back(o);
+      if (o.dtype == v.dtype && o.dims == v.dims && (o.name != v.name || d_.chance(10)))
+        fit.push_back(o);
     if (fit.empty()) return rank > 2 && d_.chance(50) ? sibling(v) : std::nullopt;
     const Value o = d_.of(fit);
     if (rank > 0 && d_.chance(55)) {
       std::vector<Value> all{v, o};
       if (d_.chance(30)) all.push_back(d_.of(fit));
       d_.shuffle(all);
-      return b_.node("Concat", all, fmt::format("axis = {}", rank > 1 && d_.chance(50) ? 1 : d_.between(-rank, rank - 1)));
+      return b_.node(
+          "Concat", all,
+          fmt::format("axis = {}", rank > 1 && d_.chance(50) ? 1 : d_.between(-rank, rank - 1)));
     }
     static const Strings any{"Add", "Add", "Add", "Mul", "Sub", "Max"};
-    return b_.node(v.dtype == DType::boolean ? "And" : d_.of(any), d_.chance(50) ? std::vector<Value>{v, o} : std::vector<Value>{o, v});
+    return b_.node(v.dtype == DType::boolean ? "And" : d_.of(any),
+                   d_.chance(50) ? std::vector<Value>{v, o} : std::vector<Value>{o, v});
   }
 
   /// Two convolutions of one value, joined along their channels.
@@ -103,8 +117,10 @@ class Drawing {
   }
 
   Made split(const Value& v) {
-    const int64_t axis = d_.below(v.rank()), n = v.dims[static_cast<size_t>(axis)], first = d_.between(0, n);
-    auto parts = b_.nodes("Split", {v, b_.literal({first, n - first})}, fmt::format("axis = {}", axis), {v.dtype, v.dtype});
+    const int64_t axis = d_.below(v.rank()), n = v.dims[static_cast<size_t>(axis)],
+                  first = d_.between(0, n);
+    auto parts = b_.nodes("Split", {v, b_.literal({first, n - first})},
+                          fmt::format("axis = {}", axis), {v.dtype, v.dtype});
     if (!parts) return std::nullopt;
     for (Value& part : *parts) part.exact = v.exact, part.positive = v.positive;
     scene_.values.push_back((*parts)[0]);
@@ -115,7 +131,8 @@ class Drawing {
   void outputs() {
     const bool all = d_.chance(75);
     for (const Value& v : scene_.values)
-      if (((all && !b_.is_read(v)) || d_.chance(8)) && (!b_.says_nothing(v) || d_.chance(kDull))) b_.output(v);
+      if (((all && !b_.is_read(v)) || d_.chance(8)) && (!b_.says_nothing(v) || d_.chance(kDull)))
+        b_.output(v);
     for (size_t k = scene_.values.size(); k-- > 0 && !b_.has_outputs();)
       if (k == 0 || !b_.says_nothing(scene_.values[k])) b_.output(scene_.values[k]);
   }
@@ -133,8 +150,11 @@ Case draw_graph(Draw& draw, const Language& language, std::map<std::string, int>
   Builder b(draw, language);
   const bool dense = draw.chance(50);
   b.mood = static_cast<Mood>(draw.of({0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3}));
-  if (dense) b.dtype = static_cast<DType>(draw.of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 10, 11, 16, 6}));
-  else b.dtype = static_cast<DType>(draw.of({1, 1, 1, 1, 1, 1, 1, 10, 11, 16, 7, 7, 6, 3, 2, 12, 5}));
+  if (dense)
+    b.dtype =
+        static_cast<DType>(draw.of({1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10, 10, 11, 16, 6}));
+  else
+    b.dtype = static_cast<DType>(draw.of({1, 1, 1, 1, 1, 1, 1, 10, 11, 16, 7, 7, 6, 3, 2, 12, 5}));
   b.square = draw.chance(20);
   b.side = draw.between(2, 5);
   b.empty = draw.chance(3);

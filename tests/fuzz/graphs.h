@@ -1,5 +1,6 @@
-// Random graphs of 3 to 40 nodes. Every second one is dense in operators with kernels of their own, with tails, slices,
-// concatenations, splits and transposes between them; the others draw from all operators, types and ranks.
+// Random graphs of 3 to 40 nodes. Every second one is dense in operators with kernels of their own,
+// with tails, slices, concatenations, splits and transposes between them; the others draw from all
+// operators, types and ranks.
 #pragma once
 #include "tests/fuzz/builder.h"
 

@@ -9,7 +9,8 @@ namespace {
 class Spelling {
  public:
   Spelling(Builder& b, DType dtype) : b_(b), d_(b.draw), dtype_(dtype) {}
-  Made operator()(const std::string& op, const std::vector<Made>& operands, const std::string& attributes = "") {
+  Made operator()(const std::string& op, const std::vector<Made>& operands,
+                  const std::string& attributes = "") {
     std::vector<Value> all;
     for (const Made& o : operands) {
       if (!o) return std::nullopt;
@@ -20,7 +21,9 @@ class Spelling {
     return r;
   }
   /// An operator whose operands may change places.
-  Made either(const std::string& op, const Made& x, const Made& y) { return d_.chance(50) ? (*this)(op, {x, y}) : (*this)(op, {y, x}); }
+  Made either(const std::string& op, const Made& x, const Made& y) {
+    return d_.chance(50) ? (*this)(op, {x, y}) : (*this)(op, {y, x});
+  }
   /// A factor or divisor, as it comes out of several exporters.
   Made scaled(const Made& x, double factor) {
     if (d_.chance(50)) return either("Mul", x, number(factor));
@@ -36,7 +39,9 @@ class Spelling {
   Made reduce(const std::string& op, const Made& x, const std::vector<int64_t>& axes) {
     return (*this)(op, {x, b_.literal(axes)}, "keepdims = 1");
   }
-  Made weights(const Dims& dims, Mood mood = Mood::plain) { return b_.constant(dtype_, dims, mood); }
+  Made weights(const Dims& dims, Mood mood = Mood::plain) {
+    return b_.constant(dtype_, dims, mood);
+  }
 
  private:
   Builder& b_;
@@ -48,9 +53,12 @@ Made softmax(Builder& b, const Value& v) {
   Spelling s(b, v.dtype);
   const std::vector<int64_t> axes{b.draw.chance(70) ? -1 : b.draw.between(-v.rank(), -1)};
   Made x = v;
-  if (b.draw.chance(70)) x = s("Sub", {v, s.reduce("ReduceMax", v, axes)});
-  else if (!b.draw.chance(50)) return s("Softmax", {s.scaled(v, 0.25)}, fmt::format("axis = {}", axes[0]));
-  else x = s("Tanh", {v});
+  if (b.draw.chance(70))
+    x = s("Sub", {v, s.reduce("ReduceMax", v, axes)});
+  else if (!b.draw.chance(50))
+    return s("Softmax", {s.scaled(v, 0.25)}, fmt::format("axis = {}", axes[0]));
+  else
+    x = s("Tanh", {v});
   Made e = s("Exp", {x}), sum = s.reduce("ReduceSum", e, axes);
   return b.draw.chance(60) ? s("Div", {e, sum}) : s.either("Mul", e, s("Reciprocal", {sum}));
 }
@@ -60,13 +68,17 @@ Made norm(Builder& b, const Value& v) {
   Draw& d = b.draw;
   Spelling s(b, v.dtype);
   std::vector<int64_t> axes{-1};
-  if (v.rank() == 4 && d.chance(40)) axes = d.of(std::vector<std::vector<int64_t>>{{2, 3}, {1}, {1, 2, 3}, {-2, -1}});
+  if (v.rank() == 4 && d.chance(40))
+    axes = d.of(std::vector<std::vector<int64_t>>{{2, 3}, {1}, {1, 2, 3}, {-2, -1}});
   Made centred = v;
   if (d.chance(70)) centred = s("Sub", {v, s.reduce("ReduceMean", v, axes)});
   Made spread = s.reduce("ReduceMean", s.square(centred), axes);
   spread = s.either("Add", spread, s.number(0.01));
-  Made r = d.chance(60) ? s("Div", {centred, s("Sqrt", {spread})}) : s.either("Mul", centred, s("Reciprocal", {s("Sqrt", {spread})}));
-  const Dims per = axes.size() > 1 ? Dims{v.dims[1], 1, 1} : axes[0] == 1 ? Dims{v.dims[1], 1, 1} : Dims{v.dims.back()};
+  Made r = d.chance(60) ? s("Div", {centred, s("Sqrt", {spread})})
+                        : s.either("Mul", centred, s("Reciprocal", {s("Sqrt", {spread})}));
+  const Dims per = axes.size() > 1 ? Dims{v.dims[1], 1, 1}
+                   : axes[0] == 1  ? Dims{v.dims[1], 1, 1}
+                                   : Dims{v.dims.back()};
   if (d.chance(70)) r = s.either("Mul", r, s.weights(per));
   if (d.chance(60)) r = s.either("Add", r, s.weights(per));
   return r;
@@ -76,27 +88,38 @@ Made activation(Builder& b, const Value& v) {
   Draw& d = b.draw;
   Spelling s(b, v.dtype);
   switch (d.below(8)) {
-    case 0: case 1: {  // Gelu, its half before or behind
+    case 0:
+    case 1: {  // Gelu, its half before or behind
       Made g = s.either("Add", s("Erf", {s.scaled(v, 0.7071067811865476)}), s.number(1));
       if (d.chance(40)) return s.either("Mul", s.either("Mul", v, s.number(0.5)), g);
-      return d.chance(50) ? s.either("Mul", s.either("Mul", v, g), s.number(0.5)) : s.either("Mul", v, s.either("Mul", g, s.number(0.5)));
+      return d.chance(50) ? s.either("Mul", s.either("Mul", v, g), s.number(0.5))
+                          : s.either("Mul", v, s.either("Mul", g, s.number(0.5)));
     }
     case 2: {
       Made cube = d.chance(50) ? s("Pow", {v, s.number(3)}) : s("Mul", {s("Mul", {v, v}), v});
-      Made inner = s.scaled(s.either("Add", v, s.either("Mul", cube, s.number(0.044715))), 0.7978845608028654);
-      return s.either("Mul", s.either("Mul", v, s.number(0.5)), s.either("Add", s("Tanh", {inner}), s.number(1)));
+      Made inner = s.scaled(s.either("Add", v, s.either("Mul", cube, s.number(0.044715))),
+                            0.7978845608028654);
+      return s.either("Mul", s.either("Mul", v, s.number(0.5)),
+                      s.either("Add", s("Tanh", {inner}), s.number(1)));
     }
-    case 3: return s.either("Mul", v, s("Sigmoid", {v}));
-    case 4: return s.either("Mul", v, s("Sigmoid", {s.scaled(v, 1.702)}));
-    case 5: return s.either("Mul", v, s("Tanh", {s("Softplus", {v})}));
+    case 3:
+      return s.either("Mul", v, s("Sigmoid", {v}));
+    case 4:
+      return s.either("Mul", v, s("Sigmoid", {s.scaled(v, 1.702)}));
+    case 5:
+      return s.either("Mul", v, s("Tanh", {s("Softplus", {v})}));
     case 6: {  // HardSwish
-      Made r = s("Clip", {s.either("Add", v, s.number(3)), b.literal_of(v.dtype, {}, 0), b.literal_of(v.dtype, {}, 6)});
-      return d.chance(50) ? s.scaled(s.either("Mul", v, r), 1.0 / 6) : s.either("Mul", v, s.scaled(r, 1.0 / 6));
+      Made r = s("Clip", {s.either("Add", v, s.number(3)), b.literal_of(v.dtype, {}, 0),
+                          b.literal_of(v.dtype, {}, 6)});
+      return d.chance(50) ? s.scaled(s.either("Mul", v, r), 1.0 / 6)
+                          : s.either("Mul", v, s.scaled(r, 1.0 / 6));
     }
     default: {  // halves, one the gate of the other
       if (v.dims.back() % 2 || v.dims.back() == 0) return std::nullopt;
       auto halves = b.nodes("Split", {v}, "axis = -1, num_outputs = 2", {v.dtype, v.dtype});
-      return halves ? s.either("Mul", halves->at(0), s(d.chance(50) ? "Sigmoid" : "Gelu", {halves->at(1)})) : std::nullopt;
+      return halves ? s.either("Mul", halves->at(0),
+                               s(d.chance(50) ? "Sigmoid" : "Gelu", {halves->at(1)}))
+                    : std::nullopt;
     }
   }
 }
@@ -129,7 +152,9 @@ Made attention(Builder& b, const Value& v) {
     Made x = s("MatMul", {v, s.weights({v.dims[2], n * size})});
     return d.chance(50) ? s.either("Add", x, s.weights({n * size})) : x;
   };
-  Made q = heads(s, b, projected(), v.dims, n, false), k = heads(s, b, projected(), v.dims, n, true), w = heads(s, b, projected(), v.dims, n, false);
+  Made q = heads(s, b, projected(), v.dims, n, false),
+       k = heads(s, b, projected(), v.dims, n, true),
+       w = heads(s, b, projected(), v.dims, n, false);
   const double scale = 1 / std::sqrt(static_cast<double>(size));
   const int64_t where = d.below(4);
   if (where == 0) q = s.scaled(q, scale);
@@ -137,10 +162,20 @@ Made attention(Builder& b, const Value& v) {
   Made p = s("MatMul", {q, k});
   if (where == 2) p = s.scaled(p, scale);
   const int64_t mask = d.below(4);
-  if (mask == 1) p = s.either("Add", p, b.input(v.dtype, d.of(std::vector<Dims>{{length}, {1, 1, 1, length}, {length, length}, {v.dims[0], 1, length, length}}), b.finite()));
+  if (mask == 1)
+    p = s.either(
+        "Add", p,
+        b.input(v.dtype,
+                d.of(std::vector<Dims>{
+                    {length}, {1, 1, 1, length}, {length, length}, {v.dims[0], 1, length, length}}),
+                b.finite()));
   if (mask == 2 && p) {
-    const Value keep = b.input(DType::boolean, d.of(std::vector<Dims>{{length, length}, {1, 1, 1, length}, {v.dims[0], 1, 1, length}}), Mood::exact);
-    p = b.node("Where", {keep, *p, b.literal_of(v.dtype, {}, v.dtype == DType::f16 ? -1e4 : -1e9)}, "", v.dtype);
+    const Value keep = b.input(
+        DType::boolean,
+        d.of(std::vector<Dims>{{length, length}, {1, 1, 1, length}, {v.dims[0], 1, 1, length}}),
+        Mood::exact);
+    p = b.node("Where", {keep, *p, b.literal_of(v.dtype, {}, v.dtype == DType::f16 ? -1e4 : -1e9)},
+               "", v.dtype);
   }
   p = s("Softmax", {p}, "axis = -1");
   Made o = s("Transpose", {s("MatMul", {p, w})}, "perm = [0,2,1,3]");
@@ -163,7 +198,12 @@ Made by_shape(Builder& b, const Value& v) {
 Made draw_idiom(Builder& b, const Value& v) {
   if (!is_float(v.dtype) || v.rank() < 1) return std::nullopt;
   const int64_t kind = b.draw.below(20);
-  Made r = kind < 4 ? softmax(b, v) : kind < 8 ? norm(b, v) : kind < 13 ? activation(b, v) : kind < 15 ? gate(b, v) : kind < 18 ? attention(b, v) : by_shape(b, v);
+  Made r = kind < 4    ? softmax(b, v)
+           : kind < 8  ? norm(b, v)
+           : kind < 13 ? activation(b, v)
+           : kind < 15 ? gate(b, v)
+           : kind < 18 ? attention(b, v)
+                       : by_shape(b, v);
   if (r) r->exact = r->positive = false;
   return r;
 }

@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "engine/graph/compare.h"
-#include "engine/interpreter/interpreter.h"
 #include "engine/graph/npz.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/export.h"
 #include "runtime/registry.h"
 
@@ -32,13 +32,18 @@ bool same_kind(double a, double b) {
 
 /// What a result should be, and how far off rounding on the way may put it.
 struct Exact {
-  const Tensor& value;         ///< in f64, not rounded to its type
-  std::vector<Tensor> roundings;  ///< results that are right but for rounding: the interpreter's, and those in f64 with noise
+  const Tensor& value;            ///< in f64, not rounded to its type
+  std::vector<Tensor> roundings;  ///< results that are right but for rounding: the interpreter's,
+                                  ///< and those in f64 with noise
 };
 
 /// As beyond(), of all elements together: -1, or the furthest off.
-int64_t beyond_together(const Tensor& got, const Tensor& want, const Exact& exact, const Tolerance& allowed) {
-  auto counts = [&](int64_t k) { return std::isfinite(got.at_f64(k)) && std::isfinite(want.at_f64(k)) && std::isfinite(rounded(exact.value.at_f64(k), got.dtype())); };
+int64_t beyond_together(const Tensor& got, const Tensor& want, const Exact& exact,
+                        const Tolerance& allowed) {
+  auto counts = [&](int64_t k) {
+    return std::isfinite(got.at_f64(k)) && std::isfinite(want.at_f64(k)) &&
+           std::isfinite(rounded(exact.value.at_f64(k), got.dtype()));
+  };
   double ours = 0, theirs = 0, size = 0, worst = -1;
   int64_t at = -1;
   for (int64_t k = 0; k < got.numel(); ++k) {
@@ -50,17 +55,21 @@ int64_t beyond_together(const Tensor& got, const Tensor& want, const Exact& exac
   for (const Tensor& r : exact.roundings) {
     double off = 0;
     for (int64_t k = 0; k < got.numel(); ++k)
-      if (counts(k) && std::isfinite(r.at_f64(k))) off = std::hypot(off, r.at_f64(k) - exact.value.at_f64(k));
+      if (counts(k) && std::isfinite(r.at_f64(k)))
+        off = std::hypot(off, r.at_f64(k) - exact.value.at_f64(k));
     theirs = std::max(theirs, off);
   }
-  const double bound = allowed.norm * size + allowed.least * std::sqrt(static_cast<double>(got.numel()));
+  const double bound =
+      allowed.norm * size + allowed.least * std::sqrt(static_cast<double>(got.numel()));
   return ours > std::max(bound, kReducedFactor * theirs) ? at : -1;
 }
 
-/// The plan's result where it and the interpreter's disagree: -1 where it is no further from f64 than what rounds as
-/// it may, times the factor of tolerance.h, or within the tolerance; else the first element that is. What overflows on the
-/// way may do so in either, and what is within the bound of the type's end may be infinite or not.
-int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact, const Tolerance& allowed) {
+/// The plan's result where it and the interpreter's disagree: -1 where it is no further from f64
+/// than what rounds as it may, times the factor of tolerance.h, or within the tolerance; else the
+/// first element that is. What overflows on the way may do so in either, and what is within the
+/// bound of the type's end may be infinite or not.
+int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
+               const Tolerance& allowed) {
   double largest = 1, off = 0;
   for (int64_t k = 0; k < got.numel(); ++k) {
     const double e = rounded(exact.value.at_f64(k), got.dtype());
@@ -71,8 +80,11 @@ int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact, const 
   }
   for (int64_t k = 0; k < got.numel(); ++k) {
     const double g = got.at_f64(k), w = want.at_f64(k), e = exact.value.at_f64(k);
-    const double bound = std::max(allowed.relative * std::abs(e) + allowed.absolute * largest, kReducedFactor * off);
-    if (std::isfinite(e) && g >= rounded(e - bound, got.dtype()) && g <= rounded(e + bound, got.dtype())) continue;
+    const double bound =
+        std::max(allowed.relative * std::abs(e) + allowed.absolute * largest, kReducedFactor * off);
+    if (std::isfinite(e) && g >= rounded(e - bound, got.dtype()) &&
+        g <= rounded(e + bound, got.dtype()))
+      continue;
     const double as_stored = rounded(e, got.dtype());
     if (!same_kind(g, w) && !same_kind(g, as_stored)) return k;
     if (!std::isfinite(g) || g == w) continue;
@@ -83,16 +95,23 @@ int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact, const 
 
 /// The float type with the widest tolerance that numbers are rounded to on the way.
 DType coarsest(const Graph& g) {
-  auto coarser = [](DType a, DType b) { return model_tolerance(a).relative > model_tolerance(b).relative; };
+  auto coarser = [](DType a, DType b) {
+    return model_tolerance(a).relative > model_tolerance(b).relative;
+  };
   DType found = DType::f64;
   for (size_t k = 0; k < g.value_slots(); ++k) {
     const auto& v = g.value(ValueId{static_cast<uint32_t>(k)});
-    if (!v.dead && (v.type.dtype == DType::f16 || v.type.dtype == DType::bf16) && coarser(v.type.dtype, found)) found = v.type.dtype;
+    if (!v.dead && (v.type.dtype == DType::f16 || v.type.dtype == DType::bf16) &&
+        coarser(v.type.dtype, found))
+      found = v.type.dtype;
   }
-  auto has = [&](const auto& values, DType t) { return std::ranges::any_of(values, [&](ValueId v) { return v && g.value(v).type.dtype == t; }); };
+  auto has = [&](const auto& values, DType t) {
+    return std::ranges::any_of(values, [&](ValueId v) { return v && g.value(v).type.dtype == t; });
+  };
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    if (has(n.inputs, DType::f64) && has(n.outputs, DType::f32) && coarser(DType::f32, found)) found = DType::f32;
+    if (has(n.inputs, DType::f64) && has(n.outputs, DType::f32) && coarser(DType::f32, found))
+      found = DType::f32;
     for (const auto& [name, nested] : n.subgraphs)
       if (const DType t = coarsest(*nested); coarser(t, found)) found = t;
   }
@@ -105,9 +124,14 @@ Tolerance tolerance_of(DType result, DType coarsest) {
 }
 
 Tensor off_by_rounding(const Tensor& t, DType declared, Draw& noise) {
-  const double half_ulp = declared == DType::f64 ? 0x1p-53 : declared == DType::f32 ? 0x1p-24 : declared == DType::f16 ? 0x1p-11 : 0x1p-8;
+  const double half_ulp = declared == DType::f64   ? 0x1p-53
+                          : declared == DType::f32 ? 0x1p-24
+                          : declared == DType::f16 ? 0x1p-11
+                                                   : 0x1p-8;
   std::vector<double> values;
-  for (int64_t k = 0; k < t.numel(); ++k) values.push_back(t.at_f64(k) * (1 + half_ulp * (static_cast<double>(noise.between(-1000, 1000)) / 1000)));
+  for (int64_t k = 0; k < t.numel(); ++k)
+    values.push_back(t.at_f64(k) *
+                     (1 + half_ulp * (static_cast<double>(noise.between(-1000, 1000)) / 1000)));
   return Tensor::of<double>(DType::f64, t.dims(), std::span<const double>(values));
 }
 
@@ -116,14 +140,17 @@ bool rounds_to_integers(const Graph& g) {
   return std::ranges::any_of(g.order(), [&](NodeId id) {
     const Node& n = g.node(id);
     return !n.inputs.empty() && n.inputs[0] && is_float(g.value(n.inputs[0]).type.dtype) &&
-           std::ranges::any_of(n.outputs, [&](ValueId v) { return v && is_int(g.value(v).type.dtype); });
+           std::ranges::any_of(n.outputs,
+                               [&](ValueId v) { return v && is_int(g.value(v).type.dtype); });
   });
 }
 
 bool has_empty(const Graph& g) {
   for (size_t k = 0; k < g.value_slots(); ++k) {
     const auto& v = g.value(ValueId{static_cast<uint32_t>(k)});
-    if (!v.dead && v.type.shape && std::ranges::any_of(*v.type.shape, [](const Dim& d) { return d.constant() == 0; })) return true;
+    if (!v.dead && v.type.shape &&
+        std::ranges::any_of(*v.type.shape, [](const Dim& d) { return d.constant() == 0; }))
+      return true;
   }
   return false;
 }
@@ -138,7 +165,8 @@ std::string warned(const std::vector<std::string>& lines) {
 
 std::string Configuration::text() const {
   std::string out = fmt::format("--backend {} --target {} --threads {}", backend, target, threads);
-  for (const auto& [on, option] : {std::pair{strict, " --strict"}, {fast_math, " --fast-math"}, {functions, " --functions"}})
+  for (const auto& [on, option] :
+       {std::pair{strict, " --strict"}, {fast_math, " --fast-math"}, {functions, " --functions"}})
     if (on) out += option;
   return out;
 }
@@ -154,15 +182,20 @@ Result<Judge> Judge::load(const JudgeOptions& o) {
     options.rule_dirs = {o.rules};
     options.target = target;
     options.cache.clear();
-    if (o.allow_unproven || target != targets.front()) options.allow_unproven = {"*"};  // they are the same for every target
+    if (o.allow_unproven || target != targets.front())
+      options.allow_unproven = {"*"};  // they are the same for every target
     FERRULE_ASSIGN(j.fused_[target], load_knowledge(options));
     options.selection.disable = {"*"};
     FERRULE_ASSIGN(j.plain_[target], load_knowledge(options));
   }
   const OpTable* ops = &j.fused_.begin()->second->ops;
   j.language_.ops = ops;
-  j.language_.import.known_operator = [ops](std::string_view domain, std::string_view op) { return ops->find(domain, op) != nullptr; };
-  if (!o.python.empty()) j.onnx_runtime_ = std::make_shared<OnnxRuntime>(o.python, o.rules + "/../tests/fuzz/elsewhere.py", o.scratch);
+  j.language_.import.known_operator = [ops](std::string_view domain, std::string_view op) {
+    return ops->find(domain, op) != nullptr;
+  };
+  if (!o.python.empty())
+    j.onnx_runtime_ =
+        std::make_shared<OnnxRuntime>(o.python, o.rules + "/../tests/fuzz/elsewhere.py", o.scratch);
   return j;
 }
 
@@ -170,16 +203,20 @@ Configuration Judge::draw(Draw& draw) const {
   std::vector<std::string> targets;
   for (const auto& [name, knowledge] : fused_)
     if (name != kGpu) targets.push_back(name);
-  Configuration c{"cpu", draw.of(targets), static_cast<int>(draw.of({1, 2, 4})), draw.chance(33), draw.chance(20), draw.chance(50)};
+  Configuration c{"cpu",           draw.of(targets), static_cast<int>(draw.of({1, 2, 4})),
+                  draw.chance(33), draw.chance(20),  draw.chance(50)};
   c.fast_math = c.fast_math && !c.strict;
-  if (const int64_t kind = draw.below(100); kind < 4) c.backend = "cuda", c.target = kGpu, c.threads = 1;
-  else if (kind < 16) c.backend = "export", c.strict = c.fast_math = false;
+  if (const int64_t kind = draw.below(100); kind < 4)
+    c.backend = "cuda", c.target = kGpu, c.threads = 1;
+  else if (kind < 16)
+    c.backend = "export", c.strict = c.fast_math = false;
   c.functions = c.functions && c.backend == "export";
   return c;
 }
 
 Result<Graph> Judge::graph(const Case& c) const {
-  FERRULE_ASSIGN(Imported imported, c.model.empty() ? import_text(c.text, language_.import) : import_bytes(c.model, language_.import));
+  FERRULE_ASSIGN(Imported imported, c.model.empty() ? import_text(c.text, language_.import)
+                                                    : import_bytes(c.model, language_.import));
   return std::move(imported.graph);
 }
 
@@ -190,7 +227,8 @@ Result<Named> Judge::interpreted(const Graph& g, const Case& c, bool f64, Draw* 
   auto move = [&](const Graph& of, NodeId id, std::vector<Tensor>& results) {
     const Node& n = of.node(id);
     for (size_t k = 0; k < n.outputs.size() && k < results.size(); ++k)
-      if (n.outputs[k] && results[k].dtype() == DType::f64) results[k] = off_by_rounding(results[k], of.value(n.outputs[k]).type.dtype, *noise);
+      if (n.outputs[k] && results[k].dtype() == DType::f64)
+        results[k] = off_by_rounding(results[k], of.value(n.outputs[k]).type.dtype, *noise);
   };
   if (noise) options.on_node = move;
   std::vector<Tensor> inputs;
@@ -206,11 +244,14 @@ bool Judge::makes_nan(const Case& c) const {
   auto g = graph(c);
   bool found = false;
   auto look = [&](const Tensor& t) {
-    for (int64_t k = 0; is_float(t.dtype()) && k < t.numel() && !found; ++k) found = std::isnan(t.at_f64(k));
+    for (int64_t k = 0; is_float(t.dtype()) && k < t.numel() && !found; ++k)
+      found = std::isnan(t.at_f64(k));
   };
   InterpreterOptions options;
   options.ops = language_.ops;
-  options.on_node = [&](const Graph&, NodeId, const std::vector<Tensor>& results) { std::ranges::for_each(results, look); };
+  options.on_node = [&](const Graph&, NodeId, const std::vector<Tensor>& results) {
+    std::ranges::for_each(results, look);
+  };
   std::vector<Tensor> inputs;
   for (ValueId v : g->inputs()) inputs.push_back(c.inputs.at(g->value(v).name));
   std::ranges::for_each(inputs, look);
@@ -218,7 +259,8 @@ bool Judge::makes_nan(const Case& c) const {
   return found;
 }
 
-/// Whether some number becomes an integer that ONNX leaves open: NaN, and by Cast what the integer's type does not reach to.
+/// Whether some number becomes an integer that ONNX leaves open: NaN, and by Cast what the
+/// integer's type does not reach to.
 bool Judge::leaves_integers_open(const Graph& g, const Case& c) const {
   if (!rounds_to_integers(g)) return false;
   if (makes_nan(c)) return true;
@@ -231,8 +273,10 @@ bool Judge::leaves_integers_open(const Graph& g, const Case& c) const {
     const DType to = results[0].dtype();
     if (n.op != "Cast" || !is_int(to)) return;
     const Tensor* from = of.constant(n.inputs[0]);
-    if (auto it = values.find(of.value(n.inputs[0]).name); !from && it != values.end()) from = &it->second;
-    const double most = std::ldexp(1.0, size_bits(to) - is_signed_int(to)), least = is_signed_int(to) ? -most : 0;
+    if (auto it = values.find(of.value(n.inputs[0]).name); !from && it != values.end())
+      from = &it->second;
+    const double most = std::ldexp(1.0, size_bits(to) - is_signed_int(to)),
+                 least = is_signed_int(to) ? -most : 0;
     for (int64_t k = 0; from && is_float(from->dtype()) && k < from->numel(); ++k)
       found = found || std::trunc(from->at_f64(k)) < least || std::trunc(from->at_f64(k)) >= most;
   };
@@ -271,12 +315,15 @@ Result<Judge::Ran> Judge::run(const Case& c, const Configuration& configuration,
   options.log = [&](LogLevel level, std::string_view text) {
     if (level <= LogLevel::warning) ran.warnings.emplace_back(text);
   };
-  FERRULE_ASSIGN(Session session, Session::from_graph(std::move(g), (fused ? fused_ : plain_).at(configuration.target), options));
+  FERRULE_ASSIGN(Session session,
+                 Session::from_graph(std::move(g),
+                                     (fused ? fused_ : plain_).at(configuration.target), options));
   FERRULE_ASSIGN(ran.outputs, session.run(c.inputs));
   Shapes shapes;
   for (const auto& [name, tensor] : c.inputs) shapes[name] = tensor.dims();
   FERRULE_ASSIGN(Compiled * compiled, session.compile(shapes));
-  for (const Layer& layer : compiled->plan().layers) ran.layers += fmt::format("  {}  [{}] {}\n", layer.name, layer.contract, layer.rule);
+  for (const Layer& layer : compiled->plan().layers)
+    ran.layers += fmt::format("  {}  [{}] {}\n", layer.name, layer.contract, layer.rule);
   return ran;
 }
 
@@ -289,7 +336,8 @@ Result<Judge::Ran> Judge::exported(const Case& c, const Configuration& configura
   options.cache.clear();
   FERRULE_ASSIGN(Fused fused, fuse(std::move(g), *fused_.at(configuration.target), options));
   Ran ran;
-  for (NodeId n : fused.graph.order()) ran.layers += fmt::format("  {}  {}\n", fused.graph.node(n).name, fused.graph.node(n).rule);
+  for (NodeId n : fused.graph.order())
+    ran.layers += fmt::format("  {}  {}\n", fused.graph.node(n).name, fused.graph.node(n).rule);
   ExportOptions how;
   how.functions = configuration.functions;
   FERRULE_ASSIGN(ran.model, export_bytes(fused.graph, how));
@@ -299,11 +347,14 @@ Result<Judge::Ran> Judge::exported(const Case& c, const Configuration& configura
 }
 
 Result<Judge::Ran> Judge::by_program(const Case& c, const Configuration& configuration) const {
-  const std::string stem = options_.scratch->file("case"), out = options_.scratch->file("results.npz");
+  const std::string stem = options_.scratch->file("case"),
+                    out = options_.scratch->file("results.npz");
   FERRULE_TRY(keep(c, stem));
-  const Ended ended = run_command(fmt::format("timeout -s KILL 15 {} run {}.onnx --inputs {}.npz --outputs {} --force {}", options_.program, stem, stem, out,
-                                              configuration.text()));
-  if (ended.status != 0) return error(Code::usage, fmt::format("status {}", ended.status), ended.errors.substr(0, 300));
+  const Ended ended = run_command(
+      fmt::format("timeout -s KILL 15 {} run {}.onnx --inputs {}.npz --outputs {} --force {}",
+                  options_.program, stem, stem, out, configuration.text()));
+  if (ended.status != 0)
+    return error(Code::usage, fmt::format("status {}", ended.status), ended.errors.substr(0, 300));
   Ran ran;
   std::istringstream lines(ended.errors);
   for (std::string line; std::getline(lines, line);)
@@ -342,13 +393,16 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
     }
     verdict.kind = Verdict::failed;
     verdict.text = fmt::format("output {}: {}", name, d.text);
-    if (exact) verdict.text += fmt::format("; element {} is {}, {} in f64", at, it->second.at_f64(at), exact->at(name).at_f64(at));
+    if (exact)
+      verdict.text += fmt::format("; element {} is {}, {} in f64", at, it->second.at_f64(at),
+                                  exact->at(name).at_f64(at));
     return;
   }
 }
 
 /// What ONNX Runtime makes of what was written, against what it makes of the graph as it came.
-void Judge::in_onnx_runtime(const Case& c, const std::string& model, const Named& want, Verdict& verdict) const {
+void Judge::in_onnx_runtime(const Case& c, const std::string& model, const Named& want,
+                            Verdict& verdict) const {
   if (!onnx_runtime_) {
     verdict.aside = "ONNX Runtime is not here";
     return;
@@ -364,23 +418,31 @@ void Judge::in_onnx_runtime(const Case& c, const std::string& model, const Named
     verdict.aside = "ONNX Runtime does not run the graph: " + before.error().message.substr(0, 90);
     return;
   }
-  auto other_size = [&](const auto& output) { return !before->contains(output.first) || before->at(output.first).dims() != output.second.dims(); };
-  if (std::ranges::any_of(want, other_size)) {  // it pads a pool of auto_pad as if it had no dilations, say: constants of that size do not fit
+  auto other_size = [&](const auto& output) {
+    return !before->contains(output.first) ||
+           before->at(output.first).dims() != output.second.dims();
+  };
+  if (std::ranges::any_of(want, other_size)) {  // it pads a pool of auto_pad as if it had no
+                                                // dilations, say: constants of that size do not fit
     verdict.aside = "ONNX Runtime and the interpreter differ in a size";
     return;
   }
   auto after = onnx_runtime_->run(model, c.inputs);
-  if (after) compare(*after, *before, c, verdict);
-  else verdict.kind = Verdict::failed, verdict.text = after.error().message;
+  if (after)
+    compare(*after, *before, c, verdict);
+  else
+    verdict.kind = Verdict::failed, verdict.text = after.error().message;
   if (verdict.kind == Verdict::failed && leaves_integers_open(*g, c)) {
     verdict = {Verdict::passed, "", kOpen};
     return;
   }
   if (verdict.kind == Verdict::failed && after) {
-    // Its QuantizeLinear multiplies where the standard divides, say: what was written is right when the interpreter says so.
+    // Its QuantizeLinear multiplies where the standard divides, say: what was written is right when
+    // the interpreter says so.
     Verdict right;
     compare(*after, want, c, right);
-    if (right.kind == Verdict::passed) verdict = {}, verdict.aside = "ONNX Runtime differs from what its operators are made of";
+    if (right.kind == Verdict::passed)
+      verdict = {}, verdict.aside = "ONNX Runtime differs from what its operators are made of";
   }
   if (verdict.kind == Verdict::failed) {
     verdict.text = "ONNX Runtime, what was written against the graph: " + verdict.text;
@@ -388,7 +450,8 @@ void Judge::in_onnx_runtime(const Case& c, const std::string& model, const Named
   }
   Verdict other;
   compare(*before, want, c, other);
-  if (other.kind == Verdict::failed) verdict.aside = "ONNX Runtime and the interpreter differ: " + other.text;
+  if (other.kind == Verdict::failed)
+    verdict.aside = "ONNX Runtime and the interpreter differ: " + other.text;
 }
 
 Verdict Judge::judge(const Case& c, const Configuration& configuration) const {
@@ -398,18 +461,26 @@ Verdict Judge::judge(const Case& c, const Configuration& configuration) const {
   auto want = interpreted(*g, c, false);
   auto got = run(c, configuration, true);
   if (!want && !got) return {Verdict::skipped, want.error().message};
-  // What comes out of a Loop may have any size, as far as ONNX's inference knows: plans do not take it, and say so.
-  if (want && !got && got.error().code == Code::size_unknown) return {Verdict::skipped, "sizes that only a run knows"};
+  // What comes out of a Loop may have any size, as far as ONNX's inference knows: plans do not take
+  // it, and say so.
+  if (want && !got && got.error().code == Code::size_unknown)
+    return {Verdict::skipped, "sizes that only a run knows"};
   if (!want || !got) {
     const Error& e = want ? got.error() : want.error();
-    return {Verdict::failed, fmt::format("{}, the other does not: {}: {}", want ? "the backend refuses it" : "the interpreter refuses it", e.place, e.message)};
+    return {Verdict::failed,
+            fmt::format("{}, the other does not: {}: {}",
+                        want ? "the backend refuses it" : "the interpreter refuses it", e.place,
+                        e.message)};
   }
   Verdict verdict;
   compare(got->outputs, *want, c, verdict);
-  if (verdict.kind == Verdict::failed && leaves_integers_open(*g, c)) return {Verdict::passed, "", kOpen};
-  const bool hides_nan = configuration.fast_math || (configuration.backend == "cuda" && !configuration.strict);
+  if (verdict.kind == Verdict::failed && leaves_integers_open(*g, c))
+    return {Verdict::passed, "", kOpen};
+  const bool hides_nan =
+      configuration.fast_math || (configuration.backend == "cuda" && !configuration.strict);
   if (verdict.kind == Verdict::failed && hides_nan && makes_nan(c)) {
-    // Library tails make numbers of NaN then (explain says so), and anything may come of that; nothing else may differ.
+    // Library tails make numbers of NaN then (explain says so), and anything may come of that;
+    // nothing else may differ.
     Configuration careful = configuration;
     careful.fast_math = false, careful.strict = configuration.backend == "cuda";
     verdict = judge(c, careful);
@@ -417,12 +488,16 @@ Verdict Judge::judge(const Case& c, const Configuration& configuration) const {
     return verdict;
   }
   verdict.warnings = got->warnings;
-  if (configuration.backend == "export" && verdict.kind == Verdict::passed) in_onnx_runtime(c, got->model, *want, verdict);
-  // What `explain` counts as a kernel is one; only of an empty operand or image there is nothing to compute.
+  if (configuration.backend == "export" && verdict.kind == Verdict::passed)
+    in_onnx_runtime(c, got->model, *want, verdict);
+  // What `explain` counts as a kernel is one; only of an empty operand or image there is nothing to
+  // compute.
   auto refused = [](const std::string& text) {
-    return text.find("the interpreter runs it") != text.npos && text.find("cannot run here: an empty ") == text.npos;
+    return text.find("the interpreter runs it") != text.npos &&
+           text.find("cannot run here: an empty ") == text.npos;
   };
-  if (auto w = std::ranges::find_if(got->warnings, refused); w != got->warnings.end() && verdict.kind == Verdict::passed)
+  if (auto w = std::ranges::find_if(got->warnings, refused);
+      w != got->warnings.end() && verdict.kind == Verdict::passed)
     verdict.kind = Verdict::failed, verdict.text = *w;
   return verdict;
 }
@@ -434,10 +509,12 @@ std::string Judge::explain(const Case& c, const Configuration& configuration) co
   auto plain = run(c, configuration, false), fused = run(c, configuration, true);
   std::string out;
   if (fused) out += fused->layers + warned(fused->warnings);
-  if (!want || !plain) return out + "without rules: " + (plain ? "runs" : plain.error().message) + "\n";
+  if (!want || !plain)
+    return out + "without rules: " + (plain ? "runs" : plain.error().message) + "\n";
   Verdict verdict;
   compare(plain->outputs, *want, c, verdict);
-  return out + "without rules: " + (verdict.kind == Verdict::passed ? "right" : "wrong, too: " + verdict.text) + "\n";
+  return out + "without rules: " +
+         (verdict.kind == Verdict::passed ? "right" : "wrong, too: " + verdict.text) + "\n";
 }
 
 Status Judge::keep(const Case& c, const std::string& path) const {

@@ -7,34 +7,37 @@
 namespace ferrule::fuzz {
 
 struct Configuration {
-  /// cpu; cuda (on the stub libraries of tests/gpu/stub); export: what `ferrule fuse` writes, by the interpreter and by
-  /// ONNX Runtime.
+  /// cpu; cuda (on the stub libraries of tests/gpu/stub); export: what `ferrule fuse` writes, by
+  /// the interpreter and by ONNX Runtime.
   std::string backend = "cpu";
   std::string target;
   int threads = 1;
   bool strict = false, fast_math = false;
-  bool functions = false;  ///< export: groups as functions
+  bool functions = false;    ///< export: groups as functions
   std::string text() const;  ///< as options, of this program and of `ferrule run`
 };
 
 struct Verdict {
   enum Kind : uint8_t { passed, failed, skipped } kind = passed;
-  std::string text{};       ///< what differs, or why nothing was compared
-  std::string aside{};       ///< what could not be asked, besides
-  bool says_nothing = false;///< equal, but some result is one that a wrong kernel could have made (values.h)
+  std::string text{};   ///< what differs, or why nothing was compared
+  std::string aside{};  ///< what could not be asked, besides
+  bool says_nothing =
+      false;  ///< equal, but some result is one that a wrong kernel could have made (values.h)
   bool arbitrated = false;  ///< further apart than the tolerance, and f64 found for the plan
   std::vector<std::string> warnings{};  ///< of the session: layers that had to be interpreted
 };
 
 struct JudgeOptions {
-  std::string rules;           ///< the folder
-  bool allow_unproven = false; ///< rewrites without a stamp run; else loading them proves them
-  Scratch scratch{};           ///< for models that other programs read
-  std::string python;          ///< with ONNX Runtime; empty: not there
-  std::string program;         ///< a `ferrule` that runs the plans in the place of this build's library; empty: none
+  std::string rules;            ///< the folder
+  bool allow_unproven = false;  ///< rewrites without a stamp run; else loading them proves them
+  Scratch scratch{};            ///< for models that other programs read
+  std::string python;           ///< with ONNX Runtime; empty: not there
+  std::string program;  ///< a `ferrule` that runs the plans in the place of this build's library;
+                        ///< empty: none
 };
 
-/// The shipped rules, loaded once for every target of this machine's processor, and for a GPU where its stubs are.
+/// The shipped rules, loaded once for every target of this machine's processor, and for a GPU where
+/// its stubs are.
 class Judge {
  public:
   static Result<Judge> load(const JudgeOptions& options);
@@ -66,7 +69,8 @@ class Judge {
   Result<Ran> exported(const Case& c, const Configuration& configuration) const;
   Result<Ran> by_program(const Case& c, const Configuration& configuration) const;
   void compare(const Named& got, const Named& want, const Case& c, Verdict& verdict) const;
-  void in_onnx_runtime(const Case& c, const std::string& model, const Named& want, Verdict& verdict) const;
+  void in_onnx_runtime(const Case& c, const std::string& model, const Named& want,
+                       Verdict& verdict) const;
 
   JudgeOptions options_;
   std::map<std::string, std::shared_ptr<const Knowledge>> fused_, plain_;

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "engine/interpreter/interpreter.h"
 #include "engine/graph/text.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/export.h"
 
 namespace ferrule::fuzz {
@@ -26,10 +26,17 @@ class Changing {
   /// What was done; "": there was nothing to do it to.
   std::string change() {
     switch (d_.below(8)) {
-      case 0: case 1: case 2: case 3: return insert();
-      case 4: return output();
-      case 5: return retype();
-      default: return resize();
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        return insert();
+      case 4:
+        return output();
+      case 5:
+        return retype();
+      default:
+        return resize();
     }
   }
   /// Sizes and inner types are to be inferred again.
@@ -37,7 +44,8 @@ class Changing {
     for (size_t k = 0; k < g_.value_slots(); ++k) {
       const ValueId v{static_cast<uint32_t>(k)};
       const Value& value = g_.value(v);
-      if (!value.dead && !value.is_input && !value.constant) g_.set_type(v, {value.type.dtype, std::nullopt}), g_.set_contents(v, {});
+      if (!value.dead && !value.is_input && !value.constant)
+        g_.set_type(v, {value.type.dtype, std::nullopt}), g_.set_contents(v, {});
     }
     return std::move(g_);
   }
@@ -49,21 +57,26 @@ class Changing {
   std::optional<ValueId> some(const Fits& fits) {
     std::vector<ValueId> all;
     for (size_t k = 0; k < g_.value_slots(); ++k)
-      if (const ValueId v{static_cast<uint32_t>(k)}; !g_.value(v).dead && g_.value(v).type.shape && fits(g_.value(v))) all.push_back(v);
+      if (const ValueId v{static_cast<uint32_t>(k)};
+          !g_.value(v).dead && g_.value(v).type.shape && fits(g_.value(v)))
+        all.push_back(v);
     return all.empty() ? std::nullopt : std::optional(d_.of(all));
   }
 
   /// A node of `v` in front of one of its readers, or of all.
   std::string insert() {
-    const auto v = some([](const Value& x) { return is_float(x.type.dtype) && !x.uses.empty() && !x.constant; });
+    const auto v = some(
+        [](const Value& x) { return is_float(x.type.dtype) && !x.uses.empty() && !x.constant; });
     if (!v) return "";
     const std::vector<Use> uses = g_.value(*v).uses;
     const bool all = d_.chance(50);
     const Use one = d_.of(uses);
-    const std::string op = d_.of(Strings{"Relu", "Neg", "Identity", "Sigmoid", "Abs", "Transpose", "Add", "Mul", "Cast", "Unsqueeze", "Tanh"});
+    const std::string op = d_.of(Strings{"Relu", "Neg", "Identity", "Sigmoid", "Abs", "Transpose",
+                                         "Add", "Mul", "Cast", "Unsqueeze", "Tanh"});
     const ValueId y = behind(op, *v);
     for (const Use& u : uses)
-      if ((all || u == one) && u.slot != Use::kCapture) g_.set_input(u.node, static_cast<size_t>(u.slot), y);
+      if ((all || u == one) && u.slot != Use::kCapture)
+        g_.set_input(u.node, static_cast<size_t>(u.slot), y);
     return op + " behind " + g_.value(*v).name;
   }
 
@@ -74,15 +87,18 @@ class Changing {
     if (op == "Transpose") return node(op, {v}, type.dtype, {{"perm", perm(type.rank())}});
     if (op == "Cast") {
       const DType to = type.dtype == DType::f16 ? DType::f32 : DType::f16;
-      return node(op, {node(op, {v}, to, {{"to", static_cast<int64_t>(to)}})}, type.dtype, {{"to", static_cast<int64_t>(type.dtype)}});
+      return node(op, {node(op, {v}, to, {{"to", static_cast<int64_t>(to)}})}, type.dtype,
+                  {{"to", static_cast<int64_t>(type.dtype)}});
     }
     if (op == "Unsqueeze") {
-      const ValueId axes = g_.add_constant(g_.fresh_name("axes"), Tensor::of_i64({1}, {d_.between(0, type.rank())}));
+      const ValueId axes =
+          g_.add_constant(g_.fresh_name("axes"), Tensor::of_i64({1}, {d_.between(0, type.rank())}));
       return node("Squeeze", {node(op, {v, axes}, type.dtype), axes}, type.dtype);
     }
     return node(op, {v}, type.dtype);
   }
-  ValueId node(const std::string& op, std::vector<ValueId> inputs, DType dtype, const std::map<std::string, Attr>& attrs = {}) {
+  ValueId node(const std::string& op, std::vector<ValueId> inputs, DType dtype,
+               const std::map<std::string, Attr>& attrs = {}) {
     Node n;
     n.op = op;
     n.inputs = std::move(inputs);
@@ -95,8 +111,10 @@ class Changing {
   ValueId operand(const Type& type) {
     Dims dims;
     for (const Dim& dim : *type.shape) dims.push_back(d_.chance(40) ? dim.value_or(1) : 1);
-    if (d_.chance(40)) dims.erase(dims.begin(), dims.begin() + d_.between(0, static_cast<int64_t>(dims.size())));
-    return g_.add_constant(g_.fresh_name("operand"), draw_values(d_, type.dtype, dims, Mood::plain));
+    if (d_.chance(40))
+      dims.erase(dims.begin(), dims.begin() + d_.between(0, static_cast<int64_t>(dims.size())));
+    return g_.add_constant(g_.fresh_name("operand"),
+                           draw_values(d_, type.dtype, dims, Mood::plain));
   }
   /// Two axes of the same size change places, where there are such; else none does.
   Attr perm(int rank) {
@@ -115,11 +133,14 @@ class Changing {
 
   /// All of one float type become another.
   std::string retype() {
-    const auto v = some([](const Value& x) { return is_float(x.type.dtype) && (x.is_input || x.constant); });
+    const auto v =
+        some([](const Value& x) { return is_float(x.type.dtype) && (x.is_input || x.constant); });
     if (!v) return "";
-    const DType from = g_.value(*v).type.dtype, to = d_.of(std::vector<DType>{DType::f16, DType::f32, DType::f64, DType::bf16});
+    const DType from = g_.value(*v).type.dtype,
+                to = d_.of(std::vector<DType>{DType::f16, DType::f32, DType::f64, DType::bf16});
     for (NodeId n : g_.order())
-      if (g_.node(n).subgraphs.empty() && g_.node(n).op == "Cast" && g_.node(n).attrs.i("to") == static_cast<int64_t>(from))
+      if (g_.node(n).subgraphs.empty() && g_.node(n).op == "Cast" &&
+          g_.node(n).attrs.i("to") == static_cast<int64_t>(from))
         g_.set_attr(n, "to", static_cast<int64_t>(to));
     for (size_t k = 0; k < g_.value_slots(); ++k) {
       const ValueId id{static_cast<uint32_t>(k)};
@@ -134,7 +155,8 @@ class Changing {
     auto [out, bytes] = Tensor::allocate(to, t.dims());
     const auto size = static_cast<size_t>(size_bytes(to, 1));
     for (int64_t k = 0; k < t.numel(); ++k)
-      std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(k) * size, Tensor::scalar(to, t.at_f64(k)).data(), size);
+      std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(k) * size,
+                  Tensor::scalar(to, t.at_f64(k)).data(), size);
     return out;
   }
 
@@ -143,7 +165,8 @@ class Changing {
     for (NodeId n : g.order())
       for (const auto& [name, nested] : g.node(n).subgraphs) {
         for (uint32_t k = 0; k < nested->value_slots(); ++k)
-          if (const Value& v = nested->value({k}); !v.dead && !v.constant && !v.outer) nested->set_type({k}, {v.type.dtype, std::nullopt});
+          if (const Value& v = nested->value({k}); !v.dead && !v.constant && !v.outer)
+            nested->set_type({k}, {v.type.dtype, std::nullopt});
         forget_sizes_inside(*nested);
       }
   }
@@ -160,7 +183,8 @@ class Changing {
       Type t = g_.value(in).type;
       if (!t.shape || (in != *v && !everywhere)) continue;
       for (size_t a = 0; a < t.shape->size(); ++a)
-        if ((in == *v && a == axis) || (everywhere && (*t.shape)[a] == before)) (*t.shape)[a] = after;
+        if ((in == *v && a == axis) || (everywhere && (*t.shape)[a] == before))
+          (*t.shape)[a] = after;
       g_.set_type(in, t);
     }
     forget_sizes_inside(g_);
@@ -178,11 +202,13 @@ std::optional<std::map<std::string, Tensor>> inputs_of(Draw& d, const Graph& g) 
   const auto mood = static_cast<Mood>(d.of({0, 1, 1, 1, 2, 3}));
   for (ValueId v : g.inputs()) {
     const auto& value = g.value(v);
-    if (!value.type.known() || value.type.dtype == DType::string || size_bits(value.type.dtype) < 8) return std::nullopt;
+    if (!value.type.known() || value.type.dtype == DType::string || size_bits(value.type.dtype) < 8)
+      return std::nullopt;
     Dims dims;
     int64_t elements = 1;
     for (const Dim& dim : *value.type.shape) {
-      if (!dim.is_constant() && !symbols.contains(dim.str())) symbols[dim.str()] = d.of({1, 2, 3, 5, 8});
+      if (!dim.is_constant() && !symbols.contains(dim.str()))
+        symbols[dim.str()] = d.of({1, 2, 3, 5, 8});
       dims.push_back(dim.is_constant() ? dim.value_or(0) : symbols[dim.str()]);
       elements *= dims.back();
     }
@@ -192,8 +218,10 @@ std::optional<std::map<std::string, Tensor>> inputs_of(Draw& d, const Graph& g) 
   return all;
 }
 
-/// What the interpreter makes of it; nullopt: nothing in time, or nothing that could tell right from wrong.
-bool tells(const Graph& g, const std::map<std::string, Tensor>& inputs, const Language& language, std::string& why) {
+/// What the interpreter makes of it; nullopt: nothing in time, or nothing that could tell right
+/// from wrong.
+bool tells(const Graph& g, const std::map<std::string, Tensor>& inputs, const Language& language,
+           std::string& why) {
   Cancel cancel;
   cancel.deadline(std::chrono::steady_clock::now() + kPatience);
   InterpreterOptions options;
@@ -203,16 +231,20 @@ bool tells(const Graph& g, const std::map<std::string, Tensor>& inputs, const La
   for (ValueId v : g.inputs()) in.push_back(inputs.at(g.value(v).name));
   auto out = interpret(g, in, options);
   why = out ? "its results say nothing" : out.error().message;
-  return out && std::ranges::none_of(*out, [](const Tensor& t) { return t.dtype() == DType::string || t.numel() > kMostElements || says_nothing(t); });
+  return out && std::ranges::none_of(*out, [](const Tensor& t) {
+           return t.dtype() == DType::string || t.numel() > kMostElements || says_nothing(t);
+         });
 }
 
 Result<Graph> read(const Known& known, const Language& language) {
-  FERRULE_ASSIGN(Imported imported, known.path.empty() ? import_text(known.text, language.import) : import_file(known.path, language.import));
+  FERRULE_ASSIGN(Imported imported, known.path.empty() ? import_text(known.text, language.import)
+                                                       : import_file(known.path, language.import));
   return std::move(imported.graph);
 }
 
 /// nullopt: none of these changes give a model.
-std::optional<Case> changed(Draw& d, const Language& language, const Known& known, std::map<std::string, int>& refused) {
+std::optional<Case> changed(Draw& d, const Language& language, const Known& known,
+                            std::map<std::string, int>& refused) {
   auto refuse = [&](const std::string& why) {
     ++refused[why];
     return std::nullopt;
@@ -231,7 +263,8 @@ std::optional<Case> changed(Draw& d, const Language& language, const Known& know
   auto inputs = inputs_of(d, imported->graph);
   if (!inputs) return refuse("its inputs");
   std::string why;
-  if (!tells(imported->graph, *inputs, language, why)) return refuse("changed: " + why.substr(0, 60));
+  if (!tells(imported->graph, *inputs, language, why))
+    return refuse("changed: " + why.substr(0, 60));
   c.model = *bytes;
   c.inputs = std::move(*inputs);
   c.text += "\n" + to_text(imported->graph) + "\n";
@@ -244,16 +277,20 @@ std::vector<Known> known_models(const RuleSet& rules, const std::vector<std::str
   std::vector<Known> all;
   for (const auto& rule : rules.rules)
     for (const RuleTest& test : rule->tests)
-      if (!test.model.empty()) all.push_back({fmt::format("rule {}, {}", rule->id, test.name), "", test.model});
+      if (!test.model.empty())
+        all.push_back({fmt::format("rule {}, {}", rule->id, test.name), "", test.model});
   const size_t cases = all.size();
   for (const std::string& folder : folders)
     for (const auto& entry : fs::recursive_directory_iterator(folder))
-      if (entry.path().extension() == ".onnx" && entry.file_size() < kSmallFile) all.push_back({entry.path().string(), entry.path().string(), ""});
-  std::sort(all.begin() + static_cast<std::ptrdiff_t>(cases), all.end(), [](const Known& a, const Known& b) { return a.path < b.path; });
+      if (entry.path().extension() == ".onnx" && entry.file_size() < kSmallFile)
+        all.push_back({entry.path().string(), entry.path().string(), ""});
+  std::sort(all.begin() + static_cast<std::ptrdiff_t>(cases), all.end(),
+            [](const Known& a, const Known& b) { return a.path < b.path; });
   return all;
 }
 
-Case draw_known(Draw& draw, const Language& language, const std::vector<Known>& models, std::map<std::string, int>& refused) {
+Case draw_known(Draw& draw, const Language& language, const std::vector<Known>& models,
+                std::map<std::string, int>& refused) {
   for (int tries = 0; tries < 200; ++tries)
     if (auto c = changed(draw, language, draw.of(models), refused)) return *c;
   Builder b(draw, language);  // no models, or none that can be changed

@@ -1,5 +1,5 @@
-// Known models changed a little: a node inserted, an element type or a size changed, an output added. What matched before
-// then matches nearly, or matches what its author did not think of.
+// Known models changed a little: a node inserted, an element type or a size changed, an output
+// added. What matched before then matches nearly, or matches what its author did not think of.
 #pragma once
 #include "engine/rule/rule.h"
 #include "tests/fuzz/builder.h"
@@ -15,6 +15,7 @@ struct Known {
 std::vector<Known> known_models(const RuleSet& rules, const std::vector<std::string>& folders);
 
 /// One of them with one to three changes, on inputs that the interpreter takes.
-Case draw_known(Draw& draw, const Language& language, const std::vector<Known>& models, std::map<std::string, int>& refused);
+Case draw_known(Draw& draw, const Language& language, const std::vector<Known>& models,
+                std::map<std::string, int>& refused);
 
 }  // namespace ferrule::fuzz

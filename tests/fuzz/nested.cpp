@@ -5,7 +5,8 @@ namespace {
 
 std::string declared(const Value& v) { return type_text(v.dtype, v.dims) + " " + v.name; }
 
-/// Steps behind `from`, which may read all that the scene has (captures). `as`: dims of the result; nullopt: any.
+/// Steps behind `from`, which may read all that the scene has (captures). `as`: dims of the result;
+/// nullopt: any.
 Made steps(Builder& b, const Scene& scene, const Value& from, const std::optional<Dims>& as) {
   Scene inner{scene.anchor, scene.values};
   inner.values.push_back(from);
@@ -28,12 +29,15 @@ Made steps(Builder& b, const Scene& scene, const Value& from, const std::optiona
   return r;
 }
 
-std::string graph(const std::string& name, const std::vector<std::string>& ins, const std::vector<std::string>& outs, const std::vector<std::string>& lines) {
-  return fmt::format("{} ({}) => ({}) {{ {} }}", name, fmt::join(ins, ", "), fmt::join(outs, ", "), fmt::join(lines, " "));
+std::string graph(const std::string& name, const std::vector<std::string>& ins,
+                  const std::vector<std::string>& outs, const std::vector<std::string>& lines) {
+  return fmt::format("{} ({}) => ({}) {{ {} }}", name, fmt::join(ins, ", "), fmt::join(outs, ", "),
+                     fmt::join(lines, " "));
 }
 
 Value condition(Builder& b) {
-  return b.draw.chance(70) ? b.input(DType::boolean, {}, Mood::exact) : b.constant(DType::boolean, {}, Mood::exact);
+  return b.draw.chance(70) ? b.input(DType::boolean, {}, Mood::exact)
+                           : b.constant(DType::boolean, {}, Mood::exact);
 }
 
 Made branches(Builder& b, const Scene& scene, const Value& v) {
@@ -42,19 +46,23 @@ Made branches(Builder& b, const Scene& scene, const Value& v) {
   if (!yes) return yes;
   const auto then = b.take(before);
   Made no;
-  if (yes->dims == v.dims) no = steps(b, scene, v, v.dims);
-  else no = b.node("Neg", {b.constant(yes->dtype, yes->dims, yes->exact ? Mood::exact : b.finite())});
+  if (yes->dims == v.dims)
+    no = steps(b, scene, v, v.dims);
+  else
+    no = b.node("Neg", {b.constant(yes->dtype, yes->dims, yes->exact ? Mood::exact : b.finite())});
   if (!no) return no;
   const auto otherwise = b.take(before);
   auto r = b.nodes("If", {condition(b)},
-                   "then_branch = " + graph(b.fresh("g"), {}, {declared(*yes)}, then) + ", else_branch = " + graph(b.fresh("g"), {}, {declared(*no)}, otherwise),
+                   "then_branch = " + graph(b.fresh("g"), {}, {declared(*yes)}, then) +
+                       ", else_branch = " + graph(b.fresh("g"), {}, {declared(*no)}, otherwise),
                    {yes->dtype}, {yes->dims});
   if (!r) return std::nullopt;
   (*r)[0].exact = yes->exact && no->exact;
   return (*r)[0];
 }
 
-/// A value that a nested graph is given, while its nodes are drawn: the line that makes it is thrown away.
+/// A value that a nested graph is given, while its nodes are drawn: the line that makes it is
+/// thrown away.
 Made stand_in(Builder& b, const Value& like) { return b.node("Identity", {like}); }
 
 Made loop(Builder& b, const Scene& scene, const Value& v) {
@@ -69,21 +77,26 @@ Made loop(Builder& b, const Scene& scene, const Value& v) {
   lines.erase(lines.begin());
   const std::string i = b.fresh("v"), c = b.fresh("v"), again = b.fresh("v");
   lines.push_back(again + " = Identity (" + c + ")");
-  const std::string body = graph(b.fresh("g"), {"int64 " + i, "bool " + c, declared(*state)}, {"bool " + again, declared(*next)}, lines);
+  const std::string body = graph(b.fresh("g"), {"int64 " + i, "bool " + c, declared(*state)},
+                                 {"bool " + again, declared(*next)}, lines);
   const int64_t count = d.of({0, 1, 2, 3});
-  const Value trips = d.chance(60) ? b.literal_of(DType::i64, {}, static_cast<double>(count)) : b.input(DType::i64, {}, Mood::positive);
-  auto r = b.nodes("Loop", {trips, d.chance(50) ? Value{} : b.literal_of(DType::boolean, {}, 1), v}, "body = " + body, {v.dtype}, {v.dims});
+  const Value trips = d.chance(60) ? b.literal_of(DType::i64, {}, static_cast<double>(count))
+                                   : b.input(DType::i64, {}, Mood::positive);
+  auto r = b.nodes("Loop", {trips, d.chance(50) ? Value{} : b.literal_of(DType::boolean, {}, 1), v},
+                   "body = " + body, {v.dtype}, {v.dims});
   if (!r) return std::nullopt;
   Value all = (*r)[0];
   all.exact = next->exact && v.exact;
   if (!b.says_nothing(all)) b.output(all);
-  return d.chance(2) ? Made(all) : v;  // what reads it has no sizes before a run, as ONNX infers them
+  return d.chance(2) ? Made(all)
+                     : v;  // what reads it has no sizes before a run, as ONNX infers them
 }
 
 Made scan(Builder& b, const Scene& scene, const Value& v) {
   if (v.rank() < 1 || v.dims[0] < 1 || v.dims[0] > 6) return std::nullopt;
   const Dims slice(v.dims.begin() + 1, v.dims.end());
-  const Value first = b.draw.chance(50) ? b.constant(v.dtype, slice, b.finite()) : b.input(v.dtype, slice, b.finite());
+  const Value first = b.draw.chance(50) ? b.constant(v.dtype, slice, b.finite())
+                                        : b.input(v.dtype, slice, b.finite());
   const size_t before = b.lines();
   Made state = stand_in(b, first), x = stand_in(b, first);
   if (!state || !x) return std::nullopt;
@@ -95,8 +108,10 @@ Made scan(Builder& b, const Scene& scene, const Value& v) {
   if (!y || !kept) return std::nullopt;
   auto lines = b.take(before);
   lines.erase(lines.begin(), lines.begin() + 2);
-  const std::string body = graph(b.fresh("g"), {declared(*state), declared(*x)}, {declared(*kept), declared(*y)}, lines);
-  auto r = b.nodes("Scan", {first, v}, "body = " + body + ", num_scan_inputs = 1", {v.dtype, v.dtype}, {slice, v.dims});
+  const std::string body =
+      graph(b.fresh("g"), {declared(*state), declared(*x)}, {declared(*kept), declared(*y)}, lines);
+  auto r = b.nodes("Scan", {first, v}, "body = " + body + ", num_scan_inputs = 1",
+                   {v.dtype, v.dtype}, {slice, v.dims});
   if (!r) return std::nullopt;
   for (Value& each : *r) each.exact = each.positive = false;
   return (*r)[1];

@@ -11,19 +11,22 @@ bool broadcasts(const Dims& a, const Dims& b) {
   return true;
 }
 
-/// A value of the type that the scene has already: the anchor's own input, its result, a step's result.
+/// A value of the type that the scene has already: the anchor's own input, its result, a step's
+/// result.
 std::optional<Value> known(Draw& d, const Scene& scene, const Value& value) {
   std::vector<Value> fit;
   for (const Value& v : scene.values)
     if (v.dtype == value.dtype && broadcasts(v.dims, value.dims)) fit.push_back(v);
   for (const Value& v : scene.anchor.operands)
-    if (!v.name.empty() && v.dtype == value.dtype && broadcasts(v.dims, value.dims)) fit.push_back(v), fit.push_back(v);
+    if (!v.name.empty() && v.dtype == value.dtype && broadcasts(v.dims, value.dims))
+      fit.push_back(v), fit.push_back(v);
   if (fit.empty()) return std::nullopt;
   return d.of(fit);
 }
 
 std::optional<Value> computed(Builder& b, const Value& x) {
-  static const std::vector<std::string> any{"Neg", "Relu", "Abs", "Identity"}, real{"Neg", "Relu", "Abs", "Identity", "Sigmoid", "Tanh"};
+  static const std::vector<std::string> any{"Neg", "Relu", "Abs", "Identity"},
+      real{"Neg", "Relu", "Abs", "Identity", "Sigmoid", "Tanh"};
   return b.node(b.draw.of(is_float(x.dtype) ? real : any), {x});
 }
 
@@ -39,7 +42,8 @@ Dims operand_dims(Draw& d, const Dims& dims) {
     if (d.chance(ones)) n = 1;
   if (style <= 4 && dims.size() >= 2) {  // one value a channel: [C,1,1], [1,C,1,1], and C elsewhere
     out.assign(dims.size(), 1);
-    const size_t axis = d.chance(80) ? 1 : static_cast<size_t>(d.below(static_cast<int64_t>(dims.size())));
+    const size_t axis =
+        d.chance(80) ? 1 : static_cast<size_t>(d.below(static_cast<int64_t>(dims.size())));
     out[axis] = dims[axis];
   }
   if (d.chance(60))  // leading ones go, or whole axes

@@ -22,34 +22,52 @@ Made unary(Builder& b, const Value& v) {
   Draw& d = b.draw;
   if (is_float(v.dtype)) {
     static const Strings smooth{"Sin", "Cos", "Atan", "Asinh", "Tanh", "Erf", "HardSwish"};
-    static const Strings contrib{"com.microsoft.Gelu", "com.microsoft.FastGelu", "com.microsoft.QuickGelu"};
+    static const Strings contrib{"com.microsoft.Gelu", "com.microsoft.FastGelu",
+                                 "com.microsoft.QuickGelu"};
     switch (d.below(6)) {
-      case 0: return to_type(b, b.node("IsNaN", {v}, "", DType::boolean), v.dtype);
-      case 1: return to_type(b, b.node("IsInf", {v}, "detect_negative = 0", DType::boolean), v.dtype);
-      case 2: return v.exact ? b.node("Shrink", {v}, "lambd = 1.0, bias = 0.5") : std::nullopt;
-      case 3: return b.node(d.of(contrib), {v});
-      case 4: return b.node("Dropout", {v});
-      default: return b.node(d.of(smooth), {v});
+      case 0:
+        return to_type(b, b.node("IsNaN", {v}, "", DType::boolean), v.dtype);
+      case 1:
+        return to_type(b, b.node("IsInf", {v}, "detect_negative = 0", DType::boolean), v.dtype);
+      case 2:
+        return v.exact ? b.node("Shrink", {v}, "lambd = 1.0, bias = 0.5") : std::nullopt;
+      case 3:
+        return b.node(d.of(contrib), {v});
+      case 4:
+        return b.node("Dropout", {v});
+      default:
+        return b.node(d.of(smooth), {v});
     }
   }
   if (v.dtype == DType::boolean) return b.node("Not", {v});
   switch (d.below(3)) {
-    case 0: return b.node("BitwiseNot", {v});
-    case 1: return b.node(d.of(Strings{"BitwiseAnd", "BitwiseOr", "BitwiseXor"}), {v, b.constant(v.dtype, operand_dims(d, v.dims), Mood::plain)});
-    default: return is_unsigned_int(v.dtype) ? b.node("BitShift", {v, b.literal_of(v.dtype, {}, 1)}, "direction = \"LEFT\"") : b.node("Sign", {v});
+    case 0:
+      return b.node("BitwiseNot", {v});
+    case 1:
+      return b.node(d.of(Strings{"BitwiseAnd", "BitwiseOr", "BitwiseXor"}),
+                    {v, b.constant(v.dtype, operand_dims(d, v.dims), Mood::plain)});
+    default:
+      return is_unsigned_int(v.dtype)
+                 ? b.node("BitShift", {v, b.literal_of(v.dtype, {}, 1)}, "direction = \"LEFT\"")
+                 : b.node("Sign", {v});
   }
 }
 
-/// Conversions there and back; to integers only what is exact, for which every order of sums is the same.
+/// Conversions there and back; to integers only what is exact, for which every order of sums is the
+/// same.
 Made conversion(Builder& b, const Value& v) {
   const DType to = static_cast<DType>(b.draw.of({1, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 16}));
   if (!is_float(to) && is_float(v.dtype)) {
     if (!v.exact || b.mood == Mood::wild) return std::nullopt;
-    Made bounded = b.node("Clip", {v, b.literal_of(v.dtype, {}, is_unsigned_int(to) ? 0 : -100), b.literal_of(v.dtype, {}, 100)});
+    Made bounded = b.node("Clip", {v, b.literal_of(v.dtype, {}, is_unsigned_int(to) ? 0 : -100),
+                                   b.literal_of(v.dtype, {}, 100)});
     return to_type(b, to_type(b, bounded, to), v.dtype);
   }
-  if (to == DType::f16 || to == DType::bf16) return is_float(v.dtype) ? to_type(b, to_type(b, v, to), v.dtype) : std::nullopt;
-  return is_float(v.dtype) || b.draw.chance(50) ? to_type(b, to_type(b, v, to), v.dtype) : b.node("CastLike", {v, b.literal_of(v.dtype, {}, 1)});
+  if (to == DType::f16 || to == DType::bf16)
+    return is_float(v.dtype) ? to_type(b, to_type(b, v, to), v.dtype) : std::nullopt;
+  return is_float(v.dtype) || b.draw.chance(50)
+             ? to_type(b, to_type(b, v, to), v.dtype)
+             : b.node("CastLike", {v, b.literal_of(v.dtype, {}, 1)});
 }
 
 Made gather(Builder& b, const Value& v) {
@@ -59,19 +77,28 @@ Made gather(Builder& b, const Value& v) {
   const std::string along = fmt::format("axis = {}", d.chance(30) ? axis - v.rank() : axis);
   Dims same = v.dims;
   switch (d.below(6)) {
-    case 0: case 1: return b.node("Gather", {v, indices(b, d.of(std::vector<Dims>{{}, {1}, {2}, {2, 2}, {n}}), n)}, along);
+    case 0:
+    case 1:
+      return b.node("Gather",
+                    {v, indices(b, d.of(std::vector<Dims>{{}, {1}, {2}, {2, 2}, {n}}), n)}, along);
     case 2:
       same[static_cast<size_t>(axis)] = d.between(1, 3);
       return b.node("GatherElements", {v, indices(b, same, n)}, along);
-    case 3: return b.node("GatherND", {v, indices(b, {2, 1}, v.dims[0])});
+    case 3:
+      return b.node("GatherND", {v, indices(b, {2, 1}, v.dims[0])});
     case 4: {
       same[static_cast<size_t>(axis)] = 1;
       const std::string how = v.exact ? d.of(Strings{"none", "add", "max", "min"}) : "none";
-      return b.node("ScatterElements", {v, indices(b, same, n), b.constant(v.dtype, same, v.exact ? Mood::exact : b.finite())}, along + ", reduction = \"" + how + "\"");
+      return b.node(
+          "ScatterElements",
+          {v, indices(b, same, n), b.constant(v.dtype, same, v.exact ? Mood::exact : b.finite())},
+          along + ", reduction = \"" + how + "\"");
     }
     default:
       same[0] = 1;
-      return b.node("ScatterND", {v, b.literal_as({1, 1}, {d.below(std::max<int64_t>(1, v.dims[0]))}), b.constant(v.dtype, same, v.exact ? Mood::exact : b.finite())});
+      return b.node("ScatterND",
+                    {v, b.literal_as({1, 1}, {d.below(std::max<int64_t>(1, v.dims[0]))}),
+                     b.constant(v.dtype, same, v.exact ? Mood::exact : b.finite())});
   }
 }
 
@@ -88,66 +115,121 @@ Made moved(Builder& b, const Value& v) {
       Dims to = operand_dims(d, v.dims);
       return b.node("Expand", {v, b.literal(to)});
     }
-    case 2: return rank == 4 ? b.node("DepthToSpace", {v}, "blocksize = 2, mode = \"" + d.of(Strings{"DCR", "CRD"}) + "\"") : std::nullopt;
-    case 3: return rank == 4 ? b.node("SpaceToDepth", {v}, "blocksize = 2") : std::nullopt;
-    case 4: return rank > 1 ? b.node("Trilu", {v, b.literal_of(DType::i64, {}, static_cast<double>(d.between(-1, 1)))}, fmt::format("upper = {}", d.below(2))) : std::nullopt;
+    case 2:
+      return rank == 4 ? b.node("DepthToSpace", {v},
+                                "blocksize = 2, mode = \"" + d.of(Strings{"DCR", "CRD"}) + "\"")
+                       : std::nullopt;
+    case 3:
+      return rank == 4 ? b.node("SpaceToDepth", {v}, "blocksize = 2") : std::nullopt;
+    case 4:
+      return rank > 1
+                 ? b.node("Trilu",
+                          {v, b.literal_of(DType::i64, {}, static_cast<double>(d.between(-1, 1)))},
+                          fmt::format("upper = {}", d.below(2)))
+                 : std::nullopt;
     case 5: {
       std::vector<int64_t> ones;
       for (int a = 0; a < rank; ++a)
-        if (v.dims[static_cast<size_t>(a)] == 1 && d.chance(60)) ones.push_back(d.chance(30) ? a - rank : a);
+        if (v.dims[static_cast<size_t>(a)] == 1 && d.chance(60))
+          ones.push_back(d.chance(30) ? a - rank : a);
       return ones.empty() ? std::nullopt : b.node("Squeeze", {v, b.literal(ones)});
     }
-    case 6: return b.node("Unsqueeze", {v, b.literal({0, -1})});
-    default: return rank > 1 && v.dims[0] > 0 && v.dims[1] > 0
-                        ? b.node("ReverseSequence", {v, b.literal(std::vector<int64_t>(static_cast<size_t>(v.dims[1]), d.between(1, v.dims[0])))}, "time_axis = 0, batch_axis = 1")
-                        : std::nullopt;
+    case 6:
+      return b.node("Unsqueeze", {v, b.literal({0, -1})});
+    default:
+      return rank > 1 && v.dims[0] > 0 && v.dims[1] > 0
+                 ? b.node("ReverseSequence",
+                          {v, b.literal(std::vector<int64_t>(static_cast<size_t>(v.dims[1]),
+                                                             d.between(1, v.dims[0])))},
+                          "time_axis = 0, batch_axis = 1")
+                 : std::nullopt;
   }
 }
 
 Made along_rows(Builder& b, const Value& v) {
   Draw& d = b.draw;
   const int rank = v.rank();
-  const int64_t axis = d.between(-rank, rank - 1), n = v.dims[static_cast<size_t>(axis < 0 ? axis + rank : axis)];
+  const int64_t axis = d.between(-rank, rank - 1),
+                n = v.dims[static_cast<size_t>(axis < 0 ? axis + rank : axis)];
   const std::string along = fmt::format("axis = {}", axis);
   const bool tame = v.exact && b.mood != Mood::wild && n > 0;
   switch (d.below(9)) {
-    case 0: return b.node("CumSum", {v, b.literal_of(DType::i64, {}, static_cast<double>(axis))}, fmt::format("exclusive = {}, reverse = {}", d.below(2), d.below(2)));
-    case 1: case 2: {
+    case 0:
+      return b.node("CumSum", {v, b.literal_of(DType::i64, {}, static_cast<double>(axis))},
+                    fmt::format("exclusive = {}, reverse = {}", d.below(2), d.below(2)));
+    case 1:
+    case 2: {
       if (!tame) return std::nullopt;
-      auto both = b.nodes("TopK", {v, b.literal({d.between(1, n)})}, fmt::format("axis = {}, largest = {}", axis, d.below(2)), {v.dtype, DType::i64});
+      auto both =
+          b.nodes("TopK", {v, b.literal({d.between(1, n)})},
+                  fmt::format("axis = {}, largest = {}", axis, d.below(2)), {v.dtype, DType::i64});
       if (both && d.chance(40) && !b.says_nothing((*both)[1])) b.output((*both)[1]);
       return both ? Made((*both)[0]) : std::nullopt;
     }
-    case 3: return tame ? b.node(d.of(Strings{"ArgMax", "ArgMin"}), {v}, along + fmt::format(", keepdims = {}, select_last_index = {}", d.below(2), d.below(2)), DType::i64) : std::nullopt;
-    case 4: return tame ? b.node("Hardmax", {v}, along) : std::nullopt;
+    case 3:
+      return tame ? b.node(d.of(Strings{"ArgMax", "ArgMin"}), {v},
+                           along + fmt::format(", keepdims = {}, select_last_index = {}",
+                                               d.below(2), d.below(2)),
+                           DType::i64)
+                  : std::nullopt;
+    case 4:
+      return tame ? b.node("Hardmax", {v}, along) : std::nullopt;
     case 5:  // the squares of huge numbers overflow in a kernel, and not in the interpreter's f64
-      return !is_float(v.dtype) || b.mood == Mood::wild ? std::nullopt : b.node("LpNormalization", {v}, along + fmt::format(", p = {}", d.between(1, 2)));
-    case 6: return rank == 4 && is_float(v.dtype) ? b.node("MeanVarianceNormalization", {v}, d.chance(50) ? "axes = [0,2,3]" : "axes = [2,3]") : std::nullopt;
-    case 7: return rank > 2 && is_float(v.dtype) ? b.node("LRN", {v}, fmt::format("size = {}", d.of({1, 3, 5}))) : std::nullopt;
-    default: return b.node(d.of(Strings{"ReduceLogSumExp", "ReduceProd", "ReduceSumSquare"}), {v, b.literal({axis})}, fmt::format("keepdims = {}", d.below(2)));
+      return !is_float(v.dtype) || b.mood == Mood::wild
+                 ? std::nullopt
+                 : b.node("LpNormalization", {v}, along + fmt::format(", p = {}", d.between(1, 2)));
+    case 6:
+      return rank == 4 && is_float(v.dtype)
+                 ? b.node("MeanVarianceNormalization", {v},
+                          d.chance(50) ? "axes = [0,2,3]" : "axes = [2,3]")
+                 : std::nullopt;
+    case 7:
+      return rank > 2 && is_float(v.dtype)
+                 ? b.node("LRN", {v}, fmt::format("size = {}", d.of({1, 3, 5})))
+                 : std::nullopt;
+    default:
+      return b.node(d.of(Strings{"ReduceLogSumExp", "ReduceProd", "ReduceSumSquare"}),
+                    {v, b.literal({axis})}, fmt::format("keepdims = {}", d.below(2)));
   }
 }
 
 Made einsum(Builder& b, const Value& v) {
-  static const std::vector<Strings> one{{}, {"i->i"}, {"ij->ji", "ij->i", "ii->i"}, {"ijk->kij", "ijk->ik"}, {"ijkl->ilkj", "ijkl->il"}};
+  static const std::vector<Strings> one{{},
+                                        {"i->i"},
+                                        {"ij->ji", "ij->i", "ii->i"},
+                                        {"ijk->kij", "ijk->ik"},
+                                        {"ijkl->ilkj", "ijkl->il"}};
   Draw& d = b.draw;
   if (v.rank() < 1 || v.rank() > 4) return std::nullopt;
-  if (d.chance(40)) return b.node("Einsum", {v}, "equation = \"" + d.of(one[static_cast<size_t>(v.rank())]) + "\"");
-  const std::string left = std::string("bhij").substr(static_cast<size_t>(4 - v.rank())), right = d.chance(50) ? "jk" : "kj";
+  if (d.chance(40))
+    return b.node("Einsum", {v}, "equation = \"" + d.of(one[static_cast<size_t>(v.rank())]) + "\"");
+  const std::string left = std::string("bhij").substr(static_cast<size_t>(4 - v.rank())),
+                    right = d.chance(50) ? "jk" : "kj";
   const int64_t n = d.of({1, 2, 4}), k = v.dims.back();
-  const Value w = b.constant(v.dtype, right == "jk" ? Dims{k, n} : Dims{n, k}, v.exact ? Mood::exact : b.finite());
-  return b.node("Einsum", {v, w}, fmt::format("equation = \"{},{}->{}k\"", left, right, left.substr(0, left.size() - 1)));
+  const Value w = b.constant(v.dtype, right == "jk" ? Dims{k, n} : Dims{n, k},
+                             v.exact ? Mood::exact : b.finite());
+  return b.node(
+      "Einsum", {v, w},
+      fmt::format("equation = \"{},{}->{}k\"", left, right, left.substr(0, left.size() - 1)));
 }
 
 Made recurrent(Builder& b, const Value& v) {
   Draw& d = b.draw;
-  if (v.rank() != 3 || v.numel() == 0 || v.dtype != DType::f32 || v.dims[0] > 8) return std::nullopt;
+  if (v.rank() != 3 || v.numel() == 0 || v.dtype != DType::f32 || v.dims[0] > 8)
+    return std::nullopt;
   const std::string op = d.of(Strings{"LSTM", "GRU", "RNN"});
   const bool both = d.chance(40);
-  const int64_t gates = op == "LSTM" ? 4 : op == "GRU" ? 3 : 1, size = d.of({1, 2, 4}), ways = both ? 2 : 1;
-  std::vector<Value> operands{v, b.constant(v.dtype, {ways, gates * size, v.dims[2]}, Mood::plain), b.constant(v.dtype, {ways, gates * size, size}, Mood::plain)};
+  const int64_t gates = op == "LSTM"  ? 4
+                        : op == "GRU" ? 3
+                                      : 1,
+                size = d.of({1, 2, 4}), ways = both ? 2 : 1;
+  std::vector<Value> operands{v, b.constant(v.dtype, {ways, gates * size, v.dims[2]}, Mood::plain),
+                              b.constant(v.dtype, {ways, gates * size, size}, Mood::plain)};
   if (d.chance(60)) operands.push_back(b.constant(v.dtype, {ways, 2 * gates * size}, Mood::plain));
-  std::string attributes = fmt::format("hidden_size = {}", size) + (both ? ", direction = \"bidirectional\"" : d.chance(30) ? ", direction = \"reverse\"" : "");
+  std::string attributes =
+      fmt::format("hidden_size = {}", size) + (both           ? ", direction = \"bidirectional\""
+                                               : d.chance(30) ? ", direction = \"reverse\""
+                                                              : "");
   if (op == "GRU" && d.chance(50)) attributes += ", linear_before_reset = 1";
   return b.node(op, operands, attributes);
 }
@@ -157,7 +239,10 @@ Made compound(Builder& b, const Value& v) {
   Draw& d = b.draw;
   const int rank = v.rank();
   switch (d.below(is_float(v.dtype) ? 3 : 4)) {
-    case 0: return !is_float(v.dtype) ? std::nullopt : b.node("com.microsoft.BiasGelu", {v, b.constant(v.dtype, {v.dims.back()}, Mood::plain)});
+    case 0:
+      return !is_float(v.dtype) ? std::nullopt
+                                : b.node("com.microsoft.BiasGelu",
+                                         {v, b.constant(v.dtype, {v.dims.back()}, Mood::plain)});
     case 1: {
       if (rank != 4 || v.numel() == 0 || !is_float(v.dtype)) return std::nullopt;
       auto other = [&] { return d.chance(50) ? v : b.constant(v.dtype, v.dims, Mood::plain); };
@@ -166,11 +251,15 @@ Made compound(Builder& b, const Value& v) {
     case 2: {
       if (rank != 4 || v.numel() == 0 || v.dtype != DType::f32) return std::nullopt;
       const Value grid = b.constant(v.dtype, {v.dims[0], 3, 2, 2}, Mood::plain);
-      return b.node("GridSample", {v, grid}, "mode = \"" + d.of(Strings{"linear", "nearest"}) + "\", padding_mode = \"" + d.of(Strings{"zeros", "border"}) + "\"");
+      return b.node("GridSample", {v, grid},
+                    "mode = \"" + d.of(Strings{"linear", "nearest"}) + "\", padding_mode = \"" +
+                        d.of(Strings{"zeros", "border"}) + "\"");
     }
     default: {
       if (v.dtype != DType::u8 && v.dtype != DType::i8) return std::nullopt;
-      Made r = b.node("MatMulInteger", {v, b.constant(DType::i8, {v.dims.back(), d.of({1, 2, 4})}, Mood::plain)}, "", DType::i32);
+      Made r = b.node("MatMulInteger",
+                      {v, b.constant(DType::i8, {v.dims.back(), d.of({1, 2, 4})}, Mood::plain)}, "",
+                      DType::i32);
       return r ? b.node("Cast", {*r}, "to = 1", DType::f32) : r;
     }
   }

@@ -3,8 +3,8 @@
 namespace ferrule::fuzz {
 namespace {
 
-/// Scales are powers of two and what is quantized is exact, so that nothing but the rounding to integers rounds: that a
-/// plan's sums have another order makes no other integer.
+/// Scales are powers of two and what is quantized is exact, so that nothing but the rounding to
+/// integers rounds: that a plan's sums have another order makes no other integer.
 Value scale(Builder& b, const Dims& dims) {
   return b.literal_of(DType::f32, dims, b.draw.of(std::vector<double>{0.25, 0.5, 0.5, 1, 2}));
 }
@@ -21,7 +21,11 @@ Pair draw_pair(Builder& b, DType dtype, const Value& v) {
     const Dims dims{v.dims[1]};
     return {scale(b, dims), b.constant(dtype, dims, Mood::positive), "axis = 1"};
   }
-  return {scale(b, {}), b.literal_of(dtype, {}, dtype == DType::u8 ? static_cast<double>(d.of({0, 3, 128})) : static_cast<double>(d.of({0, 0, -2}))), ""};
+  return {scale(b, {}),
+          b.literal_of(dtype, {},
+                       dtype == DType::u8 ? static_cast<double>(d.of({0, 3, 128}))
+                                          : static_cast<double>(d.of({0, 0, -2}))),
+          ""};
 }
 
 Made back(Builder& b, const Value& q, const Pair& p) {
@@ -42,7 +46,8 @@ Made weights(Builder& b, const Dims& dims, int axis) {
   Draw& d = b.draw;
   const bool per = d.chance(50);
   const Dims scales = per ? Dims{dims[static_cast<size_t>(axis)]} : Dims{};
-  Pair p{scale(b, scales), b.literal_of(DType::i8, scales, 0), per ? fmt::format("axis = {}", axis) : ""};
+  Pair p{scale(b, scales), b.literal_of(DType::i8, scales, 0),
+         per ? fmt::format("axis = {}", axis) : ""};
   return back(b, b.constant(DType::i8, dims, Mood::exact), p);
 }
 
@@ -50,7 +55,9 @@ Made weights(Builder& b, const Dims& dims, int axis) {
 
 Made draw_quantized(Builder& b, const Value& v) {
   Draw& d = b.draw;
-  if (v.dtype != DType::f32 || !v.exact || v.rank() < 2 || v.rank() > 4 || v.numel() == 0 || b.mood == Mood::wild) return std::nullopt;
+  if (v.dtype != DType::f32 || !v.exact || v.rank() < 2 || v.rank() > 4 || v.numel() == 0 ||
+      b.mood == Mood::wild)
+    return std::nullopt;
   Made r = there_and_back(b, v);
   if (!r) return r;
   const int64_t out = d.of({1, 2, 4, 8}), k = d.of({1, 1, 3});

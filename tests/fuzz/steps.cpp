@@ -47,9 +47,11 @@ constexpr Unary kUnary[] = {
 };
 
 Made unary(Builder& b, const Value& v) {
-  const Unary& u = kUnary[b.draw.chance(25) ? 0 : b.draw.below(std::size(kUnary))];  // Relu is a quarter of them
+  const Unary& u =
+      kUnary[b.draw.chance(25) ? 0 : b.draw.below(std::size(kUnary))];  // Relu is a quarter of them
   if (!is_float(v.dtype) && !u.whole) return std::nullopt;
-  if ((u.needs == Unary::exact && !v.exact) || (u.needs == Unary::positive && !v.positive)) return std::nullopt;
+  if ((u.needs == Unary::exact && !v.exact) || (u.needs == Unary::positive && !v.positive))
+    return std::nullopt;
   Made r = b.node(u.op, {v}, u.attributes);
   if (r) r->exact = v.exact && u.keeps_exact, r->positive = v.positive && u.keeps_positive;
   return r;
@@ -68,28 +70,33 @@ Value bound(Builder& b, DType dtype, double value) {
 
 Made clip(Builder& b, const Value& v) {
   Draw& d = b.draw;
-  const std::vector<double> ends = is_float(v.dtype) ? std::vector<double>{-1, -0.5, 0, 0.5, 1, 6} : std::vector<double>{-2, 0, 1, 3, 6};
+  const std::vector<double> ends = is_float(v.dtype) ? std::vector<double>{-1, -0.5, 0, 0.5, 1, 6}
+                                                     : std::vector<double>{-2, 0, 1, 3, 6};
   double low = d.of(ends), high = d.of(ends);
   if (low > high && d.chance(75)) std::swap(low, high);
   const Value from = bound(b, v.dtype, low), to = bound(b, v.dtype, high);
-  return b.node("Clip", to.name.empty() ? std::vector<Value>{v, from} : std::vector<Value>{v, from, to});
+  return b.node("Clip",
+                to.name.empty() ? std::vector<Value>{v, from} : std::vector<Value>{v, from, to});
 }
 
 bool operand_is_wider(const Dims& operand, const Dims& dims) {
   if (operand.size() > dims.size()) return true;
   for (size_t k = 1; k <= operand.size(); ++k)
-    if (operand[operand.size() - k] != 1 && operand[operand.size() - k] != dims[dims.size() - k]) return true;
+    if (operand[operand.size() - k] != 1 && operand[operand.size() - k] != dims[dims.size() - k])
+      return true;
   return false;
 }
 
 Made binary(Builder& b, const Scene& scene, const Value& v) {
   Draw& d = b.draw;
-  static const Strings ops{"Add", "Add", "Add", "Mul", "Mul", "Mul", "Sub", "Sub", "Div", "Div", "Pow", "PRelu", "PRelu", "Min", "Max", "Sum", "Mean", "Mod"};
+  static const Strings ops{"Add", "Add", "Add",   "Mul",   "Mul", "Mul", "Sub", "Sub",  "Div",
+                           "Div", "Pow", "PRelu", "PRelu", "Min", "Max", "Sum", "Mean", "Mod"};
   const std::string op = d.of(ops);
   if (!is_float(v.dtype) && (op == "Sum" || op == "Mean")) return std::nullopt;
   bool swapped = d.chance(50);
   std::optional<Mood> mood;
-  if (op == "Div" || op == "Mod") mood = Mood::positive, swapped = swapped && v.positive && op == "Div";
+  if (op == "Div" || op == "Mod")
+    mood = Mood::positive, swapped = swapped && v.positive && op == "Div";
   if (op == "Pow") mood = Mood::positive, swapped = swapped || !v.positive;
   if (op == "PRelu") swapped = false;
   if (op == "Mod" && is_float(v.dtype)) {
@@ -98,26 +105,34 @@ Made binary(Builder& b, const Scene& scene, const Value& v) {
   }
   const Value o = draw_operand(b, scene, v, mood);
   std::vector<Value> operands = swapped ? std::vector<Value>{o, v} : std::vector<Value>{v, o};
-  if ((op == "Min" || op == "Max" || op == "Sum") && d.chance(30)) operands.insert(operands.begin() + d.below(3), draw_operand(b, scene, v));
-  if (op == "PRelu" && operand_is_wider(o.dims, v.dims)) return std::nullopt;  // slopes are spread over x, never x over them
+  if ((op == "Min" || op == "Max" || op == "Sum") && d.chance(30))
+    operands.insert(operands.begin() + d.below(3), draw_operand(b, scene, v));
+  if (op == "PRelu" && operand_is_wider(o.dims, v.dims))
+    return std::nullopt;  // slopes are spread over x, never x over them
   Made r = b.node(op, operands, op == "Mod" && is_float(v.dtype) ? "fmod = 1" : "");
   if (!r) return r;
-  r->exact = r->exact && op != "Div" && op != "Pow" && op != "Mean" && (op != "Mul" || o.numel() <= v.numel());
+  r->exact = r->exact && op != "Div" && op != "Pow" && op != "Mean" &&
+             (op != "Mul" || o.numel() <= v.numel());
   r->positive = v.positive && o.positive && op != "Sub" && op != "Mod";
   return r;
 }
 
-/// Constant factors in a row, which folds multiply: none may leave the type's range on the way. Not behind what may be 0:
-/// weights that a factor was folded into leave another rounding of it, which the next factors make large.
+/// Constant factors in a row, which folds multiply: none may leave the type's range on the way. Not
+/// behind what may be 0: weights that a factor was folded into leave another rounding of it, which
+/// the next factors make large.
 Made scaled(Builder& b, const Value& v) {
   Draw& d = b.draw;
   if (!is_float(v.dtype) || !v.positive) return std::nullopt;
-  const std::vector<double> halves{1e-4, 1e-4, 1e4, 1e4, 0.125, 3}, floats{1e-18, 1e-18, 1e18, 1e18, 0.125, 3};
+  const std::vector<double> halves{1e-4, 1e-4, 1e4, 1e4, 0.125, 3},
+      floats{1e-18, 1e-18, 1e18, 1e18, 0.125, 3};
   Made r = v;
   for (int64_t n = d.between(2, 4); n > 0 && r; --n) {
-    const Value k = b.literal_of(v.dtype, d.of(std::vector<Dims>{{}, {}, {1}, {1, 1, 1, 1}}), d.of(v.dtype == DType::f16 ? halves : floats));
-    r = b.node(d.of(Strings{"Mul", "Mul", "Mul", "Div"}), d.chance(70) ? std::vector<Value>{*r, k} : std::vector<Value>{k, *r});
-    if (r && d.chance(30)) r = b.node("Abs", {*r});  // factors behind it are multiplied without those in front
+    const Value k = b.literal_of(v.dtype, d.of(std::vector<Dims>{{}, {}, {1}, {1, 1, 1, 1}}),
+                                 d.of(v.dtype == DType::f16 ? halves : floats));
+    r = b.node(d.of(Strings{"Mul", "Mul", "Mul", "Div"}),
+               d.chance(70) ? std::vector<Value>{*r, k} : std::vector<Value>{k, *r});
+    if (r && d.chance(30))
+      r = b.node("Abs", {*r});  // factors behind it are multiplied without those in front
     if (r) r->exact = false, r->positive = false;
   }
   return r;
@@ -141,17 +156,22 @@ Made choice(Builder& b, const Scene& scene, const Value& v) {
   if (v.exact && d.chance(70)) {
     const Value o = draw_operand(b, scene, v, Mood::exact);
     const bool swapped = d.chance(40);
-    by = b.node(d.of(Strings{"Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"}), swapped ? std::vector<Value>{o, v} : std::vector<Value>{v, o}, "",
-                DType::boolean);
+    by = b.node(d.of(Strings{"Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"}),
+                swapped ? std::vector<Value>{o, v} : std::vector<Value>{v, o}, "", DType::boolean);
     if (by && d.chance(20)) by = b.node("Not", {*by});
-    if (by && d.chance(20)) return b.node("Cast", {*by}, fmt::format("to = {}", static_cast<int>(v.dtype)), v.dtype);
+    if (by && d.chance(20))
+      return b.node("Cast", {*by}, fmt::format("to = {}", static_cast<int>(v.dtype)), v.dtype);
   } else {
     by = b.input(DType::boolean, operand_dims(d, v.dims), Mood::exact);
-    if (d.chance(30)) by = b.node(d.of(Strings{"And", "Or", "Xor"}), {*by, b.constant(DType::boolean, operand_dims(d, v.dims), Mood::exact)});
+    if (d.chance(30))
+      by = b.node(d.of(Strings{"And", "Or", "Xor"}),
+                  {*by, b.constant(DType::boolean, operand_dims(d, v.dims), Mood::exact)});
   }
   if (!by) return by;
   const Value o = draw_operand(b, scene, v);
-  Made r = b.node("Where", d.chance(50) ? std::vector<Value>{*by, v, o} : std::vector<Value>{*by, o, v}, "", v.dtype);
+  Made r =
+      b.node("Where", d.chance(50) ? std::vector<Value>{*by, v, o} : std::vector<Value>{*by, o, v},
+             "", v.dtype);
   if (r) r->exact = v.exact && o.exact;
   return r;
 }
@@ -161,12 +181,15 @@ Made convert(Builder& b, const Value& v) {
     Made wide = b.node("Cast", {v}, "to = 1", DType::f32);
     if (!wide) return wide;
     Made r = unary(b, *wide);
-    if (r && !is_float(v.dtype) && !r->exact) return std::nullopt;  // one rounding more or less is another integer
+    if (r && !is_float(v.dtype) && !r->exact)
+      return std::nullopt;  // one rounding more or less is another integer
     return r ? b.node("Cast", {*r}, fmt::format("to = {}", static_cast<int>(v.dtype)), v.dtype) : r;
   }
   Made narrow = b.node("Cast", {v}, "to = 10", DType::f16);
   if (narrow && b.draw.chance(40)) narrow = unary(b, *narrow);
-  Made r = narrow ? b.node("Cast", {*narrow}, fmt::format("to = {}", static_cast<int>(v.dtype)), v.dtype) : narrow;
+  Made r =
+      narrow ? b.node("Cast", {*narrow}, fmt::format("to = {}", static_cast<int>(v.dtype)), v.dtype)
+             : narrow;
   if (r) r->exact = false;
   return r;
 }
@@ -183,24 +206,35 @@ Made slice(Builder& b, const Value& v) {
   std::vector<int64_t> starts, ends, axes = axes_of(d, v.rank()), steps;
   for (int64_t a : axes) {
     const int64_t n = v.dims[static_cast<size_t>(a < 0 ? a + v.rank() : a)], from = d.between(0, n);
-    if (d.chance(20)) starts.push_back(-1), ends.push_back(-n - 1), steps.push_back(-1);
-    else starts.push_back(from == n ? 0 : from), ends.push_back(d.chance(50) ? n : std::min(n, starts.back() + d.between(1, n + 1))), steps.push_back(d.of({1, 1, 1, 2}));
+    if (d.chance(20))
+      starts.push_back(-1), ends.push_back(-n - 1), steps.push_back(-1);
+    else
+      starts.push_back(from == n ? 0 : from),
+          ends.push_back(d.chance(50) ? n : std::min(n, starts.back() + d.between(1, n + 1))),
+          steps.push_back(d.of({1, 1, 1, 2}));
   }
   if (axes.empty()) return std::nullopt;
-  return b.node("Slice", {v, b.literal(starts), b.literal(ends), b.literal(axes), b.literal(steps)});
+  return b.node("Slice",
+                {v, b.literal(starts), b.literal(ends), b.literal(axes), b.literal(steps)});
 }
 
 Made reshape(Builder& b, const Value& v) {
   Draw& d = b.draw;
   std::vector<int64_t> to = v.dims;
   switch (d.below(4)) {
-    case 0: to = {-1}; break;
+    case 0:
+      to = {-1};
+      break;
     case 1:
       if (to.size() < 2) return std::nullopt;
       to[to.size() - 2] = -1, to.pop_back();
       break;
-    case 2: to.insert(to.begin() + d.below(v.rank() + 1), 1); break;
-    default: to = {v.rank() > 0 ? v.dims[0] : 1, -1}; break;
+    case 2:
+      to.insert(to.begin() + d.below(v.rank() + 1), 1);
+      break;
+    default:
+      to = {v.rank() > 0 ? v.dims[0] : 1, -1};
+      break;
   }
   for (int64_t n : v.dims)
     if (n == 0) return std::nullopt;  // -1 and 0 mean something else then
@@ -212,20 +246,28 @@ Made movement(Builder& b, const Scene& scene, const Value& v) {
   const int rank = v.rank();
   const int64_t last = std::max(0, rank - 1);
   switch (d.below(10)) {
-    case 0: case 1: {
+    case 0:
+    case 1: {
       std::vector<int64_t> perm;
       for (int a = 0; a < rank; ++a) perm.push_back(a);
       d.shuffle(perm);
       return rank ? b.node("Transpose", {v}, "perm = " + ints(perm)) : std::nullopt;
     }
-    case 2: return reshape(b, v);
-    case 3: return rank ? slice(b, v) : std::nullopt;
-    case 4: case 9: {
+    case 2:
+      return reshape(b, v);
+    case 3:
+      return rank ? slice(b, v) : std::nullopt;
+    case 4:
+    case 9: {
       if (!rank) return std::nullopt;
       Value other = v;
-      if (const int64_t kind = d.below(10); kind < 4) other = b.input(v.dtype, v.dims, v.exact ? Mood::exact : b.mood);
-      else if (auto a = another(b, scene.anchor); a && kind < 8) other = *a;
-      return b.node("Concat", d.chance(50) ? std::vector<Value>{v, other} : std::vector<Value>{other, v}, fmt::format("axis = {}", d.between(-rank, last)));
+      if (const int64_t kind = d.below(10); kind < 4)
+        other = b.input(v.dtype, v.dims, v.exact ? Mood::exact : b.mood);
+      else if (auto a = another(b, scene.anchor); a && kind < 8)
+        other = *a;
+      return b.node("Concat",
+                    d.chance(50) ? std::vector<Value>{v, other} : std::vector<Value>{other, v},
+                    fmt::format("axis = {}", d.between(-rank, last)));
     }
     case 5: {
       std::vector<int64_t> pads;
@@ -233,11 +275,14 @@ Made movement(Builder& b, const Scene& scene, const Value& v) {
       const std::string mode = d.of(Strings{"constant", "constant", "edge", "reflect"});
       return rank ? b.node("Pad", {v, b.literal(pads)}, "mode = \"" + mode + "\"") : std::nullopt;
     }
-    case 6: return b.node("Flatten", {v}, fmt::format("axis = {}", d.between(0, rank)));
-    case 7: return b.node("Unsqueeze", {v, b.literal({d.between(0, rank)})});
+    case 6:
+      return b.node("Flatten", {v}, fmt::format("axis = {}", d.between(0, rank)));
+    case 7:
+      return b.node("Unsqueeze", {v, b.literal({d.between(0, rank)})});
     default: {
       if (!rank || v.dims[static_cast<size_t>(last)] % 2) return std::nullopt;
-      auto halves = b.nodes("Split", {v}, fmt::format("axis = {}, num_outputs = 2", last), {v.dtype, v.dtype});
+      auto halves = b.nodes("Split", {v}, fmt::format("axis = {}, num_outputs = 2", last),
+                            {v.dtype, v.dtype});
       if (!halves) return std::nullopt;
       return b.node(d.of(Strings{"Add", "Mul", "Sub"}), {(*halves)[0], (*halves)[1]});
     }
@@ -246,13 +291,17 @@ Made movement(Builder& b, const Scene& scene, const Value& v) {
 
 Made reduction(Builder& b, const Value& v) {
   Draw& d = b.draw;
-  const std::string op = d.of(Strings{"ReduceMean", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"});
-  if (!is_float(v.dtype) && (op == "ReduceMean" || op == "ReduceL1" || op == "ReduceL2")) return std::nullopt;
+  const std::string op = d.of(Strings{"ReduceMean", "ReduceMean", "ReduceSum", "ReduceMax",
+                                      "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"});
+  if (!is_float(v.dtype) && (op == "ReduceMean" || op == "ReduceL1" || op == "ReduceL2"))
+    return std::nullopt;
   const auto axes = axes_of(d, v.rank());
   std::vector<Value> operands{v};
   if (!axes.empty() || d.chance(50)) operands.push_back(b.literal(axes));
   Made r = b.node(op, operands, fmt::format("keepdims = {}", d.below(2)));
-  if (r) r->exact = v.exact && (op == "ReduceMax" || op == "ReduceMin" || op == "ReduceSum"), r->positive = v.positive;
+  if (r)
+    r->exact = v.exact && (op == "ReduceMax" || op == "ReduceMin" || op == "ReduceSum"),
+    r->positive = v.positive;
   return r;
 }
 
@@ -263,11 +312,18 @@ Made further(Builder& b, const Value& v) {
   Made r;
   if (!is_float(v.dtype)) return std::nullopt;
   switch (d.below(5)) {
-    case 0: r = b.node(d.of(Strings{"Softmax", "LogSoftmax"}), {v}, fmt::format("axis = {}", d.between(-1, std::max(0, rank - 1)))); break;
+    case 0:
+      r = b.node(d.of(Strings{"Softmax", "LogSoftmax"}), {v},
+                 fmt::format("axis = {}", d.between(-1, std::max(0, rank - 1))));
+      break;
     case 1: {
       if (rank < 3) return std::nullopt;
-      const std::string spatial = rank == 3 ? "2" : rank == 4 ? "2,2" : "2,2,2", same = d.chance(50) ? ", auto_pad = \"SAME_UPPER\"" : "";
-      return b.node(d.of(Strings{"MaxPool", "AveragePool"}), {v}, "kernel_shape = [" + spatial + "]" + same);
+      const std::string spatial = rank == 3   ? "2"
+                                  : rank == 4 ? "2,2"
+                                              : "2,2,2",
+                        same = d.chance(50) ? ", auto_pad = \"SAME_UPPER\"" : "";
+      return b.node(d.of(Strings{"MaxPool", "AveragePool"}), {v},
+                    "kernel_shape = [" + spatial + "]" + same);
     }
     case 2: {
       if (rank < 3) return std::nullopt;
@@ -278,12 +334,15 @@ Made further(Builder& b, const Value& v) {
     }
     case 3: {
       if (rank < 1) return std::nullopt;
-      r = b.node("MatMul", {v, b.constant(v.dtype, {v.dims.back(), b.square ? b.side : d.of({1, 2, 4})}, v.exact ? Mood::exact : b.finite())});
+      r = b.node("MatMul",
+                 {v, b.constant(v.dtype, {v.dims.back(), b.square ? b.side : d.of({1, 2, 4})},
+                                v.exact ? Mood::exact : b.finite())});
       break;
     }
     default:
       if (rank < 1) return std::nullopt;
-      r = b.node("LayerNormalization", {v, b.constant(v.dtype, {v.dims.back()}, Mood::plain)}, "epsilon = 0.01");
+      r = b.node("LayerNormalization", {v, b.constant(v.dtype, {v.dims.back()}, Mood::plain)},
+                 "epsilon = 0.01");
   }
   if (r) r->exact = false;
   return r;

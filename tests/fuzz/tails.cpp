@@ -14,13 +14,15 @@ Case draw_tail(Draw& draw, const Language& language, std::map<std::string, int>&
   Scene scene{draw_anchor(b), {}};
   scene.values.push_back(scene.anchor.result);
   for (int64_t steps = draw.between(1, 3); steps > 0; --steps)
-    for (int tries = 0; tries < 8 && !draw_step(b, scene); ++tries) {}
+    for (int tries = 0; tries < 8 && !draw_step(b, scene); ++tries) {
+    }
   const Value last = scene.values.back();
   b.output(last);
   if (draw.chance(20)) b.output(scene.anchor.result);
   if (draw.chance(10)) b.output(draw.of(scene.values));
   if (draw.chance(10))  // a second reader of the anchor's result, or of what is behind it
-    if (auto reader = b.node(is_float(b.dtype) ? "Sigmoid" : "Neg", {draw.of(scene.values)})) b.output(*reader);
+    if (auto reader = b.node(is_float(b.dtype) ? "Sigmoid" : "Neg", {draw.of(scene.values)}))
+      b.output(*reader);
   if (draw.chance(15)) b.open_sizes();
   for (const auto& [why, n] : b.refused) refused[why] += n;
   return b.finish();

@@ -1,5 +1,5 @@
-// Random graphs of one anchor (a convolution, product, pool or norm) with one to three steps behind it: every kind of
-// broadcast, operand order, rank and constness that an epilogue may meet.
+// Random graphs of one anchor (a convolution, product, pool or norm) with one to three steps behind
+// it: every kind of broadcast, operand order, rank and constness that an epilogue may meet.
 #pragma once
 #include "tests/fuzz/builder.h"
 

@@ -9,16 +9,17 @@ namespace ferrule::fuzz {
 
 /// What elements are like.
 enum class Mood : uint8_t {
-  exact,     ///< small multiples of 1/2: sums of products round nowhere, so every order of them gives the same
-  plain,     ///< between -2 and 2
+  exact,  ///< small multiples of 1/2: sums of products round nowhere, so every order of them gives
+          ///< the same
+  plain,  ///< between -2 and 2
   positive,  ///< between 1/4 and 2
   wild,      ///< exact, but for NaN, infinities, -0, denormals and huge numbers here and there
 };
 
 Tensor draw_values(Draw& draw, DType dtype, const Dims& dims, Mood mood);
 
-/// Whether a wrong kernel could have made it as well: constant, or for the most part 0, not finite, or so small beside the
-/// largest element that the tolerance's floor covers it.
+/// Whether a wrong kernel could have made it as well: constant, or for the most part 0, not finite,
+/// or so small beside the largest element that the tolerance's floor covers it.
 bool says_nothing(const Tensor& tensor);
 
 /// "float16[2,3]"; "float" for rank 0.

@@ -17,7 +17,8 @@ std::vector<int64_t> each(const std::vector<Window>& axes, F f) {
   return out;
 }
 
-/// `free`: pads may be as wide as the window. Half of the windows have the same sizes along all axes.
+/// `free`: pads may be as wide as the window. Half of the windows have the same sizes along all
+/// axes.
 std::vector<Window> draw_windows(Builder& b, size_t rank, bool free);
 std::string window_attributes(Draw& d, const std::vector<Window>& axes, bool dilations = true);
 

@@ -15,7 +15,9 @@
 namespace ferrule::fuzz {
 namespace {
 
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 /// What all processes see.
 struct Shared {
@@ -28,9 +30,9 @@ struct Shared {
 
 struct Worker {
   pid_t child = -1;
-  int from = -1;        ///< its results: number, length, text
+  int from = -1;  ///< its results: number, length, text
   std::string buffer;
-  bool stopped = false; ///< by us, for its time
+  bool stopped = false;  ///< by us, for its time
 };
 
 void write_all(int to, const void* data, size_t bytes) {
@@ -41,7 +43,8 @@ void write_all(int to, const void* data, size_t bytes) {
   }
 }
 
-[[noreturn]] void do_pieces(const Work& work, double until, Shared& shared, Shared::Slot& slot, int to, const std::function<std::string(uint64_t)>& piece) {
+[[noreturn]] void do_pieces(const Work& work, double until, Shared& shared, Shared::Slot& slot,
+                            int to, const std::function<std::string(uint64_t)>& piece) {
   for (;;) {
     const uint64_t k = shared.next++;
     if (k >= work.count || (work.seconds > 0 && now() > until)) _exit(0);
@@ -56,7 +59,8 @@ void write_all(int to, const void* data, size_t bytes) {
 }
 
 /// Whole results off the buffer's front.
-void take_results(std::string& buffer, const std::function<void(uint64_t, const std::string&)>& take) {
+void take_results(std::string& buffer,
+                  const std::function<void(uint64_t, const std::string&)>& take) {
   uint64_t head[2];
   while (buffer.size() >= sizeof head) {
     std::memcpy(head, buffer.data(), sizeof head);
@@ -68,15 +72,18 @@ void take_results(std::string& buffer, const std::function<void(uint64_t, const 
 
 std::string how_it_ended(const Worker& w, int status, double limit) {
   if (w.stopped) return fmt::format("does not end within {} s", limit);
-  if (WIFSIGNALED(status)) return fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  if (WIFSIGNALED(status))
+    return fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
   return fmt::format("ends the process with status {}", WEXITSTATUS(status));
 }
 
 }  // namespace
 
-void in_children(const Work& work, const std::function<std::string(uint64_t)>& piece, const std::function<void(uint64_t, const std::string&)>& take,
+void in_children(const Work& work, const std::function<std::string(uint64_t)>& piece,
+                 const std::function<void(uint64_t, const std::string&)>& take,
                  const std::function<void(uint64_t, const std::string&)>& lost) {
-  void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& shared = *new (memory) Shared;
   const double until = now() + work.seconds;
   std::vector<Worker> workers(static_cast<size_t>(std::min(work.workers, 64)));
@@ -94,7 +101,8 @@ void in_children(const Work& work, const std::function<std::string(uint64_t)>& p
   for (size_t k = 0; k < workers.size(); ++k) start(k);
   for (;;) {
     std::vector<pollfd> wait;
-    for (const Worker& w : workers) wait.push_back({w.from, POLLIN, 0});  // a worker that is done has -1, which poll skips
+    for (const Worker& w : workers)
+      wait.push_back({w.from, POLLIN, 0});  // a worker that is done has -1, which poll skips
     bool any = false;
     for (const Worker& w : workers) any = any || w.child > 0;
     if (!any) break;
@@ -103,7 +111,8 @@ void in_children(const Work& work, const std::function<std::string(uint64_t)>& p
       Worker& w = workers[k];
       Shared::Slot& slot = shared.slots[k];
       if (w.child <= 0) continue;
-      if (const double began = slot.began; began > 0 && now() - began > work.limit && !w.stopped) w.stopped = true, kill(w.child, SIGKILL);
+      if (const double began = slot.began; began > 0 && now() - began > work.limit && !w.stopped)
+        w.stopped = true, kill(w.child, SIGKILL);
       if (!(wait[k].revents & (POLLIN | POLLHUP))) continue;
       char bytes[1 << 16];
       if (const ssize_t n = read(w.from, bytes, sizeof bytes); n > 0) {

@@ -1,6 +1,7 @@
-// Small models, many in a process (one_node.py makes them): each is planned for a CPU and for a GPU, and run on the CPU and in
-// the interpreter, with random inputs of random sizes where it leaves them open. They run in a child; when one of them ends it,
-// the next child goes on behind it.
+// Small models, many in a process (one_node.py makes them): each is planned for a CPU and for a
+// GPU, and run on the CPU and in the interpreter, with random inputs of random sizes where it
+// leaves them open. They run in a child; when one of them ends it, the next child goes on behind
+// it.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -26,9 +27,9 @@
 namespace ferrule {
 namespace {
 
-constexpr int kSeconds = 10;                        // of computing, for one model, all four ways
-constexpr unsigned kWait = 300;                     // and of the clock, should it wait for ever
-constexpr rlim_t kAddressSpace = rlim_t{8} << 30;   // of a child
+constexpr int kSeconds = 10;                       // of computing, for one model, all four ways
+constexpr unsigned kWait = 300;                    // and of the clock, should it wait for ever
+constexpr rlim_t kAddressSpace = rlim_t{8} << 30;  // of a child
 constexpr int kChildren = 2;
 
 /// How far models came; all processes add to it.
@@ -73,7 +74,8 @@ Bench make_bench() {
   auto c = load_knowledge(b.engine);  // the last one: inference asks it
   if (!c) FAIL(render(c.error()));
   b.gpu = *g, b.cpu = *c;
-  void* shared = mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared =
+      mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(shared != MAP_FAILED);
   b.counts = new (shared) Counts{};
   return b;
@@ -82,7 +84,9 @@ Bench make_bench() {
 ImportOptions import_options(const Bench& b) {
   ImportOptions o;
   o.limits = &b.engine.limits;
-  o.known_operator = [&b](std::string_view domain, std::string_view op) { return b.cpu->ops.find(domain, op) != nullptr; };
+  o.known_operator = [&b](std::string_view domain, std::string_view op) {
+    return b.cpu->ops.find(domain, op) != nullptr;
+  };
   return o;
 }
 
@@ -93,22 +97,27 @@ std::map<std::string, Tensor> random_inputs(const std::vector<Port>& ports, uint
     if (p.type.dtype == DType::undefined) continue;
     std::vector<int64_t> dims;
     if (p.type.shape)
-      for (const Dim& d : *p.type.shape) dims.push_back(d.value_or(static_cast<int64_t>(random() % 5)));
+      for (const Dim& d : *p.type.shape)
+        dims.push_back(d.value_or(static_cast<int64_t>(random() % 5)));
     else
       for (size_t k = random() % 5; k-- > 0;) dims.push_back(static_cast<int64_t>(random() % 4));
     if (!check_bytes(p.type.dtype, dims, p.name, int64_t{1} << 24)) continue;
     int64_t count = 1;
     for (int64_t d : dims) count *= d;
     if (p.type.dtype == DType::string) {
-      out.emplace(p.name, Tensor(dims, std::vector<std::string>(static_cast<size_t>(count), "a,b")));
+      out.emplace(p.name,
+                  Tensor(dims, std::vector<std::string>(static_cast<size_t>(count), "a,b")));
       continue;
     }
     auto [tensor, bytes] = Tensor::allocate(p.type.dtype, dims);
     const auto width = static_cast<size_t>(size_bits(p.type.dtype)) / 8;
-    const bool number = is_float(p.type.dtype) || is_int(p.type.dtype) || p.type.dtype == DType::boolean;
+    const bool number =
+        is_float(p.type.dtype) || is_int(p.type.dtype) || p.type.dtype == DType::boolean;
     for (int64_t k = 0; k < count && width && number; ++k) {
-      const double value = is_float(p.type.dtype) ? static_cast<double>(random() % 1000) / 250 - 2 : static_cast<double>(random() % 4);
-      const Tensor one = Tensor::scalar(p.type.dtype, p.type.dtype == DType::boolean ? static_cast<double>(random() % 2) : value);
+      const double value = is_float(p.type.dtype) ? static_cast<double>(random() % 1000) / 250 - 2
+                                                  : static_cast<double>(random() % 4);
+      const Tensor one = Tensor::scalar(
+          p.type.dtype, p.type.dtype == DType::boolean ? static_cast<double>(random() % 2) : value);
       std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(k) * width, one.data(), width);
     }
     out.emplace(p.name, tensor);
@@ -124,7 +133,8 @@ void judge(const Error& e) {
   std::_Exit(static_cast<int>(Exit::bug));
 }
 
-void plan(const Graph& g, const Knowledge& k, const EngineOptions& options, std::atomic<size_t>& done) {
+void plan(const Graph& g, const Knowledge& k, const EngineOptions& options,
+          std::atomic<size_t>& done) {
   auto fused = fuse(std::move(*g.clone()), k, options);
   if (!fused) return judge(fused.error());
   auto plan = make_plan(std::move(fused->graph), k.target, k.ops);
@@ -134,7 +144,8 @@ void plan(const Graph& g, const Knowledge& k, const EngineOptions& options, std:
   done += bool(lowered);
 }
 
-void run(const Graph& g, const Bench& b, const std::string& backend, uint64_t seed, std::atomic<size_t>& done) {
+void run(const Graph& g, const Bench& b, const std::string& backend, uint64_t seed,
+         std::atomic<size_t>& done) {
   SessionOptions options;
   options.engine = b.engine;
   options.backend = backend;
@@ -157,13 +168,16 @@ void try_model(const Model& m, const Bench& b, uint64_t seed) {
 }
 
 /// The child: writes the number of each model before it tries it.
-[[noreturn]] void try_models(const std::vector<Model>& models, const Bench& b, size_t from, int report, int errors) {
+[[noreturn]] void try_models(const std::vector<Model>& models, const Bench& b, size_t from,
+                             int report, int errors) {
   dup2(errors, STDERR_FILENO);
   const rlimit space{kAddressSpace, kAddressSpace}, none{0, 0};
   setrlimit(RLIMIT_AS, &space);
   setrlimit(RLIMIT_CORE, &none);
   for (size_t k = from; k < models.size(); k += kChildren) {
-    if (write(report, &k, sizeof k) != sizeof k || ftruncate(errors, 0) != 0 || lseek(errors, 0, SEEK_SET) != 0) std::_Exit(1);
+    if (write(report, &k, sizeof k) != sizeof k || ftruncate(errors, 0) != 0 ||
+        lseek(errors, 0, SEEK_SET) != 0)
+      std::_Exit(1);
     const itimerval limit{{}, {kSeconds, 0}};
     setitimer(ITIMER_PROF, &limit, nullptr);
     alarm(kWait);
@@ -173,7 +187,10 @@ void try_model(const Model& m, const Bench& b, uint64_t seed) {
 }
 
 std::string how(int status) {
-  if (WIFSIGNALED(status)) return WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGPROF ? "does not end" : fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  if (WIFSIGNALED(status))
+    return WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGPROF
+               ? "does not end"
+               : fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
   return fmt::format("exit status {}", WEXITSTATUS(status));
 }
 
@@ -190,7 +207,8 @@ std::vector<std::string> try_all(const std::vector<Model>& models, const Bench& 
     if (child == 0) try_models(models, b, next, ends[1], fileno(errors));
     close(ends[1]);
     size_t at = next;
-    while (read(ends[0], &at, sizeof at) == sizeof at) {}
+    while (read(ends[0], &at, sizeof at) == sizeof at) {
+    }
     close(ends[0]);
     int status = 0;
     waitpid(child, &status, 0);
@@ -198,7 +216,8 @@ std::vector<std::string> try_all(const std::vector<Model>& models, const Bench& 
     std::string said(2000, ' ');
     std::rewind(errors);
     said.resize(std::fread(said.data(), 1, said.size(), errors));
-    failures.push_back(fmt::format("{}: {}; {}", models[at].name, how(status), said.substr(0, said.find('\n'))));
+    failures.push_back(
+        fmt::format("{}: {}; {}", models[at].name, how(status), said.substr(0, said.find('\n'))));
     next = at + kChildren;
   }
   std::fclose(errors);
@@ -237,8 +256,10 @@ TEST_CASE("models of one node" * doctest::skip(std::getenv("FERRULE_HOSTILE_MODE
     std::fclose(out);
   }
   const Counts& n = *bench.counts;
-  std::printf("%zu models: %zu imported, %zu plans for two targets, %zu ran in the interpreter, %zu on the CPU\n", models.size(), n.imported.load(),
-              n.planned.load(), n.reference.load(), n.cpu.load());
+  std::printf(
+      "%zu models: %zu imported, %zu plans for two targets, %zu ran in the interpreter, %zu on the "
+      "CPU\n",
+      models.size(), n.imported.load(), n.planned.load(), n.reference.load(), n.cpu.load());
   std::printf("%zu passed, %zu failed\n", models.size() - failed, failed);
   CHECK(failed == 0);
 }

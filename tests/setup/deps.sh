@@ -65,7 +65,7 @@ system_python() {
 python_requirements() {
   case $1 in
     build) printf '%s\n' "cmake==$CMAKE_VERSION" ;;
-    test) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" ;;
+    test) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" "clang-format==$CLANG_FORMAT_VERSION" ;;
     bench) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" \
       "onnxruntime==$ONNXRUNTIME_VERSION" "openvino==$OPENVINO_VERSION" ;;
     quickstart) printf '%s\n' "numpy==$NUMPY_VERSION" "pillow==$PILLOW_VERSION" ;;

@@ -1,5 +1,5 @@
-// Where the sources, their rules and this build lie. Functions, and not macros, so that a test compiles to the same object
-// in every clone and a compiler cache finds it.
+// Where the sources, their rules and this build lie. Functions, and not macros, so that a test
+// compiles to the same object in every clone and a compiler cache finds it.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
-// The gate of a squeeze-and-excite block as one parallel region: threads sum parts of the images, and whoever finishes
-// an image's last part runs its dense layers, which are small, on the sums while they are in the cache. Parts are the
-// same whatever the number of threads, and are added in order: the result does not depend on it.
+// The gate of a squeeze-and-excite block as one parallel region: threads sum parts of the images,
+// and whoever finishes an image's last part runs its dense layers, which are small, on the sums
+// while they are in the cache. Parts are the same whatever the number of threads, and are added in
+// order: the result does not depend on it.
 #include "engine/contract/channel_gate.h"
 
 #include <algorithm>
@@ -13,7 +14,9 @@
 namespace ferrule::cpu {
 namespace {
 
-__attribute__((target_clones("avx512f", "avx2", "default"))) void add_pixels(const float* x, int64_t pixels, int64_t channels,
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add_pixels(const float* x,
+                                                                             int64_t pixels,
+                                                                             int64_t channels,
                                                                              float* sums) {
   for (int64_t p = 0; p < pixels; ++p, x += channels) {
 #pragma omp simd
@@ -22,8 +25,8 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void add_pixels(con
 }
 
 /// y = b + x W, W as [in, out].
-__attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(const float* x, const float* w, const float* b,
-                                                                           int64_t in, int64_t out, float* y) {
+__attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(
+    const float* x, const float* w, const float* b, int64_t in, int64_t out, float* y) {
   for (int64_t j = 0; j < out; ++j) y[j] = b[j];
   for (int64_t i = 0; i < in; ++i, w += out) {
     const float v = x[i];
@@ -40,18 +43,26 @@ void activate(const PostOp& op, float* y, int64_t n) {
   auto each = [&](auto f) {
     for (int64_t k = 0; k < n; ++k) y[k] = f(y[k]);
   };
-  if (op.alg == "relu") each([](float v) { return v < 0 ? 0 : v; });
-  else if (op.alg == "leaky_relu") each([a](float v) { return v < 0 ? a * v : v; });
-  else if (op.alg == "clip") each([a, b](float v) { return clamped(v, a, b); });
-  else if (op.alg == "hardsigmoid") each([a, b](float v) { return clamped(a * v + b, 0, 1); });
-  else if (op.alg == "hardswish") each([a, b](float v) { return v * clamped(a * v + b, 0, 1); });
-  else each([](float v) { return 1 / (1 + std::exp(-v)); });  // logistic
+  if (op.alg == "relu")
+    each([](float v) { return v < 0 ? 0 : v; });
+  else if (op.alg == "leaky_relu")
+    each([a](float v) { return v < 0 ? a * v : v; });
+  else if (op.alg == "clip")
+    each([a, b](float v) { return clamped(v, a, b); });
+  else if (op.alg == "hardsigmoid")
+    each([a, b](float v) { return clamped(a * v + b, 0, 1); });
+  else if (op.alg == "hardswish")
+    each([a, b](float v) { return v * clamped(a * v + b, 0, 1); });
+  else
+    each([](float v) { return 1 / (1 + std::exp(-v)); });  // logistic
 }
 
 class ChannelGateKernel final : public Kernel {
  public:
   ChannelGateKernel(const Call& call, const ChannelGate& gate)
-      : images_(call.inputs[0].dims[0]), channels_(call.inputs[0].dims[1]), x_slot_(call.inputs[0].slot),
+      : images_(call.inputs[0].dims[0]),
+        channels_(call.inputs[0].dims[1]),
+        x_slot_(call.inputs[0].slot),
         y_slot_(call.outputs[0].slot) {
     pixels_ = call.inputs[0].numel() / (images_ * channels_);
     parts_ = std::clamp<int64_t>(pixels_ * channels_ / 8192, 1, std::min<int64_t>(16, pixels_));
@@ -61,7 +72,9 @@ class ChannelGateKernel final : public Kernel {
     finished_ = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(images_));
   }
 
-  int64_t scratch_bytes() const override { return images_ * floats_an_image() * int64_t{sizeof(float)}; }
+  int64_t scratch_bytes() const override {
+    return images_ * floats_an_image() * int64_t{sizeof(float)};
+  }
   void bind(Binder& binder) override {
     if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
     binder.cell(y_slot_, &y_);
@@ -70,14 +83,18 @@ class ChannelGateKernel final : public Kernel {
   std::string text() const override { return fmt::format("channel_gate:{}", layers_.size()); }
 
   Status run() override {
-    for (int64_t k = 0; k < images_; ++k) finished_[static_cast<size_t>(k)].store(0, std::memory_order_relaxed);
-    parallel_for(images_ * parts_, std::max<int64_t>(1, parts_ / 8), [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const int64_t image = k / parts_;
-        sum_part(image, k % parts_);
-        if (finished_[static_cast<size_t>(image)].fetch_add(1, std::memory_order_acq_rel) == parts_ - 1) excite(image);
-      }
-    });
+    for (int64_t k = 0; k < images_; ++k)
+      finished_[static_cast<size_t>(k)].store(0, std::memory_order_relaxed);
+    parallel_for(
+        images_ * parts_, std::max<int64_t>(1, parts_ / 8), [&](int64_t begin, int64_t end) {
+          for (int64_t k = begin; k < end; ++k) {
+            const int64_t image = k / parts_;
+            sum_part(image, k % parts_);
+            if (finished_[static_cast<size_t>(image)].fetch_add(1, std::memory_order_acq_rel) ==
+                parts_ - 1)
+              excite(image);
+          }
+        });
     return {};
   }
 
@@ -90,10 +107,12 @@ class ChannelGateKernel final : public Kernel {
 
   void add_layer(const DenseLayer& l) {
     const int64_t out = l.weights->dims()[0], in = l.weights->dims()[1];
-    Layer layer{in, out, std::vector<float>(static_cast<size_t>(in * out)), std::vector<float>(static_cast<size_t>(out)), l.tail};
+    Layer layer{in, out, std::vector<float>(static_cast<size_t>(in * out)),
+                std::vector<float>(static_cast<size_t>(out)), l.tail};
     for (int64_t j = 0; j < out; ++j) {
       for (int64_t i = 0; i < in; ++i)
-        layer.weights[static_cast<size_t>(i * out + j)] = static_cast<float>(l.weights->at_f64(j * in + i));
+        layer.weights[static_cast<size_t>(i * out + j)] =
+            static_cast<float>(l.weights->at_f64(j * in + i));
       if (l.bias) layer.bias[static_cast<size_t>(j)] = static_cast<float>(l.bias->at_f64(j));
     }
     widest_ = std::max(widest_, out);
@@ -107,7 +126,8 @@ class ChannelGateKernel final : public Kernel {
     const int64_t begin = pixels_ * part / parts_, end = pixels_ * (part + 1) / parts_;
     float* sums = scratch_ + image * floats_an_image() + part * channels_;
     std::fill_n(sums, channels_, 0.0f);
-    add_pixels(static_cast<const float*>(x_) + (image * pixels_ + begin) * channels_, end - begin, channels_, sums);
+    add_pixels(static_cast<const float*>(x_) + (image * pixels_ + begin) * channels_, end - begin,
+               channels_, sums);
   }
 
   void excite(int64_t image) const {
@@ -118,7 +138,8 @@ class ChannelGateKernel final : public Kernel {
     float* room = sums + parts_ * channels_;
     for (size_t k = 0; k < layers_.size(); ++k) {
       const Layer& l = layers_[k];
-      float* to = k + 1 == layers_.size() ? static_cast<float*>(y_) + image * l.out : room + static_cast<int64_t>(k % 2) * widest_;
+      float* to = k + 1 == layers_.size() ? static_cast<float*>(y_) + image * l.out
+                                          : room + static_cast<int64_t>(k % 2) * widest_;
       multiply(from, l.weights.data(), l.bias.data(), l.in, l.out, to);
       for (const PostOp& op : l.tail) activate(op, to, l.out);
       from = to;
@@ -138,11 +159,14 @@ class ChannelGateKernel final : public Kernel {
 
 Result<KernelPtr> make_channel_gate(Context& context, const Call& call) {
   const Operand& x = call.inputs[0];
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "channel_gate", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "channel_gate", why);
+  };
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.numel() == 0) return refuse("an empty image");
   if (!x.lies(Layout::channels_last)) return refuse("an image that is not channels-last");
-  FERRULE_ASSIGN(ChannelGate gate, read_channel_gate(*call.graph, call.graph->order(), *context.ops));
+  FERRULE_ASSIGN(ChannelGate gate,
+                 read_channel_gate(*call.graph, call.graph->order(), *context.ops));
   return std::make_unique<ChannelGateKernel>(call, gate);
 }
 

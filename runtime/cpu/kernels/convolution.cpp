@@ -1,21 +1,19 @@
-// Convolution and deconvolution of 1 to 3 spatial dimensions: channels-last images, weights in oneDNN's own
-// layout (packed when the kernel is made), bias inside, the tail as post-ops.
+// Convolution and deconvolution of 1 to 3 spatial dimensions: channels-last images, weights in
+// oneDNN's own layout (packed when the kernel is made), bias inside, the tail as post-ops.
 #include <algorithm>
 #include <array>
 
-#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
 
+bool has_bias(const Call& call) { return call.own_input(kB) != nullptr; }
 
-bool has_bias(const Call& call) {
-  return call.own_input(kB) != nullptr;
-}
-
-/// In bf16 the library multiplies channels by twos. Of an odd number it takes the last with what lies behind the pixel, times
-/// 0: an infinity or NaN there, of another pixel or of no one's memory, would make the sum NaN. Depthwise kernels do not.
+/// In bf16 the library multiplies channels by twos. Of an odd number it takes the last with what
+/// lies behind the pixel, times 0: an infinity or NaN there, of another pixel or of no one's
+/// memory, would make the sum NaN. Depthwise kernels do not.
 bool reads_behind_pixels(const Call& call, bool transposed) {
   const int64_t groups = call.node->attrs.i("group", 1);
   const auto& w = call.inputs[kW].dims;
@@ -25,13 +23,16 @@ bool reads_behind_pixels(const Call& call, bool transposed) {
 
 Status check_convolution(const Call& call, std::string_view what) {
   if (!call.inputs[kW].constant)
-    return error(Code::unsupported_operator, escape(call.layer), what, "the weights are not constant");
+    return error(Code::unsupported_operator, escape(call.layer), what,
+                 "the weights are not constant");
   if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, what == "ConvTranspose"))
     return error(Code::unsupported_operator, escape(call.layer), what, name(call.inputs[kX].dtype));
   return {};
 }
 
-memory::desc vector_desc(const Operand& o) { return memory::desc({o.numel()}, *data_type(o.dtype), memory::format_tag::a); }
+memory::desc vector_desc(const Operand& o) {
+  return memory::desc({o.numel()}, *data_type(o.dtype), memory::format_tag::a);
+}
 
 /// Weights as [groups,] out, in, kernel… whatever order the model keeps them in.
 struct Weights {
@@ -48,13 +49,15 @@ Weights weights_of(const Operand& w, int64_t groups, bool transposed) {
     strides.push_back(first * second * window);
   }
   dims.insert(dims.end(), {transposed ? second : first, transposed ? first : second});
-  strides.insert(strides.end(), {transposed ? window : second * window, transposed ? second * window : window});
+  strides.insert(strides.end(),
+                 {transposed ? window : second * window, transposed ? second * window : window});
   for (size_t k = 0; k < spatial; ++k) {
     window /= w.dims[k + 2];
     dims.push_back(w.dims[k + 2]);
     strides.push_back(window);
   }
-  return {memory::desc(dims, *data_type(w.dtype), strides), memory::desc(dims, *data_type(w.dtype), memory::format_tag::any)};
+  return {memory::desc(dims, *data_type(w.dtype), strides),
+          memory::desc(dims, *data_type(w.dtype), memory::format_tag::any)};
 }
 
 template <class Primitive, class Desc>
@@ -62,8 +65,9 @@ KernelPtr assemble(Context& context, const Call& call, const Desc& desc, const W
                    const Epilogue& epilogue) {
   auto kernel = std::make_unique<Prepared>(context, Primitive(desc), desc.impl_info_str());
   kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[kX]);
-  kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
-                   context.library.pack(*call.inputs[kW].constant, weights.plain, desc.weights_desc()));
+  kernel->constant(
+      DNNL_ARG_WEIGHTS, desc.weights_desc(),
+      context.library.pack(*call.inputs[kW].constant, weights.plain, desc.weights_desc()));
   if (has_bias(call)) kernel->operand(DNNL_ARG_BIAS, desc.bias_desc(), call.inputs[kB]);
   kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
   bind_epilogue(*kernel, call, epilogue);
@@ -71,9 +75,11 @@ KernelPtr assemble(Context& context, const Call& call, const Desc& desc, const W
   return kernel;
 }
 
-/// Tails of the library's products of unfolded images and of its deconvolutions by backward passes are plain C++, too.
+/// Tails of the library's products of unfolded images and of its deconvolutions by backward passes
+/// are plain C++, too.
 bool tail_is_plain(std::string_view kernel) {
-  return std::ranges::any_of(std::array{"any", "gemm", "ref"}, [&](const char* of) { return kernel.find(of) != kernel.npos; });
+  return std::ranges::any_of(std::array{"any", "gemm", "ref"},
+                             [&](const char* of) { return kernel.find(of) != kernel.npos; });
 }
 
 std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2, w.dims.end()}; }
@@ -82,7 +88,9 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 
 Result<KernelPtr> make_convolution(Context& context, const Call& call) {
   FERRULE_TRY(check_convolution(call, "Conv"));
-  if (!call.dense()) return error(Code::unsupported_operator, escape(call.layer), "Conv", "a slice: the library would run its reference code");
+  if (!call.dense())
+    return error(Code::unsupported_operator, escape(call.layer), "Conv",
+                 "a slice: the library would run its reference code");
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   // The library's code for plain images is its reference.
   if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);
@@ -92,10 +100,12 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::convolution_forward::primitive_desc desc(
-        context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct,
-        image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
-        epilogue.attr);
-    if (has_logistic(call) && tail_is_plain(desc.impl_info_str())) return make_without_logistic(call, [&](const Call& c) { return make_convolution(context, c); });
+        context.library.engine, dnnl::prop_kind::forward_inference,
+        dnnl::algorithm::convolution_direct, image_desc(x), weights.any, bias, image_desc(y),
+        w.strides, w.dilations, w.pads_begin, w.pads_end, epilogue.attr);
+    if (has_logistic(call) && tail_is_plain(desc.impl_info_str()))
+      return make_without_logistic(call,
+                                   [&](const Call& c) { return make_convolution(context, c); });
     return assemble<dnnl::convolution_forward>(context, call, desc, weights, epilogue);
   });
 }
@@ -110,10 +120,12 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::deconvolution_forward::primitive_desc desc(
-        context.library.engine, dnnl::prop_kind::forward_inference, dnnl::algorithm::deconvolution_direct,
-        image_desc(x), weights.any, bias, image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end,
-        epilogue.attr);
-    if (has_logistic(call) && tail_is_plain(desc.impl_info_str())) return make_without_logistic(call, [&](const Call& c) { return make_deconvolution(context, c); });
+        context.library.engine, dnnl::prop_kind::forward_inference,
+        dnnl::algorithm::deconvolution_direct, image_desc(x), weights.any, bias, image_desc(y),
+        w.strides, w.dilations, w.pads_begin, w.pads_end, epilogue.attr);
+    if (has_logistic(call) && tail_is_plain(desc.impl_info_str()))
+      return make_without_logistic(call,
+                                   [&](const Call& c) { return make_deconvolution(context, c); });
     return assemble<dnnl::deconvolution_forward>(context, call, desc, weights, epilogue);
   });
 }

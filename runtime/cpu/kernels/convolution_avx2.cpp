@@ -28,7 +28,8 @@ inline Vector div(Vector a, Vector b) { return _mm256_div_ps(a, b); }
 inline Vector maximum(Vector a, Vector b) { return _mm256_max_ps(a, b); }
 inline Vector minimum(Vector a, Vector b) { return _mm256_min_ps(a, b); }
 inline Mask lanes_of(int64_t n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 inline Mask both(Mask a, Mask b) { return _mm256_and_si256(a, b); }
 

@@ -1,5 +1,6 @@
 // Rows of our convolutions with vectors of 16 floats.
-// GCC 12 takes the undefined pass-through operand of its own unmasked min and max for a mistake of ours.
+// GCC 12 takes the undefined pass-through operand of its own unmasked min and max for a mistake of
+// ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
 

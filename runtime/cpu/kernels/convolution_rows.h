@@ -1,6 +1,6 @@
-// What our convolution kernels of both instruction sets are given: one output row segment of one image, all in
-// elements of f32. Which rows, columns and channels belong together is decided by depthwise.cpp and first.cpp, the
-// arithmetic is depthwise_rows.h's and first_rows.h's.
+// What our convolution kernels of both instruction sets are given: one output row segment of one
+// image, all in elements of f32. Which rows, columns and channels belong together is decided by
+// depthwise.cpp and first.cpp, the arithmetic is depthwise_rows.h's and first_rows.h's.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,8 +12,26 @@ namespace ferrule::cpu {
 
 /// A step behind the sum that is done in registers.
 struct RegisterOp {
-  enum class Kind : uint8_t { relu, leaky_relu, clip, linear, hardswish, hardsigmoid, abs, add, sub, mul, div, max, min };
-  enum class Spread : uint8_t { scalar, channel, full };  ///< of the operand: one value, one a channel, one an element
+  enum class Kind : uint8_t {
+    relu,
+    leaky_relu,
+    clip,
+    linear,
+    hardswish,
+    hardsigmoid,
+    abs,
+    add,
+    sub,
+    mul,
+    div,
+    max,
+    min
+  };
+  enum class Spread : uint8_t {
+    scalar,
+    channel,
+    full
+  };  ///< of the operand: one value, one a channel, one an element
   Kind kind = Kind::relu;
   Spread spread = Spread::scalar;
   float alpha = 0, beta = 0;
@@ -22,27 +40,30 @@ struct RegisterOp {
 
 /// Columns [begin, end) of one output row, channels [c, c + channels).
 struct RowJob {
-  const float* x = nullptr;       ///< pixel (first row of the window inside the image, column 0), channel c
-  const float* weights = nullptr; ///< tap (that row, 0), channel c
-  const float* bias = nullptr;    ///< channel c
-  float* y = nullptr;             ///< pixel (row, column 0), channel c
-  int64_t y_offset = 0;           ///< of `y` in the result, for operands of the result's size
+  const float* x =
+      nullptr;  ///< pixel (first row of the window inside the image, column 0), channel c
+  const float* weights = nullptr;  ///< tap (that row, 0), channel c
+  const float* bias = nullptr;     ///< channel c
+  float* y = nullptr;              ///< pixel (row, column 0), channel c
+  int64_t y_offset = 0;            ///< of `y` in the result, for operands of the result's size
   int64_t c = 0, channels = 0;
-  int64_t rows = 0;               ///< of the window inside the image
-  int64_t begin = 0, end = 0;     ///< output columns
+  int64_t rows = 0;            ///< of the window inside the image
+  int64_t begin = 0, end = 0;  ///< output columns
 };
 
 /// What stays the same for all rows.
 struct RowShape {
-  int64_t width = 0, out_width = 0;              ///< columns of image and result
-  int64_t pixel = 0, out_pixel = 0;              ///< elements from a pixel to the next: channels, or more in slices
-  int64_t operand_pixel = 0;                     ///< the same of operands of the result's size
-  int64_t row_step = 0;                          ///< elements from a window's row to the next (dilated)
+  int64_t width = 0, out_width = 0;  ///< columns of image and result
+  int64_t pixel = 0,
+          out_pixel = 0;      ///< elements from a pixel to the next: channels, or more in slices
+  int64_t operand_pixel = 0;  ///< the same of operands of the result's size
+  int64_t row_step = 0;       ///< elements from a window's row to the next (dilated)
   int64_t kernel = 0, stride = 0, dilation = 1;  ///< along the row
   int64_t pad = 0;
-  int64_t weight_pixel = 0;                      ///< elements from a tap to the next
-  int64_t planes = 0, plane_step = 0, window_rows = 0;  ///< first layers: input channels, elements of one, kernel height
-  bool clipped = false;                          ///< to [low, high], before the steps
+  int64_t weight_pixel = 0;  ///< elements from a tap to the next
+  int64_t planes = 0, plane_step = 0,
+          window_rows = 0;  ///< first layers: input channels, elements of one, kernel height
+  bool clipped = false;     ///< to [low, high], before the steps
   float low = 0, high = 0;
   std::vector<RegisterOp> ops;
 };

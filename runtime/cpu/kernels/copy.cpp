@@ -1,6 +1,7 @@
-// Transpose, Slice, Split, Concat, Pad, Expand and Reorder as strided copies between operands, layouts included:
-// each becomes a list of parts worked out once. What codegen lowers to a few pieces comes to pieces.cpp instead; this
-// is for reorders, more pieces than those, and element types that generated code does not know.
+// Transpose, Slice, Split, Concat, Pad, Expand and Reorder as strided copies between operands,
+// layouts included: each becomes a list of parts worked out once. What codegen lowers to a few
+// pieces comes to pieces.cpp instead; this is for reorders, more pieces than those, and element
+// types that generated code does not know.
 #include <algorithm>
 #include <cstring>
 
@@ -62,7 +63,8 @@ int element_bytes(const Operand& o) { return size_bits(o.dtype) / 8; }
 
 int64_t normal_axis(int64_t axis, int rank) { return axis < 0 ? axis + rank : axis; }
 
-Result<std::vector<int64_t>> constant_ints(const Call& call, size_t slot, std::vector<int64_t> otherwise) {
+Result<std::vector<int64_t>> constant_ints(const Call& call, size_t slot,
+                                           std::vector<int64_t> otherwise) {
   if (slot >= call.inputs.size() || !call.inputs[slot].present()) return otherwise;
   if (!call.inputs[slot].constant)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op,
@@ -70,10 +72,13 @@ Result<std::vector<int64_t>> constant_ints(const Call& call, size_t slot, std::v
   return call.inputs[slot].constant->to_i64();
 }
 
-/// A part of input 0 (or `input`) that starts at `offset` and steps by `strides`, into all of output `output`.
-Part whole_output(const Call& call, size_t input, size_t output, std::vector<int64_t> strides, int64_t offset) {
+/// A part of input 0 (or `input`) that starts at `offset` and steps by `strides`, into all of
+/// output `output`.
+Part whole_output(const Call& call, size_t input, size_t output, std::vector<int64_t> strides,
+                  int64_t offset) {
   const Operand& y = call.outputs[output];
-  return {input, output, StridedCopy(y.dims, std::move(strides), y.strides(), element_bytes(y), offset, 0)};
+  return {input, output,
+          StridedCopy(y.dims, std::move(strides), y.strides(), element_bytes(y), offset, 0)};
 }
 
 Status transpose(const Call& call, Copy& out) {
@@ -117,9 +122,13 @@ Status split(const Call& call, Copy& out) {
   for (size_t k = 0; k < call.outputs.size(); ++k) {
     const Operand& y = call.outputs[k];
     if (y.present()) out.add(whole_output(call, 0, k, strides, at * strides[axis]));
-    if (k < sizes.size()) at += sizes[k];
-    else if (y.present()) at += y.dims[axis];
-    else return error(Code::unsupported_operator, escape(call.layer), "Split", "an output without a known size");
+    if (k < sizes.size())
+      at += sizes[k];
+    else if (y.present())
+      at += y.dims[axis];
+    else
+      return error(Code::unsupported_operator, escape(call.layer), "Split",
+                   "an output without a known size");
   }
   return {};
 }
@@ -132,7 +141,8 @@ Status concat(const Call& call, Copy& out) {
   for (size_t k = 0; k < call.inputs.size(); ++k) {
     const Operand& x = call.inputs[k];
     if (!x.present()) continue;
-    out.add({k, 0, StridedCopy(x.dims, x.strides(), strides, element_bytes(y), 0, at * strides[axis])});
+    out.add(
+        {k, 0, StridedCopy(x.dims, x.strides(), strides, element_bytes(y), 0, at * strides[axis])});
     at += x.dims[axis];
   }
   return {};
@@ -141,7 +151,8 @@ Status concat(const Call& call, Copy& out) {
 Status pad(const Call& call, Copy& out) {
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   if (call.node->attrs.s("mode", "constant") != "constant")
-    return error(Code::unsupported_operator, escape(call.layer), "Pad", "mode " + escape(call.node->attrs.s("mode")));
+    return error(Code::unsupported_operator, escape(call.layer), "Pad",
+                 "mode " + escape(call.node->attrs.s("mode")));
   FERRULE_ASSIGN(auto pads, constant_ints(call, 1, {}));
   std::vector<int64_t> all;
   for (int k = 0; k < x.rank(); ++k) all.push_back(k);
@@ -149,7 +160,8 @@ Status pad(const Call& call, Copy& out) {
   std::vector<char> element(static_cast<size_t>(element_bytes(y)), 0);
   if (call.inputs.size() > 2 && call.inputs[2].present()) {
     if (!call.inputs[2].constant)
-      return error(Code::unsupported_operator, escape(call.layer), "Pad", "the value is not constant");
+      return error(Code::unsupported_operator, escape(call.layer), "Pad",
+                   "the value is not constant");
     std::memcpy(element.data(), call.inputs[2].constant->data(), element.size());
   }
   const std::vector<int64_t> from = x.strides(), to = y.strides();
@@ -163,7 +175,8 @@ Status pad(const Call& call, Copy& out) {
     dims[axis] += std::min<int64_t>(0, begin) + std::min<int64_t>(0, end);
     dims[axis] = std::max<int64_t>(dims[axis], 0);
   }
-  out.fill(StridedCopy(y.dims, std::vector<int64_t>(y.dims.size(), 0), to, element_bytes(y)), std::move(element));
+  out.fill(StridedCopy(y.dims, std::vector<int64_t>(y.dims.size(), 0), to, element_bytes(y)),
+           std::move(element));
   out.add({0, 0, StridedCopy(dims, from, to, element_bytes(y), source, target)});
   return {};
 }
@@ -188,16 +201,19 @@ Status reorder(const Call& call, Copy& out) {
 
 Result<KernelPtr> make_copy(Context& context, const Call& call) {
   static const std::map<std::string_view, Status (*)(const Call&, Copy&)> kOperators = {
-      {"Transpose", transpose}, {"Slice", slice},   {"Split", split},     {"Concat", concat}, {"Pad", pad},
-      {"Expand", expand},       {"Reorder", reorder}, {"Identity", reorder},
+      {"Transpose", transpose}, {"Slice", slice},      {"Split", split},
+      {"Concat", concat},       {"Pad", pad},          {"Expand", expand},
+      {"Reorder", reorder},     {"Identity", reorder},
   };
   if (call.node->op == "Gather") return make_gather(context, call);
   auto it = kOperators.find(call.node->op);
   if (it == kOperators.end())
-    return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "it is not a copy");
+    return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op),
+                 "it is not a copy");
   const int bits = size_bits(call.inputs[0].dtype);
   if (bits % 8 || (bits != 8 && bits != 16 && bits != 32 && bits != 64 && bits != 128))
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[0].dtype));
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
+                 name(call.inputs[0].dtype));
   auto kernel = std::make_unique<Copy>(call);
   FERRULE_TRY(it->second(call, *kernel));
   return kernel;

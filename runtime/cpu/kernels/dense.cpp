@@ -1,8 +1,9 @@
-// A kernel that knows no slices, over copies of its operands in scratch: each slice is copied before the run or after
-// it. Plans avoid it (contracts say which kernels take slices); it is there for the kernels that refuse all the same.
+// A kernel that knows no slices, over copies of its operands in scratch: each slice is copied
+// before the run or after it. Plans avoid it (contracts say which kernels take slices); it is there
+// for the kernels that refuse all the same.
 #include "engine/base/diagnostics.h"
-#include "runtime/cpu/library.h"
 #include "runtime/cpu/kernels/strided_copy.h"
+#include "runtime/cpu/library.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -28,8 +29,10 @@ class Dense final : public Kernel {
     auto* base = static_cast<char*>(binder.scratch());
     for (Copied& c : copies_) {
       c.dense = base + c.offset;
-      if (c.input) binder.cell(c.slot, const_cast<const void**>(&c.apart));
-      else binder.cell(c.slot, &c.apart);
+      if (c.input)
+        binder.cell(c.slot, const_cast<const void**>(&c.apart));
+      else
+        binder.cell(c.slot, &c.apart);
     }
     Redirected redirected(*this, binder, base + bytes_);
     kernel_->bind(redirected);
@@ -60,7 +63,9 @@ class Dense final : public Kernel {
     if (o.dense() || o.slot < 0) return;
     const std::vector<int64_t> own = strides_of(o.dims, o.layout);
     const int size = size_bits(o.dtype) / 8;
-    copies_.push_back({o.slot, input, bytes_, input ? StridedCopy(o.dims, o.apart, own, size) : StridedCopy(o.dims, own, o.apart, size)});
+    copies_.push_back({o.slot, input, bytes_,
+                       input ? StridedCopy(o.dims, o.apart, own, size)
+                             : StridedCopy(o.dims, own, o.apart, size)});
     bytes_ += (o.bytes() + 63) / 64 * 64;
     o.apart.clear();
     o.slot = kFirst + static_cast<int>(copies_.size()) - 1;
@@ -68,23 +73,32 @@ class Dense final : public Kernel {
 
   class Redirected final : public Binder {
    public:
-    Redirected(Dense& dense, Binder& outer, void* scratch) : dense_(dense), outer_(outer), scratch_(scratch) {}
+    Redirected(Dense& dense, Binder& outer, void* scratch)
+        : dense_(dense), outer_(outer), scratch_(scratch) {}
     void cell(int slot, const void** where) override {
-      if (void* p = copied(slot)) *where = p;
-      else outer_.cell(slot, where);
+      if (void* p = copied(slot))
+        *where = p;
+      else
+        outer_.cell(slot, where);
     }
     void cell(int slot, void** where) override {
-      if (void* p = copied(slot)) *where = p;
-      else outer_.cell(slot, where);
+      if (void* p = copied(slot))
+        *where = p;
+      else
+        outer_.cell(slot, where);
     }
     void memory(int slot, dnnl_memory* m) override {
-      if (void* p = copied(slot)) dnnl_memory_set_data_handle(m, p);
-      else outer_.memory(slot, m);
+      if (void* p = copied(slot))
+        dnnl_memory_set_data_handle(m, p);
+      else
+        outer_.memory(slot, m);
     }
     void* scratch() override { return scratch_; }
 
    private:
-    void* copied(int slot) const { return slot >= kFirst ? dense_.copies_[static_cast<size_t>(slot - kFirst)].dense : nullptr; }
+    void* copied(int slot) const {
+      return slot >= kFirst ? dense_.copies_[static_cast<size_t>(slot - kFirst)].dense : nullptr;
+    }
     Dense& dense_;
     Binder& outer_;
     void* scratch_;
@@ -104,7 +118,9 @@ Result<KernelPtr> make_sliced(Context& context, const Call& call, Factory factor
     if (made || made.error().code != Code::unsupported_operator) return made;
   }
   // The library adds where its result lies: not beside a copy of it.
-  if (call.sum_input >= 0) return error(Code::unsupported_operator, escape(call.layer), "this tail", "the operand it adds is a slice");
+  if (call.sum_input >= 0)
+    return error(Code::unsupported_operator, escape(call.layer), "this tail",
+                 "the operand it adds is a slice");
   auto dense = std::make_unique<Dense>(call);
   FERRULE_TRY(dense->make(context, factory));
   return dense;

@@ -1,23 +1,23 @@
-// Depthwise convolutions of channels-last images: one filter a channel. Memory decides their speed: a unit of work is
-// a strip of columns and a chunk of channels whose window rows stay in the L1 cache while it walks down the image, so
-// that every pixel comes from the outer caches once.
+// Depthwise convolutions of channels-last images: one filter a channel. Memory decides their speed:
+// a unit of work is a strip of columns and a chunk of channels whose window rows stay in the L1
+// cache while it walks down the image, so that every pixel comes from the outer caches once.
 #include "runtime/cpu/kernels/convolution_rows.h"
 
 #include <algorithm>
 
 #include "runtime/cpu/kernels/register_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
-#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kStripBytes = 24576;     // half of a small L1 cache
-constexpr int64_t kChunkChannels = 256;    // 1 KiB of neighbouring memory
-constexpr int64_t kColumns = 8;            // of a register block
-constexpr int64_t kThreadProductsDepthwise = 98304; // below this much a thread is not worth waking
+constexpr int64_t kStripBytes = 24576;               // half of a small L1 cache
+constexpr int64_t kChunkChannels = 256;              // 1 KiB of neighbouring memory
+constexpr int64_t kColumns = 8;                      // of a register block
+constexpr int64_t kThreadProductsDepthwise = 98304;  // below this much a thread is not worth waking
 
 int64_t round_up(int64_t n, int64_t to) { return parts(n, to) * to; }
 
@@ -28,7 +28,7 @@ struct Sizes {
 
 /// How the result is cut: rows x strips of columns x chunks of channels.
 struct Cut {
-  int64_t rows, columns, channels;           ///< of a unit
+  int64_t rows, columns, channels;  ///< of a unit
   int64_t row_parts, column_parts, channel_parts;
 };
 
@@ -42,8 +42,10 @@ Cut cut_of(const Sizes& s, const RowShape& r) {
   c.column_parts = parts(s.out_width, c.columns);
   c.channel_parts = parts(s.channels, c.channels);
   const int64_t others = s.images * c.column_parts * c.channel_parts;
-  // Several units a thread, so that halves are even; rows at the seam are read twice, so not more than needed.
-  c.row_parts = std::clamp<int64_t>(parts(4 * threads(), others), 1, std::max<int64_t>(1, s.out_height / 2));
+  // Several units a thread, so that halves are even; rows at the seam are read twice, so not more
+  // than needed.
+  c.row_parts =
+      std::clamp<int64_t>(parts(4 * threads(), others), 1, std::max<int64_t>(1, s.out_height / 2));
   if (threads() == 1) c.row_parts = 1;
   c.rows = parts(s.out_height, c.row_parts);
   c.row_parts = parts(s.out_height, c.rows);
@@ -53,7 +55,12 @@ Cut cut_of(const Sizes& s, const RowShape& r) {
 class Depthwise final : public Kernel {
  public:
   Depthwise(RowFn row, std::string text, const Sizes& s, RowShape shape, RegisterTail tail)
-      : row_(row), text_(std::move(text)), s_(s), shape_(std::move(shape)), cut_(cut_of(s_, shape_)), tail_(std::move(tail)) {
+      : row_(row),
+        text_(std::move(text)),
+        s_(s),
+        shape_(std::move(shape)),
+        cut_(cut_of(s_, shape_)),
+        tail_(std::move(tail)) {
     shape_.clipped = tail_.take_clip(shape_.low, shape_.high);
     shape_.ops = tail_.ops();
     const int64_t products = cut_.rows * cut_.columns * cut_.channels * s_.kernel_h * shape_.kernel;
@@ -63,12 +70,15 @@ class Depthwise final : public Kernel {
   Status load(Context& context, const Call& call) {
     x_slot_ = call.inputs[kX].slot;
     y_slot_ = call.outputs[0].slot;
-    if (const Operand* b = call.own_input(kB)) bias_ = b->constant->as<float>().data();
-    else bias_ = (zeros_.assign(static_cast<size_t>(s_.channels), 0.0f), zeros_.data());
+    if (const Operand* b = call.own_input(kB))
+      bias_ = b->constant->as<float>().data();
+    else
+      bias_ = (zeros_.assign(static_cast<size_t>(s_.channels), 0.0f), zeros_.data());
     return guard(call, "reorder", [&]() -> Status {
       const std::vector<int64_t> dims{s_.channels, s_.kernel_h, shape_.kernel};
       const int64_t tap = shape_.weight_pixel;
-      const memory::desc from(dims, memory::data_type::f32, {s_.kernel_h * shape_.kernel, shape_.kernel, 1});
+      const memory::desc from(dims, memory::data_type::f32,
+                              {s_.kernel_h * shape_.kernel, shape_.kernel, 1});
       const memory::desc to(dims, memory::data_type::f32, {1, shape_.kernel * tap, tap});
       weights_ = context.library.pack(*call.inputs[kW].constant, from, to);
       return {};
@@ -93,7 +103,8 @@ class Depthwise final : public Kernel {
 
  private:
   void unit(int64_t k) const {
-    const int64_t chunk = k % cut_.channel_parts, strip = (k /= cut_.channel_parts) % cut_.column_parts;
+    const int64_t chunk = k % cut_.channel_parts,
+                  strip = (k /= cut_.channel_parts) % cut_.column_parts;
     const int64_t part = (k /= cut_.column_parts) % cut_.row_parts, image = k / cut_.row_parts;
     RowJob j;
     j.c = chunk * cut_.channels;
@@ -111,8 +122,10 @@ class Depthwise final : public Kernel {
     const int64_t end = std::min(s_.kernel_h, top >= s_.height ? 0 : parts(s_.height - top, d));
     j.rows = std::max<int64_t>(0, end - begin);
     const int64_t line = s_.width * shape_.pixel;
-    j.x = static_cast<const float*>(x_) + (j.rows ? (image * s_.height + top + begin * d) * line : 0) + j.c;
-    j.weights = static_cast<const float*>(weights_.data) + (j.rows ? begin * shape_.kernel * shape_.weight_pixel : 0) + j.c;
+    j.x = static_cast<const float*>(x_) +
+          (j.rows ? (image * s_.height + top + begin * d) * line : 0) + j.c;
+    j.weights = static_cast<const float*>(weights_.data) +
+                (j.rows ? begin * shape_.kernel * shape_.weight_pixel : 0) + j.c;
     const int64_t out = (image * s_.out_height + row) * s_.out_width;
     j.y = static_cast<float*>(y_) + out * shape_.out_pixel + j.c;
     j.y_offset = out * s_.channels + j.c;
@@ -135,13 +148,18 @@ class Depthwise final : public Kernel {
 };
 
 Status check_depthwise(const Call& call) {
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "depthwise", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "depthwise", why);
+  };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant) return refuse("an operand of another kind");
-  if (const Operand* b = call.own_input(kB); b && !b->constant) return refuse("the bias is not constant");
-  if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32) return refuse(name(x.dtype));
+  if (const Operand* b = call.own_input(kB); b && !b->constant)
+    return refuse("the bias is not constant");
+  if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32)
+    return refuse(name(x.dtype));
   if (x.rank() != 3 && x.rank() != 4) return refuse(fmt::format("rank {}", x.rank()));
-  if (call.node->attrs.i("group", 1) != x.dims[1] || w.dims[0] != x.dims[1] || w.dims[1] != 1) return refuse("not one filter a channel");
+  if (call.node->attrs.i("group", 1) != x.dims[1] || w.dims[0] != x.dims[1] || w.dims[1] != 1)
+    return refuse("not one filter a channel");
   if (!channels_last(x) || !channels_last(y)) return refuse("not channels-last");
   if (x.pixel() < 0 || y.pixel() < 0) return refuse("pixels that do not lie at one distance");
   if (x.numel() == 0 || y.numel() == 0) return refuse("an empty operand");
@@ -156,8 +174,16 @@ Result<KernelPtr> make_depthwise(Context& context, const Call& call) {
   FERRULE_ASSIGN(Window win, window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
   const size_t column = win.kernel.size() - 1;
   const bool image = column == 1;  // else a line: one row of it
-  Sizes s{x.dims[0], x.dims[1], image ? x.dims[2] : 1, x.dims.back(), image ? y.dims[2] : 1, y.dims.back(),
-          image ? win.kernel[0] : 1, image ? win.strides[0] : 1, image ? win.dilations[0] + 1 : 1, image ? win.pads_begin[0] : 0};
+  Sizes s{x.dims[0],
+          x.dims[1],
+          image ? x.dims[2] : 1,
+          x.dims.back(),
+          image ? y.dims[2] : 1,
+          y.dims.back(),
+          image ? win.kernel[0] : 1,
+          image ? win.strides[0] : 1,
+          image ? win.dilations[0] + 1 : 1,
+          image ? win.pads_begin[0] : 0};
   RowShape r;
   r.width = s.width;
   r.out_width = s.out_width;
@@ -174,7 +200,8 @@ Result<KernelPtr> make_depthwise(Context& context, const Call& call) {
   FERRULE_TRY(tail.build(context, call));
   const bool wide = context.target && context.target->has_isa("avx512f");
   auto kernel = std::make_unique<Depthwise>(wide ? depthwise_row_avx512() : depthwise_row_avx2(),
-                                            wide ? "depthwise:avx512" : "depthwise:avx2", s, std::move(r), std::move(tail));
+                                            wide ? "depthwise:avx512" : "depthwise:avx2", s,
+                                            std::move(r), std::move(tail));
   FERRULE_TRY(kernel->load(context, call));
   return kernel;
 }

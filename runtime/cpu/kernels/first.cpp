@@ -1,13 +1,14 @@
-// The first layer: a convolution of few planes, read as the model's input lies, written channels-last; the input is
-// not reordered. And, for every convolution that cannot do so: the reorder in front of it, inside one launch.
+// The first layer: a convolution of few planes, read as the model's input lies, written
+// channels-last; the input is not reordered. And, for every convolution that cannot do so: the
+// reorder in front of it, inside one launch.
 #include <algorithm>
 
 #include "runtime/cpu/kernels/convolution_rows.h"
 #include "runtime/cpu/kernels/register_tail.h"
 #include "runtime/cpu/kernels/strided_copy.h"
-#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -33,14 +34,18 @@ class First final : public Kernel {
     stride_h_ = w.strides[0];
     dilation_h_ = w.dilations[0] + 1;
     pad_h_ = w.pads_begin[0];
-    const int64_t products = shape_.out_width * filters_ * shape_.planes * shape_.window_rows * shape_.kernel;
+    const int64_t products =
+        shape_.out_width * filters_ * shape_.planes * shape_.window_rows * shape_.kernel;
     grain_ = std::max<int64_t>(1, kThreadProductsFirst / std::max<int64_t>(1, products));
-    if (const Operand* b = call.own_input(kB)) bias_ = b->constant->as<float>().data();
-    else bias_ = (zeros_.assign(static_cast<size_t>(filters_), 0.0f), zeros_.data());
+    if (const Operand* b = call.own_input(kB))
+      bias_ = b->constant->as<float>().data();
+    else
+      bias_ = (zeros_.assign(static_cast<size_t>(filters_), 0.0f), zeros_.data());
     return guard(call, "reorder", [&]() -> Status {
       const int64_t taps = shape_.planes * shape_.window_rows * shape_.kernel;
       const memory::desc from({filters_, taps}, memory::data_type::f32, memory::dims{taps, 1});
-      const memory::desc to({filters_, taps}, memory::data_type::f32, memory::dims{1, shape_.weight_pixel});
+      const memory::desc to({filters_, taps}, memory::data_type::f32,
+                            memory::dims{1, shape_.weight_pixel});
       weights_ = context.library.pack(*call.inputs[kW].constant, from, to);
       return {};
     });
@@ -64,12 +69,15 @@ class First final : public Kernel {
   void one_row(int64_t image, int64_t row) const {
     const int64_t top = row * stride_h_ - pad_h_, d = dilation_h_;
     const int64_t begin = top < 0 ? (-top + d - 1) / d : 0;
-    const int64_t end = top >= height_ ? 0 : std::min(shape_.window_rows, (height_ - top + d - 1) / d);
+    const int64_t end =
+        top >= height_ ? 0 : std::min(shape_.window_rows, (height_ - top + d - 1) / d);
     RowJob j;
     j.rows = std::max<int64_t>(0, end - begin);
     j.x = static_cast<const float*>(x_) + image * shape_.planes * shape_.plane_step;
     j.weights = static_cast<const float*>(weights_.data);
-    if (j.rows) j.x += (top + begin * d) * shape_.width, j.weights += begin * shape_.kernel * shape_.weight_pixel;
+    if (j.rows)
+      j.x += (top + begin * d) * shape_.width,
+          j.weights += begin * shape_.kernel * shape_.weight_pixel;
     j.bias = bias_;
     const int64_t out = (image * out_height_ + row) * shape_.out_width;
     j.y_offset = out * filters_;
@@ -83,7 +91,8 @@ class First final : public Kernel {
   std::string text_;
   RowShape shape_;
   RegisterTail tail_;
-  int64_t images_ = 0, height_ = 0, out_height_ = 0, filters_ = 0, stride_h_ = 1, dilation_h_ = 1, pad_h_ = 0, grain_ = 1;
+  int64_t images_ = 0, height_ = 0, out_height_ = 0, filters_ = 0, stride_h_ = 1, dilation_h_ = 1,
+          pad_h_ = 0, grain_ = 1;
   int x_slot_ = -1, y_slot_ = -1;
   const void* x_ = nullptr;
   void* y_ = nullptr;
@@ -98,7 +107,10 @@ class Reordered final : public Kernel {
   static constexpr int kCopied = -1000;  ///< the slot under which the other kernel knows the copy
 
   Reordered(const Operand& x, const Operand& copied, KernelPtr inner)
-      : x_slot_(x.slot), bytes_((x.bytes() + 63) / 64 * 64), copy_(x.dims, x.strides(), copied.strides(), 4), inner_(std::move(inner)) {}
+      : x_slot_(x.slot),
+        bytes_((x.bytes() + 63) / 64 * 64),
+        copy_(x.dims, x.strides(), copied.strides(), 4),
+        inner_(std::move(inner)) {}
   int64_t scratch_bytes() const override { return bytes_ + inner_->scratch_bytes(); }
   void bind(Binder& binder) override {
     binder.cell(x_slot_, &x_);
@@ -116,18 +128,25 @@ class Reordered final : public Kernel {
  private:
   class Redirected final : public Binder {
    public:
-    Redirected(Binder& outer, void* copied, int64_t bytes) : outer_(outer), copied_(copied), bytes_(bytes) {}
+    Redirected(Binder& outer, void* copied, int64_t bytes)
+        : outer_(outer), copied_(copied), bytes_(bytes) {}
     void cell(int slot, const void** where) override {
-      if (slot == kCopied) *where = copied_;
-      else outer_.cell(slot, where);
+      if (slot == kCopied)
+        *where = copied_;
+      else
+        outer_.cell(slot, where);
     }
     void cell(int slot, void** where) override {
-      if (slot == kCopied) *where = copied_;
-      else outer_.cell(slot, where);
+      if (slot == kCopied)
+        *where = copied_;
+      else
+        outer_.cell(slot, where);
     }
     void memory(int slot, dnnl_memory* m) override {
-      if (slot == kCopied) dnnl_memory_set_data_handle(m, copied_);
-      else outer_.memory(slot, m);
+      if (slot == kCopied)
+        dnnl_memory_set_data_handle(m, copied_);
+      else
+        outer_.memory(slot, m);
     }
     void* scratch() override { return static_cast<char*>(outer_.scratch()) + bytes_; }
 
@@ -158,13 +177,18 @@ Result<KernelPtr> make_reordered(Context& context, const Call& call, Factory fac
 }
 
 Result<KernelPtr> make_first(Context& context, const Call& call) {
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "first layer", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "first layer", why);
+  };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant || x.rank() != 4) return refuse("an operand of another kind");
-  if (const Operand* b = call.own_input(kB); b && !b->constant) return refuse("the bias is not constant");
-  if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32) return refuse(name(x.dtype));
+  if (const Operand* b = call.own_input(kB); b && !b->constant)
+    return refuse("the bias is not constant");
+  if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32)
+    return refuse(name(x.dtype));
   if (!x.lies(Layout::plain) || !channels_last(y)) return refuse("another layout");
-  if (call.node->attrs.i("group", 1) != 1 || x.dims[1] > 8) return refuse("groups, or many channels");
+  if (call.node->attrs.i("group", 1) != 1 || x.dims[1] > 8)
+    return refuse("groups, or many channels");
   if (!x.dense() || y.pixel() < 0) return refuse("a slice");
   if (x.numel() == 0 || y.numel() == 0) return refuse("an empty operand");
   FERRULE_ASSIGN(Window win, window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
@@ -186,8 +210,9 @@ Result<KernelPtr> make_first(Context& context, const Call& call) {
   RegisterTail tail;
   FERRULE_TRY(tail.build(context, call));
   const bool wide = context.target && context.target->has_isa("avx512f");
-  auto kernel = std::make_unique<First>(wide ? first_row_avx512() : first_row_avx2(), wide ? "first:avx512" : "first:avx2",
-                                        std::move(r), std::move(tail));
+  auto kernel =
+      std::make_unique<First>(wide ? first_row_avx512() : first_row_avx2(),
+                              wide ? "first:avx512" : "first:avx2", std::move(r), std::move(tail));
   FERRULE_TRY(kernel->load(context, call, win));
   return kernel;
 }

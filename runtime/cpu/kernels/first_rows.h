@@ -1,7 +1,8 @@
-// One row of a convolution that reads planes (the model's own layout) and writes channels-last pixels: included behind
-// depthwise_rows.h, whose vectors, tails and jobs it uses. A vector holds neighbouring filters; B pixels and V vectors
-// are summed in registers, every input value being spread over a vector. Columns whose window leaves the image
-// are taken one by one. No include guard: there is one copy for each instruction set.
+// One row of a convolution that reads planes (the model's own layout) and writes channels-last
+// pixels: included behind depthwise_rows.h, whose vectors, tails and jobs it uses. A vector holds
+// neighbouring filters; B pixels and V vectors are summed in registers, every input value being
+// spread over a vector. Columns whose window leaves the image are taken one by one. No include
+// guard: there is one copy for each instruction set.
 
 template <int B, int V, int SW, bool Border>
 [[gnu::noinline]] void first_block(const RowShape& s, const RowJob& j, int64_t column, int64_t c) {
@@ -54,16 +55,23 @@ void first_row_of(const RowShape& s, const RowJob& j) {
   for (int64_t column = j.begin; column < j.end;) {
     const int64_t first = column * SW - s.pad, left = j.end - column;
     // Columns from here on whose windows lie inside the image.
-    const int64_t inside = first < 0 || first + reach >= s.width ? 0 : (s.width - 1 - reach - first) / SW + 1;
+    const int64_t inside =
+        first < 0 || first + reach >= s.width ? 0 : (s.width - 1 - reach - first) / SW + 1;
     const int64_t n = inside < left ? inside : left;
-    if (n >= 8) first_columns<8, SW, false>(s, j, column), column += 8;
-    else if (n >= 4) first_columns<4, SW, false>(s, j, column), column += 4;
-    else if (n >= 1) first_columns<1, SW, false>(s, j, column), column += 1;
-    else first_columns<1, SW, true>(s, j, column), column += 1;
+    if (n >= 8)
+      first_columns<8, SW, false>(s, j, column), column += 8;
+    else if (n >= 4)
+      first_columns<4, SW, false>(s, j, column), column += 4;
+    else if (n >= 1)
+      first_columns<1, SW, false>(s, j, column), column += 1;
+    else
+      first_columns<1, SW, true>(s, j, column), column += 1;
   }
 }
 
 void first_row(const RowShape& s, const RowJob& j) {
-  if (s.stride == 1) first_row_of<1>(s, j);
-  else first_row_of<2>(s, j);
+  if (s.stride == 1)
+    first_row_of<1>(s, j);
+  else
+    first_row_of<2>(s, j);
 }

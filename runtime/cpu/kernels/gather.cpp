@@ -1,5 +1,5 @@
-// Gather with indices that are computed, or too irregular for pieces: for every index one strided copy of the slab
-// it names, indices split over threads.
+// Gather with indices that are computed, or too irregular for pieces: for every index one strided
+// copy of the slab it names, indices split over threads.
 #include <algorithm>
 #include <cstring>
 
@@ -11,10 +11,10 @@
 namespace ferrule::cpu {
 namespace {
 
-
 class Gather final : public Kernel {
  public:
-  Gather(const Call& call, size_t axis) : layer_(escape(call.layer)), axis_(static_cast<int64_t>(axis)) {
+  Gather(const Call& call, size_t axis)
+      : layer_(escape(call.layer)), axis_(static_cast<int64_t>(axis)) {
     const Operand &x = call.inputs[0], &index = call.inputs[1], &y = call.outputs[0];
     element_ = size_bits(x.dtype) / 8;
     const std::vector<int64_t> from = x.strides(), to = y.strides(), own = index.strides();
@@ -53,15 +53,19 @@ class Gather final : public Kernel {
   Status run() override {
     for (int64_t k = 0; k < count_; ++k)
       if (const int64_t i = place(k).first; i < -size_ || i >= size_)
-        return error(Code::bad_shape, layer_, fmt::format("index {} is out of range for axis {} of size {}", i, axis_, size_));
+        return error(
+            Code::bad_shape, layer_,
+            fmt::format("index {} is out of range for axis {} of size {}", i, axis_, size_));
     if (slab_.units() == 0) return count_kernel(), Status{};
-    parallel_for(count_, std::max<int64_t>(1, kGrain / slab_.bytes()), [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k) {
-        const auto [i, target] = place(k);
-        slab_.run(static_cast<const char*>(pointers_[0]) + (i < 0 ? i + size_ : i) * step_ * element_,
-                  static_cast<char*>(pointers_.back()) + target * element_, 0, slab_.units());
-      }
-    });
+    parallel_for(
+        count_, std::max<int64_t>(1, kGrain / slab_.bytes()), [&](int64_t begin, int64_t end) {
+          for (int64_t k = begin; k < end; ++k) {
+            const auto [i, target] = place(k);
+            slab_.run(
+                static_cast<const char*>(pointers_[0]) + (i < 0 ? i + size_ : i) * step_ * element_,
+                static_cast<char*>(pointers_.back()) + target * element_, 0, slab_.units());
+          }
+        });
     return {};
   }
 
@@ -91,7 +95,9 @@ class Gather final : public Kernel {
 }  // namespace
 
 Result<KernelPtr> make_gather(Context&, const Call& call) {
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "Gather", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "Gather", why);
+  };
   const Operand &x = call.inputs.at(0), &index = call.inputs.at(1);
   const int bits = size_bits(x.dtype);
   if (bits < 8 || bits % 8 || bits > 128 || (bits & (bits - 1))) return refuse(name(x.dtype));

@@ -1,5 +1,6 @@
-// Any node without a kernel: the interpreter runs it, on plain tensors. Slow, and it allocates; explain shows
-// such layers as interpreted. Operands in another layout are copied to the plain one and back.
+// Any node without a kernel: the interpreter runs it, on plain tensors. Slow, and it allocates;
+// explain shows such layers as interpreted. Operands in another layout are copied to the plain one
+// and back.
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
@@ -21,7 +22,11 @@ StridedCopy converter(const Operand& o, bool to_plain) {
 class Interpreted final : public Kernel {
  public:
   Interpreted(Context& context, const Call& call)
-      : layer_(call.layer), node_(*call.node), graph_(*call.graph), inputs_(call.inputs), outputs_(call.outputs) {
+      : layer_(call.layer),
+        node_(*call.node),
+        graph_(*call.graph),
+        inputs_(call.inputs),
+        outputs_(call.outputs) {
     options_.ops = context.ops;
     options_.limits = context.limits;
     options_.cancel = context.cancel;
@@ -65,9 +70,12 @@ class Interpreted final : public Kernel {
   Status write(size_t k, const Tensor& t) const {
     const Operand& o = outputs_[k];
     if (t.dims() != o.dims || t.dtype() != o.dtype)
-      return error(Code::bad_shape, escape(layer_), "the interpreter's result has another size than planned");
-    if (o.lies(Layout::plain) && o.dense()) std::memcpy(targets_[k], t.data(), static_cast<size_t>(t.bytes()));
-    else converter(o, false).run(t.data(), targets_[k]);
+      return error(Code::bad_shape, escape(layer_),
+                   "the interpreter's result has another size than planned");
+    if (o.lies(Layout::plain) && o.dense())
+      std::memcpy(targets_[k], t.data(), static_cast<size_t>(t.bytes()));
+    else
+      converter(o, false).run(t.data(), targets_[k]);
     return {};
   }
 

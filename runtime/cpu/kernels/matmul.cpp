@@ -1,5 +1,5 @@
-// MatMul and Gemm through oneDNN's matmul. Constant right operands are packed (alpha goes into them, beta into
-// a constant C); a batch of rows against one matrix is one product of all rows.
+// MatMul and Gemm through oneDNN's matmul. Constant right operands are packed (alpha goes into
+// them, beta into a constant C); a batch of rows against one matrix is one product of all rows.
 #include <algorithm>
 
 #include "runtime/cpu/library.h"
@@ -11,7 +11,9 @@ namespace {
 struct View {
   std::vector<int64_t> dims, strides;
   memory::desc desc(DType t) const { return memory::desc(dims, *data_type(t), strides); }
-  memory::desc any(DType t) const { return memory::desc(dims, *data_type(t), memory::format_tag::any); }
+  memory::desc any(DType t) const {
+    return memory::desc(dims, *data_type(t), memory::format_tag::any);
+  }
 };
 
 View view_of(const Operand& o) { return {o.dims, o.plain_strides()}; }
@@ -28,38 +30,45 @@ void add_outer(View& v, size_t rank) {
 
 struct Product {
   View a, b, y;
-  float scale_b = 1;                  ///< multiplied into packed b
-  std::optional<View> bias;           ///< added by the library before the post-ops
+  float scale_b = 1;         ///< multiplied into packed b
+  std::optional<View> bias;  ///< added by the library before the post-ops
   float scale_bias = 1;
-  int channel = -1;                   ///< the result's axis of columns; -1 where it has none
-  std::vector<Leading> leading;       ///< what Gemm does to the product when the constants cannot take it
+  int channel = -1;  ///< the result's axis of columns; -1 where it has none
+  std::vector<Leading>
+      leading;  ///< what Gemm does to the product when the constants cannot take it
 };
 
 Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
-  const memory::desc dense(p.y.dims, *data_type(call.outputs[0].dtype), strides_of(p.y.dims, Layout::plain));
+  const memory::desc dense(p.y.dims, *data_type(call.outputs[0].dtype),
+                           strides_of(p.y.dims, Layout::plain));
   const EpilogueShape shape{dense, p.channel, static_cast<int>(p.y.dims.size()) - 1};
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape, p.leading));
   return guard(call, "matmul", [&]() -> Result<KernelPtr> {
     const Operand& b = call.inputs[1];
     const DType t = b.dtype;
     memory::desc bias = p.bias ? p.bias->desc(t) : memory::desc();
-    dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(t), b.constant ? p.b.any(t) : p.b.desc(t), bias,
-                                      p.y.desc(t), epilogue.attr);
+    dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(t),
+                                      b.constant ? p.b.any(t) : p.b.desc(t), bias, p.y.desc(t),
+                                      epilogue.attr);
     const std::string text = desc.impl_info_str();
-    if (has_logistic(call) && text.find("ref") != text.npos) return make_without_logistic(call, [&](const Call& c) { return build(context, c, p); });
+    if (has_logistic(call) && text.find("ref") != text.npos)
+      return make_without_logistic(call, [&](const Call& c) { return build(context, c, p); });
     auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), text);
     // A constant as the product reads it, which is not as it lies where transA is set.
     if (const Operand& a = call.inputs[0]; a.constant)
-      kernel->constant(DNNL_ARG_SRC, desc.src_desc(), context.library.pack(*a.constant, p.a.desc(a.dtype), desc.src_desc()));
+      kernel->constant(DNNL_ARG_SRC, desc.src_desc(),
+                       context.library.pack(*a.constant, p.a.desc(a.dtype), desc.src_desc()));
     else
       kernel->argument(DNNL_ARG_SRC, desc.src_desc(), a.slot);
     if (b.constant)
-      kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
-                       context.library.pack(*b.constant, p.b.desc(t), desc.weights_desc(), p.scale_b));
+      kernel->constant(
+          DNNL_ARG_WEIGHTS, desc.weights_desc(),
+          context.library.pack(*b.constant, p.b.desc(t), desc.weights_desc(), p.scale_b));
     else
       kernel->argument(DNNL_ARG_WEIGHTS, desc.weights_desc(), b.slot);
     if (p.bias)
-      kernel->constant(DNNL_ARG_BIAS, bias, context.library.pack(*call.inputs[2].constant, bias, bias, p.scale_bias));
+      kernel->constant(DNNL_ARG_BIAS, bias,
+                       context.library.pack(*call.inputs[2].constant, bias, bias, p.scale_bias));
     kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
     bind_epilogue(*kernel, call, epilogue);
     kernel->scratchpad(desc.scratchpad_desc());
@@ -70,15 +79,18 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
 Status check_matmul(const Call& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
-      return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(call.inputs[k].dtype));
+      return error(Code::unsupported_operator, escape(call.layer), call.node->op,
+                   name(call.inputs[k].dtype));
     if (!call.inputs[k].lies(Layout::plain))
-      return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an operand is channels-last");
+      return error(Code::unsupported_operator, escape(call.layer), call.node->op,
+                   "an operand is channels-last");
   }
   for (const auto* operands : {&call.inputs, &call.outputs})
     for (const Operand& o : *operands) {
       const bool ends = &o == &call.inputs[0] || &o == &call.outputs[0];
       if (!o.dense() && (!ends || o.rank() < 2 || call.inputs[1].rank() < 2 || o.row() < 0))
-        return error(Code::unsupported_operator, escape(call.layer), call.node->op, "a slice whose rows do not lie at one distance");
+        return error(Code::unsupported_operator, escape(call.layer), call.node->op,
+                     "a slice whose rows do not lie at one distance");
     }
   if (call.outputs[0].numel() == 0 || call.inputs[0].numel() == 0)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an empty operand");
@@ -86,7 +98,8 @@ Status check_matmul(const Call& call) {
 }
 
 bool is_single(const std::vector<int64_t>& dims, size_t count) {
-  return std::all_of(dims.begin(), dims.begin() + static_cast<int64_t>(count), [](int64_t d) { return d == 1; });
+  return std::all_of(dims.begin(), dims.begin() + static_cast<int64_t>(count),
+                     [](int64_t d) { return d == 1; });
 }
 
 }  // namespace
@@ -101,11 +114,14 @@ Result<KernelPtr> make_matmul(Context& context, const Call& call) {
   if (is_single(p.b.dims, p.b.dims.size() - 2)) {  // one matrix for all rows
     const int64_t rows = a.numel() / depth;
     p.a = flat(rows, depth, a.rank() == 1 ? depth : a.row());
-    p.b = {{p.b.dims[p.b.dims.size() - 2], columns}, {p.b.strides[p.b.strides.size() - 2], p.b.strides.back()}};
+    p.b = {{p.b.dims[p.b.dims.size() - 2], columns},
+           {p.b.strides[p.b.strides.size() - 2], p.b.strides.back()}};
     p.y = flat(rows, columns, y.rank() == 0 || b.rank() == 1 ? columns : y.row());
     return build(context, call, p);
   }
-  if (!a.dense() || !y.dense()) return error(Code::unsupported_operator, escape(call.layer), call.node->op, "slices of several matrices");
+  if (!a.dense() || !y.dense())
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
+                 "slices of several matrices");
   // Rank 1 operands have axes that y has not.
   const size_t rank = std::max(p.a.dims.size(), p.b.dims.size());
   add_outer(p.a, rank);
@@ -125,9 +141,18 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
     if (transposed) return View{{o.dims[1], o.dims[0]}, {1, o.row()}};
     return flat(o.dims[0], o.dims[1], o.row());
   };
-  Product p{matrix(a, n.attrs.i("transA") != 0), matrix(b, n.attrs.i("transB") != 0), view_of(y), 1, {}, 1, 1, {}};
-  const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)), beta = static_cast<float>(n.attrs.f("beta", 1));
-  if (y.dtype != DType::f32 && (alpha != 1 || beta != 1))  // folded constants would be rounded a second time
+  Product p{matrix(a, n.attrs.i("transA") != 0),
+            matrix(b, n.attrs.i("transB") != 0),
+            view_of(y),
+            1,
+            {},
+            1,
+            1,
+            {}};
+  const auto alpha = static_cast<float>(n.attrs.f("alpha", 1)),
+             beta = static_cast<float>(n.attrs.f("beta", 1));
+  if (y.dtype != DType::f32 &&
+      (alpha != 1 || beta != 1))  // folded constants would be rounded a second time
     return error(Code::unsupported_operator, escape(call.layer), n.op, "factors of a narrow type");
   const bool adds = n.inputs.size() > 2 && call.inputs[2].present() && beta != 0;
   View addend;
@@ -139,7 +164,8 @@ Result<KernelPtr> make_gemm(Context& context, const Call& call) {
   float factor = alpha;  // what the product must still be multiplied by
   if (b.constant) p.scale_b = alpha, factor = 1;
   // Biases of other shapes than one number a column run in the library's reference code.
-  if (folds_c && factor == 1 && ((addend.dims[0] == 1 && addend.dims[1] == p.y.dims[1]) || beta != 1)) {
+  if (folds_c && factor == 1 &&
+      ((addend.dims[0] == 1 && addend.dims[1] == p.y.dims[1]) || beta != 1)) {
     p.bias = addend;
     p.scale_bias = beta;
   } else if (adds) {  // (factor / beta * product + C) * beta

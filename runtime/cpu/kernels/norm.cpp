@@ -1,6 +1,7 @@
-// Inference BatchNormalization that nothing folded: one factor and one addend a channel, computed in double
-// when the kernel is made, then the generated kernel x * factor + addend over any layout. The machine code is
-// the same for all of them but for how the channels lie, so a network compiles it once or twice.
+// Inference BatchNormalization that nothing folded: one factor and one addend a channel, computed
+// in double when the kernel is made, then the generated kernel x * factor + addend over any layout.
+// The machine code is the same for all of them but for how the channels lie, so a network compiles
+// it once or twice.
 #include <cmath>
 
 #include "engine/base/diagnostics.h"
@@ -19,14 +20,18 @@ struct Affine {
 Result<Affine> affine_of(const Call& call) {
   const Operand& x = call.inputs[0];
   const int64_t channels = x.dims[1];
-  auto refused = [&](std::string why) { return error(Code::unsupported_operator, escape(call.layer), call.node->op, why); };
+  auto refused = [&](std::string why) {
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+  };
   for (size_t k = 1; k < 5; ++k) {
     const Tensor* t = call.inputs[k].constant;
     if (!t) return refused(fmt::format("input {} is not constant", k));
-    if (t->numel() != channels) return refused(fmt::format("{} numbers for {} channels in input {}", t->numel(), channels, k));
+    if (t->numel() != channels)
+      return refused(
+          fmt::format("{} numbers for {} channels in input {}", t->numel(), channels, k));
   }
-  const Tensor &gamma = *call.inputs[1].constant, &beta = *call.inputs[2].constant, &mean = *call.inputs[3].constant,
-               &variance = *call.inputs[4].constant;
+  const Tensor &gamma = *call.inputs[1].constant, &beta = *call.inputs[2].constant,
+               &mean = *call.inputs[3].constant, &variance = *call.inputs[4].constant;
   const double epsilon = call.node->attrs.f("epsilon", 1e-5);
   std::vector<float> factor, addend;
   for (int64_t c = 0; c < channels; ++c) {
@@ -45,7 +50,8 @@ Result<Affine> affine_of(const Call& call) {
 /// In f32, rounded once.
 LoweredRegion multiply_add(DType t) {
   ProgramBuilder b;
-  const uint32_t x = b.cast(b.input(t, "x"), DType::f32), factor = b.input(DType::f32, "factor"), addend = b.input(DType::f32, "addend");
+  const uint32_t x = b.cast(b.input(t, "x"), DType::f32), factor = b.input(DType::f32, "factor"),
+                 addend = b.input(DType::f32, "addend");
   b.output(b.cast(b.op(Prim::fma, DType::f32, {x, factor, addend}), t));
   return {b.take(), {}, {}};
 }
@@ -67,15 +73,18 @@ class Norm final : public Kernel {
 
 Result<KernelPtr> make_norm(Context& context, const Call& call) {
   const DType t = call.inputs[0].dtype;
-  if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 || (t != DType::f32 && t != DType::f16 && t != DType::bf16) ||
+  if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 ||
+      (t != DType::f32 && t != DType::f16 && t != DType::bf16) ||
       call.node->attrs.i("training_mode") != 0 || call.outputs.size() != 1)
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "only inference on f32, f16 and bf16 with channels has a kernel");
+    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
+                 "only inference on f32, f16 and bf16 with channels has a kernel");
   FERRULE_ASSIGN(Affine affine, affine_of(call));
   const LoweredRegion region = multiply_add(t);
   Call pointwise = call;
   pointwise.inputs = {call.inputs[0]};
   for (const Tensor* t : {&affine.factor, &affine.addend})
-    pointwise.inputs.push_back({t->dtype(), t->dims(), Layout::plain, -1, t});  // only their memory is kept
+    pointwise.inputs.push_back(
+        {t->dtype(), t->dims(), Layout::plain, -1, t});  // only their memory is kept
   pointwise.region = &region;
   FERRULE_ASSIGN(KernelPtr kernel, make_pointwise(context, pointwise));
   return std::make_unique<Norm>(std::move(affine), std::move(kernel));

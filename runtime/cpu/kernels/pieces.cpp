@@ -1,6 +1,6 @@
-// Regions of several pieces (engine/contract/pieces.h) as one kernel: pieces that only move elements are strided copies,
-// the others generated code; one parallel loop runs all of them, split by the bytes they write and what they
-// compute.
+// Regions of several pieces (engine/contract/pieces.h) as one kernel: pieces that only move
+// elements are strided copies, the others generated code; one parallel loop runs all of them, split
+// by the bytes they write and what they compute.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -18,14 +18,13 @@
 namespace ferrule::cpu {
 namespace {
 
-
 /// A piece with everything but addresses.
 struct Part {
-  std::vector<size_t> operands;      ///< of the call: inputs, then outputs
-  std::vector<int64_t> offsets;      ///< bytes
-  int64_t units = 0, weight = 0;     ///< weight: in bytes moved, computing counted in
+  std::vector<size_t> operands;   ///< of the call: inputs, then outputs
+  std::vector<int64_t> offsets;   ///< bytes
+  int64_t units = 0, weight = 0;  ///< weight: in bytes moved, computing counted in
   // Either elements are only moved …
-  std::optional<StridedCopy> copy;   ///< operands: source (none: `element`), target
+  std::optional<StridedCopy> copy;  ///< operands: source (none: `element`), target
   std::vector<char> element;
   // … or a program runs, inputs that lie across memory moved into tiles first.
   std::optional<LoopNest> nest;
@@ -43,8 +42,10 @@ std::vector<char> constant_of(const Program& p, size_t output) {
   const DType t = p.output_type(output);
   std::vector<char> bytes(static_cast<size_t>(size_bits(t) / 8));
   const Scalar& s = results[output];
-  if (is_float(t)) std::memcpy(bytes.data(), Tensor::scalar(t, s.f).data(), bytes.size());
-  else std::memcpy(bytes.data(), &s.i, bytes.size());
+  if (is_float(t))
+    std::memcpy(bytes.data(), Tensor::scalar(t, s.f).data(), bytes.size());
+  else
+    std::memcpy(bytes.data(), &s.i, bytes.size());
   return bytes;
 }
 
@@ -57,12 +58,14 @@ class PartMaker {
 
   Result<std::vector<Part>> run() {
     for (const Operand& o : call_.outputs)
-      if (size_bits(o.dtype) < 8) return error(Code::unsupported_operator, escape(call_.layer), "this region", name(o.dtype));
+      if (size_bits(o.dtype) < 8)
+        return error(Code::unsupported_operator, escape(call_.layer), "this region", name(o.dtype));
     std::vector<Part> parts;
     for (const RegionPiece& p : region_.pieces) {
       const Program& program = region_.programs[p.program];
       bool computes = false;
-      for (size_t k = 0; k < p.outputs.size(); ++k) computes |= !program.inputs.empty() && copied_input(program, k) < 0;
+      for (size_t k = 0; k < p.outputs.size(); ++k)
+        computes |= !program.inputs.empty() && copied_input(program, k) < 0;
       if (computes) {
         FERRULE_ASSIGN(Part part, computed(p, program));
         parts.push_back(std::move(part));
@@ -74,11 +77,15 @@ class PartMaker {
   }
 
  private:
-  size_t operand(const PieceOperand& o, bool output) const { return o.operand + (output ? call_.inputs.size() : 0); }
+  size_t operand(const PieceOperand& o, bool output) const {
+    return o.operand + (output ? call_.inputs.size() : 0);
+  }
   const Operand& of(size_t k) const {
     return k < call_.inputs.size() ? call_.inputs[k] : call_.outputs[k - call_.inputs.size()];
   }
-  PieceStrides place(const PieceOperand& o, bool output) const { return piece_strides(o, strides_[operand(o, output)]); }
+  PieceStrides place(const PieceOperand& o, bool output) const {
+    return piece_strides(o, strides_[operand(o, output)]);
+  }
 
   Part moved(const RegionPiece& p, const Program& program, size_t output) const {
     Part part;
@@ -121,7 +128,8 @@ class PartMaker {
       FERRULE_ASSIGN(part.nest, LoopNest::make(p.dims, strides, sizes, p.outputs.size()));
     }
     part.units = part.staged ? part.staged->size() : part.nest->size();
-    part.weight = (part.staged ? part.staged->elements() : part.nest->elements()) * (4 + program.cost() / 2);
+    part.weight =
+        (part.staged ? part.staged->elements() : part.nest->elements()) * (4 + program.cost() / 2);
     return part;
   }
 
@@ -165,10 +173,12 @@ class Pieces final : public Kernel {
     for (const Part& p : parts_) {
       if (!p.copy) continue;
       ++copies;
-      if (std::string kind = p.copy->text(); kinds.find(kind) == std::string::npos) kinds += (kinds.empty() ? "" : ",") + kind;
+      if (std::string kind = p.copy->text(); kinds.find(kind) == std::string::npos)
+        kinds += (kinds.empty() ? "" : ",") + kind;
     }
     if (copies == parts_.size()) return "copy:" + (kinds.empty() ? "nothing" : kinds);
-    return fmt::format("generated:{} pieces", parts_.size()) + (copies ? fmt::format(", {} copied ({})", copies, kinds) : "");
+    return fmt::format("generated:{} pieces", parts_.size()) +
+           (copies ? fmt::format(", {} copied ({})", copies, kinds) : "");
   }
 
  private:
@@ -184,9 +194,12 @@ class Pieces final : public Kernel {
       return p.copy->run(source, pointers_[p.operands.back()], begin, end);
     }
     std::array<void*, LoopNest::kMaxOperands> at;
-    for (size_t k = 0; k < p.operands.size(); ++k) at[k] = static_cast<char*>(pointers_[p.operands[k]]) + p.offsets[k];
-    if (p.staged) p.staged->run(p.code->fn, at.data(), begin, end);
-    else p.nest->run(p.code->fn, at.data(), begin, end);
+    for (size_t k = 0; k < p.operands.size(); ++k)
+      at[k] = static_cast<char*>(pointers_[p.operands[k]]) + p.offsets[k];
+    if (p.staged)
+      p.staged->run(p.code->fn, at.data(), begin, end);
+    else
+      p.nest->run(p.code->fn, at.data(), begin, end);
   }
 
   std::vector<Part> parts_;
@@ -196,12 +209,16 @@ class Pieces final : public Kernel {
 };
 
 /// The code that the parts need, in their order.
-std::vector<CpuJit::Request> requests_of(const Context& context, const Call& call, const std::vector<Part>& parts) {
+std::vector<CpuJit::Request> requests_of(const Context& context, const Call& call,
+                                         const std::vector<Part>& parts) {
   std::vector<CpuJit::Request> requests;
   size_t part = 0;
   for (const RegionPiece& p : call.region->pieces) {
     const bool copies = parts[part].copy.has_value();
-    if (!copies) requests.push_back({{call.region->programs[p.program], parts[part].inner(), context.target->name, false}, call.layer});
+    if (!copies)
+      requests.push_back(
+          {{call.region->programs[p.program], parts[part].inner(), context.target->name, false},
+           call.layer});
     part += copies ? p.outputs.size() : 1;
   }
   return requests;

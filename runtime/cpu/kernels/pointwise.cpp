@@ -1,5 +1,5 @@
-// Pointwise regions as generated kernels: the loop nest is made for these dims and layouts, the machine code
-// comes from the JIT, which shares it between shapes, layers and sessions.
+// Pointwise regions as generated kernels: the loop nest is made for these dims and layouts, the
+// machine code comes from the JIT, which shares it between shapes, layers and sessions.
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,17 +14,22 @@
 namespace ferrule::cpu {
 namespace {
 
-/// An operand's strides along the axes of the result: aligned at the last one, 0 where it is broadcast.
-Result<std::vector<int64_t>> broadcast_strides(const Call& call, const Operand& o, const std::vector<int64_t>& dims) {
+/// An operand's strides along the axes of the result: aligned at the last one, 0 where it is
+/// broadcast.
+Result<std::vector<int64_t>> broadcast_strides(const Call& call, const Operand& o,
+                                               const std::vector<int64_t>& dims) {
   const std::vector<int64_t> own = o.strides();
   std::vector<int64_t> strides(dims.size(), 0);
   if (own.size() > dims.size())
-    return error(Code::unsupported_operator, escape(call.layer), "this region", "an operand has more axes than the result");
+    return error(Code::unsupported_operator, escape(call.layer), "this region",
+                 "an operand has more axes than the result");
   const size_t extra = dims.size() - own.size();
   for (size_t k = 0; k < own.size(); ++k) {
-    if (o.dims[k] == dims[k + extra]) strides[k + extra] = o.dims[k] == 1 ? 0 : own[k];
+    if (o.dims[k] == dims[k + extra])
+      strides[k + extra] = o.dims[k] == 1 ? 0 : own[k];
     else if (o.dims[k] != 1)
-      return error(Code::unsupported_operator, escape(call.layer), "this region", "operands that do not broadcast");
+      return error(Code::unsupported_operator, escape(call.layer), "this region",
+                   "operands that do not broadcast");
   }
   return strides;
 }
@@ -36,9 +41,11 @@ Result<LoopNest> nest_of(const Call& call) {
   for (const auto* operands : {&call.inputs, &call.outputs})
     for (const Operand& o : *operands) {
       const int bits = size_bits(o.dtype);
-      if (bits < 8) return error(Code::unsupported_operator, escape(call.layer), "this region", name(o.dtype));
+      if (bits < 8)
+        return error(Code::unsupported_operator, escape(call.layer), "this region", name(o.dtype));
       if (operands == &call.outputs && o.dims != dims)
-        return error(Code::unsupported_operator, escape(call.layer), "this region", "results of several sizes");
+        return error(Code::unsupported_operator, escape(call.layer), "this region",
+                     "results of several sizes");
       FERRULE_ASSIGN(auto s, broadcast_strides(call, o, dims));
       // The loop keeps a result's stride also along axes of size 1.
       strides.push_back(operands == &call.outputs ? o.strides() : std::move(s));
@@ -47,7 +54,8 @@ Result<LoopNest> nest_of(const Call& call) {
   return LoopNest::make(dims, strides, bytes, call.outputs.size());
 }
 
-/// An operand that the inner loop would read across memory: the region runs as one piece, which stages it.
+/// An operand that the inner loop would read across memory: the region runs as one piece, which
+/// stages it.
 bool reads_across(const LoopNest& nest) {
   return std::ranges::find(nest.inner(), InnerStride::strided) != nest.inner().end();
 }
@@ -78,13 +86,16 @@ int64_t last_cache_bytes() {
   return bytes;
 }
 
-/// Results far larger than the caches are written past them, where every row of them can be aligned.
+/// Results far larger than the caches are written past them, where every row of them can be
+/// aligned.
 bool past_caches(const Call& call, const LoopNest& nest) {
   int64_t total = 0;
   for (const Operand& o : call.outputs) {
     total += o.bytes();
     const bool aligned = nest.size() == 1 || nest.unit() * (size_bits(o.dtype) / 8) % 64 == 0;
-    if (!aligned || !o.dense() || nest.unit() == 0 || nest.size() != (nest.elements() + nest.unit() - 1) / nest.unit()) return false;
+    if (!aligned || !o.dense() || nest.unit() == 0 ||
+        nest.size() != (nest.elements() + nest.unit() - 1) / nest.unit())
+      return false;
   }
   return total > last_cache_bytes() / 2;
 }
@@ -93,7 +104,10 @@ class Pointwise final : public Kernel {
  public:
   Pointwise(const Call& call, LoopNest nest, std::shared_ptr<const CompiledKernel> code,
             std::shared_ptr<const CompiledKernel> streaming)
-      : nest_(std::move(nest)), code_(std::move(code)), streaming_(std::move(streaming)), inputs_(call.inputs.size()) {
+      : nest_(std::move(nest)),
+        code_(std::move(code)),
+        streaming_(std::move(streaming)),
+        inputs_(call.inputs.size()) {
     for (const auto* operands : {&call.inputs, &call.outputs})
       for (const Operand& o : *operands) {
         slots_.push_back(o.slot);
@@ -115,7 +129,9 @@ class Pointwise final : public Kernel {
                  [&](int64_t begin, int64_t end) { nest_.run(fn, pointers_.data(), begin, end); });
     return {};
   }
-  std::string text() const override { return "generated:" + code_->symbol + (streaming_ ? ":streaming" : ""); }
+  std::string text() const override {
+    return "generated:" + code_->symbol + (streaming_ ? ":streaming" : "");
+  }
 
  private:
   bool aligned() const {
@@ -144,7 +160,8 @@ Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const 
     return pieces_requests(context, piece);
   }
   std::vector<CpuJit::Request> requests;
-  requests.push_back({{call.region->program, nest.inner(), context.target->name, false}, call.layer});
+  requests.push_back(
+      {{call.region->program, nest.inner(), context.target->name, false}, call.layer});
   if (past_caches(call, nest)) {
     requests.push_back(requests[0]);
     requests[1].key.non_temporal = true;

@@ -10,8 +10,10 @@
 namespace ferrule::cpu {
 namespace {
 
-/// Without its sign, what is not finite is at least infinity as bits, too. bf16 is the upper half of f32.
-__attribute__((target_clones("avx512f", "avx2", "default"))) bool any_odd(const uint32_t* x, int64_t n) {
+/// Without its sign, what is not finite is at least infinity as bits, too. bf16 is the upper half
+/// of f32.
+__attribute__((target_clones("avx512f", "avx2", "default"))) bool any_odd(const uint32_t* x,
+                                                                          int64_t n) {
   uint32_t most = 0;
 #pragma omp simd reduction(max : most)
   for (int64_t k = 0; k < n; ++k) most = std::max(most, x[k] & 0x7fffffffu);
@@ -31,8 +33,14 @@ class OddPool final : public Kernel {
  public:
   using Dims = std::vector<int64_t>;
   OddPool(KernelPtr pool, const Call& call, Window window)
-      : pool_(std::move(pool)), w_(std::move(window)), x_slot_(call.inputs[0].slot), y_slot_(call.outputs[0].slot),
-        in_(call.inputs[0].dims), out_(call.outputs[0].dims), x_strides_(call.inputs[0].strides()), y_strides_(call.outputs[0].strides()) {
+      : pool_(std::move(pool)),
+        w_(std::move(window)),
+        x_slot_(call.inputs[0].slot),
+        y_slot_(call.outputs[0].slot),
+        in_(call.inputs[0].dims),
+        out_(call.outputs[0].dims),
+        x_strides_(call.inputs[0].strides()),
+        y_strides_(call.outputs[0].strides()) {
     if (call.inputs[0].constant) x_ = static_cast<const Bits*>(call.inputs[0].constant->data());
     // Rows of larger plain images lie apart, plane by plane; all else is one run.
     apart_ = call.inputs[0].plane;
@@ -86,7 +94,8 @@ class OddPool final : public Kernel {
     for (int64_t t = 0; t < w_.kernel[k]; ++t) {
       const int64_t first = at[axis] + w_.pads_begin[k] - t * (w_.dilations[k] + 1);
       result[axis] = first / w_.strides[k];
-      if (first >= 0 && first % w_.strides[k] == 0 && result[axis] < out_[axis]) reach(at, axis + 1, result);
+      if (first >= 0 && first % w_.strides[k] == 0 && result[axis] < out_[axis])
+        reach(at, axis + 1, result);
     }
   }
   Bits maximum(const Dims& result) const {
@@ -96,7 +105,8 @@ class OddPool final : public Kernel {
     do {
       bool inside = true;
       for (size_t k = 0; k < tap.size(); ++k) {
-        at[k + 2] = result[k + 2] * w_.strides[k] - w_.pads_begin[k] + tap[k] * (w_.dilations[k] + 1);
+        at[k + 2] =
+            result[k + 2] * w_.strides[k] - w_.pads_begin[k] + tap[k] * (w_.dilations[k] + 1);
         inside = inside && at[k + 2] >= 0 && at[k + 2] < in_[k + 2];
       }
       if (!inside) continue;
@@ -119,7 +129,8 @@ class OddPool final : public Kernel {
 }  // namespace
 
 KernelPtr with_odd_elements(KernelPtr pool, const Call& call, Window window) {
-  if (call.inputs[0].dtype == DType::f32) return std::make_unique<OddPool<uint32_t>>(std::move(pool), call, std::move(window));
+  if (call.inputs[0].dtype == DType::f32)
+    return std::make_unique<OddPool<uint32_t>>(std::move(pool), call, std::move(window));
   return std::make_unique<OddPool<uint16_t>>(std::move(pool), call, std::move(window));
 }
 

@@ -1,6 +1,6 @@
-// Maximum pooling of what is not finite: oneDNN's passes over NaN, and its maximum of nothing but -infinity is the
-// lowest finite number. Around the library's kernel: a look at the input, which costs a read of it, and plain loops for
-// the windows that hold such an element.
+// Maximum pooling of what is not finite: oneDNN's passes over NaN, and its maximum of nothing but
+// -infinity is the lowest finite number. Around the library's kernel: a look at the input, which
+// costs a read of it, and plain loops for the windows that hold such an element.
 #pragma once
 #include "runtime/cpu/kernel.h"
 #include "runtime/sliding_window.h"

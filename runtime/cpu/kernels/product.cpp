@@ -1,5 +1,5 @@
-// 1x1 convolutions as products of pixels and filters: image and result may be slices of larger ones, which the library's
-// kernels do not take, and rows may be every second pixel.
+// 1x1 convolutions as products of pixels and filters: image and result may be slices of larger
+// ones, which the library's kernels do not take, and rows may be every second pixel.
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -7,23 +7,26 @@
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/vector_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
-#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
 
 using namespace product;
 
-
-auto refuse(const Call& call, std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "product", why); }
+auto refuse(const Call& call, std::string_view why) {
+  return error(Code::unsupported_operator, escape(call.layer), "product", why);
+}
 
 Result<Shape> shape_of(const Call& call) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
-  if (!w.constant || w.dtype != DType::f32) return refuse(call, "the weights are not constant numbers of type f32");
+  if (!w.constant || w.dtype != DType::f32)
+    return refuse(call, "the weights are not constant numbers of type f32");
   if (!is_image(x) || !is_image(y)) return refuse(call, "not channels-last images of type f32");
-  if (w.dims[2] != 1 || w.dims[3] != 1 || call.node->attrs.i("group", 1) != 1) return refuse(call, "not 1x1, or groups");
+  if (w.dims[2] != 1 || w.dims[3] != 1 || call.node->attrs.i("group", 1) != 1)
+    return refuse(call, "not 1x1, or groups");
   FERRULE_ASSIGN(Window window, window_of(call, x.dims, y.dims, {1, 1}));
   for (const auto& pads : {window.pads_begin, window.pads_end})
     if (std::ranges::any_of(pads, [](int64_t p) { return p > 0; })) return refuse(call, "pads");
@@ -49,18 +52,21 @@ void each_weight(const Shape& s, int lanes, Visit&& visit) {
   const std::vector<int64_t> blocks = channel_blocks(parts(s.k, lanes));
   parallel_for(static_cast<int64_t>(blocks.size()) - 1, 1, [&](int64_t begin, int64_t end) {
     for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
-      const int64_t first = blocks[b] * lanes, width = (blocks[b + 1] - blocks[b]) * lanes, count = std::min(width, s.k - first);
+      const int64_t first = blocks[b] * lanes, width = (blocks[b + 1] - blocks[b]) * lanes,
+                    count = std::min(width, s.k - first);
       // In squares, so that neither side is far from what was touched before.
       for (int64_t from = 0; from < s.c; from += 16)
         for (int64_t k = 0; k < count; ++k)
-          for (int64_t c = from; c < std::min(from + 16, s.c); ++c) visit((first + k) * s.c + c, first * s.c + c * width + k);
+          for (int64_t c = from; c < std::min(from + 16, s.c); ++c)
+            visit((first + k) * s.c + c, first * s.c + c * width + k);
     }
   });
 }
 
 /// What nearly all tails begin with is done where the sums are; the rest step by step.
 void take_tail(std::span<const Step> steps, Tensors& t) {
-  if (!steps.empty() && steps[0].kind == Step::Kind::add && steps[0].operand == Step::Operand::full) {
+  if (!steps.empty() && steps[0].kind == Step::Kind::add &&
+      steps[0].operand == Step::Operand::full) {
     t.addend = steps[0].data;
     steps = steps.subspan(1);
   }
@@ -76,7 +82,8 @@ void take_tail(std::span<const Step> steps, Tensors& t) {
 
 class Product final : public Kernel {
  public:
-  Product(const Shape& s, const Functions& f) : s_(s), f_(f), blocks_(channel_blocks(parts(s.k, f.lanes))) {}
+  Product(const Shape& s, const Functions& f)
+      : s_(s), f_(f), blocks_(channel_blocks(parts(s.k, f.lanes))) {}
 
   Status build(const Call& call) {
     FERRULE_TRY(tail_.build(call, "product"));
@@ -98,35 +105,50 @@ class Product final : public Kernel {
     tail_.bind(binder);
   }
 
-  std::string text() const override { return fmt::format("product:{}", f_.lanes == 16 ? "avx512" : "avx2"); }
+  std::string text() const override {
+    return fmt::format("product:{}", f_.lanes == 16 ? "avx512" : "avx2");
+  }
 
   Status run() override {
-    Tensors t{static_cast<const float*>(x_), static_cast<const float*>(u_.data), static_cast<const float*>(bias_), nullptr,
-              -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), nullptr, 0, static_cast<float*>(y_)};
+    Tensors t{static_cast<const float*>(x_),
+              static_cast<const float*>(u_.data),
+              static_cast<const float*>(bias_),
+              nullptr,
+              -std::numeric_limits<float>::infinity(),
+              std::numeric_limits<float>::infinity(),
+              nullptr,
+              0,
+              static_cast<float*>(y_)};
     take_tail(tail_.steps(), t);
-    const int64_t groups = parts(s_.rows(), f_.rows), blocks = static_cast<int64_t>(blocks_.size()) - 1;
-    // Rows are the better split (a thread's pixels stay in its own cache), unless they leave threads with nothing to do.
-    // Sums do not depend on it.
+    const int64_t groups = parts(s_.rows(), f_.rows),
+                  blocks = static_cast<int64_t>(blocks_.size()) - 1;
+    // Rows are the better split (a thread's pixels stay in its own cache), unless they leave
+    // threads with nothing to do. Sums do not depend on it.
     if (imbalance(groups, threads()) < 1.03) {
       parallel_for(groups, 1, [&](int64_t begin, int64_t end) { rows(t, begin, end, 0, blocks); });
     } else {
       parallel_for(groups * blocks, 1, [&](int64_t begin, int64_t end) {
         for (int64_t block = begin / groups; block * groups < end; ++block)
-          rows(t, std::max(begin - block * groups, int64_t{0}), std::min(end - block * groups, groups), block, block + 1);
+          rows(t, std::max(begin - block * groups, int64_t{0}),
+               std::min(end - block * groups, groups), block, block + 1);
       });
     }
     return {};
   }
 
  private:
-  /// So many rows at a time that they and their results stay in the second cache while the weights pass.
-  void rows(const Tensors& t, int64_t begin, int64_t end, int64_t block_begin, int64_t block_end) const {
+  /// So many rows at a time that they and their results stay in the second cache while the weights
+  /// pass.
+  void rows(const Tensors& t, int64_t begin, int64_t end, int64_t block_begin,
+            int64_t block_end) const {
     constexpr int64_t kBytes = 256 << 10;
-    const int64_t most = std::max<int64_t>(4, kBytes / ((s_.c + s_.k) * 4 * f_.rows)), pieces = parts(end - begin, most);
+    const int64_t most = std::max<int64_t>(4, kBytes / ((s_.c + s_.k) * 4 * f_.rows)),
+                  pieces = parts(end - begin, most);
     for (int64_t p = 0; p < pieces; ++p) {
-      const int64_t from = begin + (end - begin) * p / pieces, to = begin + (end - begin) * (p + 1) / pieces;
-      f_.run(s_, t, from * f_.rows, std::min(to * f_.rows, s_.rows()), blocks_[static_cast<size_t>(block_begin)],
-             blocks_[static_cast<size_t>(block_end)]);
+      const int64_t from = begin + (end - begin) * p / pieces,
+                    to = begin + (end - begin) * (p + 1) / pieces;
+      f_.run(s_, t, from * f_.rows, std::min(to * f_.rows, s_.rows()),
+             blocks_[static_cast<size_t>(block_begin)], blocks_[static_cast<size_t>(block_end)]);
     }
   }
 
@@ -151,13 +173,16 @@ Result<KernelPtr> make_product(Context& context, const Call& call) {
   const Tensor& weights = *call.inputs[kW].constant;
   const int lanes = f->lanes;
   const int64_t floats = parts(s.k, lanes) * lanes * s.c;
-  Packed u = context.library.derive(weights, fmt::format("product:{}", lanes), floats * 4, [&](void* to) {
-    const float* from = weights.as<float>().data();
-    std::fill_n(static_cast<float*>(to), floats, 0.0f);
-    each_weight(s, lanes, [&](int64_t w, int64_t k) { static_cast<float*>(to)[k] = from[w]; });
-  });
+  Packed u =
+      context.library.derive(weights, fmt::format("product:{}", lanes), floats * 4, [&](void* to) {
+        const float* from = weights.as<float>().data();
+        std::fill_n(static_cast<float*>(to), floats, 0.0f);
+        each_weight(s, lanes, [&](int64_t w, int64_t k) { static_cast<float*>(to)[k] = from[w]; });
+      });
   context.library.turns_back(weights, u, [s, lanes](const void* from, void* to) {
-    each_weight(s, lanes, [&](int64_t w, int64_t k) { static_cast<float*>(to)[w] = static_cast<const float*>(from)[k]; });
+    each_weight(s, lanes, [&](int64_t w, int64_t k) {
+      static_cast<float*>(to)[w] = static_cast<const float*>(from)[k];
+    });
   });
   kernel->weights(std::move(u));
   return kernel;

@@ -1,8 +1,10 @@
-// The arithmetic of a 1x1 convolution of channels-last images on one thread, as product.cpp calls it: pixels (rows) of
-// input channels times weights U give output channels, with bias and tail while they are in registers. One set of
-// functions per instruction set, in the files that winograd_functions.h tells of.
+// The arithmetic of a 1x1 convolution of channels-last images on one thread, as product.cpp calls
+// it: pixels (rows) of input channels times weights U give output channels, with bias and tail
+// while they are in registers. One set of functions per instruction set, in the files that
+// winograd_functions.h tells of.
 //
-// U[block of output channels][input channel][lane]: blocks are block_width() vectors wide; zeros beyond the channels.
+// U[block of output channels][input channel][lane]: blocks are block_width() vectors wide; zeros
+// beyond the channels.
 #pragma once
 #include <stdint.h>
 
@@ -15,7 +17,8 @@ struct Shape {
   int64_t images = 0, h = 0, w = 0, c = 0;
   int64_t oh = 0, ow = 0, k = 0;
   int64_t stride_h = 1, stride_w = 1;
-  int64_t x_pixel = 0, y_pixel = 0;  ///< floats from a pixel to the next: c and k, or more in slices
+  int64_t x_pixel = 0,
+          y_pixel = 0;  ///< floats from a pixel to the next: c and k, or more in slices
   int64_t rows() const { return images * oh * ow; }
 };
 
@@ -35,7 +38,8 @@ struct Functions {
   int lanes = 0;  ///< floats of a vector
   int rows = 0;   ///< rows that are worked on together
   /// Rows [first, last), vectors of output channels [begin, end), which are whole blocks.
-  void (*run)(const Shape& s, const Tensors& t, int64_t first, int64_t last, int64_t begin, int64_t end);
+  void (*run)(const Shape& s, const Tensors& t, int64_t first, int64_t last, int64_t begin,
+              int64_t end);
 };
 
 Functions avx2_functions();

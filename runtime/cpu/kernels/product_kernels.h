@@ -2,16 +2,20 @@
 
 /// Bias, tail and store of a vector of channels of some rows.
 template <class S, int Rows, bool Whole>
-[[gnu::always_inline]] inline void write(const Shape& s, const Tensors& t, int64_t first, int64_t channel, const typename S::V* sum) {
+[[gnu::always_inline]] inline void write(const Shape& s, const Tensors& t, int64_t first,
+                                         int64_t channel, const typename S::V* sum) {
   using V = typename S::V;
   const typename S::Mask mask = S::first(Whole ? 0 : s.k - channel);
   auto load = [&](const float* p) { return Whole ? S::load(p) : S::load(p, mask); };
   auto store = [&](int r, V v) {
     float* y = t.y + (first + r) * s.y_pixel + channel;
-    if constexpr (Whole) S::store(y, v);
-    else S::store(y, v, mask);
+    if constexpr (Whole)
+      S::store(y, v);
+    else
+      S::store(y, v, mask);
   };
-  const V bias = t.bias ? load(t.bias + channel) : S::zero(), low = S::set(t.low), high = S::set(t.high);
+  const V bias = t.bias ? load(t.bias + channel) : S::zero(), low = S::set(t.low),
+          high = S::set(t.high);
   const float* addend = t.addend ? t.addend + first * s.k + channel : nullptr;
   V v[Rows];
 #pragma GCC unroll 16
@@ -28,7 +32,8 @@ template <class S, int Rows, bool Whole>
 
 /// Rows x N vectors of the result. `u`: the block's weights.
 template <class S, int Rows, int N>
-void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t first, const float* u, int64_t channel) {
+void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t first,
+          const float* u, int64_t channel) {
   using V = typename S::V;
   V sum[N][Rows];
 #pragma GCC unroll 4
@@ -52,12 +57,15 @@ void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t 
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
     const int64_t k = channel + n * S::kLanes;
-    if (k + S::kLanes <= s.k) write<S, Rows, true>(s, t, first, k, sum[n]);
-    else write<S, Rows, false>(s, t, first, k, sum[n]);
+    if (k + S::kLanes <= s.k)
+      write<S, Rows, true>(s, t, first, k, sum[n]);
+    else
+      write<S, Rows, false>(s, t, first, k, sum[n]);
   }
 }
 
-using Cell = void (*)(const Shape&, const Tensors&, const float* const*, int64_t, const float*, int64_t);
+using Cell = void (*)(const Shape&, const Tensors&, const float* const*, int64_t, const float*,
+                      int64_t);
 
 template <class S>
 inline Cell cell_for(int64_t rows, int64_t vectors) {
@@ -67,11 +75,14 @@ inline Cell cell_for(int64_t rows, int64_t vectors) {
 inline const float* pixel(const Shape& s, const float* x, int64_t row) {
   if (s.stride_h == 1 && s.stride_w == 1) return x + row * s.x_pixel;
   const int64_t per_image = s.oh * s.ow, in_image = row % per_image;
-  return x + ((row / per_image * s.h + in_image / s.ow * s.stride_h) * s.w + in_image % s.ow * s.stride_w) * s.x_pixel;
+  return x + ((row / per_image * s.h + in_image / s.ow * s.stride_h) * s.w +
+              in_image % s.ow * s.stride_w) *
+                 s.x_pixel;
 }
 
 template <class S>
-void rows_of(const Shape& s, const Tensors& t, int64_t first, int64_t last, int64_t begin, int64_t end) {
+void rows_of(const Shape& s, const Tensors& t, int64_t first, int64_t last, int64_t begin,
+             int64_t end) {
   const int64_t vectors = up(s.k, S::kLanes) / S::kLanes;
   for (int64_t v = begin, width = 0; v < end; v += width) {
     width = block_width(vectors - v);
@@ -80,7 +91,8 @@ void rows_of(const Shape& s, const Tensors& t, int64_t first, int64_t last, int6
       const int64_t rows = last - row < S::kRows ? last - row : S::kRows;
       const float* at[S::kRows];
       for (int64_t r = 0; r < rows; ++r) at[r] = pixel(s, t.x, row + r);
-      (rows == S::kRows ? whole : cell_for<S>(rows, width))(s, t, at, row, t.u + v * S::kLanes * s.c, v * S::kLanes);
+      (rows == S::kRows ? whole : cell_for<S>(rows, width))(
+          s, t, at, row, t.u + v * S::kLanes * s.c, v * S::kLanes);
     }
   }
 }

@@ -12,11 +12,17 @@ using Kind = RegisterOp::Kind;
 
 std::optional<Kind> kind_of(const PostOp& op) {
   static const std::map<std::string_view, Kind> kOne = {
-      {"relu", Kind::relu},     {"leaky_relu", Kind::leaky_relu}, {"clip", Kind::clip}, {"linear", Kind::linear},
-      {"hardswish", Kind::hardswish}, {"hardsigmoid", Kind::hardsigmoid}, {"abs", Kind::abs},
+      {"relu", Kind::relu},
+      {"leaky_relu", Kind::leaky_relu},
+      {"clip", Kind::clip},
+      {"linear", Kind::linear},
+      {"hardswish", Kind::hardswish},
+      {"hardsigmoid", Kind::hardsigmoid},
+      {"abs", Kind::abs},
   };
   static const std::map<std::string_view, Kind> kTwo = {
-      {"add", Kind::add}, {"sub", Kind::sub}, {"mul", Kind::mul}, {"div", Kind::div}, {"max", Kind::max}, {"min", Kind::min},
+      {"add", Kind::add}, {"sub", Kind::sub}, {"mul", Kind::mul},
+      {"div", Kind::div}, {"max", Kind::max}, {"min", Kind::min},
   };
   if (op.kind == PostOp::Kind::sum) return Kind::add;
   const auto& table = op.operand < 0 ? kOne : kTwo;
@@ -27,7 +33,9 @@ std::optional<Kind> kind_of(const PostOp& op) {
 }  // namespace
 
 Status RegisterTail::build(Context& context, const Call& call) {
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "this tail", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "this tail", why);
+  };
   for (const PostOp& p : call.post_ops) {
     auto kind = kind_of(p);
     if (!kind) return refuse("not done in registers");
@@ -50,12 +58,16 @@ Status RegisterTail::build(Context& context, const Call& call) {
   return {};
 }
 
-Status RegisterTail::add_operand(Context& context, const Call& call, const Operand& o, bool sum, RegisterOp& op) {
+Status RegisterTail::add_operand(Context& context, const Call& call, const Operand& o, bool sum,
+                                 RegisterOp& op) {
   const Operand& y = call.outputs[0];
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "this tail", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "this tail", why);
+  };
   if (o.dtype != DType::f32) return refuse(name(o.dtype));
   const Spread spread = sum ? Spread::full : spread_of(o, y);
-  if (spread == Spread::other) return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
+  if (spread == Spread::other)
+    return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
   if (spread == Spread::full) {
     op.spread = RegisterOp::Spread::full;
     if (!o.constant) return lies_like(o, y) ? Status{} : refuse("an operand lies in another order");

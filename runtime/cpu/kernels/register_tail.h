@@ -1,6 +1,6 @@
-// The part of a tail that our own convolution kernels apply in registers: every post-op must be one of RegisterOp's
-// kinds, else the call is refused and the library takes it. Operands are one value, one a channel, or one an element
-// of a channels-last result.
+// The part of a tail that our own convolution kernels apply in registers: every post-op must be one
+// of RegisterOp's kinds, else the call is refused and the library takes it. Operands are one value,
+// one a channel, or one an element of a channels-last result.
 #pragma once
 #include <vector>
 
@@ -22,9 +22,10 @@ class RegisterTail {
   const std::vector<RegisterOp>& ops() const { return ops_; }
 
  private:
-  Status add_operand(Context& context, const Call& call, const Operand& o, bool sum, RegisterOp& op);
+  Status add_operand(Context& context, const Call& call, const Operand& o, bool sum,
+                     RegisterOp& op);
   std::vector<RegisterOp> ops_;
-  std::vector<int> slots_;           ///< by step; -1: none, or a constant
+  std::vector<int> slots_;  ///< by step; -1: none, or a constant
   std::vector<const void*> cells_;
   std::vector<Packed> packed_;
 };

@@ -1,6 +1,7 @@
-// Resize, nearest and linear, over the spatial axes of an image. Positions and weights are tables worked out
-// once from the operator's definition, so every coordinate mode costs the same; pixels are runs of `channels`
-// floats (channels-last) or single floats (plain). source: https://onnx.ai/onnx/operators/onnx__Resize.html
+// Resize, nearest and linear, over the spatial axes of an image. Positions and weights are tables
+// worked out once from the operator's definition, so every coordinate mode costs the same; pixels
+// are runs of `channels` floats (channels-last) or single floats (plain). source:
+// https://onnx.ai/onnx/operators/onnx__Resize.html
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -28,10 +29,12 @@ double source_position(const std::string& mode, const Axis& a, int64_t out) {
   const auto x = static_cast<double>(out);
   const double resized = a.scale * static_cast<double>(a.in);
   if (mode == "asymmetric") return x / a.scale;
-  if (mode == "align_corners") return resized == 1 ? 0 : x * static_cast<double>(a.in - 1) / (resized - 1);
+  if (mode == "align_corners")
+    return resized == 1 ? 0 : x * static_cast<double>(a.in - 1) / (resized - 1);
   if (mode == "pytorch_half_pixel") return resized > 1 ? (x + 0.5) / a.scale - 0.5 : 0;
   if (mode == "half_pixel_symmetric") {
-    const double adjustment = static_cast<double>(a.out) / resized, center = static_cast<double>(a.in) / 2;
+    const double adjustment = static_cast<double>(a.out) / resized,
+                 center = static_cast<double>(a.in) / 2;
     return center * (1 - adjustment) + (x + 0.5) / a.scale - 0.5;
   }
   return (x + 0.5) / a.scale - 0.5;  // half_pixel
@@ -88,10 +91,13 @@ class Resize final : public Kernel {
     parallel_for(images_ * rows, grain, [&](int64_t begin, int64_t end) {
       for (int64_t k = begin; k < end; ++k) {
         const int64_t d = k / axes_[1].out % axes_[0].out, h = k % axes_[1].out;
-        const float* image = static_cast<const float*>(x_) + k / rows * axes_[0].in * axes_[1].in * axes_[2].in * run_;
+        const float* image = static_cast<const float*>(x_) +
+                             k / rows * axes_[0].in * axes_[1].in * axes_[2].in * run_;
         float* y = static_cast<float*>(y_) + k * row;
-        if (linear_) linear_row(image, taps_[0][static_cast<size_t>(d)], taps_[1][static_cast<size_t>(h)], y);
-        else nearest_row(image, taps_[0][static_cast<size_t>(d)], taps_[1][static_cast<size_t>(h)], y);
+        if (linear_)
+          linear_row(image, taps_[0][static_cast<size_t>(d)], taps_[1][static_cast<size_t>(h)], y);
+        else
+          nearest_row(image, taps_[0][static_cast<size_t>(d)], taps_[1][static_cast<size_t>(h)], y);
       }
     });
     return {};
@@ -114,7 +120,8 @@ class Resize final : public Kernel {
     }
   }
 
-  /// Sum over the corners of the cell; corners of weight zero are not read, so that they cannot bring in NaN.
+  /// Sum over the corners of the cell; corners of weight zero are not read, so that they cannot
+  /// bring in NaN.
   void linear_row(const float* image, const Tap& d, const Tap& h, float* y) const {
     struct Corner {
       const float* row;
@@ -124,16 +131,21 @@ class Resize final : public Kernel {
     for (int i = 0; i < 4; ++i) {
       const bool far_d = i & 2, far_h = i & 1;
       const float weight = (far_d ? d.weight : 1 - d.weight) * (far_h ? h.weight : 1 - h.weight);
-      if (weight != 0) corners[count++] = {row_at(image, far_d ? d.high : d.low, far_h ? h.high : h.low), weight};
+      if (weight != 0)
+        corners[count++] = {row_at(image, far_d ? d.high : d.low, far_h ? h.high : h.low), weight};
     }
     for (const Tap& t : taps_[2]) {
       for (int i = 0; i < count; ++i) {
         const float *low = corners[i].row + t.low * run_, *high = corners[i].row + t.high * run_;
         const float a = corners[i].weight * (1 - t.weight), b = corners[i].weight * t.weight;
-        if (i == 0 && b == 0) for (int64_t c = 0; c < run_; ++c) y[c] = a * low[c];
-        else if (i == 0) for (int64_t c = 0; c < run_; ++c) y[c] = a * low[c] + b * high[c];
-        else if (b == 0) for (int64_t c = 0; c < run_; ++c) y[c] += a * low[c];
-        else for (int64_t c = 0; c < run_; ++c) y[c] += a * low[c] + b * high[c];
+        if (i == 0 && b == 0)
+          for (int64_t c = 0; c < run_; ++c) y[c] = a * low[c];
+        else if (i == 0)
+          for (int64_t c = 0; c < run_; ++c) y[c] = a * low[c] + b * high[c];
+        else if (b == 0)
+          for (int64_t c = 0; c < run_; ++c) y[c] += a * low[c];
+        else
+          for (int64_t c = 0; c < run_; ++c) y[c] += a * low[c] + b * high[c];
       }
       y += run_;
     }
@@ -158,17 +170,20 @@ Result<KernelPtr> make_resize(Context&, const Call& call) {
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   const std::string mode = call.node->attrs.s("mode", "nearest");
   if (mode != "nearest" && mode != "linear") return refuse("this mode");
-  if (x.rank() < 3 || x.rank() > 5 || x.dims[0] != y.dims[0] || x.dims[1] != y.dims[1]) return refuse("these axes");
+  if (x.rank() < 3 || x.rank() > 5 || x.dims[0] != y.dims[0] || x.dims[1] != y.dims[1])
+    return refuse("these axes");
   if (!x.lies(y.layout) && !y.lies(x.layout)) return refuse("two layouts");
   std::array<Axis, 3> axes;
   const size_t spatial = x.dims.size() - 2;
-  const Operand* scales = call.inputs.size() > 2 && call.inputs[2].constant ? &call.inputs[2] : nullptr;
+  const Operand* scales =
+      call.inputs.size() > 2 && call.inputs[2].constant ? &call.inputs[2] : nullptr;
   for (size_t k = 0; k < spatial; ++k) {
     Axis& a = axes[3 - spatial + k];
     a.in = x.dims[k + 2];
     a.out = y.dims[k + 2];
     a.scale = static_cast<double>(a.out) / static_cast<double>(a.in);
-    if (scales && scales->numel() == x.rank()) a.scale = scales->constant->at_f64(static_cast<int64_t>(k) + 2);
+    if (scales && scales->numel() == x.rank())
+      a.scale = scales->constant->at_f64(static_cast<int64_t>(k) + 2);
   }
   return std::make_unique<Resize>(call, axes, mode == "linear");
 }

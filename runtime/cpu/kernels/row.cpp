@@ -1,6 +1,6 @@
-// Row operators with their pointwise neighbours as generated kernels: the nest is made for these dims and
-// layouts, the stages' machine code comes from the JIT. Rows are split over threads; where there are fewer rows
-// than threads, long rows are cut and the reductions of the pieces combined.
+// Row operators with their pointwise neighbours as generated kernels: the nest is made for these
+// dims and layouts, the stages' machine code comes from the JIT. Rows are split over threads; where
+// there are fewer rows than threads, long rows are cut and the reductions of the pieces combined.
 #include <algorithm>
 
 #include "codegen/cpu/jit.h"
@@ -16,10 +16,12 @@ Result<RowNest> nest_of(const Context& context, const Call& call) {
   std::vector<RowLayout> operands;
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list) {
-      if (size_bits(o.dtype) < 8) return error(Code::unsupported_operator, escape(call.layer), "this region", name(o.dtype));
+      if (size_bits(o.dtype) < 8)
+        return error(Code::unsupported_operator, escape(call.layer), "this region", name(o.dtype));
       operands.push_back({o.dims, o.strides()});
     }
-  auto nest = RowNest::make(*call.rows, operands, context.target->name, context.target->l2_bytes, threads());
+  auto nest = RowNest::make(*call.rows, operands, context.target->name, context.target->l2_bytes,
+                            threads());
   if (!nest && nest.error().place.empty()) nest.error().place = escape(call.layer);
   return nest;
 }
@@ -41,7 +43,9 @@ class Rows final : public Kernel {
     team_ = sliced_ ? useful : std::min(useful, nest_.blocks());
   }
 
-  int64_t scratch_bytes() const override { return nest_.scratch_bytes() * std::max<int64_t>(team_, 1) + 64; }
+  int64_t scratch_bytes() const override {
+    return nest_.scratch_bytes() * std::max<int64_t>(team_, 1) + 64;
+  }
   void bind(Binder& binder) override {
     for (size_t k = 0; k < slots_.size(); ++k)
       if (slots_[k] >= 0) binder.cell(slots_[k], &pointers_[k]);
@@ -53,12 +57,16 @@ class Rows final : public Kernel {
     const int64_t blocks = nest_.blocks();
     if (blocks <= 0) return {};
     on_team(team_, [&](int me, int team) {
-      if (sliced_) return nest_.run_sliced(fns_, pointers_.data(), me, team, scratch_, team_barrier);
-      nest_.run(fns_, pointers_.data(), blocks * me / team, blocks * (me + 1) / team, scratch_ + me * nest_.scratch_bytes());
+      if (sliced_)
+        return nest_.run_sliced(fns_, pointers_.data(), me, team, scratch_, team_barrier);
+      nest_.run(fns_, pointers_.data(), blocks * me / team, blocks * (me + 1) / team,
+                scratch_ + me * nest_.scratch_bytes());
     });
     return {};
   }
-  std::string text() const override { return "generated_rows:" + code_[0]->symbol + (sliced_ ? ":sliced" : ""); }
+  std::string text() const override {
+    return "generated_rows:" + code_[0]->symbol + (sliced_ ? ":sliced" : "");
+  }
 
  private:
   RowNest nest_;

@@ -1,7 +1,8 @@
-// A softmax and the selection of its largest (or smallest) elements along the last axis as one parallel region over
-// rows. What is selected is found on the operand, whose order the softmax keeps, while it is read; then the exponentials
-// are summed, and only what was selected is normalised. Rounding may make equal what was not, and the order of equals
-// is by index: so everything within a few roundings of the last one selected is normalised, and compared, too.
+// A softmax and the selection of its largest (or smallest) elements along the last axis as one
+// parallel region over rows. What is selected is found on the operand, whose order the softmax
+// keeps, while it is read; then the exponentials are summed, and only what was selected is
+// normalised. Rounding may make equal what was not, and the order of equals is by index: so
+// everything within a few roundings of the last one selected is normalised, and compared, too.
 #include "engine/contract/softmax_topk.h"
 
 #include <algorithm>
@@ -18,10 +19,12 @@ namespace {
 
 constexpr int64_t kTopKGrain = 8192;  // elements a thread at least
 constexpr float kInf = std::numeric_limits<float>::infinity();
-/// Below this exponent, and for operands this close (relative to it), a softmax may be the same number.
+/// Below this exponent, and for operands this close (relative to it), a softmax may be the same
+/// number.
 constexpr float kFarBelow = -70, kClose = 1e-6f;
 
-/// The exponential as the formulas' programs compute it (engine/semantics/polynomials.cpp), so that equals are the same.
+/// The exponential as the formulas' programs compute it (engine/semantics/polynomials.cpp), so that
+/// equals are the same.
 [[gnu::always_inline]] inline float exponential(float x) {
   x = 89 < x ? 89 : x;
   x = -104 > x ? -104 : x;
@@ -33,7 +36,9 @@ constexpr float kFarBelow = -70, kClose = 1e-6f;
   p = __builtin_fmaf(p, r, 4.999999403953552e-1f);
   p = __builtin_fmaf(__builtin_fmaf(p, r, 1.0f), r, 1.0f);
   const int32_t whole = std::bit_cast<int32_t>(shifted), half = whole >> 1;
-  auto power = [](int32_t k) { return std::bit_cast<float>((static_cast<uint32_t>(k) << 23) + 0x3f800000u); };
+  auto power = [](int32_t k) {
+    return std::bit_cast<float>((static_cast<uint32_t>(k) << 23) + 0x3f800000u);
+  };
   return p * power(half) * power(whole - half);
 }
 
@@ -48,7 +53,8 @@ constexpr int64_t kBlock = 32;
   return m;
 }
 /// How many elements, times `sign`, are at least `bound`; n below 2^31.
-[[gnu::always_inline]] inline int32_t count_from(const float* x, int64_t n, float sign, float bound) {
+[[gnu::always_inline]] inline int32_t count_from(const float* x, int64_t n, float sign,
+                                                 float bound) {
   int32_t count = 0;
 #pragma omp simd reduction(+ : count)
   for (int64_t k = 0; k < n; ++k) count += sign * x[k] >= bound ? 1 : 0;
@@ -69,28 +75,42 @@ struct Loops {
   float (*exponential)(float);
 };
 
-#define FERRULE_LOOPS(name, isa)                                                                                       \
-  __attribute__((target(isa))) float largest_##name(const float* x, int64_t n) { return largest_of(x, n); }            \
-  __attribute__((target(isa))) int32_t count_##name(const float* x, int64_t n, float s, float b) { return count_from(x, n, s, b); } \
-  __attribute__((target(isa))) double sum_##name(const float* x, int64_t n, float m) { return sum_exponentials(x, n, m); } \
-  __attribute__((target(isa))) float exponential_##name(float x) { return exponential(x); }                            \
+#define FERRULE_LOOPS(name, isa)                                                                   \
+  __attribute__((target(isa))) float largest_##name(const float* x, int64_t n) {                   \
+    return largest_of(x, n);                                                                       \
+  }                                                                                                \
+  __attribute__((target(isa))) int32_t count_##name(const float* x, int64_t n, float s, float b) { \
+    return count_from(x, n, s, b);                                                                 \
+  }                                                                                                \
+  __attribute__((target(isa))) double sum_##name(const float* x, int64_t n, float m) {             \
+    return sum_exponentials(x, n, m);                                                              \
+  }                                                                                                \
+  __attribute__((target(isa))) float exponential_##name(float x) { return exponential(x); }        \
   constexpr Loops k_##name = {largest_##name, count_##name, sum_##name, exponential_##name};
 
 FERRULE_LOOPS(avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
 FERRULE_LOOPS(avx2, "avx2,fma")
 
 struct Ranked {
-  float key = 0;      ///< sign times the operand, later times the result
+  float key = 0;  ///< sign times the operand, later times the result
   int64_t index = 0;
 };
 /// The better one in front: the larger key, then the smaller index.
-bool before(const Ranked& a, const Ranked& b) { return a.key > b.key || (a.key == b.key && a.index < b.index); }
+bool before(const Ranked& a, const Ranked& b) {
+  return a.key > b.key || (a.key == b.key && a.index < b.index);
+}
 
 class SoftmaxTopKKernel final : public Kernel {
  public:
   SoftmaxTopKKernel(const Call& call, const SoftmaxTopK& s, bool wide)
-      : loops_(wide ? k_avx512 : k_avx2), x_slot_(call.inputs[0].slot), value_slot_(call.outputs[0].slot), index_slot_(call.outputs[1].slot), n_(call.inputs[0].dims.back()),
-        k_(s.k), form_(s.form), sign_(s.largest ? 1.0f : -1.0f) {
+      : loops_(wide ? k_avx512 : k_avx2),
+        x_slot_(call.inputs[0].slot),
+        value_slot_(call.outputs[0].slot),
+        index_slot_(call.outputs[1].slot),
+        n_(call.inputs[0].dims.back()),
+        k_(s.k),
+        form_(s.form),
+        sign_(s.largest ? 1.0f : -1.0f) {
     if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
     rows_ = n_ ? call.inputs[0].numel() / n_ : 0;
     team_ = std::clamp<int64_t>(std::min(rows_, rows_ * n_ / kTopKGrain), 1, threads());
@@ -104,12 +124,15 @@ class SoftmaxTopKKernel final : public Kernel {
     binder.cell(index_slot_, &indices_);
     scratch_ = static_cast<Ranked*>(binder.scratch());
   }
-  std::string text() const override { return &loops_ == &k_avx512 ? "softmax_topk:avx512" : "softmax_topk:avx2"; }
+  std::string text() const override {
+    return &loops_ == &k_avx512 ? "softmax_topk:avx512" : "softmax_topk:avx2";
+  }
 
   Status run() override {
     if (k_ == 0) return {};
     on_team(team_, [&](int me, int team) {
-      for (int64_t r = rows_ * me / team; r < rows_ * (me + 1) / team; ++r) row(r, scratch_ + me * (k_ + n_));
+      for (int64_t r = rows_ * me / team; r < rows_ * (me + 1) / team; ++r)
+        row(r, scratch_ + me * (k_ + n_));
     });
     return {};
   }
@@ -121,7 +144,8 @@ class SoftmaxTopKKernel final : public Kernel {
     const float* x = static_cast<const float*>(x_) + r * n_;
     Ranked* best = select(x, room);
     if (!best) return nothing(r);
-    const float m = sign_ > 0 ? std::min_element(best, best + k_, before)->key : loops_.largest(x, n_);
+    const float m =
+        sign_ > 0 ? std::min_element(best, best + k_, before)->key : loops_.largest(x, n_);
     const auto sum = static_cast<float>(loops_.sum(x, n_, m));
     if (std::isnan(sum)) return nothing(r);
     const float last = best->key, d = sign_ * last - m;
@@ -133,9 +157,12 @@ class SoftmaxTopKKernel final : public Kernel {
         if (sign_ * x[j] >= bound) room[count++] = {0, j};
     }
     const float log_sum = form_ == Form::log_softmax ? std::log(sum) : 0;
-    for (int64_t j = 0; j < count; ++j) best[j].key = sign_ * result(x[best[j].index] - m, sum, log_sum);
-    if (count == k_) std::sort(best, best + k_, before);
-    else std::partial_sort(best, best + k_, best + count, before);
+    for (int64_t j = 0; j < count; ++j)
+      best[j].key = sign_ * result(x[best[j].index] - m, sum, log_sum);
+    if (count == k_)
+      std::sort(best, best + k_, before);
+    else
+      std::partial_sort(best, best + k_, best + count, before);
     float* values = static_cast<float*>(values_) + r * k_;
     int64_t* indices = static_cast<int64_t*>(indices_) + r * k_;
     for (int64_t j = 0; j < k_; ++j) values[j] = sign_ * best[j].key, indices[j] = best[j].index;
@@ -192,14 +219,19 @@ class SoftmaxTopKKernel final : public Kernel {
 }  // namespace
 
 Result<KernelPtr> make_softmax_topk(Context& context, const Call& call) {
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "softmax_topk", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "softmax_topk", why);
+  };
   FERRULE_ASSIGN(SoftmaxTopK s, read_softmax_topk(*call.graph, call.graph->order()));
   const Operand& x = call.inputs[0];
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   if (!x.lies(Layout::plain) || call.outputs.size() != 2) return refuse("another layout");
-  if (x.dims.back() > std::numeric_limits<int32_t>::max()) return refuse("a row of more than 2^31 elements");
-  if (s.k < 0 || s.k > x.dims.back()) return refuse(fmt::format("the first {} of {}", s.k, x.dims.back()));
-  return std::make_unique<SoftmaxTopKKernel>(call, s, context.target && context.target->has_isa("avx512f"));
+  if (x.dims.back() > std::numeric_limits<int32_t>::max())
+    return refuse("a row of more than 2^31 elements");
+  if (s.k < 0 || s.k > x.dims.back())
+    return refuse(fmt::format("the first {} of {}", s.k, x.dims.back()));
+  return std::make_unique<SoftmaxTopKKernel>(call, s,
+                                             context.target && context.target->has_isa("avx512f"));
 }
 
 }  // namespace ferrule::cpu

@@ -7,9 +7,9 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kLine = 64;          // bytes
-constexpr int64_t kTile = 64;          // elements each way
-constexpr size_t kMaxStages = 4;       // of at most 8 bytes an element: scratch below
+constexpr int64_t kLine = 64;     // bytes
+constexpr int64_t kTile = 64;     // elements each way
+constexpr size_t kMaxStages = 4;  // of at most 8 bytes an element: scratch below
 constexpr int64_t kFewElements = 1024;
 
 struct alignas(64) Scratch {
@@ -19,9 +19,11 @@ thread_local Scratch scratch;
 
 }  // namespace
 
-std::optional<StagedLoop> StagedLoop::make(std::span<const int64_t> dims, std::span<const std::vector<int64_t>> strides,
+std::optional<StagedLoop> StagedLoop::make(std::span<const int64_t> dims,
+                                           std::span<const std::vector<int64_t>> strides,
                                            std::span<const int> element_bytes, size_t outputs) {
-  if (strides.size() > LoopNest::kMaxOperands || std::ranges::find(dims, 0) != dims.end()) return std::nullopt;
+  if (strides.size() > LoopNest::kMaxOperands || std::ranges::find(dims, 0) != dims.end())
+    return std::nullopt;
   const size_t count = strides.size(), inputs = count - outputs;
   std::vector<LoopAxis> axes = collapse_axes(dims, strides, inputs);
   if (axes.size() < 2) return std::nullopt;
@@ -38,23 +40,28 @@ std::optional<StagedLoop> StagedLoop::make(std::span<const int64_t> dims, std::s
       if (a.strides[k] == element_bytes[k] && staged(k, a)) return true;
     return false;
   });
-  if (rows == axes.end() || rows->size < 4 || inner.size < 4 || rows->size * inner.size < kFewElements) return std::nullopt;
+  if (rows == axes.end() || rows->size < 4 || inner.size < 4 ||
+      rows->size * inner.size < kFewElements)
+    return std::nullopt;
 
   StagedLoop loop;
   loop.operands_ = count;
   loop.rows_ = rows->size, loop.columns_ = inner.size;
-  loop.row_tiles_ = (loop.rows_ + kTile - 1) / kTile, loop.column_tiles_ = (loop.columns_ + kTile - 1) / kTile;
+  loop.row_tiles_ = (loop.rows_ + kTile - 1) / kTile,
+  loop.column_tiles_ = (loop.columns_ + kTile - 1) / kTile;
   loop.row_strides_ = loop.kernel_rows_ = rows->strides;
   loop.inner_strides_ = loop.kernel_inner_ = inner.strides;
   for (size_t k = 0; k < inputs && loop.stages_.size() < kMaxStages; ++k) {
     if (rows->strides[k] != element_bytes[k] || !staged(k, *rows)) continue;
     Stage s;
     s.operand = k;
-    const int64_t last_rows = loop.rows_ - (loop.row_tiles_ - 1) * kTile, last = loop.columns_ - (loop.column_tiles_ - 1) * kTile;
+    const int64_t last_rows = loop.rows_ - (loop.row_tiles_ - 1) * kTile,
+                  last = loop.columns_ - (loop.column_tiles_ - 1) * kTile;
     for (int r = 0; r < 2; ++r)
       for (int c = 0; c < 2; ++c)
-        s.copies[r][c] = StridedCopy({r ? last_rows : kTile, c ? last : kTile}, {1, inner.strides[k] / element_bytes[k]},
-                                     {kTile, 1}, element_bytes[k]);
+        s.copies[r][c] =
+            StridedCopy({r ? last_rows : kTile, c ? last : kTile},
+                        {1, inner.strides[k] / element_bytes[k]}, {kTile, 1}, element_bytes[k]);
     loop.kernel_rows_[k] = kTile * element_bytes[k];
     loop.kernel_inner_[k] = element_bytes[k];
     loop.stages_.push_back(std::move(s));
@@ -98,7 +105,8 @@ void StagedLoop::run_tile(KernelFn fn, void* const* ptrs, int64_t tile) const {
     copy.run(at[s.operand], scratch.bytes[k], 0, copy.units());
     at[s.operand] = scratch.bytes[k];
   }
-  const int64_t n[2] = {std::min(kTile, rows_ - row * kTile), std::min(kTile, columns_ - column * kTile)};
+  const int64_t n[2] = {std::min(kTile, rows_ - row * kTile),
+                        std::min(kTile, columns_ - column * kTile)};
   fn(at.data(), n, kernel_rows_.data(), kernel_inner_.data());
 }
 

@@ -22,8 +22,10 @@ constexpr int64_t kUnitBytes = 16384;   // of a row that is split
 constexpr int64_t kGrainBytes = 65536;  // worth a thread
 
 /// Three planes to pixels of three, 16 pixels at a time: what every image input needs.
-__attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32_t* t, int64_t n, int64_t plane) {
-  // Position p of the 48 results is element p / 3 of plane p % 3; planes 0 and 1 first, then plane 2 over them.
+__attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32_t* t, int64_t n,
+                                                       int64_t plane) {
+  // Position p of the 48 results is element p / 3 of plane p % 3; planes 0 and 1 first, then plane
+  // 2 over them.
   alignas(64) uint32_t first[3][16], second[3][16];
   for (uint32_t v = 0; v < 3; ++v)
     for (uint32_t k = 0; k < 16; ++k) {
@@ -32,82 +34,103 @@ __attribute__((target("avx512f"))) int64_t interleave3(const uint32_t* s, uint32
       second[v][k] = p % 3 == 2 ? 16 + p / 3 : k;
     }
   __m512i a[3], b[3];
-  for (int v = 0; v < 3; ++v) a[v] = _mm512_load_si512(first[v]), b[v] = _mm512_load_si512(second[v]);
+  for (int v = 0; v < 3; ++v)
+    a[v] = _mm512_load_si512(first[v]), b[v] = _mm512_load_si512(second[v]);
   int64_t k = 0;
   for (; k + 16 <= n; k += 16) {
-    const __m512i x = _mm512_loadu_si512(s + k), y = _mm512_loadu_si512(s + plane + k), z = _mm512_loadu_si512(s + 2 * plane + k);
+    const __m512i x = _mm512_loadu_si512(s + k), y = _mm512_loadu_si512(s + plane + k),
+                  z = _mm512_loadu_si512(s + 2 * plane + k);
     for (int v = 0; v < 3; ++v)
-      _mm512_storeu_si512(t + 3 * k + 16 * v, _mm512_permutex2var_epi32(_mm512_permutex2var_epi32(x, a[v], y), b[v], z));
+      _mm512_storeu_si512(t + 3 * k + 16 * v, _mm512_permutex2var_epi32(
+                                                  _mm512_permutex2var_epi32(x, a[v], y), b[v], z));
   }
   return k;
 }
 
-/// Square blocks in registers: dense rows in, `from` apart; dense columns out, `to` apart. Every target has AVX.
+/// Square blocks in registers: dense rows in, `from` apart; dense columns out, `to` apart. Every
+/// target has AVX.
 template <class T>
 constexpr int64_t kSide = sizeof(T) == 8 ? 4 : 8;
 
 // In registers only if the loops are gone, also where the compiler would leave them.
 #define FERRULE_UNROLL _Pragma("GCC unroll 8")
-__attribute__((target("avx"))) void block(const uint32_t* s, int64_t from, uint32_t* t, int64_t to) {
+__attribute__((target("avx"))) void block(const uint32_t* s, int64_t from, uint32_t* t,
+                                          int64_t to) {
   __m256 r[8], u[8];
-  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] = _mm256_loadu_ps(reinterpret_cast<const float*>(s + k * from));
-  FERRULE_UNROLL for (int k = 0; k < 8; k += 2)
-    u[k] = _mm256_unpacklo_ps(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
-  FERRULE_UNROLL for (int h = 0; h < 8; h += 4)
-    FERRULE_UNROLL for (int k = 0; k < 2; ++k) {
-      r[h + 2 * k] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0x44);
-      r[h + 2 * k + 1] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0xee);
-    }
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] =
+      _mm256_loadu_ps(reinterpret_cast<const float*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 8; k += 2) u[k] = _mm256_unpacklo_ps(r[k], r[k + 1]),
+                                                u[k + 1] = _mm256_unpackhi_ps(r[k], r[k + 1]);
+  FERRULE_UNROLL for (int h = 0; h < 8; h += 4) FERRULE_UNROLL for (int k = 0; k < 2; ++k) {
+    r[h + 2 * k] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0x44);
+    r[h + 2 * k + 1] = _mm256_shuffle_ps(u[h + k], u[h + k + 2], 0xee);
+  }
   FERRULE_UNROLL for (int k = 0; k < 4; ++k) {
-    _mm256_storeu_ps(reinterpret_cast<float*>(t + k * to), _mm256_permute2f128_ps(r[k], r[k + 4], 0x20));
-    _mm256_storeu_ps(reinterpret_cast<float*>(t + (k + 4) * to), _mm256_permute2f128_ps(r[k], r[k + 4], 0x31));
+    _mm256_storeu_ps(reinterpret_cast<float*>(t + k * to),
+                     _mm256_permute2f128_ps(r[k], r[k + 4], 0x20));
+    _mm256_storeu_ps(reinterpret_cast<float*>(t + (k + 4) * to),
+                     _mm256_permute2f128_ps(r[k], r[k + 4], 0x31));
   }
 }
 
-__attribute__((target("avx"))) void block(const uint64_t* s, int64_t from, uint64_t* t, int64_t to) {
+__attribute__((target("avx"))) void block(const uint64_t* s, int64_t from, uint64_t* t,
+                                          int64_t to) {
   __m256d r[4], u[4];
-  FERRULE_UNROLL for (int k = 0; k < 4; ++k) r[k] = _mm256_loadu_pd(reinterpret_cast<const double*>(s + k * from));
-  FERRULE_UNROLL for (int k = 0; k < 4; k += 2)
-    u[k] = _mm256_unpacklo_pd(r[k], r[k + 1]), u[k + 1] = _mm256_unpackhi_pd(r[k], r[k + 1]);
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) r[k] =
+      _mm256_loadu_pd(reinterpret_cast<const double*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 4; k += 2) u[k] = _mm256_unpacklo_pd(r[k], r[k + 1]),
+                                                u[k + 1] = _mm256_unpackhi_pd(r[k], r[k + 1]);
   FERRULE_UNROLL for (int k = 0; k < 2; ++k) {
-    _mm256_storeu_pd(reinterpret_cast<double*>(t + k * to), _mm256_permute2f128_pd(u[k], u[k + 2], 0x20));
-    _mm256_storeu_pd(reinterpret_cast<double*>(t + (k + 2) * to), _mm256_permute2f128_pd(u[k], u[k + 2], 0x31));
+    _mm256_storeu_pd(reinterpret_cast<double*>(t + k * to),
+                     _mm256_permute2f128_pd(u[k], u[k + 2], 0x20));
+    _mm256_storeu_pd(reinterpret_cast<double*>(t + (k + 2) * to),
+                     _mm256_permute2f128_pd(u[k], u[k + 2], 0x31));
   }
 }
 
 void block(const uint16_t* s, int64_t from, uint16_t* t, int64_t to) {
   __m128i r[8], u[8];
-  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * from));
-  FERRULE_UNROLL for (int k = 0; k < 4; ++k)  // rows k and k + 4 interleaved, three times over: the columns
-    u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]), u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
-  FERRULE_UNROLL for (int k = 0; k < 4; ++k)
-    r[2 * k] = _mm_unpacklo_epi16(u[k], u[k + 4]), r[2 * k + 1] = _mm_unpackhi_epi16(u[k], u[k + 4]);
-  FERRULE_UNROLL for (int k = 0; k < 4; ++k)
-    u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]), u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
-  FERRULE_UNROLL for (int k = 0; k < 8; ++k) _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * to), u[k]);
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] =
+      _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 4;
+                      ++k)  // rows k and k + 4 interleaved, three times over: the columns
+      u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]),
+            u[2 * k + 1] = _mm_unpackhi_epi16(r[k], r[k + 4]);
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) r[2 * k] = _mm_unpacklo_epi16(u[k], u[k + 4]),
+                                                   r[2 * k + 1] =
+                                                       _mm_unpackhi_epi16(u[k], u[k + 4]);
+  FERRULE_UNROLL for (int k = 0; k < 4; ++k) u[2 * k] = _mm_unpacklo_epi16(r[k], r[k + 4]),
+                                                   u[2 * k + 1] =
+                                                       _mm_unpackhi_epi16(r[k], r[k + 4]);
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(t + k * to), u[k]);
 }
 
 void block(const uint8_t* s, int64_t from, uint8_t* t, int64_t to) {
   __m128i r[8], u[4], v[4];
-  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s + k * from));
+  FERRULE_UNROLL for (int k = 0; k < 8; ++k) r[k] =
+      _mm_loadl_epi64(reinterpret_cast<const __m128i*>(s + k * from));
   FERRULE_UNROLL for (int k = 0; k < 4; ++k) u[k] = _mm_unpacklo_epi8(r[k], r[k + 4]);
-  FERRULE_UNROLL for (int k = 0; k < 2; ++k)
-    v[2 * k] = _mm_unpacklo_epi8(u[k], u[k + 2]), v[2 * k + 1] = _mm_unpackhi_epi8(u[k], u[k + 2]);
-  FERRULE_UNROLL for (int k = 0; k < 2; ++k)
-    u[2 * k] = _mm_unpacklo_epi8(v[k], v[k + 2]), u[2 * k + 1] = _mm_unpackhi_epi8(v[k], v[k + 2]);
+  FERRULE_UNROLL for (int k = 0; k < 2; ++k) v[2 * k] = _mm_unpacklo_epi8(u[k], u[k + 2]),
+                                                   v[2 * k + 1] = _mm_unpackhi_epi8(u[k], u[k + 2]);
+  FERRULE_UNROLL for (int k = 0; k < 2; ++k) u[2 * k] = _mm_unpacklo_epi8(v[k], v[k + 2]),
+                                                   u[2 * k + 1] = _mm_unpackhi_epi8(v[k], v[k + 2]);
   FERRULE_UNROLL for (int k = 0; k < 4; ++k) {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(t + 2 * k * to), u[k]);
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(t + (2 * k + 1) * to), _mm_unpackhi_epi64(u[k], u[k]));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(t + (2 * k + 1) * to),
+                     _mm_unpackhi_epi64(u[k], u[k]));
   }
 }
 
 #undef FERRULE_UNROLL
 
 /// Few dense planes, `plane` apart, to pixels `pixel` apart. False: not for this shape.
-bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, int64_t plane, int64_t pixel) {
+bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, int64_t plane,
+                int64_t pixel) {
   if (planes > 4) return false;
   int64_t k = 0;
-  if (planes == 3 && pixel == 3 && __builtin_cpu_supports("avx512f")) k = interleave3(s, t, pixels, plane);
+  if (planes == 3 && pixel == 3 && __builtin_cpu_supports("avx512f"))
+    k = interleave3(s, t, pixels, plane);
   for (; k < pixels; ++k)
     for (int64_t c = 0; c < planes; ++c) t[k * pixel + c] = s[k + c * plane];
   return true;
@@ -115,8 +138,9 @@ bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, 
 
 }  // namespace
 
-StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source, std::vector<int64_t> target,
-                         int element_bytes, int64_t source_offset, int64_t target_offset)
+StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
+                         std::vector<int64_t> target, int element_bytes, int64_t source_offset,
+                         int64_t target_offset)
     : element_(element_bytes), source_offset_(source_offset), target_offset_(target_offset) {
   for (int64_t d : dims)
     if (d == 0) return;
@@ -124,9 +148,11 @@ StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
   std::vector<size_t> order;
   for (size_t k = 0; k < dims.size(); ++k)
     if (dims[k] != 1) order.push_back(k);
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return target[a] > target[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return target[a] > target[b]; });
   for (size_t k : order) {
-    const bool joins = !dims_.empty() && source_.back() == source[k] * dims[k] && target_.back() == target[k] * dims[k];
+    const bool joins = !dims_.empty() && source_.back() == source[k] * dims[k] &&
+                       target_.back() == target[k] * dims[k];
     if (joins) {
       dims_.back() *= dims[k];
       source_.back() = source[k];
@@ -164,7 +190,8 @@ StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
     row_units_ = (count_ + unit_count_ - 1) / unit_count_;
     return;
   }
-  unit_rows_ = kind_ == Kind::tiles ? kCopyTile : std::max<int64_t>(1, kUnitBytes / 4 / (count_ * element_));
+  unit_rows_ =
+      kind_ == Kind::tiles ? kCopyTile : std::max<int64_t>(1, kUnitBytes / 4 / (count_ * element_));
   row_units_ = (rows_ + unit_rows_ - 1) / unit_rows_;
 }
 
@@ -189,32 +216,38 @@ void StridedCopy::inner(const T* source, T* target, int64_t rows, int64_t count)
       } else if (const int64_t bytes = count * static_cast<int64_t>(sizeof(T)); bytes % 16 == 0) {
         for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
           for (int64_t b = 0; b < bytes; b += 16)
-            __builtin_memcpy(reinterpret_cast<char*>(target) + b, reinterpret_cast<const char*>(source) + b, 16);
+            __builtin_memcpy(reinterpret_cast<char*>(target) + b,
+                             reinterpret_cast<const char*>(source) + b, 16);
       } else {
         for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
           for (int64_t k = 0; k < count; ++k) target[k] = source[k];
       }
       break;
     case Kind::fill:
-      for (int64_t r = 0; r < rows; ++r) std::fill_n(target + r * target_row_, count, source[r * source_row_]);
+      for (int64_t r = 0; r < rows; ++r)
+        std::fill_n(target + r * target_row_, count, source[r * source_row_]);
       break;
     case Kind::elements:
       for (int64_t r = 0; r < rows; ++r, source += source_row_, target += target_row_)
         for (int64_t k = 0; k < count; ++k) target[k * target_step_] = source[k * source_step_];
       break;
-    case Kind::tiles: tiles(source, target, rows, count); break;
-    case Kind::nothing: break;
+    case Kind::tiles:
+      tiles(source, target, rows, count);
+      break;
+    case Kind::nothing:
+      break;
   }
 }
 
 template <class T>
 void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count) const {
   if constexpr (sizeof(T) == 4)
-    if (target_step_ == 1 && interleave(source, target, rows, count, source_step_, target_row_)) return;
+    if (target_step_ == 1 && interleave(source, target, rows, count, source_step_, target_row_))
+      return;
   for (int64_t j = 0; j < rows; j += kCopyTile)
     for (int64_t i = 0; i < count; i += kCopyTile)
-      tile(source + j + i * source_step_, target + j * target_row_ + i * target_step_, std::min(kCopyTile, rows - j),
-           std::min(kCopyTile, count - i));
+      tile(source + j + i * source_step_, target + j * target_row_ + i * target_step_,
+           std::min(kCopyTile, rows - j), std::min(kCopyTile, count - i));
 }
 
 template <class T>
@@ -225,9 +258,11 @@ void StridedCopy::tile(const T* source, T* target, int64_t rows, int64_t count) 
       constexpr int64_t n = kSide<T>;
       done_rows = rows / n * n, done = count / n * n;
       auto at = [&](int64_t r, int64_t c) {
-        block(source + r + c * source_step_, source_step_, target + r * target_row_ + c, target_row_);
+        block(source + r + c * source_step_, source_step_, target + r * target_row_ + c,
+              target_row_);
       };
-      // Lines of the side with the wider steps are finished one after the other: they may share a cache set.
+      // Lines of the side with the wider steps are finished one after the other: they may share a
+      // cache set.
       if (target_row_ > source_step_)
         for (int64_t r = 0; r < done_rows; r += n)
           for (int64_t c = 0; c < done; c += n) at(r, c);
@@ -236,7 +271,8 @@ void StridedCopy::tile(const T* source, T* target, int64_t rows, int64_t count) 
           for (int64_t r = 0; r < done_rows; r += n) at(r, c);
     }
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = r < done_rows ? done : 0; c < count; ++c) target[r * target_row_ + c * target_step_] = source[r + c * source_step_];
+    for (int64_t c = r < done_rows ? done : 0; c < count; ++c)
+      target[r * target_row_ + c * target_step_] = source[r + c * source_step_];
 }
 
 template <class T>
@@ -265,12 +301,21 @@ void StridedCopy::run_as(const T* source, T* target, int64_t begin, int64_t end)
 void StridedCopy::run(const void* source, void* target, int64_t begin, int64_t end) const {
   if (begin >= end) return;
   switch (element_) {
-    case 1: return run_as(static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target), begin, end);
-    case 2: return run_as(static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target), begin, end);
-    case 4: return run_as(static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target), begin, end);
-    case 8: return run_as(static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target), begin, end);
-    case 16: return run_as(static_cast<const Wide*>(source), static_cast<Wide*>(target), begin, end);
-    default: std::abort();  // the factory refuses other sizes
+    case 1:
+      return run_as(static_cast<const uint8_t*>(source), static_cast<uint8_t*>(target), begin, end);
+    case 2:
+      return run_as(static_cast<const uint16_t*>(source), static_cast<uint16_t*>(target), begin,
+                    end);
+    case 4:
+      return run_as(static_cast<const uint32_t*>(source), static_cast<uint32_t*>(target), begin,
+                    end);
+    case 8:
+      return run_as(static_cast<const uint64_t*>(source), static_cast<uint64_t*>(target), begin,
+                    end);
+    case 16:
+      return run_as(static_cast<const Wide*>(source), static_cast<Wide*>(target), begin, end);
+    default:
+      std::abort();  // the factory refuses other sizes
   }
 }
 

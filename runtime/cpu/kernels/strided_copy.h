@@ -1,6 +1,6 @@
-// Moves elements between two strided views of the same dims: what Transpose, Slice, Split, Concat, Pad, Expand
-// and Reorder all are. The dims are sorted and merged once; a run is memcpy of rows, a fill, or tiles that are
-// transposed in registers' reach of the cache.
+// Moves elements between two strided views of the same dims: what Transpose, Slice, Split, Concat,
+// Pad, Expand and Reorder all are. The dims are sorted and merged once; a run is memcpy of rows, a
+// fill, or tiles that are transposed in registers' reach of the cache.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -10,9 +10,10 @@ namespace ferrule::cpu {
 class StridedCopy {
  public:
   StridedCopy() = default;
-  /// Strides and offsets in elements; a source stride may be 0 (a value repeated) or negative (reversed).
-  StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source, std::vector<int64_t> target, int element_bytes,
-              int64_t source_offset = 0, int64_t target_offset = 0);
+  /// Strides and offsets in elements; a source stride may be 0 (a value repeated) or negative
+  /// (reversed).
+  StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source, std::vector<int64_t> target,
+              int element_bytes, int64_t source_offset = 0, int64_t target_offset = 0);
   /// All of it, on several threads where it is large.
   void run(const void* source, void* target) const;
   /// Units of work to split, and bytes written by all of them.
@@ -40,11 +41,12 @@ class StridedCopy {
   int64_t source_offset_ = 0, target_offset_ = 0;
   std::vector<int64_t> dims_, source_, target_;  ///< outer axes
   int64_t outer_ = 1;                            ///< product of dims_
-  // The two innermost axes; of tiles the inner one is dense in the target, the other one in the source.
+  // The two innermost axes; of tiles the inner one is dense in the target, the other one in the
+  // source.
   int64_t count_ = 1, source_step_ = 1, target_step_ = 1;
   int64_t rows_ = 1, source_row_ = 0, target_row_ = 0;
-  int64_t unit_rows_ = 1, row_units_ = 1;        ///< a unit is this many rows; there are so many of them
-  int64_t unit_count_ = 0;                       ///< of a few long rows, a unit is so many elements of all rows
+  int64_t unit_rows_ = 1, row_units_ = 1;  ///< a unit is this many rows; there are so many of them
+  int64_t unit_count_ = 0;  ///< of a few long rows, a unit is so many elements of all rows
 };
 
 }  // namespace ferrule::cpu

@@ -1,7 +1,8 @@
-// Two operators that slide windows over an image as one parallel region: a convolution and its pooling, a depthwise
-// and a 1x1 convolution. A thread walks down its share of the result strip by strip: it computes the rows that the
-// strip's windows reach (keeping those it has from the strip before) into a buffer that stays in its L2 cache, then the
-// strip itself. Both steps are the ordinary kernels for images of so many rows, on one thread.
+// Two operators that slide windows over an image as one parallel region: a convolution and its
+// pooling, a depthwise and a 1x1 convolution. A thread walks down its share of the result strip by
+// strip: it computes the rows that the strip's windows reach (keeping those it has from the strip
+// before) into a buffer that stays in its L2 cache, then the strip itself. Both steps are the
+// ordinary kernels for images of so many rows, on one thread.
 #include "engine/contract/tiles.h"
 
 #include <algorithm>
@@ -11,9 +12,9 @@
 
 #include "engine/semantics/infer.h"
 #include "runtime/cpu/candidates.h"
-#include "runtime/sliding_window.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -51,26 +52,34 @@ struct Stage {
   std::vector<PostOp> post_ops;
   Window window;
   Factory make = nullptr;
-  int64_t row_bytes() const { return output.bytes() / std::max<int64_t>(1, output.dims[0] * output.dims[2]); }
+  int64_t row_bytes() const {
+    return output.bytes() / std::max<int64_t>(1, output.dims[0] * output.dims[2]);
+  }
   /// Whether rows of the operand go with rows of the result.
   bool follows(size_t input) const {
-    return input >= node.inputs.size() && inputs[input].dims == output.dims && !inputs[input].constant;
+    return input >= node.inputs.size() && inputs[input].dims == output.dims &&
+           !inputs[input].constant;
   }
 };
 
 /// Rows of the result, and what they need.
 struct Strip {
-  int64_t begin, end;         ///< rows of the result
-  int64_t from, to;           ///< rows of the image that there are
-  int64_t pad_top, pad_end;   ///< rows of padding around them
+  int64_t begin, end;        ///< rows of the result
+  int64_t from, to;          ///< rows of the image that there are
+  int64_t pad_top, pad_end;  ///< rows of padding around them
 };
 
 Strip strip_of(const Stage& s, int64_t begin, int64_t end) {
   const Window& w = s.window;
   const int64_t first = begin * w.strides[0] - w.pads_begin[0];
-  const int64_t last = (end - 1) * w.strides[0] - w.pads_begin[0] + (w.kernel[0] - 1) * (w.dilations[0] + 1) + 1;
+  const int64_t last =
+      (end - 1) * w.strides[0] - w.pads_begin[0] + (w.kernel[0] - 1) * (w.dilations[0] + 1) + 1;
   const int64_t height = s.inputs[0].dims[2];
-  return {begin, end, std::max<int64_t>(0, first), std::min(height, last), std::max<int64_t>(0, -first),
+  return {begin,
+          end,
+          std::max<int64_t>(0, first),
+          std::min(height, last),
+          std::max<int64_t>(0, -first),
           std::max<int64_t>(0, last - height)};
 }
 
@@ -85,8 +94,10 @@ struct Piece {
   std::vector<std::vector<Cell>> cells;  ///< by operand: inputs, then the result
   void set(size_t operand, void* p) const {
     for (const Cell& c : cells[operand]) {
-      if (c.where) *c.where = p;
-      else dnnl_memory_set_data_handle(c.memory, p);
+      if (c.where)
+        *c.where = p;
+      else
+        dnnl_memory_set_data_handle(c.memory, p);
     }
   }
 };
@@ -94,7 +105,9 @@ struct Piece {
 class PieceBinder final : public Binder {
  public:
   PieceBinder(Piece& piece, void* scratch) : piece_(piece), scratch_(scratch) {}
-  void cell(int slot, const void** where) override { add(slot, {const_cast<void**>(where), nullptr}); }
+  void cell(int slot, const void** where) override {
+    add(slot, {const_cast<void**>(where), nullptr});
+  }
   void cell(int slot, void** where) override { add(slot, {where, nullptr}); }
   void memory(int slot, dnnl_memory* m) override { add(slot, {nullptr, m}); }
   void* scratch() override { return scratch_; }
@@ -128,20 +141,26 @@ class Tiles final : public Kernel {
 
   Status build(Context& context) {
     Serial serial;
-    const int64_t team = std::max<int64_t>(1, std::min<int64_t>(wanted_, rows() * stages_[1].output.dims[0]));
-    const int64_t l2 = context.target && context.target->l2_bytes ? context.target->l2_bytes : kUsualCache;
-    const int64_t images = stages_[1].output.dims[0], ranges = std::min(rows(), (team + images - 1) / images);
+    const int64_t team =
+        std::max<int64_t>(1, std::min<int64_t>(wanted_, rows() * stages_[1].output.dims[0]));
+    const int64_t l2 =
+        context.target && context.target->l2_bytes ? context.target->l2_bytes : kUsualCache;
+    const int64_t images = stages_[1].output.dims[0],
+                  ranges = std::min(rows(), (team + images - 1) / images);
     parts_ = std::vector<Part>(static_cast<size_t>(std::min(team, images * ranges)));
     const auto count = static_cast<int64_t>(parts_.size()), walks = images * ranges;
     for (int64_t p = 0; p < count; ++p)
       for (int64_t k = walks * p / count; k < walks * (p + 1) / count; ++k)
-        FERRULE_TRY(walk(context, parts_[static_cast<size_t>(p)], k / ranges, rows() * (k % ranges) / ranges,
-                         rows() * (k % ranges + 1) / ranges, l2 / kBufferShare));
+        FERRULE_TRY(walk(context, parts_[static_cast<size_t>(p)], k / ranges,
+                         rows() * (k % ranges) / ranges, rows() * (k % ranges + 1) / ranges,
+                         l2 / kBufferShare));
     return {};
   }
   void threads_wanted(int64_t n) { wanted_ = n; }
 
-  int64_t scratch_bytes() const override { return static_cast<int64_t>(parts_.size()) * part_bytes() + kCacheLine; }
+  int64_t scratch_bytes() const override {
+    return static_cast<int64_t>(parts_.size()) * part_bytes() + kCacheLine;
+  }
 
   void bind(Binder& binder) override {
     for (size_t s = 0; s < 2; ++s) {
@@ -179,23 +198,30 @@ class Tiles final : public Kernel {
 
   std::string text() const override {
     const Part& part = parts_[0];
-    return fmt::format("{}:{}+{}", text_, part.pieces[0].begin()->second.kernel->text(), part.pieces[1].begin()->second.kernel->text());
+    return fmt::format("{}:{}+{}", text_, part.pieces[0].begin()->second.kernel->text(),
+                       part.pieces[1].begin()->second.kernel->text());
   }
 
  private:
   static constexpr int64_t kTileRows = 4;
-  static constexpr int64_t kBufferShare = 4;  ///< of the L2 cache; weights and the image want the rest
+  static constexpr int64_t kBufferShare =
+      4;  ///< of the L2 cache; weights and the image want the rest
 
   int64_t rows() const { return stages_[1].output.dims[2]; }
-  int64_t part_bytes() const { return round_up(buffer_bytes_, kCacheLine) + round_up(scratch_bytes_, kCacheLine); }
+  int64_t part_bytes() const {
+    return round_up(buffer_bytes_, kCacheLine) + round_up(scratch_bytes_, kCacheLine);
+  }
 
   /// Strips of one image from the result's row `first` on to `last`.
-  Status walk(Context& context, Part& part, int64_t image, int64_t first, int64_t last, int64_t cache) {
+  Status walk(Context& context, Part& part, int64_t image, int64_t first, int64_t last,
+              int64_t cache) {
     const Stage& front = stages_[0];
     const Window& w = stages_[1].window;
-    const int64_t fit = std::max<int64_t>(1, (cache / front.row_bytes() - w.kernel[0]) / w.strides[0] + 1);
+    const int64_t fit =
+        std::max<int64_t>(1, (cache / front.row_bytes() - w.kernel[0]) / w.strides[0] + 1);
     // Even strips, of rows that whole tiles of Winograd's fill.
-    const int64_t strips = (last - first + fit - 1) / fit, unit = kTileRows / std::gcd(kTileRows, w.strides[0]);
+    const int64_t strips = (last - first + fit - 1) / fit,
+                  unit = kTileRows / std::gcd(kTileRows, w.strides[0]);
     int64_t height = round_up((last - first + strips - 1) / strips, unit);
     if (height > fit) height = std::max<int64_t>(1, fit >= unit ? fit / unit * unit : fit);
     int64_t begin = 0, end = 0;  // rows that lie in the buffer
@@ -247,14 +273,17 @@ class Tiles final : public Kernel {
   Status add(Context& context, Part& part, size_t stage, const Strip& strip, Step& step) {
     const Stage& s = stages_[stage];
     step.stage = stage;
-    auto [it, fresh] = part.pieces[stage].try_emplace({strip.end - strip.begin, strip.to - strip.from, strip.pad_top, strip.pad_end});
+    auto [it, fresh] = part.pieces[stage].try_emplace(
+        {strip.end - strip.begin, strip.to - strip.from, strip.pad_top, strip.pad_end});
     Piece& piece = it->second;
     step.piece = &piece;
     if (!fresh) return {};
     piece.node = plain(s.node);
     piece.node.attrs.set("auto_pad", std::string("NOTSET"));
-    const int64_t asked = std::min(strip.pad_end, std::max<int64_t>(0, s.window.asked_end[0]));  // averages count no more
-    piece.node.attrs.set("pads", std::vector<int64_t>{strip.pad_top, s.window.pads_begin[1], asked, s.window.asked_end[1]});
+    const int64_t asked = std::min(
+        strip.pad_end, std::max<int64_t>(0, s.window.asked_end[0]));  // averages count no more
+    piece.node.attrs.set("pads", std::vector<int64_t>{strip.pad_top, s.window.pads_begin[1], asked,
+                                                      s.window.asked_end[1]});
     piece.cells.resize(s.inputs.size() + 1);
     Call call;
     call.layer = layer_;
@@ -283,7 +312,8 @@ class Tiles final : public Kernel {
     for (size_t p = static_cast<size_t>(me); p < parts_.size(); p += static_cast<size_t>(team)) {
       parts_[p].status = {};
       for (const Step& step : parts_[p].steps)
-        if (parts_[p].status = run_step(parts_[p], step); !parts_[p].status) [[unlikely]] return;
+        if (parts_[p].status = run_step(parts_[p], step); !parts_[p].status) [[unlikely]]
+          return;
     }
   }
 
@@ -310,7 +340,9 @@ class Tiles final : public Kernel {
 /// A stage's operands, found among the group's.
 Result<Stage> stage_of(const Call& call, const TileStage& t) {
   const Graph& g = *call.graph;
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), "tiles", why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), "tiles", why);
+  };
   Stage s;
   s.node = plain(g.node(t.anchor));
   s.make = s.node.op == "Conv" ? make_chosen : make_pool;
@@ -333,9 +365,12 @@ Result<Stage> stage_of(const Call& call, const TileStage& t) {
     op.operand = static_cast<int>(s.inputs.size()) - 1;
   }
   s.output = g.outputs()[0] == t.result ? call.outputs[0] : operand(t.result);
-  if (s.inputs[0].rank() != 4 || s.output.rank() != 4) return refuse("sizes that are not known, or no image");
-  if (s.inputs[0].dtype != DType::f32 || s.output.dtype != DType::f32) return refuse(name(s.inputs[0].dtype));
-  if (s.inputs[0].constant || s.inputs[0].numel() == 0 || s.output.numel() == 0) return refuse("a constant or empty image");
+  if (s.inputs[0].rank() != 4 || s.output.rank() != 4)
+    return refuse("sizes that are not known, or no image");
+  if (s.inputs[0].dtype != DType::f32 || s.output.dtype != DType::f32)
+    return refuse(name(s.inputs[0].dtype));
+  if (s.inputs[0].constant || s.inputs[0].numel() == 0 || s.output.numel() == 0)
+    return refuse("a constant or empty image");
   if (!channels_last(s.output)) return refuse("another layout");
   for (size_t k = s.node.inputs.size(); k < s.inputs.size(); ++k)
     if (s.follows(k) && !channels_last(s.inputs[k])) return refuse("another layout");
@@ -350,21 +385,25 @@ Result<Stage> stage_of(const Call& call, const TileStage& t) {
 
 double products(const Stage& s) {
   const double y = static_cast<double>(s.output.numel());
-  const double taps = s.node.op == "Conv" ? static_cast<double>(s.inputs[1].numel() / s.inputs[1].dims[0])
-                                          : static_cast<double>(s.window.kernel[0] * s.window.kernel[1]);
+  const double taps = s.node.op == "Conv"
+                          ? static_cast<double>(s.inputs[1].numel() / s.inputs[1].dims[0])
+                          : static_cast<double>(s.window.kernel[0] * s.window.kernel[1]);
   return y * taps;
 }
 
 }  // namespace
 
 Result<KernelPtr> make_tiles(Context& context, const Call& call) {
-  FERRULE_ASSIGN(std::vector<TileStage> chain, read_tiles(*call.graph, call.graph->order(), *context.ops));
+  FERRULE_ASSIGN(std::vector<TileStage> chain,
+                 read_tiles(*call.graph, call.graph->order(), *context.ops));
   FERRULE_ASSIGN(Stage first, stage_of(call, chain[0]));
   FERRULE_ASSIGN(Stage second, stage_of(call, chain[1]));
-  const auto useful = static_cast<int64_t>((products(first) + products(second)) / static_cast<double>(kThreadProducts));
+  const auto useful = static_cast<int64_t>((products(first) + products(second)) /
+                                           static_cast<double>(kThreadProducts));
   std::string text = second.node.op == "Conv" ? "depthwise_pointwise" : "conv_pool";
   const int64_t wanted = std::clamp<int64_t>(useful, 1, threads());
-  auto kernel = std::make_unique<Tiles>(std::move(text), call.layer, std::array<Stage, 2>{std::move(first), std::move(second)});
+  auto kernel = std::make_unique<Tiles>(std::move(text), call.layer,
+                                        std::array<Stage, 2>{std::move(first), std::move(second)});
   kernel->threads_wanted(wanted);
   FERRULE_TRY(kernel->build(context));
   // Strips of other forms may have the weights in other orders, or in the model's own: they stay.

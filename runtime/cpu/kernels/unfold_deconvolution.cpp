@@ -1,7 +1,8 @@
-// Deconvolution whose windows do not overlap (kernel = stride, no pads): every input pixel gives a block of
-// output pixels of its own, so it is a product [pixels, in] x [in, block * out] whose rows are then put side
-// by side. One parallel region: a thread multiplies a tile of image rows into its own scratch (the tail goes
-// with the product) and moves the tile to its place while it is in the cache.
+// Deconvolution whose windows do not overlap (kernel = stride, no pads): every input pixel gives a
+// block of output pixels of its own, so it is a product [pixels, in] x [in, block * out] whose rows
+// are then put side by side. One parallel region: a thread multiplies a tile of image rows into its
+// own scratch (the tail goes with the product) and moves the tile to its place while it is in the
+// cache.
 #include <algorithm>
 #include <atomic>
 
@@ -18,12 +19,13 @@ struct Shape2 {
   int64_t columns() const { return kernel_h * kernel_w * out; }
 };
 
-/// Rows of a tile: a divisor of all rows whose results fit beside the operands in the L2 cache, and that leaves
-/// some tiles for every thread.
+/// Rows of a tile: a divisor of all rows whose results fit beside the operands in the L2 cache, and
+/// that leaves some tiles for every thread.
 int64_t tile_rows(const Shape2& s) {
   int64_t best = 1;
   for (int64_t r = 1; r <= s.rows; ++r)
-    if (s.rows % r == 0 && r * s.width * s.columns() <= 32768 && (s.rows / r >= 8 || r == 1)) best = r;
+    if (s.rows % r == 0 && r * s.width * s.columns() <= 32768 && (s.rows / r >= 8 || r == 1))
+      best = r;
   return best;
 }
 
@@ -37,7 +39,11 @@ struct OneThread {
 class UnfoldedDeconvolution final : public Kernel {
  public:
   UnfoldedDeconvolution(Context& context, const Call& call, const Shape2& s)
-      : library_(context.library), s_(s), tile_(tile_rows(s)), x_slot_(call.inputs[0].slot), y_slot_(call.outputs[0].slot) {
+      : library_(context.library),
+        s_(s),
+        tile_(tile_rows(s)),
+        x_slot_(call.inputs[0].slot),
+        y_slot_(call.outputs[0].slot) {
     if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
   }
 
@@ -47,14 +53,18 @@ class UnfoldedDeconvolution final : public Kernel {
     // [in, out, h, w] -> [in, h, w, out]; vectors once a pixel of the block.
     auto [weights, w] = Tensor::allocate(DType::f32, {s_.in, n});
     const int64_t block = s_.kernel_h * s_.kernel_w;
-    StridedCopy({s_.in, block, s_.out}, {s_.out * block, 1, block}, {n, s_.out, 1}, 4).run(call.inputs[1].constant->data(), w);
+    StridedCopy({s_.in, block, s_.out}, {s_.out * block, 1, block}, {n, s_.out, 1}, 4)
+        .run(call.inputs[1].constant->data(), w);
     FERRULE_ASSIGN(Epilogue epilogue, repeated_epilogue(context, call, block));
     return guard(call, "matmul", [&]() -> Status {
       const OneThread one;  // each product is one thread's
       const bool biased = call.node->inputs.size() > 2 && call.inputs[2].present();
-      memory::desc a({m, s_.in}, f32, memory::format_tag::ab), b({s_.in, n}, f32, memory::format_tag::any);
-      memory::desc bias = biased ? memory::desc({1, n}, f32, memory::format_tag::ab) : memory::desc();
-      memory::desc c({m, n}, f32, memory::format_tag::ab), plain({s_.in, n}, f32, memory::format_tag::ab);
+      memory::desc a({m, s_.in}, f32, memory::format_tag::ab),
+          b({s_.in, n}, f32, memory::format_tag::any);
+      memory::desc bias =
+          biased ? memory::desc({1, n}, f32, memory::format_tag::ab) : memory::desc();
+      memory::desc c({m, n}, f32, memory::format_tag::ab),
+          plain({s_.in, n}, f32, memory::format_tag::ab);
       dnnl::matmul::primitive_desc desc(library_.engine, a, b, bias, c, epilogue.attr);
       primitive_ = dnnl::matmul(desc);
       text_ = std::string("unfold:") + desc.impl_info_str();
@@ -79,7 +89,9 @@ class UnfoldedDeconvolution final : public Kernel {
     });
   }
 
-  int64_t scratch_bytes() const override { return static_cast<int64_t>(workers_.size()) * worker_bytes(); }
+  int64_t scratch_bytes() const override {
+    return static_cast<int64_t>(workers_.size()) * worker_bytes();
+  }
   void bind(Binder& binder) override {
     if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
     binder.cell(y_slot_, &y_);
@@ -100,7 +112,8 @@ class UnfoldedDeconvolution final : public Kernel {
       for (int64_t k = begin; k < end; ++k)
         if (int status = tile(worker, k * tile_)) failed = status;
     });
-    if (failed) return error(Code::library_failed, text_, "oneDNN", fmt::format("status {}", failed.load()));
+    if (failed)
+      return error(Code::library_failed, text_, "oneDNN", fmt::format("status {}", failed.load()));
     return {};
   }
 
@@ -132,19 +145,22 @@ class UnfoldedDeconvolution final : public Kernel {
       Operand& o = repeated.inputs[k];
       const Spread spread = spread_of(o, call.outputs[0]);
       if (!o.constant || (spread != Spread::channel && spread != Spread::one))
-        return error(Code::unsupported_operator, escape(call.layer), "this tail", "an operand is not one value a channel");
+        return error(Code::unsupported_operator, escape(call.layer), "this tail",
+                     "an operand is not one value a channel");
       o.dims = {1, s_.columns()};
     }
     const std::vector<int64_t> rows{tile_ * s_.width, s_.columns()};
     repeated.outputs[0] = {DType::f32, rows};
-    return make_epilogue(repeated, {memory::desc(rows, memory::data_type::f32, memory::format_tag::ab)});
+    return make_epilogue(repeated,
+                         {memory::desc(rows, memory::data_type::f32, memory::format_tag::ab)});
   }
 
   int tile(Worker& w, int64_t row) const {
     const float* x = static_cast<const float*>(x_) + row * s_.width * s_.in;
     dnnl_memory_set_data_handle(w.memories[0].get(), const_cast<float*>(x));
-    const int status = dnnl_primitive_execute(primitive_.get(), library_.stream.get(), static_cast<int>(w.arguments.size()),
-                                              w.arguments.data());
+    const int status =
+        dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
+                               static_cast<int>(w.arguments.size()), w.arguments.data());
     if (status) return status;
     const int64_t run = s_.kernel_w * s_.out, line = s_.width * run;
     for (int64_t r = 0; r < tile_; ++r)
@@ -175,13 +191,18 @@ class UnfoldedDeconvolution final : public Kernel {
 
 Result<KernelPtr> make_unfolded_deconvolution(Context& context, const Call& call) {
   auto refuse = [&] {
-    return error(Code::unsupported_operator, escape(call.layer), "ConvTranspose", "its windows overlap or are cut");
+    return error(Code::unsupported_operator, escape(call.layer), "ConvTranspose",
+                 "its windows overlap or are cut");
   };
   const Operand &x = call.inputs[0], &y = call.outputs[0], &w = call.inputs[1];
-  if (x.rank() != 4 || !w.constant || x.dtype != DType::f32 || call.node->attrs.i("group", 1) != 1) return refuse();
+  if (x.rank() != 4 || !w.constant || x.dtype != DType::f32 || call.node->attrs.i("group", 1) != 1)
+    return refuse();
   if (!x.lies(Layout::channels_last) || !y.lies(Layout::channels_last)) return refuse();
-  if (call.sum_input >= 0 || (call.inputs.size() > 2 && call.inputs[2].present() && !call.inputs[2].constant)) return refuse();
-  auto strides = call.node->attrs.ints("strides"), pads = call.node->attrs.ints("pads"), dilations = call.node->attrs.ints("dilations");
+  if (call.sum_input >= 0 ||
+      (call.inputs.size() > 2 && call.inputs[2].present() && !call.inputs[2].constant))
+    return refuse();
+  auto strides = call.node->attrs.ints("strides"), pads = call.node->attrs.ints("pads"),
+       dilations = call.node->attrs.ints("dilations");
   strides.resize(2, 1);
   auto not_one = [](int64_t v) { return v != 1; };
   if (std::any_of(dilations.begin(), dilations.end(), not_one)) return refuse();

@@ -11,10 +11,22 @@ namespace {
 std::optional<Step::Kind> step_kind(std::string_view alg) {
   using K = Step::Kind;
   static const std::map<std::string_view, K> kKinds = {
-      {"relu", K::relu}, {"leaky_relu", K::leaky_relu}, {"clip", K::clip}, {"linear", K::linear}, {"abs", K::abs},
-      {"hardswish", K::hardswish}, {"hardsigmoid", K::hardsigmoid}, {"square", K::square}, {"add", K::add},
-      {"logistic", K::logistic}, {"swish", K::swish},
-      {"sub", K::sub}, {"mul", K::mul}, {"div", K::div}, {"max", K::max}, {"min", K::min},
+      {"relu", K::relu},
+      {"leaky_relu", K::leaky_relu},
+      {"clip", K::clip},
+      {"linear", K::linear},
+      {"abs", K::abs},
+      {"hardswish", K::hardswish},
+      {"hardsigmoid", K::hardsigmoid},
+      {"square", K::square},
+      {"add", K::add},
+      {"logistic", K::logistic},
+      {"swish", K::swish},
+      {"sub", K::sub},
+      {"mul", K::mul},
+      {"div", K::div},
+      {"max", K::max},
+      {"min", K::min},
   };
   auto it = kKinds.find(alg);
   return it == kKinds.end() ? std::nullopt : std::optional(it->second);
@@ -24,7 +36,8 @@ std::optional<Step::Kind> step_kind(std::string_view alg) {
 std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
   if (o.dtype != DType::f32) return std::nullopt;
   const Spread spread = spread_of(o, y);
-  if (spread == Spread::other || (spread == Spread::full && (o.constant || !lies_like(o, y)))) return std::nullopt;
+  if (spread == Spread::other || (spread == Spread::full && (o.constant || !lies_like(o, y))))
+    return std::nullopt;
   if (spread == Spread::full) return Step::Operand::full;
   return o.numel() == 1 ? Step::Operand::scalar : Step::Operand::channel;
 }
@@ -36,7 +49,9 @@ bool is_image(const Operand& o) {
 }
 
 Status VectorTail::build(const Call& call, std::string_view kernel) {
-  auto refuse = [&](std::string_view why) { return error(Code::unsupported_operator, escape(call.layer), kernel, why); };
+  auto refuse = [&](std::string_view why) {
+    return error(Code::unsupported_operator, escape(call.layer), kernel, why);
+  };
   for (const PostOp& op : call.post_ops) {
     Step step{.alpha = op.alpha, .beta = op.beta};
     auto kind = op.kind == PostOp::Kind::sum ? Step::Kind::add : step_kind(op.alg);
@@ -48,8 +63,10 @@ Status VectorTail::build(const Call& call, std::string_view kernel) {
       auto operand = operand_kind(o, call.outputs[0]);
       if (!operand) return refuse("an operand of the tail");
       step.operand = *operand;
-      if (o.constant) step.data = o.constant->as<float>().data();
-      else slot = o.slot;
+      if (o.constant)
+        step.data = o.constant->as<float>().data();
+      else
+        slot = o.slot;
     }
     steps_.push_back(step);
     slots_.push_back(slot);

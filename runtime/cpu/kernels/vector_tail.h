@@ -1,5 +1,6 @@
-// The tail of a kernel over vectors of output channels: its post-ops as steps (vector_step.h), with where their operands
-// are. Operands are one value, one a channel, or one an element of a channels-last result.
+// The tail of a kernel over vectors of output channels: its post-ops as steps (vector_step.h), with
+// where their operands are. Operands are one value, one a channel, or one an element of a
+// channels-last result.
 #pragma once
 #include <vector>
 
@@ -22,7 +23,7 @@ class VectorTail {
 
  private:
   std::vector<Step> steps_;
-  std::vector<int> slots_;           ///< by step; -1: none, or a constant
+  std::vector<int> slots_;  ///< by step; -1: none, or a constant
   std::vector<const void*> cells_;
 };
 

@@ -1,4 +1,5 @@
-// How the work of kernels over vectors of output channels (winograd.cpp, product.cpp) is cut, and for which instructions.
+// How the work of kernels over vectors of output channels (winograd.cpp, product.cpp) is cut, and
+// for which instructions.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -30,7 +31,8 @@ enum class VectorIsa : uint8_t { none, avx2, avx512 };
 inline VectorIsa vector_isa(const Context& context) {
   const bool allowed = !context.target || context.target->has_isa("avx512f");
   if (allowed && __builtin_cpu_supports("avx512f")) return VectorIsa::avx512;
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? VectorIsa::avx2 : VectorIsa::none;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? VectorIsa::avx2
+                                                                         : VectorIsa::none;
 }
 
 }  // namespace ferrule::cpu

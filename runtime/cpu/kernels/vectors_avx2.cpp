@@ -22,7 +22,8 @@ struct Avx2 {
   static inline void store(float* p, V v) { _mm256_storeu_ps(p, v); }
   static inline void store(float* p, V v, Mask m) { _mm256_maskstore_ps(p, m, v); }
   static inline Mask first(int64_t n) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
   static inline void prefetch(const void* p) { _mm_prefetch(p, _MM_HINT_T1); }
   static inline V add(V a, V b) { return _mm256_add_ps(a, b); }
@@ -34,7 +35,9 @@ struct Avx2 {
   static inline V max(V a, V b) { return _mm256_max_ps(a, b); }  // b where one is NaN
   static inline V min(V a, V b) { return _mm256_min_ps(a, b); }
   static inline V abs(V a) { return _mm256_andnot_ps(set(-0.0f), a); }
-  static inline V round(V a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static inline V round(V a) {
+    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
   static inline V power_of_2(__m256i n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
   }
@@ -43,9 +46,13 @@ struct Avx2 {
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     return mul(mul(a, power_of_2(half)), power_of_2(_mm256_sub_epi32(whole, half)));
   }
-  static inline bool any_nan(V a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
+  static inline bool any_nan(V a) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0;
+  }
   /// a where x < 0, else b
-  static inline V negative(V x, V a, V b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_LT_OQ)); }
+  static inline V negative(V x, V a, V b) {
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, zero(), _CMP_LT_OQ));
+  }
 };
 
 #include "runtime/cpu/kernels/vector_tail_kernels.h"

@@ -32,12 +32,16 @@ struct Avx512 {
   static inline V max(V a, V b) { return _mm512_max_ps(a, b); }  // b where one is NaN
   static inline V min(V a, V b) { return _mm512_min_ps(a, b); }
   static inline V abs(V a) { return _mm512_abs_ps(a); }
-  static inline V round(V a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static inline V round(V a) {
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
   /// a * 2^n for integral n
   static inline V scale(V a, V n) { return _mm512_scalef_ps(a, n); }
   static inline bool any_nan(V a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
   /// a where x < 0, else b
-  static inline V negative(V x, V a, V b) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_LT_OQ), b, a); }
+  static inline V negative(V x, V a, V b) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, zero(), _CMP_LT_OQ), b, a);
+  }
 };
 
 #include "runtime/cpu/kernels/vector_tail_kernels.h"

@@ -1,35 +1,39 @@
-// Winograd convolution F(m x m, 3 x 3) for m = 2 and 4: a tile of m x m results costs (m + 2)^2 products a pair of
-// channels instead of 9 m^2, which is 2.25 or 4 times fewer. The work goes in blocks of tiles whose transformed
-// inputs and products stay in a core's cache, and the tail is applied where the results are written.
+// Winograd convolution F(m x m, 3 x 3) for m = 2 and 4: a tile of m x m results costs (m + 2)^2
+// products a pair of channels instead of 9 m^2, which is 2.25 or 4 times fewer. The work goes in
+// blocks of tiles whose transformed inputs and products stay in a core's cache, and the tail is
+// applied where the results are written.
 #include <algorithm>
 #include <cmath>
 
 #include "runtime/cpu/kernels/vector_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
-#include "runtime/sliding_window.h"
 #include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
 
 using namespace winograd;
 
-
 auto refuse(const Call& call, std::string_view why) {
   return error(Code::unsupported_operator, escape(call.layer), "Winograd", why);
 }
 
-// --- what it takes ----------------------------------------------------------------------------------
+// --- what it takes
+// ----------------------------------------------------------------------------------
 
 Result<Shape> shape_of(const Call& call, int tile) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
-  if (!w.constant || w.dtype != DType::f32) return refuse(call, "the weights are not constant numbers of type f32");
+  if (!w.constant || w.dtype != DType::f32)
+    return refuse(call, "the weights are not constant numbers of type f32");
   if (!is_image(x) || !is_image(y)) return refuse(call, "not channels-last images of type f32");
-  if (w.dims[2] != 3 || w.dims[3] != 3 || call.node->attrs.i("group", 1) != 1) return refuse(call, "not 3x3, or groups");
+  if (w.dims[2] != 3 || w.dims[3] != 3 || call.node->attrs.i("group", 1) != 1)
+    return refuse(call, "not 3x3, or groups");
   FERRULE_ASSIGN(Window window, window_of(call, x.dims, y.dims, {3, 3}));
   for (size_t k = 0; k < 2; ++k)
-    if (window.strides[k] != 1 || window.dilations[k] != 0) return refuse(call, "strides or dilations");
+    if (window.strides[k] != 1 || window.dilations[k] != 0)
+      return refuse(call, "strides or dilations");
   Shape s;
   s.tile = tile;
   s.images = x.dims[0], s.c = x.dims[1], s.h = x.dims[2], s.w = x.dims[3];
@@ -43,14 +47,17 @@ Result<Shape> shape_of(const Call& call, int tile) {
 }
 
 const Functions* functions(const Context& context, int tile) {
-  static const Functions kSets[2][2] = {{avx2_functions(2), avx2_functions(4)}, {avx512_functions(2), avx512_functions(4)}};
+  static const Functions kSets[2][2] = {{avx2_functions(2), avx2_functions(4)},
+                                        {avx512_functions(2), avx512_functions(4)}};
   const VectorIsa isa = vector_isa(context);
   return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512][tile == 4];
 }
 
-// --- the kernel -------------------------------------------------------------------------------------
+// --- the kernel
+// -------------------------------------------------------------------------------------
 
-/// How the work is cut. Sums do not depend on it, so results are the same for any number of threads.
+/// How the work is cut. Sums do not depend on it, so results are the same for any number of
+/// threads.
 struct Schedule {
   bool by_channels = false;  ///< threads share V and split output channels, rather than rows
   int64_t groups = 0;        ///< of all rows
@@ -59,12 +66,19 @@ struct Schedule {
 };
 
 /// The model's weights; they are written again if they were given back.
-const float* own_weights(const void* tensor) { return static_cast<const Tensor*>(tensor)->as<float>().data(); }
+const float* own_weights(const void* tensor) {
+  return static_cast<const Tensor*>(tensor)->as<float>().data();
+}
 
 class Winograd final : public Kernel {
  public:
   Winograd(const Shape& s, const Functions& f, const Schedule& schedule)
-      : s_(s), f_(f), schedule_(schedule), zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f), vectors_(parts(s.k, f.lanes)), blocks_(channel_blocks(vectors_)) {}
+      : s_(s),
+        f_(f),
+        schedule_(schedule),
+        zeros_(static_cast<size_t>(up(s.c, f.lanes)), 0.0f),
+        vectors_(parts(s.k, f.lanes)),
+        blocks_(channel_blocks(vectors_)) {}
 
   Status build(Context& context, const Call& call) {
     x_ = add(call.inputs[kX]);
@@ -76,7 +90,11 @@ class Winograd final : public Kernel {
     return {};
   }
 
-  int64_t scratch_bytes() const override { return (v_floats() * (schedule_.by_channels ? 1 : schedule_.threads) + m_floats() * schedule_.threads) * 4; }
+  int64_t scratch_bytes() const override {
+    return (v_floats() * (schedule_.by_channels ? 1 : schedule_.threads) +
+            m_floats() * schedule_.threads) *
+           4;
+  }
 
   void bind(Binder& binder) override {
     for (Cell& c : cells_)
@@ -87,16 +105,26 @@ class Winograd final : public Kernel {
   }
 
   std::string text() const override {
-    return fmt::format("winograd_{0}x{0}:{1}{2}", s_.tile, f_.lanes == 16 ? "avx512" : "avx2", schedule_.by_channels ? ":channels" : "");
+    return fmt::format("winograd_{0}x{0}:{1}{2}", s_.tile, f_.lanes == 16 ? "avx512" : "avx2",
+                       schedule_.by_channels ? ":channels" : "");
   }
 
   Status run() override {
     const std::vector<Step>& steps = tail_.steps();
-    Tensors t{data(x_), zeros_.data(), static_cast<const float*>(u_.data), &weights_, own_weights, nullptr,
-              steps.data(), static_cast<int>(steps.size()), static_cast<float*>(y_)};
+    Tensors t{data(x_),
+              zeros_.data(),
+              static_cast<const float*>(u_.data),
+              &weights_,
+              own_weights,
+              nullptr,
+              steps.data(),
+              static_cast<int>(steps.size()),
+              static_cast<float*>(y_)};
     if (bias_ >= 0) t.bias = data(bias_);
-    if (schedule_.by_channels) run_channels(t);
-    else run_rows(t);
+    if (schedule_.by_channels)
+      run_channels(t);
+    else
+      run_rows(t);
     return {};
   }
 
@@ -109,12 +137,16 @@ class Winograd final : public Kernel {
     cells_.push_back({o.slot, o.constant ? o.constant->data() : nullptr});
     return static_cast<int>(cells_.size()) - 1;
   }
-  const float* data(int cell) const { return static_cast<const float*>(cells_[static_cast<size_t>(cell)].data); }
+  const float* data(int cell) const {
+    return static_cast<const float*>(cells_[static_cast<size_t>(cell)].data);
+  }
 
   int64_t capacity() const { return schedule_.block_groups * f_.rows; }
   // A line more, so that the elements of a tile do not fall into the same set of the cache.
   int64_t v_stride() const { return capacity() * up(s_.c, f_.lanes) + 16; }
-  int64_t m_stride() const { return capacity() * std::min<int64_t>(kBlockVectors, vectors_) * f_.lanes + 16; }
+  int64_t m_stride() const {
+    return capacity() * std::min<int64_t>(kBlockVectors, vectors_) * f_.lanes + 16;
+  }
   int64_t v_floats() const { return v_stride() * s_.elements(); }
   int64_t m_floats() const { return m_stride() * s_.elements(); }
 
@@ -123,7 +155,8 @@ class Winograd final : public Kernel {
       float* scratch = scratch_ + (v_floats() + m_floats()) * parallel_thread();
       const int64_t blocks = parts(end - begin, schedule_.block_groups);
       for (int64_t k = 0; k < blocks; ++k) {
-        const int64_t from = begin + (end - begin) * k / blocks, to = begin + (end - begin) * (k + 1) / blocks;
+        const int64_t from = begin + (end - begin) * k / blocks,
+                      to = begin + (end - begin) * (k + 1) / blocks;
         const int64_t first = from * f_.rows, last = std::min(to * f_.rows, s_.rows());
         Block b{scratch, first, last - first, capacity(), v_stride()};
         f_.input(s_, t, b, 0, b.rows);
@@ -143,7 +176,8 @@ class Winograd final : public Kernel {
 
   void products(const Tensors& t, const Block& b, float* m, int64_t begin, int64_t end) const {
     for (int64_t k = begin; k < end; ++k) {
-      const Pass pass{m, blocks_[static_cast<size_t>(k)], blocks_[static_cast<size_t>(k) + 1], m_stride()};
+      const Pass pass{m, blocks_[static_cast<size_t>(k)], blocks_[static_cast<size_t>(k) + 1],
+                      m_stride()};
       f_.product(s_, t, b, pass);
       f_.output(s_, t, b, pass);
     }
@@ -168,29 +202,36 @@ Schedule schedule_of(const Shape& s, const Functions& f) {
   Schedule out;
   out.threads = threads();
   out.groups = parts(s.rows(), f.rows);
-  // So many rows that weights are used often enough while they are in the first cache; more of the small tiles.
-  const int64_t most = (s.tile == 2 ? 96 : 48) / f.rows, blocks = parts(parts(s.k, f.lanes), kBlockVectors);
-  // Rows are the better split (a thread's V stays in its own cache), unless threads would have nothing to do.
-  out.by_channels = out.groups <= most && imbalance(out.groups, out.threads) > 1.2 * imbalance(blocks, out.threads);
+  // So many rows that weights are used often enough while they are in the first cache; more of the
+  // small tiles.
+  const int64_t most = (s.tile == 2 ? 96 : 48) / f.rows,
+                blocks = parts(parts(s.k, f.lanes), kBlockVectors);
+  // Rows are the better split (a thread's V stays in its own cache), unless threads would have
+  // nothing to do.
+  out.by_channels = out.groups <= most &&
+                    imbalance(out.groups, out.threads) > 1.2 * imbalance(blocks, out.threads);
   out.block_groups = out.by_channels ? out.groups : std::min(most, parts(out.groups, out.threads));
   return out;
 }
 
-/// Costs in vector multiply-adds, of which a core does two a cycle, measured on a Zen 5. Threads are left out, so
-/// that results do not depend on their number.
+/// Costs in vector multiply-adds, of which a core does two a cycle, measured on a Zen 5. Threads
+/// are left out, so that results do not depend on their number.
 struct Costs {
-  double transform_2 = 220, transform_4 = 560;   ///< of one tile and vector of channels, there or back
-  double waste = 1.1, library_waste = 1.05;      ///< over the arithmetic of the products
-  double bytes = 4;                              ///< of weights that come from memory in the time of one
+  double transform_2 = 220,
+         transform_4 = 560;                  ///< of one tile and vector of channels, there or back
+  double waste = 1.1, library_waste = 1.05;  ///< over the arithmetic of the products
+  double bytes = 4;  ///< of weights that come from memory in the time of one
 };
 
 double direct_cost(const Shape& s, int lanes, const Costs& c) {
-  const double sums = static_cast<double>(s.images * s.oh * s.ow * parts(s.k, lanes)), weights = 9.0 * static_cast<double>(s.c * s.k) * 4;
+  const double sums = static_cast<double>(s.images * s.oh * s.ow * parts(s.k, lanes)),
+               weights = 9.0 * static_cast<double>(s.c * s.k) * 4;
   return 9 * sums * static_cast<double>(s.c) * c.library_waste + weights / c.bytes;
 }
 
 double winograd_cost(const Shape& s, int lanes, const Costs& c) {
-  const auto in = static_cast<double>(parts(s.c, lanes)), out = static_cast<double>(parts(s.k, lanes));
+  const auto in = static_cast<double>(parts(s.c, lanes)),
+             out = static_cast<double>(parts(s.k, lanes));
   const double products = s.elements() * in * out * lanes, rows = static_cast<double>(s.rows());
   return rows * (products * c.waste + (in + out) * (s.tile == 2 ? c.transform_2 : c.transform_4)) +
          products * lanes * 4 / c.bytes;
@@ -215,7 +256,8 @@ int winograd_tile(const Context& context, const Call& call) {
 }
 
 Result<KernelPtr> make_winograd(Context& context, const Call& call, int tile) {
-  if (context.strict) return refuse(call, "results are to be strict: it adds up other products than the formula");
+  if (context.strict)
+    return refuse(call, "results are to be strict: it adds up other products than the formula");
   FERRULE_ASSIGN(Shape s, shape_of(call, tile));
   const Functions* f = functions(context, tile);
   if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");

@@ -1,11 +1,13 @@
-// The arithmetic of a Winograd convolution (3x3, stride 1) on one thread, as winograd.cpp calls it: input tiles
-// are transformed into V, products with the transformed weights U give M, and M is transformed into the result
-// with bias and tail. There is one set of functions per instruction set, compiled for that set in a file of its
-// own (vectors_*.cpp); these files must include nothing but such headers and intrinsics, because an inline function compiled
-// there could be the one that the linker keeps for everybody.
+// The arithmetic of a Winograd convolution (3x3, stride 1) on one thread, as winograd.cpp calls it:
+// input tiles are transformed into V, products with the transformed weights U give M, and M is
+// transformed into the result with bias and tail. There is one set of functions per instruction
+// set, compiled for that set in a file of its own (vectors_*.cpp); these files must include nothing
+// but such headers and intrinsics, because an inline function compiled there could be the one that
+// the linker keeps for everybody.
 //
-// V[e][chunk of channels][group of rows][vector of channels][row][lane], M[e][row][channels of a pass],
-// U[block of output channels][e][channel][lane]: e counts the elements of a transformed tile, a row is a tile.
+// V[e][chunk of channels][group of rows][vector of channels][row][lane], M[e][row][channels of a
+// pass], U[block of output channels][e][channel][lane]: e counts the elements of a transformed
+// tile, a row is a tile.
 #pragma once
 #include <stdint.h>
 
@@ -13,18 +15,22 @@
 
 namespace ferrule::cpu::winograd {
 
-/// Input channels that are summed in one register before the sum joins the others: it bounds the rounding error.
+/// Input channels that are summed in one register before the sum joins the others: it bounds the
+/// rounding error.
 inline constexpr int64_t kChunk = 32;
-/// Points of F(4x4, 3x3): 0, +-a, +-b and infinity. Simple enough to be exact, and of small error: with +-1 and
+/// Points of F(4x4, 3x3): 0, +-a, +-b and infinity. Simple enough to be exact, and of small error:
+/// with +-1 and
 /// +-2 the error is more than twice as large.
 inline constexpr float kPointA = 0.625f, kPointB = 1.5f;
 
-/// One convolution: channels-last images, `tile` x `tile` results a tile. Rows (tiles) are numbered over all images.
+/// One convolution: channels-last images, `tile` x `tile` results a tile. Rows (tiles) are numbered
+/// over all images.
 struct Shape {
   int tile = 2;
   int64_t images = 0, h = 0, w = 0, c = 0;
   int64_t oh = 0, ow = 0, k = 0;
-  int64_t x_pixel = 0, y_pixel = 0;  ///< floats from a pixel to the next: c and k, or more in slices
+  int64_t x_pixel = 0,
+          y_pixel = 0;  ///< floats from a pixel to the next: c and k, or more in slices
   int64_t pad_top = 0, pad_left = 0;
   int64_t tiles_h = 0, tiles_w = 0;
   int64_t rows() const { return images * tiles_h * tiles_w; }
@@ -43,19 +49,20 @@ struct Block {
 struct Pass {
   float* m = nullptr;
   int64_t begin = 0, end = 0;
-  int64_t m_stride = 0;         ///< floats from one element to the next; rows are (end - begin) vectors
+  int64_t m_stride = 0;  ///< floats from one element to the next; rows are (end - begin) vectors
 };
 
 /// What is read and written; set when the kernel is bound.
 struct Tensors {
   const float* x = nullptr;
-  const float* zeros = nullptr;    ///< Shape::c zeros, read outside the image
+  const float* zeros = nullptr;  ///< Shape::c zeros, read outside the image
   const float* u = nullptr;
   const void* tensor = nullptr;
-  const float* (*weights)(const void* tensor) = nullptr;  ///< as in the model: [output channel][input channel][3][3]
-  const float* bias = nullptr;     ///< may be null
+  const float* (*weights)(const void* tensor) =
+      nullptr;                  ///< as in the model: [output channel][input channel][3][3]
+  const float* bias = nullptr;  ///< may be null
   const Step* steps = nullptr;
-  int count = 0;                   ///< of the steps
+  int count = 0;  ///< of the steps
   float* y = nullptr;
 };
 
@@ -66,8 +73,9 @@ struct Functions {
   void (*input)(const Shape& s, const Tensors& t, const Block& b, int64_t from, int64_t to);
   /// All rows of the block times the pass's columns of U.
   void (*product)(const Shape& s, const Tensors& t, const Block& b, const Pass& p);
-  /// Results that are not finite are computed again by the direct sum: an infinity or NaN in the image must not
-  /// spread over the tile, and a sum must overflow no sooner than it does without Winograd.
+  /// Results that are not finite are computed again by the direct sum: an infinity or NaN in the
+  /// image must not spread over the tile, and a sum must overflow no sooner than it does without
+  /// Winograd.
   void (*output)(const Shape& s, const Tensors& t, const Block& b, const Pass& p);
 };
 

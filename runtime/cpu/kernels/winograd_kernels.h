@@ -1,5 +1,6 @@
-// The functions of winograd_functions.h over an instruction set S: its vector type with the operations used here. Included
-// by one file per instruction set, inside an unnamed namespace, so that no two of them share a symbol.
+// The functions of winograd_functions.h over an instruction set S: its vector type with the
+// operations used here. Included by one file per instruction set, inside an unnamed namespace, so
+// that no two of them share a symbol.
 
 /// B^T d and A^T m along one axis.
 template <class S, int Tile>
@@ -25,7 +26,8 @@ struct Transform<S, 4> {
   using V = typename S::V;
   static inline void input(const V* d, V* o) {
     constexpr float a = kPointA, b = kPointB;
-    const V aa = S::set(a * a), bb = S::set(b * b), sum = S::set(a * a + b * b), product = S::set(a * a * b * b);
+    const V aa = S::set(a * a), bb = S::set(b * b), sum = S::set(a * a + b * b),
+            product = S::set(a * a * b * b);
     const V even_a = S::fnma(bb, d[2], d[4]), odd_a = S::mul(S::set(a), S::fnma(bb, d[1], d[3]));
     const V even_b = S::fnma(aa, d[2], d[4]), odd_b = S::mul(S::set(b), S::fnma(aa, d[1], d[3]));
     o[0] = S::fma(product, d[0], S::fnma(sum, d[2], d[4]));
@@ -55,11 +57,13 @@ inline Place place(const Shape& s, int64_t row) {
   return {row / per_image, in_image / s.tiles_w * s.tile, in_image % s.tiles_w * s.tile};
 }
 
-// --- input ------------------------------------------------------------------------------------------
+// --- input
+// ------------------------------------------------------------------------------------------
 
 /// One vector of channels of one tile. `at`: the tile's pixels, which may be anywhere.
 template <class S, int Tile, bool Whole>
-inline void input_vector(const float* const* at, int64_t channel, typename S::Mask mask, float* v, int64_t stride) {
+inline void input_vector(const float* const* at, int64_t channel, typename S::Mask mask, float* v,
+                         int64_t stride) {
   using V = typename S::V;
   constexpr int t = Tile + 2;
   V half[t][t];
@@ -95,21 +99,25 @@ void input(const Shape& s, const Tensors& tensors, const Block& b, int64_t from,
       for (int j = 0; j < t; ++j) {
         const int64_t iy = p.y + i - s.pad_top, ix = p.x + j - s.pad_left;
         const bool inside = iy >= 0 && iy < s.h && ix >= 0 && ix < s.w;
-        at[i * t + j] = inside ? tensors.x + ((p.image * s.h + iy) * s.w + ix) * s.x_pixel : tensors.zeros;
+        at[i * t + j] =
+            inside ? tensors.x + ((p.image * s.h + iy) * s.w + ix) * s.x_pixel : tensors.zeros;
       }
     const int64_t group = row / S::kRows, lane = row % S::kRows;
     for (int64_t chunk = 0; chunk < padded; chunk += kChunk) {
       const int64_t width = padded - chunk < kChunk ? padded - chunk : kChunk;
       float* v = b.v + chunk * b.capacity + group * S::kRows * width + lane * S::kLanes;
       for (int64_t c = chunk; c < chunk + width; c += S::kLanes, v += S::kRows * S::kLanes) {
-        if (c + S::kLanes <= s.c) input_vector<S, Tile, true>(at, c, typename S::Mask{}, v, b.v_stride);
-        else input_vector<S, Tile, false>(at, c, S::first(s.c - c), v, b.v_stride);
+        if (c + S::kLanes <= s.c)
+          input_vector<S, Tile, true>(at, c, typename S::Mask{}, v, b.v_stride);
+        else
+          input_vector<S, Tile, false>(at, c, S::first(s.c - c), v, b.v_stride);
       }
     }
   }
 }
 
-// --- products ---------------------------------------------------------------------------------------
+// --- products
+// ---------------------------------------------------------------------------------------
 
 /// Rows x N vectors of M from one chunk: `channels` is a multiple of the lanes.
 template <class S, int Rows, int N>
@@ -153,7 +161,8 @@ inline Micro micro_for(int64_t rows, int64_t vectors) {
 template <class S>
 inline void fetch(const float* p, int64_t bytes, int64_t n, int64_t parts) {
   const char* from = reinterpret_cast<const char*>(p);
-  for (int64_t at = bytes / 64 * n / parts, end = bytes / 64 * (n + 1) / parts; at < end; ++at) S::prefetch(from + at * 64);
+  for (int64_t at = bytes / 64 * n / parts, end = bytes / 64 * (n + 1) / parts; at < end; ++at)
+    S::prefetch(from + at * 64);
 }
 
 template <class S, int Tile>
@@ -162,17 +171,19 @@ void product(const Shape& s, const Tensors& tensors, const Block& b, const Pass&
   const int64_t m_row = (p.end - p.begin) * S::kLanes, last_rows = b.rows % S::kRows;
   for (int64_t k = p.begin, width = 0; k < p.end; k += width) {
     width = block_width(vectors - k);
-    const Micro whole = micro_for<S>(S::kRows, width), last = last_rows ? micro_for<S>(last_rows, width) : nullptr;
+    const Micro whole = micro_for<S>(S::kRows, width),
+                last = last_rows ? micro_for<S>(last_rows, width) : nullptr;
     const float* u = tensors.u + k * S::kLanes * padded * s.elements();
     for (int e = 0; e < s.elements(); ++e) {
       const float* v = b.v + e * b.v_stride;
       float* m = p.m + e * p.m_stride + (k - p.begin) * S::kLanes;
       for (int64_t chunk = 0; chunk < padded; chunk += kChunk) {
-        const int64_t channels = padded - chunk < kChunk ? padded - chunk : kChunk, size = channels * width * S::kLanes;
+        const int64_t channels = padded - chunk < kChunk ? padded - chunk : kChunk,
+                      size = channels * width * S::kLanes;
         for (int64_t row = 0; row < b.rows; row += S::kRows) {
           fetch<S>(u + 2 * size, size * 4, row / S::kRows, up(b.rows, S::kRows) / S::kRows);
-          (row + S::kRows <= b.rows ? whole : last)(v + chunk * b.capacity + row * channels, u, channels, m + row * m_row, m_row,
-                                                    chunk == 0);
+          (row + S::kRows <= b.rows ? whole : last)(v + chunk * b.capacity + row * channels, u,
+                                                    channels, m + row * m_row, m_row, chunk == 0);
         }
         u += size;
       }
@@ -180,18 +191,20 @@ void product(const Shape& s, const Tensors& tensors, const Block& b, const Pass&
   }
 }
 
-// --- output -----------------------------------------------------------------------------------------
+// --- output
+// -----------------------------------------------------------------------------------------
 
 /// A tile's results in memory.
 template <int Tile>
 struct Results {
   Place at;
-  int64_t to[Tile * Tile];    ///< number of its pixel; of the tile's first one where it is outside
+  int64_t to[Tile * Tile];  ///< number of its pixel; of the tile's first one where it is outside
   bool inside[Tile * Tile];
 };
 
 /// One result by the direct sum. A NaN ends it: nothing changes it any more.
-inline float direct(const Shape& s, const Tensors& t, const Place& at, int64_t i, int64_t j, int64_t k) {
+inline float direct(const Shape& s, const Tensors& t, const Place& at, int64_t i, int64_t j,
+                    int64_t k) {
   float sum = 0;
   const float* weights = t.weights(t.tensor) + k * s.c * 9;
   for (int64_t tap = 0; tap < 9; ++tap) {
@@ -205,7 +218,8 @@ inline float direct(const Shape& s, const Tensors& t, const Place& at, int64_t i
 }
 
 template <class S, int Tile>
-void make_finite(const Shape& s, const Tensors& t, const Results<Tile>& r, int64_t channel, typename S::V* v) {
+void make_finite(const Shape& s, const Tensors& t, const Results<Tile>& r, int64_t channel,
+                 typename S::V* v) {
   for (int i = 0; i < Tile * Tile; ++i) {
     float lanes[S::kLanes];
     S::store(lanes, v[i]);
@@ -217,8 +231,8 @@ void make_finite(const Shape& s, const Tensors& t, const Results<Tile>& r, int64
 
 /// One vector of channels of one tile.
 template <class S, int Tile, bool Whole>
-inline void output_vector(const Shape& s, const Tensors& tensors, const Results<Tile>& r, const float* m, int64_t stride,
-                          int64_t channel) {
+inline void output_vector(const Shape& s, const Tensors& tensors, const Results<Tile>& r,
+                          const float* m, int64_t stride, int64_t channel) {
   using V = typename S::V;
   constexpr int t = Tile + 2, count = Tile * Tile;
   const typename S::Mask mask = S::first(Whole ? 0 : s.k - channel);
@@ -239,18 +253,22 @@ inline void output_vector(const Shape& s, const Tensors& tensors, const Results<
 #pragma GCC unroll 6
     for (int j = 0; j < Tile; ++j) probe[j % 2] = S::fma(v[i * Tile + j], S::zero(), probe[j % 2]);
   }
-  if (S::any_nan(S::add(probe[0], probe[1]))) [[unlikely]] make_finite<S, Tile>(s, tensors, r, channel, v);
+  if (S::any_nan(S::add(probe[0], probe[1]))) [[unlikely]]
+    make_finite<S, Tile>(s, tensors, r, channel, v);
   if (tensors.bias) {
     const V bias = load(tensors.bias + channel);
 #pragma GCC unroll 16
     for (int i = 0; i < count; ++i) v[i] = S::add(v[i], bias);
   }
-  apply_all<S, count>(tensors.steps, tensors.count, v, channel, load, [&](int i) { return r.to[i] * s.k; });
+  apply_all<S, count>(tensors.steps, tensors.count, v, channel, load,
+                      [&](int i) { return r.to[i] * s.k; });
   for (int i = 0; i < count; ++i) {
     if (!r.inside[i]) continue;
     float* y = tensors.y + r.to[i] * s.y_pixel + channel;
-    if constexpr (Whole) S::store(y, v[i]);
-    else S::store(y, v[i], mask);
+    if constexpr (Whole)
+      S::store(y, v[i]);
+    else
+      S::store(y, v[i], mask);
   }
 }
 
@@ -269,8 +287,10 @@ void output(const Shape& s, const Tensors& tensors, const Block& b, const Pass& 
     const float* m = p.m + row * m_row;
     for (int64_t k = p.begin; k < p.end; ++k, m += S::kLanes) {
       const int64_t channel = k * S::kLanes;
-      if (channel + S::kLanes <= s.k) output_vector<S, Tile, true>(s, tensors, r, m, p.m_stride, channel);
-      else output_vector<S, Tile, false>(s, tensors, r, m, p.m_stride, channel);
+      if (channel + S::kLanes <= s.k)
+        output_vector<S, Tile, true>(s, tensors, r, m, p.m_stride, channel);
+      else
+        output_vector<S, Tile, false>(s, tensors, r, m, p.m_stride, channel);
     }
   }
 }

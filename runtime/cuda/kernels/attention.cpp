@@ -1,6 +1,7 @@
-// Attention through cuDNN, where codegen/cuda/library_attention.h says that it is cuDNN's: its scores and sums are f32, and the
-// weights of the second product are rounded to the operands' type, as a model's own softmax is. Where cuDNN refuses what it
-// was thought to take, or is not there, the generated kernel runs the layer: it takes every form.
+// Attention through cuDNN, where codegen/cuda/library_attention.h says that it is cuDNN's: its
+// scores and sums are f32, and the weights of the second product are rounded to the operands' type,
+// as a model's own softmax is. Where cuDNN refuses what it was thought to take, or is not there,
+// the generated kernel runs the layer: it takes every form.
 #include "codegen/cuda/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cudnn_kernel.h"
@@ -13,7 +14,8 @@ Result<KernelPtr> through_cudnn(Context& context, const Call& call, const Librar
   work.scale = a.scale;
   std::vector<CudnnOperand> operands;
   auto add = [&](int64_t uid, const LibraryAttention::Part& part, CudnnTensor& to) -> Status {
-    const Operand& o = part.operand < call.inputs.size() ? call.inputs[part.operand] : call.outputs[0];
+    const Operand& o =
+        part.operand < call.inputs.size() ? call.inputs[part.operand] : call.outputs[0];
     to = {o.dtype, part.dims, part.strides};
     Operand plain = o;
     plain.layout = Layout::plain;  // constants lie so, and so did choose_attention see them
@@ -31,13 +33,17 @@ Result<KernelPtr> through_cudnn(Context& context, const Call& call, const Librar
 
 }  // namespace
 
-Result<KernelPtr> make_attention(Context& context, const Launch& launch, const Call& call, const LibraryAttention& attention) {
+Result<KernelPtr> make_attention(Context& context, const Launch& launch, const Call& call,
+                                 const LibraryAttention& attention) {
   auto made = through_cudnn(context, call, attention);
   if (made) return made;
   const Code code = made.error().code;
-  if (code != Code::unsupported_operator && code != Code::library_missing && code != Code::library_failed) return made;
+  if (code != Code::unsupported_operator && code != Code::library_missing &&
+      code != Code::library_failed)
+    return made;
   if (context.log && *context.log)
-    (*context.log)(LogLevel::warning, fmt::format("{}: {}; a generated kernel runs it", escape(call.layer), made.error().message));
+    (*context.log)(LogLevel::warning, fmt::format("{}: {}; a generated kernel runs it",
+                                                  escape(call.layer), made.error().message));
   return make_generated(context, launch, call);
 }
 

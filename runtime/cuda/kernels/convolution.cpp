@@ -1,5 +1,6 @@
-// Convolution and deconvolution of 1 to 3 spatial dimensions through cuDNN: images by their strides, weights in the order
-// of the images (channels innermost where they are channels-last), bias and tail in the same graph.
+// Convolution and deconvolution of 1 to 3 spatial dimensions through cuDNN: images by their
+// strides, weights in the order of the images (channels innermost where they are channels-last),
+// bias and tail in the same graph.
 #include "engine/contract/library_tail.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/gpu_steps.h"
@@ -20,7 +21,8 @@ Result<CudnnOperand> weights(Context& context, const Call& call, CudnnProblem& p
 }
 
 /// The bias, or zeros where the ready-made engines want one.
-Status bias(Context& context, const Call& call, CudnnProblem& p, std::vector<CudnnOperand>& operands) {
+Status bias(Context& context, const Call& call, CudnnProblem& p,
+            std::vector<CudnnOperand>& operands) {
   const Operand& y = call.outputs[0];
   if (const Operand* b = call.own_input(kOwnBias)) {
     p.bias = cudnn_channel(*b, y.rank());
@@ -28,12 +30,15 @@ Status bias(Context& context, const Call& call, CudnnProblem& p, std::vector<Cud
     operands.push_back(at);
     return {};
   }
-  if (call.post_ops.empty() || y.dtype != DType::f32 || p.kind != CudnnProblem::Kind::convolution) return {};
+  if (call.post_ops.empty() || y.dtype != DType::f32 || p.kind != CudnnProblem::Kind::convolution)
+    return {};
   Operand zeros{y.dtype, {y.dims[1]}};
   p.bias = cudnn_channel(zeros, y.rank());
   const int64_t bytes = zeros.bytes();
-  FERRULE_ASSIGN(Address at, context.constants.derive(*call.inputs[kWeights].constant, "no bias", bytes,
-                                                      [&](void* to) { std::fill_n(static_cast<char*>(to), bytes, char{0}); }));
+  FERRULE_ASSIGN(Address at, context.constants.derive(
+                                 *call.inputs[kWeights].constant, "no bias", bytes, [&](void* to) {
+                                   std::fill_n(static_cast<char*>(to), bytes, char{0});
+                                 }));
   operands.push_back({kBias, -1, at});
   return {};
 }
@@ -59,7 +64,11 @@ Result<KernelPtr> make(Context& context, const Call& call, CudnnProblem::Kind ki
 
 }  // namespace
 
-Result<KernelPtr> make_convolution(Context& context, const Call& call) { return make(context, call, CudnnProblem::Kind::convolution); }
-Result<KernelPtr> make_deconvolution(Context& context, const Call& call) { return make(context, call, CudnnProblem::Kind::deconvolution); }
+Result<KernelPtr> make_convolution(Context& context, const Call& call) {
+  return make(context, call, CudnnProblem::Kind::convolution);
+}
+Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
+  return make(context, call, CudnnProblem::Kind::deconvolution);
+}
 
 }  // namespace ferrule::cuda

@@ -1,6 +1,7 @@
-// Generated kernels: the launch as codegen/cuda/launch plans it, its cubin, its arguments made once; in another shape where
-// the tuning file names one or `tune` tries them. The source carries no names of the model here (`ferrule compile` writes
-// them), so that equal kernels are compiled once.
+// Generated kernels: the launch as codegen/cuda/launch plans it, its cubin, its arguments made
+// once; in another shape where the tuning file names one or `tune` tries them. The source carries
+// no names of the model here (`ferrule compile` writes them), so that equal kernels are compiled
+// once.
 #include "runtime/cuda/kernels/generated.h"
 
 #include <algorithm>
@@ -19,7 +20,8 @@ namespace {
 constexpr const char* kEntry = "ferrule_kernel";
 constexpr size_t kCompilers = 16;
 
-Result<const Cubin*> compile(Device& device, const Target& target, const CudaLaunch& l, DiskCache* cache) {
+Result<const Cubin*> compile(Device& device, const Target& target, const CudaLaunch& l,
+                             DiskCache* cache) {
   return device.cubin(l.source, l.entry, target.name, l.threads_x * l.threads_y, cache);
 }
 
@@ -30,13 +32,19 @@ struct Loaded {
   Buffer scratch;
   Pinned faults;
   std::string spill;  ///< a warning
-  Address scratch_address() const { return launch.complaint ? faults.address() : scratch.address(); }
+  Address scratch_address() const {
+    return launch.complaint ? faults.address() : scratch.address();
+  }
 };
 
 class Generated final : public Kernel, public Tunable {
  public:
   Generated(Context& context, const Launch& launch, const Call& call)
-      : device_(context.device), target_(*context.target), launch_(launch), call_(call), layer_(escape(call.layer)) {}
+      : device_(context.device),
+        target_(*context.target),
+        launch_(launch),
+        call_(call),
+        layer_(escape(call.layer)) {}
 
   Status prepare(Context& context, CudaLaunch planned) {
     for (const auto* list : {&call_.inputs, &call_.outputs})
@@ -47,7 +55,8 @@ class Generated final : public Kernel, public Tunable {
       }
     addresses_.resize(addresses_.size() + 2);
     FERRULE_TRY(load(std::move(planned), context.cache));
-    if (!now_->spill.empty() && *context.log) (*context.log)(LogLevel::warning, layer_ + ": " + now_->spill);
+    if (!now_->spill.empty() && *context.log)
+      (*context.log)(LogLevel::warning, layer_ + ": " + now_->spill);
     return {};
   }
 
@@ -70,7 +79,9 @@ class Generated final : public Kernel, public Tunable {
   Status enqueue(Stream stream) override {
     const CudaLaunch& l = now_->launch;
     if (l.blocks == 0) return counted({});  // nothing to do, and one step of the plan all the same
-    for (std::string& a : arguments_) FERRULE_TRY(counted(device_.launch(now_->function, l.blocks, l.threads_x, l.threads_y, a, stream, layer_)));
+    for (std::string& a : arguments_)
+      FERRULE_TRY(counted(
+          device_.launch(now_->function, l.blocks, l.threads_x, l.threads_y, a, stream, layer_)));
     return {};
   }
 
@@ -85,8 +96,10 @@ class Generated final : public Kernel, public Tunable {
 
   std::string text() const override {
     const CudaLaunch& l = now_->launch;
-    return fmt::format("generated {} {} <<<{}, {}x{}>>>{}{}{}", l.kind, l.shape, l.blocks, l.threads_x, l.threads_y,
-                       l.passes > 1 ? fmt::format(", {} times", l.passes) : "", now_->spill.empty() ? "" : ", warning: ", now_->spill);
+    return fmt::format("generated {} {} <<<{}, {}x{}>>>{}{}{}", l.kind, l.shape, l.blocks,
+                       l.threads_x, l.threads_y,
+                       l.passes > 1 ? fmt::format(", {} times", l.passes) : "",
+                       now_->spill.empty() ? "" : ", warning: ", now_->spill);
   }
 
   std::string problem() const override { return now_->launch.problem; }
@@ -119,8 +132,9 @@ class Generated final : public Kernel, public Tunable {
     return plan_gpu_launch(launch_, call_, target_, kEntry, &one);
   }
 
-  /// Whatever is loaded stays, its scratch too: graphs that were captured use it. The scratch is none of the arena's: what it
-  /// holds must last from run to run. Faults are the host's memory, which no copy must fetch.
+  /// Whatever is loaded stays, its scratch too: graphs that were captured use it. The scratch is
+  /// none of the arena's: what it holds must last from run to run. Faults are the host's memory,
+  /// which no copy must fetch.
   Status load(CudaLaunch planned, DiskCache* cache) {
     Loaded l;
     l.launch = std::move(planned);
@@ -148,13 +162,14 @@ class Generated final : public Kernel, public Tunable {
   std::string layer_;
   std::map<std::string, Loaded, std::less<>> loaded_;  ///< by shape
   Loaded* now_ = nullptr;
-  std::vector<Address> addresses_;                     ///< of the operands, the scratch, then a pass
-  std::vector<std::string> arguments_;                 ///< of each pass
+  std::vector<Address> addresses_;      ///< of the operands, the scratch, then a pass
+  std::vector<std::string> arguments_;  ///< of each pass
 };
 
 }  // namespace
 
-Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call, std::string* note) {
+Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call,
+                                  std::string* note) {
   return plan_gpu_launch(launch, call, *context.target, kEntry, context.tuning, note);
 }
 
@@ -163,7 +178,9 @@ void compile_generated(Context& context, std::span<const CudaLaunch> launches) {
   std::vector<const CudaLaunch*> todo;
   for (const CudaLaunch& l : launches)
     if (l.blocks && seen.insert(l.source).second) todo.push_back(&l);
-  on_compilers(todo.size(), [&](size_t k) { (void)compile(context.device, *context.target, *todo[k], context.cache); });
+  on_compilers(todo.size(), [&](size_t k) {
+    (void)compile(context.device, *context.target, *todo[k], context.cache);
+  });
 }
 
 void on_compilers(size_t count, const std::function<void(size_t)>& work) {
@@ -172,7 +189,8 @@ void on_compilers(size_t count, const std::function<void(size_t)>& work) {
     for (size_t k; (k = next++) < count;) work(k);
   };
   std::vector<std::thread> threads;
-  const size_t wanted = std::min({count, kCompilers, size_t{std::max(1u, std::thread::hardware_concurrency())}});
+  const size_t wanted =
+      std::min({count, kCompilers, size_t{std::max(1u, std::thread::hardware_concurrency())}});
   for (size_t k = 1; k < wanted; ++k) threads.emplace_back(turn);
   turn();
   for (std::thread& t : threads) t.join();
@@ -182,14 +200,16 @@ Result<KernelPtr> make_generated(Context& context, const Launch& launch, const C
   auto make = [&]() -> Result<KernelPtr> {
     std::string note;
     FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call, &note));
-    if (*context.log && !note.empty()) (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
+    if (*context.log && !note.empty())
+      (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
     auto kernel = std::make_unique<Generated>(context, launch, call);
     FERRULE_TRY(kernel->prepare(context, std::move(planned)));
     return kernel;
   };
   auto made = make();
   // Codegen knows the kernel, not the layer.
-  if (!made && (made.error().place.empty() || made.error().place == kEntry)) made.error().place = escape(call.layer);
+  if (!made && (made.error().place.empty() || made.error().place == kEntry))
+    made.error().place = escape(call.layer);
   return made;
 }
 

@@ -1,6 +1,7 @@
-// Any layer without a kernel: the interpreter runs it on the host, between two transfers. Slow, it waits for the device
-// and it allocates; explain shows such layers as interpreted. Operands in another layout are copied to the plain one and
-// back on the host. A result that is a part of something larger is read first, so that what lies between stays.
+// Any layer without a kernel: the interpreter runs it on the host, between two transfers. Slow, it
+// waits for the device and it allocates; explain shows such layers as interpreted. Operands in
+// another layout are copied to the plain one and back on the host. A result that is a part of
+// something larger is read first, so that what lies between stays.
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
 #include "runtime/cuda/device.h"
@@ -14,8 +15,14 @@ namespace {
 class Interpreted final : public Kernel {
  public:
   Interpreted(Context& context, const Call& call)
-      : device_(context.device), layer_(call.layer), node_(*call.node), graph_(*call.graph), inputs_(call.inputs), outputs_(call.outputs),
-        sources_(inputs_.size()), targets_(outputs_.size()) {
+      : device_(context.device),
+        layer_(call.layer),
+        node_(*call.node),
+        graph_(*call.graph),
+        inputs_(call.inputs),
+        outputs_(call.outputs),
+        sources_(inputs_.size()),
+        targets_(outputs_.size()) {
     options_.ops = context.ops;
     options_.limits = context.limits;
     options_.cancel = context.cancel;
@@ -57,7 +64,8 @@ class Interpreted final : public Kernel {
       return t;
     }
     std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element(o)));
-    FERRULE_TRY(device_.download(raw.data(), sources_[k], static_cast<int64_t>(raw.size()), stream, escape(layer_)));
+    FERRULE_TRY(device_.download(raw.data(), sources_[k], static_cast<int64_t>(raw.size()), stream,
+                                 escape(layer_)));
     copy_strided(o.dims, o.strides(), raw.data(), strides_of(o.dims, Layout::plain), p, element(o));
     return t;
   }
@@ -65,12 +73,18 @@ class Interpreted final : public Kernel {
   Status write(size_t k, const Tensor& t, Stream stream) const {
     const Operand& o = outputs_[k];
     if (t.dims() != o.dims || t.dtype() != o.dtype)
-      return error(Code::bad_shape, escape(layer_), "the interpreter's result has another size than planned");
-    if (o.lies(Layout::plain) && o.dense()) return device_.upload(targets_[k], t.data(), o.bytes(), stream, escape(layer_));
+      return error(Code::bad_shape, escape(layer_),
+                   "the interpreter's result has another size than planned");
+    if (o.lies(Layout::plain) && o.dense())
+      return device_.upload(targets_[k], t.data(), o.bytes(), stream, escape(layer_));
     std::vector<char> raw(static_cast<size_t>(extent(o.dims, o.strides()) * element(o)));
-    if (!o.dense()) FERRULE_TRY(device_.download(raw.data(), targets_[k], static_cast<int64_t>(raw.size()), stream, escape(layer_)));
-    copy_strided(o.dims, strides_of(o.dims, Layout::plain), t.data(), o.strides(), raw.data(), element(o));
-    return device_.upload(targets_[k], raw.data(), static_cast<int64_t>(raw.size()), stream, escape(layer_));
+    if (!o.dense())
+      FERRULE_TRY(device_.download(raw.data(), targets_[k], static_cast<int64_t>(raw.size()),
+                                   stream, escape(layer_)));
+    copy_strided(o.dims, strides_of(o.dims, Layout::plain), t.data(), o.strides(), raw.data(),
+                 element(o));
+    return device_.upload(targets_[k], raw.data(), static_cast<int64_t>(raw.size()), stream,
+                          escape(layer_));
   }
 
   Device& device_;

@@ -1,5 +1,6 @@
-// MatMul and Gemm through cuBLASLt: an addend a column and one as large as the result inside, relu or gelu behind them. A
-// batch of rows against one matrix is one product of all rows; batches that one step does not describe are several calls.
+// MatMul and Gemm through cuBLASLt: an addend a column and one as large as the result inside, relu
+// or gelu behind them. A batch of rows against one matrix is one product of all rows; batches that
+// one step does not describe are several calls.
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
@@ -37,7 +38,8 @@ struct Source {
 
 class MatmulKernel final : public Kernel, public Tunable {
  public:
-  MatmulKernel(std::unique_ptr<CublasltProduct> product, std::string problem) : product_(std::move(product)), problem_(std::move(problem)) {}
+  MatmulKernel(std::unique_ptr<CublasltProduct> product, std::string problem)
+      : product_(std::move(product)), problem_(std::move(problem)) {}
   /// Byte offsets of one call's operands.
   struct Part {
     int64_t a = 0, b = 0, c = 0, y = 0;
@@ -51,18 +53,25 @@ class MatmulKernel final : public Kernel, public Tunable {
     calls_.clear();
     for (const Part& p : parts) {
       auto pointer = [&](const Source& s, int64_t offset) -> void* {
-        return s.present() ? reinterpret_cast<void*>(at(s) + static_cast<Address>(offset)) : nullptr;
+        return s.present() ? reinterpret_cast<void*>(at(s) + static_cast<Address>(offset))
+                           : nullptr;
       };
-      calls_.push_back({pointer(a, p.a), pointer(b, p.b), pointer(c, p.c), pointer(bias, 0), pointer(y, p.y)});
+      calls_.push_back(
+          {pointer(a, p.a), pointer(b, p.b), pointer(c, p.c), pointer(bias, 0), pointer(y, p.y)});
     }
-    workspace_ = product_->workspace_bytes() > 0 ? reinterpret_cast<void*>(binder.scratch()) : nullptr;
+    workspace_ =
+        product_->workspace_bytes() > 0 ? reinterpret_cast<void*>(binder.scratch()) : nullptr;
     return {};
   }
   Status enqueue(Stream stream) override {
-    for (const ProductAddresses& at : calls_) FERRULE_TRY(counted(product_->execute(stream, at, workspace_)));
+    for (const ProductAddresses& at : calls_)
+      FERRULE_TRY(counted(product_->execute(stream, at, workspace_)));
     return {};
   }
-  std::string text() const override { return calls_.size() > 1 ? fmt::format("cublaslt:{} x{}", chosen_, calls_.size()) : "cublaslt:" + chosen_; }
+  std::string text() const override {
+    return calls_.size() > 1 ? fmt::format("cublaslt:{} x{}", chosen_, calls_.size())
+                             : "cublaslt:" + chosen_;
+  }
 
   std::string problem() const override { return problem_; }
   std::vector<std::string> candidates() const override { return product_->plans(); }
@@ -80,7 +89,9 @@ class MatmulKernel final : public Kernel, public Tunable {
   void* workspace_ = nullptr;
 };
 
-auto refuse(const Call& call, std::string why) { return error(Code::unsupported_operator, escape(call.layer), call.node->op, why); }
+auto refuse(const Call& call, std::string why) {
+  return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+}
 
 Result<Source> source(Context& context, const Operand& o) {
   if (!o.constant) return Source{o.slot, 0};
@@ -104,7 +115,8 @@ struct Builder {
     if (a.dims.size() == 1) {
       a.add_outer(2);
       y.dims.insert(y.dims.end() - (ob.rank() > 1 && !y.dims.empty() ? 1 : 0), 1);
-      y.strides.insert(y.strides.end() - (ob.rank() > 1 && !y.strides.empty() ? 1 : 0), ob.rank() > 1 ? y.dims.back() : 1);
+      y.strides.insert(y.strides.end() - (ob.rank() > 1 && !y.strides.empty() ? 1 : 0),
+                       ob.rank() > 1 ? y.dims.back() : 1);
     }
     if (b.dims.size() == 1) {
       b.dims.push_back(1);
@@ -119,13 +131,16 @@ struct Builder {
 
   /// The rows of all matrices of a against the only matrix b: one matrix.
   void collapse() {
-    const bool one = std::all_of(b.dims.begin(), b.dims.end() - 2, [](int64_t d) { return d == 1; });
+    const bool one =
+        std::all_of(b.dims.begin(), b.dims.end() - 2, [](int64_t d) { return d == 1; });
     auto even = [](const View& v) {
       for (size_t k = 0; k + 2 < v.dims.size(); ++k)
         if (v.dims[k] > 1 && v.strides[k] != v.dims[k + 1] * v.strides[k + 1]) return false;
       return true;
     };
-    if (!one || p.a.transposed || a.dims.size() < 3 || !even(a) || !even(y) || (addend && !even(*addend))) return;
+    if (!one || p.a.transposed || a.dims.size() < 3 || !even(a) || !even(y) ||
+        (addend && !even(*addend)))
+      return;
     auto flat = [](View& v) {
       int64_t rows = 1;
       for (size_t k = 0; k + 1 < v.dims.size(); ++k) rows *= v.dims[k];
@@ -153,7 +168,8 @@ struct Builder {
       addend = View{o.dims, o.plain_strides()};
       return {};
     }
-    if (!o.constant || !o.dense()) return refuse(call, "an addend that cuBLASLt cannot spread over the result");
+    if (!o.constant || !o.dense())
+      return refuse(call, "an addend that cuBLASLt cannot spread over the result");
     return spread_constant(o, dims);
   }
 
@@ -166,8 +182,12 @@ struct Builder {
     int64_t n = 1;
     for (int64_t d : dims) n *= d;
     const int64_t size = size_bits(o.dtype) / 8;
-    auto fill = [&](void* to) { copy_strided(dims, step, o.constant->data(), strides_of(dims, Layout::plain), to, size); };
-    FERRULE_ASSIGN(Address where, context.constants.derive(*o.constant, fmt::format("spread {}", fmt::join(dims, "x")), n * size, fill));
+    auto fill = [&](void* to) {
+      copy_strided(dims, step, o.constant->data(), strides_of(dims, Layout::plain), to, size);
+    };
+    FERRULE_ASSIGN(Address where, context.constants.derive(
+                                      *o.constant, fmt::format("spread {}", fmt::join(dims, "x")),
+                                      n * size, fill));
     c = {-1, where};
     addend = View{dims, strides_of(dims, Layout::plain)};
     return {};
@@ -175,7 +195,8 @@ struct Builder {
 
   Status tail() {
     for (const PostOp& op : call.post_ops) {
-      if (op.operand >= 0 && (op.alg == "add" || op.kind == PostOp::Kind::sum) && p.activation == Product::Activation::none) {
+      if (op.operand >= 0 && (op.alg == "add" || op.kind == PostOp::Kind::sum) &&
+          p.activation == Product::Activation::none) {
         FERRULE_TRY(add(call.inputs[static_cast<size_t>(op.operand)], 1));
       } else if (op.alg == "relu" && p.activation == Product::Activation::none) {
         p.activation = Product::Activation::relu;
@@ -203,7 +224,8 @@ struct Builder {
       const size_t axis = first - 1;
       const bool fits = first == outer || p.count == 1 || y.dims[axis] == 1 ||
                         std::all_of(views.begin(), views.end(), [&](View* v) {
-                          const auto k = static_cast<size_t>(std::find(views.begin(), views.end(), v) - views.begin());
+                          const auto k = static_cast<size_t>(
+                              std::find(views.begin(), views.end(), v) - views.begin());
                           return step(*v, axis) == matrices[k]->step * p.count;
                         });
       if (!fits) break;
@@ -217,7 +239,8 @@ struct Builder {
     std::vector<int64_t> at(first, 0);
     int64_t calls = 1;
     for (size_t k = 0; k < first; ++k) calls *= y.dims[k];
-    if (calls > 64) return refuse(call, fmt::format("{} products that no single step describes", calls));
+    if (calls > 64)
+      return refuse(call, fmt::format("{} products that no single step describes", calls));
     for (int64_t n = 0; n < calls; ++n) {
       auto offset = [&](const View& v) {
         int64_t o = 0;
@@ -244,7 +267,9 @@ struct Builder {
     p.rows = y.rows();
     p.columns = y.columns();
     p.depth = p.a.transposed ? a.rows() : a.columns();
-    auto leading = [](const View& v) { return v.rows() == 1 ? std::max(v.row(), v.columns()) : v.row(); };
+    auto leading = [](const View& v) {
+      return v.rows() == 1 ? std::max(v.row(), v.columns()) : v.row();
+    };
     p.a.row = leading(a);
     p.b.row = leading(b);
     p.y.row = leading(y);
@@ -258,16 +283,23 @@ struct Builder {
     kernel->bias = bias;
     kernel->y = {call.outputs[0].slot, 0};
     kernel->parts = std::move(parts);
-    const Tuning::Entry* measured = context.tuning ? context.tuning->find(kernel->problem()) : nullptr;
-    if (measured) (void)kernel->choose(measured->use);  // of another library's version: its own choice stays
+    const Tuning::Entry* measured =
+        context.tuning ? context.tuning->find(kernel->problem()) : nullptr;
+    if (measured)
+      (void)kernel->choose(measured->use);  // of another library's version: its own choice stays
     return kernel;
   }
 
   std::string text() const {
-    auto matrix = [](const Product::Matrix& m) { return fmt::format("{}.{}{}", m.row, m.step, m.transposed ? "t" : ""); };
-    return fmt::format("cublaslt {} {}x{}x{}x{} a={} b={} y={}{}{}{}{}", name(p.dtype), p.count, p.rows, p.columns, p.depth, matrix(p.a),
-                       matrix(p.b), matrix(p.y), p.adds ? " c=" + matrix(p.c) : "", p.has_bias ? " bias" : "",
-                       p.activation == Product::Activation::none ? "" : p.activation == Product::Activation::relu ? " relu" : " gelu",
+    auto matrix = [](const Product::Matrix& m) {
+      return fmt::format("{}.{}{}", m.row, m.step, m.transposed ? "t" : "");
+    };
+    return fmt::format("cublaslt {} {}x{}x{}x{} a={} b={} y={}{}{}{}{}", name(p.dtype), p.count,
+                       p.rows, p.columns, p.depth, matrix(p.a), matrix(p.b), matrix(p.y),
+                       p.adds ? " c=" + matrix(p.c) : "", p.has_bias ? " bias" : "",
+                       p.activation == Product::Activation::none   ? ""
+                       : p.activation == Product::Activation::relu ? " relu"
+                                                                   : " gelu",
                        p.tf32 ? " tf32" : "");
   }
 };

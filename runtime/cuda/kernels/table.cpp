@@ -6,10 +6,14 @@ namespace ferrule::cuda {
 
 Factory library_factory(std::string_view op) {
   switch (gpu_library(op)) {
-    case GpuLibrary::convolution: return make_convolution;
-    case GpuLibrary::deconvolution: return make_deconvolution;
-    case GpuLibrary::product: return make_matmul;
-    case GpuLibrary::none: break;
+    case GpuLibrary::convolution:
+      return make_convolution;
+    case GpuLibrary::deconvolution:
+      return make_deconvolution;
+    case GpuLibrary::product:
+      return make_matmul;
+    case GpuLibrary::none:
+      break;
   }
   return nullptr;
 }

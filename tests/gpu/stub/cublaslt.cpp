@@ -1,4 +1,5 @@
-// cuBLASLt's products on plain loops: layouts and epilogues as they are set, checked when the product is asked for.
+// cuBLASLt's products on plain loops: layouts and epilogues as they are set, checked when the
+// product is asked for.
 #include <cublasLt.h>
 
 #include <cmath>
@@ -28,15 +29,20 @@ struct Desc {
   int32_t bias_type = -1;
 };
 
-Number number_of(cudaDataType t) { return t == CUDA_R_16F ? Number::f16 : t == CUDA_R_16BF ? Number::bf16 : Number::f32; }
+Number number_of(cudaDataType t) {
+  return t == CUDA_R_16F ? Number::f16 : t == CUDA_R_16BF ? Number::bf16 : Number::f32;
+}
 bool has_bias(cublasLtEpilogue_t e) { return (e & CUBLASLT_EPILOGUE_BIAS) != 0; }
 
-std::string check(const Desc& d, const Layout& a, const Layout& b, const Layout& c, const Layout& y) {
+std::string check(const Desc& d, const Layout& a, const Layout& b, const Layout& c,
+                  const Layout& y) {
   const int64_t m = d.trans_a ? a.columns : a.rows, k = d.trans_a ? a.rows : a.columns;
   const int64_t kb = d.trans_b ? b.columns : b.rows, n = d.trans_b ? b.rows : b.columns;
-  if (k != kb || y.rows != m || y.columns != n || c.rows != m || c.columns != n) return "matrices that do not fit";
+  if (k != kb || y.rows != m || y.columns != n || c.rows != m || c.columns != n)
+    return "matrices that do not fit";
   for (const Layout* l : {&a, &b, &c, &y}) {
-    if (l->type != CUDA_R_32F && l->type != CUDA_R_16F && l->type != CUDA_R_16BF) return "a type that the stub does not know";
+    if (l->type != CUDA_R_32F && l->type != CUDA_R_16F && l->type != CUDA_R_16BF)
+      return "a type that the stub does not know";
     if (l->ld < l->rows) return "a leading dimension below the rows";
     if (l->count != y.count || l->step < 0) return "batches of different counts";
     if (l->type != y.type) return "matrices of different types";
@@ -45,7 +51,9 @@ std::string check(const Desc& d, const Layout& a, const Layout& b, const Layout&
   return {};
 }
 
-int64_t span(const Layout& l) { return ((l.count - 1) * l.step + (l.columns - 1) * l.ld + l.rows) * size_of(number_of(l.type)); }
+int64_t span(const Layout& l) {
+  return ((l.count - 1) * l.step + (l.columns - 1) * l.ld + l.rows) * size_of(number_of(l.type));
+}
 
 struct Job {
   Desc d;
@@ -59,18 +67,21 @@ struct Job {
 void Job::run() const {
   const int64_t m = y.rows, n = y.columns, depth = d.trans_a ? a.rows : a.columns;
   const bool tf32 = d.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-  auto unpack = [&](const Layout& l, const void* p, int64_t batch, bool transposed) {  // [depth][m or n], as the loops read it
+  auto unpack = [&](const Layout& l, const void* p, int64_t batch,
+                    bool transposed) {  // [depth][m or n], as the loops read it
     std::vector<float> v(static_cast<size_t>(l.rows * l.columns));
     const int64_t rows = transposed ? l.columns : l.rows, columns = transposed ? l.rows : l.columns;
     for (int64_t j = 0; j < columns; ++j)
       for (int64_t i = 0; i < rows; ++i) {
-        const float f = load(number_of(l.type), p, batch * l.step + (transposed ? i * l.ld + j : j * l.ld + i));
+        const float f =
+            load(number_of(l.type), p, batch * l.step + (transposed ? i * l.ld + j : j * l.ld + i));
         v[static_cast<size_t>(j * rows + i)] = tf32 ? to_tf32(f) : f;
       }
     return v;
   };
   for (int64_t batch = 0; batch < y.count; ++batch) {
-    const auto left = unpack(a, pa, batch, d.trans_a != 0), right = unpack(b, pb, batch, d.trans_b != 0);
+    const auto left = unpack(a, pa, batch, d.trans_a != 0),
+               right = unpack(b, pb, batch, d.trans_b != 0);
     std::vector<float> column(static_cast<size_t>(m));
     for (int64_t j = 0; j < n; ++j) {
       std::fill(column.begin(), column.end(), 0.0f);
@@ -84,7 +95,8 @@ void Job::run() const {
         if (beta != 0) x += beta * load(number_of(c.type), pc, batch * c.step + j * c.ld + i);
         if (has_bias(d.epilogue)) x += load(number_of(y.type), d.bias, i);
         if (d.epilogue & CUBLASLT_EPILOGUE_RELU) x = x > 0 ? x : 0;
-        if (d.epilogue & CUBLASLT_EPILOGUE_GELU) x = 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+        if (d.epilogue & CUBLASLT_EPILOGUE_GELU)
+          x = 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
         store(number_of(y.type), py, batch * y.step + j * y.ld + i, x);
       }
     }
@@ -96,21 +108,29 @@ cublasStatus_t wrong(const std::string& what) {
   return CUBLAS_STATUS_INVALID_VALUE;
 }
 template <class T>
-T& of(void* p) { return *reinterpret_cast<T*>(p); }
+T& of(void* p) {
+  return *reinterpret_cast<T*>(p);
+}
 template <class T>
-const T& of(const void* p) { return *reinterpret_cast<const T*>(p); }
+const T& of(const void* p) {
+  return *reinterpret_cast<const T*>(p);
+}
 template <class T>
 void take(T& to, const void* from, size_t bytes) {
-  if (bytes == sizeof(T)) std::memcpy(&to, from, bytes);
-  else wrong_use("cuBLASLt: an attribute of another size");
+  if (bytes == sizeof(T))
+    std::memcpy(&to, from, bytes);
+  else
+    wrong_use("cuBLASLt: an attribute of another size");
 }
 
 }  // namespace
 
 API size_t cublasLtGetVersion() { return 130000; }
 API const char* cublasLtGetStatusString(cublasStatus_t s) {
-  return s == CUBLAS_STATUS_SUCCESS ? "CUBLAS_STATUS_SUCCESS" : s == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
-         : s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED" : "CUBLAS_STATUS_EXECUTION_FAILED";
+  return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+         : s == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
+         : s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+                                            : "CUBLAS_STATUS_EXECUTION_FAILED";
 }
 API cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   FAULT("cublasLtCreate");
@@ -121,7 +141,8 @@ API cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   delete reinterpret_cast<char*>(handle);
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t compute, cudaDataType_t) {
+API cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t compute,
+                                            cudaDataType_t) {
   FAULT("cublasLtMatmulDescCreate");
   *d = reinterpret_cast<cublasLtMatmulDesc_t>(new Desc{compute});
   return CUBLAS_STATUS_SUCCESS;
@@ -130,31 +151,51 @@ API cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) {
   delete &of<Desc>(d);
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t a, const void* v, size_t bytes) {
+API cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
+                                                  cublasLtMatmulDescAttributes_t a, const void* v,
+                                                  size_t bytes) {
   Desc& d = of<Desc>(desc);
   switch (a) {
-    case CUBLASLT_MATMUL_DESC_TRANSA: take(d.trans_a, v, bytes); break;
-    case CUBLASLT_MATMUL_DESC_TRANSB: take(d.trans_b, v, bytes); break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE: take(d.epilogue, v, bytes); break;
-    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: take(d.bias, v, bytes); break;
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: take(d.bias_type, v, bytes); break;
-    default: return wrong("an attribute of the product that the stub does not know");
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+      take(d.trans_a, v, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+      take(d.trans_b, v, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+      take(d.epilogue, v, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+      take(d.bias, v, bytes);
+      break;
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
+      take(d.bias_type, v, bytes);
+      break;
+    default:
+      return wrong("an attribute of the product that the stub does not know");
   }
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType type, uint64_t rows, uint64_t columns, int64_t ld) {
-  *l = reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(columns), ld});
+API cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType type,
+                                              uint64_t rows, uint64_t columns, int64_t ld) {
+  *l = reinterpret_cast<cublasLtMatrixLayout_t>(
+      new Layout{type, static_cast<int64_t>(rows), static_cast<int64_t>(columns), ld});
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
   delete &of<Layout>(l);
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t a, const void* v, size_t bytes) {
+API cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                    cublasLtMatrixLayoutAttribute_t a,
+                                                    const void* v, size_t bytes) {
   Layout& l = of<Layout>(layout);
-  if (a == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT) take(l.count, v, bytes);
-  else if (a == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) take(l.step, v, bytes);
-  else return wrong("an attribute of a matrix that the stub does not know");
+  if (a == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+    take(l.count, v, bytes);
+  else if (a == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+    take(l.step, v, bytes);
+  else
+    return wrong("an attribute of a matrix that the stub does not know");
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
@@ -165,14 +206,20 @@ API cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p)
   delete reinterpret_cast<char*>(p);
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void*, size_t) {
+API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
+                                                        cublasLtMatmulPreferenceAttributes_t,
+                                                        const void*, size_t) {
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                                  cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t, int wanted,
-                                                  cublasLtMatmulHeuristicResult_t results[], int* found) {
+API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
+    cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t, int wanted,
+    cublasLtMatmulHeuristicResult_t results[], int* found) {
   FAULT("cublasLtMatmulAlgoGetHeuristic");
-  if (std::string why = check(of<Desc>(d), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(y)); !why.empty()) return wrong(why);
+  if (std::string why =
+          check(of<Desc>(d), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(y));
+      !why.empty())
+    return wrong(why);
   *found = std::min(wanted, 2);
   for (int k = 0; k < *found; ++k) {
     results[k] = {};
@@ -182,19 +229,37 @@ API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatm
   }
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t la,
-                                  const void* b, cublasLtMatrixLayout_t lb, const void* beta, const void* c, cublasLtMatrixLayout_t lc, void* y,
-                                  cublasLtMatrixLayout_t ly, const cublasLtMatmulAlgo_t* algo, void* workspace, size_t bytes, cudaStream_t stream) {
+API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha,
+                                  const void* a, cublasLtMatrixLayout_t la, const void* b,
+                                  cublasLtMatrixLayout_t lb, const void* beta, const void* c,
+                                  cublasLtMatrixLayout_t lc, void* y, cublasLtMatrixLayout_t ly,
+                                  const cublasLtMatmulAlgo_t* algo, void* workspace, size_t bytes,
+                                  cudaStream_t stream) {
   FAULT("cublasLtMatmul");
-  Job job{of<Desc>(desc), of<Layout>(la), of<Layout>(lb), of<Layout>(lc), of<Layout>(ly), a, b, c, y,
-          *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+  Job job{of<Desc>(desc),
+          of<Layout>(la),
+          of<Layout>(lb),
+          of<Layout>(lc),
+          of<Layout>(ly),
+          a,
+          b,
+          c,
+          y,
+          *static_cast<const float*>(alpha),
+          *static_cast<const float*>(beta)};
   if (std::string why = check(job.d, job.a, job.b, job.c, job.y); !why.empty()) return wrong(why);
-  if (algo && algo->data[0] == 1 && (!workspace || bytes < 4096)) return wrong("an algorithm without its workspace");
-  if (has_bias(job.d.epilogue) && (!job.d.bias || !device_memory(job.d.bias, static_cast<uint64_t>(job.y.rows * size_of(number_of(job.y.type))))))
+  if (algo && algo->data[0] == 1 && (!workspace || bytes < 4096))
+    return wrong("an algorithm without its workspace");
+  if (has_bias(job.d.epilogue) &&
+      (!job.d.bias || !device_memory(job.d.bias, static_cast<uint64_t>(
+                                                     job.y.rows * size_of(number_of(job.y.type))))))
     return wrong("a bias that is no memory of the device");
-  const std::pair<const void*, const Layout*> all[] = {{a, &job.a}, {b, &job.b}, {y, &job.y}, {job.beta != 0 ? c : y, &job.c}};
+  const std::pair<const void*, const Layout*> all[] = {
+      {a, &job.a}, {b, &job.b}, {y, &job.y}, {job.beta != 0 ? c : y, &job.c}};
   for (const auto& [p, l] : all)
-    if (!p || !device_memory(p, static_cast<uint64_t>(span(*l)))) return wrong("a matrix that is no memory of the device");
-  put_work(reinterpret_cast<CUstream_st*>(stream), "cublasLt algorithm " + std::to_string(algo ? algo->data[0] : 0), [job] { job.run(); });
+    if (!p || !device_memory(p, static_cast<uint64_t>(span(*l))))
+      return wrong("a matrix that is no memory of the device");
+  put_work(reinterpret_cast<CUstream_st*>(stream),
+           "cublasLt algorithm " + std::to_string(algo ? algo->data[0] : 0), [job] { job.run(); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,5 +1,6 @@
-// libcuda.so.1 for tests: the part of the driver API that ferrule uses, over the host's memory. What a real driver would
-// refuse is refused here, and what it would let pass to harm later is complained about (state.h).
+// libcuda.so.1 for tests: the part of the driver API that ferrule uses, over the host's memory.
+// What a real driver would refuse is refused here, and what it would let pass to harm later is
+// complained about (state.h).
 #include <fmt/format.h>
 
 #include <cstring>
@@ -15,19 +16,24 @@ namespace {
 int number(const char* name, const char* otherwise) { return std::stoi(setting(name, otherwise)); }
 uint64_t memory_bytes() { return std::stoull(setting("FERRULE_STUB_MEMORY", "1073741824")); }
 
-/// A copy of pageable memory is taken at once, as the driver does; pinned memory is read when the copy is its turn.
+/// A copy of pageable memory is taken at once, as the driver does; pinned memory is read when the
+/// copy is its turn.
 std::function<int()> copy_in(uint64_t to, const void* from, size_t size) {
   const auto at = reinterpret_cast<uint64_t>(from);
-  if (state().memory.find(at, size)) return [=] { return std::memcpy(reinterpret_cast<void*>(to), from, size), 0; };
+  if (state().memory.find(at, size))
+    return [=] { return std::memcpy(reinterpret_cast<void*>(to), from, size), 0; };
   std::string bytes(static_cast<const char*>(from), size);
-  return [to, bytes = std::move(bytes)] { return std::memcpy(reinterpret_cast<void*>(to), bytes.data(), bytes.size()), 0; };
+  return [to, bytes = std::move(bytes)] {
+    return std::memcpy(reinterpret_cast<void*>(to), bytes.data(), bytes.size()), 0;
+  };
 }
 
 /// Whether the range is memory of the device.
 bool inside(const char* what, uint64_t at, size_t size) {
   const Allocation* a = state().memory.find(at, size);
   if (a && !a->host) return true;
-  state().wrong(fmt::format("{}: {} bytes at {} are not inside an allocation of the device", what, size, state().memory.text(at)));
+  state().wrong(fmt::format("{}: {} bytes at {} are not inside an allocation of the device", what,
+                            size, state().memory.text(at)));
   return false;
 }
 
@@ -40,7 +46,8 @@ std::string arguments_text(const std::string& arguments) {
     std::memcpy(&word, arguments.data() + k, 8);
     out += (k ? " " : "") + state().memory.text(word);
   }
-  for (; k < arguments.size(); ++k) out += fmt::format(" {:02x}", static_cast<unsigned char>(arguments[k]));
+  for (; k < arguments.size(); ++k)
+    out += fmt::format(" {:02x}", static_cast<unsigned char>(arguments[k]));
   return out;
 }
 
@@ -51,19 +58,22 @@ using namespace ferrule::stub;
 using ferrule::test::Dim3;
 
 /// For tests in the same process: the next call of the function fails.
-extern "C" __attribute__((visibility("default"))) void ferrule_stub_fail_next(const char* function, int code) {
+extern "C" __attribute__((visibility("default"))) void ferrule_stub_fail_next(const char* function,
+                                                                              int code) {
   std::lock_guard lock(state().mutex);
   state().failures[function][state().calls[function] + 1] = code;
 }
 
-/// For the stubs of the libraries: whether these are bytes of the device, and work that is theirs on a stream.
-extern "C" __attribute__((visibility("default"))) int ferrule_stub_is_memory(const void* at, uint64_t bytes) {
+/// For the stubs of the libraries: whether these are bytes of the device, and work that is theirs
+/// on a stream.
+extern "C" __attribute__((visibility("default"))) int ferrule_stub_is_memory(const void* at,
+                                                                             uint64_t bytes) {
   std::lock_guard lock(state().mutex);
   const Allocation* a = state().memory.find(reinterpret_cast<uint64_t>(at), bytes);
   return a && !a->host;
 }
-extern "C" __attribute__((visibility("default"))) void ferrule_stub_put(CUstream_st* stream, const char* text,
-                                                                        const std::function<void()>& work) {
+extern "C" __attribute__((visibility("default"))) void ferrule_stub_put(
+    CUstream_st* stream, const char* text, const std::function<void()>& work) {
   std::lock_guard lock(state().mutex);
   stream = real(stream);
   if (check(stream, text)) put(stream, {text, [work] { return work(), 0; }});
@@ -81,20 +91,34 @@ API cuDriverGetVersion(int* version) {
   return call.code;
 }
 API cuGetErrorName(int code, const char** text) {
-  static const std::map<int, const char*> kNames = {
-      {1, "CUDA_ERROR_INVALID_VALUE"}, {2, "CUDA_ERROR_OUT_OF_MEMORY"}, {100, "CUDA_ERROR_NO_DEVICE"}, {200, "CUDA_ERROR_INVALID_IMAGE"},
-      {201, "CUDA_ERROR_INVALID_CONTEXT"}, {500, "CUDA_ERROR_NOT_FOUND"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {719, "CUDA_ERROR_LAUNCH_FAILED"},
-      {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"}, {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"}, {999, "CUDA_ERROR_UNKNOWN"}};
+  static const std::map<int, const char*> kNames = {{1, "CUDA_ERROR_INVALID_VALUE"},
+                                                    {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+                                                    {100, "CUDA_ERROR_NO_DEVICE"},
+                                                    {200, "CUDA_ERROR_INVALID_IMAGE"},
+                                                    {201, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                    {500, "CUDA_ERROR_NOT_FOUND"},
+                                                    {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                                                    {719, "CUDA_ERROR_LAUNCH_FAILED"},
+                                                    {900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+                                                    {901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+                                                    {999, "CUDA_ERROR_UNKNOWN"}};
   auto it = kNames.find(code);
   *text = it == kNames.end() ? nullptr : it->second;
   return *text ? 0 : kInvalidValue;
 }
 API cuGetErrorString(int code, const char** text) {
   static const std::map<int, const char*> kTexts = {
-      {1, "invalid argument"}, {2, "out of memory"}, {100, "no CUDA-capable device is detected"}, {200, "device kernel image is invalid"},
-      {201, "invalid device context"}, {500, "named symbol not found"}, {700, "an illegal memory access was encountered"},
-      {719, "unspecified launch failure"}, {900, "operation not permitted when stream is capturing"},
-      {901, "operation failed due to a previous error during capture"}, {999, "unknown error"}};
+      {1, "invalid argument"},
+      {2, "out of memory"},
+      {100, "no CUDA-capable device is detected"},
+      {200, "device kernel image is invalid"},
+      {201, "invalid device context"},
+      {500, "named symbol not found"},
+      {700, "an illegal memory access was encountered"},
+      {719, "unspecified launch failure"},
+      {900, "operation not permitted when stream is capturing"},
+      {901, "operation failed due to a previous error during capture"},
+      {999, "unknown error"}};
   auto it = kTexts.find(code);
   *text = it == kTexts.end() ? nullptr : it->second;
   return *text ? 0 : kInvalidValue;
@@ -180,15 +204,18 @@ API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, CUstream_s
   Call call("cuMemcpyHtoDAsync_v2");
   if (call.code) return call.code;
   stream = real(stream);
-  if (!check(stream, "cuMemcpyHtoDAsync_v2") || !inside("cuMemcpyHtoDAsync_v2", to, bytes)) return kInvalidValue;
-  put(stream, {fmt::format("copy in {} bytes to {}", bytes, state().memory.text(to)), copy_in(to, from, bytes)});
+  if (!check(stream, "cuMemcpyHtoDAsync_v2") || !inside("cuMemcpyHtoDAsync_v2", to, bytes))
+    return kInvalidValue;
+  put(stream, {fmt::format("copy in {} bytes to {}", bytes, state().memory.text(to)),
+               copy_in(to, from, bytes)});
   return 0;
 }
 API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, CUstream_st* stream) {
   Call call("cuMemcpyDtoHAsync_v2");
   if (call.code) return call.code;
   stream = real(stream);
-  if (!check(stream, "cuMemcpyDtoHAsync_v2") || !inside("cuMemcpyDtoHAsync_v2", from, bytes)) return kInvalidValue;
+  if (!check(stream, "cuMemcpyDtoHAsync_v2") || !inside("cuMemcpyDtoHAsync_v2", from, bytes))
+    return kInvalidValue;
   put(stream, {fmt::format("copy out {} bytes from {}", bytes, state().memory.text(from)),
                [=] { return std::memcpy(to, reinterpret_cast<const void*>(from), bytes), 0; }});
   return 0;
@@ -197,7 +224,8 @@ API cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, CUstream_st*
   Call call("cuMemsetD8Async");
   if (call.code) return call.code;
   stream = real(stream);
-  if (!check(stream, "cuMemsetD8Async") || !inside("cuMemsetD8Async", at, bytes)) return kInvalidValue;
+  if (!check(stream, "cuMemsetD8Async") || !inside("cuMemsetD8Async", at, bytes))
+    return kInvalidValue;
   put(stream, {fmt::format("set {} bytes at {}", bytes, state().memory.text(at)),
                [=] { return std::memset(reinterpret_cast<void*>(at), value, bytes), 0; }});
   return 0;
@@ -234,28 +262,34 @@ API cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name
   *function = &module->function;
   return 0;
 }
-API cuLaunchKernel(CUfunc_st* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                   CUstream_st* stream, void** parameters, void** extra) {
+API cuLaunchKernel(CUfunc_st* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, CUstream_st* stream, void** parameters,
+                   void** extra) {
   Call call("cuLaunchKernel");
   if (call.code) return call.code;
   stream = real(stream);
   State& s = state();
   if (!check(f, "cuLaunchKernel") || !check(stream, "cuLaunchKernel")) return kInvalidValue;
   const uint64_t threads = uint64_t{bx} * by * bz;
-  if (!gx || !gy || !gz || gx > 0x7fffffffu || gy > 65535 || gz > 65535 || !threads || threads > 1024 || bz > 64 || shared) {
-    s.wrong(fmt::format("cuLaunchKernel of {}x{}x{} blocks of {}x{}x{} threads with {} bytes", gx, gy, gz, bx, by, bz, shared));
+  if (!gx || !gy || !gz || gx > 0x7fffffffu || gy > 65535 || gz > 65535 || !threads ||
+      threads > 1024 || bz > 64 || shared) {
+    s.wrong(fmt::format("cuLaunchKernel of {}x{}x{} blocks of {}x{}x{} threads with {} bytes", gx,
+                        gy, gz, bx, by, bz, shared));
     return kInvalidValue;
   }
-  if (parameters || !extra || extra[0] != reinterpret_cast<void*>(1) || extra[2] != reinterpret_cast<void*>(2) || extra[4]) {
+  if (parameters || !extra || extra[0] != reinterpret_cast<void*>(1) ||
+      extra[2] != reinterpret_cast<void*>(2) || extra[4]) {
     s.wrong("cuLaunchKernel without a block of arguments");
     return kInvalidValue;
   }
   std::string arguments(static_cast<const char*>(extra[1]), *static_cast<const size_t*>(extra[3]));
   if (f->run && arguments.size() != f->argument_bytes) {
-    s.wrong(fmt::format("an argument block of {} bytes for a kernel that declares {}", arguments.size(), f->argument_bytes));
+    s.wrong(fmt::format("an argument block of {} bytes for a kernel that declares {}",
+                        arguments.size(), f->argument_bytes));
     return kInvalidValue;
   }
-  std::string text = fmt::format("launch {} {}x{}x{} of {}x{}x{}: {}", f->name, gx, gy, gz, bx, by, bz, arguments_text(arguments));
+  std::string text = fmt::format("launch {} {}x{}x{} of {}x{}x{}: {}", f->name, gx, gy, gz, bx, by,
+                                 bz, arguments_text(arguments));
   put(stream, {std::move(text), [=, &s] {
                  const int nth = ++s.calls["kernel"];
                  if (auto it = s.failures.find("kernel"); it != s.failures.end())
@@ -278,7 +312,8 @@ API cuStreamCreate(CUstream_st** stream, unsigned) {
 }
 API cuStreamDestroy_v2(CUstream_st* stream) {
   Call call("cuStreamDestroy_v2");
-  if (call.code || !check(stream, "cuStreamDestroy_v2")) return call.code ? call.code : kInvalidValue;
+  if (call.code || !check(stream, "cuStreamDestroy_v2"))
+    return call.code ? call.code : kInvalidValue;
   if (stream->capturing) state().wrong("cuStreamDestroy_v2 while it is captured");
   drain(stream);
   alive<CUstream_st>().erase(stream);
@@ -305,7 +340,8 @@ API cuStreamBeginCapture_v2(CUstream_st* stream, int) {
 API cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
   Call call("cuStreamEndCapture");
   *graph = nullptr;
-  if (!alive<CUstream_st>().contains(stream) || !stream->capturing) return call.code ? call.code : kInvalidValue;
+  if (!alive<CUstream_st>().contains(stream) || !stream->capturing)
+    return call.code ? call.code : kInvalidValue;
   stream->capturing = false;
   if (call.code) return call.code;
   if (stream->invalidated) return kCaptureInvalidated;

@@ -1,7 +1,8 @@
-// cuDNN's backend API for the operations that ferrule uses, on plain loops: descriptors are kept as they are set, checked
-// when they are finalized, and a plan computes its operation graph. It finds what cuDNN would refuse (dims that do not fit,
-// uids without an address, unaligned memory) and what no refusal would show (an engine that rounds more than was asked).
-// Three engines: 0 and 1 (with a workspace) compute in f32; 2, for f32 alone, rounds factors to tf32 and says so.
+// cuDNN's backend API for the operations that ferrule uses, on plain loops: descriptors are kept as
+// they are set, checked when they are finalized, and a plan computes its operation graph. It finds
+// what cuDNN would refuse (dims that do not fit, uids without an address, unaligned memory) and
+// what no refusal would show (an engine that rounds more than was asked). Three engines: 0 and 1
+// (with a workspace) compute in f32; 2, for f32 alone, rounds factors to tf32 and says so.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -68,15 +69,25 @@ cudnnStatus_t wrong(const std::string& why) {
   wrong_use(why);
   return refuse(CUDNN_STATUS_BAD_PARAM, why);
 }
-#define FAULT(name) \
-  if (int code = ordered_failure(name)) return refuse(static_cast<cudnnStatus_t>(code), "ordered by the test")
+#define FAULT(name)                     \
+  if (int code = ordered_failure(name)) \
+  return refuse(static_cast<cudnnStatus_t>(code), "ordered by the test")
 
 size_t element_size(cudnnBackendAttributeType_t type) {
   switch (type) {
-    case CUDNN_TYPE_HANDLE: case CUDNN_TYPE_VOID_PTR: case CUDNN_TYPE_BACKEND_DESCRIPTOR: case CUDNN_TYPE_INT64: case CUDNN_TYPE_DOUBLE: return 8;
-    case CUDNN_TYPE_BOOLEAN: case CUDNN_TYPE_CHAR: return 1;
-    case CUDNN_TYPE_FRACTION: return sizeof(cudnnFraction_t);
-    default: return 4;
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_DOUBLE:
+      return 8;
+    case CUDNN_TYPE_BOOLEAN:
+    case CUDNN_TYPE_CHAR:
+      return 1;
+    case CUDNN_TYPE_FRACTION:
+      return sizeof(cudnnFraction_t);
+    default:
+      return 4;
   }
 }
 
@@ -107,20 +118,28 @@ std::string read_tensor(const Descriptor& d, Tensor& t) {
   t.alignment = d.value<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1);
   t.is_virtual = d.value<char>(CUDNN_ATTR_TENSOR_IS_VIRTUAL, 0) != 0;
   const auto type = d.value<int>(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_DATA_FLOAT);
-  if (type == CUDNN_DATA_FLOAT) t.number = Number::f32;
-  else if (type == CUDNN_DATA_HALF) t.number = Number::f16;
-  else if (type == CUDNN_DATA_BFLOAT16) t.number = Number::bf16;
-  else return "a tensor of type " + std::to_string(type);
-  if (t.dims.empty() || t.dims.size() != t.strides.size()) return "a tensor with another number of strides than dims";
+  if (type == CUDNN_DATA_FLOAT)
+    t.number = Number::f32;
+  else if (type == CUDNN_DATA_HALF)
+    t.number = Number::f16;
+  else if (type == CUDNN_DATA_BFLOAT16)
+    t.number = Number::bf16;
+  else
+    return "a tensor of type " + std::to_string(type);
+  if (t.dims.empty() || t.dims.size() != t.strides.size())
+    return "a tensor with another number of strides than dims";
   for (size_t k = 0; k < t.dims.size(); ++k)
     if (t.dims[k] < 1 || t.strides[k] < 1) return "a tensor with a dim or stride below 1";
-  // Distinct elements in distinct places: ordered by stride, each axis must step over the one before.
+  // Distinct elements in distinct places: ordered by stride, each axis must step over the one
+  // before.
   std::vector<size_t> order;
   for (size_t k = 0; k < t.dims.size(); ++k)
     if (t.dims[k] > 1) order.push_back(k);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return t.strides[a] < t.strides[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return t.strides[a] < t.strides[b]; });
   for (size_t k = 1; k < order.size(); ++k)
-    if (t.strides[order[k]] < t.strides[order[k - 1]] * t.dims[order[k - 1]]) return "a tensor whose elements overlap";
+    if (t.strides[order[k]] < t.strides[order[k - 1]] * t.dims[order[k - 1]])
+      return "a tensor whose elements overlap";
   return {};
 }
 
@@ -133,7 +152,8 @@ struct Run {
   bool tf32 = false;
 };
 
-int64_t each(const std::vector<int64_t>& dims, const std::vector<int64_t>& strides, const std::function<void(int64_t, int64_t)>& f) {
+int64_t each(const std::vector<int64_t>& dims, const std::vector<int64_t>& strides,
+             const std::function<void(int64_t, int64_t)>& f) {
   std::vector<int64_t> at(dims.size(), 0);
   int64_t n = 1, offset = 0;
   for (int64_t d : dims) n *= d;
@@ -160,7 +180,9 @@ const Values& read(Run& run, const Tensor& t) {
   if (fresh) {
     it->second.resize(static_cast<size_t>(t.numel()));
     const void* base = run.addresses.at(t.uid);
-    each(t.dims, t.strides, [&](int64_t k, int64_t o) { it->second[static_cast<size_t>(k)] = load(t.number, base, o); });
+    each(t.dims, t.strides, [&](int64_t k, int64_t o) {
+      it->second[static_cast<size_t>(k)] = load(t.number, base, o);
+    });
   }
   return it->second;
 }
@@ -174,14 +196,16 @@ void write(Run& run, const Tensor& t, Values v) {
   }
   if (!t.is_virtual) {
     void* base = run.addresses.at(t.uid);
-    each(t.dims, t.strides, [&](int64_t k, int64_t o) { store(t.number, base, o, v[static_cast<size_t>(k)]); });
+    each(t.dims, t.strides,
+         [&](int64_t k, int64_t o) { store(t.number, base, o, v[static_cast<size_t>(k)]); });
   }
   run.values[t.uid] = std::move(v);
 }
 
 /// A window over up to three spatial dims, those that there are not being 1 wide.
 struct Window {
-  int64_t kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1}, begin[3] = {0, 0, 0}, end[3] = {0, 0, 0};
+  int64_t kernel[3] = {1, 1, 1}, stride[3] = {1, 1, 1}, dilation[3] = {1, 1, 1},
+          begin[3] = {0, 0, 0}, end[3] = {0, 0, 0};
 };
 struct Image {
   int64_t n = 1, c = 1, size[3] = {1, 1, 1};
@@ -193,8 +217,10 @@ struct Image {
 
 Window window_of(const Descriptor& conv, const std::vector<int64_t>& w) {
   Window out;
-  const auto stride = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), dilation = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS);
-  const auto begin = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS), end = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
+  const auto stride = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES),
+             dilation = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_DILATIONS);
+  const auto begin = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS),
+             end = conv.values<int64_t>(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
   for (size_t k = 0; k < stride.size(); ++k) {
     const size_t at = k + 3 - stride.size();
     out.kernel[at] = w[k + 2];
@@ -208,14 +234,20 @@ Window window_of(const Descriptor& conv, const std::vector<int64_t>& w) {
 
 std::string check_window(const Window& w, const Image& x, const Image& y) {
   for (int k = 0; k < 3; ++k) {
-    if (w.stride[k] < 1 || w.dilation[k] < 1 || w.begin[k] < 0 || w.end[k] < 0) return "a stride, dilation or pad out of range";
-    const int64_t fits = (x.size[k] + w.begin[k] + w.end[k] - w.dilation[k] * (w.kernel[k] - 1) - 1) / w.stride[k] + 1;
-    if (fits != y.size[k]) return "an image of " + std::to_string(y.size[k]) + " where the window gives " + std::to_string(fits);
+    if (w.stride[k] < 1 || w.dilation[k] < 1 || w.begin[k] < 0 || w.end[k] < 0)
+      return "a stride, dilation or pad out of range";
+    const int64_t fits =
+        (x.size[k] + w.begin[k] + w.end[k] - w.dilation[k] * (w.kernel[k] - 1) - 1) / w.stride[k] +
+        1;
+    if (fits != y.size[k])
+      return "an image of " + std::to_string(y.size[k]) + " where the window gives " +
+             std::to_string(fits);
   }
   return {};
 }
 
-/// Calls f(input pixel, output pixels, row of pixels): each run of output pixels along the last axis that tap `t` reaches.
+/// Calls f(input pixel, output pixels, row of pixels): each run of output pixels along the last
+/// axis that tap `t` reaches.
 template <class F>
 void taps(const Window& w, const Image& x, const Image& y, const int64_t t[3], F&& f) {
   for (int64_t d = 0; d < y.size[0]; ++d) {
@@ -228,14 +260,18 @@ void taps(const Window& w, const Image& x, const Image& y, const int64_t t[3], F
       int64_t first = 0, last = y.size[2];
       while (first < last && first * w.stride[2] + shift < 0) ++first;
       while (last > first && (last - 1) * w.stride[2] + shift >= x.size[2]) --last;
-      if (first < last) f((xd * x.size[1] + xh) * x.size[2] + first * w.stride[2] + shift, (d * y.size[1] + h) * y.size[2] + first, last - first);
+      if (first < last)
+        f((xd * x.size[1] + xh) * x.size[2] + first * w.stride[2] + shift,
+          (d * y.size[1] + h) * y.size[2] + first, last - first);
     }
   }
 }
 
 /// y += w x, or (transposed) x += w y.
-void convolve(const Window& w, const Image& x, const Image& y, const float* weights, float* xs, float* ys, bool transposed, int64_t channels) {
-  const int64_t groups = x.c / channels, outs = y.c / groups, window = w.kernel[0] * w.kernel[1] * w.kernel[2];
+void convolve(const Window& w, const Image& x, const Image& y, const float* weights, float* xs,
+              float* ys, bool transposed, int64_t channels) {
+  const int64_t groups = x.c / channels, outs = y.c / groups,
+                window = w.kernel[0] * w.kernel[1] * w.kernel[2];
   for (int64_t n = 0; n < x.n; ++n)
     for (int64_t k = 0; k < y.c; ++k)
       for (int64_t c = 0; c < channels; ++c) {
@@ -267,18 +303,27 @@ struct Convolution {
 Convolution convolution_of(const Descriptor& d) {
   Convolution c;
   c.backward = d.type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
-  auto pick = [&](int forward, int back) { return tensor_of(d.child(c.backward ? back : forward)); };
-  c.x = pick(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
-  c.w = pick(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
-  c.y = pick(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
-  const auto conv = d.child(c.backward ? CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC : CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC);
+  auto pick = [&](int forward, int back) {
+    return tensor_of(d.child(c.backward ? back : forward));
+  };
+  c.x = pick(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX);
+  c.w =
+      pick(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W);
+  c.y = pick(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+             CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY);
+  const auto conv = d.child(c.backward ? CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC
+                                       : CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC);
   if (conv && !c.w.dims.empty()) c.window = window_of(*conv, c.w.dims);
   return c;
 }
 
 std::string check_convolution(const Convolution& c) {
-  if (c.x.dims.size() < 4 || c.x.dims.size() != c.w.dims.size() || c.x.dims.size() != c.y.dims.size()) return "a convolution whose ranks differ, or below 4";
-  if (c.x.dims[1] % c.w.dims[1] || c.w.dims[0] != c.y.dims[1] || c.x.dims[0] != c.y.dims[0]) return "channels or images that do not fit";
+  if (c.x.dims.size() < 4 || c.x.dims.size() != c.w.dims.size() ||
+      c.x.dims.size() != c.y.dims.size())
+    return "a convolution whose ranks differ, or below 4";
+  if (c.x.dims[1] % c.w.dims[1] || c.w.dims[0] != c.y.dims[1] || c.x.dims[0] != c.y.dims[0])
+    return "channels or images that do not fit";
   if (c.w.dims[0] % (c.x.dims[1] / c.w.dims[1])) return "channels that the groups do not divide";
   return check_window(c.window, Image(c.x.dims), Image(c.y.dims));
 }
@@ -295,51 +340,79 @@ void run_convolution(const Descriptor& d, Run& run) {
   const Tensor &from = c.backward ? c.y : c.x, &to = c.backward ? c.x : c.y;
   Values in = rounded(read(run, from), run.tf32), out(static_cast<size_t>(to.numel()), 0);
   Values &xs = c.backward ? out : in, &ys = c.backward ? in : out;
-  convolve(c.window, Image(c.x.dims), Image(c.y.dims), w.data(), xs.data(), ys.data(), c.backward, c.w.dims[1]);
+  convolve(c.window, Image(c.x.dims), Image(c.y.dims), w.data(), xs.data(), ys.data(), c.backward,
+           c.w.dims[1]);
   write(run, to, std::move(out));
 }
 
 float pointwise(const Descriptor& d, float x, float b) {
   switch (d.value<int>(CUDNN_ATTR_POINTWISE_MODE, 0)) {
-    case CUDNN_POINTWISE_ADD: return x + b;
-    case CUDNN_POINTWISE_SUB: return x - b;
-    case CUDNN_POINTWISE_MUL: return x * b;
-    case CUDNN_POINTWISE_DIV: return x / b;
-    case CUDNN_POINTWISE_MAX: return std::isnan(x) ? x : std::max(x, b);
-    case CUDNN_POINTWISE_MIN: return std::isnan(x) ? x : std::min(x, b);
-    case CUDNN_POINTWISE_POW: return std::pow(x, b);
+    case CUDNN_POINTWISE_ADD:
+      return x + b;
+    case CUDNN_POINTWISE_SUB:
+      return x - b;
+    case CUDNN_POINTWISE_MUL:
+      return x * b;
+    case CUDNN_POINTWISE_DIV:
+      return x / b;
+    case CUDNN_POINTWISE_MAX:
+      return std::isnan(x) ? x : std::max(x, b);
+    case CUDNN_POINTWISE_MIN:
+      return std::isnan(x) ? x : std::min(x, b);
+    case CUDNN_POINTWISE_POW:
+      return std::pow(x, b);
     case CUDNN_POINTWISE_RELU_FWD: {
       const auto low = static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP, 0));
-      const auto slope = static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0));
+      const auto slope =
+          static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, 0));
       const double high = d.value<double>(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, HUGE_VAL);
-      return x < low ? (slope == 0 ? low : low + slope * (x - low)) : x > high ? static_cast<float>(high) : x;
+      return x < low    ? (slope == 0 ? low : low + slope * (x - low))
+             : x > high ? static_cast<float>(high)
+                        : x;
     }
-    case CUDNN_POINTWISE_TANH_FWD: return std::tanh(x);
-    case CUDNN_POINTWISE_SIGMOID_FWD: return 1 / (1 + std::exp(-x));
-    case CUDNN_POINTWISE_ELU_FWD: return x < 0 ? static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1)) * std::expm1(x) : x;
-    case CUDNN_POINTWISE_GELU_APPROX_TANH_FWD: return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case CUDNN_POINTWISE_TANH_FWD:
+      return std::tanh(x);
+    case CUDNN_POINTWISE_SIGMOID_FWD:
+      return 1 / (1 + std::exp(-x));
+    case CUDNN_POINTWISE_ELU_FWD:
+      return x < 0 ? static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1)) *
+                         std::expm1(x)
+                   : x;
+    case CUDNN_POINTWISE_GELU_APPROX_TANH_FWD:
+      return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
     case CUDNN_POINTWISE_SOFTPLUS_FWD: {
       const auto beta = static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA, 1));
       return (std::max(beta * x, 0.0f) + std::log1p(std::exp(-std::fabs(beta * x)))) / beta;
     }
-    case CUDNN_POINTWISE_SWISH_FWD: return x / (1 + std::exp(-static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_SWISH_BETA, 1)) * x));
-    case CUDNN_POINTWISE_ABS: return std::fabs(x);
-    case CUDNN_POINTWISE_SQRT: return std::sqrt(x);
-    case CUDNN_POINTWISE_EXP: return std::exp(x);
-    case CUDNN_POINTWISE_LOG: return std::log(x);
-    default: wrong_use("a pointwise mode that the stub does not know"); return NAN;
+    case CUDNN_POINTWISE_SWISH_FWD:
+      return x / (1 + std::exp(
+                          -static_cast<float>(d.value<double>(CUDNN_ATTR_POINTWISE_SWISH_BETA, 1)) *
+                          x));
+    case CUDNN_POINTWISE_ABS:
+      return std::fabs(x);
+    case CUDNN_POINTWISE_SQRT:
+      return std::sqrt(x);
+    case CUDNN_POINTWISE_EXP:
+      return std::exp(x);
+    case CUDNN_POINTWISE_LOG:
+      return std::log(x);
+    default:
+      wrong_use("a pointwise mode that the stub does not know");
+      return NAN;
   }
 }
 
 std::string check_broadcast(const Tensor& b, const Tensor& y) {
   if (b.dims.size() != y.dims.size()) return "a pointwise operand of another rank";
   for (size_t k = 0; k < b.dims.size(); ++k)
-    if (b.dims[k] != 1 && b.dims[k] != y.dims[k]) return "a pointwise operand that does not broadcast";
+    if (b.dims[k] != 1 && b.dims[k] != y.dims[k])
+      return "a pointwise operand that does not broadcast";
   return {};
 }
 
 void run_pointwise(const Descriptor& d, Run& run) {
-  const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)), y = tensor_of(d.child(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
+  const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)),
+               y = tensor_of(d.child(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
   const auto second = d.child(CUDNN_ATTR_OPERATION_POINTWISE_BDESC);
   const Descriptor& mode = *d.child(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
   auto spread = [&](const Tensor& t) {
@@ -353,18 +426,23 @@ void run_pointwise(const Descriptor& d, Run& run) {
   };
   Values out(static_cast<size_t>(y.numel()));
   const Values xs = read(run, x);
-  each(y.dims, spread(x), [&](int64_t k, int64_t o) { out[static_cast<size_t>(k)] = xs[static_cast<size_t>(o)]; });
+  each(y.dims, spread(x),
+       [&](int64_t k, int64_t o) { out[static_cast<size_t>(k)] = xs[static_cast<size_t>(o)]; });
   if (second) {
     const Tensor b = tensor_of(second);
     const Values bs = read(run, b);
-    each(y.dims, spread(b), [&](int64_t k, int64_t o) { out[static_cast<size_t>(k)] = pointwise(mode, out[static_cast<size_t>(k)], bs[static_cast<size_t>(o)]); });
+    each(y.dims, spread(b), [&](int64_t k, int64_t o) {
+      out[static_cast<size_t>(k)] =
+          pointwise(mode, out[static_cast<size_t>(k)], bs[static_cast<size_t>(o)]);
+    });
   } else {
     for (float& f : out) f = pointwise(mode, f, 0);
   }
   write(run, y, std::move(out));
 }
 
-/// c = a b over the last two axes; along the others a stands for c, and each of b's matrices may serve several of a's.
+/// c = a b over the last two axes; along the others a stands for c, and each of b's matrices may
+/// serve several of a's.
 struct Product {
   Tensor a, b, c;
   int64_t rows() const { return a.dims.end()[-2]; }
@@ -372,15 +450,20 @@ struct Product {
   int64_t columns() const { return b.dims.end()[-1]; }
 };
 Product product_of(const Descriptor& d) {
-  return {tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_ADESC)), tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
+  return {tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_ADESC)),
+          tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_BDESC)),
           tensor_of(d.child(CUDNN_ATTR_OPERATION_MATMUL_CDESC))};
 }
 std::string check_product(const Product& p) {
   const size_t rank = p.a.dims.size();
-  if (rank < 3 || p.b.dims.size() != rank || p.c.dims.size() != rank) return "a product whose ranks differ, or below 3";
+  if (rank < 3 || p.b.dims.size() != rank || p.c.dims.size() != rank)
+    return "a product whose ranks differ, or below 3";
   for (size_t k = 0; k + 2 < rank; ++k)
-    if (p.c.dims[k] != p.a.dims[k] || p.a.dims[k] % p.b.dims[k]) return "a product whose batches do not fit";
-  if (p.b.dims[rank - 2] != p.inner() || p.c.dims[rank - 2] != p.rows() || p.c.dims[rank - 1] != p.columns()) return "a product whose sizes do not fit";
+    if (p.c.dims[k] != p.a.dims[k] || p.a.dims[k] % p.b.dims[k])
+      return "a product whose batches do not fit";
+  if (p.b.dims[rank - 2] != p.inner() || p.c.dims[rank - 2] != p.rows() ||
+      p.c.dims[rank - 1] != p.columns())
+    return "a product whose sizes do not fit";
   return {};
 }
 
@@ -393,21 +476,26 @@ void run_product(const Descriptor& d, Run& run) {
   const int64_t rows = p.rows(), inner = p.inner(), columns = p.columns();
   each(batch, std::vector<int64_t>(axes, 0), [&](int64_t n, int64_t) {
     int64_t rest = n, of_b = 0, step = 1;
-    for (size_t k = axes; k-- > 0; rest /= batch[k], step *= p.b.dims[k]) of_b += rest % batch[k] / (batch[k] / p.b.dims[k]) * step;
+    for (size_t k = axes; k-- > 0; rest /= batch[k], step *= p.b.dims[k])
+      of_b += rest % batch[k] / (batch[k] / p.b.dims[k]) * step;
     const float *x = a.data() + n * rows * inner, *w = b.data() + of_b * inner * columns;
     float* y = c.data() + n * rows * columns;
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t k = 0; k < inner; ++k)
-        for (int64_t j = 0; j < columns; ++j) y[i * columns + j] += x[i * inner + k] * w[k * columns + j];
+        for (int64_t j = 0; j < columns; ++j)
+          y[i * columns + j] += x[i * inner + k] * w[k * columns + j];
   });
   write(run, p.c, std::move(c));
 }
 
 /// Over the axes along which the result has one element.
 void run_reduction(const Descriptor& d, Run& run) {
-  const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)), y = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
-  const int how = d.child(CUDNN_ATTR_OPERATION_REDUCTION_DESC)->value<int>(CUDNN_ATTR_REDUCTION_OPERATOR, -1);
-  if (how != CUDNN_REDUCE_TENSOR_MAX && how != CUDNN_REDUCE_TENSOR_ADD) wrong_use("a reduction that the stub does not know");
+  const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_XDESC)),
+               y = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
+  const int how =
+      d.child(CUDNN_ATTR_OPERATION_REDUCTION_DESC)->value<int>(CUDNN_ATTR_REDUCTION_OPERATOR, -1);
+  if (how != CUDNN_REDUCE_TENSOR_MAX && how != CUDNN_REDUCE_TENSOR_ADD)
+    wrong_use("a reduction that the stub does not know");
   const bool most = how == CUDNN_REDUCE_TENSOR_MAX;
   const Values in = read(run, x);
   Values out(static_cast<size_t>(y.numel()), most ? -HUGE_VALF : 0);
@@ -459,7 +547,8 @@ Operation inspect(const Descriptor& d) {
       o.out = tensor_of(d.child(CUDNN_ATTR_OPERATION_REDUCTION_YDESC));
       o.problem = check_broadcast(o.out, o.in[0]);
       break;
-    default: o.problem = "an operation that the stub does not know";
+    default:
+      o.problem = "an operation that the stub does not know";
   }
   return o;
 }
@@ -485,7 +574,8 @@ bool computes_f32(const Descriptor& graph) {
 
 DescriptorPtr config_of(const DescriptorPtr& graph, int64_t engine) {
   auto e = std::make_shared<Descriptor>(Descriptor{CUDNN_BACKEND_ENGINE_DESCRIPTOR, true, {}});
-  e->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] = {CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {graph}};
+  e->attributes[CUDNN_ATTR_ENGINE_OPERATION_GRAPH] = {
+      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, {}, {graph}};
   Attribute index{CUDNN_TYPE_INT64, 1, std::vector<char>(8), {}};
   std::memcpy(index.bytes.data(), &engine, 8);
   e->attributes[CUDNN_ATTR_ENGINE_GLOBAL_INDEX] = index;
@@ -503,23 +593,28 @@ int64_t workspace_of(int64_t engine) { return engine == 1 ? 4096 : 0; }
 std::vector<DescriptorPtr> heuristic(const Descriptor& d) {
   const auto graph = d.child(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   if (!graph) return {};
-  if (d.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, 0) == CUDNN_HEUR_MODE_FALLBACK) return {config_of(graph, 1)};
+  if (d.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, 0) == CUDNN_HEUR_MODE_FALLBACK)
+    return {config_of(graph, 1)};
   std::vector<DescriptorPtr> out;
   if (computes_f32(*graph)) out.push_back(config_of(graph, 2));
   out.push_back(config_of(graph, 0));
   return out;
 }
 
-cudnnStatus_t give(cudnnBackendAttributeType_t type, const void* data, int64_t have, int64_t wanted, int64_t* count, void* out) {
+cudnnStatus_t give(cudnnBackendAttributeType_t type, const void* data, int64_t have, int64_t wanted,
+                   int64_t* count, void* out) {
   if (count) *count = have;
   if (out) std::memcpy(out, data, static_cast<size_t>(std::min(have, wanted)) * element_size(type));
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t give(const std::vector<DescriptorPtr>& all, int64_t wanted, int64_t* count, void* out) {
+cudnnStatus_t give(const std::vector<DescriptorPtr>& all, int64_t wanted, int64_t* count,
+                   void* out) {
   if (count) *count = static_cast<int64_t>(all.size());
   auto** handles = static_cast<Handle**>(out);
-  for (int64_t k = 0; handles && k < std::min<int64_t>(wanted, static_cast<int64_t>(all.size())); ++k) handles[k]->d = all[static_cast<size_t>(k)];
+  for (int64_t k = 0; handles && k < std::min<int64_t>(wanted, static_cast<int64_t>(all.size()));
+       ++k)
+    handles[k]->d = all[static_cast<size_t>(k)];
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -533,11 +628,16 @@ API size_t cudnnGetVersion() { return 91900; }
 API size_t cudnnGetCudartVersion() { return 13000; }
 API const char* cudnnGetErrorString(cudnnStatus_t s) {
   switch (static_cast<int>(s) / 1000) {
-    case 0: return s == CUDNN_STATUS_SUCCESS ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_NOT_INITIALIZED";
-    case 2: return "CUDNN_STATUS_BAD_PARAM";
-    case 3: return "CUDNN_STATUS_NOT_SUPPORTED";
-    case 4: return "CUDNN_STATUS_INTERNAL_ERROR";
-    default: return "CUDNN_STATUS_EXECUTION_FAILED";
+    case 0:
+      return s == CUDNN_STATUS_SUCCESS ? "CUDNN_STATUS_SUCCESS" : "CUDNN_STATUS_NOT_INITIALIZED";
+    case 2:
+      return "CUDNN_STATUS_BAD_PARAM";
+    case 3:
+      return "CUDNN_STATUS_NOT_SUPPORTED";
+    case 4:
+      return "CUDNN_STATUS_INTERNAL_ERROR";
+    default:
+      return "CUDNN_STATUS_EXECUTION_FAILED";
   }
 }
 API void cudnnGetLastErrorString(char* message, size_t size) {
@@ -564,7 +664,8 @@ API cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t* stream) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-API cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t* d) {
+API cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                               cudnnBackendDescriptor_t* d) {
   FAULT("cudnnBackendCreateDescriptor");
   *d = new Handle{std::make_shared<Descriptor>(Descriptor{type, false, {}})};
   return CUDNN_STATUS_SUCCESS;
@@ -575,8 +676,10 @@ API cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t d) {
 }
 API cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
 
-API cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                           int64_t count, const void* data) {
+API cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d,
+                                           cudnnBackendAttributeName_t name,
+                                           cudnnBackendAttributeType_t type, int64_t count,
+                                           const void* data) {
   FAULT("cudnnBackendSetAttribute");
   Descriptor& to = *static_cast<Handle*>(d)->d;
   if (to.finalized) return wrong("an attribute set after the descriptor was finalized");
@@ -588,25 +691,31 @@ API cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBack
       a.children.push_back(child->d);
     }
   } else {
-    a.bytes.assign(static_cast<const char*>(data), static_cast<const char*>(data) + static_cast<size_t>(count) * element_size(type));
+    a.bytes.assign(
+        static_cast<const char*>(data),
+        static_cast<const char*>(data) + static_cast<size_t>(count) * element_size(type));
   }
   to.attributes[name] = std::move(a);
   return CUDNN_STATUS_SUCCESS;
 }
 
-API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                                           int64_t wanted, int64_t* count, void* out) {
+API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d,
+                                           cudnnBackendAttributeName_t name,
+                                           cudnnBackendAttributeType_t type, int64_t wanted,
+                                           int64_t* count, void* out) {
   FAULT("cudnnBackendGetAttribute");
   const Descriptor& from = *static_cast<Handle*>(d)->d;
   switch (static_cast<int>(name)) {
-    case CUDNN_ATTR_ENGINEHEUR_RESULTS: return give(heuristic(from), wanted, count, out);
+    case CUDNN_ATTR_ENGINEHEUR_RESULTS:
+      return give(heuristic(from), wanted, count, out);
     case CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT: {
       const int64_t n = 3;
       return give(type, &n, 1, wanted, count, out);
     }
     case CUDNN_ATTR_ENGINE_NUMERICAL_NOTE: {
       const cudnnBackendNumericalNote_t note = CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
-      return give(type, &note, from.value<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0) == 2, wanted, count, out);
+      return give(type, &note, from.value<int64_t>(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 0) == 2, wanted,
+                  count, out);
     }
     case CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE:
     case CUDNN_ATTR_ENGINE_KNOB_INFO:
@@ -622,10 +731,12 @@ API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBack
       return give(type, &n, 1, wanted, count, out);
     }
     case CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE: {
-      const int64_t n = workspace_of(engine_of(*from.child(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)));
+      const int64_t n =
+          workspace_of(engine_of(*from.child(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)));
       return give(type, &n, 1, wanted, count, out);
     }
-    default: break;
+    default:
+      break;
   }
   auto it = from.attributes.find(name);
   if (it == from.attributes.end()) {
@@ -650,21 +761,25 @@ API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
+API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                      cudnnBackendDescriptor_t pack) {
   FAULT("cudnnBackendExecute");
   const DescriptorPtr p = static_cast<Handle*>(plan)->d, v = static_cast<Handle*>(pack)->d;
   if (!p->finalized || !v->finalized) return wrong("a plan or variant pack that is not finalized");
   const auto config = p->child(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
   const int64_t engine = engine_of(*config);
-  const auto graph = config->child(CUDNN_ATTR_ENGINECFG_ENGINE)->child(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
+  const auto graph =
+      config->child(CUDNN_ATTR_ENGINECFG_ENGINE)->child(CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
   Run run;
   run.tf32 = engine == 2;
   const auto uids = v->values<int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
   const auto pointers = v->values<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
-  if (uids.size() != pointers.size()) return wrong("a variant pack with another number of uids than addresses");
+  if (uids.size() != pointers.size())
+    return wrong("a variant pack with another number of uids than addresses");
   for (size_t k = 0; k < uids.size(); ++k) run.addresses[uids[k]] = pointers[k];
   void* workspace = v->value<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, nullptr);
-  if (workspace_of(engine) > 0 && (!workspace || !device_memory(workspace, static_cast<uint64_t>(workspace_of(engine)))))
+  if (workspace_of(engine) > 0 &&
+      (!workspace || !device_memory(workspace, static_cast<uint64_t>(workspace_of(engine)))))
     return wrong("a plan without its workspace");
   for (const auto& op : graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
     Operation o = inspect(*op);
@@ -672,23 +787,36 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
     for (const Tensor& t : o.in) {
       if (t.is_virtual) continue;
       auto at = run.addresses.find(t.uid);
-      if (at == run.addresses.end() || !at->second) return wrong("uid " + std::to_string(t.uid) + " has no address");
-      if (reinterpret_cast<uintptr_t>(at->second) % static_cast<uintptr_t>(t.alignment)) return wrong("uid " + std::to_string(t.uid) + " is not aligned");
-      if (t.uid < 1000 && !device_memory(at->second, static_cast<uint64_t>(t.span()))) return wrong("uid " + std::to_string(t.uid) + " is no memory of the device");
-      if (t.uid >= 1000) run.values[t.uid] = {load(t.number, at->second, 0)};  // numbers are read when the work is put
+      if (at == run.addresses.end() || !at->second)
+        return wrong("uid " + std::to_string(t.uid) + " has no address");
+      if (reinterpret_cast<uintptr_t>(at->second) % static_cast<uintptr_t>(t.alignment))
+        return wrong("uid " + std::to_string(t.uid) + " is not aligned");
+      if (t.uid < 1000 && !device_memory(at->second, static_cast<uint64_t>(t.span())))
+        return wrong("uid " + std::to_string(t.uid) + " is no memory of the device");
+      if (t.uid >= 1000)
+        run.values[t.uid] = {
+            load(t.number, at->second, 0)};  // numbers are read when the work is put
     }
   }
-  put_work(reinterpret_cast<CUstream_st*>(handle->stream), "cudnn engine " + std::to_string(engine), [graph, run, workspace, engine]() mutable {
-    if (workspace) std::memset(workspace, 0x5a, static_cast<size_t>(workspace_of(engine)));
-    Run now = run;
-    for (const auto& op : graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
-      switch (op->type) {
-        case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR: run_pointwise(*op, now); break;
-        case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR: run_product(*op, now); break;
-        case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR: run_reduction(*op, now); break;
-        default: run_convolution(*op, now);
-      }
-    }
-  });
+  put_work(reinterpret_cast<CUstream_st*>(handle->stream), "cudnn engine " + std::to_string(engine),
+           [graph, run, workspace, engine]() mutable {
+             if (workspace) std::memset(workspace, 0x5a, static_cast<size_t>(workspace_of(engine)));
+             Run now = run;
+             for (const auto& op : graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+               switch (op->type) {
+                 case CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR:
+                   run_pointwise(*op, now);
+                   break;
+                 case CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR:
+                   run_product(*op, now);
+                   break;
+                 case CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR:
+                   run_reduction(*op, now);
+                   break;
+                 default:
+                   run_convolution(*op, now);
+               }
+             }
+           });
   return CUDNN_STATUS_SUCCESS;
 }

@@ -1,5 +1,5 @@
-// A driver that holds no device: what the real cuDNN looks up before it answers which engines it has for a device that it
-// was told about. Every function succeeds and does nothing.
+// A driver that holds no device: what the real cuDNN looks up before it answers which engines it
+// has for a device that it was told about. Every function succeeds and does nothing.
 #include <dlfcn.h>
 
 #define API extern "C" __attribute__((visibility("default"))) int

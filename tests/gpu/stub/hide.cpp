@@ -1,4 +1,5 @@
-// Preloaded by tests: libraries whose names hold a word of $FERRULE_STUB_HIDE ("libcuda,libnvrtc") are not there.
+// Preloaded by tests: libraries whose names hold a word of $FERRULE_STUB_HIDE ("libcuda,libnvrtc")
+// are not there.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -6,7 +7,8 @@
 #include <string>
 
 extern "C" __attribute__((visibility("default"))) void* dlopen(const char* file, int flags) {
-  static const auto open = reinterpret_cast<void* (*)(const char*, int)>(dlsym(RTLD_NEXT, "dlopen"));
+  static const auto open =
+      reinterpret_cast<void* (*)(const char*, int)>(dlsym(RTLD_NEXT, "dlopen"));
   const char* hidden = std::getenv("FERRULE_STUB_HIDE");
   std::istringstream words(hidden && file ? hidden : "");
   const std::string name = file ? file : "";

@@ -25,7 +25,8 @@ float from_half(uint16_t h) {
   const int exponent = h >> 10 & 31, fraction = h & 1023;
   const float sign = h & 0x8000 ? -1.0f : 1.0f;
   if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-  return sign * std::ldexp(static_cast<float>(exponent ? fraction + 1024 : fraction), exponent ? exponent - 25 : -24);
+  return sign * std::ldexp(static_cast<float>(exponent ? fraction + 1024 : fraction),
+                           exponent ? exponent - 25 : -24);
 }
 
 uint16_t to_half(float f) {
@@ -34,8 +35,10 @@ uint16_t to_half(float f) {
   const float a = std::fabs(f);
   if (a >= 65520) return static_cast<uint16_t>(sign | 0x7c00);
   int exponent = a == 0 ? -14 : std::max(std::ilogb(a), -14);
-  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(a, 10 - exponent)));  // a carry moves on to the exponent
-  return static_cast<uint16_t>(sign | (steps >= 1024 ? ((exponent + 15) << 10) + steps - 1024 : steps));
+  const auto steps = static_cast<int>(
+      std::nearbyint(std::ldexp(a, 10 - exponent)));  // a carry moves on to the exponent
+  return static_cast<uint16_t>(sign |
+                               (steps >= 1024 ? ((exponent + 15) << 10) + steps - 1024 : steps));
 }
 
 }  // namespace
@@ -49,13 +52,18 @@ int ordered_failure(const char* function) {
   std::istringstream orders(text ? text : "");
   for (std::string order; std::getline(orders, order, ',');) {
     const size_t colon = order.find(':'), equals = order.find('=');
-    if (colon == std::string::npos || equals == std::string::npos || order.substr(0, colon) != function) continue;
-    if (std::atoi(order.c_str() + colon + 1) == number) return std::atoi(order.c_str() + equals + 1);
+    if (colon == std::string::npos || equals == std::string::npos ||
+        order.substr(0, colon) != function)
+      continue;
+    if (std::atoi(order.c_str() + colon + 1) == number)
+      return std::atoi(order.c_str() + equals + 1);
   }
   return 0;
 }
 
-void wrong_use(const std::string& what) { std::fprintf(stderr, "stub: wrong use: %s\n", what.c_str()); }
+void wrong_use(const std::string& what) {
+  std::fprintf(stderr, "stub: wrong use: %s\n", what.c_str());
+}
 
 bool device_memory(const void* at, uint64_t bytes) {
   static const auto find = driver<int (*)(const void*, uint64_t)>("ferrule_stub_is_memory");
@@ -63,15 +71,19 @@ bool device_memory(const void* at, uint64_t bytes) {
 }
 
 void put_work(CUstream_st* stream, const std::string& text, std::function<void()> work) {
-  static const auto put = driver<void (*)(CUstream_st*, const char*, const std::function<void()>&)>("ferrule_stub_put");
-  if (put) put(stream, text.c_str(), work);
-  else work();
+  static const auto put =
+      driver<void (*)(CUstream_st*, const char*, const std::function<void()>&)>("ferrule_stub_put");
+  if (put)
+    put(stream, text.c_str(), work);
+  else
+    work();
 }
 
 float load(Number n, const void* base, int64_t index) {
   if (n == Number::f32) return static_cast<const float*>(base)[index];
   const uint16_t bits = static_cast<const uint16_t*>(base)[index];
-  return n == Number::f16 ? from_half(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  return n == Number::f16 ? from_half(bits)
+                          : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 void store(Number n, void* base, int64_t index, float value) {
@@ -87,7 +99,8 @@ void store(Number n, void* base, int64_t index, float value) {
 }
 
 float to_tf32(float value) {
-  return std::isfinite(value) ? std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffffe000u) : value;
+  return std::isfinite(value) ? std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffffe000u)
+                              : value;
 }
 
 }  // namespace ferrule::stub

@@ -1,6 +1,6 @@
-// What the stubs of cuDNN and cuBLASLt share: failures that a test orders (FERRULE_STUB_FAIL, as in state.h), complaints
-// about wrong use, numbers of narrow types, and work that is put on a stream of the stub driver where that is loaded; else
-// it is done at once, on host memory.
+// What the stubs of cuDNN and cuBLASLt share: failures that a test orders (FERRULE_STUB_FAIL, as in
+// state.h), complaints about wrong use, numbers of narrow types, and work that is put on a stream
+// of the stub driver where that is loaded; else it is done at once, on host memory.
 #pragma once
 #include <cstdint>
 #include <functional>

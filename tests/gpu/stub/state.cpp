@@ -18,7 +18,9 @@ constexpr uint64_t kPage = 4096, kAlign = 256, kFilled = 64 << 20;
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 /// Codes after which a context is of no use.
-bool ends_context(int code) { return code == 214 || code == 220 || (code >= 700 && code <= 721) || code == 999; }
+bool ends_context(int code) {
+  return code == 214 || code == 220 || (code >= 700 && code <= 721) || code == 999;
+}
 
 }  // namespace
 
@@ -35,13 +37,15 @@ uint64_t Memory::allocate(uint64_t bytes, bool host) {
   a.bytes = bytes;
   a.host = host;
   a.mapped = round_up(round_up(bytes, kAlign), kPage) + 2 * kPage;
-  a.mapping = mmap(nullptr, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  a.mapping =
+      mmap(nullptr, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (a.mapping == MAP_FAILED) std::abort();
   // It ends where the page that nobody may touch begins.
   a.base = reinterpret_cast<uint64_t>(a.mapping) + a.mapped - kPage - round_up(bytes, kAlign);
   char* pages = static_cast<char*>(a.mapping) + kPage;
   mprotect(pages, a.mapped - 2 * kPage, PROT_READ | PROT_WRITE);
-  std::memset(pages, 0xff, std::min(a.mapped - 2 * kPage, kFilled));  // NaN to whom nobody gave a value
+  std::memset(pages, 0xff,
+              std::min(a.mapped - 2 * kPage, kFilled));  // NaN to whom nobody gave a value
   if (!host) mprotect(pages, a.mapped - 2 * kPage, PROT_NONE), used_ += bytes;
   allocations_[a.base] = a;
   return a.base;
@@ -67,18 +71,22 @@ const Allocation* Memory::find(uint64_t at, uint64_t bytes) const {
 void Memory::open(bool readable) {
   for (auto& [base, a] : allocations_)
     if (!a.host && !a.freed)
-      mprotect(static_cast<char*>(a.mapping) + kPage, a.mapped - 2 * kPage, readable ? PROT_READ | PROT_WRITE : PROT_NONE);
+      mprotect(static_cast<char*>(a.mapping) + kPage, a.mapped - 2 * kPage,
+               readable ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 std::string Memory::text(uint64_t at) const {
-  if (const Allocation* a = find(at, 1)) return fmt::format("{}{}+{:#x}", a->host ? "h" : "m", a->number, at - a->base);
+  if (const Allocation* a = find(at, 1))
+    return fmt::format("{}{}+{:#x}", a->host ? "h" : "m", a->number, at - a->base);
   return fmt::format("{:#x}", at);
 }
 
 void Memory::report_leaks() const {
   for (const auto& [base, a] : allocations_)
-    if (!a.freed) std::fprintf(stderr, "stub: wrong use: %llu bytes of %s memory (number %d) are never freed\n",
-                               static_cast<unsigned long long>(a.bytes), a.host ? "pinned" : "device", a.number);
+    if (!a.freed)
+      std::fprintf(stderr, "stub: wrong use: %llu bytes of %s memory (number %d) are never freed\n",
+                   static_cast<unsigned long long>(a.bytes), a.host ? "pinned" : "device",
+                   a.number);
 }
 
 State::State() {
@@ -86,7 +94,8 @@ State::State() {
   std::istringstream orders(setting("FERRULE_STUB_FAIL", ""));
   for (std::string order; std::getline(orders, order, ',');) {
     const size_t colon = order.rfind(':'), equals = order.rfind('=');
-    failures[order.substr(0, colon)][std::stoi(order.substr(colon + 1))] = std::stoi(order.substr(equals + 1));
+    failures[order.substr(0, colon)][std::stoi(order.substr(colon + 1))] =
+        std::stoi(order.substr(equals + 1));
   }
 }
 
@@ -103,7 +112,9 @@ int State::enter(const char* function) {
   return code;
 }
 
-void State::wrong(const std::string& what) { std::fprintf(stderr, "stub: wrong use: %s\n", what.c_str()); }
+void State::wrong(const std::string& what) {
+  std::fprintf(stderr, "stub: wrong use: %s\n", what.c_str());
+}
 
 void State::log(const std::string& line) {
   static const std::string path = setting("FERRULE_STUB_LOG", "");
@@ -116,7 +127,8 @@ State& state() {
     auto* made = new State();
     std::atexit([] {
       State& s = state();
-      if (const std::string path = setting("FERRULE_STUB_CALLS", ""); !path.empty()) std::ofstream(path) << s.all_calls << "\n";
+      if (const std::string path = setting("FERRULE_STUB_CALLS", ""); !path.empty())
+        std::ofstream(path) << s.all_calls << "\n";
       // Where calls failed, what should have been freed may not have been.
       if (s.failures.empty()) s.memory.report_leaks();
     });
@@ -125,7 +137,8 @@ State& state() {
   return *s;
 }
 
-Call::Call(const char* function, bool needs_context) : lock(state().mutex), code(state().enter(function)) {
+Call::Call(const char* function, bool needs_context)
+    : lock(state().mutex), code(state().enter(function)) {
   if (code || !needs_context || context_is_current) return;
   state().wrong(fmt::format("{} without a current context", function));
   code = kInvalidContext;

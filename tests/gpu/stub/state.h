@@ -1,15 +1,18 @@
-// What the functions of the stub driver share: which call fails on purpose, what memory there is, and the complaints about
-// wrong use. A test orders failures and limits by environment variables:
+// What the functions of the stub driver share: which call fails on purpose, what memory there is,
+// and the complaints about wrong use. A test orders failures and limits by environment variables:
 //
-//   FERRULE_STUB_FAIL     "cuMemAlloc_v2:3=2,*:20=700,kernel:5=719": the third cuMemAlloc_v2 says 2, the 20th call of any
-//                         function 700, the fifth kernel that runs ends the context with 719, seen at the next wait
-//   FERRULE_STUB_LOG      a file that launches, copies and graphs are written to, addresses as allocation + offset
-//   FERRULE_STUB_NULL     kernels are not run (and by the stub NVRTC not compiled)
-//   FERRULE_STUB_CC, _MEMORY, _DRIVER, _DEVICES   90, bytes, 13000, 1
-//   FERRULE_STUB_CALLS    a file that gets the number of calls at the end
+//   FERRULE_STUB_FAIL     "cuMemAlloc_v2:3=2,*:20=700,kernel:5=719": the third cuMemAlloc_v2 says
+//   2, the 20th call of any
+//                         function 700, the fifth kernel that runs ends the context with 719, seen
+//                         at the next wait
+//   FERRULE_STUB_LOG      a file that launches, copies and graphs are written to, addresses as
+//   allocation + offset FERRULE_STUB_NULL     kernels are not run (and by the stub NVRTC not
+//   compiled) FERRULE_STUB_CC, _MEMORY, _DRIVER, _DEVICES   90, bytes, 13000, 1 FERRULE_STUB_CALLS
+//   a file that gets the number of calls at the end
 //
-// Wrong use (addresses outside an allocation, memory used after it was freed, a capture that is not allowed, memory that is
-// never freed) is written to stderr as "stub: wrong use: …"; no run may print that.
+// Wrong use (addresses outside an allocation, memory used after it was freed, a capture that is not
+// allowed, memory that is never freed) is written to stderr as "stub: wrong use: …"; no run may
+// print that.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,8 +23,16 @@
 
 namespace ferrule::stub {
 
-enum : int { kInvalidValue = 1, kOutOfMemory = 2, kNoDevice = 100, kInvalidImage = 200, kInvalidContext = 201, kNotFound = 500,
-             kCaptureUnsupported = 900, kCaptureInvalidated = 901 };
+enum : int {
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNoDevice = 100,
+  kInvalidImage = 200,
+  kInvalidContext = 201,
+  kNotFound = 500,
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901
+};
 
 std::string setting(const char* name, const std::string& otherwise);
 
@@ -33,7 +44,8 @@ struct Allocation {
   bool freed = false, host = false;
 };
 
-/// Pages that nobody but a kernel and a copy may touch, with pages around them that nobody may. Freed ones stay so.
+/// Pages that nobody but a kernel and a copy may touch, with pages around them that nobody may.
+/// Freed ones stay so.
 class Memory {
  public:
   uint64_t allocate(uint64_t bytes, bool host);
@@ -56,7 +68,7 @@ class Memory {
 struct State {
   std::recursive_mutex mutex;
   Memory memory;
-  int lost = 0;                        ///< the code that ended the context
+  int lost = 0;  ///< the code that ended the context
   bool null = false;
   std::map<std::string, int> calls;
   int all_calls = 0;

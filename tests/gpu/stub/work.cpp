@@ -55,7 +55,8 @@ std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong) {
   return m;
 }
 
-std::string run_kernel(const CUfunc_st& f, const std::string& arguments, test::Dim3 grid, test::Dim3 block) {
+std::string run_kernel(const CUfunc_st& f, const std::string& arguments, test::Dim3 grid,
+                       test::Dim3 block) {
   const std::string wrong = test::run_grid(f.run, f.clear_shared, arguments, grid, block);
   return wrong.empty() ? wrong : fmt::format("kernel {}, {}", f.name, wrong);
 }
@@ -67,8 +68,10 @@ CUstream_st* real(CUstream_st* stream) {
 }
 
 void put(CUstream_st* stream, Work work) {
-  if (stream->capturing) stream->captured.push_back(std::move(work));
-  else stream->queue.push_back(std::move(work));
+  if (stream->capturing)
+    stream->captured.push_back(std::move(work));
+  else
+    stream->queue.push_back(std::move(work));
 }
 
 int drain(CUstream_st* stream) {

@@ -1,5 +1,6 @@
-// Work of the stub driver: modules that the stub NVRTC compiled, streams that do their work when somebody waits for it
-// (as late as a device could, so that memory that went or was read too early is seen), captures, graphs, events.
+// Work of the stub driver: modules that the stub NVRTC compiled, streams that do their work when
+// somebody waits for it (as late as a device could, so that memory that went or was read too early
+// is seen), captures, graphs, events.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -50,7 +51,8 @@ namespace ferrule::stub {
 /// Opens an image of the stub NVRTC.  Returns its module, or null with what is wrong.
 std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong);
 /// All blocks of one launch; what went wrong, or "".
-std::string run_kernel(const CUfunc_st& function, const std::string& arguments, ferrule::test::Dim3 grid, ferrule::test::Dim3 block);
+std::string run_kernel(const CUfunc_st& function, const std::string& arguments,
+                       ferrule::test::Dim3 grid, ferrule::test::Dim3 block);
 
 /// Puts it on the stream, or into the capture.
 void put(CUstream_st* stream, Work work);

@@ -117,7 +117,8 @@ TEST_CASE("dim: broadcasting") {
   CHECK(nmk.str() == "broadcast(K,M,N)");
   CHECK(broadcast({nmk}, {m}) == Shape{nmk});
   for (int64_t size : {0, 1, 2, 3})
-    for (const auto& [a, b, c] : {std::tuple{size, 1, 1}, {1, static_cast<int>(size), 1}, {1, 1, static_cast<int>(size)}}) {
+    for (const auto& [a, b, c] :
+         {std::tuple{size, 1, 1}, {1, static_cast<int>(size), 1}, {1, 1, static_cast<int>(size)}}) {
       CHECK(nmk.evaluate({{"N", a}, {"M", b}, {"K", c}}) == size);
       CHECK(nmk.substitute({{"N", a}, {"M", b}, {"K", c}}).constant() == size);
       CHECK(nmk.substitute({{"M", b}}).evaluate({{"N", a}, {"K", c}}) == size);

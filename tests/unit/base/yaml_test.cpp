@@ -1,4 +1,5 @@
-// Strict YAML: what is read, with places; what is refused, all at once, each with its place and hint.
+// Strict YAML: what is read, with places; what is refused, all at once, each with its place and
+// hint.
 #include <doctest/doctest.h>
 
 #include "engine/base/yaml.h"
@@ -75,7 +76,9 @@ TEST_CASE("what YAML allows and we do not") {
   has(refused("a: 1\n---\nb: 2\n"), "t.yaml:2:1: a second document is not allowed");
   has(refused("%YAML 1.2\n---\na: 1\n"), "t.yaml:1:1: a directive is not allowed");
   has(refused("a:\n\tb: 1\n"), "t.yaml:2:1: a tab is not allowed in a rule file");
-  has(refused("\xef\xbb\xbf" "a: 1\n"), "a byte order mark");
+  has(refused("\xef\xbb\xbf"
+              "a: 1\n"),
+      "a byte order mark");
   has(refused(std::string_view("a: x\0y\n", 7)), "t.yaml:1:5: a NUL byte");
   has(refused("a: \xff\n"), "t.yaml:1:4: the byte 0xff, which is not valid UTF-8, is not allowed");
   has(refused("a: \xed\xa0\x80\n"), "the byte 0xed");
@@ -100,7 +103,8 @@ TEST_CASE("limits") {
   Limits limits;
   limits.yaml_depth = 3;
   CHECK(read("a: [[1]]\n", limits));
-  has(refused("a: [[[1]]]\n", limits), "t.yaml:1:6: nesting is deeper, more than the limit 3 (yaml_depth)");
+  has(refused("a: [[[1]]]\n", limits),
+      "t.yaml:1:6: nesting is deeper, more than the limit 3 (yaml_depth)");
   limits.yaml_bytes = 10;
   has(refused("a: 12345678901\n", limits), "size of the file is 15, more than the limit 10");
   CHECK(refused(std::string(20000, '[')).size() > 0);
@@ -136,7 +140,8 @@ TEST_CASE("a reader collects what is wrong, with suggestions and carets") {
 }
 
 TEST_CASE("scalars") {
-  auto doc = read("a: -12\nb: 1e-3\nc: .inf\nd: inf\ne: true\nf: [x, y]\ng: \"1\"\nh: 99999999999999999999\n");
+  auto doc = read(
+      "a: -12\nb: 1e-3\nc: .inf\nd: inf\ne: true\nf: [x, y]\ng: \"1\"\nh: 99999999999999999999\n");
   REQUIRE(doc);
   Reader r(doc->source);
   const yaml::Node& m = doc->root;

@@ -25,8 +25,8 @@ struct Case {
   Program program;
   std::vector<InnerStride> inner;
   int64_t outer = 1, n = 1;
-  int misaligned = 0;            ///< bytes
-  int tolerance = 0;             ///< ulps
+  int misaligned = 0;  ///< bytes
+  int tolerance = 0;   ///< ulps
 };
 
 /// Runs the kernel and compares every element with evaluate(); also that nothing else is written.
@@ -42,7 +42,9 @@ void check(const Case& c, const std::string& target, Rng& rng) {
   constexpr int64_t kStride = 3;  // elements, strided operands
   for (size_t k = 0; k < operands; ++k) {
     DType t = k < inputs ? p.inputs[k] : p.output_type(k - inputs);
-    int64_t step = c.inner[k] == InnerStride::contiguous ? 1 : c.inner[k] == InnerStride::strided ? kStride : 0;
+    int64_t step = c.inner[k] == InnerStride::contiguous ? 1
+                   : c.inner[k] == InnerStride::strided  ? kStride
+                                                         : 0;
     int64_t row = c.n * std::max<int64_t>(step, 1) + 2, bytes = size_bytes(t, 1);
     std::vector<uint8_t> data = random_bytes(t, row * c.outer, rng);
     memory.emplace_back(data.size() + 128 + static_cast<size_t>(c.misaligned), 0xcd);
@@ -60,20 +62,27 @@ void check(const Case& c, const std::string& target, Rng& rng) {
   for (size_t k = 0; k < operands; ++k) written[k].assign(memory[k].size(), 0);
   for (int64_t o = 0; o < c.outer; ++o)
     for (int64_t i = 0; i < c.n; ++i) {
-      auto element = [&](size_t k) { return static_cast<uint8_t*>(ptrs[k]) + o * outer_strides[k] + i * inner_strides[k]; };
+      auto element = [&](size_t k) {
+        return static_cast<uint8_t*>(ptrs[k]) + o * outer_strides[k] + i * inner_strides[k];
+      };
       for (size_t k = 0; k < inputs; ++k) in[k] = read(p.inputs[k], element(k), 0);
       evaluate(p, in.data(), out.data(), scratch);
       for (size_t k = 0; k < out.size(); ++k) {
         DType t = p.output_type(k);
         Scalar got = read(t, element(inputs + k), 0);
         auto at = static_cast<size_t>(element(inputs + k) - memory[inputs + k].data());
-        for (int64_t b = 0; b < size_bytes(t, 1); ++b) written[inputs + k][at + static_cast<size_t>(b)] = 1;
-        bool same = is_float(t) ? ulps(t == DType::f64 ? t : DType::f32, got.f, out[k].f) <= c.tolerance : got.i == out[k].i;
+        for (int64_t b = 0; b < size_bytes(t, 1); ++b)
+          written[inputs + k][at + static_cast<size_t>(b)] = 1;
+        bool same = is_float(t)
+                        ? ulps(t == DType::f64 ? t : DType::f32, got.f, out[k].f) <= c.tolerance
+                        : got.i == out[k].i;
         if (!same) {
           std::string args;
           for (size_t a = 0; a < inputs; ++a) args += " " + describe(p.inputs[a], in[a]);
-          FAIL_CHECK(target << " row " << o << " element " << i << " of " << c.n << ":" << args << " -> "
-                            << describe(t, got) << ", wanted " << describe(t, out[k]) << "\n" << to_text(p));
+          FAIL_CHECK(target << " row " << o << " element " << i << " of " << c.n << ":" << args
+                            << " -> " << describe(t, got) << ", wanted " << describe(t, out[k])
+                            << "\n"
+                            << to_text(p));
           return;
         }
       }
@@ -129,10 +138,13 @@ TEST_CASE("every stride class, tails of every length, misaligned pointers") {
       b.output(b.cast(r, t));
       Program p = b.take();
       using S = InnerStride;
-      for (auto inner : {std::vector{S::contiguous, S::contiguous, S::contiguous}, {S::contiguous, S::broadcast, S::contiguous},
-                         {S::strided, S::broadcast, S::contiguous}, {S::contiguous, S::strided, S::strided},
+      for (auto inner : {std::vector{S::contiguous, S::contiguous, S::contiguous},
+                         {S::contiguous, S::broadcast, S::contiguous},
+                         {S::strided, S::broadcast, S::contiguous},
+                         {S::contiguous, S::strided, S::strided},
                          {S::broadcast, S::broadcast, S::contiguous}})
-        for (int64_t n = 0; n <= 70; ++n) check({p, inner, n % 3, n, static_cast<int>(n % 5)}, target, rng);
+        for (int64_t n = 0; n <= 70; ++n)
+          check({p, inner, n % 3, n, static_cast<int>(n % 5)}, target, rng);
       check({p, {S::contiguous, S::strided, S::contiguous}, 3, 1000, 3}, target, rng);
     }
 }
@@ -143,10 +155,13 @@ TEST_CASE("random programs over mixed types equal the reference") {
     Program p = random_program(rng);
     REQUIRE(verify(p).has_value());
     std::vector<InnerStride> inner;
-    for (size_t k = 0; k < p.inputs.size(); ++k) inner.push_back(static_cast<InnerStride>(rng() % 3));
-    for (size_t k = 0; k < p.outputs.size(); ++k) inner.push_back(rng() % 3 ? InnerStride::contiguous : InnerStride::strided);
+    for (size_t k = 0; k < p.inputs.size(); ++k)
+      inner.push_back(static_cast<InnerStride>(rng() % 3));
+    for (size_t k = 0; k < p.outputs.size(); ++k)
+      inner.push_back(rng() % 3 ? InnerStride::contiguous : InnerStride::strided);
     for (const std::string& target : targets())
-      check({p, inner, 1 + static_cast<int64_t>(rng() % 3), static_cast<int64_t>(rng() % 150)}, target, rng);
+      check({p, inner, 1 + static_cast<int64_t>(rng() % 3), static_cast<int64_t>(rng() % 150)},
+            target, rng);
   }
 }
 
@@ -158,7 +173,8 @@ Program chain() {
   uint32_t x = b.input(DType::f32), s = b.input(DType::f32), t = b.input(DType::f32);
   uint32_t y = b.op(Prim::add, DType::f32, {b.op(Prim::mul, DType::f32, {x, s}), t});
   y = b.op(Prim::sigmoid, DType::f32, {y});
-  y = b.op(Prim::tanh, DType::f32, {b.op(Prim::mul, DType::f32, {y, b.constant(DType::f32, 1.5, 0)})});
+  y = b.op(Prim::tanh, DType::f32,
+           {b.op(Prim::mul, DType::f32, {y, b.constant(DType::f32, 1.5, 0)})});
   y = b.op(Prim::add, DType::f32, {y, b.constant(DType::f32, -0.25, 0)});
   b.output(b.op(Prim::max, DType::f32, {y, b.constant(DType::f32, 0, 0)}));
   return b.take();
@@ -171,12 +187,16 @@ TEST_CASE("an output may be the memory of an input, and rows may be written past
   for (const std::string& target : targets())
     for (bool non_temporal : {false, true})
       for (int64_t n : {1, 15, 16, 64, 127, 128, 1000}) {
-        auto kernel = CpuJit::instance().compile({chain(), {S::contiguous, S::broadcast, S::broadcast, S::contiguous},
-                                                  target, non_temporal});
+        auto kernel =
+            CpuJit::instance().compile({chain(),
+                                        {S::contiguous, S::broadcast, S::broadcast, S::contiguous},
+                                        target,
+                                        non_temporal});
         REQUIRE(kernel.has_value());
         alignas(64) float x[2][1024], y[2][1024];
         float s[2] = {2, 3}, t[2] = {0.5, -1};
-        for (int k = 0; k < 2048; ++k) x[k / 1024][k % 1024] = static_cast<float>(k % 37 - 18) * 0.25f;
+        for (int k = 0; k < 2048; ++k)
+          x[k / 1024][k % 1024] = static_cast<float>(k % 37 - 18) * 0.25f;
         const int64_t sizes[2] = {2, n}, strides[4] = {4096, 4, 4, 4096}, inner[4] = {};
         void* apart[4] = {x, s, t, y};
         (*kernel)->fn(apart, sizes, strides, inner);
@@ -208,20 +228,23 @@ TEST_CASE("what cannot be compiled is refused with a reason") {
   ProgramBuilder b;
   b.output(b.input(DType::f32));
   Program p = b.take();
-  auto unknown = compile_cpu({p, all(p, InnerStride::contiguous), "cpu-mmx", false}, "k", CodeForm::ir);
+  auto unknown =
+      compile_cpu({p, all(p, InnerStride::contiguous), "cpu-mmx", false}, "k", CodeForm::ir);
   REQUIRE(!unknown);
   CHECK(unknown.error().code == Code::unknown_target);
   ProgramBuilder c;
   c.output(c.input(DType::i4));
   Program q = c.take();
-  auto packed = compile_cpu({q, all(q, InnerStride::contiguous), "cpu-avx2", false}, "k", CodeForm::ir);
+  auto packed =
+      compile_cpu({q, all(q, InnerStride::contiguous), "cpu-avx2", false}, "k", CodeForm::ir);
   REQUIRE(!packed);
   CHECK(packed.error().code == Code::unsupported_type);
 }
 
 TEST_CASE("code is for the named target and says nothing of the host") {
   auto text = [](const char* target) {
-    return *assembly({chain(), std::vector<InnerStride>(4, InnerStride::contiguous), target, false});
+    return *assembly(
+        {chain(), std::vector<InnerStride>(4, InnerStride::contiguous), target, false});
   };
   CHECK(text("cpu-avx512").find("%zmm") != std::string::npos);
   CHECK(text("cpu-avx2").find("%zmm") == std::string::npos);

@@ -1,5 +1,6 @@
-// The attention kernel of CUDA C++ on the host: heads of many sizes, transposes around the products, masks and batch axes that
-// broadcast, rows that are masked altogether, every element type, against the interpreter node by node.
+// The attention kernel of CUDA C++ on the host: heads of many sizes, transposes around the
+// products, masks and batch axes that broadcast, rows that are masked altogether, every element
+// type, against the interpreter node by node.
 #include "codegen/cuda/attention.h"
 
 #include <algorithm>
@@ -21,14 +22,14 @@ namespace {
 
 struct Form {
   DType type = DType::f32;
-  Dims batch;                        ///< of the scores
+  Dims batch;  ///< of the scores
   int64_t queries = 1, keys = 1, size = 1, width = 1;
-  std::optional<Dims> mask;          ///< its dims
-  bool turned = false;               ///< operands and result come with heads behind the sequence
+  std::optional<Dims> mask;  ///< its dims
+  bool turned = false;       ///< operands and result come with heads behind the sequence
   bool safe = false, divided = false, scaled = true;
-  bool one_head_of_keys = false;     ///< keys and values broadcast over the first batch axis
-  double hidden = 0;                 ///< share of the mask that is minus infinity
-  double odd = 0;                    ///< share of the values that are NaN or infinite
+  bool one_head_of_keys = false;  ///< keys and values broadcast over the first batch axis
+  double hidden = 0;              ///< share of the mask that is minus infinity
+  double odd = 0;                 ///< share of the values that are NaN or infinite
 };
 
 /// `value` in the place of about this share of its elements.
@@ -37,7 +38,8 @@ void strew(const Tensor& t, double value, double share, std::mt19937& rng) {
   const auto size = static_cast<size_t>(size_bits(t.dtype())) / 8;
   for (int64_t i = 0; i < t.numel(); ++i)
     if (std::uniform_real_distribution<double>(0, 1)(rng) < share)
-      std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + static_cast<size_t>(i) * size, one.data(), size);
+      std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + static_cast<size_t>(i) * size,
+                  one.data(), size);
 }
 
 Dims joined(Dims batch, int64_t rows, int64_t columns) {
@@ -62,15 +64,19 @@ RowGraph graph_of(const Form& f, std::mt19937& rng) {
     return behind(r, rng, d, {0, 2, 1, 3});
   };
   const ValueId q = operand(joined(f.batch, f.queries, f.size));
-  const ValueId k = f.turned && f.batch.size() == 2 ? behind(r, rng, joined(few, f.size, f.keys), {0, 2, 3, 1})
-                                                    : r.input(random_of(f.type, joined(few, f.size, f.keys), rng));
+  const ValueId k = f.turned && f.batch.size() == 2
+                        ? behind(r, rng, joined(few, f.size, f.keys), {0, 2, 3, 1})
+                        : r.input(random_of(f.type, joined(few, f.size, f.keys), rng));
   const ValueId v = operand(joined(few, f.keys, f.width));
   if (f.odd > 0)
-    for (const double value : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) strew(r.tensors.back(), value, f.odd, rng);
+    for (const double value :
+         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+      strew(r.tensors.back(), value, f.odd, rng);
   ValueId at = r.node("MatMul", {q, k});
   if (f.scaled) {
     const double scale = 1 / std::sqrt(static_cast<double>(f.size));
-    const ValueId c = r.graph.add_constant("scale", Tensor::scalar(f.type, f.divided ? 1 / scale : scale));
+    const ValueId c =
+        r.graph.add_constant("scale", Tensor::scalar(f.type, f.divided ? 1 / scale : scale));
     at = r.node(f.divided ? "Div" : "Mul", {at, c});
   }
   if (f.mask) {
@@ -80,11 +86,13 @@ RowGraph graph_of(const Form& f, std::mt19937& rng) {
   }
   at = r.node("Softmax", {at}, {{"axis", int64_t{-1}}});
   if (f.safe) {
-    const ValueId nan = r.node("IsNaN", {at}), zero = r.graph.add_constant("zero", Tensor::scalar(f.type, 0));
+    const ValueId nan = r.node("IsNaN", {at}),
+                  zero = r.graph.add_constant("zero", Tensor::scalar(f.type, 0));
     at = r.node("Where", {nan, zero, at});
   }
   at = r.node("MatMul", {at, v});
-  if (f.turned && f.batch.size() == 2) at = r.node("Transpose", {at}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
+  if (f.turned && f.batch.size() == 2)
+    at = r.node("Transpose", {at}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   r.graph.add_output(at);
   return r;
 }
@@ -95,10 +103,15 @@ struct Case {
   CudaAttentionPlan plan;
   size_t id;
   std::string what;
-  const Tensor& tensor(ValueId v) const { return r.tensors[static_cast<size_t>(std::ranges::find(r.graph.inputs(), v) - r.graph.inputs().begin())]; }
+  const Tensor& tensor(ValueId v) const {
+    return r.tensors[static_cast<size_t>(std::ranges::find(r.graph.inputs(), v) -
+                                         r.graph.inputs().begin())];
+  }
 };
 
-RowLayout layout(const RowGraph& r, ValueId v) { return {r.dims(v), strides_of(r.dims(v), Layout::plain)}; }
+RowLayout layout(const RowGraph& r, ValueId v) {
+  return {r.dims(v), strides_of(r.dims(v), Layout::plain)};
+}
 
 Case case_of(const Form& f, std::mt19937& rng, bool aligned, HostKernels& kernels) {
   Case c{graph_of(f, rng), {}, {}, 0, {}};
@@ -107,14 +120,16 @@ Case case_of(const Form& f, std::mt19937& rng, bool aligned, HostKernels& kernel
   REQUIRE_MESSAGE(read.has_value(), (read ? "" : render(read.error())));
   c.a = *read;
   RowLayout mask;
-  AttentionLayouts l{layout(c.r, c.a.q.value), layout(c.r, c.a.k.value), layout(c.r, c.a.v.value), layout(c.r, c.a.y.value)};
+  AttentionLayouts l{layout(c.r, c.a.q.value), layout(c.r, c.a.k.value), layout(c.r, c.a.v.value),
+                     layout(c.r, c.a.y.value)};
   if (c.a.mask) mask = layout(c.r, c.a.mask), l.mask = &mask;
   auto plan = plan_cuda_attention(c.a, f.type, l, aligned);
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
   c.plan = *plan;
   c.plan.kernel.wide_index = rng() % 4 == 0;
   c.id = kernels.add(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel");
-  c.what = fmt::format("{} [{}] {} x {}, heads of {} and {}, vector {}", name(f.type), fmt::join(f.batch, " "), f.queries, f.keys, f.size, f.width,
+  c.what = fmt::format("{} [{}] {} x {}, heads of {} and {}, vector {}", name(f.type),
+                       fmt::join(f.batch, " "), f.queries, f.keys, f.size, f.width,
                        c.plan.kernel.vector);
   return c;
 }
@@ -124,12 +139,14 @@ void check(const Case& c, const HostKernels& kernels) {
   const Graph& g = c.r.graph;
   const Tensor y = Tensor::allocate(c.r.type, c.r.dims(c.a.y.value)).first;
   std::vector<void*> pointers;
-  for (ValueId v : {c.a.q.value, c.a.k.value, c.a.v.value}) pointers.push_back(const_cast<void*>(c.tensor(v).data()));
+  for (ValueId v : {c.a.q.value, c.a.k.value, c.a.v.value})
+    pointers.push_back(const_cast<void*>(c.tensor(v).data()));
   pointers.push_back(const_cast<void*>(y.data()));
   if (c.a.mask) pointers.push_back(const_cast<void*>(c.tensor(c.a.mask).data()));
   const std::string problem =
       kernels.launch(c.id, cuda_attention_arguments(c.plan.kernel, c.plan.geometry, pointers),
-                     {static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel)), 1, 1}, {static_cast<unsigned>(c.plan.kernel.threads()), 1, 1});
+                     {static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel)), 1, 1},
+                     {static_cast<unsigned>(c.plan.kernel.threads()), 1, 1});
   REQUIRE_MESSAGE(problem.empty(), problem);
   InterpreterOptions options;
   options.ops = &operators();
@@ -167,12 +184,61 @@ TEST_CASE("the attention kernel equals its nodes, one by one") {
       {DType::f32, {2, 2}, 9, 40, 32, 128, Dims{1, 1, 9, 40}, true, false, false, false},
       {DType::f32, {3, 2}, 6, 37, 7, 5, Dims{1, 2, 6, 1}, true},
       {DType::f32, {4, 1}, 34, 3, 80, 72, {}, false, false, true, true, true},
-      {DType::f32, {1, 2}, 3, 64, 128, 33, Dims{3, 64}, false, true, false, true, false, 1.0},  // every key masked: 0
-      {DType::f32, {1, 2}, 3, 40, 4, 4, Dims{3, 40}, false, false, false, true, false, 1.0},    // and NaN without the guard
-      {DType::f32, {2, 2}, 40, 33, 12, 20, Dims{2, 1, 40, 33}, true, true, false, true, false, 0.9, 0.01},  // a weight of 0 times NaN
+      {DType::f32,
+       {1, 2},
+       3,
+       64,
+       128,
+       33,
+       Dims{3, 64},
+       false,
+       true,
+       false,
+       true,
+       false,
+       1.0},  // every key masked: 0
+      {DType::f32,
+       {1, 2},
+       3,
+       40,
+       4,
+       4,
+       Dims{3, 40},
+       false,
+       false,
+       false,
+       true,
+       false,
+       1.0},  // and NaN without the guard
+      {DType::f32,
+       {2, 2},
+       40,
+       33,
+       12,
+       20,
+       Dims{2, 1, 40, 33},
+       true,
+       true,
+       false,
+       true,
+       false,
+       0.9,
+       0.01},  // a weight of 0 times NaN
       {DType::f16, {2, 2}, 20, 50, 64, 64, Dims{2, 1, 20, 50}, true},
       {DType::f16, {1, 3}, 65, 31, 24, 40, {}, false, true},
-      {DType::bf16, {2, 2}, 17, 33, 32, 32, Dims{1, 1, 17, 33}, true, true, false, true, false, 0.5},
+      {DType::bf16,
+       {2, 2},
+       17,
+       33,
+       32,
+       32,
+       Dims{1, 1, 17, 33},
+       true,
+       true,
+       false,
+       true,
+       false,
+       0.5},
       {DType::bf16, {2}, 1, 90, 100, 96, {}},
   };
   HostKernels kernels;
@@ -184,24 +250,29 @@ TEST_CASE("the attention kernel equals its nodes, one by one") {
   for (const Case& c : cases) check(c, kernels);
 }
 
-TEST_CASE("the attention kernel reads whole packs where heads lie in them, and compiles without a spill") {
+TEST_CASE(
+    "the attention kernel reads whole packs where heads lie in them, and compiles without a "
+    "spill") {
   std::mt19937 rng(6);
   HostKernels none;
   const Case turned = case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, true, none);
   CHECK(turned.plan.kernel.vector == 4);
-  CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, false, none).plan.kernel.vector == 1);
-  CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, false}, rng, true, none).plan.kernel.vector == 1);  // keys side by side
+  CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, false, none)
+            .plan.kernel.vector == 1);
+  CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, false}, rng, true, none)
+            .plan.kernel.vector == 1);  // keys side by side
   if (!nvrtc_info()) {
     MESSAGE("skipped, NVRTC is not installed");
     return;
   }
-  for (const Form& f : {Form{DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, Form{DType::f16, {2, 2}, 40, 33, 128, 128, Dims{40, 33}, true},
+  for (const Form& f : {Form{DType::f32, {2, 2}, 40, 33, 64, 64, {}, true},
+                        Form{DType::f16, {2, 2}, 40, 33, 128, 128, Dims{40, 33}, true},
                         Form{DType::bf16, {}, 40, 33, 72, 100, Dims{40, 33}, false, true}}) {
     const Case c = case_of(f, rng, true, none);
-    auto cubin = compile_cuda(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel", "sm_90", c.plan.kernel.threads());
+    auto cubin = compile_cuda(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel", "sm_90",
+                              c.plan.kernel.threads());
     REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
     CAPTURE(cubin->log);
     CHECK(cubin->spill_bytes == 0);
-
   }
 }

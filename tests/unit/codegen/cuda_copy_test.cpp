@@ -1,4 +1,5 @@
-// Kernels that move elements, as CUDA C++ on the host: every element size, permutation and index width against a loop.
+// Kernels that move elements, as CUDA C++ on the host: every element size, permutation and index
+// width against a loop.
 #include "codegen/cuda/copy.h"
 
 #include <doctest/doctest.h>
@@ -25,12 +26,16 @@ Dims dense(const Dims& dims) {
   return strides;
 }
 
-int64_t count(const Dims& dims) { return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>()); }
+int64_t count(const Dims& dims) {
+  return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
+}
 
 /// 16-byte aligned, filled with what no test writes.
 struct Memory {
   explicit Memory(size_t size) : words(size / 8 + 4, 0x7e7e7e7e7e7e7e7e) {}
-  char* data() { return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(words.data()) + 15) / 16 * 16); }
+  char* data() {
+    return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(words.data()) + 15) / 16 * 16);
+  }
   std::vector<uint64_t> words;
 };
 
@@ -52,7 +57,9 @@ TEST_CASE("copies turned in shared memory put every element where it belongs") {
   for (int bytes : {1, 2, 4, 8})
     for (int round = 0; round < 24; ++round) {
       Dims own(2 + rng() % 4);
-      for (int64_t& d : own) d = own.size() == 2 ? 1 + static_cast<int64_t>(rng() % 100) : 1 + static_cast<int64_t>(rng() % 12);
+      for (int64_t& d : own)
+        d = own.size() == 2 ? 1 + static_cast<int64_t>(rng() % 100)
+                            : 1 + static_cast<int64_t>(rng() % 12);
       if (round % 3 == 0) own.back() = 33 + static_cast<int64_t>(rng() % 40);
       std::vector<size_t> order(own.size());
       std::iota(order.begin(), order.end(), size_t{0});
@@ -64,7 +71,8 @@ TEST_CASE("copies turned in shared memory put every element where it belongs") {
       auto plan = plan_cuda_transpose(t.dims, t.source, t.result, bytes);
       if (!plan) continue;
       const auto shapes = plan->shapes.all;
-      plan = plan_cuda_transpose(t.dims, t.source, t.result, bytes, shapes[static_cast<size_t>(round) % shapes.size()].text());
+      plan = plan_cuda_transpose(t.dims, t.source, t.result, bytes,
+                                 shapes[static_cast<size_t>(round) % shapes.size()].text());
       tiles.insert(plan->shapes.taken.text());
       t.plan = std::move(*plan);
       t.plan.kernel.wide_index = round % 4 == 0;
@@ -79,16 +87,18 @@ TEST_CASE("copies turned in shared memory put every element where it belongs") {
     const int64_t n = count(t.dims);
     Memory from(static_cast<size_t>(n * t.bytes)), to(static_cast<size_t>(n * t.bytes) + 8);
     for (int64_t k = 0; k < n * t.bytes; ++k) from.data()[k] = static_cast<char>(rng());
-    const std::string wrong =
-        kernels.launch(t.id, cuda_transpose_arguments(t.plan.kernel, t.plan.geometry, from.data(), to.data()),
-                       {static_cast<unsigned>(t.plan.geometry.blocks(t.plan.kernel)), 1, 1},
-                       {CudaTransposeKernel::kWarp, static_cast<unsigned>(t.plan.kernel.rows), 1});
+    const std::string wrong = kernels.launch(
+        t.id, cuda_transpose_arguments(t.plan.kernel, t.plan.geometry, from.data(), to.data()),
+        {static_cast<unsigned>(t.plan.geometry.blocks(t.plan.kernel)), 1, 1},
+        {CudaTransposeKernel::kWarp, static_cast<unsigned>(t.plan.kernel.rows), 1});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
     int64_t different = 0;
     for (int64_t k = 0; k < n; ++k) {
       int64_t rest = k, at = 0;
-      for (size_t a = t.dims.size(); a-- > 0; rest /= t.dims[a]) at += rest % t.dims[a] * t.source[a];
-      different += std::memcmp(to.data() + k * t.bytes, from.data() + at * t.bytes, static_cast<size_t>(t.bytes)) != 0;
+      for (size_t a = t.dims.size(); a-- > 0; rest /= t.dims[a])
+        at += rest % t.dims[a] * t.source[a];
+      different += std::memcmp(to.data() + k * t.bytes, from.data() + at * t.bytes,
+                               static_cast<size_t>(t.bytes)) != 0;
     }
     CHECK(different == 0);
     CHECK(to.data()[n * t.bytes] == 0x7e);
@@ -109,11 +119,18 @@ TEST_CASE("gathers take what the indices say, from the end too, and tell of one 
   for (int bytes : {1, 2, 4, 8})
     for (int index : {4, 8})
       for (int64_t inner : {1, 3, 8, 64}) {
-        Gather g{1 + static_cast<int64_t>(rng() % 3), 1 + static_cast<int64_t>(rng() % 50), 1 + static_cast<int64_t>(rng() % 40), inner,
-                 rng() % 3 == 0, rng() % 4 == 0, {}, 0};
+        Gather g{1 + static_cast<int64_t>(rng() % 3),
+                 1 + static_cast<int64_t>(rng() % 50),
+                 1 + static_cast<int64_t>(rng() % 40),
+                 inner,
+                 rng() % 3 == 0,
+                 rng() % 4 == 0,
+                 {},
+                 0};
         const Dims data = g.across ? Dims{g.axis * inner, 0, g.axis} : Dims{g.axis * inner, 0, 1};
-        g.plan = plan_cuda_gather(Dims{g.outer, g.count, inner}, data, {0, 1, 0}, dense({g.outer, g.count, inner}), g.axis, g.across ? 1 : inner, bytes,
-                                  index, rng() % 2);
+        g.plan = plan_cuda_gather(Dims{g.outer, g.count, inner}, data, {0, 1, 0},
+                                  dense({g.outer, g.count, inner}), g.axis, g.across ? 1 : inner,
+                                  bytes, index, rng() % 2);
         g.plan.kernel.wide_index = rng() % 2;
         g.id = kernels.add(cuda_gather_source(g.plan.kernel, "kernel", ""), "kernel");
         all.push_back(std::move(g));
@@ -123,30 +140,41 @@ TEST_CASE("gathers take what the indices say, from the end too, and tell of one 
   REQUIRE_MESSAGE(problem.empty(), problem);
   for (const Gather& g : all) {
     const auto bytes = static_cast<size_t>(g.plan.kernel.element_bytes);
-    const auto of_data = static_cast<size_t>(g.outer * g.axis * g.inner), of_result = static_cast<size_t>(g.outer * g.count * g.inner);
-    Memory data(of_data * bytes), result(of_result * bytes), index(static_cast<size_t>(g.count) * 8);
+    const auto of_data = static_cast<size_t>(g.outer * g.axis * g.inner),
+               of_result = static_cast<size_t>(g.outer * g.count * g.inner);
+    Memory data(of_data * bytes), result(of_result * bytes),
+        index(static_cast<size_t>(g.count) * 8);
     for (size_t k = 0; k < of_data * bytes; ++k) data.data()[k] = static_cast<char>(rng());
     std::vector<int64_t> at(static_cast<size_t>(g.count));
-    for (int64_t& i : at) i = static_cast<int64_t>(rng() % static_cast<uint64_t>(2 * g.axis)) - g.axis;
+    for (int64_t& i : at)
+      i = static_cast<int64_t>(rng() % static_cast<uint64_t>(2 * g.axis)) - g.axis;
     if (g.outside) at[0] = g.axis;
     for (size_t k = 0; k < at.size(); ++k) {
       const auto narrow = static_cast<int32_t>(at[k]);
-      if (g.plan.kernel.index_bytes == 4) std::memcpy(index.data() + k * 4, &narrow, 4);
-      else std::memcpy(index.data() + k * 8, &at[k], 8);
+      if (g.plan.kernel.index_bytes == 4)
+        std::memcpy(index.data() + k * 4, &narrow, 4);
+      else
+        std::memcpy(index.data() + k * 8, &at[k], 8);
     }
     CudaGatherFault fault;
     const auto blocks = static_cast<unsigned>((g.plan.geometry.packs(g.plan.kernel) + 255) / 256);
-    const std::string wrong = kernels.launch(
-        g.id, cuda_gather_arguments(g.plan.kernel, g.plan.geometry, data.data(), index.data(), result.data(), &fault), {blocks, 1, 1}, {256, 1, 1});
+    const std::string wrong =
+        kernels.launch(g.id,
+                       cuda_gather_arguments(g.plan.kernel, g.plan.geometry, data.data(),
+                                             index.data(), result.data(), &fault),
+                       {blocks, 1, 1}, {256, 1, 1});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
     CHECK(fault.set == g.outside);
     if (g.outside) CHECK(fault.index == g.axis);
     int64_t different = 0;
     for (int64_t k = 0; k < static_cast<int64_t>(of_result); ++k) {
-      const int64_t i = at[static_cast<size_t>(k / g.inner % g.count)], row = i >= g.axis ? 0 : i < 0 ? i + g.axis : i;
+      const int64_t i = at[static_cast<size_t>(k / g.inner % g.count)], row = i >= g.axis ? 0
+                                                                              : i < 0 ? i + g.axis
+                                                                                      : i;
       const int64_t o = k / g.inner / g.count, s = k % g.inner;
       const int64_t from = o * g.axis * g.inner + (g.across ? s * g.axis + row : row * g.inner + s);
-      different += std::memcmp(result.data() + static_cast<size_t>(k) * bytes, data.data() + static_cast<size_t>(from) * bytes, bytes) != 0;
+      different += std::memcmp(result.data() + static_cast<size_t>(k) * bytes,
+                               data.data() + static_cast<size_t>(from) * bytes, bytes) != 0;
     }
     CHECK(different == 0);
   }

@@ -1,5 +1,6 @@
-// The arithmetic and the indexing of generated CUDA source, without a GPU: the text is compiled for the host and
-// compared with the reference evaluation, for every operator, element type and form of access.
+// The arithmetic and the indexing of generated CUDA source, without a GPU: the text is compiled for
+// the host and compared with the reference evaluation, for every operator, element type and form of
+// access.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
@@ -34,8 +35,8 @@ class Guarded {
     constexpr size_t kPage = 4096;
     size_t rounded = (bytes + misaligned + 15) / 16 * 16;
     size_ = (rounded + kPage - 1) / kPage * kPage + kPage;
-    memory_ = static_cast<uint8_t*>(
-        mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    memory_ = static_cast<uint8_t*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     REQUIRE(memory_ != MAP_FAILED);
     REQUIRE(mprotect(memory_ + size_ - kPage, kPage, PROT_NONE) == 0);
     data_ = memory_ + size_ - kPage - rounded + misaligned;
@@ -55,15 +56,16 @@ class Guarded {
 
 using Strides = std::vector<int64_t>;
 
-/// A form of access: what the operands of one operator have for strides, and what the planner makes of it.
+/// A form of access: what the operands of one operator have for strides, and what the planner makes
+/// of it.
 struct Form {
   std::string name;
   std::vector<int64_t> dims;
-  Strides even, odd;   ///< of the operator's inputs 0, 2, … and 1, 3, …
+  Strides even, odd;  ///< of the operator's inputs 0, 2, … and 1, 3, …
   Strides output;
-  CudaAccess first;    ///< of input 0
-  bool packed = false; ///< several elements a thread
-  bool wide = false;   ///< 64-bit indices
+  CudaAccess first;     ///< of input 0
+  bool packed = false;  ///< several elements a thread
+  bool wide = false;    ///< 64-bit indices
 };
 const std::vector<Form> kForms = {
     {"linear, packed", {331}, {1}, {1}, {1}, CudaAccess::linear, true},
@@ -75,11 +77,20 @@ const std::vector<Form> kForms = {
     {"strided", {5, 7, 9}, {1, 5, 35}, {0, 9, 1}, {63, 9, 1}, CudaAccess::strided},
     {"strided output", {12, 20}, {20, 1}, {1, 0}, {64, 3}, CudaAccess::linear},
     {"wide, rows", {8, 3, 16}, {0, 16, 1}, {1, 0, 0}, {48, 16, 1}, CudaAccess::rows, true, true},
-    {"wide, strided", {4, 5, 7}, {1, 4, 20}, {0, 0, 0}, {35, 7, 1}, CudaAccess::strided, false, true},
+    {"wide, strided",
+     {4, 5, 7},
+     {1, 4, 20},
+     {0, 0, 0},
+     {35, 7, 1},
+     CudaAccess::strided,
+     false,
+     true},
 };
 
 /// Pointers to multiples of 16 bytes; else to multiples of an element's size.
-bool is_aligned(const Form& f) { return f.packed || f.first != CudaAccess::linear || f.output.back() != 1; }
+bool is_aligned(const Form& f) {
+  return f.packed || f.first != CudaAccess::linear || f.output.back() != 1;
+}
 
 /// Several operators as one program: their inputs and outputs one after another.
 Program joined(std::span<const OperatorCase* const> cases) {
@@ -92,7 +103,8 @@ Program joined(std::span<const OperatorCase* const> cases) {
         to.push_back(input[in.index]);
         continue;
       }
-      for (int a = 0; a < info(in.op).arity; ++a) in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
+      for (int a = 0; a < info(in.op).arity; ++a)
+        in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
       to.push_back(b.append(in));
     }
     for (uint32_t o : c->program.outputs) b.output(to[o]);
@@ -133,13 +145,16 @@ Job make_job(HostKernels& kernels, std::vector<const OperatorCase*> cases, const
 
 bool identical(DType t, const Scalar& got, const Scalar& want) {
   if (!is_float(t)) return got.i == want.i;
-  return (std::isnan(got.f) && std::isnan(want.f)) || (got.f == want.f && std::signbit(got.f) == std::signbit(want.f));
+  return (std::isnan(got.f) && std::isnan(want.f)) ||
+         (got.f == want.f && std::signbit(got.f) == std::signbit(want.f));
 }
 bool within(DType t, const Scalar& got, const Scalar& want) {
-  if (!is_float(t) || !std::isfinite(want.f) || !std::isfinite(got.f)) return identical(t, got, want);
+  if (!is_float(t) || !std::isfinite(want.f) || !std::isfinite(got.f))
+    return identical(t, got, want);
   Tolerance allowed = model_tolerance(t);
   double size = std::fabs(want.f);
-  return std::fabs(got.f - want.f) <= allowed.relative * size + allowed.absolute * std::max(1.0, size);
+  return std::fabs(got.f - want.f) <=
+         allowed.relative * size + allowed.absolute * std::max(1.0, size);
 }
 
 /// Writes the `extent` elements of an input.
@@ -163,28 +178,32 @@ class Run {
       memory_.emplace_back(static_cast<size_t>(extent) * bytes, apart ? bytes : 0);
       bytes_.push_back(static_cast<size_t>(extent) * bytes);
       pointers_.push_back(memory_.back().data());
-      if (k < inputs_) fill(type(k), extent, pointers_[k]);
-      else std::memset(pointers_[k], kUntouched, bytes_[k]);
+      if (k < inputs_)
+        fill(type(k), extent, pointers_[k]);
+      else
+        std::memset(pointers_[k], kUntouched, bytes_[k]);
     }
   }
 
   void launch(const HostKernels& kernels) {
     const CudaPlan& plan = job_.plan;
     INFO(job_.cases[0]->label << " and others, " << job_.form->name);  // shown if it crashes
-    auto blocks = static_cast<unsigned>((plan.geometry.packs(plan.kernel) + kThreads - 1) / kThreads);
+    auto blocks =
+        static_cast<unsigned>((plan.geometry.packs(plan.kernel) + kThreads - 1) / kThreads);
     std::string arguments = cuda_arguments(plan.kernel, plan.geometry, pointers_);
     std::string wrong = kernels.launch(job_.id, arguments, {blocks}, {kThreads});
     REQUIRE_MESSAGE(wrong.empty(), wrong);
   }
 
-  /// Every element against the reference, and that nothing else was written. The text holds the functions that have
-  /// polynomials as those: exactly their result, which is near the function's.
+  /// Every element against the reference, and that nothing else was written. The text holds the
+  /// functions that have polynomials as those: exactly their result, which is near the function's.
   void check() {
     bool polynomials = job_.program.insts != job_.expanded.insts;
     std::vector<Scalar> in(inputs_), exact(job_.cases.size()), near(job_.cases.size()), scratch;
     std::vector<std::vector<uint8_t>> written;
     for (size_t k = inputs_; k < pointers_.size(); ++k) written.emplace_back(bytes_[k]);
-    int64_t elements = std::accumulate(dims().begin(), dims().end(), int64_t{1}, std::multiplies<>());
+    int64_t elements =
+        std::accumulate(dims().begin(), dims().end(), int64_t{1}, std::multiplies<>());
     for (int64_t i = 0; i < elements; ++i) {
       for (size_t k = 0; k < inputs_; ++k) in[k] = read(type(k), pointers_[k], offset(k, i));
       evaluate(job_.expanded, in.data(), exact.data(), scratch);
@@ -193,7 +212,8 @@ class Run {
         DType t = type(inputs_ + k);
         Scalar got = read(t, pointers_[inputs_ + k], offset(inputs_ + k, i));
         auto bytes = size_bytes(t, 1);
-        std::memset(written[k].data() + offset(inputs_ + k, i) * bytes, 1, static_cast<size_t>(bytes));
+        std::memset(written[k].data() + offset(inputs_ + k, i) * bytes, 1,
+                    static_cast<size_t>(bytes));
         if (!identical(t, got, exact[k])) return fail(k, i, in, got, exact[k]);
         if (polynomials && !within(t, got, near[k])) return fail(k, i, in, got, near[k]);
       }
@@ -201,7 +221,8 @@ class Run {
     for (size_t k = 0; k < written.size(); ++k)
       for (size_t b = 0; b < written[k].size(); ++b)
         if (!written[k][b] && static_cast<uint8_t*>(pointers_[inputs_ + k])[b] != kUntouched) {
-          FAIL_CHECK(job_.cases[k]->label << ", " << job_.form->name << ": byte " << b << " beside its output is written");
+          FAIL_CHECK(job_.cases[k]->label << ", " << job_.form->name << ": byte " << b
+                                          << " beside its output is written");
           return;
         }
   }
@@ -209,21 +230,27 @@ class Run {
  private:
   static constexpr uint8_t kUntouched = 0xcd;
   const std::vector<int64_t>& dims() const { return job_.form->dims; }
-  DType type(size_t k) const { return k < inputs_ ? job_.program.inputs[k] : job_.program.output_type(k - inputs_); }
+  DType type(size_t k) const {
+    return k < inputs_ ? job_.program.inputs[k] : job_.program.output_type(k - inputs_);
+  }
   int64_t offset(size_t k, int64_t element) const {
     int64_t at = 0;
-    for (size_t d = dims().size(); d-- > 0; element /= dims()[d]) at += element % dims()[d] * job_.strides[k][d];
+    for (size_t d = dims().size(); d-- > 0; element /= dims()[d])
+      at += element % dims()[d] * job_.strides[k][d];
     return at;
   }
-  void fail(size_t which, int64_t element, const std::vector<Scalar>& in, const Scalar& got, const Scalar& want) {
+  void fail(size_t which, int64_t element, const std::vector<Scalar>& in, const Scalar& got,
+            const Scalar& want) {
     size_t first = 0;
     for (size_t k = 0; k < which; ++k) first += job_.cases[k]->program.inputs.size();
     std::string args;
     const Program& p = job_.cases[which]->program;
     for (size_t k = 0; k < p.inputs.size(); ++k) args += " " + describe(p.inputs[k], in[first + k]);
-    FAIL_CHECK(job_.cases[which]->label << ", " << job_.form->name << ", element " << element << ":" << args << " -> "
-                                        << describe(type(inputs_ + which), got) << ", wanted "
-                                        << describe(type(inputs_ + which), want) << "\n" << to_text(p));
+    FAIL_CHECK(job_.cases[which]->label << ", " << job_.form->name << ", element " << element << ":"
+                                        << args << " -> " << describe(type(inputs_ + which), got)
+                                        << ", wanted " << describe(type(inputs_ + which), want)
+                                        << "\n"
+                                        << to_text(p));
   }
 
   const Job& job_;
@@ -266,8 +293,9 @@ std::vector<OperatorCase> random_cases(Rng& rng) {
   return out;
 }
 
-/// Cases as kernels of several operators each: plain ones in four forms in turn, so that an operator's types meet all of
-/// them (with FERRULE_TEST_FULL in every form), the others in one after the other.
+/// Cases as kernels of several operators each: plain ones in four forms in turn, so that an
+/// operator's types meet all of them (with FERRULE_TEST_FULL in every form), the others in one
+/// after the other.
 std::vector<Job> make_jobs(HostKernels& kernels, const std::vector<OperatorCase>& cases) {
   constexpr size_t kOperators = 8;
   std::map<std::pair<const Form*, DType>, std::vector<const OperatorCase*>> open;
@@ -281,7 +309,8 @@ std::vector<Job> make_jobs(HostKernels& kernels, const std::vector<OperatorCase>
   size_t turn = 0;
   for (const OperatorCase& c : cases) {
     ++turn;
-    if (!c.plain) put(c, kForms[turn % kForms.size()]);
+    if (!c.plain)
+      put(c, kForms[turn % kForms.size()]);
     else
       for (size_t k = 0; k < kForms.size(); ++k)
         if (full || (k + turn) % 5 < 2) put(c, kForms[k]);
@@ -301,43 +330,52 @@ void compile_and_check(HostKernels& kernels, const std::vector<Job>& jobs, const
   }
 }
 
-/// All codes of types of up to 16 bits; of others special values, and numbers at and beside the middle between two
-/// neighbours of a narrower float type.
+/// All codes of types of up to 16 bits; of others special values, and numbers at and beside the
+/// middle between two neighbours of a narrower float type.
 void fill_codes(DType t, int64_t n, void* to, Rng& rng) {
   std::vector<uint8_t> random = random_bytes(t, n, rng);
   std::memcpy(to, random.data(), random.size());
   for (int64_t k = 0; k < n; ++k) {
-    if (size_bits(t) == 8 && t != DType::boolean) static_cast<uint8_t*>(to)[k] = static_cast<uint8_t>(k);
+    if (size_bits(t) == 8 && t != DType::boolean)
+      static_cast<uint8_t*>(to)[k] = static_cast<uint8_t>(k);
     if (size_bits(t) == 16) static_cast<uint16_t*>(to)[k] = static_cast<uint16_t>(k);
     if ((t != DType::f32 && t != DType::f64) || k % 4 == 0) continue;
-    // The exponent is one that narrow types have; the fraction ends early, with a one at any of its places.
+    // The exponent is one that narrow types have; the fraction ends early, with a one at any of its
+    // places.
     int bits = 1 + static_cast<int>(rng() % 12);
     double fraction = std::ldexp(static_cast<double>(rng() % (1u << bits)), -bits);
     double x = std::ldexp(1 + fraction, static_cast<int>(rng() % 48) - 30);
     if (rng() % 2) x = -x;
     double towards = k % 4 == 1 ? HUGE_VAL : k % 4 == 2 ? -HUGE_VAL : x;
-    if (t == DType::f64) static_cast<double*>(to)[k] = std::nextafter(x, towards);
-    else static_cast<float*>(to)[k] = std::nextafter(static_cast<float>(x), static_cast<float>(towards));
+    if (t == DType::f64)
+      static_cast<double*>(to)[k] = std::nextafter(x, towards);
+    else
+      static_cast<float*>(to)[k] =
+          std::nextafter(static_cast<float>(x), static_cast<float>(towards));
   }
 }
 
 }  // namespace
 
-TEST_CASE("every operator, element type and form of access: generated CUDA source equals the reference") {
+TEST_CASE(
+    "every operator, element type and form of access: generated CUDA source equals the reference") {
   if (HostKernels::missing()) return;
   HostKernels kernels;
   Rng rng(1);
   std::vector<OperatorCase> cases = operator_cases(table());
   std::set<std::string> covered;
   for (const OperatorCase& c : cases) covered.insert(c.op);
-  for (const auto& [key, f] : table().all()) CHECK_MESSAGE((!f.pointwise() || covered.count(f.op)), key);
+  for (const auto& [key, f] : table().all())
+    CHECK_MESSAGE((!f.pointwise() || covered.count(f.op)), key);
   for (OperatorCase& c : primitive_cases()) cases.push_back(std::move(c));
   for (OperatorCase& c : random_cases(rng)) cases.push_back(std::move(c));
   std::vector<Job> jobs = make_jobs(kernels, cases);
   compile_and_check(kernels, jobs, random_fill(rng));
 }
 
-TEST_CASE("every cast on the host: all codes of narrow types, and numbers between those of narrower ones") {
+TEST_CASE(
+    "every cast on the host: all codes of narrow types, and numbers between those of narrower "
+    "ones") {
   if (HostKernels::missing()) return;
   HostKernels kernels;
   const Form all_codes{"all codes", {65536}, {1}, {1}, {1}, CudaAccess::linear, true};
@@ -350,17 +388,22 @@ TEST_CASE("every cast on the host: all codes of narrow types, and numbers betwee
         ProgramBuilder b;
         uint32_t x = b.input(from);
         b.output(from == to ? x : wrap ? b.cast_wrapping(x, to) : b.cast(x, to));
-        std::string label = fmt::format("{} to {}{}", name(from), name(to), wrap ? ", wrapping" : "");
+        std::string label =
+            fmt::format("{} to {}{}", name(from), name(to), wrap ? ", wrapping" : "");
         cases.push_back({std::move(label), "", from, false, b.take()});
       }
   std::vector<Job> jobs;
-  for (size_t k = 0; k < cases.size(); k += 4) {  // one type each: there are 21 casts from every type
+  for (size_t k = 0; k < cases.size();
+       k += 4) {  // one type each: there are 21 casts from every type
     std::map<DType, std::vector<const OperatorCase*>> by_type;
-    for (size_t j = k; j < std::min(k + 4, cases.size()); ++j) by_type[cases[j].type].push_back(&cases[j]);
-    for (auto& [t, list] : by_type) jobs.push_back(make_job(kernels, list, size_bits(t) <= 16 ? all_codes : many));
+    for (size_t j = k; j < std::min(k + 4, cases.size()); ++j)
+      by_type[cases[j].type].push_back(&cases[j]);
+    for (auto& [t, list] : by_type)
+      jobs.push_back(make_job(kernels, list, size_bits(t) <= 16 ? all_codes : many));
   }
   Rng rng(2);
-  compile_and_check(kernels, jobs, [&](DType t, int64_t extent, void* to) { fill_codes(t, extent, to, rng); });
+  compile_and_check(kernels, jobs,
+                    [&](DType t, int64_t extent, void* to) { fill_codes(t, extent, to, rng); });
 }
 
 TEST_CASE("an operand beyond 2^31 elements is reached on the host") {

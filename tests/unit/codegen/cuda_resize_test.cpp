@@ -1,5 +1,5 @@
-// Resize kernels on the host: every mode, way of coordinates and rounding, by scales and by sizes, larger and smaller, along
-// any axes, every element type and layout, against the interpreter.
+// Resize kernels on the host: every mode, way of coordinates and rounding, by scales and by sizes,
+// larger and smaller, along any axes, every element type and layout, against the interpreter.
 #include "codegen/cuda/resize.h"
 
 #include "tests/unit/codegen/launch_cases.h"
@@ -14,21 +14,27 @@ struct Mode {
   bool exclude = false, antialias = false;
 };
 
-void add_resize(LaunchCases& cases, const Mode& m, DType type, const Dims& from, const Dims& to, bool scales) {
+void add_resize(LaunchCases& cases, const Mode& m, DType type, const Dims& from, const Dims& to,
+                bool scales) {
   RowGraph r(type);
   const ValueId x = r.input(random_of(type, from, cases.rng));
   const auto rank = static_cast<int64_t>(from.size());
   std::vector<ValueId> in{x, {}, {}, {}};
   if (scales) {
     std::vector<float> s;
-    for (size_t k = 0; k < from.size(); ++k) s.push_back((static_cast<float>(to[k]) + (to[k] == from[k] ? 0.0f : 0.25f)) / static_cast<float>(from[k]));
+    for (size_t k = 0; k < from.size(); ++k)
+      s.push_back((static_cast<float>(to[k]) + (to[k] == from[k] ? 0.0f : 0.25f)) /
+                  static_cast<float>(from[k]));
     in[2] = r.graph.add_constant("scales", Tensor::of_f32({rank}, s));
     in.pop_back();
   } else {
     in[3] = r.graph.add_constant("sizes", Tensor::of_i64({rank}, to));
   }
-  std::map<std::string, Attr> attrs{{"mode", m.mode}, {"coordinate_transformation_mode", m.coordinates}, {"nearest_mode", m.rounding},
-                                    {"exclude_outside", static_cast<int64_t>(m.exclude)}, {"antialias", static_cast<int64_t>(m.antialias)}};
+  std::map<std::string, Attr> attrs{{"mode", m.mode},
+                                    {"coordinate_transformation_mode", m.coordinates},
+                                    {"nearest_mode", m.rounding},
+                                    {"exclude_outside", static_cast<int64_t>(m.exclude)},
+                                    {"antialias", static_cast<int64_t>(m.antialias)}};
   r.graph.add_output(r.node("Resize", in, attrs));
   cases.add(std::move(r.graph), std::move(r.tensors), call_of_node).exact = m.mode == "nearest";
 }
@@ -40,13 +46,17 @@ TEST_CASE("resizing in every mode equals the interpreter") {
   LaunchCases cases(51);
   std::vector<Mode> modes;
   for (const char* mode : {"linear", "cubic"})
-    for (const char* coordinates : {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric"}) modes.push_back({mode, coordinates});
-  for (const char* rounding : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}) modes.push_back({"nearest", "half_pixel", rounding});
+    for (const char* coordinates : {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",
+                                    "align_corners", "asymmetric"})
+      modes.push_back({mode, coordinates});
+  for (const char* rounding : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"})
+    modes.push_back({"nearest", "half_pixel", rounding});
   modes.push_back({"cubic", "half_pixel", "floor", true});
   modes.push_back({"linear", "half_pixel", "floor", false, true});
   modes.push_back({"cubic", "align_corners", "floor", true, true});
   const std::vector<std::pair<Dims, Dims>> sizes{
-      {{1, 8, 5, 7}, {1, 8, 10, 9}}, {{2, 3, 9, 8}, {2, 3, 4, 5}}, {{1, 16, 4, 4}, {1, 16, 4, 11}}, {{2, 4, 6}, {2, 4, 15}},
+      {{1, 8, 5, 7}, {1, 8, 10, 9}},      {{2, 3, 9, 8}, {2, 3, 4, 5}},
+      {{1, 16, 4, 4}, {1, 16, 4, 11}},    {{2, 4, 6}, {2, 4, 15}},
       {{1, 2, 3, 4, 5}, {1, 2, 6, 3, 8}}, {{2, 8, 3, 1}, {3, 5, 1, 6}},
   };
   int packs = 0;
@@ -75,7 +85,10 @@ TEST_CASE("what has no resize kernel is refused") {
 
 TEST_CASE("resize kernels compile without a spill") {
   LaunchCases cases(52);
-  for (const Mode& m : {Mode{"linear", "half_pixel"}, Mode{"cubic", "half_pixel"}, Mode{"linear", "half_pixel", "floor", false, true}, Mode{"nearest", "asymmetric"}})
-    for (DType type : {DType::f32, DType::f16}) add_resize(cases, m, type, {1, 64, 23, 17}, {1, 64, 10, 31}, false);
+  for (const Mode& m :
+       {Mode{"linear", "half_pixel"}, Mode{"cubic", "half_pixel"},
+        Mode{"linear", "half_pixel", "floor", false, true}, Mode{"nearest", "asymmetric"}})
+    for (DType type : {DType::f32, DType::f16})
+      add_resize(cases, m, type, {1, 64, 23, 17}, {1, 64, 10, 31}, false);
   check_compiles(cases);
 }

@@ -1,5 +1,5 @@
-// Row kernels of CUDA C++ on the host: every row operator on random shapes, axes, element types and layouts, by every
-// kind of team, against the interpreter; sums against double.
+// Row kernels of CUDA C++ on the host: every row operator on random shapes, axes, element types and
+// layouts, by every kind of team, against the interpreter; sums against double.
 #include "codegen/cuda/rows.h"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ using namespace ferrule::test;
 namespace {
 
 /// A tensor's elements in the order of other strides, and back.
-std::vector<char> laid_out(const Tensor& t, const std::vector<int64_t>& strides, bool back, std::vector<char> memory = {}) {
+std::vector<char> laid_out(const Tensor& t, const std::vector<int64_t>& strides, bool back,
+                           std::vector<char> memory = {}) {
   const size_t size = static_cast<size_t>(size_bits(t.dtype()) / 8);
   memory.resize(std::max<size_t>(static_cast<size_t>(t.bytes()), 16));
   auto* own = static_cast<char*>(const_cast<void*>(t.data()));
@@ -32,8 +33,10 @@ std::vector<char> laid_out(const Tensor& t, const std::vector<int64_t>& strides,
     int64_t rest = k, at = 0;
     for (size_t a = i.size(); a-- > 0; rest /= t.dims()[a]) at += rest % t.dims()[a] * strides[a];
     char* there = memory.data() + static_cast<size_t>(at) * size;
-    if (back) std::memcpy(own + static_cast<size_t>(k) * size, there, size);
-    else std::memcpy(there, own + static_cast<size_t>(k) * size, size);
+    if (back)
+      std::memcpy(own + static_cast<size_t>(k) * size, there, size);
+    else
+      std::memcpy(there, own + static_cast<size_t>(k) * size, size);
   }
   return memory;
 }
@@ -48,7 +51,8 @@ struct Case {
   std::string what;
 
   std::vector<int64_t> dims(size_t k) const {
-    return r.dims(k < region.inputs.size() ? region.inputs[k].value : region.outputs[k - region.inputs.size()].value);
+    return r.dims(k < region.inputs.size() ? region.inputs[k].value
+                                           : region.outputs[k - region.inputs.size()].value);
   }
 };
 
@@ -56,13 +60,15 @@ class Cases {
  public:
   /// The graph's nodes as one kernel; operands of three axes or more in random layouts.
   Case& add(RowGraph graph, std::mt19937& rng, bool aligned) {
-    auto region = lower_rows(operators(), graph.graph, graph.graph.order(), std::vector(graph.graph.outputs()));
+    auto region = lower_rows(operators(), graph.graph, graph.graph.order(),
+                             std::vector(graph.graph.outputs()));
     REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
     Case& c = cases_.emplace_back(Case{std::move(graph), std::move(*region), {}, {}, 0, {}});
     std::vector<RowLayout> operands;
     for (size_t k = 0; k < c.region.inputs.size() + c.region.outputs.size(); ++k) {
       const std::vector<int64_t> d = c.dims(k);
-      c.layouts.push_back(d.size() >= 3 && d.size() <= 5 && rng() % 2 ? Layout::channels_last : Layout::plain);
+      c.layouts.push_back(d.size() >= 3 && d.size() <= 5 && rng() % 2 ? Layout::channels_last
+                                                                      : Layout::plain);
       operands.push_back({d, strides_of(d, c.layouts.back())});
     }
     auto plan = plan_cuda_rows(c.region, operands, aligned);
@@ -108,16 +114,19 @@ class Cases {
         const auto at = std::ranges::find(inputs, c.region.inputs[k].value) - inputs.begin();
         memory.push_back(laid_out(c.r.tensors[static_cast<size_t>(at)], strides, false));
       } else {
-        const DType t = c.r.graph.value(c.region.outputs[k - c.region.inputs.size()].value).type.dtype;
+        const DType t =
+            c.r.graph.value(c.region.outputs[k - c.region.inputs.size()].value).type.dtype;
         out.push_back(Tensor::allocate(t, d).first);
-        memory.emplace_back(std::max<size_t>(static_cast<size_t>(out.back().bytes()), 16), char{0x7f});
+        memory.emplace_back(std::max<size_t>(static_cast<size_t>(out.back().bytes()), 16),
+                            char{0x7f});
       }
     }
     for (auto& m : memory) pointers.push_back(m.data());
     const auto [x, y] = CudaRowGeometry::block(c.plan.kernel);
     const auto blocks = static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel));
-    const std::string problem = kernels_.launch(c.id, cuda_row_arguments(c.plan.kernel, c.plan.geometry, pointers), {blocks, 1, 1},
-                                                {static_cast<unsigned>(x), static_cast<unsigned>(y), 1});
+    const std::string problem =
+        kernels_.launch(c.id, cuda_row_arguments(c.plan.kernel, c.plan.geometry, pointers),
+                        {blocks, 1, 1}, {static_cast<unsigned>(x), static_cast<unsigned>(y), 1});
     CHECK_MESSAGE(problem.empty(), problem);
     for (size_t k = 0; k < out.size(); ++k) {
       const size_t operand = c.region.inputs.size() + k;
@@ -146,34 +155,44 @@ TEST_CASE("CUDA row kernels equal the interpreter") {
         random_region(r, op, rng);
         cases.add(std::move(r), rng, rng() % 2).what = op + " of " + std::string(name(type));
       }
-  for (DType type : {DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32, DType::i64, DType::u64})
+  for (DType type : {DType::i8, DType::u8, DType::i16, DType::u16, DType::i32, DType::u32,
+                     DType::i64, DType::u64})
     for (const std::string& op : kAnyRows) {
       RowGraph r(type);
-      r.graph.add_output(row_operator(r, r.input(random_of(type, random_dims(rng, 1 + rng() % 4), rng)), op, rng));
+      r.graph.add_output(
+          row_operator(r, r.input(random_of(type, random_dims(rng, 1 + rng() % 4), rng)), op, rng));
       cases.add(std::move(r), rng, rng() % 2).what = op + " of " + std::string(name(type));
     }
   // Rows of every length class: in registers of a warp, of a block, walked, and side by side.
   for (int64_t length : {1, 7, 64, 1024, 1028, 5000, 20000, 40001}) {
     RowGraph r(DType::f32);
-    r.graph.add_output(r.node("Softmax", {r.input(random_of(DType::f32, {3, length}, rng))}, {{"axis", int64_t{-1}}}));
+    r.graph.add_output(r.node("Softmax", {r.input(random_of(DType::f32, {3, length}, rng))},
+                              {{"axis", int64_t{-1}}}));
     cases.add(std::move(r), rng, true).what = fmt::format("Softmax of {}", length);
     RowGraph c(DType::f32);
-    c.graph.add_output(c.node("Softmax", {c.input(random_of(DType::f32, {std::min<int64_t>(length, 300), 37}, rng))}, {{"axis", int64_t{0}}}));
+    c.graph.add_output(c.node(
+        "Softmax", {c.input(random_of(DType::f32, {std::min<int64_t>(length, 300), 37}, rng))},
+        {{"axis", int64_t{0}}}));
     cases.add(std::move(c), rng, true).what = fmt::format("Softmax of columns of {}", length);
   }
   std::set<std::tuple<CudaTeam, bool, bool>> forms;
-  for (const Case& c : cases.all()) forms.emplace(c.plan.kernel.team, c.plan.kernel.items > 0, c.plan.kernel.vector > 1);
-  CHECK(forms.size() >= 7);  // columns; warp and block, walked and kept, whole vectors and single elements
+  for (const Case& c : cases.all())
+    forms.emplace(c.plan.kernel.team, c.plan.kernel.items > 0, c.plan.kernel.vector > 1);
+  CHECK(forms.size() >=
+        7);  // columns; warp and block, walked and kept, whole vectors and single elements
   cases.run();
 }
 
-TEST_CASE("CUDA row kernels: a maximum and its sum of exponentials are one pass where the row is not kept") {
+TEST_CASE(
+    "CUDA row kernels: a maximum and its sum of exponentials are one pass where the row is not "
+    "kept") {
   if (HostKernels::missing()) return;
   std::mt19937 rng(47);
   Cases cases;
-  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
-  // Rows of one block each: numbers as they come; rising ones, where every element is a new maximum; all -inf; -inf among
-  // numbers; one +inf; one NaN; all as low as can be; and far apart.
+  constexpr double kInf = std::numeric_limits<double>::infinity(),
+                   kNan = std::numeric_limits<double>::quiet_NaN();
+  // Rows of one block each: numbers as they come; rising ones, where every element is a new
+  // maximum; all -inf; -inf among numbers; one +inf; one NaN; all as low as can be; and far apart.
   auto filled = [&](DType t, const Dims& d, bool along_rows) {
     auto [tensor, bytes] = Tensor::allocate(t, d);
     const int64_t length = along_rows ? d[1] : d[0], rows = along_rows ? d[0] : d[1];
@@ -182,18 +201,34 @@ TEST_CASE("CUDA row kernels: a maximum and its sum of exponentials are one pass 
       for (int64_t e = 0; e < length; ++e) {
         double v = std::uniform_real_distribution<double>(-3, 3)(rng);
         switch (r % 8) {
-          case 1: v = static_cast<double>(e) * 30 / static_cast<double>(length); break;
-          case 2: v = -kInf; break;
-          case 3: v = e % 3 && e != 1 ? -kInf : v; break;
-          case 4: v = e == length / 2 ? kInf : v; break;
-          case 5: v = e == length - 1 ? kNan : v; break;
-          case 6: v = low; break;
-          case 7: v *= 10000; break;
-          default: break;
+          case 1:
+            v = static_cast<double>(e) * 30 / static_cast<double>(length);
+            break;
+          case 2:
+            v = -kInf;
+            break;
+          case 3:
+            v = e % 3 && e != 1 ? -kInf : v;
+            break;
+          case 4:
+            v = e == length / 2 ? kInf : v;
+            break;
+          case 5:
+            v = e == length - 1 ? kNan : v;
+            break;
+          case 6:
+            v = low;
+            break;
+          case 7:
+            v *= 10000;
+            break;
+          default:
+            break;
         }
         const Tensor one = Tensor::scalar(t, v);
         const int64_t at = along_rows ? r * length + e : e * rows + r;
-        std::memcpy(static_cast<char*>(bytes) + at * size_bits(t) / 8, one.data(), static_cast<size_t>(size_bits(t)) / 8);
+        std::memcpy(static_cast<char*>(bytes) + at * size_bits(t) / 8, one.data(),
+                    static_cast<size_t>(size_bits(t)) / 8);
       }
     return tensor;
   };
@@ -202,10 +237,13 @@ TEST_CASE("CUDA row kernels: a maximum and its sum of exponentials are one pass 
     for (DType t : {DType::f32, DType::f64, DType::f16, DType::bf16})
       for (bool along_rows : {true, false}) {
         RowGraph r(t);
-        const ValueId x = r.input(filled(t, along_rows ? Dims{8, 9001} : Dims{203, 40}, along_rows));
+        const ValueId x =
+            r.input(filled(t, along_rows ? Dims{8, 9001} : Dims{203, 40}, along_rows));
         const int64_t axis = along_rows ? 1 : 0;
-        r.graph.add_output(op[0] == 'R' ? r.node(op, {x, r.axes({axis})}, {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}})
-                                        : r.node(op, {x}, {{"axis", axis}}));
+        r.graph.add_output(
+            op[0] == 'R' ? r.node(op, {x, r.axes({axis})},
+                                  {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}})
+                         : r.node(op, {x}, {{"axis", axis}}));
         Case& c = cases.add(std::move(r), rng, true);
         c.what = fmt::format("{} of {}, {}", op, name(t), along_rows ? "rows" : "columns");
         online += c.plan.kernel.online.has_value();
@@ -214,18 +252,23 @@ TEST_CASE("CUDA row kernels: a maximum and its sum of exponentials are one pass 
   CHECK(online == 24);
   // Neighbours in front of it belong to both stages; a row in registers needs no second reading.
   RowGraph added(DType::f32);
-  const ValueId sum = added.node("Add", {added.input(random_of(DType::f32, {3, 40000}, rng)), added.input(random_of(DType::f32, {40000}, rng))});
+  const ValueId sum = added.node("Add", {added.input(random_of(DType::f32, {3, 40000}, rng)),
+                                         added.input(random_of(DType::f32, {40000}, rng))});
   added.graph.add_output(added.node("Softmax", {sum}, {{"axis", int64_t{-1}}}));
   CHECK(cases.add(std::move(added), rng, true).plan.kernel.online.has_value());
   RowGraph kept(DType::f32);
-  kept.graph.add_output(kept.node("Softmax", {kept.input(random_of(DType::f32, {3, 500}, rng))}, {{"axis", int64_t{-1}}}));
+  kept.graph.add_output(kept.node("Softmax", {kept.input(random_of(DType::f32, {3, 500}, rng))},
+                                  {{"axis", int64_t{-1}}}));
   CHECK_FALSE(cases.add(std::move(kept), rng, true).plan.kernel.online.has_value());
   // What looks alike and is not: the sum is of something else than the maximum is.
   RowGraph other(DType::f32);
   const ValueId z = other.input(random_of(DType::f32, {3, 40000}, rng));
-  const ValueId top = other.node("ReduceMax", {z, other.axes({1})}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}});
+  const ValueId top = other.node("ReduceMax", {z, other.axes({1})},
+                                 {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}});
   const ValueId below = other.node("Exp", {other.node("Sub", {other.node("Abs", {z}), top})});
-  other.graph.add_output(other.node("ReduceSum", {below, other.axes({1})}, {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}}));
+  other.graph.add_output(
+      other.node("ReduceSum", {below, other.axes({1})},
+                 {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}}));
   CHECK_FALSE(cases.add(std::move(other), rng, true).plan.kernel.online.has_value());
   cases.run();
 }
@@ -240,7 +283,8 @@ TEST_CASE("CUDA row kernels: sums of many numbers are nearly as good as in doubl
     std::vector<float> v(static_cast<size_t>(n));
     for (float& x : v) x = std::uniform_real_distribution<float>(0, 1)(rng);
     want.push_back(std::accumulate(v.begin(), v.end(), 0.0));
-    r.graph.add_output(r.node("ReduceSum", {r.input(Tensor::of_f32({n}, v))}, {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}}));
+    r.graph.add_output(r.node("ReduceSum", {r.input(Tensor::of_f32({n}, v))},
+                              {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}}));
     cases.add(std::move(r), rng, true);
   }
   cases.run();
@@ -253,7 +297,8 @@ TEST_CASE("CUDA row kernels compile without a spill") {
     MESSAGE("skipped, NVRTC is not there: " << info.error().message);
     return;
   }
-  // Each form for one of two targets, or for both with FERRULE_TEST_FULL: NVRTC takes half a second for one.
+  // Each form for one of two targets, or for both with FERRULE_TEST_FULL: NVRTC takes half a second
+  // for one.
   const bool full = std::getenv("FERRULE_TEST_FULL");
   int forms = 0;
   std::mt19937 rng(5);
@@ -263,11 +308,13 @@ TEST_CASE("CUDA row kernels compile without a spill") {
         if (op[0] == 'G' && d.size() < 3) continue;
         RowGraph r(t);
         r.graph.add_output(row_operator(r, r.input(random_of(t, d, rng)), op, rng));
-        auto region = lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()));
+        auto region =
+            lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()));
         REQUIRE(region.has_value());
         std::vector<RowLayout> operands;
         for (const auto* list : {&region->inputs, &region->outputs})
-          for (const RowOperand& o : *list) operands.push_back({r.dims(o.value), strides_of(r.dims(o.value), Layout::plain)});
+          for (const RowOperand& o : *list)
+            operands.push_back({r.dims(o.value), strides_of(r.dims(o.value), Layout::plain)});
         auto plan = plan_cuda_rows(*region, operands, true);
         REQUIRE(plan.has_value());
         auto source = cuda_row_source(plan->kernel, "kernel", "");

@@ -1,5 +1,5 @@
-#include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/copy.h"
+#include "codegen/cuda/pointwise.h"
 
 #include <doctest/doctest.h>
 
@@ -33,7 +33,8 @@ Program product(DType t, size_t inputs = 2) {
 }
 
 using Strides = std::vector<std::vector<int64_t>>;
-CudaPlan planned(const Program& p, std::vector<int64_t> dims, Strides strides, bool aligned = true) {
+CudaPlan planned(const Program& p, std::vector<int64_t> dims, Strides strides,
+                 bool aligned = true) {
   auto plan = plan_cuda(p, dims, strides, aligned);
   REQUIRE(plan.has_value());
   return *plan;
@@ -50,7 +51,8 @@ Cubin compiled(const CudaKernel& k, const char* target) {
 }
 
 CudaKernel linear(const Program& p) {
-  return {p, std::vector<CudaAccess>(p.inputs.size() + p.outputs.size(), CudaAccess::linear), 1, 1, false};
+  return {p, std::vector<CudaAccess>(p.inputs.size() + p.outputs.size(), CudaAccess::linear), 1, 1,
+          false};
 }
 
 /// Every primitive that exists on compute type `t`, each an output of one program.
@@ -62,12 +64,16 @@ Program everything(DType t) {
   for (int k = 0; k < static_cast<int>(Prim::load); ++k) {
     auto op = static_cast<Prim>(k);
     const PrimInfo& pi = info(op);
-    bool ok = pi.cls == C::arith ? flt || integer : pi.cls == C::flt || pi.cls == C::test ? flt : pi.cls == C::bits ? integer
-            : pi.cls == C::logic ? boolean : pi.cls == C::cmp;
+    bool ok = pi.cls == C::arith                      ? flt || integer
+              : pi.cls == C::flt || pi.cls == C::test ? flt
+              : pi.cls == C::bits                     ? integer
+              : pi.cls == C::logic                    ? boolean
+                                                      : pi.cls == C::cmp;
     if (!ok) continue;
     DType result = pi.cls == C::cmp || pi.cls == C::test ? DType::boolean : t;
-    b.output(pi.arity == 1 ? b.op(op, result, {a[0]}) : pi.arity == 2 ? b.op(op, result, {a[0], a[1]})
-                                                                     : b.op(op, result, {a[0], a[1], a[2]}));
+    b.output(pi.arity == 1   ? b.op(op, result, {a[0]})
+             : pi.arity == 2 ? b.op(op, result, {a[0], a[1]})
+                             : b.op(op, result, {a[0], a[1], a[2]}));
   }
   b.output(b.op(Prim::select, t, {b.cast(a[0], DType::boolean), a[1], a[2]}));
   if (t == DType::f32) b.output(b.op(Prim::float_to_bits, DType::i32, {a[0]}));
@@ -80,7 +86,8 @@ Program everything(DType t) {
 TEST_CASE("every primitive compiles for sm_75 and sm_90 without a spill") {
   if (no_nvrtc()) return;
   for (const char* target : {"sm_75", "sm_90"})
-    for (DType t : {DType::f32, DType::f64, DType::boolean, DType::u8, DType::i16, DType::u32, DType::i64}) {
+    for (DType t :
+         {DType::f32, DType::f64, DType::boolean, DType::u8, DType::i16, DType::u32, DType::i64}) {
       Program p = everything(t);
       REQUIRE(verify(p).has_value());
       Cubin c = compiled(linear(p), target);
@@ -102,7 +109,8 @@ TEST_CASE("every cast compiles") {
 
 TEST_CASE("accesses follow from dims and strides") {
   Program p = product(DType::f32);
-  std::vector<int64_t> dims{8, 256, 56, 56}, full{802816, 3136, 56, 1}, channel{0, 1, 0, 0}, last{802816, 1, 14336, 256};
+  std::vector<int64_t> dims{8, 256, 56, 56}, full{802816, 3136, 56, 1}, channel{0, 1, 0, 0},
+      last{802816, 1, 14336, 256};
   CudaPlan same = planned(p, dims, {full, full, full});
   CHECK(same.kernel.rank == 1);
   CHECK(same.kernel.vector == 4);
@@ -111,14 +119,16 @@ TEST_CASE("accesses follow from dims and strides") {
   CHECK(same.geometry.packs(same.kernel) == 8 * 256 * 56 * 56 / 4);
   CHECK_FALSE(same.kernel.wide_index);
   CudaPlan bias = planned(p, dims, {full, channel, full});
-  CHECK(bias.kernel.access == std::vector{CudaAccess::linear, CudaAccess::row_uniform, CudaAccess::linear});
+  CHECK(bias.kernel.access ==
+        std::vector{CudaAccess::linear, CudaAccess::row_uniform, CudaAccess::linear});
   CHECK(bias.kernel.rank == 3);
   CHECK(bias.kernel.vector == 4);
   CudaPlan bias_last = planned(p, dims, {last, channel, last});
   CHECK(bias_last.kernel.access[1] == CudaAccess::rows);
   CHECK(bias_last.kernel.vector == 4);
   CudaPlan transposed = planned(p, dims, {full, {0, 0, 0, 0}, last});
-  CHECK(transposed.kernel.access == std::vector{CudaAccess::strided, CudaAccess::uniform, CudaAccess::linear});
+  CHECK(transposed.kernel.access ==
+        std::vector{CudaAccess::strided, CudaAccess::uniform, CudaAccess::linear});
   CHECK(transposed.kernel.vector == 1);
   CHECK(planned(p, dims, {full, full, full}, false).kernel.vector == 1);
   CHECK(planned(p, {5, 3}, {{3, 1}, {0, 1}, {3, 1}}).kernel.vector == 1);
@@ -129,9 +139,13 @@ TEST_CASE("accesses follow from dims and strides") {
 
 TEST_CASE("every form of access compiles, and 16 bytes are moved at once") {
   if (no_nvrtc()) return;
-  std::vector<int64_t> dims{8, 256, 56, 56}, full{802816, 3136, 56, 1}, channel{0, 1, 0, 0}, last{802816, 1, 14336, 256};
+  std::vector<int64_t> dims{8, 256, 56, 56}, full{802816, 3136, 56, 1}, channel{0, 1, 0, 0},
+      last{802816, 1, 14336, 256};
   for (DType t : {DType::f32, DType::f16, DType::boolean, DType::i64})
-    for (const Strides& s : {Strides{full, full, full}, {full, channel, full}, {last, channel, last}, {full, {0, 0, 0, 0}, last}}) {
+    for (const Strides& s : {Strides{full, full, full},
+                             {full, channel, full},
+                             {last, channel, last},
+                             {full, {0, 0, 0, 0}, last}}) {
       ProgramBuilder b;
       DType c = compute_type(t);
       Prim op = t == DType::boolean ? Prim::lor : Prim::add;
@@ -166,7 +180,8 @@ TEST_CASE("text of a model stays inside its comment") {
 TEST_CASE("arguments are laid out as the source declares them") {
   Program p = product(DType::f32);
   CudaPlan plan = planned(p, {4, 6}, {{6, 1}, {1, 0}, {6, 1}});
-  void* pointers[3] = {reinterpret_cast<void*>(16), reinterpret_cast<void*>(32), reinterpret_cast<void*>(48)};
+  void* pointers[3] = {reinterpret_cast<void*>(16), reinterpret_cast<void*>(32),
+                       reinterpret_cast<void*>(48)};
   std::string block = cuda_arguments(plan.kernel, plan.geometry, pointers);
   // three pointers, n, size[2], stride[1][2], padding to 8
   REQUIRE(block.size() == 24 + 4 * 5 + 4);
@@ -195,7 +210,8 @@ TEST_CASE("what NVRTC cannot do is said plainly") {
   CHECK(broken.error().message.find("error") != std::string::npos);
 }
 
-TEST_CASE("a kernel is compiled once: for the same source, target and NVRTC it comes from the cache") {
+TEST_CASE(
+    "a kernel is compiled once: for the same source, target and NVRTC it comes from the cache") {
   if (no_nvrtc()) return;
   std::string folder = (std::filesystem::temp_directory_path() / "ferrule_cubins_XXXXXX").string();
   REQUIRE(mkdtemp(folder.data()));
@@ -229,7 +245,8 @@ TEST_CASE("types that no kernel holds are refused") {
   CHECK(source.error().code == Code::unsupported_type);
 }
 
-TEST_CASE("a copy is turned in shared memory only where both sides are contiguous along different axes") {
+TEST_CASE(
+    "a copy is turned in shared memory only where both sides are contiguous along different axes") {
   const std::vector<int64_t> dims{2, 24, 5, 7};
   const std::vector<int64_t> plain{24 * 35, 35, 7, 1}, last{24 * 35, 1, 7 * 24, 24};
   CHECK_FALSE(plan_cuda_transpose(dims, plain, plain, 4));
@@ -239,8 +256,10 @@ TEST_CASE("a copy is turned in shared memory only where both sides are contiguou
   CHECK(turned->geometry.result.size == 24);
   CHECK(turned->kernel.rank == 1);
   CHECK(turned->geometry.blocks(turned->kernel) == 2 * 2 * 1);
-  CHECK_FALSE(plan_cuda_transpose(dims, {2 * 24 * 35, 70, 14, 2}, last, 4));  // no axis of the source is contiguous
-  CHECK(plan_cuda_transpose(std::vector<int64_t>{65536, 65536}, {1, 65536}, {65536, 1}, 1)->kernel.wide_index);
+  CHECK_FALSE(plan_cuda_transpose(dims, {2 * 24 * 35, 70, 14, 2}, last,
+                                  4));  // no axis of the source is contiguous
+  CHECK(plan_cuda_transpose(std::vector<int64_t>{65536, 65536}, {1, 65536}, {65536, 1}, 1)
+            ->kernel.wide_index);
 }
 
 TEST_CASE("transposes and gathers of every element size compile without a spill") {
@@ -248,13 +267,16 @@ TEST_CASE("transposes and gathers of every element size compile without a spill"
   for (int bytes : {1, 2, 4, 8})
     for (bool wide : {false, true}) {
       for (int rank : {0, 1, 3}) {
-        auto cubin = compile_cuda(cuda_transpose_source({bytes, rank, wide}, "kernel", ""), "kernel", "sm_90");
+        auto cubin = compile_cuda(cuda_transpose_source({bytes, rank, wide}, "kernel", ""),
+                                  "kernel", "sm_90");
         REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
         CHECK(cubin->spill_bytes == 0);
         CHECK(cubin->shared_bytes == 32 * 33 * bytes);
       }
       for (int index : {4, 8}) {
-        CudaGatherKernel k = plan_cuda_gather(std::vector<int64_t>{2, 10, 64}, {6400, 0, 1}, {0, 1, 0}, {640, 64, 1}, 100, 64, bytes, index, true).kernel;
+        CudaGatherKernel k = plan_cuda_gather(std::vector<int64_t>{2, 10, 64}, {6400, 0, 1},
+                                              {0, 1, 0}, {640, 64, 1}, 100, 64, bytes, index, true)
+                                 .kernel;
         CHECK(k.vector * bytes == 16);
         k.wide_index = wide;
         auto cubin = compile_cuda(cuda_gather_source(k, "kernel", ""), "kernel", "sm_75");

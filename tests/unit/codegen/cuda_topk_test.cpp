@@ -1,5 +1,6 @@
-// The selection kernel on the host: softmax and its logarithms, largest and smallest, one to all of a row, short and long rows,
-// equal elements, NaN and infinities, against the interpreter: the same indices, values within the tolerance.
+// The selection kernel on the host: softmax and its logarithms, largest and smallest, one to all of
+// a row, short and long rows, equal elements, NaN and infinities, against the interpreter: the same
+// indices, values within the tolerance.
 #include "codegen/cuda/topk.h"
 
 #include <cmath>
@@ -13,7 +14,7 @@ using namespace ferrule::test;
 namespace {
 
 struct Form {
-  std::string ops;   ///< "s" Softmax, "l" LogSoftmax, "sl" the logarithm of the former
+  std::string ops;  ///< "s" Softmax, "l" LogSoftmax, "sl" the logarithm of the former
   DType type;
   Dims dims;
   int64_t k;
@@ -28,8 +29,11 @@ Tensor scores(const Form& f, std::mt19937& rng) {
   for (int64_t k = 0; k < t.numel(); ++k) {
     Tensor v;
     if (f.equals) v = Tensor::scalar(f.type, static_cast<double>(rng() % 5));
-    if (f.extremes && rng() % 9 == 0) v = Tensor::scalar(f.type, std::array{std::nan(""), inf, -inf, 0.0}[rng() % 4]);
-    if (v.numel() == 1 && v.data()) std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + static_cast<size_t>(k) * size, v.data(), size);
+    if (f.extremes && rng() % 9 == 0)
+      v = Tensor::scalar(f.type, std::array{std::nan(""), inf, -inf, 0.0}[rng() % 4]);
+    if (v.numel() == 1 && v.data())
+      std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + static_cast<size_t>(k) * size,
+                  v.data(), size);
   }
   return t;
 }
@@ -64,11 +68,16 @@ TEST_CASE("selections of a softmax equal the interpreter's") {
   if (HostKernels::missing()) return;
   LaunchCases cases(61);
   for (const std::string ops : {"s", "l", "sl"})
-    for (const Form& f : {Form{ops, DType::f32, {3, 7}, 3}, Form{ops, DType::f32, {2, 3, 40}, 40}, Form{ops, DType::f32, {2, 1000}, 5},
-                          Form{ops, DType::f32, {1, 5000}, 17, false}, Form{ops, DType::f32, {9}, 1}, Form{ops, DType::f32, {4, 50}, 6, true, true},
-                          Form{ops, DType::f32, {3, 70}, 9, false, true}, Form{ops, DType::f32, {6, 12}, 4, true, false, true},
-                          Form{ops, DType::f32, {6, 12}, 4, false, false, true}, Form{ops, DType::f16, {4, 33}, 5, true, true},
-                          Form{ops, DType::bf16, {4, 300}, 64, true, true}, Form{ops, DType::f32, {2, 5}, 0}, Form{ops, DType::f32, {0, 5}, 2}})
+    for (const Form& f :
+         {Form{ops, DType::f32, {3, 7}, 3}, Form{ops, DType::f32, {2, 3, 40}, 40},
+          Form{ops, DType::f32, {2, 1000}, 5}, Form{ops, DType::f32, {1, 5000}, 17, false},
+          Form{ops, DType::f32, {9}, 1}, Form{ops, DType::f32, {4, 50}, 6, true, true},
+          Form{ops, DType::f32, {3, 70}, 9, false, true},
+          Form{ops, DType::f32, {6, 12}, 4, true, false, true},
+          Form{ops, DType::f32, {6, 12}, 4, false, false, true},
+          Form{ops, DType::f16, {4, 33}, 5, true, true},
+          Form{ops, DType::bf16, {4, 300}, 64, true, true}, Form{ops, DType::f32, {2, 5}, 0},
+          Form{ops, DType::f32, {0, 5}, 2}})
       add(cases, f);
   CHECK(cases.kinds["selection"] == 39);
   cases.run();
@@ -76,6 +85,8 @@ TEST_CASE("selections of a softmax equal the interpreter's") {
 
 TEST_CASE("selection kernels compile without a spill") {
   LaunchCases cases(62);
-  for (const Form& f : {Form{"s", DType::f32, {3, 20}, 3}, Form{"l", DType::f16, {3, 1000}, 3}, Form{"sl", DType::bf16, {1, 50000}, 30, false}}) add(cases, f);
+  for (const Form& f : {Form{"s", DType::f32, {3, 20}, 3}, Form{"l", DType::f16, {3, 1000}, 3},
+                        Form{"sl", DType::bf16, {1, 50000}, 30, false}})
+    add(cases, f);
   check_compiles(cases);
 }

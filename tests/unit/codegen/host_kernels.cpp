@@ -1,5 +1,5 @@
-#include "tests/support/paths.h"
 #include "tests/unit/codegen/host_kernels.h"
+#include "tests/support/paths.h"
 
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -18,11 +18,12 @@
 namespace ferrule::test {
 namespace {
 
-constexpr size_t kFileBytes = 400 << 10;  // of generated text; a compiler takes a few seconds for one
+constexpr size_t kFileBytes =
+    400 << 10;  // of generated text; a compiler takes a few seconds for one
 constexpr unsigned kCompilers = 2;
 
-/// No contraction, as NVRTC is told; packs are other types in the same memory, which NVRTC allows; an access that is
-/// not aligned is an error on a GPU, and here an illegal instruction.
+/// No contraction, as NVRTC is told; packs are other types in the same memory, which NVRTC allows;
+/// an access that is not aligned is an error on a GPU, and here an illegal instruction.
 constexpr std::string_view kFlags =
     "-O1 -std=c++20 -ffp-contract=off -fno-strict-aliasing -fno-math-errno -fsanitize=alignment "
     "-fsanitize-undefined-trap-on-error -w -fPIC -shared -fvisibility=hidden";
@@ -55,11 +56,14 @@ std::string HostKernels::compiler() {
 
 bool HostKernels::missing() {
   if (!compiler().empty()) return false;
-  MESSAGE("skipped, no C++ compiler is there to compile generated kernels for the host ($CXX, c++, g++, clang++)");
+  MESSAGE(
+      "skipped, no C++ compiler is there to compile generated kernels for the host ($CXX, c++, "
+      "g++, clang++)");
   return true;
 }
 
-/// Gone when everything is compiled and opened, so that a kernel that crashes leaves nothing behind.
+/// Gone when everything is compiled and opened, so that a kernel that crashes leaves nothing
+/// behind.
 struct HostKernels::Folder {
   Folder() {
     std::string name = (std::filesystem::temp_directory_path() / "ferrule_host_XXXXXX").string();
@@ -90,7 +94,8 @@ std::vector<HostKernels::File> HostKernels::write_files(const Folder& folder) co
   for (size_t k = 0; k < kernels_.size();) {
     File f;
     f.begin = k;
-    for (size_t bytes = 0; k < kernels_.size() && bytes < kFileBytes; ++k) bytes += kernels_[k].source.size();
+    for (size_t bytes = 0; k < kernels_.size() && bytes < kFileBytes; ++k)
+      bytes += kernels_[k].source.size();
     f.end = k;
     std::string name = "kernels_" + std::to_string(files.size());
     f.source = folder.path / (name + ".cpp");
@@ -104,11 +109,13 @@ std::vector<HostKernels::File> HostKernels::write_files(const Folder& folder) co
 
 void HostKernels::write(const File& file) const {
   std::ofstream out(file.source);
-  out << "#include \"tests/unit/codegen/host_device.h\"\nnamespace ferrule_host {\nnamespace {\n" << kCudaPrelude;
+  out << "#include \"tests/unit/codegen/host_device.h\"\nnamespace ferrule_host {\nnamespace {\n"
+      << kCudaPrelude;
   std::string table;
   for (size_t k = file.begin; k < file.end; ++k) {
     const Kernel& kernel = kernels_[k];
-    out << fmt::format("namespace n{0} {{\n#define {1} host_kernel_{0}\n#line 1 \"kernel {0}\"\n", k, kernel.entry)
+    out << fmt::format("namespace n{0} {{\n#define {1} host_kernel_{0}\n#line 1 \"kernel {0}\"\n",
+                       k, kernel.entry)
         << kernel.source << fmt::format("\n#undef {}\n}}\n", kernel.entry);
     table += fmt::format("  Called<&n{0}::host_kernel_{0}>::entry,\n", k);
   }
@@ -121,7 +128,8 @@ void HostKernels::write(const File& file) const {
          "#define BOUND extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char\n"
          "BOUND __start_ferrule_shared[], __stop_ferrule_shared[];\n"
          "SHOWN void ferrule_clear_shared() {\n"
-         "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = (char)0xff;\n}\n}\n";
+         "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = "
+         "(char)0xff;\n}\n}\n";
 }
 
 std::string HostKernels::open(const File& file) {
@@ -152,9 +160,11 @@ std::string HostKernels::compile() {
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t k; (k = next++) < files.size();)
-      status[k] = std::system(fmt::format("{} {} '-I{}' '{}' -o '{}' >'{}' 2>&1 </dev/null", compiler(), kFlags,
-                                          source_dir(), files[k].source.string(), files[k].library.string(),
-                                          files[k].log.string()).c_str());
+      status[k] =
+          std::system(fmt::format("{} {} '-I{}' '{}' -o '{}' >'{}' 2>&1 </dev/null", compiler(),
+                                  kFlags, source_dir(), files[k].source.string(),
+                                  files[k].library.string(), files[k].log.string())
+                          .c_str());
   };
   std::vector<std::thread> workers;
   for (unsigned k = 0; k < kCompilers; ++k) workers.emplace_back(work);
@@ -166,11 +176,12 @@ std::string HostKernels::compile() {
   return {};
 }
 
-std::string HostKernels::launch(size_t id, std::string_view arguments, Dim3 grid, Dim3 block) const {
+std::string HostKernels::launch(size_t id, std::string_view arguments, Dim3 grid,
+                                Dim3 block) const {
   const Compiled& kernel = compiled_.at(id);
   if (kernel.argument_bytes != arguments.size())
-    return fmt::format("an argument block of {} bytes for a kernel that declares {}", arguments.size(),
-                       kernel.argument_bytes);
+    return fmt::format("an argument block of {} bytes for a kernel that declares {}",
+                       arguments.size(), kernel.argument_bytes);
   return run_grid(kernel.run, kernel.clear_shared, arguments, grid, block);
 }
 

@@ -1,6 +1,7 @@
-// Generated CUDA source on the host: many kernels are compiled by the system's C++ compiler, the same text behind
-// host_device.h, and run on host memory thread by thread. For tests: this is where the arithmetic, indexing and
-// barriers of generated text are checked without a GPU. A kernel has one parameter, its argument block.
+// Generated CUDA source on the host: many kernels are compiled by the system's C++ compiler, the
+// same text behind host_device.h, and run on host memory thread by thread. For tests: this is where
+// the arithmetic, indexing and barriers of generated text are checked without a GPU. A kernel has
+// one parameter, its argument block.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -18,12 +19,14 @@ class HostKernels {
   ~HostKernels();
   HostKernels(const HostKernels&) = delete;
 
-  /// The command of a C++ compiler: $CXX, else the first of c++, g++, clang++ that is there, else "".
+  /// The command of a C++ compiler: $CXX, else the first of c++, g++, clang++ that is there, else
+  /// "".
   static std::string compiler();
   /// Whether there is none; a test that returns then has been skipped, and this has said so.
   static bool missing();
 
-  /// `entry` is the only kernel of `source`; texts may share that name. Returns the number to launch it by.
+  /// `entry` is the only kernel of `source`; texts may share that name. Returns the number to
+  /// launch it by.
   size_t add(std::string source, std::string entry);
   /// Everything added so far, once. Returns what the compiler said, or "".
   std::string compile();

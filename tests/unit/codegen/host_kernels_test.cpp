@@ -1,5 +1,5 @@
-// The host that stands in for a GPU in tests: barriers, warps and shared memory behave as CUDA says, and what is
-// wrong with a kernel is seen.
+// The host that stands in for a GPU in tests: barriers, warps and shared memory behave as CUDA
+// says, and what is wrong with a kernel is seen.
 #include "tests/unit/codegen/host_kernels.h"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,8 @@ class Kernels {
     std::string wrong = kernels_.compile();
     REQUIRE_MESSAGE(wrong.empty(), wrong);
   }
-  std::string launch(size_t id, const std::vector<float>& x, std::vector<float>& y, int64_t n, Dim3 grid, Dim3 block) {
+  std::string launch(size_t id, const std::vector<float>& x, std::vector<float>& y, int64_t n,
+                     Dim3 grid, Dim3 block) {
     Arguments a{x.data(), y.data(), n};
     return kernels_.launch(id, {reinterpret_cast<const char*>(&a), sizeof a}, grid, block);
   }
@@ -143,21 +144,24 @@ TEST_CASE("what is wrong with a kernel is seen on the host") {
   if (HostKernels::missing()) return;
   auto body = [](const char* text) {
     return "extern \"C\" __global__ void kernel(const Arguments a) {\n  __shared__ float s[64];\n"
-           "  const int t = threadIdx.x;\n" + std::string(text) + "\n}\n";
+           "  const int t = threadIdx.x;\n" +
+           std::string(text) + "\n}\n";
   };
   Kernels k({
-      body("s[t] = a.x[t]; a.y[t] = s[63 - t];"),                                         // 0: a race
-      body("s[t] = a.x[t]; __syncthreads(); a.y[t] = s[63 - t];"),                        // 1: right
-      body("if (t < 40) __syncthreads();\n a.y[t] = a.x[63 - t];"),                       // 2
-      body("if (t == 7) return;\n __syncthreads();\n a.y[t] = a.x[63 - t];"),             // 3
-      body("if (t < 10) a.y[t] = __shfl_xor_sync(0xffffffffu, t, 1);"),                   // 4
-      body("if (t < 32) __syncthreads();\n else\n __syncthreads();"),                     // 5
-      body("if (t < 10) a.y[t] = __shfl_xor_sync(0x1u, t, 1);"),                          // 6
-      body("a.y[t] = s[t];"),                                                             // 7: nothing written
+      body("s[t] = a.x[t]; a.y[t] = s[63 - t];"),                              // 0: a race
+      body("s[t] = a.x[t]; __syncthreads(); a.y[t] = s[63 - t];"),             // 1: right
+      body("if (t < 40) __syncthreads();\n a.y[t] = a.x[63 - t];"),            // 2
+      body("if (t == 7) return;\n __syncthreads();\n a.y[t] = a.x[63 - t];"),  // 3
+      body("if (t < 10) a.y[t] = __shfl_xor_sync(0xffffffffu, t, 1);"),        // 4
+      body("if (t < 32) __syncthreads();\n else\n __syncthreads();"),          // 5
+      body("if (t < 10) a.y[t] = __shfl_xor_sync(0x1u, t, 1);"),               // 6
+      body("a.y[t] = s[t];"),                                                  // 7: nothing written
   });
   std::vector<float> x = counted(64), want(x.rbegin(), x.rend()), y(64);
   auto run = [&](size_t id) { return k.launch(id, x, y, 0, {1}, {64}); };
-  auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
+  auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
   CHECK(run(0) == "");
   CHECK(y != want);
   const std::string wrong[] = {run(2), run(3), run(4), run(5), run(6)};
@@ -180,7 +184,9 @@ TEST_CASE("text that does not compile, and arguments that do not fit, are said")
   CHECK(broken.compile().find("kernel 0") != std::string::npos);
   HostKernels kernels;
   std::string text = kArguments;
-  size_t id = kernels.add(text + "extern \"C\" __global__ void kernel(const Arguments a) {}", "kernel");
+  size_t id =
+      kernels.add(text + "extern \"C\" __global__ void kernel(const Arguments a) {}", "kernel");
   CHECK(kernels.compile() == "");
-  CHECK(kernels.launch(id, "too short", {1}, {1}) == "an argument block of 9 bytes for a kernel that declares 24");
+  CHECK(kernels.launch(id, "too short", {1}, {1}) ==
+        "an argument block of 9 bytes for a kernel that declares 24");
 }

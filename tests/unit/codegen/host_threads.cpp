@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/base/dtype.h"
 #include "engine/base/diagnostics.h"
+#include "engine/base/dtype.h"
 
 namespace ferrule::test {
 namespace {
@@ -81,7 +81,8 @@ class Block {
     at_barrier_ = 0;
     for (Thread& t : threads_)
       if (t.line != line)
-        return fail(fmt::format("threads of a block meet at __syncthreads of lines {} and {}", line, t.line));
+        return fail(fmt::format("threads of a block meet at __syncthreads of lines {} and {}", line,
+                                t.line));
     for (size_t k = 0; k < threads_.size(); ++k) release(k);
   }
 
@@ -91,15 +92,18 @@ class Block {
     me.line = line;
     me.mask = mask;
     me.value = value;
-    size_t first = current_ / kWarp * kWarp, lanes = std::min<size_t>(kWarp, threads_.size() - first);
+    size_t first = current_ / kWarp * kWarp,
+           lanes = std::min<size_t>(kWarp, threads_.size() - first);
     unsigned wanted = lanes == kWarp ? mask : mask & ((1u << lanes) - 1);
     if (!(wanted >> (current_ - first) & 1)) {
-      fail(fmt::format("line {}: a thread meets its warp under a mask that does not have it", line));
+      fail(
+          fmt::format("line {}: a thread meets its warp under a mask that does not have it", line));
       return nullptr;
     }
     WarpValues all{{}, wanted};
     for (size_t lane = 0; lane < kWarp; ++lane) {
-      all.value[lane] = 0xfff7'dead'fff7'deadull;  // of a lane that is not there: a NaN in either width
+      all.value[lane] =
+          0xfff7'dead'fff7'deadull;  // of a lane that is not there: a NaN in either width
       if (!(wanted >> lane & 1)) continue;
       const Thread& t = threads_[first + lane];
       if (t.state != State::at_meeting || t.mask != mask) {
@@ -111,7 +115,8 @@ class Block {
     for (size_t lane = 0; lane < lanes; ++lane)
       if (wanted >> lane & 1) {
         Thread& t = threads_[first + lane];
-        if (t.line != line) fail(fmt::format("threads of a warp meet at lines {} and {}", line, t.line));
+        if (t.line != line)
+          fail(fmt::format("threads of a warp meet at lines {} and {}", line, t.line));
         t.met = all;
         release(first + lane);
       }
@@ -159,7 +164,8 @@ class Block {
     HostRuntime& r = host_runtime();
     auto id = static_cast<unsigned>(k);
     current_ = k;
-    r.thread = {id % r.block_dim.x, id / r.block_dim.x % r.block_dim.y, id / r.block_dim.x / r.block_dim.y};
+    r.thread = {id % r.block_dim.x, id / r.block_dim.x % r.block_dim.y,
+                id / r.block_dim.x / r.block_dim.y};
     r.lane = id % kWarp;
   }
 
@@ -183,10 +189,11 @@ class Block {
     for (const Thread& t : threads_) {
       barrier += t.state == State::at_barrier;
       meeting += t.state == State::at_meeting;
-      if (t.state != State::ended && where.empty()) where = fmt::format(", the first at line {}", t.line);
+      if (t.state != State::ended && where.empty())
+        where = fmt::format(", the first at line {}", t.line);
     }
-    return fmt::format("of {} threads {} ended, {} wait at __syncthreads and {} for their warp{}", threads_.size(),
-                       ended_, barrier, meeting, where);
+    return fmt::format("of {} threads {} ended, {} wait at __syncthreads and {} for their warp{}",
+                       threads_.size(), ended_, barrier, meeting, where);
   }
   void abandon() {
     idle_.clear();
@@ -201,7 +208,7 @@ class Block {
   bool backward_ = false;
   std::string error_;
   std::vector<Thread> threads_;
-  std::deque<size_t> ready_;                   // may go on
+  std::deque<size_t> ready_;  // may go on
   size_t started_ = 0, ended_ = 0, at_barrier_ = 0, current_ = 0;
   std::vector<std::unique_ptr<Fibre>> fibres_;
   std::vector<Fibre*> idle_;
@@ -221,7 +228,9 @@ HostRuntime& host_runtime() {
   static HostRuntime runtime = [] {
     HostRuntime r;
     r.block_barrier = [](int line) { block().barrier(line); };
-    r.warp_meeting = [](int line, unsigned mask, uint64_t value) { return block().meeting(line, mask, value); };
+    r.warp_meeting = [](int line, unsigned mask, uint64_t value) {
+      return block().meeting(line, mask, value);
+    };
     r.f16_to_float = f16_to_float;
     r.float_to_f16 = float_to_f16;
     return r;
@@ -233,7 +242,8 @@ std::string run_block(HostEntry entry, const void* arguments, bool backward) {
   return block().run(entry, arguments, backward);
 }
 
-std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid, Dim3 block) {
+std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid,
+                     Dim3 block) {
   // Aligned as the kernel's struct is.
   std::vector<uint64_t> copy((arguments.size() + 7) / 8);
   std::copy(arguments.begin(), arguments.end(), reinterpret_cast<char*>(copy.data()));

@@ -1,7 +1,8 @@
-// The threads of one CUDA block on the host, one at a time: a thread runs until it ends or waits for others, and
-// only one that waits costs a stack of its own. Compiled kernels (host_device.h) see the struct HostRuntime;
-// host_kernels.cpp runs the blocks. Waiting is strict: where some threads of a block never arrive, or a warp meets
-// at different places, the run ends with an error, whatever a GPU might make of it.
+// The threads of one CUDA block on the host, one at a time: a thread runs until it ends or waits
+// for others, and only one that waits costs a stack of its own. Compiled kernels (host_device.h)
+// see the struct HostRuntime; host_kernels.cpp runs the blocks. Waiting is strict: where some
+// threads of a block never arrive, or a warp meets at different places, the run ends with an error,
+// whatever a GPU might make of it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -36,12 +37,13 @@ HostRuntime& host_runtime();
 /// A kernel on one argument block.
 using HostEntry = void (*)(const void* arguments);
 
-/// Runs the threads of one block; block indices and dims are those of host_runtime(). `backward`: threads start, and
-/// go on after a barrier, last first. Both orders find races that the other hides.
-/// Returns what went wrong, or "".
+/// Runs the threads of one block; block indices and dims are those of host_runtime(). `backward`:
+/// threads start, and go on after a barrier, last first. Both orders find races that the other
+/// hides. Returns what went wrong, or "".
 std::string run_block(HostEntry entry, const void* arguments, bool backward);
 
 /// Runs all blocks of a launch, every other one backward; `clear` spoils shared memory before each.
-std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid, Dim3 block);
+std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid,
+                     Dim3 block);
 
 }  // namespace ferrule::test

@@ -1,4 +1,5 @@
-// What the harnesses of one library kernel share, on CPUs and on GPUs: sizes of tensors, and writing down the kernel's tail.
+// What the harnesses of one library kernel share, on CPUs and on GPUs: sizes of tensors, and
+// writing down the kernel's tail.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,6 @@
-// Launches on GPUs as cases of a test: a graph that is one launch, its operands in random layouts and some as parts of
-// something larger, run as CUDA C++ on the host against the interpreter, nothing written beside the results.
+// Launches on GPUs as cases of a test: a graph that is one launch, its operands in random layouts
+// and some as parts of something larger, run as CUDA C++ on the host against the interpreter,
+// nothing written beside the results.
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -11,9 +12,9 @@
 #include "codegen/cuda/launch.h"
 #include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
+#include "engine/contract/pieces.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/contract/pieces.h"
 #include "engine/semantics/lower.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/placed.h"
@@ -25,15 +26,16 @@ namespace ferrule::test {
 struct LaunchCase {
   Graph graph;
   Launch launch;
-  std::vector<Placed> places;   ///< of the launch's inputs, then its outputs
-  std::vector<Tensor> inputs;   ///< of the graph
-  bool exact = false;           ///< elements are only moved, or whole numbers computed
+  std::vector<Placed> places;  ///< of the launch's inputs, then its outputs
+  std::vector<Tensor> inputs;  ///< of the graph
+  bool exact = false;          ///< elements are only moved, or whole numbers computed
   bool aligned = true;
-  CudaLaunch planned;           ///< by the built-in choice
+  CudaLaunch planned;                                 ///< by the built-in choice
   std::vector<std::pair<CudaLaunch, size_t>> shapes;  ///< those that are run, with their kernels
 };
 
-/// Launches made by the one way that compile and the backend take, run on the host against the interpreter.
+/// Launches made by the one way that compile and the backend take, run on the host against the
+/// interpreter.
 class LaunchCases {
  public:
   explicit LaunchCases(unsigned seed) : rng(seed) {}
@@ -42,8 +44,10 @@ class LaunchCases {
   /// Runs every shape of a launch; else the built-in one.
   bool every_shape = std::getenv("FERRULE_TEST_FULL") != nullptr;
 
-  /// The graph, and the launch made of it: its operands in random layouts, some as parts of something larger.
-  LaunchCase& add(Graph graph, std::vector<Tensor> inputs, const std::function<void(const Graph&, Launch&)>& lower) {
+  /// The graph, and the launch made of it: its operands in random layouts, some as parts of
+  /// something larger.
+  LaunchCase& add(Graph graph, std::vector<Tensor> inputs,
+                  const std::function<void(const Graph&, Launch&)>& lower) {
     LaunchCase& c = cases_.emplace_back();
     c.graph = std::move(graph);
     c.inputs = std::move(inputs);
@@ -60,14 +64,16 @@ class LaunchCases {
         Placed p{type.dtype, *constant_shape(*type.shape), {}};
         const bool last = p.dims.size() >= 3 && p.dims.size() <= 5 && rng() % 2;
         Dims room = p.dims;
-        if (!room.empty() && rng() % 4 == 0) room[rng() % room.size()] += 1 + static_cast<int64_t>(rng() % 16);
+        if (!room.empty() && rng() % 4 == 0)
+          room[rng() % room.size()] += 1 + static_cast<int64_t>(rng() % 16);
         p.strides = strides_of(room, last ? Layout::channels_last : Layout::plain);
         c.places.push_back(std::move(p));
       }
     std::vector<CudaOperand> operands;
     for (const Placed& p : c.places) operands.push_back({p.type, p.dims, p.strides});
     auto plan = [&](const std::string& shape) {
-      auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, cores, [&](const std::string&) { return shape; });
+      auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, cores,
+                                      [&](const std::string&) { return shape; });
       REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
       return std::move(*planned);
     };
@@ -109,15 +115,18 @@ class LaunchCases {
       CAPTURE(planned.shape);
       scratch_.assign(static_cast<size_t>(planned.scratch_bytes) / 8 + 2, 0);
       launch(c, planned, id);
-      if (planned.scratch_bytes) launch(c, planned, id);  // what it leaves in its scratch is fit for the next run
+      if (planned.scratch_bytes)
+        launch(c, planned, id);  // what it leaves in its scratch is fit for the next run
       check(c, *want);
     }
   }
 
   static void check(LaunchCase& c, const std::vector<Tensor>& want) {
     for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
-      const auto at = std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
-      const Tensor &expected = want[static_cast<size_t>(at)], got = c.places[c.launch.inputs.size() + k].take();
+      const auto at =
+          std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
+      const Tensor &expected = want[static_cast<size_t>(at)],
+                   got = c.places[c.launch.inputs.size() + k].take();
       CHECK(c.places[c.launch.inputs.size() + k].touched() == 0);
       if (c.exact) {
         CHECK_MESSAGE(got.identical(expected), compare(got, expected, {}).text);
@@ -140,18 +149,22 @@ class LaunchCases {
       if (k >= c.launch.inputs.size()) continue;
       const ValueId v = c.launch.inputs[k];
       const auto at = std::ranges::find(c.graph.inputs(), v) - c.graph.inputs().begin();
-      c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v) : c.inputs[static_cast<size_t>(at)]);
+      c.places[k].put(c.graph.constant(v) ? *c.graph.constant(v)
+                                          : c.inputs[static_cast<size_t>(at)]);
     }
     addresses.insert(addresses.end(), {reinterpret_cast<uint64_t>(scratch_.data()), 0});
     for (int pass = 0; pass < planned.passes && planned.blocks; ++pass) {
       addresses.back() = static_cast<uint64_t>(pass);
-      const std::string wrong = kernels_.launch(id, planned.arguments(addresses), {static_cast<unsigned>(planned.blocks), 1, 1},
-                                                {static_cast<unsigned>(planned.threads_x), static_cast<unsigned>(planned.threads_y), 1});
+      const std::string wrong = kernels_.launch(
+          id, planned.arguments(addresses), {static_cast<unsigned>(planned.blocks), 1, 1},
+          {static_cast<unsigned>(planned.threads_x), static_cast<unsigned>(planned.threads_y), 1});
       REQUIRE_MESSAGE(wrong.empty(), wrong);
     }
     if (planned.complaint) CHECK(planned.complaint(scratch()) == "");
   }
-  std::span<const char> scratch() const { return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8}; }
+  std::span<const char> scratch() const {
+    return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8};
+  }
 
   std::deque<LaunchCase> cases_;
   HostKernels kernels_;
@@ -192,7 +205,8 @@ inline void copy_of_node(const Graph& g, Launch& l) {
   l.kind = Launch::Kind::copy;
 }
 
-/// Each launch compiled for the oldest and the newest devices there are compilers for, without a spill or a stack.
+/// Each launch compiled for the oldest and the newest devices there are compilers for, without a
+/// spill or a stack.
 inline void check_compiles(const LaunchCases& cases) {
   if (const auto info = nvrtc_info(); !info) {
     MESSAGE("skipped, NVRTC is not there: " << info.error().message);

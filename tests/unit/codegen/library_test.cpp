@@ -13,14 +13,17 @@ namespace {
 
 using Constants = std::map<char, double>;
 
-std::optional<std::vector<PostOp>> ops_of(std::string_view pattern, const Constants& constants, Deviations allowed = Deviations::all) {
+std::optional<std::vector<PostOp>> ops_of(std::string_view pattern, const Constants& constants,
+                                          Deviations allowed = Deviations::all) {
   return to_post_ops(epilogue_program(pattern, constants), 0, allowed);
 }
 
 /// Constants with which a row's parameters hold.
 Constants fitting(std::string_view pattern) {
-  if (pattern.find("tanh(mul(s") != std::string_view::npos) return {{'h', 0.5}, {'s', 0.7978845608}, {'c', 0.044715}};
-  if (pattern.find('h') != std::string_view::npos && pattern.find("add(x,a)") != std::string_view::npos)
+  if (pattern.find("tanh(mul(s") != std::string_view::npos)
+    return {{'h', 0.5}, {'s', 0.7978845608}, {'c', 0.044715}};
+  if (pattern.find('h') != std::string_view::npos &&
+      pattern.find("add(x,a)") != std::string_view::npos)
     return {{'a', 3}, {'h', 6}, {'s', 1.0 / 6}};
   return {{'a', 0.125}, {'b', 0.75}};
 }
@@ -45,7 +48,8 @@ TEST_CASE("every row of the epilogue table computes its formula") {
     REQUIRE(ops->size() == 1);
     seen.insert(ops->at(0).alg);
     for (double x : {-30.0, -4.0, -3.0, -1.5, -0.3, 0.0, 0.2, 0.5, 1.0, 2.5, 3.0, 7.0, 20.0}) {
-      if (x < 0 && (ops->at(0).alg == "log" || ops->at(0).alg == "pow" || ops->at(0).alg == "sqrt")) continue;
+      if (x < 0 && (ops->at(0).alg == "log" || ops->at(0).alg == "pow" || ops->at(0).alg == "sqrt"))
+        continue;
       std::vector<Scalar> scratch;
       Scalar in[2] = {{x, 0}, {1.75, 0}}, out{};
       evaluate(p, in, &out, scratch, true);
@@ -53,19 +57,22 @@ TEST_CASE("every row of the epilogue table computes its formula") {
       if (got != out.f) CHECK(got == doctest::Approx(out.f).epsilon(1e-6));
     }
   }
-  for (const EpilogueForm& form : epilogue_forms()) CHECK_MESSAGE(seen.count(std::string(form.alg)), form.alg);
+  for (const EpilogueForm& form : epilogue_forms())
+    CHECK_MESSAGE(seen.count(std::string(form.alg)), form.alg);
 }
 
 TEST_CASE("HardSwish as exporters spell it, SiLU, relu6") {
   const double sixth = static_cast<float>(1.0 / 6);
-  for (const char* pattern : {"div(mul(x,clip(add(x,a),0,h)),h)", "mul(x,div(clip(add(x,a),0,h),h))",
-                              "mul(mul(x,clip(add(x,a),0,h)),s)", "mul(clip(add(a,x),0,h),mul(s,x))"}) {
+  for (const char* pattern :
+       {"div(mul(x,clip(add(x,a),0,h)),h)", "mul(x,div(clip(add(x,a),0,h),h))",
+        "mul(mul(x,clip(add(x,a),0,h)),s)", "mul(clip(add(a,x),0,h),mul(s,x))"}) {
     auto ops = ops_of(pattern, {{'a', 3}, {'h', 6}, {'s', sixth}});
     REQUIRE(names(ops) == Names{"hardswish"});
     CHECK(ops->at(0).alpha == doctest::Approx(1.0 / 6));
     CHECK(ops->at(0).beta == doctest::Approx(0.5));
   }
-  CHECK(names(ops_of("mul(mul(x,clip(add(x,a),0,h)),s)", {{'a', 3}, {'h', 6}, {'s', 0.2}})) != Names{"hardswish"});
+  CHECK(names(ops_of("mul(mul(x,clip(add(x,a),0,h)),s)", {{'a', 3}, {'h', 6}, {'s', 0.2}})) !=
+        Names{"hardswish"});
   CHECK(names(ops_of("mul(sigmoid(x),x)", {})) == Names{"swish"});
   auto relu6 = ops_of("clip(x,0,6)", {});
   REQUIRE(names(relu6) == Names{"clip"});
@@ -92,9 +99,11 @@ TEST_CASE("rows are taken with no more than the deviations that are allowed") {
   CHECK_FALSE(ops_of("max(x,0)", {}, Deviations::none));
   CHECK_FALSE(ops_of("mul(x,sigmoid(x))", {}, Deviations::none));
   CHECK(names(ops_of("add(abs(x),y)", {}, Deviations::none)) == Names{"abs", "add"});
-  for (const char* hides : {"max(x,0)", "clip(x,0,6)", "max(x,y)", "min(x,y)", "exp(x)", "clip(add(mul(a,x),b),0,1)"})
+  for (const char* hides :
+       {"max(x,0)", "clip(x,0,6)", "max(x,y)", "min(x,y)", "exp(x)", "clip(add(mul(a,x),b),0,1)"})
     CHECK_FALSE(ops_of(hides, {{'a', 0.2}, {'b', 0.5}}, Deviations::rounding));
-  for (const char* keeps : {"mul(x,sigmoid(x))", "tanh(x)", "select(lt(x,0),mul(a,x),x)", "mul(x,clip(add(mul(a,x),b),0,1))"})
+  for (const char* keeps : {"mul(x,sigmoid(x))", "tanh(x)", "select(lt(x,0),mul(a,x),x)",
+                            "mul(x,clip(add(mul(a,x),b),0,1))"})
     CHECK(ops_of(keeps, {{'a', 0.2}, {'b', 0.5}}, Deviations::rounding));
   CHECK(text(ops_of("max(x,0)", {})->at(0).deviation.nan) == "NaN becomes 0");
   CHECK(text(ops_of("clip(x,0,6)", {})->at(0).deviation.nan) == "NaN becomes a bound");

@@ -34,23 +34,27 @@ void check(const std::vector<int64_t>& dims, const Strides& strides, int parts) 
   ProgramBuilder builder;
   uint32_t x = builder.input(DType::f32), y = builder.input(DType::f32);
   builder.output(builder.op(Prim::sub, DType::f32, {x, y}));
-  auto kernel = CpuJit::instance().compile({builder.take(), nest.inner(), test::widest_target(), false});
+  auto kernel =
+      CpuJit::instance().compile({builder.take(), nest.inner(), test::widest_target(), false});
   REQUIRE(kernel.has_value());
   size_t room = 1;
   for (const auto& s : strides) {
     size_t most = 1;
-    for (size_t d = 0; d < dims.size(); ++d) most += static_cast<size_t>(std::max<int64_t>(dims[d] - 1, 0) * s[d]);
+    for (size_t d = 0; d < dims.size(); ++d)
+      most += static_cast<size_t>(std::max<int64_t>(dims[d] - 1, 0) * s[d]);
     room = std::max(room, most);
   }
   std::vector<float> a(room), b(room), got(room, -1), want(room, -1);
-  for (size_t k = 0; k < room; ++k) a[k] = static_cast<float>(3 * k), b[k] = static_cast<float>(k % 101);
+  for (size_t k = 0; k < room; ++k)
+    a[k] = static_cast<float>(3 * k), b[k] = static_cast<float>(k % 101);
   int64_t count = 1;
   for (int64_t d : dims) count *= d;
   for (int64_t k = 0; k < count; ++k) {
     int64_t rest = k, at[3] = {};
     for (size_t d = dims.size(); d-- > 0; rest /= dims[d])
       for (size_t o = 0; o < 3; ++o) at[o] += rest % dims[d] * strides[o][d];
-    want[static_cast<size_t>(at[2])] = a[static_cast<size_t>(at[0])] - b[static_cast<size_t>(at[1])];
+    want[static_cast<size_t>(at[2])] =
+        a[static_cast<size_t>(at[0])] - b[static_cast<size_t>(at[1])];
   }
   void* ptrs[3] = {a.data(), b.data(), got.data()};
   int64_t size = nest.size();
@@ -82,7 +86,8 @@ TEST_CASE("broadcast, transposed, channels-last and gapped operands") {
     check(dims, {s, {0, 0, 0, 0}, last}, parts);
     check(dims, {s, {15, 5, 1, 0}, {210, 70, 14, 2}}, parts);
   }
-  CHECK(nest_of(dims, {last, {0, 1, 0, 0}, last}).inner() == std::vector(3, InnerStride::contiguous));
+  CHECK(nest_of(dims, {last, {0, 1, 0, 0}, last}).inner() ==
+        std::vector(3, InnerStride::contiguous));
   CHECK(nest_of(dims, {s, {0, 1, 0, 0}, s}).inner()[1] == InnerStride::broadcast);
   CHECK(nest_of(dims, {s, {0, 1, 0, 0}, last}).inner()[0] == InnerStride::strided);
 }

@@ -1,6 +1,7 @@
-// Every operator of the table that has a scalar formula, as programs that a generated kernel can hold: each element
-// type of the first input that the entry allows, each that the other inputs may have beside it, optional inputs
-// there or not, and the values of attributes that the formula tells apart.
+// Every operator of the table that has a scalar formula, as programs that a generated kernel can
+// hold: each element type of the first input that the entry allows, each that the other inputs may
+// have beside it, optional inputs there or not, and the values of attributes that the formula tells
+// apart.
 #pragma once
 #include <set>
 #include <string>
@@ -14,10 +15,10 @@
 namespace ferrule::test {
 
 struct OperatorCase {
-  std::string label;    ///< "Clip f16, without min", for messages
+  std::string label;  ///< "Clip f16, without min", for messages
   std::string op;
-  DType type{};         ///< of the first input
-  bool plain = false;   ///< all inputs there and of that type, attributes at their defaults
+  DType type{};        ///< of the first input
+  bool plain = false;  ///< all inputs there and of that type, attributes at their defaults
   Program program;
 };
 
@@ -28,7 +29,8 @@ inline void collect_texts(const FormulaExprPtr& e, std::set<std::string>& out) {
   for (const FormulaExprPtr& a : e->args) collect_texts(a, out);
 }
 
-/// Values of each attribute that decide something: flags both ways, texts that are compared with, every type.
+/// Values of each attribute that decide something: flags both ways, texts that are compared with,
+/// every type.
 inline std::vector<Attrs> attribute_choices(const OpFormula& f) {
   std::set<std::string> texts;
   collect_texts(f.expr, texts);
@@ -44,7 +46,8 @@ inline std::vector<Attrs> attribute_choices(const OpFormula& f) {
     out = std::move(more);
   };
   for (const auto& [name, value] : f.attrs) {
-    if (auto flag = std::get_if<int64_t>(&value)) choose(name, {Attr{*flag}, Attr{int64_t{*flag == 0}}});
+    if (auto flag = std::get_if<int64_t>(&value))
+      choose(name, {Attr{*flag}, Attr{int64_t{*flag == 0}}});
     if (auto text = std::get_if<std::string>(&value)) {
       std::vector<Attr> values{*text};
       for (const std::string& t : texts)
@@ -64,27 +67,33 @@ inline std::string describe(const Attrs& attrs, const OpFormula& f) {
   std::string out;
   for (const auto& [name, value] : attrs.items()) {
     auto given = f.attrs.find(name);
-    if (given == f.attrs.end() || !same_attr(given->second, value)) out += fmt::format(", {} = {}", name, str(value));
+    if (given == f.attrs.end() || !same_attr(given->second, value))
+      out += fmt::format(", {} = {}", name, str(value));
   }
   return out;
 }
 
-/// The node over inputs of these types (undefined: left out), lowered; an empty program where types do not fit.
-inline Program lowered(const OpTable& ops, const OpFormula& f, const Attrs& attrs, const std::vector<DType>& types) {
+/// The node over inputs of these types (undefined: left out), lowered; an empty program where types
+/// do not fit.
+inline Program lowered(const OpTable& ops, const OpFormula& f, const Attrs& attrs,
+                       const std::vector<DType>& types) {
   Graph g;
   Node n;
   n.op = f.op;
   n.domain = f.domain;
   n.attrs = attrs;
   for (DType t : types)
-    n.inputs.push_back(t == DType::undefined ? ValueId{} : g.add_input(g.fresh_name("in"), {t, Shape{Dim(4)}}));
+    n.inputs.push_back(t == DType::undefined ? ValueId{}
+                                             : g.add_input(g.fresh_name("in"), {t, Shape{Dim(4)}}));
   auto node = lower_node(ops, g, n, false);
   return node ? node->program : Program{};
 }
 
 inline std::vector<OperatorCase> operator_cases(const OpTable& ops) {
   std::vector<OperatorCase> out;
-  auto holds = [](DType t) { return std::find(kStorageTypes.begin(), kStorageTypes.end(), t) != kStorageTypes.end(); };
+  auto holds = [](DType t) {
+    return std::find(kStorageTypes.begin(), kStorageTypes.end(), t) != kStorageTypes.end();
+  };
   for (const auto& [key, f] : ops.all()) {
     if (!f.pointwise()) continue;
     unsigned optional = 0;
@@ -105,7 +114,8 @@ inline std::vector<OperatorCase> operator_cases(const OpTable& ops) {
         if (types.size() > 1 && rest != first) label += fmt::format(" with {}", name(rest));
         Program p = lowered(ops, f, attrs, types);
         // Attributes that change nothing for these types.
-        if (p.outputs.empty() || !holds(p.output_type(0)) || !seen.insert(to_text(p)).second) return;
+        if (p.outputs.empty() || !holds(p.output_type(0)) || !seen.insert(to_text(p)).second)
+          return;
         std::string given = describe(attrs, f);
         // Where an entry has one type for its first input, the others' matters.
         bool plain = given.empty() && !left_out && (rest == first || f.types.size() == 1);

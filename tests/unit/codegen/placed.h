@@ -1,5 +1,5 @@
-// Tensors as they lie in a device's memory, on the host: elements by strides, in whatever layout or as a part of something
-// larger, with bytes around them that nothing may write.
+// Tensors as they lie in a device's memory, on the host: elements by strides, in whatever layout or
+// as a part of something larger, with bytes around them that nothing may write.
 #pragma once
 #include <cstring>
 #include <vector>
@@ -21,16 +21,22 @@ struct Placed {
     for (size_t d = 0; d < dims.size(); ++d) reach += (dims[d] - 1) * strides[d];
     const size_t bytes = numel() ? static_cast<size_t>(reach) * size : 0;
     memory.assign(bytes + 96, kUntouched);
-    offset = (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16) % 16 + 16 + (aligned ? 0 : size);
+    offset =
+        (16 - reinterpret_cast<uintptr_t>(memory.data()) % 16) % 16 + 16 + (aligned ? 0 : size);
   }
   char* data() { return memory.data() + offset; }
 
   void put(const Tensor& t) {
-    each([&](int64_t k, size_t at, size_t size) { std::memcpy(data() + at, static_cast<const char*>(t.data()) + static_cast<size_t>(k) * size, size); });
+    each([&](int64_t k, size_t at, size_t size) {
+      std::memcpy(data() + at, static_cast<const char*>(t.data()) + static_cast<size_t>(k) * size,
+                  size);
+    });
   }
   Tensor take() {
     auto [t, to] = Tensor::allocate(type, dims);
-    each([&, to = to](int64_t k, size_t at, size_t size) { std::memcpy(static_cast<char*>(to) + static_cast<size_t>(k) * size, data() + at, size); });
+    each([&, to = to](int64_t k, size_t at, size_t size) {
+      std::memcpy(static_cast<char*>(to) + static_cast<size_t>(k) * size, data() + at, size);
+    });
     return t;
   }
   /// Bytes beside the elements that are no longer what they were.

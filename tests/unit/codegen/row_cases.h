@@ -1,4 +1,5 @@
-// Regions of row operators for the tests of every kind of row kernel: random shapes, axes, types and neighbours.
+// Regions of row operators for the tests of every kind of row kernel: random shapes, axes, types
+// and neighbours.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -6,8 +7,8 @@
 #include <map>
 #include <random>
 
-#include "engine/semantics/infer.h"
 #include "engine/onnx/infer_onnx.h"
+#include "engine/semantics/infer.h"
 #include "engine/semantics/infer_pointwise.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
@@ -21,7 +22,8 @@ inline Tensor random_of(DType t, const Dims& dims, std::mt19937& rng) {
     const double v = is_float(t) ? std::uniform_real_distribution<double>(-3, 3)(rng)
                                  : static_cast<double>(rng() % 23) - (is_unsigned_int(t) ? 0 : 11);
     const Tensor one = Tensor::scalar(t, v);
-    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(), static_cast<size_t>(size_bits(t)) / 8);
+    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(),
+                static_cast<size_t>(size_bits(t)) / 8);
   }
   return tensor;
 }
@@ -37,11 +39,13 @@ struct RowGraph {
     install_pointwise_inference(&operators());
   }
   ValueId input(Tensor t) {
-    const ValueId v = graph.add_input("x" + std::to_string(tensors.size()), {t.dtype(), Shape(t.dims().begin(), t.dims().end())});
+    const ValueId v = graph.add_input("x" + std::to_string(tensors.size()),
+                                      {t.dtype(), Shape(t.dims().begin(), t.dims().end())});
     tensors.push_back(std::move(t));
     return v;
   }
-  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}) {
+  ValueId node(std::string op, std::vector<ValueId> inputs,
+               std::map<std::string, Attr> attrs = {}) {
     Node n;
     n.op = op;
     n.name = op + std::to_string(graph.node_slots());
@@ -54,11 +58,16 @@ struct RowGraph {
     REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
     return out;
   }
-  ValueId axes(const Dims& a) { return graph.add_constant("axes" + std::to_string(graph.value_slots()), Tensor::of_i64({static_cast<int64_t>(a.size())}, a)); }
+  ValueId axes(const Dims& a) {
+    return graph.add_constant("axes" + std::to_string(graph.value_slots()),
+                              Tensor::of_i64({static_cast<int64_t>(a.size())}, a));
+  }
   Dims dims(ValueId v) const { return *constant_shape(*graph.value(v).type.shape); }
 };
 
-inline int64_t pick(std::mt19937& rng, std::initializer_list<int64_t> from) { return from.begin()[rng() % from.size()]; }
+inline int64_t pick(std::mt19937& rng, std::initializer_list<int64_t> from) {
+  return from.begin()[rng() % from.size()];
+}
 
 inline Dims random_dims(std::mt19937& rng, size_t rank) {
   Dims d;
@@ -87,7 +96,8 @@ inline ValueId row_operator(RowGraph& r, ValueId x, const std::string& op, std::
     Dims axes;
     for (int64_t a = 0; a < rank; ++a)
       if (rng() % 2) axes.push_back(rng() % 2 ? a : a - rank);
-    const std::map<std::string, Attr> attrs{{"keepdims", static_cast<int64_t>(rng() % 2)}, {"noop_with_empty_axes", int64_t{0}}};
+    const std::map<std::string, Attr> attrs{{"keepdims", static_cast<int64_t>(rng() % 2)},
+                                            {"noop_with_empty_axes", int64_t{0}}};
     if (axes.empty()) return r.node(op, {x}, attrs);
     return r.node(op, {x, r.axes(axes)}, attrs);
   }
@@ -98,7 +108,8 @@ inline ValueId row_operator(RowGraph& r, ValueId x, const std::string& op, std::
     return r.node(op, in, {{"axis", axis}, {"epsilon", 1e-3}, {"stash_type", int64_t{1}}});
   }
   if (op == "InstanceNormalization" || op == "GroupNormalization") {
-    std::vector<ValueId> in{x, r.input(random_of(r.type, {d[1]}, rng)), r.input(random_of(r.type, {d[1]}, rng))};
+    std::vector<ValueId> in{x, r.input(random_of(r.type, {d[1]}, rng)),
+                            r.input(random_of(r.type, {d[1]}, rng))};
     std::map<std::string, Attr> attrs{{"epsilon", 1e-3}};
     if (op[0] == 'G') {
       int64_t groups = 1 + static_cast<int64_t>(rng() % 4);
@@ -112,14 +123,24 @@ inline ValueId row_operator(RowGraph& r, ValueId x, const std::string& op, std::
     if (rank > 2) axes.push_back(rank - 1);
     return r.node(op, {x}, {{"axes", axes}});
   }
-  if (op == "LpNormalization") return r.node(op, {x}, {{"axis", axis}, {"p", static_cast<int64_t>(1 + rng() % 2)}});
+  if (op == "LpNormalization")
+    return r.node(op, {x}, {{"axis", axis}, {"p", static_cast<int64_t>(1 + rng() % 2)}});
   return r.node(op, {x}, {{"axis", axis}});
 }
 
-inline const std::vector<std::string> kFloatRows = {"Softmax", "LogSoftmax", "LayerNormalization", "RMSNormalization",
-                                         "MeanVarianceNormalization", "InstanceNormalization", "GroupNormalization",
-                                         "LpNormalization", "ReduceL2", "ReduceLogSumExp"};
-inline const std::vector<std::string> kAnyRows = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceSumSquare"};
+inline const std::vector<std::string> kFloatRows = {"Softmax",
+                                                    "LogSoftmax",
+                                                    "LayerNormalization",
+                                                    "RMSNormalization",
+                                                    "MeanVarianceNormalization",
+                                                    "InstanceNormalization",
+                                                    "GroupNormalization",
+                                                    "LpNormalization",
+                                                    "ReduceL2",
+                                                    "ReduceLogSumExp"};
+inline const std::vector<std::string> kAnyRows = {"ReduceSum",      "ReduceMean", "ReduceMax",
+                                                  "ReduceMin",      "ReduceProd", "ReduceL1",
+                                                  "ReduceSumSquare"};
 
 /// A random region of `op`, with neighbours that make no sums near zero and leave no type's range.
 inline ValueId random_region(RowGraph& r, const std::string& op, std::mt19937& rng) {
@@ -131,13 +152,16 @@ inline ValueId random_region(RowGraph& r, const std::string& op, std::mt19937& r
   const bool tame = op != "ReduceProd" && op != "MeanVarianceNormalization";
   // A product can leave f16 in between, where only the interpreter stops.
   const bool bounded = op != "ReduceProd" || type != DType::f16;
-  if (tame && rng() % 2) x = r.node("Add", {x, r.input(random_of(type, broadcastable(rng, d), rng))});
-  // The interpreter rounds a narrow value here, the kernel only at its end: a small variance shows it.
+  if (tame && rng() % 2)
+    x = r.node("Add", {x, r.input(random_of(type, broadcastable(rng, d), rng))});
+  // The interpreter rounds a narrow value here, the kernel only at its end: a small variance shows
+  // it.
   const bool wide = type == DType::f32 || type == DType::f64;
   if (tame && wide && rng() % 3 == 0) x = r.node("Sigmoid", {x});
   ValueId y = row_operator(r, x, op, rng);
   if (rng() % 2) y = r.node("Abs", {y});
-  if (bounded && rng() % 2) y = r.node("Mul", {y, r.input(random_of(type, broadcastable(rng, r.dims(y)), rng))});
+  if (bounded && rng() % 2)
+    y = r.node("Mul", {y, r.input(random_of(type, broadcastable(rng, r.dims(y)), rng))});
   r.graph.add_output(y);
   return y;
 }

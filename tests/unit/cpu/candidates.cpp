@@ -1,5 +1,5 @@
-// Choosing among implementations: the built-in rule, an entry of a tuning file, an entry that cannot be followed; and
-// that a problem's text holds everything that it should.
+// Choosing among implementations: the built-in rule, an entry of a tuning file, an entry that
+// cannot be followed; and that a problem's text holds everything that it should.
 #include "runtime/cpu/candidates.h"
 
 #include <set>
@@ -98,26 +98,33 @@ TEST_CASE("a problem's text tells apart what runs at different speeds") {
   add([](Net& n) { n.h.binary("mul", n.h.operand(random_tensor({1}, 3))); });
   CHECK(seen.size() == 14);
   const Net net;
-  CHECK(net.problem() == "Conv f32[1x16x9x9]:last f32[16x1x3x3]:const -> f32[1x16x9x9]:last pads=1x1x1x1 group=16 tail=relu threads=1 cpu-avx2");
+  CHECK(net.problem() ==
+        "Conv f32[1x16x9x9]:last f32[16x1x3x3]:const -> f32[1x16x9x9]:last pads=1x1x1x1 group=16 "
+        "tail=relu threads=1 cpu-avx2");
 }
 
 TEST_CASE("a 1x1 convolution as a product takes the same tails") {
   const Dims y{2, 24, 5, 7};
-  const Tensor x = random_tensor({2, 12, 5, 7}, 1), w = random_tensor({24, 12, 1, 1}, 2), b = random_tensor({24}, 3);
-  const Tensor full = random_tensor(y, 4), channel = random_tensor({24, 1, 1}, 5), one = random_tensor({1}, 6);
+  const Tensor x = random_tensor({2, 12, 5, 7}, 1), w = random_tensor({24, 12, 1, 1}, 2),
+               b = random_tensor({24}, 3);
+  const Tensor full = random_tensor(y, 4), channel = random_tensor({24, 1, 1}, 5),
+               one = random_tensor({1}, 6);
   auto result = [&](Factory f, bool in_place) {
     Harness h("Conv");
     h.input(x, Layout::channels_last);
     h.constant(w);
     h.constant(b);
-    const int c = h.operand(channel), o = h.operand(one), r = h.operand(full, Layout::channels_last);
+    const int c = h.operand(channel), o = h.operand(one),
+              r = h.operand(full, Layout::channels_last);
     h.binary("mul", c);
     h.eltwise("relu");
     h.binary("sub", o);
     h.binary("add", r);
     h.output(DType::f32, y, Layout::channels_last, in_place ? r : -1);
     Tensor t = h.run(f);
-    CHECK(h.text.starts_with(f == make_matmul_1x1 ? "matmul_1x1" : f == make_product ? "product" : "brg"));
+    CHECK(h.text.starts_with(f == make_matmul_1x1 ? "matmul_1x1"
+                             : f == make_product  ? "product"
+                                                  : "brg"));
     return t;
   };
   const Tensor expected = result(make_convolution, false);

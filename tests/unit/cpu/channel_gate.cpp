@@ -1,5 +1,5 @@
-// The gate of squeeze-and-excite blocks: random sizes and layers against plain sums in double, several images, and
-// the same bits with any number of threads.
+// The gate of squeeze-and-excite blocks: random sizes and layers against plain sums in double,
+// several images, and the same bits with any number of threads.
 #include "engine/contract/channel_gate.h"
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
@@ -16,8 +16,15 @@ struct Gate {
 };
 
 Gate random_gate(std::mt19937& random, std::string activation) {
-  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
-  Gate g{{pick(1, 3), pick(1, 40), pick(1, 30), pick(1, 30)}, {pick(1, 20), pick(1, 50)}, std::move(activation), {}, {}, {}};
+  auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  Gate g{{pick(1, 3), pick(1, 40), pick(1, 30), pick(1, 30)},
+         {pick(1, 20), pick(1, 50)},
+         std::move(activation),
+         {},
+         {},
+         {}};
   if (pick(0, 2) == 0) g.widths.push_back(pick(1, 9));
   g.image = random_tensor(g.x, static_cast<unsigned>(random()), -3, 4);
   int64_t in = g.x[1];
@@ -36,17 +43,20 @@ std::vector<double> plain(const Gate& g) {
     std::vector<double> v(static_cast<size_t>(g.x[1]), 0.0);
     for (int64_t c = 0; c < g.x[1]; ++c)
       for (int64_t p = 0; p < pixels; ++p)
-        v[static_cast<size_t>(c)] += g.image.at_f64((n * g.x[1] + c) * pixels + p) / static_cast<double>(pixels);
+        v[static_cast<size_t>(c)] +=
+            g.image.at_f64((n * g.x[1] + c) * pixels + p) / static_cast<double>(pixels);
     for (size_t l = 0; l < g.widths.size(); ++l) {
       std::vector<double> y;
       for (int64_t j = 0; j < g.widths[l]; ++j) {
         double sum = g.biases[l].at_f64(j);
-        for (size_t i = 0; i < v.size(); ++i) sum += g.weights[l].at_f64(j * static_cast<int64_t>(v.size()) + static_cast<int64_t>(i)) * v[i];
+        for (size_t i = 0; i < v.size(); ++i)
+          sum += g.weights[l].at_f64(j * static_cast<int64_t>(v.size()) + static_cast<int64_t>(i)) *
+                 v[i];
         const bool last = l + 1 == g.widths.size();
-        y.push_back(!last                             ? std::max(sum, 0.0)
-                    : g.activation == "Sigmoid"       ? 1 / (1 + std::exp(-sum))
-                    : g.activation == "HardSigmoid"   ? std::clamp(0.2 * sum + 0.5, 0.0, 1.0)
-                                                      : std::max(sum, 0.0));
+        y.push_back(!last                           ? std::max(sum, 0.0)
+                    : g.activation == "Sigmoid"     ? 1 / (1 + std::exp(-sum))
+                    : g.activation == "HardSigmoid" ? std::clamp(0.2 * sum + 0.5, 0.0, 1.0)
+                                                    : std::max(sum, 0.0));
       }
       v = y;
     }
@@ -64,13 +74,17 @@ struct Body {
     Node node;
     node.op = std::move(op);
     node.inputs = std::move(inputs);
-    node.outputs = {graph.add_value("v" + std::to_string(count++), {DType::f32, Shape{Dim(n), Dim(channels), Dim(1), Dim(1)}})};
+    node.outputs = {graph.add_value("v" + std::to_string(count++),
+                                    {DType::f32, Shape{Dim(n), Dim(channels), Dim(1), Dim(1)}})};
     return graph.output(graph.add_node(std::move(node)));
   }
   explicit Body(const Gate& g) {
-    ValueId v = add("GlobalAveragePool", {graph.add_input("x", {DType::f32, Shape(g.x.begin(), g.x.end())})}, g.x[0], g.x[1]);
+    ValueId v =
+        add("GlobalAveragePool",
+            {graph.add_input("x", {DType::f32, Shape(g.x.begin(), g.x.end())})}, g.x[0], g.x[1]);
     for (size_t l = 0; l < g.widths.size(); ++l) {
-      ValueId w = graph.add_constant("w" + std::to_string(l), g.weights[l]), b = graph.add_constant("b" + std::to_string(l), g.biases[l]);
+      ValueId w = graph.add_constant("w" + std::to_string(l), g.weights[l]),
+              b = graph.add_constant("b" + std::to_string(l), g.biases[l]);
       v = add("Conv", {v, w, b}, g.x[0], g.widths[l]);
       v = add(l + 1 == g.widths.size() ? g.activation : "Relu", {v}, g.x[0], g.widths[l]);
     }
@@ -98,7 +112,9 @@ TEST_CASE("gates of random sizes, and the same bits with any number of threads")
   std::mt19937 random(7);
   const int before = threads();
   for (int round = 0; round < 24; ++round) {
-    const Gate g = random_gate(random, round % 3 == 0 ? "Sigmoid" : round % 3 == 1 ? "HardSigmoid" : "Relu");
+    const Gate g = random_gate(random, round % 3 == 0   ? "Sigmoid"
+                                       : round % 3 == 1 ? "HardSigmoid"
+                                                        : "Relu");
     CAPTURE(str(Type{DType::f32, Shape(g.x.begin(), g.x.end())}));
     set_threads(1);
     const Tensor one = Body(g).run();

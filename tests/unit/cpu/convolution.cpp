@@ -1,4 +1,5 @@
-// Convolutions and deconvolutions against plain loops over every pad, stride, group, dilation and rank.
+// Convolutions and deconvolutions against plain loops over every pad, stride, group, dilation and
+// rank.
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
@@ -18,7 +19,8 @@ Dims or_ones(Dims v, size_t n) {
 }
 
 /// Direct sum in double. `transposed`: scatter instead of gather.
-std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias, const Dims& y, bool transposed) {
+std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias,
+                          const Dims& y, bool transposed) {
   const size_t spatial = c.x.size() - 2;
   const Dims stride = or_ones(c.strides, spatial), dilation = or_ones(c.dilations, spatial);
   Dims pads = c.pads;
@@ -28,7 +30,8 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const
   const int64_t in_group = c.x[1] / c.groups, out_group = y[1] / c.groups;
   const Dims window(c.w.begin() + 2, c.w.end());
   if (bias)
-    each_index(y, [&](const Dims& i, int64_t k) { out[static_cast<size_t>(k)] = bias->at_f64(i[1]); });
+    each_index(y,
+               [&](const Dims& i, int64_t k) { out[static_cast<size_t>(k)] = bias->at_f64(i[1]); });
   const Dims& big = transposed ? y : c.x;
   const Dims& small = transposed ? c.x : y;
   Dims positions{small[0], c.groups, in_group, out_group};
@@ -63,8 +66,10 @@ Dims output_dims(const Case& c, bool transposed) {
   Dims y{c.x[0], transposed ? c.w[1] * c.groups : c.w[0]};
   for (size_t a = 0; a < spatial; ++a) {
     const int64_t reach = (c.w[a + 2] - 1) * dilation[a] + 1;
-    if (transposed) y.push_back((c.x[a + 2] - 1) * stride[a] + reach - pads[a] - pads[a + spatial] + extra[a]);
-    else y.push_back((c.x[a + 2] + pads[a] + pads[a + spatial] - reach) / stride[a] + 1);
+    if (transposed)
+      y.push_back((c.x[a + 2] - 1) * stride[a] + reach - pads[a] - pads[a + spatial] + extra[a]);
+    else
+      y.push_back((c.x[a + 2] + pads[a] + pads[a + spatial] - reach) / stride[a] + 1);
   }
   return y;
 }
@@ -172,7 +177,8 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
   Case c{{1, 16, 10, 10}, {24, 16, 3, 3}, {}, {}, {1, 1, 1, 1}};
   const Dims y = output_dims(c, false);
   const Tensor x = random_tensor(c.x, 1), w = random_tensor(c.w, 2), b = random_tensor({24}, 3);
-  const Tensor residual = random_tensor(y, 4), scale = random_tensor({1, 24, 1, 1}, 5), one = random_tensor({1}, 6);
+  const Tensor residual = random_tensor(y, 4), scale = random_tensor({1, 24, 1, 1}, 5),
+               one = random_tensor({1}, 6);
   const std::vector<double> base = naive(c, x, w, &b, y, false);
   auto start = [&](Harness& h) {
     set_up(h, c);
@@ -182,7 +188,9 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
   };
   auto expect = [&](const std::function<double(double, const Dims&, int64_t)>& f) {
     std::vector<double> v = base;
-    each_index(y, [&](const Dims& i, int64_t k) { v[static_cast<size_t>(k)] = f(v[static_cast<size_t>(k)], i, k); });
+    each_index(y, [&](const Dims& i, int64_t k) {
+      v[static_cast<size_t>(k)] = f(v[static_cast<size_t>(k)], i, k);
+    });
     return v;
   };
   SUBCASE("relu") {
@@ -190,27 +198,31 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
     start(h);
     h.eltwise("relu");
     h.output(DType::f32, y, Layout::channels_last);
-    check_close(h.run(make_convolution), expect([](double v, auto&, auto) { return std::max(v, 0.0); }));
+    check_close(h.run(make_convolution),
+                expect([](double v, auto&, auto) { return std::max(v, 0.0); }));
   }
   SUBCASE("hard swish as alpha x + beta") {
     Harness h("Conv");
     start(h);
     h.eltwise("hardswish", 1.0f / 6, 0.5f);
     h.output(DType::f32, y, Layout::channels_last);
-    check_close(h.run(make_convolution),
-                expect([](double v, auto&, auto) { return v * std::clamp(v / 6 + 0.5, 0.0, 1.0); }));
+    check_close(h.run(make_convolution), expect([](double v, auto&, auto) {
+                  return v * std::clamp(v / 6 + 0.5, 0.0, 1.0);
+                }));
   }
   SUBCASE("scale per channel, scalar, residual in memory of its own, clip") {
     Harness h("Conv");
     start(h);
-    const int s = h.operand(scale), o = h.operand(one), r = h.operand(residual, Layout::channels_last);
+    const int s = h.operand(scale), o = h.operand(one),
+              r = h.operand(residual, Layout::channels_last);
     h.binary("mul", s);
     h.binary("sub", o);
     h.binary("add", r);
     h.eltwise("clip", -0.5f, 0.75f);
     h.output(DType::f32, y, Layout::channels_last);
     check_close(h.run(make_convolution), expect([&](double v, const Dims& i, int64_t k) {
-                  return std::clamp(v * scale.at_f64(i[1]) - one.at_f64(0) + residual.at_f64(k), -0.5, 0.75);
+                  return std::clamp(v * scale.at_f64(i[1]) - one.at_f64(0) + residual.at_f64(k),
+                                    -0.5, 0.75);
                 }));
   }
   SUBCASE("residual in the result's memory, then relu") {
@@ -220,8 +232,9 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
     h.binary("add", r);
     h.eltwise("relu");
     h.output(DType::f32, y, Layout::channels_last, r);
-    check_close(h.run(make_convolution),
-                expect([&](double v, auto&, int64_t k) { return std::max(v + residual.at_f64(k), 0.0); }));
+    check_close(h.run(make_convolution), expect([&](double v, auto&, int64_t k) {
+                  return std::max(v + residual.at_f64(k), 0.0);
+                }));
   }
   SUBCASE("activation, then residual in the result's memory") {
     Harness h("Conv");
@@ -230,8 +243,9 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
     h.eltwise("relu");
     h.binary("add", r);
     h.output(DType::f32, y, Layout::channels_last, r);
-    check_close(h.run(make_convolution),
-                expect([&](double v, auto&, int64_t k) { return std::max(v, 0.0) + residual.at_f64(k); }));
+    check_close(h.run(make_convolution), expect([&](double v, auto&, int64_t k) {
+                  return std::max(v, 0.0) + residual.at_f64(k);
+                }));
   }
   SUBCASE("a full constant is packed in the result's layout") {
     Harness h("Conv");
@@ -239,7 +253,8 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
     h.constant(residual);
     h.binary("add", 3);
     h.output(DType::f32, y, Layout::channels_last);
-    check_close(h.run(make_convolution), expect([&](double v, auto&, int64_t k) { return v + residual.at_f64(k); }));
+    check_close(h.run(make_convolution),
+                expect([&](double v, auto&, int64_t k) { return v + residual.at_f64(k); }));
   }
 }
 

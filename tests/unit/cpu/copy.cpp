@@ -1,4 +1,5 @@
-// Every operator that moves elements, in both layouts and several element sizes, and the strided copy itself.
+// Every operator that moves elements, in both layouts and several element sizes, and the strided
+// copy itself.
 #include <numeric>
 
 #include "tests/unit/cpu/harness.h"
@@ -16,11 +17,14 @@ Tensor numbered(const Dims& d) {
 
 TEST_CASE("strided copies of every shape against element by element") {
   std::mt19937 random(7);
-  auto pick = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); };
+  auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(random);
+  };
   for (int round = 0; round < 200; ++round) {
     const int rank = pick(1, 4);
     Dims dims, order;
-    for (int k = 0; k < rank; ++k) dims.push_back(pick(1, round % 10 == 0 ? 40 : 9)), order.push_back(k);
+    for (int k = 0; k < rank; ++k)
+      dims.push_back(pick(1, round % 10 == 0 ? 40 : 9)), order.push_back(k);
     std::shuffle(order.begin(), order.end(), random);
     Dims source(static_cast<size_t>(rank)), target = strides_of(dims, Layout::plain);
     int64_t step = pick(1, 2);
@@ -35,7 +39,8 @@ TEST_CASE("strided copies of every shape against element by element") {
       offset = (dims[axis] - 1) * source[axis];
       source[axis] = -source[axis];
     }
-    std::vector<uint16_t> from(static_cast<size_t>(step) + 64), to(static_cast<size_t>(numel(dims)), 0xffff), want(to);
+    std::vector<uint16_t> from(static_cast<size_t>(step) + 64),
+        to(static_cast<size_t>(numel(dims)), 0xffff), want(to);
     std::iota(from.begin(), from.end(), uint16_t{0});
     each_index(dims, [&](const Dims& i, int64_t k) {
       int64_t at = offset;
@@ -56,13 +61,20 @@ TEST_CASE("large copies are split and still whole") {
   const Tensor y = h.run(make_copy);
   bool same = true;
   each_index(y.dims(), [&](const Dims& i, int64_t k) {
-    same = same && y.as<float>()[static_cast<size_t>(k)] == static_cast<float>((i[0] * 200 + i[2]) * 300 + i[1]);
+    same = same && y.as<float>()[static_cast<size_t>(k)] ==
+                       static_cast<float>((i[0] * 200 + i[2]) * 300 + i[1]);
   });
   CHECK(same);
 }
 
 TEST_CASE("reorder between the layouts, there and back") {
-  for (Dims d : std::vector<Dims>{{2, 3, 5, 7}, {1, 64, 9, 9}, {1, 3, 37, 51}, {1, 2, 37, 51}, {1, 4, 200, 200}, {2, 5, 3}, {1, 3, 4, 5, 6}}) {
+  for (Dims d : std::vector<Dims>{{2, 3, 5, 7},
+                                  {1, 64, 9, 9},
+                                  {1, 3, 37, 51},
+                                  {1, 2, 37, 51},
+                                  {1, 4, 200, 200},
+                                  {2, 5, 3},
+                                  {1, 3, 4, 5, 6}}) {
     const Tensor x = numbered(d);
     for (bool to_last : {true, false}) {
       Harness h("Reorder");
@@ -154,7 +166,8 @@ TEST_CASE("elements of 1, 2 and 8 bytes") {
     h.output(t, {5, 3});
     const Tensor y = h.run(make_copy);
     const auto size = static_cast<size_t>(size_bits(t) / 8);
-    CHECK(std::memcmp(static_cast<const char*>(y.data()) + size, static_cast<const char*>(x.data()) + 5 * size, size) == 0);
+    CHECK(std::memcmp(static_cast<const char*>(y.data()) + size,
+                      static_cast<const char*>(x.data()) + 5 * size, size) == 0);
   }
 }
 

@@ -1,5 +1,5 @@
-// Our depthwise convolution against plain loops: every border, stride, dilation and remainder of channels, tails, and
-// the same bits whatever the number of threads.
+// Our depthwise convolution against plain loops: every border, stride, dilation and remainder of
+// channels, tails, and the same bits whatever the number of threads.
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -13,7 +13,8 @@ struct Case {
   int64_t dilation_h = 1, dilation_w = 1;
   bool bias = true;
   Dims out() const {
-    return {images, channels, (height + pads[0] + pads[2] - (kernel_h - 1) * dilation_h - 1) / stride_h + 1,
+    return {images, channels,
+            (height + pads[0] + pads[2] - (kernel_h - 1) * dilation_h - 1) / stride_h + 1,
             (width + pads[1] + pads[3] - (kernel_w - 1) * dilation_w - 1) / stride_w + 1};
   }
 };
@@ -57,12 +58,18 @@ struct Setup {
 
 /// The instruction sets that this machine has.
 Case random_case(std::mt19937& engine) {
-  auto one_of = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine); };
-  Case c{one_of(1, 2), one_of(1, 70), one_of(1, 24), one_of(1, 40), one_of(1, 6), one_of(1, 6), one_of(1, 3), one_of(1, 3), {}};
+  auto one_of = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine);
+  };
+  Case c{one_of(1, 2),  one_of(1, 70), one_of(1, 24),
+         one_of(1, 40), one_of(1, 6),  one_of(1, 6),
+         one_of(1, 3),  one_of(1, 3),  {}};
   if (one_of(0, 2)) c.kernel_w = one_of(0, 1) ? 3 : 5, c.stride_w = one_of(1, 2);
   if (one_of(0, 4) == 0) c.dilation_h = one_of(1, 3), c.dilation_w = one_of(1, 3);
   c.bias = one_of(0, 3) != 0;
-  for (int k = 0; k < 4; ++k) c.pads.push_back(one_of(0, (k % 2 ? c.kernel_w * c.dilation_w : c.kernel_h * c.dilation_h) - 1));
+  for (int k = 0; k < 4; ++k)
+    c.pads.push_back(
+        one_of(0, (k % 2 ? c.kernel_w * c.dilation_w : c.kernel_h * c.dilation_h) - 1));
   const int64_t missing_h = (c.kernel_h - 1) * c.dilation_h + 1 - c.height - c.pads[0] - c.pads[2];
   const int64_t missing_w = (c.kernel_w - 1) * c.dilation_w + 1 - c.width - c.pads[1] - c.pads[3];
   c.height += std::max<int64_t>(0, missing_h);
@@ -88,7 +95,9 @@ TEST_CASE("depthwise convolutions of random sizes") {
     }
 }
 
-TEST_CASE("depthwise convolutions: many channels, wide images, and the same bits on any number of threads") {
+TEST_CASE(
+    "depthwise convolutions: many channels, wide images, and the same bits on any number of "
+    "threads") {
   for (const Target& target : targets())
     for (const Case& c : std::vector<Case>{
              {1, 600, 9, 17, 3, 3, 1, 1, {1, 1, 1, 1}},
@@ -108,14 +117,16 @@ TEST_CASE("depthwise convolutions: many channels, wide images, and the same bits
       }
       set_threads(0);
       check_close(results[0], naive(c, s.x, s.w, s.b));
-      for (const Tensor& r : results) CHECK(std::memcmp(r.data(), results[0].data(), static_cast<size_t>(r.numel()) * 4) == 0);
+      for (const Tensor& r : results)
+        CHECK(std::memcmp(r.data(), results[0].data(), static_cast<size_t>(r.numel()) * 4) == 0);
     }
 }
 
 TEST_CASE("depthwise tails in registers") {
   const Setup s({2, 21, 11, 13, 3, 3, 1, 1, {1, 1, 1, 1}});
   const Dims y = s.c.out();
-  const Tensor full = random_tensor(y, 4), channel = random_tensor({1, 21, 1, 1}, 5, 0.5f, 2), one = random_tensor({1}, 6, 0.5f, 2);
+  const Tensor full = random_tensor(y, 4), channel = random_tensor({1, 21, 1, 1}, 5, 0.5f, 2),
+               one = random_tensor({1}, 6, 0.5f, 2);
   const auto base = naive(s.c, s.x, s.w, s.b);
   auto check = [&](const Target& target, const std::function<void(Harness&)>& tail, bool in_place,
                    const std::function<double(double, const Dims&, int64_t)>& f) {
@@ -123,39 +134,69 @@ TEST_CASE("depthwise tails in registers") {
     h.target = &target;
     s.start(h);
     tail(h);
-    h.output(DType::f32, y, Layout::channels_last, in_place ? static_cast<int>(h.call.inputs.size()) - 1 : -1);
+    h.output(DType::f32, y, Layout::channels_last,
+             in_place ? static_cast<int>(h.call.inputs.size()) - 1 : -1);
     std::vector<double> want = base;
-    each_index(y, [&](const Dims& i, int64_t k) { want[static_cast<size_t>(k)] = f(want[static_cast<size_t>(k)], i, k); });
+    each_index(y, [&](const Dims& i, int64_t k) {
+      want[static_cast<size_t>(k)] = f(want[static_cast<size_t>(k)], i, k);
+    });
     check_close(h.run(make_depthwise), want);
   };
   for (const Target& t : targets()) {
-    check(t, [](Harness& h) { h.eltwise("relu"); }, false, [](double v, auto&, auto) { return std::max(v, 0.0); });
-    check(t, [](Harness& h) { h.eltwise("leaky_relu", 0.25f); }, false, [](double v, auto&, auto) { return v < 0 ? v / 4 : v; });
-    check(t, [](Harness& h) { h.eltwise("abs"); h.eltwise("clip", 0.1f, 0.6f); }, false,
-          [](double v, auto&, auto) { return std::clamp(std::abs(v), double{0.1f}, double{0.6f}); });
-    check(t, [](Harness& h) { h.eltwise("linear", 2, -1); h.eltwise("hardsigmoid", 0.5f, 0.25f); }, false,
-          [](double v, auto&, auto) { return std::clamp((2 * v - 1) / 2 + 0.25, 0.0, 1.0); });
-    check(t, [](Harness& h) { h.eltwise("hardswish", 1.0f / 6, 0.5f); }, false,
-          [](double v, auto&, auto) { return v * std::clamp(v / 6 + 0.5, 0.0, 1.0); });
-    check(t, [&](Harness& h) {
-            h.binary("mul", h.operand(channel));
-            h.binary("sub", h.operand(one));
-            h.binary("div", h.operand(channel));
-            h.binary("max", h.operand(full, Layout::channels_last));
-            h.binary("min", h.operand(one));
-          }, false,
-          [&](double v, const Dims& i, int64_t k) {
-            const double c = channel.at_f64(i[1]), o = one.at_f64(0);
-            return std::min(std::max((v * c - o) / c, full.at_f64(k)), o);
-          });
+    check(
+        t, [](Harness& h) { h.eltwise("relu"); }, false,
+        [](double v, auto&, auto) { return std::max(v, 0.0); });
+    check(
+        t, [](Harness& h) { h.eltwise("leaky_relu", 0.25f); }, false,
+        [](double v, auto&, auto) { return v < 0 ? v / 4 : v; });
+    check(
+        t,
+        [](Harness& h) {
+          h.eltwise("abs");
+          h.eltwise("clip", 0.1f, 0.6f);
+        },
+        false,
+        [](double v, auto&, auto) { return std::clamp(std::abs(v), double{0.1f}, double{0.6f}); });
+    check(
+        t,
+        [](Harness& h) {
+          h.eltwise("linear", 2, -1);
+          h.eltwise("hardsigmoid", 0.5f, 0.25f);
+        },
+        false, [](double v, auto&, auto) { return std::clamp((2 * v - 1) / 2 + 0.25, 0.0, 1.0); });
+    check(
+        t, [](Harness& h) { h.eltwise("hardswish", 1.0f / 6, 0.5f); }, false,
+        [](double v, auto&, auto) { return v * std::clamp(v / 6 + 0.5, 0.0, 1.0); });
+    check(
+        t,
+        [&](Harness& h) {
+          h.binary("mul", h.operand(channel));
+          h.binary("sub", h.operand(one));
+          h.binary("div", h.operand(channel));
+          h.binary("max", h.operand(full, Layout::channels_last));
+          h.binary("min", h.operand(one));
+        },
+        false,
+        [&](double v, const Dims& i, int64_t k) {
+          const double c = channel.at_f64(i[1]), o = one.at_f64(0);
+          return std::min(std::max((v * c - o) / c, full.at_f64(k)), o);
+        });
     for (bool in_place : {false, true})
-      check(t, [&](Harness& h) { h.binary("add", h.operand(full, Layout::channels_last)); h.eltwise("relu"); }, in_place,
-            [&](double v, auto&, int64_t k) { return std::max(v + full.at_f64(k), 0.0); });
-    check(t, [&](Harness& h) {
-            h.constant(full);
-            h.node.inputs.pop_back();
-            h.binary("add", 3);
-          }, false, [&](double v, auto&, int64_t k) { return v + full.at_f64(k); });
+      check(
+          t,
+          [&](Harness& h) {
+            h.binary("add", h.operand(full, Layout::channels_last));
+            h.eltwise("relu");
+          },
+          in_place, [&](double v, auto&, int64_t k) { return std::max(v + full.at_f64(k), 0.0); });
+    check(
+        t,
+        [&](Harness& h) {
+          h.constant(full);
+          h.node.inputs.pop_back();
+          h.binary("add", 3);
+        },
+        false, [&](double v, auto&, int64_t k) { return v + full.at_f64(k); });
   }
 }
 

@@ -1,5 +1,5 @@
-// Whole plans on the CPU backend: hand-made graphs are planned, lowered, prepared and run, and compared with the
-// interpreter; layouts, in-place memory, launches and observers included.
+// Whole plans on the CPU backend: hand-made graphs are planned, lowered, prepared and run, and
+// compared with the interpreter; layouts, in-place memory, launches and observers included.
 #include <array>
 #include <cmath>
 #include <limits>
@@ -20,28 +20,40 @@ TEST_CASE("pointwise layers: broadcasts, scalars, several axes, in place") {
   check(m.graph);
 }
 
-TEST_CASE("an image network: reorders at the ends, pooling, residual, resize, concat, global pooling, gemm") {
+TEST_CASE(
+    "an image network: reorders at the ends, pooling, residual, resize, concat, global pooling, "
+    "gemm") {
   Model m;
   ValueId x = m.input({2, 3, 16, 16});
   auto conv = [&](ValueId v, int64_t out, int64_t in, int64_t k, unsigned seed) {
-    return m.node("Conv", {v, m.constant(random_tensor({out, in, k, k}, seed)), m.constant(random_tensor({out}, seed + 1))},
-                  {{"kernel_shape", Dims{k, k}}, {"pads", Dims{k / 2, k / 2, k / 2, k / 2}}, {"strides", Dims{1, 1}},
-                   {"dilations", Dims{1, 1}}, {"group", int64_t{1}}, {"auto_pad", std::string("NOTSET")}},
-                  {2, out, *constant_shape(*m.graph.value(v).type.shape)->rbegin(), 0 + *constant_shape(*m.graph.value(v).type.shape)->rbegin()});
+    return m.node("Conv",
+                  {v, m.constant(random_tensor({out, in, k, k}, seed)),
+                   m.constant(random_tensor({out}, seed + 1))},
+                  {{"kernel_shape", Dims{k, k}},
+                   {"pads", Dims{k / 2, k / 2, k / 2, k / 2}},
+                   {"strides", Dims{1, 1}},
+                   {"dilations", Dims{1, 1}},
+                   {"group", int64_t{1}},
+                   {"auto_pad", std::string("NOTSET")}},
+                  {2, out, *constant_shape(*m.graph.value(v).type.shape)->rbegin(),
+                   0 + *constant_shape(*m.graph.value(v).type.shape)->rbegin()});
   };
   ValueId c1 = m.node("Relu", {conv(x, 16, 3, 3, 1)});
-  ValueId p = m.node("MaxPool", {c1}, {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}}, {2, 16, 8, 8});
+  ValueId p = m.node("MaxPool", {c1}, {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}},
+                     {2, 16, 8, 8});
   ValueId c2 = conv(p, 16, 16, 1, 3);
   ValueId r = m.node("Add", {c2, p});
   ValueId up = m.node("Resize", {r, {}, m.constant(Tensor::of_f32({4}, {1, 1, 2, 2}))},
-                      {{"mode", std::string("nearest")}, {"coordinate_transformation_mode", std::string("asymmetric")},
+                      {{"mode", std::string("nearest")},
+                       {"coordinate_transformation_mode", std::string("asymmetric")},
                        {"nearest_mode", std::string("floor")}},
                       {2, 16, 16, 16});
   ValueId cat = m.node("Concat", {up, c1}, {{"axis", int64_t{1}}}, {2, 32, 16, 16});
   ValueId g = m.node("GlobalAveragePool", {cat}, {}, {2, 32, 1, 1});
   ValueId f = m.node("Flatten", {g}, {{"axis", int64_t{1}}}, {2, 32});
-  ValueId y = m.node("Gemm", {f, m.constant(random_tensor({10, 32}, 7)), m.constant(random_tensor({10}, 8))},
-                     {{"transB", int64_t{1}}, {"transA", int64_t{0}}, {"alpha", 1.0}, {"beta", 1.0}}, {2, 10});
+  ValueId y = m.node(
+      "Gemm", {f, m.constant(random_tensor({10, 32}, 7)), m.constant(random_tensor({10}, 8))},
+      {{"transB", int64_t{1}}, {"transA", int64_t{0}}, {"alpha", 1.0}, {"beta", 1.0}}, {2, 10});
   m.graph.add_output(m.node("Softmax", {y}, {{"axis", int64_t{1}}}, {2, 10}));
   m.graph.add_output(cat);
   auto e = check(m.graph);
@@ -57,8 +69,10 @@ TEST_CASE("a reduced result does not overwrite a vector that lies along the rows
   ValueId s = m.node("ReduceSum", {m.node("Mul", {x, v}), m.constant(Tensor::of_i64({1}, {1}))},
                      {{"keepdims", int64_t{0}}}, {8});
   m.graph.add_output(m.node("Exp", {s}, {}, {8}));
-  const NodeId reduce = m.graph.value(s).producer, multiply = m.graph.value(m.graph.node(reduce).inputs[0]).producer;
-  auto group = make_group(m.graph, std::array{multiply, reduce}, "row_reduce", "rows", "Mul + ReduceSum");
+  const NodeId reduce = m.graph.value(s).producer,
+               multiply = m.graph.value(m.graph.node(reduce).inputs[0]).producer;
+  auto group =
+      make_group(m.graph, std::array{multiply, reduce}, "row_reduce", "rows", "Mul + ReduceSum");
   REQUIRE_MESSAGE(group.has_value(), (group ? "" : render(group.error())));
   auto e = check(m.graph);
   CHECK(e->executable->launches() == 3);
@@ -68,7 +82,8 @@ TEST_CASE("a normalisation keeps the layout of its input") {
   Model m;
   auto norm = [&](ValueId v, unsigned seed) {
     std::vector<ValueId> in{v};
-    for (unsigned k = 0; k < 4; ++k) in.push_back(m.constant(random_tensor({6}, seed + k, 0.5f, 1.5f)));
+    for (unsigned k = 0; k < 4; ++k)
+      in.push_back(m.constant(random_tensor({6}, seed + k, 0.5f, 1.5f)));
     return m.node("BatchNormalization", in, {{"epsilon", 1e-3}});
   };
   ValueId x = m.input({2, 6, 5, 7});
@@ -87,15 +102,19 @@ TEST_CASE("normalisations that have no kernel are interpreted") {
   for (int why = 0; why < 3; ++why) {
     CAPTURE(why);
     Model m;
-    const Dims d = why == 0 ? Dims{5} : Dims{2, 3, 4};  // no channels; a scale that is computed; an infinite factor
-    ValueId x = m.input(d), scale = m.constant(Tensor::of_f32({why == 0 ? 1 : 3}, std::vector<float>(why == 0 ? 1 : 3, 2.0f)));
+    const Dims d =
+        why == 0 ? Dims{5}
+                 : Dims{2, 3, 4};  // no channels; a scale that is computed; an infinite factor
+    ValueId x = m.input(d), scale = m.constant(Tensor::of_f32(
+                                {why == 0 ? 1 : 3}, std::vector<float>(why == 0 ? 1 : 3, 2.0f)));
     if (why == 1) scale = m.input({3});
     const std::vector<float> ones(why == 0 ? 1 : 3, 1.0f), zeros(ones.size(), 0.0f);
     const Dims p{static_cast<int64_t>(ones.size())};
-    m.graph.add_output(m.node("BatchNormalization",
-                              {x, scale, m.constant(Tensor::of_f32(p, ones)), m.constant(Tensor::of_f32(p, ones)),
-                               m.constant(Tensor::of_f32(p, why == 2 ? zeros : ones))},
-                              {{"epsilon", 0.0}}, d));
+    m.graph.add_output(
+        m.node("BatchNormalization",
+               {x, scale, m.constant(Tensor::of_f32(p, ones)), m.constant(Tensor::of_f32(p, ones)),
+                m.constant(Tensor::of_f32(p, why == 2 ? zeros : ones))},
+               {{"epsilon", 0.0}}, d));
     CHECK(check(m.graph)->executable->text().find("interpret") != std::string::npos);
   }
 }
@@ -103,20 +122,24 @@ TEST_CASE("normalisations that have no kernel are interpreted") {
 TEST_CASE("a node without a kernel is interpreted, and the launches still agree") {
   Model m;
   ValueId x = m.input({4, 6});
-  ValueId c = m.node("CumSum", {x, m.constant(Tensor::scalar(DType::i64, 1))}, {{"exclusive", int64_t{0}}, {"reverse", int64_t{0}}}, {4, 6});
+  ValueId c = m.node("CumSum", {x, m.constant(Tensor::scalar(DType::i64, 1))},
+                     {{"exclusive", int64_t{0}}, {"reverse", int64_t{0}}}, {4, 6});
   m.graph.add_output(m.node("Relu", {c}));
   auto e = check(m.graph);
   CHECK(e->executable->launches() == planned_kernels(*e));
   CHECK(e->executable->text().find("interpret") != std::string::npos);
 }
 
-TEST_CASE("windows over each other's results are one launch; strictly, each is a launch or two of its own") {
+TEST_CASE(
+    "windows over each other's results are one launch; strictly, each is a launch or two of its "
+    "own") {
   for (const bool strict : {false, true}) {
     Model m;
     ValueId x = m.input({2, 6, 17, 19});
-    ValueId c = m.node("Conv", {x, m.constant(random_tensor({8, 6, 3, 3}, 1))}, {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}},
-                       {2, 8, 17, 19});
-    ValueId p = m.node("MaxPool", {m.node("Relu", {c})}, {{"kernel_shape", Dims{3, 3}}, {"strides", Dims{2, 2}}}, {2, 8, 8, 9});
+    ValueId c = m.node("Conv", {x, m.constant(random_tensor({8, 6, 3, 3}, 1))},
+                       {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}}, {2, 8, 17, 19});
+    ValueId p = m.node("MaxPool", {m.node("Relu", {c})},
+                       {{"kernel_shape", Dims{3, 3}}, {"strides", Dims{2, 2}}}, {2, 8, 8, 9});
     m.graph.add_output(m.node("Tanh", {p}));
     std::vector<NodeId> nodes = m.graph.order();
     nodes.pop_back();
@@ -133,7 +156,8 @@ TEST_CASE("windows over each other's results are one launch; strictly, each is a
 TEST_CASE("a group that has no kernel after all is interpreted as a whole") {
   Model m;
   ValueId p = m.node("GlobalAveragePool", {m.input({2, 3, 6, 6})}, {}, {2, 3, 1, 1});
-  ValueId c = m.node("Conv", {p, m.constant(random_tensor({4, 3, 1, 1}, 1))}, {{"kernel_shape", Dims{1, 1}}}, {2, 4, 1, 1});
+  ValueId c = m.node("Conv", {p, m.constant(random_tensor({4, 3, 1, 1}, 1))},
+                     {{"kernel_shape", Dims{1, 1}}}, {2, 4, 1, 1});
   m.graph.add_output(m.node("Tan", {c}));  // no activation of a gate
   REQUIRE(make_group(m.graph, m.graph.order(), "channel_gate", "a_rule", "joined").has_value());
   auto e = check(m.graph);
@@ -172,12 +196,15 @@ struct Weighty {
   static constexpr int64_t kChannels = 256, kBytes = kChannels * kChannels * 4;
   Model m;
   Tensor weights = random_tensor({kChannels, kChannels, 1, 1}, 5);
-  Tensor original = Tensor::of<float>(DType::f32, {kChannels, kChannels, 1, 1}, weights.as<float>());
+  Tensor original =
+      Tensor::of<float>(DType::f32, {kChannels, kChannels, 1, 1}, weights.as<float>());
   ValueId w = m.constant(weights);
   ValueId conv(ValueId x, int64_t size) {
-    return m.node("Conv", {x, w}, {{"kernel_shape", Dims{1, 1}}, {"group", int64_t{1}}}, {1, kChannels, size, size});
+    return m.node("Conv", {x, w}, {{"kernel_shape", Dims{1, 1}}, {"group", int64_t{1}}},
+                  {1, kChannels, size, size});
   }
-  /// Runs equal the interpreter's results, which ask for the weights and so undo what was given back.
+  /// Runs equal the interpreter's results, which ask for the weights and so undo what was given
+  /// back.
   void check_run(Prepared& p) {
     const auto inputs = inputs_of(m.graph, 4);
     auto got = p.executable->run_tensors(inputs);
@@ -186,17 +213,21 @@ struct Weighty {
     options.ops = &operators();
     auto want = interpret(m.graph, inputs, options);
     REQUIRE(want.has_value());
-    for (size_t k = 0; k < got->size(); ++k) check_close((*got)[k], (*want)[k].to_f64(), model_tolerance(DType::f32));
+    for (size_t k = 0; k < got->size(); ++k)
+      check_close((*got)[k], (*want)[k].to_f64(), model_tolerance(DType::f32));
   }
 };
 
-TEST_CASE("weights that lie packed are given back, bit by bit the same when somebody asks, and again by the next plan") {
+TEST_CASE(
+    "weights that lie packed are given back, bit by bit the same when somebody asks, and again by "
+    "the next plan") {
   const int64_t before = Residence::given_back();
   auto backend = make_cpu_backend();
   Weighty large, small;
   // What a reorder by arithmetic would change.
   auto* bits = const_cast<uint32_t*>(large.weights.as<uint32_t>().data());
-  const uint32_t special[] = {0x80000000, 1, 0x807fffff, 0x7f800000, 0xff800000, 0x7fc01234, 0xffc00001, 0x7f7fffff};
+  const uint32_t special[] = {0x80000000, 1,          0x807fffff, 0x7f800000,
+                              0xff800000, 0x7fc01234, 0xffc00001, 0x7f7fffff};
   std::copy(std::begin(special), std::end(special), bits + 1000);
   large.m.graph.add_output(large.conv(large.m.input({1, Weighty::kChannels, 14, 14}), 14));
   {
@@ -206,9 +237,12 @@ TEST_CASE("weights that lie packed are given back, bit by bit the same when some
     CHECK(Residence::given_back() == before);
     auto now = large.weights.as<uint32_t>();
     for (size_t k = 0; k < now.size(); ++k)
-      if (k < 1000 || k >= 1008) CHECK_MESSAGE(now[k] == large.original.as<uint32_t>()[k], k);
-      else CHECK(now[k] == special[k - 1000]);
-    // The same layout is found, another size may want another; the first plan goes on running meanwhile.
+      if (k < 1000 || k >= 1008)
+        CHECK_MESSAGE(now[k] == large.original.as<uint32_t>()[k], k);
+      else
+        CHECK(now[k] == special[k - 1000]);
+    // The same layout is found, another size may want another; the first plan goes on running
+    // meanwhile.
     auto again = prepare(large.m.graph, {}, backend.get());
     CHECK(Residence::given_back() - before >= Weighty::kBytes - 2 * 4096);
   }
@@ -232,8 +266,10 @@ TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not fin
   auto backend = make_cpu_backend();
   Model m;
   ValueId w = m.constant(random_tensor({kChannels, kChannels, 3, 3}, 5));
-  m.graph.add_output(m.node("Conv", {m.input({1, kChannels, 28, 28}), w},
-                            {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}, {"group", int64_t{1}}}, {1, kChannels, 28, 28}));
+  m.graph.add_output(
+      m.node("Conv", {m.input({1, kChannels, 28, 28}), w},
+             {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}, {"group", int64_t{1}}},
+             {1, kChannels, 28, 28}));
   auto p = prepare(m.graph, {}, backend.get());
   const int64_t away = Residence::given_back() - before;
   CHECK(away >= kChannels * kChannels * 9 * 4 - 2 * 4096);
@@ -250,7 +286,8 @@ TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not fin
   for (int64_t k = 0; k < (*finite)[0].numel(); ++k) {
     const double a = (*finite)[0].at_f64(k), b = (*infinite)[0].at_f64(k);
     different += !std::isfinite(b);
-    wrong += std::isfinite(b) && !(std::abs(a - b) <= allowed.relative * std::abs(a) + allowed.absolute);
+    wrong +=
+        std::isfinite(b) && !(std::abs(a - b) <= allowed.relative * std::abs(a) + allowed.absolute);
   }
   CHECK(different == 9 * kChannels);
   CHECK(wrong == 0);
@@ -271,8 +308,10 @@ TEST_CASE("weights stay while somebody reads them as they are") {
   SUBCASE("an earlier plan reads them in place") {
     t.m.graph.add_output(t.conv(x, 6));
     Model first;
-    first.graph.add_output(first.node("Exp", {first.node("Add", {first.input({Weighty::kChannels, Weighty::kChannels}),
-                                              first.constant(t.weights.reshaped({Weighty::kChannels, Weighty::kChannels}))})}));
+    first.graph.add_output(
+        first.node("Exp", {first.node("Add", {first.input({Weighty::kChannels, Weighty::kChannels}),
+                                              first.constant(t.weights.reshaped(
+                                                  {Weighty::kChannels, Weighty::kChannels}))})}));
     auto earlier = prepare(first.graph, {}, backend.get());
     auto p = prepare(t.m.graph, {}, backend.get());
     CHECK(Residence::given_back() == before);

@@ -1,5 +1,6 @@
-// First layers (a few planes in, channels-last out) and the reorder inside other convolutions' launches, against plain
-// loops: borders, strides, dilations, remainders of filters, tails, threads.
+// First layers (a few planes in, channels-last out) and the reorder inside other convolutions'
+// launches, against plain loops: borders, strides, dilations, remainders of filters, tails,
+// threads.
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -57,13 +58,24 @@ struct Setup {
 };
 
 Case random_case(std::mt19937& engine) {
-  auto one_of = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine); };
-  Case c{one_of(1, 2), one_of(1, 8), one_of(1, 24), one_of(1, 40), one_of(1, 70), {one_of(1, 7), one_of(1, 7)},
-         {one_of(1, 3), one_of(1, 2)}, {}};
+  auto one_of = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine);
+  };
+  Case c{one_of(1, 2),
+         one_of(1, 8),
+         one_of(1, 24),
+         one_of(1, 40),
+         one_of(1, 70),
+         {one_of(1, 7), one_of(1, 7)},
+         {one_of(1, 3), one_of(1, 2)},
+         {}};
   if (one_of(0, 3) == 0) c.dilations = {one_of(1, 2), one_of(1, 3)};
-  for (size_t k = 0; k < 4; ++k) c.pads.push_back(one_of(0, (c.kernel[k % 2] - 1) * c.dilations[k % 2]));
-  c.height += std::max<int64_t>(0, (c.kernel[0] - 1) * c.dilations[0] + 1 - c.height - c.pads[0] - c.pads[2]);
-  c.width += std::max<int64_t>(0, (c.kernel[1] - 1) * c.dilations[1] + 1 - c.width - c.pads[1] - c.pads[3]);
+  for (size_t k = 0; k < 4; ++k)
+    c.pads.push_back(one_of(0, (c.kernel[k % 2] - 1) * c.dilations[k % 2]));
+  c.height += std::max<int64_t>(
+      0, (c.kernel[0] - 1) * c.dilations[0] + 1 - c.height - c.pads[0] - c.pads[2]);
+  c.width += std::max<int64_t>(
+      0, (c.kernel[1] - 1) * c.dilations[1] + 1 - c.width - c.pads[1] - c.pads[3]);
   return c;
 }
 
@@ -110,11 +122,13 @@ TEST_CASE("first layers take their tail along, and any number of threads gives t
     }
     set_threads(0);
     check_close(results[0], want);
-    for (const Tensor& r : results) CHECK(std::memcmp(r.data(), results[0].data(), static_cast<size_t>(r.numel()) * 4) == 0);
+    for (const Tensor& r : results)
+      CHECK(std::memcmp(r.data(), results[0].data(), static_cast<size_t>(r.numel()) * 4) == 0);
   }
 }
 
-TEST_CASE("a plain image that the first layer's kernel cannot take is reordered inside the launch") {
+TEST_CASE(
+    "a plain image that the first layer's kernel cannot take is reordered inside the launch") {
   for (const Case& c : std::vector<Case>{{1, 3, 14, 15, 8, {3, 3}, {2, 3}, {1, 1, 1, 1}},
                                          {2, 4, 9, 9, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2},
                                          {1, 20, 9, 9, 16, {1, 1}, {1, 1}, {0, 0, 0, 0}}}) {
@@ -134,7 +148,8 @@ TEST_CASE("a plain image that the first layer's kernel cannot take is reordered 
 }
 
 TEST_CASE("an operand of the tail is no bias") {
-  const Tensor x = random_tensor({1, 1, 12, 12}, 1), w = random_tensor({8, 1, 3, 3}, 2), channel = random_tensor({8, 1, 1}, 3);
+  const Tensor x = random_tensor({1, 1, 12, 12}, 1), w = random_tensor({8, 1, 3, 3}, 2),
+               channel = random_tensor({8, 1, 1}, 3);
   const Case first{1, 1, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}};
   for (const Target& target : targets()) {
     Harness h("Conv");

@@ -1,5 +1,5 @@
-// Runs one CPU kernel on its own: operands are random tensors in logical order, laid out as the test says, and
-// the result comes back in logical order, to be compared with a plain loop.
+// Runs one CPU kernel on its own: operands are random tensors in logical order, laid out as the
+// test says, and the result comes back in logical order, to be compared with a plain loop.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -125,7 +125,8 @@ class Harness : public Binder, public ferrule::test::WithTail {
   Tensor result(size_t k = 0) const {
     const Operand& o = call.outputs[k];
     auto [t, p] = Tensor::allocate(o.dtype, o.dims);
-    StridedCopy(o.dims, o.strides(), strides_of(o.dims, Layout::plain), size_bits(o.dtype) / 8).run(at(o.slot), p);
+    StridedCopy(o.dims, o.strides(), strides_of(o.dims, Layout::plain), size_bits(o.dtype) / 8)
+        .run(at(o.slot), p);
     return t;
   }
 
@@ -150,7 +151,8 @@ class Harness : public Binder, public ferrule::test::WithTail {
     each_index(o.dims, [&](const Dims& i, int64_t k) {
       int64_t at = 0;
       for (size_t a = 0; a < i.size(); ++a) at += i[a] * strides[a];
-      std::memcpy(out.data() + static_cast<size_t>(at) * size, static_cast<const char*>(t.data()) + static_cast<size_t>(k) * size, size);
+      std::memcpy(out.data() + static_cast<size_t>(at) * size,
+                  static_cast<const char*>(t.data()) + static_cast<size_t>(k) * size, size);
     });
     return out;
   }
@@ -160,12 +162,14 @@ class Harness : public Binder, public ferrule::test::WithTail {
   std::vector<char> scratch_;
 };
 
-/// Every element within the tolerance that the table has for sums in another order. `allowed`: another row of it, or {}
-/// for elements that must be equal.
-inline void check_close(const Tensor& got, const std::vector<double>& want, Tolerance allowed = rewrite_tolerance(DType::f32, true)) {
+/// Every element within the tolerance that the table has for sums in another order. `allowed`:
+/// another row of it, or {} for elements that must be equal.
+inline void check_close(const Tensor& got, const std::vector<double>& want,
+                        Tolerance allowed = rewrite_tolerance(DType::f32, true)) {
   REQUIRE(got.numel() == static_cast<int64_t>(want.size()));
   allowed.norm = allowed.relative, allowed.least = model_tolerance(DType::f32).least;
-  const Difference d = compare(got, Tensor::of_f32(got.dims(), {want.begin(), want.end()}), allowed);
+  const Difference d =
+      compare(got, Tensor::of_f32(got.dims(), {want.begin(), want.end()}), allowed);
   CHECK_MESSAGE(d.ok, d.text);
 }
 

@@ -1,11 +1,13 @@
-// MatMul and Gemm against plain loops: ranks, broadcast batches, constant right operands, transposes, tails.
+// MatMul and Gemm against plain loops: ranks, broadcast batches, constant right operands,
+// transposes, tails.
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
 namespace {
 
 /// numpy.matmul in double.
-std::vector<double> naive(const Tensor& a, const Tensor& b, const Dims& y, bool a_row, bool b_column) {
+std::vector<double> naive(const Tensor& a, const Tensor& b, const Dims& y, bool a_row,
+                          bool b_column) {
   Dims ad = a.dims(), bd = b.dims(), yd = y;
   if (a_row) ad.insert(ad.begin(), 1), yd.insert(yd.end() - (b_column ? 0 : 1), 1);
   if (b_column) bd.push_back(1), yd.push_back(1);
@@ -24,7 +26,8 @@ std::vector<double> naive(const Tensor& a, const Tensor& b, const Dims& y, bool 
     at += i[rank - 2] * as[rank - 2];
     bt += i[rank - 1] * bs[rank - 1];
     for (int64_t j = 0; j < depth; ++j)
-      out[static_cast<size_t>(k)] += a.at_f64(at + j * as[rank - 1]) * b.at_f64(bt + j * bs[rank - 2]);
+      out[static_cast<size_t>(k)] +=
+          a.at_f64(at + j * as[rank - 1]) * b.at_f64(bt + j * bs[rank - 2]);
   });
   return out;
 }
@@ -62,7 +65,8 @@ TEST_CASE("MatMul of every rank, constant or not") {
 }
 
 TEST_CASE("MatMul tails: bias along the last axis, full residual, scalar, activation") {
-  const Tensor a = random_tensor({2, 4, 8}, 1), b = random_tensor({8, 6}, 2), bias = random_tensor({6}, 3);
+  const Tensor a = random_tensor({2, 4, 8}, 1), b = random_tensor({8, 6}, 2),
+               bias = random_tensor({6}, 3);
   const Tensor residual = random_tensor({2, 4, 6}, 4), one = random_tensor({}, 5);
   auto want = naive(a, b, {2, 4, 6}, false, false);
   Harness h("MatMul");
@@ -86,13 +90,15 @@ TEST_CASE("Gemm: transposes, alpha, beta, every shape of C") {
   for (bool ta : {false, true})
     for (bool tb : {false, true})
       for (int round = 0; round < 12; ++round) {
-        const Dims cd = std::vector<Dims>{{}, {1}, {6}, {1, 6}, {4, 1}, {4, 6}}[static_cast<size_t>(round % 6)];
+        const Dims cd =
+            std::vector<Dims>{{}, {1}, {6}, {1, 6}, {4, 1}, {4, 6}}[static_cast<size_t>(round % 6)];
         const double beta = round < 6 ? 2 : 1;
         CAPTURE(beta);
         CAPTURE(ta);
         CAPTURE(tb);
         CAPTURE(cd.size());
-        const Tensor a = random_tensor(ta ? Dims{5, 4} : Dims{4, 5}, 1), b = random_tensor(tb ? Dims{6, 5} : Dims{5, 6}, 2);
+        const Tensor a = random_tensor(ta ? Dims{5, 4} : Dims{4, 5}, 1),
+                     b = random_tensor(tb ? Dims{6, 5} : Dims{5, 6}, 2);
         const Tensor c = random_tensor(cd, 3);
         Harness h("Gemm");
         h.node.attrs.set("transA", int64_t{ta});
@@ -107,14 +113,16 @@ TEST_CASE("Gemm: transposes, alpha, beta, every shape of C") {
         for (int64_t i = 0; i < 4; ++i)
           for (int64_t j = 0; j < 6; ++j) {
             double s = 0;
-            for (int64_t k = 0; k < 5; ++k) s += a.at_f64(ta ? k * 4 + i : i * 5 + k) * b.at_f64(tb ? j * 5 + k : k * 6 + j);
+            for (int64_t k = 0; k < 5; ++k)
+              s += a.at_f64(ta ? k * 4 + i : i * 5 + k) * b.at_f64(tb ? j * 5 + k : k * 6 + j);
             int64_t at = 0;
             if (cd.size() == 1) at = cd[0] == 1 ? 0 : j;
             if (cd.size() == 2) at = (cd[0] == 1 ? 0 : i) * cd[1] + (cd[1] == 1 ? 0 : j);
             want.push_back(0.5 * s + beta * c.at_f64(at));
           }
         check_close(h.run(make_gemm), want);
-        // Of one number a row the library has no kernel of its own, neither as a bias nor behind the product.
+        // Of one number a row the library has no kernel of its own, neither as a bias nor behind
+        // the product.
         if (beta == 1 && cd != Dims{4, 1}) CHECK_MESSAGE(h.text.find("ref") == h.text.npos, h.text);
       }
 }
@@ -135,7 +143,8 @@ TEST_CASE("Gemm of a constant left operand, transposed or not, square or not") {
       for (int64_t i = 0; i < m; ++i)
         for (int64_t j = 0; j < 6; ++j) {
           double s = 0;
-          for (int64_t k = 0; k < 5; ++k) s += a.at_f64(ta ? k * m + i : i * 5 + k) * b.at_f64(j * 5 + k);
+          for (int64_t k = 0; k < 5; ++k)
+            s += a.at_f64(ta ? k * m + i : i * 5 + k) * b.at_f64(j * 5 + k);
           want.push_back(s);
         }
       check_close(h.run(make_gemm), want);
@@ -143,7 +152,8 @@ TEST_CASE("Gemm of a constant left operand, transposed or not, square or not") {
 }
 
 TEST_CASE("Gemm with operands that are all computed") {
-  const Tensor a = random_tensor({4, 5}, 1), b = random_tensor({6, 5}, 2), c = random_tensor({6}, 3);
+  const Tensor a = random_tensor({4, 5}, 1), b = random_tensor({6, 5}, 2),
+               c = random_tensor({6}, 3);
   for (double beta : {1.0, 3.0}) {
     Harness h("Gemm");
     h.node.attrs.set("transB", int64_t{1});

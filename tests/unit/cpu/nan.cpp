@@ -1,5 +1,6 @@
-// NaN and infinities through tails that the library or our own kernels do: each kind of kernel with each step, a plan of
-// its own, so that each must show its NaN by itself; against the interpreter. The instruction set is oneDNN's
+// NaN and infinities through tails that the library or our own kernels do: each kind of kernel with
+// each step, a plan of its own, so that each must show its NaN by itself; against the interpreter.
+// The instruction set is oneDNN's
 // ($ONEDNN_MAX_CPU_ISA), so that tests/nan can run it for all.
 #include <xmmintrin.h>
 
@@ -15,7 +16,8 @@
 namespace ferrule::cpu::test {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                kInf = std::numeric_limits<float>::infinity();
 
 /// A graph whose last nodes are to be one group.
 struct Net : Model {
@@ -23,12 +25,16 @@ struct Net : Model {
   ValueId conv(const Dims& x, int64_t out, int64_t k, int64_t group = 1, int64_t stride = 1) {
     Dims w{out, x[1] / group}, pads(2 * (x.size() - 2), k / 2), strides(x.size() - 2, stride);
     w.resize(x.size(), k);
-    return node("Conv", {input(x), constant(random_tensor(w, 1, -0.1f, 0.1f)), constant(random_tensor({out}, 2))}, {{"pads", pads}, {"group", group}, {"strides", strides}});
+    return node(
+        "Conv",
+        {input(x), constant(random_tensor(w, 1, -0.1f, 0.1f)), constant(random_tensor({out}, 2))},
+        {{"pads", pads}, {"group", group}, {"strides", strides}});
   }
   ValueId deconv(const Dims& x, int64_t out, int64_t k, int64_t group = 1, int64_t stride = 1) {
     Dims w{x[1], out / group}, strides(x.size() - 2, stride);
     w.resize(x.size(), k);
-    return node("ConvTranspose", {input(x), constant(random_tensor(w, 1, -0.1f, 0.1f))}, {{"group", group}, {"strides", strides}});
+    return node("ConvTranspose", {input(x), constant(random_tensor(w, 1, -0.1f, 0.1f))},
+                {{"group", group}, {"strides", strides}});
   }
 };
 
@@ -52,17 +58,34 @@ const Anchor kAnchors[] = {
     {"transposed", "deconv", [](Net& n) { return n.deconv({1, 12, 9, 9}, 16, 3, 1, 2); }},
     {"transposed, grouped", "deconv", [](Net& n) { return n.deconv({1, 16, 9, 9}, 16, 3, 16); }},
     {"transposed, unfolded", "deconv", [](Net& n) { return n.deconv({1, 16, 9, 9}, 8, 2, 1, 2); }},
-    {"MatMul", "gemm", [](Net& n) { return n.node("MatMul", {n.input({33, 64}), n.constant(random_tensor({64, 48}, 1))}); }},
-    {"MatMul, one column", "gemm", [](Net& n) { return n.node("MatMul", {n.input({5, 8}), n.constant(random_tensor({8, 1}, 1))}); }},
-    {"MatMul, batch", "gemm", [](Net& n) { return n.node("MatMul", {n.input({3, 17, 32}), n.input({3, 32, 20})}); }},
-    {"Gemm", "gemm", [](Net& n) {
-       return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({32, 64}, 1)), n.constant(random_tensor({32}, 2))}, {{"transB", int64_t{1}}});
+    {"MatMul", "gemm",
+     [](Net& n) {
+       return n.node("MatMul", {n.input({33, 64}), n.constant(random_tensor({64, 48}, 1))});
      }},
-    {"Gemm, one number a row", "gemm", [](Net& n) {
-       return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({64, 32}, 1)), n.constant(random_tensor({9, 1}, 2))});
+    {"MatMul, one column", "gemm",
+     [](Net& n) {
+       return n.node("MatMul", {n.input({5, 8}), n.constant(random_tensor({8, 1}, 1))});
      }},
-    {"Gemm, one number a row, scaled", "gemm", [](Net& n) {
-       return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({64, 32}, 1)), n.constant(random_tensor({9, 1}, 2))}, {{"beta", -1.5}});
+    {"MatMul, batch", "gemm",
+     [](Net& n) { return n.node("MatMul", {n.input({3, 17, 32}), n.input({3, 32, 20})}); }},
+    {"Gemm", "gemm",
+     [](Net& n) {
+       return n.node("Gemm",
+                     {n.input({9, 64}), n.constant(random_tensor({32, 64}, 1)),
+                      n.constant(random_tensor({32}, 2))},
+                     {{"transB", int64_t{1}}});
+     }},
+    {"Gemm, one number a row", "gemm",
+     [](Net& n) {
+       return n.node("Gemm", {n.input({9, 64}), n.constant(random_tensor({64, 32}, 1)),
+                              n.constant(random_tensor({9, 1}, 2))});
+     }},
+    {"Gemm, one number a row, scaled", "gemm",
+     [](Net& n) {
+       return n.node("Gemm",
+                     {n.input({9, 64}), n.constant(random_tensor({64, 32}, 1)),
+                      n.constant(random_tensor({9, 1}, 2))},
+                     {{"beta", -1.5}});
      }},
 };
 
@@ -74,16 +97,34 @@ Step plain(const char* op) {
   return {op, [op](Net& n, ValueId x) { return n.node(op, {x}); }};
 }
 const Step kSteps[] = {
-    plain("Relu"), plain("LeakyRelu"), plain("HardSigmoid"), plain("HardSwish"), plain("Sigmoid"), plain("Tanh"), plain("Elu"),
-    plain("Abs"), plain("Softplus"), plain("Mish"), plain("Exp"),
-    {"Clip", [](Net& n, ValueId x) { return n.node("Clip", {x, n.number(-0.5f), n.number(0.75f)}); }},
+    plain("Relu"),
+    plain("LeakyRelu"),
+    plain("HardSigmoid"),
+    plain("HardSwish"),
+    plain("Sigmoid"),
+    plain("Tanh"),
+    plain("Elu"),
+    plain("Abs"),
+    plain("Softplus"),
+    plain("Mish"),
+    plain("Exp"),
+    {"Clip",
+     [](Net& n, ValueId x) { return n.node("Clip", {x, n.number(-0.5f), n.number(0.75f)}); }},
     {"Clip from below", [](Net& n, ValueId x) { return n.node("Clip", {x, n.number(0), {}}); }},
     {"Clip from above", [](Net& n, ValueId x) { return n.node("Clip", {x, {}, n.number(0.5f)}); }},
     {"Max", [](Net& n, ValueId x) { return n.node("Max", {n.number(0.25f), x}); }},
-    {"Min of a tensor", [](Net& n, ValueId x) { return n.node("Min", {x, n.input(*constant_shape(*n.graph.value(x).type.shape))}); }},
+    {"Min of a tensor",
+     [](Net& n, ValueId x) {
+       return n.node("Min", {x, n.input(*constant_shape(*n.graph.value(x).type.shape))});
+     }},
     {"PRelu", [](Net& n, ValueId x) { return n.node("PRelu", {x, n.number(0.2f)}); }},
-    {"Add, Relu", [](Net& n, ValueId x) { return n.node("Relu", {n.node("Add", {x, n.input(*constant_shape(*n.graph.value(x).type.shape))})}); }},
-    {"Relu, Mul", [](Net& n, ValueId x) { return n.node("Mul", {n.node("Relu", {x}), n.number(-2)}); }},
+    {"Add, Relu",
+     [](Net& n, ValueId x) {
+       return n.node("Relu",
+                     {n.node("Add", {x, n.input(*constant_shape(*n.graph.value(x).type.shape))})});
+     }},
+    {"Relu, Mul",
+     [](Net& n, ValueId x) { return n.node("Mul", {n.node("Relu", {x}), n.number(-2)}); }},
 };
 
 /// Random inputs, with `odd` at the end of input `which`.
@@ -105,7 +146,8 @@ std::unique_ptr<Prepared> check_odd(const Graph& g, const LowerOptions& options 
       CAPTURE(which);
       CHECK(difference(*p, g, odd_inputs(g, odd, which)) == "");
     }
-  for (int again = 0; again < 70; ++again) REQUIRE(p->executable->run_tensors(inputs_of(g, 5)).has_value());
+  for (int again = 0; again < 70; ++again)
+    REQUIRE(p->executable->run_tensors(inputs_of(g, 5)).has_value());
   CHECK(p->executable->launches() == planned_kernels(*p));
   return p;
 }
@@ -127,10 +169,12 @@ TEST_CASE("NaN comes through every step behind every kind of kernel") {
       CAPTURE(a.name);
       CAPTURE(s.name);
       const std::string text = check_odd(tailed(a, s))->executable->text();
-      for (const char* kind : {"first:", "depthwise:", "winograd", "product:", "brgconv", "brg", "jit"})
+      for (const char* kind :
+           {"first:", "depthwise:", "winograd", "product:", "brgconv", "brg", "jit"})
         if (text.find(kind) != text.npos) seen.insert(kind);
     }
-  for (const char* kind : {"first:", "depthwise:", "winograd", "product:", "brgconv", "jit"}) CHECK_MESSAGE(seen.count(kind), kind);
+  for (const char* kind : {"first:", "depthwise:", "winograd", "product:", "brgconv", "jit"})
+    CHECK_MESSAGE(seen.count(kind), kind);
 }
 
 TEST_CASE("strict plans keep NaN, too, and so do windows over each other's results") {
@@ -143,21 +187,29 @@ TEST_CASE("strict plans keep NaN, too, and so do windows over each other's resul
   for (const bool strict : {false, true}) {
     Net pooled;
     const ValueId conv = pooled.node("Relu", {pooled.conv({2, 6, 17, 19}, 8, 3)});
-    pooled.graph.add_output(pooled.node("AveragePool", {conv}, {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}}));
-    REQUIRE(make_group(pooled.graph, std::vector<NodeId>(pooled.graph.order()), "conv_pool", "a_rule", "joined").has_value());
+    pooled.graph.add_output(pooled.node("AveragePool", {conv},
+                                        {{"kernel_shape", Dims{2, 2}}, {"strides", Dims{2, 2}}}));
+    REQUIRE(make_group(pooled.graph, std::vector<NodeId>(pooled.graph.order()), "conv_pool",
+                       "a_rule", "joined")
+                .has_value());
     check_odd(pooled.graph, {.strict = strict});
     Net pair;
-    const ValueId deep = pair.node("Clip", {pair.conv({1, 16, 20, 20}, 16, 3, 16), pair.number(0), pair.number(6)});
+    const ValueId deep =
+        pair.node("Clip", {pair.conv({1, 16, 20, 20}, 16, 3, 16), pair.number(0), pair.number(6)});
     const ValueId wide = pair.node("Conv", {deep, pair.constant(random_tensor({24, 16, 1, 1}, 3))});
     pair.graph.add_output(pair.node("Relu", {wide}));
-    REQUIRE(make_group(pair.graph, std::vector<NodeId>(pair.graph.order()), "depthwise_pointwise", "a_rule", "joined").has_value());
+    REQUIRE(make_group(pair.graph, std::vector<NodeId>(pair.graph.order()), "depthwise_pointwise",
+                       "a_rule", "joined")
+                .has_value());
     check_odd(pair.graph, {.strict = strict});
   }
 }
 
 TEST_CASE("what hides NaN is said only where nobody notices it") {
-  for (const auto& [options, says] : {std::pair{LowerOptions{}, ""}, {LowerOptions{.fast_math = true}, "library (NaN becomes 0)"},
-                                      {LowerOptions{.strict = true}, ""}, {LowerOptions{.keep_nan = true}, ""}}) {
+  for (const auto& [options, says] : {std::pair{LowerOptions{}, ""},
+                                      {LowerOptions{.fast_math = true}, "library (NaN becomes 0)"},
+                                      {LowerOptions{.strict = true}, ""},
+                                      {LowerOptions{.keep_nan = true}, ""}}) {
     const Graph g = tailed(kAnchors[0], kSteps[0]);
     auto r = prepare(g, options);
     for (const Layer& l : r->plan.layers)
@@ -172,7 +224,8 @@ TEST_CASE("what hides NaN is said only where nobody notices it") {
 TEST_CASE("a run that finds NaN and writes over its input is right, and the caller's flags stay") {
   Net net;
   net.graph.add_output(net.node("Relu", {net.conv({1, 16, 8, 8}, 16, 1)}));
-  REQUIRE(make_group(net.graph, std::vector<NodeId>(net.graph.order()), "conv", "a_rule", "joined").has_value());
+  REQUIRE(make_group(net.graph, std::vector<NodeId>(net.graph.order()), "conv", "a_rule", "joined")
+              .has_value());
   auto r = prepare(net.graph);
   const std::vector<Tensor> inputs = odd_inputs(net.graph, kNan, 0);
   auto want = r->executable->run_tensors(inputs);
@@ -184,14 +237,17 @@ TEST_CASE("a run that finds NaN and writes over its input is right, and the call
   _mm_setcsr(_mm_getcsr() | _MM_EXCEPT_INVALID);
   REQUIRE(fresh->executable->run(in, out).has_value());
   CHECK((_mm_getcsr() & _MM_EXCEPT_INVALID) != 0);
-  CHECK(compare(Tensor::of_f32((*want)[0].dims(), buffer), (*want)[0], model_tolerance(DType::f32)).ok);
+  CHECK(compare(Tensor::of_f32((*want)[0].dims(), buffer), (*want)[0], model_tolerance(DType::f32))
+            .ok);
 }
 
 TEST_CASE("flags of NaN are found on every thread, also on those that have ended") {
   set_threads(4);
   NanWatch watch;
   volatile float nan = kNan, one = 1;
-  auto hide = [&] { [[maybe_unused]] volatile float y = _mm_cvtss_f32(_mm_max_ss(_mm_set_ss(nan), _mm_set_ss(one))); };
+  auto hide = [&] {
+    [[maybe_unused]] volatile float y = _mm_cvtss_f32(_mm_max_ss(_mm_set_ss(nan), _mm_set_ss(one)));
+  };
   for (int bad = 0; bad < 4; ++bad) {
     watch.begin(4);
     on_team(4, [&](int me, int) {

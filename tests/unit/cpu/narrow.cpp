@@ -1,9 +1,10 @@
-// Library kernels over f16 and bf16 against the interpreter, on random shapes: the library's own where it has
-// them, else the f32 kernel over widened operands. Either way it is one launch with the same results.
+// Library kernels over f16 and bf16 against the interpreter, on random shapes: the library's own
+// where it has them, else the f32 kernel over widened operands. Either way it is one launch with
+// the same results.
 #include "engine/graph/compare.h"
-#include "engine/semantics/infer.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
+#include "engine/semantics/infer.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
@@ -22,8 +23,8 @@ Result<KernelPtr> any_library_kernel(Context& context, const Call& call) {
   return make_library_kernel(context, call, library_factory(call.node->op));
 }
 
-/// One node over random data: `constants` behind the first input, then what the tail reads. The same goes into a
-/// harness and into a graph for the interpreter.
+/// One node over random data: `constants` behind the first input, then what the tail reads. The
+/// same goes into a harness and into a graph for the interpreter.
 struct Case {
   std::string op;
   std::map<std::string, Attr> attrs;
@@ -32,13 +33,15 @@ struct Case {
   Layout layout = Layout::channels_last;
   bool tail = false;          ///< + residual, Relu; the residual in the result's memory
   std::vector<float> scales;  ///< of a Resize
-  bool nan = false;           ///< in the first channel of every second pixel, or the first column of every second row
+  bool nan = false;  ///< in the first channel of every second pixel, or the first column of every
+                     ///< second row
 };
 
 void put_nan(Tensor& x, const Case& c) {
   auto* bits = const_cast<uint16_t*>(x.as<uint16_t>().data());
   const bool rows = c.layout == Layout::plain;
-  const int64_t last = c.x.back(), inner = rows ? last : x.numel() / (c.x[0] * c.x[1]), image = rows ? 2 * last : c.x[1] * inner;
+  const int64_t last = c.x.back(), inner = rows ? last : x.numel() / (c.x[0] * c.x[1]),
+                image = rows ? 2 * last : c.x[1] * inner;
   for (int64_t k = 0; k < x.numel(); ++k)
     if (rows ? k % image == last : k % image < inner && k % last % 2 == 1) bits[k] = 0x7fff;
 }
@@ -61,7 +64,8 @@ std::string check(const Case& c, DType t, unsigned seed) {
     n.inputs.push_back(g.add_constant("c" + std::to_string(constants.size()), constants.back()));
   }
   const Tensor scales = Tensor::of_f32({static_cast<int64_t>(c.scales.size())}, c.scales);
-  if (!c.scales.empty()) n.inputs.insert(n.inputs.end(), {ValueId{}, g.add_constant("scales", scales)});
+  if (!c.scales.empty())
+    n.inputs.insert(n.inputs.end(), {ValueId{}, g.add_constant("scales", scales)});
   auto add = [&](Node node, const char* result) {
     node.outputs = {g.add_value(result)};
     NodeId id = g.add_node(std::move(node));
@@ -109,7 +113,9 @@ std::string check(const Case& c, DType t, unsigned seed) {
 class Shapes {
  public:
   explicit Shapes(unsigned seed) : random_(seed) {}
-  int64_t pick(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
+  int64_t pick(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random_);
+  }
 
  private:
   std::mt19937 random_;
@@ -123,13 +129,21 @@ TEST_CASE("convolutions and deconvolutions of narrow types") {
   Shapes s(1);
   for (int round = 0; round < 12; ++round)
     for (DType t : kNarrow) {
-      const int64_t groups = s.pick(1, 3), in = groups * s.pick(1, 6), out = groups * s.pick(1, 9), k = s.pick(1, 3);
-      const std::map<std::string, Attr> attrs{{"strides", Dims(2, s.pick(1, 2))}, {"pads", Dims(4, k / 2)}, {"group", groups}};
+      const int64_t groups = s.pick(1, 3), in = groups * s.pick(1, 6), out = groups * s.pick(1, 9),
+                    k = s.pick(1, 3);
+      const std::map<std::string, Attr> attrs{
+          {"strides", Dims(2, s.pick(1, 2))}, {"pads", Dims(4, k / 2)}, {"group", groups}};
       const Dims x{s.pick(1, 2), in, s.pick(4, 12), s.pick(4, 12)};
       const bool tail = round % 2 == 1;
-      check({"Conv", attrs, x, {{out, in / groups, k, k}, {out}}, Layout::channels_last, tail}, t, 10u * static_cast<unsigned>(round));
-      check({"ConvTranspose", attrs, x, {{in, out / groups, k, k}, {out}}, Layout::channels_last, tail}, t,
-            10u * static_cast<unsigned>(round) + 5);
+      check({"Conv", attrs, x, {{out, in / groups, k, k}, {out}}, Layout::channels_last, tail}, t,
+            10u * static_cast<unsigned>(round));
+      check({"ConvTranspose",
+             attrs,
+             x,
+             {{in, out / groups, k, k}, {out}},
+             Layout::channels_last,
+             tail},
+            t, 10u * static_cast<unsigned>(round) + 5);
     }
 }
 
@@ -140,8 +154,11 @@ TEST_CASE("products of narrow types") {
       const int64_t m = s.pick(1, 9), k = s.pick(1, 40), n = s.pick(1, 33);
       const auto seed = 20u * static_cast<unsigned>(round);
       check({"MatMul", {}, {2, m, k}, {{k, n}}, Layout::plain, round % 2 == 1}, t, seed);
-      check({"Gemm", {{"transB", int64_t{1}}}, {m, k}, {{n, k}, {n}}, Layout::plain, round % 2 == 1}, t, seed + 5);
-      check({"Gemm", {{"alpha", 0.5}, {"beta", 2.0}}, {m, k}, {{k, n}, {1, n}}, Layout::plain}, t, seed + 9);
+      check(
+          {"Gemm", {{"transB", int64_t{1}}}, {m, k}, {{n, k}, {n}}, Layout::plain, round % 2 == 1},
+          t, seed + 5);
+      check({"Gemm", {{"alpha", 0.5}, {"beta", 2.0}}, {m, k}, {{k, n}, {1, n}}, Layout::plain}, t,
+            seed + 9);
     }
 }
 
@@ -151,15 +168,50 @@ TEST_CASE("a sum takes nothing of what lies behind its pixel or row, not even ti
       const auto seed = static_cast<unsigned>(k);
       const Dims image{2, k, 5, 8}, grouped{1, 2 * k, 4, 6};
       check({"Conv", {}, image, {{6, k, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed);
-      check({"Conv", {}, image, {{40, k, 1, 1}, {40}}, Layout::channels_last, false, {}, true}, t, seed + 1);
-      check({"Conv", {{"strides", Dims{1, 2}}}, image, {{24, k, 2, 1}}, Layout::channels_last, false, {}, true}, t, seed + 2);
-      check({"Conv", {{"group", int64_t{2}}}, grouped, {{32, k, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed + 3);
-      check({"Conv", {{"group", k}}, image, {{k, 1, 3, 3}}, Layout::channels_last, false, {}, true}, t, seed + 9);
-      check({"ConvTranspose", {{"strides", Dims{2, 2}}}, image, {{k, 9, 2, 2}}, Layout::channels_last, false, {}, true}, t, seed + 4);
-      check({"ConvTranspose", {}, image, {{k, 16, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed + 5);
+      check({"Conv", {}, image, {{40, k, 1, 1}, {40}}, Layout::channels_last, false, {}, true}, t,
+            seed + 1);
+      check({"Conv",
+             {{"strides", Dims{1, 2}}},
+             image,
+             {{24, k, 2, 1}},
+             Layout::channels_last,
+             false,
+             {},
+             true},
+            t, seed + 2);
+      check({"Conv",
+             {{"group", int64_t{2}}},
+             grouped,
+             {{32, k, 1, 1}},
+             Layout::channels_last,
+             false,
+             {},
+             true},
+            t, seed + 3);
+      check({"Conv", {{"group", k}}, image, {{k, 1, 3, 3}}, Layout::channels_last, false, {}, true},
+            t, seed + 9);
+      check({"ConvTranspose",
+             {{"strides", Dims{2, 2}}},
+             image,
+             {{k, 9, 2, 2}},
+             Layout::channels_last,
+             false,
+             {},
+             true},
+            t, seed + 4);
+      check({"ConvTranspose", {}, image, {{k, 16, 1, 1}}, Layout::channels_last, false, {}, true},
+            t, seed + 5);
       check({"MatMul", {}, {3, 7, k}, {{k, 20}}, Layout::plain, false, {}, true}, t, seed + 6);
       check({"MatMul", {}, {3, 6, k}, {{3, k, 20}}, Layout::plain, false, {}, true}, t, seed + 7);
-      check({"Gemm", {{"transB", int64_t{1}}}, {64, k}, {{33, k}, {33}}, Layout::plain, false, {}, true}, t, seed + 8);
+      check({"Gemm",
+             {{"transB", int64_t{1}}},
+             {64, k},
+             {{33, k}, {33}},
+             Layout::plain,
+             false,
+             {},
+             true},
+            t, seed + 8);
     }
 }
 
@@ -168,15 +220,25 @@ TEST_CASE("poolings, resizing and normalisation of narrow types") {
   for (int round = 0; round < 6; ++round)
     for (DType t : kNarrow) {
       const Dims x{s.pick(1, 2), s.pick(1, 20), s.pick(4, 11), s.pick(4, 11)};
-      const std::map<std::string, Attr> window{{"kernel_shape", Dims{2, 3}}, {"strides", Dims{2, 1}}};
+      const std::map<std::string, Attr> window{{"kernel_shape", Dims{2, 3}},
+                                               {"strides", Dims{2, 1}}};
       const auto seed = 30u * static_cast<unsigned>(round);
       for (const char* op : {"MaxPool", "AveragePool"}) check({op, window, x, {}}, t, seed);
       for (const char* mode : {"nearest", "linear"})
-        check({"Resize", {{"mode", std::string(mode)}}, x, {}, Layout::channels_last, false, {1, 1, 2, 1.5}}, t, seed + 2);
+        check({"Resize",
+               {{"mode", std::string(mode)}},
+               x,
+               {},
+               Layout::channels_last,
+               false,
+               {1, 1, 2, 1.5}},
+              t, seed + 2);
       const Dims channels{x[1]};
-      Case norm{"BatchNormalization", {{"epsilon", 2.0}}, x, {channels, channels, channels, channels}};
+      Case norm{
+          "BatchNormalization", {{"epsilon", 2.0}}, x, {channels, channels, channels, channels}};
       check(norm, t, seed + 3);
-      for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"}) check({op, {}, x, {}}, t, seed + 1);
+      for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"})
+        check({op, {}, x, {}}, t, seed + 1);
     }
 }
 
@@ -184,13 +246,15 @@ TEST_CASE("values that narrow types hold badly come through as they are") {
   const double special[] = {INFINITY, -INFINITY, NAN, 6e-8, -6e-8, 65504, 1.0009765625, 0, -0.0};
   for (DType t : kNarrow) {
     auto [x, bytes] = Tensor::allocate(t, {1, 9, 1, 1});
-    for (int64_t k = 0; k < 9; ++k) std::memcpy(static_cast<uint16_t*>(bytes) + k, Tensor::scalar(t, special[k]).data(), 2);
+    for (int64_t k = 0; k < 9; ++k)
+      std::memcpy(static_cast<uint16_t*>(bytes) + k, Tensor::scalar(t, special[k]).data(), 2);
     Harness h("GlobalMaxPool");
     h.input(x, Layout::channels_last);
     h.output(t, {1, 9, 1, 1}, Layout::channels_last);
     const Tensor y = h.run(any_library_kernel);
     CHECK(h.text == std::string(name(t)) + "_staged:global_pool");
-    for (int64_t k = 0; k < 9; ++k) CHECK((std::isnan(special[k]) ? std::isnan(y.at_f64(k)) : y.at_f64(k) == x.at_f64(k)));
+    for (int64_t k = 0; k < 9; ++k)
+      CHECK((std::isnan(special[k]) ? std::isnan(y.at_f64(k)) : y.at_f64(k) == x.at_f64(k)));
   }
 }
 

@@ -1,5 +1,5 @@
-// BatchNormalization against the interpreter: ranks 2 to 5, both layouts, in place, channels that are no
-// multiple of anything, and parameters for which the kernel has no finite numbers.
+// BatchNormalization against the interpreter: ranks 2 to 5, both layouts, in place, channels that
+// are no multiple of anything, and parameters for which the kernel has no finite numbers.
 #include "engine/interpreter/interpreter.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -18,11 +18,12 @@ const Target& host() {
 /// x, then scale, bias, mean, variance.
 std::vector<Tensor> operands(const Dims& dims) {
   const Dims c{dims[1]};
-  return {random_tensor(dims, 1, -4, 4), random_tensor(c, 2, -2, 2), random_tensor(c, 3), random_tensor(c, 4, -3, 3),
-          random_tensor(c, 5, 0.01f, 4)};
+  return {random_tensor(dims, 1, -4, 4), random_tensor(c, 2, -2, 2), random_tensor(c, 3),
+          random_tensor(c, 4, -3, 3), random_tensor(c, 5, 0.01f, 4)};
 }
 
-void set_up(Harness& h, const std::vector<Tensor>& tensors, double epsilon, Layout layout, bool in_place = false) {
+void set_up(Harness& h, const std::vector<Tensor>& tensors, double epsilon, Layout layout,
+            bool in_place = false) {
   h.target = &host();
   h.node.attrs.set("epsilon", epsilon);
   h.input(tensors[0], layout);
@@ -41,8 +42,14 @@ std::vector<double> interpreted(const Harness& h, const std::vector<Tensor>& ten
 }  // namespace
 
 TEST_CASE("batch normalisation: ranks and layouts") {
-  for (const Dims& d : std::vector<Dims>{{7, 19}, {2, 5, 33}, {3, 19, 5, 7}, {1, 64, 24, 24}, {2, 6, 3, 4, 5},
-                                         {2, 1, 4, 4}, {3, 8, 1, 1}, {0, 8, 3, 3}})
+  for (const Dims& d : std::vector<Dims>{{7, 19},
+                                         {2, 5, 33},
+                                         {3, 19, 5, 7},
+                                         {1, 64, 24, 24},
+                                         {2, 6, 3, 4, 5},
+                                         {2, 1, 4, 4},
+                                         {3, 8, 1, 1},
+                                         {0, 8, 3, 3}})
     for (Layout layout : {Layout::plain, Layout::channels_last}) {
       if (layout == Layout::channels_last && d.size() < 3) continue;
       for (bool in_place : {false, true})

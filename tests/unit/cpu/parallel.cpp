@@ -23,7 +23,8 @@ TEST_CASE("parallel_for covers every index once") {
   set_threads(0);
 }
 
-TEST_CASE("parallel_thread: each thread of a piece of work has a place of its own, 0 outside of it") {
+TEST_CASE(
+    "parallel_thread: each thread of a piece of work has a place of its own, 0 outside of it") {
   set_threads(3);
   CHECK(parallel_thread() == 0);
   for (int64_t n : {300, 2, 300, 1}) {  // a smaller team between larger ones
@@ -35,7 +36,9 @@ TEST_CASE("parallel_thread: each thread of a piece of work has a place of its ow
   set_threads(0);
 }
 
-TEST_CASE("on_team: who waits at the barrier sees what all have written; work inside work stays on its thread") {
+TEST_CASE(
+    "on_team: who waits at the barrier sees what all have written; work inside work stays on its "
+    "thread") {
   set_threads(3);
   std::vector<int> written(3), sums(3);
   std::atomic<int> inner{0};
@@ -64,7 +67,9 @@ TEST_CASE("on_team: who waits at the barrier sees what all have written; work in
   set_threads(0);
 }
 
-TEST_CASE("kernels count themselves: work inside of work, and the pieces of what is one kernel, are no more of them") {
+TEST_CASE(
+    "kernels count themselves: work inside of work, and the pieces of what is one kernel, are no "
+    "more of them") {
   auto called = [](auto&& f) {
     const int64_t before = kernels_called();
     f();
@@ -76,11 +81,14 @@ TEST_CASE("kernels count themselves: work inside of work, and the pieces of what
   CHECK(called([&] { piece(100), piece(1); }) == 2);
   CHECK(called([&] { on_team(2, [](int, int) {}); }) == 1);
   CHECK(called([&] { count_kernel(); }) == 1);
-  for (const int64_t n : {1, 100}) CHECK(called([&] { parallel_for(n, 1, [&](int64_t, int64_t) { piece(100), count_kernel(); }); }) == 1);
+  for (const int64_t n : {1, 100})
+    CHECK(called([&] {
+            parallel_for(n, 1, [&](int64_t, int64_t) { piece(100), count_kernel(); });
+          }) == 1);
   CHECK(called([&] {
-    const OneKernel one;
-    piece(100), count_kernel(), piece(1);
-  }) == 1);
+          const OneKernel one;
+          piece(100), count_kernel(), piece(1);
+        }) == 1);
 }
 
 }  // namespace ferrule::test

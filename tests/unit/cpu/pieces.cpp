@@ -1,10 +1,11 @@
-// Regions that move elements, as one kernel: random chains of movements and pointwise operators, in random layouts
-// and element sizes, against the interpreter bit by bit; and what must be refused or cut.
+// Regions that move elements, as one kernel: random chains of movements and pointwise operators, in
+// random layouts and element sizes, against the interpreter bit by bit; and what must be refused or
+// cut.
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/interpreter/interpreter.h"
 #include "engine/contract/pieces.h"
+#include "engine/interpreter/interpreter.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -33,8 +34,8 @@ std::vector<Tensor> interpreted(const Graph& g, const std::vector<Tensor>& input
 }
 
 /// Runs the nodes as one kernel, operands laid out as `layouts` says by turns. False: refused.
-bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, size_t* pieces = nullptr,
-           std::string* refused = nullptr) {
+bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random,
+           size_t* pieces = nullptr, std::string* refused = nullptr) {
   for (ValueId v : results) c.g.add_output(v);
   auto region = lower_pieces(operators(), c.g, c.nodes, results);
   if (!region) {
@@ -45,7 +46,8 @@ bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, 
   for (const Program& p : region->programs) REQUIRE(verify(p).has_value());
   if (pieces) *pieces = region->pieces.size();
   std::vector<Tensor> inputs;
-  for (ValueId v : c.g.inputs()) inputs.push_back(sample(c.g.value(v).type.dtype, c.dims(v), random));
+  for (ValueId v : c.g.inputs())
+    inputs.push_back(sample(c.g.value(v).type.dtype, c.dims(v), random));
   const std::vector<Tensor> want = interpreted(c.g, inputs);
   auto layout = [&](const Dims& d) {
     return d.size() >= 3 && d.size() <= 5 && random() % 2 ? Layout::channels_last : Layout::plain;
@@ -64,7 +66,8 @@ bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, 
   auto kernel = h.make(make_pieces);
   REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
   REQUIRE((*kernel)->run().has_value());
-  for (size_t k = 0; k < want.size(); ++k) CHECK_MESSAGE(h.result(k).identical(want[k]), pieces_text(*region));
+  for (size_t k = 0; k < want.size(); ++k)
+    CHECK_MESSAGE(h.result(k).identical(want[k]), pieces_text(*region));
   return true;
 }
 
@@ -72,7 +75,9 @@ bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random, 
 
 TEST_CASE("random chains of movements and pointwise operators, as one kernel") {
   std::mt19937 random(11);
-  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
   const DType types[] = {DType::f32, DType::f32, DType::i8, DType::f16, DType::i64};
   int run = 0, refused = 0;
   for (int round = 0; round < 250; ++round) {
@@ -92,7 +97,8 @@ TEST_CASE("random chains of movements and pointwise operators, as one kernel") {
     }
     if (c.nodes.empty()) continue;
     std::vector<ValueId> results{v};
-    if (made.size() > 1 && made[0] != v && pick(0, 2) == 0) results.insert(results.begin(), made[0]);
+    if (made.size() > 1 && made[0] != v && pick(0, 2) == 0)
+      results.insert(results.begin(), made[0]);
     (check(c, results, random) ? run : refused)++;
   }
   CHECK(run > 200);
@@ -101,13 +107,15 @@ TEST_CASE("random chains of movements and pointwise operators, as one kernel") {
 
 TEST_CASE("Resize to the nearest pixel by whole and broken factors, in every mode") {
   std::mt19937 random(5);
-  for (const char* coordinates : {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"})
+  for (const char* coordinates :
+       {"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"})
     for (const char* rounding : {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"})
       for (const Dims& to : std::vector<Dims>{{1, 3, 8, 10}, {1, 3, 2, 5}, {1, 3, 6, 7}}) {
         Chain c;
         const ValueId x = c.input(DType::f32, {1, 3, 4, 5});
         ValueId y = c.node("Resize", {x, {}, {}, c.ints(to)},
-                           {{"mode", std::string("nearest")}, {"coordinate_transformation_mode", std::string(coordinates)},
+                           {{"mode", std::string("nearest")},
+                            {"coordinate_transformation_mode", std::string(coordinates)},
                             {"nearest_mode", std::string(rounding)}});
         y = c.node("Add", {y, c.input(DType::f32, to)});
         CHECK(check(c, {y}, random));
@@ -131,7 +139,8 @@ TEST_CASE("what comes in one piece, and what in several") {
     const ValueId x = c.input(DType::f32, {1, 6, 4, 4});
     auto parts = c.several("Split", {x, c.ints({2, 4})}, {{"axis", int64_t{1}}}, 2);
     ValueId a = c.node("Relu", {parts[0]});
-    ValueId b = c.node("Pad", {parts[1], c.ints({0, 0, 1, 1, 0, 0, 1, 1})}, {{"mode", std::string("constant")}});
+    ValueId b = c.node("Pad", {parts[1], c.ints({0, 0, 1, 1, 0, 0, 1, 1})},
+                       {{"mode", std::string("constant")}});
     REQUIRE(check(c, {a, b}, random, &pieces));
     CHECK(pieces == 1 + 5);
   }
@@ -168,7 +177,8 @@ TEST_CASE("regions that are refused, with the reason") {
     Chain c;
     Dims indices;
     for (int64_t k = 0; k < 200; ++k) indices.push_back(k * k % 97);
-    const ValueId v = c.node("Gather", {c.input(DType::f32, {97, 2}), c.ints(indices)}, {{"axis", int64_t{0}}});
+    const ValueId v =
+        c.node("Gather", {c.input(DType::f32, {97, 2}), c.ints(indices)}, {{"axis", int64_t{0}}});
     CHECK_FALSE(check(c, {v}, random, nullptr, &why));
     CHECK(why.find("more than 64 pieces") != std::string::npos);
   }

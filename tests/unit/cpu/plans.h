@@ -1,10 +1,11 @@
-// Hand-made graphs planned, lowered, prepared and run on the CPU backend, and compared with the interpreter.
+// Hand-made graphs planned, lowered, prepared and run on the CPU backend, and compared with the
+// interpreter.
 #pragma once
 #include "codegen/lower.h"
-#include "engine/semantics/infer.h"
-#include "engine/interpreter/interpreter.h"
 #include "engine/group/group.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
+#include "engine/semantics/infer.h"
 #include "runtime/cpu/executable.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -17,11 +18,13 @@ namespace ferrule::cpu::test {
 /// The target of the instructions that oneDNN uses here, with every contract that these tests use.
 inline Target target() {
   Target t;
-  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa()),
+             wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
   t.name = (isa & wide) == wide ? "cpu-avx512" : "cpu-avx2";
   t.device = "cpu";
   t.l2_bytes = 1 << 20;
-  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy", "view", "pointwise", "conv_pool", "depthwise_pointwise"}) {
+  for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy",
+                        "view", "pointwise", "conv_pool", "depthwise_pointwise"}) {
     ContractFacts f;
     f.types = {DType::f32, DType::i64, DType::f64, DType::i32};
     f.max_epilogue_ops = 8;
@@ -38,10 +41,15 @@ struct Model {
   ValueId input(const Dims& d) {
     return graph.add_input("x" + std::to_string(names++), {DType::f32, Shape(d.begin(), d.end())});
   }
-  ValueId constant(Tensor t) { return graph.add_constant("c" + std::to_string(names++), std::move(t)); }
+  ValueId constant(Tensor t) {
+    return graph.add_constant("c" + std::to_string(names++), std::move(t));
+  }
   Model() { install_onnx_inference(); }
-  static void check_inferred(const Status& s) { REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error()))); }
-  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {}, const Dims& dims = {}) {
+  static void check_inferred(const Status& s) {
+    REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
+  }
+  ValueId node(std::string op, std::vector<ValueId> inputs, std::map<std::string, Attr> attrs = {},
+               const Dims& dims = {}) {
     Node n;
     n.op = op;
     n.name = op + "_" + std::to_string(names);
@@ -51,8 +59,10 @@ struct Model {
     ValueId out = graph.add_value("v" + std::to_string(names++));
     n.outputs = {out};
     NodeId id = graph.add_node(std::move(n));
-    if (!dims.empty()) graph.set_type(out, {DType::f32, Shape(dims.begin(), dims.end())});
-    else check_inferred(infer(graph, id));
+    if (!dims.empty())
+      graph.set_type(out, {DType::f32, Shape(dims.begin(), dims.end())});
+    else
+      check_inferred(infer(graph, id));
     return out;
   }
 };
@@ -66,8 +76,10 @@ struct Prepared {
   std::unique_ptr<Executable> executable;
 };
 
-/// `backend`: of plans that share packed weights; null: a new one. It may give back the weights of `g`.
-inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& options = {}, Backend* backend = nullptr) {
+/// `backend`: of plans that share packed weights; null: a new one. It may give back the weights of
+/// `g`.
+inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& options = {},
+                                         Backend* backend = nullptr) {
   auto p = std::make_unique<Prepared>();
   auto plan = make_plan(std::move(*g.clone()), p->device, operators());
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
@@ -85,7 +97,8 @@ inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& opt
 
 inline std::vector<Tensor> inputs_of(const Graph& g, unsigned seed) {
   std::vector<Tensor> v;
-  for (ValueId x : g.inputs()) v.push_back(random_tensor(*constant_shape(*g.value(x).type.shape), seed++));
+  for (ValueId x : g.inputs())
+    v.push_back(random_tensor(*constant_shape(*g.value(x).type.shape), seed++));
   return v;
 }
 
@@ -99,7 +112,10 @@ inline std::string difference(Prepared& p, const Graph& g, const std::vector<Ten
   REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
   REQUIRE(got->size() == want->size());
   for (size_t k = 0; k < got->size(); ++k)
-    if (const Difference d = compare((*got)[k], (*want)[k], (*want)[k].dtype() == DType::f32 ? model_tolerance(DType::f32) : Tolerance{}); !d.ok)
+    if (const Difference d =
+            compare((*got)[k], (*want)[k],
+                    (*want)[k].dtype() == DType::f32 ? model_tolerance(DType::f32) : Tolerance{});
+        !d.ok)
       return d.text;
   return "";
 }

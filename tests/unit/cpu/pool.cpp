@@ -24,7 +24,8 @@ const Case kCases[] = {
     {"AveragePool", {1, 6, 3, 5}, {4, 2}, {2, 2}, {0, 0, 0, 0}, true},
     {"MaxPool", {1, 6, 3, 5}, {4, 2}, {2, 2}, {0, 0, 0, 0}, true},
     {"MaxPool", {1, 6, 1}, {3}, {3}, {0, 0}, true},
-    // Pads that count, and windows that hang over them: along one axis, along all, by more than half, in the only window.
+    // Pads that count, and windows that hang over them: along one axis, along all, by more than
+    // half, in the only window.
     {"AveragePool", {1, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true},
     {"AveragePool", {2, 17, 10, 11}, {3, 2}, {3, 2}, {1, 0, 1, 1}, true, true},
     {"AveragePool", {2, 6, 1, 1}, {2, 2}, {2, 2}, {1, 0, 1, 0}, true, true},
@@ -41,9 +42,12 @@ Dims output_dims(const Case& c) {
   Dims y{c.x[0], c.x[1]};
   for (size_t a = 0; a < n; ++a) {
     const int64_t span = c.x[a + 2] + c.pads[a] + c.pads[a + n] - c.kernel[a];
-    const double steps = static_cast<double>(span) / static_cast<double>(c.strides[a]);  // below 0: a window larger than the padded image
+    const double steps =
+        static_cast<double>(span) /
+        static_cast<double>(c.strides[a]);  // below 0: a window larger than the padded image
     int64_t out = static_cast<int64_t>(c.ceil ? std::ceil(steps) : std::floor(steps)) + 1;
-    if (c.ceil && (out - 1) * c.strides[a] >= c.x[a + 2] + c.pads[a]) --out;  // starts in the pad behind
+    if (c.ceil && (out - 1) * c.strides[a] >= c.x[a + 2] + c.pads[a])
+      --out;  // starts in the pad behind
     y.push_back(out);
   }
   return y;
@@ -77,7 +81,8 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Dims& y) {
   return out;
 }
 
-void set_up(Harness& h, const Case& c, const Tensor& x, const Dims& y, Layout layout = Layout::channels_last) {
+void set_up(Harness& h, const Case& c, const Tensor& x, const Dims& y,
+            Layout layout = Layout::channels_last) {
   h.node.attrs.set("kernel_shape", c.kernel);
   h.node.attrs.set("strides", c.strides);
   h.node.attrs.set("pads", c.pads);
@@ -104,13 +109,16 @@ TEST_CASE("window pooling") {
     }
 }
 
-TEST_CASE("a maximum keeps NaN, wherever in the window it lies, and -infinity where there is nothing else") {
+TEST_CASE(
+    "a maximum keeps NaN, wherever in the window it lies, and -infinity where there is nothing "
+    "else") {
   for (const Case& c : kCases) {
     if (c.op != std::string("MaxPool")) continue;
     CAPTURE(c.x.size());
     const Dims y = output_dims(c);
     const Tensor x = random_tensor(c.x, 1);
-    for (int64_t k = 1; k < x.numel(); k += 1 + x.numel() / 16) const_cast<float*>(x.as<float>().data())[k] = NAN;
+    for (int64_t k = 1; k < x.numel(); k += 1 + x.numel() / 16)
+      const_cast<float*>(x.as<float>().data())[k] = NAN;
     std::fill_n(const_cast<float*>(x.as<float>().data()), x.numel() / 3, -INFINITY);
     Harness h(c.op);
     set_up(h, c, x, y);
@@ -135,7 +143,8 @@ TEST_CASE("global pooling, channels not a multiple of anything") {
           best = std::max(best, x.at_f64(k * pixels + p));
           sum += x.at_f64(k * pixels + p);
         }
-        want.push_back(std::string(op) == "GlobalMaxPool" ? best : sum / static_cast<double>(pixels));
+        want.push_back(std::string(op) == "GlobalMaxPool" ? best
+                                                          : sum / static_cast<double>(pixels));
       }
       check_close(h.run(make_global_pool), want);
     }

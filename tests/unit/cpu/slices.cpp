@@ -1,5 +1,6 @@
-// Operands that are slices of larger tensors: kernels that take them give bit for bit what they give on dense ones,
-// touch nothing beside the slice, and those that do not take them run over copies.
+// Operands that are slices of larger tensors: kernels that take them give bit for bit what they
+// give on dense ones, touch nothing beside the slice, and those that do not take them run over
+// copies.
 #include "runtime/cpu/candidates.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -85,13 +86,19 @@ void check_same(const Tensor& a, const Tensor& b) {
   CHECK(std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0);
 }
 
-Result<KernelPtr> winograd_2(Context& context, const Call& call) { return make_winograd(context, call, 2); }
-Result<KernelPtr> winograd_4(Context& context, const Call& call) { return make_winograd(context, call, 4); }
+Result<KernelPtr> winograd_2(Context& context, const Call& call) {
+  return make_winograd(context, call, 2);
+}
+Result<KernelPtr> winograd_4(Context& context, const Call& call) {
+  return make_winograd(context, call, 4);
+}
 Result<KernelPtr> sliced_pool(Context& context, const Call& call) {
-  return call.dense() ? make_pool(context, call) : make_sliced(context, call, make_pool, takes_slices("MaxPool"));
+  return call.dense() ? make_pool(context, call)
+                      : make_sliced(context, call, make_pool, takes_slices("MaxPool"));
 }
 Result<KernelPtr> sliced_convolution(Context& context, const Call& call) {
-  return call.dense() ? make_convolution(context, call) : make_sliced(context, call, make_convolution, true);
+  return call.dense() ? make_convolution(context, call)
+                      : make_sliced(context, call, make_convolution, true);
 }
 
 }  // namespace
@@ -112,7 +119,8 @@ TEST_CASE("kernels that take slices give what they give on dense operands") {
       std::string text, dense;
       INFO(t.c.op, " ", b.x, " ", b.y);
       check_same(run(t.c, t.factory, b.x, b.y, text), run(t.c, t.factory, 0, 0, dense));
-      CHECK_MESSAGE(text.find("ref") == text.npos, text, " instead of ", dense);  // oneDNN has such code for what it cannot do
+      CHECK_MESSAGE(text.find("ref") == text.npos, text, " instead of ",
+                    dense);  // oneDNN has such code for what it cannot do
     }
 }
 

@@ -1,5 +1,5 @@
-// A softmax and what is selected of it in one pass over the rows: against the interpreter, with rows that are longer
-// and shorter than a block, equal elements, underflow, infinities and NaN.
+// A softmax and what is selected of it in one pass over the rows: against the interpreter, with
+// rows that are longer and shorter than a block, equal elements, underflow, infinities and NaN.
 #include "engine/contract/softmax_topk.h"
 
 #include "engine/interpreter/interpreter.h"
@@ -77,19 +77,23 @@ Results unfused(const Case& c) {
   return {(*r)[0], (*r)[1]};
 }
 
-/// The same values, and the same elements; elements that the interpreter's own rounding tells apart or not may swap.
+/// The same values, and the same elements; elements that the interpreter's own rounding tells apart
+/// or not may swap.
 void check(const Case& c, bool exact) {
   CAPTURE(c.x.dims().back());
   CAPTURE(c.k);
   const Results got = fused(c), want = unfused(c);
   check_close(got.values, want.values.to_f64());
   int64_t differ = 0;
-  for (int64_t i = 0; i < want.indices.numel(); ++i) differ += got.indices.at_i64(i) != want.indices.at_i64(i);
+  for (int64_t i = 0; i < want.indices.numel(); ++i)
+    differ += got.indices.at_i64(i) != want.indices.at_i64(i);
   CHECK(differ <= (exact ? 0 : want.indices.numel() / 100));
 }
 
 Case random_case(std::mt19937& engine) {
-  auto pick = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine); };
+  auto pick = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine);
+  };
   Case c;
   const int64_t n = pick(0, 3) == 0 ? pick(1, 3000) : pick(1, 90);
   c.x = random_tensor({pick(1, 3), pick(1, 4), n}, static_cast<unsigned>(engine()), -6, 6);
@@ -105,7 +109,8 @@ Case random_case(std::mt19937& engine) {
 template <class F>
 Case with(Case c, F f) {
   std::vector<float> v;
-  for (double d : c.x.to_f64()) v.push_back(f(static_cast<float>(d), static_cast<int64_t>(v.size())));
+  for (double d : c.x.to_f64())
+    v.push_back(f(static_cast<float>(d), static_cast<int64_t>(v.size())));
   c.x = Tensor::of_f32(c.x.dims(), v);
   return c;
 }
@@ -123,21 +128,28 @@ TEST_CASE("the largest of a softmax, rows of random lengths") {
     // Few different numbers: equals come in the order of their indices.
     check(with(c, [](float x, int64_t) { return std::round(x); }), true);
     // Numbers that are equal only after the exponential: all that is far below the largest is 0.
-    if (!c.log && c.op == "Softmax") check(with(c, [](float x, int64_t) { return 60 * std::round(x); }), true);
+    if (!c.log && c.op == "Softmax")
+      check(with(c, [](float x, int64_t) { return 60 * std::round(x); }), true);
   }
   set_threads(before);
 }
 
 TEST_CASE("masked, infinite and undefined rows") {
-  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
   std::mt19937 engine(4);
   for (int round = 0; round < 60; ++round) {
     CAPTURE(round);
     const Case c = random_case(engine);
-    check(with(c, [&](float x, int64_t i) { return i % 3 == round % 3 ? -kInf : std::round(x); }), true);
+    check(with(c, [&](float x, int64_t i) { return i % 3 == round % 3 ? -kInf : std::round(x); }),
+          true);
     check(with(c, [&](float, int64_t) { return -kInf; }), true);
-    check(with(c, [&](float x, int64_t i) { return i == round % c.x.numel() ? kNan : std::round(x); }), true);
-    check(with(c, [&](float x, int64_t i) { return i == round % c.x.numel() ? kInf : std::round(x); }), true);
+    check(with(c,
+               [&](float x, int64_t i) { return i == round % c.x.numel() ? kNan : std::round(x); }),
+          true);
+    check(with(c,
+               [&](float x, int64_t i) { return i == round % c.x.numel() ? kInf : std::round(x); }),
+          true);
   }
 }
 
@@ -156,14 +168,23 @@ TEST_CASE("what is not taken, and why") {
     CHECK(a.truth != Truth::yes);
     return a.reason;
   };
-  auto has = [](const std::string& text, std::string_view part) { return text.find(part) != text.npos; };
+  auto has = [](const std::string& text, std::string_view part) {
+    return text.find(part) != text.npos;
+  };
   Graph plain = c.graph();
   CHECK(accepts_softmax_topk(plain, plain.order(), target).truth == Truth::yes);
-  CHECK(has(reason([](Graph& g) { g.set_attr(g.order()[0], "axis", int64_t{0}); }), "the last one"));
-  CHECK(has(reason([](Graph& g) { g.set_attr(g.order()[1], "axis", int64_t{0}); }), "the last one"));
+  CHECK(
+      has(reason([](Graph& g) { g.set_attr(g.order()[0], "axis", int64_t{0}); }), "the last one"));
+  CHECK(
+      has(reason([](Graph& g) { g.set_attr(g.order()[1], "axis", int64_t{0}); }), "the last one"));
   CHECK(has(reason([](Graph& g) { g.set_operator(g.order()[0], "Relu", {}); }), "in this order"));
-  CHECK(has(reason([](Graph& g) { g.set_input(g.order()[1], 1, g.add_input("n", {DType::i64, Shape{Dim(1)}})); }), "not constant"));
-  CHECK(has(reason([](Graph& g) { g.set_type(g.inputs()[0], {DType::f16, Shape{Dim(2), Dim(5)}}); }), "f16"));
+  CHECK(has(reason([](Graph& g) {
+              g.set_input(g.order()[1], 1, g.add_input("n", {DType::i64, Shape{Dim(1)}}));
+            }),
+            "not constant"));
+  CHECK(
+      has(reason([](Graph& g) { g.set_type(g.inputs()[0], {DType::f16, Shape{Dim(2), Dim(5)}}); }),
+          "f16"));
   target.contracts.clear();
   CHECK(has(reason([](Graph&) {}), "no softmax_topk kernels"));
 }

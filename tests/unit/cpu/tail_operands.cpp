@@ -1,5 +1,6 @@
-// One operand behind every kernel that takes a tail, in every shape that broadcasts to the result: each rank, constant or computed,
-// in both layouts, in the result's memory. A kernel computes what the broadcast says or refuses; what plans give it, it takes.
+// One operand behind every kernel that takes a tail, in every shape that broadcasts to the result:
+// each rank, constant or computed, in both layouts, in the result's memory. A kernel computes what
+// the broadcast says or refuses; what plans give it, it takes.
 #include "runtime/cpu/tail_operand.h"
 
 #include <optional>
@@ -15,9 +16,9 @@ struct Anchor {
   Factory make;
   Dims x, w, y;
   int64_t group = 1, stride = 1, pad = 0;
-  bool image = true;                ///< channels-last in and out; else plain matrices
-  bool plain_x = false;             ///< the image is read plain
-  bool library = true;              ///< whether it takes all that plans give it; else some other kernel does
+  bool image = true;     ///< channels-last in and out; else plain matrices
+  bool plain_x = false;  ///< the image is read plain
+  bool library = true;   ///< whether it takes all that plans give it; else some other kernel does
   bool constant_w = true;
   int channel() const { return image ? 1 : w.size() > 1 ? static_cast<int>(y.size()) - 1 : -1; }
 };
@@ -51,7 +52,8 @@ std::vector<double> added(const Tensor& base, const Tensor& operand) {
 }
 
 /// The result with the operand, or nothing where the kernel refuses.
-std::optional<Tensor> with_operand(const Anchor& a, const Tensor& operand, Kind kind, const Target& target) {
+std::optional<Tensor> with_operand(const Anchor& a, const Tensor& operand, Kind kind,
+                                   const Target& target) {
   Harness h(a.op);
   h.target = &target;
   set_up(h, a);
@@ -111,8 +113,10 @@ int check_operands(const Anchor& a, const Target& target) {
       CAPTURE(static_cast<int>(kind));
       const Tensor operand = random_tensor(d, 3);
       const auto got = with_operand(a, operand, kind, target);
-      if (got) check_close(*got, added(base, operand)), ++taken;
-      else CHECK_FALSE((a.library && planned(a, d, kind)));
+      if (got)
+        check_close(*got, added(base, operand)), ++taken;
+      else
+        CHECK_FALSE((a.library && planned(a, d, kind)));
     }
   return taken;
 }
@@ -135,7 +139,14 @@ std::vector<Anchor> convolutions(const Dims& y) {
       {"Conv", make_product, x, {c, 3, 1, 1}, y, 1, 1, 0, true, false, false},
       {"Conv", make_matmul_1x1, x, {c, 3, 1, 1}, y, 1, 1, 0, true, false, false},
       {"ConvTranspose", make_deconvolution, x, {3, c, 3, 3}, y, 1, 1, 1},
-      {"ConvTranspose", make_deconvolution, {n, 3, h / step, w / step}, {3, c, step, step}, y, 1, step, 0},
+      {"ConvTranspose",
+       make_deconvolution,
+       {n, 3, h / step, w / step},
+       {3, c, step, step},
+       y,
+       1,
+       step,
+       0},
   };
 }
 
@@ -143,7 +154,13 @@ std::vector<Anchor> convolutions(const Dims& y) {
 
 TEST_CASE("an operand of any shape behind every convolution") {
   for (const Target& target : targets())
-    for (const Dims& y : std::vector<Dims>{{1, 4, 4, 4}, {4, 4, 4, 4}, {2, 5, 4, 6}, {1, 1, 4, 4}, {1, 4, 1, 1}, {2, 1, 1, 1}, {1, 1, 1, 1}}) {
+    for (const Dims& y : std::vector<Dims>{{1, 4, 4, 4},
+                                           {4, 4, 4, 4},
+                                           {2, 5, 4, 6},
+                                           {1, 1, 4, 4},
+                                           {1, 4, 1, 1},
+                                           {2, 1, 1, 1},
+                                           {1, 1, 1, 1}}) {
       size_t number = 0;
       for (const Anchor& a : convolutions(y)) {
         CAPTURE(target.name);

@@ -1,11 +1,12 @@
-// Two windows as one region of strips: convolutions with pooling behind them, depthwise with 1x1 convolutions. Random
-// sizes, pads, strides, dilations and tails against the interpreter, with buffers from one row to whole images, and
-// any number of threads; what the contract takes, the kernel is made for.
+// Two windows as one region of strips: convolutions with pooling behind them, depthwise with 1x1
+// convolutions. Random sizes, pads, strides, dilations and tails against the interpreter, with
+// buffers from one row to whole images, and any number of threads; what the contract takes, the
+// kernel is made for.
 #include "engine/contract/tiles.h"
 
 #include "engine/graph/compare.h"
-#include "engine/interpreter/interpreter.h"
 #include "engine/group/group.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"
@@ -20,13 +21,21 @@ using Accepts = Accept (*)(const Graph&, std::span<const NodeId>, const Target&,
 class Random {
  public:
   explicit Random(unsigned seed) : engine_(seed) {}
-  int64_t operator()(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine_); }
+  int64_t operator()(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
   bool one_in(int64_t n) { return (*this)(1, n) == 1; }
   template <class T>
-  const T& of(const std::vector<T>& v) { return v[static_cast<size_t>((*this)(0, static_cast<int64_t>(v.size()) - 1))]; }
-  Tensor tensor(const Dims& dims) { return random_tensor(dims, static_cast<unsigned>(engine_()), -2, 2); }
+  const T& of(const std::vector<T>& v) {
+    return v[static_cast<size_t>((*this)(0, static_cast<int64_t>(v.size()) - 1))];
+  }
+  Tensor tensor(const Dims& dims) {
+    return random_tensor(dims, static_cast<unsigned>(engine_()), -2, 2);
+  }
   /// Sums stay near the numbers that a clip behind them lets pass: the tolerance goes by those.
-  Tensor weights(const Dims& dims) { return random_tensor(dims, static_cast<unsigned>(engine_()), -0.5, 0.5); }
+  Tensor weights(const Dims& dims) {
+    return random_tensor(dims, static_cast<unsigned>(engine_()), -0.5, 0.5);
+  }
 
  private:
   std::mt19937 engine_;
@@ -42,7 +51,8 @@ struct Model {
     return graph.add_input(name, {t.dtype(), Shape(t.dims().begin(), t.dims().end())});
   }
   ValueId constant(const Tensor& t) { return graph.add_constant(graph.fresh_name("c"), t); }
-  ValueId node(std::string op, std::vector<ValueId> operands, const std::vector<std::pair<std::string, Attr>>& attrs = {}) {
+  ValueId node(std::string op, std::vector<ValueId> operands,
+               const std::vector<std::pair<std::string, Attr>>& attrs = {}) {
     Node n;
     n.op = std::move(op);
     n.inputs = std::move(operands);
@@ -76,23 +86,36 @@ ValueId tail(Model& m, Random& random, ValueId v) {
   REQUIRE(m.infer());
   const Dims y = m.dims(v);
   switch (random(0, 5)) {
-    case 0: return m.node("Relu", {v});
-    case 1: return m.node("Clip", {v, m.constant(Tensor::of_f32({}, {-1.0f})), m.constant(Tensor::of_f32({}, {1.5f}))});
-    case 2: return m.node("Relu", {m.node("Add", {v, m.input("r" + std::to_string(m.inputs.size()), random.tensor(y))})});
-    case 3: return m.node("Mul", {v, m.constant(random.tensor({y[1], 1, 1}))});
-    default: return v;
+    case 0:
+      return m.node("Relu", {v});
+    case 1:
+      return m.node("Clip", {v, m.constant(Tensor::of_f32({}, {-1.0f})),
+                             m.constant(Tensor::of_f32({}, {1.5f}))});
+    case 2:
+      return m.node(
+          "Relu",
+          {m.node("Add", {v, m.input("r" + std::to_string(m.inputs.size()), random.tensor(y))})});
+    case 3:
+      return m.node("Mul", {v, m.constant(random.tensor({y[1], 1, 1}))});
+    default:
+      return v;
   }
 }
 
-ValueId convolution(Model& m, Random& random, ValueId x, int64_t filters, int64_t group, const Dims& kernel) {
+ValueId convolution(Model& m, Random& random, ValueId x, int64_t filters, int64_t group,
+                    const Dims& kernel) {
   const Dims in = m.dims(x), strides{random(1, 2), random(1, 2)};
   Dims dilations{1, 1}, pads;
   if (random.one_in(4)) dilations = {random(1, 2), random(1, 2)};
   for (size_t k = 0; k < 4; ++k) pads.push_back(random(0, (kernel[k % 2] - 1) * dilations[k % 2]));
-  std::vector<std::pair<std::string, Attr>> attrs{{"strides", strides}, {"dilations", dilations}, {"group", group}};
-  if (random.one_in(5)) attrs.emplace_back("auto_pad", std::string(random.one_in(2) ? "SAME_UPPER" : "SAME_LOWER"));
-  else attrs.emplace_back("pads", pads);
-  std::vector<ValueId> operands{x, m.constant(random.weights({filters, in[1] / group, kernel[0], kernel[1]}))};
+  std::vector<std::pair<std::string, Attr>> attrs{
+      {"strides", strides}, {"dilations", dilations}, {"group", group}};
+  if (random.one_in(5))
+    attrs.emplace_back("auto_pad", std::string(random.one_in(2) ? "SAME_UPPER" : "SAME_LOWER"));
+  else
+    attrs.emplace_back("pads", pads);
+  std::vector<ValueId> operands{
+      x, m.constant(random.weights({filters, in[1] / group, kernel[0], kernel[1]}))};
   if (random.one_in(2)) operands.push_back(m.constant(random.tensor({filters})));
   return m.node("Conv", operands, attrs);
 }
@@ -103,16 +126,20 @@ struct Setup {
   Harness h{"Conv"};
   Target target;
 
-  Setup(const Model& m, bool wide, int64_t l2_bytes, Layout x_layout) : body(make_body(m.graph, m.graph.order())), target(target_of(wide)) {
+  Setup(const Model& m, bool wide, int64_t l2_bytes, Layout x_layout)
+      : body(make_body(m.graph, m.graph.order())), target(target_of(wide)) {
     target.l2_bytes = l2_bytes;
     h.ops = &operators();
     h.target = &target;
     size_t next = 0;
     for (ValueId v : body.inputs) {
-      if (const Tensor* c = m.graph.constant(v)) h.constant(*c);
-      else h.input(m.inputs[next], next == 0 ? x_layout : Layout::channels_last), ++next;
+      if (const Tensor* c = m.graph.constant(v))
+        h.constant(*c);
+      else
+        h.input(m.inputs[next], next == 0 ? x_layout : Layout::channels_last), ++next;
     }
-    h.output(DType::f32, *constant_shape(*m.graph.value(m.graph.outputs()[0]).type.shape), Layout::channels_last);
+    h.output(DType::f32, *constant_shape(*m.graph.value(m.graph.outputs()[0]).type.shape),
+             Layout::channels_last);
   }
   Result<KernelPtr> make() {
     static const Graph* graph;  // a factory has no state
@@ -130,7 +157,8 @@ bool check(const Model& m, Accepts accepts, Random& random) {
   const bool wide = __builtin_cpu_supports("avx512f") && random.one_in(2);
   const Accept a = accepts(m.graph, m.graph.order(), target_of(wide), operators());
   if (a.truth != Truth::yes) {
-    const bool known = a.reason.find("padding alone") != a.reason.npos || a.reason.find("ceil_mode") != a.reason.npos;
+    const bool known = a.reason.find("padding alone") != a.reason.npos ||
+                       a.reason.find("ceil_mode") != a.reason.npos;
     CHECK_MESSAGE(known, a.reason);
     return false;
   }
@@ -143,7 +171,8 @@ bool check(const Model& m, Accepts accepts, Random& random) {
   const int before = threads();
   set_threads(static_cast<int>(random(1, 3)));
   const bool plain = m.inputs[0].dims()[1] <= 4 && random.one_in(2);
-  Setup s(m, wide, random.of<int64_t>({1024, 8192, 65536, 1 << 20}), plain ? Layout::plain : Layout::channels_last);
+  Setup s(m, wide, random.of<int64_t>({1024, 8192, 65536, 1 << 20}),
+          plain ? Layout::plain : Layout::channels_last);
   auto kernel = s.make();
   REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
   for (int round = 0; round < 2; ++round) {  // what is left in the buffers does not matter
@@ -163,19 +192,23 @@ bool conv_pool_case(Random& random) {
   REQUIRE(m.infer());
   const bool depthwise = channels > 1 && random.one_in(5);
   const Dims kernel = random.one_in(2) ? Dims{3, 3} : Dims{random(1, 5), random(1, 5)};
-  v = convolution(m, random, v, depthwise ? channels : random(1, 40), depthwise ? channels : 1, kernel);
+  v = convolution(m, random, v, depthwise ? channels : random(1, 40), depthwise ? channels : 1,
+                  kernel);
   if (!m.infer()) return false;
   v = tail(m, random, v);
   const Dims window{random(1, 4), random(1, 4)};
   const bool average = random.one_in(2), include = average && random.one_in(2);
-  std::vector<std::pair<std::string, Attr>> attrs{{"kernel_shape", window}, {"strides", Dims{random(1, 4), random(1, 3)}}};
+  std::vector<std::pair<std::string, Attr>> attrs{{"kernel_shape", window},
+                                                  {"strides", Dims{random(1, 4), random(1, 3)}}};
   Dims pads;
   for (size_t k = 0; k < 4; ++k) pads.push_back(random(0, window[k % 2] - 1));
   attrs.emplace_back("pads", pads);
   attrs.emplace_back("ceil_mode", int64_t{random.one_in(3)});
   if (average) attrs.emplace_back("count_include_pad", int64_t{include});
   m.graph.add_output(m.node(average ? "AveragePool" : "MaxPool", {v}, attrs));
-  if (!m.infer() || m.dims(m.graph.outputs()[0]).empty() || numel(m.dims(m.graph.outputs()[0])) <= 0) return false;
+  if (!m.infer() || m.dims(m.graph.outputs()[0]).empty() ||
+      numel(m.dims(m.graph.outputs()[0])) <= 0)
+    return false;
   return check(m, accepts_conv_pool, random);
 }
 
@@ -184,7 +217,8 @@ bool separable_case(Random& random) {
   const int64_t channels = random(2, 70);
   ValueId v = m.input("x", random.tensor({random(1, 3), channels, random(5, 40), random(5, 40)}));
   REQUIRE(m.infer());
-  v = convolution(m, random, v, channels, channels, random.one_in(2) ? Dims{3, 3} : Dims{random(1, 5), random(1, 5)});
+  v = convolution(m, random, v, channels, channels,
+                  random.one_in(2) ? Dims{3, 3} : Dims{random(1, 5), random(1, 5)});
   if (!m.infer()) return false;
   v = tail(m, random, v);
   REQUIRE(m.infer());
@@ -222,7 +256,8 @@ TEST_CASE("depthwise and 1x1 convolutions of random forms") {
 namespace {
 
 /// A convolution of one pixel's width and a pooling, changed by the caller.
-Model pair_of(const std::vector<std::pair<std::string, Attr>>& conv, const std::vector<std::pair<std::string, Attr>>& pool,
+Model pair_of(const std::vector<std::pair<std::string, Attr>>& conv,
+              const std::vector<std::pair<std::string, Attr>>& pool,
               const std::string& op = "MaxPool", const Dims& x = {1, 2, 8, 8}) {
   Model m;
   Random random(7);
@@ -247,7 +282,9 @@ TEST_CASE("a convolution and pooling that have no kernel together are refused wi
   CHECK(has(refused(pair_of({}, {{"kernel_shape", Dims{2}}}, "MaxPool", {1, 2, 8})), "rank 3"));
   CHECK(has(refused(pair_of({}, {{"kernel_shape", two}, {"dilations", two}})), "dilated"));
   CHECK(has(refused(pair_of({{"pads", one_each}}, {{"kernel_shape", two}})), "padding alone"));
-  CHECK(has(refused(pair_of({}, {{"kernel_shape", two}, {"pads", Dims{0, 2, 0, 0}}}, "AveragePool")), "as wide as its windows"));
+  CHECK(
+      has(refused(pair_of({}, {{"kernel_shape", two}, {"pads", Dims{0, 2, 0, 0}}}, "AveragePool")),
+          "as wide as its windows"));
   Target small = target_of(true);
   small.l2_bytes = 256;
   CHECK(has(refused(pair_of({}, {{"kernel_shape", two}}), small), "half of the L2 cache"));
@@ -257,7 +294,8 @@ TEST_CASE("a convolution and pooling that have no kernel together are refused wi
   Model constant = pair_of({}, {{"kernel_shape", two}});
   Random random(8);
   Model rows;
-  ValueId v = rows.node("Conv", {rows.input("x", random.tensor({1, 2, 8, 8})), rows.constant(random.tensor({3, 2, 1, 1}))});
+  ValueId v = rows.node("Conv", {rows.input("x", random.tensor({1, 2, 8, 8})),
+                                 rows.constant(random.tensor({3, 2, 1, 1}))});
   v = rows.node("Add", {v, rows.constant(random.tensor({3, 8, 8}))});
   rows.graph.add_output(rows.node("MaxPool", {v}, {{"kernel_shape", two}}));
   REQUIRE(rows.infer());

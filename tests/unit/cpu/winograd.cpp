@@ -1,5 +1,5 @@
-// Winograd convolutions against the direct sum in double: shapes that fit no tile or vector, every tail, both
-// instruction sets, any number of threads, values that are not finite.
+// Winograd convolutions against the direct sum in double: shapes that fit no tile or vector, every
+// tail, both instruction sets, any number of threads, values that are not finite.
 #include <limits>
 
 #include "engine/base/tolerance.h"
@@ -11,7 +11,8 @@
 namespace ferrule::cpu::test {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInf = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct Case {
   int64_t images, c, h, w, k;
@@ -29,7 +30,8 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const
       for (int64_t tap = 0; tap < 9; ++tap) {
         const int64_t iy = i[2] + tap / 3 - c.pads[0], ix = i[3] + tap % 3 - c.pads[1];
         if (iy < 0 || ix < 0 || iy >= c.h || ix >= c.w) continue;
-        sum += x.at_f64(((i[0] * c.c + ic) * c.h + iy) * c.w + ix) * w.at_f64((i[1] * c.c + ic) * 9 + tap);
+        sum += x.at_f64(((i[0] * c.c + ic) * c.h + iy) * c.w + ix) *
+               w.at_f64((i[1] * c.c + ic) * 9 + tap);
       }
     out[static_cast<size_t>(at)] = sum;
   });
@@ -48,7 +50,8 @@ Target target_with(std::vector<std::string> isa) {
   t.l2_bytes = 1 << 20;
   return t;
 }
-const Target kAvx2 = target_with({"avx2", "fma"}), kAvx512 = target_with({"avx2", "fma", "avx512f"});
+const Target kAvx2 = target_with({"avx2", "fma"}),
+             kAvx512 = target_with({"avx2", "fma", "avx512f"});
 
 /// Each tile with each instruction set; on a machine without AVX-512, AVX2 twice.
 void each_kernel(const std::function<void(int tile, const Target& target)>& f) {
@@ -60,7 +63,8 @@ void each_kernel(const std::function<void(int tile, const Target& target)>& f) {
     }
 }
 
-void set_up(Harness& h, const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias, const Target& target) {
+void set_up(Harness& h, const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias,
+            const Target& target) {
   h.target = &target;
   h.node.attrs.set("pads", c.pads);
   h.input(x, Layout::channels_last);
@@ -68,7 +72,8 @@ void set_up(Harness& h, const Case& c, const Tensor& x, const Tensor& w, const T
   if (bias) h.constant(*bias);
 }
 
-/// By the tolerance of the element type: of sums over as many products as these it is relative to the largest.
+/// By the tolerance of the element type: of sums over as many products as these it is relative to
+/// the largest.
 void check_sums(const Tensor& got, const std::vector<double>& want) {
   const Tolerance t = model_tolerance(DType::f32);
   double largest = 1;
@@ -76,7 +81,8 @@ void check_sums(const Tensor& got, const std::vector<double>& want) {
   REQUIRE(got.numel() == static_cast<int64_t>(want.size()));
   int64_t wrong = 0;
   for (size_t k = 0; k < want.size(); ++k)
-    wrong += !(std::abs(got.as<float>()[k] - want[k]) <= t.relative * std::abs(want[k]) + t.absolute * largest);
+    wrong += !(std::abs(got.as<float>()[k] - want[k]) <=
+               t.relative * std::abs(want[k]) + t.absolute * largest);
   CHECK(wrong == 0);
 }
 
@@ -92,12 +98,14 @@ TEST_CASE("winograd on images that fit no tile, vector or group") {
   std::mt19937 random(11);
   auto pick = [&](std::initializer_list<int64_t> v) { return v.begin()[random() % v.size()]; };
   for (int n = 0; n < 40; ++n) {
-    Case c{pick({1, 1, 2, 3}), pick({1, 3, 8, 16, 17, 32, 33, 40, 70}), pick({3, 4, 5, 7, 9, 13}), pick({3, 4, 6, 7, 11}),
-           pick({1, 5, 8, 16, 24, 33, 48, 64, 80})};
+    Case c{pick({1, 1, 2, 3}), pick({1, 3, 8, 16, 17, 32, 33, 40, 70}), pick({3, 4, 5, 7, 9, 13}),
+           pick({3, 4, 6, 7, 11}), pick({1, 5, 8, 16, 24, 33, 48, 64, 80})};
     for (int64_t& p : c.pads) p = pick({0, 1, 1, 2});
-    CAPTURE(str(Type{DType::f32, Shape{c.images, c.c, c.h, c.w, c.k, c.pads[0], c.pads[1], c.pads[2], c.pads[3]}}));
+    CAPTURE(str(Type{DType::f32, Shape{c.images, c.c, c.h, c.w, c.k, c.pads[0], c.pads[1],
+                                       c.pads[2], c.pads[3]}}));
     const auto seed = static_cast<unsigned>(3 * n);
-    const Tensor x = random_tensor({c.images, c.c, c.h, c.w}, seed), w = random_tensor({c.k, c.c, 3, 3}, seed + 1);
+    const Tensor x = random_tensor({c.images, c.c, c.h, c.w}, seed),
+                 w = random_tensor({c.k, c.c, 3, 3}, seed + 1);
     const Tensor b = random_tensor({c.k}, seed + 2);
     const Tensor* bias = n % 3 ? &b : nullptr;
     const auto want = naive(c, x, w, bias);
@@ -123,7 +131,8 @@ TEST_CASE("winograd is no less accurate than twice the direct sum of the library
   for (int64_t channels : {16, 24, 48, 64, 160, 256}) {
     CAPTURE(channels);
     const Case c{1, channels, 20, 20, 32};
-    const Tensor x = random_tensor({1, channels, 20, 20}, 1, -0.5f, 1), w = random_tensor({32, channels, 3, 3}, 2, -0.1f, 0.1f);
+    const Tensor x = random_tensor({1, channels, 20, 20}, 1, -0.5f, 1),
+                 w = random_tensor({32, channels, 3, 3}, 2, -0.1f, 0.1f);
     const auto want = naive(c, x, w, nullptr);
     double norm = 0;
     for (double v : want) norm += v * v;
@@ -133,10 +142,12 @@ TEST_CASE("winograd is no less accurate than twice the direct sum of the library
       h.output(DType::f32, c.y(), Layout::channels_last);
       const Tensor got = h.run(f);
       double square = 0;
-      for (size_t k = 0; k < want.size(); ++k) square += std::pow(got.at_f64(static_cast<int64_t>(k)) - want[k], 2);
+      for (size_t k = 0; k < want.size(); ++k)
+        square += std::pow(got.at_f64(static_cast<int64_t>(k)) - want[k], 2);
       return std::sqrt(square / norm);
     };
-    const double direct = relative_rms(make_convolution, kAvx512), epsilon = std::numeric_limits<float>::epsilon();
+    const double direct = relative_rms(make_convolution, kAvx512),
+                 epsilon = std::numeric_limits<float>::epsilon();
     each_kernel([&](int tile, const Target& target) {
       const double rms = relative_rms(factory(tile), target);
       CHECK(rms <= 2 * direct + epsilon);
@@ -147,13 +158,22 @@ TEST_CASE("winograd is no less accurate than twice the direct sum of the library
 
 TEST_CASE("winograd tails are the formulas of the post-ops") {
   const Case c{2, 20, 7, 9, 19};
-  const Tensor x = random_tensor({2, 20, 7, 9}, 1), w = random_tensor({19, 20, 3, 3}, 2), b = random_tensor({19}, 3);
+  const Tensor x = random_tensor({2, 20, 7, 9}, 1), w = random_tensor({19, 20, 3, 3}, 2),
+               b = random_tensor({19}, 3);
   const auto base = naive(c, x, w, &b);
   SUBCASE("functions of one value") {
-    for (auto [alg, alpha, beta] : std::vector<std::tuple<const char*, float, float>>{
-             {"relu", 0, 0}, {"leaky_relu", 0.1f, 0}, {"clip", -0.5f, 1.5f}, {"linear", 1.5f, -2}, {"abs", 0, 0},
-             {"hardswish", 1.0f / 6, 0.5f}, {"hardsigmoid", 0.2f, 0.5f}, {"square", 0, 0},
-             {"logistic", 0, 0}, {"swish", 1, 0}, {"swish", 1.7f, 0}}) {
+    for (auto [alg, alpha, beta] :
+         std::vector<std::tuple<const char*, float, float>>{{"relu", 0, 0},
+                                                            {"leaky_relu", 0.1f, 0},
+                                                            {"clip", -0.5f, 1.5f},
+                                                            {"linear", 1.5f, -2},
+                                                            {"abs", 0, 0},
+                                                            {"hardswish", 1.0f / 6, 0.5f},
+                                                            {"hardsigmoid", 0.2f, 0.5f},
+                                                            {"square", 0, 0},
+                                                            {"logistic", 0, 0},
+                                                            {"swish", 1, 0},
+                                                            {"swish", 1.7f, 0}}) {
       CAPTURE(alg);
       each_kernel([&](int tile, const Target& target) {
         Harness h("Conv");
@@ -167,7 +187,8 @@ TEST_CASE("winograd tails are the formulas of the post-ops") {
     }
   }
   SUBCASE("with a scalar, one value a channel, and a whole image; then a function") {
-    const Tensor scalar = Tensor::of_f32({1}, std::vector<float>{1.25f}), channel = random_tensor({1, 19, 1, 1}, 4, 0.5f, 2);
+    const Tensor scalar = Tensor::of_f32({1}, std::vector<float>{1.25f}),
+                 channel = random_tensor({1, 19, 1, 1}, 4, 0.5f, 2);
     const Tensor full = random_tensor(c.y(), 5, 0.5f, 2);
     for (const char* alg : {"add", "sub", "mul", "div", "max", "min"}) {
       CAPTURE(alg);
@@ -203,15 +224,18 @@ TEST_CASE("winograd tails are the formulas of the post-ops") {
       h.eltwise("relu");
       h.output(DType::f32, c.y(), Layout::channels_last, r);
       auto want = base;
-      for (size_t k = 0; k < want.size(); ++k) want[k] = std::max(want[k] + residual.at_f64(static_cast<int64_t>(k)), 0.0);
+      for (size_t k = 0; k < want.size(); ++k)
+        want[k] = std::max(want[k] + residual.at_f64(static_cast<int64_t>(k)), 0.0);
       check_sums(h.run(factory(tile)), want);
     });
   }
 }
 
 TEST_CASE("winograd's sigmoid at the ends of the range") {
-  // Images of one pixel, and a weight of 1 in the middle: with the points 0 and +-1 the result is the pixel exactly.
-  std::vector<float> one(9, 0.0f), values{0, -0.0f, 1, -1, 20, -20, 87, -87, 88.8f, -88.8f, 103, -103, 1000, -1000, kInf, -kInf, kNan};
+  // Images of one pixel, and a weight of 1 in the middle: with the points 0 and +-1 the result is
+  // the pixel exactly.
+  std::vector<float> one(9, 0.0f), values{0,      -0.0f, 1,    -1,   20,    -20,  87,    -87, 88.8f,
+                                          -88.8f, 103,   -103, 1000, -1000, kInf, -kInf, kNan};
   one[4] = 1;
   const auto n = static_cast<int64_t>(values.size());
   const Case c{n, 1, 1, 1, 1};
@@ -226,8 +250,10 @@ TEST_CASE("winograd's sigmoid at the ends of the range") {
       CAPTURE(values[k]);
       const double want = 1 / (1 + std::exp(-static_cast<double>(values[k])));
       const float g = got.as<float>()[k];
-      if (std::isnan(values[k])) CHECK(std::isnan(g));
-      else CHECK(std::abs(g - want) <= 4e-7 * want + 2e-45);
+      if (std::isnan(values[k]))
+        CHECK(std::isnan(g));
+      else
+        CHECK(std::abs(g - want) <= 4e-7 * want + 2e-45);
     }
   }
 }
@@ -235,7 +261,8 @@ TEST_CASE("winograd's sigmoid at the ends of the range") {
 TEST_CASE("winograd gives the same bits for any number of threads, whichever way the work is cut") {
   // Few tiles and many channels: output channels are split; many tiles: rows are.
   for (const Case& c : std::vector<Case>{{1, 40, 4, 4, 320}, {2, 24, 40, 33, 40}}) {
-    const Tensor x = random_tensor({c.images, c.c, c.h, c.w}, 1), w = random_tensor({c.k, c.c, 3, 3}, 2);
+    const Tensor x = random_tensor({c.images, c.c, c.h, c.w}, 1),
+                 w = random_tensor({c.k, c.c, 3, 3}, 2);
     const auto want = naive(c, x, w, nullptr);
     each_kernel([&](int tile, const Target& target) {
       std::vector<Tensor> results;
@@ -251,12 +278,14 @@ TEST_CASE("winograd gives the same bits for any number of threads, whichever way
       check_sums(results[0], want);
       CHECK(texts[1].ends_with(":channels") == (c.k == 320));
       for (size_t k = 1; k < 3; ++k)
-        CHECK(std::memcmp(results[0].data(), results[k].data(), static_cast<size_t>(numel(c.y())) * 4) == 0);
+        CHECK(std::memcmp(results[0].data(), results[k].data(),
+                          static_cast<size_t>(numel(c.y())) * 4) == 0);
     });
   }
 }
 
-TEST_CASE("winograd keeps infinities and NaN where the direct sum has them, and overflows no sooner") {
+TEST_CASE(
+    "winograd keeps infinities and NaN where the direct sum has them, and overflows no sooner") {
   const Case c{1, 18, 11, 10, 20};
   const Tensor w = random_tensor({20, 18, 3, 3}, 2);
   for (float special : {kInf, -kInf, kNan, 3e37f}) {
@@ -278,9 +307,14 @@ TEST_CASE("winograd keeps infinities and NaN where the direct sum has them, and 
       for (size_t k = 0; k < want.size(); ++k) {
         const float g = got.as<float>()[k];
         finite += std::isfinite(g);
-        if (std::isnan(want[k])) wrong += !std::isnan(g);
-        else if (std::isinf(want[k])) wrong += g != want[k];
-        else wrong += !(std::abs(g - want[k]) <= allowed.relative * std::abs(want[k]) + allowed.absolute * (special == 3e37f ? 3e37 : 1.0));
+        if (std::isnan(want[k]))
+          wrong += !std::isnan(g);
+        else if (std::isinf(want[k]))
+          wrong += g != want[k];
+        else
+          wrong +=
+              !(std::abs(g - want[k]) <= allowed.relative * std::abs(want[k]) +
+                                             allowed.absolute * (special == 3e37f ? 3e37 : 1.0));
       }
       CHECK(wrong == 0);
       CHECK(finite > 1000);
@@ -294,7 +328,8 @@ TEST_CASE("winograd refuses what it cannot do") {
     auto kernel = h.make(factory(4));
     return !kernel.has_value() && kernel.error().code == Code::unsupported_operator;
   };
-  auto start = [&](Harness& h, const Tensor& weights, const Dims& y, Layout layout = Layout::channels_last) {
+  auto start = [&](Harness& h, const Tensor& weights, const Dims& y,
+                   Layout layout = Layout::channels_last) {
     h.input(x, layout);
     h.constant(weights);
     h.output(DType::f32, y, layout);
@@ -371,7 +406,8 @@ TEST_CASE("transformed weights are shared") {
   REQUIRE(first.has_value());
   int filled = 0;
   const auto& constant = *h.call.inputs[1].constant;
-  const Packed a = h.library.derive(constant, "winograd_4:8", 36 * 32 * 32 * 4, [&](void*) { ++filled; });
+  const Packed a =
+      h.library.derive(constant, "winograd_4:8", 36 * 32 * 32 * 4, [&](void*) { ++filled; });
   CHECK(filled == 0);
   const Packed b = h.library.derive(constant, "another", 64, [&](void*) { ++filled; });
   CHECK(filled == 1);
@@ -400,14 +436,16 @@ TEST_CASE("Winograd: the model's weights are written again from the transformed 
       CAPTURE(lanes);
       Tensor w = random_tensor(dims, 7);
       auto* bits = const_cast<uint32_t*>(w.as<uint32_t>().data());
-      const uint32_t special[] = {0x80000000, 0, 1, 0x807fffff, 0x7f800000, 0xff800000, 0x7fc01234, 0xffc00001, 0x7f7fffff, 0xff7fffff};
+      const uint32_t special[] = {0x80000000, 0,          1,          0x807fffff, 0x7f800000,
+                                  0xff800000, 0x7fc01234, 0xffc00001, 0x7f7fffff, 0xff7fffff};
       std::copy(std::begin(special), std::end(special), bits + 1000);
       for (int64_t k = 2000; k < 2060; ++k) bits[k] = 0;  // a few filters pruned in part
       auto back = turned_back(w, tile, lanes);
       REQUIRE(back);
       CHECK(std::memcmp(back->data(), w.data(), static_cast<size_t>(w.bytes())) == 0);
       // Every other weight far smaller than its neighbours: U does not tell it.
-      for (int64_t k = 0; k < w.numel(); k += 2) const_cast<float*>(w.as<float>().data())[k] *= 1e-20f;
+      for (int64_t k = 0; k < w.numel(); k += 2)
+        const_cast<float*>(w.as<float>().data())[k] *= 1e-20f;
       CHECK_FALSE(turned_back(w, tile, lanes));
     }
 }

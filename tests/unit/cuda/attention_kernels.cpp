@@ -1,5 +1,6 @@
-// Attention through the stub of cuDNN, against the interpreter in double: every form that is cuDNN's, with minus infinity in
-// the masks. What is not cuDNN's is told apart without it, with the reason.
+// Attention through the stub of cuDNN, against the interpreter in double: every form that is
+// cuDNN's, with minus infinity in the masks. What is not cuDNN's is told apart without it, with the
+// reason.
 #include <limits>
 
 #include "engine/contract/attention.h"
@@ -24,13 +25,16 @@ Tensor hidden(Harness& h, const Dims& dims, DType type) {
   Tensor t = h.random(dims);
   const Tensor none = Tensor::scalar(type, -std::numeric_limits<double>::infinity());
   for (int64_t k = 0; k < t.numel(); ++k)
-    if (k % dims.back() % 3 == 1) std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + k * 2, none.data(), 2);
+    if (k % dims.back() % 3 == 1)
+      std::memcpy(static_cast<char*>(const_cast<void*>(t.data())) + k * 2, none.data(), 2);
   return t;
 }
 
 struct Run {
   Run(const AttentionForm& form, DType type)
-      : graph(attention_graph(form, type == DType::f16 ? "float16" : "bfloat16")), launch(attention_launch(graph)), h("attention", type) {
+      : graph(attention_graph(form, type == DType::f16 ? "float16" : "bfloat16")),
+        launch(attention_launch(graph)),
+        h("attention", type) {
     h.target = shipped("sm_90");
     std::vector<Tensor> inputs;
     for (ValueId v : graph.inputs()) {
@@ -61,7 +65,9 @@ TEST_CASE("attention: every form that is cuDNN's") {
       CHECK(choice.library.has_value() == form.library);
       CHECK(choice.why.empty() == form.library);
       if (!choice.library) continue;
-      auto kernel = r.h.make([&](Context& c, const Call& call) { return make_attention(c, r.launch, call, *choice.library); });
+      auto kernel = r.h.make([&](Context& c, const Call& call) {
+        return make_attention(c, r.launch, call, *choice.library);
+      });
       REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
       CHECK((*kernel)->text().starts_with("cudnn:"));
       auto& tunable = dynamic_cast<Tunable&>(**kernel);
@@ -77,7 +83,9 @@ TEST_CASE("attention: every form that is cuDNN's") {
 TEST_CASE("attention: what decides") {
   const Target hopper = shipped("sm_90"), turing = shipped("sm_75");
   const AttentionForm& plain = kAttentions[0];
-  auto choose = [](Run& r, const Target& t, bool strict) { return choose_gpu_attention(r.launch, r.h.call, t, strict); };
+  auto choose = [](Run& r, const Target& t, bool strict) {
+    return choose_gpu_attention(r.launch, r.h.call, t, strict);
+  };
   Run r(plain, DType::f16);
   CHECK(choose(r, hopper, false).library);
   CHECK(choose(r, hopper, true).library);
@@ -107,22 +115,32 @@ TEST_CASE("attention: what decides") {
 TEST_CASE("attention: masks that may leave a query no key, and scales") {
   const Target hopper = shipped("sm_90");
   auto deviation = [&](const std::string& signature, const std::string& body) {
-    auto g = import_text("agraph (float16[2,5,8] q, float16[2,8,7] k, float16[2,7,8] v" + signature + "{ s = MatMul(q, k)\n " + body + "\n y = MatMul(w, v) }");
+    auto g = import_text("agraph (float16[2,5,8] q, float16[2,8,7] k, float16[2,7,8] v" +
+                         signature + "{ s = MatMul(q, k)\n " + body + "\n y = MatMul(w, v) }");
     REQUIRE_MESSAGE(g.has_value(), (g ? "" : render(g.error())));
     auto a = read_attention(g->graph, g->graph.order());
     REQUIRE_MESSAGE(a.has_value(), (a ? "" : render(a.error())));
     const Accept whether = library_attends(g->graph, *a, hopper);
-    return (whether.truth == Truth::yes ? "yes " : whether.reason + " ") + attention_deviation(g->graph, *a, hopper);
+    return (whether.truth == Truth::yes ? "yes " : whether.reason + " ") +
+           attention_deviation(g->graph, *a, hopper);
   };
-  const std::string out = ") => (float16[2,5,8] y) ", masked = "u = Add(s, m)\n w = Softmax<axis=-1>(u)";
+  const std::string out = ") => (float16[2,5,8] y) ",
+                    masked = "u = Add(s, m)\n w = Softmax<axis=-1>(u)";
   CHECK(deviation(out, "w = Softmax<axis=-1>(s)") == "yes ");
   CHECK(deviation(", float16[7] m" + out, masked).find("all masked") != std::string::npos);
   // 64512 is minus infinity, 64511 the lowest number, 61440 is -8192.
-  CHECK(deviation(out + "<float16[7] m = {64512, 0, 64512, 64512, 64512, 64512, 64512}> ", masked) == "yes ");
-  CHECK(deviation(out + "<float16[7] m = {61440, 61440, 61440, 61440, 61440, 61440, 61440}> ", masked) == "yes ");
-  CHECK(deviation(out + "<float16[7] m = {64512, 64511, 64512, 64511, 64511, 64511, 64512}> ", masked).find("all masked") != std::string::npos);
-  CHECK(deviation(out + "<float16 c = {47104}> ", "u = Mul(s, c)\n w = Softmax<axis=-1>(u)").find("not positive") != std::string::npos);
-  CHECK(deviation(out + "<float16 z = {0}> ", "p = Softmax<axis=-1>(s)\n n = IsNaN(p)\n w = Where(n, z, p)") == "yes results that are NaN become 0, also where a value is");
+  CHECK(deviation(out + "<float16[7] m = {64512, 0, 64512, 64512, 64512, 64512, 64512}> ",
+                  masked) == "yes ");
+  CHECK(deviation(out + "<float16[7] m = {61440, 61440, 61440, 61440, 61440, 61440, 61440}> ",
+                  masked) == "yes ");
+  CHECK(
+      deviation(out + "<float16[7] m = {64512, 64511, 64512, 64511, 64511, 64511, 64512}> ", masked)
+          .find("all masked") != std::string::npos);
+  CHECK(deviation(out + "<float16 c = {47104}> ", "u = Mul(s, c)\n w = Softmax<axis=-1>(u)")
+            .find("not positive") != std::string::npos);
+  CHECK(deviation(out + "<float16 z = {0}> ",
+                  "p = Softmax<axis=-1>(s)\n n = IsNaN(p)\n w = Where(n, z, p)") ==
+        "yes results that are NaN become 0, also where a value is");
 }
 
 }  // namespace ferrule::cuda::test

@@ -1,4 +1,5 @@
-// Runs one library kernel on the stubs of cuDNN and cuBLASLt, on host memory, against the interpreter in double.
+// Runs one library kernel on the stubs of cuDNN and cuBLASLt, on host memory, against the
+// interpreter in double.
 #pragma once
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -22,7 +23,8 @@ namespace ferrule::cuda::test {
 using ferrule::test::Dims;
 using ferrule::test::numel;
 
-/// The stubs under their real names, so that opening a library by name finds them; false where they are not built.
+/// The stubs under their real names, so that opening a library by name finds them; false where they
+/// are not built.
 inline bool stubs() {
   static const bool there = [] {
     bool all = true;
@@ -33,8 +35,8 @@ inline bool stubs() {
   return there;
 }
 
-/// Whether this build has neither the libraries' calls nor stubs of them, for want of their headers; a test that returns then has been
-/// skipped, and this has said so.
+/// Whether this build has neither the libraries' calls nor stubs of them, for want of their
+/// headers; a test that returns then has been skipped, and this has said so.
 inline bool left_out() {
 #ifdef FERRULE_LIBRARY_STUBS
   return false;
@@ -48,8 +50,10 @@ inline bool left_out() {
 class HostConstants final : public Constants {
  public:
   Result<Address> plain(const Tensor& t) override { return reinterpret_cast<Address>(t.data()); }
-  Result<Address> derive(const Tensor&, std::string_view, int64_t bytes, const std::function<void(void*)>& fill) override {
-    kept_.push_back(std::make_unique<std::vector<std::max_align_t>>(static_cast<size_t>(bytes) / sizeof(std::max_align_t) + 1));
+  Result<Address> derive(const Tensor&, std::string_view, int64_t bytes,
+                         const std::function<void(void*)>& fill) override {
+    kept_.push_back(std::make_unique<std::vector<std::max_align_t>>(
+        static_cast<size_t>(bytes) / sizeof(std::max_align_t) + 1));
     fill(kept_.back()->data());
     return reinterpret_cast<Address>(kept_.back()->data());
   }
@@ -109,7 +113,8 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     options.limits = &limits_;
     options.f64 = true;
     std::vector<const Tensor*> in;
-    for (size_t k = 0; k < node.inputs.size(); ++k) in.push_back(call.inputs[k].present() ? values_of_[k] : nullptr);
+    for (size_t k = 0; k < node.inputs.size(); ++k)
+      in.push_back(call.inputs[k].present() ? values_of_[k] : nullptr);
     auto got = interpret_node(g, node, in, options);
     REQUIRE_MESSAGE(got.has_value(), (got ? "" : render(got.error())));
     std::vector<double> out = result((*got)[0], layout);
@@ -160,20 +165,25 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     const Tolerance t = model_tolerance(dtype_);
     double largest = 1;
     for (double w : want) largest = std::max(largest, std::fabs(w));
-    Tensor raw(dtype_, {static_cast<int64_t>(want.size())}, nullptr, buffers_[static_cast<size_t>(y.slot)].data());
+    Tensor raw(dtype_, {static_cast<int64_t>(want.size())}, nullptr,
+               buffers_[static_cast<size_t>(y.slot)].data());
     Dims at(y.dims.size(), 0);
     int wrong = 0;
     for (size_t k = 0; k < want.size(); ++k) {
       int64_t offset = 0;
       for (size_t a = 0; a < at.size(); ++a) offset += at[a] * strides[a];
       const double got = raw.at_f64(offset);
-      if (!(std::fabs(got - want[k]) <= t.relative * std::fabs(want[k]) + t.absolute * largest) && ++wrong < 4) CHECK_MESSAGE(false, k, ": ", got, " for ", want[k]);
+      if (!(std::fabs(got - want[k]) <= t.relative * std::fabs(want[k]) + t.absolute * largest) &&
+          ++wrong < 4)
+        CHECK_MESSAGE(false, k, ": ", got, " for ", want[k]);
       for (size_t a = at.size(); a-- > 0 && ++at[a] == y.dims[a];) at[a] = 0;
     }
     CHECK(wrong == 0);
   }
 
-  Address slot(int slot) override { return reinterpret_cast<Address>(buffers_[static_cast<size_t>(slot)].data()); }
+  Address slot(int slot) override {
+    return reinterpret_cast<Address>(buffers_[static_cast<size_t>(slot)].data());
+  }
   Address scratch() override { return reinterpret_cast<Address>(scratch_.data()); }
   Libraries libraries;
   HostConstants constants;
@@ -203,7 +213,8 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     for (int64_t k = 0; k < v.numel(); ++k) {
       int64_t offset = 0;
       for (size_t a = 0; a < at.size(); ++a) offset += at[a] * strides[a];
-      std::memcpy(buffers_.back().data() + static_cast<size_t>(offset) * size, static_cast<const char*>(v.data()) + static_cast<size_t>(k) * size, size);
+      std::memcpy(buffers_.back().data() + static_cast<size_t>(offset) * size,
+                  static_cast<const char*>(v.data()) + static_cast<size_t>(k) * size, size);
       for (size_t a = at.size(); a-- > 0 && ++at[a] == o.dims[a];) at[a] = 0;
     }
     call.inputs.push_back(o);
@@ -218,7 +229,8 @@ class Harness final : public Binder, public ferrule::test::WithTail {
         int64_t offset = 0;
         const Dims own = strides_of(t->dims(), Layout::plain);
         const size_t skip = dims.size() - own.size();
-        for (size_t a = 0; a < own.size(); ++a) offset += t->dims()[a] == 1 ? 0 : at[a + skip] * own[a];
+        for (size_t a = 0; a < own.size(); ++a)
+          offset += t->dims()[a] == 1 ? 0 : at[a + skip] * own[a];
         y = t->at_f64(offset);
       }
       x = apply_post_op(op, x, y);

@@ -1,5 +1,6 @@
-// The library kernels on the stubs, over shapes, strides, pads, groups, dilations, types and tails. The stubs check the
-// descriptors and compute by them, so a descriptor that says something else than the model gives other numbers.
+// The library kernels on the stubs, over shapes, strides, pads, groups, dilations, types and tails.
+// The stubs check the descriptors and compute by them, so a descriptor that says something else
+// than the model gives other numbers.
 #include <cstdlib>
 
 #include "runtime/cuda/cudnn_kernel.h"
@@ -28,7 +29,7 @@ void describe(Harness& h, const Window& c) {
 
 const Window kConvolutions[] = {
     {{2, 5, 7, 9}, {6, 5, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-    {{1, 4, 11, 8}, {6, 4, 3, 2}, {2, 3}, {1, 1}, {0, 1, 2, 1}},   // pads of four sizes
+    {{1, 4, 11, 8}, {6, 4, 3, 2}, {2, 3}, {1, 1}, {0, 1, 2, 1}},  // pads of four sizes
     {{1, 4, 9, 9}, {4, 4, 3, 3}, {1, 1}, {2, 3}, {2, 3, 2, 3}},
     {{2, 6, 5, 5}, {9, 2, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 3},
     {{1, 8, 6, 6}, {8, 1, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 8},  // depthwise
@@ -93,11 +94,16 @@ TEST_CASE("every step that the targets' facts name, behind a convolution") {
       h.constant({6});
       if (alg == "log" || alg == "pow" || alg == "sqrt") h.eltwise("abs");
       if (alg == "div") h.eltwise("linear", 1, 0.5f);
-      if (alg == "add" || alg == "sub" || alg == "mul" || alg == "max" || alg == "min") h.binary(alg, h.operand({2, 6, 7, 9}, kLast));
-      else if (alg == "div") h.binary("mul", h.operand({2, 1, 7, 9}, kLast));
-      else if (alg == "swish" || alg == "soft_relu" || alg == "elu") h.eltwise(alg, 1);
-      else if (alg == "clip") h.eltwise(alg, -0.25f, 0.5f);
-      else h.eltwise(alg, 0.25f, 0.5f);
+      if (alg == "add" || alg == "sub" || alg == "mul" || alg == "max" || alg == "min")
+        h.binary(alg, h.operand({2, 6, 7, 9}, kLast));
+      else if (alg == "div")
+        h.binary("mul", h.operand({2, 1, 7, 9}, kLast));
+      else if (alg == "swish" || alg == "soft_relu" || alg == "elu")
+        h.eltwise(alg, 1);
+      else if (alg == "clip")
+        h.eltwise(alg, -0.25f, 0.5f);
+      else
+        h.eltwise(alg, 0.25f, 0.5f);
       h.check(kLast);
     }
 }
@@ -118,7 +124,8 @@ TEST_CASE("the ready-made order: addend, bias, relu, with a bias that the model 
 
 TEST_CASE("operands of one value, one a channel, one a pixel, one an image") {
   if (left_out()) return;
-  for (const Dims& dims : {Dims{1}, Dims{6, 1, 1}, Dims{7, 1}, Dims{2, 6, 1, 1}, Dims{2, 1, 7, 9}}) {
+  for (const Dims& dims :
+       {Dims{1}, Dims{6, 1, 1}, Dims{7, 1}, Dims{2, 6, 1, 1}, Dims{2, 1, 7, 9}}) {
     CAPTURE(dims);
     Harness h("Conv", DType::f16);
     describe(h, kConvolutions[0]);
@@ -216,8 +223,10 @@ TEST_CASE("products: batches, broadcast, transposed, factors, addends") {
         h.node.attrs.set("beta", Attr(double{c.beta}));
       }
       h.input(c.a);
-      if (c.b.size() == 2) h.constant(c.b);
-      else h.input(c.b);
+      if (c.b.size() == 2)
+        h.constant(c.b);
+      else
+        h.input(c.b);
       if (!c.c.empty()) h.constant(c.c);
       h.check();
     }
@@ -262,7 +271,8 @@ TEST_CASE("what fails in a library is an error with the layer and the library's 
   // The number of the call is that of the process, so the orders name many.
   auto all = [](const char* function, int code) {
     std::string out;
-    for (int k = 1; k < 20000; ++k) out += fmt::format("{}{}:{}={}", k > 1 ? "," : "", function, k, code);
+    for (int k = 1; k < 20000; ++k)
+      out += fmt::format("{}{}:{}={}", k > 1 ? "," : "", function, k, code);
     return out;
   };
   fails(all("cudnnBackendExecute", 5000).c_str(), "CUDNN_STATUS_EXECUTION_FAILED (5000)");

@@ -17,14 +17,17 @@ struct Model {
   std::vector<PostOp> steps;
   std::vector<ValueId> inputs;
 
-  ValueId value(const char* name, DType t, const Dims& dims) { return g.add_input(name, type(t, dims)); }
+  ValueId value(const char* name, DType t, const Dims& dims) {
+    return g.add_input(name, type(t, dims));
+  }
   static Type type(DType t, const Dims& dims) {
     Type out;
     out.dtype = t;
     out.shape = Shape(dims.begin(), dims.end());
     return out;
   }
-  Model(const char* op, DType t, std::vector<Dims> in, const Dims& y, int64_t group = 1, bool tf32 = false) {
+  Model(const char* op, DType t, std::vector<Dims> in, const Dims& y, int64_t group = 1,
+        bool tf32 = false) {
     Node n;
     n.op = op;
     int k = 0;
@@ -43,7 +46,8 @@ struct Model {
   Model& with(const char* alg, const Dims& dims) {
     step(alg);
     steps.back().operand = static_cast<int>(inputs.size());
-    inputs.push_back(value(("operand" + std::to_string(inputs.size())).c_str(), g.value(g.node(anchor).outputs[0]).type.dtype, dims));
+    inputs.push_back(value(("operand" + std::to_string(inputs.size())).c_str(),
+                           g.value(g.node(anchor).outputs[0]).type.dtype, dims));
     return *this;
   }
   std::string refused(const char* target, const char* contract, bool last = true) {
@@ -54,7 +58,9 @@ struct Model {
   }
 };
 
-Model conv(DType t, int64_t group = 1, bool tf32 = false) { return {"Conv", t, {{1, 8, 5, 5}, {8, 8 / group, 3, 3}}, {1, 8, 3, 3}, group, tf32}; }
+Model conv(DType t, int64_t group = 1, bool tf32 = false) {
+  return {"Conv", t, {{1, 8, 5, 5}, {8, 8 / group, 3, 3}}, {1, 8, 3, 3}, group, tf32};
+}
 Model product(DType t) { return {"MatMul", t, {{2, 5, 7}, {7, 4}}, {2, 5, 4}}; }
 
 }  // namespace
@@ -62,7 +68,8 @@ Model product(DType t) { return {"MatMul", t, {{2, 5, 7}, {7, 4}}, {2, 5, 4}}; }
 TEST_CASE("f32 keeps to the ready-made chain unless tf32 is allowed") {
   CHECK(conv(DType::f32).step("relu").refused("sm_90", "conv").empty());
   CHECK(conv(DType::f32).with("add", {1, 8, 3, 3}).step("relu").refused("sm_90", "conv").empty());
-  CHECK_FALSE(conv(DType::f32).step("relu").with("add", {1, 8, 3, 3}).refused("sm_90", "conv").empty());
+  CHECK_FALSE(
+      conv(DType::f32).step("relu").with("add", {1, 8, 3, 3}).refused("sm_90", "conv").empty());
   CHECK_FALSE(conv(DType::f32).with("add", {8, 1, 1}).refused("sm_90", "conv").empty());
   CHECK_FALSE(conv(DType::f32).step("swish").refused("sm_90", "conv").empty());
   CHECK(conv(DType::f32, 1, true).step("swish").refused("sm_90", "conv").empty());
@@ -79,13 +86,21 @@ TEST_CASE("f16 takes what cuDNN compiles engines for, on channels-last images") 
 }
 
 TEST_CASE("products take one addend a column, one as large as the result, then relu or gelu") {
-  CHECK(product(DType::f32).with("add", {4}).with("add", {2, 5, 4}).step("gelu_tanh").refused("sm_90", "gemm").empty());
-  CHECK_FALSE(product(DType::f32).with("add", {4}).with("add", {1, 4}).refused("sm_90", "gemm").empty());
+  CHECK(product(DType::f32)
+            .with("add", {4})
+            .with("add", {2, 5, 4})
+            .step("gelu_tanh")
+            .refused("sm_90", "gemm")
+            .empty());
+  CHECK_FALSE(
+      product(DType::f32).with("add", {4}).with("add", {1, 4}).refused("sm_90", "gemm").empty());
   CHECK_FALSE(product(DType::f32).with("add", {5, 1}).refused("sm_90", "gemm").empty());
   CHECK_FALSE(product(DType::f32).step("relu").with("add", {4}).refused("sm_90", "gemm").empty());
   CHECK_FALSE(product(DType::f16).step("swish").refused("sm_90", "gemm").empty());
 }
 
-TEST_CASE("oneDNN is asked nothing here") { CHECK(conv(DType::f32).step("swish").refused("cpu-avx2", "conv").empty()); }
+TEST_CASE("oneDNN is asked nothing here") {
+  CHECK(conv(DType::f32).step("swish").refused("cpu-avx2", "conv").empty());
+}
 
 }  // namespace ferrule

@@ -1,6 +1,8 @@
-// Asks the real cuDNN, without a device, whether it has an engine for every tail that the targets' facts say goes into its
-// calls, and for the attentions that are said to be its own. It is told about a device by its properties; NVRTC and a driver that does nothing stand for the rest. Nothing is
-// compiled and nothing runs: heuristics and support checks alone. Skipped, with the reason, where cuDNN is not installed.
+// Asks the real cuDNN, without a device, whether it has an engine for every tail that the targets'
+// facts say goes into its calls, and for the attentions that are said to be its own. It is told
+// about a device by its properties; NVRTC and a driver that does nothing stand for the rest.
+// Nothing is compiled and nothing runs: heuristics and support checks alone. Skipped, with the
+// reason, where cuDNN is not installed.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -23,7 +25,8 @@ using Dims = std::vector<int64_t>;
 const std::string& hindrance() {
   static const std::string why = [] {
     const std::string driver = build_dir() + "/stub/cudnn/libcuda.so.1";
-    if (!dlopen(driver.c_str(), RTLD_NOW | RTLD_GLOBAL)) return std::string("the stub driver is not built: ") + dlerror();
+    if (!dlopen(driver.c_str(), RTLD_NOW | RTLD_GLOBAL))
+      return std::string("the stub driver is not built: ") + dlerror();
     // Its own parts look for NVRTC by name.
     auto nvrtc = open_nvidia_library("NVRTC", {"libnvrtc.so.13", "libnvrtc.so.12"}, "");
     if (!nvrtc) return nvrtc.error().message;
@@ -50,8 +53,11 @@ struct Shape {
   int64_t in, size, out, window, stride, pad, groups;
 };
 // Of the convolutions of resnet50, mobilenet_v2 and unet.
-const Shape kShapes[] = {{"stem 7x7", 3, 224, 64, 7, 2, 3, 1},    {"3x3", 64, 56, 64, 3, 1, 1, 1},       {"1x1", 256, 56, 64, 1, 1, 0, 1},
-                         {"depthwise", 96, 56, 96, 3, 2, 1, 96}, {"odd channels", 33, 28, 21, 1, 1, 0, 1}};
+const Shape kShapes[] = {{"stem 7x7", 3, 224, 64, 7, 2, 3, 1},
+                         {"3x3", 64, 56, 64, 3, 1, 1, 1},
+                         {"1x1", 256, 56, 64, 1, 1, 0, 1},
+                         {"depthwise", 96, 56, 96, 3, 2, 1, 96},
+                         {"odd channels", 33, 28, 21, 1, 1, 0, 1}};
 
 CudnnProblem convolution(const Shape& s, DType t, bool last = true) {
   CudnnProblem p;
@@ -73,7 +79,8 @@ void add_step(CudnnProblem& p, const std::string& alg) {
   op.beta = 0.5f;
   if (alg == "swish" || alg == "elu" || alg == "soft_relu") op.alpha = 1;
   if (alg == "clip") op.alpha = 0, op.beta = 6;
-  if (alg == "add" || alg == "sub" || alg == "mul" || alg == "div" || alg == "max" || alg == "min") {
+  if (alg == "add" || alg == "sub" || alg == "mul" || alg == "div" || alg == "max" ||
+      alg == "min") {
     op.operand = static_cast<int>(p.operands.size());
     p.operands.push_back(p.y);
   }
@@ -81,7 +88,8 @@ void add_step(CudnnProblem& p, const std::string& alg) {
 }
 
 std::string refused(const Target& target, const CudnnProblem& p) {
-  auto g = make_cudnn_graph(cudnn_device(target), p, static_cast<int>(std::lround(target.cc * 10)), "test");
+  auto g = make_cudnn_graph(cudnn_device(target), p, static_cast<int>(std::lround(target.cc * 10)),
+                            "test");
   return g ? std::string() : g.error().message;
 }
 
@@ -100,7 +108,8 @@ std::vector<Target> targets() {
 }
 
 /// As the CUDA backend tells cuDNN.
-CudnnAttention attention(const test::AttentionForm& form, const std::string& type, const Target& target) {
+CudnnAttention attention(const test::AttentionForm& form, const std::string& type,
+                         const Target& target) {
   const Graph g = test::attention_graph(form, type);
   std::vector<CudaOperand> operands;
   for (const auto* list : {&g.inputs(), &g.outputs()})
@@ -109,17 +118,21 @@ CudnnAttention attention(const test::AttentionForm& form, const std::string& typ
       for (const Dim& d : *g.value(v).type.shape) dims.push_back(*d.constant());
       operands.push_back({g.value(v).type.dtype, dims, strides_of(dims, Layout::plain)});
     }
-  const AttentionChoice choice = choose_attention(test::attention_launch(g), operands, true, target, false);
+  const AttentionChoice choice =
+      choose_attention(test::attention_launch(g), operands, true, target, false);
   REQUIRE_MESSAGE(choice.library.has_value(), std::string(form.name), ": ", choice.why);
-  auto part = [&](const LibraryAttention::Part& p) { return CudnnTensor{operands[p.operand].dtype, p.dims, p.strides}; };
+  auto part = [&](const LibraryAttention::Part& p) {
+    return CudnnTensor{operands[p.operand].dtype, p.dims, p.strides};
+  };
   const LibraryAttention& l = *choice.library;
-  return {part(l.q), part(l.k), part(l.v), part(l.y), l.mask ? part(*l.mask) : CudnnTensor{}, l.scale};
+  return {part(l.q), part(l.k), part(l.v), part(l.y), l.mask ? part(*l.mask) : CudnnTensor{},
+          l.scale};
 }
 
-#define FERRULE_NEEDS_CUDNN()                    \
-  if (!hindrance().empty()) {                    \
-    MESSAGE("skipped, " << hindrance());         \
-    return;                                      \
+#define FERRULE_NEEDS_CUDNN()            \
+  if (!hindrance().empty()) {            \
+    MESSAGE("skipped, " << hindrance()); \
+    return;                              \
   }
 
 }  // namespace
@@ -133,18 +146,25 @@ TEST_CASE("cuDNN has an engine for each tail of the facts, behind each kind of c
         const bool exact = t == DType::f32;
         // All steps behind one shape; one of each kind behind the others.
         const std::vector<std::string> few{"relu", "clip", "swish", "add"};
-        for (const std::string& alg : exact ? facts.exact_epilogues : std::string(s.name) == "3x3" && t == DType::f16 ? facts.epilogues : few) {
+        for (const std::string& alg : exact ? facts.exact_epilogues
+                                      : std::string(s.name) == "3x3" && t == DType::f16
+                                          ? facts.epilogues
+                                          : few) {
           CudnnProblem p = convolution(s, t);
           add_step(p, alg);
           // The one hole that library_tail.cpp knows.
-          const bool hole = t == DType::bf16 && s.groups == s.in && (alg == "clip" || alg == "swish");
-          CHECK_MESSAGE((refused(target, p) == "") == !hole, target.name, " ", std::string(s.name), " ", name(t), " ", alg);
+          const bool hole =
+              t == DType::bf16 && s.groups == s.in && (alg == "clip" || alg == "swish");
+          CHECK_MESSAGE((refused(target, p) == "") == !hole, target.name, " ", std::string(s.name),
+                        " ", name(t), " ", alg);
         }
       }
   }
 }
 
-TEST_CASE("cuDNN has an engine for the whole ready-made chain in f32, on plain images too, and for f32 with tf32") {
+TEST_CASE(
+    "cuDNN has an engine for the whole ready-made chain in f32, on plain images too, and for f32 "
+    "with tf32") {
   FERRULE_NEEDS_CUDNN();
   for (const Target& target : targets())
     for (const Shape& s : kShapes)
@@ -158,7 +178,8 @@ TEST_CASE("cuDNN has an engine for the whole ready-made chain in f32, on plain i
         CudnnProblem q = convolution(s, DType::f32);
         q.tf32 = true;
         add_step(q, "swish");
-        CHECK_MESSAGE(refused(target, q) == "", target.name, " ", std::string(s.name), " swish in tf32");
+        CHECK_MESSAGE(refused(target, q) == "", target.name, " ", std::string(s.name),
+                      " swish in tf32");
       }
 }
 
@@ -186,19 +207,26 @@ TEST_CASE("cuDNN has engines for each attention that is said to be its own, whic
   const std::string dirs[] = {rules_dir()};
   size_t turn = 0;
   for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"}) {
-    if (!full && name != std::string("sm_80") && name != std::string("sm_90") && name != std::string("sm_120")) continue;
+    if (!full && name != std::string("sm_80") && name != std::string("sm_90") &&
+        name != std::string("sm_120"))
+      continue;
     auto target = load_target(dirs, name);
     REQUIRE(target.has_value());
     for (const test::AttentionForm& form : test::kAttentions)
       for (const char* type : {"float16", "bfloat16"}) {
-        if (!form.library || (!full && type == std::string("bfloat16") && &form != test::kAttentions)) continue;
-        auto g = make_cudnn_graph(cudnn_device(*target), attention(form, type, *target), static_cast<int>(std::lround(target->cc * 10)), "test");
-        CHECK_MESSAGE(g.has_value(), name, " ", std::string(form.name), " ", std::string(type), ": ", (g ? "" : g.error().message));
+        if (!form.library ||
+            (!full && type == std::string("bfloat16") && &form != test::kAttentions))
+          continue;
+        auto g = make_cudnn_graph(cudnn_device(*target), attention(form, type, *target),
+                                  static_cast<int>(std::lround(target->cc * 10)), "test");
+        CHECK_MESSAGE(g.has_value(), name, " ", std::string(form.name), " ", std::string(type),
+                      ": ", (g ? "" : g.error().message));
         if (!g) continue;
         CHECK((*g)->plans().size() >= 2);
         if (++turn % (full ? 3 : 5)) continue;  // half a second each
         auto built = (*g)->build();
-        CHECK_MESSAGE(built.has_value(), name, " ", std::string(form.name), ": ", (built ? "" : built.error().message));
+        CHECK_MESSAGE(built.has_value(), name, " ", std::string(form.name), ": ",
+                      (built ? "" : built.error().message));
       }
   }
 }
@@ -226,7 +254,8 @@ TEST_CASE("what the facts keep from cuDNN's attention, it refuses") {
 TEST_CASE("the answer is cuDNN's own: what it has no engine for is refused") {
   FERRULE_NEEDS_CUDNN();
   const Target target = targets().back();
-  CudnnProblem p = convolution(kShapes[1], DType::f16, false);  // plain images and a tail that is not ready-made
+  CudnnProblem p =
+      convolution(kShapes[1], DType::f16, false);  // plain images and a tail that is not ready-made
   add_step(p, "swish");
   CHECK(refused(target, p) != "");
 }

@@ -1,5 +1,6 @@
-// The device and what lives on it, on the stub driver in build/stub: memory, constants shared between executables, and a
-// device that is lost in the middle of things. One process has one device, so the cases build on each other in order.
+// The device and what lives on it, on the stub driver in build/stub: memory, constants shared
+// between executables, and a device that is lost in the middle of things. One process has one
+// device, so the cases build on each other in order.
 #include "runtime/cuda/device.h"
 
 #include <dlfcn.h>
@@ -22,13 +23,15 @@ using test::PlanBuilder;
 
 void* stub() {
   // By its path, before anybody opens it by its name: the loader then takes this one.
-  static void* library = dlopen((build_dir() + "/stub/libcuda.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);
+  static void* library =
+      dlopen((build_dir() + "/stub/libcuda.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE_MESSAGE(library, dlerror());
   return library;
 }
 
 void fail_next(const char* function, int code) {
-  reinterpret_cast<void (*)(const char*, int)>(dlsym(stub(), "ferrule_stub_fail_next"))(function, code);
+  reinterpret_cast<void (*)(const char*, int)>(dlsym(stub(), "ferrule_stub_fail_next"))(function,
+                                                                                        code);
 }
 
 Device& device() {
@@ -92,7 +95,8 @@ TEST_CASE("memory goes to the device and back, and is given back") {
   auto large = Buffer::make(d, int64_t{1} << 40, "the arena");
   REQUIRE_FALSE(large.has_value());
   CHECK(large.error().code == Code::device_memory);
-  CHECK(large.error().message == fmt::format("the GPU has too little memory for cuMemAlloc of 1099511627776 bytes: {} of its {} bytes are free",
+  CHECK(large.error().message == fmt::format("the GPU has too little memory for cuMemAlloc of "
+                                             "1099511627776 bytes: {} of its {} bytes are free",
                                              before, d.info().memory));
 }
 
@@ -104,7 +108,8 @@ TEST_CASE("constants are on the device once, for as long as somebody uses them")
   int filled = 0;
   auto twice = [&](void* to) {
     ++filled;
-    for (int k = 0; k < 8; ++k) static_cast<float*>(to)[k] = t.as<float>()[static_cast<size_t>(k / 2)];
+    for (int k = 0; k < 8; ++k)
+      static_cast<float*>(to)[k] = t.as<float>()[static_cast<size_t>(k / 2)];
   };
   {
     ConstantHolder a(d, pool);
@@ -170,7 +175,9 @@ TEST_CASE("a device that is lost: every later run says so, nothing crashes") {
   REQUIRE_FALSE(first.has_value());
   CHECK(first.error().code == Code::device_lost);
   CHECK(first.error().place == "p");
-  const std::string message = "the GPU stopped working, seen in cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)";
+  const std::string message =
+      "the GPU stopped working, seen in cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal "
+      "memory access was encountered)";
   CHECK(first.error().message == message);
   for (int k = 0; k < 2; ++k) {
     Status later = (*e)->run(inputs, outputs);

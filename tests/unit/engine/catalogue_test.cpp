@@ -1,5 +1,5 @@
-// tests/conformance/catalogue.tsv against the rules: every entry of the TensorRT catalogue is there, and every rule,
-// condition and guarantee that it names exists and has a case that shows it.
+// tests/conformance/catalogue.tsv against the rules: every entry of the TensorRT catalogue is
+// there, and every rule, condition and guarantee that it names exists and has a case that shows it.
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -29,7 +29,8 @@ std::vector<std::string> split(const std::string& text, char at) {
   return out;
 }
 
-/// "RULE.CONDITION", "RULE:D1", "RULE:structure", "RULE:types" or "RULE": "" or what is wrong with it.
+/// "RULE.CONDITION", "RULE:D1", "RULE:structure", "RULE:types" or "RULE": "" or what is wrong with
+/// it.
 std::string problem(const std::string& reference) {
   const size_t at = reference.find_first_of(".:");
   const std::string id = reference.substr(0, at);
@@ -38,7 +39,8 @@ std::string problem(const std::string& reference) {
   if (at == std::string::npos) return "";
   const std::string what = reference.substr(at + 1);
   auto declines = [&](const std::string& id) {
-    return std::ranges::any_of(rule->tests, [&](const RuleTest& t) { return !t.fires && t.declined_by == id; });
+    return std::ranges::any_of(rule->tests,
+                               [&](const RuleTest& t) { return !t.fires && t.declined_by == id; });
   };
   if (reference[at] == ':') {
     if (what == "types") return rule->types.empty() ? id + " has no types" : "";
@@ -46,7 +48,8 @@ std::string problem(const std::string& reference) {
   }
   for (const auto* list : {&rule->where, &rule->region.where})
     for (const Condition& c : *list)
-      if (c.id == what) return declines(what) ? "" : fmt::format("no case of {} is declined by {}", id, what);
+      if (c.id == what)
+        return declines(what) ? "" : fmt::format("no case of {} is declined by {}", id, what);
   return fmt::format("{} has no condition {}", id, what);
 }
 
@@ -68,7 +71,8 @@ TEST_CASE("the catalogue's entries and where their conditions are kept") {
       CHECK(problem(reference) == "");
     }
   }
-  for (int n = 1; n <= 27; ++n) CHECK_MESSAGE(entries.contains(fmt::format("C{:02}", n)), "no row for entry C", n);
+  for (int n = 1; n <= 27; ++n)
+    CHECK_MESSAGE(entries.contains(fmt::format("C{:02}", n)), "no row for entry C", n);
   CHECK(references > 100);
 }
 
@@ -80,5 +84,6 @@ TEST_CASE("rules name the entries they carry") {
         for (const std::string& word : split(source.substr(at), ' '))
           if (word.size() == 3 && word[0] == 'C') ++sources[word];
   for (int n = 1; n <= 27; ++n)
-    CHECK_MESSAGE(sources.contains(fmt::format("C{:02}", n)), "no rule has TensorRT catalogue C", n, " for its source");
+    CHECK_MESSAGE(sources.contains(fmt::format("C{:02}", n)), "no rule has TensorRT catalogue C", n,
+                  " for its source");
 }

@@ -1,4 +1,5 @@
-// Override files and lists of instances: what they read, what they refuse, and what fuses with them.
+// Override files and lists of instances: what they read, what they refuse, and what fuses with
+// them.
 #include <unistd.h>
 
 #include <filesystem>
@@ -15,7 +16,8 @@ namespace {
 
 /// Files of one test.
 struct Folder {
-  fs::path path = fs::temp_directory_path() / fmt::format("ferrule_control_{}_{}", ::getpid(), count()++);
+  fs::path path =
+      fs::temp_directory_path() / fmt::format("ferrule_control_{}_{}", ::getpid(), count()++);
   Folder() { fs::create_directories(path); }
   ~Folder() { fs::remove_all(path); }
   std::string file(const std::string& name, const std::string& text) const {
@@ -57,7 +59,8 @@ const std::string kModel =
     "  [\"/layer1/conv\"] a = Conv(x, W)\n  [\"/layer1/relu\"] b = Relu(a)\n"
     "  [\"/layer2/conv\"] c = Conv(b, W)\n  [\"/layer2/relu\"] d = Relu(c)\n"
     "  [sin] s = Sin(d)\n  [cos] t = Cos(s)\n  [exp] u = Exp(t)\n  [abs] y = Abs(u)\n}";
-constexpr const char* kAll = "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)";
+constexpr const char* kAll =
+    "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)";
 
 std::vector<std::string> why(const Fused& f, std::string_view rule, std::string_view id) {
   std::vector<std::string> out;
@@ -66,17 +69,23 @@ std::vector<std::string> why(const Fused& f, std::string_view rule, std::string_
   return out;
 }
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
-TEST_CASE("override: a rule is off for the nodes of a glob, and says so where it would have fired") {
+TEST_CASE(
+    "override: a rule is off for the nodes of a glob, and says so where it would have fired") {
   CHECK(ops_of(Asked().fuse(kModel).graph) == kAll);
-  Asked a("  - rule: conv_activation\n    off: {nodes: [\"/layer1/*\"], reason: \"accuracy, ticket 123\"}\n");
+  Asked a(
+      "  - rule: conv_activation\n    off: {nodes: [\"/layer1/*\"], reason: \"accuracy, ticket "
+      "123\"}\n");
   Fused f = a.fuse(kModel);
   CHECK(ops_of(f.graph) == "Conv Relu group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)");
   REQUIRE(why(f, "conv_activation", "off").size() == 1);
-  CHECK(has(why(f, "conv_activation", "off")[0], "conv_activation off for /layer1/*: accuracy, ticket 123 ("));
+  CHECK(has(why(f, "conv_activation", "off")[0],
+            "conv_activation off for /layer1/*: accuracy, ticket 123 ("));
   CHECK(has(why(f, "conv_activation", "off")[0], "override.yaml:3)"));
   CHECK(f.warnings.empty());
   auto notes = override_notes(a.knowledge->rules, a.knowledge->overrides, a.knowledge->target);
@@ -89,18 +98,23 @@ TEST_CASE("override: the tail and the region go on without a node that is out of
   Fused tail = Asked("  - {rule: conv_activation, nodes: /layer1/relu, off: true}\n").fuse(kModel);
   CHECK(ops_of(tail.graph) == "Conv Relu group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)");
   Fused region = Asked("  - {rule: \"pointwise*\", nodes: [exp], off: true}\n").fuse(kModel);
-  CHECK(ops_of(region.graph) == "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos) Exp Abs");
+  CHECK(ops_of(region.graph) ==
+        "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos) Exp Abs");
 }
 
-TEST_CASE("override: the last entry that covers a match decides, the command line before all of them") {
+TEST_CASE(
+    "override: the last entry that covers a match decides, the command line before all of them") {
   const std::string off = "  - {rule: \"conv_*\", off: true}\n";
-  CHECK(ops_of(Asked(off).fuse(kModel).graph) == "Conv Relu Conv group.pointwise(Relu Sin Cos Exp Abs)");
+  CHECK(ops_of(Asked(off).fuse(kModel).graph) ==
+        "Conv Relu Conv group.pointwise(Relu Sin Cos Exp Abs)");
   Asked some(off + "  - {rule: conv_activation, on: {nodes: \"/layer2/*\"}}\n");
   Fused f = some.fuse(kModel);
   CHECK(ops_of(f.graph) == "Conv Relu group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)");
   CHECK(has(why(f, "conv_activation", "off").at(0), "on for /layer2/* only"));
-  CHECK(ops_of(Asked("  - {rule: conv_activation, off: {nodes: \"/layer*\"}}\n  - {rule: conv_activation, on: {nodes: \"/layer2/*\"}}\n")
-                   .fuse(kModel).graph) == "Conv Relu group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)");
+  CHECK(ops_of(Asked("  - {rule: conv_activation, off: {nodes: \"/layer*\"}}\n  - {rule: "
+                     "conv_activation, on: {nodes: \"/layer2/*\"}}\n")
+                   .fuse(kModel)
+                   .graph) == "Conv Relu group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)");
   Asked enabled(off);
   enabled.options.selection.enable = {"conv_activation"};
   CHECK(ops_of(enabled.fuse(kModel).graph) == kAll);
@@ -113,21 +127,33 @@ TEST_CASE("override: the last entry that covers a match decides, the command lin
 }
 
 TEST_CASE("override: device, target and element type") {
-  CHECK(ops_of(Asked("  - {rule: conv_activation, device: gpu, off: true}\n").fuse(kModel).graph) == kAll);
-  CHECK(ops_of(Asked("  - {rule: conv_activation, device: [gpu, \"cpu-avx?\"], off: true}\n").fuse(kModel).graph) != kAll);
-  CHECK(ops_of(Asked("  - {rule: conv_activation, dtype: f16, off: true}\n").fuse(kModel).graph) == kAll);
-  CHECK(ops_of(Asked("  - {rule: conv_activation, dtype: [f16, f32], off: true}\n").fuse(kModel).graph) != kAll);
+  CHECK(ops_of(Asked("  - {rule: conv_activation, device: gpu, off: true}\n").fuse(kModel).graph) ==
+        kAll);
+  CHECK(ops_of(Asked("  - {rule: conv_activation, device: [gpu, \"cpu-avx?\"], off: true}\n")
+                   .fuse(kModel)
+                   .graph) != kAll);
+  CHECK(ops_of(Asked("  - {rule: conv_activation, dtype: f16, off: true}\n").fuse(kModel).graph) ==
+        kAll);
+  CHECK(ops_of(Asked("  - {rule: conv_activation, dtype: [f16, f32], off: true}\n")
+                   .fuse(kModel)
+                   .graph) != kAll);
   // A setting of another device's is not even looked at.
-  CHECK(ops_of(Asked("  - {rule: pointwise, device: gpu, set: {params.max_ops: 2}}\n").fuse(kModel).graph) == kAll);
+  CHECK(ops_of(Asked("  - {rule: pointwise, device: gpu, set: {params.max_ops: 2}}\n")
+                   .fuse(kModel)
+                   .graph) == kAll);
 }
 
 TEST_CASE("override: limits are parameters") {
   Fused f = Asked("  - {rule: \"pointwise*\", set: {params.max_ops: 2}}\n").fuse(kModel);
-  CHECK(ops_of(f.graph) == "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos) group.pointwise(Exp Abs)");
+  CHECK(ops_of(f.graph) ==
+        "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos) group.pointwise(Exp "
+        "Abs)");
 }
 
 TEST_CASE("override: an added condition holds rules back, and is named") {
-  Asked a("  - rule: conv_activation\n    where+:\n      - {id: small, when: \"numel(t) > 1000\", why: \"only {numel(t)} elements\"}\n");
+  Asked a(
+      "  - rule: conv_activation\n    where+:\n      - {id: small, when: \"numel(t) > 1000\", why: "
+      "\"only {numel(t)} elements\"}\n");
   Fused f = a.fuse(kModel);
   CHECK(ops_of(f.graph) == "Conv Relu Conv group.pointwise(Relu Sin Cos Exp Abs)");
   auto said = why(f, "conv_activation", "small");
@@ -136,21 +162,29 @@ TEST_CASE("override: an added condition holds rules back, and is named") {
   CHECK(has(said[0], "override.yaml:3)"));
   a.options.ignore_profit = {"conv_activation.small"};
   CHECK(ops_of(a.fuse(kModel).graph) == kAll);
-  Fused one = Asked("  - rule: conv_activation\n    nodes: /layer2/conv\n    where+: [{id: small, when: \"numel(t) > 1000\"}]\n").fuse(kModel);
+  Fused one = Asked(
+                  "  - rule: conv_activation\n    nodes: /layer2/conv\n    where+: [{id: small, "
+                  "when: \"numel(t) > 1000\"}]\n")
+                  .fuse(kModel);
   CHECK(ops_of(one.graph) == "group.conv(Conv Relu) Conv group.pointwise(Relu Sin Cos Exp Abs)");
 }
 
 TEST_CASE("override: added conditions do not make a proof stale, switched off cannot be ignored") {
-  Asked a("  - rule: conv_batchnorm\n    where+: [{id: never, when: \"1 > 2\"}]\n  - {rule: conv_scale, nodes: \"*\", off: true}\n");
+  Asked a(
+      "  - rule: conv_batchnorm\n    where+: [{id: never, when: \"1 > 2\"}]\n  - {rule: "
+      "conv_scale, nodes: \"*\", off: true}\n");
   a.options.ignore_profit = {"*"};
   auto k = must(load_knowledge(a.options));
   CHECK_FALSE(fs::exists(a.folder.path / "cache"));  // nothing had to be proved again
   CHECK(k->rules.find("conv_batchnorm")->where.back().from.ends_with("override.yaml:3"));
-  CHECK(without_added(k->rules).find("conv_batchnorm")->where.size() + 1 == k->rules.find("conv_batchnorm")->where.size());
+  CHECK(without_added(k->rules).find("conv_batchnorm")->where.size() + 1 ==
+        k->rules.find("conv_batchnorm")->where.size());
 }
 
 TEST_CASE("override: what concerns nothing is said") {
-  Asked a("  - {rule: \"gleu_*\", off: true}\n  - {rule: conv_activation, nodes: [\"/layer9/*\", \"/layer1/*\"], off: true}\n");
+  Asked a(
+      "  - {rule: \"gleu_*\", off: true}\n  - {rule: conv_activation, nodes: [\"/layer9/*\", "
+      "\"/layer1/*\"], off: true}\n");
   a.options.selection.disable = {"nothing_*"};
   Fused f = a.fuse(kModel);
   REQUIRE(f.warnings.size() == 3);
@@ -160,12 +194,14 @@ TEST_CASE("override: what concerns nothing is said") {
 }
 
 TEST_CASE("override: everything that is wrong with a file, at once, each with its place") {
-  const std::string all = Asked(
-      "  - {rule: conv_activaton, off: true}\n"
-      "  - {rule: conv_activation, set: {params.max_opss: 3}}\n"
-      "  - {rule: conv_activation, where+: [{id: a, when: \"rank(q) > 1\"}]}\n"
-      "  - {rule: conv_activation, set: {params.max_ops: lots}}\n"
-      "  - {rule: conv_activation, nodes: x, set: {params.max_ops: 3}}\n").error();
+  const std::string all =
+      Asked(
+          "  - {rule: conv_activaton, off: true}\n"
+          "  - {rule: conv_activation, set: {params.max_opss: 3}}\n"
+          "  - {rule: conv_activation, where+: [{id: a, when: \"rank(q) > 1\"}]}\n"
+          "  - {rule: conv_activation, set: {params.max_ops: lots}}\n"
+          "  - {rule: conv_activation, nodes: x, set: {params.max_ops: 3}}\n")
+          .error();
   CHECK(has(all, "override.yaml:3:12: there is no rule conv_activaton"));
   CHECK(has(all, "did you mean \"conv_activation\"?"));
   CHECK(has(all, "override.yaml:4:35: rule conv_activation has no parameter max_opss"));
@@ -193,7 +229,8 @@ TEST_CASE("override: everything that is wrong with a file, at once, each with it
   refused("  - {rule: pointwise, dtype: float, off: true}\n", "no element type");
   refused("  - {rule: pointwise, set: {max_ops: 3}}\n", "write params.max_ops");
   refused("  - {rule: pointwise, where+: [{id: a, why: b}]}\n", "without an expression");
-  refused("  - {rule: pointwise, where+: [{id: a, sound: \"true\"}]}\n", "only rewrites and merges have sound conditions");
+  refused("  - {rule: pointwise, where+: [{id: a, sound: \"true\"}]}\n",
+          "only rewrites and merges have sound conditions");
   refused("  - {rule: pointwise, where+: [{id: a, when: \"rank(\"}]}\n", "^");
   refused("  - {rule: pointwise, where+: [{id: off, when: \"true\"}]}\n", "another id");
 }
@@ -203,7 +240,8 @@ TEST_CASE("parameters of rules: in conditions, names and limits; set as a whole 
       "ferrule: 1\nid: sines\nkind: region\ndoc: Sines.\nsource: [test]\nphase: windows\n"
       "params: {least: 1, most: 3}\ncontract: pointwise\nname: \"{region}\"\n"
       "region: {of: \"{Sin|Cos|Exp|Abs}\", max_ops: most}\n"
-      "where:\n  - {id: enough, profit: \"count(n in region: true) > least\", why: \"fewer than {least + 1}\"}\n";
+      "where:\n  - {id: enough, profit: \"count(n in region: true) > least\", why: \"fewer than "
+      "{least + 1}\"}\n";
   auto with = [&](const std::string& entries) {
     Asked a(entries);
     fs::create_directories(a.folder.path / "rules");
@@ -214,12 +252,17 @@ TEST_CASE("parameters of rules: in conditions, names and limits; set as a whole 
   };
   const std::string convs = "group.conv(Conv Relu) group.conv(Conv Relu) ";
   CHECK(with("") == convs + "group.pointwise(Sin Cos Exp) Abs");
-  CHECK(with("  - {rule: sines, set: {params.most: 2}}\n") == convs + "group.pointwise(Sin Cos) group.pointwise(Exp Abs)");
-  CHECK(with("  - {rule: sines, set: {params.least: 3, params.most: 4}}\n") == convs + "group.pointwise(Sin Cos Exp Abs)");
-  CHECK(with("  - {rule: sines, nodes: cos, set: {params.least: 5}}\n") == convs + "Sin Cos Exp Abs");
+  CHECK(with("  - {rule: sines, set: {params.most: 2}}\n") ==
+        convs + "group.pointwise(Sin Cos) group.pointwise(Exp Abs)");
+  CHECK(with("  - {rule: sines, set: {params.least: 3, params.most: 4}}\n") ==
+        convs + "group.pointwise(Sin Cos Exp Abs)");
+  CHECK(with("  - {rule: sines, nodes: cos, set: {params.least: 5}}\n") ==
+        convs + "Sin Cos Exp Abs");
 }
 
-TEST_CASE("instances: a list applied gives the same fusion; a deleted line is not made, and nothing in its place") {
+TEST_CASE(
+    "instances: a list applied gives the same fusion; a deleted line is not made, and nothing in "
+    "its place") {
   Asked first;
   Fused all = first.fuse(kModel);
   const std::string hash = graph_hash(graph(kModel));
@@ -231,7 +274,9 @@ TEST_CASE("instances: a list applied gives the same fusion; a deleted line is no
     return a.fuse(model);
   };
   const std::string text = to_text(list, "m.onnx");
-  CHECK(has(text, "  - {rule: conv_activation, root: \"/layer1/conv\", nodes: [\"/layer1/conv\", \"/layer1/relu\"]}\n"));
+  CHECK(has(text,
+            "  - {rule: conv_activation, root: \"/layer1/conv\", nodes: [\"/layer1/conv\", "
+            "\"/layer1/relu\"]}\n"));
   Fused same = apply(text);
   CHECK(ops_of(same.graph) == kAll);
   CHECK(same.warnings.empty());
@@ -274,7 +319,9 @@ TEST_CASE("instances: reading inverts writing, and refuses what is none") {
   list.model = "0123", list.target = "sm_90";
   list.lines = {{"r", "a\"b\\\n", {"x", "a\"b\\\n"}, 0}};
   Folder folder;
-  auto read = [&](const std::string& text) { return read_instances(folder.file("plan.yaml", text), Limits{}); };
+  auto read = [&](const std::string& text) {
+    return read_instances(folder.file("plan.yaml", text), Limits{});
+  };
   Instances back = must(read(to_text(list, "m\n.onnx")));
   REQUIRE(back.lines.size() == 1);
   CHECK(back.lines[0].root == list.lines[0].root);
@@ -290,7 +337,8 @@ TEST_CASE("instances: reading inverts writing, and refuses what is none") {
   CHECK(must(read(head)).lines.empty());
   refused("- 1\n", "a list of fusions");
   refused("instances: 2\nmodel: a\ntarget: b\nfusions: []\n", "version 2");
-  refused(head + "  - {rule: a, root: x, nodes: [y]}\n", "plan.yaml:5:5: the root x is none of the nodes");
+  refused(head + "  - {rule: a, root: x, nodes: [y]}\n",
+          "plan.yaml:5:5: the root x is none of the nodes");
   refused(head + "  - {rule: a, roots: x, nodes: [y]}\n", "did you mean");
   RuleSet empty;
   CHECK_FALSE(apply_instances(empty, back));

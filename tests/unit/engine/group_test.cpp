@@ -70,7 +70,8 @@ std::string fused(const std::string& text, const RuleSet& rules) {
     std::vector<float> x;
     int64_t n = 1;
     for (int64_t d : *dims) n *= d;
-    for (int64_t i = 0; i < n; ++i) x.push_back(static_cast<float>((i * 7 + static_cast<int64_t>(v.index) * 3) % 11) - 5);
+    for (int64_t i = 0; i < n; ++i)
+      x.push_back(static_cast<float>((i * 7 + static_cast<int64_t>(v.index) * 3) % 11) - 5);
     in.push_back(Tensor::of_f32(*dims, x));
   }
   auto a = run(before, in), b = run(g, in);
@@ -86,7 +87,8 @@ const std::string kW = "<float[2,2,1,1] w = {1.0, -2.0, 3.0, 0.5}, float k = {0.
 }  // namespace
 
 TEST_CASE("a convolution takes its activation; names and log as TensorRT words them") {
-  Graph g = graph("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) o = Relu(t) }");
+  Graph g =
+      graph("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) o = Relu(t) }");
   std::string conv = g.node(maker(g, "t")).name, relu = g.node(maker(g, "o")).name;
   Passed p = must(pass(g, shipped()));
   REQUIRE(ops_of(g) == "group.conv(Conv Relu)");
@@ -102,41 +104,46 @@ TEST_CASE("a convolution takes its activation; names and log as TensorRT words t
 
 TEST_CASE("a residual, its activation and factors in one group, by two rules in turn") {
   CHECK(fused("g (float[1,2,3,3] i, float[1,2,3,3] r) => (float[1,2,3,3] o) " + kW +
-              " { t = Conv(i, w) u = Relu(t) a = Add(u, r) b = Mul(a, k) o = Tanh(b) }", shipped()) ==
-        "group.conv(Conv Relu Add Mul Tanh)");
+                  " { t = Conv(i, w) u = Relu(t) a = Add(u, r) b = Mul(a, k) o = Tanh(b) }",
+              shipped()) == "group.conv(Conv Relu Add Mul Tanh)");
 }
 
 TEST_CASE("of two convolutions the later one takes the Add") {
   CHECK(fused("g (float[1,2,3,3] i, float[1,2,3,3] j) => (float[1,2,3,3] o) " + kW +
-              " { s = Conv(i, w) t = Conv(j, w) a = Add(s, t) o = Relu(a) }", shipped()) ==
-        "Conv group.conv(Conv Add Relu)");
+                  " { s = Conv(i, w) t = Conv(j, w) a = Add(s, t) o = Relu(a) }",
+              shipped()) == "Conv group.conv(Conv Add Relu)");
   CHECK(fused("g (float[1,2,3,3] i, float[1,2,3,3] j) => (float[1,2,3,3] o) " + kW +
-              " { s = Conv(i, w) u = Relu(s) t = Conv(j, w) v = Relu(t) a = Add(u, v) o = Relu(a) }", shipped()) ==
-        "group.conv(Conv Relu) group.conv(Conv Relu Add Relu)");
+                  " { s = Conv(i, w) u = Relu(s) t = Conv(j, w) v = Relu(t) a = Add(u, v) o = "
+                  "Relu(a) }",
+              shipped()) == "group.conv(Conv Relu) group.conv(Conv Relu Add Relu)");
 }
 
 TEST_CASE("a tail that reads the result twice is taken whole or not at all") {
-  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) s = Sigmoid(t) o = Mul(t, s) }",
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW +
+                  " { t = Conv(i, w) s = Sigmoid(t) o = Mul(t, s) }",
               shipped()) == "group.conv(Conv Sigmoid Mul)");
   CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,3,3] o, float[1,2,3,3] p) " + kW +
-              " { t = Conv(i, w) s = Sigmoid(t) o = Mul(t, s) p = Neg(t) }", shipped()) ==
-        "Conv group.pointwise(Sigmoid Mul) Neg");
+                  " { t = Conv(i, w) s = Sigmoid(t) o = Mul(t, s) p = Neg(t) }",
+              shipped()) == "Conv group.pointwise(Sigmoid Mul) Neg");
 }
 
 TEST_CASE("a longer tail is cut back to where one value leaves") {
   CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,3,3] o, float[1,2,3,3] p) " + kW +
-              " { t = Conv(i, w) u = Relu(t) o = Tanh(u) p = Sigmoid(u) }", shipped()) ==
-        "group.conv(Conv Relu) Tanh Sigmoid");
+                  " { t = Conv(i, w) u = Relu(t) o = Tanh(u) p = Sigmoid(u) }",
+              shipped()) == "group.conv(Conv Relu) Tanh Sigmoid");
 }
 
 TEST_CASE("why a tail was not taken") {
   auto act = rule("act", kActivation);
   auto res = rule("res", kResidual);
-  Graph g = graph("g (float[1,2,3,3] i, float[1,2,3,3] r, float[1,1,3,3] c) => (float[1,2,3,3] o, float[1,2,3,3] p, float[1,2,3,3] q, "
-                  "float[1,2,3,3] s, float[1,2,3,3] v) " + kW +
-                  " { t = Conv(i, w) o = Relu(t) p = Neg(t) "      // two readers
-                  "   q = Conv(i, w) q2 = Relu(q) s = Abs(q2) "    // an output
-                  "   u = Conv(i, w) v = Add(u, c) }");            // broadcast
+  Graph g = graph(
+      "g (float[1,2,3,3] i, float[1,2,3,3] r, float[1,1,3,3] c) => (float[1,2,3,3] o, "
+      "float[1,2,3,3] p, float[1,2,3,3] q, "
+      "float[1,2,3,3] s, float[1,2,3,3] v) " +
+      kW +
+      " { t = Conv(i, w) o = Relu(t) p = Neg(t) "    // two readers
+      "   q = Conv(i, w) q2 = Relu(q) s = Abs(q2) "  // an output
+      "   u = Conv(i, w) v = Add(u, c) }");          // broadcast
   CHECK(declined(*act, g, "t") == "D1");
   CHECK(declined(*act, g, "q") == "D2");
   CHECK(declined(*res, g, "u") == "operand_shape");
@@ -144,9 +151,11 @@ TEST_CASE("why a tail was not taken") {
   CHECK(declined(*res, g, "q") == "D2");
   target().contracts["conv"].generated_tail = false;
   target().contracts["conv"].max_epilogue_ops = 0;
-  Graph h = graph("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) o = Relu(t) }");
+  Graph h =
+      graph("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) o = Relu(t) }");
   CHECK(declined(*act, h, "t") == "kernel");
-  // Who reads the reason gets the first; where nobody does, what asks for kernels waits for the rest.
+  // Who reads the reason gets the first; where nobody does, what asks for kernels waits for the
+  // rest.
   std::string both = kActivation;
   both.insert(both.find("name:"), "  - {id: never, profit: \"false\", why: \"never\"}\n");
   auto never = rule("never", both);
@@ -162,21 +171,26 @@ TEST_CASE("why a tail was not taken") {
 
 TEST_CASE("a tail whose operand depends on the anchor is not taken") {
   CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW +
-              " { t = Conv(i, w) m = Conv(t, w) o = Add(t, m) }", shipped()) == "Conv group.conv(Conv Add)");
+                  " { t = Conv(i, w) m = Conv(t, w) o = Add(t, m) }",
+              shipped()) == "Conv group.conv(Conv Add)");
 }
 
 TEST_CASE("regions are convex, have several outputs, and other shapes stay out") {
-  CHECK(fused("g (float[2,3] i, float[2,3] j) => (float[2,3] o, float[2,3] p) { a = Add(i, j) b = Relu(a) o = Tanh(b) p = Neg(b) }",
+  CHECK(fused("g (float[2,3] i, float[2,3] j) => (float[2,3] o, float[2,3] p) { a = Add(i, j) b = "
+              "Relu(a) o = Tanh(b) p = Neg(b) }",
               shipped()) == "group.pointwise(Add Relu Tanh Neg)");
   // a -> Transpose -> b: one kernel of a and b would wait for itself.
-  CHECK(fused("g (float[3,3] i) => (float[3,3] o) { a = Relu(i) t = Transpose<perm=[1,0]>(a) b = Add(a, t) o = Neg(b) }", shipped()) ==
-        "Relu Transpose group.pointwise(Add Neg)");
-  CHECK(fused("g (float[3,1] i, float[3,3] j) => (float[3,3] o) { a = Relu(i) b = Neg(a) c = Add(b, j) o = Abs(c) }", shipped()) ==
-        "group.pointwise(Relu Neg) group.pointwise(Add Abs)");
+  CHECK(fused("g (float[3,3] i) => (float[3,3] o) { a = Relu(i) t = Transpose<perm=[1,0]>(a) b = "
+              "Add(a, t) o = Neg(b) }",
+              shipped()) == "Relu Transpose group.pointwise(Add Neg)");
+  CHECK(fused("g (float[3,1] i, float[3,3] j) => (float[3,3] o) { a = Relu(i) b = Neg(a) c = "
+              "Add(b, j) o = Abs(c) }",
+              shipped()) == "group.pointwise(Relu Neg) group.pointwise(Add Abs)");
 }
 
 TEST_CASE("a region sinks to the later region that reads it") {
-  CHECK(fused("g (float[3,3] i, float[3,3] j) => (float[3,3] o) { r = Relu(j) t = Transpose<perm=[1,0]>(i) n = Neg(t) o = Add(r, n) }",
+  CHECK(fused("g (float[3,3] i, float[3,3] j) => (float[3,3] o) { r = Relu(j) t = "
+              "Transpose<perm=[1,0]>(i) n = Neg(t) o = Add(r, n) }",
               shipped()) == "Transpose group.pointwise(Relu Neg Add)");
 }
 
@@ -197,7 +211,8 @@ TEST_CASE("regions keep to their limits, and pieces stay acyclic") {
 }
 
 TEST_CASE("make_group refuses what is not convex") {
-  Graph g = graph("g (float[2] i) => (float[2] o) { a = Relu(i) b = Tanh(a) c = Add(a, b) o = Neg(c) }");
+  Graph g =
+      graph("g (float[2] i) => (float[2] o) { a = Relu(i) b = Tanh(a) c = Add(a, b) o = Neg(c) }");
   std::vector<NodeId> nodes{maker(g, "a"), maker(g, "c")};
   auto r = make_group(g, nodes, "pointwise", "t", "n");
   REQUIRE_FALSE(r);
@@ -257,12 +272,15 @@ const std::string kPool = "MaxPool<kernel_shape=[2,2]>";
 }  // namespace
 
 TEST_CASE("a window joins groups: their nodes become one body") {
-  const std::string text = "g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW + " { t = Conv(i, w) r = Relu(t) o = " + kPool + "(r) }";
+  const std::string text = "g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW +
+                           " { t = Conv(i, w) r = Relu(t) o = " + kPool + "(r) }";
   CHECK(fused(text, windows()) == "group.conv_pool(Conv Relu MaxPool)");
-  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW + " { t = Conv(i, w) o = " + kPool + "(t) }", windows()) ==
-        "group.conv_pool(Conv MaxPool)");
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW +
+                  " { t = Conv(i, w) o = " + kPool + "(t) }",
+              windows()) == "group.conv_pool(Conv MaxPool)");
   Graph g = graph(text);
-  const std::string conv = g.node(maker(g, "t")).name, relu = g.node(maker(g, "r")).name, pool = g.node(maker(g, "o")).name;
+  const std::string conv = g.node(maker(g, "t")).name, relu = g.node(maker(g, "r")).name,
+                    pool = g.node(maker(g, "o")).name;
   Passed p = must(pass(g, windows()));
   CHECK(g.node(g.order()[0]).name == conv + " + " + relu + " + " + pool);
   CHECK(g.node(g.order()[0]).rule == "pool");
@@ -271,15 +289,18 @@ TEST_CASE("a window joins groups: their nodes become one body") {
 }
 
 TEST_CASE("what stays inside a window is read inside only") {
-  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o, float[1,2,3,3] r) " + kW + " { t = Conv(i, w) r = Relu(t) o = " + kPool + "(r) }",
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o, float[1,2,3,3] r) " + kW +
+                  " { t = Conv(i, w) r = Relu(t) o = " + kPool + "(r) }",
               windows()) == "group.conv(Conv Relu) MaxPool");
   CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o, float[1,2,3,3] u) " + kW +
-              " { t = Conv(i, w) r = Relu(t) u = Tanh(r) o = " + kPool + "(r) }", windows()) == "group.conv(Conv Relu) Tanh MaxPool");
+                  " { t = Conv(i, w) r = Relu(t) u = Tanh(r) o = " + kPool + "(r) }",
+              windows()) == "group.conv(Conv Relu) Tanh MaxPool");
 }
 
 TEST_CASE("a contract of one anchor has no windows") {
   std::string text = kConvPool;
   text.replace(text.find("contract: conv_pool"), 19, "contract: conv");
-  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW + " { t = Conv(i, w) o = " + kPool + "(t) }", set_of({rule("pool", text)})) ==
-        "Conv MaxPool");
+  CHECK(fused("g (float[1,2,3,3] i) => (float[1,2,2,2] o) " + kW +
+                  " { t = Conv(i, w) o = " + kPool + "(t) }",
+              set_of({rule("pool", text)})) == "Conv MaxPool");
 }

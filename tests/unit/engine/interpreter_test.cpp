@@ -127,8 +127,12 @@ TEST_CASE("pooling") {
 
 TEST_CASE("ceil_mode: a window larger than the padded image, of which only image and pads count") {
   const auto pool = [](const char* op, Dims kernel, Dims strides, Dims pads, bool include = false) {
-    return Op{op, {{"kernel_shape", kernel}, {"strides", strides}, {"pads", pads}, {"ceil_mode", int64_t{1}},
-                   {"count_include_pad", int64_t{include}}}};
+    return Op{op,
+              {{"kernel_shape", kernel},
+               {"strides", strides},
+               {"pads", pads},
+               {"ceil_mode", int64_t{1}},
+               {"count_include_pad", int64_t{include}}}};
   };
   const Tensor one = f32({1, 1, 1, 1}, {6}), three = f32({1, 1, 3}, {3, 6, 9});
   CHECK(values(run(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}, true), {one})) == Values{3});
@@ -200,7 +204,8 @@ TEST_CASE("reductions, order and normalisation") {
   CHECK(values(run({"LayerNormalization", {{"epsilon", 0.0}}, 3},
                    {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
   // The mean of squares with an infinity is one, so what is finite becomes 0.
-  CHECK(values(run({"RMSNormalization"}, {f32({3}, {1, -INFINITY, 2}), f32({3}, {1, 1, 1})}))[0] == 0);
+  CHECK(values(run({"RMSNormalization"}, {f32({3}, {1, -INFINITY, 2}), f32({3}, {1, 1, 1})}))[0] ==
+        0);
   CHECK(values(run({"BatchNormalization", {{"epsilon", 0.0}}},
                    {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}),
                     f32({2}, {4, 1})})) == Values{1, 5});
@@ -222,16 +227,23 @@ TEST_CASE("resize") {
         doctest::Approx(4.0 / 3));
   // Of a region that is no region all positions lie outside.
   for (const char* mode : {"nearest", "linear", "cubic"})
-    CHECK(values(run({"Resize", {{"mode", std::string(mode)}, {"extrapolation_value", 7.0},
-                                 {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
-                     {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) == Values{7, 7});
+    CHECK(values(run({"Resize",
+                      {{"mode", std::string(mode)},
+                       {"extrapolation_value", 7.0},
+                       {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
+                     {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) ==
+          Values{7, 7});
 }
 
-TEST_CASE("resize reads no pixel whose weight is 0, on either side: an infinity there is no part of the mean") {
+TEST_CASE(
+    "resize reads no pixel whose weight is 0, on either side: an infinity there is no part of the "
+    "mean") {
   const double inf = INFINITY;
   const Tensor x = f32({1, 1, 1, 3}, {INFINITY, 4, INFINITY});
   for (const char* mode : {"linear", "cubic"}) {
-    const auto y = values(run({"Resize", {{"mode", std::string(mode)}, {"coordinate_transformation_mode", std::string("asymmetric")}}},
+    const auto y = values(run({"Resize",
+                               {{"mode", std::string(mode)},
+                                {"coordinate_transformation_mode", std::string("asymmetric")}}},
                               {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
     CHECK(y[0] == inf);
     CHECK(y[2] == 4);
@@ -239,7 +251,9 @@ TEST_CASE("resize reads no pixel whose weight is 0, on either side: an infinity 
   }
 }
 
-TEST_CASE("global pools of planes without pixels: a mean of nothing is NaN, a maximum -infinity, a sum 0") {
+TEST_CASE(
+    "global pools of planes without pixels: a mean of nothing is NaN, a maximum -infinity, a sum "
+    "0") {
   const Tensor x = f32({1, 2, 0, 3}, {});
   CHECK(std::isnan(values(run({"GlobalAveragePool"}, {x}))[1]));
   CHECK(values(run({"GlobalMaxPool"}, {x})) == Values{-INFINITY, -INFINITY});

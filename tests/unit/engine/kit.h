@@ -1,22 +1,22 @@
-// What tests of matching, rewriting and grouping share: the shipped operators, graphs and rules from text,
-// and running a graph in the interpreter.
+// What tests of matching, rewriting and grouping share: the shipped operators, graphs and rules
+// from text, and running a graph in the interpreter.
 #pragma once
 #include <doctest/doctest.h>
 
 #include <array>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/infer_pointwise.h"
-#include "engine/semantics/ops.h"
-#include "engine/interpreter/interpreter.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/group/group.h"
-#include "engine/plan/rule_kinds.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/match/match.h"
 #include "engine/onnx/import.h"
+#include "engine/plan/rule_kinds.h"
 #include "engine/rewrite/rewrite.h"
 #include "engine/rule/load.h"
+#include "engine/semantics/infer_pointwise.h"
+#include "engine/semantics/ops.h"
 #include "tests/support/paths.h"
 
 namespace kit {
@@ -49,7 +49,9 @@ inline const Limits& limits() {
 
 inline Graph graph(std::string_view text) {
   ImportOptions options;
-  options.known_operator = [](std::string_view d, std::string_view o) { return ops().find(d, o) != nullptr; };
+  options.known_operator = [](std::string_view d, std::string_view o) {
+    return ops().find(d, o) != nullptr;
+  };
   return std::move(must(import_text(text, options)).graph);
 }
 
@@ -60,8 +62,8 @@ inline std::shared_ptr<const Rule> rule(const std::string& id, const std::string
 }
 
 /// The body of a rewrite rule, from the lines of its pattern and its replacement.
-inline std::string rewrite_text(const std::string& numerics, const std::string& match, const std::string& rewrite,
-                                const std::string& more = "") {
+inline std::string rewrite_text(const std::string& numerics, const std::string& match,
+                                const std::string& rewrite, const std::string& more = "") {
   auto block = [](const std::string& key, const std::string& text) {
     std::string out = key + ": |\n";
     for (size_t i = 0; i < text.size();) {
@@ -71,7 +73,8 @@ inline std::string rewrite_text(const std::string& numerics, const std::string& 
     }
     return out;
   };
-  return "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + block("match", match) + more + block("rewrite", rewrite);
+  return "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + block("match", match) + more +
+         block("rewrite", rewrite);
 }
 
 inline Target& target() {
@@ -84,7 +87,8 @@ inline Target& target() {
     all.max_epilogue_ops = 16;
     all.max_operands = 4;
     all.generated_tail = true;
-    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool", "conv_pool"}) t.contracts[c] = all;
+    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool", "conv_pool"})
+      t.contracts[c] = all;
     t.l2_bytes = 1 << 20;
     return t;
   }();

@@ -17,7 +17,9 @@ std::string show(const Graph& g, std::string_view text) {
   REQUIRE_MESSAGE(e.has_value(), text);
   return str(evaluate(**e, ctx), g);
 }
-bool known(const Graph& g, const std::string& text) { return show(g, "known(" + text + ")") == "true"; }
+bool known(const Graph& g, const std::string& text) {
+  return show(g, "known(" + text + ")") == "true";
+}
 }  // namespace
 
 TEST_CASE("map and filter make lists, and are unknown where an element is") {
@@ -33,23 +35,31 @@ TEST_CASE("map and filter make lists, and are unknown where an element is") {
   CHECK(render(e.error()).find("map(v in list: expression)") != std::string::npos);
 }
 
-TEST_CASE("a Transpose that meets its inverse is one less, one that merges none, one that stays one more") {
+TEST_CASE(
+    "a Transpose that meets its inverse is one less, one that merges none, one that stays one "
+    "more") {
   auto below = [](const std::string& lines, const char* output) {
-    Graph g = graph("g (float[2,3,4] x, float[4,2,3] z) => (" + std::string(output) + " o) <float[3] k = {1, 2, 3}> { t = Transpose<perm=[2,0,1]>(x) " + lines + " }");
+    Graph g =
+        graph("g (float[2,3,4] x, float[4,2,3] z) => (" + std::string(output) +
+              " o) <float[3] k = {1, 2, 3}> { t = Transpose<perm=[2,0,1]>(x) " + lines + " }");
     return show(g, "transposes_below(t, [2, 0, 1])");
   };
   CHECK(below("o = Transpose<perm=[1,2,0]>(t)", "float[2,3,4]") == "-1");
   CHECK(below("o = Transpose<perm=[2,1,0]>(t)", "float[3,2,4]") == "0");
   CHECK(below("o = Relu(t)", "float[4,2,3]") == "1");
-  CHECK(below("u = Relu(t) v = Mul(u, k) w = Softmax(v) o = Transpose<perm=[1,2,0]>(w)", "float[2,3,4]") == "-1");
+  CHECK(below("u = Relu(t) v = Mul(u, k) w = Softmax(v) o = Transpose<perm=[1,2,0]>(w)",
+              "float[2,3,4]") == "-1");
   CHECK(below("u = Add(t, z) o = Transpose<perm=[1,2,0]>(u)", "float[2,3,4]") == "1");
   CHECK(below("u = Mul(t, t) o = Transpose<perm=[1,2,0]>(u)", "float[2,3,4]") == "-1");
-  CHECK(below("u = Relu(t) v = Transpose<perm=[1,2,0]>(u) w = ReduceSum(u) o = Add(v, w)", "float[2,3,4]") == "0");
+  CHECK(below("u = Relu(t) v = Transpose<perm=[1,2,0]>(u) w = ReduceSum(u) o = Add(v, w)",
+              "float[2,3,4]") == "0");
 }
 
 TEST_CASE("operands transposed alike go together") {
-  Graph g = graph("g (float[2,3] x, float[2,3] z) => (float[4,3] o) { t = Transpose<perm=[1,0]>(x) u = Transpose<perm=[1,0]>(z) "
-                  "c = Concat<axis=1>(t, u) o = Transpose<perm=[1,0]>(c) }");
+  Graph g = graph(
+      "g (float[2,3] x, float[2,3] z) => (float[4,3] o) { t = Transpose<perm=[1,0]>(x) u = "
+      "Transpose<perm=[1,0]>(z) "
+      "c = Concat<axis=1>(t, u) o = Transpose<perm=[1,0]>(c) }");
   CHECK(show(g, "transposes_below(t, [1, 0])") == "-2");
   CHECK_FALSE(known(g, "transposes_below(3, [1, 0])"));
 }
@@ -57,12 +67,15 @@ TEST_CASE("operands transposed alike go together") {
 TEST_CASE("index equations that are products, and those that are not") {
   Graph g = graph("g (float[2] x) => (float[2] y) { y = Relu(x) }");
   CHECK(show(g, "einsum_matmul('bij,bjk->bik')") == "[[0, 1, 2], [0, 1, 2], [0, 1, 2]]");
-  CHECK(show(g, "einsum_matmul('bqhd,bkhd->bhqk')") == "[[0, 2, 1, 3], [0, 2, 3, 1], [0, 1, 2, 3]]");
-  CHECK(show(g, "einsum_matmul('bhqk,bkhd->bqhd')") == "[[0, 1, 2, 3], [0, 2, 1, 3], [0, 2, 1, 3]]");
+  CHECK(show(g, "einsum_matmul('bqhd,bkhd->bhqk')") ==
+        "[[0, 2, 1, 3], [0, 2, 3, 1], [0, 1, 2, 3]]");
+  CHECK(show(g, "einsum_matmul('bhqk,bkhd->bqhd')") ==
+        "[[0, 1, 2, 3], [0, 2, 1, 3], [0, 2, 1, 3]]");
   CHECK(show(g, "einsum_matmul('bsd, de -> bse')") == "[[0, 1, 2], [0, 1], [0, 1, 2]]");
   CHECK(show(g, "einsum_transpose('abc->cab')") == "[2, 0, 1]");
-  for (const char* no : {"i,j->ij", "ij,ij->ij", "ij,jk", "ii,ij->ij", "abc,bcd->ad", "ij,jk->ik,i", "ij,jk->ijk", "i1,1k->ik", "...ij,jk->...ik",
-                         "ijx,jk->ik", "ij,jk->ikz", "bmij,bjk->bmik", "ij->ij,jk"}) {
+  for (const char* no : {"i,j->ij", "ij,ij->ij", "ij,jk", "ii,ij->ij", "abc,bcd->ad", "ij,jk->ik,i",
+                         "ij,jk->ijk", "i1,1k->ik", "...ij,jk->...ik", "ijx,jk->ik", "ij,jk->ikz",
+                         "bmij,bjk->bmik", "ij->ij,jk"}) {
     CAPTURE(no);
     CHECK_FALSE(known(g, std::string("einsum_matmul('") + no + "')"));
   }

@@ -11,7 +11,8 @@ constexpr const char* kPointwise =
     "kind: merge\nphase: merge\ncontract: pointwise\nmatch: \"y = @pointwise<...>(xs...)\"\n"
     "merge: {over: xs, key: [\"shape(y)\"], min: 2, max: 3}\n";
 constexpr const char* kConv =
-    "kind: merge\nphase: merge\ncontract: conv\nmatch: \"[c] y = {Conv|group.conv}<...>(x, rest...)\"\n"
+    "kind: merge\nphase: merge\ncontract: conv\nmatch: \"[c] y = {Conv|group.conv}<...>(x, "
+    "rest...)\"\n"
     "merge: {over: x, min: 2, axis: \"1\", weights: {1: \"0\", 2: \"0\"}, fill: [\"2\"]}\n";
 
 /// Runs one rule; the journal's lines.
@@ -35,7 +36,10 @@ std::vector<Tensor> results(const Graph& g) {
     int64_t count = 1;
     for (int64_t d : dims) count *= d;
     std::vector<float> values(static_cast<size_t>(count));
-    for (float& f : values) f = static_cast<float>(static_cast<int>((seed = seed * 1103515245u + 12345u) >> 16 & 0x7fff) - 16384) / 8192.0f;
+    for (float& f : values)
+      f = static_cast<float>(static_cast<int>((seed = seed * 1103515245u + 12345u) >> 16 & 0x7fff) -
+                             16384) /
+          8192.0f;
     inputs.push_back(Tensor::of_f32(dims, values));
   }
   InterpreterOptions options;
@@ -47,14 +51,16 @@ std::vector<Tensor> results(const Graph& g) {
 }  // namespace
 
 TEST_CASE("a set takes no more than max, in topological order; the rest is another set") {
-  Graph g = graph(R"(agraph (float[2,3] x) => (float[2,3] a, float[2,3] b, float[2,3] c, float[2,3] d, float[2,3] e) {
+  Graph g = graph(
+      R"(agraph (float[2,3] x) => (float[2,3] a, float[2,3] b, float[2,3] c, float[2,3] d, float[2,3] e) {
     a = Relu(x)
     b = Abs(x)
     c = Neg(x)
     d = Exp(x)
     e = Tanh(x)
   })");
-  CHECK(run(g, kPointwise) == std::vector<std::string>{"Merging layers: Relu_0 || Abs_1 || Neg_2", "Merging layers: Exp_3 || Tanh_4"});
+  CHECK(run(g, kPointwise) == std::vector<std::string>{"Merging layers: Relu_0 || Abs_1 || Neg_2",
+                                                       "Merging layers: Exp_3 || Tanh_4"});
   CHECK(g.live_nodes() == 2);
 }
 
@@ -83,7 +89,8 @@ TEST_CASE("what reads the results of a merge may be merged, too") {
   })");
   const std::vector<Tensor> before = results(g);
   const auto lines = run(g, kConv);
-  CHECK(lines == std::vector<std::string>{"Merging layers: Conv_0 || Conv_1", "Merging layers: Conv_2 || Conv_3"});
+  CHECK(lines == std::vector<std::string>{"Merging layers: Conv_0 || Conv_1",
+                                          "Merging layers: Conv_2 || Conv_3"});
   const std::vector<Tensor> after = results(g);
   for (size_t k = 0; k < before.size(); ++k) CHECK(before[k].to_f64() == after[k].to_f64());
   // The bias of one was filled with zeros for the other.
@@ -102,14 +109,17 @@ TEST_CASE("who is no sibling learns why") {
     y = Conv(x, W)
     z = Conv<strides=[2, 2]>(x, V)
   })");
-  auto r = rule("t", std::string(kConv).insert(std::string(kConv).find("min: 2"), "key: [\"attr(c, 'strides')\"], "));
+  auto r = rule("t", std::string(kConv).insert(std::string(kConv).find("min: 2"),
+                                               "key: [\"attr(c, 'strides')\"], "));
   Attempt a = match_any(*r, maker(g, "z"), context(g));
   REQUIRE(std::holds_alternative<Rejection>(a));
   CHECK(std::get<Rejection>(a).id == "key");
-  CHECK(std::get<Rejection>(a).why == "attr(c, 'strides') is [2, 2] of \"Conv_1\" (Conv), [1, 1] of \"Conv_0\" (Conv)");
+  CHECK(std::get<Rejection>(a).why ==
+        "attr(c, 'strides') is [2, 2] of \"Conv_1\" (Conv), [1, 1] of \"Conv_0\" (Conv)");
   a = match_any(*rule("t", kConv), maker(g, "z"), context(g));
   REQUIRE(std::holds_alternative<Rejection>(a));
-  CHECK(std::get<Rejection>(a).why == "not one computation with other constants: attribute strides of Conv differs");
+  CHECK(std::get<Rejection>(a).why ==
+        "not one computation with other constants: attribute strides of Conv differs");
 }
 
 TEST_CASE("an axis that results do not lie along is the rule's fault") {
@@ -138,7 +148,9 @@ TEST_CASE("plans know the slices; inner ones are found through the outer") {
   })");
   RuleSet set;
   set.phases.push_back({"place", "", true, {}});
-  set.rules.push_back(rule("t", "kind: place\nphase: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: {xs: \"slices(y, a)\"}\n"));
+  set.rules.push_back(rule("t",
+                           "kind: place\nphase: place\nmatch: \"y = "
+                           "Concat<axis=$a>(xs...)\"\nplace: {xs: \"slices(y, a)\"}\n"));
   PassContext pass;
   pass.graph = &g;
   pass.rules = &set;

@@ -9,12 +9,15 @@ using namespace kit;
 namespace {
 
 std::shared_ptr<const Rule> scales(const std::string& numerics = "reassociating") {
-  return rule("scale", rewrite_text(numerics, "y = Mul(Mul(x, a!), b!)", "k = Mul(a, b)\ny = Mul(x, k)"));
+  return rule("scale",
+              rewrite_text(numerics, "y = Mul(Mul(x, a!), b!)", "k = Mul(a, b)\ny = Mul(x, k)"));
 }
 
 /// A declaration of a constant, to be set().
-std::string constant(std::string_view type, int64_t count, const std::string& name, std::string_view dims = "") {
-  const std::vector<std::string_view> zeros(static_cast<size_t>(count), type.ends_with("16") ? "0" : "0.0");
+std::string constant(std::string_view type, int64_t count, const std::string& name,
+                     std::string_view dims = "") {
+  const std::vector<std::string_view> zeros(static_cast<size_t>(count),
+                                            type.ends_with("16") ? "0" : "0.0");
   return fmt::format("{}{} {} = {{{}}}", type, dims, name, fmt::join(zeros, ", "));
 }
 void set(Graph& g, const char* name, const std::vector<double>& values) {
@@ -32,9 +35,11 @@ std::string declined(const Passed& p) {
 }
 
 /// What declines the rule that multiplies the factors a and b of x, and why; "" if it fires.
-std::string twice(const char* onnx_type, double a, double b, const std::string& numerics = "reassociating") {
-  Graph g = graph(fmt::format("g ({0}[2] i) => ({0}[2] o) <{1}, {2}> {{ t = Mul(i, a) o = Mul(t, b) }}", onnx_type,
-                              constant(onnx_type, 1, "a"), constant(onnx_type, 1, "b")));
+std::string twice(const char* onnx_type, double a, double b,
+                  const std::string& numerics = "reassociating") {
+  Graph g =
+      graph(fmt::format("g ({0}[2] i) => ({0}[2] o) <{1}, {2}> {{ t = Mul(i, a) o = Mul(t, b) }}",
+                        onnx_type, constant(onnx_type, 1, "a"), constant(onnx_type, 1, "b")));
   set(g, "a", {a});
   set(g, "b", {b});
   Passed p = must(pass(g, set_of({scales(numerics)})));
@@ -44,18 +49,22 @@ std::string twice(const char* onnx_type, double a, double b, const std::string& 
 }
 
 /// A graph of a convolution whose weights are these, and a factor a channel behind it.
-Graph weighted(const char* type, std::vector<int64_t> dims, const std::vector<double>& weights, const std::vector<double>& factors) {
+Graph weighted(const char* type, std::vector<int64_t> dims, const std::vector<double>& weights,
+               const std::vector<double>& factors) {
   const int64_t n = dims[0], c = dims[1];
-  Graph g = graph(fmt::format("g ({0}[1,{2},3,3] i) => ({0}[1,{1},3,3] o) <{3}, {4}> {{ t = Conv(i, w) o = Mul(t, s) }}", type, n, c,
-                              constant(type, n * c, "w", fmt::format("[{},{},1,1]", n, c)), constant(type, n, "s", fmt::format("[{},1,1]", n))));
+  Graph g = graph(fmt::format(
+      "g ({0}[1,{2},3,3] i) => ({0}[1,{1},3,3] o) <{3}, {4}> {{ t = Conv(i, w) o = Mul(t, s) }}",
+      type, n, c, constant(type, n * c, "w", fmt::format("[{},{},1,1]", n, c)),
+      constant(type, n, "s", fmt::format("[{},1,1]", n))));
   set(g, "w", weights);
   set(g, "s", factors);
   return g;
 }
 
 std::string folded(Graph g) {
-  auto r = rule("scale", rewrite_text("reassociating", "[conv] t = Conv<...>(x, W!)\ny = Mul(t, s!)",
-                                      "y = conv<...conv>(x, Mul(W, Reshape(s, {[-1, 1, 1, 1]})))"));
+  auto r =
+      rule("scale", rewrite_text("reassociating", "[conv] t = Conv<...>(x, W!)\ny = Mul(t, s!)",
+                                 "y = conv<...conv>(x, Mul(W, Reshape(s, {[-1, 1, 1, 1]})))"));
   Passed p = must(pass(g, set_of({r})));
   const std::string why = declined(p);
   return why.empty() ? ops_of(g) : why;
@@ -63,7 +72,9 @@ std::string folded(Graph g) {
 
 }  // namespace
 
-TEST_CASE("D9: a product of constants that its type rounds to 0, a subnormal number or infinity is not made") {
+TEST_CASE(
+    "D9: a product of constants that its type rounds to 0, a subnormal number or infinity is not "
+    "made") {
   CHECK(twice("float16", 1e-4, 1e-4).starts_with("D9 \"k\" would be 1.0"));
   CHECK(twice("float16", 1e-4, 1e-4).ends_with(", which is 0 in f16"));
   CHECK(twice("float16", 2e-3, 2e-3).ends_with(", which is a subnormal number in f16"));
@@ -94,9 +105,12 @@ TEST_CASE("D9: what stays normal, is 0, or was subnormal before is made") {
 
 TEST_CASE("D9: an attribute of a layer of f64 is rounded to f32 by nobody") {
   auto slope = [](const char* type, double value) {
-    Graph g = graph(fmt::format("g ({0}[2] i) => ({0}[2] o) <{1}> {{ o = PRelu(i, a) }}", type, constant(type, 1, "a")));
+    Graph g = graph(fmt::format("g ({0}[2] i) => ({0}[2] o) <{1}> {{ o = PRelu(i, a) }}", type,
+                                constant(type, 1, "a")));
     set(g, "a", {value});
-    const Passed p = must(pass(g, set_of({rule("leaky", rewrite_text("exact", "y = PRelu(x, a!)", "y = LeakyRelu<alpha={value(a)}>(x)"))})));
+    const Passed p =
+        must(pass(g, set_of({rule("leaky", rewrite_text("exact", "y = PRelu(x, a!)",
+                                                        "y = LeakyRelu<alpha={value(a)}>(x)"))})));
     return declined(p).empty() ? ops_of(g) : declined(p);
   };
   CHECK(slope("double", 0.25) == "LeakyRelu");
@@ -104,35 +118,48 @@ TEST_CASE("D9: an attribute of a layer of f64 is rounded to f32 by nobody") {
   CHECK(slope("float", 0.1) == "LeakyRelu");
 }
 
-TEST_CASE("D9: a rule that takes a shorter type loses small numbers on purpose, but makes none infinite") {
+TEST_CASE(
+    "D9: a rule that takes a shorter type loses small numbers on purpose, but makes none "
+    "infinite") {
   CHECK(twice("float16", 1e-4, 1e-4, "reduced").empty());
   CHECK(twice("float16", 300, 300, "reduced").starts_with("D9"));
 }
 
 TEST_CASE("D9: weights are summed up: one that is lost beside larger ones is no row that is") {
   CHECK(folded(weighted("float16", {2, 2}, {1, 1e-4, 1e-4, 1}, {1e-3, 1e-3})) == "Conv");
-  CHECK(folded(weighted("float16", {2, 2}, {1, 1, 1e-4, 1e-4}, {1, 1e-4})).ends_with("[2] would be 1.00033e-08, which is 0 in f16"));  // a row
-  CHECK(folded(weighted("float16", {2, 2}, {1, 1e-4, 1, 1e-4}, {1e-4, 1e-4})).starts_with("D9 "));                                  // a column
-  CHECK(folded(weighted("float16", {1, 2}, {1, 1e-4}, {1e-4})).starts_with("D9 "));                                                 // alone with its input
+  CHECK(folded(weighted("float16", {2, 2}, {1, 1, 1e-4, 1e-4}, {1, 1e-4}))
+            .ends_with("[2] would be 1.00033e-08, which is 0 in f16"));  // a row
+  CHECK(folded(weighted("float16", {2, 2}, {1, 1e-4, 1, 1e-4}, {1e-4, 1e-4}))
+            .starts_with("D9 "));  // a column
+  CHECK(folded(weighted("float16", {1, 2}, {1, 1e-4}, {1e-4}))
+            .starts_with("D9 "));  // alone with its input
 }
 
 TEST_CASE("D9: what is computed on the way may be anything that f64 holds") {
-  auto r = rule("scale", rewrite_text("reassociating", "y = Div(Mul(x, a!), b!)", "big = Mul(a, a)\ny = Mul(x, Div(Div(big, a), b))"));
-  Graph g = graph("g (float16[2] i) => (float16[2] o) <" + constant("float16", 1, "a") + ", " + constant("float16", 1, "b") + "> { t = Mul(i, a) o = Div(t, b) }");
+  auto r = rule("scale", rewrite_text("reassociating", "y = Div(Mul(x, a!), b!)",
+                                      "big = Mul(a, a)\ny = Mul(x, Div(Div(big, a), b))"));
+  Graph g = graph("g (float16[2] i) => (float16[2] o) <" + constant("float16", 1, "a") + ", " +
+                  constant("float16", 1, "b") + "> { t = Mul(i, a) o = Div(t, b) }");
   for (const char* name : {"a", "b"}) set(g, name, {400});
   must(pass(g, set_of({r})));
   REQUIRE(ops_of(g) == "Mul");
   CHECK(g.constant(g.node(g.order()[0]).inputs[1])->at_f64(0) == 1);
 }
 
-TEST_CASE("D9: a rule's own numbers are rounded where they stay, and not before something is computed with them") {
-  auto inside = rule("inside", rewrite_text("reassociating", "y = Mul(x, v!)", "k = Sqrt(Add(v, 1e-8))\ny = Mul(k, Neg(x))", "once: true\n"));
+TEST_CASE(
+    "D9: a rule's own numbers are rounded where they stay, and not before something is computed "
+    "with them") {
+  auto inside =
+      rule("inside", rewrite_text("reassociating", "y = Mul(x, v!)",
+                                  "k = Sqrt(Add(v, 1e-8))\ny = Mul(k, Neg(x))", "once: true\n"));
   Graph g = graph("g (float16[2] i) => (float16[2] o) <float16 v = {0}> { o = Mul(i, v) }");
   must(pass(g, set_of({inside})));
   REQUIRE(ops_of(g) == "Neg Mul");
-  CHECK(g.constant(g.node(g.order()[1]).inputs[0])->at_f64(0) == Tensor::scalar(DType::f16, 1e-4).at_f64(0));
+  CHECK(g.constant(g.node(g.order()[1]).inputs[0])->at_f64(0) ==
+        Tensor::scalar(DType::f16, 1e-4).at_f64(0));
 
-  auto left = rule("left", rewrite_text("reassociating", "y = Abs(x)", "y = Add(Neg(x), 1e-8)", "once: true\n"));
+  auto left = rule(
+      "left", rewrite_text("reassociating", "y = Abs(x)", "y = Add(Neg(x), 1e-8)", "once: true\n"));
   Graph h = graph("g (float16[2] i) => (float16[2] o) { o = Abs(i) }");
   Passed p = must(pass(h, set_of({left})));
   CHECK(ops_of(h) == "Abs");
@@ -140,7 +167,8 @@ TEST_CASE("D9: a rule's own numbers are rounded where they stay, and not before 
 }
 
 TEST_CASE("D9: an attribute that a replacement computes is f32") {
-  auto r = rule("leaky", rewrite_text("exact", "y = Mul(x, a!)", "y = LeakyRelu<alpha={value(a) * value(a)}>(x)"));
+  auto r = rule("leaky", rewrite_text("exact", "y = Mul(x, a!)",
+                                      "y = LeakyRelu<alpha={value(a) * value(a)}>(x)"));
   for (double a : {1e-30, 1e-20, 1e30}) {
     Graph g = graph("g (float[2] i) => (float[2] o) <float a = {0.0}> { o = Mul(i, a) }");
     set(g, "a", {a});
@@ -151,11 +179,13 @@ TEST_CASE("D9: an attribute that a replacement computes is f32") {
 }
 
 TEST_CASE("D9: large weights, which are rounded as they are computed, are looked at, too") {
-  auto r = rule("scale", rewrite_text("reassociating", "y = Mul(Add(x, W!), k!)", "W2 = Mul(W, k)\ny = Add(Mul(x, k), W2)", "once: true\n"));
+  auto r = rule("scale", rewrite_text("reassociating", "y = Mul(Add(x, W!), k!)",
+                                      "W2 = Mul(W, k)\ny = Add(Mul(x, k), W2)", "once: true\n"));
   constexpr int64_t kMany = 70000;
   for (const double w : {1.0, 1e-6, 1e-9, 0.0}) {
-    Graph g = graph(fmt::format("g (float[{0}] i) => (float[{0}] o) <{1}, {2}> {{ a = Add(i, w) o = Mul(a, k) }}", kMany,
-                                constant("float", kMany, "w", fmt::format("[{}]", kMany)), constant("float", 1, "k")));
+    Graph g = graph(fmt::format(
+        "g (float[{0}] i) => (float[{0}] o) <{1}, {2}> {{ a = Add(i, w) o = Mul(a, k) }}", kMany,
+        constant("float", kMany, "w", fmt::format("[{}]", kMany)), constant("float", 1, "k")));
     std::vector<double> weights(kMany, 1.0);
     weights[kMany - 1] = w;
     set(g, "w", weights);

@@ -1,4 +1,5 @@
-// All shipped rules together: phases and log, plans of several sizes, and time in proportion to size.
+// All shipped rules together: phases and log, plans of several sizes, and time in proportion to
+// size.
 
 #include <chrono>
 #include <set>
@@ -20,7 +21,8 @@ Fused fused(Graph g, bool fold = true) {
 
 TEST_CASE("phases are logged, nothing is broken, names of outputs stay") {
   Fused f = fused(graph(
-      "g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, float[2] g = {1.5, 2.0}, "
+      "g (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, "
+      "float[2] g = {1.5, 2.0}, "
       "float[2] b = {0.5, 0.0}, float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.25}> "
       "{ t = Conv(x, W) n = BatchNormalization(t, g, b, m, v) i = Identity(n) y = Relu(i) }"));
   CHECK(ops_of(f.graph) == "group.conv(Conv Relu)");
@@ -35,7 +37,8 @@ TEST_CASE("phases are logged, nothing is broken, names of outputs stay") {
 
 TEST_CASE("plans of several sizes start from one canonical graph and share its folded weights") {
   const std::string text =
-      "g (float[1,2,H,W] x) => (float[1,2,P,Q] y) <float[2,2,1,1] W0 = {1.0, -2.0, 3.0, 0.5}, float[2] g = {1.5, 2.0}, "
+      "g (float[1,2,H,W] x) => (float[1,2,P,Q] y) <float[2,2,1,1] W0 = {1.0, -2.0, 3.0, 0.5}, "
+      "float[2] g = {1.5, 2.0}, "
       "float[2] b = {0.5, 0.0}, float[2] m = {0.1, 0.2}, float[2] v = {1.0, 0.25}> "
       "{ t = Conv(x, W0) n = BatchNormalization(t, g, b, m, v) i = Identity(n) y = Relu(i) }";
   Fused canonical = must(canonicalize(graph(text), knowledge(), {}));
@@ -46,7 +49,8 @@ TEST_CASE("plans of several sizes start from one canonical graph and share its f
     o.shapes["x"] = {1, 2, size, 2 * size};
     Fused f = must(fuse_shape(canonical, knowledge(), o));
     CHECK(ops_of(f.graph) == "group.conv(Conv Relu)");
-    CHECK(str(f.graph.value(f.graph.outputs()[0]).type) == "f32[1,2," + std::to_string(size) + "," + std::to_string(2 * size) + "]");
+    CHECK(str(f.graph.value(f.graph.outputs()[0]).type) ==
+          "f32[1,2," + std::to_string(size) + "," + std::to_string(2 * size) + "]");
     CHECK(f.journal.phases.size() == knowledge().rules.phases.size());
     const Node& group = f.graph.node(f.graph.order()[0]);
     weights.insert(f.graph.constant(group.inputs[1])->data());
@@ -61,15 +65,24 @@ TEST_CASE("plans of several sizes start from one canonical graph and share its f
 TEST_CASE("what a plan of one size leaves out, because it failed for every size, changes nothing") {
   const std::vector<std::pair<std::string, std::vector<int64_t>>> models = {
       // Folding the shape makes the Reshape one that does nothing, then Relu meets Relu.
-      {"g (float[N,4] x) => (float[N,4] y) { a = Relu(x) s = Shape(a) r = Reshape(a, s) b = Relu(r) y = Neg(b) }", {3, 4}},
+      {"g (float[N,4] x) => (float[N,4] y) { a = Relu(x) s = Shape(a) r = Reshape(a, s) b = "
+       "Relu(r) y = Neg(b) }",
+       {3, 4}},
       // Only where M is 1 does the Expand do nothing; behind it the two Clips meet.
-      {"g (float[1,M] x) => (float[P,Q] y) <int64[2] s = {1, 1}, float lo = {0.0}, float hi = {6.0}, float top = {4.0}> "
-       "{ a = Clip(x, lo, hi) e = Expand(a, s) b = Clip(e, lo, top) y = Neg(b) }", {1, 1}},
-      {"g (float[1,M] x) => (float[P,Q] y) <int64[2] s = {1, 1}, float lo = {0.0}, float hi = {6.0}, float top = {4.0}> "
-       "{ a = Clip(x, lo, hi) e = Expand(a, s) b = Clip(e, lo, top) y = Neg(b) }", {1, 5}},
+      {"g (float[1,M] x) => (float[P,Q] y) <int64[2] s = {1, 1}, float lo = {0.0}, float hi = "
+       "{6.0}, float top = {4.0}> "
+       "{ a = Clip(x, lo, hi) e = Expand(a, s) b = Clip(e, lo, top) y = Neg(b) }",
+       {1, 1}},
+      {"g (float[1,M] x) => (float[P,Q] y) <int64[2] s = {1, 1}, float lo = {0.0}, float hi = "
+       "{6.0}, float top = {4.0}> "
+       "{ a = Clip(x, lo, hi) e = Expand(a, s) b = Clip(e, lo, top) y = Neg(b) }",
+       {1, 5}},
       // Nothing changes but sizes.
-      {"g (float[1,2,H,W] x) => (float[1,2,P,Q] y) <float[2,2,1,1] w = {1.0, -2.0, 3.0, 0.5}, float three = {3.0}, float six = {6.0}, float zero = {0.0}> "
-       "{ t = Conv(x, w) a = Add(t, three) c = Clip(a, zero, six) m = Mul(t, c) d = Div(m, six) y = Transpose<perm=[0,1,3,2]>(d) }", {1, 2, 5, 6}},
+      {"g (float[1,2,H,W] x) => (float[1,2,P,Q] y) <float[2,2,1,1] w = {1.0, -2.0, 3.0, 0.5}, "
+       "float three = {3.0}, float six = {6.0}, float zero = {0.0}> "
+       "{ t = Conv(x, w) a = Add(t, three) c = Clip(a, zero, six) m = Mul(t, c) d = Div(m, six) y "
+       "= Transpose<perm=[0,1,3,2]>(d) }",
+       {1, 2, 5, 6}},
   };
   for (const auto& [text, dims] : models) {
     Fused canonical = must(canonicalize(graph(text), knowledge(), {}));
@@ -78,18 +91,22 @@ TEST_CASE("what a plan of one size leaves out, because it failed for every size,
     o.shapes["x"] = dims;
     Fused with = must(fuse_shape(canonical, knowledge(), o));
     canonical.settled.reset();
-    Fused without = must(fuse_shape(canonical, knowledge(), o)), direct = must(fuse(graph(text), knowledge(), o));
+    Fused without = must(fuse_shape(canonical, knowledge(), o)),
+          direct = must(fuse(graph(text), knowledge(), o));
     INFO(text << "\n" << to_text(with.graph));
     CHECK(to_text(with.graph) == to_text(without.graph));
     CHECK(to_text(with.graph) == to_text(direct.graph));
     CHECK(with.journal.phases == without.journal.phases);
     REQUIRE(with.journal.steps.size() == without.journal.steps.size());
-    for (size_t k = 0; k < with.journal.steps.size(); ++k) CHECK(with.journal.steps[k].text == without.journal.steps[k].text);
+    for (size_t k = 0; k < with.journal.steps.size(); ++k)
+      CHECK(with.journal.steps[k].text == without.journal.steps[k].text);
   }
 }
 
 TEST_CASE("a size that contradicts the graph is an error of its plan") {
-  Fused canonical = must(canonicalize(graph("g (float[N] x) => (float[4] y) <float[4] c = {1.0, 2.0, 3.0, 4.0}> { y = Add(x, c) }"), knowledge(), {}));
+  Fused canonical = must(canonicalize(
+      graph("g (float[N] x) => (float[4] y) <float[4] c = {1.0, 2.0, 3.0, 4.0}> { y = Add(x, c) }"),
+      knowledge(), {}));
   EngineOptions o;
   o.shapes["x"] = {3};
   auto f = fuse_shape(canonical, knowledge(), o);
@@ -100,7 +117,8 @@ TEST_CASE("a size that contradicts the graph is an error of its plan") {
 }
 
 TEST_CASE("a folded layer of another domain that makes an output leaves an Identity of ONNX") {
-  Fused f = fused(graph("g () => (float[2] y) <float[2] c = {1.0, 2.0}> { y = com.microsoft.QuickGelu(c) }"));
+  Fused f = fused(
+      graph("g () => (float[2] y) <float[2] c = {1.0, 2.0}> { y = com.microsoft.QuickGelu(c) }"));
   CHECK(ops_of(f.graph) == "Identity");
   CHECK(f.graph.node(f.graph.order()[0]).domain.empty());
   CHECK(f.graph.value(f.graph.outputs()[0]).name == "y");
@@ -113,7 +131,9 @@ TEST_CASE("with every rule off and no folding, the graph stays") {
   o.selection.disable = {"*"};
   o.fold = false;
   auto k = must(load_knowledge(o));
-  Fused f = must(fuse(graph("g (float[2] x) => (float[2] y) <float a = {1.0}> { b = Add(a, a) c = Relu(x) d = Relu(c) y = Mul(d, b) }"), *k, o));
+  Fused f = must(fuse(graph("g (float[2] x) => (float[2] y) <float a = {1.0}> { b = Add(a, a) c = "
+                            "Relu(x) d = Relu(c) y = Mul(d, b) }"),
+                      *k, o));
   CHECK(ops_of(f.graph) == "Add Relu Relu Mul");
   CHECK(f.journal.steps.empty());
 }
@@ -157,7 +177,8 @@ TEST_CASE("all rules on 100,000 nodes") {
     INFO("kind " << kind << ": " << seconds << " s, " << f.graph.live_nodes() << " layers");
     CHECK(f.graph.live_nodes() < (kind < 4 ? 12000 : kind == 4 ? 50001 : 100002));
     CHECK(seconds < 15);
-    if (std::getenv("FERRULE_TEST_TIMES")) MESSAGE(kind << ": " << seconds << " s, " << f.graph.live_nodes());
+    if (std::getenv("FERRULE_TEST_TIMES"))
+      MESSAGE(kind << ": " << seconds << " s, " << f.graph.live_nodes());
   }
 }
 

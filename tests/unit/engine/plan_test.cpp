@@ -18,9 +18,13 @@ std::string planned(const std::string& text) {
 }
 }  // namespace
 
-TEST_CASE("each plain image that convolutions read gets one reorder for all of them, and so does a result") {
+TEST_CASE(
+    "each plain image that convolutions read gets one reorder for all of them, and so does a "
+    "result") {
   // The graph has room for the model's nodes; the first reorder is one more.
-  CHECK(planned(R"(g (float[1,5,4,4] x, float[1,5,4,4] z) => (float[1,5,4,4] y) <float[5,5,1,1] w = {1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5}, float[5,15,1,1] u = {
+  CHECK(
+      planned(
+          R"(g (float[1,5,4,4] x, float[1,5,4,4] z) => (float[1,5,4,4] y) <float[5,5,1,1] w = {1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5}, float[5,15,1,1] u = {
     1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5}> {
     [a] a = Conv(x, w)
     [b] b = Conv(z, w)
@@ -31,7 +35,9 @@ TEST_CASE("each plain image that convolutions read gets one reorder for all of t
 }
 
 TEST_CASE("a product reads an image as it is written down, behind a reorder") {
-  CHECK(planned(R"(g (float[6,5,4] x, float[1,6,3,5] z) => (float[1,6,3,4] y) <float[5,5,1] w = {1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5}> {
+  CHECK(
+      planned(
+          R"(g (float[6,5,4] x, float[1,6,3,5] z) => (float[1,6,3,4] y) <float[5,5,1] w = {1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5,1,2,3,4,5}> {
     [line] a = Conv(x, w)
     [product] y = MatMul(z, a)
   })") == "reorder(x), line, reorder(a), product");

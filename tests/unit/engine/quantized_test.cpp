@@ -10,7 +10,9 @@ using namespace kit;
 
 namespace {
 
-constexpr const char* kHead = "g (uint8[1,2,4,4] x) => (uint8[1,2,4,4] y) <float s = {0.3}, uint8 z = {7}, float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}> ";
+constexpr const char* kHead =
+    "g (uint8[1,2,4,4] x) => (uint8[1,2,4,4] y) <float s = {0.3}, uint8 z = {7}, float[2,2,1,1] W "
+    "= {1.0, -2.0, 3.0, 0.5}> ";
 
 /// The steps' operators, tails in brackets; or why not.
 std::string read(const std::string& text) {
@@ -28,32 +30,46 @@ std::string read(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a group of integers is a chain of conversions and anchors") {
-  CHECK(read(std::string(kHead) + "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) r = Relu(c) y = QuantizeLinear(r, s, z) }") ==
+  CHECK(read(std::string(kHead) + "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) r = Relu(c) y = "
+                                  "QuantizeLinear(r, s, z) }") ==
         "DequantizeLinear* Conv[Relu] QuantizeLinear*");
-  CHECK(read(std::string(kHead) + "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) q = QuantizeLinear(c, s, z) "
-                                  "y = MaxPool<kernel_shape=[1,1]>(q) }") == "DequantizeLinear* Conv QuantizeLinear* MaxPool");
-  auto refused = [](const std::string& body, const std::string& why, const std::string& head = kHead) {
+  CHECK(read(std::string(kHead) +
+             "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) q = QuantizeLinear(c, s, z) "
+             "y = MaxPool<kernel_shape=[1,1]>(q) }") ==
+        "DequantizeLinear* Conv QuantizeLinear* MaxPool");
+  auto refused = [](const std::string& body, const std::string& why,
+                    const std::string& head = kHead) {
     const std::string got = read(head + body);
     INFO(got);
     CHECK(got.find(why) != std::string::npos);
   };
   refused("{ y = MaxPool<kernel_shape=[1,1]>(x) }", "does not begin with a DequantizeLinear");
-  refused("{ a = DequantizeLinear(x, s, z) y = QuantizeLinear(a, s, z) }", "nothing stands between");
-  refused("{ a = DequantizeLinear(x, s, z) b = DequantizeLinear(x, s, z) c = Conv(a, W) d = Add(c, b) y = QuantizeLinear(d, s, z) }",
-          "does not read what stands before it");
-  refused("{ a = DequantizeLinear(x, s) c = Conv(a, W) y = QuantizeLinear(c, s) }", "a scale is not one constant",
-          "g (uint8[1,2,4,4] x, float s) => (uint8[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}> ");
-  refused("{ a = DequantizeLinear(x, s, z) c = Conv(a, W) y = QuantizeLinear(c, s, z) }", "a zero point is not one constant",
-          "g (uint8[1,2,4,4] x, uint8 z) => (uint8[1,2,4,4] y) <float s = {0.3}, float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}> ");
-  refused("{ a = DequantizeLinear(x, s) c = Relu(a) y = QuantizeLinear(c, s) }", "i32 has no conversion",
-          "g (int32[4] x) => (uint8[4] y) <float s = {0.3}> ");
+  refused("{ a = DequantizeLinear(x, s, z) y = QuantizeLinear(a, s, z) }",
+          "nothing stands between");
+  refused(
+      "{ a = DequantizeLinear(x, s, z) b = DequantizeLinear(x, s, z) c = Conv(a, W) d = Add(c, b) "
+      "y = QuantizeLinear(d, s, z) }",
+      "does not read what stands before it");
+  refused("{ a = DequantizeLinear(x, s) c = Conv(a, W) y = QuantizeLinear(c, s) }",
+          "a scale is not one constant",
+          "g (uint8[1,2,4,4] x, float s) => (uint8[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, "
+          "3.0, 0.5}> ");
+  refused("{ a = DequantizeLinear(x, s, z) c = Conv(a, W) y = QuantizeLinear(c, s, z) }",
+          "a zero point is not one constant",
+          "g (uint8[1,2,4,4] x, uint8 z) => (uint8[1,2,4,4] y) <float s = {0.3}, float[2,2,1,1] W "
+          "= {1.0, -2.0, 3.0, 0.5}> ");
+  refused("{ a = DequantizeLinear(x, s) c = Relu(a) y = QuantizeLinear(c, s) }",
+          "i32 has no conversion", "g (int32[4] x) => (uint8[4] y) <float s = {0.3}> ");
 }
 
-TEST_CASE("conversions compute what the interpreter does, for every integer and around every half") {
+TEST_CASE(
+    "conversions compute what the interpreter does, for every integer and around every half") {
   for (const char* type : {"uint8", "int8", "uint16", "int16"}) {
     INFO(type);
-    Graph g = graph(fmt::format("g ({0}[x] x, float[y] f) => (float[x] d, {0}[y] q) <float s = {{0.3}}, {0} z = {{7}}> "
-                                "{{ d = DequantizeLinear(x, s, z) q = QuantizeLinear(f, s, z) }}", type));
+    Graph g = graph(fmt::format(
+        "g ({0}[x] x, float[y] f) => (float[x] d, {0}[y] q) <float s = {{0.3}}, {0} z = {{7}}> "
+        "{{ d = DequantizeLinear(x, s, z) q = QuantizeLinear(f, s, z) }}",
+        type));
     const DType narrow = g.value(g.inputs()[0]).type.dtype;
     const bool sign = is_signed_int(narrow);
     const int64_t count = int64_t{1} << size_bits(narrow), low = sign ? -count / 2 : 0;
@@ -61,7 +77,8 @@ TEST_CASE("conversions compute what the interpreter does, for every integer and 
     std::vector<float> halves;
     for (int64_t k = 0; k < count; ++k) {
       Tensor one = Tensor::scalar(narrow, static_cast<double>(low + k));
-      std::memcpy(static_cast<char*>(xs) + k * size_bits(narrow) / 8, one.data(), static_cast<size_t>(size_bits(narrow)) / 8);
+      std::memcpy(static_cast<char*>(xs) + k * size_bits(narrow) / 8, one.data(),
+                  static_cast<size_t>(size_bits(narrow)) / 8);
       halves.push_back((static_cast<float>(low + k) + 0.5f) * 0.3f);
     }
     for (float f : {-1e30f, 1e30f, -HUGE_VALF, HUGE_VALF, 0.0f, -0.0f}) halves.push_back(f);

@@ -91,8 +91,11 @@ TEST_CASE("what is refused") {
   CHECK(unknown.error().message.find("sm_90") != std::string::npos);
   CHECK(!load_target(shipped(), "../targets/sm_90"));
 
-  for (const std::string& contract : contract_names())  // contracts.h knows what rules and targets may name
-    CHECK_MESSAGE((contract == "pointwise" || contract == "row_reduce" || is_joint_contract(contract) || !anchors_of(contract).empty()), contract);
+  for (const std::string& contract :
+       contract_names())  // contracts.h knows what rules and targets may name
+    CHECK_MESSAGE((contract == "pointwise" || contract == "row_reduce" ||
+                   is_joint_contract(contract) || !anchors_of(contract).empty()),
+                  contract);
 
   fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_targets_{}", ::getpid());
   fs::create_directories(dir / "targets");
@@ -104,7 +107,8 @@ TEST_CASE("what is refused") {
         "1}}\n");
   write("a.yaml", "ferrule: 1\nlike: b\n");
   write("b.yaml", "ferrule: 1\nlike: a\n");
-  write("typo.yaml", "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}, atention: none}\n");
+  write("typo.yaml",
+        "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}, atention: none}\n");
   write("cpu-avx512.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 5\n");
   std::vector<std::string> both = {rules_dir(), dir.string()};
   auto mine = load_target(both, "mine");

@@ -1,4 +1,5 @@
-// What compare() calls equal: elements one by one, and all of them together where each is small beside the tolerance.
+// What compare() calls equal: elements one by one, and all of them together where each is small
+// beside the tolerance.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -11,7 +12,8 @@ namespace {
 
 bool equal(const std::vector<float>& got, const std::vector<float>& want) {
   const auto n = static_cast<int64_t>(want.size());
-  return compare(Tensor::of_f32({n}, got), Tensor::of_f32({n}, want), model_tolerance(DType::f32)).ok;
+  return compare(Tensor::of_f32({n}, got), Tensor::of_f32({n}, want), model_tolerance(DType::f32))
+      .ok;
 }
 
 }  // namespace
@@ -21,7 +23,8 @@ TEST_CASE("results that are small beside the absolute tolerance are compared wit
     std::vector<float> want, near, wrong, half;
     for (int k = 0; k < 1000; ++k) {
       const float x = scale * (1 + std::fabs(std::sin(static_cast<float>(k))));
-      want.push_back(x), near.push_back(x * 1.00001f), wrong.push_back(-x), half.push_back(k % 2 ? x : -x);
+      want.push_back(x), near.push_back(x * 1.00001f), wrong.push_back(-x),
+          half.push_back(k % 2 ? x : -x);
     }
     CAPTURE(scale);
     CHECK(equal(want, want));

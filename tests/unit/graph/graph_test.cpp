@@ -53,7 +53,9 @@ TEST_CASE("graph: nodes record producers and uses") {
   check_fine(g);
 }
 
-TEST_CASE("graph: what refers to a node or value holds while others come and go, and when the graph is moved") {
+TEST_CASE(
+    "graph: what refers to a node or value holds while others come and go, and when the graph is "
+    "moved") {
   for (const size_t reserved : {0, 1, 100, 10000}) {
     CAPTURE(reserved);
     Graph g;
@@ -71,7 +73,8 @@ TEST_CASE("graph: what refers to a node or value holds while others come and go,
     const Graph moved = std::move(g);
     CHECK(moved.node_slots() == 3000);
     bool same = true;
-    for (uint32_t k = 0; k < 3000; ++k) same = same && nodes[k] == &moved.node({k}) && values[k] == &moved.value({k + 1});
+    for (uint32_t k = 0; k < 3000; ++k)
+      same = same && nodes[k] == &moved.node({k}) && values[k] == &moved.value({k + 1});
     CHECK(same);
     CHECK(values[1234]->name == "v1234");
     check_fine(moved);
@@ -116,12 +119,12 @@ TEST_CASE("graph: a list that changes under a loop over it is an internal error"
   CHECK(inputs(1, {}) == bug);  // shorter by one
   CHECK(inputs(2, x) == bug);
   CHECK(exit_code_of([&] {
-    for (const Use& u : g.value(a).uses) g.set_input(u.node, static_cast<size_t>(u.slot), x);
-  }) == bug);
+          for (const Use& u : g.value(a).uses) g.set_input(u.node, static_cast<size_t>(u.slot), x);
+        }) == bug);
   CHECK(exit_code_of([&] {
-    g.add_output(a);
-    for (ValueId v : g.outputs()) g.add_output(v);
-  }) == bug);
+          g.add_output(a);
+          for (ValueId v : g.outputs()) g.add_output(v);
+        }) == bug);
 }
 
 TEST_CASE("graph: names are found among many that came, went and changed") {
@@ -130,8 +133,10 @@ TEST_CASE("graph: names are found among many that came, went and changed") {
   std::vector<ValueId> kept;
   for (int k = 0; k < 3000; ++k) {
     ValueId v = add(g, "Relu", {x}, ("v" + std::to_string(k)).c_str());
-    if (k % 3 == 0) g.remove_node(g.value(v).producer);
-    else kept.push_back(v);
+    if (k % 3 == 0)
+      g.remove_node(g.value(v).producer);
+    else
+      kept.push_back(v);
     if (k % 3 == 1) g.rename(v, "w" + std::to_string(k));
   }
   size_t found = 0;

@@ -1,4 +1,5 @@
-// Constants whose memory went back to the system: really gone, written again for whoever asks, and never while held.
+// Constants whose memory went back to the system: really gone, written again for whoever asks, and
+// never while held.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
@@ -39,7 +40,8 @@ int64_t resident_pages(const Tensor& t) {
 
 }  // namespace
 
-TEST_CASE("residence: bytes given back are gone, and there again when a tensor or its copy is asked") {
+TEST_CASE(
+    "residence: bytes given back are gone, and there again when a tensor or its copy is asked") {
   std::atomic<int> times = 0;
   const int64_t before = Residence::given_back();
   Tensor t = counting();

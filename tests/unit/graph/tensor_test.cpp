@@ -55,9 +55,11 @@ TEST_CASE("tensor: identity, hash and reshape") {
 
 TEST_CASE("tensor: memory of every size is zeroed, aligned and all its own") {
   constexpr int64_t kKi = 1 << 10, kMi = 1 << 20;
-  for (int64_t bytes : {int64_t{1}, 512 * kKi - 1, 512 * kKi, 512 * kKi + 1, 2 * kMi - 1, 2 * kMi, 2 * kMi + 1, 5 * kMi + 4096}) {
+  for (int64_t bytes : {int64_t{1}, 512 * kKi - 1, 512 * kKi, 512 * kKi + 1, 2 * kMi - 1, 2 * kMi,
+                        2 * kMi + 1, 5 * kMi + 4096}) {
     CAPTURE(bytes);
-    for (int round = 0; round < 2; ++round) {  // the second may get the memory that the first gave back
+    for (int round = 0; round < 2;
+         ++round) {  // the second may get the memory that the first gave back
       auto [t, p] = Tensor::allocate(DType::u8, {bytes});
       CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
       const auto* elements = static_cast<const uint8_t*>(t.data());

@@ -78,10 +78,14 @@ TEST_CASE("infer: products") {
   CHECK(type_of("float[K] a, float[K] b", "y = MatMul(a, b)") == "f32[]");
   CHECK(type_of("float[K] a, float[B,K,N] b", "y = MatMul(a, b)") == "f32[B,N]");
   CHECK(has(type_of("float[2,3] a, float[4,5] b", "y = MatMul(a, b)"), "cannot be multiplied"));
-  CHECK(type_of("float[1,M,K] a, float[2,K,N] b", "y = Einsum<equation=\"bmk, bkn -> bmn\">(a, b)") == "f32[2,M,N]");
-  CHECK(type_of("float[3,1,K] a, float[2,K] b", "y = Einsum<equation=\"...k,...k->...\">(a, b)") == "f32[3,2]");
-  CHECK(type_of("float[M,K] a, float[K,N] b", "y = Einsum<equation=\"za,ab\">(a, b)") == "f32[N,M]");
-  CHECK(has(type_of("float[2,3] a, float[4,5] b", "y = Einsum<equation=\"ij,jk->ik\">(a, b)"), "under one label"));
+  CHECK(type_of("float[1,M,K] a, float[2,K,N] b",
+                "y = Einsum<equation=\"bmk, bkn -> bmn\">(a, b)") == "f32[2,M,N]");
+  CHECK(type_of("float[3,1,K] a, float[2,K] b", "y = Einsum<equation=\"...k,...k->...\">(a, b)") ==
+        "f32[3,2]");
+  CHECK(type_of("float[M,K] a, float[K,N] b", "y = Einsum<equation=\"za,ab\">(a, b)") ==
+        "f32[N,M]");
+  CHECK(has(type_of("float[2,3] a, float[4,5] b", "y = Einsum<equation=\"ij,jk->ik\">(a, b)"),
+            "under one label"));
   CHECK(type_of("float[K,M] a, float[N,K] b, float[N] c",
                 "y = Gemm<transA=1, transB=1>(a, b, c)") == "f32[M,N]");
   CHECK(has(type_of("float[2,3] a, float[3,4] b, float[3] c", "y = Gemm(a, b, c)"),
@@ -124,8 +128,11 @@ TEST_CASE("infer: selecting and moving") {
       type_of("float[2,N] x",
               "s = Constant<value_ints=[1]>()\n e = Constant<value_ints=[9223372036854775807]>()\n"
               "a = Constant<value_ints=[1]>()\ny = Slice(x, s, e, a)") == "f32[2,max(0,N-1)]");
-  CHECK(has(type_of("float[2,8] x", five + "t = Constant<value_int=0>()\ny = Slice(x, t, e, a)"), "not all lists"));
-  CHECK(contents_of_y("float x", five + "n = Constant<value_ints=[-1]>()\nz = Constant<value_ints=[0]>()\nh = Shape(x)\ny = Slice(h, n, s, z, n)") == "[]");
+  CHECK(has(type_of("float[2,8] x", five + "t = Constant<value_int=0>()\ny = Slice(x, t, e, a)"),
+            "not all lists"));
+  CHECK(contents_of_y("float x",
+                      five + "n = Constant<value_ints=[-1]>()\nz = Constant<value_ints=[0]>()\nh = "
+                             "Shape(x)\ny = Slice(h, n, s, z, n)") == "[]");
   CHECK(type_of("float[6,N] x", "y, z = Split<axis=0, num_outputs=2>(x)") == "f32[3,N]");
   CHECK(type_of("float[N,7] x", "a, b, y = Split<axis=1, num_outputs=3>(x)") == "f32[N,1]");
   CHECK(type_of("float[V,D] x, int64[B,S] i", "y = Gather(x, i)") == "f32[B,S,D]");
@@ -199,7 +206,8 @@ TEST_CASE("infer: equal expressions stay equal through onnx's own functions") {
 
 TEST_CASE("infer: contents that wrap around or are rounded are not followed") {
   auto contents = [](const char* type, const std::string& body, const char* value) {
-    auto r = import_text(fmt::format("g () => ({0}[] y) <{0}[1] c = {{{2}}}> {{ {1} }}", type, body, value));
+    auto r = import_text(
+        fmt::format("g () => ({0}[] y) <{0}[1] c = {{{2}}}> {{ {1} }}", type, body, value));
     REQUIRE(r);
     auto c = contents_of(r->graph, r->graph.outputs()[0]);
     return c ? str(*c) : "unknown";

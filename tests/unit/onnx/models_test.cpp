@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/semantics/infer.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/onnx/import.h"
+#include "engine/semantics/infer.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;

@@ -92,8 +92,9 @@ TEST_CASE("normalize: meanings that moved") {
   CHECK(
       lines("float[2,3,4] x", "y = Softmax(x)", 11) ==
       "Flatten(x) axis=1; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {2, 3, 4}) allowzero=0");
-  CHECK(lines("float[0,3,4] x", "y = Softmax<axis=0>(x)", 11) ==
-        "Flatten(x) axis=0; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {0, 3, 4}) allowzero=1");
+  CHECK(
+      lines("float[0,3,4] x", "y = Softmax<axis=0>(x)", 11) ==
+      "Flatten(x) axis=0; Softmax(y_flat) axis=-1; Reshape(y_rows, i64[3] {0, 3, 4}) allowzero=1");
   CHECK(lines("float[N,3,4] x", "y = LogSoftmax<axis=-2>(x)", 11) ==
         "Shape(x) start=0; Flatten(x) axis=1; LogSoftmax(y_flat) axis=-1; Reshape(y_rows, y_shape) "
         "allowzero=1");

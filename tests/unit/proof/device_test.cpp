@@ -1,5 +1,6 @@
-// Conditions that ask for the device: each of them is seen to decide, between two of the shipped targets, whether its rule
-// fires; those that ask for a compute capability at exactly the one that they name.
+// Conditions that ask for the device: each of them is seen to decide, between two of the shipped
+// targets, whether its rule fires; those that ask for a compute capability at exactly the one that
+// they name.
 #include <algorithm>
 #include <regex>
 
@@ -18,7 +19,8 @@ bool asks(const Condition& c, std::string_view fact) {
   return std::ranges::find(all, fact) != all.end();
 }
 
-/// The case with its own model, where it is one of another's on another target; the edited ones stay.
+/// The case with its own model, where it is one of another's on another target; the edited ones
+/// stay.
 RuleTest resolved(const Rule& rule, RuleTest t) {
   if (!t.model.empty()) return t;
   for (const RuleTest& o : rule.tests)
@@ -55,12 +57,16 @@ TEST_CASE("conditions on the device decide by target") {
         if (!capability && !asks(c, "device")) continue;
         ++found, by_capability += capability;
         const std::string what = rule->id + "." + c.id;
-        // One case in which it decides is enough; a rule has several for the other facts that it asks for.
+        // One case in which it decides is enough; a rule has several for the other facts that it
+        // asks for.
         std::vector<std::string> here, elsewhere;
         for (const RuleTest& t : rule->tests) {
-          if (t.fires || t.declined_by != c.id || !t.edits.empty() || (!here.empty() && !elsewhere.empty())) continue;
+          if (t.fires || t.declined_by != c.id || !t.edits.empty() ||
+              (!here.empty() && !elsewhere.empty()))
+            continue;
           here.clear(), elsewhere.clear();
-          for (const std::string& target : targets) (declines(*rule, resolved(*rule, t), target) ? here : elsewhere).push_back(target);
+          for (const std::string& target : targets)
+            (declines(*rule, resolved(*rule, t), target) ? here : elsewhere).push_back(target);
         }
         CHECK_MESSAGE(!here.empty(), what, " declines nowhere");
         CHECK_MESSAGE(!elsewhere.empty(), what, " declines on every target");
@@ -71,7 +77,8 @@ TEST_CASE("conditions on the device decide by target") {
           const Target t = must(load_target(kRuleDirs, target));
           const bool only_gpus = c.text.find("device == gpu and") != std::string::npos;
           const bool old = t.device == "gpu" ? t.cc < std::stod(least[1]) : only_gpus;
-          CHECK_MESSAGE((std::ranges::find(here, target) != here.end()) == old, what, " on ", target);
+          CHECK_MESSAGE((std::ranges::find(here, target) != here.end()) == old, what, " on ",
+                        target);
         }
       }
   CHECK(found >= 19);

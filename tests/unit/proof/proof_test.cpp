@@ -19,8 +19,12 @@ ProofContext proof_context() {
 }
 
 std::shared_ptr<const Rule> relu_twice(const std::string& tests) {
-  return rule("twice", "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n"
-                       "tests:\n  fires:\n    - |\n      g (float[2,3] i) => (float[2,3] o) { t = Relu(i) o = Relu(t) }\n" + tests);
+  return rule("twice",
+              "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = "
+              "Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n"
+              "tests:\n  fires:\n    - |\n      g (float[2,3] i) => (float[2,3] o) { t = Relu(i) o "
+              "= Relu(t) }\n" +
+                  tests);
 }
 
 std::string failure(const RuleTestReport& r) {
@@ -29,10 +33,11 @@ std::string failure(const RuleTestReport& r) {
   return "";
 }
 
-std::string caught(const std::string& match, const std::string& rewrite, const std::string& model, const std::string& more = "",
-                   const std::string& numerics = "exact") {
-  auto r = rule("seeded", "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + more + "match: |\n  " + match + "\nrewrite: |\n  " +
-                              rewrite + "\ntests:\n  fires:\n    - |\n      " + model + "\n");
+std::string caught(const std::string& match, const std::string& rewrite, const std::string& model,
+                   const std::string& more = "", const std::string& numerics = "exact") {
+  auto r = rule("seeded", "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + more +
+                              "match: |\n  " + match + "\nrewrite: |\n  " + rewrite +
+                              "\ntests:\n  fires:\n    - |\n      " + model + "\n");
   RuleTestReport t = run_rule_tests(*r, proof_context());
   if (!t.passed()) return "case";
   RewriteProof p = prove_rewrite(*r, proof_context());
@@ -42,76 +47,119 @@ std::string caught(const std::string& match, const std::string& rewrite, const s
 }  // namespace
 
 TEST_CASE("firing and holding cases, and edits") {
-  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D1, leak: t}\n    - {declined_by: D2, output: t}\n"), proof_context())) == "");
-  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D2, leak: t}\n"), proof_context())).find("declined by D1") !=
-        std::string::npos);
-  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: structure, dtype: {i: f64}}\n"), proof_context())).find("fires") !=
-        std::string::npos);
-  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D1, leak: nothing}\n"), proof_context())).find("no value nothing") !=
-        std::string::npos);
-  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: structure, rewire: {node: t, slot: 0, to: i}}\n"), proof_context()))
+  CHECK(failure(run_rule_tests(
+            *relu_twice(
+                "  holds:\n    - {declined_by: D1, leak: t}\n    - {declined_by: D2, output: t}\n"),
+            proof_context())) == "");
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D2, leak: t}\n"),
+                               proof_context()))
+            .find("declined by D1") != std::string::npos);
+  CHECK(failure(run_rule_tests(
+                    *relu_twice("  holds:\n    - {declined_by: structure, dtype: {i: f64}}\n"),
+                    proof_context()))
             .find("fires") != std::string::npos);
+  CHECK(failure(run_rule_tests(*relu_twice("  holds:\n    - {declined_by: D1, leak: nothing}\n"),
+                               proof_context()))
+            .find("no value nothing") != std::string::npos);
+  CHECK(
+      failure(
+          run_rule_tests(
+              *relu_twice(
+                  "  holds:\n    - {declined_by: structure, rewire: {node: t, slot: 0, to: i}}\n"),
+              proof_context()))
+          .find("fires") != std::string::npos);
 }
 
 TEST_CASE("expected results are compared by structure, not by names") {
   auto expect = [](const std::string& op) {
-    return rule("e", "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n"
-                     "tests:\n  fires:\n    - model: |\n        g (float[2,3] i) => (float[2,3] o) { t = Relu(i) o = Relu(t) }\n"
-                     "      expect: |\n        h (float[2,3] a) => (float[2,3] b) { b = " + op + "(a) }\n");
+    return rule("e",
+                "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = "
+                "Relu(Relu(x))\nrewrite: |\n  y = Relu(x)\n"
+                "tests:\n  fires:\n    - model: |\n        g (float[2,3] i) => (float[2,3] o) { t "
+                "= Relu(i) o = Relu(t) }\n"
+                "      expect: |\n        h (float[2,3] a) => (float[2,3] b) { b = " +
+                    op + "(a) }\n");
   };
   CHECK(failure(run_rule_tests(*expect("Relu"), proof_context())) == "");
-  CHECK(failure(run_rule_tests(*expect("Neg"), proof_context())).find("instead of") != std::string::npos);
+  CHECK(failure(run_rule_tests(*expect("Neg"), proof_context())).find("instead of") !=
+        std::string::npos);
 }
 
 TEST_CASE("seeded wrong rules are caught") {
   // Integer division truncates.
-  CHECK(caught("y = Mul(Div(1, a), b)", "y = Div(b, a)", "g (float[3] i, float[3] j) => (float[3] o) <float one = {1.0}> { t = Div(one, i) o = Mul(t, j) }",
+  CHECK(caught("y = Mul(Div(1, a), b)", "y = Div(b, a)",
+               "g (float[3] i, float[3] j) => (float[3] o) <float one = {1.0}> { t = Div(one, i) o "
+               "= Mul(t, j) }",
                "", "reassociating") != "");
   // -0 + 0 is +0.
-  CHECK(caught("y = Add(x, 0)", "y = x", "g (float[3] i) => (float[3] o) <float z = {0.0}> { o = Add(i, z) }") != "");
-  CHECK(caught("y = Add(x, 0)", "y = x", "g (float[3] i) => (float[3] o) <float z = {0.0}> { o = Add(i, z) }", "", "signed_zero") == "");
+  CHECK(caught("y = Add(x, 0)", "y = x",
+               "g (float[3] i) => (float[3] o) <float z = {0.0}> { o = Add(i, z) }") != "");
+  CHECK(caught("y = Add(x, 0)", "y = x",
+               "g (float[3] i) => (float[3] o) <float z = {0.0}> { o = Add(i, z) }", "",
+               "signed_zero") == "");
   // NaN and infinity.
-  CHECK(caught("y = Sub(x, x)", "y = Mul(x, 0)", "g (float[3] i) => (float[3] o) { o = Sub(i, i) }") != "");
+  CHECK(caught("y = Sub(x, x)", "y = Mul(x, 0)",
+               "g (float[3] i) => (float[3] o) { o = Sub(i, i) }") != "");
   // The order of operands.
-  CHECK(caught("y = Neg(Sub(a, b))", "y = Sub(a, b)", "g (float[3] i, float[3] j) => (float[3] o) { t = Sub(i, j) o = Neg(t) }") == "case");
+  CHECK(caught("y = Neg(Sub(a, b))", "y = Sub(a, b)",
+               "g (float[3] i, float[3] j) => (float[3] o) { t = Sub(i, j) o = Neg(t) }") ==
+        "case");
   // An attribute that is not looked at.
-  CHECK(caught("y = Relu(LeakyRelu<...>(x))", "y = Relu(x)", "g (float[3] i) => (float[3] o) { t = LeakyRelu(i) o = Relu(t) }") != "");
+  CHECK(caught("y = Relu(LeakyRelu<...>(x))", "y = Relu(x)",
+               "g (float[3] i) => (float[3] o) { t = LeakyRelu(i) o = Relu(t) }") != "");
   // Broadcasting makes the result larger than x.
-  CHECK(caught("y = Mul(x, c!)", "y = x", "g (float[3] i) => (float[3] o) <float[3] k = {1.0, 1.0, 1.0}> { o = Mul(i, k) }") != "");
+  CHECK(caught("y = Mul(x, c!)", "y = x",
+               "g (float[3] i) => (float[3] o) <float[3] k = {1.0, 1.0, 1.0}> { o = Mul(i, k) }") !=
+        "");
   // max(min) against min(max) when the bounds cross.
   CHECK(caught("y = Min(Max(x, lo!), hi!)", "y = Max(Min(x, hi), lo)",
-               "g (float[3] i) => (float[3] o) <float lo = {0.0}, float hi = {1.0}> { t = Max(i, lo) o = Min(t, hi) }") != "");
+               "g (float[3] i) => (float[3] o) <float lo = {0.0}, float hi = {1.0}> { t = Max(i, "
+               "lo) o = Min(t, hi) }") != "");
 }
 
 TEST_CASE("conditions: killed, implied, open") {
   auto with = [](const std::string& where) {
-    return rule("c", "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = Transpose<perm=$p>(Transpose<perm=$q>(x))\nwhere:\n" + where +
-                     "rewrite: |\n  y = x\ntests:\n  fires:\n    - |\n      g (float[3,3] i) => (float[3,3] o) "
-                     "{ t = Transpose<perm=[1,0]>(i) o = Transpose<perm=[1,0]>(t) }\n");
+    return rule("c",
+                "kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  y = "
+                "Transpose<perm=$p>(Transpose<perm=$q>(x))\nwhere:\n" +
+                    where +
+                    "rewrite: |\n  y = x\ntests:\n  fires:\n    - |\n      g (float[3,3] i) => "
+                    "(float[3,3] o) "
+                    "{ t = Transpose<perm=[1,0]>(i) o = Transpose<perm=[1,0]>(t) }\n");
   };
-  RewriteProof p = prove_rewrite(*with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"), proof_context());
+  RewriteProof p = prove_rewrite(
+      *with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"), proof_context());
   CHECK(p.wrong.empty());
   CHECK(p.fired > 0);
   REQUIRE(p.conditions.size() == 1);
   CHECK(p.conditions[0].state == ConditionProof::State::killed);
-  RewriteProof q = prove_rewrite(*with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"
-                                       "  - {id: useless, sound: \"dim(x, 0) == 3\", why: \"no\"}\n"), proof_context());
+  RewriteProof q =
+      prove_rewrite(*with("  - {id: inverse, sound: \"perm_inverse(p) == q\", why: \"no\"}\n"
+                          "  - {id: useless, sound: \"dim(x, 0) == 3\", why: \"no\"}\n"),
+                    proof_context());
   REQUIRE(q.conditions.size() == 2);
   CHECK(q.conditions[1].state == ConditionProof::State::open);
   CHECK_FALSE(q.holds());
   // Without it the replacement is no valid graph, which the engine sees by itself.
-  RewriteProof r = prove_rewrite(*rule("c", "kind: rewrite\nphase: fold\nnumerics: reassociating\nmatch: |\n  y = MatMul(Neg(a), b)\nwhere:\n"
-                                            "  - {id: matrices, sound: \"rank(a) == 2 and rank(b) == 2\", why: \"no\"}\n"
-                                            "rewrite: |\n  y = Gemm<alpha=-1.0>(a, b)\ntests:\n  fires:\n    - |\n      g (float[2,3] i, float[3,4] j) "
-                                            "=> (float[2,4] o) { t = Neg(i) o = MatMul(t, j) }\n"), proof_context());
+  RewriteProof r = prove_rewrite(
+      *rule("c",
+            "kind: rewrite\nphase: fold\nnumerics: reassociating\nmatch: |\n  y = MatMul(Neg(a), "
+            "b)\nwhere:\n"
+            "  - {id: matrices, sound: \"rank(a) == 2 and rank(b) == 2\", why: \"no\"}\n"
+            "rewrite: |\n  y = Gemm<alpha=-1.0>(a, b)\ntests:\n  fires:\n    - |\n      g "
+            "(float[2,3] i, float[3,4] j) "
+            "=> (float[2,4] o) { t = Neg(i) o = MatMul(t, j) }\n"),
+      proof_context());
   REQUIRE(r.conditions.size() == 1);
   CHECK(r.conditions[0].state == ConditionProof::State::implied);
   CHECK(r.holds());
 }
 
 TEST_CASE("an open size of 1 broadcasts, where 2 is an error") {
-  CHECK(caught("y = Expand(x, Shape(z))", "y = Reshape(x, {shape(y)})",
-               "g (float[4,3] i, float[4,3] j) => (float[4,3] o) { s = Shape(j) o = Expand(i, s) }") == "proof");
+  CHECK(caught(
+            "y = Expand(x, Shape(z))", "y = Reshape(x, {shape(y)})",
+            "g (float[4,3] i, float[4,3] j) => (float[4,3] o) { s = Shape(j) o = Expand(i, s) }") ==
+        "proof");
 }
 
 TEST_CASE("the shipped rules pass their own cases") {
@@ -129,19 +177,24 @@ TEST_CASE("the shipped rules pass their own cases") {
 
 TEST_CASE("mistakes that only two changes at once bring to light") {
   // The group of a transposed convolution counts only where the weights have fewer columns as well.
-  CHECK(caught("y = Mul(ConvTranspose<...>(x, W!), s![_, 1, 1])", "W2 = Mul(W, Reshape(s, {[1, -1, 1, 1]}))\n  y = ConvTranspose(x, W2)",
-               "g (float[1,2,3,3] i) => (float[1,2,3,3] o) <float[2,2,1,1] W = {1.0, 2.0, 3.0, 4.0}, float[2,1,1] s = {2.0, 3.0}> "
-               "{ t = ConvTranspose(i, W) o = Mul(t, s) }", "", "reassociating") == "proof");
+  CHECK(caught("y = Mul(ConvTranspose<...>(x, W!), s![_, 1, 1])",
+               "W2 = Mul(W, Reshape(s, {[1, -1, 1, 1]}))\n  y = ConvTranspose(x, W2)",
+               "g (float[1,2,3,3] i) => (float[1,2,3,3] o) <float[2,2,1,1] W = {1.0, 2.0, 3.0, "
+               "4.0}, float[2,1,1] s = {2.0, 3.0}> "
+               "{ t = ConvTranspose(i, W) o = Mul(t, s) }",
+               "", "reassociating") == "proof");
   // Operators that the pattern takes in one place, and what stands behind the match does not take.
   CHECK(caught("y = {Neg|BitwiseNot}({Neg|BitwiseNot}(x))", "y = x",
                "g (float[3] i) => (float[3] o) { t = Neg(i) u = Neg(t) o = Exp(u) }") == "proof");
   // A mode that was not asked for.
   CHECK(caught("y = Relu(Pad<...>(Relu(x), p!))", "y = Pad(Relu(x), p)",
-               "g (float[2,3] i) => (float[2,3] o) <int64[4] p = {0, 1, 0, 1}> { a = Relu(i) b = Pad(a, p) o = Relu(b) }") == "proof");
+               "g (float[2,3] i) => (float[2,3] o) <int64[4] p = {0, 1, 0, 1}> { a = Relu(i) b = "
+               "Pad(a, p) o = Relu(b) }") == "proof");
 }
 
 TEST_CASE("rounding is no mistake: f64 settles it") {
   CHECK(caught("y = Sub(Add(x, a!), b!)", "y = Add(x, Sub(a, b))",
-               "g (float[3] i) => (float[3] o) <float a = {1000.0}, float b = {999.0}> { t = Add(i, a) o = Sub(t, b) }",
+               "g (float[3] i) => (float[3] o) <float a = {1000.0}, float b = {999.0}> { t = "
+               "Add(i, a) o = Sub(t, b) }",
                "types: [f32]\n", "reassociating") != "case");
 }

@@ -33,9 +33,13 @@ struct Sandbox {
 
   void add(const std::string& match, const std::string& factor, bool cases = true) const {
     std::ofstream(root / "rules" / "mine.yaml")
-        << "ferrule: 1\nid: mine\nkind: rewrite\ndoc: A rule of a test.\nsource: [test]\nphase: canonicalize\nnumerics: exact\n"
+        << "ferrule: 1\nid: mine\nkind: rewrite\ndoc: A rule of a test.\nsource: [test]\nphase: "
+           "canonicalize\nnumerics: exact\n"
         << "match: |\n  " << match << "\nrewrite: |\n  y = x\n"
-        << (cases ? std::string("tests:\n  fires:\n    - |\n      g (float[2,3] i) => (float[2,3] o) <float k = {") + factor + "}> { t = Mul(i, k) o = Abs(t) }\n" : "");
+        << (cases ? std::string("tests:\n  fires:\n    - |\n      g (float[2,3] i) => (float[2,3] "
+                                "o) <float k = {") +
+                        factor + "}> { t = Mul(i, k) o = Abs(t) }\n"
+                  : "");
   }
   EngineOptions options(bool allow = false) const {
     EngineOptions o;
@@ -75,7 +79,8 @@ TEST_CASE("a wrong rewrite is refused, with a counter-example, and runs when ask
   Sandbox box;
   box.add("y = Mul(x, 2)", "2.0");
   std::string said = refusal(box.options());
-  for (const char* part : {"rewrite mine is not proved", "mine.yaml", "--allow-unproven mine", "fires 1", "Mul (i, k)"})
+  for (const char* part : {"rewrite mine is not proved", "mine.yaml", "--allow-unproven mine",
+                           "fires 1", "Mul (i, k)"})
     CHECK_MESSAGE(said.find(part) != std::string::npos, said);
   CHECK(box.cached() == 0);
   auto allowed = load_knowledge(box.options(true));
@@ -99,7 +104,8 @@ TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
   box.add("y = Mul(x, 1)", "1.0");
   CHECK(refusal(box.options()) == "");
   REQUIRE(box.cached() == 1);
-  // The second load proves nothing: with a budget that no proof fits in, the stamp alone lets it pass.
+  // The second load proves nothing: with a budget that no proof fits in, the stamp alone lets it
+  // pass.
   RuleSet set = must(load_rules(box.options().rule_dirs, ops(), {}, limits()));
   ProofContext context;
   context.ops = &ops();
@@ -120,7 +126,9 @@ TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
   CHECK(proved_semantics((box.root / "rules").string()) == engine_semantics());
   CHECK(require_proofs(set, context, notes, unproved).has_value());
   box.add("y =  Mul(x, 1)", "1.0");
-  CHECK_FALSE(require_proofs(must(load_rules(box.options().rule_dirs, ops(), {}, limits())), context, notes, unproved).has_value());
+  CHECK_FALSE(require_proofs(must(load_rules(box.options().rule_dirs, ops(), {}, limits())),
+                             context, notes, unproved)
+                  .has_value());
 }
 
 TEST_CASE("a cache that cannot be written, or is not there, is no error") {
@@ -135,10 +143,13 @@ TEST_CASE("a stamp is of the operators that the rule names, or whose class it na
   Sandbox box;
   fs::create_directories(box.root / "rules" / "ops");
   std::ofstream(box.root / "rules" / "ops" / "mine.yaml")
-      << "ferrule: 1\nops:\n  - {op: Mul, in: [a, b], types: [numeric], class: [commutative], expr: \"b * a\", replaces: true}\n"
+      << "ferrule: 1\nops:\n  - {op: Mul, in: [a, b], types: [numeric], class: [commutative], "
+         "expr: \"b * a\", replaces: true}\n"
          "  - {op: Twice, domain: my.ops, in: [x], types: [float], expr: \"x + x\"}\n";
   const OpTable changed = must(OpTable::load(box.options().rule_dirs));
-  auto mul = rule("mul", rewrite_text("exact", "y = Mul(x, 1)", "y = x")), unary = rule("unary", rewrite_text("exact", "t = Neg(Neg(x))\n[u] y = @unary<...>(t)", "y = u<...u>(x)")),
+  auto mul = rule("mul", rewrite_text("exact", "y = Mul(x, 1)", "y = x")),
+       unary = rule("unary", rewrite_text("exact", "t = Neg(Neg(x))\n[u] y = @unary<...>(t)",
+                                          "y = u<...u>(x)")),
        abs = rule("abs", rewrite_text("exact", "y = Abs(Abs(x))", "y = Abs(x)"));
   CHECK(proof_stamp(*mul, ops()) != proof_stamp(*mul, changed));
   CHECK(proof_stamp(*unary, ops()) != proof_stamp(*unary, changed));

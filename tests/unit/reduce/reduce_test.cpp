@@ -1,4 +1,5 @@
-// Reduction against faults that are known: a model of many nodes holds one, and what is left must be it and little else.
+// Reduction against faults that are known: a model of many nodes holds one, and what is left must
+// be it and little else.
 #include "engine/reduce/reduce.h"
 
 #include <doctest/doctest.h>
@@ -17,7 +18,8 @@ using reduce::Candidate;
 using reduce::Check;
 using reduce::Tensors;
 
-reduce::Reduced reduced(const Graph& g, const Check& check, const Tensors& inputs = {}, double seconds = 60) {
+reduce::Reduced reduced(const Graph& g, const Check& check, const Tensors& inputs = {},
+                        double seconds = 60) {
   reduce::Options o;
   o.ops = &kit::ops();
   o.limits = &kit::limits();
@@ -36,7 +38,9 @@ bool any_node(const Graph& g, const std::function<bool(const Node&)>& f) {
 /// Some node of `op` with an operand that a node of `from` makes.
 bool reads(const Graph& g, const std::string& op, const std::string& from) {
   return any_node(g, [&](const Node& n) {
-    return n.op == op && std::ranges::any_of(n.inputs, [&](ValueId v) { return g.producer(v) && g.producer(v)->op == from; });
+    return n.op == op && std::ranges::any_of(n.inputs, [&](ValueId v) {
+             return g.producer(v) && g.producer(v)->op == from;
+           });
   });
 }
 
@@ -47,18 +51,30 @@ Graph chain(size_t count, uint32_t seed) {
   for (int k = 0; k < 16; ++k) text += fmt::format("{}{}", k ? ", " : "", 0.1 * (k % 7) - 0.2);
   text += "}> {\n";
   std::vector<std::string> made = {"x"};
-  auto pick = [&](size_t last) { return made[made.size() - 1 - random() % std::min(made.size(), last)]; };
-  static constexpr const char* kOne[] = {"Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Softplus", "Sin", "Cos"};
+  auto pick = [&](size_t last) {
+    return made[made.size() - 1 - random() % std::min(made.size(), last)];
+  };
+  static constexpr const char* kOne[] = {"Relu", "Sigmoid",  "Tanh", "Neg",
+                                         "Abs",  "Softplus", "Sin",  "Cos"};
   static constexpr const char* kTwo[] = {"Add", "Mul", "Sub", "Max", "Min"};
   for (size_t k = 0; k < count; ++k) {
     const std::string y = k + 1 == count ? "out" : fmt::format("v{}", k), a = pick(2);
     switch (random() % 8) {
-      case 0: text += fmt::format("  [n{}] {} = Conv ({}, W)\n", k, y, a); break;
-      case 1: text += fmt::format("  [n{}] {} = Transpose <perm = [0, 1, 3, 2]> ({})\n", k, y, a); break;
-      case 2: text += fmt::format("  [n{}] {} = Softmax <axis = {}> ({})\n", k, y, 1 + random() % 3, a); break;
+      case 0:
+        text += fmt::format("  [n{}] {} = Conv ({}, W)\n", k, y, a);
+        break;
+      case 1:
+        text += fmt::format("  [n{}] {} = Transpose <perm = [0, 1, 3, 2]> ({})\n", k, y, a);
+        break;
+      case 2:
+        text += fmt::format("  [n{}] {} = Softmax <axis = {}> ({})\n", k, y, 1 + random() % 3, a);
+        break;
       case 3:
-      case 4: text += fmt::format("  [n{}] {} = {} ({}, {})\n", k, y, kTwo[random() % 5], a, pick(6)); break;
-      default: text += fmt::format("  [n{}] {} = {} ({})\n", k, y, kOne[random() % 8], a);
+      case 4:
+        text += fmt::format("  [n{}] {} = {} ({}, {})\n", k, y, kTwo[random() % 5], a, pick(6));
+        break;
+      default:
+        text += fmt::format("  [n{}] {} = {} ({})\n", k, y, kOne[random() % 8], a);
     }
     made.push_back(y);
   }
@@ -69,7 +85,8 @@ Graph chain(size_t count, uint32_t seed) {
 bool depends(const Graph& g, ValueId v, const std::string& op, std::set<ValueId>& seen) {
   const Node* p = g.producer(v);
   if (!p || !seen.insert(v).second) return false;
-  return p->op == op || std::ranges::any_of(p->inputs, [&](ValueId x) { return depends(g, x, op, seen); });
+  return p->op == op ||
+         std::ranges::any_of(p->inputs, [&](ValueId x) { return depends(g, x, op, seen); });
 }
 
 /// The faults: each a property that a small part of a model has.
@@ -79,32 +96,40 @@ struct Fault {
 };
 std::vector<Fault> faults() {
   std::vector<Fault> out;
-  static const char* const kOps[] = {"Relu", "Sigmoid", "Tanh", "Neg", "Abs", "Add", "Mul", "Conv", "Softmax", "Transpose"};
+  static const char* const kOps[] = {"Relu", "Sigmoid", "Tanh", "Neg",     "Abs",
+                                     "Add",  "Mul",     "Conv", "Softmax", "Transpose"};
   for (const char* a : kOps)
     for (const char* b : {"Conv", "Add", "Softmax"})
-      out.push_back({fmt::format("{} reads {}", a, b), [a, b](const Graph& g) { return reads(g, a, b); }});
+      out.push_back(
+          {fmt::format("{} reads {}", a, b), [a, b](const Graph& g) { return reads(g, a, b); }});
   for (const char* op : kOps)
     out.push_back({fmt::format("a {} with two readers", op), [op](const Graph& g) {
-      return any_node(g, [&](const Node& n) { return n.op == op && g.value(n.outputs[0]).uses.size() >= 2; });
-    }});
+                     return any_node(g, [&](const Node& n) {
+                       return n.op == op && g.value(n.outputs[0]).uses.size() >= 2;
+                     });
+                   }});
   for (int64_t axis : {1, 2, 3})
     out.push_back({fmt::format("a Softmax over axis {}", axis), [axis](const Graph& g) {
-      return any_node(g, [&](const Node& n) { return n.op == "Softmax" && n.attrs.i("axis") == axis; });
-    }});
+                     return any_node(g, [&](const Node& n) {
+                       return n.op == "Softmax" && n.attrs.i("axis") == axis;
+                     });
+                   }});
   for (const char* op : {"Conv", "Softmax", "Sin"})
     out.push_back({fmt::format("an Add far behind a {}", op), [op](const Graph& g) {
-      return any_node(g, [&](const Node& n) {
-        std::set<ValueId> seen;
-        return n.op == "Add" && depends(g, n.inputs[0], op, seen);
-      });
-    }});
+                     return any_node(g, [&](const Node& n) {
+                       std::set<ValueId> seen;
+                       return n.op == "Add" && depends(g, n.inputs[0], op, seen);
+                     });
+                   }});
   for (const char* op : {"Add", "Mul", "Max"})
-    out.push_back({fmt::format("a {} of a value and something made of it", op), [op](const Graph& g) {
-      return any_node(g, [&](const Node& n) {
-        const Node* p = n.op == op && n.inputs.size() == 2 ? g.producer(n.inputs[1]) : nullptr;
-        return p && n.inputs[0] != n.inputs[1] && std::ranges::find(p->inputs, n.inputs[0]) != p->inputs.end();
-      });
-    }});
+    out.push_back(
+        {fmt::format("a {} of a value and something made of it", op), [op](const Graph& g) {
+           return any_node(g, [&](const Node& n) {
+             const Node* p = n.op == op && n.inputs.size() == 2 ? g.producer(n.inputs[1]) : nullptr;
+             return p && n.inputs[0] != n.inputs[1] &&
+                    std::ranges::find(p->inputs, n.inputs[0]) != p->inputs.end();
+           });
+         }});
   return out;
 }
 
@@ -140,7 +165,9 @@ TEST_CASE("reduce: 1000 nodes") {
 
 TEST_CASE("reduce: the same again gives the same") {
   const Graph g = chain(60, 3);
-  const auto holds = [](const Graph& g) { return any_node(g, [](const Node& n) { return n.op == "Softmax"; }); };
+  const auto holds = [](const Graph& g) {
+    return any_node(g, [](const Node& n) { return n.op == "Softmax"; });
+  };
   REQUIRE(holds(g));
   CHECK(reduced(g, of_graph(holds)).bytes == reduced(g, of_graph(holds)).bytes);
 }
@@ -168,7 +195,9 @@ TEST_CASE("reduce: what is cut out of a run leaves its values") {
   const std::string none;
   const double all = largest(Candidate{g, none, inputs}, "Mul");
   REQUIRE(all > 0);
-  const reduce::Reduced r = reduced(g, [&](const Candidate& c) -> Result<bool> { return largest(c, "Mul") > all * 0.99; }, inputs);
+  const reduce::Reduced r = reduced(
+      g, [&](const Candidate& c) -> Result<bool> { return largest(c, "Mul") > all * 0.99; },
+      inputs);
   CHECK(r.nodes == 1);
   CHECK(r.inputs.size() == r.graph.inputs().size());
   for (ValueId v : r.graph.inputs()) {
@@ -178,24 +207,28 @@ TEST_CASE("reduce: what is cut out of a run leaves its values") {
 }
 
 TEST_CASE("reduce: sizes shrink together") {
-  const Graph g = kit::graph(R"(g (float[8,32,24,20] x, float[64,32,3,3] W, float[64] b) => (float[8,64,12,10] y) {
+  const Graph g = kit::graph(
+      R"(g (float[8,32,24,20] x, float[64,32,3,3] W, float[64] b) => (float[8,64,12,10] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, W, b)
     r = Relu (c)
     y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
   })");
-  const reduce::Reduced r = reduced(g, of_graph([](const Graph& g) { return reads(g, "Relu", "Conv"); }));
+  const reduce::Reduced r =
+      reduced(g, of_graph([](const Graph& g) { return reads(g, "Relu", "Conv"); }));
   CHECK(kit::ops_of(r.graph) == "Conv Relu");
   int64_t elements = 0;
-  for (ValueId v : r.graph.inputs()) elements += product(*r.graph.value(v).type.shape).value_or(1 << 20);
+  for (ValueId v : r.graph.inputs())
+    elements += product(*r.graph.value(v).type.shape).value_or(1 << 20);
   INFO(to_text(r.graph));
   CHECK(elements == 1);  // a 1x1 kernel over one element, which is the kernel, too
 
-  const reduce::Reduced wide = reduced(g, of_graph([](const Graph& g) {
-    return any_node(g, [&](const Node& n) {
-      const Type& t = g.value(n.outputs[0]).type;
-      return n.op == "Conv" && t.shape && (*t.shape)[1].value_or(0) >= 48;
-    });
-  }));
+  const reduce::Reduced wide =
+      reduced(g, of_graph([](const Graph& g) {
+                return any_node(g, [&](const Node& n) {
+                  const Type& t = g.value(n.outputs[0]).type;
+                  return n.op == "Conv" && t.shape && (*t.shape)[1].value_or(0) >= 48;
+                });
+              }));
   const Node* conv = wide.graph.producer(wide.graph.outputs()[0]);
   CHECK(str(wide.graph.value(conv->inputs[1]).type) == "f32[48,1,1,1]");
 }
@@ -209,10 +242,13 @@ TEST_CASE("reduce: sizes in shapes and attributes go along") {
     a, b = Split <axis = 1> (f, parts)
   })");
   const reduce::Reduced r = reduced(g, of_graph([](const Graph& g) {
-    return reads(g, "Exp", "Reshape") && reads(g, "Reshape", "Exp") && reads(g, "Split", "Reshape");
-  }));
+                                      return reads(g, "Exp", "Reshape") &&
+                                             reads(g, "Reshape", "Exp") &&
+                                             reads(g, "Split", "Reshape");
+                                    }));
   int64_t elements = 1;
-  for (ValueId v : r.graph.inputs()) elements *= product(*r.graph.value(v).type.shape).value_or(1 << 20);
+  for (ValueId v : r.graph.inputs())
+    elements *= product(*r.graph.value(v).type.shape).value_or(1 << 20);
   INFO(to_text(r.graph));
   CHECK(r.nodes == 4);
   CHECK(elements <= 8);
@@ -227,7 +263,10 @@ TEST_CASE("reduce: branches and loop bodies come out") {
   const auto pair = [](const Graph& g) { return reads(g, "Exp", "Relu"); };
   const auto anywhere = [&](const Graph& g) {
     std::function<bool(const Graph&)> in = [&](const Graph& g) {
-      return pair(g) || any_node(g, [&](const Node& n) { return std::ranges::any_of(n.subgraphs, [&](const auto& s) { return in(*s.second); }); });
+      return pair(g) || any_node(g, [&](const Node& n) {
+               return std::ranges::any_of(n.subgraphs,
+                                          [&](const auto& s) { return in(*s.second); });
+             });
     };
     return in(g);
   };
@@ -240,7 +279,9 @@ TEST_CASE("reduce: branches and loop bodies come out") {
 
   // Where the failure is the loop itself, its body is what shrinks.
   const auto looped = [](const Graph& g) {
-    return any_node(g, [](const Node& n) { return !n.subgraphs.empty() && reads(*n.subgraphs[0].second, "Exp", "Relu"); });
+    return any_node(g, [](const Node& n) {
+      return !n.subgraphs.empty() && reads(*n.subgraphs[0].second, "Exp", "Relu");
+    });
   };
   const Graph longer = kit::graph(R"(g (float[4] x) => (float[4] y) <int64 n = {3}, bool go = {1}> {
     y = Loop (n, go, x) <body = b (int64 i, bool c, float[4] v) => (bool d, float[4] w) {
@@ -250,20 +291,25 @@ TEST_CASE("reduce: branches and loop bodies come out") {
 }
 
 TEST_CASE("reduce: optional operands, results and attributes go") {
-  const Graph g = kit::graph(R"(g (float[1,2,5,5] x, float[2,2,3,3] W, float[2] b) => (float[1,2,2,2] y, float[1,2,2,2] z)
+  const Graph g = kit::graph(
+      R"(g (float[1,2,5,5] x, float[2,2,3,3] W, float[2] b) => (float[1,2,2,2] y, float[1,2,2,2] z)
       <float low = {-1.0}, float high = {1.0}> {
     c = Conv <pads = [1, 1, 1, 1], dilations = [1, 1]> (x, W, b)
     k = Clip (c, low, high)
     y, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (k)
     z = Cast <to = 1> (i)
   })");
-  const reduce::Reduced r = reduced(g, of_graph([](const Graph& g) { return reads(g, "Clip", "Conv") && reads(g, "MaxPool", "Clip"); }));
+  const reduce::Reduced r =
+      reduced(g, of_graph([](const Graph& g) {
+                return reads(g, "Clip", "Conv") && reads(g, "MaxPool", "Clip");
+              }));
   INFO(to_text(r.graph));
   CHECK(r.nodes == 3);
   CHECK(r.graph.inputs().size() == 1);  // the kernel is no other
   CHECK(r.graph.outputs().size() == 1);
   CHECK(any_node(r.graph, [](const Node& n) { return n.op == "Clip" && n.inputs.size() == 1; }));
-  CHECK(any_node(r.graph, [](const Node& n) { return n.op == "MaxPool" && n.outputs.size() == 1; }));
+  CHECK(
+      any_node(r.graph, [](const Node& n) { return n.op == "MaxPool" && n.outputs.size() == 1; }));
 }
 
 TEST_CASE("reduce: what cannot begin, and what ends early") {
@@ -273,10 +319,13 @@ TEST_CASE("reduce: what cannot begin, and what ends early") {
   auto absent = reduce::reduce(g, {}, of_graph([](const Graph&) { return false; }), o);
   REQUIRE(!absent);
   CHECK(absent.error().message.find("does not find the failure") != std::string::npos);
-  auto broken = reduce::reduce(g, {}, [](const Candidate& c) -> Result<bool> {
-    if (c.graph.live_nodes() < 30) return error(Code::usage, "check", std::string("it broke"));
-    return true;
-  }, o);
+  auto broken = reduce::reduce(
+      g, {},
+      [](const Candidate& c) -> Result<bool> {
+        if (c.graph.live_nodes() < 30) return error(Code::usage, "check", std::string("it broke"));
+        return true;
+      },
+      o);
   REQUIRE(!broken);
   CHECK(broken.error().message.find("it broke") != std::string::npos);
   const reduce::Reduced stopped = reduced(g, of_graph([](const Graph&) { return true; }), {}, 0.0);

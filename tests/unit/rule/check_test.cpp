@@ -53,7 +53,8 @@ TEST_CASE("unreachable rules") {
   };
   CHECK(dead("y = Relu(Relu(x))", "y = Relu(Relu(x))"));
   // A rule that lets its inner value have other readers matches what one that does not leaves.
-  CHECK(!has(checked({rewrite("t = Relu(x)\n  y = Relu(t)", "y = Abs(x)"), rewrite("t = Relu(x)\n  y = Relu(t)", "y = Neg(x)", "shared: [t]\n")}),
+  CHECK(!has(checked({rewrite("t = Relu(x)\n  y = Relu(t)", "y = Abs(x)"),
+                      rewrite("t = Relu(x)\n  y = Relu(t)", "y = Neg(x)", "shared: [t]\n")}),
              "never fires"));
   CHECK(dead("y = {Relu|Abs}(Relu(x))", "y = Relu(Relu(x))"));
   CHECK(dead("y = Relu(Relu(x))", "t = Relu(x)\n  y = Relu(t)"));
@@ -123,27 +124,50 @@ TEST_CASE("loops, blocks that nobody uses, conditions that never decide") {
   auto ring = [](std::string a, std::string to, std::string b, std::string back) {
     return checked({rewrite(a, to, "once: true\n"), rewrite(b, back, "once: true\n")});
   };
-  CHECK(has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Mul(x, -1)", "y = Neg(x)"), "a: loop: a -> b -> a"));
+  CHECK(has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Mul(x, -1)", "y = Neg(x)"),
+            "a: loop: a -> b -> a"));
   CHECK(!has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Sub(x, 2)", "y = Neg(x)"), "loop"));
   CHECK(!has(ring("y = Neg(x)", "y = Mul(x, -1)", "y = Mul(x, -1)", "y = Abs(x)"), "loop"));
   // Through a label: whatever it stands for.
-  CHECK(has(ring("[op] y = {Neg|Abs}(x)", "y = op<...op>(Relu(x))", "y = Abs(Relu(x))", "y = Neg(x)"), "loop: a -> b -> a"));
+  CHECK(
+      has(ring("[op] y = {Neg|Abs}(x)", "y = op<...op>(Relu(x))", "y = Abs(Relu(x))", "y = Neg(x)"),
+          "loop: a -> b -> a"));
   // Both make the tree smaller, the value in between kept for others or not.
-  CHECK(!has(ring("t = Neg(x)\n  y = Abs(t)", "y = Relu(x)", "t = Relu(x)\n  y = Relu(t)", "y = Abs(x)"), "loop"));
-  CHECK(!has(ring("y = Gemm(Neg(a), b, c?)", "y = Gemm(a, b, c)", "y = Gemm(a, Neg(b), c?)", "y = Gemm(a, b, c)"), "loop"));
-  CHECK(!has(ring("y = Gemm(a, b, c!)", "y = Gemm(a, b)", "y = Gemm(Neg(a), b, c?)", "y = Gemm(a, b, c)"), "loop"));
+  CHECK(!has(
+      ring("t = Neg(x)\n  y = Abs(t)", "y = Relu(x)", "t = Relu(x)\n  y = Relu(t)", "y = Abs(x)"),
+      "loop"));
+  CHECK(!has(ring("y = Gemm(Neg(a), b, c?)", "y = Gemm(a, b, c)", "y = Gemm(a, Neg(b), c?)",
+                  "y = Gemm(a, b, c)"),
+             "loop"));
+  CHECK(!has(
+      ring("y = Gemm(a, b, c!)", "y = Gemm(a, b)", "y = Gemm(Neg(a), b, c?)", "y = Gemm(a, b, c)"),
+      "loop"));
   // A value read twice may be any number of operators more.
-  CHECK(has(ring("y = Abs(Neg(Neg(x)))", "y = Add(x, x)", "y = Add(Neg(x), z)", "y = Abs(Neg(Neg(Neg(x))))"), "loop: a -> b -> a"));
-  CHECK(has(ring("y = Abs(Neg(Neg(x)))", "y = Add(x, x)", "y = Add(x, z)", "y = Abs(x)"), "loop: a -> b -> a"));
-  // A shape that is written as a constant is none that is computed; attributes come along with their label.
-  CHECK(!has(ring("y = Reshape(x, Neg(s))", "y = Reshape(Abs(x), {[1, -1]})", "y = Reshape(x, Neg(s))", "y = Reshape(Abs(x), {[-1]})"), "loop"));
-  CHECK(!has(ring("[r] y = ReduceSum<keepdims=1, ...>(x, a)", "y = Neg(r<...r>(x, a))", "y = Neg(ReduceSum<keepdims=0>(x, a))", "y = ReduceSum(x, a)"), "loop"));
-  CHECK(has(ring("[r] y = ReduceSum<keepdims=1, ...>(x, a)", "y = Neg(r<...r>(x, a))", "y = Neg(ReduceSum(x, a))", "y = ReduceSum(Abs(x), a)"), "loop"));
+  CHECK(has(ring("y = Abs(Neg(Neg(x)))", "y = Add(x, x)", "y = Add(Neg(x), z)",
+                 "y = Abs(Neg(Neg(Neg(x))))"),
+            "loop: a -> b -> a"));
+  CHECK(has(ring("y = Abs(Neg(Neg(x)))", "y = Add(x, x)", "y = Add(x, z)", "y = Abs(x)"),
+            "loop: a -> b -> a"));
+  // A shape that is written as a constant is none that is computed; attributes come along with
+  // their label.
+  CHECK(!has(ring("y = Reshape(x, Neg(s))", "y = Reshape(Abs(x), {[1, -1]})",
+                  "y = Reshape(x, Neg(s))", "y = Reshape(Abs(x), {[-1]})"),
+             "loop"));
+  CHECK(!has(ring("[r] y = ReduceSum<keepdims=1, ...>(x, a)", "y = Neg(r<...r>(x, a))",
+                  "y = Neg(ReduceSum<keepdims=0>(x, a))", "y = ReduceSum(x, a)"),
+             "loop"));
+  CHECK(has(ring("[r] y = ReduceSum<keepdims=1, ...>(x, a)", "y = Neg(r<...r>(x, a))",
+                 "y = Neg(ReduceSum(x, a))", "y = ReduceSum(Abs(x), a)"),
+            "loop"));
   std::string blocks = "blocks: {square(x): \"Mul(x, x)\", cube(x): \"Mul(square(x), x)\"}\n";
-  CHECK(has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}), "block cube is used by nothing"));
-  CHECK(!has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}), "block square is used"));
+  CHECK(has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}),
+            "block cube is used by nothing"));
+  CHECK(!has(checked({rewrite("y = Relu(square(x))", "y = Abs(x)", blocks)}),
+             "block square is used"));
   auto never = [](std::string text) {
-    return has(checked({rewrite("y = Relu(Abs(x))", "y = x", "where: [{id: c, sound: \"" + text + "\", why: \"w\"}]\n")}), "never decides");
+    return has(checked({rewrite("y = Relu(Abs(x))", "y = x",
+                                "where: [{id: c, sound: \"" + text + "\", why: \"w\"}]\n")}),
+               "never decides");
   };
   CHECK(never("true"));
   CHECK(never("1 + 1 == 3"));
@@ -173,8 +197,7 @@ TEST_CASE("the reference names every function and every key") {
   for (const VocabularyEntry& e : vocabulary())
     CHECK_MESSAGE(words.contains(std::string(e.name)), e.name);
   const auto schema = nlohmann::json::parse(rule_schema());
-  for (const auto& [key, v] : schema["properties"].items())
-    CHECK_MESSAGE(words.contains(key), key);
+  for (const auto& [key, v] : schema["properties"].items()) CHECK_MESSAGE(words.contains(key), key);
 }
 
 TEST_CASE("the schema is JSON, names every key, and rules/schema.json is what it says") {

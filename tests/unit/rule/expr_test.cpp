@@ -86,7 +86,8 @@ std::string message(std::string_view text) {
 TEST_CASE("the range of integer types") {
   World w;
   CHECK(w.show("[lowest(i8), highest(i8), lowest(u8), highest(u8)]") == "[-128, 127, 0, 255]");
-  CHECK(w.show("[lowest(i16), highest(u16), highest(u32), lowest(i4), highest(u4)]") == "[-32768, 65535, 4294967295, -8, 15]");
+  CHECK(w.show("[lowest(i16), highest(u16), highest(u32), lowest(i4), highest(u4)]") ==
+        "[-32768, 65535, 4294967295, -8, 15]");
   CHECK(w.show("[lowest(i64), highest(i64)]") == "[-9223372036854775808, 9223372036854775807]");
   CHECK(w.truth("highest(u64) > 0") == "unknown");
   CHECK(w.truth("lowest(x) < 0") == "unknown");  // f32

@@ -163,7 +163,8 @@ TEST_CASE("merge, region and place rules") {
   for (const char* kind :
        {"kind: merge\nmerge: {over: x, key: [\"dtype(B)\", \"op(m)\"], min: 2, max: 16}\ncontract: "
         "gemm\nmatch: \"[m] y = MatMul(x, B!)\"\n",
-        "kind: merge\nmerge: {over: xs, min: 2, axis: \"-1\", weights: {1: \"if rank(B) == 2 then 1 else 0\"}, fill: [\"2\"]}\ncontract: "
+        "kind: merge\nmerge: {over: xs, min: 2, axis: \"-1\", weights: {1: \"if rank(B) == 2 then "
+        "1 else 0\"}, fill: [\"2\"]}\ncontract: "
         "gemm\nmatch: \"y = Gemm<...>(x, B!, xs...)\"\n",
         "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
         "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
@@ -180,15 +181,19 @@ TEST_CASE("merge, region and place rules") {
 
 TEST_CASE("what siblings share and where values live is bound by the pattern") {
   auto refused = [](const std::string& body) {
-    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n" + body, "t.yaml", op_table(), Limits{});
+    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n" + body, "t.yaml",
+                            op_table(), Limits{});
     REQUIRE(!r.has_value());
     return render(r.error());
   };
-  const std::string merge = "kind: merge\ncontract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\nmerge: ";
+  const std::string merge =
+      "kind: merge\ncontract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\nmerge: ";
   CHECK(has(refused(merge + "{over: y}\n"), "\"y\" is no operand of the pattern"));
   CHECK(has(refused(merge + "{over: x, key: [\"dtype(C)\"]}\n"), "C is not bound by the pattern"));
-  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {one: \"1\"}}\n"), "\"one\" is no number of an input"));
-  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {1: \"rank(C)\"}}\n"), "C is not bound by the pattern"));
+  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {one: \"1\"}}\n"),
+            "\"one\" is no number of an input"));
+  CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {1: \"rank(C)\"}}\n"),
+            "C is not bound by the pattern"));
   const std::string place = "kind: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: ";
   CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole, axis)"));
   CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values and an attribute"));
@@ -263,9 +268,11 @@ TEST_CASE("selection by globs") {
 
 TEST_CASE("parameters: read, printed, used as limits") {
   const std::string good =
-      "ferrule: 1\nid: t\ndoc: \"A test.\"\nkind: region\nphase: fold\nparams: {most: 9, factor: 0.5, on: true, word: \"8\"}\n"
+      "ferrule: 1\nid: t\ndoc: \"A test.\"\nkind: region\nphase: fold\nparams: {most: 9, factor: "
+      "0.5, on: true, word: \"8\"}\n"
       "contract: pointwise\nregion: {of: \"@pointwise\", max_ops: most, min_ops: 2}\n"
-      "where:\n  - {id: a, profit: \"count(n in region: true) > factor * most or word == '8'\", why: \"{most}\"}\n";
+      "where:\n  - {id: a, profit: \"count(n in region: true) > factor * most or word == '8'\", "
+      "why: \"{most}\"}\n";
   auto r = load_rule_text(good, "t.yaml", op_table(), Limits{});
   REQUIRE_MESSAGE(r, (r ? "" : render(r.error())));
   CHECK(r->region.max_ops == 9);
@@ -282,7 +289,8 @@ TEST_CASE("parameters: read, printed, used as limits") {
     auto bad = load_rule_text(text, "t.yaml", op_table(), Limits{});
     return bad ? "" : render(bad.error());
   };
-  CHECK(has(refused("max_ops: most", "max_ops: factor"), "the parameter factor is no whole number"));
+  CHECK(
+      has(refused("max_ops: most", "max_ops: factor"), "the parameter factor is no whole number"));
   CHECK(has(refused("most: 9", "most: 900000"), "max_ops is 900000, expected 0 to 100000"));
   CHECK(has(refused("max_ops: most", "max_ops: mots"), "mots"));
   CHECK(has(refused("> factor", "> factro"), "did you mean \"factor\"?"));
@@ -291,7 +299,8 @@ TEST_CASE("parameters: read, printed, used as limits") {
   set.rules.push_back(std::make_shared<const Rule>(*r));
   const std::vector<std::string> notes = check_rules(set, op_table()).notes;
   CHECK(std::ranges::count(notes, "t: parameter on is used by nothing") == 1);
-  CHECK(std::ranges::count_if(notes, [](const std::string& n) { return has(n, "parameter"); }) == 1);
+  CHECK(std::ranges::count_if(notes, [](const std::string& n) { return has(n, "parameter"); }) ==
+        1);
 }
 
 TEST_CASE("what a rules directory cannot hold") {
@@ -394,12 +403,18 @@ TEST_CASE("kernel and profit conditions only, outside rewrites") {
 
 TEST_CASE("contracts that there are not are refused wherever a rule names one") {
   auto refusal = [](const std::string& contract, const std::string& op, const std::string& asked) {
-    auto r = load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[a] y = " + op + "<...>(x, W)\"\ncontract: " + contract +
-                            "\nanchor: a\nwhere: [{id: k, kernel: \"has_kernel('" + asked + "', dtype(x))\", why: w}]\n", "t.yaml", op_table(), Limits{});
+    auto r = load_rule_text(
+        "ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[a] y = " + op +
+            "<...>(x, W)\"\ncontract: " + contract +
+            "\nanchor: a\nwhere: [{id: k, kernel: \"has_kernel('" + asked +
+            "', dtype(x))\", why: w}]\n",
+        "t.yaml", op_table(), Limits{});
     return r ? "" : render(r.error());
   };
   CHECK(refusal("gemm", "@group.gemm", "gemm") == "");
-  const std::string rule = refusal("gemn", "@group.gemm", "gemm"), pattern = refusal("gemm", "@group.gemn", "gemm"), asked = refusal("gemm", "MatMul", "gemn");
+  const std::string rule = refusal("gemn", "@group.gemm", "gemm"),
+                    pattern = refusal("gemm", "@group.gemn", "gemm"),
+                    asked = refusal("gemm", "MatMul", "gemn");
   for (const std::string& text : {rule, pattern, asked}) {
     CAPTURE(text);
     CHECK(has(text, "there is no contract gemn"));
@@ -412,8 +427,12 @@ TEST_CASE("contracts that there are not are refused wherever a rule names one") 
 
 TEST_CASE("a window needs a contract, and no anchor") {
   auto load = [](std::string keys) {
-    return load_rule_text("ferrule: 1\nid: t\ndoc: d\nkind: window\nphase: windows\nmatch: |\n  [conv] t = Conv<...>(x, W)\n"
-                          "  y = MaxPool<...>(t)\n" + keys, "t.yaml", op_table(), Limits{});
+    return load_rule_text(
+        "ferrule: 1\nid: t\ndoc: d\nkind: window\nphase: windows\nmatch: |\n  [conv] t = "
+        "Conv<...>(x, W)\n"
+        "  y = MaxPool<...>(t)\n" +
+            keys,
+        "t.yaml", op_table(), Limits{});
   };
   auto r = load("contract: conv_pool\n");
   REQUIRE(r.has_value());

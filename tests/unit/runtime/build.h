@@ -14,10 +14,12 @@ struct PlanBuilder {
     return plan.graph.add_input(std::move(name), type(dims));
   }
   ValueId constant(std::string name, std::vector<int64_t> dims) {
-    return plan.graph.add_constant(std::move(name), Tensor::allocate(DType::f32, std::move(dims)).first);
+    return plan.graph.add_constant(std::move(name),
+                                   Tensor::allocate(DType::f32, std::move(dims)).first);
   }
   /// A layer of one launch with one output of these dims.
-  ValueId layer(std::string name, Launch::Kind kind, std::vector<ValueId> inputs, std::vector<int64_t> dims) {
+  ValueId layer(std::string name, Launch::Kind kind, std::vector<ValueId> inputs,
+                std::vector<int64_t> dims) {
     ValueId v = plan.graph.add_value(name, type(dims));
     Node n;
     n.op = kind == Launch::Kind::view ? "Reshape" : "Relu";
@@ -39,7 +41,9 @@ struct PlanBuilder {
     return v;
   }
   void finish() { plan.layouts.assign(plan.graph.value_slots(), Layout::plain); }
-  static Type type(const std::vector<int64_t>& dims) { return {DType::f32, Shape(dims.begin(), dims.end())}; }
+  static Type type(const std::vector<int64_t>& dims) {
+    return {DType::f32, Shape(dims.begin(), dims.end())};
+  }
 };
 
 inline std::vector<std::pair<int, int>> never(size_t, const Launch&) { return {}; }

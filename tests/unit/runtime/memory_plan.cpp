@@ -1,4 +1,5 @@
-// Who shares memory with whom, and that no two values which live at the same time overlap in the arena.
+// Who shares memory with whom, and that no two values which live at the same time overlap in the
+// arena.
 #include "tests/unit/runtime/build.h"
 
 #include <random>
@@ -13,7 +14,8 @@ void check_no_overlap(const Storage& s) {
   for (size_t a = 0; a < s.slots.size(); ++a)
     for (size_t b = a + 1; b < s.slots.size(); ++b) {
       const Slot &x = s.slots[a], &y = s.slots[b];
-      if (x.kind != Slot::Kind::arena || y.kind != Slot::Kind::arena || !x.bytes || !y.bytes) continue;
+      if (x.kind != Slot::Kind::arena || y.kind != Slot::Kind::arena || !x.bytes || !y.bytes)
+        continue;
       if (x.last < y.first || y.last < x.first) continue;
       const bool apart = x.offset + x.bytes <= y.offset || y.offset + y.bytes <= x.offset;
       CHECK(apart);
@@ -25,7 +27,8 @@ void check_no_overlap(const Storage& s) {
 TEST_CASE("a chain in place needs one piece of memory and writes its end into the output") {
   PlanBuilder b;
   ValueId x = b.input("x", {4, 100});
-  ValueId p = b.layer("p", kRun, {x}, {4, 100}), q = b.layer("q", kRun, {p}, {4, 100}), r = b.layer("r", kRun, {q}, {4, 100});
+  ValueId p = b.layer("p", kRun, {x}, {4, 100}), q = b.layer("q", kRun, {p}, {4, 100}),
+          r = b.layer("r", kRun, {q}, {4, 100});
   b.plan.graph.add_output(r);
   b.finish();
   auto s = plan_storage(b.plan, b.lowered, always);
@@ -41,7 +44,8 @@ TEST_CASE("a chain in place needs one piece of memory and writes its end into th
 TEST_CASE("an operand that is read again is not overwritten, in either order") {
   PlanBuilder b;
   ValueId x = b.input("x", {256});
-  ValueId p = b.layer("p", kRun, {x}, {256}), q = b.layer("q", kRun, {p}, {256}), r = b.layer("r", kRun, {p, q}, {256});
+  ValueId p = b.layer("p", kRun, {x}, {256}), q = b.layer("q", kRun, {p}, {256}),
+          r = b.layer("r", kRun, {p, q}, {256});
   ValueId t = b.layer("t", kRun, {r}, {256});
   b.plan.graph.add_output(t);
   b.finish();
@@ -69,7 +73,8 @@ TEST_CASE("views are their operand's memory, and it lives as long as they do") {
 TEST_CASE("outputs that are somebody else's memory are copied") {
   PlanBuilder b;
   ValueId x = b.input("x", {2, 3}), c = b.constant("c", {2, 3});
-  ValueId v = b.layer("v", kView, {x}, {6}), p = b.layer("p", kRun, {x}, {6}), w = b.layer("w", kView, {p}, {2, 3});
+  ValueId v = b.layer("v", kView, {x}, {6}), p = b.layer("p", kRun, {x}, {6}),
+          w = b.layer("w", kView, {p}, {2, 3});
   b.plan.graph.add_output(v);
   b.plan.graph.add_output(c);
   b.plan.graph.add_output(p);
@@ -146,7 +151,8 @@ TEST_CASE("random lives never overlap, with scratch, and the arena is near the l
       least = std::max(least, alive);
       for (const Slot& x : s.slots)
         if (x.bytes && scratch[static_cast<size_t>(step)] && x.first <= step && step <= x.last) {
-          const int64_t from = s.scratch[static_cast<size_t>(step)].offset, to = from + scratch[static_cast<size_t>(step)];
+          const int64_t from = s.scratch[static_cast<size_t>(step)].offset,
+                        to = from + scratch[static_cast<size_t>(step)];
           CHECK((to <= x.offset || x.offset + x.bytes <= from));
         }
       CHECK(s.scratch[static_cast<size_t>(step)].offset % 64 == 0);
@@ -187,11 +193,13 @@ TEST_CASE("thousands of lives never overlap either, and take time in their numbe
   CHECK(sum.arena_bytes == sum.least_bytes);
 }
 
-TEST_CASE("parts of a value lie in it, and it lives from the first of them to the last reader of any") {
+TEST_CASE(
+    "parts of a value lie in it, and it lives from the first of them to the last reader of any") {
   PlanBuilder b;
   ValueId x = b.input("x", {2, 16});
   ValueId source = b.layer("source", kRun, {x}, {2, 16});
-  ValueId first = b.layer("first", kRun, {source}, {2, 16}), between = b.layer("between", kRun, {first}, {2, 16});
+  ValueId first = b.layer("first", kRun, {source}, {2, 16}),
+          between = b.layer("between", kRun, {first}, {2, 16});
   ValueId second = b.layer("second", kRun, {between}, {2, 8});
   ValueId inner = b.layer("inner", kView, {first, second}, {2, 24});
   ValueId third = b.layer("third", kRun, {inner}, {2, 8});
@@ -214,7 +222,8 @@ TEST_CASE("parts of a value lie in it, and it lives from the first of them to th
   CHECK(all.bytes == 2 * 32 * 4);
   CHECK(all.first == 1);
   CHECK(all.last == 9);  // `end` still reads a part
-  const std::vector<std::pair<ValueId, int64_t>> parts = {{first, 8}, {second, 24}, {inner, 8}, {third, 0}, {part, 5}};
+  const std::vector<std::pair<ValueId, int64_t>> parts = {
+      {first, 8}, {second, 24}, {inner, 8}, {third, 0}, {part, 5}};
   for (const auto& p : parts) {
     const Slot& slice = s->slots[static_cast<size_t>(s->by_value[p.first.index])];
     CHECK(slice.kind == Slot::Kind::slice);

@@ -13,7 +13,9 @@ namespace {
 struct File {
   std::string path;
   explicit File(const std::string& text)
-      : path((std::filesystem::temp_directory_path() / fmt::format("ferrule-tuning-{}.yaml", getpid())).string()) {
+      : path((std::filesystem::temp_directory_path() /
+              fmt::format("ferrule-tuning-{}.yaml", getpid()))
+                 .string()) {
     std::ofstream(path) << text;
   }
   ~File() { std::filesystem::remove(path); }
@@ -32,7 +34,8 @@ const std::string kHead = "tuning: 1\nmachine: \"M\"\ntarget: cpu-avx2\nthreads:
 
 TEST_CASE("a tuning is read as it was written") {
   Tuning t{"AMD \"quoted\" \\ name", "cpu-avx512", 2, {}};
-  t.problems["Conv f32[1x3x8x8] threads=2 cpu-avx512"] = {"onednn", {{"onednn", 12.5}, {"first", 13.25}}};
+  t.problems["Conv f32[1x3x8x8] threads=2 cpu-avx512"] = {"onednn",
+                                                          {{"onednn", 12.5}, {"first", 13.25}}};
   t.problems["Conv other"] = {"depthwise", {}};
   File f(to_text(t));
   auto read = read_tuning(f.path, Limits{});
@@ -62,11 +65,14 @@ TEST_CASE("mistakes in a tuning file are found, with their place") {
   const Error version = mistake("tuning: 99\nmachine: M\ntarget: t\nthreads: 1\nlaunches: []\n");
   CHECK(version.message.find("99") != std::string::npos);
   CHECK(version.hint.find("ferrule tune") != std::string::npos);
-  const Error twice = mistake(kHead + "launches:\n  - {problem: \"p\", use: onednn}\n  - {problem: \"p\", use: first}\n");
+  const Error twice = mistake(
+      kHead + "launches:\n  - {problem: \"p\", use: onednn}\n  - {problem: \"p\", use: first}\n");
   CHECK(twice.message.find("twice") != std::string::npos);
   CHECK(twice.place.find(":7:") != std::string::npos);
-  CHECK(mistake(kHead + "launches:\n  - {problem: \"p\"}\n").message.find("use") != std::string::npos);
-  CHECK(mistake(kHead + "launches:\n  - {problem: \"p\", use: first, us: {first: fast}}\n").place.find(":6:") != std::string::npos);
+  CHECK(mistake(kHead + "launches:\n  - {problem: \"p\"}\n").message.find("use") !=
+        std::string::npos);
+  CHECK(mistake(kHead + "launches:\n  - {problem: \"p\", use: first, us: {first: fast}}\n")
+            .place.find(":6:") != std::string::npos);
   CHECK(mistake(kHead + "launches: [").code == Code::yaml_syntax);
 }
 

@@ -32,7 +32,8 @@ Result<OpTable> load_text(const std::string& text) {
 }
 
 /// Loads the shipped operators and one file of a user's, of these entries.
-Result<OpTable> load_beside(const std::string& entries, Result<OpTable> (*load)(std::span<const std::string>) = OpTable::load) {
+Result<OpTable> load_beside(const std::string& entries,
+                            Result<OpTable> (*load)(std::span<const std::string>) = OpTable::load) {
   char dir[] = "/tmp/ferrule-ops-XXXXXX";
   REQUIRE(mkdtemp(dir));
   std::filesystem::create_directories(std::string(dir) + "/ops");
@@ -48,14 +49,41 @@ Result<OpTable> load_beside(const std::string& entries, Result<OpTable> (*load)(
 TEST_CASE("every pointwise operator of ai.onnx has a formula") {
   auto ops = load(rules_dir());
   if (!ops) FAIL(render(ops.error()));
-  for (const char* op :
-       {"Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd",
-        "BitwiseNot", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Ceil", "Celu", "Clip", "Cos", "Cosh",
-        "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
-        "HardSwish", "Identity", "IsInf", "IsNaN", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Mean",
-        "Min", "Mish", "Mod", "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "Reciprocal", "Relu", "Round",
-        "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Sub", "Sum",
-        "Swish", "Tan", "Tanh", "ThresholdedRelu", "Where", "Xor"}) {
+  for (const char* op : {"Abs",         "Acos",
+                         "Acosh",       "Add",
+                         "And",         "Asin",
+                         "Asinh",       "Atan",
+                         "Atanh",       "BitShift",
+                         "BitwiseAnd",  "BitwiseNot",
+                         "BitwiseOr",   "BitwiseXor",
+                         "Cast",        "CastLike",
+                         "Ceil",        "Celu",
+                         "Clip",        "Cos",
+                         "Cosh",        "Div",
+                         "Elu",         "Equal",
+                         "Erf",         "Exp",
+                         "Floor",       "Gelu",
+                         "Greater",     "GreaterOrEqual",
+                         "HardSigmoid", "HardSwish",
+                         "Identity",    "IsInf",
+                         "IsNaN",       "LeakyRelu",
+                         "Less",        "LessOrEqual",
+                         "Log",         "Max",
+                         "Mean",        "Min",
+                         "Mish",        "Mod",
+                         "Mul",         "Neg",
+                         "Not",         "Or",
+                         "PRelu",       "Pow",
+                         "Reciprocal",  "Relu",
+                         "Round",       "Selu",
+                         "Shrink",      "Sigmoid",
+                         "Sign",        "Sin",
+                         "Sinh",        "Softplus",
+                         "Softsign",    "Sqrt",
+                         "Sub",         "Sum",
+                         "Swish",       "Tan",
+                         "Tanh",        "ThresholdedRelu",
+                         "Where",       "Xor"}) {
     CAPTURE(op);
     const OpFormula* f = ops->find("", op);
     REQUIRE(f);
@@ -78,8 +106,9 @@ TEST_CASE("an input that only lends its type is not data") {
 }
 
 TEST_CASE("formulas are printed so that they read back equal") {
-  for (const char* text : {"a + b * c", "(a + b) * c", "a - (b - c)", "--x", "not (a and b) or c",
-                           "select(x < 0, alpha * x, x)", "(a < b) == (c < d)", "1.0 / x", "a xor b and c"}) {
+  for (const char* text :
+       {"a + b * c", "(a + b) * c", "a - (b - c)", "--x", "not (a and b) or c",
+        "select(x < 0, alpha * x, x)", "(a < b) == (c < d)", "1.0 / x", "a xor b and c"}) {
     auto e = parse_formula(text);
     REQUIRE(e);
     CHECK(to_text(**e) == text);
@@ -101,7 +130,8 @@ TEST_CASE("what is no formula is refused at its place") {
   CHECK(at("exp(x, y)").message == "exp takes 1 operand, not 2");
   CHECK(at("a = b").hint == "write == to compare");
   CHECK(at("'abc").message == "a text that does not end");
-  CHECK(at(std::string(5000, 'a').c_str()).message == "the formula has 5000 characters, more than 4000");
+  CHECK(at(std::string(5000, 'a').c_str()).message ==
+        "the formula has 5000 characters, more than 4000");
   CHECK(at(std::string(3000, '(').c_str()).message == "the formula is nested too deeply");
   CHECK(at(std::string(3000, '-').c_str()).message == "the formula is nested too deeply");
   CHECK(at("1.2.3").message == "\"1.2.3\" is not a number");
@@ -140,8 +170,9 @@ ops:
 }
 
 TEST_CASE("a later folder replaces an operator of an earlier one where it says so") {
-  auto ops = load_beside("  - {op: Relu, in: [x], types: float, expr: \"x\", replaces: true}\n"
-                         "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n");
+  auto ops = load_beside(
+      "  - {op: Relu, in: [x], types: float, expr: \"x\", replaces: true}\n"
+      "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n");
   REQUIRE(ops);
   CHECK(to_text(*ops->find("", "Relu")->expr) == "x");
   CHECK(ops->find("my.ops", "Mine"));
@@ -149,8 +180,10 @@ TEST_CASE("a later folder replaces an operator of an earlier one where it says s
 }
 
 TEST_CASE("the first definitions are there for the oracle, whatever later folders say") {
-  auto ops = load_beside("  - {op: Relu, in: [x], types: float, expr: \"x\", replaces: true}\n"
-                         "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n", load_first_definitions);
+  auto ops = load_beside(
+      "  - {op: Relu, in: [x], types: float, expr: \"x\", replaces: true}\n"
+      "  - {op: Mine, domain: my.ops, in: [x], types: float, expr: \"x * x\"}\n",
+      load_first_definitions);
   REQUIRE(ops);
   CHECK(definition(*ops->find("", "Relu")) == definition(*load(rules_dir())->find("", "Relu")));
   CHECK(ops->find("my.ops", "Mine"));
@@ -162,16 +195,23 @@ TEST_CASE("an operator is not redefined without a word, nor as something else") 
     REQUIRE_FALSE(ops);
     return render(ops.error());
   };
-  auto has = [](const std::string& text, const char* part) { return text.find(part) != std::string::npos; };
-  const std::string silent = refusal("op: Relu, domain: ai.onnx, in: [x], types: float, expr: \"x + 1\"");
+  auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string silent =
+      refusal("op: Relu, domain: ai.onnx, in: [x], types: float, expr: \"x + 1\"");
   CAPTURE(silent);
   CHECK(has(silent, "mine.yaml:3:5: operator Relu is described at "));
   CHECK(has(silent, "/ops/activation.yaml:"));
   CHECK(has(silent, "write `replaces: true`"));
   CHECK(has(refusal("op: Rellu, in: [x], expr: \"x\", replaces: true"), "did you mean \"Relu\"?"));
-  CHECK(has(refusal("op: Relu, in: [x, y], types: float, expr: \"x + y\", replaces: true"), "other operands or another result type"));
-  CHECK(has(refusal("op: Less, in: [a, b], expr: \"a - b\", replaces: true"), "other operands or another result type"));
-  CHECK(has(refusal("op: Softmax, in: [x], attrs: {axis: -1}, row: axis, types: float, expr: \"x / rsum(x)\", replaces: true"), "works on rows"));
+  CHECK(has(refusal("op: Relu, in: [x, y], types: float, expr: \"x + y\", replaces: true"),
+            "other operands or another result type"));
+  CHECK(has(refusal("op: Less, in: [a, b], expr: \"a - b\", replaces: true"),
+            "other operands or another result type"));
+  CHECK(has(refusal("op: Softmax, in: [x], attrs: {axis: -1}, row: axis, types: float, expr: \"x / "
+                    "rsum(x)\", replaces: true"),
+            "works on rows"));
 }
 
 TEST_CASE("the table loads in little time") {

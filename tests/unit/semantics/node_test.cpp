@@ -1,14 +1,15 @@
 // ONNX's own backend tests, one node each, for every operator with a formula, from the shared test
-// material (FERRULE_SHARED, else ../shared/models beside the repository). Without it the test says that it is skipped.
+// material (FERRULE_SHARED, else ../shared/models beside the repository). Without it the test says
+// that it is skipped.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 
+#include "engine/graph/compare.h"
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/ops.h"
-#include "engine/graph/compare.h"
 #include "tests/support/paths.h"
 #include "tests/unit/semantics/wire.h"
 
@@ -36,7 +37,8 @@ std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::str
     for (const std::string& in : m.inputs) inputs.push_back(in.empty() ? nullptr : &values[in]);
     auto got = evaluate_node(ops, Graph(), m.node, inputs, false);
     if (!got) return render(got.error());
-    if (const Difference d = compare(*got, want, operator_tolerance(want.dtype())); !d.ok) return d.text;
+    if (const Difference d = compare(*got, want, operator_tolerance(want.dtype())); !d.ok)
+      return d.text;
   }
   return "";
 }
@@ -45,7 +47,8 @@ std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::str
 
 TEST_CASE("ONNX's node tests of operators with a formula") {
   const char* shared = std::getenv("FERRULE_SHARED");
-  std::string archive = (shared ? std::string(shared) : source_dir() + "/../shared/models") + "/onnx_node_tests.tar.xz";
+  std::string archive = (shared ? std::string(shared) : source_dir() + "/../shared/models") +
+                        "/onnx_node_tests.tar.xz";
   if (!fs::exists(archive)) {
     MESSAGE("skipped, there is no " << archive << " (FERRULE_SHARED names its folder)");
     return;
@@ -73,6 +76,7 @@ TEST_CASE("ONNX's node tests of operators with a formula") {
     by_op[op] += result->empty();
   }
   fs::remove_all(dir);
-  MESSAGE(passed << " tests of " << by_op.size() << " operators passed; " << other << " are of other operators or types");
+  MESSAGE(passed << " tests of " << by_op.size() << " operators passed; " << other
+                 << " are of other operators or types");
   CHECK(by_op.size() >= 65);
 }

@@ -1,5 +1,5 @@
-// Operators through evaluate_node and lowering: special values, optional inputs, broadcasting, narrow types
-// exhaustively, and regions against their nodes one by one.
+// Operators through evaluate_node and lowering: special values, optional inputs, broadcasting,
+// narrow types exhaustively, and regions against their nodes one by one.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 #include "engine/base/tolerance.h"
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/evaluate.h"
+#include "engine/semantics/infer.h"
 #include "engine/semantics/infer_pointwise.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/ops.h"
-#include "engine/semantics/infer.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;
@@ -203,8 +203,9 @@ TEST_CASE("unary operators on all f16 and bf16 values: one rounding from double"
     for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
     Tensor x = Tensor::of<uint16_t>(t, {65536}, bits);
     for (const auto& [key, f] : table().all()) {
-      bool unary = f.pointwise() && f.inputs.size() == 1 && f.out_type.empty() && f.domain.empty() &&
-                   f.required.empty() && std::find(f.types.begin(), f.types.end(), DType::f32) != f.types.end();
+      bool unary = f.pointwise() && f.inputs.size() == 1 && f.out_type.empty() &&
+                   f.domain.empty() && f.required.empty() &&
+                   std::find(f.types.begin(), f.types.end(), DType::f32) != f.types.end();
       if (!unary) continue;
       Node n = node(f.op);
       auto got = eval(n, {&x}), exact = eval(n, {&x}, true);
@@ -219,7 +220,10 @@ TEST_CASE("unary operators on all f16 and bf16 values: one rounding from double"
         if (std::isnan(want) ? std::isnan(g) : g == want) continue;
         if (f.op == "Gelu" && std::fabs(g - want) <= kCancelled * std::fabs(x.at_f64(i))) continue;
         // Rounded in f32 first: at most the neighbour.
-        auto code = [&](double v) { return t == DType::f16 ? float_to_f16(static_cast<float>(v)) : float_to_bf16(static_cast<float>(v)); };
+        auto code = [&](double v) {
+          return t == DType::f16 ? float_to_f16(static_cast<float>(v))
+                                 : float_to_bf16(static_cast<float>(v));
+        };
         wrong += std::abs(code(g) - code(want)) > 1;
       }
       CAPTURE(f.op);
@@ -275,13 +279,17 @@ TEST_CASE("a region computes what its nodes do, bit for bit in f32") {
   std::vector<float> vx(1000), vy(1000);
   for (size_t i = 0; i < 1000; ++i) {
     vx[i] = static_cast<float>(std::normal_distribution<double>(0, 3)(random));
-    vy[i] = i % 50 == 0 ? kNan : i % 50 == 1 ? kInf : i % 50 == 2 ? -0.0f : static_cast<float>(random() % 7) - 3;
+    vy[i] = i % 50 == 0   ? kNan
+            : i % 50 == 1 ? kInf
+            : i % 50 == 2 ? -0.0f
+                          : static_cast<float>(random() % 7) - 3;
   }
   std::map<ValueId, Tensor> values{{c.x, vec(vx)}, {c.y, vec(vy)}};
   for (NodeId id : c.nodes) {
     const Node& n = c.g.node(id);
     std::vector<const Tensor*> in;
-    for (ValueId v : n.inputs) in.push_back(!v ? nullptr : c.g.constant(v) ? c.g.constant(v) : &values[v]);
+    for (ValueId v : n.inputs)
+      in.push_back(!v ? nullptr : c.g.constant(v) ? c.g.constant(v) : &values[v]);
     auto r = evaluate_node(table(), c.g, n, in, false);
     REQUIRE(r);
     values[n.outputs[0]] = *r;
@@ -297,7 +305,8 @@ TEST_CASE("a region computes what its nodes do, bit for bit in f32") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("a region that was lowered before is found again, for its own values; another one is not") {
+TEST_CASE(
+    "a region that was lowered before is found again, for its own values; another one is not") {
   struct Variant {
     const char* op;
     DType type;
@@ -328,11 +337,16 @@ TEST_CASE("a region that was lowered before is found again, for its own values; 
     return text + to_text(region->program);
   };
   const std::vector<Variant> all = {
-      {"Sub", DType::f32, 0.5, false, false, {}},  {"Sub", DType::f32, 0.25, false, false, {}},
-      {"Sub", DType::f32, 0.5, true, false, {}},   {"Sub", DType::f32, 0.5, false, true, {}},
-      {"Sub", DType::f16, 0.5, false, false, {}},  {"Div", DType::f32, 0.5, false, false, {}},
-      {"Elu", DType::f32, 0.5, false, false, {{"alpha", 0.5}}}, {"Elu", DType::f32, 0.5, false, false, {{"alpha", 0.25}}},
-      {"Sub", DType::f32, 0.0, false, false, {}},  {"Sub", DType::f32, -0.0, false, false, {}},
+      {"Sub", DType::f32, 0.5, false, false, {}},
+      {"Sub", DType::f32, 0.25, false, false, {}},
+      {"Sub", DType::f32, 0.5, true, false, {}},
+      {"Sub", DType::f32, 0.5, false, true, {}},
+      {"Sub", DType::f16, 0.5, false, false, {}},
+      {"Div", DType::f32, 0.5, false, false, {}},
+      {"Elu", DType::f32, 0.5, false, false, {{"alpha", 0.5}}},
+      {"Elu", DType::f32, 0.5, false, false, {{"alpha", 0.25}}},
+      {"Sub", DType::f32, 0.0, false, false, {}},
+      {"Sub", DType::f32, -0.0, false, false, {}},
   };
   std::vector<std::string> texts;
   for (const Variant& v : all) texts.push_back(lowered(v, "i"));
@@ -350,7 +364,8 @@ TEST_CASE("a region of f16 rounds once, at its end; an explicit cast rounds wher
   REQUIRE(region);
   REQUIRE(verify(region->program));
   int narrow = 0;
-  for (const Inst& in : region->program.insts) narrow += in.op == Prim::cast && in.type == DType::f16;
+  for (const Inst& in : region->program.insts)
+    narrow += in.op == Prim::cast && in.type == DType::f16;
   CHECK(narrow == 1);
 
   Chain d;
@@ -399,17 +414,20 @@ TEST_CASE("lower_node names the inputs it reads and takes constants as immediate
 }
 
 TEST_CASE("ops: large constants, computed in parts, are rounded once from f64") {
-  // Not a multiple of a block, a factor for each row as in folded weights, and products that f32 rounds.
+  // Not a multiple of a block, a factor for each row as in folded weights, and products that f32
+  // rounds.
   const int64_t rows = 300, columns = 1001;
   auto [x, px] = Tensor::allocate(DType::f32, {rows, columns});
   auto [s, ps] = Tensor::allocate(DType::f32, {rows, 1});
-  for (int64_t i = 0; i < rows * columns; ++i) static_cast<float*>(px)[i] = 1.0f / static_cast<float>(i + 1);
+  for (int64_t i = 0; i < rows * columns; ++i)
+    static_cast<float*>(px)[i] = 1.0f / static_cast<float>(i + 1);
   for (int64_t i = 0; i < rows; ++i) static_cast<float*>(ps)[i] = 0.1f * static_cast<float>(i + 1);
   auto got = evaluate_rounded(table(), node("Mul"), std::vector<const Tensor*>{&x, &s}, DType::f32);
   if (!got) FAIL(render(got.error()));
   REQUIRE(got->dims() == std::vector<int64_t>{rows, columns});
   int64_t wrong = 0;
   for (int64_t i = 0; i < rows * columns; ++i)
-    wrong += got->as<float>()[static_cast<size_t>(i)] != static_cast<float>(x.at_f64(i) * s.at_f64(i / columns));
+    wrong += got->as<float>()[static_cast<size_t>(i)] !=
+             static_cast<float>(x.at_f64(i) * s.at_f64(i / columns));
   CHECK(wrong == 0);
 }

@@ -1,5 +1,5 @@
-// The polynomials against the correctly rounded reference, over the whole range of f32: every FERRULE_STRIDE-th
-// bit pattern (a prime by default; 1 checks all 2^32) and every special value.
+// The polynomials against the correctly rounded reference, over the whole range of f32: every
+// FERRULE_STRIDE-th bit pattern (a prime by default; 1 checks all 2^32) and every special value.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -62,7 +62,8 @@ Worst worst(Prim op, uint64_t stride) {
   return w;
 }
 
-constexpr Prim kOps[] = {Prim::exp, Prim::log, Prim::expm1, Prim::log1p, Prim::tanh, Prim::sigmoid, Prim::erf};
+constexpr Prim kOps[] = {Prim::exp,  Prim::log,     Prim::expm1, Prim::log1p,
+                         Prim::tanh, Prim::sigmoid, Prim::erf};
 
 }  // namespace
 
@@ -84,9 +85,11 @@ TEST_CASE("each function is within 4 ulp") {
 
 TEST_CASE("special values are exact") {
   const float inf = std::numeric_limits<float>::infinity();
-  const float values[] = {0.0f, -0.0f, inf, -inf, std::nanf(""), 1.0f, -1.0f, 1e-45f, -1e-45f, 0x1p-126f,
-                          -0x1p-126f, 3.4028235e38f, -3.4028235e38f, 88.7228f, 88.73f, -87.3f, -103.9f,
-                          -104.1f, 0.70710677f, 1.4142135f, 16777216.0f, 0.927734375f, 0.9277344f, 10.0f, -10.0f};
+  const float values[] = {
+      0.0f,         -0.0f,      inf,       -inf,       std::nanf(""), 1.0f,           -1.0f,
+      1e-45f,       -1e-45f,    0x1p-126f, -0x1p-126f, 3.4028235e38f, -3.4028235e38f, 88.7228f,
+      88.73f,       -87.3f,     -103.9f,   -104.1f,    0.70710677f,   1.4142135f,     16777216.0f,
+      0.927734375f, 0.9277344f, 10.0f,     -10.0f};
   for (Prim op : kOps) {
     Program p = unary(op);
     expand_transcendentals(p);

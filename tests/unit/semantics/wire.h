@@ -1,5 +1,6 @@
-// Just enough of protobuf's wire format to read ONNX's node tests without the importer (and its onnx): models of
-// one node, and tensors. Test code: malformed input makes wrong answers, not safe ones.
+// Just enough of protobuf's wire format to read ONNX's node tests without the importer (and its
+// onnx): models of one node, and tensors. Test code: malformed input makes wrong answers, not safe
+// ones.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,8 +17,8 @@ namespace wire {
 
 struct Field {
   int number = 0, type = -1;
-  uint64_t value = 0;     ///< varints and fixed
-  std::string_view bytes; ///< length-delimited
+  uint64_t value = 0;      ///< varints and fixed
+  std::string_view bytes;  ///< length-delimited
 };
 
 class Reader {
@@ -27,7 +28,8 @@ class Reader {
     if (p_ >= end_) return false;
     uint64_t key = varint();
     f = {static_cast<int>(key >> 3), static_cast<int>(key & 7), 0, {}};
-    if (f.type == 0) f.value = varint();
+    if (f.type == 0)
+      f.value = varint();
     else if (f.type == 2) {
       size_t n = varint();
       f.bytes = {p_, n};
@@ -72,11 +74,16 @@ inline ferrule::Tensor tensor(std::string_view data) {
   std::string_view raw, packed;
   Field f;
   for (Reader r(data); r.next(f);) {
-    if (f.number == 1) append_ints(f, dims);
-    else if (f.number == 2) type = static_cast<DType>(f.value);
-    else if (f.number == 9) raw = f.bytes;
-    else if (f.number == 4 || f.number == 10) packed = f.bytes;
-    else if (f.number == 5 || f.number == 7 || f.number == 11) append_ints(f, ints);
+    if (f.number == 1)
+      append_ints(f, dims);
+    else if (f.number == 2)
+      type = static_cast<DType>(f.value);
+    else if (f.number == 9)
+      raw = f.bytes;
+    else if (f.number == 4 || f.number == 10)
+      packed = f.bytes;
+    else if (f.number == 5 || f.number == 7 || f.number == 11)
+      append_ints(f, ints);
   }
   auto [t, to] = ferrule::Tensor::allocate(type, dims);
   auto bytes = static_cast<size_t>(t.bytes());
@@ -92,11 +99,11 @@ inline ferrule::Tensor tensor(std::string_view data) {
 }
 
 struct Model {
-  ferrule::Node node;                     ///< the only node; ids are not set
-  std::vector<std::string> inputs;        ///< the node's
+  ferrule::Node node;               ///< the only node; ids are not set
+  std::vector<std::string> inputs;  ///< the node's
   std::vector<std::string> graph_inputs;
   size_t nodes = 0;
-  bool tensors = true;                    ///< no sequence or optional among the graph's inputs
+  bool tensors = true;  ///< no sequence or optional among the graph's inputs
 };
 
 inline void attribute(std::string_view data, ferrule::Attrs& out) {
@@ -106,15 +113,20 @@ inline void attribute(std::string_view data, ferrule::Attrs& out) {
   int type = 0;
   Field f;
   for (Reader r(data); r.next(f);) {
-    if (f.number == 1) name = f.bytes;
+    if (f.number == 1)
+      name = f.bytes;
     else if (f.number == 2) {
       float v = 0;
       std::memcpy(&v, &f.value, 4);
       value = double{v};
-    } else if (f.number == 3) value = static_cast<int64_t>(f.value);
-    else if (f.number == 4) value = std::string(f.bytes);
-    else if (f.number == 8) append_ints(f, ints);
-    else if (f.number == 20) type = static_cast<int>(f.value);
+    } else if (f.number == 3)
+      value = static_cast<int64_t>(f.value);
+    else if (f.number == 4)
+      value = std::string(f.bytes);
+    else if (f.number == 8)
+      append_ints(f, ints);
+    else if (f.number == 20)
+      type = static_cast<int>(f.value);
   }
   if (type == 7) value = ints;
   out.set(name, value);
@@ -134,10 +146,14 @@ inline Model model(std::string_view data) {
         }
       } else if (g.number == 1 && ++m.nodes == 1) {
         for (Reader rn(g.bytes); rn.next(n);) {
-          if (n.number == 1) m.inputs.emplace_back(n.bytes);
-          else if (n.number == 4) m.node.op = n.bytes;
-          else if (n.number == 5) attribute(n.bytes, m.node.attrs);
-          else if (n.number == 7) m.node.domain = n.bytes;
+          if (n.number == 1)
+            m.inputs.emplace_back(n.bytes);
+          else if (n.number == 4)
+            m.node.op = n.bytes;
+          else if (n.number == 5)
+            attribute(n.bytes, m.node.attrs);
+          else if (n.number == 7)
+            m.node.domain = n.bytes;
         }
       }
     }

@@ -68,10 +68,10 @@ Asked ask(std::string_view text, const std::map<std::string, std::string>& rules
   import.own_origins = true;
   import.known_operator = [](std::string_view d, std::string_view op) {
     return ops().find(d, op) != nullptr;
-};
-a.observed = must(why::observe(must(import_text(text, import)), knowledge, o));
-a.inquiry = std::make_unique<why::Inquiry>(a.observed);
-return a;
+  };
+  a.observed = must(why::observe(must(import_text(text, import)), knowledge, o));
+  a.inquiry = std::make_unique<why::Inquiry>(a.observed);
+  return a;
 }  // namespace
 
 const Considered* rule_of(const std::vector<Considered>& all, std::string_view id) {
@@ -213,7 +213,8 @@ namespace {
 /// A convolution and the MaxPool behind it, with one more condition.
 std::map<std::string, std::string> pool_rule(const std::string& condition,
                                              const std::string& more = "") {
-  return {{"test_pool", "kind: window\nphase: windows\nbefore: [conv_pool]\ncontract: conv_pool\n" + more +
+  return {{"test_pool", "kind: window\nphase: windows\nbefore: [conv_pool]\ncontract: conv_pool\n" +
+                            more +
                             "match: |\n  [conv] t = {Conv|group.conv}<...>(x, rest...)\n  [pool] y "
                             "= MaxPool<...>(t)\nwhere:\n  - " +
                             condition + "\nname: \"{conv} + {pool}\"\n"}};
@@ -225,9 +226,11 @@ const std::string kPool =
 }  // namespace
 
 TEST_CASE("a profit condition: --ignore-profit, and what it gives") {
-  Asked a = ask(
-      kPool,
-      pool_rule(R"({id: small, profit: "bytes(t) > 4000000", why: "{bytes(t)} bytes are too few"})"), {{"conv_pool"}, {}});
+  Asked a =
+      ask(kPool,
+          pool_rule(
+              R"({id: small, profit: "bytes(t) > 4000000", why: "{bytes(t)} bytes are too few"})"),
+          {{"conv_pool"}, {}});
   auto answer = a.node("pool");
   const Considered* c = rule_of(answer.considered, "test_pool");
   REQUIRE(c);
@@ -241,7 +244,8 @@ TEST_CASE("a profit condition: --ignore-profit, and what it gives") {
 
 TEST_CASE("a kernel condition: another target has it") {
   Asked a =
-      ask(kPool, pool_rule(R"({id: cc, kernel: "cc >= 8.9", why: "compute capability {cc}"})"), {{"conv_pool"}, {}});
+      ask(kPool, pool_rule(R"({id: cc, kernel: "cc >= 8.9", why: "compute capability {cc}"})"),
+          {{"conv_pool"}, {}});
   auto answer = a.pair("conv", "pool");
   const Considered* c = rule_of(answer.considered, "test_pool");
   REQUIRE(c);
@@ -253,11 +257,11 @@ TEST_CASE("a kernel condition: another target has it") {
 
 namespace {
 
-/// The shipped rules that move quantization or take it into groups: off, so that a pair stays where the model has it.
+/// The shipped rules that move quantization or take it into groups: off, so that a pair stays where
+/// the model has it.
 std::vector<std::string> quantization(const std::string& more) {
   std::vector<std::string> out{more};
-  for (const auto& entry :
-       std::filesystem::directory_iterator(rules_dir() + "/quantization"))
+  for (const auto& entry : std::filesystem::directory_iterator(rules_dir() + "/quantization"))
     out.push_back(entry.path().stem().string());
   return out;
 }
@@ -275,7 +279,8 @@ TEST_CASE("nodes between: the pair that blocks, and the placements that allow it
   CHECK(p.kind == PairAnswer::Kind::between);
   CHECK(p.blockers == std::vector<std::string>{"quant", "dequant"});
   CHECK(has(p.text, "quant, dequant stand between conv and pool"));
-  const Unlock* behind = unlock_of(p.unlocks, "--enable maxpool_first");  // the rule that moves them
+  const Unlock* behind =
+      unlock_of(p.unlocks, "--enable maxpool_first");  // the rule that moves them
   REQUIRE(behind);
   CHECK(behind->gives == "conv + pool");
 }
@@ -336,11 +341,11 @@ TEST_CASE("siblings, strangers, and nodes that are gone") {
 }
 
 TEST_CASE("history: it would have matched before another rule rewrote what it wants") {
-  Asked a =
-      ask(net(kOne, "[conv] c = Conv(x, W) [norm] y = BatchNormalization(c, g, b, m, v)"),
-          {{"test_norm",
-            "kind: rewrite\nphase: rows\nnumerics: exact\nonce: true\nmatch: |\n  y = BatchNormalization<...>(Conv<...>(x, rest...), more...)\n"
-            "rewrite: |\n  y = Relu(x)\n"}});
+  Asked a = ask(net(kOne, "[conv] c = Conv(x, W) [norm] y = BatchNormalization(c, g, b, m, v)"),
+                {{"test_norm",
+                  "kind: rewrite\nphase: rows\nnumerics: exact\nonce: true\nmatch: |\n  y = "
+                  "BatchNormalization<...>(Conv<...>(x, rest...), more...)\n"
+                  "rewrite: |\n  y = Relu(x)\n"}});
   auto answer = a.node("norm", "test_norm");
   REQUIRE(answer.considered.size() <= 1);
   if (!answer.considered.empty())
