@@ -7,11 +7,14 @@
 #include "codegen/cpu/llvm.h"
 #include "engine/semantics/minifloat.h"
 
-#define FERRULE_SLEEF_UNARY(X)                                                                  \
-  X(exp)                                                                                        \
-  X(log)                                                                                        \
-  X(log1p) X(expm1) X(tanh) X(erf) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) \
-      X(asinh) X(acosh) X(atanh) X(pow)
+#define FERRULE_SLEEF_UNARY(X) \
+  X(exp)                       \
+  X(log)                       \
+  X(log1p)                     \
+  X(expm1)                     \
+  X(tanh)                      \
+  X(erf)                       \
+  X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) X(sinh) X(cosh) X(asinh) X(acosh) X(atanh) X(pow)
 
 // Their real signatures have vector types; only the addresses are used here.
 extern "C" {

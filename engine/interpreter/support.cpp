@@ -243,10 +243,10 @@ X(int64_t)
 X(uint64_t)
 #undef X
 
-    // --- sizes and positions
-    // ----------------------------------------------------------------------------
+// --- sizes and positions
+// ----------------------------------------------------------------------------
 
-    std::optional<Dims> broadcast(const Dims& a, const Dims& b) {
+std::optional<Dims> broadcast(const Dims& a, const Dims& b) {
   Dims out(std::max(a.size(), b.size()), 1);
   for (size_t k = 0; k < out.size(); ++k) {
     const int64_t x = k < a.size() ? a[a.size() - 1 - k] : 1;

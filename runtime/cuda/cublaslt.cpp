@@ -37,13 +37,20 @@ namespace {
 constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr int kMostPlans = 8;
 
-#define FERRULE_CUBLASLT(X)                                                                       \
-  X(Create)                                                                                       \
-  X(Destroy)                                                                                      \
-  X(GetVersion) X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic) X(MatmulDescCreate)        \
-      X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
-          X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)        \
-              X(MatmulPreferenceSetAttribute)
+#define FERRULE_CUBLASLT(X)   \
+  X(Create)                   \
+  X(Destroy)                  \
+  X(GetVersion)               \
+  X(GetStatusString)          \
+  X(Matmul)                   \
+  X(MatmulAlgoGetHeuristic)   \
+  X(MatmulDescCreate)         \
+  X(MatmulDescDestroy)        \
+  X(MatmulDescSetAttribute)   \
+  X(MatrixLayoutCreate)       \
+  X(MatrixLayoutDestroy)      \
+  X(MatrixLayoutSetAttribute) \
+  X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
 
 struct Api {
 #define X(name) decltype(&cublasLt##name) name = nullptr;

@@ -57,23 +57,40 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
   inline float name##f(float x) { return __builtin_##name##f(x); }
 FERRULE_EXACT(fabs)
 FERRULE_EXACT(floor)
-FERRULE_EXACT(ceil) FERRULE_EXACT(trunc) FERRULE_EXACT(rint) FERRULE_EXACT(sqrt)
+FERRULE_EXACT(ceil)
+FERRULE_EXACT(trunc)
+FERRULE_EXACT(rint)
+FERRULE_EXACT(sqrt)
 #define FERRULE_ROUNDED(name)                                                            \
   inline double name(double x) { return __builtin_##name(x); }                           \
   inline float name(float x) { return static_cast<float>(__builtin_##name(double{x})); } \
   inline float name##f(float x) { return name(x); }
-    FERRULE_ROUNDED(exp) FERRULE_ROUNDED(exp2) FERRULE_ROUNDED(expm1) FERRULE_ROUNDED(log)
-        FERRULE_ROUNDED(log2) FERRULE_ROUNDED(log1p) FERRULE_ROUNDED(tanh) FERRULE_ROUNDED(erf)
-            FERRULE_ROUNDED(sin) FERRULE_ROUNDED(cos) FERRULE_ROUNDED(tan) FERRULE_ROUNDED(asin)
-                FERRULE_ROUNDED(acos) FERRULE_ROUNDED(atan) FERRULE_ROUNDED(sinh)
-                    FERRULE_ROUNDED(cosh) FERRULE_ROUNDED(asinh) FERRULE_ROUNDED(acosh)
-                        FERRULE_ROUNDED(atanh)
+FERRULE_ROUNDED(exp)
+FERRULE_ROUNDED(exp2)
+FERRULE_ROUNDED(expm1)
+FERRULE_ROUNDED(log)
+FERRULE_ROUNDED(log2)
+FERRULE_ROUNDED(log1p)
+FERRULE_ROUNDED(tanh)
+FERRULE_ROUNDED(erf)
+FERRULE_ROUNDED(sin)
+FERRULE_ROUNDED(cos)
+FERRULE_ROUNDED(tan)
+FERRULE_ROUNDED(asin)
+FERRULE_ROUNDED(acos)
+FERRULE_ROUNDED(atan)
+FERRULE_ROUNDED(sinh)
+FERRULE_ROUNDED(cosh)
+FERRULE_ROUNDED(asinh)
+FERRULE_ROUNDED(acosh)
+FERRULE_ROUNDED(atanh)
 #define FERRULE_EXACT_2(name)                                               \
   inline double name(double x, double y) { return __builtin_##name(x, y); } \
   inline float name(float x, float y) { return __builtin_##name##f(x, y); } \
   inline float name##f(float x, float y) { return __builtin_##name##f(x, y); }
-                            FERRULE_EXACT_2(fmod) FERRULE_EXACT_2(copysign) FERRULE_EXACT_2(fmax)
-                                FERRULE_EXACT_2(fmin) inline double pow(double x, double y) {
+FERRULE_EXACT_2(fmod)
+FERRULE_EXACT_2(copysign)
+FERRULE_EXACT_2(fmax) FERRULE_EXACT_2(fmin) inline double pow(double x, double y) {
   return __builtin_pow(x, y);
 }
 inline float pow(float x, float y) {
