@@ -25,7 +25,7 @@ struct EngineOptions {
   bool snapshots = false;  ///< keep the graph before each phase (`why`)
   std::vector<std::string> ignore_profit;
   std::vector<std::string> overrides;  ///< override files (override.h), in order
-  std::string apply;  ///< a list of instances (instances.h): no others are made; empty: all
+  std::string apply;  ///< a list of instances (rule/selection.h): no others are made; empty: all
   std::vector<std::string>
       allow_unproven;  ///< globs: rewrites that run without a proof stamp and without a proof
   std::string cache =
@@ -45,7 +45,7 @@ struct Knowledge {
   std::vector<Override> overrides;
   std::optional<Instances> instances;  ///< EngineOptions::apply
 };
-/// errors: those of load_rules, load_target, use_profile, override.h, instances.h; rule_unproven.
+/// errors: those of load_rules, load_target, use_profile, override.h, selection.h; rule_unproven.
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options);
 
 /// The graph as it was before a phase, and how many steps the journal had; unchanged graphs are

@@ -1,7 +1,7 @@
 // Loops of row kernels over operands of any rank: which axes are rows and which lie along them,
 // collapsed where every operand allows it, and which of the two the vectors run along. Vectors run
 // along the row where that is contiguous and long, else across neighbouring rows. A nest is made
-// once per shape; its stages are compiled kernels (cpu_kernel.h), run block by block of rows with
+// once per shape; its stages are compiled kernels (kernel.h), run block by block of rows with
 // interior values in the caller's scratch.
 #pragma once
 #include <span>

@@ -38,7 +38,7 @@ struct CudaTransposePlan {
 };
 
 /// The plan, or nothing where the copy is contiguous along the same axis on both sides, or nowhere:
-/// an ordinary pointwise kernel does it as well (cuda.h). Strides in elements.
+/// an ordinary pointwise kernel does it as well (pointwise.h). Strides in elements.
 std::optional<CudaTransposePlan> plan_cuda_transpose(std::span<const int64_t> dims,
                                                      const std::vector<int64_t>& source,
                                                      const std::vector<int64_t>& result,

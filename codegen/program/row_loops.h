@@ -1,6 +1,6 @@
 // The axes of a row region over operands as they lie in memory: which count rows and which run
 // along a row, collapsed where every operand allows it. How they are walked is decided by who makes
-// a kernel (row_nest.h, cuda_rows.h).
+// a kernel (row_nest.h, rows.h).
 #pragma once
 #include <span>
 #include <vector>

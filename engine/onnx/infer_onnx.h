@@ -1,4 +1,4 @@
-// Inference by the operator schemas' own functions, for every operator that graph/infer.cpp does
+// Inference by the operator schemas' own functions, for every operator that semantics/infer.h does
 // not do itself. Dims travel through onnx's named dimensions, so equal expressions stay equal.
 #pragma once
 
