@@ -12,7 +12,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cudnn_graph.h"
-#include "runtime/cuda/libraries.h"
+#include "runtime/cuda/open_library.h"
 #include "tests/support/paths.h"
 #include "tests/unit/cuda/attention_forms.h"
 
