@@ -106,7 +106,7 @@ void in_children(const Work& work, const std::function<std::string(uint64_t)>& p
       if (const double began = slot.began; began > 0 && now() - began > work.limit && !w.stopped) w.stopped = true, kill(w.child, SIGKILL);
       if (!(wait[k].revents & (POLLIN | POLLHUP))) continue;
       char bytes[1 << 16];
-      if (const ssize_t n = read(w.from, bytes, sizeof bytes); n > 0) {
+      if (const ssize_t n = ::read(w.from, bytes, sizeof bytes); n > 0) {
         w.buffer.append(bytes, static_cast<size_t>(n));
         take_results(w.buffer, take);
         continue;

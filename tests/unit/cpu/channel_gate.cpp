@@ -56,7 +56,7 @@ std::vector<double> plain(const Gate& g) {
 }
 
 /// The group's body, and the kernel made from it.
-struct Body {
+struct GateBody {
   Graph graph;
   Harness h{"GlobalAveragePool"};
 
@@ -67,7 +67,7 @@ struct Body {
     node.outputs = {graph.add_value("v" + std::to_string(count++), {DType::f32, Shape{Dim(n), Dim(channels), Dim(1), Dim(1)}})};
     return graph.output(graph.add_node(std::move(node)));
   }
-  explicit Body(const Gate& g) {
+  explicit GateBody(const Gate& g) {
     ValueId v = add("GlobalAveragePool", {graph.add_input("x", {DType::f32, Shape(g.x.begin(), g.x.end())})}, g.x[0], g.x[1]);
     for (size_t l = 0; l < g.widths.size(); ++l) {
       ValueId w = graph.add_constant("w" + std::to_string(l), g.weights[l]), b = graph.add_constant("b" + std::to_string(l), g.biases[l]);
@@ -101,10 +101,10 @@ TEST_CASE("gates of random sizes, and the same bits with any number of threads")
     const Gate g = random_gate(random, round % 3 == 0 ? "Sigmoid" : round % 3 == 1 ? "HardSigmoid" : "Relu");
     CAPTURE(str(Type{DType::f32, Shape(g.x.begin(), g.x.end())}));
     set_threads(1);
-    const Tensor one = Body(g).run();
+    const Tensor one = GateBody(g).run();
     check_close(one, plain(g));
     set_threads(3);
-    CHECK(Body(g).run().identical(one));
+    CHECK(GateBody(g).run().identical(one));
   }
   set_threads(before);
 }
@@ -112,7 +112,7 @@ TEST_CASE("gates of random sizes, and the same bits with any number of threads")
 TEST_CASE("what is no gate is not read as one") {
   std::mt19937 random(8);
   auto refused = [&](auto&& change) {
-    Body b(random_gate(random, "Sigmoid"));
+    GateBody b(random_gate(random, "Sigmoid"));
     change(b.graph);
     auto gate = read_channel_gate(b.graph, b.graph.order(), operators());
     REQUIRE_FALSE(gate.has_value());
