@@ -7,6 +7,7 @@
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
 #include "engine/contract/spread.h"
+#include "engine/semantics/lower.h"
 #include "engine/semantics/movement.h"
 
 namespace ferrule {

@@ -44,8 +44,8 @@ Value weights(Builder& b, const Dims& dims, std::optional<Mood> mood = std::null
   return v ? *v : w;
 }
 
-std::optional<Anchor> made(Builder& b, const std::string& op, std::vector<Value> operands,
-                           const std::string& attributes, bool exact) {
+std::optional<Anchor> anchor_of(Builder& b, const std::string& op, std::vector<Value> operands,
+                                const std::string& attributes, bool exact) {
   auto v = b.node(op, operands, attributes);
   if (!v) return std::nullopt;
   v->exact = v->exact && exact && b.dtype != DType::f16;
@@ -72,8 +72,8 @@ std::optional<Anchor> conv(Builder& b) {
   for (const Window& w : axes) filter.push_back(w.kernel);
   std::vector<Value> operands{source(b, image(batch(b), in, axes)), weights(b, filter)};
   if (d.chance(50)) operands.push_back(weights(b, {out}));
-  return made(b, "Conv", operands, window_attributes(d, axes) + fmt::format(", group = {}", group),
-              true);
+  return anchor_of(b, "Conv", operands,
+                   window_attributes(d, axes) + fmt::format(", group = {}", group), true);
 }
 
 std::optional<Anchor> deconv(Builder& b) {
@@ -89,7 +89,7 @@ std::optional<Anchor> deconv(Builder& b) {
                   ints(each(axes, [&](auto& w) { return d.between(0, w.stride - 1); }));
   std::vector<Value> operands{source(b, image(batch(b), in, axes)), weights(b, filter)};
   if (d.chance(50)) operands.push_back(weights(b, {filter[1] * group}));
-  return made(b, "ConvTranspose", operands, attributes, true);
+  return anchor_of(b, "ConvTranspose", operands, attributes, true);
 }
 
 /// Batch sizes of one operand of a product whose result has these: some are 1, leading ones left
@@ -113,7 +113,7 @@ std::optional<Anchor> matmul(Builder& b) {
   right.insert(right.end(), {k, n});
   if (d.chance(12)) left = {k};
   if (d.chance(12)) right = {k};
-  return made(b, "MatMul", {source(b, left), weights(b, right)}, "", true);
+  return anchor_of(b, "MatMul", {source(b, left), weights(b, right)}, "", true);
 }
 
 std::optional<Anchor> gemm(Builder& b) {
@@ -126,9 +126,10 @@ std::optional<Anchor> gemm(Builder& b) {
         weights(b, d.of(std::vector<Dims>{{n}, {1, n}, {m, 1}, {1, 1}, {m, n}, {1}, {}})));
   const std::vector<std::string> factors{"1.0", "1.0", "0.5", "2.0", "-1.5"};
   const std::string alpha = d.of(factors), beta = d.of(factors);
-  return made(b, "Gemm", operands,
-              fmt::format("transA = {}, transB = {}, alpha = {}, beta = {}", ta, tb, alpha, beta),
-              alpha != "-1.5" && beta != "-1.5");
+  return anchor_of(
+      b, "Gemm", operands,
+      fmt::format("transA = {}, transB = {}, alpha = {}, beta = {}", ta, tb, alpha, beta),
+      alpha != "-1.5" && beta != "-1.5");
 }
 
 std::optional<Anchor> pool(Builder& b) {
@@ -138,19 +139,20 @@ std::optional<Anchor> pool(Builder& b) {
   const Value x = source(b, image(batch(b), std::max<int64_t>(1, b.size()), axes));
   switch (d.below(6)) {
     case 0:
-      return made(b, "GlobalAveragePool", {x}, "", false);
+      return anchor_of(b, "GlobalAveragePool", {x}, "", false);
     case 1:
-      return made(b, "GlobalMaxPool", {x}, "", true);
+      return anchor_of(b, "GlobalMaxPool", {x}, "", true);
     case 2:
-      return made(b, "LpPool", {x},
-                  window_attributes(d, axes) +
-                      fmt::format(", p = {}, ceil_mode = {}", d.of({1, 2, 2, 3}), d.below(2)),
-                  false);
+      return anchor_of(b, "LpPool", {x},
+                       window_attributes(d, axes) +
+                           fmt::format(", p = {}, ceil_mode = {}", d.of({1, 2, 2, 3}), d.below(2)),
+                       false);
     case 3:
-      return made(b, "MaxPool", {x},
-                  window_attributes(d, axes) + fmt::format(", ceil_mode = {}", d.below(2)), true);
+      return anchor_of(b, "MaxPool", {x},
+                       window_attributes(d, axes) + fmt::format(", ceil_mode = {}", d.below(2)),
+                       true);
     default:
-      return made(
+      return anchor_of(
           b, "AveragePool", {x},
           window_attributes(d, axes) +
               fmt::format(", ceil_mode = {}, count_include_pad = {}", d.below(2), d.below(2)),
@@ -166,16 +168,16 @@ std::optional<Anchor> channel_norm(Builder& b) {
   const Value x = source(b, dims);
   auto per = [&](Mood mood) { return weights(b, {channels}, mood); };
   if (d.chance(60))
-    return made(b, "BatchNormalization",
-                {x, per(Mood::plain), per(Mood::plain), per(Mood::plain), per(Mood::positive)},
-                "epsilon = 0.001", false);
+    return anchor_of(b, "BatchNormalization",
+                     {x, per(Mood::plain), per(Mood::plain), per(Mood::plain), per(Mood::positive)},
+                     "epsilon = 0.001", false);
   if (d.chance(50))
-    return made(b, "InstanceNormalization", {x, per(Mood::plain), per(Mood::plain)},
-                "epsilon = 0.01", false);
+    return anchor_of(b, "InstanceNormalization", {x, per(Mood::plain), per(Mood::plain)},
+                     "epsilon = 0.01", false);
   int64_t groups = d.between(1, channels);
   while (channels % groups) --groups;
-  return made(b, "GroupNormalization", {x, per(Mood::plain), per(Mood::plain)},
-              fmt::format("epsilon = 0.01, num_groups = {}", groups), false);
+  return anchor_of(b, "GroupNormalization", {x, per(Mood::plain), per(Mood::plain)},
+                   fmt::format("epsilon = 0.01, num_groups = {}", groups), false);
 }
 
 std::optional<Anchor> row_norm(Builder& b) {
@@ -185,15 +187,15 @@ std::optional<Anchor> row_norm(Builder& b) {
   const Value x = source(b, dims);
   const int64_t rank = x.rank(), axis = d.between(-rank, rank - 1);
   if (d.chance(40))
-    return made(b, d.chance(75) ? "Softmax" : "LogSoftmax", {x}, fmt::format("axis = {}", axis),
-                false);
+    return anchor_of(b, d.chance(75) ? "Softmax" : "LogSoftmax", {x},
+                     fmt::format("axis = {}", axis), false);
   const Dims rows(dims.begin() + (axis < 0 ? axis + rank : axis), dims.end());
   auto per = [&] { return weights(b, d.chance(85) ? rows : Dims{rows.back()}, Mood::plain); };
   const std::string attributes = fmt::format("axis = {}, epsilon = 0.01", axis);
-  if (d.chance(40)) return made(b, "RMSNormalization", {x, per()}, attributes, false);
+  if (d.chance(40)) return anchor_of(b, "RMSNormalization", {x, per()}, attributes, false);
   std::vector<Value> operands{x, per()};
   if (d.chance(60)) operands.push_back(per());
-  return made(b, "LayerNormalization", operands, attributes, false);
+  return anchor_of(b, "LayerNormalization", operands, attributes, false);
 }
 
 }  // namespace
@@ -245,7 +247,7 @@ std::optional<Value> another(Builder& b, const Anchor& anchor) {
     operands[0] = b.input(b.dtype, operands[0].dims, b.mood);
   if (operands.size() > 1 && anchor.op != "BatchNormalization")
     operands[1] = b.constant(b.dtype, operands[1].dims, b.finite());
-  auto a = made(b, anchor.op, operands, anchor.attributes, anchor.result.exact);
+  auto a = anchor_of(b, anchor.op, operands, anchor.attributes, anchor.result.exact);
   return a ? std::optional(a->result) : std::nullopt;
 }
 

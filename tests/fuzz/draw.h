@@ -1,11 +1,13 @@
 // Drawing at random: the same draws for the same seed, with every compiler and standard library.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace ferrule::fuzz {
 
 using Dims = std::vector<int64_t>;
+using Strings = std::vector<std::string>;
 
 class Draw {
  public:

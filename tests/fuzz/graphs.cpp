@@ -5,8 +5,6 @@
 namespace ferrule::fuzz {
 namespace {
 
-using Strings = std::vector<std::string>;
-
 /// How often, in percent, a next piece is of what kind; the rest are steps.
 struct Mix {
   int layers, idioms, joints, others, nested, quantized;

@@ -64,7 +64,7 @@ Made softmax(Builder& b, const Value& v) {
 }
 
 /// LayerNormalization, RMSNormalization and, over other axes, InstanceNormalization.
-Made norm(Builder& b, const Value& v) {
+Made spelled_norm(Builder& b, const Value& v) {
   Draw& d = b.draw;
   Spelling s(b, v.dtype);
   std::vector<int64_t> axes{-1};
@@ -199,7 +199,7 @@ Made draw_idiom(Builder& b, const Value& v) {
   if (!is_float(v.dtype) || v.rank() < 1) return std::nullopt;
   const int64_t kind = b.draw.below(20);
   Made r = kind < 4    ? softmax(b, v)
-           : kind < 8  ? norm(b, v)
+           : kind < 8  ? spelled_norm(b, v)
            : kind < 13 ? activation(b, v)
            : kind < 15 ? gate(b, v)
            : kind < 18 ? attention(b, v)

@@ -13,7 +13,6 @@ namespace ferrule::fuzz {
 namespace {
 
 namespace fs = std::filesystem;
-using Strings = std::vector<std::string>;
 
 constexpr uintmax_t kSmallFile = 64 << 10;
 constexpr int64_t kMostElements = 200'000;  ///< of any value

@@ -3,8 +3,6 @@
 namespace ferrule::fuzz {
 namespace {
 
-using Strings = std::vector<std::string>;
-
 /// Weights: mostly constant, and finite; exact behind what is exact.
 Value weights(Builder& b, const Value& v, const Dims& dims,
               std::optional<Mood> mood = std::nullopt) {

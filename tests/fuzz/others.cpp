@@ -3,8 +3,6 @@
 namespace ferrule::fuzz {
 namespace {
 
-using Strings = std::vector<std::string>;
-
 /// Indices into an axis of n elements, negative ones among them.
 Value indices(Builder& b, const Dims& dims, int64_t n) {
   std::vector<int64_t> all;
@@ -18,7 +16,7 @@ Made to_type(Builder& b, const Made& v, DType dtype) {
   return v ? b.node("Cast", {*v}, fmt::format("to = {}", static_cast<int>(dtype)), dtype) : v;
 }
 
-Made unary(Builder& b, const Value& v) {
+Made other_unary(Builder& b, const Value& v) {
   Draw& d = b.draw;
   if (is_float(v.dtype)) {
     static const Strings smooth{"Sin", "Cos", "Atan", "Asinh", "Tanh", "Erf", "HardSwish"};
@@ -269,7 +267,7 @@ Made compound(Builder& b, const Value& v) {
 
 Made draw_other(Builder& b, const Value& v) {
   const int64_t kind = v.rank() ? b.draw.below(100) : b.draw.below(28);
-  Made r = kind < 16   ? unary(b, v)
+  Made r = kind < 16   ? other_unary(b, v)
            : kind < 28 ? conversion(b, v)
            : kind < 44 ? gather(b, v)
            : kind < 64 ? moved(b, v)

@@ -3,8 +3,6 @@
 namespace ferrule::fuzz {
 namespace {
 
-using Strings = std::vector<std::string>;
-
 /// What an operator asks of its operand, and what it leaves of it.
 struct Unary {
   const char* op;

@@ -115,7 +115,7 @@ void in_children(const Work& work, const std::function<std::string(uint64_t)>& p
         w.stopped = true, kill(w.child, SIGKILL);
       if (!(wait[k].revents & (POLLIN | POLLHUP))) continue;
       char bytes[1 << 16];
-      if (const ssize_t n = read(w.from, bytes, sizeof bytes); n > 0) {
+      if (const ssize_t n = ::read(w.from, bytes, sizeof bytes); n > 0) {
         w.buffer.append(bytes, static_cast<size_t>(n));
         take_results(w.buffer, take);
         continue;

@@ -21,7 +21,7 @@ std::vector<std::string> targets() {
   return out;
 }
 
-struct Case {
+struct JitCase {
   Program program;
   std::vector<InnerStride> inner;
   int64_t outer = 1, n = 1;
@@ -30,7 +30,7 @@ struct Case {
 };
 
 /// Runs the kernel and compares every element with evaluate(); also that nothing else is written.
-void check(const Case& c, const std::string& target, Rng& rng) {
+void check(const JitCase& c, const std::string& target, Rng& rng) {
   const Program& p = c.program;
   KernelKey key{p, c.inner, target, false};
   auto kernel = CpuJit::instance().compile(key, "test");
@@ -109,7 +109,7 @@ TEST_CASE("every primitive on every compute type equals the reference") {
         auto op = static_cast<Prim>(k);
         Program p = one(op, t);
         if (p.outputs.empty()) continue;
-        Case c{p, all(p, InnerStride::contiguous), 2, 301, 1, is_function(op) ? 4 : 0};
+        JitCase c{p, all(p, InnerStride::contiguous), 2, 301, 1, is_function(op) ? 4 : 0};
         check(c, target, rng);
       }
 }

@@ -20,7 +20,7 @@ using namespace ferrule::test;
 
 namespace {
 
-struct Form {
+struct AttentionForm {
   DType type = DType::f32;
   Dims batch;  ///< of the scores
   int64_t queries = 1, keys = 1, size = 1, width = 1;
@@ -55,7 +55,7 @@ ValueId behind(RowGraph& r, std::mt19937& rng, const Dims& d, const std::vector<
   return r.node("Transpose", {x}, {{"perm", perm}});
 }
 
-RowGraph graph_of(const Form& f, std::mt19937& rng) {
+RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
   RowGraph r(f.type);
   Dims few = f.batch;
   if (f.one_head_of_keys) few[0] = 1;
@@ -97,7 +97,7 @@ RowGraph graph_of(const Form& f, std::mt19937& rng) {
   return r;
 }
 
-struct Case {
+struct AttentionCase {
   RowGraph r;
   Attention a;
   CudaAttentionPlan plan;
@@ -113,8 +113,9 @@ RowLayout layout(const RowGraph& r, ValueId v) {
   return {r.dims(v), strides_of(r.dims(v), Layout::plain)};
 }
 
-Case case_of(const Form& f, std::mt19937& rng, bool aligned, HostKernels& kernels) {
-  Case c{graph_of(f, rng), {}, {}, 0, {}};
+AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
+                      HostKernels& kernels) {
+  AttentionCase c{graph_of(f, rng), {}, {}, 0, {}};
   const Graph& g = c.r.graph;
   auto read = read_attention(g, g.order());
   REQUIRE_MESSAGE(read.has_value(), (read ? "" : render(read.error())));
@@ -134,7 +135,7 @@ Case case_of(const Form& f, std::mt19937& rng, bool aligned, HostKernels& kernel
   return c;
 }
 
-void check(const Case& c, const HostKernels& kernels) {
+void check(const AttentionCase& c, const HostKernels& kernels) {
   CAPTURE(c.what);
   const Graph& g = c.r.graph;
   const Tensor y = Tensor::allocate(c.r.type, c.r.dims(c.a.y.value)).first;
@@ -176,7 +177,7 @@ void check(const Case& c, const HostKernels& kernels) {
 TEST_CASE("the attention kernel equals its nodes, one by one") {
   if (HostKernels::missing()) return;
   std::mt19937 rng(5);
-  const std::vector<Form> forms = {
+  const std::vector<AttentionForm> forms = {
       {DType::f32, {2, 3}, 5, 7, 8, 8, {}},
       {DType::f32, {}, 70, 65, 64, 64, Dims{70, 65}},
       {DType::f32, {2}, 33, 100, 16, 24, Dims{100}, false, false, true},
@@ -242,12 +243,12 @@ TEST_CASE("the attention kernel equals its nodes, one by one") {
       {DType::bf16, {2}, 1, 90, 100, 96, {}},
   };
   HostKernels kernels;
-  std::vector<Case> cases;
-  for (const Form& f : forms)
+  std::vector<AttentionCase> cases;
+  for (const AttentionForm& f : forms)
     for (bool aligned : {true, false}) cases.push_back(case_of(f, rng, aligned, kernels));
   const std::string problem = kernels.compile();
   REQUIRE_MESSAGE(problem.empty(), problem);
-  for (const Case& c : cases) check(c, kernels);
+  for (const AttentionCase& c : cases) check(c, kernels);
 }
 
 TEST_CASE(
@@ -255,7 +256,8 @@ TEST_CASE(
     "spill") {
   std::mt19937 rng(6);
   HostKernels none;
-  const Case turned = case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, true, none);
+  const AttentionCase turned =
+      case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, true, none);
   CHECK(turned.plan.kernel.vector == 4);
   CHECK(case_of({DType::f32, {2, 2}, 40, 33, 64, 64, {}, true}, rng, false, none)
             .plan.kernel.vector == 1);
@@ -265,10 +267,11 @@ TEST_CASE(
     MESSAGE("skipped, NVRTC is not installed");
     return;
   }
-  for (const Form& f : {Form{DType::f32, {2, 2}, 40, 33, 64, 64, {}, true},
-                        Form{DType::f16, {2, 2}, 40, 33, 128, 128, Dims{40, 33}, true},
-                        Form{DType::bf16, {}, 40, 33, 72, 100, Dims{40, 33}, false, true}}) {
-    const Case c = case_of(f, rng, true, none);
+  for (const AttentionForm& f :
+       {AttentionForm{DType::f32, {2, 2}, 40, 33, 64, 64, {}, true},
+        AttentionForm{DType::f16, {2, 2}, 40, 33, 128, 128, Dims{40, 33}, true},
+        AttentionForm{DType::bf16, {}, 40, 33, 72, 100, Dims{40, 33}, false, true}}) {
+    const AttentionCase c = case_of(f, rng, true, none);
     auto cubin = compile_cuda(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel", "sm_90",
                               c.plan.kernel.threads());
     REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));

@@ -54,20 +54,18 @@ class Guarded {
   size_t size_ = 0;
 };
 
-using Strides = std::vector<int64_t>;
-
 /// A form of access: what the operands of one operator have for strides, and what the planner makes
 /// of it.
-struct Form {
+struct AccessForm {
   std::string name;
   std::vector<int64_t> dims;
-  Strides even, odd;  ///< of the operator's inputs 0, 2, … and 1, 3, …
-  Strides output;
+  std::vector<int64_t> even, odd;  ///< of the operator's inputs 0, 2, … and 1, 3, …
+  std::vector<int64_t> output;
   CudaAccess first;     ///< of input 0
   bool packed = false;  ///< several elements a thread
   bool wide = false;    ///< 64-bit indices
 };
-const std::vector<Form> kForms = {
+const std::vector<AccessForm> kAccessForms = {
     {"linear, packed", {331}, {1}, {1}, {1}, CudaAccess::linear, true},
     {"linear, single", {331}, {1}, {1}, {1}, CudaAccess::linear},
     {"uniform", {333}, {0}, {1}, {1}, CudaAccess::uniform, true},
@@ -88,7 +86,7 @@ const std::vector<Form> kForms = {
 };
 
 /// Pointers to multiples of 16 bytes; else to multiples of an element's size.
-bool is_aligned(const Form& f) {
+bool is_aligned(const AccessForm& f) {
   return f.packed || f.first != CudaAccess::linear || f.output.back() != 1;
 }
 
@@ -115,14 +113,14 @@ Program joined(std::span<const OperatorCase* const> cases) {
 /// A kernel to be run on random operands, and what it is to be compared with.
 struct Job {
   std::vector<const OperatorCase*> cases;  ///< one output each
-  const Form* form = nullptr;
+  const AccessForm* form = nullptr;
   Program program, expanded;
-  std::vector<Strides> strides;
+  std::vector<std::vector<int64_t>> strides;
   CudaPlan plan;
   size_t id = 0;
 };
 
-Job make_job(HostKernels& kernels, std::vector<const OperatorCase*> cases, const Form& form) {
+Job make_job(HostKernels& kernels, std::vector<const OperatorCase*> cases, const AccessForm& form) {
   Job job{std::move(cases), &form, {}, {}, {}, {}, 0};
   job.program = job.expanded = joined(job.cases);
   expand_transcendentals(job.expanded);
@@ -298,9 +296,9 @@ std::vector<OperatorCase> random_cases(Rng& rng) {
 /// after the other.
 std::vector<Job> make_jobs(HostKernels& kernels, const std::vector<OperatorCase>& cases) {
   constexpr size_t kOperators = 8;
-  std::map<std::pair<const Form*, DType>, std::vector<const OperatorCase*>> open;
+  std::map<std::pair<const AccessForm*, DType>, std::vector<const OperatorCase*>> open;
   std::vector<Job> jobs;
-  auto put = [&](const OperatorCase& c, const Form& form) {
+  auto put = [&](const OperatorCase& c, const AccessForm& form) {
     auto& list = open[{&form, c.type}];
     list.push_back(&c);
     if (list.size() == kOperators) jobs.push_back(make_job(kernels, std::exchange(list, {}), form));
@@ -310,10 +308,10 @@ std::vector<Job> make_jobs(HostKernels& kernels, const std::vector<OperatorCase>
   for (const OperatorCase& c : cases) {
     ++turn;
     if (!c.plain)
-      put(c, kForms[turn % kForms.size()]);
+      put(c, kAccessForms[turn % kAccessForms.size()]);
     else
-      for (size_t k = 0; k < kForms.size(); ++k)
-        if (full || (k + turn) % 5 < 2) put(c, kForms[k]);
+      for (size_t k = 0; k < kAccessForms.size(); ++k)
+        if (full || (k + turn) % 5 < 2) put(c, kAccessForms[k]);
   }
   for (auto& [key, list] : open)
     if (!list.empty()) jobs.push_back(make_job(kernels, std::move(list), *key.first));
@@ -378,8 +376,8 @@ TEST_CASE(
     "ones") {
   if (HostKernels::missing()) return;
   HostKernels kernels;
-  const Form all_codes{"all codes", {65536}, {1}, {1}, {1}, CudaAccess::linear, true};
-  const Form many{"many numbers", {16384}, {1}, {1}, {1}, CudaAccess::linear, true};
+  const AccessForm all_codes{"all codes", {65536}, {1}, {1}, {1}, CudaAccess::linear, true};
+  const AccessForm many{"many numbers", {16384}, {1}, {1}, {1}, CudaAccess::linear, true};
   std::vector<OperatorCase> cases;
   for (DType from : kStorageTypes)
     for (DType to : kStorageTypes)
@@ -410,7 +408,7 @@ TEST_CASE("an operand beyond 2^31 elements is reached on the host") {
   if (HostKernels::missing()) return;
   HostKernels kernels;
   const int64_t far = (int64_t{1} << 31) + 4096;
-  const Form form{"far rows", {2, 40}, {far, 1}, {40, 1}, {40, 1}, CudaAccess::rows, true};
+  const AccessForm form{"far rows", {2, 40}, {far, 1}, {40, 1}, {40, 1}, CudaAccess::rows, true};
   ProgramBuilder b;
   uint32_t x = b.input(DType::u8);
   b.output(b.op(Prim::add, DType::u8, {x, b.input(DType::u8)}));

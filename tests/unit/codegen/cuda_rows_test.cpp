@@ -42,7 +42,7 @@ std::vector<char> laid_out(const Tensor& t, const std::vector<int64_t>& strides,
 }
 
 /// One region with its kernel; made first, run when all are compiled.
-struct Case {
+struct RowCase {
   RowGraph r;
   RowRegion region;
   CudaRowPlan plan;
@@ -56,14 +56,14 @@ struct Case {
   }
 };
 
-class Cases {
+class RowCases {
  public:
   /// The graph's nodes as one kernel; operands of three axes or more in random layouts.
-  Case& add(RowGraph graph, std::mt19937& rng, bool aligned) {
+  RowCase& add(RowGraph graph, std::mt19937& rng, bool aligned) {
     auto region = lower_rows(operators(), graph.graph, graph.graph.order(),
                              std::vector(graph.graph.outputs()));
     REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
-    Case& c = cases_.emplace_back(Case{std::move(graph), std::move(*region), {}, {}, 0, {}});
+    RowCase& c = cases_.emplace_back(RowCase{std::move(graph), std::move(*region), {}, {}, 0, {}});
     std::vector<RowLayout> operands;
     for (size_t k = 0; k < c.region.inputs.size() + c.region.outputs.size(); ++k) {
       const std::vector<int64_t> d = c.dims(k);
@@ -84,7 +84,7 @@ class Cases {
   void run() {
     const std::string problem = kernels_.compile();
     REQUIRE_MESSAGE(problem.empty(), problem);
-    for (Case& c : cases_) {
+    for (RowCase& c : cases_) {
       CAPTURE(c.what);
       CAPTURE(to_text(c.plan.kernel.staged));
       CAPTURE(static_cast<int>(c.plan.kernel.team));
@@ -103,7 +103,7 @@ class Cases {
     }
   }
 
-  std::vector<Tensor> results(const Case& c) const {
+  std::vector<Tensor> results(const RowCase& c) const {
     std::vector<std::vector<char>> memory;
     std::vector<Tensor> out;
     std::vector<void*> pointers;
@@ -135,10 +135,10 @@ class Cases {
     return out;
   }
 
-  std::vector<Case>& all() { return cases_; }
+  std::vector<RowCase>& all() { return cases_; }
 
  private:
-  std::vector<Case> cases_;
+  std::vector<RowCase> cases_;
   HostKernels kernels_;
 };
 
@@ -147,7 +147,7 @@ class Cases {
 TEST_CASE("CUDA row kernels equal the interpreter") {
   if (HostKernels::missing()) return;
   std::mt19937 rng(31);
-  Cases cases;
+  RowCases cases;
   for (const auto* ops : {&kFloatRows, &kAnyRows})
     for (const std::string& op : *ops)
       for (DType type : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
@@ -176,7 +176,7 @@ TEST_CASE("CUDA row kernels equal the interpreter") {
     cases.add(std::move(c), rng, true).what = fmt::format("Softmax of columns of {}", length);
   }
   std::set<std::tuple<CudaTeam, bool, bool>> forms;
-  for (const Case& c : cases.all())
+  for (const RowCase& c : cases.all())
     forms.emplace(c.plan.kernel.team, c.plan.kernel.items > 0, c.plan.kernel.vector > 1);
   CHECK(forms.size() >=
         7);  // columns; warp and block, walked and kept, whole vectors and single elements
@@ -188,7 +188,7 @@ TEST_CASE(
     "kept") {
   if (HostKernels::missing()) return;
   std::mt19937 rng(47);
-  Cases cases;
+  RowCases cases;
   constexpr double kInf = std::numeric_limits<double>::infinity(),
                    kNan = std::numeric_limits<double>::quiet_NaN();
   // Rows of one block each: numbers as they come; rising ones, where every element is a new
@@ -244,7 +244,7 @@ TEST_CASE(
             op[0] == 'R' ? r.node(op, {x, r.axes({axis})},
                                   {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}})
                          : r.node(op, {x}, {{"axis", axis}}));
-        Case& c = cases.add(std::move(r), rng, true);
+        RowCase& c = cases.add(std::move(r), rng, true);
         c.what = fmt::format("{} of {}, {}", op, name(t), along_rows ? "rows" : "columns");
         online += c.plan.kernel.online.has_value();
         CHECK_MESSAGE(c.plan.kernel.online.has_value(), c.what);
@@ -275,7 +275,7 @@ TEST_CASE(
 
 TEST_CASE("CUDA row kernels: sums of many numbers are nearly as good as in double") {
   if (HostKernels::missing()) return;
-  Cases cases;
+  RowCases cases;
   std::vector<double> want;
   std::mt19937 rng(23);
   for (int64_t n : {1000, 65537, 1000003}) {

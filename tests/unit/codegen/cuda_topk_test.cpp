@@ -13,7 +13,7 @@ using namespace ferrule::test;
 
 namespace {
 
-struct Form {
+struct TopkForm {
   std::string ops;  ///< "s" Softmax, "l" LogSoftmax, "sl" the logarithm of the former
   DType type;
   Dims dims;
@@ -22,7 +22,7 @@ struct Form {
 };
 
 /// A softmax's rows, of whole numbers where many are to be equal.
-Tensor scores(const Form& f, std::mt19937& rng) {
+Tensor scores(const TopkForm& f, std::mt19937& rng) {
   Tensor t = random_of(f.type, f.dims, rng);
   const auto size = static_cast<size_t>(size_bits(f.type)) / 8;
   const double inf = std::numeric_limits<double>::infinity();
@@ -38,7 +38,7 @@ Tensor scores(const Form& f, std::mt19937& rng) {
   return t;
 }
 
-void add(LaunchCases& cases, const Form& f) {
+void add(LaunchCases& cases, const TopkForm& f) {
   RowGraph r(f.type);
   ValueId at = r.input(scores(f, cases.rng));
   at = r.node(f.ops[0] == 's' ? "Softmax" : "LogSoftmax", {at}, {{"axis", int64_t{-1}}});
@@ -68,16 +68,16 @@ TEST_CASE("selections of a softmax equal the interpreter's") {
   if (HostKernels::missing()) return;
   LaunchCases cases(61);
   for (const std::string ops : {"s", "l", "sl"})
-    for (const Form& f :
-         {Form{ops, DType::f32, {3, 7}, 3}, Form{ops, DType::f32, {2, 3, 40}, 40},
-          Form{ops, DType::f32, {2, 1000}, 5}, Form{ops, DType::f32, {1, 5000}, 17, false},
-          Form{ops, DType::f32, {9}, 1}, Form{ops, DType::f32, {4, 50}, 6, true, true},
-          Form{ops, DType::f32, {3, 70}, 9, false, true},
-          Form{ops, DType::f32, {6, 12}, 4, true, false, true},
-          Form{ops, DType::f32, {6, 12}, 4, false, false, true},
-          Form{ops, DType::f16, {4, 33}, 5, true, true},
-          Form{ops, DType::bf16, {4, 300}, 64, true, true}, Form{ops, DType::f32, {2, 5}, 0},
-          Form{ops, DType::f32, {0, 5}, 2}})
+    for (const TopkForm& f :
+         {TopkForm{ops, DType::f32, {3, 7}, 3}, TopkForm{ops, DType::f32, {2, 3, 40}, 40},
+          TopkForm{ops, DType::f32, {2, 1000}, 5}, TopkForm{ops, DType::f32, {1, 5000}, 17, false},
+          TopkForm{ops, DType::f32, {9}, 1}, TopkForm{ops, DType::f32, {4, 50}, 6, true, true},
+          TopkForm{ops, DType::f32, {3, 70}, 9, false, true},
+          TopkForm{ops, DType::f32, {6, 12}, 4, true, false, true},
+          TopkForm{ops, DType::f32, {6, 12}, 4, false, false, true},
+          TopkForm{ops, DType::f16, {4, 33}, 5, true, true},
+          TopkForm{ops, DType::bf16, {4, 300}, 64, true, true},
+          TopkForm{ops, DType::f32, {2, 5}, 0}, TopkForm{ops, DType::f32, {0, 5}, 2}})
       add(cases, f);
   CHECK(cases.kinds["selection"] == 39);
   cases.run();
@@ -85,8 +85,9 @@ TEST_CASE("selections of a softmax equal the interpreter's") {
 
 TEST_CASE("selection kernels compile without a spill") {
   LaunchCases cases(62);
-  for (const Form& f : {Form{"s", DType::f32, {3, 20}, 3}, Form{"l", DType::f16, {3, 1000}, 3},
-                        Form{"sl", DType::bf16, {1, 50000}, 30, false}})
+  for (const TopkForm& f :
+       {TopkForm{"s", DType::f32, {3, 20}, 3}, TopkForm{"l", DType::f16, {3, 1000}, 3},
+        TopkForm{"sl", DType::bf16, {1, 50000}, 30, false}})
     add(cases, f);
   check_compiles(cases);
 }

@@ -10,12 +10,12 @@ namespace ferrule::cpu::test {
 namespace {
 
 /// A depthwise convolution of 16 channels with a tail of relu.
-struct Net {
+struct DepthwiseNet {
   Harness h{"Conv"};
   Target target;
   Tuning tuning;
   Context context;
-  Net() : context{h.library} {
+  DepthwiseNet() : context{h.library} {
     target.name = "cpu-avx2";
     h.node.attrs.set("group", int64_t{16});
     h.node.attrs.set("pads", Dims{1, 1, 1, 1});
@@ -45,7 +45,7 @@ struct Net {
 }  // namespace
 
 TEST_CASE("a tuning entry switches the implementation and not the result") {
-  Net net;
+  DepthwiseNet net;
   Chosen usual = net.chosen();
   CHECK(usual.name == "depthwise");
   CHECK(usual.kernel->text() == "depthwise:avx2");
@@ -61,7 +61,7 @@ TEST_CASE("a tuning entry switches the implementation and not the result") {
 }
 
 TEST_CASE("entries for other problems do nothing; impossible ones are noted and ignored") {
-  Net net;
+  DepthwiseNet net;
   std::string note;
   net.tuning.problems[net.problem(2)] = {"onednn", {}};
   CHECK(net.chosen(&note).name == "depthwise");
@@ -76,28 +76,28 @@ TEST_CASE("entries for other problems do nothing; impossible ones are noted and 
 
 TEST_CASE("a problem's text tells apart what runs at different speeds") {
   std::set<std::string> seen;
-  auto add = [&](const std::function<void(Net&)>& change, int threads = 1) {
-    Net net;
+  auto add = [&](const std::function<void(DepthwiseNet&)>& change, int threads = 1) {
+    DepthwiseNet net;
     change(net);
     net.h.call.post_ops = net.h.post_ops;
     CHECK(seen.insert(net.problem(threads)).second);
   };
-  add([](Net&) {});
-  add([](Net&) {}, 2);
-  add([](Net& n) { n.target.name = "cpu-avx512"; });
-  add([](Net& n) { n.h.node.attrs.set("strides", Dims{2, 2}); });
-  add([](Net& n) { n.h.node.attrs.set("pads", Dims{0, 1, 2, 1}); });
-  add([](Net& n) { n.h.node.attrs.set("dilations", Dims{2, 2}); });
-  add([](Net& n) { n.h.node.attrs.set("auto_pad", std::string("VALID")); });
-  add([](Net& n) { n.h.node.attrs.set("group", int64_t{8}); });
-  add([](Net& n) { n.h.call.inputs[0].dims[2] = 10; });
-  add([](Net& n) { n.h.call.inputs[0].layout = Layout::plain; });
-  add([](Net& n) { n.h.call.inputs[0].dtype = DType::f16; });
-  add([](Net& n) { n.h.eltwise("tanh"); });
-  add([](Net& n) { n.h.binary("mul", n.h.operand(random_tensor({16, 1, 1}, 3))); });
-  add([](Net& n) { n.h.binary("mul", n.h.operand(random_tensor({1}, 3))); });
+  add([](DepthwiseNet&) {});
+  add([](DepthwiseNet&) {}, 2);
+  add([](DepthwiseNet& n) { n.target.name = "cpu-avx512"; });
+  add([](DepthwiseNet& n) { n.h.node.attrs.set("strides", Dims{2, 2}); });
+  add([](DepthwiseNet& n) { n.h.node.attrs.set("pads", Dims{0, 1, 2, 1}); });
+  add([](DepthwiseNet& n) { n.h.node.attrs.set("dilations", Dims{2, 2}); });
+  add([](DepthwiseNet& n) { n.h.node.attrs.set("auto_pad", std::string("VALID")); });
+  add([](DepthwiseNet& n) { n.h.node.attrs.set("group", int64_t{8}); });
+  add([](DepthwiseNet& n) { n.h.call.inputs[0].dims[2] = 10; });
+  add([](DepthwiseNet& n) { n.h.call.inputs[0].layout = Layout::plain; });
+  add([](DepthwiseNet& n) { n.h.call.inputs[0].dtype = DType::f16; });
+  add([](DepthwiseNet& n) { n.h.eltwise("tanh"); });
+  add([](DepthwiseNet& n) { n.h.binary("mul", n.h.operand(random_tensor({16, 1, 1}, 3))); });
+  add([](DepthwiseNet& n) { n.h.binary("mul", n.h.operand(random_tensor({1}, 3))); });
   CHECK(seen.size() == 14);
-  const Net net;
+  const DepthwiseNet net;
   CHECK(net.problem() ==
         "Conv f32[1x16x9x9]:last f32[16x1x3x3]:const -> f32[1x16x9x9]:last pads=1x1x1x1 group=16 "
         "tail=relu threads=1 cpu-avx2");

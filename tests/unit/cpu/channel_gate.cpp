@@ -66,7 +66,7 @@ std::vector<double> plain(const Gate& g) {
 }
 
 /// The group's body, and the kernel made from it.
-struct Body {
+struct GateBody {
   Graph graph;
   Harness h{"GlobalAveragePool"};
 
@@ -78,7 +78,7 @@ struct Body {
                                     {DType::f32, Shape{Dim(n), Dim(channels), Dim(1), Dim(1)}})};
     return graph.output(graph.add_node(std::move(node)));
   }
-  explicit Body(const Gate& g) {
+  explicit GateBody(const Gate& g) {
     ValueId v =
         add("GlobalAveragePool",
             {graph.add_input("x", {DType::f32, Shape(g.x.begin(), g.x.end())})}, g.x[0], g.x[1]);
@@ -117,10 +117,10 @@ TEST_CASE("gates of random sizes, and the same bits with any number of threads")
                                                         : "Relu");
     CAPTURE(str(Type{DType::f32, Shape(g.x.begin(), g.x.end())}));
     set_threads(1);
-    const Tensor one = Body(g).run();
+    const Tensor one = GateBody(g).run();
     check_close(one, plain(g));
     set_threads(3);
-    CHECK(Body(g).run().identical(one));
+    CHECK(GateBody(g).run().identical(one));
   }
   set_threads(before);
 }
@@ -128,7 +128,7 @@ TEST_CASE("gates of random sizes, and the same bits with any number of threads")
 TEST_CASE("what is no gate is not read as one") {
   std::mt19937 random(8);
   auto refused = [&](auto&& change) {
-    Body b(random_gate(random, "Sigmoid"));
+    GateBody b(random_gate(random, "Sigmoid"));
     change(b.graph);
     auto gate = read_channel_gate(b.graph, b.graph.order(), operators());
     REQUIRE_FALSE(gate.has_value());

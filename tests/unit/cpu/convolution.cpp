@@ -5,7 +5,7 @@
 namespace ferrule::cpu::test {
 namespace {
 
-struct Case {
+struct ConvCase {
   Dims x, w;  // w: [out, in / groups, kernel…], transposed: [in, out / groups, kernel…]
   Dims strides{}, dilations{}, pads{};
   int64_t groups = 1;
@@ -19,7 +19,7 @@ Dims or_ones(Dims v, size_t n) {
 }
 
 /// Direct sum in double. `transposed`: scatter instead of gather.
-std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias,
+std::vector<double> naive(const ConvCase& c, const Tensor& x, const Tensor& w, const Tensor* bias,
                           const Dims& y, bool transposed) {
   const size_t spatial = c.x.size() - 2;
   const Dims stride = or_ones(c.strides, spatial), dilation = or_ones(c.dilations, spatial);
@@ -57,7 +57,7 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const
   return out;
 }
 
-Dims output_dims(const Case& c, bool transposed) {
+Dims output_dims(const ConvCase& c, bool transposed) {
   const size_t spatial = c.x.size() - 2;
   const Dims stride = or_ones(c.strides, spatial), dilation = or_ones(c.dilations, spatial);
   Dims pads = c.pads, extra = c.output_padding;
@@ -74,7 +74,7 @@ Dims output_dims(const Case& c, bool transposed) {
   return y;
 }
 
-void set_up(Harness& h, const Case& c) {
+void set_up(Harness& h, const ConvCase& c) {
   if (!c.strides.empty()) h.node.attrs.set("strides", c.strides);
   if (!c.dilations.empty()) h.node.attrs.set("dilations", c.dilations);
   if (!c.pads.empty()) h.node.attrs.set("pads", c.pads);
@@ -82,7 +82,7 @@ void set_up(Harness& h, const Case& c) {
   h.node.attrs.set("group", c.groups);
 }
 
-void check_case(const Case& c, bool transposed) {
+void check_case(const ConvCase& c, bool transposed) {
   CAPTURE(str(Type{DType::f32, Shape(c.x.begin(), c.x.end())}));
   CAPTURE(str(Type{DType::f32, Shape(c.w.begin(), c.w.end())}));
   const Dims y = output_dims(c, transposed);
@@ -100,7 +100,7 @@ void check_case(const Case& c, bool transposed) {
 }  // namespace
 
 TEST_CASE("convolutions of every rank, pad, stride, group and dilation") {
-  for (const Case& c : std::vector<Case>{
+  for (const ConvCase& c : std::vector<ConvCase>{
            {{1, 3, 13, 11}, {8, 3, 3, 3}, {2, 2}, {}, {1, 1, 1, 1}},
            {{2, 16, 9, 9}, {32, 16, 1, 1}, {}, {}, {}},
            {{1, 16, 9, 7}, {16, 1, 3, 3}, {}, {}, {1, 1, 1, 1}, 16},
@@ -116,7 +116,7 @@ TEST_CASE("convolutions of every rank, pad, stride, group and dilation") {
 }
 
 TEST_CASE("deconvolutions") {
-  for (const Case& c : std::vector<Case>{
+  for (const ConvCase& c : std::vector<ConvCase>{
            {{1, 8, 5, 6}, {8, 6, 3, 3}, {2, 2}, {}, {1, 1, 1, 1}},
            {{1, 8, 5, 6}, {8, 6, 2, 2}, {2, 2}, {}, {}},
            {{1, 8, 5, 6}, {8, 6, 3, 3}, {2, 2}, {}, {1, 1, 1, 1}, 1, true, {1, 1}},
@@ -131,7 +131,7 @@ TEST_CASE("deconvolutions") {
 }
 
 TEST_CASE("deconvolution without overlap takes its tail along") {
-  const Case c{{1, 12, 16, 10}, {12, 4, 2, 2}, {2, 2}, {}, {}};
+  const ConvCase c{{1, 12, 16, 10}, {12, 4, 2, 2}, {2, 2}, {}, {}};
   const Dims y = output_dims(c, true);
   const Tensor x = random_tensor(c.x, 1), w = random_tensor(c.w, 2), b = random_tensor({4}, 3);
   const Tensor scale = random_tensor({1, 4, 1, 1}, 4), full = random_tensor(y, 5);
@@ -164,7 +164,7 @@ TEST_CASE("auto_pad puts the odd pixel behind or in front") {
     h.node.attrs.set("auto_pad", std::string(mode));
     h.input(x, Layout::channels_last);
     h.constant(w);
-    Case c{{1, 4, 7, 7}, {4, 4, 4, 4}, {}, {}, {1, 1, 2, 2}};
+    ConvCase c{{1, 4, 7, 7}, {4, 4, 4, 4}, {}, {}, {1, 1, 2, 2}};
     if (std::string(mode) == "SAME_LOWER") c.pads = {2, 2, 1, 1};
     if (std::string(mode) == "VALID") c.pads = {};
     const Dims y = output_dims(c, false);
@@ -174,7 +174,7 @@ TEST_CASE("auto_pad puts the odd pixel behind or in front") {
 }
 
 TEST_CASE("convolution tails: activations, per-channel and full operands, sum in place") {
-  Case c{{1, 16, 10, 10}, {24, 16, 3, 3}, {}, {}, {1, 1, 1, 1}};
+  ConvCase c{{1, 16, 10, 10}, {24, 16, 3, 3}, {}, {}, {1, 1, 1, 1}};
   const Dims y = output_dims(c, false);
   const Tensor x = random_tensor(c.x, 1), w = random_tensor(c.w, 2), b = random_tensor({24}, 3);
   const Tensor residual = random_tensor(y, 4), scale = random_tensor({1, 24, 1, 1}, 5),

@@ -6,7 +6,7 @@
 namespace ferrule::cpu::test {
 namespace {
 
-struct Case {
+struct DepthwiseCase {
   int64_t images, channels, height, width;
   int64_t kernel_h, kernel_w, stride_h, stride_w;
   Dims pads;  ///< top, left, bottom, right
@@ -19,28 +19,10 @@ struct Case {
   }
 };
 
-std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor& b) {
-  const Dims y = c.out();
-  std::vector<double> out(static_cast<size_t>(numel(y)));
-  each_index(y, [&](const Dims& i, int64_t k) {
-    double sum = c.bias ? b.at_f64(i[1]) : 0;
-    for (int64_t r = 0; r < c.kernel_h; ++r)
-      for (int64_t t = 0; t < c.kernel_w; ++t) {
-        const int64_t h = i[2] * c.stride_h - c.pads[0] + r * c.dilation_h;
-        const int64_t v = i[3] * c.stride_w - c.pads[1] + t * c.dilation_w;
-        if (h < 0 || v < 0 || h >= c.height || v >= c.width) continue;
-        sum += x.at_f64(((i[0] * c.channels + i[1]) * c.height + h) * c.width + v) *
-               w.at_f64((i[1] * c.kernel_h + r) * c.kernel_w + t);
-      }
-    out[static_cast<size_t>(k)] = sum;
-  });
-  return out;
-}
-
-struct Setup {
-  Case c;
+struct DepthwiseSetup {
+  DepthwiseCase c;
   Tensor x, w, b;
-  explicit Setup(const Case& c)
+  explicit DepthwiseSetup(const DepthwiseCase& c)
       : c(c),
         x(random_tensor({c.images, c.channels, c.height, c.width}, 1)),
         w(random_tensor({c.channels, 1, c.kernel_h, c.kernel_w}, 2)),
@@ -54,16 +36,19 @@ struct Setup {
     h.constant(w);
     if (c.bias) h.constant(b);
   }
+  std::vector<double> sums() const {
+    return direct_sum(x, w, c.bias ? &b : nullptr, c.out(), c.pads, {c.stride_h, c.stride_w},
+                      {c.dilation_h, c.dilation_w}, c.channels);
+  }
 };
 
-/// The instruction sets that this machine has.
-Case random_case(std::mt19937& engine) {
+DepthwiseCase random_depthwise(std::mt19937& engine) {
   auto one_of = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine);
   };
-  Case c{one_of(1, 2),  one_of(1, 70), one_of(1, 24),
-         one_of(1, 40), one_of(1, 6),  one_of(1, 6),
-         one_of(1, 3),  one_of(1, 3),  {}};
+  DepthwiseCase c{one_of(1, 2),  one_of(1, 70), one_of(1, 24),
+                  one_of(1, 40), one_of(1, 6),  one_of(1, 6),
+                  one_of(1, 3),  one_of(1, 3),  {}};
   if (one_of(0, 2)) c.kernel_w = one_of(0, 1) ? 3 : 5, c.stride_w = one_of(1, 2);
   if (one_of(0, 4) == 0) c.dilation_h = one_of(1, 3), c.dilation_w = one_of(1, 3);
   c.bias = one_of(0, 3) != 0;
@@ -83,14 +68,14 @@ TEST_CASE("depthwise convolutions of random sizes") {
   std::mt19937 engine(7);
   for (const Target& target : targets())
     for (int k = 0; k < 150; ++k) {
-      const Setup s(random_case(engine));
+      const DepthwiseSetup s(random_depthwise(engine));
       CAPTURE(k);
       Harness h("Conv");
       h.target = &target;
       s.start(h);
       h.output(DType::f32, s.c.out(), Layout::channels_last);
       const Tensor got = h.run(make_depthwise);
-      check_close(got, naive(s.c, s.x, s.w, s.b));
+      check_close(got, s.sums());
       CHECK(h.text == (target.name == "cpu-avx2" ? "depthwise:avx2" : "depthwise:avx512"));
     }
 }
@@ -99,13 +84,13 @@ TEST_CASE(
     "depthwise convolutions: many channels, wide images, and the same bits on any number of "
     "threads") {
   for (const Target& target : targets())
-    for (const Case& c : std::vector<Case>{
+    for (const DepthwiseCase& c : std::vector<DepthwiseCase>{
              {1, 600, 9, 17, 3, 3, 1, 1, {1, 1, 1, 1}},
              {2, 96, 40, 130, 3, 3, 2, 2, {1, 1, 0, 0}},
              {1, 264, 14, 100, 5, 5, 1, 1, {2, 2, 2, 2}},
              {1, 8, 64, 300, 5, 3, 2, 1, {2, 1, 2, 1}},
          }) {
-      const Setup s(c);
+      const DepthwiseSetup s(c);
       std::vector<Tensor> results;
       for (int threads : {1, 2, 5}) {
         set_threads(threads);
@@ -116,18 +101,18 @@ TEST_CASE(
         results.push_back(h.run(make_depthwise));
       }
       set_threads(0);
-      check_close(results[0], naive(c, s.x, s.w, s.b));
+      check_close(results[0], s.sums());
       for (const Tensor& r : results)
         CHECK(std::memcmp(r.data(), results[0].data(), static_cast<size_t>(r.numel()) * 4) == 0);
     }
 }
 
 TEST_CASE("depthwise tails in registers") {
-  const Setup s({2, 21, 11, 13, 3, 3, 1, 1, {1, 1, 1, 1}});
+  const DepthwiseSetup s({2, 21, 11, 13, 3, 3, 1, 1, {1, 1, 1, 1}});
   const Dims y = s.c.out();
   const Tensor full = random_tensor(y, 4), channel = random_tensor({1, 21, 1, 1}, 5, 0.5f, 2),
                one = random_tensor({1}, 6, 0.5f, 2);
-  const auto base = naive(s.c, s.x, s.w, s.b);
+  const auto base = s.sums();
   auto check = [&](const Target& target, const std::function<void(Harness&)>& tail, bool in_place,
                    const std::function<double(double, const Dims&, int64_t)>& f) {
     Harness h("Conv");
@@ -206,7 +191,7 @@ TEST_CASE("depthwise refuses what it cannot do") {
     REQUIRE_FALSE(made.has_value());
     return made.error().code;
   };
-  const Setup s({1, 8, 6, 6, 3, 3, 1, 1, {1, 1, 1, 1}});
+  const DepthwiseSetup s({1, 8, 6, 6, 3, 3, 1, 1, {1, 1, 1, 1}});
   SUBCASE("a tail that registers cannot take") {
     Harness h("Conv");
     s.start(h);

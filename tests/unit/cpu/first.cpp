@@ -7,7 +7,7 @@
 namespace ferrule::cpu::test {
 namespace {
 
-struct Case {
+struct FirstCase {
   int64_t images, planes, height, width, filters;
   Dims kernel, strides, pads, dilations{1, 1};
   int64_t groups = 1;
@@ -19,29 +19,14 @@ struct Case {
   }
 };
 
-std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor& b) {
-  const Dims y = c.out();
-  const int64_t group_planes = c.planes / c.groups, group_filters = c.filters / c.groups;
-  std::vector<double> out(static_cast<size_t>(numel(y)));
-  each_index(y, [&](const Dims& i, int64_t at) {
-    double sum = b.at_f64(i[1]);
-    each_index({group_planes, c.kernel[0], c.kernel[1]}, [&](const Dims& t, int64_t tap) {
-      const int64_t h = i[2] * c.strides[0] - c.pads[0] + t[1] * c.dilations[0];
-      const int64_t v = i[3] * c.strides[1] - c.pads[1] + t[2] * c.dilations[1];
-      if (h < 0 || v < 0 || h >= c.height || v >= c.width) return;
-      const int64_t plane = i[1] / group_filters * group_planes + t[0];
-      sum += x.at_f64(((i[0] * c.planes + plane) * c.height + h) * c.width + v) *
-             w.at_f64(i[1] * group_planes * c.kernel[0] * c.kernel[1] + tap);
-    });
-    out[static_cast<size_t>(at)] = sum;
-  });
-  return out;
+std::vector<double> sums_of(const FirstCase& c, const Tensor& x, const Tensor& w, const Tensor& b) {
+  return direct_sum(x, w, &b, c.out(), c.pads, c.strides, c.dilations, c.groups);
 }
 
-struct Setup {
-  Case c;
+struct FirstSetup {
+  FirstCase c;
   Tensor x, w, b;
-  explicit Setup(const Case& c)
+  explicit FirstSetup(const FirstCase& c)
       : c(c),
         x(random_tensor({c.images, c.planes, c.height, c.width}, 1)),
         w(random_tensor({c.filters, c.planes / c.groups, c.kernel[0], c.kernel[1]}, 2)),
@@ -57,18 +42,18 @@ struct Setup {
   }
 };
 
-Case random_case(std::mt19937& engine) {
+FirstCase random_first(std::mt19937& engine) {
   auto one_of = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine);
   };
-  Case c{one_of(1, 2),
-         one_of(1, 8),
-         one_of(1, 24),
-         one_of(1, 40),
-         one_of(1, 70),
-         {one_of(1, 7), one_of(1, 7)},
-         {one_of(1, 3), one_of(1, 2)},
-         {}};
+  FirstCase c{one_of(1, 2),
+              one_of(1, 8),
+              one_of(1, 24),
+              one_of(1, 40),
+              one_of(1, 70),
+              {one_of(1, 7), one_of(1, 7)},
+              {one_of(1, 3), one_of(1, 2)},
+              {}};
   if (one_of(0, 3) == 0) c.dilations = {one_of(1, 2), one_of(1, 3)};
   for (size_t k = 0; k < 4; ++k)
     c.pads.push_back(one_of(0, (c.kernel[k % 2] - 1) * c.dilations[k % 2]));
@@ -85,22 +70,22 @@ TEST_CASE("first layers of random sizes") {
   std::mt19937 engine(11);
   for (const Target& target : targets())
     for (int k = 0; k < 120; ++k) {
-      const Setup s(random_case(engine));
+      const FirstSetup s(random_first(engine));
       CAPTURE(k);
       Harness h("Conv");
       h.target = &target;
       s.start(h);
       h.output(DType::f32, s.c.out(), Layout::channels_last);
-      check_close(h.run(make_first), naive(s.c, s.x, s.w, s.b));
+      check_close(h.run(make_first), sums_of(s.c, s.x, s.w, s.b));
       CHECK(h.text == (target.name == "cpu-avx2" ? "first:avx2" : "first:avx512"));
     }
 }
 
 TEST_CASE("first layers take their tail along, and any number of threads gives the same bits") {
-  const Setup s({2, 3, 48, 64, 40, {3, 3}, {2, 2}, {1, 1, 1, 1}});
+  const FirstSetup s({2, 3, 48, 64, 40, {3, 3}, {2, 2}, {1, 1, 1, 1}});
   const Dims y = s.c.out();
   const Tensor full = random_tensor(y, 4), channel = random_tensor({40, 1, 1}, 5);
-  std::vector<double> want = naive(s.c, s.x, s.w, s.b);
+  std::vector<double> want = sums_of(s.c, s.x, s.w, s.b);
   each_index(y, [&](const Dims& i, int64_t k) {
     double& v = want[static_cast<size_t>(k)];
     v = std::max(v, 0.0) * channel.at_f64(i[1]) + full.at_f64(k);
@@ -129,10 +114,11 @@ TEST_CASE("first layers take their tail along, and any number of threads gives t
 
 TEST_CASE(
     "a plain image that the first layer's kernel cannot take is reordered inside the launch") {
-  for (const Case& c : std::vector<Case>{{1, 3, 14, 15, 8, {3, 3}, {2, 3}, {1, 1, 1, 1}},
-                                         {2, 4, 9, 9, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2},
-                                         {1, 20, 9, 9, 16, {1, 1}, {1, 1}, {0, 0, 0, 0}}}) {
-    const Setup s(c);
+  for (const FirstCase& c :
+       std::vector<FirstCase>{{1, 3, 14, 15, 8, {3, 3}, {2, 3}, {1, 1, 1, 1}},
+                              {2, 4, 9, 9, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 2},
+                              {1, 20, 9, 9, 16, {1, 1}, {1, 1}, {0, 0, 0, 0}}}) {
+    const FirstSetup s(c);
     Harness refused("Conv"), h("Conv");
     s.start(refused);
     refused.output(DType::f32, c.out(), Layout::channels_last);
@@ -141,7 +127,7 @@ TEST_CASE(
     CHECK(made.error().code == Code::unsupported_operator);
     s.start(h);
     h.output(DType::f32, c.out(), Layout::channels_last);
-    check_close(h.run(make_convolution), naive(c, s.x, s.w, s.b));
+    check_close(h.run(make_convolution), sums_of(c, s.x, s.w, s.b));
     CHECK(h.text.starts_with("reorder+"));
     CHECK(h.text.find("ref") == std::string::npos);
   }
@@ -150,7 +136,7 @@ TEST_CASE(
 TEST_CASE("an operand of the tail is no bias") {
   const Tensor x = random_tensor({1, 1, 12, 12}, 1), w = random_tensor({8, 1, 3, 3}, 2),
                channel = random_tensor({8, 1, 1}, 3);
-  const Case first{1, 1, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}};
+  const FirstCase first{1, 1, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}};
   for (const Target& target : targets()) {
     Harness h("Conv");
     h.target = &target;
@@ -159,10 +145,10 @@ TEST_CASE("an operand of the tail is no bias") {
     h.constant(w);
     h.binary("add", h.operand(channel));
     h.output(DType::f32, first.out(), Layout::channels_last);
-    check_close(h.run(make_first), naive(first, x, w, channel));
+    check_close(h.run(make_first), sums_of(first, x, w, channel));
   }
   const Tensor deep = random_tensor({1, 8, 12, 12}, 4);
-  const Case wise{1, 8, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 8};
+  const FirstCase wise{1, 8, 12, 12, 8, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 8};
   for (const Target& target : targets()) {
     Harness h("Conv");
     h.target = &target;
@@ -172,7 +158,7 @@ TEST_CASE("an operand of the tail is no bias") {
     h.constant(w);
     h.binary("add", h.operand(channel));
     h.output(DType::f32, wise.out(), Layout::channels_last);
-    check_close(h.run(make_depthwise), naive(wise, deep, w, channel));
+    check_close(h.run(make_depthwise), sums_of(wise, deep, w, channel));
   }
 }
 

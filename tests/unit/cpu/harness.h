@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "engine/graph/compare.h"
@@ -19,6 +20,9 @@ using ferrule::test::Dims;
 using ferrule::test::numel;
 using ferrule::test::operators;
 
+constexpr float kInf = std::numeric_limits<float>::infinity(),
+                kNan = std::numeric_limits<float>::quiet_NaN();
+
 /// The CPU targets whose instructions are here, as far as kernels look at them.
 inline std::vector<Target> targets() {
   std::vector<Target> all(1);
@@ -29,6 +33,12 @@ inline std::vector<Target> targets() {
     all[1].isa = {"avx512f"};
   }
   return all;
+}
+
+/// The widest of them.
+inline const Target& host() {
+  static const Target target = targets().back();
+  return target;
 }
 
 inline Tensor random_tensor(const Dims& dims, unsigned seed, float low = -1, float high = 1) {
@@ -171,6 +181,30 @@ inline void check_close(const Tensor& got, const std::vector<double>& want,
   const Difference d =
       compare(got, Tensor::of_f32(got.dims(), {want.begin(), want.end()}), allowed);
   CHECK_MESSAGE(d.ok, d.text);
+}
+
+/// A convolution of images, summed directly in double. Products outside the image are not made (0
+/// times infinity).
+inline std::vector<double> direct_sum(const Tensor& x, const Tensor& w, const Tensor* bias,
+                                      const Dims& y, const Dims& pads, const Dims& strides = {1, 1},
+                                      const Dims& dilations = {1, 1}, int64_t groups = 1) {
+  const Dims &in = x.dims(), &filter = w.dims();
+  std::vector<double> out;
+  each_index(y, [&](const Dims& i, int64_t) {
+    double sum = bias ? bias->at_f64(i[1]) : 0;
+    const int64_t first = i[1] / (y[1] / groups) * filter[1];  // channel of the group
+    for (int64_t c = 0; c < filter[1]; ++c)
+      for (int64_t r = 0; r < filter[2]; ++r)
+        for (int64_t t = 0; t < filter[3]; ++t) {
+          const int64_t h = i[2] * strides[0] - pads[0] + r * dilations[0],
+                        v = i[3] * strides[1] - pads[1] + t * dilations[1];
+          if (h < 0 || v < 0 || h >= in[2] || v >= in[3]) continue;
+          sum += x.at_f64(((i[0] * in[1] + first + c) * in[2] + h) * in[3] + v) *
+                 w.at_f64(((i[1] * filter[1] + c) * filter[2] + r) * filter[3] + t);
+        }
+    out.push_back(sum);
+  });
+  return out;
 }
 
 }  // namespace ferrule::cpu::test

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <set>
 
 #include "runtime/cpu/nan_watch.h"
@@ -15,9 +14,6 @@
 
 namespace ferrule::cpu::test {
 namespace {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
-                kInf = std::numeric_limits<float>::infinity();
 
 /// A graph whose last nodes are to be one group.
 struct Net : Model {

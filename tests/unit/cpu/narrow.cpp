@@ -25,19 +25,19 @@ Result<KernelPtr> any_library_kernel(Context& context, const Call& call) {
 
 /// One node over random data: `constants` behind the first input, then what the tail reads. The
 /// same goes into a harness and into a graph for the interpreter.
-struct Case {
+struct NarrowCase {
   std::string op;
   std::map<std::string, Attr> attrs;
   Dims x;
   std::vector<Dims> constants;
   Layout layout = Layout::channels_last;
-  bool tail = false;          ///< + residual, Relu; the residual in the result's memory
-  std::vector<float> scales;  ///< of a Resize
+  bool tail = false;            ///< + residual, Relu; the residual in the result's memory
+  std::vector<float> scales{};  ///< of a Resize
   bool nan = false;  ///< in the first channel of every second pixel, or the first column of every
                      ///< second row
 };
 
-void put_nan(Tensor& x, const Case& c) {
+void put_nan(Tensor& x, const NarrowCase& c) {
   auto* bits = const_cast<uint16_t*>(x.as<uint16_t>().data());
   const bool rows = c.layout == Layout::plain;
   const int64_t last = c.x.back(), inner = rows ? last : x.numel() / (c.x[0] * c.x[1]),
@@ -46,7 +46,7 @@ void put_nan(Tensor& x, const Case& c) {
     if (rows ? k % image == last : k % image < inner && k % last % 2 == 1) bits[k] = 0x7fff;
 }
 
-std::string check(const Case& c, DType t, unsigned seed) {
+std::string check_narrow(const NarrowCase& c, DType t, unsigned seed) {
   CAPTURE(c.op);
   CAPTURE(name(t));
   CAPTURE(str(Type{t, Shape(c.x.begin(), c.x.end())}));
@@ -90,10 +90,8 @@ std::string check(const Case& c, DType t, unsigned seed) {
   auto want = interpret(g, inputs, options);
   REQUIRE_MESSAGE(want.has_value(), (want ? "" : render(want.error())));
 
-  Target target;
-  target.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
   Harness h(c.op);
-  h.target = &target;
+  h.target = &host();
   for (const auto& [k, v] : c.attrs) h.node.attrs.set(k, v);
   h.input(inputs[0], c.layout);
   for (const Tensor& k : constants) h.constant(k);
@@ -135,15 +133,16 @@ TEST_CASE("convolutions and deconvolutions of narrow types") {
           {"strides", Dims(2, s.pick(1, 2))}, {"pads", Dims(4, k / 2)}, {"group", groups}};
       const Dims x{s.pick(1, 2), in, s.pick(4, 12), s.pick(4, 12)};
       const bool tail = round % 2 == 1;
-      check({"Conv", attrs, x, {{out, in / groups, k, k}, {out}}, Layout::channels_last, tail}, t,
-            10u * static_cast<unsigned>(round));
-      check({"ConvTranspose",
-             attrs,
-             x,
-             {{in, out / groups, k, k}, {out}},
-             Layout::channels_last,
-             tail},
-            t, 10u * static_cast<unsigned>(round) + 5);
+      check_narrow(
+          {"Conv", attrs, x, {{out, in / groups, k, k}, {out}}, Layout::channels_last, tail}, t,
+          10u * static_cast<unsigned>(round));
+      check_narrow({"ConvTranspose",
+                    attrs,
+                    x,
+                    {{in, out / groups, k, k}, {out}},
+                    Layout::channels_last,
+                    tail},
+                   t, 10u * static_cast<unsigned>(round) + 5);
     }
 }
 
@@ -153,12 +152,13 @@ TEST_CASE("products of narrow types") {
     for (DType t : kNarrow) {
       const int64_t m = s.pick(1, 9), k = s.pick(1, 40), n = s.pick(1, 33);
       const auto seed = 20u * static_cast<unsigned>(round);
-      check({"MatMul", {}, {2, m, k}, {{k, n}}, Layout::plain, round % 2 == 1}, t, seed);
-      check(
+      check_narrow({"MatMul", {}, {2, m, k}, {{k, n}}, Layout::plain, round % 2 == 1}, t, seed);
+      check_narrow(
           {"Gemm", {{"transB", int64_t{1}}}, {m, k}, {{n, k}, {n}}, Layout::plain, round % 2 == 1},
           t, seed + 5);
-      check({"Gemm", {{"alpha", 0.5}, {"beta", 2.0}}, {m, k}, {{k, n}, {1, n}}, Layout::plain}, t,
-            seed + 9);
+      check_narrow(
+          {"Gemm", {{"alpha", 0.5}, {"beta", 2.0}}, {m, k}, {{k, n}, {1, n}}, Layout::plain}, t,
+          seed + 9);
     }
 }
 
@@ -167,51 +167,57 @@ TEST_CASE("a sum takes nothing of what lies behind its pixel or row, not even ti
     for (int64_t k : {1, 3, 9, 15, 17, 31, 33, 65}) {
       const auto seed = static_cast<unsigned>(k);
       const Dims image{2, k, 5, 8}, grouped{1, 2 * k, 4, 6};
-      check({"Conv", {}, image, {{6, k, 1, 1}}, Layout::channels_last, false, {}, true}, t, seed);
-      check({"Conv", {}, image, {{40, k, 1, 1}, {40}}, Layout::channels_last, false, {}, true}, t,
-            seed + 1);
-      check({"Conv",
-             {{"strides", Dims{1, 2}}},
-             image,
-             {{24, k, 2, 1}},
-             Layout::channels_last,
-             false,
-             {},
-             true},
-            t, seed + 2);
-      check({"Conv",
-             {{"group", int64_t{2}}},
-             grouped,
-             {{32, k, 1, 1}},
-             Layout::channels_last,
-             false,
-             {},
-             true},
-            t, seed + 3);
-      check({"Conv", {{"group", k}}, image, {{k, 1, 3, 3}}, Layout::channels_last, false, {}, true},
-            t, seed + 9);
-      check({"ConvTranspose",
-             {{"strides", Dims{2, 2}}},
-             image,
-             {{k, 9, 2, 2}},
-             Layout::channels_last,
-             false,
-             {},
-             true},
-            t, seed + 4);
-      check({"ConvTranspose", {}, image, {{k, 16, 1, 1}}, Layout::channels_last, false, {}, true},
-            t, seed + 5);
-      check({"MatMul", {}, {3, 7, k}, {{k, 20}}, Layout::plain, false, {}, true}, t, seed + 6);
-      check({"MatMul", {}, {3, 6, k}, {{3, k, 20}}, Layout::plain, false, {}, true}, t, seed + 7);
-      check({"Gemm",
-             {{"transB", int64_t{1}}},
-             {64, k},
-             {{33, k}, {33}},
-             Layout::plain,
-             false,
-             {},
-             true},
-            t, seed + 8);
+      check_narrow({"Conv", {}, image, {{6, k, 1, 1}}, Layout::channels_last, false, {}, true}, t,
+                   seed);
+      check_narrow(
+          {"Conv", {}, image, {{40, k, 1, 1}, {40}}, Layout::channels_last, false, {}, true}, t,
+          seed + 1);
+      check_narrow({"Conv",
+                    {{"strides", Dims{1, 2}}},
+                    image,
+                    {{24, k, 2, 1}},
+                    Layout::channels_last,
+                    false,
+                    {},
+                    true},
+                   t, seed + 2);
+      check_narrow({"Conv",
+                    {{"group", int64_t{2}}},
+                    grouped,
+                    {{32, k, 1, 1}},
+                    Layout::channels_last,
+                    false,
+                    {},
+                    true},
+                   t, seed + 3);
+      check_narrow(
+          {"Conv", {{"group", k}}, image, {{k, 1, 3, 3}}, Layout::channels_last, false, {}, true},
+          t, seed + 9);
+      check_narrow({"ConvTranspose",
+                    {{"strides", Dims{2, 2}}},
+                    image,
+                    {{k, 9, 2, 2}},
+                    Layout::channels_last,
+                    false,
+                    {},
+                    true},
+                   t, seed + 4);
+      check_narrow(
+          {"ConvTranspose", {}, image, {{k, 16, 1, 1}}, Layout::channels_last, false, {}, true}, t,
+          seed + 5);
+      check_narrow({"MatMul", {}, {3, 7, k}, {{k, 20}}, Layout::plain, false, {}, true}, t,
+                   seed + 6);
+      check_narrow({"MatMul", {}, {3, 6, k}, {{3, k, 20}}, Layout::plain, false, {}, true}, t,
+                   seed + 7);
+      check_narrow({"Gemm",
+                    {{"transB", int64_t{1}}},
+                    {64, k},
+                    {{33, k}, {33}},
+                    Layout::plain,
+                    false,
+                    {},
+                    true},
+                   t, seed + 8);
     }
 }
 
@@ -223,22 +229,22 @@ TEST_CASE("poolings, resizing and normalisation of narrow types") {
       const std::map<std::string, Attr> window{{"kernel_shape", Dims{2, 3}},
                                                {"strides", Dims{2, 1}}};
       const auto seed = 30u * static_cast<unsigned>(round);
-      for (const char* op : {"MaxPool", "AveragePool"}) check({op, window, x, {}}, t, seed);
+      for (const char* op : {"MaxPool", "AveragePool"}) check_narrow({op, window, x, {}}, t, seed);
       for (const char* mode : {"nearest", "linear"})
-        check({"Resize",
-               {{"mode", std::string(mode)}},
-               x,
-               {},
-               Layout::channels_last,
-               false,
-               {1, 1, 2, 1.5}},
-              t, seed + 2);
+        check_narrow({"Resize",
+                      {{"mode", std::string(mode)}},
+                      x,
+                      {},
+                      Layout::channels_last,
+                      false,
+                      {1, 1, 2, 1.5}},
+                     t, seed + 2);
       const Dims channels{x[1]};
-      Case norm{
+      NarrowCase norm{
           "BatchNormalization", {{"epsilon", 2.0}}, x, {channels, channels, channels, channels}};
-      check(norm, t, seed + 3);
+      check_narrow(norm, t, seed + 3);
       for (const char* op : {"GlobalAveragePool", "GlobalMaxPool"})
-        check({op, {}, x, {}}, t, seed + 1);
+        check_narrow({op, {}, x, {}}, t, seed + 1);
     }
 }
 
@@ -259,9 +265,9 @@ TEST_CASE("values that narrow types hold badly come through as they are") {
 }
 
 TEST_CASE("f16 is widened in the launch; bf16 only where the library does not compute in it") {
-  const Case c{"Conv", {}, {1, 16, 8, 8}, {{32, 16, 3, 3}, {32}}};
-  CHECK(check(c, DType::f16, 1).starts_with("f16_staged:"));
-  CHECK(check(c, DType::bf16, 1).starts_with("bf16_staged:") == !computes(DType::bf16));
+  const NarrowCase c{"Conv", {}, {1, 16, 8, 8}, {{32, 16, 3, 3}, {32}}};
+  CHECK(check_narrow(c, DType::f16, 1).starts_with("f16_staged:"));
+  CHECK(check_narrow(c, DType::bf16, 1).starts_with("bf16_staged:") == !computes(DType::bf16));
 }
 
 }  // namespace ferrule::cpu::test

@@ -6,15 +6,6 @@
 namespace ferrule::cpu::test {
 namespace {
 
-const Target& host() {
-  static const Target target = [] {
-    Target t;
-    t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
-    return t;
-  }();
-  return target;
-}
-
 /// x, then scale, bias, mean, variance.
 std::vector<Tensor> operands(const Dims& dims) {
   const Dims c{dims[1]};

@@ -16,13 +16,6 @@ using ferrule::test::Chain;
 using ferrule::test::grow;
 using ferrule::test::sample;
 
-Target host() {
-  Target t;
-  t.name = __builtin_cpu_supports("avx512f") ? "cpu-avx512" : "cpu-avx2";
-  t.device = "cpu";
-  return t;
-}
-
 std::vector<Tensor> interpreted(const Graph& g, const std::vector<Tensor>& inputs) {
   Limits limits;
   InterpreterOptions options;
@@ -34,8 +27,8 @@ std::vector<Tensor> interpreted(const Graph& g, const std::vector<Tensor>& input
 }
 
 /// Runs the nodes as one kernel, operands laid out as `layouts` says by turns. False: refused.
-bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random,
-           size_t* pieces = nullptr, std::string* refused = nullptr) {
+bool check_pieces(Chain& c, const std::vector<ValueId>& results, std::mt19937& random,
+                  size_t* pieces = nullptr, std::string* refused = nullptr) {
   for (ValueId v : results) c.g.add_output(v);
   auto region = lower_pieces(operators(), c.g, c.nodes, results);
   if (!region) {
@@ -52,10 +45,9 @@ bool check(Chain& c, const std::vector<ValueId>& results, std::mt19937& random,
   auto layout = [&](const Dims& d) {
     return d.size() >= 3 && d.size() <= 5 && random() % 2 ? Layout::channels_last : Layout::plain;
   };
-  const Target target = host();
   Harness h("Pieces");
   h.ops = &operators();
-  h.target = &target;
+  h.target = &host();
   h.call.region = &*region;
   for (ValueId v : region->inputs) {
     auto at = std::ranges::find(c.g.inputs(), v) - c.g.inputs().begin();
@@ -99,7 +91,7 @@ TEST_CASE("random chains of movements and pointwise operators, as one kernel") {
     std::vector<ValueId> results{v};
     if (made.size() > 1 && made[0] != v && pick(0, 2) == 0)
       results.insert(results.begin(), made[0]);
-    (check(c, results, random) ? run : refused)++;
+    (check_pieces(c, results, random) ? run : refused)++;
   }
   CHECK(run > 200);
   MESSAGE(run << " regions run, " << refused << " refused");
@@ -118,7 +110,7 @@ TEST_CASE("Resize to the nearest pixel by whole and broken factors, in every mod
                             {"coordinate_transformation_mode", std::string(coordinates)},
                             {"nearest_mode", std::string(rounding)}});
         y = c.node("Add", {y, c.input(DType::f32, to)});
-        CHECK(check(c, {y}, random));
+        CHECK(check_pieces(c, {y}, random));
       }
 }
 
@@ -131,7 +123,7 @@ TEST_CASE("what comes in one piece, and what in several") {
     v = c.node("Reshape", {v, c.ints({1, 3, 4, 5, 7})}, {{"allowzero", int64_t{0}}});
     v = c.node("Transpose", {v}, {{"perm", Dims{0, 2, 1, 3, 4}}});
     v = c.node("Reshape", {v, c.ints({1, 12, 5, 7})}, {{"allowzero", int64_t{0}}});
-    REQUIRE(check(c, {v}, random, &pieces));
+    REQUIRE(check_pieces(c, {v}, random, &pieces));
     CHECK(pieces == 1);
   }
   SUBCASE("two results of a Split are one piece each; a border is one a side") {
@@ -141,7 +133,7 @@ TEST_CASE("what comes in one piece, and what in several") {
     ValueId a = c.node("Relu", {parts[0]});
     ValueId b = c.node("Pad", {parts[1], c.ints({0, 0, 1, 1, 0, 0, 1, 1})},
                        {{"mode", std::string("constant")}});
-    REQUIRE(check(c, {a, b}, random, &pieces));
+    REQUIRE(check_pieces(c, {a, b}, random, &pieces));
     CHECK(pieces == 1 + 5);
   }
   SUBCASE("larger ones, split over threads") {
@@ -150,14 +142,14 @@ TEST_CASE("what comes in one piece, and what in several") {
     v = c.node("Relu", {v});
     v = c.node("Transpose", {v}, {{"perm", Dims{0, 2, 3, 1}}});
     v = c.node("Concat", {v, c.input(DType::f32, {1, 60, 60, 8})}, {{"axis", int64_t{3}}});
-    REQUIRE(check(c, {v}, random, &pieces));
+    REQUIRE(check_pieces(c, {v}, random, &pieces));
     CHECK(pieces == 2);
   }
   SUBCASE("nothing at all") {
     Chain c;
     ValueId v = c.input(DType::f32, {2, 0, 3});
     v = c.node("Transpose", {v}, {{"perm", Dims{2, 0, 1}}});
-    REQUIRE(check(c, {v}, random, &pieces));
+    REQUIRE(check_pieces(c, {v}, random, &pieces));
     CHECK(pieces == 0);
   }
 }
@@ -170,7 +162,7 @@ TEST_CASE("regions that are refused, with the reason") {
     ValueId v = c.input(DType::f32, {4, 6});
     v = c.node("Transpose", {v}, {{"perm", Dims{1, 0}}});
     v = c.node("Reshape", {v, c.ints({8, 3})}, {{"allowzero", int64_t{0}}});
-    CHECK_FALSE(check(c, {v}, random, nullptr, &why));
+    CHECK_FALSE(check_pieces(c, {v}, random, nullptr, &why));
     CHECK(why.find("does not split its axes where they were merged") != std::string::npos);
   }
   SUBCASE("too many pieces") {
@@ -179,7 +171,7 @@ TEST_CASE("regions that are refused, with the reason") {
     for (int64_t k = 0; k < 200; ++k) indices.push_back(k * k % 97);
     const ValueId v =
         c.node("Gather", {c.input(DType::f32, {97, 2}), c.ints(indices)}, {{"axis", int64_t{0}}});
-    CHECK_FALSE(check(c, {v}, random, nullptr, &why));
+    CHECK_FALSE(check_pieces(c, {v}, random, nullptr, &why));
     CHECK(why.find("more than 64 pieces") != std::string::npos);
   }
 }

@@ -4,13 +4,13 @@
 namespace ferrule::cpu::test {
 namespace {
 
-struct Case {
+struct PoolCase {
   const char* op;
   Dims x, kernel, strides, pads;
   bool ceil = false, include = false;
 };
 
-const Case kCases[] = {
+const PoolCase kPoolCases[] = {
     {"MaxPool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
     {"MaxPool", {2, 3, 8, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}},
     {"MaxPool", {1, 5, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true},
@@ -37,7 +37,7 @@ const Case kCases[] = {
     {"AveragePool", {0, 6, 10, 10}, {3, 3}, {2, 2}, {0, 0, 0, 0}, true, true},
 };
 
-Dims output_dims(const Case& c) {
+Dims output_dims(const PoolCase& c) {
   const size_t n = c.kernel.size();
   Dims y{c.x[0], c.x[1]};
   for (size_t a = 0; a < n; ++a) {
@@ -53,7 +53,7 @@ Dims output_dims(const Case& c) {
   return y;
 }
 
-std::vector<double> naive(const Case& c, const Tensor& x, const Dims& y) {
+std::vector<double> naive(const PoolCase& c, const Tensor& x, const Dims& y) {
   const size_t n = c.kernel.size();
   const Dims xs = strides_of(c.x, Layout::plain);
   const bool max = std::string(c.op) == "MaxPool";
@@ -81,7 +81,7 @@ std::vector<double> naive(const Case& c, const Tensor& x, const Dims& y) {
   return out;
 }
 
-void set_up(Harness& h, const Case& c, const Tensor& x, const Dims& y,
+void set_up(Harness& h, const PoolCase& c, const Tensor& x, const Dims& y,
             Layout layout = Layout::channels_last) {
   h.node.attrs.set("kernel_shape", c.kernel);
   h.node.attrs.set("strides", c.strides);
@@ -95,7 +95,7 @@ void set_up(Harness& h, const Case& c, const Tensor& x, const Dims& y,
 }  // namespace
 
 TEST_CASE("window pooling") {
-  for (const Case& c : kCases)
+  for (const PoolCase& c : kPoolCases)
     for (Layout layout : {Layout::channels_last, Layout::plain}) {
       CAPTURE(c.op);
       CAPTURE(c.x);
@@ -112,7 +112,7 @@ TEST_CASE("window pooling") {
 TEST_CASE(
     "a maximum keeps NaN, wherever in the window it lies, and -infinity where there is nothing "
     "else") {
-  for (const Case& c : kCases) {
+  for (const PoolCase& c : kPoolCases) {
     if (c.op != std::string("MaxPool")) continue;
     CAPTURE(c.x.size());
     const Dims y = output_dims(c);

@@ -26,7 +26,7 @@ Tensor widened(const Tensor& t, size_t axis, int64_t beyond) {
   return Tensor::of_f32(dims, out);
 }
 
-struct Case {
+struct SliceCase {
   std::string op;
   Dims x, w, y;
   bool bias = true;
@@ -36,7 +36,7 @@ struct Case {
 };
 
 struct Tried {
-  Case c;
+  SliceCase c;
   Factory factory;
 };
 struct Beyond {
@@ -44,10 +44,9 @@ struct Beyond {
 };
 
 /// Input and output cut by so much, with a tail; the rest of the output must stay as it was.
-Tensor run(const Case& c, Factory f, int64_t x_beyond, int64_t y_beyond, std::string& text) {
-  static const Target target = targets().back();
+Tensor run(const SliceCase& c, Factory f, int64_t x_beyond, int64_t y_beyond, std::string& text) {
   Harness h(c.op);
-  h.target = &target;
+  h.target = &host();
   h.node.attrs.set("group", c.group);
   if (c.op == "Conv" && c.w[2] == 3) h.node.attrs.set("pads", std::vector<int64_t>{1, 1, 1, 1});
   if (c.op == "MaxPool") h.node.attrs.set("kernel_shape", std::vector<int64_t>{2, 2});

@@ -11,7 +11,7 @@
 namespace ferrule::cpu::test {
 namespace {
 
-struct Case {
+struct TopkCase {
   Tensor x;
   int64_t k = 1;
   std::string op = "Softmax";
@@ -48,7 +48,7 @@ struct Results {
   Tensor values, indices;
 };
 
-Results fused(const Case& c) {
+Results fused(const TopkCase& c) {
   const Graph g = c.graph();
   static const Graph* body;
   body = &g;
@@ -66,7 +66,7 @@ Results fused(const Case& c) {
   return {values, h.result(1)};
 }
 
-Results unfused(const Case& c) {
+Results unfused(const TopkCase& c) {
   const Graph g = c.graph();
   Limits limits;
   InterpreterOptions options;
@@ -79,7 +79,7 @@ Results unfused(const Case& c) {
 
 /// The same values, and the same elements; elements that the interpreter's own rounding tells apart
 /// or not may swap.
-void check(const Case& c, bool exact) {
+void check_topk(const TopkCase& c, bool exact) {
   CAPTURE(c.x.dims().back());
   CAPTURE(c.k);
   const Results got = fused(c), want = unfused(c);
@@ -90,11 +90,11 @@ void check(const Case& c, bool exact) {
   CHECK(differ <= (exact ? 0 : want.indices.numel() / 100));
 }
 
-Case random_case(std::mt19937& engine) {
+TopkCase random_topk(std::mt19937& engine) {
   auto pick = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine);
   };
-  Case c;
+  TopkCase c;
   const int64_t n = pick(0, 3) == 0 ? pick(1, 3000) : pick(1, 90);
   c.x = random_tensor({pick(1, 3), pick(1, 4), n}, static_cast<unsigned>(engine()), -6, 6);
   c.k = std::min<int64_t>(n, pick(0, 2) == 0 ? n : pick(1, 12));
@@ -107,7 +107,7 @@ Case random_case(std::mt19937& engine) {
 
 /// The case with every element replaced.
 template <class F>
-Case with(Case c, F f) {
+TopkCase with(TopkCase c, F f) {
   std::vector<float> v;
   for (double d : c.x.to_f64())
     v.push_back(f(static_cast<float>(d), static_cast<int64_t>(v.size())));
@@ -123,13 +123,13 @@ TEST_CASE("the largest of a softmax, rows of random lengths") {
   for (int round = 0; round < 150; ++round) {
     CAPTURE(round);
     set_threads(1 + round % 3);
-    const Case c = random_case(engine);
-    check(c, false);
+    const TopkCase c = random_topk(engine);
+    check_topk(c, false);
     // Few different numbers: equals come in the order of their indices.
-    check(with(c, [](float x, int64_t) { return std::round(x); }), true);
+    check_topk(with(c, [](float x, int64_t) { return std::round(x); }), true);
     // Numbers that are equal only after the exponential: all that is far below the largest is 0.
     if (!c.log && c.op == "Softmax")
-      check(with(c, [](float x, int64_t) { return 60 * std::round(x); }), true);
+      check_topk(with(c, [](float x, int64_t) { return 60 * std::round(x); }), true);
   }
   set_threads(before);
 }
@@ -140,21 +140,22 @@ TEST_CASE("masked, infinite and undefined rows") {
   std::mt19937 engine(4);
   for (int round = 0; round < 60; ++round) {
     CAPTURE(round);
-    const Case c = random_case(engine);
-    check(with(c, [&](float x, int64_t i) { return i % 3 == round % 3 ? -kInf : std::round(x); }),
-          true);
-    check(with(c, [&](float, int64_t) { return -kInf; }), true);
-    check(with(c,
-               [&](float x, int64_t i) { return i == round % c.x.numel() ? kNan : std::round(x); }),
-          true);
-    check(with(c,
-               [&](float x, int64_t i) { return i == round % c.x.numel() ? kInf : std::round(x); }),
-          true);
+    const TopkCase c = random_topk(engine);
+    check_topk(
+        with(c, [&](float x, int64_t i) { return i % 3 == round % 3 ? -kInf : std::round(x); }),
+        true);
+    check_topk(with(c, [&](float, int64_t) { return -kInf; }), true);
+    check_topk(with(c, [&](float x,
+                           int64_t i) { return i == round % c.x.numel() ? kNan : std::round(x); }),
+               true);
+    check_topk(with(c, [&](float x,
+                           int64_t i) { return i == round % c.x.numel() ? kInf : std::round(x); }),
+               true);
   }
 }
 
 TEST_CASE("what is not taken, and why") {
-  Case c{random_tensor({2, 5}, 1), 3};
+  TopkCase c{random_tensor({2, 5}, 1), 3};
   auto target = [] {
     Target t;
     t.name = "here";

@@ -11,7 +11,7 @@ namespace ferrule::cpu::test {
 namespace {
 
 /// A kernel on its own: its operator, operands and result.
-struct Anchor {
+struct TailCase {
   std::string op;
   Factory make;
   Dims x, w, y;
@@ -25,9 +25,9 @@ struct Anchor {
 
 enum class Kind { constant, plain, last, in_place };
 
-Layout layout_of(const Anchor& a) { return a.image ? Layout::channels_last : Layout::plain; }
+Layout layout_of(const TailCase& a) { return a.image ? Layout::channels_last : Layout::plain; }
 
-void set_up(Harness& h, const Anchor& a) {
+void set_up(Harness& h, const TailCase& a) {
   if (a.image) {
     h.node.attrs.set("group", a.group);
     h.node.attrs.set("strides", Dims(a.y.size() - 2, a.stride));
@@ -52,7 +52,7 @@ std::vector<double> added(const Tensor& base, const Tensor& operand) {
 }
 
 /// The result with the operand, or nothing where the kernel refuses.
-std::optional<Tensor> with_operand(const Anchor& a, const Tensor& operand, Kind kind,
+std::optional<Tensor> with_operand(const TailCase& a, const Tensor& operand, Kind kind,
                                    const Target& target) {
   Harness h(a.op);
   h.target = &target;
@@ -89,14 +89,14 @@ std::vector<Dims> shapes_against(const Dims& y) {
 }
 
 /// What plans let the library's kernels have: engine/contract/anchored.cpp.
-bool planned(const Anchor& a, const Dims& d, Kind kind) {
+bool planned(const TailCase& a, const Dims& d, Kind kind) {
   const Spread spread = ferrule::spread_of(d, a.y, a.channel());
   if (spread != Spread::full) return spread != Spread::other;
   return !a.image || kind == Kind::constant || (kind == Kind::last && d.size() == a.y.size());
 }
 
 /// How many operands the kernel took.
-int check_operands(const Anchor& a, const Target& target) {
+int check_operands(const TailCase& a, const Target& target) {
   Harness alone(a.op);
   alone.target = &target;
   set_up(alone, a);
@@ -127,7 +127,7 @@ Result<KernelPtr> winograd(Context& context, const Call& call) {
 }
 
 /// The convolutions whose result is `y`: sizes along which nothing tells a channel from a row.
-std::vector<Anchor> convolutions(const Dims& y) {
+std::vector<TailCase> convolutions(const Dims& y) {
   const int64_t n = y[0], c = y[1], h = y[2], w = y[3], step = h % 2 ? 1 : 2;
   const Dims x{n, 3, h, w};
   return {
@@ -162,7 +162,7 @@ TEST_CASE("an operand of any shape behind every convolution") {
                                            {2, 1, 1, 1},
                                            {1, 1, 1, 1}}) {
       size_t number = 0;
-      for (const Anchor& a : convolutions(y)) {
+      for (const TailCase& a : convolutions(y)) {
         CAPTURE(target.name);
         CAPTURE(str(Type{DType::f32, Shape(y.begin(), y.end())}));
         CAPTURE(number++);
@@ -201,7 +201,7 @@ TEST_CASE("an operand of any shape behind every product") {
       CAPTURE(s.op);
       CAPTURE(str(Type{DType::f32, Shape(s.a.begin(), s.a.end())}));
       CAPTURE(str(Type{DType::f32, Shape(s.b.begin(), s.b.end())}));
-      Anchor a{s.op, std::string(s.op) == "Gemm" ? make_gemm : make_matmul, s.a, s.b, s.y};
+      TailCase a{s.op, std::string(s.op) == "Gemm" ? make_gemm : make_matmul, s.a, s.b, s.y};
       a.image = false;
       a.constant_w = constant;
       CHECK(check_operands(a, targets()[0]) >= 4);

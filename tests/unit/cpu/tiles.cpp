@@ -42,7 +42,7 @@ class Random {
 };
 
 /// A graph of one group's nodes, as it stands in a model, and its inputs.
-struct Model {
+struct TileModel {
   Graph graph;
   std::vector<Tensor> inputs;
 
@@ -82,7 +82,7 @@ const Target& target_of(bool wide) {
 }
 
 /// Nothing, or what a convolution takes behind it.
-ValueId tail(Model& m, Random& random, ValueId v) {
+ValueId tail(TileModel& m, Random& random, ValueId v) {
   REQUIRE(m.infer());
   const Dims y = m.dims(v);
   switch (random(0, 5)) {
@@ -102,7 +102,7 @@ ValueId tail(Model& m, Random& random, ValueId v) {
   }
 }
 
-ValueId convolution(Model& m, Random& random, ValueId x, int64_t filters, int64_t group,
+ValueId convolution(TileModel& m, Random& random, ValueId x, int64_t filters, int64_t group,
                     const Dims& kernel) {
   const Dims in = m.dims(x), strides{random(1, 2), random(1, 2)};
   Dims dilations{1, 1}, pads;
@@ -121,12 +121,12 @@ ValueId convolution(Model& m, Random& random, ValueId x, int64_t filters, int64_
 }
 
 /// The group as the backend sees it: constants among the inputs.
-struct Setup {
+struct TileSetup {
   Body body;
   Harness h{"Conv"};
   Target target;
 
-  Setup(const Model& m, bool wide, int64_t l2_bytes, Layout x_layout)
+  TileSetup(const TileModel& m, bool wide, int64_t l2_bytes, Layout x_layout)
       : body(make_body(m.graph, m.graph.order())), target(target_of(wide)) {
     target.l2_bytes = l2_bytes;
     h.ops = &operators();
@@ -153,7 +153,7 @@ struct Setup {
 };
 
 /// Whether the contract takes the group; then what is computed must be right.
-bool check(const Model& m, Accepts accepts, Random& random) {
+bool check_tiles(const TileModel& m, Accepts accepts, Random& random) {
   const bool wide = __builtin_cpu_supports("avx512f") && random.one_in(2);
   const Accept a = accepts(m.graph, m.graph.order(), target_of(wide), operators());
   if (a.truth != Truth::yes) {
@@ -171,8 +171,8 @@ bool check(const Model& m, Accepts accepts, Random& random) {
   const int before = threads();
   set_threads(static_cast<int>(random(1, 3)));
   const bool plain = m.inputs[0].dims()[1] <= 4 && random.one_in(2);
-  Setup s(m, wide, random.of<int64_t>({1024, 8192, 65536, 1 << 20}),
-          plain ? Layout::plain : Layout::channels_last);
+  TileSetup s(m, wide, random.of<int64_t>({1024, 8192, 65536, 1 << 20}),
+              plain ? Layout::plain : Layout::channels_last);
   auto kernel = s.make();
   REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
   for (int round = 0; round < 2; ++round) {  // what is left in the buffers does not matter
@@ -186,7 +186,7 @@ bool check(const Model& m, Accepts accepts, Random& random) {
 }
 
 bool conv_pool_case(Random& random) {
-  Model m;
+  TileModel m;
   const int64_t channels = random.one_in(3) ? random(1, 4) : random(1, 24);
   ValueId v = m.input("x", random.tensor({random(1, 3), channels, random(5, 40), random(5, 40)}));
   REQUIRE(m.infer());
@@ -209,11 +209,11 @@ bool conv_pool_case(Random& random) {
   if (!m.infer() || m.dims(m.graph.outputs()[0]).empty() ||
       numel(m.dims(m.graph.outputs()[0])) <= 0)
     return false;
-  return check(m, accepts_conv_pool, random);
+  return check_tiles(m, accepts_conv_pool, random);
 }
 
 bool separable_case(Random& random) {
-  Model m;
+  TileModel m;
   const int64_t channels = random(2, 70);
   ValueId v = m.input("x", random.tensor({random(1, 3), channels, random(5, 40), random(5, 40)}));
   REQUIRE(m.infer());
@@ -228,7 +228,7 @@ bool separable_case(Random& random) {
   v = m.node("Conv", operands);
   m.graph.add_output(tail(m, random, v));
   REQUIRE(m.infer());
-  return check(m, accepts_depthwise_pointwise, random);
+  return check_tiles(m, accepts_depthwise_pointwise, random);
 }
 
 }  // namespace
@@ -256,10 +256,10 @@ TEST_CASE("depthwise and 1x1 convolutions of random forms") {
 namespace {
 
 /// A convolution of one pixel's width and a pooling, changed by the caller.
-Model pair_of(const std::vector<std::pair<std::string, Attr>>& conv,
-              const std::vector<std::pair<std::string, Attr>>& pool,
-              const std::string& op = "MaxPool", const Dims& x = {1, 2, 8, 8}) {
-  Model m;
+TileModel pair_of(const std::vector<std::pair<std::string, Attr>>& conv,
+                  const std::vector<std::pair<std::string, Attr>>& pool,
+                  const std::string& op = "MaxPool", const Dims& x = {1, 2, 8, 8}) {
+  TileModel m;
   Random random(7);
   Dims w{3, x[1], 1, 1};
   w.resize(x.size(), 1);
@@ -268,7 +268,7 @@ Model pair_of(const std::vector<std::pair<std::string, Attr>>& conv,
   REQUIRE(m.infer());
   return m;
 }
-std::string refused(const Model& m, Target target = target_of(true)) {
+std::string refused(const TileModel& m, Target target = target_of(true)) {
   const Accept a = accepts_conv_pool(m.graph, m.graph.order(), target, operators());
   CHECK(a.truth == Truth::no);
   return a.reason;
@@ -291,9 +291,9 @@ TEST_CASE("a convolution and pooling that have no kernel together are refused wi
   Target none = target_of(true);
   none.contracts.erase("conv_pool");
   CHECK(has(refused(pair_of({}, {{"kernel_shape", two}}), none), "no conv_pool kernels"));
-  Model constant = pair_of({}, {{"kernel_shape", two}});
+  TileModel constant = pair_of({}, {{"kernel_shape", two}});
   Random random(8);
-  Model rows;
+  TileModel rows;
   ValueId v = rows.node("Conv", {rows.input("x", random.tensor({1, 2, 8, 8})),
                                  rows.constant(random.tensor({3, 2, 1, 1}))});
   v = rows.node("Add", {v, rows.constant(random.tensor({3, 8, 8}))});
@@ -305,8 +305,8 @@ TEST_CASE("a convolution and pooling that have no kernel together are refused wi
 TEST_CASE("small work stays on one thread, and its kernels, too") {
   const int before = threads();
   set_threads(3);
-  Model m = pair_of({}, {{"kernel_shape", Dims{2, 2}}});
-  Setup s(m, false, 1 << 20, Layout::channels_last);
+  TileModel m = pair_of({}, {{"kernel_shape", Dims{2, 2}}});
+  TileSetup s(m, false, 1 << 20, Layout::channels_last);
   auto kernel = s.make();
   REQUIRE(kernel.has_value());
   CHECK((*kernel)->run().has_value());

@@ -1,7 +1,5 @@
 // Winograd convolutions against the direct sum in double: shapes that fit no tile or vector, every
 // tail, both instruction sets, any number of threads, values that are not finite.
-#include <limits>
-
 #include "engine/base/tolerance.h"
 #include "runtime/cpu/candidates.h"
 #include "runtime/cpu/kernels/winograd_weights.h"
@@ -11,31 +9,15 @@
 namespace ferrule::cpu::test {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity(),
-                kNan = std::numeric_limits<float>::quiet_NaN();
-
-struct Case {
+struct WinogradCase {
   int64_t images, c, h, w, k;
   Dims pads{1, 1, 1, 1};  // top, left, bottom, right
   Dims y() const { return {images, k, h + pads[0] + pads[2] - 2, w + pads[1] + pads[3] - 2}; }
 };
 
-/// Direct sum in double. Products outside the image are not made (0 times infinity).
-std::vector<double> naive(const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias) {
-  const Dims y = c.y();
-  std::vector<double> out(static_cast<size_t>(numel(y)));
-  each_index(y, [&](const Dims& i, int64_t at) {
-    double sum = bias ? bias->at_f64(i[1]) : 0;
-    for (int64_t ic = 0; ic < c.c; ++ic)
-      for (int64_t tap = 0; tap < 9; ++tap) {
-        const int64_t iy = i[2] + tap / 3 - c.pads[0], ix = i[3] + tap % 3 - c.pads[1];
-        if (iy < 0 || ix < 0 || iy >= c.h || ix >= c.w) continue;
-        sum += x.at_f64(((i[0] * c.c + ic) * c.h + iy) * c.w + ix) *
-               w.at_f64((i[1] * c.c + ic) * 9 + tap);
-      }
-    out[static_cast<size_t>(at)] = sum;
-  });
-  return out;
+std::vector<double> sums_of(const WinogradCase& c, const Tensor& x, const Tensor& w,
+                            const Tensor* bias) {
+  return direct_sum(x, w, bias, c.y(), c.pads);
 }
 
 template <int Tile>
@@ -63,7 +45,7 @@ void each_kernel(const std::function<void(int tile, const Target& target)>& f) {
     }
 }
 
-void set_up(Harness& h, const Case& c, const Tensor& x, const Tensor& w, const Tensor* bias,
+void set_up(Harness& h, const WinogradCase& c, const Tensor& x, const Tensor& w, const Tensor* bias,
             const Target& target) {
   h.target = &target;
   h.node.attrs.set("pads", c.pads);
@@ -98,8 +80,9 @@ TEST_CASE("winograd on images that fit no tile, vector or group") {
   std::mt19937 random(11);
   auto pick = [&](std::initializer_list<int64_t> v) { return v.begin()[random() % v.size()]; };
   for (int n = 0; n < 40; ++n) {
-    Case c{pick({1, 1, 2, 3}), pick({1, 3, 8, 16, 17, 32, 33, 40, 70}), pick({3, 4, 5, 7, 9, 13}),
-           pick({3, 4, 6, 7, 11}), pick({1, 5, 8, 16, 24, 33, 48, 64, 80})};
+    WinogradCase c{pick({1, 1, 2, 3}), pick({1, 3, 8, 16, 17, 32, 33, 40, 70}),
+                   pick({3, 4, 5, 7, 9, 13}), pick({3, 4, 6, 7, 11}),
+                   pick({1, 5, 8, 16, 24, 33, 48, 64, 80})};
     for (int64_t& p : c.pads) p = pick({0, 1, 1, 2});
     CAPTURE(str(Type{DType::f32, Shape{c.images, c.c, c.h, c.w, c.k, c.pads[0], c.pads[1],
                                        c.pads[2], c.pads[3]}}));
@@ -108,7 +91,7 @@ TEST_CASE("winograd on images that fit no tile, vector or group") {
                  w = random_tensor({c.k, c.c, 3, 3}, seed + 1);
     const Tensor b = random_tensor({c.k}, seed + 2);
     const Tensor* bias = n % 3 ? &b : nullptr;
-    const auto want = naive(c, x, w, bias);
+    const auto want = sums_of(c, x, w, bias);
     each_kernel([&](int tile, const Target& target) {
       Harness h("Conv");
       set_up(h, c, x, w, bias, target);
@@ -119,7 +102,7 @@ TEST_CASE("winograd on images that fit no tile, vector or group") {
 }
 
 TEST_CASE("winograd uses the instruction set of the target, not of the machine") {
-  const Case c{1, 16, 8, 8, 16};
+  const WinogradCase c{1, 16, 8, 8, 16};
   Harness h("Conv");
   set_up(h, c, random_tensor({1, 16, 8, 8}, 1), random_tensor({16, 16, 3, 3}, 2), nullptr, kAvx2);
   h.output(DType::f32, c.y(), Layout::channels_last);
@@ -130,10 +113,10 @@ TEST_CASE("winograd uses the instruction set of the target, not of the machine")
 TEST_CASE("winograd is no less accurate than twice the direct sum of the library") {
   for (int64_t channels : {16, 24, 48, 64, 160, 256}) {
     CAPTURE(channels);
-    const Case c{1, channels, 20, 20, 32};
+    const WinogradCase c{1, channels, 20, 20, 32};
     const Tensor x = random_tensor({1, channels, 20, 20}, 1, -0.5f, 1),
                  w = random_tensor({32, channels, 3, 3}, 2, -0.1f, 0.1f);
-    const auto want = naive(c, x, w, nullptr);
+    const auto want = sums_of(c, x, w, nullptr);
     double norm = 0;
     for (double v : want) norm += v * v;
     auto relative_rms = [&](Factory f, const Target& target) {
@@ -157,10 +140,10 @@ TEST_CASE("winograd is no less accurate than twice the direct sum of the library
 }
 
 TEST_CASE("winograd tails are the formulas of the post-ops") {
-  const Case c{2, 20, 7, 9, 19};
+  const WinogradCase c{2, 20, 7, 9, 19};
   const Tensor x = random_tensor({2, 20, 7, 9}, 1), w = random_tensor({19, 20, 3, 3}, 2),
                b = random_tensor({19}, 3);
-  const auto base = naive(c, x, w, &b);
+  const auto base = sums_of(c, x, w, &b);
   SUBCASE("functions of one value") {
     for (auto [alg, alpha, beta] :
          std::vector<std::tuple<const char*, float, float>>{{"relu", 0, 0},
@@ -238,7 +221,7 @@ TEST_CASE("winograd's sigmoid at the ends of the range") {
                                           -88.8f, 103,   -103, 1000, -1000, kInf, -kInf, kNan};
   one[4] = 1;
   const auto n = static_cast<int64_t>(values.size());
-  const Case c{n, 1, 1, 1, 1};
+  const WinogradCase c{n, 1, 1, 1, 1};
   const Tensor x = Tensor::of_f32({n, 1, 1, 1}, values), w = Tensor::of_f32({1, 1, 3, 3}, one);
   for (const Target* target : {&kAvx2, &kAvx512}) {
     Harness h("Conv");
@@ -260,10 +243,10 @@ TEST_CASE("winograd's sigmoid at the ends of the range") {
 
 TEST_CASE("winograd gives the same bits for any number of threads, whichever way the work is cut") {
   // Few tiles and many channels: output channels are split; many tiles: rows are.
-  for (const Case& c : std::vector<Case>{{1, 40, 4, 4, 320}, {2, 24, 40, 33, 40}}) {
+  for (const WinogradCase& c : std::vector<WinogradCase>{{1, 40, 4, 4, 320}, {2, 24, 40, 33, 40}}) {
     const Tensor x = random_tensor({c.images, c.c, c.h, c.w}, 1),
                  w = random_tensor({c.k, c.c, 3, 3}, 2);
-    const auto want = naive(c, x, w, nullptr);
+    const auto want = sums_of(c, x, w, nullptr);
     each_kernel([&](int tile, const Target& target) {
       std::vector<Tensor> results;
       std::vector<std::string> texts;
@@ -286,7 +269,7 @@ TEST_CASE("winograd gives the same bits for any number of threads, whichever way
 
 TEST_CASE(
     "winograd keeps infinities and NaN where the direct sum has them, and overflows no sooner") {
-  const Case c{1, 18, 11, 10, 20};
+  const WinogradCase c{1, 18, 11, 10, 20};
   const Tensor w = random_tensor({20, 18, 3, 3}, 2);
   for (float special : {kInf, -kInf, kNan, 3e37f}) {
     CAPTURE(special);
@@ -296,7 +279,7 @@ TEST_CASE(
     values[3 * 110 + 5 * 10 + 4] = special;
     values[7 * 110 + 0 * 10 + 9] = special;
     const Tensor x = Tensor::of_f32({1, 18, 11, 10}, values);
-    const auto want = naive(c, x, w, nullptr);
+    const auto want = sums_of(c, x, w, nullptr);
     each_kernel([&](int tile, const Target& target) {
       Harness h("Conv");
       set_up(h, c, x, w, nullptr, target);
@@ -384,7 +367,7 @@ TEST_CASE("winograd refuses what it cannot do") {
 }
 
 TEST_CASE("a large 3x3 convolution takes Winograd, and not when results must be strict") {
-  const Case c{1, 64, 28, 28, 64};
+  const WinogradCase c{1, 64, 28, 28, 64};
   const Tensor x = random_tensor({1, 64, 28, 28}, 1), w = random_tensor({64, 64, 3, 3}, 2);
   for (bool strict : {false, true}) {
     Harness h("Conv");
@@ -397,7 +380,7 @@ TEST_CASE("a large 3x3 convolution takes Winograd, and not when results must be 
 }
 
 TEST_CASE("transformed weights are shared") {
-  const Case c{1, 32, 8, 8, 32};
+  const WinogradCase c{1, 32, 8, 8, 32};
   const Tensor w = random_tensor({32, 32, 3, 3}, 2);
   Harness h("Conv");
   set_up(h, c, random_tensor({1, 32, 8, 8}, 1), w, nullptr, kAvx2);

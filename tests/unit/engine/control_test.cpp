@@ -30,7 +30,7 @@ struct Folder {
   }
 };
 
-constexpr const char* kHead = "ferrule: 1\noverride:\n";
+constexpr const char* kOverrideHead = "ferrule: 1\noverride:\n";
 
 struct Asked {
   EngineOptions options;
@@ -40,7 +40,8 @@ struct Asked {
     options.target = target;
     options.near_misses = true;
     options.cache = (folder.path / "cache").string();
-    if (!entries.empty()) options.overrides = {folder.file("override.yaml", kHead + entries)};
+    if (!entries.empty())
+      options.overrides = {folder.file("override.yaml", kOverrideHead + entries)};
   }
   Fused fuse(const std::string& text) {
     knowledge = must(load_knowledge(options));

@@ -36,8 +36,8 @@ struct Op {
   size_t outputs = 1;
 };
 
-Result<std::vector<Tensor>> run(const Op& op, const std::vector<Given>& inputs,
-                                InterpreterOptions o = options()) {
+Result<std::vector<Tensor>> run_op(const Op& op, const std::vector<Given>& inputs,
+                                   InterpreterOptions o = options()) {
   Graph g;
   Node n;
   n.op = op.op;
@@ -76,21 +76,23 @@ Tensor iota(Dims d, double from = 0) {
 
 TEST_CASE("convolutions") {
   // 1-D, stride 2, dilation 2, pads: taps at -1+2k and 1+2k.
-  CHECK(values(run({"Conv", {{"pads", Dims{1, 1}}, {"strides", Dims{2}}, {"dilations", Dims{2}}}},
-                   {f32({1, 1, 5}, {1, 2, 3, 4, 5}), f32({1, 1, 2}, {10, 1}), f32({1}, {100})})) ==
-        Values{102, 124, 140});
+  CHECK(
+      values(run_op({"Conv", {{"pads", Dims{1, 1}}, {"strides", Dims{2}}, {"dilations", Dims{2}}}},
+                    {f32({1, 1, 5}, {1, 2, 3, 4, 5}), f32({1, 1, 2}, {10, 1}), f32({1}, {100})})) ==
+      Values{102, 124, 140});
   // Two groups see their own channels only.
-  CHECK(values(run({"Conv", {{"group", int64_t{2}}}},
-                   {f32({1, 2, 1, 2}, {1, 2, 3, 4}), f32({2, 1, 1, 1}, {10, 100})})) ==
+  CHECK(values(run_op({"Conv", {{"group", int64_t{2}}}},
+                      {f32({1, 2, 1, 2}, {1, 2, 3, 4}), f32({2, 1, 1, 1}, {10, 100})})) ==
         Values{10, 20, 300, 400});
-  CHECK(values(run({"Conv", {{"auto_pad", std::string("SAME_LOWER")}}},
-                   {f32({1, 1, 3}, {1, 2, 3}), f32({1, 1, 2}, {1, 10})})) == Values{10, 21, 32});
-  CHECK(values(run({"ConvTranspose", {{"strides", Dims{2}}, {"output_padding", Dims{1}}}},
-                   {f32({1, 1, 2}, {1, 2}), f32({1, 1, 2}, {1, 10})})) == Values{1, 10, 2, 20, 0});
+  CHECK(values(run_op({"Conv", {{"auto_pad", std::string("SAME_LOWER")}}},
+                      {f32({1, 1, 3}, {1, 2, 3}), f32({1, 1, 2}, {1, 10})})) == Values{10, 21, 32});
+  CHECK(values(run_op({"ConvTranspose", {{"strides", Dims{2}}, {"output_padding", Dims{1}}}},
+                      {f32({1, 1, 2}, {1, 2}), f32({1, 1, 2}, {1, 10})})) ==
+        Values{1, 10, 2, 20, 0});
   // A dense one with more channels than the fast path's block, against its definition.
   const Tensor x = iota({1, 5, 4, 4}, -20), w = iota({19, 5, 3, 3}, -400);
   const auto y =
-      values(run({"Conv", {{"pads", Dims{1, 0, 1, 2}}, {"strides", Dims{2, 1}}}}, {x, w}));
+      values(run_op({"Conv", {{"pads", Dims{1, 0, 1, 2}}, {"strides", Dims{2, 1}}}}, {x, w}));
   REQUIRE(y.size() == 19 * 2 * 4);
   for (int64_t m = 0; m < 19; ++m) {
     for (int64_t i = 0; i < 2; ++i) {
@@ -110,19 +112,19 @@ TEST_CASE("convolutions") {
 }
 
 TEST_CASE("pooling") {
-  const auto r = run(
+  const auto r = run_op(
       {"MaxPool", {{"kernel_shape", Dims{2}}, {"strides", Dims{2}}, {"ceil_mode", int64_t{1}}}, 2},
       {f32({1, 1, 5}, {1, 9, 3, 4, 5})});
   CHECK(values(r) == Values{9, 4, 5});
   CHECK(values(r, 1) == Values{1, 3, 4});
   const Tensor x = f32({1, 1, 3}, {3, 6, 9});
-  CHECK(values(run({"AveragePool", {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}}}, {x})) ==
+  CHECK(values(run_op({"AveragePool", {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}}}, {x})) ==
         Values{4.5, 6, 7.5});
-  CHECK(values(run(
+  CHECK(values(run_op(
             {"AveragePool",
              {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}, {"count_include_pad", int64_t{1}}}},
             {x})) == Values{3, 6, 5});
-  CHECK(values(run({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
+  CHECK(values(run_op({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
 }
 
 TEST_CASE("ceil_mode: a window larger than the padded image, of which only image and pads count") {
@@ -135,88 +137,92 @@ TEST_CASE("ceil_mode: a window larger than the padded image, of which only image
                {"count_include_pad", int64_t{include}}}};
   };
   const Tensor one = f32({1, 1, 1, 1}, {6}), three = f32({1, 1, 3}, {3, 6, 9});
-  CHECK(values(run(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}, true), {one})) == Values{3});
-  CHECK(values(run(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}), {one})) == Values{6});
-  CHECK(values(run(pool("AveragePool", {4}, {2}, {0, 0}, true), {three})) == Values{6});
-  CHECK(values(run(pool("AveragePool", {4}, {3}, {2, 0}, true), {three})) == Values{2.25, 7.5});
-  CHECK(values(run(pool("MaxPool", {4}, {2}, {0, 0}), {three})) == Values{9});
-  CHECK(values(run(pool("LpPool", {4}, {2}, {0, 0}), {f32({1, 1, 3}, {0, 3, 4})})) == Values{5});
+  CHECK(values(run_op(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}, true), {one})) ==
+        Values{3});
+  CHECK(values(run_op(pool("AveragePool", {2, 2}, {2, 2}, {1, 0, 1, 0}), {one})) == Values{6});
+  CHECK(values(run_op(pool("AveragePool", {4}, {2}, {0, 0}, true), {three})) == Values{6});
+  CHECK(values(run_op(pool("AveragePool", {4}, {3}, {2, 0}, true), {three})) == Values{2.25, 7.5});
+  CHECK(values(run_op(pool("MaxPool", {4}, {2}, {0, 0}), {three})) == Values{9});
+  CHECK(values(run_op(pool("LpPool", {4}, {2}, {0, 0}), {f32({1, 1, 3}, {0, 3, 4})})) == Values{5});
   // A second window would begin behind the image.
-  CHECK(values(run(pool("AveragePool", {1}, {1}, {0, 1}), {f32({1, 1, 1}, {6})})) == Values{6});
+  CHECK(values(run_op(pool("AveragePool", {1}, {1}, {0, 1}), {f32({1, 1, 1}, {6})})) == Values{6});
 }
 
 TEST_CASE("products") {
-  CHECK(values(run({"MatMul"}, {f32({2, 2}, {1, 2, 3, 4}), f32({2}, {10, 1})})) == Values{12, 34});
-  CHECK((*run({"MatMul"}, {iota({5, 1, 2, 3}), iota({4, 3, 2})}))[0].dims() == Dims{5, 4, 2, 2});
-  CHECK(values(run({"Gemm", {{"transA", int64_t{1}}, {"alpha", 2.0}, {"beta", 10.0}}},
-                   {f32({2, 1}, {1, 2}), f32({2, 2}, {1, 2, 3, 4}), f32({1}, {1})})) ==
+  CHECK(values(run_op({"MatMul"}, {f32({2, 2}, {1, 2, 3, 4}), f32({2}, {10, 1})})) ==
+        Values{12, 34});
+  CHECK((*run_op({"MatMul"}, {iota({5, 1, 2, 3}), iota({4, 3, 2})}))[0].dims() == Dims{5, 4, 2, 2});
+  CHECK(values(run_op({"Gemm", {{"transA", int64_t{1}}, {"alpha", 2.0}, {"beta", 10.0}}},
+                      {f32({2, 1}, {1, 2}), f32({2, 2}, {1, 2, 3, 4}), f32({1}, {1})})) ==
         Values{24, 30});
-  CHECK(values(run({"Einsum", {{"equation", std::string("ij,jk->ki")}}},
-                   {f32({2, 2}, {1, 2, 3, 4}), f32({2, 1}, {1, 1})})) == Values{3, 7});
-  CHECK(values(run({"MatMulInteger"},
-                   {Tensor::of<uint8_t>(DType::u8, {1, 2}, std::vector<uint8_t>{3, 4}),
-                    Tensor::of<uint8_t>(DType::u8, {2, 1}, std::vector<uint8_t>{5, 6}),
-                    Tensor::scalar(DType::u8, 2)})) == Values{17});
+  CHECK(values(run_op({"Einsum", {{"equation", std::string("ij,jk->ki")}}},
+                      {f32({2, 2}, {1, 2, 3, 4}), f32({2, 1}, {1, 1})})) == Values{3, 7});
+  CHECK(values(run_op({"MatMulInteger"},
+                      {Tensor::of<uint8_t>(DType::u8, {1, 2}, std::vector<uint8_t>{3, 4}),
+                       Tensor::of<uint8_t>(DType::u8, {2, 1}, std::vector<uint8_t>{5, 6}),
+                       Tensor::scalar(DType::u8, 2)})) == Values{17});
 }
 
 TEST_CASE("movement") {
   const Tensor x = iota({2, 3});
-  CHECK(values(run({"Transpose"}, {x})) == Values{0, 3, 1, 4, 2, 5});
-  CHECK(values(run({"Slice"}, {x, i64({-1, 5}), i64({-100, 0}), i64({1, 0}), i64({-2, -1})})) ==
+  CHECK(values(run_op({"Transpose"}, {x})) == Values{0, 3, 1, 4, 2, 5});
+  CHECK(values(run_op({"Slice"}, {x, i64({-1, 5}), i64({-100, 0}), i64({1, 0}), i64({-2, -1})})) ==
         Values{5, 3});
-  CHECK(values(run({"Gather", {{"axis", int64_t{1}}}}, {x, i64({-1, 0})})) == Values{2, 0, 5, 3});
-  CHECK(values(run({"Concat", {{"axis", int64_t{-1}}}}, {x, f32({2, 1}, {8, 9})})) ==
+  CHECK(values(run_op({"Gather", {{"axis", int64_t{1}}}}, {x, i64({-1, 0})})) ==
+        Values{2, 0, 5, 3});
+  CHECK(values(run_op({"Concat", {{"axis", int64_t{-1}}}}, {x, f32({2, 1}, {8, 9})})) ==
         Values{0, 1, 2, 8, 3, 4, 5, 9});
-  const auto parts = run({"Split", {{"axis", int64_t{1}}, {"num_outputs", int64_t{2}}}, 2}, {x});
+  const auto parts = run_op({"Split", {{"axis", int64_t{1}}, {"num_outputs", int64_t{2}}}, 2}, {x});
   CHECK(values(parts) == Values{0, 1, 3, 4});
   CHECK(values(parts, 1) == Values{2, 5});
-  CHECK(values(run({"Pad", {{"mode", std::string("reflect")}}},
-                   {f32({3}, {1, 2, 3}), i64({2, 1})})) == Values{3, 2, 1, 2, 3, 2});
-  CHECK(values(run({"Expand"}, {f32({2, 1}, {1, 2}), i64({2, 1, 2})})) ==
+  CHECK(values(run_op({"Pad", {{"mode", std::string("reflect")}}},
+                      {f32({3}, {1, 2, 3}), i64({2, 1})})) == Values{3, 2, 1, 2, 3, 2});
+  CHECK(values(run_op({"Expand"}, {f32({2, 1}, {1, 2}), i64({2, 1, 2})})) ==
         Values{1, 1, 2, 2, 1, 1, 2, 2});
-  CHECK((*run({"Reshape"}, {x, i64({0, -1, 1})}))[0].dims() == Dims{2, 3, 1});
-  CHECK(values(run({"ScatterND", {{"reduction", std::string("add")}}},
-                   {f32({3}, {1, 1, 1}), Tensor::of_i64({2, 1}, {2, 2}), f32({2}, {5, 6})})) ==
+  CHECK((*run_op({"Reshape"}, {x, i64({0, -1, 1})}))[0].dims() == Dims{2, 3, 1});
+  CHECK(values(run_op({"ScatterND", {{"reduction", std::string("add")}}},
+                      {f32({3}, {1, 1, 1}), Tensor::of_i64({2, 1}, {2, 2}), f32({2}, {5, 6})})) ==
         Values{1, 1, 12});
   // Strings and 4-bit elements move like all others.
   const Tensor s({2}, std::vector<std::string>{"a", "b"});
-  CHECK((*run({"Tile"}, {s, i64({2})}))[0].strings() ==
+  CHECK((*run_op({"Tile"}, {s, i64({2})}))[0].strings() ==
         std::vector<std::string>{"a", "b", "a", "b"});
   auto [nibbles, p] = Tensor::allocate(DType::u4, {3});
   static_cast<uint8_t*>(p)[0] = 0x21, static_cast<uint8_t*>(p)[1] = 0x03;
-  CHECK(values(run({"Gather"}, {nibbles, i64({2, 1, 0})})) == Values{3, 2, 1});
+  CHECK(values(run_op({"Gather"}, {nibbles, i64({2, 1, 0})})) == Values{3, 2, 1});
 }
 
 TEST_CASE("reductions, order and normalisation") {
-  CHECK(values(run({"ReduceSum", {{"keepdims", int64_t{0}}}}, {iota({2, 3}), i64({-1})})) ==
+  CHECK(values(run_op({"ReduceSum", {{"keepdims", int64_t{0}}}}, {iota({2, 3}), i64({-1})})) ==
         Values{3, 12});
-  CHECK(values(run({"ReduceMax"},
-                   {Tensor::of<int32_t>(DType::i32, {0}, std::vector<int32_t>{})}))[0] ==
+  CHECK(values(run_op({"ReduceMax"},
+                      {Tensor::of<int32_t>(DType::i32, {0}, std::vector<int32_t>{})}))[0] ==
         -2147483648.0);
-  CHECK(values(run({"ReduceSum", {{"noop_with_empty_axes", int64_t{1}}}}, {iota({2})})) ==
+  CHECK(values(run_op({"ReduceSum", {{"noop_with_empty_axes", int64_t{1}}}}, {iota({2})})) ==
         Values{0, 1});
-  const auto top = run({"TopK", {}, 2}, {f32({4}, {1, 7, 7, 3}), i64({3})});
+  const auto top = run_op({"TopK", {}, 2}, {f32({4}, {1, 7, 7, 3}), i64({3})});
   CHECK(values(top) == Values{7, 7, 3});
   CHECK(values(top, 1) == Values{1, 2, 3});
-  CHECK(values(run({"CumSum", {{"exclusive", int64_t{1}}, {"reverse", int64_t{1}}}},
-                   {f32({3}, {1, 2, 3}), i64({0})})) == Values{5, 3, 0});
-  CHECK(values(run({"Softmax"}, {f32({2}, {1000, 1000})})) == Values{0.5, 0.5});
-  CHECK(values(run({"LayerNormalization", {{"epsilon", 0.0}}, 3},
-                   {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
+  CHECK(values(run_op({"CumSum", {{"exclusive", int64_t{1}}, {"reverse", int64_t{1}}}},
+                      {f32({3}, {1, 2, 3}), i64({0})})) == Values{5, 3, 0});
+  CHECK(values(run_op({"Softmax"}, {f32({2}, {1000, 1000})})) == Values{0.5, 0.5});
+  CHECK(values(run_op({"LayerNormalization", {{"epsilon", 0.0}}, 3},
+                      {f32({2}, {1, 3}), f32({2}, {1, 10}), f32({2}, {5, 5})})) == Values{4, 15});
   // The mean of squares with an infinity is one, so what is finite becomes 0.
-  CHECK(values(run({"RMSNormalization"}, {f32({3}, {1, -INFINITY, 2}), f32({3}, {1, 1, 1})}))[0] ==
-        0);
-  CHECK(values(run({"BatchNormalization", {{"epsilon", 0.0}}},
-                   {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}),
-                    f32({2}, {4, 1})})) == Values{1, 5});
-  CHECK(values(run({"QuantizeLinear"}, {f32({4}, {0.5, 1.5, -300, NAN}), f32({}, {1}),
-                                        Tensor::scalar(DType::i8, 0)})) == Values{0, 2, -128, 0});
+  CHECK(values(run_op({"RMSNormalization"},
+                      {f32({3}, {1, -INFINITY, 2}), f32({3}, {1, 1, 1})}))[0] == 0);
+  CHECK(values(run_op({"BatchNormalization", {{"epsilon", 0.0}}},
+                      {f32({1, 2}, {3, 3}), f32({2}, {1, 2}), f32({2}, {0, 1}), f32({2}, {1, 1}),
+                       f32({2}, {4, 1})})) == Values{1, 5});
+  CHECK(values(run_op({"QuantizeLinear"}, {f32({4}, {0.5, 1.5, -300, NAN}), f32({}, {1}),
+                                           Tensor::scalar(DType::i8, 0)})) ==
+        Values{0, 2, -128, 0});
 }
 
 TEST_CASE("resize") {
   const Tensor x = f32({1, 1, 1, 2}, {0, 4});
   auto resized = [&](std::map<std::string, Attr> attrs) {
-    return values(run({"Resize", std::move(attrs)}, {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
+    return values(run_op({"Resize", std::move(attrs)}, {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
   };
   CHECK(resized({{"mode", std::string("linear")}}) == Values{0, 1, 3, 4});
   CHECK(resized({{"mode", std::string("nearest")},
@@ -227,11 +233,11 @@ TEST_CASE("resize") {
         doctest::Approx(4.0 / 3));
   // Of a region that is no region all positions lie outside.
   for (const char* mode : {"nearest", "linear", "cubic"})
-    CHECK(values(run({"Resize",
-                      {{"mode", std::string(mode)},
-                       {"extrapolation_value", 7.0},
-                       {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
-                     {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) ==
+    CHECK(values(run_op({"Resize",
+                         {{"mode", std::string(mode)},
+                          {"extrapolation_value", 7.0},
+                          {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
+                        {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) ==
           Values{7, 7});
 }
 
@@ -241,10 +247,10 @@ TEST_CASE(
   const double inf = INFINITY;
   const Tensor x = f32({1, 1, 1, 3}, {INFINITY, 4, INFINITY});
   for (const char* mode : {"linear", "cubic"}) {
-    const auto y = values(run({"Resize",
-                               {{"mode", std::string(mode)},
-                                {"coordinate_transformation_mode", std::string("asymmetric")}}},
-                              {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
+    const auto y = values(run_op({"Resize",
+                                  {{"mode", std::string(mode)},
+                                   {"coordinate_transformation_mode", std::string("asymmetric")}}},
+                                 {x, std::nullopt, f32({4}, {1, 1, 1, 2})}));
     CHECK(y[0] == inf);
     CHECK(y[2] == 4);
     CHECK(y[4] == inf);
@@ -255,31 +261,31 @@ TEST_CASE(
     "global pools of planes without pixels: a mean of nothing is NaN, a maximum -infinity, a sum "
     "0") {
   const Tensor x = f32({1, 2, 0, 3}, {});
-  CHECK(std::isnan(values(run({"GlobalAveragePool"}, {x}))[1]));
-  CHECK(values(run({"GlobalMaxPool"}, {x})) == Values{-INFINITY, -INFINITY});
-  CHECK(values(run({"GlobalLpPool"}, {x})) == Values{0, 0});
+  CHECK(std::isnan(values(run_op({"GlobalAveragePool"}, {x}))[1]));
+  CHECK(values(run_op({"GlobalMaxPool"}, {x})) == Values{-INFINITY, -INFINITY});
+  CHECK(values(run_op({"GlobalLpPool"}, {x})) == Values{0, 0});
 }
 
 TEST_CASE("attention: masked keys have no weight, a query without keys gives zero") {
   const Tensor q = f32({1, 1, 2, 1}, {0, 0}), v = f32({1, 1, 2, 1}, {2, 6});
-  CHECK(values(run({"Attention"}, {q, q, v})) == Values{4, 4});
-  CHECK(values(run({"Attention", {{"is_causal", int64_t{1}}}}, {q, q, v})) == Values{2, 4});
+  CHECK(values(run_op({"Attention"}, {q, q, v})) == Values{4, 4});
+  CHECK(values(run_op({"Attention", {{"is_causal", int64_t{1}}}}, {q, q, v})) == Values{2, 4});
   const Tensor mask = Tensor::of<uint8_t>(DType::boolean, {2, 2}, std::vector<uint8_t>{0, 0, 0, 1});
-  CHECK(values(run({"Attention"}, {q, q, v, mask})) == Values{0, 6});
+  CHECK(values(run_op({"Attention"}, {q, q, v, mask})) == Values{0, 6});
 }
 
 TEST_CASE("half precision is rounded once, and f64 keeps double") {
   // 1 + 2^-11 + 2^-12 is no f16 number; in f32 the sum is exact, then rounded once, up.
   auto h = [](double v) { return Tensor::scalar(DType::f16, v, {1, 1}); };
-  const auto y = run({"Gemm"}, {h(1), h(1), h(0x1p-11 + 0x1p-12)});
+  const auto y = run_op({"Gemm"}, {h(1), h(1), h(0x1p-11 + 0x1p-12)});
   CHECK((*y)[0].dtype() == DType::f16);
   CHECK(values(y)[0] == 1 + 0x1p-10);
   InterpreterOptions o = options();
   o.f64 = true;
-  const auto z = run({"Add"}, {f32({1}, {1}), f32({1}, {0x1p-30f})}, o);
+  const auto z = run_op({"Add"}, {f32({1}, {1}), f32({1}, {0x1p-30f})}, o);
   CHECK((*z)[0].dtype() == DType::f64);
   CHECK(values(z)[0] == 1 + 0x1p-30);
-  CHECK(values(run({"ReduceSum"}, {f32({2}, {1, 0x1p-30f})}, o))[0] == 1 + 0x1p-30);
+  CHECK(values(run_op({"ReduceSum"}, {f32({2}, {1, 0x1p-30f})}, o))[0] == 1 + 0x1p-30);
 }
 
 TEST_CASE("graphs: nested graphs capture, groups run their body") {
@@ -435,7 +441,7 @@ TEST_CASE("hostile attributes and sizes are errors") {
        Code::unsupported_operator},
   };
   for (const Case& c : cases) {
-    const auto r = run(c.op, c.in);
+    const auto r = run_op(c.op, c.in);
     REQUIRE_MESSAGE(!r, c.op.op);
     CHECK_MESSAGE(r.error().code == c.code, c.op.op << ": " << render(r.error()));
     CHECK(r.error().place.find("\"n\" (" + c.op.op + ", opset 23)") != std::string::npos);
@@ -447,5 +453,5 @@ TEST_CASE("a run stops when it is told to") {
   cancel.stop();
   InterpreterOptions o = options();
   o.cancel = &cancel;
-  CHECK(run({"Identity"}, {iota({1})}, o).error().code == Code::cancelled);
+  CHECK(run_op({"Identity"}, {iota({1})}, o).error().code == Code::cancelled);
 }

@@ -7,16 +7,16 @@ using namespace kit;
 
 namespace {
 
-constexpr const char* kPointwise =
+constexpr const char* kPointwiseMerge =
     "kind: merge\nphase: merge\ncontract: pointwise\nmatch: \"y = @pointwise<...>(xs...)\"\n"
     "merge: {over: xs, key: [\"shape(y)\"], min: 2, max: 3}\n";
-constexpr const char* kConv =
+constexpr const char* kConvMerge =
     "kind: merge\nphase: merge\ncontract: conv\nmatch: \"[c] y = {Conv|group.conv}<...>(x, "
     "rest...)\"\n"
     "merge: {over: x, min: 2, axis: \"1\", weights: {1: \"0\", 2: \"0\"}, fill: [\"2\"]}\n";
 
 /// Runs one rule; the journal's lines.
-std::vector<std::string> run(Graph& g, const std::string& body) {
+std::vector<std::string> merged_by(Graph& g, const std::string& body) {
   RuleSet set;
   set.phases.push_back({"merge", "", true, {}});
   set.rules.push_back(rule("t", body));
@@ -59,8 +59,9 @@ TEST_CASE("a set takes no more than max, in topological order; the rest is anoth
     d = Exp(x)
     e = Tanh(x)
   })");
-  CHECK(run(g, kPointwise) == std::vector<std::string>{"Merging layers: Relu_0 || Abs_1 || Neg_2",
-                                                       "Merging layers: Exp_3 || Tanh_4"});
+  CHECK(merged_by(g, kPointwiseMerge) ==
+        std::vector<std::string>{"Merging layers: Relu_0 || Abs_1 || Neg_2",
+                                 "Merging layers: Exp_3 || Tanh_4"});
   CHECK(g.live_nodes() == 2);
 }
 
@@ -73,7 +74,7 @@ TEST_CASE("two sets that would wait for each other are not both made") {
     b = Sub(x, d)
   })");
   const std::vector<Tensor> before = results(g);
-  CHECK(run(g, kPointwise).size() == 1);
+  CHECK(merged_by(g, kPointwiseMerge).size() == 1);
   const std::vector<Tensor> after = results(g);
   for (size_t k = 0; k < before.size(); ++k) CHECK(before[k].to_f64() == after[k].to_f64());
 }
@@ -88,7 +89,7 @@ TEST_CASE("what reads the results of a merge may be merged, too") {
     y = Add(b, c)
   })");
   const std::vector<Tensor> before = results(g);
-  const auto lines = run(g, kConv);
+  const auto lines = merged_by(g, kConvMerge);
   CHECK(lines == std::vector<std::string>{"Merging layers: Conv_0 || Conv_1",
                                           "Merging layers: Conv_2 || Conv_3"});
   const std::vector<Tensor> after = results(g);
@@ -109,14 +110,15 @@ TEST_CASE("who is no sibling learns why") {
     y = Conv(x, W)
     z = Conv<strides=[2, 2]>(x, V)
   })");
-  auto r = rule("t", std::string(kConv).insert(std::string(kConv).find("min: 2"),
-                                               "key: [\"attr(c, 'strides')\"], "));
+  auto r = rule(
+      "t", std::string(kConvMerge)
+               .insert(std::string(kConvMerge).find("min: 2"), "key: [\"attr(c, 'strides')\"], "));
   Attempt a = match_any(*r, maker(g, "z"), context(g));
   REQUIRE(std::holds_alternative<Rejection>(a));
   CHECK(std::get<Rejection>(a).id == "key");
   CHECK(std::get<Rejection>(a).why ==
         "attr(c, 'strides') is [2, 2] of \"Conv_1\" (Conv), [1, 1] of \"Conv_0\" (Conv)");
-  a = match_any(*rule("t", kConv), maker(g, "z"), context(g));
+  a = match_any(*rule("t", kConvMerge), maker(g, "z"), context(g));
   REQUIRE(std::holds_alternative<Rejection>(a));
   CHECK(std::get<Rejection>(a).why ==
         "not one computation with other constants: attribute strides of Conv differs");
@@ -130,7 +132,7 @@ TEST_CASE("an axis that results do not lie along is the rule's fault") {
   })");
   RuleSet set;
   set.phases.push_back({"merge", "", true, {}});
-  std::string body = kConv;
+  std::string body = kConvMerge;
   body.replace(body.find("axis: \"1\""), 9, "axis: \"2\"");
   set.rules.push_back(rule("t", body));
   Status s = merge_phase(pass_context(g, set), "merge");

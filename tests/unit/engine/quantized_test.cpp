@@ -10,7 +10,7 @@ using namespace kit;
 
 namespace {
 
-constexpr const char* kHead =
+constexpr const char* kQuantizedHead =
     "g (uint8[1,2,4,4] x) => (uint8[1,2,4,4] y) <float s = {0.3}, uint8 z = {7}, float[2,2,1,1] W "
     "= {1.0, -2.0, 3.0, 0.5}> ";
 
@@ -30,15 +30,15 @@ std::string read(const std::string& text) {
 }  // namespace
 
 TEST_CASE("a group of integers is a chain of conversions and anchors") {
-  CHECK(read(std::string(kHead) + "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) r = Relu(c) y = "
-                                  "QuantizeLinear(r, s, z) }") ==
+  CHECK(read(std::string(kQuantizedHead) + "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) r = "
+                                           "Relu(c) y = QuantizeLinear(r, s, z) }") ==
         "DequantizeLinear* Conv[Relu] QuantizeLinear*");
-  CHECK(read(std::string(kHead) +
+  CHECK(read(std::string(kQuantizedHead) +
              "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) q = QuantizeLinear(c, s, z) "
              "y = MaxPool<kernel_shape=[1,1]>(q) }") ==
         "DequantizeLinear* Conv QuantizeLinear* MaxPool");
   auto refused = [](const std::string& body, const std::string& why,
-                    const std::string& head = kHead) {
+                    const std::string& head = kQuantizedHead) {
     const std::string got = read(head + body);
     INFO(got);
     CHECK(got.find(why) != std::string::npos);

@@ -8,16 +8,11 @@
 
 #include "engine/rule/load.h"
 #include "engine/rule/vocabulary.h"
-#include "tests/support/paths.h"
+#include "tests/unit/rule/kit.h"
 
 using namespace ferrule;
 
 namespace {
-
-const OpTable& op_table() {
-  static const OpTable table = *OpTable::load(std::vector<std::string>{rules_dir()});
-  return table;
-}
 
 std::string rewrite(std::string match, std::string to, std::string more = "") {
   return fmt::format("doc: d\nkind: rewrite\nphase: p\n{}match: |\n  {}\nrewrite: |\n  {}\n", more,
@@ -39,9 +34,6 @@ std::string checked(std::vector<std::string> texts) {
   for (const Error& e : report.errors) s += "error " + e.message + "\n";
   for (const std::string& n : report.notes) s += n + "\n";
   return s;
-}
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

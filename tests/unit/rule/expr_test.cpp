@@ -74,7 +74,7 @@ struct World {
   }
 };
 
-std::string message(std::string_view text) {
+std::string refused(std::string_view text) {
   auto e = parse_expression(text, Place{"f.yaml", 3, 5});
   REQUIRE_MESSAGE(!e.has_value(), text);
   return e.error().place + ": " + e.error().message +
@@ -304,21 +304,21 @@ TEST_CASE("printing is parsed back to the same") {
 }
 
 TEST_CASE("errors have a place and a hint") {
-  CHECK(message("rnak(x) == 4") ==
+  CHECK(refused("rnak(x) == 4") ==
         "f.yaml:3:5: there is no function rnak (did you mean \"rank\"?)");
-  CHECK(message("rank(x) = 4") ==
+  CHECK(refused("rank(x) = 4") ==
         "f.yaml:3:13: found \"=\", expected the end of the expression (equality is ==)");
-  CHECK(message("rank(x, 1) == 4") == "f.yaml:3:5: 2 arguments for rank(x: any) -> int");
-  CHECK(message("a < b < c") == "f.yaml:3:11: comparisons do not chain (write a < b and b < c)");
-  CHECK(message("(a") == "f.yaml:3:7: the expression ends where \")\" should follow");
-  CHECK(message("") == "f.yaml:3:5: an empty expression");
-  CHECK(message("all(xs)") == "f.yaml:3:5: all needs a variable (all(v in list: condition))");
-  CHECK(message("a && b") ==
+  CHECK(refused("rank(x, 1) == 4") == "f.yaml:3:5: 2 arguments for rank(x: any) -> int");
+  CHECK(refused("a < b < c") == "f.yaml:3:11: comparisons do not chain (write a < b and b < c)");
+  CHECK(refused("(a") == "f.yaml:3:7: the expression ends where \")\" should follow");
+  CHECK(refused("") == "f.yaml:3:5: an empty expression");
+  CHECK(refused("all(xs)") == "f.yaml:3:5: all needs a variable (all(v in list: condition))");
+  CHECK(refused("a && b") ==
         "f.yaml:3:7: found \"&\", expected the end of the expression (write and, or)");
-  CHECK(message("'open") == "f.yaml:3:5: found \"'open\", expected a value");
-  CHECK(message("\x01") == "f.yaml:3:5: found \"\\x01\", expected a value");
-  CHECK(message(std::string(500, '(')).find("nested deeper") != std::string::npos);
-  CHECK(message("99999999999999999999") ==
+  CHECK(refused("'open") == "f.yaml:3:5: found \"'open\", expected a value");
+  CHECK(refused("\x01") == "f.yaml:3:5: found \"\\x01\", expected a value");
+  CHECK(refused(std::string(500, '(')).find("nested deeper") != std::string::npos);
+  CHECK(refused("99999999999999999999") ==
         "f.yaml:3:5: found \"99999999999999999999\", expected a value");
 }
 
@@ -340,5 +340,5 @@ TEST_CASE("no condition runs for long") {
   CHECK(w.show("count(" + joined + ")") == "128");
   std::string chain = "1";
   for (int k = 0; k < 2000; ++k) chain += " + 1";
-  CHECK(message(chain).find("more than 1000 operators") != std::string::npos);
+  CHECK(refused(chain).find("more than 1000 operators") != std::string::npos);
 }

@@ -11,22 +11,12 @@
 #include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/pattern_parse.h"
-#include "tests/support/paths.h"
+#include "tests/unit/rule/kit.h"
 
 using namespace ferrule;
 namespace fs = std::filesystem;
 
 namespace {
-
-const OpTable& op_table() {
-  static const OpTable table = [] {
-    std::vector<std::string> dirs = {rules_dir()};
-    auto t = OpTable::load(dirs);
-    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
-    return *t;
-  }();
-  return table;
-}
 
 Result<RuleSet> load(std::vector<std::string> dirs, RuleSelection selection = {}) {
   return load_rules(dirs, op_table(), selection, Limits{});
@@ -71,9 +61,6 @@ std::string refused(std::string_view what, std::string_view by) {
   good.replace(at, what.size(), by);
   auto r = load_rule_text(good, "t.yaml", op_table(), Limits{});
   return r ? "" : render(r.error());
-}
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace

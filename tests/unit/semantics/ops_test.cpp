@@ -20,8 +20,8 @@ using namespace ferrule;
 
 namespace {
 
-const float kInf = std::numeric_limits<float>::infinity();
-const float kNan = std::nanf("");
+const float kFloatInf = std::numeric_limits<float>::infinity();
+const float kFloatNan = std::nanf("");
 
 const OpTable& table() {
   static const OpTable ops = [] {
@@ -62,20 +62,22 @@ void check(const Node& n, std::vector<Tensor> in, std::vector<float> want) {
 }  // namespace
 
 TEST_CASE("special values of activations and friends") {
-  Tensor x = vec({kNan, kInf, -kInf, -0.0f, 2, -2});
-  check(node("Relu"), {x}, {kNan, kInf, 0, 0, 2, 0});
-  check(node("LeakyRelu", {{"alpha", 0.5}}), {x}, {kNan, kInf, -kInf, -0.0f, 2, -1});
-  check(node("ThresholdedRelu"), {x}, {0, kInf, 0, 0, 2, 0});
-  check(node("Elu"), {x}, {kNan, kInf, -1, -0.0f, 2, static_cast<float>(std::expm1(-2.0))});
-  check(node("HardSigmoid"), {x}, {kNan, 1, 0, 0.5f, 0.2f * 2 + 0.5f, 0.2f * -2 + 0.5f});
-  check(node("Softplus"), {vec({kNan, kInf, -kInf, 1000, -1000})}, {kNan, kInf, 0, 1000, 0});
-  check(node("Softsign"), {vec({kNan, 1, -3})}, {kNan, 0.5f, -0.75f});
-  check(node("Sigmoid"), {vec({kNan, kInf, -kInf, 0})}, {kNan, 1, 0, 0.5f});
-  check(node("Sign"), {x}, {kNan, 1, -1, 0, 1, -1});
+  Tensor x = vec({kFloatNan, kFloatInf, -kFloatInf, -0.0f, 2, -2});
+  check(node("Relu"), {x}, {kFloatNan, kFloatInf, 0, 0, 2, 0});
+  check(node("LeakyRelu", {{"alpha", 0.5}}), {x}, {kFloatNan, kFloatInf, -kFloatInf, -0.0f, 2, -1});
+  check(node("ThresholdedRelu"), {x}, {0, kFloatInf, 0, 0, 2, 0});
+  check(node("Elu"), {x},
+        {kFloatNan, kFloatInf, -1, -0.0f, 2, static_cast<float>(std::expm1(-2.0))});
+  check(node("HardSigmoid"), {x}, {kFloatNan, 1, 0, 0.5f, 0.2f * 2 + 0.5f, 0.2f * -2 + 0.5f});
+  check(node("Softplus"), {vec({kFloatNan, kFloatInf, -kFloatInf, 1000, -1000})},
+        {kFloatNan, kFloatInf, 0, 1000, 0});
+  check(node("Softsign"), {vec({kFloatNan, 1, -3})}, {kFloatNan, 0.5f, -0.75f});
+  check(node("Sigmoid"), {vec({kFloatNan, kFloatInf, -kFloatInf, 0})}, {kFloatNan, 1, 0, 0.5f});
+  check(node("Sign"), {x}, {kFloatNan, 1, -1, 0, 1, -1});
   check(node("Round"), {vec({0.5f, 1.5f, -0.5f, 2.5f})}, {0, 2, -0.0f, 2});
-  check(node("Reciprocal"), {vec({0.0f, -0.0f, kInf})}, {kInf, -kInf, 0});
-  check(node("Clip"), {x, vec({-1}), vec({1})}, {kNan, 1, -1, -0.0f, 1, -1});
-  check(node("Max"), {x, vec({1})}, {kNan, kInf, 1, 1, 2, 1});
+  check(node("Reciprocal"), {vec({0.0f, -0.0f, kFloatInf})}, {kFloatInf, -kFloatInf, 0});
+  check(node("Clip"), {x, vec({-1}), vec({1})}, {kFloatNan, 1, -1, -0.0f, 1, -1});
+  check(node("Max"), {x, vec({1})}, {kFloatNan, kFloatInf, 1, 1, 2, 1});
   check(node("Mean"), {vec({1, 2}), vec({3, 4}), vec({5, 7.5f})}, {3, 4.5f});
 }
 
@@ -94,7 +96,7 @@ TEST_CASE("optional inputs and attributes decide while lowering") {
   REQUIRE(erf);
   CHECK(tanh->at_f64(0) == doctest::Approx(2.99636));
   CHECK(erf->at_f64(0) == doctest::Approx(2.99595));
-  Tensor inf = vec({kInf, -kInf, 1});
+  Tensor inf = vec({kFloatInf, -kFloatInf, 1});
   auto negative = eval(node("IsInf", {{"detect_positive", int64_t{0}}}), {&inf});
   REQUIRE(negative);
   CHECK(negative->dtype() == DType::boolean);
@@ -279,8 +281,8 @@ TEST_CASE("a region computes what its nodes do, bit for bit in f32") {
   std::vector<float> vx(1000), vy(1000);
   for (size_t i = 0; i < 1000; ++i) {
     vx[i] = static_cast<float>(std::normal_distribution<double>(0, 3)(random));
-    vy[i] = i % 50 == 0   ? kNan
-            : i % 50 == 1 ? kInf
+    vy[i] = i % 50 == 0   ? kFloatNan
+            : i % 50 == 1 ? kFloatInf
             : i % 50 == 2 ? -0.0f
                           : static_cast<float>(random() % 7) - 3;
   }

@@ -1,0 +1,20 @@
+// What the tests of loading and of checking rules share.
+#pragma once
+#include <doctest/doctest.h>
+
+#include "engine/rule/load.h"
+#include "tests/support/paths.h"
+
+inline const ferrule::OpTable& op_table() {
+  static const ferrule::OpTable table = [] {
+    std::vector<std::string> dirs = {ferrule::rules_dir()};
+    auto t = ferrule::OpTable::load(dirs);
+    REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
+    return *t;
+  }();
+  return table;
+}
+
+inline bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
