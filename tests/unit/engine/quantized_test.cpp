@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include "engine/semantics/block_eval.h"
 #include "engine/semantics/lower.h"
 #include "tests/unit/engine/kit.h"
 
