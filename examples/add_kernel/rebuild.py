@@ -25,23 +25,32 @@ def run(command):
 def main():
     tree, out = (pathlib.Path(a).resolve() for a in sys.argv[1:])
     out.mkdir(parents=True, exist_ok=True)
-    commands = {}
+    commands, together = {}, {}
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
-        commands.setdefault(pathlib.Path(entry["file"]), entry["command"])
+        file = pathlib.Path(entry["file"])
+        commands.setdefault(file, entry["command"])
+        if file.is_relative_to(BUILD / "together"):  # some files of a folder, compiled as one
+            together.update({ROOT / name: file for name in re.findall(r'#include "(.*)"', file.read_text())})
     links = {name: subprocess.run(["ninja", "-t", "commands", name], cwd=BUILD, capture_output=True, text=True,
                                   check=True).stdout.splitlines()[-1] for name in ("libferrule.so", "libferrule_cpu.so")}
-    changed = set()
+    changed, done = set(), set()
     for source in sorted(tree.rglob("*.cpp")):
         path = ROOT / source.relative_to(tree)
         # A new file is compiled like its neighbours, and linked beside one of them.
-        like = path if path in commands else next(p for p in commands if p.parent == path.parent)
+        known = path in commands or path in together
+        like = together.get(path, path) if known else next(f for p, f in together.items() if p.parent == path.parent)
+        if known and like in done:
+            continue
+        done.add(like if known else path)
+        # Files that are compiled as one are found in the tree first.
+        what = like if path in together else source
         words = shlex.split(commands[like])
         old = words[words.index("-o") + 1]
         new = str(out / (source.name + ".o"))
-        command = commands[like].replace(str(like), str(source)).replace(f"-o {old}", f"-o {new}")
+        command = commands[like].replace(str(like), str(what)).replace(f"-o {old}", f"-o {new}")
         run(command.replace(f"-I{ROOT} ", f"-I{tree} -I{ROOT} ", 1))
         for name, link in links.items():
-            replaced = re.sub(rf"(?<=\s){re.escape(old)}(?=\s)", new if like == path else f"{old} {new}", link)
+            replaced = re.sub(rf"(?<=\s){re.escape(old)}(?=\s)", new if known else f"{old} {new}", link)
             if replaced != link:
                 changed.add(name)
                 links[name] = replaced

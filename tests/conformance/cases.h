@@ -29,6 +29,7 @@ struct Outcome {
 };
 
 inline Outcome from_error(const Error& e) {
+  if (e.code == Code::size_unknown) return {Outcome::skipped, "a size that only a run knows"};
   const bool unsupported = exit_code(e.code) == Exit::unsupported;
   return {unsupported ? Outcome::skipped : Outcome::failed,
           fmt::format("{}: {}: {}", code_name(e.code), e.place, e.message)};

@@ -115,11 +115,23 @@ Made binary(Builder& b, const Scene& scene, const Value& v) {
   return r;
 }
 
+/// A large value and two factors whose product the type does not hold: one by one nothing is lost.
+Made scaled_down(Builder& b, const Value& v) {
+  const double small = v.dtype == DType::f16 ? 1e-4 : 1e-23;
+  Made r = b.node("Mul", {v, b.literal_of(v.dtype, {}, 0.25 / small)});
+  if (r) r = b.node("Abs", {*r});  // factors behind it are multiplied without those in front
+  for (int n = 0; n < 2 && r; ++n)
+    r = b.node("Mul", {*r, b.literal_of(v.dtype, b.draw.of(std::vector<Dims>{{}, {1}}), small)});
+  if (r) r->exact = false, r->positive = false;
+  return r;
+}
+
 /// Constant factors in a row, which folds multiply: none may leave the type's range on the way. Not
 /// behind what may be 0: weights that a factor was folded into leave another rounding of it, which
 /// the next factors make large.
 Made scaled(Builder& b, const Value& v) {
   Draw& d = b.draw;
+  if (is_float(v.dtype) && b.mood != Mood::wild && d.chance(30)) return scaled_down(b, v);
   if (!is_float(v.dtype) || !v.positive) return std::nullopt;
   const std::vector<double> halves{1e-4, 1e-4, 1e4, 1e4, 0.125, 3},
       floats{1e-18, 1e-18, 1e18, 1e18, 0.125, 3};
@@ -293,6 +305,8 @@ Made reduction(Builder& b, const Value& v) {
                                       "ReduceMin", "ReduceL1", "ReduceL2", "ReduceSumSquare"});
   if (!is_float(v.dtype) && (op == "ReduceMean" || op == "ReduceL1" || op == "ReduceL2"))
     return std::nullopt;
+  // The squares of huge numbers overflow in a kernel, and not in the interpreter's f64.
+  if (op == "ReduceL2" && b.mood == Mood::wild) return std::nullopt;
   const auto axes = axes_of(d, v.rank());
   std::vector<Value> operands{v};
   if (!axes.empty() || d.chance(50)) operands.push_back(b.literal(axes));
