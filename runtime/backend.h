@@ -51,7 +51,7 @@ class Executable {
   virtual Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
                      RunObserver* observer = nullptr) = 0;
   /// The same with tensors; results are new ones. The default allocates outputs of the plan's
-  /// sizes. errors: bad_shape when an output's size is not known before the run.
+  /// sizes. errors: size_unknown when an output's size is not known before the run.
   virtual Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs,
                                                   RunObserver* observer = nullptr);
   /// Times every implementation of the launches that have several, for about so many seconds:

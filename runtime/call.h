@@ -82,13 +82,13 @@ struct Call {
   }
 };
 
-/// errors: bad_shape, naming the value whose size is not known.
+/// errors: size_unknown, naming the value whose size is not known.
 Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Storage& storage,
                            size_t layer, ValueId v);
-/// `launch` of the plan's layer number `layer`.  errors: bad_shape.
+/// `launch` of the plan's layer number `layer`.  errors: size_unknown.
 Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer,
                      const Launch& launch);
-/// The layer's node as a whole (a group runs its body).  errors: bad_shape.
+/// The layer's node as a whole (a group runs its body).  errors: size_unknown.
 Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
                        size_t layer);
 

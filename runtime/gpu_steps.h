@@ -59,7 +59,7 @@ struct GpuStep {
 /// The layer's launches in order, views left out. `make(launch, call)` gives a Result<K>; where it
 /// has none, `interpret(call, why)` does: for that launch, or for the whole layer where the launch
 /// is but a part of its node. errors: those of make and interpret that are not about a missing
-/// kernel; bad_shape.
+/// kernel; size_unknown.
 template <class K, class Make, class Interpret>
 Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lowered,
                                           const Storage& storage, size_t layer, int first_step,

@@ -237,7 +237,7 @@ class GroupProver::Trials {
       if (!session) return render(session.error());
       compiled = session->compile(shapes);
     }
-    if (!compiled && compiled.error().code == Code::bad_shape)
+    if (!compiled && compiled.error().code == Code::size_unknown)
       return {};  // sizes that only a run knows
     if (!compiled && compiled.error().code == Code::arch_unsupported)
       return not_run(compiled.error().message);

@@ -103,7 +103,7 @@ class StoragePlanner {
   Status slice(ValueId v, int step) {
     const auto at = lying(plan_, v);
     if (!at)
-      return error(Code::bad_shape, "",
+      return error(Code::size_unknown, "",
                    escape(plan_.graph.value(v).name) + " is a slice of unknown size");
     if (out_.by_value[at->root.index] < 0) {
       FERRULE_TRY(touch_whole(at->root, step));

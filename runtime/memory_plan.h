@@ -50,7 +50,7 @@ struct Storage {
 /// views.
 using InPlace = std::function<std::vector<std::pair<int, int>>(size_t layer, const Launch&)>;
 
-/// errors: bad_shape, naming the value whose size is not known.
+/// errors: size_unknown, naming the value whose size is not known.
 Result<Storage> plan_storage(const Plan& plan, const Lowered& lowered, const InPlace& in_place);
 
 /// Gives arena slots, and the scratch of each step (bytes, kept in Storage::scratch), their

@@ -1,8 +1,8 @@
 #include "runtime/parallel.h"
 
-#include <omp.h>
-
 #include <algorithm>
+
+#include "runtime/parallel_team.h"
 
 namespace ferrule {
 namespace {
@@ -21,16 +21,9 @@ void by_itself(F&& f) {
 
 }  // namespace
 
-void set_threads(int threads) {
-  if (threads <= 0) threads = omp_get_num_procs();
-  if (omp_get_max_threads() != threads) omp_set_num_threads(threads);
-}
-
-int threads() { return omp_get_max_threads(); }
-
 int64_t kernels_called() { return called; }
 
-void count_kernel() { called += alone == 0 && counted == 0 && !omp_in_parallel(); }
+void count_kernel() { called += alone == 0 && counted == 0 && !in_team(); }
 
 OneKernel::OneKernel() {
   count_kernel();
@@ -40,30 +33,30 @@ OneKernel::~OneKernel() { --counted; }
 
 void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
   count_kernel();
-  grain = std::max<int64_t>(grain, 1);
-  const int64_t parts = std::min<int64_t>(omp_get_max_threads(), n / grain);
-  if (parts <= 1 || omp_in_parallel()) return by_itself([&] { fn(context, 0, n); });
-#pragma omp parallel num_threads(static_cast<int>(parts))
-  {
-    // The team can be smaller than asked for.
-    const int64_t team = omp_get_num_threads(), me = omp_get_thread_num();
-    const int64_t begin = n * me / team, end = n * (me + 1) / team;
-    if (begin < end) fn(context, begin, end);
-  }
+  const int64_t parts = std::min<int64_t>(threads(), n / std::max<int64_t>(grain, 1));
+  if (parts <= 1 || in_team()) return by_itself([&] { fn(context, 0, n); });
+  struct Ranges {
+    int64_t n;
+    void (*fn)(void*, int64_t, int64_t);
+    void* context;
+  } ranges{n, fn, context};
+  run_team(
+      parts,
+      [](void* c, int me, int team) {  // the team can be smaller than asked for
+        const Ranges& r = *static_cast<Ranges*>(c);
+        const int64_t begin = r.n * me / team, end = r.n * (me + 1) / team;
+        if (begin < end) r.fn(r.context, begin, end);
+      },
+      &ranges);
 }
 
 void parallel_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
   count_kernel();
-  parts = std::min<int64_t>(omp_get_max_threads(), parts);
-  if (parts <= 1 || omp_in_parallel()) return by_itself([&] { fn(context, 0, 1); });
-#pragma omp parallel num_threads(static_cast<int>(parts))
-  fn(context, omp_get_thread_num(), omp_get_num_threads());
+  parts = std::min<int64_t>(threads(), parts);
+  if (parts <= 1 || in_team()) return by_itself([&] { fn(context, 0, 1); });
+  run_team(parts, fn, context);
 }
 
-void team_barrier() {
-#pragma omp barrier
-}
-
-int parallel_thread() { return alone ? 0 : omp_get_thread_num(); }
+int parallel_thread() { return alone ? 0 : team_member(); }
 
 }  // namespace ferrule

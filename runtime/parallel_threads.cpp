@@ -1,6 +1,6 @@
-// parallel.h on std::thread, for builds under ThreadSanitizer in the place of parallel.cpp: it sees
-// neither what libgomp's threads wait for nor that they did. As there, a calling thread keeps the
-// threads it has started, and parallel work inside parallel work stays on its thread.
+// parallel_team.h on std::thread, for builds under ThreadSanitizer in the place of
+// parallel_openmp.cpp: it sees neither what libgomp's threads wait for nor that they did. As there,
+// a calling thread keeps the threads it has started.
 #include <algorithm>
 #include <barrier>
 #include <condition_variable>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/parallel.h"
+#include "runtime/parallel_team.h"
 
 namespace ferrule {
 namespace {
@@ -24,15 +25,6 @@ struct Region {
 thread_local int wanted = 0;            ///< set_threads; 0 = all
 thread_local Region* inside = nullptr;  ///< what the thread works on
 thread_local int place = 0;
-thread_local int alone = 0;  ///< calls that the thread works off alone
-
-/// Parallel work on one thread, which is thread 0 of it.
-template <class F>
-void by_itself(F&& f) {
-  ++alone;
-  f();
-  --alone;
-}
 
 void take_part(Region& region, int me) {
   inside = &region, place = me;
@@ -91,12 +83,6 @@ class Team {
   bool stop_ = false;
 };
 
-void run_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
-  thread_local Team team;
-  Region region(fn, context, static_cast<int>(parts));
-  team.run(region);
-}
-
 }  // namespace
 
 void set_threads(int threads) { wanted = threads; }
@@ -105,34 +91,17 @@ int threads() {
   return wanted > 0 ? wanted : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-int parallel_thread() { return alone ? 0 : place; }
-
-void parallel_ranges(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* context) {
-  const int64_t parts = std::min<int64_t>(threads(), n / std::max<int64_t>(grain, 1));
-  if (parts <= 1 || inside) return by_itself([&] { fn(context, 0, n); });
-  struct Ranges {
-    int64_t n;
-    void (*fn)(void*, int64_t, int64_t);
-    void* context;
-  } ranges{n, fn, context};
-  run_team(
-      parts,
-      [](void* c, int me, int team) {
-        const Ranges& r = *static_cast<Ranges*>(c);
-        const int64_t begin = r.n * me / team, end = r.n * (me + 1) / team;
-        if (begin < end) r.fn(r.context, begin, end);
-      },
-      &ranges);
-}
-
-void parallel_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
-  parts = std::min<int64_t>(threads(), parts);
-  if (parts <= 1 || inside) return by_itself([&] { fn(context, 0, 1); });
-  run_team(parts, fn, context);
+void run_team(int64_t parts, void (*fn)(void*, int, int), void* context) {
+  thread_local Team team;
+  Region region(fn, context, static_cast<int>(parts));
+  team.run(region);
 }
 
 void team_barrier() {
   if (inside) inside->barrier.arrive_and_wait();
 }
+
+bool in_team() { return inside != nullptr; }
+int team_member() { return place; }
 
 }  // namespace ferrule

@@ -211,7 +211,7 @@ struct Session::State {
     if (!executable && options.backend == "auto" && !options.require_device &&
         by->name() != "reference" &&
         (executable.error().code == Code::unsupported_operator ||
-         executable.error().code == Code::bad_shape ||
+         executable.error().code == Code::size_unknown ||
          executable.error().code == Code::unsupported_type)) {
       log(LogLevel::warning, fmt::format("backend {}: {}; the reference backend runs the model",
                                          by->name(), executable.error().message));

@@ -13,7 +13,7 @@ struct GpuRecord {
   Storage storage;
   std::string text;
 };
-/// errors: bad_shape; unsupported_type, unsupported_operator where not even the host could run a
+/// errors: size_unknown; unsupported_type, unsupported_operator where not even the host could run a
 /// layer.
 Result<GpuRecord> record_gpu(const PrepareContext& context);
 

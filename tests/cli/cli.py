@@ -472,6 +472,20 @@ def outputs(report, net):
     report.check("rules new keeps what exists", refusal(done, USAGE, "fresh.yaml", "--force"))
 
 
+def data_dependent_size(report):
+    """A size that only a run knows: the default backend hands the model over to the reference, one that was named refuses."""
+    net = report.folder / "nonzero.onnx"
+    onnx.save(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+g (float[4] x) => (int64[1, K] y) { y = NonZero(x) }"""), str(net))
+    x, y = report.folder / "nonzero.npy", report.folder / "nonzero.npz"
+    np.save(x, np.array([0, 2, 0, 3], np.float32))
+    done = run("run", net, "--input", f"x={x}", "--outputs", y)
+    found = np.load(y)["y"].tolist() if done.code == OK else None
+    report.check("a size that only a run knows", None if found == [[1, 3]] and "reference" in done.err else done.tail())
+    refused(report, "a size that only a run knows, on a named backend", UNSUPPORTED, "size of y", "--backend reference",
+            arguments=["run", net, "--input", f"x={x}", "--outputs", report.folder / "z.npz", "--backend", "cpu"])
+
+
 def tuning(report):
     """tune writes a file that run reads; nothing is overwritten; a damaged or foreign file is one message."""
     folder = report.folder
@@ -609,6 +623,7 @@ def main():
         rules(report, net)
         command_line(report, net)
         outputs(report, net)
+        data_dependent_size(report)
         tuning(report)
         many_readers(report)
 
