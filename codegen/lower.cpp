@@ -39,7 +39,7 @@ std::string numerics_of(const Layer& layer, const LoweredLayer& l) {
 
 }  // namespace
 
-Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target,
+Result<Lowered> lower(Plan& plan, const Semantics& ops, const Target& target,
                       const LowerOptions& options) {
   FERRULE_ASSIGN(Lowered lowered, lower_layers(plan, ops, target, options));
   for (size_t k = 0; k < plan.layers.size(); ++k) {

@@ -6,7 +6,7 @@ namespace ferrule {
 
 /// lower_layers, with the passes that GPUs' row kernels take; writes Layer::kernels and
 /// Layer::numerics into the plan. errors: codegen_failed, formula_invalid.
-Result<Lowered> lower(Plan& plan, const OpTable& ops, const Target& target,
+Result<Lowered> lower(Plan& plan, const Semantics& ops, const Target& target,
                       const LowerOptions& options = {});
 
 }  // namespace ferrule

@@ -1,11 +1,11 @@
 #include "engine/pipeline.h"
 
 #include <algorithm>
-#include <mutex>
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/verify.h"
 #include "engine/interpreter/interpreter.h"
+#include "engine/onnx/infer_onnx.h"
 #include "engine/plan/rule_kinds.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite/rewrite.h"
@@ -15,7 +15,6 @@
 #include "engine/rule/text.h"
 #include "engine/semantics/definition.h"
 #include "engine/semantics/infer.h"
-#include "engine/semantics/infer_pointwise.h"
 
 namespace ferrule {
 namespace {
@@ -179,28 +178,19 @@ bool names_condition(const RuleSet& rules, const std::string& glob) {
 }
 
 /// An element-wise formula for what is computed in C++ would hold in some places and not in others.
-/// errors: those of OpTable::load; formula_invalid.
-Result<OpTable> load_operators(const EngineOptions& options) {
-  FERRULE_ASSIGN(OpTable ops, OpTable::load(options.rule_dirs));
+/// errors: those of Semantics::load; formula_invalid.
+Result<Semantics> load_operators(const EngineOptions& options) {
+  FERRULE_ASSIGN(Semantics ops, Semantics::load(options.rule_dirs, infer_by_schema));
   Node n;
   for (const auto& [key, f] : ops.all()) {
     n.op = f.op, n.domain = f.domain;
-    if (f.pointwise() && interpretable(n, OpTable{}))
+    if (f.pointwise() && interpretable(n, Semantics{}))
       return error(
           Code::formula_invalid, f.place,
           fmt::format("operator {} is no formula: ferrule computes it itself", escape(key)),
           "give yours a domain");
   }
   return ops;
-}
-
-/// Inference asks the installed table for pointwise operators; it must not go away under it.
-void install(std::shared_ptr<const Knowledge> k) {
-  static std::mutex mutex;
-  static std::shared_ptr<const Knowledge> installed;
-  std::lock_guard lock(mutex);
-  installed = std::move(k);
-  install_pointwise_inference(&installed->ops);
 }
 
 }  // namespace
@@ -227,7 +217,6 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
       k->warnings.push_back(
           fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
-  install(k);
   for (const std::string& glob : options.allow_unproven)
     if (std::ranges::none_of(k->rules.rules, [&](const auto& r) {
           return provable(r->kind) && glob_match(glob, r->id);
@@ -271,7 +260,7 @@ Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& kno
   if (origin) pipeline.starts_from(*origin);
   if (!options.shapes.empty()) {
     const bool open = open_inputs(out.graph);
-    FERRULE_TRY(fix_shapes(out.graph, options.shapes));
+    FERRULE_TRY(fix_shapes(knowledge.ops, out.graph, options.shapes));
     if (open) {
       first = 0;
       FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());

@@ -36,7 +36,7 @@ struct EngineOptions {
 
 /// Rules, operators and target, loaded once and shared.
 struct Knowledge {
-  OpTable ops;
+  Semantics ops;
   RuleSet rules;
   Target target;
   std::vector<std::string> notes;     ///< what proving rules of the user's found

@@ -26,7 +26,7 @@ using LogCallback = std::function<void(LogLevel, std::string_view)>;
 struct PrepareContext {
   const Plan& plan;
   const Lowered& lowered;
-  const OpTable& ops;
+  const Semantics& ops;
   const Target& target;
   const Limits& limits;
   int threads = 0;  ///< 0: all cores

@@ -271,7 +271,7 @@ class GroupProver::Trials {
         if (in.dtype() == t)
           in = Tensor::of<double>(DType::f64, in.dims(), in.to_f64()), any = true;
     }
-    if (!any || !infer_again(*wide)) return false;
+    if (!any || !infer_again(*context_.ops, *wide)) return false;
     InterpreterOptions options;
     options.ops = context_.ops;
     options.limits = context_.limits;

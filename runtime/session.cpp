@@ -278,9 +278,8 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   ImportOptions import_options;
   import_options.limits = &state->options.engine.limits;
   import_options.overridable = state->options.engine.overridable;
-  import_options.file_read = [&knowledge] { knowledge.wait(); };
-  import_options.known_operator = [&knowledge](std::string_view domain, std::string_view op) {
-    return knowledge.get() && (*knowledge.get())->ops.find(domain, op) != nullptr;
+  import_options.file_read = [&knowledge] {
+    return knowledge.get() ? &(*knowledge.get())->ops : nullptr;
   };
   auto import = import_file(path, import_options);
   FERRULE_ASSIGN(state->knowledge, knowledge.get());

@@ -11,7 +11,7 @@
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/shape.h"
 #include "engine/semantics/lower.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 

@@ -21,7 +21,7 @@ namespace {
 /// Lowers one layer. Body values are translated to the plan's: a body input is the node's input.
 class LayerLowering {
  public:
-  LayerLowering(const Plan& plan, const Layer& layer, const OpTable& ops, const Target& target,
+  LayerLowering(const Plan& plan, const Layer& layer, const Semantics& ops, const Target& target,
                 const LowerOptions& options)
       : plan_(plan),
         layer_(layer),
@@ -464,7 +464,7 @@ class LayerLowering {
 
   const Plan& plan_;
   const Layer& layer_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Target& target_;
   const LowerOptions& options_;
   const Node& node_;
@@ -487,7 +487,7 @@ bool Lowered::notices_nan() const {
   });
 }
 
-Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target,
+Result<Lowered> lower_layers(const Plan& plan, const Semantics& ops, const Target& target,
                              const LowerOptions& options) {
   Lowered lowered;
   lowered.strict = options.strict;

@@ -80,7 +80,7 @@ struct Lowered {
 
 /// Each launch as one pass: codegen/lower.h knows more of GPUs.  errors: codegen_failed,
 /// formula_invalid.
-Result<Lowered> lower_layers(const Plan& plan, const OpTable& ops, const Target& target,
+Result<Lowered> lower_layers(const Plan& plan, const Semantics& ops, const Target& target,
                              const LowerOptions& options);
 
 }  // namespace ferrule

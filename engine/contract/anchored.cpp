@@ -245,7 +245,7 @@ bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contr
 /// The tail as one program must be a sequence of what the library's epilogue does. What the library
 /// would leave to a second kernel is no tail: with what stands around it, that kernel may do more.
 Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
-                    std::string_view contract, const Target& target, const OpTable& ops) {
+                    std::string_view contract, const Target& target, const Semantics& ops) {
   if (tail.empty()) return yes();
   const ContractFacts& facts = target.contracts.at(std::string(contract));
   const ValueId from = g.node(anchor).outputs[0];
@@ -303,7 +303,7 @@ std::span<const std::string_view> anchors_of(std::string_view contract) {
 }
 
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-                        std::string_view contract, const Target& target, const OpTable& ops) {
+                        std::string_view contract, const Target& target, const Semantics& ops) {
   const Row* row = row_of(contract);
   if (!row) return no("there is no contract " + escape(contract));
   auto facts = target.contracts.find(std::string(contract));

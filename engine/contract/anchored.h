@@ -8,7 +8,7 @@
 
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
@@ -21,7 +21,7 @@ std::span<const std::string_view> anchors_of(std::string_view contract);
 
 /// contracts.h's `accepts` for them.
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-                        std::string_view contract, const Target& target, const OpTable& ops);
+                        std::string_view contract, const Target& target, const Semantics& ops);
 
 /// Whatever slides a window: of rank 3 to 5, with elements to compute and to compute them from.
 Accept windowed(const Graph& g, const Node& n);

@@ -14,7 +14,7 @@ constexpr std::array<std::string_view, 6> kActivations = {"relu",        "leaky_
 
 class GateReader {
  public:
-  GateReader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
+  GateReader(const Graph& g, const Semantics& ops) : g_(g), ops_(ops) {}
 
   Result<ChannelGate> run(std::span<const NodeId> nodes) {
     if (nodes.empty() || !is(nodes[0], "GlobalAveragePool"))
@@ -75,7 +75,7 @@ class GateReader {
   }
 
   const Graph& g_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   ChannelGate gate_;
   ValueId at_;
 };
@@ -85,7 +85,7 @@ class GateReader {
 std::span<const std::string_view> gate_activations() { return kActivations; }
 
 Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
-                                      const OpTable& ops) {
+                                      const Semantics& ops) {
   return GateReader(g, ops).run(nodes);
 }
 

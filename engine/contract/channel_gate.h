@@ -5,7 +5,7 @@
 #pragma once
 #include "engine/contract/epilogue.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -25,6 +25,6 @@ std::span<const std::string_view> gate_activations();
 
 /// Reads `nodes` (topological order) as a gate. errors: unsupported_operator, with the reason.
 Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
-                                      const OpTable& ops);
+                                      const Semantics& ops);
 
 }  // namespace ferrule

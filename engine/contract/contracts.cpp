@@ -23,7 +23,7 @@ using answer::no, answer::unknown, answer::yes;
 namespace {
 
 /// With movements: whether all of it can be written as boxes with constant strides.
-Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const OpTable& ops) {
+Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const Semantics& ops) {
   std::vector<ValueId> results;
   for (NodeId id : nodes)
     for (ValueId v : g.node(id).outputs)
@@ -68,7 +68,7 @@ Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
 
 /// Pointwise: every node a formula, element types known, bounded operands.
 Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const OpTable& ops) {
+                         const Semantics& ops) {
   auto it = target.contracts.find("pointwise");
   if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
   if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
@@ -92,7 +92,7 @@ Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Ta
 
 /// Channel means and dense layers on them.
 Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                            const OpTable& ops) {
+                            const Semantics& ops) {
   auto it = target.contracts.find("channel_gate");
   if (it == target.contracts.end()) return no(target.name + " has no channel_gate kernels");
   auto gate = read_channel_gate(g, nodes, ops);
@@ -106,7 +106,7 @@ Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const
 
 /// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
 Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                    const OpTable& ops) {
+                    const Semantics& ops) {
   auto it = target.contracts.find("row_reduce");
   if (it == target.contracts.end()) return no(target.name + " has no row_reduce kernels");
   if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
@@ -136,7 +136,7 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
 
 /// Integers first, and a kernel for every step between conversions.
 Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const OpTable& ops) {
+                         const Semantics& ops) {
   auto it = target.contracts.find("quantized");
   if (it == target.contracts.end()) return no(target.name + " has no quantized kernels");
   auto steps = read_quantized(g, nodes, ops);
@@ -161,17 +161,17 @@ Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Ta
 /// Contracts that are made of all their nodes together.
 struct Joint {
   std::string_view contract;
-  Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const OpTable&);
+  Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const Semantics&);
 };
 constexpr Joint kJoint[] = {
     {"attention", [](const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                     const OpTable&) { return accepts_attention(g, nodes, target); }},
+                     const Semantics&) { return accepts_attention(g, nodes, target); }},
     {"channel_gate", accepts_channel_gate},
     {"conv_pool", accepts_conv_pool},
     {"depthwise_pointwise", accepts_depthwise_pointwise},
     {"quantized", accepts_quantized},
     {"softmax_topk", [](const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                        const OpTable&) { return accepts_softmax_topk(g, nodes, target); }},
+                        const Semantics&) { return accepts_softmax_topk(g, nodes, target); }},
 };
 const Joint* joint_of(std::string_view contract) {
   for (const Joint& j : kJoint)
@@ -181,7 +181,7 @@ const Joint* joint_of(std::string_view contract) {
 
 }  // namespace
 
-std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
+std::string contract_of(const Graph& g, const Node& n, const Semantics& ops) {
   if (n.body && n.op.starts_with("group.")) return n.op.substr(6);
   if (n.domain == "ferrule") return "copy";  // Reorder
   if (const std::string_view anchored = anchored_contract(n); !anchored.empty())
@@ -195,7 +195,7 @@ std::string contract_of(const Graph& g, const Node& n, const OpTable& ops) {
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-               std::string_view contract, const Target& target, const OpTable& ops) {
+               std::string_view contract, const Target& target, const Semantics& ops) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
   if (const Joint* joint = joint_of(contract)) return joint->accepts(g, nodes, target, ops);
@@ -226,7 +226,7 @@ std::string window_kind(const Graph& g, const Node& conv) {
 
 /// Whether each step of the tail is one of those named.
 bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-                 const ContractFacts& facts, const OpTable& ops) {
+                 const ContractFacts& facts, const Semantics& ops) {
   std::vector<NodeId> tail;
   for (NodeId n : nodes)
     if (n != anchor) tail.push_back(n);
@@ -248,7 +248,7 @@ bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
 }  // namespace
 
 Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form,
-                       const Target& target, const OpTable& ops) {
+                       const Target& target, const Semantics& ops) {
   const std::string contract = contract_of(g, n, ops);
   auto facts = target.contracts.find(contract);
   auto refuse = [&](std::string_view what) {
@@ -290,7 +290,7 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
   return yes();
 }
 
-Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const OpTable& ops) {
+Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const Semantics& ops) {
   const Value& value = g.value(v);
   if (value.is_output) return no(escape(value.name) + " is a graph output");
   for (const Use& u : value.uses) {

@@ -5,21 +5,21 @@
 #pragma once
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
 
 /// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula
 /// operators, "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
-std::string contract_of(const Graph& g, const Node& n, const OpTable& ops);
+std::string contract_of(const Graph& g, const Node& n, const Semantics& ops);
 /// Whether the contract is made of all its nodes together, none of which runs under it alone.
 bool is_joint_contract(std::string_view name);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for
 /// regions.
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-               std::string_view contract, const Target& target, const OpTable& ops);
+               std::string_view contract, const Target& target, const Semantics& ops);
 
 /// How the elements of a slice lie in the tensor it is a part of.
 enum class SliceForm : uint8_t {
@@ -31,8 +31,8 @@ inline constexpr int kResult = -1;
 /// Whether the target's kernel for the node reads input `slot`, or writes its result (kResult),
 /// where that is a slice of a larger tensor. `form` none: as the contract likes it best.
 Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form,
-                       const Target& target, const OpTable& ops);
+                       const Target& target, const Semantics& ops);
 /// The same of all who read the value.
-Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const OpTable& ops);
+Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const Semantics& ops);
 
 }  // namespace ferrule

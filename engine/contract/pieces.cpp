@@ -344,7 +344,7 @@ class Walker {
 /// Evaluates results at one box, or finds out what must change about the box.
 class BoxProgram {
  public:
-  BoxProgram(const OpTable& ops, const Graph& g, const std::map<ValueId, NodeId>& made,
+  BoxProgram(const Semantics& ops, const Graph& g, const std::map<ValueId, NodeId>& made,
              std::map<ValueId, Movement>& movements, const Box& box)
       : ops_(ops), g_(g), made_(made), movements_(movements), box_(box) {}
 
@@ -437,7 +437,7 @@ class BoxProgram {
     return &movements_.emplace(v, std::move(*movement)).first->second;
   }
 
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Graph& g_;
   const std::map<ValueId, NodeId>& made_;
   std::map<ValueId, Movement>& movements_;
@@ -450,7 +450,7 @@ class BoxProgram {
 
 class Pieces {
  public:
-  Pieces(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+  Pieces(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
          std::span<const ValueId> outputs)
       : ops_(ops), g_(g), nodes_(nodes) {
     out_.pieced = true;
@@ -567,7 +567,7 @@ class Pieces {
     return static_cast<uint32_t>(out_.programs.size() - 1);
   }
 
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Graph& g_;
   std::span<const NodeId> nodes_;
   std::map<ValueId, NodeId> made_;
@@ -599,7 +599,7 @@ bool any_movement(const Graph& g, std::span<const NodeId> nodes) {
   return std::ranges::any_of(nodes, [&](NodeId n) { return is_movement(g.node(n)); });
 }
 
-Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g,
+Result<LoweredRegion> lower_pieces(const Semantics& ops, const Graph& g,
                                    std::span<const NodeId> nodes,
                                    std::span<const ValueId> outputs) {
   for (NodeId n : nodes)

@@ -7,7 +7,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/semantics/lower.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -18,7 +18,7 @@ inline constexpr size_t kMaxPieceOperands = 48;
 
 /// As lower_region, for nodes some of which are movements (movement.h); all sizes must be known.
 /// errors: unsupported_operator (names the node and what stands in the way), formula_invalid.
-Result<LoweredRegion> lower_pieces(const OpTable& ops, const Graph& g,
+Result<LoweredRegion> lower_pieces(const Semantics& ops, const Graph& g,
                                    std::span<const NodeId> nodes, std::span<const ValueId> outputs);
 bool any_movement(const Graph& g, std::span<const NodeId> nodes);
 

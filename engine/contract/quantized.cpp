@@ -39,7 +39,7 @@ std::string refusal(const Graph& g, NodeId n) {
 }  // namespace
 
 Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
-                                                  const OpTable& ops) {
+                                                  const Semantics& ops) {
   auto refuse = [&](std::string why) {
     return error(Code::unsupported_operator, nodes.empty() ? "" : g.node(nodes[0]).name,
                  "quantized", std::move(why));

@@ -7,7 +7,7 @@
 #pragma once
 #include "engine/graph/graph.h"
 #include "engine/semantics/lower.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -21,7 +21,7 @@ struct QuantizedStep {
 /// Reads `nodes` (topological order): a DequantizeLinear first. errors: unsupported_operator, with
 /// the reason.
 Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
-                                                  const OpTable& ops);
+                                                  const Semantics& ops);
 
 /// A conversion as a generated kernel of one input and one output.
 LoweredRegion lower_conversion(const Graph& g, NodeId conversion);

@@ -22,7 +22,7 @@ bool slides(const Node& n) {
 
 class TileReader {
  public:
-  TileReader(const Graph& g, const OpTable& ops) : g_(g), ops_(ops) {}
+  TileReader(const Graph& g, const Semantics& ops) : g_(g), ops_(ops) {}
 
   Result<std::vector<TileStage>> run(std::span<const NodeId> nodes) {
     for (NodeId id : nodes) {
@@ -71,7 +71,7 @@ class TileReader {
   }
 
   const Graph& g_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   std::vector<TileStage> stages_;
 };
 
@@ -110,7 +110,7 @@ int64_t weights_dim(const Graph& g, const Node& n, size_t axis) {
 
 /// A stage on its own, under the contract of its anchor.
 Accept check_stage(const Graph& g, const TileStage& s, std::string_view contract,
-                   const Target& target, const OpTable& ops) {
+                   const Target& target, const Semantics& ops) {
   std::vector<NodeId> nodes{s.anchor};
   nodes.insert(nodes.end(), s.tail.begin(), s.tail.end());
   return accepts_anchored(g, nodes, s.anchor, contract, target, ops);
@@ -204,12 +204,12 @@ Accept check_pointwise(const Graph& g, const Node& n) {
 }  // namespace
 
 Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes,
-                                          const OpTable& ops) {
+                                          const Semantics& ops) {
   return TileReader(g, ops).run(nodes);
 }
 
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const OpTable& ops) {
+                         const Semantics& ops) {
   auto stages = read_tiles(g, nodes, ops);
   if (!stages) return no(stages.error().message);
   const TileStage &conv = (*stages)[0], &pool = (*stages)[1];
@@ -223,7 +223,7 @@ Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Ta
 }
 
 Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes,
-                                   const Target& target, const OpTable& ops) {
+                                   const Target& target, const Semantics& ops) {
   auto stages = read_tiles(g, nodes, ops);
   if (!stages) return no(stages.error().message);
   if (Accept a = check_types(g, *stages, "depthwise_pointwise", target); a.truth != Truth::yes)

@@ -7,7 +7,7 @@
 #include "engine/contract/accept.h"
 #include "engine/contract/epilogue.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
@@ -23,12 +23,12 @@ struct TileStage {
 /// `nodes` (topological order) as stages, each reading the one before.  errors:
 /// unsupported_operator, with the reason.
 Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes,
-                                          const OpTable& ops);
+                                          const Semantics& ops);
 
 /// contracts.h's `accepts` for the two contracts; `nodes` are all of the group's.
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const OpTable& ops);
+                         const Semantics& ops);
 Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes,
-                                   const Target& target, const OpTable& ops);
+                                   const Target& target, const Semantics& ops);
 
 }  // namespace ferrule

@@ -9,13 +9,13 @@
 namespace ferrule {
 
 /// Movements have contracts of their own, and generated kernels take them, too.
-static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, const OpTable& ops) {
+static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, const Semantics& ops) {
   return contract_of(g, g.node(n), ops) == contract ||
          (contract == "pointwise" && is_movement(g.node(n)));
 }
 
 Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target,
-                     const OpTable& ops) {
+                     const Semantics& ops) {
   auto body = std::make_shared<const Body>(make_body(g, m.nodes));
   m.body = body;
   std::vector<NodeId> order = body->graph.order();

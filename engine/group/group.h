@@ -10,7 +10,7 @@ namespace ferrule {
 /// Whether the contract has a kernel for the match's nodes as one group (contracts.h), groups
 /// flattened. The body is kept in the match, for the group that may come of it.
 Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target,
-                     const OpTable& ops);
+                     const Semantics& ops);
 /// The rule's conditions on the match as a group of its contract; nullopt: it fires.
 std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx);
 /// The group's name from the rule's template: tails joined with " + ", regions with ", ".

@@ -365,7 +365,8 @@ class Merges {
 /// One computation with joined constants, in place of the siblings.
 class Joiner {
  public:
-  Joiner(Graph& g, const Match& m, Joining how) : g_(g), m_(m), how_(std::move(how)) {
+  Joiner(const Semantics& ops, Graph& g, const Match& m, Joining how)
+      : ops_(ops), g_(g), m_(m), how_(std::move(how)) {
     for (NodeId n : m.nodes) {
       siblings_.emplace_back(g, n);
       sizes_.push_back(*(*g.value(g.output(n)).type.shape)[how_.axis].constant());
@@ -410,7 +411,7 @@ class Joiner {
     made_.push_back(g_.add_value(g_.fresh_name(g_.value(like.result()).name + ".all"), want));
     n.outputs = {made_.back()};
     n.name = g_.fresh_name(from.name);
-    FERRULE_ASSIGN(Inferred got, infer_node(g_, n));
+    FERRULE_ASSIGN(Inferred got, infer_node(ops_, g_, n));
     if (got.types.empty() || got.types[0].dtype != want.dtype || !same_shape(got.types[0], want))
       return error(Code::rule_broken, node_text(g_, m_.root), m_.rule->id,
                    fmt::format("joins what does not lie along axis {}: {} instead of {}", how_.axis,
@@ -456,6 +457,7 @@ class Joiner {
     g_.add_node(std::move(n));
   }
 
+  const Semantics& ops_;
   Graph& g_;
   const Match& m_;
   Joining how_;
@@ -496,7 +498,7 @@ Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {
     return make_group(g, m.nodes, m.rule->contract, m.rule->id, std::move(name));
   const ValueId over = m.bindings.values.at(kOver);
   FERRULE_ASSIGN(Joining how, merges.joining(over, m));
-  return Joiner(g, m, std::move(how)).run(std::move(name));
+  return Joiner(*ctx.ops, g, m, std::move(how)).run(std::move(name));
 }
 
 namespace {

@@ -206,7 +206,7 @@ Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> in
   return interp::run_graph(env, options);
 }
 
-bool interpretable(const Node& n, const OpTable& ops) {
+bool interpretable(const Node& n, const Semantics& ops) {
   return n.body || ops.pointwise(n) || interp::find_kernel(n);
 }
 

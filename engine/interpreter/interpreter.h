@@ -18,6 +18,6 @@ Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
 Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs,
                                       const InterpreterOptions& options);
 /// Whether interpret_node knows this operator (domain, op), formulas included.
-bool interpretable(const Node& n, const OpTable& ops);
+bool interpretable(const Node& n, const Semantics& ops);
 
 }  // namespace ferrule

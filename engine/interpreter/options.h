@@ -8,10 +8,10 @@
 
 namespace ferrule {
 
-class OpTable;  // semantics/ops.h
+class Semantics;  // semantics/semantics.h
 
 struct InterpreterOptions {
-  const OpTable* ops = nullptr;    ///< pointwise operators; required
+  const Semantics* ops = nullptr;  ///< pointwise operators; required
   const Limits* limits = nullptr;  ///< bounds the size of each result
   const Cancel* cancel = nullptr;
   /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight

@@ -8,7 +8,7 @@
 
 #include "engine/base/limits.h"
 #include "engine/rule/rule.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
@@ -31,7 +31,7 @@ struct MatchTrace;
 
 struct MatchContext {
   const Graph* graph = nullptr;
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
   int64_t* steps = nullptr;  ///< steps used by this model so far

@@ -39,14 +39,14 @@ bool is_list(const Attr& a) {
 
 }  // namespace
 
-std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const OpTable* ops) {
+std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics* ops) {
   if (auto a = schema_default(n.domain, n.op, attribute)) return a;
   if (const OpFormula* f = ops ? ops->find(n) : nullptr)
     if (auto it = f->attrs.find(std::string(attribute)); it != f->attrs.end()) return it->second;
   return std::nullopt;
 }
 
-void fill_defaults(Node& n, const OpTable* ops) {
+void fill_defaults(Node& n, const Semantics* ops) {
   fill_schema_defaults(n);
   if (const OpFormula* f = ops ? ops->find(n) : nullptr)
     for (const auto& [name, value] : f->attrs)
@@ -82,7 +82,7 @@ bool has_op(const Node& n, std::string_view written) {
 }
 
 bool has_head(const Node& n, const std::vector<std::string>& ops,
-              const std::vector<std::string>& classes, const OpTable* table) {
+              const std::vector<std::string>& classes, const Semantics* table) {
   for (const std::string& op : ops)
     if (has_op(n, op)) return true;
   for (const std::string& c : classes) {

@@ -14,8 +14,7 @@ namespace {
 /// Onnx's operators, and one schema that accepts anything for those that are known otherwise.
 class Registry final : public onnx::ISchemaRegistry {
  public:
-  Registry(const Functions& functions, const ImportOptions& options)
-      : functions_(functions), options_(options) {
+  Registry(const Functions& functions, const Semantics& ops) : functions_(functions), ops_(ops) {
     anything_.SetName("anything").SetDomain("").SinceVersion(1).AllowUncheckedAttributes();
     auto variadic = onnx::OpSchema::Variadic;
     anything_.Input(0, "x", "", "T", variadic, false, 0)
@@ -28,7 +27,7 @@ class Registry final : public onnx::ISchemaRegistry {
                                   const std::string& domain) const override {
     if (const auto* s = schema_of(op, version, canonical_domain(domain))) return s;
     std::string d = canonical_domain(domain);
-    bool known = options_.known_operator && options_.known_operator(d, op);
+    bool known = ops_.find(d, op) != nullptr;
     auto it = functions_.lower_bound({d, op, ""});
     known = known ||
             (it != functions_.end() && std::get<0>(it->first) == d && std::get<1>(it->first) == op);
@@ -37,7 +36,7 @@ class Registry final : public onnx::ISchemaRegistry {
 
  private:
   const Functions& functions_;
-  const ImportOptions& options_;
+  const Semantics& ops_;
   onnx::OpSchema anything_;
 };
 
@@ -138,10 +137,10 @@ void import_used(const onnx::GraphProto& g, std::unordered_map<std::string, int>
 
 }  // namespace
 
-Status run_checker(Model& m, const Functions& functions, const ImportOptions& options) {
+Status run_checker(Model& m, const Functions& functions, const Semantics& ops) {
   PutAside aside(m);
   Complete complete(m);
-  Registry registry(functions, options);
+  Registry registry(functions, ops);
   onnx::checker::CheckerContext context;
   context.set_schema_registry(&registry);
   // Before IR 4 initializers had to be inputs; that rule protects nothing here.

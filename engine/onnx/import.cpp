@@ -4,7 +4,6 @@
 #include "engine/onnx/infer_onnx.h"
 #include "engine/onnx/internal.h"
 #include "engine/onnx/normalize.h"
-#include "engine/semantics/infer.h"
 
 namespace ferrule {
 namespace {
@@ -16,14 +15,15 @@ const Limits& limits_of(const ImportOptions& o) {
   return o.limits ? *o.limits : kDefaults;
 }
 
-Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots,
-                        const ImportOptions& options) {
+Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const ImportOptions& options,
+                        const Semantics* given) {
+  const Semantics& ops = given ? *given : onnx_semantics();
   const Limits& limits = limits_of(options);
   Imported out;
   FERRULE_ASSIGN(Opsets opsets, read_opsets(m->opset_import(), "model"));
   FERRULE_ASSIGN(Functions functions, read_functions(*m, limits));
-  FERRULE_TRY(check_structure(*m, functions, options, limits, out.notes));
-  FERRULE_TRY(run_checker(*m, functions, options));
+  FERRULE_TRY(check_structure(*m, functions, ops, limits, out.notes));
+  FERRULE_TRY(run_checker(*m, functions, ops));
   FERRULE_TRY(convert(*m, functions, opsets, roots, options, limits, out));
   out.external_data = !roots.mapped.empty();
   for (const auto& [domain, version] : opsets) out.opsets[domain] = static_cast<int>(version);
@@ -33,8 +33,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots,
   m.reset();
   FERRULE_TRY(out.graph.sort());
   if (!options.normalize) return out;
-  install_onnx_inference();
-  FERRULE_TRY(normalize(out.graph, &out.notes));
+  FERRULE_TRY(normalize(out.graph, ops, &out.notes));
   FERRULE_TRY(verify(out.graph));
   return out;
 }
@@ -43,8 +42,8 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots,
 
 Result<Imported> import_file(const std::string& path, const ImportOptions& options) {
   FERRULE_ASSIGN(auto model, read_file(path, limits_of(options)));
-  if (options.file_read) options.file_read();
-  return finish(std::move(model), roots_of(path), options);
+  const Semantics* ops = options.file_read ? options.file_read() : options.ops;
+  return finish(std::move(model), roots_of(path), options, ops);
 }
 
 Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& options,
@@ -52,12 +51,12 @@ Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& optio
   FERRULE_ASSIGN(auto model, parse_bytes(bytes, limits_of(options)));
   ExternalRoots roots;
   if (!directory.empty()) roots = roots_in(directory);
-  return finish(std::move(model), std::move(roots), options);
+  return finish(std::move(model), std::move(roots), options, options.ops);
 }
 
 Result<Imported> import_text(std::string_view text, const ImportOptions& options) {
   FERRULE_ASSIGN(auto model, parse_text(text, options.text_opset));
-  return finish(std::move(model), {}, options);
+  return finish(std::move(model), {}, options, options.ops);
 }
 
 }  // namespace ferrule

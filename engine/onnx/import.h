@@ -11,6 +11,7 @@
 
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -18,11 +19,12 @@ struct ImportOptions {
   const Limits* limits = nullptr;  ///< default limits when null
   bool overridable = false;        ///< initializers that are also graph inputs stay inputs
   bool normalize = true;  ///< false: stop after conversion, for looking at the model as it is
-  /// Operators beyond ONNX's that formulas describe (domain, operator): accepted as they stand.
-  std::function<bool(std::string_view domain, std::string_view op)> known_operator;
-  /// Called once a file is read, before its operators are looked at: what known_operator needs may
-  /// be made meanwhile.
-  std::function<void()> file_read;
+  /// What operators mean; null: ONNX's alone. Operators beyond ONNX's that formulas describe are
+  /// accepted as they stand.
+  const Semantics* ops = nullptr;
+  /// Asked for `ops` once a file is read, before its operators are looked at: they may be loaded
+  /// meanwhile.
+  std::function<const Semantics*()> file_read;
   bool own_origins = false;  ///< a node out of a function stands for itself, not for the call
   int64_t text_opset = 21;   ///< import_text: opset of ai.onnx where the text has no header
 };

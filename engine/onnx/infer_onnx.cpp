@@ -3,7 +3,6 @@
 #include <onnx/defs/schema.h>
 #include <onnx/defs/shape_inference.h>
 
-#include <mutex>
 #include <unordered_map>
 
 #include "engine/onnx/internal.h"
@@ -68,7 +67,7 @@ struct Carried {
 /// A nested graph as onnx's inference of If, Loop and Scan sees it.
 class Nested final : public onnx::GraphInferencer {
  public:
-  Nested(Graph& g, DimNames& names) : g_(g), names_(names) {}
+  Nested(const Semantics& ops, Graph& g, DimNames& names) : ops_(ops), g_(g), names_(names) {}
   std::vector<const onnx::TypeProto*> doInferencing(
       const std::vector<const onnx::TypeProto*>& inputs,
       const std::vector<const onnx::TensorProto*>&) override {
@@ -80,7 +79,7 @@ class Nested final : public onnx::GraphInferencer {
       if (!t.shape) t.shape = declared.shape;
       g_.set_type(g_.inputs()[i], std::move(t));
     }
-    if (auto status = infer_nested(g_); !status) throw Carried{std::move(status).error()};
+    if (auto status = infer_nested(ops_, g_); !status) throw Carried{std::move(status).error()};
     types_.clear();
     types_.resize(g_.outputs().size());
     std::vector<const onnx::TypeProto*> out;
@@ -93,6 +92,7 @@ class Nested final : public onnx::GraphInferencer {
   }
 
  private:
+  const Semantics& ops_;
   Graph& g_;
   DimNames& names_;
   std::vector<onnx::TypeProto> types_;
@@ -100,7 +100,8 @@ class Nested final : public onnx::GraphInferencer {
 
 class Context final : public onnx::InferenceContext {
  public:
-  Context(const Graph& g, const Node& n) : g_(g), n_(n), outputs_(n.outputs.size()) {
+  Context(const Semantics& ops, const Graph& g, const Node& n)
+      : g_(g), n_(n), outputs_(n.outputs.size()) {
     inputs_.resize(n.inputs.size());
     data_.resize(n.inputs.size());
     symbolic_.resize(n.inputs.size());
@@ -113,7 +114,7 @@ class Context final : public onnx::InferenceContext {
     }
     for (const auto& [key, value] : n.attrs.items())
       attributes_[key] = onnx_io::to_proto(key, value);
-    for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(*sub, names_));
+    for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(ops, *sub, names_));
   }
 
   const onnx::AttributeProto* getAttribute(const std::string& name) const override {
@@ -179,14 +180,16 @@ std::string where(const Node& n) {
   return fmt::format("node {} ({})", onnx_io::quote(n.name), onnx_io::full_name(n.domain, n.op));
 }
 
-Result<Inferred> infer_by_schema(const Graph& g, const Node& n) {
+}  // namespace
+
+Result<Inferred> infer_by_schema(const Semantics& ops, const Graph& g, const Node& n) {
   const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
   if (!schema)
     return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op),
                  n.since_opset);
   std::string failure;
   try {
-    Context context(g, n);
+    Context context(ops, g, n);
     try {
       schema->GetTypeAndShapeInferenceFunction()(context);
     } catch (const Carried& c) {
@@ -202,11 +205,9 @@ Result<Inferred> infer_by_schema(const Graph& g, const Node& n) {
   return error(Code::bad_shape, where(n), escape(failure, 400));
 }
 
-}  // namespace
-
-void install_onnx_inference() {
-  static std::once_flag once;
-  std::call_once(once, [] { set_infer_fallback(infer_by_schema); });
+const Semantics& onnx_semantics() {
+  static const Semantics kOnnx(infer_by_schema);
+  return kOnnx;
 }
 
 }  // namespace ferrule

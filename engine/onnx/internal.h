@@ -52,10 +52,10 @@ FunctionKey key_of(const onnx::NodeProto& n);
 const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std::string& domain);
 /// Names, operators, order, nesting; sorts node lists that are out of order (and says so in
 /// `notes`).
-Status check_structure(Model& m, const Functions& functions, const ImportOptions& options,
+Status check_structure(Model& m, const Functions& functions, const Semantics& ops,
                        const Limits& limits, std::vector<std::string>& notes);
 /// onnx's own checker, without its exceptions and its look at external files.
-Status run_checker(Model& m, const Functions& functions, const ImportOptions& options);
+Status run_checker(Model& m, const Functions& functions, const Semantics& ops);
 
 // --- tensors.cpp
 /// Where external data may lie: the model's folder, and that of the file its path finally points

@@ -18,6 +18,7 @@ using onnx_io::quote;
 /// A node being normalised. `op` and `attrs` are written back when the rows are done.
 struct Ctx {
   Graph& g;
+  const Semantics& ops;
   NodeId id;
   std::string op;
   Attrs attrs;
@@ -79,7 +80,7 @@ struct Ctx {
   /// `parts` come into the graph, and their last one makes output `i` from now on.
   Status replace(size_t i, std::vector<Node> parts) {
     g.detach_output(id, i);
-    for (Node& made : parts) FERRULE_TRY(infer(g, g.add_node(std::move(made))));
+    for (Node& made : parts) FERRULE_TRY(infer(ops, g, g.add_node(std::move(made))));
     if (n().outputs.empty()) g.remove_node(id), gone = true;
     return {};
   }
@@ -358,15 +359,15 @@ void fill_defaults(Ctx& c, const onnx::OpSchema& newest) {
 }
 
 /// Many models declare stale shapes; what follows from the inputs counts, and the user is told.
-Status infer_declared(Graph& g, NodeId id, std::vector<std::string>* notes) {
-  Status first = infer(g, id);
+Status infer_declared(Graph& g, NodeId id, const Semantics& ops, std::vector<std::string>* notes) {
+  Status first = infer(ops, g, id);
   if (first || !notes || first.error().code != Code::bad_shape) return first;
   std::vector<Type> declared;
   for (ValueId v : g.node(id).outputs) {
     declared.push_back(v ? g.value(v).type : Type{});
     if (v) g.set_type(v, Type{g.value(v).type.dtype, std::nullopt});
   }
-  if (!infer(g, id)) return first;
+  if (!infer(ops, g, id)) return first;
   for (size_t i = 0; i < declared.size(); ++i)
     if (ValueId v = g.node(id).outputs[i]; v && str(g.value(v).type) != str(declared[i]))
       notes->push_back(
@@ -375,13 +376,15 @@ Status infer_declared(Graph& g, NodeId id, std::vector<std::string>* notes) {
   return {};
 }
 
-Status normalize_graph(Graph& g, bool nested, std::vector<std::string>* notes);
+Status normalize_graph(Graph& g, bool nested, const Semantics& ops,
+                       std::vector<std::string>* notes);
 
-Status normalize_node(Graph& g, NodeId id, bool nested, std::vector<std::string>* notes) {
+Status normalize_node(Graph& g, NodeId id, bool nested, const Semantics& ops,
+                      std::vector<std::string>* notes) {
   const Node& n = g.node(id);
   bind_captures(g, n);
-  for (const auto& [key, sub] : n.subgraphs) FERRULE_TRY(normalize_graph(*sub, true, notes));
-  Ctx c{g, id, n.op, n.attrs};
+  for (const auto& [key, sub] : n.subgraphs) FERRULE_TRY(normalize_graph(*sub, true, ops, notes));
+  Ctx c{g, ops, id, n.op, n.attrs};
   const auto* schema = onnx_io::schema_of(n.op, n.since_opset, n.domain);
   int version = schema ? schema->SinceVersion() : 0;
   for (const Row& row : kRows)
@@ -392,7 +395,7 @@ Status normalize_node(Graph& g, NodeId id, bool nested, std::vector<std::string>
   if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain))
     fill_defaults(c, *newest);
   g.set_operator(id, c.op, std::move(c.attrs));
-  Status status = infer_declared(g, id, notes);
+  Status status = infer_declared(g, id, ops, notes);
   // What would fail in a branch may never run (infer_nested).
   if (!status && nested && notes && status.error().code == Code::bad_shape) {
     notes->push_back("would fail if it ran: " + status.error().place + ": " +
@@ -402,16 +405,17 @@ Status normalize_node(Graph& g, NodeId id, bool nested, std::vector<std::string>
   return status;
 }
 
-Status normalize_graph(Graph& g, bool nested, std::vector<std::string>* notes) {
+Status normalize_graph(Graph& g, bool nested, const Semantics& ops,
+                       std::vector<std::string>* notes) {
   FERRULE_TRY(g.sort());
-  for (NodeId n : g.order()) FERRULE_TRY(normalize_node(g, n, nested, notes));
+  for (NodeId n : g.order()) FERRULE_TRY(normalize_node(g, n, nested, ops, notes));
   return g.sort();
 }
 
 }  // namespace
 
-Status normalize(Graph& g, std::vector<std::string>* notes) {
-  return normalize_graph(g, false, notes);
+Status normalize(Graph& g, const Semantics& ops, std::vector<std::string>* notes) {
+  return normalize_graph(g, false, ops, notes);
 }
 
 }  // namespace ferrule

@@ -3,7 +3,7 @@
 // per operator and range of versions; after it nobody asks for an opset. Types are inferred on the
 // way, because some rows need a rank. Negative axes are kept as they are.
 #pragma once
-#include "engine/graph/graph.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -11,6 +11,6 @@ namespace ferrule {
 /// is the opset of the node's domain. errors: unsupported_operator (a meaning that newer versions
 /// dropped), bad_shape, bad_attribute. `notes`: declared shapes that turned out wrong, and were
 /// dropped.
-Status normalize(Graph& g, std::vector<std::string>* notes = nullptr);
+Status normalize(Graph& g, const Semantics& ops, std::vector<std::string>* notes = nullptr);
 
 }  // namespace ferrule

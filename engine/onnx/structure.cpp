@@ -116,8 +116,8 @@ struct Names {
 
 class Walker {
  public:
-  Walker(const Functions& functions, const ImportOptions& options, std::vector<std::string>& notes)
-      : functions_(functions), options_(options), notes_(notes) {}
+  Walker(const Functions& functions, const Semantics& ops, std::vector<std::string>& notes)
+      : functions_(functions), ops_(ops), notes_(notes) {}
 
   /// `free`: receives the names that are read and not defined inside.
   Status graph(onnx::GraphProto& g, const Opsets& opsets, const Names* outer,
@@ -250,7 +250,7 @@ class Walker {
       return error(Code::model_invalid, place(n), "the model has no opset of ai.onnx");
     int64_t version = opset == opsets.end() ? 1 : opset->second;
     if (schema_of(n.op_type(), version, domain)) return {};
-    if (options_.known_operator && options_.known_operator(domain, n.op_type())) return {};
+    if (ops_.find(domain, n.op_type())) return {};
     return error(Code::unknown_operator, place(n), full_name(domain, n.op_type()), version);
   }
 
@@ -301,7 +301,7 @@ class Walker {
   }
 
   const Functions& functions_;
-  const ImportOptions& options_;
+  const Semantics& ops_;
   std::vector<std::string>& notes_;
 };
 
@@ -396,14 +396,14 @@ Result<Functions> read_functions(const Model& m, const Limits& limits) {
   return out;
 }
 
-Status check_structure(Model& m, const Functions& functions, const ImportOptions& options,
-                       const Limits&, std::vector<std::string>& notes) {
+Status check_structure(Model& m, const Functions& functions, const Semantics& ops, const Limits&,
+                       std::vector<std::string>& notes) {
   if (!m.has_graph()) return error(Code::model_invalid, "model", "it has no graph");
   if (m.ir_version() < 3 || m.ir_version() > onnx::Version::IR_VERSION)
     return error(Code::model_invalid, "model",
                  fmt::format("its ir_version is {}, known are 3 to {}", m.ir_version(),
                              static_cast<int>(onnx::Version::IR_VERSION)));
-  Walker walker(functions, options, notes);
+  Walker walker(functions, ops, notes);
   FERRULE_ASSIGN(Opsets opsets, read_opsets(m.opset_import(), "model"));
   std::unordered_set<std::string_view> free;
   FERRULE_TRY(walker.graph(*m.mutable_graph(), opsets, nullptr, free));

@@ -25,7 +25,7 @@ bool can_be_channels_last(const Type& t) { return t.shape && t.rank() >= 3 && t.
 /// there.
 class LayoutPlanner {
  public:
-  LayoutPlanner(Plan& plan, const Target& target, const OpTable& ops)
+  LayoutPlanner(Plan& plan, const Target& target, const Semantics& ops)
       : plan_(plan), target_(target), ops_(ops) {}
 
   Status run() {
@@ -278,7 +278,7 @@ class LayoutPlanner {
 
   Plan& plan_;
   const Target& target_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   std::map<ValueId, ValueId> reorders_;
 };
 
@@ -311,7 +311,7 @@ std::optional<Lying> lying(const Plan& plan, ValueId v) {
   return out;
 }
 
-Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops) {
+Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops) {
   Plan plan;
   plan.graph = std::move(fused);
   plan.target = target.name;

@@ -38,7 +38,7 @@ struct Plan {
 
 /// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and
 /// unknown.
-Result<Plan> make_plan(Graph fused, const Target& target, const OpTable& ops);
+Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops);
 /// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no
 /// slice.
 struct Lying {

@@ -57,7 +57,7 @@ std::vector<std::optional<SliceOf>> slices_of(const Graph& g, NodeId node, bool 
 }
 
 std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> layouts,
-                                       const OpTable& ops) {
+                                       const Semantics& ops) {
   std::map<ValueId, SliceOf> out;
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);

@@ -9,7 +9,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/plan/layout.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -30,7 +30,7 @@ struct SliceOf {
 std::vector<std::optional<SliceOf>> slices_of(const Graph& g, NodeId node, bool writes);
 /// The slices of the groups of place rules, where the layouts (by ValueId::index) are equal.
 std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> layouts,
-                                       const OpTable& ops);
+                                       const Semantics& ops);
 /// Nodes that are layers: those whose work others do are none.
 size_t layers_of(const Graph& g);
 

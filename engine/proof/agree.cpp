@@ -128,7 +128,7 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
 }
 
 /// Whether a window of a pool lies in padding alone, of which ONNX does not say what it gives.
-bool pools_padding(const Graph& g, const OpTable& ops) {
+bool pools_padding(const Graph& g, const Semantics& ops) {
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape");

@@ -30,7 +30,7 @@ constexpr double kNear = 1e-2;
 class Evaluator {
  public:
   /// `folded`: its constants were computed by a rewrite.
-  Evaluator(const Graph& g, const OpTable& ops, const Limits& limits, bool folded)
+  Evaluator(const Graph& g, const Semantics& ops, const Limits& limits, bool folded)
       : g_(g), ops_(ops), folded_(folded) {
     options_.ops = &ops;
     options_.limits = &limits;
@@ -136,7 +136,7 @@ class Evaluator {
   }
 
   const Graph& g_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   bool folded_;
   InterpreterOptions options_;
   int results_ = 64;  ///< bits of precision; none is a float: more than any has
@@ -158,7 +158,7 @@ class Watch {
  public:
   Watch(const Graph& g, const Values& truth) : g_(g), truth_(truth) {}
 
-  Met run(const std::vector<Tensor>& inputs, const OpTable& ops, const Limits& limits) {
+  Met run(const std::vector<Tensor>& inputs, const Semantics& ops, const Limits& limits) {
     InterpreterOptions options;
     options.ops = &ops;
     options.limits = &limits;
@@ -209,7 +209,7 @@ class Watch {
 
 /// About how many terms the sums have that operators without a formula make; 0: there are no such
 /// operators.
-double longest_sum(const Graph& g, const Values& values, const OpTable& ops) {
+double longest_sum(const Graph& g, const Values& values, const Semantics& ops) {
   double most = 0;
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
@@ -301,7 +301,7 @@ class Output {
 
 }  // namespace
 
-std::string unexplained(const ArbiterCase& c, const OpTable& ops, const Limits& limits) {
+std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits& limits) {
   const Evaluator before(*c.before, ops, limits, false), after(*c.after, ops, limits, true);
   const auto truth = before.run(*c.inputs, nullptr), other = after.run(*c.inputs, nullptr);
   if (!truth || !other) return "it cannot be evaluated in f64";

@@ -6,7 +6,7 @@
 #pragma once
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -22,6 +22,6 @@ struct ArbiterCase {
 /// or what came out is within it of the f64 value, which the graph before lost to the limits of its
 /// type, or a value inside of one of the graphs overflowed (of ordinary numbers: or underflowed),
 /// or NaN became an integer. Else which element is not.
-std::string unexplained(const ArbiterCase& c, const OpTable& ops, const Limits& limits);
+std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits& limits);
 
 }  // namespace ferrule

@@ -226,17 +226,18 @@ Tensor filled(DType t, const std::vector<int64_t>& dims, const std::vector<doubl
   return out;
 }
 
-Status apply_edits(Graph& g, const std::vector<std::pair<std::string, std::string>>& edits,
+Status apply_edits(const Semantics& ops, Graph& g,
+                   const std::vector<std::pair<std::string, std::string>>& edits,
                    const Bindings& bound, const std::string& place) {
   Editor editor(g, bound, place);
   for (const auto& [verb, argument] : edits) FERRULE_TRY(editor.apply(verb, argument));
   if (Status s = g.sort(); !s) return s;
   // An edit may make a graph that has no shapes any more; the rule must still decline it.
-  (void)infer_again(g);
+  (void)infer_again(ops, g);
   return {};
 }
 
-Status infer_again(Graph& g) {
+Status infer_again(const Semantics& ops, Graph& g) {
   FERRULE_TRY(g.sort());
   std::vector<std::pair<ValueId, Type>> before;
   for (uint32_t i = 0; i < g.value_slots(); ++i) {
@@ -247,7 +248,7 @@ Status infer_again(Graph& g) {
     g.set_type(v, {});
     g.set_contents(v, std::nullopt);
   }
-  Status s = infer_all(g);
+  Status s = infer_all(ops, g);
   if (!s)
     for (auto& [v, t] : before)
       if (!g.value(v).type.known()) g.set_type(v, t);

@@ -11,11 +11,12 @@ namespace ferrule {
 
 /// Applies edit verbs; names are the pattern's (through `bound`) or the graph's.
 /// errors: rule_invalid (an unknown name, an argument that does not fit).
-Status apply_edits(Graph& g, const std::vector<std::pair<std::string, std::string>>& edits,
+Status apply_edits(const Semantics& ops, Graph& g,
+                   const std::vector<std::pair<std::string, std::string>>& edits,
                    const Bindings& bound, const std::string& place);
 
 /// Forgets all inferred types and infers again. errors: bad_shape, … where the graph is invalid.
-Status infer_again(Graph& g);
+Status infer_again(const Semantics& ops, Graph& g);
 
 /// One step of a proof's search: what is changed, and how. The graph is then inferred again.
 struct Mutation {

@@ -6,7 +6,6 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
-#include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
 #include "engine/rewrite/replacement.h"
@@ -195,7 +194,7 @@ class Walk {
 };
 
 /// Puts an operator in front of some inputs, the same one in front of each.
-void put_producers(Graph& g, const std::string& op, const OpTable& ops, Proposer& propose,
+void put_producers(Graph& g, const std::string& op, const Semantics& ops, Proposer& propose,
                    Draw& draw) {
   World world;
   std::optional<Attrs> attrs;
@@ -264,9 +263,7 @@ Generator::Generator(const Rule& rule, const ProofContext& ctx, const Hints& hin
       draw_(Draw::of(rule.text)),
       propose_(hints, draw_),
       asks_producers_(!hints.operators.empty()),
-      hints_(hints) {
-  install_onnx_inference();  // a rule without cases has imported nothing
-}
+      hints_(hints) {}
 
 std::unique_ptr<Graph> Generator::next() {
   auto g = Walk(rule_, ctx_, propose_, draw_).run();
@@ -274,7 +271,7 @@ std::unique_ptr<Graph> Generator::next() {
   if (asks_producers_ && draw_.chance(70)) {
     put_producers(*g, draw_.of(hints_.operators), *ctx_.ops, propose_, draw_);
     g->remove_dead();
-    if (!g->sort() || !infer_again(*g)) return nullptr;
+    if (!infer_again(*ctx_.ops, *g)) return nullptr;
   }
   return g;
 }
@@ -305,7 +302,7 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
     if (auto to = propose_.attribute(g.node(n).op, a, first ? g.value(first).type.rank() : 0))
       out->set_attr(n, a.name, std::move(*to));
   }
-  return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
+  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
 }
 
 std::unique_ptr<Graph> Generator::resized(const Graph& g) {
@@ -334,7 +331,7 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
     rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40),
             draw_.chance(60));
   }
-  return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
+  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
 }
 
 std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Mutation>& changes) {
@@ -346,7 +343,7 @@ std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Muta
             all.empty() || (!of_operators.empty() && draw_.chance(70)) ? of_operators : all;
         !from.empty())
       draw_.of(from)->apply(*out);
-  return out->sort() && infer_again(*out) && small(*out) ? std::move(out) : nullptr;
+  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
 }
 
 uint64_t kind_of_operators(const Graph& g) {

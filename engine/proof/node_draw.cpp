@@ -23,7 +23,7 @@ bool lists_only(const std::vector<DType>& types) {
 }
 
 /// The attributes of an operator: ONNX's schema, else the formula's defaults.
-std::vector<AttributeSchema> attributes_of(const Node& n, const OpTable& ops) {
+std::vector<AttributeSchema> attributes_of(const Node& n, const Semantics& ops) {
   if (const OperatorSchema* s = operator_schema(n.domain, n.op)) return s->attributes;
   std::vector<AttributeSchema> out;
   if (const OpFormula* f = ops.find(n))
@@ -245,7 +245,7 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
 // --- nodes
 
 std::optional<std::vector<ValueId>> NodeDraw::finish(Node& n) {
-  auto inferred = infer_node(g_, n);
+  auto inferred = infer_node(ops_, g_, n);
   if (!inferred) return std::nullopt;
   for (size_t k = 0; k < n.outputs.size(); ++k) {
     if (k >= inferred->types.size() || !inferred->types[k].known()) return std::nullopt;
@@ -360,7 +360,7 @@ ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs
       n.attrs = *attrs;
     else if (!attributes(n, kOpen, bound, type.rank(), attempt))
       continue;
-    auto inferred = infer_node(g_, n);
+    auto inferred = infer_node(ops_, g_, n);
     if (!inferred || inferred->types[0].dtype != type.dtype || !inferred->types[0].shape ||
         !same_shape(inferred->types[0], type))
       continue;

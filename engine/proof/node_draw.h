@@ -3,7 +3,7 @@
 #pragma once
 #include "engine/proof/propose.h"
 #include "engine/rule/pattern.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -33,7 +33,7 @@ class NodeDraw {
  public:
   using Bound = std::map<std::string, Attr, std::less<>>;
   using Sizes = std::map<std::string, Dim, std::less<>>;
-  NodeDraw(Graph& g, const World& world, const OpTable& ops, Proposer& propose, Draw& draw)
+  NodeDraw(Graph& g, const World& world, const Semantics& ops, Proposer& propose, Draw& draw)
       : g_(g), world_(world), ops_(ops), propose_(propose), draw_(draw) {}
 
   /// Adds the node with `count` results; operands get their values. nullopt: nothing that was tried
@@ -60,7 +60,7 @@ class NodeDraw {
 
   Graph& g_;
   const World& world_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   Proposer& propose_;
   Draw& draw_;
   std::vector<std::pair<std::string, int>> ways_;  ///< of the operands proposed last

@@ -12,7 +12,7 @@
 namespace ferrule {
 
 struct ProofContext {
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   const Target* target = nullptr;  ///< where a case names none
   const Limits* limits = nullptr;
   std::vector<std::string> rule_dirs;  ///< where the targets that cases name are found

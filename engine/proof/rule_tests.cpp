@@ -107,7 +107,8 @@ class Runner {
     Trial trial = try_rule(rule_, g, target, ctx_);
     Bindings bound;
     if (trial.fired) bound = trial.match.bindings;
-    FERRULE_TRY(apply_edits(g, t.edits, bound, fmt::format("{}:{}", t.place.file, t.place.line)));
+    FERRULE_TRY(apply_edits(*ctx_.ops, g, t.edits, bound,
+                            fmt::format("{}:{}", t.place.file, t.place.line)));
     return g;
   }
 
@@ -169,7 +170,7 @@ class Runner {
         else
           (*t.shape)[static_cast<size_t>(axis)] = Dim::symbol("unknown");
         copy->set_type(v, std::move(t));
-        if (!infer_again(*copy)) continue;
+        if (!infer_again(*ctx_.ops, *copy)) continue;
         Trial trial = try_rule(rule_, *copy, target, ctx_);
         if (!trial.fired && trial.nearest.truth == Truth::unknown) count(trial);
       }

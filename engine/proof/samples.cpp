@@ -68,7 +68,7 @@ void Samples::scope(const PatternExpr& e) {
 
 void Samples::add(std::string text, std::unique_ptr<Graph> g) {
   Sample s{std::move(text), std::move(g), false};
-  s.valid = s.graph->sort() && infer_again(*s.graph) && typed(*s.graph);
+  s.valid = infer_again(*ctx_.ops, *s.graph) && typed(*s.graph);
   ++counts_.graphs;
   counts_.valid += s.valid;
   all_.push_back(std::move(s));
@@ -106,7 +106,8 @@ void Samples::edited(const RuleTest& t, const std::string& where) {
     Trial trial = attempt_rule(rule_, *g, ctx_.target, ctx_);
     Bindings bound;
     if (trial.fired) bound = trial.match.bindings;
-    if (apply_edits(*g, t.edits, bound, where)) add(where, std::make_unique<Graph>(std::move(*g)));
+    if (apply_edits(*ctx_.ops, *g, t.edits, bound, where))
+      add(where, std::make_unique<Graph>(std::move(*g)));
     return;
   }
 }
@@ -150,7 +151,7 @@ void Samples::pairs_of(size_t sample) {
     if (!in_time()) return;
     auto g = changed(*base, {&single[a], &single[b]});
     ++counts_.graphs;
-    if (!g->sort() || !infer_again(*g) || !typed(*g)) continue;
+    if (!infer_again(*ctx_.ops, *g) || !typed(*g)) continue;
     ++counts_.valid;
     Trial t = attempt_rule(bare_, *g, ctx_.target, ctx_);
     if (!t.fired && t.broken.empty()) continue;

@@ -37,7 +37,7 @@ class Shrinker {
   bool take(std::unique_ptr<Graph> g) {
     if (!g || !in_time()) return false;
     g->remove_dead();
-    if (!g->sort() || !infer_again(*g)) return false;
+    if (!infer_again(*ctx_.ops, *g)) return false;
     Trial t = try_rule(rule_, *g, ctx_.target, ctx_);
     if (!t.fired || !t.broken.empty()) return false;
     Agreement a = agreement_of(rule_, *g, *t.after, ctx_.target, ctx_, seed_);

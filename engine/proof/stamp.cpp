@@ -35,12 +35,12 @@ constexpr std::string_view kHeader =
     "loaded.\n";
 constexpr std::string_view kEngine = "# All of them by the engine ";
 
-std::string line_of(const Rule& rule, const OpTable& ops) {
+std::string line_of(const Rule& rule, const Semantics& ops) {
   return rule.id + " " + proof_stamp(rule, ops);
 }
 
 /// The definitions of the operators that the text names, or whose class it does.
-std::string operators_of(std::string_view text, const OpTable& ops) {
+std::string operators_of(std::string_view text, const Semantics& ops) {
   std::set<std::string_view> names, classes;
   for (size_t at = 0; at < text.size();) {
     size_t end = at;
@@ -135,7 +135,7 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
 
 }  // namespace
 
-std::string proof_stamp(const Rule& rule, const OpTable& ops) {
+std::string proof_stamp(const Rule& rule, const Semantics& ops) {
   // The rule as loaded too: its patterns may use blocks of another file.
   const std::string loaded = print_rule(rule);
   std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0',
@@ -168,11 +168,11 @@ std::set<std::string> read_stamps(std::span<const std::string> dirs) {
   return stamps;
 }
 
-bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& stamps) {
+bool stamped(const Rule& rule, const Semantics& ops, const std::set<std::string>& stamps) {
   return stamps.contains(line_of(rule, ops));
 }
 
-std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack,
+std::string stamps_text(const RuleSet& rules, const Semantics& ops, std::string_view pack,
                         std::string_view semantics) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
@@ -181,7 +181,7 @@ std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_vi
   return lines.empty() ? "" : fmt::format("{}{}{}\n", kHeader, engine, fmt::join(lines, "\n"));
 }
 
-Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir, bool all) {
+Status write_stamps(const RuleSet& rules, const Semantics& ops, const std::string& dir, bool all) {
   std::string text =
       stamps_text(rules, ops, dir, all ? std::string(engine_semantics()) : proved_semantics(dir));
   fs::path path = fs::path(dir) / kStampFile;

@@ -19,7 +19,7 @@ namespace ferrule {
 inline constexpr std::string_view kStampFile = "proved.txt";
 
 /// 32 hexadecimal digits; changes whenever a proof of the rule would have to be repeated.
-std::string proof_stamp(const Rule& rule, const OpTable& ops);
+std::string proof_stamp(const Rule& rule, const Semantics& ops);
 
 /// The lines "id stamp" of every folder's proved.txt. A file that is missing or no such file counts
 /// as empty.
@@ -29,14 +29,14 @@ std::string_view engine_semantics();
 /// That of the engine that proved all rules of proved.txt in `dir`; "" if it does not say.
 std::string proved_semantics(const std::string& dir);
 /// Whether the stamps have the rule's.
-bool stamped(const Rule& rule, const OpTable& ops, const std::set<std::string>& stamps);
+bool stamped(const Rule& rule, const Semantics& ops, const std::set<std::string>& stamps);
 /// What proved.txt of the folder `pack` says when all of its rewrites are proved; "" if it has
 /// none.
-std::string stamps_text(const RuleSet& rules, const OpTable& ops, std::string_view pack,
+std::string stamps_text(const RuleSet& rules, const Semantics& ops, std::string_view pack,
                         std::string_view semantics);
 /// Writes `dir`/proved.txt unless it says so already. `all`: this engine proved all of them.
 /// errors: file_not_written.
-Status write_stamps(const RuleSet& rules, const OpTable& ops, const std::string& dir, bool all);
+Status write_stamps(const RuleSet& rules, const Semantics& ops, const std::string& dir, bool all);
 
 /// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in
 /// `ctx.cache`/proofs. `notes` gets the sound conditions that nothing needs, `unproved` what

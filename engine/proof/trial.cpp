@@ -11,9 +11,7 @@ namespace ferrule {
 Result<Graph> case_graph(std::string_view text, const ProofContext& ctx) {
   ImportOptions options;
   options.limits = ctx.limits;
-  options.known_operator = [&](std::string_view d, std::string_view o) {
-    return ctx.ops->find(d, o) != nullptr;
-  };
+  options.ops = ctx.ops;
   FERRULE_ASSIGN(Imported imported, import_text(text, options));
   return std::move(imported.graph);
 }

@@ -5,7 +5,7 @@
 
 #include "engine/base/limits.h"
 #include "engine/reduce/values.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule::reduce {
 
@@ -18,7 +18,7 @@ struct Candidate {
 using Check = std::function<Result<bool>(const Candidate&)>;
 
 struct Options {
-  const OpTable* ops = nullptr;    ///< required
+  const Semantics* ops = nullptr;  ///< required
   const Limits* limits = nullptr;  ///< default limits when null
   const Cancel* cancel = nullptr;  ///< stops it: the smallest found so far is the result
   double seconds = 60;             ///< the same

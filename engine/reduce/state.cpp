@@ -55,9 +55,7 @@ std::optional<State::Model> State::imported(const Graph& g) const {
   if (!bytes) return std::nullopt;
   ImportOptions o;
   o.limits = options_.limits;
-  o.known_operator = [this](std::string_view domain, std::string_view op) {
-    return options_.ops->find(domain, op) != nullptr;
-  };
+  o.ops = options_.ops;
   auto in = import_bytes(*bytes, o);
   if (!in || in->graph.live_nodes() == 0) return std::nullopt;
   auto again = export_bytes(in->graph);  // as the file will be

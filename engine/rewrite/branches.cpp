@@ -51,7 +51,7 @@ std::unique_ptr<Graph> copied(const Graph& from, const Map& outside) {
 
 class Branches {
  public:
-  explicit Branches(Graph& g) : g_(g) {}
+  Branches(const Semantics& ops, Graph& g) : ops_(ops), g_(g) {}
 
   Result<int> run() {
     int count = 0;
@@ -70,7 +70,7 @@ class Branches {
     if (!count) return 0;
     g_.remove_dead();
     FERRULE_TRY(g_.sort());
-    FERRULE_TRY(infer_all(g_));
+    FERRULE_TRY(infer_all(ops_, g_));
     return count;
   }
 
@@ -120,11 +120,12 @@ class Branches {
     g_.remove_node(id);
   }
 
+  const Semantics& ops_;
   Graph& g_;
 };
 
 }  // namespace
 
-Result<int> inline_branches(Graph& g) { return Branches(g).run(); }
+Result<int> inline_branches(const Semantics& ops, Graph& g) { return Branches(ops, g).run(); }
 
 }  // namespace ferrule

@@ -19,7 +19,7 @@ class Folder {
   Result<int> run() {
     for (;;) {
       FERRULE_TRY(sweep());
-      FERRULE_ASSIGN(int inlined, inline_branches(g_));
+      FERRULE_ASSIGN(int inlined, inline_branches(*ctx_.ops, g_));
       if (!inlined) break;
       folded_ += inlined;
       step("dead", {}, fmt::format("Deciding {} branches", inlined));
@@ -57,7 +57,7 @@ class Folder {
     bool open = false, constant = false;
     for (ValueId v : g_.node(n).outputs) open |= v && !g_.value(v).type.known();
     for (ValueId v : g_.node(n).inputs) constant |= v && g_.constant(v);
-    if (open && constant) (void)infer(g_, n);
+    if (open && constant) (void)infer(*ctx_.ops, g_, n);
   }
 
   void step(const char* kind, std::vector<std::string> before, std::string text) {

@@ -13,7 +13,7 @@ class Settled;  // settled.h
 struct PassContext {
   Graph* graph = nullptr;
   const RuleSet* rules = nullptr;
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
   const Cancel* cancel = nullptr;

@@ -48,7 +48,7 @@ constexpr int64_t kLarge = 1 << 16, kLargest = 1 << 28;
 
 class Instantiation {
  public:
-  Instantiation(const Graph& g, const Match& m, const OpTable& ops, const Limits& limits,
+  Instantiation(const Graph& g, const Match& m, const Semantics& ops, const Limits& limits,
                 bool normal_operands = false)
       : g_(g),
         m_(m),
@@ -405,7 +405,7 @@ class Instantiation {
   Result<std::vector<ValueId>> make(Node n, size_t results, NodeId like, const std::string& hint) {
     for (size_t k = 0; k < std::max<size_t>(results, 1); ++k)
       n.outputs.push_back(s().add_value(s().fresh_name(hint.empty() || k ? "t" : hint)));
-    FERRULE_ASSIGN(Inferred types, infer_node(s(), n));
+    FERRULE_ASSIGN(Inferred types, infer_node(ops_, s(), n));
     for (size_t k = 0; k < n.outputs.size() && k < types.types.size(); ++k) {
       s().set_type(n.outputs[k], types.types[k]);
       if (k < types.contents.size()) s().set_contents(n.outputs[k], types.contents[k]);
@@ -498,7 +498,7 @@ class Instantiation {
       w.outputs.push_back(g.add_value(g.fresh_name("t")));
     for (ValueId in : w.inputs)
       inputs.push_back(in ? g.constant(in) : nullptr);  // after the last new value
-    if (auto types = infer_node(g, w))
+    if (auto types = infer_node(ops_, g, w))
       for (size_t k = 0; k < w.outputs.size() && k < types->types.size(); ++k)
         g.set_type(w.outputs[k], types->types[k]);
     InterpreterOptions options;
@@ -596,7 +596,7 @@ class Instantiation {
 
   const Graph& g_;
   const Match& m_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Limits& limits_;
   const bool normal_operands_;  // subnormal constants of the model are taken for 0
   bool replaced_ = false;       // there were some
@@ -618,7 +618,7 @@ class Instantiation {
 
 }  // namespace
 
-Result<Instance> instantiate(const Graph& g, const Match& m, const OpTable& ops,
+Result<Instance> instantiate(const Graph& g, const Match& m, const Semantics& ops,
                              const Limits& limits) {
   Instantiation i(g, m, ops, limits);
   FERRULE_TRY(i.run());

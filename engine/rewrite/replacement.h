@@ -19,7 +19,7 @@ struct Instance {
 
 /// errors: rewrite_declined (D9: a constant would change its kind of number; an attribute is not
 /// known), and what inference of a new node says.
-Result<Instance> instantiate(const Graph& g, const Match& m, const OpTable& ops,
+Result<Instance> instantiate(const Graph& g, const Match& m, const Semantics& ops,
                              const Limits& limits);
 
 /// What an error of it, or of moving it into the model's graph, is to the match: the guarantee that

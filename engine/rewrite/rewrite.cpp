@@ -229,7 +229,7 @@ class Transplant {
 
 }  // namespace
 
-Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTable& ops,
+Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const Semantics& ops,
                                           const Limits& limits) {
   FERRULE_ASSIGN(Instance instance, instantiate(g, m, ops, limits));
   return Transplant(g, m, instance).run();

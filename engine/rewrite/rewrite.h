@@ -11,7 +11,7 @@ namespace ferrule {
 /// limits.
 Status rewrite_phase(const PassContext& ctx, std::string_view phase);
 /// Instantiates one match in the graph (used by the proofs, too). Returns the new nodes.
-Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const OpTable& ops,
+Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const Semantics& ops,
                                           const Limits& limits);
 /// Constant folding and dead code: not rules. Returns how many nodes were folded.
 Result<int> fold_constants(const PassContext& ctx);

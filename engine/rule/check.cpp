@@ -35,7 +35,7 @@ const PatternExpr& resolved(const Pattern& p, const PatternExpr& e) {
 
 class PatternShape {
  public:
-  explicit PatternShape(const OpTable& ops) : ops_(ops) {}
+  explicit PatternShape(const Semantics& ops) : ops_(ops) {}
 
   /// Whether one of the operators takes its operands in any order.
   bool commutes(const std::set<std::string>& ops) const {
@@ -62,7 +62,7 @@ class PatternShape {
   }
 
  private:
-  const OpTable& ops_;
+  const Semantics& ops_;
   std::map<const PatternExpr*, std::set<std::string>> cache_;
 };
 
@@ -314,7 +314,7 @@ class Weight {
 
 class Checker {
  public:
-  Checker(const RuleSet& set, const OpTable& ops) : set_(set), shape_(ops) {}
+  Checker(const RuleSet& set, const Semantics& ops) : set_(set), shape_(ops) {}
 
   CheckReport run() {
     for (size_t k = 0; k < set_.rules.size(); ++k) {
@@ -538,6 +538,8 @@ class Checker {
 
 }  // namespace
 
-CheckReport check_rules(const RuleSet& set, const OpTable& ops) { return Checker(set, ops).run(); }
+CheckReport check_rules(const RuleSet& set, const Semantics& ops) {
+  return Checker(set, ops).run();
+}
 
 }  // namespace ferrule

@@ -98,7 +98,7 @@ std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
 
 class Loader {
  public:
-  Loader(const OpTable& ops, const Limits& limits) : ops_(ops), limits_(limits) {}
+  Loader(const Semantics& ops, const Limits& limits) : ops_(ops), limits_(limits) {}
 
   void directory(const std::string& dir) {
     std::error_code ec;
@@ -321,7 +321,7 @@ class Loader {
     for (const std::string& g : s.enable) apply(g, true);
   }
 
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Limits& limits_;
   Errors errors_;
   RuleSet set_;
@@ -357,14 +357,14 @@ std::optional<bool> RuleSelection::about(std::string_view id) const {
   return std::nullopt;
 }
 
-Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
+Result<RuleSet> load_rules(std::span<const std::string> dirs, const Semantics& ops,
                            const RuleSelection& selection, const Limits& limits) {
   Loader loader(ops, limits);
   for (const std::string& d : dirs) loader.directory(d);
   return loader.finish(selection);
 }
 
-Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops,
+Result<Rule> load_rule_text(std::string_view text, std::string file, const Semantics& ops,
                             const Limits& limits) {
   FERRULE_ASSIGN(yaml::Document doc, yaml::read_text(text, std::move(file), limits));
   yaml::Reader r(doc.source);

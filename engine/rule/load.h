@@ -5,7 +5,7 @@
 #include <span>
 
 #include "engine/rule/rule.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -22,10 +22,10 @@ inline constexpr std::string_view kSharing = "common_subexpressions";
 /// selection. A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
 /// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid,
 /// rule_unknown).
-Result<RuleSet> load_rules(std::span<const std::string> dirs, const OpTable& ops,
+Result<RuleSet> load_rules(std::span<const std::string> dirs, const Semantics& ops,
                            const RuleSelection& selection, const Limits& limits);
 /// One rule from text (tests, `rules check FILE`).
-Result<Rule> load_rule_text(std::string_view text, std::string file, const OpTable& ops,
+Result<Rule> load_rule_text(std::string_view text, std::string file, const Semantics& ops,
                             const Limits& limits);
 /// Prints the rule as YAML; load(print(rule)) equals rule.
 std::string print_rule(const Rule& r);
@@ -40,6 +40,6 @@ struct CheckReport {
   std::vector<Error> errors;
   std::vector<std::string> notes;
 };
-CheckReport check_rules(const RuleSet& set, const OpTable& ops);
+CheckReport check_rules(const RuleSet& set, const Semantics& ops);
 
 }  // namespace ferrule

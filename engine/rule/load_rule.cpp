@@ -167,7 +167,7 @@ ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view w
 
 class RuleReader {
  public:
-  RuleReader(yaml::Reader& r, const yaml::Node& root, const Blocks& shared, const OpTable& ops)
+  RuleReader(yaml::Reader& r, const yaml::Node& root, const Blocks& shared, const Semantics& ops)
       : r_(r), root_(root), blocks_(shared), ops_(ops) {}
 
   Rule run() {
@@ -649,7 +649,7 @@ class RuleReader {
   yaml::Reader& r_;
   const yaml::Node& root_;
   Blocks blocks_;
-  const OpTable& ops_;
+  const Semantics& ops_;
   Rule rule_;
 };
 
@@ -792,7 +792,7 @@ void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out) {
 }
 
 Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
-               const OpTable& ops) {
+               const Semantics& ops) {
   size_t before = r.count();
   Rule rule = RuleReader(r, doc.root, shared, ops).run();
   if (r.count() == before) check_names(r, rule, doc.root);

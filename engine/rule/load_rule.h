@@ -6,7 +6,7 @@
 #include "engine/base/yaml.h"
 #include "engine/rule/pattern_parse.h"
 #include "engine/rule/rule.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -27,7 +27,7 @@ bool is_edit_verb(std::string_view key);
 void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out);
 /// Reads the whole document; what is wrong is recorded in `r`.
 Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
-               const OpTable& ops);
+               const Semantics& ops);
 
 /// One condition; what is wrong is recorded. `added`: by an override file (`when:` is of class
 /// profit; `why` may lack).

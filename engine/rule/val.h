@@ -13,7 +13,7 @@
 
 namespace ferrule {
 
-class OpTable;
+class Semantics;
 struct Target;
 
 /// A value of the condition language. Dims that are not constant stay symbolic; `unknown` says
@@ -35,7 +35,7 @@ struct EvalContext {
   const Graph* graph = nullptr;
   const Bindings* bindings = nullptr;
   const Target* target = nullptr;  ///< null: device facts are unknown
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   /// Answers `accepts(group)`: whether the contract has a kernel for the nodes about to be grouped.
   std::function<Truth(std::string* reason)> accepts;
   const std::vector<std::pair<std::string, Val>>* let = nullptr;

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "engine/rule/vocabulary_table.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 
 namespace ferrule {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "engine/rule/vocabulary_table.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 namespace {

@@ -1,7 +1,7 @@
 // Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
 #include "engine/rule/vocabulary_table.h"
 #include "engine/semantics/infer.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 namespace {

@@ -17,18 +17,19 @@ std::string definition(const OpFormula& f) {
   return out + fmt::format("\n{}\n", to_text(*f.expr));
 }
 
-Result<OpTable> load_first_definitions(std::span<const std::string> rule_dirs) {
+Result<Semantics> load_first_definitions(std::span<const std::string> rule_dirs,
+                                         Semantics::BySchema by_schema) {
   std::vector<std::string> dirs(rule_dirs.begin(), rule_dirs.end());
   // Whose folder comes earliest is read last.
   if (dirs.size() > 1) dirs.insert(dirs.end(), rule_dirs.rbegin() + 1, rule_dirs.rend());
-  return OpTable::load(dirs);
+  return Semantics::load(dirs, by_schema);
 }
 
 Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs,
-                                                    const OpTable& ops) {
+                                                    const Semantics& ops) {
   std::vector<std::string> out;
   if (rule_dirs.size() < 2) return out;
-  FERRULE_ASSIGN(const OpTable first, load_first_definitions(rule_dirs));
+  FERRULE_ASSIGN(const Semantics first, load_first_definitions(rule_dirs));
   for (const auto& [key, f] : ops.all())
     if (const OpFormula* old = first.find(f.domain, f.op); old && old->place != f.place)
       out.push_back(fmt::format("operator {} is what {} says, not what {} does", escape(key),

@@ -1,7 +1,7 @@
 // What operators are defined as: the text of a definition, and the table of the first ones, by
 // which the oracle judges.
 #pragma once
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -9,13 +9,14 @@ namespace ferrule {
 /// equal meaning.
 std::string definition(const OpFormula& f);
 
-/// OpTable::load, but where folders define an operator again (`replaces: true`) the first
+/// Semantics::load, but where folders define an operator again (`replaces: true`) the first
 /// definition stays, ONNX's meaning.
-Result<OpTable> load_first_definitions(std::span<const std::string> rule_dirs);
+Result<Semantics> load_first_definitions(std::span<const std::string> rule_dirs,
+                                         Semantics::BySchema by_schema = nullptr);
 
-/// One line for each operator that a later folder replaces; `ops` is OpTable::load's of the same
-/// folders. errors: those of OpTable::load.
+/// One line for each operator that a later folder replaces; `ops` is Semantics::load's of the same
+/// folders. errors: those of Semantics::load.
 Result<std::vector<std::string>> replaced_operators(std::span<const std::string> rule_dirs,
-                                                    const OpTable& ops);
+                                                    const Semantics& ops);
 
 }  // namespace ferrule

@@ -131,7 +131,7 @@ bool any_less(const double* x, int n, double least) {
 
 /// `storage`: the result's type, for large constants by threads; undefined: that of the formula's
 /// result. `less`: as evaluate_rounded, and only with `storage`.
-Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tensor* const> inputs,
+Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Tensor* const> inputs,
                         bool f64, DType storage, double least = 0, bool* less = nullptr) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
@@ -174,12 +174,12 @@ Result<Tensor> evaluate(const OpTable& ops, const Node& n, std::span<const Tenso
 
 }  // namespace
 
-Result<Tensor> evaluate_node(const OpTable& ops, const Graph&, const Node& n,
+Result<Tensor> evaluate_node(const Semantics& ops, const Graph&, const Node& n,
                              std::span<const Tensor* const> inputs, bool f64) {
   return evaluate(ops, n, inputs, f64, DType::undefined);
 }
 
-Result<Tensor> evaluate_rounded(const OpTable& ops, const Node& n,
+Result<Tensor> evaluate_rounded(const Semantics& ops, const Node& n,
                                 std::span<const Tensor* const> inputs, DType storage, double least,
                                 bool* less) {
   return evaluate(ops, n, inputs, true, storage, least, less);

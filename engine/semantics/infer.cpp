@@ -1,10 +1,10 @@
 #include "engine/semantics/infer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <unordered_map>
 
 #include "engine/semantics/infer_impl.h"
+#include "engine/semantics/infer_pointwise.h"
 
 namespace ferrule {
 namespace infer_detail {
@@ -69,20 +69,8 @@ namespace {
 
 using namespace infer_detail;
 
-template <class F>
-class Hook {
- public:
-  void set(F f) { std::atomic_store(&f_, std::make_shared<const F>(std::move(f))); }
-  std::shared_ptr<const F> get() const { return std::atomic_load(&f_); }
-
- private:
-  std::shared_ptr<const F> f_;
-};
-Hook<InferFallback> g_fallback;
-Hook<InferPointwise> g_pointwise;
-
 /// A group's types are those of its body under the group's input types.
-Result<Inferred> infer_group(const Graph& g, const Node& n) {
+Result<Inferred> infer_group(const Semantics& ops, const Graph& g, const Node& n) {
   const Graph* body = n.body.get();
   std::unique_ptr<Graph> changed;
   for (size_t i = 0; i < n.inputs.size() && i < body->inputs().size(); ++i) {
@@ -96,7 +84,7 @@ Result<Inferred> infer_group(const Graph& g, const Node& n) {
     changed->set_contents(inner, contents_of(g, n.inputs[i]));
   }
   if (changed) {
-    FERRULE_TRY(infer_all(*changed));
+    FERRULE_TRY(infer_all(ops, *changed));
     body = changed.get();
   }
   Inferred out;
@@ -179,12 +167,9 @@ void bind_captures(const Graph& g, const Node& n) {
     });
 }
 
-void set_infer_fallback(InferFallback f) { g_fallback.set(std::move(f)); }
-void set_infer_pointwise(InferPointwise f) { g_pointwise.set(std::move(f)); }
-
-Result<Inferred> infer_node(const Graph& g, const Node& n) {
-  if (n.body) return infer_group(g, n);
-  Call c{g, n, {}};
+Result<Inferred> infer_node(const Semantics& ops, const Graph& g, const Node& n) {
+  if (n.body) return infer_group(ops, g, n);
+  Call c{ops, g, n, {}};
   c.out.types.resize(n.outputs.size());
   c.out.contents.resize(n.outputs.size());
   auto done = [&] {
@@ -198,21 +183,17 @@ Result<Inferred> infer_node(const Graph& g, const Node& n) {
     FERRULE_TRY((*rule)(c));
     return done();
   }
-  if (auto pointwise = g_pointwise.get())
-    if (std::optional<Result<Inferred>> r = (*pointwise)(g, n)) {
-      if (!*r) return *r;
-      c.out = std::move(**r);
-      return done();
-    }
-  auto fallback = g_fallback.get();
-  if (!fallback) return error(Code::unknown_operator, place(n), escape(n.op, 60), n.since_opset);
-  FERRULE_ASSIGN(c.out, (*fallback)(g, n));
+  if (ops.pointwise(n)) {
+    FERRULE_ASSIGN(c.out.types[0], infer_pointwise(ops, g, n));
+    return done();
+  }
+  FERRULE_ASSIGN(c.out, ops.infer_by_schema(g, n));
   return done();
 }
 
-Status infer(Graph& g, NodeId id) {
+Status infer(const Semantics& ops, Graph& g, NodeId id) {
   bind_captures(g, g.node(id));
-  FERRULE_ASSIGN(Inferred r, infer_node(g, g.node(id)));
+  FERRULE_ASSIGN(Inferred r, infer_node(ops, g, g.node(id)));
   const Node& n = g.node(id);
   for (size_t i = 0; i < n.outputs.size(); ++i) {
     ValueId v = n.outputs[i];
@@ -229,16 +210,16 @@ Status infer(Graph& g, NodeId id) {
   return {};
 }
 
-Status infer_all(Graph& g) {
+Status infer_all(const Semantics& ops, Graph& g) {
   FERRULE_TRY(g.sort());
-  for (NodeId n : g.order()) FERRULE_TRY(infer(g, n));
+  for (NodeId n : g.order()) FERRULE_TRY(infer(ops, g, n));
   return {};
 }
 
-Status infer_nested(Graph& g) {
+Status infer_nested(const Semantics& ops, Graph& g) {
   FERRULE_TRY(g.sort());
   for (NodeId n : g.order()) {
-    Status status = infer(g, n);
+    Status status = infer(ops, g, n);
     if (!status && status.error().code != Code::bad_shape &&
         status.error().code != Code::bad_attribute)
       return status;
@@ -288,7 +269,8 @@ void substitute(Graph& g, Substitution& known) {
 
 }  // namespace
 
-Status fix_shapes(Graph& g, const std::map<std::string, std::vector<int64_t>>& inputs) {
+Status fix_shapes(const Semantics& ops, Graph& g,
+                  const std::map<std::string, std::vector<int64_t>>& inputs) {
   std::map<std::string, int64_t> symbols;
   auto text = [](const std::vector<int64_t>& dims) { return str(Shape(dims.begin(), dims.end())); };
   for (const auto& [name, dims] : inputs) {
@@ -335,7 +317,7 @@ Status fix_shapes(Graph& g, const std::map<std::string, std::vector<int64_t>>& i
   }
   Substitution known(symbols);
   substitute(g, known);
-  return infer_all(g);
+  return infer_all(ops, g);
 }
 
 }  // namespace ferrule

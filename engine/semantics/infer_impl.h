@@ -7,6 +7,7 @@ namespace ferrule::infer_detail {
 
 /// A node being inferred. Functions of the table read inputs and fill `out`.
 struct Call {
+  const Semantics& ops;
   const Graph& g;
   const Node& n;
   Inferred out;

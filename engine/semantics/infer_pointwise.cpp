@@ -1,13 +1,12 @@
 #include "engine/semantics/infer_pointwise.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/infer.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
 
 namespace ferrule {
 
-Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) {
+Result<Type> infer_pointwise(const Semantics& ops, const Graph& g, const Node& n) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
   Type out;
@@ -29,15 +28,6 @@ Result<Type> infer_pointwise(const OpTable& ops, const Graph& g, const Node& n) 
   }
   FERRULE_ASSIGN(out.dtype, formula_result_type(*f, n, types));
   return out;
-}
-
-void install_pointwise_inference(const OpTable* ops) {
-  set_infer_pointwise([ops](const Graph& g, const Node& n) -> std::optional<Result<Inferred>> {
-    if (!ops->pointwise(n)) return std::nullopt;
-    auto type = infer_pointwise(*ops, g, n);
-    if (!type) return fail(std::move(type).error());
-    return Inferred{{std::move(*type)}, {std::nullopt}};
-  });
 }
 
 }  // namespace ferrule

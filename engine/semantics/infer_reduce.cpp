@@ -229,7 +229,7 @@ Status non_zero(Call& c) {
 Status if_op(Call& c) {
   std::vector<const Graph*> branches;
   for (const auto& [key, sub] : c.n.subgraphs) {
-    FERRULE_TRY(infer_nested(*sub));
+    FERRULE_TRY(infer_nested(c.ops, *sub));
     if (sub->outputs().size() < c.n.outputs.size()) return c.wrong("a branch has too few outputs");
     branches.push_back(sub.get());
   }

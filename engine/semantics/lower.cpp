@@ -19,7 +19,7 @@ std::string operand_name(const OpFormula& f, size_t slot) {
 
 }  // namespace
 
-Result<const OpFormula*> pointwise_formula(const OpTable& ops, const Node& n) {
+Result<const OpFormula*> pointwise_formula(const Semantics& ops, const Node& n) {
   const OpFormula* f = ops.find(n);
   if (!f || !f->pointwise())
     return error(Code::unsupported_operator, node_place(n), escape(n.op), "it has no formula");
@@ -50,7 +50,8 @@ Result<LoweredNode> lower_node(const OpFormula& f, const Node& n, std::span<cons
   return out;
 }
 
-Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n, bool immediates) {
+Result<LoweredNode> lower_node(const Semantics& ops, const Graph& g, const Node& n,
+                               bool immediates) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
   for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
@@ -59,7 +60,7 @@ Result<LoweredNode> lower_node(const OpTable& ops, const Graph& g, const Node& n
                     immediates ? std::function<const Tensor*(size_t)>(constant) : nullptr);
 }
 
-Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node& n,
+Result<uint32_t> lower_in_region(const Semantics& ops, const Graph& g, const Node& n,
                                  ProgramBuilder& out,
                                  const std::function<uint32_t(size_t, ValueId)>& value) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
@@ -74,8 +75,8 @@ Result<uint32_t> lower_in_region(const OpTable& ops, const Graph& g, const Node&
 
 namespace {
 
-Result<LoweredRegion> lower_fresh(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
-                                  std::span<const ValueId> outputs) {
+Result<LoweredRegion> lower_fresh(const Semantics& ops, const Graph& g,
+                                  std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
   LoweredRegion region;
   ProgramBuilder b;
   std::map<ValueId, uint32_t>
@@ -111,7 +112,7 @@ Result<LoweredRegion> lower_fresh(const OpTable& ops, const Graph& g, std::span<
 
 }  // namespace
 
-Result<LoweredRegion> lower_region(const OpTable& ops, const Graph& g,
+Result<LoweredRegion> lower_region(const Semantics& ops, const Graph& g,
                                    std::span<const NodeId> nodes,
                                    std::span<const ValueId> outputs) {
   RegionPrograms* programs = ops.programs();

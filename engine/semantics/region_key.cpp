@@ -10,7 +10,7 @@ constexpr size_t kLargest = 32;  // nodes; larger regions are few
 
 class KeyWriter {
  public:
-  KeyWriter(const OpTable& ops, const Graph& g) : ops_(ops), g_(g) {}
+  KeyWriter(const Semantics& ops, const Graph& g) : ops_(ops), g_(g) {}
 
   RegionKey write(std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
     if (nodes.size() > kLargest) return {};
@@ -70,14 +70,14 @@ class KeyWriter {
     return true;
   }
 
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Graph& g_;
   RegionKey key_;
 };
 
 }  // namespace
 
-RegionKey region_key(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+RegionKey region_key(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
                      std::span<const ValueId> outputs) {
   return KeyWriter(ops, g).write(nodes, outputs);
 }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -13,7 +13,7 @@ struct RegionKey {
   std::string text;  ///< empty: not to be kept
   std::vector<ValueId> values;
 };
-RegionKey region_key(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+RegionKey region_key(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
                      std::span<const ValueId> outputs);
 
 }  // namespace ferrule

@@ -48,7 +48,7 @@ Result<std::vector<int64_t>> listed_axes(const OpFormula& f, const Graph& g, con
 
 class RegionLowering {
  public:
-  RegionLowering(const OpTable& ops, const Graph& g) : ops_(ops), g_(g) {}
+  RegionLowering(const Semantics& ops, const Graph& g) : ops_(ops), g_(g) {}
 
   Result<RowRegion> run(std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
     FERRULE_TRY(find_rows(nodes));
@@ -202,7 +202,7 @@ class RegionLowering {
     Fold fold;
     uint32_t of, result;
   };
-  const OpTable& ops_;
+  const Semantics& ops_;
   const Graph& g_;
   ProgramBuilder b_;
   RowRegion out_;
@@ -245,7 +245,7 @@ bool RowRegion::writes_over(size_t k) const {
   return readings == 1 && x.spread == y.spread && x.uniform == y.uniform;
 }
 
-Result<RowAxes> row_axes(const OpTable& ops, const Graph& g, const Node& n) {
+Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
   const OpFormula* f = ops.find(n);
   if (!f || f->pointwise()) return unsupported(n, "it is no row operator");
   const Type& x = g.value(n.inputs.at(0)).type;
@@ -289,7 +289,7 @@ Result<RowAxes> row_axes(const OpTable& ops, const Graph& g, const Node& n) {
   return out;
 }
 
-Result<RowRegion> lower_rows(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+Result<RowRegion> lower_rows(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
                              std::span<const ValueId> outputs) {
   return RegionLowering(ops, g).run(nodes, outputs);
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/semantics/fold.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
@@ -22,7 +22,7 @@ struct RowAxes {
   friend bool operator==(const RowAxes&, const RowAxes&) = default;
 };
 /// errors: unsupported_operator (rank or axes unknown, no axes).
-Result<RowAxes> row_axes(const OpTable& ops, const Graph& g, const Node& n);
+Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n);
 
 /// Where an operand of a stage lives.
 struct RowSource {
@@ -65,7 +65,7 @@ struct RowRegion {
 /// `nodes`: in topological order, at least one row operator among them; `outputs`: values of theirs
 /// needed outside.  errors: unsupported_operator with the reason why these nodes are not one region
 /// of rows; formula_invalid.
-Result<RowRegion> lower_rows(const OpTable& ops, const Graph& g, std::span<const NodeId> nodes,
+Result<RowRegion> lower_rows(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
                              std::span<const ValueId> outputs);
 
 /// A program over all elements of the rows, or over one element a row.

@@ -113,7 +113,7 @@ static bool elsewhere(const Graph& g, const Found& f, const Subjects& subjects,
   return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, at); });
 }
 
-std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops) {
+std::vector<NodeId> path_to(const Graph& g, const Found& f, const Semantics& ops) {
   const PatternExpr* want = f.trace.failed;
   const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
   if (!want || want->kind != PatternExpr::Kind::call || !at) return {};

@@ -79,7 +79,7 @@ class Attempts {
 int failures(const Rule& rule, const Rejection& r, const MatchTrace& t);
 /// From where the pattern looked, up to the nearest node of the kind it wants; that node first.
 /// Empty: none is near.
-std::vector<NodeId> path_to(const Graph& g, const Found& f, const OpTable& ops);
+std::vector<NodeId> path_to(const Graph& g, const Found& f, const Semantics& ops);
 /// Contracts whose kernels are built around one operator that computes more than it moves.
 bool anchored(std::string_view contract);
 /// Calls of the pattern that a match cannot do without.
@@ -101,7 +101,8 @@ struct Change {
 };
 /// Takes the chain out of the graph and, `behind` given, puts it behind that node. errors: usage
 /// when it is no chain of nodes of one computed input and one result with one reader.
-Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::string& behind);
+Status move_chain(const Semantics& ops, Graph& g, const std::vector<std::string>& chain,
+                  const std::string& behind);
 
 class Trials {
  public:

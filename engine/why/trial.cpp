@@ -27,7 +27,8 @@ std::optional<size_t> data_slot(const Graph& g, NodeId n) {
 
 }  // namespace
 
-Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::string& behind) {
+Status move_chain(const Semantics& ops, Graph& g, const std::vector<std::string>& chain,
+                  const std::string& behind) {
   std::vector<NodeId> nodes;
   for (const std::string& name : chain) nodes.push_back(g.find_node(name));
   auto refuse = [&](const char* why) {
@@ -60,7 +61,7 @@ Status move_chain(Graph& g, const std::vector<std::string>& chain, const std::st
     Type t = g.value(g.output(c)).type;
     t.shape = g.value(y).type.shape;
     g.set_type(g.output(c), t);
-    FERRULE_TRY(infer(g, c));
+    FERRULE_TRY(infer(ops, g, c));
   }
   return {};
 }
@@ -87,7 +88,8 @@ Result<Graph> Trials::fused(const Change& change) const {
   options.ignore_profit.insert(options.ignore_profit.end(), change.ignore_profit.begin(),
                                change.ignore_profit.end());
   Graph g = std::move(*o_.model->clone());
-  if (!change.bypass.empty()) FERRULE_TRY(move_chain(g, change.bypass, change.behind));
+  if (!change.bypass.empty())
+    FERRULE_TRY(move_chain(o_.knowledge->ops, g, change.bypass, change.behind));
   FERRULE_TRY(g.sort());
   FERRULE_ASSIGN(Fused f, fuse(std::move(g), k, options));
   return std::move(f.graph);

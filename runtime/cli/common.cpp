@@ -228,9 +228,7 @@ Result<Imported> import_model(const Common& common, const EngineOptions& options
   ImportOptions import;
   import.limits = &options.limits;
   import.overridable = options.overridable;
-  import.known_operator = [&](std::string_view domain, std::string_view op) {
-    return knowledge.ops.find(domain, op) != nullptr;
-  };
+  import.ops = &knowledge.ops;
   return import_file(common.model, import);
 }
 

@@ -81,7 +81,7 @@ class Chosen {
     return std::accumulate(text.begin(), text.end(), size_t{0},
                            [](size_t n, char c) { return n * 31 + static_cast<unsigned char>(c); });
   }
-  const OpTable& ops_;
+  const Semantics& ops_;
   std::set<std::string> stamps_;
   bool all_;
   size_t turn_;

@@ -3,6 +3,7 @@
 
 #include "engine/graph/compare.h"
 #include "engine/onnx/import.h"
+#include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/definition.h"
 #include "runtime/cli/tensors.h"
 
@@ -51,13 +52,11 @@ void compare_layers(const Ran& got, const ResultRecorder& a, const Ran& want,
 Result<Session> load_oracle(const std::string& model, const SessionOptions& options) {
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options.engine));
   Knowledge first = *knowledge;
-  FERRULE_ASSIGN(first.ops, load_first_definitions(options.engine.rule_dirs));
+  FERRULE_ASSIGN(first.ops, load_first_definitions(options.engine.rule_dirs, infer_by_schema));
   ImportOptions import;
   import.limits = &options.engine.limits;
   import.overridable = options.engine.overridable;
-  import.known_operator = [&](std::string_view domain, std::string_view op) {
-    return first.ops.find(domain, op) != nullptr;
-  };
+  import.ops = &first.ops;
   FERRULE_ASSIGN(Imported imported, import_file(model, import));
   return Session::from_graph(std::move(imported.graph),
                              std::make_shared<const Knowledge>(std::move(first)), options);

@@ -219,10 +219,7 @@ Result<why::Observed> observe_model(const Common& common) {
   import.limits = &options.limits;
   import.overridable = options.overridable;
   import.own_origins = true;
-  const OpTable& ops = knowledge->ops;
-  import.known_operator = [&ops](std::string_view domain, std::string_view op) {
-    return ops.find(domain, op) != nullptr;
-  };
+  import.ops = &knowledge->ops;
   FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
   FERRULE_ASSIGN(why::Observed o,
                  why::observe(std::move(imported), std::move(knowledge), std::move(options)));

@@ -52,7 +52,7 @@ struct Library;  // library.h: oneDNN's engine and stream, packed constants
 
 struct Context {
   Library& library;
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
   bool strict = false;  ///< no kernel that computes another formula (Winograd)

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/base/limits.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 #include "runtime/backend.h"
 #include "runtime/call.h"
@@ -102,7 +102,7 @@ struct Context {
   Device& device;
   Libraries& libraries;
   Constants& constants;
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   const Target* target = nullptr;
   const Limits* limits = nullptr;
   DiskCache* cache = nullptr;

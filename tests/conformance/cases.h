@@ -111,11 +111,9 @@ class SkipList {
 };
 
 /// The case's model, if all that it asks for is known.
-inline tl::expected<Graph, Outcome> import_case(const fs::path& folder, const OpTable& ops) {
+inline tl::expected<Graph, Outcome> import_case(const fs::path& folder, const Semantics& ops) {
   ImportOptions options;
-  options.known_operator = [&](std::string_view domain, std::string_view op) {
-    return ops.find(domain, op) != nullptr;
-  };
+  options.ops = &ops;
   auto model = import_file((folder / "model.onnx").string(), options);
   if (!model) return tl::unexpected(from_error(model.error()));
   std::set<std::string> unknown;

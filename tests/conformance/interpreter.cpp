@@ -1,14 +1,14 @@
 // ONNX's own backend tests through the interpreter.
 #include <doctest/doctest.h>
 
-#include "engine/semantics/infer_pointwise.h"
-#include "engine/semantics/ops.h"
+#include "engine/onnx/infer_onnx.h"
+#include "engine/semantics/semantics.h"
 #include "tests/conformance/cases.h"
 
 namespace ferrule::conformance {
 namespace {
 
-Outcome run_case(const fs::path& folder, const OpTable& ops, const Allowed& allowed) {
+Outcome run_case(const fs::path& folder, const Semantics& ops, const Allowed& allowed) {
   auto graph = import_case(folder, ops);
   if (!graph) return graph.error();
   const Limits limits;
@@ -25,9 +25,8 @@ Outcome run_case(const fs::path& folder, const OpTable& ops, const Allowed& allo
 TEST_CASE("ONNX backend tests through the interpreter" *
           doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
   const std::string rules = rules_dir();
-  auto ops = OpTable::load(std::span(&rules, 1));
+  auto ops = Semantics::load(std::span(&rules, 1), infer_by_schema);
   if (!ops) FAIL(render(ops.error()));
-  install_pointwise_inference(&*ops);
   auto allowed = [](DType t) { return operator_tolerance(t, true); };
   const auto [passed, failed] =
       run_all("interpreter", allowed,

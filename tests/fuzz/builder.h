@@ -7,7 +7,7 @@
 #include <set>
 
 #include "engine/onnx/import.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/fuzz/values.h"
 
 namespace ferrule::fuzz {
@@ -26,7 +26,7 @@ struct Value {
 /// What a node may be, and what it computes.
 struct Language {
   ImportOptions import;
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
 };
 
 /// A finished graph and values for its inputs.

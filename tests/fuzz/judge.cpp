@@ -188,11 +188,9 @@ Result<Judge> Judge::load(const JudgeOptions& o) {
     options.selection.disable = {"*"};
     FERRULE_ASSIGN(j.plain_[target], load_knowledge(options));
   }
-  const OpTable* ops = &j.fused_.begin()->second->ops;
+  const Semantics* ops = &j.fused_.begin()->second->ops;
   j.language_.ops = ops;
-  j.language_.import.known_operator = [ops](std::string_view domain, std::string_view op) {
-    return ops->find(domain, op) != nullptr;
-  };
+  j.language_.import.ops = ops;
   if (!o.python.empty())
     j.onnx_runtime_ =
         std::make_shared<OnnxRuntime>(o.python, o.rules + "/../tests/fuzz/elsewhere.py", o.scratch);

@@ -84,9 +84,7 @@ Bench make_bench() {
 ImportOptions import_options(const Bench& b) {
   ImportOptions o;
   o.limits = &b.engine.limits;
-  o.known_operator = [&b](std::string_view domain, std::string_view op) {
-    return b.cpu->ops.find(domain, op) != nullptr;
-  };
+  o.ops = &b.cpu->ops;
   return o;
 }
 

@@ -9,9 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/infer.h"
-#include "engine/semantics/infer_pointwise.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::test {
@@ -23,10 +21,6 @@ class Chain {
   Graph g;
   std::vector<NodeId> nodes;
 
-  Chain() {
-    install_onnx_inference();
-    install_pointwise_inference(&operators());
-  }
   ValueId input(DType t, const Dims& d) {
     return g.add_input(g.fresh_name("x"), {t, Shape(d.begin(), d.end())});
   }
@@ -48,7 +42,7 @@ class Chain {
     for (size_t k = 0; k < outputs; ++k) n.outputs.push_back(g.add_value(g.fresh_name("v")));
     auto results = n.outputs;
     nodes.push_back(g.add_node(std::move(n)));
-    auto ok = infer(g, nodes.back());
+    auto ok = infer(operators(), g, nodes.back());
     REQUIRE_MESSAGE(ok.has_value(), (ok ? "" : render(ok.error())));
     return results;
   }

@@ -258,10 +258,10 @@ class Run {
   std::vector<void*> pointers_;
 };
 
-const OpTable& table() {
-  static const OpTable ops = [] {
+const Semantics& table() {
+  static const Semantics ops = [] {
     std::vector<std::string> dirs{rules_dir()};
-    return *OpTable::load(dirs);
+    return *Semantics::load(dirs);
   }();
   return ops;
 }

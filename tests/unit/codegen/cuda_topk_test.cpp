@@ -52,7 +52,7 @@ void add(LaunchCases& cases, const TopkForm& f) {
   top.outputs = {r.graph.add_value("values"), r.graph.add_value("indices")};
   const std::vector<ValueId> outputs = top.outputs;
   const NodeId id = r.graph.add_node(std::move(top));
-  const auto inferred = infer(r.graph, id);
+  const auto inferred = infer(operators(), r.graph, id);
   REQUIRE_MESSAGE(inferred.has_value(), (inferred ? "" : render(inferred.error())));
   for (ValueId v : outputs) r.graph.add_output(v);
   cases.add(std::move(r.graph), std::move(r.tensors), [&](const Graph& g, Launch& l) {

@@ -9,7 +9,7 @@
 
 #include "engine/semantics/formula.h"
 #include "engine/semantics/lower.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/unit/codegen/helpers.h"
 
 namespace ferrule::test {
@@ -75,7 +75,7 @@ inline std::string describe(const Attrs& attrs, const OpFormula& f) {
 
 /// The node over inputs of these types (undefined: left out), lowered; an empty program where types
 /// do not fit.
-inline Program lowered(const OpTable& ops, const OpFormula& f, const Attrs& attrs,
+inline Program lowered(const Semantics& ops, const OpFormula& f, const Attrs& attrs,
                        const std::vector<DType>& types) {
   Graph g;
   Node n;
@@ -89,7 +89,7 @@ inline Program lowered(const OpTable& ops, const OpFormula& f, const Attrs& attr
   return node ? node->program : Program{};
 }
 
-inline std::vector<OperatorCase> operator_cases(const OpTable& ops) {
+inline std::vector<OperatorCase> operator_cases(const Semantics& ops) {
   std::vector<OperatorCase> out;
   auto holds = [](DType t) {
     return std::find(kStorageTypes.begin(), kStorageTypes.end(), t) != kStorageTypes.end();

@@ -7,9 +7,7 @@
 #include <map>
 #include <random>
 
-#include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/infer.h"
-#include "engine/semantics/infer_pointwise.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::test {
@@ -34,10 +32,7 @@ struct RowGraph {
   std::vector<Tensor> tensors;
   DType type;
 
-  explicit RowGraph(DType t) : type(t) {
-    install_onnx_inference();
-    install_pointwise_inference(&operators());
-  }
+  explicit RowGraph(DType t) : type(t) {}
   ValueId input(Tensor t) {
     const ValueId v = graph.add_input("x" + std::to_string(tensors.size()),
                                       {t.dtype(), Shape(t.dims().begin(), t.dims().end())});
@@ -54,7 +49,7 @@ struct RowGraph {
     const ValueId out = graph.add_value("v" + std::to_string(graph.node_slots()));
     n.outputs = {out};
     const NodeId id = graph.add_node(std::move(n));
-    auto s = infer(graph, id);
+    auto s = infer(operators(), graph, id);
     REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
     return out;
   }

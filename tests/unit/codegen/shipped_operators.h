@@ -3,16 +3,16 @@
 #include <doctest/doctest.h>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/ops.h"
+#include "engine/onnx/infer_onnx.h"
 #include "tests/support/paths.h"
 
 namespace ferrule::test {
 
 /// The shipped operators.
-inline const OpTable& operators() {
-  static const OpTable table = [] {
+inline const Semantics& operators() {
+  static const Semantics table = [] {
     const std::string dirs[] = {rules_dir()};
-    auto t = OpTable::load(dirs);
+    auto t = Semantics::load(dirs, infer_by_schema);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
     return std::move(*t);
   }();

@@ -146,7 +146,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
   void* scratch() override { return scratch_.data(); }
 
   Call call;
-  const OpTable* ops = nullptr;
+  const Semantics* ops = nullptr;
   const Target* target = nullptr;  ///< for kernels that are generated
   bool strict = false;
   std::string text;

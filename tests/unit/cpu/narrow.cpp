@@ -3,7 +3,6 @@
 // the same results.
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/infer.h"
 #include "tests/unit/cpu/harness.h"
 
@@ -50,7 +49,6 @@ std::string check_narrow(const NarrowCase& c, DType t, unsigned seed) {
   CAPTURE(c.op);
   CAPTURE(name(t));
   CAPTURE(str(Type{t, Shape(c.x.begin(), c.x.end())}));
-  install_onnx_inference();
   Graph g;
   std::vector<Tensor> inputs{rounded(random_tensor(c.x, seed), t)};
   if (c.nan) put_nan(inputs[0], c);
@@ -69,7 +67,7 @@ std::string check_narrow(const NarrowCase& c, DType t, unsigned seed) {
   auto add = [&](Node node, const char* result) {
     node.outputs = {g.add_value(result)};
     NodeId id = g.add_node(std::move(node));
-    Status s = infer(g, id);
+    Status s = infer(operators(), g, id);
     REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
     return g.output(id);
   };

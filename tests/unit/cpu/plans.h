@@ -4,7 +4,6 @@
 #include "codegen/lower.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/infer.h"
 #include "runtime/cpu/executable.h"
 #include "tests/unit/cpu/harness.h"
@@ -44,7 +43,6 @@ struct Model {
   ValueId constant(Tensor t) {
     return graph.add_constant("c" + std::to_string(names++), std::move(t));
   }
-  Model() { install_onnx_inference(); }
   static void check_inferred(const Status& s) {
     REQUIRE_MESSAGE(s.has_value(), (s ? "" : render(s.error())));
   }
@@ -62,7 +60,7 @@ struct Model {
     if (!dims.empty())
       graph.set_type(out, {DType::f32, Shape(dims.begin(), dims.end())});
     else
-      check_inferred(infer(graph, id));
+      check_inferred(infer(operators(), graph, id));
     return out;
   }
 };

@@ -7,8 +7,6 @@
 #include "engine/base/tolerance.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/onnx/infer_onnx.h"
-#include "engine/semantics/infer.h"
 #include "engine/semantics/row.h"
 #include "runtime/parallel.h"
 #include "tests/unit/codegen/row_cases.h"

@@ -3,7 +3,6 @@
 #include "engine/contract/softmax_topk.h"
 
 #include "engine/interpreter/interpreter.h"
-#include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
@@ -18,7 +17,6 @@ struct TopkCase {
   bool log = false, largest = true;
 
   Graph graph() const {
-    install_onnx_inference();
     Graph g;
     auto add = [&](std::string name, std::vector<ValueId> inputs, int outputs, auto&& attrs) {
       Node n;
@@ -39,7 +37,7 @@ struct TopkCase {
       n.attrs.set("sorted", int64_t{1});
     });
     for (size_t i = 0; i < 2; ++i) g.add_output(g.output(top, i));
-    REQUIRE(infer_again(g).has_value());
+    REQUIRE(infer_again(operators(), g).has_value());
     return g;
   }
 };

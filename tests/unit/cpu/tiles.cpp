@@ -7,7 +7,6 @@
 #include "engine/graph/compare.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/onnx/infer_onnx.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"
 #include "tests/support/paths.h"
@@ -16,7 +15,7 @@
 namespace ferrule::cpu::test {
 namespace {
 
-using Accepts = Accept (*)(const Graph&, std::span<const NodeId>, const Target&, const OpTable&);
+using Accepts = Accept (*)(const Graph&, std::span<const NodeId>, const Target&, const Semantics&);
 
 class Random {
  public:
@@ -63,10 +62,7 @@ struct TileModel {
   }
   Dims dims(ValueId v) { return constant_shape(*graph.value(v).type.shape).value_or(Dims{}); }
   /// Shapes so far; false where there are none.
-  bool infer() {
-    install_onnx_inference();
-    return infer_again(graph).has_value();
-  }
+  bool infer() { return infer_again(operators(), graph).has_value(); }
   NodeId last;
 };
 

@@ -204,9 +204,7 @@ void check(const Form& form, const std::string& type, const Knowledge& k,
   CAPTURE(type);
   CAPTURE(k.target.name);
   ImportOptions import;
-  import.known_operator = [&](std::string_view d, std::string_view o) {
-    return k.ops.find(d, o) != nullptr;
-  };
+  import.ops = &k.ops;
   auto imported = import_text(model_text(form.text, type), import);
   REQUIRE_MESSAGE(imported.has_value(), (imported ? "" : render(imported.error())));
   const Graph& g = imported->graph;

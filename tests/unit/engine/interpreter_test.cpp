@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;
@@ -16,9 +16,9 @@ namespace {
 using Dims = std::vector<int64_t>;
 using Given = std::optional<Tensor>;
 
-const OpTable& table() {
+const Semantics& table() {
   static const std::string rules = rules_dir();
-  static const auto ops = OpTable::load(std::span(&rules, 1));
+  static const auto ops = Semantics::load(std::span(&rules, 1));
   REQUIRE(ops);
   return *ops;
 }

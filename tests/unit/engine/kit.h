@@ -12,11 +12,11 @@
 #include "engine/interpreter/interpreter.h"
 #include "engine/match/match.h"
 #include "engine/onnx/import.h"
+#include "engine/onnx/infer_onnx.h"
 #include "engine/plan/rule_kinds.h"
 #include "engine/rewrite/rewrite.h"
 #include "engine/rule/load.h"
-#include "engine/semantics/infer_pointwise.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 
 namespace kit {
@@ -32,13 +32,11 @@ inline void must(Status s) {
   if (!s) FAIL(render(s.error()));
 }
 
-inline const OpTable& ops() {
-  static const OpTable table = [] {
+inline const Semantics& ops() {
+  static const Semantics table = [] {
     std::array<std::string, 1> dirs{rules_dir()};
-    return must(OpTable::load(dirs));
+    return must(Semantics::load(dirs, infer_by_schema));
   }();
-  static const bool once = (install_pointwise_inference(&table), true);
-  (void)once;
   return table;
 }
 
@@ -49,9 +47,7 @@ inline const Limits& limits() {
 
 inline Graph graph(std::string_view text) {
   ImportOptions options;
-  options.known_operator = [](std::string_view d, std::string_view o) {
-    return ops().find(d, o) != nullptr;
-  };
+  options.ops = &ops();
   return std::move(must(import_text(text, options)).graph);
 }
 

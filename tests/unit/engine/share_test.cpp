@@ -16,7 +16,7 @@ int share(Graph& g) {
   return gone;
 }
 int decide(Graph& g) {
-  int n = must(inline_branches(g));
+  int n = must(inline_branches(ops(), g));
   must(verify(g));
   return n;
 }

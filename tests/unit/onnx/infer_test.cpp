@@ -1,5 +1,6 @@
 // Shapes and contents of single operators, from ONNX text; symbolic sizes stay expressions.
 #include "engine/semantics/infer.h"
+#include "engine/onnx/infer_onnx.h"
 
 #include <doctest/doctest.h>
 
@@ -230,12 +231,12 @@ TEST_CASE("infer: fixing the sizes of inputs") {
   };
   auto r = make();
   REQUIRE(r);
-  REQUIRE(fix_shapes(r->graph, {{"x", {2, 3, 9, 11}}}));
+  REQUIRE(fix_shapes(onnx_semantics(), r->graph, {{"x", {2, 3, 9, 11}}}));
   CHECK(str(r->graph.value(r->graph.outputs()[0]).type) == "f32[2,160]");
   CHECK(str(r->graph.value(r->graph.find_value("z")).type) == "f32[2]");
   auto bad = [&](std::map<std::string, std::vector<int64_t>> shapes) {
     auto m = make();
-    auto s = fix_shapes(m->graph, shapes);
+    auto s = fix_shapes(onnx_semantics(), m->graph, shapes);
     return s ? std::string("fine") : std::string(code_name(s.error().code));
   };
   CHECK(bad({{"x", {2, 4, 9, 11}}}) == "input_mismatch");

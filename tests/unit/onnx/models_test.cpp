@@ -11,6 +11,7 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/onnx/import.h"
+#include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/infer.h"
 #include "tests/support/paths.h"
 
@@ -46,7 +47,7 @@ void check_model(const fs::path& path) {
   INFO((status ? std::string() : render(status.error())));
   CHECK(status);
   CHECK_FALSE(to_text(r->graph).empty());
-  auto again = infer_all(r->graph);
+  auto again = infer_all(onnx_semantics(), r->graph);
   INFO((again ? std::string() : render(again.error())));
   CHECK(again);
 }
@@ -62,15 +63,11 @@ TEST_CASE("models: everything shared imports and verifies") {
 }
 
 TEST_CASE("models: the convolutional networks have no unknown shapes") {
-  // As formula code does for its operators: whatever adds or multiplies here broadcasts.
-  set_infer_pointwise([](const Graph& g, const Node& n) -> std::optional<Result<Inferred>> {
-    if (n.op != "Add" && n.op != "Mul") return std::nullopt;
-    Inferred r;
-    const Type &a = g.value(n.inputs[0]).type, &b = g.value(n.inputs[1]).type;
-    if (!a.shape || !b.shape) return std::nullopt;
-    r.types.push_back({a.dtype, broadcast(*a.shape, *b.shape)});
-    return Result<Inferred>(std::move(r));
-  });
+  const std::string rules[] = {rules_dir()};
+  const Result<Semantics> ops = Semantics::load(rules, infer_by_schema);
+  REQUIRE(ops);
+  ImportOptions options;
+  options.ops = &*ops;
   for (const char* name :
        {"real/rfb320", "real/ppocr_v4_det", "real/mnist_cntk", "real/ppocr_v2_cls"}) {
     fs::path path = shared_models() / name / "model.onnx";
@@ -79,7 +76,7 @@ TEST_CASE("models: the convolutional networks have no unknown shapes") {
       continue;
     }
     CAPTURE(name);
-    auto r = import_file(path.string());
+    auto r = import_file(path.string(), options);
     REQUIRE(r);
     for (NodeId n : r->graph.order())
       for (ValueId v : r->graph.node(n).outputs) {
@@ -89,6 +86,4 @@ TEST_CASE("models: the convolutional networks have no unknown shapes") {
         CHECK(str(r->graph.value(v).type).find('?') == std::string::npos);
       }
   }
-  set_infer_pointwise(
-      [](const Graph&, const Node&) -> std::optional<Result<Inferred>> { return std::nullopt; });
 }

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "engine/graph/text.h"
 #include "engine/onnx/import.h"
 #include "tests/unit/onnx/wire.h"
@@ -180,15 +183,22 @@ TEST_CASE("import: functions are inlined with their attributes and defaults") {
 }
 
 TEST_CASE("import: operators that formulas describe") {
+  const char* text = "g (float[2,1] x, float[3] z) => (float[] y) { y = Glow<q=1.0>(x, z) }";
+  CHECK_FALSE(import_text(text));
+  std::string dir = (std::filesystem::temp_directory_path() / "ferrule-glow-XXXXXX").string();
+  REQUIRE(mkdtemp(dir.data()));
+  std::filesystem::create_directory(dir + "/ops");
+  std::ofstream(dir + "/ops/glow.yaml")
+      << "ferrule: 1\nops:\n  - {op: Glow, in: [x, z], attrs: {q: 2.0}, expr: \"x * z + q\", "
+         "source: test}\n";
+  const auto ops = Semantics::load(std::span<const std::string>(&dir, 1));
+  std::filesystem::remove_all(dir);
+  REQUIRE_MESSAGE(ops, (ops ? std::string() : render(ops.error())));
   ImportOptions options;
-  CHECK_FALSE(import_text("g (float[2] x) => (float[2] y) { y = Glow(x) }", options));
-  options.known_operator = [](std::string_view domain, std::string_view op) {
-    return domain.empty() && op == "Glow";
-  };
-  options.normalize = false;  // nobody infers it here
-  auto r = import_text("g (float[2] x) => (float[2] y) { y = Glow<q=1>(x) }", options);
-  INFO((r ? std::string() : render(r.error())));
-  CHECK(r);
+  options.ops = &*ops;
+  auto r = import_text(text, options);
+  REQUIRE_MESSAGE(r, (r ? std::string() : render(r.error())));
+  CHECK(str(r->graph.value(r->graph.outputs()[0]).type) == "f32[2,3]");
 }
 
 TEST_CASE("import: every kind of constant") {

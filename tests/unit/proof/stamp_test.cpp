@@ -146,7 +146,7 @@ TEST_CASE("a stamp is of the operators that the rule names, or whose class it na
       << "ferrule: 1\nops:\n  - {op: Mul, in: [a, b], types: [numeric], class: [commutative], "
          "expr: \"b * a\", replaces: true}\n"
          "  - {op: Twice, domain: my.ops, in: [x], types: [float], expr: \"x + x\"}\n";
-  const OpTable changed = must(OpTable::load(box.options().rule_dirs));
+  const Semantics changed = must(Semantics::load(box.options().rule_dirs));
   auto mul = rule("mul", rewrite_text("exact", "y = Mul(x, 1)", "y = x")),
        unary = rule("unary", rewrite_text("exact", "t = Neg(Neg(x))\n[u] y = @unary<...>(t)",
                                           "y = u<...u>(x)")),

@@ -5,10 +5,10 @@
 #include "engine/rule/load.h"
 #include "tests/support/paths.h"
 
-inline const ferrule::OpTable& op_table() {
-  static const ferrule::OpTable table = [] {
+inline const ferrule::Semantics& op_table() {
+  static const ferrule::Semantics table = [] {
     std::vector<std::string> dirs = {ferrule::rules_dir()};
-    auto t = ferrule::OpTable::load(dirs);
+    auto t = ferrule::Semantics::load(dirs);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
     return *t;
   }();

@@ -49,7 +49,7 @@ TEST_CASE("the null backend lists the launches and counts what explain counts") 
   ValueId q = b.layer("q", Launch::Kind::interpret, {v}, {6});
   b.plan.graph.add_output(q);
   b.finish();
-  OpTable ops;
+  Semantics ops;
   Target target;
   Limits limits;
   auto e = (*find_backend("null"))->prepare({b.plan, b.lowered, ops, target, limits, 1, {}});

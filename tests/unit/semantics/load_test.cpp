@@ -8,20 +8,20 @@
 
 #include "engine/semantics/definition.h"
 #include "engine/semantics/formula.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;
 
 namespace {
 
-Result<OpTable> load(const std::string& dir) {
+Result<Semantics> load(const std::string& dir) {
   std::vector<std::string> dirs{dir};
-  return OpTable::load(dirs);
+  return Semantics::load(dirs);
 }
 
 /// Loads one ops file of this text.
-Result<OpTable> load_text(const std::string& text) {
+Result<Semantics> load_text(const std::string& text) {
   char dir[] = "/tmp/ferrule-ops-XXXXXX";
   REQUIRE(mkdtemp(dir));
   std::filesystem::create_directories(std::string(dir) + "/ops");
@@ -32,14 +32,15 @@ Result<OpTable> load_text(const std::string& text) {
 }
 
 /// Loads the shipped operators and one file of a user's, of these entries.
-Result<OpTable> load_beside(const std::string& entries,
-                            Result<OpTable> (*load)(std::span<const std::string>) = OpTable::load) {
+Result<Semantics> load_beside(const std::string& entries,
+                              Result<Semantics> (*load)(std::span<const std::string>,
+                                                        Semantics::BySchema) = Semantics::load) {
   char dir[] = "/tmp/ferrule-ops-XXXXXX";
   REQUIRE(mkdtemp(dir));
   std::filesystem::create_directories(std::string(dir) + "/ops");
   std::ofstream(std::string(dir) + "/ops/mine.yaml") << "ferrule: 1\nops:\n" << entries;
   std::vector<std::string> dirs{rules_dir(), dir};
-  auto ops = load(dirs);
+  auto ops = load(dirs, nullptr);
   std::filesystem::remove_all(dir);
   return ops;
 }

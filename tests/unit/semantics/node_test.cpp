@@ -9,7 +9,7 @@
 
 #include "engine/graph/compare.h"
 #include "engine/semantics/evaluate.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 #include "tests/unit/semantics/wire.h"
 
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Runs the data sets of one test; nullopt: not a node with a formula.
-std::optional<std::string> run(const OpTable& ops, const fs::path& dir, std::string& op) {
+std::optional<std::string> run(const Semantics& ops, const fs::path& dir, std::string& op) {
   wire::Model m = wire::model(wire::slurp(dir / "model.onnx"));
   if (m.nodes != 1 || !m.tensors || !ops.pointwise(m.node)) return std::nullopt;
   op = m.node.op;
@@ -57,7 +57,7 @@ TEST_CASE("ONNX's node tests of operators with a formula") {
   REQUIRE(mkdtemp(dir));
   REQUIRE(std::system(fmt::format("tar -xJf '{}' -C '{}' node", archive, dir).c_str()) == 0);
   std::vector<std::string> dirs{rules_dir()};
-  auto ops = OpTable::load(dirs);
+  auto ops = Semantics::load(dirs);
   REQUIRE(ops);
   int passed = 0, other = 0;
   std::map<std::string, int> by_op;

@@ -13,7 +13,7 @@
 #include "engine/semantics/infer.h"
 #include "engine/semantics/infer_pointwise.h"
 #include "engine/semantics/lower.h"
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 
 using namespace ferrule;
@@ -23,10 +23,10 @@ namespace {
 const float kFloatInf = std::numeric_limits<float>::infinity();
 const float kFloatNan = std::nanf("");
 
-const OpTable& table() {
-  static const OpTable ops = [] {
+const Semantics& table() {
+  static const Semantics ops = [] {
     std::vector<std::string> dirs{rules_dir()};
-    return *OpTable::load(dirs);
+    return *Semantics::load(dirs);
   }();
   return ops;
 }

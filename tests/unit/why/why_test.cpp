@@ -66,9 +66,7 @@ Asked ask(std::string_view text, const std::map<std::string, std::string>& rules
   auto knowledge = must(load_knowledge(o));
   ImportOptions import;
   import.own_origins = true;
-  import.known_operator = [](std::string_view d, std::string_view op) {
-    return ops().find(d, op) != nullptr;
-  };
+  import.ops = &ops();
   a.observed = must(why::observe(must(import_text(text, import)), knowledge, o));
   a.inquiry = std::make_unique<why::Inquiry>(a.observed);
   return a;

@@ -1,7 +1,8 @@
-// Operators as formulas: the table read from rules/ops/*.yaml. One entry is an operator on every
-// backend, fusable everywhere. lower.h turns a node of such an operator, or a region of them, into
-// a scalar program. Entries with `row:` (reductions) have no scalar program of their own: row.h
-// lowers them, alone or with their pointwise neighbours.
+// What operators mean: one value, made when rules are loaded and handed down to whatever infers,
+// interprets, matches or lowers. It holds the operators as formulas, read from rules/ops/*.yaml:
+// one entry is an operator on every backend, fusable everywhere. lower.h turns a node of such an
+// operator, or a region of them, into a scalar program. Entries with `row:` (reductions) have no
+// scalar program of their own: row.h lowers them, alone or with their pointwise neighbours.
 #pragma once
 #include <map>
 #include <memory>
@@ -12,18 +13,23 @@
 #include <vector>
 
 #include "engine/base/result.h"
+#include "engine/semantics/inferred.h"
 #include "engine/semantics/op_formula.h"
 
 namespace ferrule {
 
 class RegionPrograms;  // region_programs.h
 
-class OpTable {
+class Semantics {
  public:
+  /// Inference of operators that neither a formula describes nor infer.h computes.
+  using BySchema = Result<Inferred> (*)(const Semantics&, const Graph&, const Node&);
+  explicit Semantics(BySchema by_schema = nullptr) : by_schema_(by_schema) {}
   /// Reads every *.yaml in `dir`/ops of each rules directory, later ones replacing entries of
   /// earlier ones. errors: yaml_*, formula_invalid with place, caret and hint; all problems at
   /// once.
-  static Result<OpTable> load(std::span<const std::string> rule_dirs);
+  static Result<Semantics> load(std::span<const std::string> rule_dirs,
+                                BySchema by_schema = nullptr);
   const OpFormula* find(std::string_view domain, std::string_view op) const;
   const OpFormula* find(const Node& n) const { return find(n.domain, n.op); }
   bool pointwise(const Node& n) const {
@@ -37,10 +43,13 @@ class OpTable {
   const std::map<std::string, OpFormula, std::less<>>& all() const {
     return *ops_;
   }  ///< key "domain::op" or "op"
+  /// errors: unknown_operator, those of BySchema.
+  Result<Inferred> infer_by_schema(const Graph& g, const Node& n) const;
   /// Regions of these operators that were lowered before; null: none are kept.
   RegionPrograms* programs() const { return programs_.get(); }
 
  private:
+  BySchema by_schema_;
   using Map = std::map<std::string, OpFormula, std::less<>>;
   std::shared_ptr<const Map> ops_ =
       std::make_shared<const Map>();  ///< copies of the table share it

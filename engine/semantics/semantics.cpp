@@ -1,5 +1,5 @@
 // Loading rules/ops/*.yaml into the table.
-#include "engine/semantics/ops.h"
+#include "engine/semantics/semantics.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -303,7 +303,12 @@ std::vector<std::string> op_files(const std::string& dir) {
 
 }  // namespace
 
-Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
+Result<Inferred> Semantics::infer_by_schema(const Graph& g, const Node& n) const {
+  if (by_schema_) return by_schema_(*this, g, n);
+  return error(Code::unknown_operator, node_place(n), escape(n.op, 60), n.since_opset);
+}
+
+Result<Semantics> Semantics::load(std::span<const std::string> rule_dirs, BySchema by_schema) {
   Map all;
   std::set<std::string> places;
   std::vector<Error> errors;
@@ -320,7 +325,7 @@ Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
     }
   }
   if (errors.empty()) {
-    OpTable table;
+    Semantics table(by_schema);
     table.ops_ = std::make_shared<const Map>(std::move(all));
     for (const auto& [_, f] : *table.ops_) table.by_op_.emplace(f.op, &f);
     table.programs_ = std::make_shared<RegionPrograms>();
@@ -336,19 +341,19 @@ Result<OpTable> OpTable::load(std::span<const std::string> rule_dirs) {
   return fail(std::move(first));
 }
 
-const OpFormula* OpTable::find(std::string_view domain, std::string_view op) const {
+const OpFormula* Semantics::find(std::string_view domain, std::string_view op) const {
   if (domain == "ai.onnx") domain = {};
   for (auto [it, end] = by_op_.equal_range(op); it != end; ++it)
     if (it->second->domain == domain) return it->second;
   return nullptr;
 }
 
-bool OpTable::in_class(const ferrule::Node& n, std::string_view cls) const {
+bool Semantics::in_class(const ferrule::Node& n, std::string_view cls) const {
   const OpFormula* f = find(n);
   return f && std::find(f->classes.begin(), f->classes.end(), cls) != f->classes.end();
 }
 
-std::vector<std::string> OpTable::class_names() const {
+std::vector<std::string> Semantics::class_names() const {
   std::set<std::string> names;
   for (const auto& [key, f] : *ops_) names.insert(f.classes.begin(), f.classes.end());
   return {names.begin(), names.end()};
