@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/interpreter/options.h"
+#include "engine/semantics/op_formula.h"
 
 namespace ferrule::interp {
 
@@ -219,6 +220,8 @@ Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_
 
 /// Runs the graph of `env`, whose inputs are set.
 Outputs run_graph(Env& env, const InterpreterOptions& options);
+/// A row operator by its formula: in row_formula.cpp.
+Outputs row_by_formula(const Call& c, const OpFormula& f);
 /// The result of a pointwise operator may be made.
 Status pointwise_fits(const Call& c);
 /// Runs a nested graph (If, Loop, Scan bodies, groups): in interpreter.cpp.

@@ -59,9 +59,10 @@ Outputs run_node(const Call& c) {
       FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
       return one(std::move(t));
     }
-    const Kernel k = find_kernel(c.n);
-    if (!k) return c.unsupported("the interpreter does not know it");
-    return k(c);
+    if (const Kernel k = find_kernel(c.n)) return k(c);
+    if (const OpFormula* row = c.options.ops ? c.options.ops->find(c.n) : nullptr)
+      return row_by_formula(c, *row);
+    return c.unsupported("the interpreter does not know it");
   } catch (const std::exception&) {  // the standard library's: no memory, or a size beyond any
     return error(Code::out_of_memory, c.place(), "the result", "more free", "no more");
   }
@@ -207,7 +208,7 @@ Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> in
 }
 
 bool interpretable(const Node& n, const Semantics& ops) {
-  return n.body || ops.pointwise(n) || interp::find_kernel(n);
+  return n.body || ops.find(n) || interp::find_kernel(n);
 }
 
 }  // namespace ferrule

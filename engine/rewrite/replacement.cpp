@@ -443,7 +443,7 @@ class Instantiation {
     auto f = folded_.find(v);
     if (f == folded_.end()) return s().constant(v);
     if (auto r = rounded_.find(v); r != rounded_.end()) {
-      if (auto t = evaluate_rounded(ops_, r->second, operands(r->second), DType::f64))
+      if (auto t = evaluate_rounded(ops_, r->second, operands(r->second), {DType::f64}))
         f->second = std::move(*t);
       rounded_.erase(r);
     }
@@ -464,7 +464,7 @@ class Instantiation {
     if (!numel || *numel < kLarge || *numel > kLargest || !wide_type(type.dtype)) return false;
     bool less = false;
     auto result =
-        evaluate_rounded(ops_, n, operands(n), type.dtype, least_normal(type.dtype), &less);
+        evaluate_rounded(ops_, n, operands(n), {type.dtype, least_normal(type.dtype), &less});
     if (!result) return false;
     if (less) less_.insert(n.outputs[0]);
     folded_[n.outputs[0]] = std::move(*result);

@@ -129,21 +129,11 @@ bool any_less(const double* x, int n, double least) {
   return any != 0;
 }
 
-/// `storage`: the result's type, for large constants by threads; undefined: that of the formula's
-/// result. `less`: as evaluate_rounded, and only with `storage`.
-Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Tensor* const> inputs,
-                        bool f64, DType storage, double least = 0, bool* less = nullptr) {
-  FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
-  std::vector<DType> types;
-  for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
-  FERRULE_ASSIGN(LoweredNode lowered, lower_node(*f, n, types, f64));
-  std::vector<const Tensor*> data;
-  for (size_t slot : lowered.input_slots) data.push_back(inputs[slot]);
-  FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
+}  // namespace
 
-  const Program& p = lowered.program;
-  const bool rounded = storage != DType::undefined;
-  if (!rounded) storage = p.output_type(0);
+Tensor evaluate_program(const Program& p, size_t output, const std::vector<int64_t>& dims,
+                        std::span<const Tensor* const> data, const Rounding* rounding) {
+  const DType storage = rounding ? rounding->storage : p.output_type(output);
   auto [result, bytes] = Tensor::allocate(storage, dims);
   const Walk walk = make_walk(dims, data);
   std::atomic<bool> found = false;
@@ -155,34 +145,47 @@ Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Ten
       if (fixed[k] && begin < end)
         gather(walk, k, *data[k], run.physical(p.inputs[k]), 0, kBlock, run.input(k));
     }
-    DType out = run.physical(p.output_type(0));
+    DType out = run.physical(p.output_type(output));
     for (int64_t start = begin; start < end; start += kBlock) {
       int m = static_cast<int>(std::min<int64_t>(kBlock, end - start));
       for (size_t k = 0; k < data.size(); ++k)
         if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
       run.run(m);
-      if (less && out == DType::f64 &&
-          any_less(static_cast<const double*>(run.output(0)), m, least))
+      if (rounding && out == DType::f64 &&
+          any_less(static_cast<const double*>(run.output(output)), m, rounding->least))
         found = true;
-      pack(storage, out, run.output(0), m, bytes, start);
+      pack(storage, out, run.output(output), m, bytes, start);
     }
   };
-  in_parts(result.numel(), rounded ? int64_t{kBlock} * 256 : INT64_MAX, elements);
-  if (less) *less = found;
+  in_parts(result.numel(), rounding ? int64_t{kBlock} * 256 : INT64_MAX, elements);
+  if (rounding && rounding->less) *rounding->less = found;
   return result;
+}
+
+namespace {
+
+Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Tensor* const> inputs,
+                        bool f64, const Rounding* rounding) {
+  FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
+  std::vector<DType> types;
+  for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
+  FERRULE_ASSIGN(LoweredNode lowered, lower_node(*f, n, types, f64));
+  std::vector<const Tensor*> data;
+  for (size_t slot : lowered.input_slots) data.push_back(inputs[slot]);
+  FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
+  return evaluate_program(lowered.program, 0, dims, data, rounding);
 }
 
 }  // namespace
 
 Result<Tensor> evaluate_node(const Semantics& ops, const Graph&, const Node& n,
                              std::span<const Tensor* const> inputs, bool f64) {
-  return evaluate(ops, n, inputs, f64, DType::undefined);
+  return evaluate(ops, n, inputs, f64, nullptr);
 }
 
 Result<Tensor> evaluate_rounded(const Semantics& ops, const Node& n,
-                                std::span<const Tensor* const> inputs, DType storage, double least,
-                                bool* less) {
-  return evaluate(ops, n, inputs, true, storage, least, less);
+                                std::span<const Tensor* const> inputs, const Rounding& rounding) {
+  return evaluate(ops, n, inputs, true, &rounding);
 }
 
 }  // namespace ferrule

@@ -1,5 +1,6 @@
 // Formulas computed on tensors.
 #pragma once
+#include "engine/semantics/scalar.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -8,12 +9,21 @@ namespace ferrule {
 Result<Tensor> evaluate_node(const Semantics& ops, const Graph& g, const Node& n,
                              std::span<const Tensor* const> inputs, bool f64);
 
+/// How results are stored, computed in f64 by threads.
+struct Rounding {
+  DType storage{};       ///< a float type
+  double least = 0;      ///< an element other than 0 that is less than this before it is rounded …
+  bool* less = nullptr;  ///< … sets this
+};
 /// Constant arithmetic on large tensors: computed in f64 on operands as they are stored, each
 /// element rounded once to the type it is kept in. No f64 copy of an operand or of the result
-/// exists. `storage`: a float type. `less`: set if an element other than 0 is less than `least`
-/// before it is rounded. errors: as evaluate_node.
+/// exists. errors: as evaluate_node.
 Result<Tensor> evaluate_rounded(const Semantics& ops, const Node& n,
-                                std::span<const Tensor* const> inputs, DType storage,
-                                double least = 0, bool* less = nullptr);
+                                std::span<const Tensor* const> inputs, const Rounding& rounding);
+
+/// One output of a program over `dims`, to which its inputs are broadcast; in the output's type, or
+/// as `rounding` says.
+Tensor evaluate_program(const Program& p, size_t output, const std::vector<int64_t>& dims,
+                        std::span<const Tensor* const> inputs, const Rounding* rounding = nullptr);
 
 }  // namespace ferrule

@@ -15,4 +15,18 @@ DType fold_type(Fold fold, DType element);
 /// What the fold of nothing is, in `type` (a fold_type).
 Scalar fold_identity(Fold fold, DType type);
 
+/// Where an operand of a program over rows lives (row.h).
+struct RowSource {
+  enum class Kind : uint8_t {
+    operand,  ///< RowRegion::inputs[index]
+    result,   ///< RowRegion::outputs[index]
+    fold,     ///< one a row, of StagedRows::folds
+    row,      ///< one a row, of StagedRows::rows
+    tile,     ///< one an element, of StagedRows::tiles
+    count,    ///< elements of a row, the same for all
+  } kind = Kind::operand;
+  uint32_t index = 0;
+  friend bool operator==(const RowSource&, const RowSource&) = default;
+};
+
 }  // namespace ferrule

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "engine/semantics/infer_formula.h"
 #include "engine/semantics/infer_impl.h"
-#include "engine/semantics/infer_pointwise.h"
 
 namespace ferrule {
 namespace infer_detail {
@@ -187,7 +187,13 @@ Result<Inferred> infer_node(const Semantics& ops, const Graph& g, const Node& n)
     FERRULE_ASSIGN(c.out.types[0], infer_pointwise(ops, g, n));
     return done();
   }
-  FERRULE_ASSIGN(c.out, ops.infer_by_schema(g, n));
+  auto by_schema = ops.infer_by_schema(g, n);
+  const OpFormula* row = ops.find(n);
+  if (!by_schema && by_schema.error().code == Code::unknown_operator && row) {
+    FERRULE_ASSIGN(c.out.types[0], infer_row(*row, g, n));
+    return done();
+  }
+  FERRULE_ASSIGN(c.out, std::move(by_schema));
   return done();
 }
 

@@ -25,6 +25,7 @@ struct OpFormula {
   /// on), "groups" (those and the channels of a group: attribute num_groups); empty for pointwise
   /// operators.
   std::string row;
+  bool one_a_row = false;  ///< a row operator that reads its operands only in reductions: Reduce…
   std::vector<std::string>
       channel;  ///< inputs with one value a channel (axis 1 of the first input)
   std::vector<std::string>

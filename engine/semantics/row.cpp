@@ -9,7 +9,7 @@
 #include "engine/semantics/formula.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
-#include "engine/semantics/program_builder.h"
+#include "engine/semantics/row_folds.h"
 
 namespace ferrule {
 namespace {
@@ -31,12 +31,13 @@ std::vector<std::string> words(std::string_view text) {
 }
 
 /// Axes listed by an attribute or a constant input; none: the default.
-Result<std::vector<int64_t>> listed_axes(const OpFormula& f, const Graph& g, const Node& n,
+Result<std::vector<int64_t>> listed_axes(const OpFormula& f, const Node& n,
+                                         const std::function<const Tensor*(size_t)>& constant,
                                          const std::vector<std::string>& spelled) {
   std::vector<int64_t> axes = n.attrs.ints("axes");
   for (size_t k = 0; k < n.inputs.size() && k < f.inputs.size(); ++k) {
     if (input_name(f.inputs[k]) != "axes" || !n.inputs[k]) continue;
-    const Tensor* t = g.constant(n.inputs[k]);
+    const Tensor* t = constant(k);
     if (!t) return unsupported(n, "the axes are not constant");
     axes = t->to_i64();
   }
@@ -65,7 +66,7 @@ class RegionLowering {
       out_.outputs.push_back(
           {v, it->second.squeezed ? RowSpread::squeezed : RowSpread::row, !whole});
     }
-    for (uint32_t v : folded_) b_.output(v);
+    for (uint32_t v : fold_.folded) b_.output(v);
     out_.program = b_.take();
     return std::move(out_);
   }
@@ -128,7 +129,7 @@ class RegionLowering {
       in.operands[k].get = [id] { return id; };
     }
     in.round_result = false;
-    in.fold = [this](Builtin kind, uint32_t v) { return fold(kind, v); };
+    in.fold = std::ref(fold_);
     FERRULE_ASSIGN(uint32_t result, lower_formula(in, b_));
     inside_[n.outputs[0]] = {result, !whole};
     return {};
@@ -171,37 +172,6 @@ class RegionLowering {
     return true;
   }
 
-  uint32_t fold(Builtin kind, uint32_t v) {
-    const DType t = b_.type(v);
-    const Fold f = kind == Builtin::rmax    ? Fold::max
-                   : kind == Builtin::rmin  ? Fold::min
-                   : kind == Builtin::rprod ? Fold::prod
-                                            : Fold::sum;
-    uint32_t r = 0;
-    auto same = std::find_if(made_.begin(), made_.end(),
-                             [&](const Made& m) { return m.fold == f && m.of == v; });
-    if (same != made_.end()) {
-      r = same->result;
-    } else {
-      r = b_.input(fold_type(f, t), fmt::format("fold{}", out_.folds.size()));
-      out_.sources.push_back({RowSource::Kind::fold, static_cast<uint32_t>(out_.folds.size())});
-      out_.folds.push_back(f);
-      folded_.push_back(v);
-      made_.push_back({f, v, r});
-    }
-    if (kind == Builtin::rmean) {
-      const DType wide = b_.type(r);
-      const uint32_t n = b_.input(wide, "count");
-      out_.sources.push_back({RowSource::Kind::count, 0});
-      r = b_.op(Prim::div, wide, {r, n});
-    }
-    return b_.cast(r, t);
-  }
-
-  struct Made {
-    Fold fold;
-    uint32_t of, result;
-  };
   const Semantics& ops_;
   const Graph& g_;
   ProgramBuilder b_;
@@ -209,8 +179,7 @@ class RegionLowering {
   Shape row_, reduced_, squeezed_;
   std::map<ValueId, Inside> inside_;
   std::map<std::pair<ValueId, RowSpread>, uint32_t> loads_;
-  std::vector<uint32_t> folded_;
-  std::vector<Made> made_;
+  RowFolds fold_{b_, out_.sources, out_.folds, {}, {}};
 };
 
 }  // namespace
@@ -250,25 +219,30 @@ Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
   if (!f || f->pointwise()) return unsupported(n, "it is no row operator");
   const Type& x = g.value(n.inputs.at(0)).type;
   if (!x.shape) return unsupported(n, "the rank of its input is unknown");
-  const int64_t rank = x.rank();
+  return row_axes(*f, n, *x.shape, [&](size_t slot) { return g.constant(n.inputs[slot]); });
+}
+
+Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
+                         const std::function<const Tensor*(size_t slot)>& constant) {
+  const auto rank = static_cast<int64_t>(dims.size());
   RowAxes out;
   out.reduced.assign(static_cast<size_t>(rank), false);
-  const std::vector<std::string> spelled = words(f->row);
+  const std::vector<std::string> spelled = words(f.row);
   const std::string& kind = spelled[0];
   auto reduce = [&](int64_t from, int64_t to) {
     for (int64_t k = from; k < to; ++k) out.reduced[static_cast<size_t>(k)] = true;
   };
   if (kind == "axis" || kind == "from") {
     const Attr* own = n.attrs.find("axis");
-    auto declared = f->attrs.find("axis");
-    const Attr* a = own ? own : declared == f->attrs.end() ? nullptr : &declared->second;
+    auto declared = f.attrs.find("axis");
+    const Attr* a = own ? own : declared == f.attrs.end() ? nullptr : &declared->second;
     const int64_t* given = a ? std::get_if<int64_t>(a) : nullptr;
     int64_t axis = given ? *given : -1;
     if (axis < 0) axis += rank;
     if (axis < 0 || axis >= rank) return unsupported(n, "the axis is not one of its input");
     reduce(axis, kind == "from" ? rank : axis + 1);
   } else if (kind == "axes") {
-    FERRULE_ASSIGN(auto axes, listed_axes(*f, g, n, spelled));
+    FERRULE_ASSIGN(auto axes, listed_axes(f, n, constant, spelled));
     for (int64_t a : axes) {
       if (a < 0) a += rank;
       if (a < 0 || a >= rank) return unsupported(n, "an axis is not one of its input");
@@ -281,7 +255,7 @@ Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
     if (kind == "groups") {
       out.groups = n.attrs.i("num_groups");
       if (out.groups < 1) return unsupported(n, "num_groups is not positive");
-      const auto channels = (*x.shape)[1].value_or(-1);
+      const auto channels = dims[1].value_or(-1);
       if (channels < 1 || channels % out.groups)
         return unsupported(n, "the groups do not divide the channels");
     }

@@ -5,6 +5,7 @@
 // axes are walked how is decided where kernels are made (codegen/cpu/row_nest.h), so one region
 // serves every shape of its rank.
 #pragma once
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -23,20 +24,9 @@ struct RowAxes {
 };
 /// errors: unsupported_operator (rank or axes unknown, no axes).
 Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n);
-
-/// Where an operand of a stage lives.
-struct RowSource {
-  enum class Kind : uint8_t {
-    operand,  ///< RowRegion::inputs[index]
-    result,   ///< RowRegion::outputs[index]
-    fold,     ///< one a row, of StagedRows::folds
-    row,      ///< one a row, of StagedRows::rows
-    tile,     ///< one an element, of StagedRows::tiles
-    count,    ///< elements of a row, the same for all
-  } kind = Kind::operand;
-  uint32_t index = 0;
-  friend bool operator==(const RowSource&, const RowSource&) = default;
-};
+/// Of an operator whose first input has these dims; `constant`: the value of an input, if known.
+Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
+                         const std::function<const Tensor*(size_t slot)>& constant);
 
 /// How a value of the graph lies over the row axes.
 enum class RowSpread : uint8_t {

@@ -205,13 +205,36 @@ class EntryReader {
         f_.classes.emplace_back(c);
     };
     add(f_.pointwise() ? "pointwise" : "row");
-    if (!f_.pointwise()) return;
+    if (!f_.pointwise()) {
+      f_.one_a_row = f_.expr && !reads_elements(*f_.expr);
+      return;
+    }
     if (variadic)
       add("variadic");
     else if (data == 1)
       add("unary");
     else if (data == 2)
       add("binary");
+  }
+
+  /// Whether an operand's elements are read outside of reductions over the row.
+  bool reads_elements(const FormulaExpr& e) const {
+    using Kind = FormulaExpr::Kind;
+    if (e.kind == Kind::name) {
+      auto let = std::ranges::find(f_.let, e.word, [](const auto& l) { return l.first; });
+      return let != f_.let.end()
+                 ? reads_elements(*let->second)
+                 : std::ranges::find(f_.inputs, e.word, input_name) != f_.inputs.end();
+    }
+    const bool asks =
+        e.kind == Kind::builtin &&
+        (is_row(e.builtin) || (e.builtin >= Builtin::present && e.builtin <= Builtin::count));
+    if (asks) return false;
+    // A cast's second argument is a type.
+    const size_t read = e.kind == Kind::builtin && e.builtin == Builtin::cast ? 1 : e.args.size();
+    return std::any_of(e.args.begin(),
+                       e.args.begin() + static_cast<ptrdiff_t>(std::min(read, e.args.size())),
+                       [&](const FormulaExprPtr& a) { return reads_elements(*a); });
   }
 
   Reader& r_;

@@ -11,7 +11,7 @@
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/infer.h"
-#include "engine/semantics/infer_pointwise.h"
+#include "engine/semantics/infer_formula.h"
 #include "engine/semantics/lower.h"
 #include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
@@ -424,7 +424,8 @@ TEST_CASE("ops: large constants, computed in parts, are rounded once from f64") 
   for (int64_t i = 0; i < rows * columns; ++i)
     static_cast<float*>(px)[i] = 1.0f / static_cast<float>(i + 1);
   for (int64_t i = 0; i < rows; ++i) static_cast<float*>(ps)[i] = 0.1f * static_cast<float>(i + 1);
-  auto got = evaluate_rounded(table(), node("Mul"), std::vector<const Tensor*>{&x, &s}, DType::f32);
+  auto got =
+      evaluate_rounded(table(), node("Mul"), std::vector<const Tensor*>{&x, &s}, {DType::f32});
   if (!got) FAIL(render(got.error()));
   REQUIRE(got->dims() == std::vector<int64_t>{rows, columns});
   int64_t wrong = 0;
