@@ -8,8 +8,8 @@
 #include "engine/onnx/infer_onnx.h"
 #include "engine/plan/rule_kinds.h"
 #include "engine/proof/stamp.h"
+#include "engine/rewrite/known_failures.h"
 #include "engine/rewrite/rewrite.h"
-#include "engine/rewrite/settled.h"
 #include "engine/rewrite/share.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
@@ -62,10 +62,12 @@ class Pipeline {
     FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
     return {};
   }
-  std::shared_ptr<const Settled> settle() const { return std::make_shared<const Settled>(pass_); }
+  std::shared_ptr<const KnownFailures> known_failures() const {
+    return std::make_shared<const KnownFailures>(pass_);
+  }
   /// The graph is a copy of this one.
   void starts_from(const Fused& canonical) {
-    pass_.settled = canonical.settled.get();
+    pass_.known_failures = canonical.known_failures.get();
     pass_.origin = &canonical.graph;
   }
 
@@ -249,7 +251,7 @@ Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge,
   out.graph.remove_dead();
   if (plans == Plans::any && open_inputs(out.graph) && !options.near_misses) {
     FERRULE_TRY(out.graph.sort());
-    out.settled = pipeline.settle();
+    out.known_failures = pipeline.known_failures();
   }
   return out;
 }

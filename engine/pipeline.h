@@ -11,7 +11,7 @@
 
 namespace ferrule {
 
-class Settled;  // settled.h
+class KnownFailures;  // known_failures.h
 
 struct EngineOptions {
   std::vector<std::string> rule_dirs;  ///< first: the shipped rules
@@ -63,7 +63,8 @@ struct Fused {
   std::vector<Snapshot> snapshots;    ///< options.snapshots: before each phase, and after the last
   std::vector<std::string> notes;     ///< "x is 1x3x?x?: …", initializers that are also inputs, …
   std::vector<std::string> warnings;  ///< what was asked for and came to nothing
-  std::shared_ptr<const Settled> settled;  ///< of a canonical graph whose sizes are open
+  std::shared_ptr<const KnownFailures>
+      known_failures;  ///< of a canonical graph whose sizes are open
 };
 /// What holds for every input size, done once: folding and the phases before the first that forms
 /// groups, on the graph with its symbols. Its graph and journal are where plans of single shapes

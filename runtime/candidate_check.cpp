@@ -91,8 +91,8 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
 }
 
 /// Waits for the process, at most so long; then ends all of its group.
-Outcome awaited(pid_t pid, Pipe& pipe, double seconds) {
-  Outcome out;
+ProcessResult awaited(pid_t pid, Pipe& pipe, double seconds) {
+  ProcessResult out;
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                       std::chrono::duration<double>(seconds));
   auto nap = std::chrono::microseconds(200);
@@ -120,14 +120,14 @@ Outcome awaited(pid_t pid, Pipe& pipe, double seconds) {
 
 }  // namespace
 
-std::string str(const Outcome& o) {
+std::string str(const ProcessResult& o) {
   if (o.stopped) return "stopped when its time was over";
   if (o.status > 128) return fmt::format("killed by signal {}", o.status - 128);
   return fmt::format("exit status {}{}", o.status,
                      o.error.empty() ? "" : " (" + escape(o.error) + ")");
 }
 
-Result<Outcome> run_process(const std::vector<std::string>& arguments, double seconds) {
+Result<ProcessResult> run_process(const std::vector<std::string>& arguments, double seconds) {
   Pipe pipe;
   if (!pipe.open())
     return error(Code::library_failed, "reduce", std::string("pipe"), std::strerror(errno));
@@ -157,7 +157,7 @@ reduce::Check program_check(ProgramCheck check) {
   struct Kept {
     ProgramCheck check;
     std::shared_ptr<Scratch> scratch;
-    std::optional<Outcome> failure;  ///< of the model itself
+    std::optional<ProcessResult> failure;  ///< of the model itself
   };
   auto kept = std::make_shared<Kept>();
   kept->check = std::move(check);
@@ -178,7 +178,7 @@ reduce::Check program_check(ProgramCheck check) {
     std::vector<std::string> arguments = kept->check.arguments;
     for (std::string& a : arguments)
       replace_all(a, "{}", model), replace_all(a, "{inputs}", inputs);
-    FERRULE_ASSIGN(const Outcome o, run_process(arguments, kept->check.seconds));
+    FERRULE_ASSIGN(const ProcessResult o, run_process(arguments, kept->check.seconds));
     if (kept->check.status) return !o.stopped && o.status == *kept->check.status;
     if (kept->failure) return o.same(*kept->failure);
     if (o.status == 0 && !o.stopped) return false;

@@ -11,23 +11,23 @@
 namespace ferrule {
 
 /// How a process ended.
-struct Outcome {
+struct ProcessResult {
   int status = 0;        ///< 128 + N: killed by signal N, as shells say it
   bool stopped = false;  ///< it was, when its time was over
   std::string error;     ///< the code in the first "error[code]" on its stderr: rule_broken
   std::string text;      ///< the end of its stderr
   /// Whether two processes ended in the same way: what differs in nothing else shows the same
   /// failure.
-  bool same(const Outcome& o) const {
+  bool same(const ProcessResult& o) const {
     return status == o.status && stopped == o.stopped && error == o.error;
   }
 };
-std::string str(const Outcome& o);  ///< "exit status 70 (rule_broken)", "killed by signal 11",
-                                    ///< "stopped when its time was over"
+std::string str(const ProcessResult& o);  ///< "exit status 70 (rule_broken)", "killed by signal
+                                          ///< 11", "stopped when its time was over"
 
 /// Runs a program and its arguments, or with `shell` a command line, in a process group of its own,
 /// stdout thrown away. errors: library_failed, where no process can be made.
-Result<Outcome> run_process(const std::vector<std::string>& arguments, double seconds);
+Result<ProcessResult> run_process(const std::vector<std::string>& arguments, double seconds);
 
 struct ProgramCheck {
   std::vector<std::string>

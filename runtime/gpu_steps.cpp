@@ -16,7 +16,7 @@ CudaOperand operand(const Operand& o) {
   return {o.dtype, o.dims, o.constant ? strides_of(o.dims, Layout::plain) : o.strides()};
 }
 
-CudaOperands operands(const Call& call) {
+CudaOperands operands(const KernelCall& call) {
   CudaOperands out;
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list) {
@@ -26,11 +26,11 @@ CudaOperands operands(const Call& call) {
   return out;
 }
 
-auto refuse(const Call& call, std::string why) {
+auto refuse(const KernelCall& call, std::string why) {
   return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
 }
 
-Status check_images(const Call& call, const Window& w) {
+Status check_images(const KernelCall& call, const Window& w) {
   for (const auto* pads : {&w.pads_begin, &w.pads_end})
     for (int64_t p : *pads)
       if (p < 0) return refuse(call, "a negative pad, cuDNN has none");
@@ -39,7 +39,7 @@ Status check_images(const Call& call, const Window& w) {
   return {};
 }
 
-Result<Window> convolution_window(const Call& call, bool transposed) {
+Result<Window> convolution_window(const KernelCall& call, bool transposed) {
   const Operand &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   if (!weights.constant) return refuse(call, "the weights are not constant");
   const std::vector<int64_t> dims(weights.dims.begin() + 2, weights.dims.end());
@@ -65,14 +65,14 @@ GpuLibrary gpu_library(std::string_view op) {
   return it == kLibraries.end() ? GpuLibrary::none : it->second;
 }
 
-Result<Window> gpu_window(const Call& call) {
+Result<Window> gpu_window(const KernelCall& call) {
   FERRULE_ASSIGN(Window w,
                  convolution_window(call, gpu_library(call.node->op) == GpuLibrary::deconvolution));
   FERRULE_TRY(check_images(call, w));
   return w;
 }
 
-Status check_gpu_product(const Call& call) {
+Status check_gpu_product(const KernelCall& call) {
   for (const Operand* o : {&call.inputs[0], &call.inputs[1], &call.outputs[0]}) {
     if (!o->lies(Layout::plain)) return refuse(call, "an operand is channels-last");
     if (o->numel() == 0) return refuse(call, "an empty operand");
@@ -82,7 +82,7 @@ Status check_gpu_product(const Call& call) {
   return {};
 }
 
-Status check_gpu_library(const Launch& launch, const Call& call) {
+Status check_gpu_library(const Launch& launch, const KernelCall& call) {
   switch (gpu_library(launch.primitive)) {
     case GpuLibrary::none:
       return error(Code::unsupported_operator, escape(call.layer), escape(launch.primitive),
@@ -103,9 +103,9 @@ CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted) {
   };
 }
 
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target,
-                                   std::string_view entry, const Tuning* tuning,
-                                   std::string* note) {
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& call,
+                                   const Target& target, std::string_view entry,
+                                   const Tuning* tuning, std::string* note) {
   const CudaOperands o = operands(call);
   std::string wanted;
   FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, o.operands, entry, "", o.aligned,
@@ -117,13 +117,13 @@ Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const
   return planned;
 }
 
-AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target,
-                                     bool strict) {
+AttentionChoice choose_gpu_attention(const Launch& launch, const KernelCall& call,
+                                     const Target& target, bool strict) {
   const CudaOperands o = operands(call);
   return choose_attention(launch, o.operands, o.aligned, target, strict);
 }
 
-Status check_interpreted(const Call& call) {
+Status check_interpreted(const KernelCall& call) {
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list)
       if (o.dtype == DType::string)

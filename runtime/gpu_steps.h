@@ -11,7 +11,7 @@
 #include "codegen/cuda/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/target/target.h"
-#include "runtime/call.h"
+#include "runtime/kernel_call.h"
 #include "runtime/sliding_window.h"
 #include "runtime/tuning.h"
 
@@ -25,28 +25,28 @@ enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product };
 GpuLibrary gpu_library(std::string_view op);
 /// Whether there is one, and it takes the call's form: what follows, by library.  errors:
 /// unsupported_operator, bad_attribute.
-Status check_gpu_library(const Launch& launch, const Call& call);
+Status check_gpu_library(const Launch& launch, const KernelCall& call);
 /// The window of a convolution or deconvolution as cuDNN has it.  errors: as check_gpu_library.
-Result<Window> gpu_window(const Call& call);
+Result<Window> gpu_window(const KernelCall& call);
 /// errors: unsupported_operator.
-Status check_gpu_product(const Call& call);
+Status check_gpu_product(const KernelCall& call);
 
 /// What `tuning` (may be null) names for a problem; `wanted`: the same.
 CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted);
 /// The generated launch for these operands, in the shape that `tuning` (may be null) names for its
 /// problem. Constants lie plain. `note`: why an entry was ignored. errors: those of
 /// plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const Call& call, const Target& target,
-                                   std::string_view entry, const Tuning* tuning,
-                                   std::string* note = nullptr);
+Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& call,
+                                   const Target& target, std::string_view entry,
+                                   const Tuning* tuning, std::string* note = nullptr);
 
 /// Whether cuDNN runs the launch: attentions only.
-AttentionChoice choose_gpu_attention(const Launch& launch, const Call& call, const Target& target,
-                                     bool strict);
+AttentionChoice choose_gpu_attention(const Launch& launch, const KernelCall& call,
+                                     const Target& target, bool strict);
 
 /// Whether the host's interpreter can run the call.  errors: unsupported_type,
 /// unsupported_operator.
-Status check_interpreted(const Call& call);
+Status check_interpreted(const KernelCall& call);
 
 /// A launch, or all of a layer's, as one kernel of type K.
 template <class K>
@@ -70,7 +70,7 @@ Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lower
   for (const Launch& l : launches.launches) {
     ++step;
     if (l.kind == Launch::Kind::view) continue;
-    FERRULE_ASSIGN(Call call, call_of(plan, lowered, storage, layer, l));
+    FERRULE_ASSIGN(KernelCall call, call_of(plan, lowered, storage, layer, l));
     Result<K> made = make(l, call);
     if (made) {
       out.push_back({std::move(*made), step, l.passes});

@@ -101,7 +101,7 @@ class StoragePlanner {
 
   /// A value that is a part of another: the memory of the whole begins to live with its first part.
   Status slice(ValueId v, int step) {
-    const auto at = lying(plan_, v);
+    const auto at = strided_view(plan_, v);
     if (!at)
       return error(Code::size_unknown, "",
                    escape(plan_.graph.value(v).name) + " is a slice of unknown size");

@@ -12,7 +12,7 @@ std::vector<int64_t> attribute(const Node& n, std::string_view name, size_t coun
   return v;
 }
 
-Status check(const Call& call, const Window& w) {
+Status check(const KernelCall& call, const Window& w) {
   for (size_t k = 0; k < w.kernel.size(); ++k)
     if (w.kernel[k] < 1 || w.strides[k] < 1 || w.dilations[k] < 0)
       return error(Code::bad_attribute, escape(call.layer), "kernel_shape, strides, dilations",
@@ -21,7 +21,7 @@ Status check(const Call& call, const Window& w) {
 }
 
 /// Kernel, strides and dilations; the pads are still to be found.
-Result<Window> steps_of(const Call& call, std::vector<int64_t> kernel) {
+Result<Window> steps_of(const KernelCall& call, std::vector<int64_t> kernel) {
   const size_t rank = kernel.size();
   Window w;
   w.kernel = std::move(kernel);
@@ -34,7 +34,7 @@ Result<Window> steps_of(const Call& call, std::vector<int64_t> kernel) {
 
 }  // namespace
 
-Result<Window> window_of(const Call& call, const std::vector<int64_t>& in,
+Result<Window> window_of(const KernelCall& call, const std::vector<int64_t>& in,
                          const std::vector<int64_t>& out, std::vector<int64_t> kernel) {
   const Node& n = *call.node;
   const size_t rank = kernel.size();
@@ -63,7 +63,7 @@ Result<Window> window_of(const Call& call, const std::vector<int64_t>& in,
   return w;
 }
 
-Result<Window> transposed_window_of(const Call& call, const std::vector<int64_t>& in,
+Result<Window> transposed_window_of(const KernelCall& call, const std::vector<int64_t>& in,
                                     const std::vector<int64_t>& out, std::vector<int64_t> kernel) {
   const Node& n = *call.node;
   const size_t rank = kernel.size();

@@ -4,7 +4,7 @@
 #pragma once
 #include <vector>
 
-#include "runtime/call.h"
+#include "runtime/kernel_call.h"
 
 namespace ferrule {
 
@@ -16,10 +16,10 @@ struct Window {
 };
 
 /// A forward window from `in` to `out`. errors: bad_attribute.
-Result<Window> window_of(const Call& call, const std::vector<int64_t>& in,
+Result<Window> window_of(const KernelCall& call, const std::vector<int64_t>& in,
                          const std::vector<int64_t>& out, std::vector<int64_t> kernel);
 /// A transposed one (ConvTranspose).
-Result<Window> transposed_window_of(const Call& call, const std::vector<int64_t>& in,
+Result<Window> transposed_window_of(const KernelCall& call, const std::vector<int64_t>& in,
                                     const std::vector<int64_t>& out, std::vector<int64_t> kernel);
 
 }  // namespace ferrule

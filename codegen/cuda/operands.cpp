@@ -17,7 +17,7 @@ Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
       FERRULE_ASSIGN(OperandValue v, operand_value(plan, layer, id));
       CudaOperand o{v.dtype, v.dims, strides_of(v.dims, v.layout)};
       if (id.index < kTemporary && plan.slices.contains(id))
-        if (auto at = lying(plan, id)) {
+        if (auto at = strided_view(plan, id)) {
           out.aligned = out.aligned && at->offset * size_bits(v.dtype) / 8 % 16 == 0;
           o.strides = std::move(at->strides);
         }

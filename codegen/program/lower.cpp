@@ -444,7 +444,7 @@ class LayerLowering {
       return false;  // its place is in another value, where it must be written
     if (plan_.slices.contains(
             node_.inputs[0]))  // a slice with gaps is not the memory of a value without
-      if (const auto at = lying(plan_, node_.inputs[0]); !at || !at->dense) return false;
+      if (const auto at = strided_view(plan_, node_.inputs[0]); !at || !at->dense) return false;
     std::vector<size_t> from = memory_order(*x.shape, plan_.layout(node_.inputs[0]));
     const Type& y = plan_.graph.value(node_.outputs[0]).type;
     std::vector<size_t> to = memory_order(*y.shape, plan_.layout(node_.outputs[0]));

@@ -27,7 +27,7 @@ constexpr int kTries = 8;                // sets a node is tried in
 constexpr int kReach = 1024;  // siblings stand at most so far apart in the topological order
 
 /// A node that the pattern fits.
-struct Candidate {
+struct PendingMatch {
   Match match;
   std::optional<std::string> key;  // worked out where somebody else shares the operand
   int tries = 0;
@@ -148,7 +148,7 @@ class Merges {
   }
 
   /// Whether all keys are known.
-  bool keys(Candidate& c) {
+  bool keys(PendingMatch& c) {
     if (c.key) return true;
     Match& m = c.match;
     for (const auto& [name, e] : rule_.let) m.let.emplace_back(name, evaluate(*e, eval_of(m)));
@@ -175,7 +175,7 @@ class Merges {
     if (misses_) explain_keys(bucket, by_key);
     for (auto& [_, list] : by_key)
       for (size_t from = 0; from < list.size();) {
-        const Candidate& c = candidates_[list[from]];
+        const PendingMatch& c = candidates_[list[from]];
         if (c.taken || c.tries >= kTries || !grow(over, std::span(list).subspan(from))) ++from;
       }
   }
@@ -185,7 +185,7 @@ class Merges {
     std::vector<size_t> set;
     Reach reach(g_);
     for (size_t c : list) {
-      Candidate& candidate = candidates_[c];
+      PendingMatch& candidate = candidates_[c];
       if (set.size() == static_cast<size_t>(spec_.max) || !reach.near(candidate.match.root)) break;
       if (candidate.taken || candidate.tries >= kTries) continue;
       ++candidate.tries;
@@ -209,7 +209,7 @@ class Merges {
 
   /// Whether the candidate may stand beside the set.
   bool joins(ValueId over, const std::vector<size_t>& set, const Reach& reach, size_t c) {
-    const Candidate& candidate = candidates_[c];
+    const PendingMatch& candidate = candidates_[c];
     const NodeId root = candidate.match.root;
     if (reach.depends(root))
       return miss(root, "D3", [&] {
@@ -236,7 +236,8 @@ class Merges {
     return !r;
   }
 
-  std::string in_the_way(ValueId over, const std::vector<size_t>& set, const Candidate& c) const {
+  std::string in_the_way(ValueId over, const std::vector<size_t>& set,
+                         const PendingMatch& c) const {
     auto how = joining(over, c.match);
     if (!how) return how.error().message;
     const Sibling mine(g_, c.match.root);
@@ -320,9 +321,9 @@ class Merges {
   /// Each node whose keys no other has, against the one before it.
   void explain_keys(const Bucket& bucket, const std::map<std::string_view, Bucket>& by_key) {
     for (size_t k = 0; k < bucket.size() && bucket.size() > 1; ++k) {
-      const Candidate& c = candidates_[bucket[k]];
+      const PendingMatch& c = candidates_[bucket[k]];
       if (by_key.at(*c.key).size() >= static_cast<size_t>(spec_.min)) continue;
-      const Candidate& other = candidates_[bucket[k ? k - 1 : 1]];
+      const PendingMatch& other = candidates_[bucket[k ? k - 1 : 1]];
       for (size_t e = 0; e < spec_.keys.size(); ++e) {
         const std::string mine = str(evaluate(*spec_.keys[e], eval_of(c.match)), g_);
         const std::string theirs = str(evaluate(*spec_.keys[e], eval_of(other.match)), g_);
@@ -338,7 +339,7 @@ class Merges {
 
   void report() {
     if (!misses_) return;
-    for (const Candidate& c : candidates_)
+    for (const PendingMatch& c : candidates_)
       if (!c.taken && !refused_.contains(c.match.root))
         miss(c.match.root, "structure", [&] {
           return node_text(g_, c.match.root) + " has no sibling: nothing else of its kind reads " +
@@ -356,7 +357,7 @@ class Merges {
   std::vector<Rejection>* misses_;
   MergeSpec spec_;
   std::vector<Condition> lonely_;
-  std::vector<Candidate> candidates_;
+  std::vector<PendingMatch> candidates_;
   std::map<ValueId, Bucket> buckets_;
   std::vector<Match> found_;
   std::map<NodeId, Rejection> refused_;  // the nearest of each node

@@ -15,7 +15,7 @@
 namespace ferrule {
 namespace {
 
-SliceForm form_of(const Lying& at, const std::vector<int64_t>& dims, Layout layout) {
+SliceForm form_of(const StridedView& at, const std::vector<int64_t>& dims, Layout layout) {
   const size_t inner = layout == Layout::channels_last && dims.size() >= 3 ? 1 : dims.size() - 1;
   const std::vector<int64_t> own = strides_of(dims, layout);
   if (dims.empty() || std::ranges::count(dims, 0) > 0 || at.strides[inner] != 1)
@@ -155,7 +155,7 @@ class Places {
   }
 
   bool judged(PlaceMatch& p, NodeId root, ValueId v) {
-    auto at = lying(plan(), v);
+    auto at = strided_view(plan(), v);
     if (!at) return false;
     const auto dims = constant_shape(*g().value(v).type.shape);
     auto accepts = [&](std::string* reason) {

@@ -284,21 +284,21 @@ class LayoutPlanner {
 
 }  // namespace
 
-std::optional<Lying> lying(const Plan& plan, ValueId v) {
+std::optional<StridedView> strided_view(const Plan& plan, ValueId v) {
   auto dims_of = [&](ValueId x) {
     const Type& t = plan.graph.value(x).type;
     return t.shape ? constant_shape(*t.shape) : std::nullopt;
   };
   const auto dims = dims_of(v);
   if (!dims) return std::nullopt;
-  Lying out;
+  StridedView out;
   const auto slice = plan.slices.find(v);
   if (slice == plan.slices.end()) {
     out.root = v;
     out.strides = strides_of(*dims, plan.layout(v));
     return out;
   }
-  auto whole = lying(plan, slice->second.whole);
+  auto whole = strided_view(plan, slice->second.whole);
   if (!whole) return std::nullopt;
   const auto axis = static_cast<size_t>(slice->second.axis);
   out.root = whole->root;

@@ -41,13 +41,13 @@ struct Plan {
 Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops);
 /// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no
 /// slice.
-struct Lying {
+struct StridedView {
   ValueId root;  ///< no slice of another
   int64_t offset = 0;
   std::vector<int64_t> strides;
   bool dense = true;  ///< lies as it would on its own, from the offset on
 };
 /// nullopt: a size on the way is not known.
-std::optional<Lying> lying(const Plan& plan, ValueId v);
+std::optional<StridedView> strided_view(const Plan& plan, ValueId v);
 
 }  // namespace ferrule

@@ -10,9 +10,9 @@
 namespace ferrule {
 namespace {
 
-class Reader {
+class HintCollector {
  public:
-  explicit Reader(Hints& out) : out_(out) {}
+  explicit HintCollector(Hints& out) : out_(out) {}
 
   void expression(const Expr& e) {
     if (e.kind == Expr::Kind::literal) literal(e.literal);
@@ -81,16 +81,16 @@ class Reader {
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
   Hints out;
   out.numbers = {0, 1};
-  Reader reader(out);
+  HintCollector collect(out);
   for (const Condition& c : rule.where)
-    if (c.expr) reader.expression(*c.expr);
-  for (const auto& [_, e] : rule.let) reader.expression(*e);
+    if (c.expr) collect.expression(*c.expr);
+  for (const auto& [_, e] : rule.let) collect.expression(*e);
   for (double d : out.numbers)
     if (d > 8 && d <= 300 && d == std::floor(d))
       for (int64_t by : {-1, 0, 1}) out.sizes.push_back(static_cast<int64_t>(d) + by);
-  for (const PatternLine& l : rule.match.lines) reader.pattern(*l.expr);
-  for (const PatternLine& l : rule.rewrite.lines) reader.pattern(*l.expr);
-  for (const Graph* g : cases) reader.graph(*g);
+  for (const PatternLine& l : rule.match.lines) collect.pattern(*l.expr);
+  for (const PatternLine& l : rule.rewrite.lines) collect.pattern(*l.expr);
+  for (const Graph* g : cases) collect.graph(*g);
   return out;
 }
 

@@ -8,7 +8,7 @@
 
 namespace ferrule {
 
-class Settled;  // settled.h
+class KnownFailures;  // known_failures.h
 
 struct PassContext {
   Graph* graph = nullptr;
@@ -22,7 +22,7 @@ struct PassContext {
   const std::vector<std::string>* ignore_profit = nullptr;
   bool fold = true;
   /// What was tried in vain in `origin`, which the graph is a copy of; null: nothing is known.
-  const Settled* settled = nullptr;
+  const KnownFailures* known_failures = nullptr;
   const Graph* origin = nullptr;
 };
 

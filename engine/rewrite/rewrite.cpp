@@ -9,8 +9,8 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
 #include "engine/match/matcher.h"
+#include "engine/rewrite/known_failures.h"
 #include "engine/rewrite/replacement.h"
-#include "engine/rewrite/settled.h"
 #include "engine/semantics/infer.h"
 
 namespace ferrule {
@@ -263,7 +263,7 @@ class RewritePhase {
       : ctx_(ctx), phase_(phase), index_(rules(), ctx.ops) {
     for (const Phase& p : ctx.rules->phases)
       if (p.id == phase) fixpoint_ = p.fixpoint;
-    if (ctx.settled && !ctx.near_misses) skip();
+    if (ctx.known_failures && !ctx.near_misses) skip();
     using std::chrono::steady_clock;
     deadline_ = steady_clock::now() + std::chrono::seconds(ctx.limits->rewrite_seconds);
   }
@@ -322,8 +322,8 @@ class RewritePhase {
   /// What failed in the graph that this one is a copy of fails again, until the first rewrite
   /// changes it.
   void skip() {
-    for (const Rule* r : index_.rules()) failed_.push_back(ctx_.settled->failed(*r));
-    if (!index_.empty()) unchanged_ = ctx_.settled->unchanged(*ctx_.origin, *ctx_.graph);
+    for (const Rule* r : index_.rules()) failed_.push_back(ctx_.known_failures->failed(*r));
+    if (!index_.empty()) unchanged_ = ctx_.known_failures->unchanged(*ctx_.origin, *ctx_.graph);
   }
   bool vain(const Graph& g, const Entry& e) const {
     return !unchanged_.empty() && &g == ctx_.graph && unchanged_[e.node.index] && failed_[e.rule] &&
@@ -467,7 +467,7 @@ class RewritePhase {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   std::unordered_set<uint64_t> queued_;
   Entry at_{};                                    // being visited
-  std::vector<const std::vector<bool>*> failed_;  // by rank: what Settled knows
+  std::vector<const std::vector<bool>*> failed_;  // by rank: what KnownFailures knows
   std::vector<bool> unchanged_;                   // nodes where that holds; empty: nowhere
   std::vector<Entry> skipped_;                    // in this sweep
   std::vector<std::string> recent_;

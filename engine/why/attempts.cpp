@@ -137,12 +137,12 @@ bool anchored(std::string_view contract) {
          contract == "attention";
 }
 
-Holders::Holders(const Graph& g) {
+OriginIndex::OriginIndex(const Graph& g) {
   for (NodeId n : g.order())
     for (const std::string& o : g.node(n).origins) nodes_[o].push_back(n);
 }
 
-const std::vector<NodeId>& Holders::of(const std::string& name) const {
+const std::vector<NodeId>& OriginIndex::of(const std::string& name) const {
   static const std::vector<NodeId> kNone;
   auto it = nodes_.find(name);
   return it == nodes_.end() ? kNone : it->second;
@@ -186,13 +186,13 @@ MatchContext Attempts::context(const Graph& g) const {
   return c;
 }
 
-const Holders& Attempts::holders(const Graph& g) {
-  return holders_.try_emplace(&g, g).first->second;
+const OriginIndex& Attempts::origin_index(const Graph& g) {
+  return origin_indices_.try_emplace(&g, g).first->second;
 }
 
 Subjects Attempts::subjects(const Graph& g, const std::vector<std::string>& names) {
   Subjects out;
-  for (const std::string& n : names) out.push_back(holders(g).of(n));
+  for (const std::string& n : names) out.push_back(origin_index(g).of(n));
   return out;
 }
 

@@ -35,7 +35,7 @@ std::string line_text(const Rule& rule, const PatternLine& l) {
 }
 
 /// The pattern; `where`: the graph it was looked for in.
-void pattern_lines(Candidate& c, const Graph& g) {
+void pattern_lines(Draft& c, const Graph& g) {
   const MatchTrace& t = c.found.trace;
   const bool structure =
       t.failed || (c.found.rejection.stage == Rejection::Stage::structure && t.nodes.empty());
@@ -54,7 +54,7 @@ void pattern_lines(Candidate& c, const Graph& g) {
   }
 }
 
-void condition_lines(Candidate& c) {
+void condition_lines(Draft& c) {
   Considered& out = c.c;
   const Rejection& r = c.found.rejection;
   std::set<std::string> seen;
@@ -73,7 +73,7 @@ void condition_lines(Candidate& c) {
 
 }  // namespace
 
-void describe(Candidate& c) {
+void describe(Draft& c) {
   const Graph& g = *c.found.graph;
   Considered& out = c.c;
   out.rejection = c.found.rejection;
@@ -110,8 +110,8 @@ void describe(Candidate& c) {
   condition_lines(c);
 }
 
-bool nearer(const Candidate& a, const Candidate& b) {
-  auto key = [](const Candidate& c) {
+bool nearer(const Draft& a, const Draft& b) {
+  auto key = [](const Draft& c) {
     const bool structure = c.found.rejection.stage == Rejection::Stage::structure && !c.found.match;
     int unlock = static_cast<int>(Unlock::Kind::impossible);
     for (const Proposal& p : c.proposals)

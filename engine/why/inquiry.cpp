@@ -53,9 +53,8 @@ bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) 
   return false;
 }
 
-std::optional<Candidate> Inquiry::State::consider(const Rule& rule,
-                                                  const std::vector<std::string>& asked,
-                                                  bool fired) {
+std::optional<Draft> Inquiry::State::consider(const Rule& rule,
+                                              const std::vector<std::string>& asked, bool fired) {
   const auto& snaps = o.fused.snapshots;
   const size_t p = phase_of(o.knowledge->rules, rule);
   if (p + 1 >= snaps.size()) return std::nullopt;
@@ -63,7 +62,7 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule,
   auto last = attempts.at(rule, end, attempts.subjects(end, asked));
   std::optional<Found> first;
   if (&start != &end) first = attempts.at(rule, start, attempts.subjects(start, asked));
-  Candidate c;
+  Draft c;
   c.c.rule = &rule;
   if (first && first->match && rule.enabled) {
     const Step* taken = fired ? nullptr : lost_to(*first->match, start, p, c.c.lost_to);
@@ -95,13 +94,13 @@ std::optional<Candidate> Inquiry::State::consider(const Rule& rule,
   return c;
 }
 
-std::vector<Candidate> Inquiry::State::candidates(const std::vector<std::string>& asked,
-                                                  const Rule* only) {
-  std::vector<Candidate> out;
+std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& asked,
+                                              const Rule* only) {
+  std::vector<Draft> out;
   std::set<std::string>
       fired;  // on the node; a pair that a rule took together is no pair to ask about
   for (const std::string& n : asked)
-    for (size_t k : fate(n).steps)
+    for (size_t k : outcome(n).steps)
       if (const Step& s = o.fused.journal.steps[k]; asked.size() == 1 || s.kind == "place")
         fired.insert(s.rule);
   for (const auto& rule : o.knowledge->rules.rules) {
@@ -133,16 +132,16 @@ std::string Inquiry::State::history(const Rule& rule, const std::vector<std::str
 }
 
 /// The rule, although it has nothing to do with the node where its phase begins.
-std::vector<Candidate> Inquiry::State::far(const Rule& rule, const std::string& name) {
-  std::vector<Candidate> out;
+std::vector<Draft> Inquiry::State::far(const Rule& rule, const std::string& name) {
+  std::vector<Draft> out;
   const size_t p = phase_of(o.knowledge->rules, rule);
   if (p >= o.fused.snapshots.size()) return out;
   const Graph& g = *o.fused.snapshots[p].graph;
   const Subjects subjects = attempts.subjects(g, {name});
   const bool fired = std::ranges::any_of(
-      fate(name).steps, [&](size_t k) { return o.fused.journal.steps[k].rule == rule.id; });
+      outcome(name).steps, [&](size_t k) { return o.fused.journal.steps[k].rule == rule.id; });
   if (fired || subjects[0].empty()) return out;
-  Candidate& c = out.emplace_back();
+  Draft& c = out.emplace_back();
   c.c.rule = &rule;
   c.found = attempts.far(rule, g, subjects[0]);
   describe(c);
@@ -154,16 +153,16 @@ std::vector<Candidate> Inquiry::State::far(const Rule& rule, const std::string& 
   return out;
 }
 
-std::vector<Considered> Inquiry::State::settled(std::vector<Candidate> all,
-                                                const std::vector<std::string>& asked, size_t most,
-                                                Trials& trials) {
+std::vector<Considered> Inquiry::State::detailed(std::vector<Draft> all,
+                                                 const std::vector<std::string>& asked, size_t most,
+                                                 Trials& trials) {
   std::vector<Considered> out;
   Trials none(o, 0);
   for (size_t k = 0; k < all.size(); ++k) {
-    Candidate& c = all[k];
+    Draft& c = all[k];
     if (k < most && c.c.state == Considered::State::refused)
       c.c.history = history(*c.c.rule, asked);
-    settle(c, k < most ? trials : none, asked);
+    try_unlocks(c, k < most ? trials : none, asked);
     out.push_back(std::move(c.c));
   }
   return out;
@@ -184,19 +183,20 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
   FERRULE_ASSIGN(std::string name, resolve(asked));
   FERRULE_ASSIGN(const Rule* only, s.rule(rule));
   NodeAnswer out;
-  out.fate = s.fate(name);
-  if (out.fate.kind != Fate::Kind::layer && !only) return out;
-  if (out.fate.kind == Fate::Kind::constant || out.fate.kind == Fate::Kind::nested) return out;
+  out.outcome = s.outcome(name);
+  if (out.outcome.kind != Outcome::Kind::layer && !only) return out;
+  if (out.outcome.kind == Outcome::Kind::constant || out.outcome.kind == Outcome::Kind::nested)
+    return out;
   const std::vector<std::string> names{name};
   Trials trials(s.o, tries);
-  std::vector<Candidate> all = s.candidates(names, only);
-  if (all.empty() && only && out.fate.kind == Fate::Kind::layer) all = s.far(*only, name);
+  std::vector<Draft> all = s.candidates(names, only);
+  if (all.empty() && only && out.outcome.kind == Outcome::Kind::layer) all = s.far(*only, name);
   std::vector<std::string> around = names;
-  for (const Candidate& c : all)
+  for (const Draft& c : all)
     for (const std::string& n : c.c.path)
       if (std::ranges::find(around, n) == around.end() && around.size() < 8) around.push_back(n);
   if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, around, names);
-  out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
+  out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
   return out;
 }
 

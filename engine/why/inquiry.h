@@ -8,13 +8,13 @@ namespace ferrule::why {
 struct Inquiry::State {
   explicit State(const Observed& observed);
 
-  Fate fate(const std::string& name) const;
+  Outcome outcome(const std::string& name) const;
   /// All rules that have to do with the nodes together, nearest first; `only`: just that one.
-  std::vector<Candidate> candidates(const std::vector<std::string>& names, const Rule* only);
-  std::vector<Candidate> far(const Rule& rule, const std::string& name);
+  std::vector<Draft> candidates(const std::vector<std::string>& names, const Rule* only);
+  std::vector<Draft> far(const Rule& rule, const std::string& name);
   /// The first `most` of them with their history and tried unlocks.
-  std::vector<Considered> settled(std::vector<Candidate> all, const std::vector<std::string>& names,
-                                  size_t most, Trials& trials);
+  std::vector<Considered> detailed(std::vector<Draft> all, const std::vector<std::string>& names,
+                                   size_t most, Trials& trials);
   Result<const Rule*> rule(std::string_view id) const;
 
   const Observed& o;
@@ -26,8 +26,8 @@ struct Inquiry::State {
   std::unordered_map<std::string, std::vector<size_t>> layers;
 
  private:
-  std::optional<Candidate> consider(const Rule& rule, const std::vector<std::string>& names,
-                                    bool fired);
+  std::optional<Draft> consider(const Rule& rule, const std::vector<std::string>& names,
+                                bool fired);
   /// The step that took a node of the match away before the rule had its turn.
   const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
   std::string history(const Rule& rule, const std::vector<std::string>& names);

@@ -11,9 +11,9 @@
 namespace ferrule::why {
 
 /// Which nodes of a graph stand for which node of the model, answered by name.
-class Holders {
+class OriginIndex {
  public:
-  explicit Holders(const Graph& g);
+  explicit OriginIndex(const Graph& g);
   const std::vector<NodeId>& of(const std::string& name) const;
 
  private:
@@ -50,7 +50,7 @@ class Attempts {
   /// could start.
   Found far(const Rule& rule, const Graph& g, const std::vector<NodeId>& subject);
   MatchContext context(const Graph& g) const;
-  const Holders& holders(const Graph& g);
+  const OriginIndex& origin_index(const Graph& g);
   Subjects subjects(const Graph& g, const std::vector<std::string>& names);
 
  private:
@@ -71,7 +71,7 @@ class Attempts {
 
   const Observed& o_;
   std::map<const Rule*, RuleIndex> roots_;
-  std::map<const Graph*, Holders> holders_;
+  std::map<const Graph*, OriginIndex> origin_indices_;
   std::map<std::pair<const Rule*, const Graph*>, Regions> regions_;
 };
 
@@ -124,18 +124,18 @@ struct Proposal {
 };
 
 /// A rule considered, while it is worked out.
-struct Candidate {
+struct Draft {
   Considered c;
   Found found;
   std::vector<Proposal> proposals;
 };
 /// Fills lines, conditions, counts and nodes from what was found.
-void describe(Candidate& c);
+void describe(Draft& c);
 /// What would remove the obstacle, untried; also the path to what the pattern wants, where other
 /// nodes lie on it.
-void propose(Candidate& c, const Observed& o, Attempts& attempts);
+void propose(Draft& c, const Observed& o, Attempts& attempts);
 /// Tries those that can be tried and moves all of them into the answer.
-void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names);
+void try_unlocks(Draft& c, Trials& trials, const std::vector<std::string>& names);
 /// Rules that are off, would match on the path or at the nodes, and unlock the pair or let the
 /// node's layer grow.
 std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Trials& trials,
@@ -143,7 +143,7 @@ std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Tr
                                        const std::vector<std::string>& names);
 /// Whether `a` is nearer to firing than `b`: fewest failures, then the cheapest unlock, then the
 /// pattern that says most about the nodes asked about.
-bool nearer(const Candidate& a, const Candidate& b);
+bool nearer(const Draft& a, const Draft& b);
 
 /// The phase's place in the pipeline.
 size_t phase_of(const RuleSet& rules, const Rule& rule);

@@ -121,8 +121,8 @@ class Edges {
 
   void explain(MissedEdge& e) {
     e.cls = "structure";
-    std::vector<Candidate> all = s_.candidates({e.producer, e.consumer}, nullptr);
-    std::erase_if(all, [](const Candidate& c) {
+    std::vector<Draft> all = s_.candidates({e.producer, e.consumer}, nullptr);
+    std::erase_if(all, [](const Draft& c) {
       return c.c.rule->kind == RuleKind::rewrite &&
              c.found.rejection.stage == Rejection::Stage::structure;
     });
@@ -143,7 +143,7 @@ class Edges {
       return p.change && p.unlock.kind == Unlock::Kind::edit;
     });
     Trials none(s_.o, 0);
-    settle(all[0], none, {});
+    try_unlocks(all[0], none, {});
     const Considered& c = all[0].c;
     e.rule = c.rule->id;
     e.reason = c.state == Considered::State::off    ? "it is off"

@@ -25,12 +25,12 @@ void nested_names(const Graph& g, const std::string& owner,
 /// "step 3"
 std::string step_text(size_t k) { return fmt::format("step {}", k + 1); }
 
-std::string with_op(const Fate& f) {
+std::string with_op(const Outcome& f) {
   return f.op.empty() ? escape(f.name) : fmt::format("{} ({})", escape(f.name), escape(f.op));
 }
 
 /// What a rewrite made of the node, as a sentence; empty: it is still itself.
-std::string became(const Fate& f, const Step& s, size_t k, const RuleSet& rules) {
+std::string became(const Outcome& f, const Step& s, size_t k, const RuleSet& rules) {
   const Rule* rule = rules.find(s.rule);
   std::string doc = rule ? rule->doc : "";
   if (doc.ends_with('.')) doc.pop_back();
@@ -115,18 +115,18 @@ Result<std::string> Inquiry::resolve(std::string_view name) const {
   return fail(std::move(e));
 }
 
-Result<Fate> Inquiry::fate(std::string_view asked) const {
+Result<Outcome> Inquiry::outcome(std::string_view asked) const {
   FERRULE_ASSIGN(std::string name, resolve(asked));
-  return state_->fate(name);
+  return state_->outcome(name);
 }
 
-Fate Inquiry::State::fate(const std::string& name) const {
-  Fate f;
+Outcome Inquiry::State::outcome(const std::string& name) const {
+  Outcome f;
   f.name = name;
   auto op = ops.find(name);
   if (op != ops.end()) f.op = op->second;
   if (op == ops.end() && o.constants.contains(name)) {
-    f.kind = Fate::Kind::constant;
+    f.kind = Outcome::Kind::constant;
     f.text = fmt::format("{} holds a constant ({}): it is data, not work", escape(name),
                          escape(o.constants.at(name)));
     return f;
@@ -142,7 +142,7 @@ Fate Inquiry::State::fate(const std::string& name) const {
   }
   if (op == ops.end()) {
     const auto& [inner, owner] = nested.at(name);
-    f.kind = Fate::Kind::nested;
+    f.kind = Outcome::Kind::nested;
     f.op = inner;
     f.text = fmt::format(
         "{} lies in a nested graph of {}: its operators are rewritten there, and each runs by "
@@ -156,11 +156,11 @@ Fate Inquiry::State::fate(const std::string& name) const {
       if (std::string text = became(f, s, k, o.knowledge->rules); !text.empty())
         way += (way.empty() ? "" : ", ") + text;
   if (auto it = layers.find(name); it != layers.end()) f.layers = it->second;
-  f.kind = f.layers.empty() ? Fate::Kind::removed : Fate::Kind::layer;
+  f.kind = f.layers.empty() ? Outcome::Kind::removed : Outcome::Kind::layer;
   if (f.layers.empty()) {
     const Step* last = f.steps.empty() ? nullptr : &o.fused.journal.steps[f.steps.back()];
     if (last && last->kind == "fold") {
-      f.kind = Fate::Kind::folded;
+      f.kind = Outcome::Kind::folded;
       f.text = fmt::format("{} was computed before the run ({}): all that it reads is known",
                            with_op(f), step_text(f.steps.back()));
     } else if (!way.empty()) {

@@ -19,7 +19,7 @@ std::string quoted_layer(const Observed& o, size_t k) {
 /// How two nodes of the model lie to each other.
 class Relation {
  public:
-  Relation(const Inquiry::State& s, const Fate& a, const Fate& b)
+  Relation(const Inquiry::State& s, const Outcome& a, const Outcome& b)
       : s_(s), g_(*s.o.model), a_(a), b_(b) {}
 
   /// The shortest path of nodes, both ends included; empty: there is none.
@@ -99,7 +99,7 @@ class Relation {
     return nullptr;
   }
 
-  static bool holds(const Fate& f, size_t layer) {
+  static bool holds(const Outcome& f, size_t layer) {
     return std::ranges::find(f.layers, layer) != f.layers.end();
   }
   bool same_layer() const {
@@ -119,7 +119,7 @@ class Relation {
 
   const Inquiry::State& s_;
   const Graph& g_;
-  const Fate &a_, &b_;
+  const Outcome &a_, &b_;
 };
 
 /// Which of a layer's kernels computes the node; none: it is not known, or there is one.
@@ -158,7 +158,7 @@ void same_layer(PairAnswer& out, const Inquiry::State& s, const Relation& r) {
 
 void gone(PairAnswer& out) {
   out.kind = PairAnswer::Kind::gone;
-  for (const Fate* f : {&out.a, &out.b})
+  for (const Outcome* f : {&out.a, &out.b})
     if (f->layers.empty()) out.text += (out.text.empty() ? "" : "; ") + f->text;
 }
 
@@ -167,7 +167,7 @@ std::string reader_text(const PairAnswer& p, const Inquiry::State& s, const Rela
                         const std::string& reader, std::string& left) {
   std::string text =
       fmt::format("{} and {} both feed {}", escape(p.a.name), escape(p.b.name), escape(reader));
-  const Fate f = s.fate(reader);
+  const Outcome f = s.outcome(reader);
   for (const auto& [taker, other] : {std::pair(&p.b, &p.a), std::pair(&p.a, &p.b)}) {
     const bool taken =
         std::ranges::any_of(f.layers, [&](size_t l) { return Relation::holds(*taker, l); });
@@ -215,7 +215,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   if (a == b)
     return error(Code::usage, "--pair", fmt::format("{} twice; two nodes make a pair", escape(a)));
   PairAnswer out;
-  out.a = s.fate(a), out.b = s.fate(b);
+  out.a = s.outcome(a), out.b = s.outcome(b);
   {
     const Relation r(s, out.a, out.b);
     if (r.same_layer()) return same_layer(out, s, r), out;
@@ -262,19 +262,19 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
         escape(out.a.name), escape(out.b.name));
   }
   Trials trials(s.o, tries);
-  std::vector<Candidate> all = s.candidates(names, only);
+  std::vector<Draft> all = s.candidates(names, only);
   if (!left.empty()) {  // the one that did not take the reader might have
-    std::vector<Candidate> own = s.candidates({left, reader}, only);
-    std::erase_if(own, [](const Candidate& c) { return c.c.state == Considered::State::refused; });
-    for (const Candidate& c : own)
-      std::erase_if(all, [&](const Candidate& x) { return x.c.rule == c.c.rule; });
+    std::vector<Draft> own = s.candidates({left, reader}, only);
+    std::erase_if(own, [](const Draft& c) { return c.c.state == Considered::State::refused; });
+    for (const Draft& c : own)
+      std::erase_if(all, [&](const Draft& x) { return x.c.rule == c.c.rule; });
     all.insert(all.begin(), std::make_move_iterator(own.begin()),
                std::make_move_iterator(own.end()));
   }
   if (tries > 0)
     out.unlocks =
         rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
-  out.considered = s.settled(std::move(all), names, tries > 0 ? kDetailedOfPair : 0, trials);
+  out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailedOfPair : 0, trials);
   if (out.blockers.empty() || tries <= 0) return out;
   for (const std::string& behind : {out.b.name, std::string()}) {
     Change move;

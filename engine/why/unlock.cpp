@@ -51,7 +51,7 @@ Proposal ignore_profit(const Considered& c) {
 }
 
 /// The first target on which the rule matches here.
-std::optional<std::string> other_target(const Candidate& c, const Observed& o, Attempts& attempts) {
+std::optional<std::string> other_target(const Draft& c, const Observed& o, Attempts& attempts) {
   for (const std::string& name : target_names(o.options.rule_dirs)) {
     if (name == o.knowledge->target.name) continue;
     auto target = load_target(o.options.rule_dirs, name);
@@ -104,7 +104,7 @@ Proposal edit(const Considered& c, const Observed& o) {
 
 /// Nodes that the pattern takes only where they stand, and that the failed condition speaks of, in
 /// order.
-std::vector<NodeId> blamed(const Candidate& c) {
+std::vector<NodeId> blamed(const Draft& c) {
   std::vector<NodeId> out;
   std::vector<std::string> asked;
   for (const MatchTrace::Asked& a : c.found.trace.conditions)
@@ -118,7 +118,7 @@ std::vector<NodeId> blamed(const Candidate& c) {
 }
 
 /// Taking the nodes that lie between out of the way.
-void propose_moves(Candidate& c, const std::vector<std::string>& between, const std::string& behind,
+void propose_moves(Draft& c, const std::vector<std::string>& between, const std::string& behind,
                    std::string because = "the exporter's placement decides") {
   Change move;
   move.bypass = between;
@@ -141,7 +141,7 @@ void propose_moves(Candidate& c, const std::vector<std::string>& between, const 
 
 }  // namespace
 
-void propose(Candidate& c, const Observed& o, Attempts& attempts) {
+void propose(Draft& c, const Observed& o, Attempts& attempts) {
   Considered& out = c.c;
   const Rejection& r = out.rejection;
   if (!out.rule->enabled) c.proposals.push_back(enable(*out.rule, o));
@@ -203,7 +203,7 @@ void propose(Candidate& c, const Observed& o, Attempts& attempts) {
   }
 }
 
-void settle(Candidate& c, Trials& trials, const std::vector<std::string>& names) {
+void try_unlocks(Draft& c, Trials& trials, const std::vector<std::string>& names) {
   for (Proposal& p : c.proposals) {
     if (p.change) {
       if (auto layer = trials.layer(*p.change, names))

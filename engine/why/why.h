@@ -29,7 +29,7 @@ Result<Observed> observe(Imported imported, std::shared_ptr<const Knowledge> kno
                          EngineOptions options);
 
 /// What became of a node of the model.
-struct Fate {
+struct Outcome {
   std::string name, op;  ///< op: empty for constants
   enum class Kind : uint8_t { layer, constant, folded, removed, nested } kind = Kind::layer;
   std::vector<size_t> layers;  ///< of the plan
@@ -80,13 +80,13 @@ struct Considered {
 };
 
 struct NodeAnswer {
-  Fate fate;
+  Outcome outcome;
   std::vector<Considered> considered;  ///< nearest first
   std::vector<Unlock> unlocks;         ///< that belong to no single rule
 };
 
 struct PairAnswer {
-  Fate a, b;  ///< a before b where a path leads from one to the other
+  Outcome a, b;  ///< a before b where a path leads from one to the other
   enum class Kind : uint8_t {
     same,           ///< one layer already
     apart,          ///< one layer, but kernels of their own in it
@@ -125,7 +125,7 @@ class Inquiry {
   /// The node of that name, else the one that makes the value of that name. errors: usage, with a
   /// suggestion.
   Result<std::string> resolve(std::string_view name) const;
-  Result<Fate> fate(std::string_view name) const;
+  Result<Outcome> outcome(std::string_view name) const;
   /// `rule`: only this one (errors: rule_unknown). `tries`: how often the model may be fused again
   /// to check unlocks.
   Result<NodeAnswer> node(std::string_view name, std::string_view rule, int tries);

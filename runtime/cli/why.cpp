@@ -28,7 +28,7 @@ json considered_json(const std::vector<why::Considered>& all) {
 }
 
 json node_json(const why::Observed& o, const why::NodeAnswer& a) {
-  json j = to_json(o, a.fate);
+  json j = to_json(o, a.outcome);
   j["considered"] = considered_json(a.considered);
   j["unlock"] = to_json(a.unlocks);
   return j;
@@ -41,8 +41,8 @@ void print_unlocks_of_none(const std::vector<why::Unlock>& all, const char* what
 }
 
 void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question& q) {
-  std::cout << a.fate.text << "\n";
-  print_steps(o, a.fate);
+  std::cout << a.outcome.text << "\n";
+  print_steps(o, a.outcome);
   print_unlocks_of_none(a.unlocks, "rules that are off and would change this:");
   print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
   if (a.considered.empty() && !q.rule.empty())
@@ -51,7 +51,7 @@ void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question
 
 /// One line a node: what it became, and the nearest rule if it stayed alone.
 void print_short(const why::NodeAnswer& a) {
-  std::cout << a.fate.text << "\n";
+  std::cout << a.outcome.text << "\n";
   if (a.considered.empty()) return;
   const why::Considered& c = a.considered[0];
   const std::string why = c.state == why::Considered::State::lost  ? "lost to " + c.lost_to
@@ -131,7 +131,7 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
   const bool one_layer =
       a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
   if (!one_layer && a.kind != why::PairAnswer::Kind::gone)
-    for (const why::Fate* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
+    for (const why::Outcome* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
   print_unlocks_of_none(a.unlocks, "would make them one layer:");
   print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
   if (a.considered.empty() && !one_layer && a.kind != why::PairAnswer::Kind::gone)

@@ -26,7 +26,7 @@ std::string_view name(SeenLine::State s) {
   constexpr std::string_view kNames[] = {"ok", "failed", "unseen"};
   return kNames[static_cast<size_t>(s)];
 }
-std::string_view name(why::Fate::Kind k) {
+std::string_view name(why::Outcome::Kind k) {
   constexpr std::string_view kNames[] = {"layer", "constant", "folded", "removed", "nested"};
   return kNames[static_cast<size_t>(k)];
 }
@@ -157,7 +157,7 @@ json to_json(const Considered& c) {
   return j;
 }
 
-json to_json(const why::Observed& o, const why::Fate& f) {
+json to_json(const why::Observed& o, const why::Outcome& f) {
   json layers = json::array(), steps = json::array();
   for (size_t k : f.layers) {
     const Layer& l = o.plan.layers[k];
@@ -194,7 +194,7 @@ void print_unlocks(const std::vector<Unlock>& all, const std::string& indent) {
   }
 }
 
-void print_steps(const why::Observed& o, const why::Fate& f) {
+void print_steps(const why::Observed& o, const why::Outcome& f) {
   for (size_t k : f.steps) {
     const Step& s = o.fused.journal.steps[k];
     std::cout << fmt::format("  step {:<4} {:<13} {}\n", k + 1, s.phase, safe(s.text, 160));

@@ -6,7 +6,7 @@
 
 namespace ferrule::cli {
 
-nlohmann::json to_json(const why::Observed& o, const why::Fate& f);
+nlohmann::json to_json(const why::Observed& o, const why::Outcome& f);
 nlohmann::json to_json(const why::Considered& c);
 nlohmann::json to_json(const why::Unlock& u);
 nlohmann::json to_json(const std::vector<why::Unlock>& all);
@@ -14,7 +14,7 @@ nlohmann::json to_json(const std::vector<why::Unlock>& all);
 nlohmann::json names_json(const std::vector<std::string>& names);
 
 /// The steps that touched the node.
-void print_steps(const why::Observed& o, const why::Fate& f);
+void print_steps(const why::Observed& o, const why::Outcome& f);
 /// The nearest `most` rules in full, the others by name.
 void print_considered(const std::vector<why::Considered>& all, size_t most);
 void print_unlocks(const std::vector<why::Unlock>& all, const std::string& indent);

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/in_place.h"
 #include "runtime/parallel.h"
@@ -35,7 +35,7 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
 }
 
 /// Multiply-adds, twice, of a convolution or product; 0 for what only moves or compares.
-double flops(const Launch& l, const Call& call) {
+double flops(const Launch& l, const KernelCall& call) {
   if (call.inputs.size() < 2 || !call.inputs[1].present() || call.outputs.empty()) return 0;
   const Operand &x = call.inputs[0], &w = call.inputs[1], &y = call.outputs[0];
   if (l.primitive == "Conv" && w.rank() > 2)
@@ -50,7 +50,7 @@ double flops(const Launch& l, const Call& call) {
 }
 
 /// Whether waking a second thread costs more than it saves: about five microseconds of work.
-bool too_small_to_split(const Launch& l, const Call& call) {
+bool too_small_to_split(const Launch& l, const KernelCall& call) {
   constexpr double kFlops = 1 << 19;
   constexpr int64_t kBytes = 128 << 10;
   if (l.kind != Launch::Kind::library || flops(l, call) > kFlops) return false;
@@ -160,7 +160,7 @@ Status CpuExecutable::build(const PrepareContext& context) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       const int at = step++;
       if (l.kind == Launch::Kind::view) continue;
-      FERRULE_ASSIGN(const Call call, call_of(plan_, lowered_, storage_, layer, l));
+      FERRULE_ASSIGN(const KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
       // oneDNN decides the split when the primitive is made.
       const bool serial = too_small_to_split(l, call);
       set_threads(serial ? 1 : team_);
@@ -247,7 +247,7 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
     for (const Launch& l : lowered_.layers[layer].launches) {
       if (l.kind != Launch::Kind::generated && !(l.kind == Launch::Kind::copy && l.region))
         continue;
-      FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
+      FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
       if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
@@ -268,7 +268,7 @@ Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int
 
 Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, const Launch& l,
                                              const LogCallback& log) {
-  FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
+  FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
   Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
     switch (l.kind) {
       case Launch::Kind::generated:
@@ -277,7 +277,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
         return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
         if (Factory f =
-                candidates(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
+                implementations(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
           return call.dense() ? make_library_kernel(context, call, f)
                               : make_sliced(context, call, f, takes_slices(l.primitive));
         return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive),
@@ -296,7 +296,7 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
   const NodeId node = plan_.layers[layer].node;
   const bool group = node && plan_.graph.node(node).body && whole_layer;
   if (l.post_ops.empty() && !l.region && !l.rows && !group) return make_interpreted(context, call);
-  FERRULE_ASSIGN(Call whole, node_call(plan_, lowered_, storage_, layer));
+  FERRULE_ASSIGN(KernelCall whole, node_call(plan_, lowered_, storage_, layer));
   return make_interpreted(context, whole);
 }
 

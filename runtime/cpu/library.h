@@ -81,7 +81,7 @@ struct Library {
 
 /// Runs `body`, which may throw dnnl::error. `what`: the primitive, for the message.
 template <class Body>
-auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(body()) {
+auto guard(const KernelCall& call, std::string_view what, Body&& body) -> decltype(body()) {
   try {
     return body();
   } catch (const dnnl::error& e) {
@@ -96,10 +96,10 @@ auto guard(const Call& call, std::string_view what, Body&& body) -> decltype(bod
 /// Whether the tail takes the logistic function from the library. Its reference code is plain C++,
 /// where that function makes 0 of NaN and raises no flag (nan_watch.h); so are some of its other
 /// kernels' tails.
-bool has_logistic(const Call& call);
+bool has_logistic(const KernelCall& call);
 /// What `make` makes of the same call with logistic(x) as exp(-log(1 + exp(-x))), which keeps NaN.
-Result<KernelPtr> make_without_logistic(Call call,
-                                        const std::function<Result<KernelPtr>(const Call&)>& make);
+Result<KernelPtr> make_without_logistic(
+    KernelCall call, const std::function<Result<KernelPtr>(const KernelCall&)>& make);
 
 std::optional<memory::data_type> data_type(DType t);
 /// Whether the library computes on operands stored so on this machine: f32, and bf16 where there
@@ -169,8 +169,8 @@ struct Epilogue {
   std::vector<Entry> operands;
 };
 /// errors: unsupported_operator.
-Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape,
+Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
                                std::span<const Leading> leading = {});
-void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue);
+void bind_epilogue(Prepared& kernel, const KernelCall& call, const Epilogue& epilogue);
 
 }  // namespace ferrule::cpu

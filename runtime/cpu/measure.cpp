@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/cpu/candidates.h"
 #include "runtime/cpu/executable.h"
+#include "runtime/cpu/implementations.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -19,11 +19,11 @@ constexpr size_t kPasses = 5;  // at least
 
 /// Every implementation of the launch that does not refuse it; none if there is no choice.
 Status CpuExecutable::add_candidates(Context& context, size_t layer, const Launch& l, Step& step) {
-  const auto all =
-      l.kind == Launch::Kind::library ? candidates(l.primitive) : std::span<const Candidate>{};
+  const auto all = l.kind == Launch::Kind::library ? implementations(l.primitive)
+                                                   : std::span<const Implementation>{};
   if (all.size() < 2) return {};
-  FERRULE_ASSIGN(Call call, call_of(plan_, lowered_, storage_, layer, l));
-  for (const Candidate& c : all) {
+  FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
+  for (const Implementation& c : all) {
     if (!suits(c, call)) continue;
     auto made = c.make(context, call);
     if (made)

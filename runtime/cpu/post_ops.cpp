@@ -77,7 +77,7 @@ std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y,
 
 }  // namespace
 
-Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape,
+Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
                                std::span<const Leading> leading) {
   Epilogue out;
   dnnl::post_ops ops;
@@ -120,18 +120,18 @@ Result<Epilogue> make_epilogue(const Call& call, const EpilogueShape& shape,
   return out;
 }
 
-void bind_epilogue(Prepared& kernel, const Call& call, const Epilogue& epilogue) {
+void bind_epilogue(Prepared& kernel, const KernelCall& call, const Epilogue& epilogue) {
   for (const Epilogue::Entry& e : epilogue.operands)
     kernel.operand(DNNL_ARG_ATTR_MULTIPLE_POST_OP(e.position) | DNNL_ARG_SRC_1, e.desc,
                    call.inputs[static_cast<size_t>(e.input)]);
 }
 
-bool has_logistic(const Call& call) {
+bool has_logistic(const KernelCall& call) {
   return std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
 }
 
-Result<KernelPtr> make_without_logistic(Call call,
-                                        const std::function<Result<KernelPtr>(const Call&)>& make) {
+Result<KernelPtr> make_without_logistic(
+    KernelCall call, const std::function<Result<KernelPtr>(const KernelCall&)>& make) {
   std::vector<PostOp> steps;
   for (const PostOp& op : call.post_ops) {
     if (op.alg != "logistic") {

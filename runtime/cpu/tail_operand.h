@@ -2,7 +2,7 @@
 // The shapes say it (engine/contract/spread.h), neither the number of elements nor the rank.
 #pragma once
 #include "engine/contract/spread.h"
-#include "runtime/call.h"
+#include "runtime/kernel_call.h"
 
 namespace ferrule::cpu {
 

@@ -125,7 +125,7 @@ Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand&
   return CudnnOperand{uid, -1, at};
 }
 
-Status add_tail(Context& context, const Call& call, CudnnProblem& problem,
+Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
                 std::vector<CudnnOperand>& operands) {
   const int rank = call.outputs[0].rank();
   for (PostOp op : call.post_ops) {
@@ -141,7 +141,7 @@ Status add_tail(Context& context, const Call& call, CudnnProblem& problem,
   return {};
 }
 
-Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnWork& work,
+Result<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call, const CudnnWork& work,
                                     std::vector<CudnnOperand> operands) {
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
   const int sm = static_cast<int>(std::lround(context.target->cc * 10));

@@ -22,12 +22,12 @@ struct CudnnOperand {
 
 /// The graph built with the plan that the tuning file names for the work, else with cuDNN's first.
 /// errors: library_missing, library_failed, unsupported_operator.
-Result<KernelPtr> make_cudnn_kernel(Context& context, const Call& call, const CudnnWork& work,
+Result<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call, const CudnnWork& work,
                                     std::vector<CudnnOperand> operands);
 /// Slot or uploaded constant.  errors: those of Constants.
 Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o);
 /// The call's tail and its operands.  errors: those of Constants.
-Status add_tail(Context& context, const Call& call, CudnnProblem& problem,
+Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
                 std::vector<CudnnOperand>& operands);
 
 }  // namespace ferrule::cuda

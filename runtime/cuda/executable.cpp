@@ -107,8 +107,10 @@ Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratc
 }
 
 Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
-  auto make = [&](const Launch& l, const Call& call) { return make_kernel(context, l, call); };
-  auto interpret = [&](const Call& call, const Error& why) {
+  auto make = [&](const Launch& l, const KernelCall& call) {
+    return make_kernel(context, l, call);
+  };
+  auto interpret = [&](const KernelCall& call, const Error& why) {
     if (*context.log)
       (*context.log)(LogLevel::warning, fmt::format("{}: {}; the host interprets it",
                                                     escape(plan_.layers[layer].name), why.message));
@@ -120,7 +122,8 @@ Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step
   return {};
 }
 
-Result<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l, const Call& call) {
+Result<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l,
+                                              const KernelCall& call) {
   if (const auto attention = choose_gpu_attention(l, call, *context.target, context.strict).library)
     return make_attention(context, l, call, *attention);
   if (cuda_generated(l)) return make_generated(context, l, call);

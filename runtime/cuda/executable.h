@@ -74,7 +74,7 @@ class CudaExecutable final : public Executable {
   Status build(const PrepareContext& context);
   Status make_steps(Context& context, std::vector<int64_t>& scratch);
   Status make_layer(Context& context, size_t layer, int first_step);
-  Result<KernelPtr> make_kernel(Context& context, const Launch& launch, const Call& call);
+  Result<KernelPtr> make_kernel(Context& context, const Launch& launch, const KernelCall& call);
   void compile(Context& context);
   Status allocate(const Limits& limits, std::vector<int64_t> scratch);
   Status place_ports();

@@ -11,7 +11,7 @@
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 #include "runtime/backend.h"
-#include "runtime/call.h"
+#include "runtime/kernel_call.h"
 #include "runtime/tuning.h"
 
 struct CUstream_st;
@@ -114,20 +114,21 @@ struct Context {
 
 /// errors: library_failed; library_missing; unsupported_operator when there is no such kernel (it
 /// is interpreted then).
-using Factory = Result<KernelPtr> (*)(Context&, const Call&);
+using Factory = Result<KernelPtr> (*)(Context&, const KernelCall&);
 /// The factory of a library primitive by ONNX operator; null if there is none (kernels/table.cpp).
 Factory library_factory(std::string_view op);
 
-Result<KernelPtr> make_convolution(Context&, const Call&);
-Result<KernelPtr> make_deconvolution(Context&, const Call&);
-Result<KernelPtr> make_matmul(Context&, const Call&);
+Result<KernelPtr> make_convolution(Context&, const KernelCall&);
+Result<KernelPtr> make_deconvolution(Context&, const KernelCall&);
+Result<KernelPtr> make_matmul(Context&, const KernelCall&);
 /// Attention through cuDNN; where cuDNN has no engine for it or is not there, make_generated's, and
 /// a warning.
-Result<KernelPtr> make_attention(Context&, const Launch&, const Call&, const LibraryAttention&);
+Result<KernelPtr> make_attention(Context&, const Launch&, const KernelCall&,
+                                 const LibraryAttention&);
 /// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else
 /// codegen/cuda/launch.h knows.
-Result<KernelPtr> make_generated(Context&, const Launch&, const Call&);
+Result<KernelPtr> make_generated(Context&, const Launch&, const KernelCall&);
 /// The layer on the host, between two transfers.
-Result<KernelPtr> make_interpreted(Context&, const Call&);
+Result<KernelPtr> make_interpreted(Context&, const KernelCall&);
 
 }  // namespace ferrule::cuda

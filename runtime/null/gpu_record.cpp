@@ -38,8 +38,8 @@ class Recorder {
   };
 
   Status record(size_t layer, int step) {
-    auto make = [&](const Launch& l, const Call& call) { return line(l, call); };
-    auto interpret = [&](const Call& call, const Error& why) {
+    auto make = [&](const Launch& l, const KernelCall& call) { return line(l, call); };
+    auto interpret = [&](const KernelCall& call, const Error& why) {
       return on_the_host(call, why.message);
     };
     FERRULE_ASSIGN(const auto lines,
@@ -52,7 +52,7 @@ class Recorder {
     return {};
   }
 
-  Result<Line> line(const Launch& l, const Call& call) const {
+  Result<Line> line(const Launch& l, const KernelCall& call) const {
     const AttentionChoice attention = choose_gpu_attention(l, call, c_.target, c_.lowered.strict);
     if (attention.library) return Line{fmt::format("cudnn attention {}", operands(call))};
     if (cuda_generated(l)) return generated(l, call, attention.why);
@@ -64,7 +64,7 @@ class Recorder {
   }
 
   /// `why`: it is not a library's.
-  Result<Line> generated(const Launch& l, const Call& call, const std::string& why) const {
+  Result<Line> generated(const Launch& l, const KernelCall& call, const std::string& why) const {
     FERRULE_ASSIGN(const CudaLaunch planned,
                    plan_gpu_launch(l, call, c_.target, kEntry, c_.tuning));
     const std::vector<uint64_t> none(call.inputs.size() + call.outputs.size() + 2);
@@ -81,7 +81,7 @@ class Recorder {
   }
 
   /// Waits for the device: no graph holds it.
-  Result<Line> on_the_host(const Call& call, const std::string& why) const {
+  Result<Line> on_the_host(const KernelCall& call, const std::string& why) const {
     FERRULE_TRY(check_interpreted(call));
     return Line{fmt::format("interpret {} {}{}", escape(call.node->op), operands(call),
                             why.empty() ? "" : ": " + why),
@@ -97,7 +97,7 @@ class Recorder {
     return out.empty() ? "" : " [" + out + "]";
   }
 
-  std::string operands(const Call& call) const {
+  std::string operands(const KernelCall& call) const {
     auto list = [&](const std::vector<Operand>& all) {
       std::string out;
       for (const Operand& o : all) out += (out.empty() ? "" : ", ") + operand(o);

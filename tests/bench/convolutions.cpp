@@ -1,6 +1,6 @@
-// Convolutions of real models on their own, all candidates (runtime/cpu/candidates.h) side by side:
-// the least time over many interleaved runs, GFLOP/s of the direct algorithm, and the share of one
-// FMA peak a thread. (Winograd does less arithmetic, so its share can be above 100 %.)
+// Convolutions of real models on their own, all implementations (runtime/cpu/implementations.h)
+// side by side: the least time over many interleaved runs, GFLOP/s of the direct algorithm, and the
+// share of one FMA peak a thread. (Winograd does less arithmetic, so its share can be above 100 %.)
 //
 //   ninja -C build bench_convolutions && build/bench_convolutions [--threads N] [--target cpu-avx2]
 //   [--cold]
@@ -18,7 +18,7 @@
 #include <cstring>
 #include <random>
 
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 
@@ -105,9 +105,9 @@ class Bound final : public Binder {
     memory_[0] = x, memory_[1] = y;
   }
   Bound(const Bound&) = delete;
-  const Call& call() const { return call_; }
+  const KernelCall& call() const { return call_; }
   /// False where the implementation refuses.
-  bool make(Context& context, const Candidate& c) {
+  bool make(Context& context, const Implementation& c) {
     auto made = c.make(context, call_);
     if (!made) return false;
     kernel_ = std::move(*made);
@@ -134,7 +134,7 @@ class Bound final : public Binder {
  private:
   Node node_;
   Graph graph_;
-  Call call_;
+  KernelCall call_;
   PostOp relu_;
   KernelPtr kernel_;
   std::shared_ptr<void> memory_[2], scratch_;
@@ -216,7 +216,7 @@ void measure(const Layer& l, const Options& o, Context& context, double peak) {
   };
   std::vector<Row> rows;
   int64_t scratch = 0;
-  for (const Candidate& c : candidates("Conv")) {
+  for (const Implementation& c : implementations("Conv")) {
     Row row{std::string(c.name), {}};
     for (size_t k = 0; k < copies; ++k) {
       auto b = std::make_unique<Bound>(l, static_cast<unsigned>(k), x, y);

@@ -18,8 +18,8 @@ CLEAN = {
     "engine/base/result.h": ["engine/base/messages.def"],
     "engine/graph/graph.h": ["engine/base/result.h"],
     "engine/graph/text.cpp": ["engine/graph/graph.h"],
-    "runtime/cpu/kernels/copy.cpp": ["runtime/call.h"],
-    "runtime/call.h": ["engine/graph/graph.h"],
+    "runtime/cpu/kernels/copy.cpp": ["runtime/kernel_call.h"],
+    "runtime/kernel_call.h": ["engine/graph/graph.h"],
 }
 
 

@@ -33,17 +33,17 @@ CONSIDERED = {
     "path": [TEXT], "unlock": [UNLOCK], "lost_to": (TEXT, None), "history": (TEXT, None),
     "refused": ({"by": TEXT, "stage": {"structure", "condition", "guarantee"}, "truth": {"true", "false", "unknown"}, "why": TEXT, "hint": TEXT}, None),
 }
-FATE = {
+OUTCOME = {
     "name": TEXT, "op": (TEXT, None), "state": {"layer", "constant", "folded", "removed", "nested"}, "text": TEXT,
     "layers": [{"name": TEXT, "contract": TEXT, "rule": (TEXT, None), "nodes": [TEXT]}],
     "steps": [{"step": COUNT, "phase": TEXT, "rule": (TEXT, None), "kind": TEXT, "text": TEXT}],
 }
-NODE = {**FATE, "considered": [CONSIDERED], "unlock": [UNLOCK]}
+NODE = {**OUTCOME, "considered": [CONSIDERED], "unlock": [UNLOCK]}
 HEADER = {"schema_version": COUNT, "target": TEXT}
 NODES = {**HEADER, "nodes": [NODE]}
 PAIR = {**HEADER, "pair": {
     "relation": {"same", "apart", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"}, "text": TEXT,
-    "a": FATE, "b": FATE, "path": [TEXT], "blockers": [TEXT], "considered": [CONSIDERED], "unlock": [UNLOCK]}}
+    "a": OUTCOME, "b": OUTCOME, "path": [TEXT], "blockers": [TEXT], "considered": [CONSIDERED], "unlock": [UNLOCK]}}
 MISSED = {**HEADER, "edges": [{
     "from": TEXT, "to": TEXT, "producer": TEXT, "consumer": TEXT, "value": TEXT, "type": TEXT, "bytes": (COUNT, None),
     "rule": (TEXT, None), "class": {"sound", "kernel", "profit", "structure"}, "reason": TEXT, "unlock": [UNLOCK]}]}

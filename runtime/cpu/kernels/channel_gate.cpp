@@ -59,7 +59,7 @@ void activate(const PostOp& op, float* y, int64_t n) {
 
 class ChannelGateKernel final : public Kernel {
  public:
-  ChannelGateKernel(const Call& call, const ChannelGate& gate)
+  ChannelGateKernel(const KernelCall& call, const ChannelGate& gate)
       : images_(call.inputs[0].dims[0]),
         channels_(call.inputs[0].dims[1]),
         x_slot_(call.inputs[0].slot),
@@ -157,7 +157,7 @@ class ChannelGateKernel final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_channel_gate(Context& context, const Call& call) {
+Result<KernelPtr> make_channel_gate(Context& context, const KernelCall& call) {
   const Operand& x = call.inputs[0];
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "channel_gate", why);

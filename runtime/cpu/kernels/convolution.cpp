@@ -9,19 +9,19 @@
 namespace ferrule::cpu {
 namespace {
 
-bool has_bias(const Call& call) { return call.own_input(kB) != nullptr; }
+bool has_bias(const KernelCall& call) { return call.own_input(kB) != nullptr; }
 
 /// In bf16 the library multiplies channels by twos. Of an odd number it takes the last with what
 /// lies behind the pixel, times 0: an infinity or NaN there, of another pixel or of no one's
 /// memory, would make the sum NaN. Depthwise kernels do not.
-bool reads_behind_pixels(const Call& call, bool transposed) {
+bool reads_behind_pixels(const KernelCall& call, bool transposed) {
   const int64_t groups = call.node->attrs.i("group", 1);
   const auto& w = call.inputs[kW].dims;
   const int64_t in = transposed ? w[0] / groups : w[1], out = transposed ? w[1] : w[0] / groups;
   return call.inputs[kX].dtype == DType::bf16 && in % 2 == 1 && (in > 1 || out > 1);
 }
 
-Status check_convolution(const Call& call, std::string_view what) {
+Status check_convolution(const KernelCall& call, std::string_view what) {
   if (!call.inputs[kW].constant)
     return error(Code::unsupported_operator, escape(call.layer), what,
                  "the weights are not constant");
@@ -61,8 +61,8 @@ Weights weights_of(const Operand& w, int64_t groups, bool transposed) {
 }
 
 template <class Primitive, class Desc>
-KernelPtr assemble(Context& context, const Call& call, const Desc& desc, const Weights& weights,
-                   const Epilogue& epilogue) {
+KernelPtr assemble(Context& context, const KernelCall& call, const Desc& desc,
+                   const Weights& weights, const Epilogue& epilogue) {
   auto kernel = std::make_unique<Prepared>(context, Primitive(desc), desc.impl_info_str());
   kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[kX]);
   kernel->constant(
@@ -86,7 +86,7 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 
 }  // namespace
 
-Result<KernelPtr> make_convolution(Context& context, const Call& call) {
+Result<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_convolution(call, "Conv"));
   if (!call.dense())
     return error(Code::unsupported_operator, escape(call.layer), "Conv",
@@ -104,13 +104,13 @@ Result<KernelPtr> make_convolution(Context& context, const Call& call) {
         dnnl::algorithm::convolution_direct, image_desc(x), weights.any, bias, image_desc(y),
         w.strides, w.dilations, w.pads_begin, w.pads_end, epilogue.attr);
     if (has_logistic(call) && tail_is_plain(desc.impl_info_str()))
-      return make_without_logistic(call,
-                                   [&](const Call& c) { return make_convolution(context, c); });
+      return make_without_logistic(
+          call, [&](const KernelCall& c) { return make_convolution(context, c); });
     return assemble<dnnl::convolution_forward>(context, call, desc, weights, epilogue);
   });
 }
 
-Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
+Result<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_convolution(call, "ConvTranspose"));
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
@@ -124,8 +124,8 @@ Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
         dnnl::algorithm::deconvolution_direct, image_desc(x), weights.any, bias, image_desc(y),
         w.strides, w.dilations, w.pads_begin, w.pads_end, epilogue.attr);
     if (has_logistic(call) && tail_is_plain(desc.impl_info_str()))
-      return make_without_logistic(call,
-                                   [&](const Call& c) { return make_deconvolution(context, c); });
+      return make_without_logistic(
+          call, [&](const KernelCall& c) { return make_deconvolution(context, c); });
     return assemble<dnnl::deconvolution_forward>(context, call, desc, weights, epilogue);
   });
 }

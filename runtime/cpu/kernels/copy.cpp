@@ -20,7 +20,7 @@ struct Part {
 
 class Copy final : public Kernel {
  public:
-  explicit Copy(const Call& call) {
+  explicit Copy(const KernelCall& call) {
     for (const Operand& o : call.inputs) {
       inputs_.push_back(o.constant ? o.constant->data() : nullptr);
       input_slots_.push_back(o.slot);
@@ -63,7 +63,7 @@ int element_bytes(const Operand& o) { return size_bits(o.dtype) / 8; }
 
 int64_t normal_axis(int64_t axis, int rank) { return axis < 0 ? axis + rank : axis; }
 
-Result<std::vector<int64_t>> constant_ints(const Call& call, size_t slot,
+Result<std::vector<int64_t>> constant_ints(const KernelCall& call, size_t slot,
                                            std::vector<int64_t> otherwise) {
   if (slot >= call.inputs.size() || !call.inputs[slot].present()) return otherwise;
   if (!call.inputs[slot].constant)
@@ -74,14 +74,14 @@ Result<std::vector<int64_t>> constant_ints(const Call& call, size_t slot,
 
 /// A part of input 0 (or `input`) that starts at `offset` and steps by `strides`, into all of
 /// output `output`.
-Part whole_output(const Call& call, size_t input, size_t output, std::vector<int64_t> strides,
+Part whole_output(const KernelCall& call, size_t input, size_t output, std::vector<int64_t> strides,
                   int64_t offset) {
   const Operand& y = call.outputs[output];
   return {input, output,
           StridedCopy(y.dims, std::move(strides), y.strides(), element_bytes(y), offset, 0)};
 }
 
-Status transpose(const Call& call, Copy& out) {
+Status transpose(const KernelCall& call, Copy& out) {
   const Operand& x = call.inputs[0];
   auto perm = call.node->attrs.ints("perm");
   if (perm.empty())
@@ -92,7 +92,7 @@ Status transpose(const Call& call, Copy& out) {
   return {};
 }
 
-Status slice(const Call& call, Copy& out) {
+Status slice(const KernelCall& call, Copy& out) {
   const Operand& x = call.inputs[0];
   std::vector<int64_t> strides = x.strides();
   FERRULE_ASSIGN(auto starts, constant_ints(call, 1, {}));
@@ -113,7 +113,7 @@ Status slice(const Call& call, Copy& out) {
   return {};
 }
 
-Status split(const Call& call, Copy& out) {
+Status split(const KernelCall& call, Copy& out) {
   const Operand& x = call.inputs[0];
   const std::vector<int64_t> strides = x.strides();
   const auto axis = static_cast<size_t>(normal_axis(call.node->attrs.i("axis"), x.rank()));
@@ -133,7 +133,7 @@ Status split(const Call& call, Copy& out) {
   return {};
 }
 
-Status concat(const Call& call, Copy& out) {
+Status concat(const KernelCall& call, Copy& out) {
   const Operand& y = call.outputs[0];
   const std::vector<int64_t> strides = y.strides();
   const auto axis = static_cast<size_t>(normal_axis(call.node->attrs.i("axis"), y.rank()));
@@ -148,7 +148,7 @@ Status concat(const Call& call, Copy& out) {
   return {};
 }
 
-Status pad(const Call& call, Copy& out) {
+Status pad(const KernelCall& call, Copy& out) {
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   if (call.node->attrs.s("mode", "constant") != "constant")
     return error(Code::unsupported_operator, escape(call.layer), "Pad",
@@ -181,7 +181,7 @@ Status pad(const Call& call, Copy& out) {
   return {};
 }
 
-Status expand(const Call& call, Copy& out) {
+Status expand(const KernelCall& call, Copy& out) {
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   const std::vector<int64_t> from = x.strides();
   std::vector<int64_t> strides(y.dims.size(), 0);
@@ -192,15 +192,15 @@ Status expand(const Call& call, Copy& out) {
   return {};
 }
 
-Status reorder(const Call& call, Copy& out) {
+Status reorder(const KernelCall& call, Copy& out) {
   out.add(whole_output(call, 0, 0, call.inputs[0].strides(), 0));
   return {};
 }
 
 }  // namespace
 
-Result<KernelPtr> make_copy(Context& context, const Call& call) {
-  static const std::map<std::string_view, Status (*)(const Call&, Copy&)> kOperators = {
+Result<KernelPtr> make_copy(Context& context, const KernelCall& call) {
+  static const std::map<std::string_view, Status (*)(const KernelCall&, Copy&)> kOperators = {
       {"Transpose", transpose}, {"Slice", slice},      {"Split", split},
       {"Concat", concat},       {"Pad", pad},          {"Expand", expand},
       {"Reorder", reorder},     {"Identity", reorder},

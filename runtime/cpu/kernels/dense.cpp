@@ -13,7 +13,7 @@ class Dense final : public Kernel {
   /// Slots of the inner call that are copies: kFirst + number of the copy.
   static constexpr int kFirst = 1 << 28;
 
-  explicit Dense(const Call& call) : inner_(call) {
+  explicit Dense(const KernelCall& call) : inner_(call) {
     for (Operand& o : inner_.inputs) stage(o, true);
     for (Operand& o : inner_.outputs) stage(o, false);
   }
@@ -104,7 +104,7 @@ class Dense final : public Kernel {
     void* scratch_;
   };
 
-  Call inner_;
+  KernelCall inner_;
   std::vector<Copied> copies_;
   int64_t bytes_ = 0;
   KernelPtr kernel_;
@@ -112,7 +112,8 @@ class Dense final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_sliced(Context& context, const Call& call, Factory factory, bool taken) {
+Result<KernelPtr> make_sliced(Context& context, const KernelCall& call, Factory factory,
+                              bool taken) {
   if (taken) {
     auto made = factory(context, call);
     if (made || made.error().code != Code::unsupported_operator) return made;

@@ -67,7 +67,7 @@ class Depthwise final : public Kernel {
     grain_ = std::max<int64_t>(1, parts(kThreadProductsDepthwise, products));
   }
 
-  Status load(Context& context, const Call& call) {
+  Status load(Context& context, const KernelCall& call) {
     x_slot_ = call.inputs[kX].slot;
     y_slot_ = call.outputs[0].slot;
     if (const Operand* b = call.own_input(kB))
@@ -147,7 +147,7 @@ class Depthwise final : public Kernel {
   Packed weights_;
 };
 
-Status check_depthwise(const Call& call) {
+Status check_depthwise(const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "depthwise", why);
   };
@@ -168,7 +168,7 @@ Status check_depthwise(const Call& call) {
 
 }  // namespace
 
-Result<KernelPtr> make_depthwise(Context& context, const Call& call) {
+Result<KernelPtr> make_depthwise(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_depthwise(call));
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   FERRULE_ASSIGN(Window win, window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));

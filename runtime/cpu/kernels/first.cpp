@@ -23,7 +23,7 @@ class First final : public Kernel {
     shape_.ops = tail_.ops();
   }
 
-  Status load(Context& context, const Call& call, const Window& w) {
+  Status load(Context& context, const KernelCall& call, const Window& w) {
     const Operand &x = call.inputs[kX], &y = call.outputs[0];
     x_slot_ = x.slot;
     y_slot_ = y.slot;
@@ -166,8 +166,8 @@ class Reordered final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_reordered(Context& context, const Call& call, Factory factory) {
-  Call inner = call;
+Result<KernelPtr> make_reordered(Context& context, const KernelCall& call, Factory factory) {
+  KernelCall inner = call;
   Operand& x = inner.inputs[kX];
   x.layout = Layout::channels_last;
   x.plane = 0;
@@ -176,7 +176,7 @@ Result<KernelPtr> make_reordered(Context& context, const Call& call, Factory fac
   return std::make_unique<Reordered>(call.inputs[kX], x, std::move(kernel));
 }
 
-Result<KernelPtr> make_first(Context& context, const Call& call) {
+Result<KernelPtr> make_first(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "first layer", why);
   };

@@ -13,7 +13,7 @@ namespace {
 
 class Gather final : public Kernel {
  public:
-  Gather(const Call& call, size_t axis)
+  Gather(const KernelCall& call, size_t axis)
       : layer_(escape(call.layer)), axis_(static_cast<int64_t>(axis)) {
     const Operand &x = call.inputs[0], &index = call.inputs[1], &y = call.outputs[0];
     element_ = size_bits(x.dtype) / 8;
@@ -94,7 +94,7 @@ class Gather final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_gather(Context&, const Call& call) {
+Result<KernelPtr> make_gather(Context&, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "Gather", why);
   };

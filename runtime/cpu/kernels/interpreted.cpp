@@ -21,7 +21,7 @@ StridedCopy converter(const Operand& o, bool to_plain) {
 
 class Interpreted final : public Kernel {
  public:
-  Interpreted(Context& context, const Call& call)
+  Interpreted(Context& context, const KernelCall& call)
       : layer_(call.layer),
         node_(*call.node),
         graph_(*call.graph),
@@ -90,7 +90,7 @@ class Interpreted final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_interpreted(Context& context, const Call& call) {
+Result<KernelPtr> make_interpreted(Context& context, const KernelCall& call) {
   for (const Operand& o : call.inputs)
     if (o.dtype == DType::string)
       return error(Code::unsupported_type, escape(call.layer), "a string operand");

@@ -38,7 +38,7 @@ struct Product {
       leading;  ///< what Gemm does to the product when the constants cannot take it
 };
 
-Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
+Result<KernelPtr> build(Context& context, const KernelCall& call, const Product& p) {
   const memory::desc dense(p.y.dims, *data_type(call.outputs[0].dtype),
                            strides_of(p.y.dims, Layout::plain));
   const EpilogueShape shape{dense, p.channel, static_cast<int>(p.y.dims.size()) - 1};
@@ -52,7 +52,7 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
                                       epilogue.attr);
     const std::string text = desc.impl_info_str();
     if (has_logistic(call) && text.find("ref") != text.npos)
-      return make_without_logistic(call, [&](const Call& c) { return build(context, c, p); });
+      return make_without_logistic(call, [&](const KernelCall& c) { return build(context, c, p); });
     auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), text);
     // A constant as the product reads it, which is not as it lies where transA is set.
     if (const Operand& a = call.inputs[0]; a.constant)
@@ -76,7 +76,7 @@ Result<KernelPtr> build(Context& context, const Call& call, const Product& p) {
   });
 }
 
-Status check_matmul(const Call& call) {
+Status check_matmul(const KernelCall& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
       return error(Code::unsupported_operator, escape(call.layer), call.node->op,
@@ -104,7 +104,7 @@ bool is_single(const std::vector<int64_t>& dims, size_t count) {
 
 }  // namespace
 
-Result<KernelPtr> make_matmul(Context& context, const Call& call) {
+Result<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_matmul(call));
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, b.rank() > 1 ? y.rank() - 1 : -1, {}};
@@ -133,7 +133,7 @@ Result<KernelPtr> make_matmul(Context& context, const Call& call) {
   return build(context, call, p);
 }
 
-Result<KernelPtr> make_gemm(Context& context, const Call& call) {
+Result<KernelPtr> make_gemm(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_matmul(call));
   const Node& n = *call.node;
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];

@@ -13,7 +13,7 @@ bool all_are(const std::vector<int64_t>& v, int64_t wanted) {
 
 }  // namespace
 
-Result<KernelPtr> make_matmul_1x1(Context& context, const Call& call) {
+Result<KernelPtr> make_matmul_1x1(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "product", why);
   };

@@ -17,7 +17,7 @@ struct Affine {
   Tensor factor, addend;
 };
 
-Result<Affine> affine_of(const Call& call) {
+Result<Affine> affine_of(const KernelCall& call) {
   const Operand& x = call.inputs[0];
   const int64_t channels = x.dims[1];
   auto refused = [&](std::string why) {
@@ -71,7 +71,7 @@ class Norm final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_norm(Context& context, const Call& call) {
+Result<KernelPtr> make_norm(Context& context, const KernelCall& call) {
   const DType t = call.inputs[0].dtype;
   if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 ||
       (t != DType::f32 && t != DType::f16 && t != DType::bf16) ||
@@ -80,7 +80,7 @@ Result<KernelPtr> make_norm(Context& context, const Call& call) {
                  "only inference on f32, f16 and bf16 with channels has a kernel");
   FERRULE_ASSIGN(Affine affine, affine_of(call));
   const LoweredRegion region = multiply_add(t);
-  Call pointwise = call;
+  KernelCall pointwise = call;
   pointwise.inputs = {call.inputs[0]};
   for (const Tensor* t : {&affine.factor, &affine.addend})
     pointwise.inputs.push_back(

@@ -51,7 +51,7 @@ std::vector<char> constant_of(const Program& p, size_t output) {
 
 class PartMaker {
  public:
-  explicit PartMaker(const Call& call) : call_(call), region_(*call.region) {
+  explicit PartMaker(const KernelCall& call) : call_(call), region_(*call.region) {
     for (const Operand& o : call.inputs) strides_.push_back(o.strides());
     for (const Operand& o : call.outputs) strides_.push_back(o.strides());
   }
@@ -133,14 +133,14 @@ class PartMaker {
     return part;
   }
 
-  const Call& call_;
+  const KernelCall& call_;
   const LoweredRegion& region_;
   std::vector<std::vector<int64_t>> strides_;
 };
 
 class Pieces final : public Kernel {
  public:
-  Pieces(const Call& call, std::vector<Part> parts) : parts_(std::move(parts)) {
+  Pieces(const KernelCall& call, std::vector<Part> parts) : parts_(std::move(parts)) {
     for (const auto* operands : {&call.inputs, &call.outputs})
       for (const Operand& o : *operands) {
         slots_.push_back(o.slot);
@@ -209,7 +209,7 @@ class Pieces final : public Kernel {
 };
 
 /// The code that the parts need, in their order.
-std::vector<CpuJit::Request> requests_of(const Context& context, const Call& call,
+std::vector<CpuJit::Request> requests_of(const Context& context, const KernelCall& call,
                                          const std::vector<Part>& parts) {
   std::vector<CpuJit::Request> requests;
   size_t part = 0;
@@ -226,12 +226,12 @@ std::vector<CpuJit::Request> requests_of(const Context& context, const Call& cal
 
 }  // namespace
 
-Result<std::vector<CpuJit::Request>> pieces_requests(Context& context, const Call& call) {
+Result<std::vector<CpuJit::Request>> pieces_requests(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(auto parts, PartMaker(call).run());
   return requests_of(context, call, parts);
 }
 
-Result<KernelPtr> make_pieces(Context& context, const Call& call) {
+Result<KernelPtr> make_pieces(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(auto parts, PartMaker(call).run());
   auto requests = requests_of(context, call, parts);
   size_t next = 0;

@@ -16,7 +16,7 @@ namespace {
 
 /// An operand's strides along the axes of the result: aligned at the last one, 0 where it is
 /// broadcast.
-Result<std::vector<int64_t>> broadcast_strides(const Call& call, const Operand& o,
+Result<std::vector<int64_t>> broadcast_strides(const KernelCall& call, const Operand& o,
                                                const std::vector<int64_t>& dims) {
   const std::vector<int64_t> own = o.strides();
   std::vector<int64_t> strides(dims.size(), 0);
@@ -34,7 +34,7 @@ Result<std::vector<int64_t>> broadcast_strides(const Call& call, const Operand& 
   return strides;
 }
 
-Result<LoopNest> nest_of(const Call& call) {
+Result<LoopNest> nest_of(const KernelCall& call) {
   const std::vector<int64_t>& dims = call.outputs.at(0).dims;
   std::vector<std::vector<int64_t>> strides;
   std::vector<int> bytes;
@@ -60,7 +60,7 @@ bool reads_across(const LoopNest& nest) {
   return std::ranges::find(nest.inner(), InnerStride::strided) != nest.inner().end();
 }
 
-LoweredRegion one_piece(const Call& call) {
+LoweredRegion one_piece(const KernelCall& call) {
   LoweredRegion region = *call.region;
   const std::vector<int64_t>& dims = call.outputs[0].dims;
   const size_t rank = dims.size();
@@ -88,7 +88,7 @@ int64_t last_cache_bytes() {
 
 /// Results far larger than the caches are written past them, where every row of them can be
 /// aligned.
-bool past_caches(const Call& call, const LoopNest& nest) {
+bool past_caches(const KernelCall& call, const LoopNest& nest) {
   int64_t total = 0;
   for (const Operand& o : call.outputs) {
     total += o.bytes();
@@ -102,7 +102,7 @@ bool past_caches(const Call& call, const LoopNest& nest) {
 
 class Pointwise final : public Kernel {
  public:
-  Pointwise(const Call& call, LoopNest nest, std::shared_ptr<const CompiledKernel> code,
+  Pointwise(const KernelCall& call, LoopNest nest, std::shared_ptr<const CompiledKernel> code,
             std::shared_ptr<const CompiledKernel> streaming)
       : nest_(std::move(nest)),
         code_(std::move(code)),
@@ -150,12 +150,12 @@ class Pointwise final : public Kernel {
 
 }  // namespace
 
-Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const Call& call) {
+Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const KernelCall& call) {
   if (call.region->pieced) return pieces_requests(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
   if (reads_across(nest)) {
     const LoweredRegion region = one_piece(call);
-    Call piece = call;
+    KernelCall piece = call;
     piece.region = &region;
     return pieces_requests(context, piece);
   }
@@ -169,12 +169,12 @@ Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const 
   return requests;
 }
 
-Result<KernelPtr> make_pointwise(Context& context, const Call& call) {
+Result<KernelPtr> make_pointwise(Context& context, const KernelCall& call) {
   if (call.region->pieced) return make_pieces(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
   if (reads_across(nest)) {
     const LoweredRegion region = one_piece(call);
-    Call piece = call;
+    KernelCall piece = call;
     piece.region = &region;
     return make_pieces(context, piece);
   }

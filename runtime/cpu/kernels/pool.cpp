@@ -12,7 +12,7 @@
 namespace ferrule::cpu {
 namespace {
 
-Status check_pool(const Call& call, bool known_type) {
+Status check_pool(const KernelCall& call, bool known_type) {
   if (!known_type)
     return error(Code::unsupported_operator, escape(call.layer), call.node->op,
                  name(call.inputs[0].dtype));
@@ -47,7 +47,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void max_pixels(con
 /// it.
 class GlobalPool final : public Kernel {
  public:
-  GlobalPool(const Call& call, bool mean)
+  GlobalPool(const KernelCall& call, bool mean)
       : n_(call.inputs[0].dims[0]),
         channels_(call.inputs[0].dims[1]),
         mean_(mean),
@@ -106,7 +106,7 @@ class GlobalPool final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_global_pool(Context&, const Call& call) {
+Result<KernelPtr> make_global_pool(Context&, const KernelCall& call) {
   FERRULE_TRY(check_pool(call, call.inputs[0].dtype == DType::f32));
   const Operand& x = call.inputs[0];
   if (!x.lies(Layout::channels_last))
@@ -115,7 +115,7 @@ Result<KernelPtr> make_global_pool(Context&, const Call& call) {
   return std::make_unique<GlobalPool>(call, call.node->op == "GlobalAveragePool");
 }
 
-Result<KernelPtr> make_pool(Context& context, const Call& call) {
+Result<KernelPtr> make_pool(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_pool(call, computes(call.inputs[0].dtype)));
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));

@@ -9,7 +9,7 @@ namespace {
 
 class CountedPool final : public Kernel {
  public:
-  CountedPool(KernelPtr pool, const Call& call, std::vector<WindowFactor> factors)
+  CountedPool(KernelPtr pool, const KernelCall& call, std::vector<WindowFactor> factors)
       : pool_(std::move(pool)),
         factors_(std::move(factors)),
         y_slot_(call.outputs[0].slot),
@@ -75,7 +75,7 @@ std::vector<WindowFactor> window_factors(const Window& w, const std::vector<int6
   return factors;
 }
 
-KernelPtr with_factors(KernelPtr pool, const Call& call, std::vector<WindowFactor> factors) {
+KernelPtr with_factors(KernelPtr pool, const KernelCall& call, std::vector<WindowFactor> factors) {
   return std::make_unique<CountedPool>(std::move(pool), call, std::move(factors));
 }
 

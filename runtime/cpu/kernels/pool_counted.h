@@ -21,6 +21,6 @@ std::vector<WindowFactor> window_factors(const Window& w, const std::vector<int6
 
 /// `pool` computes output 0 of the call (f32); behind it, each factor is multiplied into its part
 /// of that.
-KernelPtr with_factors(KernelPtr pool, const Call& call, std::vector<WindowFactor> factors);
+KernelPtr with_factors(KernelPtr pool, const KernelCall& call, std::vector<WindowFactor> factors);
 
 }  // namespace ferrule::cpu

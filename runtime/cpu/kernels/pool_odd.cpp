@@ -32,7 +32,7 @@ template <class Bits>
 class OddPool final : public Kernel {
  public:
   using Dims = std::vector<int64_t>;
-  OddPool(KernelPtr pool, const Call& call, Window window)
+  OddPool(KernelPtr pool, const KernelCall& call, Window window)
       : pool_(std::move(pool)),
         w_(std::move(window)),
         x_slot_(call.inputs[0].slot),
@@ -128,7 +128,7 @@ class OddPool final : public Kernel {
 
 }  // namespace
 
-KernelPtr with_odd_elements(KernelPtr pool, const Call& call, Window window) {
+KernelPtr with_odd_elements(KernelPtr pool, const KernelCall& call, Window window) {
   if (call.inputs[0].dtype == DType::f32)
     return std::make_unique<OddPool<uint32_t>>(std::move(pool), call, std::move(window));
   return std::make_unique<OddPool<uint16_t>>(std::move(pool), call, std::move(window));

@@ -8,6 +8,6 @@
 namespace ferrule::cpu {
 
 /// `pool` computes output 0 of the call (f32 or bf16) from input 0 over these windows.
-KernelPtr with_odd_elements(KernelPtr pool, const Call& call, Window window);
+KernelPtr with_odd_elements(KernelPtr pool, const KernelCall& call, Window window);
 
 }  // namespace ferrule::cpu

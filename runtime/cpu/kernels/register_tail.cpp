@@ -32,7 +32,7 @@ std::optional<Kind> kind_of(const PostOp& op) {
 
 }  // namespace
 
-Status RegisterTail::build(Context& context, const Call& call) {
+Status RegisterTail::build(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "this tail", why);
   };
@@ -58,8 +58,8 @@ Status RegisterTail::build(Context& context, const Call& call) {
   return {};
 }
 
-Status RegisterTail::add_operand(Context& context, const Call& call, const Operand& o, bool sum,
-                                 RegisterOp& op) {
+Status RegisterTail::add_operand(Context& context, const KernelCall& call, const Operand& o,
+                                 bool sum, RegisterOp& op) {
   const Operand& y = call.outputs[0];
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "this tail", why);

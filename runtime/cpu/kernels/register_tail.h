@@ -12,7 +12,7 @@ namespace ferrule::cpu {
 class RegisterTail {
  public:
   /// errors: unsupported_operator.
-  Status build(Context& context, const Call& call);
+  Status build(Context& context, const KernelCall& call);
   /// Where the operands are; `cell` of the operand's slot is written at each run.
   void bind(Binder& binder);
   /// The steps with the operands' addresses of this run.
@@ -22,7 +22,7 @@ class RegisterTail {
   const std::vector<RegisterOp>& ops() const { return ops_; }
 
  private:
-  Status add_operand(Context& context, const Call& call, const Operand& o, bool sum,
+  Status add_operand(Context& context, const KernelCall& call, const Operand& o, bool sum,
                      RegisterOp& op);
   std::vector<RegisterOp> ops_;
   std::vector<int> slots_;  ///< by step; -1: none, or a constant

@@ -69,7 +69,8 @@ std::vector<Tap> taps_of(const Node& n, const Axis& a, bool linear) {
 
 class Resize final : public Kernel {
  public:
-  Resize(const Call& call, std::array<Axis, 3> axes, bool linear) : linear_(linear), axes_(axes) {
+  Resize(const KernelCall& call, std::array<Axis, 3> axes, bool linear)
+      : linear_(linear), axes_(axes) {
     const Operand &x = call.inputs[0], &y = call.outputs[0];
     channels_last_ = x.lies(Layout::channels_last) && y.lies(Layout::channels_last);
     images_ = channels_last_ ? x.dims[0] : x.dims[0] * x.dims[1];
@@ -162,7 +163,7 @@ class Resize final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_resize(Context&, const Call& call) {
+Result<KernelPtr> make_resize(Context&, const KernelCall& call) {
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);

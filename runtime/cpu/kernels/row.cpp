@@ -12,7 +12,7 @@
 namespace ferrule::cpu {
 namespace {
 
-Result<RowNest> nest_of(const Context& context, const Call& call) {
+Result<RowNest> nest_of(const Context& context, const KernelCall& call) {
   std::vector<RowLayout> operands;
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list) {
@@ -28,7 +28,8 @@ Result<RowNest> nest_of(const Context& context, const Call& call) {
 
 class Rows final : public Kernel {
  public:
-  Rows(const Call& call, RowNest nest, std::vector<std::shared_ptr<const CompiledKernel>> code)
+  Rows(const KernelCall& call, RowNest nest,
+       std::vector<std::shared_ptr<const CompiledKernel>> code)
       : nest_(std::move(nest)), code_(std::move(code)) {
     for (const auto& c : code_) fns_.push_back(c->fn);
     for (const auto* list : {&call.inputs, &call.outputs})
@@ -81,14 +82,14 @@ class Rows final : public Kernel {
 
 }  // namespace
 
-Result<std::vector<CpuJit::Request>> row_requests(Context& context, const Call& call) {
+Result<std::vector<CpuJit::Request>> row_requests(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(RowNest nest, nest_of(context, call));
   std::vector<CpuJit::Request> requests;
   for (const KernelKey& key : nest.kernels()) requests.push_back({key, call.layer});
   return requests;
 }
 
-Result<KernelPtr> make_rows(Context& context, const Call& call) {
+Result<KernelPtr> make_rows(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(RowNest nest, nest_of(context, call));
   std::vector<std::shared_ptr<const CompiledKernel>> code;
   for (const KernelKey& key : nest.kernels()) {

@@ -102,7 +102,7 @@ bool before(const Ranked& a, const Ranked& b) {
 
 class SoftmaxTopKKernel final : public Kernel {
  public:
-  SoftmaxTopKKernel(const Call& call, const SoftmaxTopK& s, bool wide)
+  SoftmaxTopKKernel(const KernelCall& call, const SoftmaxTopK& s, bool wide)
       : loops_(wide ? k_avx512 : k_avx2),
         x_slot_(call.inputs[0].slot),
         value_slot_(call.outputs[0].slot),
@@ -218,7 +218,7 @@ class SoftmaxTopKKernel final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_softmax_topk(Context& context, const Call& call) {
+Result<KernelPtr> make_softmax_topk(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "softmax_topk", why);
   };

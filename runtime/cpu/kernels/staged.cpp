@@ -95,7 +95,7 @@ class Staged final : public Kernel {
  public:
   /// The call over f32: slots are numbers of operands, inputs first. An input that shares the
   /// result's memory shares its stage.
-  explicit Staged(const Call& call) : wide_(call) {
+  explicit Staged(const KernelCall& call) : wide_(call) {
     const size_t inputs = call.inputs.size();
     for (size_t k = 0; k < inputs + call.outputs.size(); ++k) {
       Operand& o = k < inputs ? wide_.inputs[k] : wide_.outputs[k - inputs];
@@ -197,7 +197,7 @@ class Staged final : public Kernel {
     void* scratch_;
   };
 
-  Call wide_;
+  KernelCall wide_;
   DType stored_ = DType::undefined;
   std::vector<Stage> stages_;
   std::vector<std::shared_ptr<const Widened>> constants_;
@@ -205,7 +205,7 @@ class Staged final : public Kernel {
   KernelPtr kernel_;
 };
 
-bool has_narrow(const Call& call) {
+bool has_narrow(const KernelCall& call) {
   auto narrow = [](const Operand& o) { return o.present() && is_narrow(o.dtype); };
   return std::any_of(call.inputs.begin(), call.inputs.end(), narrow) ||
          std::any_of(call.outputs.begin(), call.outputs.end(), narrow);
@@ -221,7 +221,7 @@ bool computes(DType t) {
   return native;
 }
 
-Result<KernelPtr> make_library_kernel(Context& context, const Call& call, Factory factory) {
+Result<KernelPtr> make_library_kernel(Context& context, const KernelCall& call, Factory factory) {
   Result<KernelPtr> native = factory(context, call);
   if (!has_narrow(call)) return native;
   // The library's reference code is far slower than staging.

@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "engine/semantics/infer.h"
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 #include "runtime/sliding_window.h"
@@ -285,7 +285,7 @@ class Tiles final : public Kernel {
     piece.node.attrs.set("pads", std::vector<int64_t>{strip.pad_top, s.window.pads_begin[1], asked,
                                                       s.window.asked_end[1]});
     piece.cells.resize(s.inputs.size() + 1);
-    Call call;
+    KernelCall call;
     call.layer = layer_;
     call.node = &piece.node;
     call.inputs = s.inputs;
@@ -338,7 +338,7 @@ class Tiles final : public Kernel {
 };
 
 /// A stage's operands, found among the group's.
-Result<Stage> stage_of(const Call& call, const TileStage& t) {
+Result<Stage> stage_of(const KernelCall& call, const TileStage& t) {
   const Graph& g = *call.graph;
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "tiles", why);
@@ -374,7 +374,7 @@ Result<Stage> stage_of(const Call& call, const TileStage& t) {
   if (!channels_last(s.output)) return refuse("another layout");
   for (size_t k = s.node.inputs.size(); k < s.inputs.size(); ++k)
     if (s.follows(k) && !channels_last(s.inputs[k])) return refuse("another layout");
-  Call whole;
+  KernelCall whole;
   whole.layer = call.layer;
   whole.node = &s.node;
   std::vector<int64_t> kernel = s.node.attrs.ints("kernel_shape");
@@ -393,7 +393,7 @@ double products(const Stage& s) {
 
 }  // namespace
 
-Result<KernelPtr> make_tiles(Context& context, const Call& call) {
+Result<KernelPtr> make_tiles(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(std::vector<TileStage> chain,
                  read_tiles(*call.graph, call.graph->order(), *context.ops));
   FERRULE_ASSIGN(Stage first, stage_of(call, chain[0]));

@@ -38,7 +38,7 @@ struct OneThread {
 
 class UnfoldedDeconvolution final : public Kernel {
  public:
-  UnfoldedDeconvolution(Context& context, const Call& call, const Shape2& s)
+  UnfoldedDeconvolution(Context& context, const KernelCall& call, const Shape2& s)
       : library_(context.library),
         s_(s),
         tile_(tile_rows(s)),
@@ -47,7 +47,7 @@ class UnfoldedDeconvolution final : public Kernel {
     if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
   }
 
-  Status build(Context& context, const Call& call) {
+  Status build(Context& context, const KernelCall& call) {
     const int64_t m = tile_ * s_.width, n = s_.columns();
     const auto f32 = memory::data_type::f32;
     // [in, out, h, w] -> [in, h, w, out]; vectors once a pixel of the block.
@@ -139,8 +139,8 @@ class UnfoldedDeconvolution final : public Kernel {
   }
 
   /// The call's post-ops with operands repeated; refuses those that are not constant channels.
-  Result<Epilogue> repeated_epilogue(Context&, const Call& call, int64_t) const {
-    Call repeated = call;
+  Result<Epilogue> repeated_epilogue(Context&, const KernelCall& call, int64_t) const {
+    KernelCall repeated = call;
     for (size_t k = call.node->inputs.size(); k < repeated.inputs.size(); ++k) {
       Operand& o = repeated.inputs[k];
       const Spread spread = spread_of(o, call.outputs[0]);
@@ -189,7 +189,7 @@ class UnfoldedDeconvolution final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_unfolded_deconvolution(Context& context, const Call& call) {
+Result<KernelPtr> make_unfolded_deconvolution(Context& context, const KernelCall& call) {
   auto refuse = [&] {
     return error(Code::unsupported_operator, escape(call.layer), "ConvTranspose",
                  "its windows overlap or are cut");

@@ -48,7 +48,7 @@ bool is_image(const Operand& o) {
   return o.rank() == 4 && o.dtype == DType::f32 && o.lies(Layout::channels_last);
 }
 
-Status VectorTail::build(const Call& call, std::string_view kernel) {
+Status VectorTail::build(const KernelCall& call, std::string_view kernel) {
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), kernel, why);
   };

@@ -15,7 +15,7 @@ bool is_image(const Operand& o);
 class VectorTail {
  public:
   /// errors: unsupported_operator. `kernel`: who refuses.
-  Status build(const Call& call, std::string_view kernel);
+  Status build(const KernelCall& call, std::string_view kernel);
   /// The operands' addresses are written into the steps before each run.
   void bind(Binder& binder);
   /// The steps with the addresses of this run.

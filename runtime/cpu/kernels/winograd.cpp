@@ -16,14 +16,14 @@ namespace {
 
 using namespace winograd;
 
-auto refuse(const Call& call, std::string_view why) {
+auto refuse(const KernelCall& call, std::string_view why) {
   return error(Code::unsupported_operator, escape(call.layer), "Winograd", why);
 }
 
 // --- what it takes
 // ----------------------------------------------------------------------------------
 
-Result<Shape> shape_of(const Call& call, int tile) {
+Result<Shape> shape_of(const KernelCall& call, int tile) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || w.dtype != DType::f32)
     return refuse(call, "the weights are not constant numbers of type f32");
@@ -80,7 +80,7 @@ class Winograd final : public Kernel {
         vectors_(parts(s.k, f.lanes)),
         blocks_(channel_blocks(vectors_)) {}
 
-  Status build(Context& context, const Call& call) {
+  Status build(Context& context, const KernelCall& call) {
     x_ = add(call.inputs[kX]);
     if (const Operand* b = call.own_input(kB)) bias_ = add(*b);
     FERRULE_TRY(tail_.build(call, "Winograd"));
@@ -239,7 +239,7 @@ double winograd_cost(const Shape& s, int lanes, const Costs& c) {
 
 }  // namespace
 
-int winograd_tile(const Context& context, const Call& call) {
+int winograd_tile(const Context& context, const KernelCall& call) {
   const Costs costs;
   int best = 0;
   double least = 0;
@@ -255,7 +255,7 @@ int winograd_tile(const Context& context, const Call& call) {
   return best;
 }
 
-Result<KernelPtr> make_winograd(Context& context, const Call& call, int tile) {
+Result<KernelPtr> make_winograd(Context& context, const KernelCall& call, int tile) {
   if (context.strict)
     return refuse(call, "results are to be strict: it adds up other products than the formula");
   FERRULE_ASSIGN(Shape s, shape_of(call, tile));

@@ -9,7 +9,8 @@
 namespace ferrule::cuda {
 namespace {
 
-Result<KernelPtr> through_cudnn(Context& context, const Call& call, const LibraryAttention& a) {
+Result<KernelPtr> through_cudnn(Context& context, const KernelCall& call,
+                                const LibraryAttention& a) {
   CudnnAttention work;
   work.scale = a.scale;
   std::vector<CudnnOperand> operands;
@@ -33,7 +34,7 @@ Result<KernelPtr> through_cudnn(Context& context, const Call& call, const Librar
 
 }  // namespace
 
-Result<KernelPtr> make_attention(Context& context, const Launch& launch, const Call& call,
+Result<KernelPtr> make_attention(Context& context, const Launch& launch, const KernelCall& call,
                                  const LibraryAttention& attention) {
   auto made = through_cudnn(context, call, attention);
   if (made) return made;

@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kImage = 0, kWeights = 1, kOwnBias = 2;
 
-bool images_last(const Call& call) { return call.outputs[0].layout == Layout::channels_last; }
+bool images_last(const KernelCall& call) { return call.outputs[0].layout == Layout::channels_last; }
 
 /// Weights as the model has them, or with the channels innermost.
-Result<CudnnOperand> weights(Context& context, const Call& call, CudnnProblem& p) {
+Result<CudnnOperand> weights(Context& context, const KernelCall& call, CudnnProblem& p) {
   Operand w = call.inputs[kWeights];
   w.layout = images_last(call) ? Layout::channels_last : Layout::plain;
   p.w = cudnn_tensor(w, w.rank());
@@ -21,7 +21,7 @@ Result<CudnnOperand> weights(Context& context, const Call& call, CudnnProblem& p
 }
 
 /// The bias, or zeros where the ready-made engines want one.
-Status bias(Context& context, const Call& call, CudnnProblem& p,
+Status bias(Context& context, const KernelCall& call, CudnnProblem& p,
             std::vector<CudnnOperand>& operands) {
   const Operand& y = call.outputs[0];
   if (const Operand* b = call.own_input(kOwnBias)) {
@@ -43,7 +43,7 @@ Status bias(Context& context, const Call& call, CudnnProblem& p,
   return {};
 }
 
-Result<KernelPtr> make(Context& context, const Call& call, CudnnProblem::Kind kind) {
+Result<KernelPtr> make(Context& context, const KernelCall& call, CudnnProblem::Kind kind) {
   FERRULE_ASSIGN(const Window w, gpu_window(call));
   const Operand &x = call.inputs[kImage], &y = call.outputs[0];
   CudnnProblem p;
@@ -64,10 +64,10 @@ Result<KernelPtr> make(Context& context, const Call& call, CudnnProblem::Kind ki
 
 }  // namespace
 
-Result<KernelPtr> make_convolution(Context& context, const Call& call) {
+Result<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
   return make(context, call, CudnnProblem::Kind::convolution);
 }
-Result<KernelPtr> make_deconvolution(Context& context, const Call& call) {
+Result<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
   return make(context, call, CudnnProblem::Kind::deconvolution);
 }
 

@@ -39,7 +39,7 @@ struct Loaded {
 
 class Generated final : public Kernel, public Tunable {
  public:
-  Generated(Context& context, const Launch& launch, const Call& call)
+  Generated(Context& context, const Launch& launch, const KernelCall& call)
       : device_(context.device),
         target_(*context.target),
         launch_(launch),
@@ -158,7 +158,7 @@ class Generated final : public Kernel, public Tunable {
   Device& device_;
   const Target& target_;
   const Launch& launch_;  ///< of the lowered plan, which outlives its executables
-  const Call call_;
+  const KernelCall call_;
   std::string layer_;
   std::map<std::string, Loaded, std::less<>> loaded_;  ///< by shape
   Loaded* now_ = nullptr;
@@ -168,8 +168,8 @@ class Generated final : public Kernel, public Tunable {
 
 }  // namespace
 
-Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call,
-                                  std::string* note) {
+Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch,
+                                  const KernelCall& call, std::string* note) {
   return plan_gpu_launch(launch, call, *context.target, kEntry, context.tuning, note);
 }
 
@@ -196,7 +196,7 @@ void on_compilers(size_t count, const std::function<void(size_t)>& work) {
   for (std::thread& t : threads) t.join();
 }
 
-Result<KernelPtr> make_generated(Context& context, const Launch& launch, const Call& call) {
+Result<KernelPtr> make_generated(Context& context, const Launch& launch, const KernelCall& call) {
   auto make = [&]() -> Result<KernelPtr> {
     std::string note;
     FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call, &note));

@@ -10,8 +10,8 @@
 namespace ferrule::cuda {
 
 /// In the shape that the tuning file wants.  errors: those of plan_gpu_launch.
-Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch, const Call& call,
-                                  std::string* note = nullptr);
+Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch,
+                                  const KernelCall& call, std::string* note = nullptr);
 /// On several threads; make_generated finds the results, and the errors come up there.
 void compile_generated(Context& context, std::span<const CudaLaunch> launches);
 /// work(k) for every k below `count`, on as many threads as compile at once.

@@ -14,7 +14,7 @@ namespace {
 
 class Interpreted final : public Kernel {
  public:
-  Interpreted(Context& context, const Call& call)
+  Interpreted(Context& context, const KernelCall& call)
       : device_(context.device),
         layer_(call.layer),
         node_(*call.node),
@@ -98,7 +98,7 @@ class Interpreted final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_interpreted(Context& context, const Call& call) {
+Result<KernelPtr> make_interpreted(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_interpreted(call));
   return std::make_unique<Interpreted>(context, call);
 }

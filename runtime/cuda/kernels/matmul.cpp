@@ -89,7 +89,7 @@ class MatmulKernel final : public Kernel, public Tunable {
   void* workspace_ = nullptr;
 };
 
-auto refuse(const Call& call, std::string why) {
+auto refuse(const KernelCall& call, std::string why) {
   return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
 }
 
@@ -101,7 +101,7 @@ Result<Source> source(Context& context, const Operand& o) {
 
 struct Builder {
   Context& context;
-  const Call& call;
+  const KernelCall& call;
   Product p{};
   View a{}, b{}, y{};
   Source c{}, bias{};
@@ -306,7 +306,7 @@ struct Builder {
 
 }  // namespace
 
-Result<KernelPtr> make_matmul(Context& context, const Call& call) {
+Result<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_gpu_product(call));
   Builder b{context, call};
   return b.build();

@@ -82,11 +82,11 @@ extern "C" __attribute__((visibility("default"))) void ferrule_stub_put(
 // --- without a context
 
 API cuInit(unsigned) {
-  Call call("cuInit", false);
+  StubCall call("cuInit", false);
   return call.code ? call.code : number("FERRULE_STUB_DEVICES", "1") ? 0 : kNoDevice;
 }
 API cuDriverGetVersion(int* version) {
-  Call call("cuDriverGetVersion", false);
+  StubCall call("cuDriverGetVersion", false);
   *version = number("FERRULE_STUB_DRIVER", "13000");
   return call.code;
 }
@@ -124,38 +124,38 @@ API cuGetErrorString(int code, const char** text) {
   return *text ? 0 : kInvalidValue;
 }
 API cuDeviceGetCount(int* count) {
-  Call call("cuDeviceGetCount", false);
+  StubCall call("cuDeviceGetCount", false);
   *count = number("FERRULE_STUB_DEVICES", "1");
   return call.code;
 }
 API cuDeviceGet(int* device, int ordinal) {
-  Call call("cuDeviceGet", false);
+  StubCall call("cuDeviceGet", false);
   *device = ordinal;
   return call.code;
 }
 API cuDeviceGetName(char* name, int size, int) {
-  Call call("cuDeviceGetName", false);
+  StubCall call("cuDeviceGetName", false);
   std::snprintf(name, static_cast<size_t>(size), "Stub GPU");
   return call.code;
 }
 API cuDeviceGetAttribute(int* value, int attribute, int) {
-  Call call("cuDeviceGetAttribute", false);
+  StubCall call("cuDeviceGetAttribute", false);
   const int cc = number("FERRULE_STUB_CC", "90");
   *value = attribute == 75 ? cc / 10 : attribute == 76 ? cc % 10 : attribute == 16 ? 4 : 0;
   return call.code;
 }
 API cuDeviceTotalMem_v2(size_t* bytes, int) {
-  Call call("cuDeviceTotalMem_v2", false);
+  StubCall call("cuDeviceTotalMem_v2", false);
   *bytes = memory_bytes();
   return call.code;
 }
 API cuDevicePrimaryCtxRetain(void** context, int) {
-  Call call("cuDevicePrimaryCtxRetain", false);
+  StubCall call("cuDevicePrimaryCtxRetain", false);
   *context = &state();
   return call.code;
 }
 API cuCtxSetCurrent(void* context) {
-  Call call("cuCtxSetCurrent", false);
+  StubCall call("cuCtxSetCurrent", false);
   if (!call.code) context_is_current = context == &state();
   return call.code;
 }
@@ -163,13 +163,13 @@ API cuCtxSetCurrent(void* context) {
 // --- memory
 
 API cuMemGetInfo_v2(size_t* available, size_t* all) {
-  Call call("cuMemGetInfo_v2");
+  StubCall call("cuMemGetInfo_v2");
   *all = memory_bytes();
   *available = *all - state().memory.used();
   return call.code;
 }
 API cuMemAlloc_v2(uint64_t* at, size_t bytes) {
-  Call call("cuMemAlloc_v2");
+  StubCall call("cuMemAlloc_v2");
   if (call.code) return call.code;
   if (bytes == 0) return kInvalidValue;
   if (spoils_capture("cuMemAlloc_v2")) return kCaptureUnsupported;
@@ -178,7 +178,7 @@ API cuMemAlloc_v2(uint64_t* at, size_t bytes) {
   return 0;
 }
 API cuMemFree_v2(uint64_t at) {
-  Call call("cuMemFree_v2");
+  StubCall call("cuMemFree_v2");
   if (call.code) return call.code;
   for (CUstream_st* s : alive<CUstream_st>()) drain(s);  // it waits for the device
   if (state().memory.release(at, false)) return 0;
@@ -186,14 +186,14 @@ API cuMemFree_v2(uint64_t at) {
   return kInvalidValue;
 }
 API cuMemHostAlloc(void** at, size_t bytes, unsigned) {
-  Call call("cuMemHostAlloc");
+  StubCall call("cuMemHostAlloc");
   if (call.code) return call.code;
   if (spoils_capture("cuMemHostAlloc")) return kCaptureUnsupported;
   *at = reinterpret_cast<void*>(state().memory.allocate(bytes, true));
   return 0;
 }
 API cuMemFreeHost(void* at) {
-  Call call("cuMemFreeHost");
+  StubCall call("cuMemFreeHost");
   if (call.code) return call.code;
   for (CUstream_st* s : alive<CUstream_st>()) drain(s);
   if (state().memory.release(reinterpret_cast<uint64_t>(at), true)) return 0;
@@ -201,7 +201,7 @@ API cuMemFreeHost(void* at) {
   return kInvalidValue;
 }
 API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, CUstream_st* stream) {
-  Call call("cuMemcpyHtoDAsync_v2");
+  StubCall call("cuMemcpyHtoDAsync_v2");
   if (call.code) return call.code;
   stream = real(stream);
   if (!check(stream, "cuMemcpyHtoDAsync_v2") || !inside("cuMemcpyHtoDAsync_v2", to, bytes))
@@ -211,7 +211,7 @@ API cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, CUstream_s
   return 0;
 }
 API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, CUstream_st* stream) {
-  Call call("cuMemcpyDtoHAsync_v2");
+  StubCall call("cuMemcpyDtoHAsync_v2");
   if (call.code) return call.code;
   stream = real(stream);
   if (!check(stream, "cuMemcpyDtoHAsync_v2") || !inside("cuMemcpyDtoHAsync_v2", from, bytes))
@@ -221,7 +221,7 @@ API cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, CUstream_st* str
   return 0;
 }
 API cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, CUstream_st* stream) {
-  Call call("cuMemsetD8Async");
+  StubCall call("cuMemsetD8Async");
   if (call.code) return call.code;
   stream = real(stream);
   if (!check(stream, "cuMemsetD8Async") || !inside("cuMemsetD8Async", at, bytes))
@@ -234,7 +234,7 @@ API cuMemsetD8Async(uint64_t at, unsigned char value, size_t bytes, CUstream_st*
 // --- modules and launches
 
 API cuModuleLoadData(CUmod_st** module, const void* image) {
-  Call call("cuModuleLoadData");
+  StubCall call("cuModuleLoadData");
   if (call.code) return call.code;
   if (spoils_capture("cuModuleLoadData")) return kCaptureUnsupported;
   std::string wrong;
@@ -248,14 +248,14 @@ API cuModuleLoadData(CUmod_st** module, const void* image) {
   return 0;
 }
 API cuModuleUnload(CUmod_st* module) {
-  Call call("cuModuleUnload");
+  StubCall call("cuModuleUnload");
   if (call.code || !check(module, "cuModuleUnload")) return call.code ? call.code : kInvalidValue;
   alive<CUfunc_st>().erase(&module->function);
   alive<CUmod_st>().erase(module);
   return 0;
 }
 API cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {
-  Call call("cuModuleGetFunction");
+  StubCall call("cuModuleGetFunction");
   if (call.code) return call.code;
   if (!check(module, "cuModuleGetFunction")) return kInvalidValue;
   if (module->function.name != name) return kNotFound;
@@ -265,7 +265,7 @@ API cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name
 API cuLaunchKernel(CUfunc_st* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, CUstream_st* stream, void** parameters,
                    void** extra) {
-  Call call("cuLaunchKernel");
+  StubCall call("cuLaunchKernel");
   if (call.code) return call.code;
   stream = real(stream);
   State& s = state();
@@ -305,13 +305,13 @@ API cuLaunchKernel(CUfunc_st* f, unsigned gx, unsigned gy, unsigned gz, unsigned
 // --- streams, graphs, events
 
 API cuStreamCreate(CUstream_st** stream, unsigned) {
-  Call call("cuStreamCreate");
+  StubCall call("cuStreamCreate");
   if (call.code) return call.code;
   alive<CUstream_st>().insert(*stream = new CUstream_st());
   return 0;
 }
 API cuStreamDestroy_v2(CUstream_st* stream) {
-  Call call("cuStreamDestroy_v2");
+  StubCall call("cuStreamDestroy_v2");
   if (call.code || !check(stream, "cuStreamDestroy_v2"))
     return call.code ? call.code : kInvalidValue;
   if (stream->capturing) state().wrong("cuStreamDestroy_v2 while it is captured");
@@ -321,7 +321,7 @@ API cuStreamDestroy_v2(CUstream_st* stream) {
   return 0;
 }
 API cuStreamSynchronize(CUstream_st* stream) {
-  Call call("cuStreamSynchronize");
+  StubCall call("cuStreamSynchronize");
   if (call.code) return call.code;
   stream = real(stream);
   if (!check(stream, "cuStreamSynchronize")) return kInvalidValue;
@@ -329,7 +329,7 @@ API cuStreamSynchronize(CUstream_st* stream) {
   return drain(stream);
 }
 API cuStreamBeginCapture_v2(CUstream_st* stream, int) {
-  Call call("cuStreamBeginCapture_v2");
+  StubCall call("cuStreamBeginCapture_v2");
   if (call.code) return call.code;
   if (!check(stream, "cuStreamBeginCapture_v2") || stream->capturing) return kInvalidValue;
   stream->capturing = true;
@@ -338,7 +338,7 @@ API cuStreamBeginCapture_v2(CUstream_st* stream, int) {
   return 0;
 }
 API cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
-  Call call("cuStreamEndCapture");
+  StubCall call("cuStreamEndCapture");
   *graph = nullptr;
   if (!alive<CUstream_st>().contains(stream) || !stream->capturing)
     return call.code ? call.code : kInvalidValue;
@@ -349,7 +349,7 @@ API cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
   return 0;
 }
 API cuGraphInstantiateWithFlags(CUgraphExec_st** exec, CUgraph_st* graph, unsigned long long) {
-  Call call("cuGraphInstantiateWithFlags");
+  StubCall call("cuGraphInstantiateWithFlags");
   if (call.code) return call.code;
   if (!check(graph, "cuGraphInstantiateWithFlags")) return kInvalidValue;
   state().log(fmt::format("graph of {}", graph->work.size()));
@@ -357,14 +357,14 @@ API cuGraphInstantiateWithFlags(CUgraphExec_st** exec, CUgraph_st* graph, unsign
   return 0;
 }
 API cuGraphDestroy(CUgraph_st* graph) {
-  Call call("cuGraphDestroy");
+  StubCall call("cuGraphDestroy");
   if (call.code || !check(graph, "cuGraphDestroy")) return call.code ? call.code : kInvalidValue;
   alive<CUgraph_st>().erase(graph);
   delete graph;
   return 0;
 }
 API cuGraphLaunch(CUgraphExec_st* exec, CUstream_st* stream) {
-  Call call("cuGraphLaunch");
+  StubCall call("cuGraphLaunch");
   if (call.code) return call.code;
   stream = real(stream);
   if (!check(exec, "cuGraphLaunch") || !check(stream, "cuGraphLaunch")) return kInvalidValue;
@@ -373,27 +373,27 @@ API cuGraphLaunch(CUgraphExec_st* exec, CUstream_st* stream) {
   return 0;
 }
 API cuGraphExecDestroy(CUgraphExec_st* exec) {
-  Call call("cuGraphExecDestroy");
+  StubCall call("cuGraphExecDestroy");
   if (call.code || !check(exec, "cuGraphExecDestroy")) return call.code ? call.code : kInvalidValue;
   alive<CUgraphExec_st>().erase(exec);
   delete exec;
   return 0;
 }
 API cuEventCreate(CUevent_st** event, unsigned) {
-  Call call("cuEventCreate");
+  StubCall call("cuEventCreate");
   if (call.code) return call.code;
   alive<CUevent_st>().insert(*event = new CUevent_st());
   return 0;
 }
 API cuEventDestroy_v2(CUevent_st* event) {
-  Call call("cuEventDestroy_v2");
+  StubCall call("cuEventDestroy_v2");
   if (call.code || !check(event, "cuEventDestroy_v2")) return call.code ? call.code : kInvalidValue;
   alive<CUevent_st>().erase(event);
   delete event;
   return 0;
 }
 API cuEventRecord(CUevent_st* event, CUstream_st* stream) {
-  Call call("cuEventRecord");
+  StubCall call("cuEventRecord");
   if (call.code) return call.code;
   stream = real(stream);
   if (!check(event, "cuEventRecord") || !check(stream, "cuEventRecord")) return kInvalidValue;
@@ -406,7 +406,7 @@ API cuEventRecord(CUevent_st* event, CUstream_st* stream) {
   return 0;
 }
 API cuEventElapsedTime(float* ms, CUevent_st* from, CUevent_st* to) {
-  Call call("cuEventElapsedTime");
+  StubCall call("cuEventElapsedTime");
   if (call.code) return call.code;
   if (!check(from, "cuEventElapsedTime") || !check(to, "cuEventElapsedTime")) return kInvalidValue;
   if (!from->recorded || !to->recorded) {

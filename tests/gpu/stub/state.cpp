@@ -137,7 +137,7 @@ State& state() {
   return *s;
 }
 
-Call::Call(const char* function, bool needs_context)
+StubCall::StubCall(const char* function, bool needs_context)
     : lock(state().mutex), code(state().enter(function)) {
   if (code || !needs_context || context_is_current) return;
   state().wrong(fmt::format("{} without a current context", function));

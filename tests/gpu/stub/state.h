@@ -83,8 +83,8 @@ struct State {
 State& state();
 
 /// Holds the stub for one call of a function.
-struct Call {
-  explicit Call(const char* function, bool needs_context = true);
+struct StubCall {
+  explicit StubCall(const char* function, bool needs_context = true);
   std::lock_guard<std::recursive_mutex> lock;
   int code;
 };

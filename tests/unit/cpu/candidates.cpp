@@ -1,6 +1,6 @@
 // Choosing among implementations: the built-in rule, an entry of a tuning file, an entry that
 // cannot be followed; and that a problem's text holds everything that it should.
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 
 #include <set>
 

@@ -97,8 +97,8 @@ struct GateBody {
   Tensor run() {
     static const Graph* body;  // a factory has no state
     body = &graph;
-    return h.run([](Context& context, const Call& call) {
-      Call whole = call;
+    return h.run([](Context& context, const KernelCall& call) {
+      KernelCall whole = call;
       whole.graph = body;
       return make_channel_gate(context, whole);
     });

@@ -145,7 +145,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
   void memory(int slot, dnnl_memory* m) override { dnnl_memory_set_data_handle(m, at(slot)); }
   void* scratch() override { return scratch_.data(); }
 
-  Call call;
+  KernelCall call;
   const Semantics* ops = nullptr;
   const Target* target = nullptr;  ///< for kernels that are generated
   bool strict = false;

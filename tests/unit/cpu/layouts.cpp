@@ -19,7 +19,7 @@ ValueId image(Model& m, const Dims& d) {
                 {{"kernel_shape", window}, {"group", int64_t{1}}}, d);
 }
 
-struct Reader {
+struct Consumer {
   std::string name;
   std::function<ValueId(Model&, ValueId)> add;
   const char* contract = "";  ///< of the group that the last two nodes are made
@@ -65,8 +65,8 @@ ValueId deconvolved(Model& m, ValueId v) {
                 y);
 }
 
-const std::vector<Reader>& readers() {
-  static const std::vector<Reader> all = {
+const std::vector<Consumer>& consumers() {
+  static const std::vector<Consumer> all = {
       {"Conv", [](Model& m, ValueId v) { return convolved(m, v); }},
       {"Conv to one channel", [](Model& m, ValueId v) { return convolved(m, v, 1); }},
       {"ConvTranspose", deconvolved},
@@ -184,7 +184,7 @@ void group_last(Graph& g, const char* contract) {
 
 enum class From { input, convolution, constant };
 
-bool interpreted(const Reader& r, const Dims& d, From from) {
+bool interpreted(const Consumer& r, const Dims& d, From from) {
   Model m;
   const ValueId v = from == From::input      ? m.input(d)
                     : from == From::constant ? m.constant(random_tensor(d, 9))
@@ -210,7 +210,7 @@ TEST_CASE("no layer is interpreted because of how its operands lie") {
                                                    {1, 4, 3, 2, 5},
                                                    {1, 1, 3, 2, 5},
                                                    {2, 4, 1, 1, 1}})
-    for (const Reader& r : readers()) {
+    for (const Consumer& r : consumers()) {
       CAPTURE(r.name);
       CAPTURE(str(Shape(d.begin(), d.end())));
       for (const From from : {From::input, From::convolution, From::constant}) {

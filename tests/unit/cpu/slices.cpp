@@ -1,7 +1,7 @@
 // Operands that are slices of larger tensors: kernels that take them give bit for bit what they
 // give on dense ones, touch nothing beside the slice, and those that do not take them run over
 // copies.
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
@@ -85,17 +85,17 @@ void check_same(const Tensor& a, const Tensor& b) {
   CHECK(std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0);
 }
 
-Result<KernelPtr> winograd_2(Context& context, const Call& call) {
+Result<KernelPtr> winograd_2(Context& context, const KernelCall& call) {
   return make_winograd(context, call, 2);
 }
-Result<KernelPtr> winograd_4(Context& context, const Call& call) {
+Result<KernelPtr> winograd_4(Context& context, const KernelCall& call) {
   return make_winograd(context, call, 4);
 }
-Result<KernelPtr> sliced_pool(Context& context, const Call& call) {
+Result<KernelPtr> sliced_pool(Context& context, const KernelCall& call) {
   return call.dense() ? make_pool(context, call)
                       : make_sliced(context, call, make_pool, takes_slices("MaxPool"));
 }
-Result<KernelPtr> sliced_convolution(Context& context, const Call& call) {
+Result<KernelPtr> sliced_convolution(Context& context, const KernelCall& call) {
   return call.dense() ? make_convolution(context, call)
                       : make_sliced(context, call, make_convolution, true);
 }

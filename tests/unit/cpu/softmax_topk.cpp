@@ -56,8 +56,8 @@ Results fused(const TopkCase& c) {
   out.back() = c.k;
   h.output(DType::f32, out);
   h.output(DType::i64, out);
-  Tensor values = h.run([](Context& context, const Call& call) {
-    Call whole = call;
+  Tensor values = h.run([](Context& context, const KernelCall& call) {
+    KernelCall whole = call;
     whole.graph = body;
     return make_softmax_topk(context, whole);
   });

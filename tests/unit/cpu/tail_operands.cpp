@@ -122,7 +122,7 @@ int check_operands(const TailCase& a, const Target& target) {
 }
 
 template <int tile>
-Result<KernelPtr> winograd(Context& context, const Call& call) {
+Result<KernelPtr> winograd(Context& context, const KernelCall& call) {
   return make_winograd(context, call, tile);
 }
 

@@ -140,8 +140,8 @@ struct TileSetup {
   Result<KernelPtr> make() {
     static const Graph* graph;  // a factory has no state
     graph = &body.graph;
-    return h.make([](Context& context, const Call& call) {
-      Call whole = call;
+    return h.make([](Context& context, const KernelCall& call) {
+      KernelCall whole = call;
       whole.graph = graph;
       return make_tiles(context, whole);
     });

@@ -1,7 +1,7 @@
 // Winograd convolutions against the direct sum in double: shapes that fit no tile or vector, every
 // tail, both instruction sets, any number of threads, values that are not finite.
 #include "engine/base/tolerance.h"
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 #include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/harness.h"
@@ -21,7 +21,7 @@ std::vector<double> sums_of(const WinogradCase& c, const Tensor& x, const Tensor
 }
 
 template <int Tile>
-Result<KernelPtr> make(Context& context, const Call& call) {
+Result<KernelPtr> make(Context& context, const KernelCall& call) {
   return make_winograd(context, call, Tile);
 }
 Factory factory(int tile) { return tile == 2 ? make<2> : make<4>; }

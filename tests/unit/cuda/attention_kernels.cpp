@@ -65,7 +65,7 @@ TEST_CASE("attention: every form that is cuDNN's") {
       CHECK(choice.library.has_value() == form.library);
       CHECK(choice.why.empty() == form.library);
       if (!choice.library) continue;
-      auto kernel = r.h.make([&](Context& c, const Call& call) {
+      auto kernel = r.h.make([&](Context& c, const KernelCall& call) {
         return make_attention(c, r.launch, call, *choice.library);
       });
       REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));

@@ -77,7 +77,7 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     target.cc = 9.0;
   }
   Node node;
-  Call call;
+  KernelCall call;
   Target target;
   const Tuning* tuning = nullptr;
 

@@ -163,7 +163,7 @@ TEST_CASE("plans know the slices; inner ones are found through the outer") {
   must(verify(g));
   CHECK(layers_of(g) == 3);
   Plan plan = must(make_plan(std::move(g), target(), ops()));
-  const auto at = lying(plan, plan.graph.find_value("b"));
+  const auto at = strided_view(plan, plan.graph.find_value("b"));
   REQUIRE(at.has_value());
   CHECK(at->root == plan.graph.find_value("y"));
   CHECK(at->offset == 3);

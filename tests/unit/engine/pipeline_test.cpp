@@ -86,11 +86,11 @@ TEST_CASE("what a plan of one size leaves out, because it failed for every size,
   };
   for (const auto& [text, dims] : models) {
     Fused canonical = must(canonicalize(graph(text), knowledge(), {}));
-    REQUIRE(canonical.settled);
+    REQUIRE(canonical.known_failures);
     EngineOptions o;
     o.shapes["x"] = dims;
     Fused with = must(fuse_shape(canonical, knowledge(), o));
-    canonical.settled.reset();
+    canonical.known_failures.reset();
     Fused without = must(fuse_shape(canonical, knowledge(), o)),
           direct = must(fuse(graph(text), knowledge(), o));
     INFO(text << "\n" << to_text(with.graph));

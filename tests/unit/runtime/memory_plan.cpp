@@ -235,7 +235,7 @@ TEST_CASE(
   CHECK(s->by_value[late.index] != root);
   place(*s, {});
   check_no_overlap(*s);
-  const auto lies = lying(b.plan, part);
+  const auto lies = strided_view(b.plan, part);
   REQUIRE(lies.has_value());
   CHECK(lies->strides == std::vector<int64_t>{32, 2});
   CHECK(!lies->dense);

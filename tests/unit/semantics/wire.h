@@ -21,9 +21,9 @@ struct Field {
   std::string_view bytes;  ///< length-delimited
 };
 
-class Reader {
+class FieldReader {
  public:
-  explicit Reader(std::string_view data) : p_(data.data()), end_(data.data() + data.size()) {}
+  explicit FieldReader(std::string_view data) : p_(data.data()), end_(data.data() + data.size()) {}
   bool next(Field& f) {
     if (p_ >= end_) return false;
     uint64_t key = varint();
@@ -64,7 +64,7 @@ inline std::string slurp(const std::string& path) {
 /// Packed or single varints.
 inline void append_ints(const Field& f, std::vector<int64_t>& out) {
   if (f.type == 0) return out.push_back(static_cast<int64_t>(f.value));
-  for (Reader r(f.bytes); r.more();) out.push_back(static_cast<int64_t>(r.varint()));
+  for (FieldReader r(f.bytes); r.more();) out.push_back(static_cast<int64_t>(r.varint()));
 }
 
 inline ferrule::Tensor tensor(std::string_view data) {
@@ -73,7 +73,7 @@ inline ferrule::Tensor tensor(std::string_view data) {
   DType type = DType::undefined;
   std::string_view raw, packed;
   Field f;
-  for (Reader r(data); r.next(f);) {
+  for (FieldReader r(data); r.next(f);) {
     if (f.number == 1)
       append_ints(f, dims);
     else if (f.number == 2)
@@ -112,7 +112,7 @@ inline void attribute(std::string_view data, ferrule::Attrs& out) {
   std::vector<int64_t> ints;
   int type = 0;
   Field f;
-  for (Reader r(data); r.next(f);) {
+  for (FieldReader r(data); r.next(f);) {
     if (f.number == 1)
       name = f.bytes;
     else if (f.number == 2) {
@@ -135,17 +135,17 @@ inline void attribute(std::string_view data, ferrule::Attrs& out) {
 inline Model model(std::string_view data) {
   Model m;
   Field f, g, n;
-  for (Reader r(data); r.next(f);) {
+  for (FieldReader r(data); r.next(f);) {
     if (f.number != 7) continue;
-    for (Reader rg(f.bytes); rg.next(g);) {
+    for (FieldReader rg(f.bytes); rg.next(g);) {
       if (g.number == 11) {
-        for (Reader ri(g.bytes); ri.next(n);) {
+        for (FieldReader ri(g.bytes); ri.next(n);) {
           if (n.number == 1) m.graph_inputs.emplace_back(n.bytes);
           Field t;
-          if (n.number == 2 && Reader(n.bytes).next(t)) m.tensors &= t.number == 1;
+          if (n.number == 2 && FieldReader(n.bytes).next(t)) m.tensors &= t.number == 1;
         }
       } else if (g.number == 1 && ++m.nodes == 1) {
-        for (Reader rn(g.bytes); rn.next(n);) {
+        for (FieldReader rn(g.bytes); rn.next(n);) {
           if (n.number == 1)
             m.inputs.emplace_back(n.bytes);
           else if (n.number == 4)

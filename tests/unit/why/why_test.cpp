@@ -11,7 +11,7 @@
 
 using namespace kit;
 using why::Considered;
-using why::Fate;
+using why::Outcome;
 using why::PairAnswer;
 using why::Unlock;
 
@@ -47,7 +47,7 @@ struct Asked {
   PairAnswer pair(std::string_view a, std::string_view b) {
     return must(inquiry->pair(a, b, "", 8));
   }
-  std::string text(std::string_view name) { return must(inquiry->fate(name)).text; }
+  std::string text(std::string_view name) { return must(inquiry->outcome(name)).text; }
 };
 
 Asked ask(std::string_view text, const std::map<std::string, std::string>& rules = {},
@@ -112,19 +112,19 @@ TEST_CASE("what became of each node") {
   CHECK(has(a.text("pass"), "pass (Identity) was removed by rule identity"));
   CHECK(has(a.text("two"), "holds a constant"));
   CHECK(has(a.text("dead"), "nothing needs its result"));
-  CHECK(must(a.inquiry->fate("half")).kind != Fate::Kind::layer);
-  CHECK(must(a.inquiry->fate("r")).name == "act");  // by the value it makes
+  CHECK(must(a.inquiry->outcome("half")).kind != Outcome::Kind::layer);
+  CHECK(must(a.inquiry->outcome("r")).name == "act");  // by the value it makes
   CHECK(a.inquiry->names().size() == 8);
-  for (const std::string& name : a.inquiry->names()) CHECK_FALSE(a.node(name).fate.text.empty());
+  for (const std::string& name : a.inquiry->names()) CHECK_FALSE(a.node(name).outcome.text.empty());
 }
 
 TEST_CASE("names that the model does not have") {
   Asked a = ask(net(kOne, "[first_conv] c = Conv(x, W) [act] y = Relu(c)"));
-  auto misspelt = a.inquiry->fate("frist_conv");
+  auto misspelt = a.inquiry->outcome("frist_conv");
   REQUIRE_FALSE(misspelt);
   CHECK(misspelt.error().code == Code::usage);
   CHECK(has(misspelt.error().hint, "first_conv"));
-  auto input = a.inquiry->fate("x");
+  auto input = a.inquiry->outcome("x");
   REQUIRE_FALSE(input);
   CHECK(has(input.error().message, "input of the model"));
   auto rule = a.inquiry->node("act", "conv_actvation", 0);
@@ -349,7 +349,7 @@ TEST_CASE("history: it would have matched before another rule rewrote what it wa
   if (!answer.considered.empty())
     CHECK_MESSAGE(has(answer.considered[0].history, "before step 1 (conv_batchnorm)"),
                   answer.considered[0].history);
-  CHECK(has(answer.fate.text, "conv_batchnorm"));
+  CHECK(has(answer.outcome.text, "conv_batchnorm"));
 }
 
 TEST_CASE("regions say which edge stands in the way") {
@@ -393,7 +393,7 @@ TEST_CASE("a node of a function and of a nested graph") {
     twice (a) => (b) { [one] m = Abs(a) [two] b = Exp(m) })");
   CHECK(has(a.text("call/one"), "call/one (Abs)"));
   CHECK(has(a.text("inner"), "nested graph of choose"));
-  auto call = a.inquiry->fate("call");
+  auto call = a.inquiry->outcome("call");
   REQUIRE_FALSE(call);
   CHECK(has(call.error().message, "call/one, call/two"));
 }

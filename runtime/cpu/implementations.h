@@ -12,23 +12,25 @@
 
 namespace ferrule::cpu {
 
-struct Candidate {
+struct Implementation {
   std::string_view name;
   Factory make;
   /// Whether it is taken without being measured; null: whenever it can.
-  bool (*usual)(const Context&, const Call&) = nullptr;
+  bool (*usual)(const Context&, const KernelCall&) = nullptr;
   bool slices = false;  ///< operands may be slices of larger tensors
 };
 /// Whether the implementation may be asked for this call at all.
-inline bool suits(const Candidate& c, const Call& call) { return c.slices || call.dense(); }
+inline bool suits(const Implementation& c, const KernelCall& call) {
+  return c.slices || call.dense();
+}
 
 /// The implementations of an ONNX operator, best first; the last one is the library's. Empty: no
 /// kernel.
-std::span<const Candidate> candidates(std::string_view op);
+std::span<const Implementation> implementations(std::string_view op);
 
 /// Everything that the speed of a launch depends on, as text: operator, types, dims, layouts,
 /// attributes, tail, threads, target.
-std::string problem_text(const Context& context, const Call& call, int threads);
+std::string problem_text(const Context& context, const KernelCall& call, int threads);
 
 struct Chosen {
   KernelPtr kernel;
@@ -37,8 +39,9 @@ struct Chosen {
 /// The implementation that the tuning file names, else the first whose rule holds.
 /// errors: unsupported_operator when all refuse; those of the factories. `note`: why an entry was
 /// ignored.
-Result<Chosen> choose(Context& context, const Call& call, int threads, std::string* note = nullptr);
+Result<Chosen> choose(Context& context, const KernelCall& call, int threads,
+                      std::string* note = nullptr);
 /// The same as a factory; an ignored entry is logged.
-Result<KernelPtr> make_chosen(Context& context, const Call& call);
+Result<KernelPtr> make_chosen(Context& context, const KernelCall& call);
 
 }  // namespace ferrule::cpu

@@ -1,4 +1,4 @@
-#include "engine/rewrite/settled.h"
+#include "engine/rewrite/known_failures.h"
 
 #include <algorithm>
 
@@ -42,7 +42,7 @@ bool same_node(const Graph& then, const Graph& now, NodeId n) {
 
 }  // namespace
 
-Settled::Settled(const PassContext& ctx) {
+KnownFailures::KnownFailures(const PassContext& ctx) {
   const std::vector<const Rule*> rules = rewrites(*ctx.rules);
   for (const Rule* r : rules) {
     int count = 0;
@@ -65,12 +65,12 @@ Settled::Settled(const PassContext& ctx) {
     }
 }
 
-const std::vector<bool>* Settled::failed(const Rule& rule) const {
+const std::vector<bool>* KnownFailures::failed(const Rule& rule) const {
   auto it = failed_.find(&rule);
   return it == failed_.end() ? nullptr : &it->second;
 }
 
-std::vector<bool> Settled::unchanged(const Graph& then, const Graph& now) const {
+std::vector<bool> KnownFailures::unchanged(const Graph& then, const Graph& now) const {
   // Patterns look backwards: how far in front of each node the next change is.
   std::vector<int> distance(now.node_slots(), reach_ + 1);
   std::vector<bool> out(now.node_slots());

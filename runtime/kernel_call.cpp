@@ -1,4 +1,4 @@
-#include "runtime/call.h"
+#include "runtime/kernel_call.h"
 
 #include <algorithm>
 
@@ -46,13 +46,13 @@ Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Stora
   if (o.slot >= 0 && storage.slots[static_cast<size_t>(o.slot)].kind == Slot::Kind::slice)
     o.offset = storage.slots[static_cast<size_t>(o.slot)].offset;
   if (v.index < kTemporary && plan.slices.contains(v))
-    if (auto at = lying(plan, v); at && !at->dense) o.apart = std::move(at->strides);
+    if (auto at = strided_view(plan, v); at && !at->dense) o.apart = std::move(at->strides);
   return o;
 }
 
-Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer,
-                     const Launch& l) {
-  Call call;
+Result<KernelCall> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                           size_t layer, const Launch& l) {
+  KernelCall call;
   call.layer = plan.layers[layer].name;
   call.graph = l.graph;
   if (l.node && l.graph) call.node = &l.graph->node(l.node);
@@ -82,9 +82,9 @@ Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& st
   return call;
 }
 
-Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
-                       size_t layer) {
-  Call call;
+Result<KernelCall> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                             size_t layer) {
+  KernelCall call;
   const Node& n = plan.graph.node(plan.layers[layer].node);
   call.layer = plan.layers[layer].name;
   call.node = &n;

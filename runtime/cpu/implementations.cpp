@@ -1,4 +1,4 @@
-#include "runtime/cpu/candidates.h"
+#include "runtime/cpu/implementations.h"
 
 #include <array>
 
@@ -14,23 +14,23 @@ namespace {
 
 /// Ours is faster by 2 to 10 per cent where many channels become few, and as much slower the other
 /// way round.
-bool product_pays(const Context&, const Call& call) {
+bool product_pays(const Context&, const KernelCall& call) {
   return call.outputs[0].dims[1] <= call.inputs[0].dims[1];
 }
 
 /// The library's 1x1 convolution and its product differ by a few per cent either way.
-bool never(const Context&, const Call&) { return false; }
+bool never(const Context&, const KernelCall&) { return false; }
 
 template <int tile>
-Result<KernelPtr> make_winograd_of(Context& context, const Call& call) {
+Result<KernelPtr> make_winograd_of(Context& context, const KernelCall& call) {
   return make_winograd(context, call, tile);
 }
 template <int tile>
-bool winograd_pays(const Context& context, const Call& call) {
+bool winograd_pays(const Context& context, const KernelCall& call) {
   return winograd_tile(context, call) == tile;
 }
 
-constexpr auto kConvolutions = std::to_array<Candidate>({
+constexpr auto kConvolutions = std::to_array<Implementation>({
     {"first", make_first, nullptr, true},
     {"depthwise", make_depthwise, nullptr, true},
     {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>, true},
@@ -57,7 +57,7 @@ std::string operand_text(const Operand& o) {
   return o.constant ? out + ":const" : out;
 }
 
-std::string tail_text(const Call& call) {
+std::string tail_text(const KernelCall& call) {
   std::string out;
   for (const PostOp& op : call.post_ops) {
     out += out.empty() ? " tail=" : ",";
@@ -72,12 +72,12 @@ std::string tail_text(const Call& call) {
 
 }  // namespace
 
-std::span<const Candidate> candidates(std::string_view op) {
+std::span<const Implementation> implementations(std::string_view op) {
   if (op == "Conv") return kConvolutions;
   return {};
 }
 
-std::string problem_text(const Context& context, const Call& call, int threads) {
+std::string problem_text(const Context& context, const KernelCall& call, int threads) {
   std::string out = call.node->op;
   for (size_t k = 0; k < call.node->inputs.size() && k < call.inputs.size(); ++k)
     out += " " + operand_text(call.inputs[k]);
@@ -93,15 +93,15 @@ std::string problem_text(const Context& context, const Call& call, int threads) 
          fmt::format(" threads={} {}", threads, context.target ? context.target->name : "");
 }
 
-Result<Chosen> choose(Context& context, const Call& call, int threads, std::string* note) {
-  const auto all = candidates(call.node->op);
-  auto attempt = [&](const Candidate& c) -> Result<Chosen> {
+Result<Chosen> choose(Context& context, const KernelCall& call, int threads, std::string* note) {
+  const auto all = implementations(call.node->op);
+  auto attempt = [&](const Implementation& c) -> Result<Chosen> {
     FERRULE_ASSIGN(KernelPtr kernel, c.make(context, call));
     return Chosen{std::move(kernel), c.name};
   };
   if (context.tuning && all.size() > 1) {
     if (const Tuning::Entry* entry = context.tuning->find(problem_text(context, call, threads))) {
-      for (const Candidate& c : all) {
+      for (const Implementation& c : all) {
         if (c.name != entry->use || !suits(c, call)) continue;
         auto made = attempt(c);
         if (made || made.error().code != Code::unsupported_operator) return made;
@@ -112,7 +112,7 @@ Result<Chosen> choose(Context& context, const Call& call, int threads, std::stri
   // Slices go to whoever takes them: the library's convolution does not.
   for (const bool usual : {true, false}) {
     if (!usual && call.dense()) break;
-    for (const Candidate& c : all) {
+    for (const Implementation& c : all) {
       if (!suits(c, call) || (usual && c.usual && !c.usual(context, call))) continue;
       auto made = attempt(c);
       if (made || made.error().code != Code::unsupported_operator || &c == &all.back()) return made;
@@ -121,7 +121,7 @@ Result<Chosen> choose(Context& context, const Call& call, int threads, std::stri
   return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "no kernel");
 }
 
-Result<KernelPtr> make_chosen(Context& context, const Call& call) {
+Result<KernelPtr> make_chosen(Context& context, const KernelCall& call) {
   std::string note;
   FERRULE_ASSIGN(Chosen chosen, choose(context, call, ferrule::threads(), &note));
   if (context.log && *context.log && !note.empty())

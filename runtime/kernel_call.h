@@ -57,7 +57,7 @@ struct Operand {
 };
 
 /// What a factory makes a kernel from.
-struct Call {
+struct KernelCall {
   std::string layer;             ///< for messages
   const Node* node = nullptr;    ///< the anchor: operator and attributes
   const Graph* graph = nullptr;  ///< where `node` lives
@@ -86,11 +86,11 @@ struct Call {
 Result<Operand> operand_of(const Plan& plan, const Lowered& lowered, const Storage& storage,
                            size_t layer, ValueId v);
 /// `launch` of the plan's layer number `layer`.  errors: size_unknown.
-Result<Call> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage, size_t layer,
-                     const Launch& launch);
+Result<KernelCall> call_of(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                           size_t layer, const Launch& launch);
 /// The layer's node as a whole (a group runs its body).  errors: size_unknown.
-Result<Call> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
-                       size_t layer);
+Result<KernelCall> node_call(const Plan& plan, const Lowered& lowered, const Storage& storage,
+                             size_t layer);
 
 /// Whether the post-op adds an operand of its own, so that the operand's memory may serve as the
 /// result's.

@@ -10,10 +10,10 @@
 
 namespace ferrule {
 
-class Settled {
+class KnownFailures {
  public:
   /// Tries every rewrite rule at every node of the context's graph.
-  explicit Settled(const PassContext& ctx);
+  explicit KnownFailures(const PassContext& ctx);
   /// Whether the rule failed at each node; null: nothing is known of the rule.
   const std::vector<bool>* failed(const Rule& rule) const;
   /// The nodes of `now`, a changed copy of `then`, from which a pattern sees nothing that changed
