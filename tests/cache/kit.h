@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -91,6 +92,7 @@ inline void write_file(const fs::path& path, std::string_view bytes) {
 
 /// Runs `body` in a child; its result is the exit status, -signal if it died.
 inline pid_t start(const std::function<int()>& body) {
+  fflush(nullptr);  // ThreadSanitizer's _exit would write what is buffered here once more
   pid_t child = fork();
   if (child == 0) _exit(body());
   REQUIRE(child > 0);

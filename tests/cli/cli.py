@@ -486,6 +486,14 @@ g (float[4] x) => (int64[1, K] y) { y = NonZero(x) }"""), str(net))
             arguments=["run", net, "--input", f"x={x}", "--outputs", report.folder / "z.npz", "--backend", "cpu"])
 
 
+def few_threads(report):
+    """OpenMP may give fewer threads than were asked for: no piece of the work is left undone."""
+    net = harness.model(report.folder / "product.onnx", "agraph (float[300,256] a, float[256,520] b) => (float[300,520] y) { y = MatMul (a, b) }")
+    for setting in ("OMP_THREAD_LIMIT=1", "OMP_THREAD_LIMIT=3", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0"):
+        done = run("verify", net, "--oracle", "--backend", "cpu", "--threads", "4", env=dict([setting.split("=")]))
+        report.check(f"four threads under {setting}", harness.crash(done) or (None if done.code == OK else done.tail()))
+
+
 def tuning(report):
     """tune writes a file that run reads; nothing is overwritten; a damaged or foreign file is one message."""
     folder = report.folder
@@ -624,6 +632,7 @@ def main():
         command_line(report, net)
         outputs(report, net)
         data_dependent_size(report)
+        few_threads(report)
         tuning(report)
         many_readers(report)
 

@@ -49,7 +49,7 @@ void check(const JitCase& c, const std::string& target, Rng& rng) {
     std::vector<uint8_t> data = random_bytes(t, row * c.outer, rng);
     memory.emplace_back(data.size() + 128 + static_cast<size_t>(c.misaligned), 0xcd);
     uint8_t* at = memory.back().data() + 64 + c.misaligned;
-    if (k < inputs) std::memcpy(at, data.data(), data.size());
+    if (k < inputs) std::copy(data.begin(), data.end(), at);
     ptrs.push_back(at);
     outer_strides.push_back(row * bytes);
     inner_strides.push_back(step * bytes);
