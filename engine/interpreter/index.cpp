@@ -16,28 +16,6 @@ Status need_indices(const Call& c, size_t slot) {
   return {};
 }
 
-Outputs gather(const Call& c) {
-  FERRULE_TRY(need_indices(c, 1));
-  const Tensor &x = *c.input(0), &indices = *c.input(1);
-  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
-  const auto a = static_cast<size_t>(axis);
-  Dims out(x.dims().begin(), x.dims().begin() + axis);
-  out.insert(out.end(), indices.dims().begin(), indices.dims().end());
-  out.insert(out.end(), x.dims().begin() + axis + 1, x.dims().end());
-  FERRULE_TRY(c.fits(x.dtype(), out));
-  const int64_t outer = count(x.dims(), 0, a), inner = count(x.dims(), a + 1), d = x.dims()[a];
-  const Dims rows = indices.to_i64();
-  std::vector<int64_t> from;
-  from.reserve(static_cast<size_t>(count(out)));
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t row : rows) {
-      FERRULE_ASSIGN(const int64_t r, in_range(c, row, d));
-      for (int64_t i = 0; i < inner; ++i) from.push_back((o * d + r) * inner + i);
-    }
-  }
-  return one(take(x, out, from));
-}
-
 Outputs gather_elements(const Call& c) {
   FERRULE_TRY(need_indices(c, 1));
   const Tensor &x = *c.input(0), &indices = *c.input(1);
@@ -307,7 +285,6 @@ Outputs compress(const Call& c) {
 }
 
 constexpr Entry kIndex[] = {
-    {"Gather", gather},
     {"GatherElements", gather_elements},
     {"GatherND", gather_nd},
     {"ScatterElements", scatter_elements},

@@ -306,7 +306,10 @@ Status split(Call& c) {
   }
   if (sizes) {
     Dim sum(0);
-    for (const Dim& d : *sizes) sum = sum + d;
+    for (const Dim& d : *sizes) {
+      if (at_least(d, Dim(0)) == Truth::no) return c.wrong(fmt::format("a part has {}", d.str()));
+      sum = sum + d;
+    }
     if (equal(sum, x[axis]) == Truth::no)
       return c.wrong(
           fmt::format("split adds up to {}, axis {} of {} does not", sum.str(), axis, str(x)));

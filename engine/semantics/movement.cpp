@@ -1,11 +1,11 @@
 #include "engine/semantics/movement.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/resampling.h"
 
 namespace ferrule {
 namespace {
@@ -34,6 +34,7 @@ struct Site {
     if (!has(slot)) return std::optional<Dims>{};
     const Tensor* t = g.constant(n.inputs[slot]);
     if (!t) return no(fmt::format("input {} is not constant", slot));
+    if (!is_int(t->dtype())) return no(fmt::format("input {} has no integers", slot));
     return std::optional<Dims>(t->to_i64());
   }
   size_t axis_of(int64_t axis, size_t rank) const {
@@ -98,7 +99,11 @@ Result<Movement> view(const Site& s) {
 }
 
 Result<Movement> transpose(const Site& s) {
-  const Dims perm = s.n.attrs.ints("perm");
+  Dims perm = s.n.attrs.ints("perm");
+  if (perm.empty()) {
+    perm.resize(s.x().size());
+    std::iota(perm.rbegin(), perm.rend(), 0);
+  }
   if (perm.size() != s.x().size()) return s.no("the order of the axes is not known");
   Dims axes(perm.size());
   for (size_t k = 0; k < perm.size(); ++k)
@@ -178,6 +183,8 @@ Result<Movement> pad(const Site& s) {
   FERRULE_ASSIGN(auto axes, s.ints(3));
   if (!pads) return s.no("no pads are given");
   const std::string mode = s.n.attrs.s("mode", "constant");
+  if (mode != "constant" && mode != "edge" && mode != "reflect" && mode != "wrap")
+    return s.no("there is no mode " + escape(mode));
   Movement m;
   if (s.has(2)) {
     const Tensor* value = s.g.constant(s.n.inputs[2]);
@@ -214,6 +221,10 @@ Result<Movement> tile(const Site& s) {
   for (size_t axis = 0; axis < s.x().size(); ++axis) {
     const int64_t size = s.x()[axis];
     if (s.result[axis] == size || size == 0) continue;
+    if (size == 1) {
+      m.steps.push_back(walk_step(axis, {{0, s.result[axis], 0, 0, 0}}));
+      continue;
+    }
     if (s.result[axis] / size > kLongAxis) return s.no("an axis is too long");
     std::vector<Segment> segments;
     for (int64_t at = 0; at < s.result[axis]; at += size)
@@ -279,7 +290,9 @@ Result<Movement> blocks(const Site& s, bool to_space) {
   const Dims& large = to_space ? s.result : s.x();
   const Dims& small = to_space ? s.x() : s.result;
   if (b < 1 || large.size() != 4 || small.size() != 4) return s.no("its operand has not four axes");
-  const bool columns_first = s.n.attrs.s("mode", "DCR") == "CRD";
+  const std::string mode = s.n.attrs.s("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") return s.no("there is no mode " + escape(mode));
+  const bool columns_first = mode == "CRD";
   const int64_t n = large[0], c = large[1], h = small[2], w = small[3];
   const Dims spread{n, c, h, b, w, b};  // the image's side
   const Dims packed = columns_first ? Dims{n, c, b, b, h, w} : Dims{n, b, b, c, h, w};
@@ -296,57 +309,11 @@ Result<Movement> blocks(const Site& s, bool to_space) {
 Result<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
 Result<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
 
-/// Resize's attributes, read once and not for every pixel.
-enum class Coordinates : uint8_t {
-  half_pixel,
-  align_corners,
-  asymmetric,
-  pytorch_half_pixel,
-  half_pixel_symmetric
-};
-enum class Rounding : uint8_t { down, up, prefer_down, prefer_up };
-Coordinates coordinates_of(std::string_view text) {
-  return text == "align_corners"          ? Coordinates::align_corners
-         : text == "asymmetric"           ? Coordinates::asymmetric
-         : text == "pytorch_half_pixel"   ? Coordinates::pytorch_half_pixel
-         : text == "half_pixel_symmetric" ? Coordinates::half_pixel_symmetric
-                                          : Coordinates::half_pixel;
-}
-Rounding rounding_of(std::string_view text) {
-  return text == "ceil"                 ? Rounding::up
-         : text == "round_prefer_floor" ? Rounding::prefer_down
-         : text == "round_prefer_ceil"  ? Rounding::prefer_up
-                                        : Rounding::down;
-}
-
-/// The pixel that `nearest` takes for an output coordinate.
-int64_t nearest(Coordinates coordinates, Rounding rounding, double scale, int64_t in, int64_t out,
-                int64_t o) {
-  const auto x = static_cast<double>(o);
-  const double resized = scale * static_cast<double>(in), half = (x + 0.5) / scale - 0.5;
-  double at = half;
-  if (coordinates == Coordinates::align_corners)
-    at = resized == 1 ? 0 : x * static_cast<double>(in - 1) / (resized - 1);
-  if (coordinates == Coordinates::asymmetric) at = x / scale;
-  if (coordinates == Coordinates::pytorch_half_pixel) at = resized == 1 ? -0.5 : half;
-  if (coordinates == Coordinates::half_pixel_symmetric)
-    at = static_cast<double>(in) / 2 * (1 - static_cast<double>(out) / resized) + half;
-  at = std::clamp(at, -1e9, 1e9);
-  const auto base = static_cast<int64_t>(std::ceil(at)) - 1;
-  const double ratio = at - static_cast<double>(base);
-  const bool right = ratio == 1 || rounding == Rounding::up ||
-                     (rounding == Rounding::prefer_down && ratio > 0.5) ||
-                     (rounding == Rounding::prefer_up && ratio >= 0.5);
-  return std::clamp<int64_t>(base + (right ? 1 : 0), 0, in - 1);
-}
-
 Result<Movement> resize(const Site& s) {
   const Attrs& a = s.n.attrs;
-  const std::string mode = a.s("mode", "nearest"),
-                    coordinates = a.s("coordinate_transformation_mode", "half_pixel"),
-                    rounding = a.s("nearest_mode", "round_prefer_floor");
-  if (mode != "nearest") return s.no("mode " + escape(mode) + " computes");
-  if (coordinates == "tf_crop_and_resize" ||
+  const Resampling how = Resampling::of(a);
+  if (how.mode != "nearest") return s.no("mode " + escape(how.mode) + " computes");
+  if (how.coordinates == "tf_crop_and_resize" ||
       a.s("keep_aspect_ratio_policy", "stretch") != "stretch")
     return s.no("these coordinates are not taken");
   const Tensor* scales = s.has(2) ? s.g.constant(s.n.inputs[2]) : nullptr;
@@ -360,17 +327,14 @@ Result<Movement> resize(const Site& s) {
   Movement m;
   for (size_t k = 0; k < axes.size(); ++k) {
     const size_t axis = s.axis_of(axes[k], s.x().size());
-    const int64_t in = s.x()[axis], out = s.result[axis];
-    if (in == 0) return s.no("the operand is empty");
-    if (out > kLongAxis) return s.no("an axis is too long");
-    const double scale = scales ? scales->at_f64(static_cast<int64_t>(k))
-                                : static_cast<double>(out) / static_cast<double>(in);
-    if (in == out && scale == 1) continue;
-    const Coordinates how = coordinates_of(coordinates);
-    const Rounding round = rounding_of(rounding);
-    Dims positions(static_cast<size_t>(out));
-    for (int64_t o = 0; o < out; ++o)
-      positions[static_cast<size_t>(o)] = nearest(how, round, scale, in, out, o);
+    ResizeAxis along{s.x()[axis], s.result[axis]};
+    if (along.in == 0) return s.no("the operand is empty");
+    if (along.out > kLongAxis) return s.no("an axis is too long");
+    along.scale = scales ? scales->at_f64(static_cast<int64_t>(k))
+                         : static_cast<double>(along.out) / static_cast<double>(along.in);
+    if (how.keeps(along)) continue;
+    Dims positions;
+    for (int64_t o = 0; o < along.out; ++o) positions.push_back(resize_taps(along, how, o)[0].at);
     m.steps.push_back(walk_step(axis, runs_of(positions)));
   }
   return m;

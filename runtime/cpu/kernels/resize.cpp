@@ -2,12 +2,11 @@
 // worked out once from the operator's definition, so every coordinate mode costs the same; pixels
 // are runs of `channels` floats (channels-last) or single floats (plain). source:
 // https://onnx.ai/onnx/operators/onnx__Resize.html
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/resampling.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"
 
@@ -20,62 +19,29 @@ struct Tap {
   float weight = 0;
 };
 
-struct Axis {
-  int64_t in = 1, out = 1;
-  double scale = 1;
-};
-
-double source_position(const std::string& mode, const Axis& a, int64_t out) {
-  const auto x = static_cast<double>(out);
-  const double resized = a.scale * static_cast<double>(a.in);
-  if (mode == "asymmetric") return x / a.scale;
-  if (mode == "align_corners")
-    return resized == 1 ? 0 : x * static_cast<double>(a.in - 1) / (resized - 1);
-  if (mode == "pytorch_half_pixel") return resized > 1 ? (x + 0.5) / a.scale - 0.5 : 0;
-  if (mode == "half_pixel_symmetric") {
-    const double adjustment = static_cast<double>(a.out) / resized,
-                 center = static_cast<double>(a.in) / 2;
-    return center * (1 - adjustment) + (x + 0.5) / a.scale - 0.5;
-  }
-  return (x + 0.5) / a.scale - 0.5;  // half_pixel
-}
-
-int64_t nearest(const std::string& mode, double x) {
-  if (mode == "floor") return static_cast<int64_t>(std::floor(x));
-  if (mode == "ceil") return static_cast<int64_t>(std::ceil(x));
-  if (mode == "round_prefer_ceil") return static_cast<int64_t>(std::floor(x + 0.5));
-  return static_cast<int64_t>(std::ceil(x - 0.5));  // round_prefer_floor
-}
-
-std::vector<Tap> taps_of(const Node& n, const Axis& a, bool linear) {
-  const std::string mode = n.attrs.s("coordinate_transformation_mode", "half_pixel");
-  const std::string rounding = n.attrs.s("nearest_mode", "round_prefer_floor");
-  std::vector<Tap> taps(static_cast<size_t>(a.out));
+std::vector<Tap> taps_of(const Resampling& how, const ResizeAxis& a) {
+  std::vector<Tap> taps;
   for (int64_t k = 0; k < a.out; ++k) {
-    Tap& t = taps[static_cast<size_t>(k)];
-    const double x = source_position(mode, a, k);
-    auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i, 0, a.in - 1); };
-    if (!linear || a.in == a.out) {  // an axis that keeps its size is copied
-      t.low = t.high = a.in == a.out && a.scale == 1 ? k : clamp(nearest(rounding, x));
-      if (!linear || a.scale == 1) continue;
+    if (how.keeps(a)) {
+      taps.push_back({k, k, 0});
+      continue;
     }
-    const double below = std::floor(x);
-    t.low = clamp(static_cast<int64_t>(below));
-    t.high = clamp(static_cast<int64_t>(below) + 1);
-    t.weight = static_cast<float>(x - below);
+    const std::vector<ResizeTap> read = resize_taps(a, how, k);
+    taps.push_back({read.front().at, read.back().at,
+                    read.size() > 1 ? static_cast<float>(read.back().weight) : 0});
   }
   return taps;
 }
 
 class Resize final : public Kernel {
  public:
-  Resize(const KernelCall& call, std::array<Axis, 3> axes, bool linear)
-      : linear_(linear), axes_(axes) {
+  Resize(const KernelCall& call, std::array<ResizeAxis, 3> axes, const Resampling& how)
+      : linear_(how.mode == "linear"), axes_(axes) {
     const Operand &x = call.inputs[0], &y = call.outputs[0];
     channels_last_ = x.lies(Layout::channels_last) && y.lies(Layout::channels_last);
     images_ = channels_last_ ? x.dims[0] : x.dims[0] * x.dims[1];
     run_ = channels_last_ ? x.dims[1] : 1;
-    for (size_t k = 0; k < 3; ++k) taps_[k] = taps_of(*call.node, axes[k], linear);
+    for (size_t k = 0; k < 3; ++k) taps_[k] = taps_of(how, axes[k]);
     x_slot_ = x.slot;
     y_slot_ = y.slot;
     if (x.constant) x_ = x.constant->data();
@@ -153,7 +119,7 @@ class Resize final : public Kernel {
   }
 
   bool linear_, channels_last_ = false;
-  std::array<Axis, 3> axes_;
+  std::array<ResizeAxis, 3> axes_;
   std::vector<Tap> taps_[3];
   int64_t images_ = 0, run_ = 1;
   int x_slot_ = -1, y_slot_ = -1;
@@ -169,24 +135,27 @@ Result<KernelPtr> make_resize(Context&, const KernelCall& call) {
     return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
   };
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
-  const std::string mode = call.node->attrs.s("mode", "nearest");
-  if (mode != "nearest" && mode != "linear") return refuse("this mode");
+  const Resampling how = Resampling::of(call.node->attrs);
+  if ((how.mode != "nearest" && how.mode != "linear") || how.antialias || how.exclude_outside ||
+      how.coordinates == "tf_crop_and_resize")
+    return refuse("this mode");
   if (x.rank() < 3 || x.rank() > 5 || x.dims[0] != y.dims[0] || x.dims[1] != y.dims[1])
     return refuse("these axes");
   if (!x.lies(y.layout) && !y.lies(x.layout)) return refuse("two layouts");
-  std::array<Axis, 3> axes;
+  std::array<ResizeAxis, 3> axes;
+  axes.fill({1, 1});
   const size_t spatial = x.dims.size() - 2;
   const Operand* scales =
       call.inputs.size() > 2 && call.inputs[2].constant ? &call.inputs[2] : nullptr;
   for (size_t k = 0; k < spatial; ++k) {
-    Axis& a = axes[3 - spatial + k];
+    ResizeAxis& a = axes[3 - spatial + k];
     a.in = x.dims[k + 2];
     a.out = y.dims[k + 2];
     a.scale = static_cast<double>(a.out) / static_cast<double>(a.in);
     if (scales && scales->numel() == x.rank())
       a.scale = scales->constant->at_f64(static_cast<int64_t>(k) + 2);
   }
-  return std::make_unique<Resize>(call, axes, mode == "linear");
+  return std::make_unique<Resize>(call, axes, how);
 }
 
 }  // namespace ferrule::cpu

@@ -79,12 +79,12 @@ class Harness : public Binder, public ferrule::test::WithTail {
     Operand o{t.dtype(), t.dims(), layout, static_cast<int>(buffers_.size()), nullptr};
     buffers_.push_back(laid_out(o, t));
     call.inputs.push_back(o);
-    node.inputs.push_back(ValueId{static_cast<uint32_t>(node.inputs.size())});
+    node.inputs.push_back(graph.add_input(graph.fresh_name("x"), type_of(t.dtype(), t.dims())));
   }
   void constant(const Tensor& t) {
     constants_.push_back(std::make_unique<Tensor>(t));
     call.inputs.push_back({t.dtype(), t.dims(), Layout::plain, -1, constants_.back().get()});
-    node.inputs.push_back(ValueId{static_cast<uint32_t>(node.inputs.size())});
+    node.inputs.push_back(graph.add_constant(graph.fresh_name("c"), t));
   }
   void absent() {
     call.inputs.push_back({});
@@ -105,6 +105,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
       buffers_.push_back(std::vector<char>(static_cast<size_t>(o.bytes()) + 64, 0x7f));
     }
     call.outputs.push_back(o);
+    node.outputs.push_back(graph.add_value(graph.fresh_name("y"), type_of(dtype, dims)));
   }
 
   Result<KernelPtr> make(Factory f) {
@@ -152,6 +153,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
   std::string text;
 
  private:
+  static Type type_of(DType dtype, const Dims& d) { return {dtype, Shape(d.begin(), d.end())}; }
   void* at(int slot) const { return const_cast<char*>(buffers_[static_cast<size_t>(slot)].data()); }
   /// Element by element, so that the harness does not lean on the copy kernel.
   static std::vector<char> laid_out(const Operand& o, const Tensor& t) {
