@@ -239,6 +239,11 @@ TEST_CASE("resize") {
                           {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
                         {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) ==
           Values{7, 7});
+  // Beside a size of 0 nothing goes over another, however large it is.
+  const auto none =
+      run_op({"Resize"}, {f32({2, 2}, {1, 2, 3, 4}), std::nullopt, f32({2}, {0.1f, 1e8f})});
+  REQUIRE(none);
+  CHECK((*none)[0].dims() == std::vector<int64_t>{0, 200000000});
 }
 
 TEST_CASE(
