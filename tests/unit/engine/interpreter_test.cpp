@@ -218,10 +218,10 @@ TEST_CASE("reductions, order and normalisation") {
                                            Tensor::scalar(DType::i8, 0)})) ==
         Values{0, 2, -128, 0});
   // Without saturation what is too large is infinite, and NaN is still NaN.
-  const auto bytes = values(run_op({"QuantizeLinear",
-                                    {{"saturate", int64_t{0}},
-                                     {"output_dtype", static_cast<int64_t>(DType::f8e5m2)}}},
-                                   {f32({3}, {NAN, -1e30f, 2}), f32({}, {1})}));
+  const auto bytes = values(
+      run_op({"QuantizeLinear",
+              {{"saturate", int64_t{0}}, {"output_dtype", static_cast<int64_t>(DType::f8e5m2)}}},
+             {f32({3}, {NAN, -1e30f, 2}), f32({}, {1})}));
   CHECK(std::isnan(bytes[0]));
   CHECK(bytes[1] == -INFINITY);
   CHECK(bytes[2] == 2);
