@@ -79,7 +79,7 @@ Tensor small_floats(DType t, const Dims& dims, std::vector<double> v, bool satur
   auto [z, p] = Tensor::allocate(t, dims);
   std::memcpy(p, y.data(), static_cast<size_t>(y.bytes()));
   for (size_t i = 0; i < v.size(); ++i) {
-    if (std::fabs(v[i]) < largest + step / 2) continue;
+    if (!(std::fabs(v[i]) >= largest + step / 2)) continue;  // NaN is NaN already
     const bool negative = std::signbit(v[i]);
     uint8_t code = *static_cast<const uint8_t*>(Tensor::scalar(t, std::nan("")).data());
     if (std::isinf(past)) code = negative ? 0xfc : 0x7c;

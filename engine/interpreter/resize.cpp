@@ -86,7 +86,9 @@ Outputs resize(const Call& c) {
   for (const Axis& a : axes) out.push_back(a.out);
   FERRULE_TRY(c.fits(DType::f64, out));
   if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
-  if (count(out) > 0 && x.numel() == 0) return c.bad("input {} is empty", text(x.dims()));
+  // Beside a size of 0 another may be anything: nothing goes over its positions.
+  if (count(out) == 0) return one(store(x.dtype(), out, std::vector<double>()));
+  if (x.numel() == 0) return c.bad("input {} is empty", text(x.dims()));
   Dims dims = x.dims();
   const View<double> in(x);
   std::vector<double> y(in.data(), in.data() + in.size());

@@ -442,6 +442,12 @@ Status resize(Call& c) {
                                       : which.size();
   if (given != which.size())
     return c.wrong(fmt::format("it has {} scales or sizes for {} axes", given, which.size()));
+  if (c.n.attrs.s("coordinate_transformation_mode") == "tf_crop_and_resize") {
+    const Dim wanted(2 * static_cast<int64_t>(which.size()));
+    if (!c.has(1)) return c.wrong(fmt::format("it wants a roi of {} numbers", wanted.str()));
+    if (c.shape(1) && *c.shape(1) != Shape{wanted} && constant_shape(*c.shape(1)))
+      return c.wrong(fmt::format("its roi is {}, it wants [{}]", str(*c.shape(1)), wanted.str()));
+  }
   for (size_t i = 0; i < which.size(); ++i) {
     Dim& d = out[which[i]];
     if (by_size && sizes && at_least((*sizes)[i], Dim(0)) == Truth::no)

@@ -29,6 +29,8 @@ constexpr int kGroupGraphs = 60, kFewGroupGraphs = 6;
 struct Tested {
   const Rule* rule = nullptr;
   RuleTestReport tests;
+  bool shipped =
+      false;  ///< it lies in the first folder; else it is a user's, in one that adds to it
   bool proved = false;  ///< now; else its stamp vouches for it
   RewriteProof rewrite;
   GroupProof group;
@@ -39,10 +41,14 @@ struct Tested {
   bool not_run() const {
     return rule->kind != RuleKind::rewrite && group.instances == 0 && group.holds();
   }
+  /// A condition that nothing needs is a mistake of a shipped rule; a user's is right as it stands,
+  /// and loading warns.
+  bool open() const { return shipped && rewrite.wrong.empty() && !rewrite.holds(); }
   /// No graph shows a rewrite firing: loading refuses it, too.
   bool not_shown() const { return proved && rewrite.compared == 0; }
   bool ok() const {
-    return tests.passed() && rewrite.holds() && group.holds() && !not_run() && !not_shown();
+    return tests.passed() && rewrite.wrong.empty() && !open() && group.holds() && !not_run() &&
+           !not_shown();
   }
 };
 
@@ -96,6 +102,7 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProve
   auto work = [&] {
     for (size_t i; (i = next++) < rules.size();) {
       all[i].rule = rules[i];
+      all[i].shipped = rules[i]->pack == context.rule_dirs.front();
       all[i].tests = run_rule_tests(*rules[i], context);
       if ((all[i].proved = chosen(*rules[i]))) all[i].rewrite = prove_rewrite(*rules[i], context);
     }
@@ -171,7 +178,9 @@ void print_problems(const Tested& t) {
                                  : fmt::format("{}", fmt::join(t.group.not_run, "; ")));
   for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open)
-      std::cout << fmt::format("OPEN   {} {}: {}\n", t.rule->id, c.id, c.how);
+      std::cout << fmt::format(
+          "{} {} {}: {}\n",
+          t.shipped ? "OPEN  " : "note: nothing shows that it is needed:", t.rule->id, c.id, c.how);
     if (c.state == ConditionProof::State::implied)
       std::cout << fmt::format("note: {} {} never decides, remove it: {}\n", t.rule->id, c.id,
                                c.how);

@@ -284,6 +284,10 @@ def rules(report, net):
     path.write_text(RULE)
     done = run("explain", net, "--rules", folder)
     report.check("a good rule of one's own loads", None if done.code == OK else done.tail())
+    done = run("rules", "test", "twice", "--rules", folder)
+    report.check("a condition that nothing needs is a note on a rule of one's own",
+                 None if done.code == OK and "nothing shows that it is needed: twice" in done.out and "1 passed, 0 failed" in done.out
+                 and "\nOPEN" not in done.out else done.tail())
 
     # A rewrite is proved when it is first loaded: a wrong one is refused, unless it is asked for.
     proofs = {"FERRULE_CACHE": str(report.folder / "cache")}

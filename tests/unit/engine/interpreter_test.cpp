@@ -217,6 +217,14 @@ TEST_CASE("reductions, order and normalisation") {
   CHECK(values(run_op({"QuantizeLinear"}, {f32({4}, {0.5, 1.5, -300, NAN}), f32({}, {1}),
                                            Tensor::scalar(DType::i8, 0)})) ==
         Values{0, 2, -128, 0});
+  // Without saturation what is too large is infinite, and NaN is still NaN.
+  const auto bytes = values(
+      run_op({"QuantizeLinear",
+              {{"saturate", int64_t{0}}, {"output_dtype", static_cast<int64_t>(DType::f8e5m2)}}},
+             {f32({3}, {NAN, -1e30f, 2}), f32({}, {1})}));
+  CHECK(std::isnan(bytes[0]));
+  CHECK(bytes[1] == -INFINITY);
+  CHECK(bytes[2] == 2);
 }
 
 TEST_CASE("resize") {
@@ -239,6 +247,11 @@ TEST_CASE("resize") {
                           {"coordinate_transformation_mode", std::string("tf_crop_and_resize")}}},
                         {x, f32({8}, {0, 0, 0, NAN, 1, 1, 1, 1}), f32({4}, {1, 1, 1, 1})})) ==
           Values{7, 7});
+  // Beside a size of 0 nothing goes over another, however large it is.
+  const auto none =
+      run_op({"Resize"}, {f32({2, 2}, {1, 2, 3, 4}), std::nullopt, f32({2}, {0.1f, 1e8f})});
+  REQUIRE(none);
+  CHECK((*none)[0].dims() == std::vector<int64_t>{0, 200000000});
 }
 
 TEST_CASE(

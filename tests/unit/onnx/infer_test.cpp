@@ -149,6 +149,18 @@ TEST_CASE("infer: selecting and moving") {
   CHECK(type_of("float[1,3,H,W] x",
                 "s = Constant<value_floats=[1.0,1.0,2.0,0.5]>()\ny = Resize(x, \"\", s)") ==
         "f32[1,3,2*H,floordiv(W,2)]");
+  for (const char* roi : {"\"\"", "a"})  // a region has two numbers for each axis
+    CHECK(
+        has(type_of("float[1,1,H,W] x, float[4] a",
+                    fmt::format("s = Constant<value_floats=[1.0,1.0,2.0,0.5]>()\ny = "
+                                "Resize<coordinate_transformation_mode=\"tf_crop_and_resize\">(x, "
+                                "{}, s)",
+                                roi)),
+            "error: "));
+  CHECK(type_of("float[1,1,H,W] x, float[8] a",
+                "s = Constant<value_floats=[1.0,1.0,2.0,0.5]>()\ny = "
+                "Resize<coordinate_transformation_mode=\"tf_crop_and_resize\">(x, a, s)") ==
+        "f32[1,1,2*H,floordiv(W,2)]");
   CHECK(type_of("float[N,8,H,W] x", "y = DepthToSpace<blocksize=2>(x)") == "f32[N,2,2*H,2*W]");
   CHECK(type_of("float[N,1,3] x", "a = Constant<value_ints=[-2]>()\ny = Squeeze(x, a)") ==
         "f32[N,3]");
