@@ -142,6 +142,18 @@ C mul(C a, C b) {
   else
     return a * b;
 }
+/// A real number in the type to compute in; for integers the nearest one, and the smallest for what
+/// is no number.
+template <class C>
+C from_real(double v) {
+  if constexpr (std::is_integral_v<C>) {
+    constexpr C kLow = std::numeric_limits<C>::min(), kHigh = std::numeric_limits<C>::max();
+    if (v >= static_cast<double>(kHigh) && std::isfinite(v)) return kHigh;
+    return v > static_cast<double>(kLow) && std::isfinite(v) ? static_cast<C>(v) : kLow;
+  } else {
+    return static_cast<C>(v);
+  }
+}
 template <class C>
 bool is_nan(C v) {
   if constexpr (std::is_floating_point_v<C>)

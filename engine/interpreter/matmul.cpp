@@ -69,15 +69,15 @@ Outputs gemm(const Call& c) {
     const auto left = maybe_transposed(View<C>(a), a.dims(), ta);
     const auto right = maybe_transposed(View<C>(b), b.dims(), tb);
     std::vector<C> y = matmul(s, left.data(), right.data());
-    const double alpha = c.n.attrs.f("alpha", 1), beta = c.n.attrs.f("beta", 1);
-    if (alpha != 1) {
-      for (C& v : y) v = static_cast<C>(static_cast<C>(alpha) * v);
+    const C alpha = from_real<C>(c.n.attrs.f("alpha", 1)),
+            beta = from_real<C>(c.n.attrs.f("beta", 1));
+    if (alpha != C{1}) {
+      for (C& v : y) v = mul(alpha, v);
     }
     if (bias) {
       const View<C> add_to(*bias);
       const auto at = positions(s.out, broadcast_strides(bias->dims(), s.out));
-      for (size_t i = 0; i < y.size(); ++i)
-        y[i] = add(y[i], mul(static_cast<C>(beta), add_to[at[i]]));
+      for (size_t i = 0; i < y.size(); ++i) y[i] = add(y[i], mul(beta, add_to[at[i]]));
     }
     return one(store(a.dtype(), s.out, y));
   });
@@ -96,7 +96,8 @@ Result<std::vector<int64_t>> shifted(const Call& c, const Tensor& t, const Tenso
   }
   const int64_t inner = axis == -1 ? 1 : t.dims().empty() ? 1 : t.dims().back();
   for (int64_t i = 0; i < v.size(); ++i) {
-    out[static_cast<size_t>(i)] -= z.size() == 1 ? z[0] : z[i / inner % z.size()];
+    int64_t& element = out[static_cast<size_t>(i)];
+    element = add(element, mul<int64_t>(-1, z.size() == 1 ? z[0] : z[i / inner % z.size()]));
   }
   return out;
 }

@@ -105,18 +105,11 @@ Outputs reduce_l1(const Call& c) {
 }
 Outputs reduce_l2(const Call& c) {
   return reduce(c, []<class C>(std::span<const C> v, DType) {
-    return static_cast<C>(std::sqrt(static_cast<double>(sum_square(v))));
+    return from_real<C>(std::sqrt(static_cast<double>(sum_square(v))));
   });
 }
 Outputs reduce_sum_square(const Call& c) {
   return reduce(c, []<class C>(std::span<const C> v, DType) { return sum_square(v); });
-}
-template <class C>
-C from_real(double v) {  // a real result of an integer reduction; no number: the smallest
-  if constexpr (std::is_integral_v<C>)
-    return std::isfinite(v) ? static_cast<C>(v) : std::numeric_limits<C>::min();
-  else
-    return v;
 }
 Outputs reduce_log_sum(const Call& c) {
   return reduce(c, []<class C>(std::span<const C> v, DType) {

@@ -166,7 +166,7 @@ Outputs range(const Call& c) {
     const double steps = std::ceil((static_cast<double>(to) - static_cast<double>(from)) /
                                    static_cast<double>(step));
     if (!(steps < 2147483648.0)) return c.bad("a range of {} elements", steps);
-    const Dims out{std::max<int64_t>(0, static_cast<int64_t>(steps))};
+    const Dims out{static_cast<int64_t>(std::max(0.0, steps))};
     FERRULE_TRY(c.fits(start.dtype(), out));
     std::vector<C> y(static_cast<size_t>(out[0]));
     for (size_t i = 0; i < y.size(); ++i) y[i] = add(from, mul(static_cast<C>(i), step));

@@ -148,6 +148,17 @@ TEST_CASE("ceil_mode: a window larger than the padded image, of which only image
   CHECK(values(run_op(pool("AveragePool", {1}, {1}, {0, 1}), {f32({1, 1, 1}, {6})})) == Values{6});
 }
 
+TEST_CASE("integers at their limits: products wrap, real results are the nearest integer") {
+  const auto low = Tensor::of_i64({1, 1}, {INT64_MIN}), one = Tensor::of_i64({1, 1}, {1});
+  CHECK(values(run_op({"Gemm", {{"alpha", -1.0}}}, {low, one})) == Values{-0x1p63});
+  CHECK(values(run_op({"Gemm", {{"alpha", 1e30}}}, {one, one})) == Values{0x1p63});
+  CHECK(values(run_op({"ReduceLogSumExp"}, {i64({INT64_MAX})})) == Values{0x1p63});
+  CHECK(values(run_op({"ReduceL2"}, {i64({int64_t{1} << 31, int64_t{1} << 31})})) ==
+        Values{-0x1p63});
+  const auto none = run_op({"Range"}, {f32({}, {0}), f32({}, {-3e38F}), f32({}, {1e-30F})});
+  CHECK((*none)[0].dims() == Dims{0});
+}
+
 TEST_CASE("products") {
   CHECK(values(run_op({"MatMul"}, {f32({2, 2}, {1, 2, 3, 4}), f32({2}, {10, 1})})) ==
         Values{12, 34});
