@@ -41,22 +41,22 @@ class Pipeline {
  public:
   Pipeline(Fused& fused, const Knowledge& knowledge, const EngineOptions& options,
            const Cancel* cancel)
-      : fused_(fused), knowledge_(knowledge) {
-    pass_.graph = &fused.graph;
-    pass_.rules = &knowledge.rules;
-    pass_.ops = &knowledge.ops;
-    pass_.target = &knowledge.target;
-    pass_.limits = &options.limits;
-    pass_.cancel = cancel;
-    pass_.journal = &fused.journal;
-    pass_.near_misses = options.near_misses ? &fused.near_misses : nullptr;
-    pass_.ignore_profit = &options.ignore_profit;
-    pass_.fold = options.fold;
-    snapshots_ = options.snapshots;
-    share_ = options.selection.about(kSharing).value_or(true);
-  }
+      : fused_(fused),
+        knowledge_(knowledge),
+        pass_{{fused.graph, knowledge.ops, options.limits, fused.journal, cancel},
+              knowledge.rules,
+              &knowledge.target,
+              options.ignore_profit,
+              options.near_misses ? &fused.near_misses : nullptr},
+        fold_(options.fold),
+        snapshots_(options.snapshots),
+        share_(options.selection.about(kSharing).value_or(true)) {}
 
-  Result<int> fold() const { return fold_constants(pass_); }
+  Result<int> fold() const {
+    if (fold_) return fold_constants(pass_);
+    fused_.graph.remove_dead();
+    return 0;
+  }
   Status share() const {
     if (!share_) return {};
     FERRULE_ASSIGN([[maybe_unused]] int gone, share_common(pass_));
@@ -67,8 +67,8 @@ class Pipeline {
   }
   /// The graph is a copy of this one.
   void starts_from(const Fused& canonical) {
-    pass_.known_failures = canonical.known_failures.get();
-    pass_.origin = &canonical.graph;
+    if (canonical.known_failures)
+      failures_.emplace(OriginFailures{*canonical.known_failures, canonical.graph});
   }
 
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are
@@ -97,7 +97,7 @@ class Pipeline {
     const size_t before = fused_.journal.steps.size();
     for (int round = 0; round < kFoldRounds; ++round) {
       size_t steps = fused_.journal.steps.size();
-      FERRULE_TRY(rewrite_phase(pass_, phase.id));
+      FERRULE_TRY(rewrite_phase(pass_, phase.id, failures_ ? &*failures_ : nullptr));
       if (fused_.journal.steps.size() == steps) break;
       FERRULE_ASSIGN(int folded, fold());
       if (folded == 0 || !phase.fixpoint) break;
@@ -127,9 +127,9 @@ class Pipeline {
 
   Fused& fused_;
   const Knowledge& knowledge_;
-  PassContext pass_;
-  bool snapshots_ = false;
-  bool share_ = true;
+  const PhaseContext pass_;
+  std::optional<OriginFailures> failures_;
+  const bool fold_, snapshots_, share_;
 };
 
 /// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays
@@ -156,7 +156,8 @@ bool open_inputs(const Graph& g) {
 /// On the host's target whatever we plan for, as `rules test` does: what a rewrite computes is the
 /// same anywhere.
 Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
-  auto host = load_target(options.rule_dirs, host_target());
+  auto host = host_target().and_then(
+      [&](const std::string& name) { return load_target(options.rule_dirs, name); });
   ProofContext context;
   context.ops = &k.ops;
   context.target = host ? &*host : &k.target;
@@ -204,7 +205,8 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   FERRULE_ASSIGN(k->ops, load_operators(options));
   FERRULE_ASSIGN(k->rules,
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
-  std::string target = options.target.empty() ? host_target() : options.target;
+  FERRULE_ASSIGN(const std::string target,
+                 options.target.empty() ? host_target() : Result<std::string>(options.target));
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));
   FERRULE_TRY(use_profile(k->target, options.profile));
   std::vector<Error> found;

@@ -101,7 +101,7 @@ struct GroupProver::State {
   /// Of cases that name none.
   std::string own_target() const {
     auto cuda = backend == "cuda" ? find_backend("cuda") : Result<Backend*>(nullptr);
-    return cuda && *cuda ? (*cuda)->device_target() : host_target();
+    return cuda && *cuda ? (*cuda)->device_target() : host_target().value_or("");
   }
 
   /// "" or why nothing here runs what is planned for this target.
@@ -111,8 +111,9 @@ struct GroupProver::State {
       if (!cuda) return cuda.error().message;
       return (*cuda)->device_target() == t.name ? "" : "the GPU is " + (*cuda)->device_target();
     }
-    return t.name == host_target() || t.name == "cpu-avx2" ? ""
-                                                           : "this processor is " + host_target();
+    const auto host = host_target();
+    if (!host) return host.error().message;
+    return t.name == *host || t.name == "cpu-avx2" ? "" : "this processor is " + *host;
   }
 };
 

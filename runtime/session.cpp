@@ -222,7 +222,7 @@ struct Session::State {
     c.executable_ = std::move(*executable);
     c.backend_ = by->name();
     c.device_ = by->device_name().empty()
-                    ? host_target()
+                    ? host_target().value_or("")
                     : fmt::format("{}, {}", by->device_name(), by->device_target());
     c.timings_.compile_ms = ms_since(start);
     if (!cache) return {};

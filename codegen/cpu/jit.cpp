@@ -14,6 +14,7 @@
 
 #include "codegen/cpu/llvm.h"
 #include "engine/base/diagnostics.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 namespace {
@@ -26,12 +27,9 @@ tl::unexpected<Error> failed(llvm::Error e) {
 
 /// errors: target_not_here.
 Status runs_here(const CpuIsa& isa) {
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-              __builtin_cpu_supports("f16c");
-  bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (!avx2) return error(Code::target_not_here, "", isa.target, "AVX2, FMA or F16C");
-  if (isa.vector_bytes == 64 && !avx512)
+  const CpuFeatures has = cpu_features();
+  if (!has.avx2) return error(Code::target_not_here, "", isa.target, "AVX2, FMA or F16C");
+  if (isa.vector_bytes == 64 && !has.avx512)
     return error(Code::target_not_here, "", isa.target, "AVX-512 F, BW, DQ or VL");
   return {};
 }

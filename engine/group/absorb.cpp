@@ -18,12 +18,12 @@ namespace {
 
 class Tail {
  public:
-  Tail(const Rule& rule, Match& m, const MatchContext& ctx)
+  Tail(const Rule& rule, const Match& m, const MatchContext& ctx)
       : rule_(rule),
         spec_(rule.region),
         m_(m),
         ctx_(ctx),
-        g_(*ctx.graph),
+        g_(ctx.graph),
         result_(m.outputs.at(0)) {}
 
   /// Lengths of the tail at which exactly one value left, rising.
@@ -230,24 +230,16 @@ class Tail {
 
   bool conditions(NodeId c, const std::vector<ValueId>& operands) {
     if (spec_.where.empty()) return true;
-    auto& b = m_.bindings;
+    Match m = m_;  // the conditions see the match with the tail so far
+    auto& b = m.bindings;
     b.nodes["node"] = c;
     if (auto a = b.nodes.find(rule_.anchor); a != b.nodes.end()) b.nodes["anchor"] = a->second;
     b.value_lists["operands"] = operands;
-    std::vector<NodeId> anchor = m_.nodes;  // the conditions see the match with the tail so far
-    m_.nodes.insert(m_.nodes.end(), nodes_.begin(), nodes_.end());
-    m_.nodes.push_back(c);
-    auto r = judge(rule_, spec_.where, m_, ctx_, [&](std::string* reason) {
-      if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m_, rule_.contract, *ctx_.target, *ctx_.ops);
-      if (reason) *reason = a.reason;
-      return a.truth;
-    });
-    m_.nodes = std::move(anchor);
-    m_.let.clear();
-    b.nodes.erase("node");
-    b.nodes.erase("anchor");
-    b.value_lists.erase("operands");
+    m.nodes.insert(m.nodes.end(), nodes_.begin(), nodes_.end());
+    m.nodes.push_back(c);
+    auto r = judge(rule_, spec_.where, m, ctx_, [&] {
+               return accepts_group(rule_, m.nodes, ctx_);
+             }).refused;
     if (!r) return true;
     if (!refused_) {
       r->matched_nodes = static_cast<int>(m_.nodes.size()) + 1;
@@ -273,7 +265,7 @@ class Tail {
 
   const Rule& rule_;
   const RegionSpec& spec_;
-  Match& m_;
+  const Match& m_;
   const MatchContext& ctx_;
   const Graph& g_;
   ValueId result_;
@@ -291,9 +283,9 @@ bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
   const std::vector<std::string>& results = rule.match.root().results;
   if (results.size() != 1 || (!rule.match.outputs.empty() && rule.match.outputs != results))
     return true;
-  const ValueId v = ctx.graph->output(root);
-  return !v || std::ranges::any_of(ctx.graph->value(v).uses, [&](const Use& u) {
-    return has_head(ctx.graph->node(u.node), rule.region.ops, rule.region.classes, ctx.ops);
+  const ValueId v = ctx.graph.output(root);
+  return !v || std::ranges::any_of(ctx.graph.value(v).uses, [&](const Use& u) {
+    return has_head(ctx.graph.node(u.node), rule.region.ops, rule.region.classes, ctx.ops);
   });
 }
 
@@ -307,10 +299,9 @@ Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   Match m = std::move(std::get<Match>(a));
   m.bindings.node_lists["tail"] = {};
   if (!has_tail) {
-    if (m.nodes.size() == 1 && ctx.graph->node(m.nodes[0]).body)
-      return no_match(rule, root, node_text(*ctx.graph, root) + " is a group already");
-    if (auto r = judge_group(rule, m, ctx)) return std::move(*r);
-    return m;
+    if (m.nodes.size() == 1 && ctx.graph.node(m.nodes[0]).body)
+      return no_match(rule, root, node_text(ctx.graph, root) + " is a group already");
+    return judge_group(rule, std::move(m), ctx);
   }
   Tail tail(rule, m, ctx);
   std::vector<size_t> valid = tail.grow();
@@ -323,12 +314,13 @@ Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
     list.assign(tail.nodes().begin(), tail.nodes().begin() + static_cast<long>(*k));
     m.nodes = anchor;
     m.nodes.insert(m.nodes.end(), list.begin(), list.end());
-    auto r = judge_group(rule, m, ctx);
-    if (!r) {
-      m.outputs = {ctx.graph->output(list.back())};
-      return m;
+    Attempt judged = judge_group(rule, m, ctx);
+    if (auto* r = std::get_if<Rejection>(&judged)) {
+      if (!first) first = std::move(*r);
+      continue;
     }
-    if (!first) first = std::move(r);
+    std::get<Match>(judged).outputs = {ctx.graph.output(list.back())};
+    return judged;
   }
   return std::move(*first);
 }

@@ -14,33 +14,32 @@ static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, cons
          (contract == "pointwise" && is_movement(g.node(n)));
 }
 
-Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target,
-                     const Semantics& ops) {
-  auto body = std::make_shared<const Body>(make_body(g, m.nodes));
-  m.body = body;
+Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const MatchContext& ctx,
+                     std::shared_ptr<const Body>* made) {
+  if (!ctx.target) return answer::unknown({});
+  const std::string& contract = rule.contract;
+  auto body = std::make_shared<const Body>(make_body(ctx.graph, nodes));
+  if (made) *made = body;
   std::vector<NodeId> order = body->graph.order();
-  if (is_joint_contract(contract)) return accepts(body->graph, order, {}, contract, target, ops);
+  if (is_joint_contract(contract))
+    return accepts(body->graph, order, {}, contract, *ctx.target, ctx.ops);
   NodeId anchor;
   for (NodeId n : order)
-    if (!anchor && can_anchor(body->graph, n, contract, ops)) anchor = n;
+    if (!anchor && can_anchor(body->graph, n, contract, ctx.ops)) anchor = n;
   if (!anchor)
-    return {Truth::no, fmt::format("no node that a {} kernel could be made of", contract)};
-  return accepts(body->graph, order, anchor, contract, target, ops);
+    return answer::no(fmt::format("no node that a {} kernel could be made of", contract));
+  return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops);
 }
 
-std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx) {
-  auto r = judge(rule, rule.where, m, ctx, [&](std::string* reason) {
-    if (!ctx.target) return Truth::unknown;
-    Accept a = accepts_group(*ctx.graph, m, rule.contract, *ctx.target, *ctx.ops);
-    if (reason) *reason = a.reason;
-    return a.truth;
-  });
-  if (r) {
-    r->rule = &rule;
-    r->root = m.root;
-    r->matched_nodes = static_cast<int>(m.nodes.size());
-  }
-  return r;
+Attempt judge_group(const Rule& rule, Match m, const MatchContext& ctx) {
+  Judgement j =
+      judge(rule, rule.where, m, ctx, [&] { return accepts_group(rule, m.nodes, ctx, &m.body); });
+  m.let = std::move(j.let);
+  if (!j.refused) return m;
+  j.refused->rule = &rule;
+  j.refused->root = m.root;
+  j.refused->matched_nodes = static_cast<int>(m.nodes.size());
+  return std::move(*j.refused);
 }
 
 std::string joined_names(const Graph& g, std::span<const NodeId> nodes, std::string_view between) {
@@ -50,7 +49,7 @@ std::string joined_names(const Graph& g, std::span<const NodeId> nodes, std::str
 }
 
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx) {
-  EvalContext eval{ctx.graph, &m.bindings, ctx.target, ctx.ops, {}, &m.let};
+  const EvalContext eval{ctx.graph, m.bindings, ctx.ops, m.let, ctx.target};
   auto list = [&](const char* name) -> const std::vector<NodeId>* {
     auto it = m.bindings.node_lists.find(name);
     return it == m.bindings.node_lists.end() ? nullptr : &it->second;
@@ -65,13 +64,13 @@ std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx
     out += interpolate(rest.substr(0, at), eval);
     if (at == rest.npos) break;
     std::string names = tail < region
-                            ? joined_names(*ctx.graph, *list("tail"), " + ")
-                            : joined_names(*ctx.graph, *list("region"), around ? " + " : ", ");
+                            ? joined_names(ctx.graph, *list("tail"), " + ")
+                            : joined_names(ctx.graph, *list("region"), around ? " + " : ", ");
     if (names.empty() && out.ends_with(" + ")) out.resize(out.size() - 3);
     out += names;
     rest.remove_prefix(at + (tail < region ? 6 : 8));
   }
-  return out.empty() ? joined_names(*ctx.graph, m.nodes, " + ") : out;
+  return out.empty() ? joined_names(ctx.graph, m.nodes, " + ") : out;
 }
 
 namespace {

@@ -7,12 +7,13 @@
 
 namespace ferrule {
 
-/// Whether the contract has a kernel for the match's nodes as one group (contracts.h), groups
-/// flattened. The body is kept in the match, for the group that may come of it.
-Accept accepts_group(const Graph& g, Match& m, std::string_view contract, const Target& target,
-                     const Semantics& ops);
-/// The rule's conditions on the match as a group of its contract; nullopt: it fires.
-std::optional<Rejection> judge_group(const Rule& rule, Match& m, const MatchContext& ctx);
+/// Whether the rule's contract has a kernel for these nodes as one group (contracts.h), groups
+/// flattened; unknown without a target. `body`: theirs, for the group that they may become.
+Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const MatchContext& ctx,
+                     std::shared_ptr<const Body>* body = nullptr);
+/// The rule's conditions on the match as a group of its contract: the match with what they
+/// computed, or why it does not fire.
+Attempt judge_group(const Rule& rule, Match m, const MatchContext& ctx);
 /// The group's name from the rule's template: tails joined with " + ", regions with ", ".
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx);
 std::string joined_names(const Graph& g, std::span<const NodeId> nodes, std::string_view between);

@@ -66,12 +66,9 @@ class Reach {
 class Merges {
  public:
   Merges(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
-      : rule_(rule), ctx_(ctx), g_(*ctx.graph), misses_(misses) {}
+      : rule_(rule), spec_(rule.merge), ctx_(ctx), g_(ctx.graph), misses_(misses) {}
 
   std::vector<Match> run() {
-    auto spec = merge_spec(rule_);
-    if (!spec) return {};  // rules are checked when they are loaded
-    spec_ = std::move(*spec);
     if (!misses_) find_lonely();
     collect();
     for (auto& [over, bucket] : buckets_) sets(over, bucket);
@@ -98,8 +95,7 @@ class Merges {
       Match& m = std::get<Match>(a);
       if (m.nodes.size() != 1 || g_.node(n).outputs.size() != 1 || !g_.node(n).subgraphs.empty())
         continue;
-      if (!lonely_.empty() && judge(rule_, lonely_, m, ctx_)) continue;
-      m.let.clear();
+      if (!lonely_.empty() && judge(rule_, lonely_, m, ctx_).refused) continue;
       const size_t k = candidates_.size();
       for (ValueId v : shared(m)) buckets_[v].push_back(k);
       candidates_.push_back({std::move(m), {}});
@@ -144,7 +140,7 @@ class Merges {
   }
 
   EvalContext eval_of(const Match& m) const {
-    return {&g_, &m.bindings, ctx_.target, ctx_.ops, {}, &m.let};
+    return {g_, m.bindings, ctx_.ops, m.let, ctx_.target};
   }
 
   /// Whether all keys are known.
@@ -154,11 +150,11 @@ class Merges {
     for (const auto& [name, e] : rule_.let) m.let.emplace_back(name, evaluate(*e, eval_of(m)));
     std::string key;
     for (size_t k = 0; k < spec_.keys.size(); ++k) {
-      const Val v = evaluate(*spec_.keys[k], eval_of(m));
+      const Val v = evaluate(*spec_.keys[k].expr, eval_of(m));
       if (const auto* u = std::get_if<Val::Unknown>(&v.v))
         return miss(
             m.root, "key",
-            [&] { return fmt::format("unknown: {} ({})", u->fact, spec_.key_texts[k]); },
+            [&] { return fmt::format("unknown: {} ({})", u->fact, spec_.keys[k].text); },
             Truth::unknown);
       key += str(v, g_) + "\n";
     }
@@ -224,14 +220,11 @@ class Merges {
     Match trial{&rule_, root, candidate.match.bindings, nodes, {g_.output(root)}, {}};
     trial.bindings.node_lists["siblings"] = nodes;
     trial.bindings.values[kOver] = over;
-    auto accepts = [&](std::string* reason) {
-      if (!ctx_.target) return Truth::unknown;
-      Match group{&rule_, root, {}, spec_.axis ? std::vector{root} : nodes, {}, {}};
-      Accept a = accepts_group(g_, group, rule_.contract, *ctx_.target, *ctx_.ops);
-      if (reason) *reason = a.reason;
-      return a.truth;
+    auto accepts = [&] {
+      const std::span<const NodeId> one(&root, 1);
+      return accepts_group(rule_, spec_.axis ? one : nodes, ctx_);
     };
-    auto r = judge(rule_, rule_.where, trial, ctx_, accepts);
+    auto r = judge(rule_, rule_.where, trial, ctx_, accepts).refused;
     if (r) keep(std::move(*r), root, static_cast<int>(nodes.size()));
     return !r;
   }
@@ -264,7 +257,7 @@ class Merges {
       return static_cast<size_t>(*i < 0 ? *i + rank : *i);
     };
     how.rank = static_cast<size_t>(t.rank());
-    FERRULE_ASSIGN(how.axis, axis_of(*spec_.axis, t.rank()));
+    FERRULE_ASSIGN(how.axis, axis_of(*spec_.axis.expr, t.rank()));
     if (!(*t.shape)[how.axis].constant())
       return no(fmt::format("the size of {} along axis {} is not known",
                             value_text(g_, g_.output(m.root)), how.axis));
@@ -273,15 +266,11 @@ class Merges {
     for (const auto& [slot, e] : spec_.weights) {
       const Tensor* w =
           slot < anchor.inputs.size() ? s.graph().constant(anchor.inputs[slot]) : nullptr;
-      FERRULE_ASSIGN(how.weights[slot], axis_of(*e, w ? static_cast<int>(w->dims().size()) : 1));
+      FERRULE_ASSIGN(how.weights[slot],
+                     axis_of(*e.expr, w ? static_cast<int>(w->dims().size()) : 1));
     }
     return how;
   }
-  Status read() {
-    FERRULE_ASSIGN(spec_, merge_spec(rule_));
-    return {};
-  }
-  const MergeSpec& spec() const { return spec_; }
 
  private:
   // --- why not
@@ -325,11 +314,11 @@ class Merges {
       if (by_key.at(*c.key).size() >= static_cast<size_t>(spec_.min)) continue;
       const PendingMatch& other = candidates_[bucket[k ? k - 1 : 1]];
       for (size_t e = 0; e < spec_.keys.size(); ++e) {
-        const std::string mine = str(evaluate(*spec_.keys[e], eval_of(c.match)), g_);
-        const std::string theirs = str(evaluate(*spec_.keys[e], eval_of(other.match)), g_);
+        const std::string mine = str(evaluate(*spec_.keys[e].expr, eval_of(c.match)), g_);
+        const std::string theirs = str(evaluate(*spec_.keys[e].expr, eval_of(other.match)), g_);
         if (mine == theirs) continue;
         miss(c.match.root, "key", [&] {
-          return fmt::format("{} is {} of {}, {} of {}", spec_.key_texts[e], mine,
+          return fmt::format("{} is {} of {}, {} of {}", spec_.keys[e].text, mine,
                              node_text(g_, c.match.root), theirs, node_text(g_, other.match.root));
         });
         break;
@@ -352,10 +341,10 @@ class Merges {
   }
 
   const Rule& rule_;
+  const MergeSpec& spec_;
   const MatchContext& ctx_;
   const Graph& g_;
   std::vector<Rejection>* misses_;
-  MergeSpec spec_;
   std::vector<Condition> lonely_;
   std::vector<PendingMatch> candidates_;
   std::map<ValueId, Bucket> buckets_;
@@ -483,34 +472,32 @@ Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
   Attempt a = match_structure(rule, node, ctx, false);
   if (auto* r = std::get_if<Rejection>(&a)) return std::move(*r);
   return no_match(rule, node,
-                  node_text(*ctx.graph, node) + " has no sibling: nothing else reads what it reads",
+                  node_text(ctx.graph, node) + " has no sibling: nothing else reads what it reads",
                   1);
 }
 
 Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {
-  Merges merges(*m.rule, ctx, nullptr);
-  FERRULE_TRY(merges.read());
   std::string name = group_name(*m.rule, m, ctx);
   if (m.rule->name.empty()) {
     name.clear();
     for (NodeId n : m.nodes) name += (name.empty() ? "" : " || ") + g.node(n).name;
   }
-  if (!merges.spec().axis)
+  if (!m.rule->merge.axis)
     return make_group(g, m.nodes, m.rule->contract, m.rule->id, std::move(name));
   const ValueId over = m.bindings.values.at(kOver);
-  FERRULE_ASSIGN(Joining how, merges.joining(over, m));
-  return Joiner(*ctx.ops, g, m, std::move(how)).run(std::move(name));
+  FERRULE_ASSIGN(Joining how, Merges(*m.rule, ctx, nullptr).joining(over, m));
+  return Joiner(ctx.ops, g, m, std::move(how)).run(std::move(name));
 }
 
 namespace {
 
 class MergePhase {
  public:
-  MergePhase(const PassContext& ctx, std::string_view phase)
-      : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
+  MergePhase(const PhaseContext& ctx, std::string_view phase)
+      : ctx_(ctx), g_(ctx.graph), phase_(phase) {}
 
   Status run() {
-    for (const auto& rule : ctx_.rules->rules) {
+    for (const auto& rule : ctx_.rules.rules) {
       if (!rule->enabled || rule->phase != phase_ || rule->kind != RuleKind::merge) continue;
       for (bool changed = true; changed;) {
         FERRULE_TRY(g_.sort());
@@ -521,20 +508,9 @@ class MergePhase {
   }
 
  private:
-  MatchContext context() {
-    return {&g_,
-            ctx_.ops,
-            ctx_.target,
-            ctx_.limits,
-            &steps_,
-            ctx_.ignore_profit,
-            ctx_.near_misses != nullptr};
-  }
-
   Result<bool> round(const Rule& rule) {
-    if (ctx_.cancel && ctx_.cancel->stopped())
-      return error(Code::cancelled, std::string(phase_), "time or caller");
-    const MatchContext mc = context();
+    FERRULE_TRY(ctx_.in_time(phase_));
+    const MatchContext mc = ctx_.match_context(g_, steps_);
     std::vector<Rejection> misses;
     const std::vector<Match> found = match_merges(rule, mc, ctx_.near_misses ? &misses : nullptr);
     int last = -1;  // the stretch of the order that changed ends here
@@ -558,11 +534,11 @@ class MergePhase {
     FERRULE_ASSIGN(NodeId made, make_merge(g_, m, mc));
     step.after.push_back(g_.node(made).name);
     step.text = "Merging layers: " + g_.node(made).name;
-    if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
+    ctx_.journal.steps.push_back(std::move(step));
     return {};
   }
 
-  const PassContext& ctx_;
+  const PhaseContext& ctx_;
   Graph& g_;
   std::string_view phase_;
   int64_t steps_ = 0;
@@ -570,7 +546,7 @@ class MergePhase {
 
 }  // namespace
 
-Status merge_phase(const PassContext& ctx, std::string_view phase) {
+Status merge_phase(const PhaseContext& ctx, std::string_view phase) {
   return MergePhase(ctx, phase).run();
 }
 

@@ -21,6 +21,6 @@ Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx);
 Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx);
 
 /// Runs the phase's merge rules until none fires.  errors: rule_broken, cancelled.
-Status merge_phase(const PassContext& ctx, std::string_view phase);
+Status merge_phase(const PhaseContext& ctx, std::string_view phase);
 
 }  // namespace ferrule

@@ -17,11 +17,11 @@ namespace {
 
 class GroupPhase {
  public:
-  GroupPhase(const PassContext& ctx, std::string_view phase)
-      : ctx_(ctx), g_(*ctx.graph), phase_(phase) {}
+  GroupPhase(const PhaseContext& ctx, std::string_view phase)
+      : ctx_(ctx), g_(ctx.graph), phase_(phase) {}
 
   Status run() {
-    for (const auto& r : ctx_.rules->rules)
+    for (const auto& r : ctx_.rules.rules)
       if (r->enabled && r->phase == phase_ &&
           (r->kind == RuleKind::absorb || r->kind == RuleKind::window ||
            r->kind == RuleKind::region))
@@ -50,22 +50,6 @@ class GroupPhase {
   }
 
  private:
-  MatchContext match_context() {
-    return {&g_,
-            ctx_.ops,
-            ctx_.target,
-            ctx_.limits,
-            &steps_,
-            ctx_.ignore_profit,
-            ctx_.near_misses != nullptr};
-  }
-
-  Status in_time() const {
-    if (ctx_.cancel && ctx_.cancel->stopped())
-      return error(Code::cancelled, std::string(phase_), "time or caller");
-    return {};
-  }
-
   void add_roots(NodeId n) {
     for (uint32_t rank : index_->ranks_at(g_.node(n))) roots_[rank].push_back(n);
   }
@@ -81,8 +65,8 @@ class GroupPhase {
     bool changed = false;
     for (NodeId root : roots) {
       if (g_.node(root).dead || (!ctx_.near_misses && !index_->promising(rank, g_, root))) continue;
-      FERRULE_TRY(in_time());
-      MatchContext mc = match_context();
+      FERRULE_TRY(ctx_.in_time(phase_));
+      const MatchContext mc = ctx_.match_context(g_, steps_);
       const bool window = rules_[rank]->kind == RuleKind::window;
       Attempt a =
           window ? match_window(*rules_[rank], root, mc) : match_absorb(*rules_[rank], root, mc);
@@ -98,12 +82,12 @@ class GroupPhase {
 
   Result<bool> regions(const Rule& rule) {
     FERRULE_TRY(g_.sort());
-    MatchContext mc = match_context();
+    const MatchContext mc = ctx_.match_context(g_, steps_);
     std::vector<Rejection> misses;
     std::vector<Match> found = match_regions(rule, mc, ctx_.near_misses ? &misses : nullptr);
     for (Rejection& r : misses) misses_[{r.rule->id, r.root}] = std::move(r);
     for (Match& m : found) {
-      FERRULE_TRY(in_time());
+      FERRULE_TRY(ctx_.in_time(phase_));
       FERRULE_TRY(fire(rule, m, "region"));
     }
     return !found.empty();
@@ -123,16 +107,16 @@ class GroupPhase {
     }
     step.text = "Fusing " + joined_names(g_, first, " + ") +
                 (rest.empty() ? "" : " with " + joined_names(g_, rest, ", "));
-    std::string name = group_name(rule, m, match_context());
+    std::string name = group_name(rule, m, ctx_.match_context(g_, steps_));
     NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name), m.body);
     ++fires_;
     add_roots(made);
     step.after.push_back(g_.node(made).name);
-    if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
+    ctx_.journal.steps.push_back(std::move(step));
     return {};
   }
 
-  const PassContext& ctx_;
+  const PhaseContext& ctx_;
   Graph& g_;
   std::string_view phase_;
   int64_t steps_ = 0, fires_ = 0;
@@ -146,7 +130,7 @@ class GroupPhase {
 
 }  // namespace
 
-Status form_groups(const PassContext& ctx, std::string_view phase) {
+Status form_groups(const PhaseContext& ctx, std::string_view phase) {
   FERRULE_TRY(GroupPhase(ctx, phase).run());
   return merge_phase(ctx, phase);
 }

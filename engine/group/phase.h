@@ -8,6 +8,6 @@ namespace ferrule {
 
 /// Runs the phase's absorb, window and region rules, then its merge rules. errors: limits,
 /// rule_broken.
-Status form_groups(const PassContext& ctx, std::string_view phase);
+Status form_groups(const PhaseContext& ctx, std::string_view phase);
 
 }  // namespace ferrule

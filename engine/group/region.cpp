@@ -33,7 +33,7 @@ class Regions {
       : rule_(rule),
         spec_(rule.region),
         ctx_(ctx),
-        g_(*ctx.graph),
+        g_(ctx.graph),
         misses_(misses),
         order_(g_.order()),
         takes_movements_(std::ranges::find(spec_.classes, "movement") != spec_.classes.end()) {}
@@ -148,7 +148,7 @@ class Regions {
     Match m{&rule_, id, {}, {id}, {n.outputs[0]}, {}};
     m.bindings.nodes["node"] = id;
     m.bindings.value_lists["operands"] = n.inputs;
-    auto r = judge(rule_, spec_.where, m, ctx_, accept(m));
+    auto r = judge(rule_, spec_.where, m, ctx_, [&] { return accept(m); }).refused;
     if (!r) return true;
     r->rule = &rule_;
     r->root = id;
@@ -156,14 +156,10 @@ class Regions {
     return false;
   }
 
-  std::function<Truth(std::string*)> accept(Match& m) {
-    return [this, &m](std::string* reason) {
-      if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m, rule_.contract, *ctx_.target, *ctx_.ops);
-      if (reason) *reason = a.reason;
-      refusal_ = a.truth == Truth::yes ? std::string() : a.reason;
-      return a.truth;
-    };
+  Accept accept(Match& m) {
+    Accept a = accepts_group(rule_, m.nodes, ctx_, &m.body);
+    if (ctx_.target) refusal_ = a.truth == Truth::yes ? std::string() : a.reason;
+    return a;
   }
 
   void miss(NodeId n, const char* id, std::string why, Truth truth = Truth::no) {
@@ -439,7 +435,9 @@ class Regions {
     if (!spec_.multi_output && m.outputs.size() > 1)
       return miss(m.root, "structure",
                   fmt::format("{} values leave, the rule wants one", m.outputs.size()));
-    if (auto r = judge(rule_, rule_.where, m, ctx_, accept(m))) {
+    Judgement j = judge(rule_, rule_.where, m, ctx_, [&] { return accept(m); });
+    m.let = std::move(j.let);
+    if (auto& r = j.refused) {
       r->rule = &rule_;
       r->root = m.root;
       r->matched_nodes = static_cast<int>(m.nodes.size());

@@ -25,7 +25,7 @@ class RowRegions {
       : rule_(rule),
         spec_(rule.region),
         ctx_(ctx),
-        g_(*ctx.graph),
+        g_(ctx.graph),
         misses_(misses),
         region_of_(g_.node_slots(), -1) {}
 
@@ -48,7 +48,7 @@ class RowRegions {
   void grow(NodeId seed) {
     refused_.reset();
     members_ = {seed};
-    auto axes = plain(seed) ? row_axes(*ctx_.ops, g_, g_.node(seed)) : Result<RowAxes>(RowAxes{});
+    auto axes = plain(seed) ? row_axes(ctx_.ops, g_, g_.node(seed)) : Result<RowAxes>(RowAxes{});
     if (!axes || axes->reduced.empty()) {
       refuse(seed, "structure", [&] {
         return axes ? std::string("the type of its result is not known") : axes.error().message;
@@ -163,7 +163,7 @@ class RowRegions {
   }
 
   bool same_rows(NodeId c) {
-    auto axes = row_axes(*ctx_.ops, g_, g_.node(c));
+    auto axes = row_axes(ctx_.ops, g_, g_.node(c));
     const Type& x = g_.value(g_.node(c).inputs[0]).type;
     if (axes && *axes == axes_ && *x.shape == row_) return true;
     return refuse(c, "structure", [&] { return node_text(g_, c) + " has other rows"; });
@@ -238,22 +238,15 @@ class RowRegions {
     m.nodes.push_back(c);
     m.bindings.nodes["node"] = c;
     m.bindings.value_lists["operands"] = g_.node(c).inputs;
-    auto r = judge(rule_, spec_.where, m, ctx_, accept(m));
+    auto r = judge(rule_, spec_.where, m, ctx_, [&] {
+               return accepts_group(rule_, m.nodes, ctx_);
+             }).refused;
     if (r && ctx_.trace && !ctx_.trace->refused_at(c)) {
       r->rule = &rule_, r->root = c;
       ctx_.trace->refuse(*r);
     }
     if (r && !refused_ && misses_) refused_ = std::move(*r);
     return !r;
-  }
-
-  std::function<Truth(std::string*)> accept(Match& m) const {
-    return [this, &m](std::string* reason) {
-      if (!ctx_.target) return Truth::unknown;
-      Accept a = accepts_group(g_, m, rule_.contract, *ctx_.target, *ctx_.ops);
-      if (reason) *reason = a.reason;
-      return a.truth;
-    };
   }
 
   Match match_of(std::vector<NodeId> nodes) const {
@@ -277,9 +270,12 @@ class RowRegions {
       Match m = match_of(members_);
       if (m.nodes.size() == 1 && g_.node(seed).body) break;
       if (m.outputs.empty() || (!spec_.multi_output && m.outputs.size() > 1)) continue;
-      auto r = judge(rule_, rule_.where, m, ctx_, accept(m));
+      Judgement j = judge(rule_, rule_.where, m, ctx_,
+                          [&] { return accepts_group(rule_, m.nodes, ctx_, &m.body); });
+      auto& r = j.refused;
       if (!r) {
         for (NodeId n : m.nodes) region_of_[n.index] = static_cast<int>(found_.size());
+        m.let = std::move(j.let);
         found_.push_back(std::move(m));
         return;
       }

@@ -21,12 +21,11 @@ Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
   // A group of one node that is a group already would be made again for ever.
   if (m.nodes.size() < 2)
     return no_match(rule, root,
-                    ctx.explain ? node_text(*ctx.graph, root) +
+                    ctx.explain ? node_text(ctx.graph, root) +
                                       " has nothing in front of it that it could be one kernel with"
                                 : "",
                     static_cast<int>(m.nodes.size()));
-  if (auto r = judge_group(rule, m, ctx)) return std::move(*r);
-  return m;
+  return judge_group(rule, std::move(m), ctx);
 }
 
 }  // namespace ferrule

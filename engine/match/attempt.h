@@ -2,6 +2,7 @@
 // how far it came.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,14 +30,15 @@ struct Rejection {
 
 struct MatchTrace;
 
+/// What an attempt looks at.
 struct MatchContext {
-  const Graph* graph = nullptr;
-  const Semantics* ops = nullptr;
-  const Target* target = nullptr;
-  const Limits* limits = nullptr;
-  int64_t* steps = nullptr;  ///< steps used by this model so far
-  /// profit conditions to ignore: "RULE.CONDITION" globs.
-  const std::vector<std::string>* ignore_profit = nullptr;
+  const Graph& graph;
+  const Semantics& ops;
+  const Limits& limits;
+  const Target* target = nullptr;  ///< null: facts of the device are unknown
+  /// Profit conditions to ignore: "RULE.CONDITION" globs.
+  std::span<const std::string> ignore_profit = {};
+  int64_t* steps = nullptr;  ///< steps used by this model so far, where they are counted
   /// Whether rejections get their texts; without, only their stage and id.
   bool explain = true;
   MatchTrace* trace = nullptr;  ///< trace.h: filled when not null, which only `why` asks for

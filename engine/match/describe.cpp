@@ -67,7 +67,7 @@ std::string dims_text(const std::vector<DimPattern>& dims) {
   return out + "]";
 }
 
-std::string attribute_text(const Graph& g, const Matcher::Failure& f, const Semantics* ops,
+std::string attribute_text(const Graph& g, const Matcher::Failure& f, const Semantics& ops,
                            bool named) {
   const Node& n = g.node(f.node);
   const Attr* have = n.attrs.find(f.name);

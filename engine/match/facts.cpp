@@ -39,16 +39,16 @@ bool is_list(const Attr& a) {
 
 }  // namespace
 
-std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics* ops) {
+std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics& ops) {
   if (auto a = schema_default(n.domain, n.op, attribute)) return a;
-  if (const OpFormula* f = ops ? ops->find(n) : nullptr)
+  if (const OpFormula* f = ops.find(n))
     if (auto it = f->attrs.find(std::string(attribute)); it != f->attrs.end()) return it->second;
   return std::nullopt;
 }
 
-void fill_defaults(Node& n, const Semantics* ops) {
+void fill_defaults(Node& n, const Semantics& ops) {
   fill_schema_defaults(n);
-  if (const OpFormula* f = ops ? ops->find(n) : nullptr)
+  if (const OpFormula* f = ops.find(n))
     for (const auto& [name, value] : f->attrs)
       if (!n.attrs.find(name)) n.attrs.set(name, value);
 }
@@ -82,14 +82,14 @@ bool has_op(const Node& n, std::string_view written) {
 }
 
 bool has_head(const Node& n, const std::vector<std::string>& ops,
-              const std::vector<std::string>& classes, const Semantics* table) {
+              const std::vector<std::string>& classes, const Semantics& table) {
   for (const std::string& op : ops)
     if (has_op(n, op)) return true;
   for (const std::string& c : classes) {
     if (c == "group"              ? n.body != nullptr
         : c.starts_with("group.") ? n.op == c
         : c == "movement"         ? is_movement(n)
-                                  : table && table->in_class(n, c))
+                                  : table.in_class(n, c))
       return true;
   }
   return false;

@@ -10,9 +10,9 @@
 namespace ferrule {
 
 /// The default in ONNX's schema, else the one of the operator's formula.
-std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics* ops);
+std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics& ops);
 /// Gives a new node all its attributes, as every node has them after normalisation.
-void fill_defaults(Node& n, const Semantics* ops);
+void fill_defaults(Node& n, const Semantics& ops);
 /// Provably the same shape; unknown shapes are not.
 bool same_shape(const Type& a, const Type& b);
 /// Whether running the node twice gives the same results; nested graphs count.
@@ -26,6 +26,6 @@ bool has_op(const Node& n, std::string_view written);
 /// One of the operators or classes; "group", "group.<contract>" and "movement" (movement.h) are
 /// classes, too.
 bool has_head(const Node& n, const std::vector<std::string>& ops,
-              const std::vector<std::string>& classes, const Semantics* table);
+              const std::vector<std::string>& classes, const Semantics& table);
 
 }  // namespace ferrule

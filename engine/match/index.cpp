@@ -25,7 +25,7 @@ bool makers(const Rule& rule, const PatternExpr& e, std::vector<const PatternExp
 
 }  // namespace
 
-RuleIndex::RuleIndex(std::span<const Rule* const> rules, const Semantics* ops)
+RuleIndex::RuleIndex(std::span<const Rule* const> rules, const Semantics& ops)
     : rules_(rules.begin(), rules.end()), ops_(ops) {
   spellings_.resize(rules_.size());
 }

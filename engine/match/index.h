@@ -13,7 +13,7 @@ namespace ferrule {
 class RuleIndex {
  public:
   /// `rules` in firing order; those without a pattern (regions) are left out.
-  RuleIndex(std::span<const Rule* const> rules, const Semantics* ops);
+  RuleIndex(std::span<const Rule* const> rules, const Semantics& ops);
   /// Rules whose root may be `n`, in firing order.
   std::vector<const Rule*> at(const Node& n) const;
   /// The same as positions in rules().
@@ -42,7 +42,7 @@ class RuleIndex {
   const std::vector<Spelling>& spellings(uint32_t rank) const;
   mutable std::vector<std::optional<std::vector<Spelling>>> spellings_;  // by rank
   std::vector<const Rule*> rules_;
-  const Semantics* ops_;
+  const Semantics& ops_;
   struct Hash {
     using is_transparent = void;
     size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }

@@ -32,7 +32,7 @@ std::vector<ValueId> kept(const Rule& rule, const Bindings& b) {
 
 /// D1, D2, D3. nullopt: they hold.
 std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const MatchContext& ctx) {
-  const Graph& g = *ctx.graph;
+  const Graph& g = ctx.graph;
   std::vector<ValueId> free = kept(rule, m.bindings);
   free.insert(free.end(), m.outputs.begin(), m.outputs.end());
   std::ranges::sort(free);
@@ -70,7 +70,7 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
 
 std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchContext& ctx) {
   if (rule.types.empty() || m.outputs.empty() || !m.outputs[0]) return std::nullopt;
-  DType have = ctx.graph->value(m.outputs[0]).type.dtype;
+  DType have = ctx.graph.value(m.outputs[0]).type.dtype;
   if (std::ranges::find(rule.types, have) != rule.types.end()) return std::nullopt;
   Rejection r;
   r.stage = Rejection::Stage::condition;
@@ -81,8 +81,8 @@ std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchCont
   for (DType t : rule.types) want += (want.empty() ? "" : ", ") + std::string(name(t));
   r.why =
       have == DType::undefined
-          ? fmt::format("the element type of {} is not known", value_text(*ctx.graph, m.outputs[0]))
-          : fmt::format("{} is {}, the rule is for {}", value_text(*ctx.graph, m.outputs[0]),
+          ? fmt::format("the element type of {} is not known", value_text(ctx.graph, m.outputs[0]))
+          : fmt::format("{} is {}, the rule is for {}", value_text(ctx.graph, m.outputs[0]),
                         name(have), want);
   return r;
 }
@@ -94,9 +94,9 @@ const Val& value_for(const Param& p, const Graph& g, const Match& m) {
 }
 
 bool ignored(const Rule& rule, const Condition& c, const MatchContext& ctx) {
-  if (c.cls != ConditionClass::profit || !ctx.ignore_profit || c.id == kOff) return false;
+  if (c.cls != ConditionClass::profit || ctx.ignore_profit.empty() || c.id == kOff) return false;
   std::string full = rule.id + "." + c.id;
-  return std::ranges::any_of(*ctx.ignore_profit,
+  return std::ranges::any_of(ctx.ignore_profit,
                              [&](const std::string& p) { return glob_match(p, full); });
 }
 
@@ -110,45 +110,38 @@ int nearness(const Rejection& r) {
          std::min(r.matched_nodes, 1000);
 }
 
-std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
-                               const MatchContext& ctx,
-                               const std::function<Truth(std::string*)>& accepts) {
-  if (auto r = types(rule, m, ctx)) return r;
-  m.let.clear();
-  EvalContext eval{ctx.graph, &m.bindings, ctx.target, ctx.ops, accepts, &m.let};
-  if (!accepts && !rule.contract.empty() && ctx.target && ctx.ops)
-    eval.accepts = [&](std::string* reason) {
+Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Match& m,
+                const MatchContext& ctx, const std::function<Accept()>& accepts) {
+  Judgement out;
+  if (out.refused = types(rule, m, ctx); out.refused) return out;
+  EvalContext eval{ctx.graph, m.bindings, ctx.ops, out.let, ctx.target, accepts};
+  if (!accepts && !rule.contract.empty() && ctx.target)
+    eval.accepts = [&] {
       auto it = m.bindings.nodes.find(rule.anchor);
       NodeId anchor = it == m.bindings.nodes.end() ? NodeId{} : it->second;
-      Accept a =
-          ferrule::accepts(*ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, *ctx.ops);
-      if (reason) *reason = a.reason;
-      return a.truth;
+      return ferrule::accepts(ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, ctx.ops);
     };
-  for (const Param& p : rule.parameters) m.let.emplace_back(p.name, value_for(p, *ctx.graph, m));
+  for (const Param& p : rule.parameters) out.let.emplace_back(p.name, value_for(p, ctx.graph, m));
   std::string said;  // by the contract: better than that it said no
   if (ctx.explain && eval.accepts)
-    eval.accepts = [&said, ask = eval.accepts](std::string* reason) {
-      const Truth t = ask(&said);
-      if (reason) *reason = said;
-      return t;
+    eval.accepts = [&said, ask = eval.accepts] {
+      Accept a = ask();
+      said = a.reason;
+      return a;
     };
-  if (ctx.target && ctx.ops)
-    eval.accepts_strided = [&](ValueId v, std::string* reason) {
-      Accept a = ferrule::accepts_strided(*ctx.graph, v, *ctx.target, *ctx.ops);
-      if (reason) *reason = a.reason;
-      return a.truth;
+  if (ctx.target)
+    eval.accepts_strided = [&](ValueId v) {
+      return ferrule::accepts_strided(ctx.graph, v, *ctx.target, ctx.ops);
     };
-  for (const auto& [name, expr] : rule.let) m.let.emplace_back(name, evaluate(*expr, eval));
+  for (const auto& [name, expr] : rule.let) out.let.emplace_back(name, evaluate(*expr, eval));
   if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
-  std::optional<Rejection> first;  // a trace goes on to the last condition
   int passed = 0;
   // All must hold. Where nobody reads which does not, those that cost most are asked last.
   const bool any_order = !ctx.explain && !ctx.trace;
   for (size_t k = 0; k < where.size() * (any_order ? 2 : 1); ++k) {
     const Condition& c = where[k % where.size()];
     if (any_order && c.asks_contract != (k >= where.size())) continue;
-    if (c.scope && !(*c.scope)(*ctx.graph, m)) {
+    if (c.scope && !(*c.scope)(ctx.graph, m)) {
       ++passed;
       continue;
     }
@@ -177,12 +170,12 @@ std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& w
         r.why += (r.why.empty() ? "" : "; ") + detail;
       r.hint = interpolate(c.hint, eval);
     }
-    if (!ctx.trace) return r;
-    ctx.trace->conditions.push_back({&c, t, r.why});
-    if (!first) first = std::move(r);
+    if (ctx.trace) ctx.trace->conditions.push_back({&c, t, r.why});
+    if (!out.refused) out.refused = std::move(r);
+    if (!ctx.trace) return out;  // a trace goes on to the last condition
   }
-  if (first) first->passed_conditions = passed;
-  return first;
+  if (out.refused) out.refused->passed_conditions = passed;
+  return out;
 }
 
 Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions) {
@@ -199,7 +192,10 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
     Match m{&rule, root, std::move(e.bindings), std::move(e.nodes), std::move(e.outputs), {}};
     if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
     std::optional<Rejection> r = guarantees(rule, m, ctx);
-    if (!r && conditions) r = judge(rule, rule.where, m, ctx);
+    if (!r && conditions) {
+      Judgement j = judge(rule, rule.where, m, ctx);
+      r = std::move(j.refused), m.let = std::move(j.let);
+    }
     if (!r) {
       found = std::move(m);
       return true;

@@ -17,11 +17,14 @@ namespace ferrule {
 Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx);
 
 /// The parts of match_rule, for the passes that bind more before they ask (group.cpp: the tail).
-/// Types, then every condition of `where`; nullopt: all are true. `let` values of `m` are set on
-/// the way.
-std::optional<Rejection> judge(const Rule& rule, const std::vector<Condition>& where, Match& m,
-                               const MatchContext& ctx,
-                               const std::function<Truth(std::string*)>& accepts = {});
+/// What the conditions of a rule say to a match.
+struct Judgement {
+  std::optional<Rejection> refused;  ///< nullopt: all are true
+  Let let;                           ///< parameters and `let` values, for the match
+};
+/// Types, then every condition of `where`.
+Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Match& m,
+                const MatchContext& ctx, const std::function<Accept()>& accepts = {});
 /// Structure and guarantees only; `conditions` true: as match_rule.
 Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions);
 

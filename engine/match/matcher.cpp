@@ -21,8 +21,8 @@ std::string_view list_name(std::string_view result) { return result.substr(0, re
 }  // namespace
 
 Matcher::Matcher(const Rule& rule, const MatchContext& ctx)
-    : rule_(rule), pattern_(rule.match), ctx_(ctx), g_(*ctx.graph) {
-  budget_ = ctx.limits ? ctx.limits->match_steps : Limits().match_steps;
+    : rule_(rule), pattern_(rule.match), ctx_(ctx), g_(ctx.graph) {
+  budget_ = ctx.limits.match_steps;
 }
 
 const PatternLine* Matcher::line_of(const std::string& name) const {
@@ -300,8 +300,8 @@ bool Matcher::operands(const PatternExpr& e, NodeId id, const Goal* next) {
     if (e.args[i]->kind == Kind::reference && e.args[i]->variadic) lists.push_back(i);
   const size_t variadic = lists.empty() ? n : lists.back();
   bool any_order = in.size() >= 2 && in.size() <= 64 && lists.size() < 2 &&
-                   (variadic < n || n == in.size()) && ctx_.ops &&
-                   ctx_.ops->in_class(g_.node(id), "commutative");
+                   (variadic < n || n == in.size()) &&
+                   ctx_.ops.in_class(g_.node(id), "commutative");
   if (any_order) {
     Assignment& a = assignments_.emplace_back();
     a.call = &e;
@@ -442,8 +442,7 @@ bool Matcher::number(const Goal& g) {
             (e.near && std::isfinite(k) && std::abs(v - k) <= rtol * (k == 0 ? 1 : std::abs(k)));
   }
   if (!equal) return fail(Fail::number, &e, g.value, g.parent);
-  if (t->rank() == 0 || !g.parent || !ctx_.ops || !ctx_.ops->pointwise(g_.node(g.parent)))
-    return true;
+  if (t->rank() == 0 || !g.parent || !ctx_.ops.pointwise(g_.node(g.parent))) return true;
   int others = -1;
   for (ValueId v : g_.node(g.parent).inputs)
     if (v && v != g.value) others = std::max(others, g_.value(v).type.rank());

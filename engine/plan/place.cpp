@@ -39,22 +39,20 @@ class Places {
       : rule_(rule), ctx_(ctx), misses_(misses), shared_(plan) {}
 
   std::vector<PlaceMatch> run() {
-    auto spec = place_spec(rule_.params);
-    if (!spec || !ctx_.target) return {};
-    spec_ = *spec;
+    if (!ctx_.target) return {};
     const Rule* one = &rule_;
     RuleIndex index({&one, 1}, ctx_.ops);
     std::vector<NodeId> roots;
-    for (NodeId n : ctx_.graph->order())
-      if (!index.ranks_at(ctx_.graph->node(n)).empty()) roots.push_back(n);
+    for (NodeId n : ctx_.graph.order())
+      if (!index.ranks_at(ctx_.graph.node(n)).empty()) roots.push_back(n);
     if (roots.empty()) return {};
     if (!shared_) {
-      auto made = make_plan(std::move(*ctx_.graph->clone()), *ctx_.target, *ctx_.ops);
+      auto made = make_plan(std::move(*ctx_.graph.clone()), *ctx_.target, ctx_.ops);
       if (!made) return {};
       shared_ = std::move(*made);
     }
-    planned_ = ctx_;
-    planned_.graph = &g();
+    planned_.emplace(MatchContext{g(), ctx_.ops, ctx_.limits, ctx_.target, ctx_.ignore_profit,
+                                  ctx_.steps, ctx_.explain, ctx_.trace});
     for (const auto& [v, s] : plan().slices)
       if (g().value(s.whole).producer != g().value(v).producer) wholes_.insert(s.whole);
     std::vector<PlaceMatch> out;
@@ -70,7 +68,7 @@ class Places {
   const Graph& g() const { return shared_->graph; }
 
   void one_of(NodeId root, std::vector<PlaceMatch>& out) {
-    Attempt a = match_structure(rule_, root, planned_, false);
+    Attempt a = match_structure(rule_, root, *planned_, false);
     if (auto* r = std::get_if<Rejection>(&a)) {
       if (misses_) misses_->push_back(std::move(*r));
       return;
@@ -80,8 +78,8 @@ class Places {
     const Node& n = g().node(root);
     if (p.match.nodes.size() != 1 || n.body || !is_movement(n))
       return miss(root, "structure", node_text(g(), root) + " does not only move elements");
-    const ValueId whole = value(p.match, spec_.whole);
-    const std::set<ValueId> parts = values(p.match, spec_.parts);
+    const ValueId whole = value(p.match, rule_.place.whole);
+    const std::set<ValueId> parts = values(p.match, rule_.place.parts);
     p.writes = whole == g().output(root);
     const auto& around = p.writes ? n.inputs : n.outputs;
     const std::vector<std::optional<SliceOf>> slices = slices_of(g(), root, p.writes);
@@ -149,7 +147,7 @@ class Places {
       if (writes && u.node == root && ++reads > 1) return name + " is read twice";
     }
     if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
-    if (contract_of(g(), g().node(part.producer), *ctx_.ops) == "view")
+    if (contract_of(g(), g().node(part.producer), ctx_.ops) == "view")
       return name + " is another value's memory under other sizes";
     return "";
   }
@@ -158,23 +156,24 @@ class Places {
     auto at = strided_view(plan(), v);
     if (!at) return false;
     const auto dims = constant_shape(*g().value(v).type.shape);
-    auto accepts = [&](std::string* reason) {
+    auto accepts = [&] {
       if (at->dense &&
           (ctx_.target->alignment <= 1 ||
            at->offset * size_bits(g().value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
-        return Truth::yes;
+        return answer::yes();
       const SliceForm form = form_of(*at, *dims, plan().layout(v));
       Accept a = all_accept(root, v, form, p.writes);
-      if (reason) *reason = a.reason;
       refusal_ = a.reason;
-      return a.truth;
+      return a;
     };
     refusal_.clear();
     Match& m = p.match;
     m.bindings.values["part"] = v;
     m.bindings.nodes["maker"] = g().value(v).producer;
     m.bindings.attrs["contiguous"] = int64_t{at->dense};
-    auto r = judge(rule_, rule_.where, m, planned_, accepts);
+    Judgement j = judge(rule_, rule_.where, m, *planned_, accepts);
+    m.let = std::move(j.let);
+    auto& r = j.refused;
     if (!r) return true;
     if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + refusal_;
     r->rule = &rule_;
@@ -189,13 +188,12 @@ class Places {
     const Value& part = g().value(v);
     if (writes)
       if (Accept a =
-              accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, *ctx_.ops);
+              accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, ctx_.ops);
           a.truth != Truth::yes)
         return a;
     for (const Use& u : part.uses)
       if (u.node != root)
-        if (Accept a =
-                accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, *ctx_.ops);
+        if (Accept a = accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, ctx_.ops);
             a.truth != Truth::yes)
           return a;
     return {Truth::yes, {}};
@@ -210,17 +208,17 @@ class Places {
   const Rule& rule_;
   const MatchContext& ctx_;
   std::vector<Rejection>* misses_;
-  PlaceSpec spec_;
   std::optional<Plan>& shared_;  // the graph as it would be planned, with the slices found so far
-  MatchContext planned_;         // ctx_ on that graph
-  std::set<ValueId> wholes_;     // of which parts are read where they lie
+  std::optional<MatchContext> planned_;  // ctx_ on that graph
+  std::set<ValueId> wholes_;             // of which parts are read where they lie
   std::string refusal_;
 };
 
-Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, const PlaceMatch& p) {
-  Graph& g = *ctx.graph;
+Status fire(const PhaseContext& ctx, std::string_view phase, const Rule& rule,
+            const PlaceMatch& p) {
+  Graph& g = ctx.graph;
   const NodeId root = p.match.root;
-  const std::string name = g.node(root).name, contract = contract_of(g, g.node(root), *ctx.ops);
+  const std::string name = g.node(root).name, contract = contract_of(g, g.node(root), ctx.ops);
   Step step{std::string(phase), rule.id, "place", {}, {}, {}};
   step.root = name;
   std::string makers;
@@ -238,7 +236,7 @@ Status fire(const PassContext& ctx, std::string_view phase, const Rule& rule, co
   step.after.push_back(g.node(made).name);
   step.text = p.writes ? fmt::format("Retargeting {} to {}", makers, name)
                        : fmt::format("Reading {} where {} would copy from", makers, name);
-  if (ctx.journal) ctx.journal->steps.push_back(std::move(step));
+  ctx.journal.steps.push_back(std::move(step));
   return {};
 }
 
@@ -254,27 +252,24 @@ Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
   std::vector<Rejection> misses;
   for (PlaceMatch& p : match_places(rule, ctx, &misses))
     if (p.match.root == node) return std::move(p.match);
-  Rejection best =
-      no_match(rule, node, node_text(*ctx.graph, node) + " is not what the rule moves");
+  Rejection best = no_match(rule, node, node_text(ctx.graph, node) + " is not what the rule moves");
   bool any = false;
   for (Rejection& r : misses)
     if (r.root == node && (!any || nearness(r) > nearness(best))) best = std::move(r), any = true;
   return best;
 }
 
-Status place_phase(const PassContext& ctx, std::string_view phase) {
-  Graph& g = *ctx.graph;
+Status place_phase(const PhaseContext& ctx, std::string_view phase) {
+  Graph& g = ctx.graph;
   bool any = false;
   std::optional<Plan> plan;  // until a rule fires; what finds nothing leaves it as it was
-  for (const auto& rule : ctx.rules->rules) {
+  for (const auto& rule : ctx.rules.rules) {
     if (!rule->enabled || rule->phase != phase || rule->kind != RuleKind::place) continue;
-    if (ctx.cancel && ctx.cancel->stopped())
-      return error(Code::cancelled, std::string(phase), "time or caller");
+    FERRULE_TRY(ctx.in_time(phase));
     any = true;
     if (!plan) FERRULE_TRY(g.sort());
     int64_t steps = 0;
-    MatchContext mc{
-        &g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, ctx.near_misses != nullptr};
+    const MatchContext mc = ctx.match_context(g, steps);
     std::vector<Rejection> misses;
     const std::vector<PlaceMatch> found =
         Places(*rule, mc, ctx.near_misses ? &misses : nullptr, plan).run();

@@ -24,6 +24,6 @@ std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx,
 Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx);
 
 /// Runs the phase's place rules.  errors: rule_broken.
-Status place_phase(const PassContext& ctx, std::string_view phase);
+Status place_phase(const PhaseContext& ctx, std::string_view phase);
 
 }  // namespace ferrule

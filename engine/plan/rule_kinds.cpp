@@ -24,10 +24,10 @@ Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx) {
     if (std::ranges::find(m.nodes, node) != m.nodes.end()) return std::move(m);
   for (Rejection& r : misses)
     if (r.root == node) return std::move(r);
-  return no_match(rule, node, node_text(*ctx.graph, node) + " is in no region of this rule");
+  return no_match(rule, node, node_text(ctx.graph, node) + " is in no region of this rule");
 }
 
-Status group_phase(const PassContext& ctx, std::string_view phase) {
+Status group_phase(const PhaseContext& ctx, std::string_view phase) {
   FERRULE_TRY(form_groups(ctx, phase));
   return place_phase(ctx, phase);
 }

@@ -9,6 +9,6 @@ namespace ferrule {
 /// match_window, region -> the region that holds `node`.
 Attempt match_any(const Rule& rule, NodeId node, const MatchContext& ctx);
 /// Runs the phase's rules that form groups, then its place rules. errors: limits, rule_broken.
-Status group_phase(const PassContext& ctx, std::string_view phase);
+Status group_phase(const PhaseContext& ctx, std::string_view phase);
 
 }  // namespace ferrule

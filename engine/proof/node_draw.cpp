@@ -269,7 +269,7 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
     }
     n.attrs.set(a.name, it->second);
   }
-  fill_defaults(n, &ops_);
+  fill_defaults(n, ops_);
   return true;
 }
 

@@ -28,13 +28,7 @@ Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofCo
   set.rules.push_back(copy);
   Limits limits = *ctx.limits;
   limits.rewrite_seconds = 2;
-  PassContext pass;
-  pass.graph = &g;
-  pass.rules = &set;
-  pass.ops = ctx.ops;
-  pass.target = target;
-  pass.limits = &limits;
-  pass.journal = &journal;
+  const PhaseContext pass{{g, *ctx.ops, limits, journal}, set, target};
   FERRULE_TRY(rule.kind == RuleKind::rewrite ? rewrite_phase(pass, rule.phase)
                                              : group_phase(pass, rule.phase));
   g.remove_dead();
@@ -62,7 +56,7 @@ Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target,
   t.nearest.rule = &rule;
   t.nearest.id = "structure";
   t.nearest.why = "no node fits the pattern's root";
-  MatchContext mc{&g, ctx.ops, target, ctx.limits, nullptr, nullptr, true};
+  const MatchContext mc{g, *ctx.ops, *ctx.limits, target};
   bool first = true;
   auto consider = [&](Rejection r) {
     if (first || nearness(r) > nearness(t.nearest)) t.nearest = std::move(r);

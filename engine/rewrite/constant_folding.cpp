@@ -13,20 +13,19 @@ namespace {
 
 class Folder {
  public:
-  explicit Folder(const PassContext& ctx) : ctx_(ctx), g_(*ctx.graph) {}
+  explicit Folder(const PassContext& ctx) : ctx_(ctx), g_(ctx.graph) {}
 
   /// A branch taken may fold, and decide the next.
   Result<int> run() {
     for (;;) {
       FERRULE_TRY(sweep());
-      FERRULE_ASSIGN(int inlined, inline_branches(*ctx_.ops, g_));
+      FERRULE_ASSIGN(int inlined, inline_branches(ctx_.ops, g_));
       if (!inlined) break;
       folded_ += inlined;
       step("dead", {}, fmt::format("Deciding {} branches", inlined));
     }
     int dead = g_.remove_dead();
-    if (ctx_.journal && dead > folded_)
-      step("dead", {}, fmt::format("Removing {} dead layers", dead - folded_));
+    if (dead > folded_) step("dead", {}, fmt::format("Removing {} dead layers", dead - folded_));
     return folded_;
   }
 
@@ -34,8 +33,7 @@ class Folder {
   Status sweep() {
     FERRULE_TRY(g_.sort());
     for (NodeId n : g_.order()) {
-      if (ctx_.cancel && ctx_.cancel->stopped())
-        return error(Code::cancelled, "folding", "time or caller");
+      FERRULE_TRY(ctx_.in_time("folding"));
       if (g_.node(n).dead ||
           (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == Graph::kIdentity)))
         continue;
@@ -57,12 +55,11 @@ class Folder {
     bool open = false, constant = false;
     for (ValueId v : g_.node(n).outputs) open |= v && !g_.value(v).type.known();
     for (ValueId v : g_.node(n).inputs) constant |= v && g_.constant(v);
-    if (open && constant) (void)infer(*ctx_.ops, g_, n);
+    if (open && constant) (void)infer(ctx_.ops, g_, n);
   }
 
   void step(const char* kind, std::vector<std::string> before, std::string text) {
-    if (ctx_.journal)
-      ctx_.journal->steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
+    ctx_.journal.steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
   }
 
   void settle(NodeId n, size_t slot, Tensor t) {
@@ -87,8 +84,7 @@ class Folder {
   }
 
   bool within(int64_t bytes) const {
-    return bytes <= ctx_.limits->fold_tensor_bytes &&
-           bytes_ + bytes <= ctx_.limits->fold_model_bytes;
+    return bytes <= ctx_.limits.fold_tensor_bytes && bytes_ + bytes <= ctx_.limits.fold_model_bytes;
   }
 
   /// Shape arithmetic on partly known sizes: the elements are constants although the operands are
@@ -127,15 +123,15 @@ class Folder {
       inputs.push_back(v ? g_.constant(v) : nullptr);
     }
     // Weights that are stored quantized stay so: their scale is the kernel's business.
-    if (ctx_.ops->in_class(n, "quantize") || !interpretable(n, *ctx_.ops)) return {};
+    if (ctx_.ops.in_class(n, "quantize") || !interpretable(n, ctx_.ops)) return {};
     for (ValueId v : n.outputs) {
       if (!v || !g_.value(v).type.shape) continue;
       auto numel = product(*g_.value(v).type.shape).constant();
       if (numel && !within(size_bytes(g_.value(v).type.dtype, *numel))) return {};
     }
     InterpreterOptions options;
-    options.ops = ctx_.ops;
-    options.limits = ctx_.limits;
+    options.ops = &ctx_.ops;
+    options.limits = &ctx_.limits;
     options.cancel = ctx_.cancel;
     auto results = interpret_node(g_, n, inputs, options);
     if (!results) return {};  // it will say the same when the model runs
@@ -159,12 +155,6 @@ class Folder {
 
 }  // namespace
 
-Result<int> fold_constants(const PassContext& ctx) {
-  if (!ctx.fold) {
-    ctx.graph->remove_dead();
-    return 0;
-  }
-  return Folder(ctx).run();
-}
+Result<int> fold_constants(const PassContext& ctx) { return Folder(ctx).run(); }
 
 }  // namespace ferrule

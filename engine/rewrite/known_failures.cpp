@@ -42,17 +42,18 @@ bool same_node(const Graph& then, const Graph& now, NodeId n) {
 
 }  // namespace
 
-KnownFailures::KnownFailures(const PassContext& ctx) {
-  const std::vector<const Rule*> rules = rewrites(*ctx.rules);
+KnownFailures::KnownFailures(const PhaseContext& ctx) {
+  const std::vector<const Rule*> rules = rewrites(ctx.rules);
   for (const Rule* r : rules) {
     int count = 0;
     for (const PatternLine& l : r->match.lines) count += calls(*l.expr);
     reach_ = std::max(reach_, count);
   }
-  const Graph& g = *ctx.graph;
+  const Graph& g = ctx.graph;
   RuleIndex index(rules, ctx.ops);
   int64_t steps = 0;
-  MatchContext mc{&g, ctx.ops, ctx.target, ctx.limits, &steps, ctx.ignore_profit, false};
+  MatchContext mc = ctx.match_context(g, steps);
+  mc.explain = false;
   for (NodeId n : g.order())
     for (uint32_t rank : index.ranks_at(g.node(n))) {
       if (ctx.cancel && ctx.cancel->stopped()) return;

@@ -13,7 +13,7 @@ namespace ferrule {
 class KnownFailures {
  public:
   /// Tries every rewrite rule at every node of the context's graph.
-  explicit KnownFailures(const PassContext& ctx);
+  explicit KnownFailures(const PhaseContext& ctx);
   /// Whether the rule failed at each node; null: nothing is known of the rule.
   const std::vector<bool>* failed(const Rule& rule) const;
   /// The nodes of `now`, a changed copy of `then`, from which a pattern sees nothing that changed
@@ -23,6 +23,12 @@ class KnownFailures {
  private:
   std::unordered_map<const Rule*, std::vector<bool>> failed_;
   int reach_ = 0;  ///< how far the largest pattern looks
+};
+
+/// For a copy of `origin`: what was tried there without success.
+struct OriginFailures {
+  const KnownFailures& known;
+  const Graph& origin;
 };
 
 }  // namespace ferrule

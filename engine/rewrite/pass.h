@@ -1,4 +1,4 @@
-// What a pass over the graph is given.
+// What a pass over the graph is given, and what a phase of rules is given beside that.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,22 +8,23 @@
 
 namespace ferrule {
 
-class KnownFailures;  // known_failures.h
-
 struct PassContext {
-  Graph* graph = nullptr;
-  const RuleSet* rules = nullptr;
-  const Semantics* ops = nullptr;
-  const Target* target = nullptr;
-  const Limits* limits = nullptr;
+  Graph& graph;
+  const Semantics& ops;
+  const Limits& limits;
+  Journal& journal;
   const Cancel* cancel = nullptr;
-  Journal* journal = nullptr;
+  /// errors: cancelled, at `pass`.
+  Status in_time(std::string_view pass) const;
+};
+
+struct PhaseContext : PassContext {
+  const RuleSet& rules;
+  const Target* target = nullptr;  ///< null: facts of the device are unknown
+  std::span<const std::string> ignore_profit = {};
   std::vector<Rejection>* near_misses = nullptr;  ///< filled when not null (explain, why)
-  const std::vector<std::string>* ignore_profit = nullptr;
-  bool fold = true;
-  /// What was tried in vain in `origin`, which the graph is a copy of; null: nothing is known.
-  const KnownFailures* known_failures = nullptr;
-  const Graph* origin = nullptr;
+  /// For attempts in `g`: the graph, or one nested in it. `steps`: counts theirs.
+  MatchContext match_context(const Graph& g, int64_t& steps) const;
 };
 
 }  // namespace ferrule

@@ -55,7 +55,7 @@ class Instantiation {
         ops_(ops),
         limits_(limits),
         normal_operands_(normal_operands),
-        eval_{&g, &m.bindings, nullptr, &ops, {}, &m.let} {}
+        eval_{g, m.bindings, ops, m.let} {}
 
   Status run() {
     for (const PatternLine& l : m_.rule->rewrite.lines) FERRULE_TRY(line(l));
@@ -319,7 +319,7 @@ class Instantiation {
         for (const auto& [name, value] : from->attrs.items()) n.attrs.set(name, value);
     const DType context = context_type(operands);
     for (const AttrPattern& a : e.attrs) FERRULE_TRY(attribute(n, a, context));
-    fill_defaults(n, &ops_);
+    fill_defaults(n, ops_);
     for (const Operand& o : operands) {
       FERRULE_ASSIGN(auto values, typed(o, context));
       n.inputs.insert(n.inputs.end(), values.begin(), values.end());
@@ -341,7 +341,7 @@ class Instantiation {
   /// `context`: the type that the node computes in.
   Status attribute(Node& n, const AttrPattern& a, DType context) {
     const Attr* before = n.attrs.find(a.name);
-    std::optional<Attr> usual = before ? *before : default_attr(n, a.name, &ops_);
+    std::optional<Attr> usual = before ? *before : default_attr(n, a.name, ops_);
     std::optional<Attr> value;
     if (a.kind == AttrPattern::Kind::literal) {
       value = a.literal;

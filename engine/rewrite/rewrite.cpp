@@ -259,18 +259,18 @@ constexpr size_t kPushed =
 
 class RewritePhase {
  public:
-  RewritePhase(const PassContext& ctx, std::string_view phase)
+  RewritePhase(const PhaseContext& ctx, std::string_view phase, const OriginFailures* failures)
       : ctx_(ctx), phase_(phase), index_(rules(), ctx.ops) {
-    for (const Phase& p : ctx.rules->phases)
+    for (const Phase& p : ctx.rules.phases)
       if (p.id == phase) fixpoint_ = p.fixpoint;
-    if (ctx.known_failures && !ctx.near_misses) skip();
+    if (failures && !ctx.near_misses && !index_.empty()) skip(*failures);
     using std::chrono::steady_clock;
-    deadline_ = steady_clock::now() + std::chrono::seconds(ctx.limits->rewrite_seconds);
+    deadline_ = steady_clock::now() + std::chrono::seconds(ctx.limits.rewrite_seconds);
   }
 
   Status run(Graph& g) {
     if (index_.empty()) return {};
-    budget_ += ctx_.limits->rewrites_per_node * (static_cast<int64_t>(g.live_nodes()) + 16);
+    budget_ += ctx_.limits.rewrites_per_node * (static_cast<int64_t>(g.live_nodes()) + 16);
     for (;;) {
       FERRULE_TRY(g.sort());
       FERRULE_ASSIGN(bool changed, sweep(g));
@@ -289,7 +289,7 @@ class RewritePhase {
  private:
   std::vector<const Rule*> rules() const {
     std::vector<const Rule*> out;
-    for (const auto& r : ctx_.rules->rules)
+    for (const auto& r : ctx_.rules.rules)
       if (r->enabled && r->kind == RuleKind::rewrite && r->phase == phase_) out.push_back(r.get());
     return out;
   }
@@ -321,18 +321,18 @@ class RewritePhase {
 
   /// What failed in the graph that this one is a copy of fails again, until the first rewrite
   /// changes it.
-  void skip() {
-    for (const Rule* r : index_.rules()) failed_.push_back(ctx_.known_failures->failed(*r));
-    if (!index_.empty()) unchanged_ = ctx_.known_failures->unchanged(*ctx_.origin, *ctx_.graph);
+  void skip(const OriginFailures& f) {
+    for (const Rule* r : index_.rules()) failed_.push_back(f.known.failed(*r));
+    unchanged_ = f.known.unchanged(f.origin, ctx_.graph);
   }
   bool vain(const Graph& g, const Entry& e) const {
-    return !unchanged_.empty() && &g == ctx_.graph && unchanged_[e.node.index] && failed_[e.rule] &&
-           (*failed_[e.rule])[e.node.index];
+    return !unchanged_.empty() && &g == &ctx_.graph && unchanged_[e.node.index] &&
+           failed_[e.rule] && (*failed_[e.rule])[e.node.index];
   }
   /// The graph is about to change: of what was skipped only that remains which would have been
   /// queued.
   void sift(const Graph& g) {
-    if (&g != ctx_.graph) return;
+    if (&g != &ctx_.graph) return;
     std::erase_if(skipped_, [&](const Entry& e) { return e <= at_ || !promising(g, e); });
   }
   /// The graph has changed: what was skipped and would still have come is tried.
@@ -361,8 +361,7 @@ class RewritePhase {
   }
 
   Status in_time() const {
-    if (ctx_.cancel && ctx_.cancel->stopped())
-      return error(Code::cancelled, std::string(phase_), "time or caller");
+    FERRULE_TRY(ctx_.in_time(phase_));
     if (std::chrono::steady_clock::now() > deadline_) return loop("after the time for rewriting");
     return {};
   }
@@ -377,17 +376,10 @@ class RewritePhase {
 
   Result<bool> visit(Graph& g, const Rule& rule, NodeId n) {
     if (rule.once && g.node(n).rule == rule.id) return false;
-    if (steps_ > ctx_.limits->match_steps_model)
+    if (steps_ > ctx_.limits.match_steps_model)
       return error(Code::limit_exceeded, "phase " + std::string(phase_),
-                   "the number of matcher steps", steps_, ctx_.limits->match_steps_model);
-    MatchContext mc{&g,
-                    ctx_.ops,
-                    ctx_.target,
-                    ctx_.limits,
-                    &steps_,
-                    ctx_.ignore_profit,
-                    ctx_.near_misses != nullptr};
-    Attempt a = match_rule(rule, n, mc);
+                   "the number of matcher steps", steps_, ctx_.limits.match_steps_model);
+    Attempt a = match_rule(rule, n, ctx_.match_context(g, steps_));
     if (auto* r = std::get_if<Rejection>(&a)) {
       miss(g, std::move(*r));
       return false;
@@ -397,7 +389,7 @@ class RewritePhase {
 
   void miss(const Graph& g, Rejection r) {
     // Only the model's own graph: ids of nested graphs would name other nodes.
-    if (ctx_.near_misses && &g == ctx_.graph &&
+    if (ctx_.near_misses && &g == &ctx_.graph &&
         (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
       misses_[{r.rule->id, r.root}] = std::move(r);
   }
@@ -408,7 +400,7 @@ class RewritePhase {
     step.root = g.node(m.root).name;
     std::vector<NodeId> around = neighbours(g, m);
     sift(g);
-    auto made = apply_rewrite(g, m, *ctx_.ops, *ctx_.limits);
+    auto made = apply_rewrite(g, m, ctx_.ops, ctx_.limits);
     if (!made) return declined(g, m, std::move(made).error());
     recall();
     if (m.outputs.size() > 1) FERRULE_TRY(g.sort());
@@ -416,7 +408,7 @@ class RewritePhase {
     step.text = fmt::format(
         "{}: {} -> {}", m.rule->id, fmt::join(step.before, ", "),
         step.after.empty() ? "nothing" : fmt::format("{}", fmt::join(step.after, ", ")));
-    if (ctx_.journal) ctx_.journal->steps.push_back(std::move(step));
+    ctx_.journal.steps.push_back(std::move(step));
     recent_.push_back(m.rule->id);
     if (recent_.size() > kRecent) recent_.erase(recent_.begin());
     if (++rewrites_ > budget_) return loop(fmt::format("after {} rewrites", rewrites_).c_str());
@@ -425,8 +417,8 @@ class RewritePhase {
   }
 
   Result<bool> declined(const Graph& g, const Match& m, const Error& e) {
-    if (e.code == Code::rule_broken && ctx_.journal)
-      ctx_.journal->steps.push_back(
+    if (e.code == Code::rule_broken)
+      ctx_.journal.steps.push_back(
           {std::string(phase_), m.rule->id, "broken", {g.node(m.root).name}, {}, e.message});
     miss(g, declined_rewrite(m, e));
     return false;
@@ -459,7 +451,7 @@ class RewritePhase {
     }
   }
 
-  const PassContext& ctx_;
+  const PhaseContext& ctx_;
   std::string_view phase_;
   bool fixpoint_ = true;
   RuleIndex index_;
@@ -478,9 +470,9 @@ class RewritePhase {
 
 }  // namespace
 
-Status rewrite_phase(const PassContext& ctx, std::string_view phase) {
-  RewritePhase pass(ctx, phase);
-  Status s = pass.run(*ctx.graph);
+Status rewrite_phase(const PhaseContext& ctx, std::string_view phase, const OriginFailures* skip) {
+  RewritePhase pass(ctx, phase, skip);
+  Status s = pass.run(ctx.graph);
   pass.report();
   return s;
 }

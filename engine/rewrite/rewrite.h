@@ -7,9 +7,12 @@
 
 namespace ferrule {
 
-/// Runs the phase's rewrite rules to a fixpoint. errors: rule_loop naming the rules, rule_broken,
-/// limits.
-Status rewrite_phase(const PassContext& ctx, std::string_view phase);
+struct OriginFailures;  // known_failures.h
+
+/// Runs the phase's rewrite rules to a fixpoint. `skip`: what need not be tried; null: nothing is
+/// known. errors: rule_loop naming the rules, rule_broken, limits.
+Status rewrite_phase(const PhaseContext& ctx, std::string_view phase,
+                     const OriginFailures* skip = nullptr);
 /// Instantiates one match in the graph (used by the proofs, too). Returns the new nodes.
 Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const Semantics& ops,
                                           const Limits& limits);

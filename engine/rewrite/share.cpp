@@ -34,14 +34,13 @@ uint64_t sample(const Tensor& t) {
 
 class Sharing {
  public:
-  explicit Sharing(const PassContext& ctx) : ctx_(ctx), g_(*ctx.graph) {}
+  explicit Sharing(const PassContext& ctx) : ctx_(ctx), g_(ctx.graph) {}
 
   Result<int> run() {
     FERRULE_TRY(g_.sort());
     constants();
     for (NodeId n : g_.order()) {
-      if (ctx_.cancel && ctx_.cancel->stopped())
-        return error(Code::cancelled, "sharing", "time or caller");
+      FERRULE_TRY(ctx_.in_time("sharing"));
       visit(n);
     }
     if (gone_) g_.remove_dead();
@@ -137,14 +136,13 @@ class Sharing {
       if (from[k]) g_.replace_uses(from[k], to[k]);
     g_.remove_node(gone);
     ++gone_;
-    if (ctx_.journal)
-      ctx_.journal->steps.push_back(
-          {"fold",
-           "",
-           "share",
-           {names[0]},
-           {names[1]},
-           fmt::format("Sharing {} with {}", escape(names[0]), escape(names[1]))});
+    ctx_.journal.steps.push_back(
+        {"fold",
+         "",
+         "share",
+         {names[0]},
+         {names[1]},
+         fmt::format("Sharing {} with {}", escape(names[0]), escape(names[1]))});
   }
 
   const PassContext& ctx_;

@@ -10,16 +10,6 @@
 namespace ferrule {
 namespace {
 
-std::vector<std::string> pieces(const std::string& text) {
-  std::vector<std::string> out;
-  for (size_t i = 0; !text.empty() && i <= text.size();) {
-    const size_t end = std::min(text.find("; ", i), text.size());
-    out.push_back(text.substr(i, end - i));
-    i = end + 2;
-  }
-  return out;
-}
-
 /// What an input of a node is to its sibling.
 struct Operand {
   enum class Kind : uint8_t { absent, over, inner, constant, other } kind = Kind::absent;
@@ -118,34 +108,6 @@ Tensor spread(const Tensor& t, size_t rank, size_t axis, int64_t size) {
 }
 
 }  // namespace
-
-Result<MergeSpec> merge_spec(const Rule& rule) {
-  MergeSpec s;
-  auto text = [&](const char* key) {
-    auto it = rule.params.find(key);
-    return it == rule.params.end() ? std::string() : it->second;
-  };
-  const Place place{rule.file, 0, 0};
-  s.over = text("over");
-  s.key_texts = pieces(text("key"));
-  for (const std::string& k : s.key_texts) {
-    FERRULE_ASSIGN(ExprPtr e, parse_expression(k, place));
-    s.keys.push_back(std::move(e));
-  }
-  if (!text("min").empty()) s.min = std::stoi(text("min"));
-  if (!text("max").empty()) s.max = std::stoi(text("max"));
-  if (!text("axis").empty()) {
-    FERRULE_ASSIGN(s.axis, parse_expression(text("axis"), place));
-  }
-  for (const std::string& w : pieces(text("weights"))) {
-    const size_t colon = w.find(": ");
-    FERRULE_ASSIGN(s.weights[static_cast<size_t>(std::stoi(w.substr(0, colon)))],
-                   parse_expression(w.substr(colon + 2), place));
-  }
-  for (const std::string& f : pieces(text("fill")))
-    s.fill.insert(static_cast<size_t>(std::stoi(f)));
-  return s;
-}
 
 ValueId Sibling::outside(ValueId v) const {
   const Node& n = outer_->node(id_);

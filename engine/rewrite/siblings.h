@@ -1,24 +1,11 @@
-// What a merge rule says beyond its pattern, and whether siblings are one computation with other
-// constants: the same operators with the same attributes, wired alike, that read nothing computed
-// but the shared operand. Joining the constants is byte moving, so the joined computation gives bit
-// for bit what the siblings gave.
+// Whether siblings, which a merge rule joins, are one computation with other constants: the same
+// operators with the same attributes, wired alike, that read nothing computed but the shared
+// operand. Joining the constants is byte moving, so the joined computation gives bit for bit what
+// the siblings gave.
 #pragma once
 #include "engine/match/match.h"
 
 namespace ferrule {
-
-/// `merge:` of a rule, read from Rule::params.
-struct MergeSpec {
-  std::string over;  ///< a value, or a list of values, of the pattern
-  std::vector<std::string> key_texts;
-  std::vector<ExprPtr> keys;  ///< must be equal
-  int min = 2, max = 64;
-  ExprPtr axis;  ///< of the results, along which they are joined; null: side by side
-  std::map<size_t, ExprPtr> weights;  ///< input of the anchor -> the axis that follows `axis`
-  std::set<size_t> fill;  ///< inputs of the anchor that are zero where they are left out
-};
-/// errors: expression_invalid.
-Result<MergeSpec> merge_spec(const Rule& rule);
 
 /// A sibling as a computation: its own node, or the nodes of its group.
 class Sibling {

@@ -376,19 +376,6 @@ class Checker {
            "say once: true if it fires once per root");
   }
 
-  /// "a; 1: b" as the elements of a list.
-  static std::string brackets(const std::string& parts) {
-    std::string out;
-    for (size_t i = 0; i <= parts.size();) {
-      const size_t end = std::min(parts.find("; ", i), parts.size());
-      std::string part = parts.substr(i, end - i);
-      if (size_t colon = part.find(": "); colon != part.npos) part.erase(0, colon + 2);
-      out += (out.empty() ? "" : ", ") + part;
-      i = end + 2;
-    }
-    return out;
-  }
-
   /// Labels and symbols that nothing reads.
   void unused(const Rule& r) {
     std::set<std::string> used = {r.anchor};
@@ -407,7 +394,10 @@ class Checker {
     for (const auto* conditions : {&r.where, &r.region.where})
       for (const Condition& c : *conditions) reads(*c.expr), text(c.why), text(c.hint);
     for (const auto& [n, e] : r.let) reads(*e);
-    for (const auto& [key, value] : r.params) text("{[" + brackets(value) + "]}");
+    for (const WrittenExpr& k : r.merge.keys) reads(*k.expr);
+    if (r.merge.axis) reads(*r.merge.axis.expr);
+    for (const auto& [_, axis] : r.merge.weights) reads(*axis.expr);
+    used.insert({r.merge.over, r.place.whole, r.place.axis});
     text(r.name);
     for (const PatternLine& l : r.rewrite.lines) replacement(*l.expr, used, reads);
     for (const auto& [limit, n] : r.region.named) used.insert(n);
@@ -464,7 +454,11 @@ class Checker {
     for (std::string_view asks :
          {"tag(", "accepts(", "isa(", "present(", "absent(", "is_output(", "is_input("})
       if (c.text.find(asks) != c.text.npos) return;
-    Truth t = evaluate_condition(*c.expr, EvalContext{});
+    static const Graph kNoGraph;
+    static const Semantics kNoOperators;
+    static const Bindings kNoBindings;
+    static const Let kNoLet;
+    Truth t = evaluate_condition(*c.expr, {kNoGraph, kNoBindings, kNoOperators, kNoLet});
     note(r, fmt::format("condition {} never decides: it is always {}", c.id,
                         t == Truth::yes  ? "true"
                         : t == Truth::no ? "false"

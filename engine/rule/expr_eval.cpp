@@ -46,17 +46,15 @@ Val id_list(const std::vector<Id>& ids) {
 Val lookup(std::string_view name, const Scope& s) {
   for (auto it = s.locals.rbegin(); it != s.locals.rend(); ++it)
     if (it->first == name) return it->second;
-  if (s.ctx.let)
-    for (const auto& [n, v] : *s.ctx.let)
-      if (n == name) return v;
-  if (const Bindings* b = s.ctx.bindings) {
-    if (auto v = find(b->values, name)) return *v ? Val{*v} : Val{Val::Absent{}};
-    if (auto n = find(b->nodes, name)) return *n ? Val{*n} : Val{Val::Absent{}};
-    if (auto l = find(b->value_lists, name)) return id_list(*l);
-    if (auto l = find(b->node_lists, name)) return id_list(*l);
-    if (auto a = find(b->attrs, name)) return from_attr(*a);
-    if (auto d = find(b->dims, name)) return make_dim(*d);
-  }
+  for (const auto& [n, v] : s.ctx.let)
+    if (n == name) return v;
+  const Bindings& b = s.ctx.bindings;
+  if (auto v = find(b.values, name)) return *v ? Val{*v} : Val{Val::Absent{}};
+  if (auto n = find(b.nodes, name)) return *n ? Val{*n} : Val{Val::Absent{}};
+  if (auto l = find(b.value_lists, name)) return id_list(*l);
+  if (auto l = find(b.node_lists, name)) return id_list(*l);
+  if (auto a = find(b.attrs, name)) return from_attr(*a);
+  if (auto d = find(b.dims, name)) return make_dim(*d);
   if (auto w = word(name)) return *w;
   if (is_fact(name)) return fact(name, s.ctx);
   return Val{Val::Absent{}};  // bound on another alternative only
@@ -236,8 +234,7 @@ Val like(const Val& a, const Val& b, const Scope& s) {
     if (!d) return unknown("a size in the list");
     dims.push_back(*d);
   }
-  static const std::map<std::string, Dim, std::less<>> kNone;
-  auto bound = s.ctx.bindings ? s.ctx.bindings->dims : kNone;
+  auto bound = s.ctx.bindings.dims;
   return make_truth(match_shape(*shape, dims, bound),
                     fmt::format("whether {} is {}", str(dims), *pattern));
 }
@@ -489,16 +486,13 @@ class Explainer {
     }
     Val v = eval(e, s_);
     // A bare operand's name says nothing; its type does.
-    if (auto id = get<ValueId>(v); id && s_.ctx.graph) {
-      const Value& x = s_.ctx.graph->value(*id);
+    if (auto id = get<ValueId>(v)) {
+      const Value& x = s_.ctx.graph.value(*id);
       return add_text(to_text(e), fmt::format("{} {}", quoted(s_.ctx, *id), str(x.type)));
     }
     add(to_text(e), v);
   }
-  void add(const std::string& what, const Val& v) {
-    static const Graph kEmpty;
-    add_text(what, str(v, s_.ctx.graph ? *s_.ctx.graph : kEmpty));
-  }
+  void add(const std::string& what, const Val& v) { add_text(what, str(v, s_.ctx.graph)); }
   void add_text(const std::string& what, const std::string& v) {
     std::string line = what + " = " + v;
     if (!seen_.insert(line).second) return;
@@ -576,8 +570,8 @@ Truth compare_equal(const EvalContext& ctx, const Val& a, const Val& b, std::str
 
 Val element_of(const EvalContext& ctx, const Val& v) {
   auto id = get<ValueId>(v);
-  if (!id || !ctx.graph) return v;
-  const Tensor* t = ctx.graph->constant(*id);
+  if (!id) return v;
+  const Tensor* t = ctx.graph.constant(*id);
   if (!t) return unknown(fmt::format("the value of {}, which is not a constant", quoted(ctx, *id)));
   if (t->dtype() == DType::string)
     return t->numel() == 1 ? Val{t->strings()[0]} : unknown("one string");
@@ -648,8 +642,6 @@ ExprPtr hole_expression(std::string_view text) {
 }  // namespace
 
 std::string interpolate(std::string_view text, const EvalContext& ctx) {
-  static const Graph kEmpty;
-  const Graph& g = ctx.graph ? *ctx.graph : kEmpty;
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '{') {
@@ -666,7 +658,7 @@ std::string interpolate(std::string_view text, const EvalContext& ctx) {
     if (nothing && out.ends_with(" + "))
       out.resize(out.size() - 3);
     else
-      out += hole_text(v, g, out.ends_with('('));
+      out += hole_text(v, ctx.graph, out.ends_with('('));
     i = end;
   }
   return out;

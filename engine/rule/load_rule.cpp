@@ -476,11 +476,7 @@ class RuleReader {
       if (p && !std::holds_alternative<int64_t>(p->value.v))
         return r_.error(
             *v, fmt::format("{} is {}, the parameter {} is no whole number", k, p->text, p->name));
-      int64_t i = p ? std::get<int64_t>(p->value.v) : r_.integer(*v);
-      if (i < 0 || i > kMaxLimit)
-        r_.error(*v, fmt::format("{} is {}, expected 0 to {}", k, i, kMaxLimit));
-      else
-        to = static_cast<int>(i);
+      limit(*v, k, p ? std::get<int64_t>(p->value.v) : r_.integer(*v), to);
     };
     count("max_ops", s.max_ops);
     count("max_inputs", s.max_inputs);
@@ -489,51 +485,53 @@ class RuleReader {
     read_conditions(n->find("where"), s.where);
   }
 
+  void limit(const yaml::Node& at, std::string_view key, int64_t i, int& to) {
+    if (i < 0 || i > kMaxLimit)
+      r_.error(at, fmt::format("{} is {}, expected 0 to {}", key, i, kMaxLimit));
+    else
+      to = static_cast<int>(i);
+  }
+
   void read_merge() {
     const yaml::Node* n = find("merge");
     if (!n || !r_.expect(*n, yaml::Node::Kind::map, "siblings")) return;
     auto names = key_names(kMergeKeys);
     r_.keys(*n, names);
-    for (const KeyDoc& k : kMergeKeys) {
-      const yaml::Node* v = n->find(k.name);
-      if (!v) continue;
-      if (k.name == "min" || k.name == "max") {
-        rule_.params[std::string(k.name)] = std::to_string(r_.integer(*v));
-        continue;
-      }
-      std::string joined;
-      auto add = [&](const std::string& s) { joined += (joined.empty() ? "" : "; ") + s; };
-      if (k.name == "weights") {
-        if (!r_.expect(*v, yaml::Node::Kind::map, "inputs and axes")) continue;
-        for (const auto& [slot, axis] : v->entries) {
-          slot_number(slot);
-          if (expression(axis, "an axis")) add(slot.text + ": " + axis.text);
-        }
-      } else if (k.name == "axis") {
-        if (expression(*v, "an axis")) add(v->text);
-      } else if (k.name == "key") {
-        merge_keys(*v, joined);
-      } else {
-        for (const std::string& s : r_.strings(*v)) add(s);
-      }
-      if (k.name == "fill")
-        for (const yaml::Node& i : v->items) slot_number(i);
-      if (k.name == "over") check_over(*v);
-      rule_.params[std::string(k.name)] = joined;
+    MergeSpec& m = rule_.merge;
+    if (const yaml::Node* v = n->find("min")) limit(*v, "min", r_.integer(*v), m.min);
+    if (const yaml::Node* v = n->find("max")) limit(*v, "max", r_.integer(*v), m.max);
+    if (const yaml::Node* v = n->find("weights");
+        v && r_.expect(*v, yaml::Node::Kind::map, "inputs and axes"))
+      for (const auto& [slot, axis] : v->entries)
+        if (const auto k = slot_number(slot)) m.weights[*k] = written(axis, "an axis");
+    if (const yaml::Node* v = n->find("axis")) m.axis = written(*v, "an axis");
+    for (const yaml::Node* key : texts(*n, "key")) m.keys.push_back(written(*key, "a key"));
+    for (const yaml::Node* slot : texts(*n, "fill"))
+      if (const auto k = slot_number(*slot)) m.fill.insert(*k);
+    if (const yaml::Node* v = r_.required(*n, "over")) {
+      m.over = r_.string(*v);
+      check_over(*v);
     }
-    r_.required(*n, "over");
   }
-  /// Small and a number: what siblings are merged by.
-  void slot_number(const yaml::Node& n) {
+  /// A list of scalars, or one scalar.
+  std::vector<const yaml::Node*> texts(const yaml::Node& map, std::string_view key) {
+    const yaml::Node* v = map.find(key);
+    if (!v) return {};
+    if (v->is_scalar()) return {v};
+    (void)r_.strings(*v);  // says where it is neither
+    std::vector<const yaml::Node*> out;
+    for (const yaml::Node& i : v->items) out.push_back(&i);
+    return out;
+  }
+  WrittenExpr written(const yaml::Node& n, std::string_view what) {
+    return {expression(n, what), n.text};
+  }
+  std::optional<size_t> slot_number(const yaml::Node& n) {
     auto i = yaml::parse_integer(n.text);
-    if (!i || *i < 0 || *i > 63)
-      r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63",
-               Code::rule_invalid);
-  }
-  void merge_keys(const yaml::Node& v, std::string& joined) {
-    const std::vector<yaml::Node> one{v};
-    for (const yaml::Node& i : v.is_scalar() ? one : v.items)
-      if (expression(i, "a key")) joined += (joined.empty() ? "" : "; ") + i.text;
+    if (i && *i >= 0 && *i <= 63) return static_cast<size_t>(*i);
+    r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63",
+             Code::rule_invalid);
+    return std::nullopt;
   }
   void check_over(const yaml::Node& n) {
     const BoundNames bound = bound_names(rule_.match);
@@ -543,31 +541,44 @@ class RuleReader {
       r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "",
                Code::rule_invalid);
   }
+  /// "slices(whole, axis)"; nullopt: it is something else.
+  static std::optional<PlaceSpec> place_spec(std::string parts, std::string_view t) {
+    constexpr std::string_view kHead = "slices(";
+    const size_t comma = t.find(',');
+    if (!t.starts_with(kHead) || !t.ends_with(")") || comma == t.npos) return std::nullopt;
+    auto word = [](std::string_view s) {
+      while (s.starts_with(' ')) s.remove_prefix(1);
+      while (s.ends_with(' ')) s.remove_suffix(1);
+      return std::string(s);
+    };
+    return PlaceSpec{std::move(parts), word(t.substr(kHead.size(), comma - kHead.size())),
+                     word(t.substr(comma + 1, t.size() - comma - 2))};
+  }
+
+  /// One entry of names that the pattern binds.
   void read_place() {
     const yaml::Node* n = find("place");
     if (!n || !r_.expect(*n, yaml::Node::Kind::map, "places")) return;
-    for (const auto& [key, value] : n->entries) rule_.params[key.text] = r_.string(value);
-    check_place(*n);
-  }
-
-  /// One entry, `slices(whole, axis)`, of names that the pattern binds.
-  void check_place(const yaml::Node& n) {
     const BoundNames bound = bound_names(rule_.match);
-    const std::optional<PlaceSpec> p = place_spec(rule_.params);
+    std::optional<PlaceSpec> p;
+    if (n->entries.size() == 1)
+      p = place_spec(n->entries[0].first.text, r_.string(n->entries[0].second));
     auto is = [&](const std::string& name, Bound::Kind a, Bound::Kind b) {
       auto it = bound.find(name);
       return it != bound.end() && (it->second.kind == a || it->second.kind == b);
     };
     using K = Bound::Kind;
     if (!p)
-      r_.error(n, "one entry: values, and \"slices(whole, axis)\" that they are",
+      r_.error(*n, "one entry: values, and \"slices(whole, axis)\" that they are",
                "place: {xs: \"slices(y, a)\"}", Code::rule_invalid);
     else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) ||
              !is(p->axis, K::attr, K::attr))
-      r_.error(n,
+      r_.error(*n,
                fmt::format("{}, {} and {} must be values and an attribute that the pattern binds",
                            escape(p->parts), escape(p->whole), escape(p->axis)),
                "", Code::rule_invalid);
+    else
+      rule_.place = std::move(*p);
   }
 
   // --- tests
@@ -728,22 +739,6 @@ const KeyDoc& when_key() { return kWhenKey; }
 std::span<const KeyDoc> region_keys() { return kRegionKeys; }
 std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
 std::span<const KeyDoc> case_keys() { return kCaseKeys; }
-
-std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& params) {
-  if (params.size() != 1) return std::nullopt;
-  const auto& [parts, text] = *params.begin();
-  std::string_view t = text;
-  constexpr std::string_view kHead = "slices(";
-  const size_t comma = t.find(',');
-  if (!t.starts_with(kHead) || !t.ends_with(")") || comma == t.npos) return std::nullopt;
-  auto word = [](std::string_view s) {
-    while (s.starts_with(' ')) s.remove_prefix(1);
-    while (s.ends_with(' ')) s.remove_suffix(1);
-    return std::string(s);
-  };
-  return PlaceSpec{parts, word(t.substr(kHead.size(), comma - kHead.size())),
-                   word(t.substr(comma + 1, t.size() - comma - 2))};
-}
 
 std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {
   std::vector<std::string_view> names;

@@ -126,11 +126,9 @@ class Apply {
   void set(const Override& e, const Override::Setting& s, Rule& r) {
     auto p = std::ranges::find(r.parameters, s.name, &Param::name);
     int* limit = p == r.parameters.end() ? limit_of(r, s.name) : nullptr;
-    const bool siblings = r.kind == RuleKind::merge && (s.name == "min" || s.name == "max");
-    if (p == r.parameters.end() && !limit && !siblings)
-      return;  // missing() asks whether any rule has it
+    if (p == r.parameters.end() && !limit) return;  // missing() asks whether any rule has it
     found_.insert(&s);
-    if (limit || siblings) return set_limit(e, s, r, limit);
+    if (limit) return set_limit(e, s, r, *limit);
     Param fresh = make_param(s.name, s.value);
     const bool number = is_number(p->value),
                fits = number ? is_number(fresh.value) : p->value.v.index() == fresh.value.v.index();
@@ -165,6 +163,8 @@ class Apply {
     return std::ranges::any_of(r.region.named, [&](const auto& n) { return n.second == name; });
   }
   static int* limit_of(Rule& r, std::string_view key) {
+    if (r.kind == RuleKind::merge)
+      return key == "min" ? &r.merge.min : key == "max" ? &r.merge.max : nullptr;
     if (!grows(r)) return nullptr;
     if (key == "max_ops") return &r.region.max_ops;
     if (key == "max_inputs") return &r.region.max_inputs;
@@ -172,30 +172,22 @@ class Apply {
   }
 
   /// The limits of tails, regions and siblings are parameters without being declared.
-  void set_limit(const Override& e, const Override::Setting& s, Rule& r, int* limit) {
+  void set_limit(const Override& e, const Override::Setting& s, const Rule& r, int& limit) {
     if (e.scoped())
       return problem(
           e, s.key,
           fmt::format("params.{} limits how groups of {} grow: it holds everywhere", s.name, r.id),
           "leave out nodes and dtype");
-    int value = 0;
-    if (!limited(e, s, r, value)) return;
-    if (limit)
-      *limit = value;
-    else
-      r.params[s.name] = std::to_string(value);
+    limited(e, s, r, limit);
   }
-  bool limited(const Override& e, const Override::Setting& s, const Rule& r, int& to) {
+  void limited(const Override& e, const Override::Setting& s, const Rule& r, int& to) {
     auto i = s.value.quoted ? std::nullopt : yaml::parse_integer(s.value.text);
-    if (!i || *i < 0 || *i > kMaxLimit) {
-      problem(e, s.value,
-              fmt::format("params.{} of {} is {}, expected 0 to {}", s.name, r.id,
-                          escape(s.value.text), kMaxLimit),
-              "");
-      return false;
-    }
+    if (!i || *i < 0 || *i > kMaxLimit)
+      return problem(e, s.value,
+                     fmt::format("params.{} of {} is {}, expected 0 to {}", s.name, r.id,
+                                 escape(s.value.text), kMaxLimit),
+                     "");
     to = static_cast<int>(*i);
-    return true;
   }
 
   void missing(const Override& e) {

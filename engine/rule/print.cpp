@@ -68,8 +68,10 @@ class Printer {
     field("contract", r_.contract);
     field("anchor", r_.anchor);
     region();
-    if (r_.kind == RuleKind::merge) params("merge");
-    if (r_.kind == RuleKind::place) params("place");
+    if (r_.kind == RuleKind::merge) merge();
+    if (r_.kind == RuleKind::place)
+      out_ += fmt::format("place:\n  {}: \"slices({}, {})\"\n", r_.place.parts, r_.place.whole,
+                          r_.place.axis);
     field("name", r_.name);
     tests();
     return std::move(out_);
@@ -152,44 +154,23 @@ class Printer {
     conditions("where", s.where, 2);
   }
 
-  static std::vector<std::string> parts(const std::string& v) {
-    std::vector<std::string> out;
-    for (size_t i = 0; i <= v.size();) {
-      size_t end = std::min(v.find("; ", i), v.size());
-      out.push_back(v.substr(i, end - i));
-      i = end + 2;
-    }
-    return out;
-  }
-  static std::string commas(const std::string& v) {
-    return fmt::format("{}", fmt::join(parts(v), ", "));
-  }
-  /// "1: 0; 2: 0" with the axes quoted.
-  static std::string slots(const std::string& v) {
-    std::string out;
-    for (const std::string& p : parts(v)) {
-      size_t colon = p.find(": ");
-      out += (out.empty() ? "" : ", ") + p.substr(0, colon) + ": " +
-             yaml::in_quotes(p.substr(colon + 2));
-    }
-    return out;
-  }
-
-  void params(std::string_view key) {
-    out_ += std::string(key) + ":\n";
-    for (const auto& [k, v] : r_.params) {
-      bool number = k == "min" || k == "max", merge = r_.kind == RuleKind::merge;
-      if (merge && (k == "weights" || k == "fill")) {
-        out_ += fmt::format("  {}: {}\n", k,
-                            k == "fill" ? "[" + commas(v) + "]" : "{" + slots(v) + "}");
-        continue;
-      }
-      if (k != "key" || !merge) {
-        out_ += fmt::format("  {}: {}\n", k, number ? v : yaml::in_quotes(v));
-        continue;
-      }
-      out_ += "  key: " + list(parts(v)) + "\n";
-    }
+  void merge() {
+    const MergeSpec& m = r_.merge;
+    auto add = [&](std::string_view key, std::string_view value) {
+      out_ += fmt::format("  {}: {}\n", key, value);
+    };
+    std::vector<std::string> keys, weights;
+    for (const WrittenExpr& k : m.keys) keys.push_back(k.text);
+    for (const auto& [slot, axis] : m.weights)
+      weights.push_back(fmt::format("{}: {}", slot, yaml::in_quotes(axis.text)));
+    out_ += "merge:\n";
+    if (m.axis) add("axis", yaml::in_quotes(m.axis.text));
+    if (!m.fill.empty()) add("fill", fmt::format("[{}]", fmt::join(m.fill, ", ")));
+    if (!keys.empty()) add("key", list(keys));
+    add("max", std::to_string(m.max));
+    add("min", std::to_string(m.min));
+    add("over", yaml::in_quotes(m.over));
+    if (!weights.empty()) add("weights", fmt::format("{{{}}}", fmt::join(weights, ", ")));
   }
 
   void tests() {
@@ -271,8 +252,8 @@ bool same(const Rule& a, const Rule& b) {
          conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
          a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
-         a.anchor == b.anchor && region && a.params == b.params && a.name == b.name &&
-         std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
+         a.anchor == b.anchor && region && a.merge == b.merge && a.place == b.place &&
+         a.name == b.name && std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
 }
 
 }  // namespace ferrule

@@ -73,6 +73,31 @@ struct RegionSpec {
   Place place;
 };
 
+/// An expression, and how the file writes it.
+struct WrittenExpr {
+  ExprPtr expr;
+  std::string text;
+  explicit operator bool() const { return expr != nullptr; }
+  friend bool operator==(const WrittenExpr& a, const WrittenExpr& b) { return a.text == b.text; }
+};
+
+/// `merge:`, what siblings share and have in common, and how they become one.
+struct MergeSpec {
+  std::string over;               ///< a value, or a list of values, of the pattern
+  std::vector<WrittenExpr> keys;  ///< must be equal
+  int min = 2, max = 64;
+  WrittenExpr axis;  ///< of the results, along which they are joined; none: side by side
+  std::map<size_t, WrittenExpr> weights;  ///< input of the anchor -> the axis that follows `axis`
+  std::set<size_t> fill;  ///< inputs of the anchor that are zero where they are left out
+  friend bool operator==(const MergeSpec&, const MergeSpec&) = default;
+};
+
+/// `place: {parts: "slices(whole, axis)"}`.
+struct PlaceSpec {
+  std::string parts, whole, axis;
+  friend bool operator==(const PlaceSpec&, const PlaceSpec&) = default;
+};
+
 /// `fires` or `holds`: ONNX text, optionally changed by edits of an earlier firing case.
 struct RuleTest {
   std::string name;
@@ -112,9 +137,8 @@ struct Rule {
   std::string contract;             ///< absorb, window, region, merge: the group's contract
   std::string anchor;               ///< absorb: label of the anchor
   RegionSpec region;                ///< region: what grows;  absorb: the tail
-  /// merge: over, min, max, axis; lists, "; " between: key, weights ("1: 0"), fill;  place: values
-  /// -> where
-  std::map<std::string, std::string> params;
+  MergeSpec merge;
+  PlaceSpec place;
   std::string name;  ///< name template: "{conv} + {tail}"
   std::vector<RuleTest> tests;
   std::string file;  ///< as opened
@@ -132,16 +156,10 @@ struct Match {
   Bindings bindings;
   std::vector<NodeId> nodes;     ///< the matched nodes, topological order
   std::vector<ValueId> outputs;  ///< the values of Pattern::outputs
-  std::vector<std::pair<std::string, Val>> let;
+  Let let;
   std::shared_ptr<const Body> body =
       nullptr;  ///< of `nodes` as a group, where a condition asked for it
 };
-
-/// `place: {parts: "slices(whole, axis)"}`; nullopt: it is something else.
-struct PlaceSpec {
-  std::string parts, whole, axis;
-};
-std::optional<PlaceSpec> place_spec(const std::map<std::string, std::string>& params);
 
 struct Phase {
   std::string id;

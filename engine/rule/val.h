@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/dim.h"
+#include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
 #include "engine/rule/bindings.h"
 
@@ -30,18 +31,21 @@ struct Val {
 };
 std::string str(const Val& v, const Graph& g);
 
+/// Parameters and `let` values by name, in the order in which they were computed.
+using Let = std::vector<std::pair<std::string, Val>>;
+
 /// What an expression may look at.
 struct EvalContext {
-  const Graph* graph = nullptr;
-  const Bindings* bindings = nullptr;
+  const Graph& graph;
+  const Bindings& bindings;
+  const Semantics& ops;
+  const Let& let;
   const Target* target = nullptr;  ///< null: device facts are unknown
-  const Semantics* ops = nullptr;
   /// Answers `accepts(group)`: whether the contract has a kernel for the nodes about to be grouped.
-  std::function<Truth(std::string* reason)> accepts;
-  const std::vector<std::pair<std::string, Val>>* let = nullptr;
+  std::function<Accept()> accepts = {};
   /// Answers `accepts_strided(v)`: whether the kernels around v work where it is a slice of
   /// something larger.
-  std::function<Truth(ValueId v, std::string* reason)> accepts_strided = {};
+  std::function<Accept(ValueId v)> accepts_strided = {};
 };
 
 }  // namespace ferrule

@@ -18,7 +18,7 @@ Val element(const Tensor& t, int64_t i) {
 const Tensor* tensor_of(const EvalContext& ctx, const Val& v, Val* missing) {
   if (auto t = get<Tensor>(v)) return t;
   auto id = get<ValueId>(v);
-  const Tensor* t = id && ctx.graph ? ctx.graph->constant(*id) : nullptr;
+  const Tensor* t = id ? ctx.graph.constant(*id) : nullptr;
   if (!t)
     *missing =
         unknown(id ? fmt::format("the value of {}, which is not a constant", quoted(ctx, *id))
@@ -35,14 +35,14 @@ const Tensor* numbers_of(const EvalContext& ctx, const Val& v, Val* missing) {
 
 Val is_const(const EvalContext& ctx, Args a) {
   auto id = get<ValueId>(a[0]);
-  return id && ctx.graph ? Val{ctx.graph->constant(*id) != nullptr} : unknown("a value");
+  return id ? Val{ctx.graph.constant(*id) != nullptr} : unknown("a value");
 }
 
 Val value(const EvalContext& ctx, Args a) {
   if (is_absent(a[0]) || is_unknown(a[0])) return a[0];
   auto id = get<ValueId>(a[0]);
-  if (id && ctx.graph && !ctx.graph->constant(*id))
-    if (const auto& c = ctx.graph->value(*id).contents; c && c->size() == 1)
+  if (id && !ctx.graph.constant(*id))
+    if (const auto& c = ctx.graph.value(*id).contents; c && c->size() == 1)
       return make_dim((*c)[0]);
   if (auto t = get<Tensor>(a[0]))
     return t->numel() == 1 ? element(*t, 0) : unknown("a tensor of one element");
@@ -53,8 +53,8 @@ Val values(const EvalContext& ctx, Args a) {
   if (is_absent(a[0]) || is_unknown(a[0]) || list_of(a[0])) return a[0];
   Val::List l;
   auto id = get<ValueId>(a[0]);
-  if (id && ctx.graph && !ctx.graph->constant(*id))
-    if (const auto& c = ctx.graph->value(*id).contents) {
+  if (id && !ctx.graph.constant(*id))
+    if (const auto& c = ctx.graph.value(*id).contents) {
       for (const Dim& d : *c) l.push_back(make_dim(d));
       return make_list(std::move(l));
     }

@@ -20,8 +20,7 @@ bool is_one_of(const EvalContext& ctx, const Node& n, std::string_view set) {
   while (!set.empty()) {
     size_t bar = std::min(set.find('|'), set.size());
     std::string_view item = set.substr(0, bar);
-    if (item.starts_with('@') ? ctx.ops && ctx.ops->in_class(n, item.substr(1)) : item == n.op)
-      return true;
+    if (item.starts_with('@') ? ctx.ops.in_class(n, item.substr(1)) : item == n.op) return true;
     set.remove_prefix(std::min(bar + 1, set.size()));
   }
   return false;
@@ -32,8 +31,7 @@ Val users_all(const EvalContext& ctx, Args a) {
   if (!v || !set) return unknown("a value and operators");
   if (v->is_output) return Val{false};
   for (const Use& u : v->uses)
-    if (u.slot == Use::kCapture || !is_one_of(ctx, ctx.graph->node(u.node), *set))
-      return Val{false};
+    if (u.slot == Use::kCapture || !is_one_of(ctx, ctx.graph.node(u.node), *set)) return Val{false};
   return Val{true};
 }
 Val is_output(const EvalContext& ctx, Args a) {
@@ -46,8 +44,8 @@ Val is_input(const EvalContext& ctx, Args a) {
 }
 Val producer_op(const EvalContext& ctx, Args a) {
   auto id = get<ValueId>(a[0]);
-  if (!id || !ctx.graph) return unknown("a value");
-  const Node* n = ctx.graph->producer(*id);
+  if (!id) return unknown("a value");
+  const Node* n = ctx.graph.producer(*id);
   return n ? Val{n->op} : Val{Val::Absent{}};
 }
 
@@ -84,18 +82,17 @@ bool reaches(const Graph& g, const std::vector<NodeId>& from, NodeId to) {
 }
 
 Val depends(const EvalContext& ctx, Args a) {
-  if (!ctx.graph) return unknown("the graph");
   NodeId on = producer_of(ctx, a[1]);
   NodeId what = producer_of(ctx, a[0]);
   auto x = get<ValueId>(a[0]), y = get<ValueId>(a[1]);
   if (x && y && *x == *y) return Val{true};
   if (!on)
     return Val{false};  // inputs and constants made by no node: only themselves depend on them
-  return Val{reaches(*ctx.graph, {on}, what)};
+  return Val{reaches(ctx.graph, {on}, what)};
 }
 Val independent(const EvalContext& ctx, Args a) {
   const Val::List* l = list_of(a[0]);
-  if (!l || !ctx.graph) return unknown("a list of nodes or values");
+  if (!l) return unknown("a list of nodes or values");
   std::vector<NodeId> all;
   for (const Val& v : *l) {
     NodeId n = producer_of(ctx, v);
@@ -105,7 +102,7 @@ Val independent(const EvalContext& ctx, Args a) {
     std::vector<NodeId> others;
     for (NodeId n : all)
       if (n != to) others.push_back(n);
-    if (reaches(*ctx.graph, others, to)) return Val{false};
+    if (reaches(ctx.graph, others, to)) return Val{false};
   }
   return Val{true};
 }
@@ -130,7 +127,7 @@ class Meeting {
  public:
   Meeting(const EvalContext& ctx, NodeId node, ValueId over)
       : ctx_(ctx),
-        g_(*ctx.graph),
+        g_(ctx.graph),
         node_(node),
         over_(over),
         slot_(reads_only(g_, g_.node(node), over)) {}
@@ -155,7 +152,7 @@ class Meeting {
   static constexpr size_t kMost = 64;
 
   bool visits(NodeId n) {
-    return seen_.size() < kMost && !g_.node(n).body && ctx_.ops->pointwise(g_.node(n)) &&
+    return seen_.size() < kMost && !g_.node(n).body && ctx_.ops.pointwise(g_.node(n)) &&
            seen_.insert(n).second;
   }
 
@@ -188,8 +185,7 @@ class Meeting {
 Val meets_sibling(const EvalContext& ctx, Args a) {
   auto node = get<NodeId>(a[0]);
   auto over = get<ValueId>(a[1]);
-  if (!node || !*node || !over || !ctx.graph || !ctx.ops)
-    return unknown("a node and a value that it reads");
+  if (!node || !*node || !over) return unknown("a node and a value that it reads");
   return Val{Meeting(ctx, *node, *over).found()};
 }
 
@@ -197,8 +193,8 @@ Val present(const EvalContext&, Args a) { return is_unknown(a[0]) ? a[0] : Val{!
 Val absent(const EvalContext&, Args a) { return is_unknown(a[0]) ? a[0] : Val{is_absent(a[0])}; }
 Val tag(const EvalContext& ctx, Args a) {
   auto t = get<std::string>(a[0]);
-  if (!t || !ctx.bindings) return unknown("a tag");
-  return Val{ctx.bindings->tags.contains(*t)};
+  if (!t) return unknown("a tag");
+  return Val{ctx.bindings.tags.contains(*t)};
 }
 
 /// Nodes of the arguments: nodes, and lists of them; absent ones are skipped.
@@ -210,15 +206,14 @@ void gather(const Val& v, std::vector<NodeId>& out) {
 
 /// Each value that only these nodes read is neither written nor read back: twice its size.
 Val saved_bytes(const EvalContext& ctx, Args a) {
-  if (!ctx.graph) return unknown("the graph");
   std::vector<NodeId> list;
   for (const Val& v : a) gather(v, list);
   std::unordered_set<NodeId> inside(list.begin(), list.end());
   Dim total(0);
   for (NodeId n : list) {
-    for (ValueId v : ctx.graph->node(n).outputs) {
+    for (ValueId v : ctx.graph.node(n).outputs) {
       if (!v) continue;
-      const Value& x = ctx.graph->value(v);
+      const Value& x = ctx.graph.value(v);
       bool inner = !x.uses.empty() && !x.is_output;
       for (const Use& u : x.uses) inner = inner && inside.contains(u.node);
       if (!inner) continue;
@@ -231,9 +226,8 @@ Val saved_bytes(const EvalContext& ctx, Args a) {
 
 Val accepts(const EvalContext& ctx, Args) {
   if (!ctx.accepts) return unknown("a target");
-  std::string reason;
-  Truth t = ctx.accepts(&reason);
-  return make_truth(t, reason);
+  const Accept a = ctx.accepts();
+  return make_truth(a.truth, a.reason);
 }
 /// Whether the element type is among these of the contract's.
 Val has_type(const EvalContext& ctx, Args a, std::vector<DType> ContractFacts::* types) {
@@ -254,9 +248,8 @@ Val accepts_strided(const EvalContext& ctx, Args a) {
   auto v = get<ValueId>(a[0]);
   if (!v || !*v) return unknown("a value");
   if (!ctx.accepts_strided) return unknown("a target");
-  std::string reason;
-  Truth t = ctx.accepts_strided(*v, &reason);
-  return make_truth(t, reason);
+  const Accept answer = ctx.accepts_strided(*v);
+  return make_truth(answer.truth, answer.reason);
 }
 Val isa(const EvalContext& ctx, Args a) {
   auto name = get<std::string>(a[0]);
@@ -268,10 +261,10 @@ Val isa(const EvalContext& ctx, Args a) {
 Val join(const EvalContext& ctx, Args a) {
   const Val::List* l = list_of(a[0]);
   auto between = a.size() > 1 ? get<std::string>(a[1]) : nullptr;
-  if (!l || !ctx.graph) return unknown("a list");
+  if (!l) return unknown("a list");
   std::string s;
   for (size_t k = 0; k < l->size(); ++k)
-    s += (k ? (between ? *between : ", ") : "") + str((*l)[k], *ctx.graph);
+    s += (k ? (between ? *between : ", ") : "") + str((*l)[k], ctx.graph);
   return Val{s};
 }
 

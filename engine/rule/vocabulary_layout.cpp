@@ -20,7 +20,7 @@ using Perm = std::vector<int64_t>;
 /// quantizing ones, joints of values transposed alike.
 class Descent {
  public:
-  Descent(const EvalContext& ctx, Perm perm) : ctx_(ctx), g_(*ctx.graph), perm_(std::move(perm)) {}
+  Descent(const EvalContext& ctx, Perm perm) : ctx_(ctx), g_(ctx.graph), perm_(std::move(perm)) {}
 
   /// Transposes more than now; those that the readers have themselves count as now.
   int64_t below(ValueId v, int depth = 0) {
@@ -59,7 +59,7 @@ class Descent {
     if (n.outputs.size() != 1 || n.body || !n.domain.empty()) return false;
     const auto& type = g_.value(n.outputs[0]).type;
     if (type.rank() != static_cast<int>(perm_.size())) return false;
-    if (ctx_.ops && ctx_.ops->pointwise(n)) {
+    if (ctx_.ops.pointwise(n)) {
       for (ValueId x : n.inputs)
         if (!x || !(g_.constant(x) || same_transpose(x) || moves_free(x) ||
                     x == n.inputs[static_cast<size_t>(slot)]))
@@ -108,7 +108,7 @@ class Descent {
 Val transposes_below(const EvalContext& ctx, Args a) {
   auto v = get<ValueId>(a[0]);
   auto p = as_ints(a[1]);
-  if (!v || !*v || !ctx.graph || !p) return unknown("a value and a permutation");
+  if (!v || !*v || !p) return unknown("a value and a permutation");
   return Val{Descent(ctx, *p).below(*v)};
 }
 

@@ -7,9 +7,8 @@ namespace ferrule {
 namespace {
 
 const Node* node_of(const EvalContext& ctx, const Val& v) {
-  if (!ctx.graph) return nullptr;
-  if (auto n = get<NodeId>(v); n && *n) return &ctx.graph->node(*n);
-  if (auto x = get<ValueId>(v)) return ctx.graph->producer(*x);
+  if (auto n = get<NodeId>(v); n && *n) return &ctx.graph.node(*n);
+  if (auto x = get<ValueId>(v)) return ctx.graph.producer(*x);
   return nullptr;
 }
 
@@ -31,10 +30,10 @@ template <class F>
 Val with_anchor(const EvalContext& ctx, const Val& v, F f) {
   const Node* n = node_of(ctx, v);
   if (!n) return unknown("a node");
-  if (n->body && ctx.ops)
+  if (n->body)
     for (NodeId id : n->body->order())
-      if (const Node& b = n->body->node(id); !ctx.ops->pointwise(b)) return f(Placed{*n->body, b});
-  return f(Placed{*ctx.graph, *n});
+      if (const Node& b = n->body->node(id); !ctx.ops.pointwise(b)) return f(Placed{*n->body, b});
+  return f(Placed{ctx.graph, *n});
 }
 
 Val op(const EvalContext& ctx, Args a) {
@@ -53,8 +52,7 @@ Val ops(const EvalContext& ctx, Args a) {
 Val node_class(const EvalContext& ctx, Args a) {
   auto cls = get<std::string>(a[1]);
   if (!cls) return unknown("the name of a class");
-  if (!ctx.ops) return unknown("the operator table");
-  return with_node(ctx, a[0], [&](const Node& n) { return Val{ctx.ops->in_class(n, *cls)}; });
+  return with_node(ctx, a[0], [&](const Node& n) { return Val{ctx.ops.in_class(n, *cls)}; });
 }
 Val attr(const EvalContext& ctx, Args a) {
   auto key = get<std::string>(a[1]);
@@ -99,7 +97,7 @@ Val same_attrs(const EvalContext& ctx, Args a) {
   return Val{true};
 }
 Val name_of(const EvalContext& ctx, Args a) {
-  if (auto x = get<ValueId>(a[0]); x && ctx.graph) return Val{ctx.graph->value(*x).name};
+  if (auto x = get<ValueId>(a[0])) return Val{ctx.graph.value(*x).name};
   return with_node(ctx, a[0], [](const Node& n) { return Val{n.name}; });
 }
 Val input(const EvalContext& ctx, Args a) {

@@ -194,7 +194,7 @@ std::optional<std::vector<int64_t>> as_ints(const Val& v) {
 }
 
 std::string quoted(const EvalContext& ctx, ValueId v) {
-  return v && ctx.graph ? '"' + escape(ctx.graph->value(v).name, 80) + '"' : "?";
+  return v ? '"' + escape(ctx.graph.value(v).name, 80) + '"' : "?";
 }
 
 }  // namespace ferrule

@@ -55,7 +55,7 @@ inline const Val::List* list_of(const Val& v) {
 /// The value that an argument names; nullptr where it names none.
 inline const Value* value_of(const EvalContext& ctx, const Val& v) {
   auto id = get<ValueId>(v);
-  return id && ctx.graph ? &ctx.graph->value(*id) : nullptr;
+  return id ? &ctx.graph.value(*id) : nullptr;
 }
 inline bool is_unknown(const Val& v) { return get<Val::Unknown>(v); }
 inline bool is_absent(const Val& v) { return get<Val::Absent>(v); }

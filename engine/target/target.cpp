@@ -141,15 +141,22 @@ Status use_profile(Target& target, std::string_view profile) {
   return {};
 }
 
-std::string host_target() {
+CpuFeatures cpu_features() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return avx512 ? "cpu-avx512" : "cpu-avx2";
+  return {__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("f16c"),
+          __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")};
 #else
-  return "cpu-avx2";
+  return {};
 #endif
+}
+
+Result<std::string> host_target(CpuFeatures features) {
+  if (features.avx512) return "cpu-avx512";
+  if (features.avx2) return "cpu-avx2";
+  return error(Code::machine_unsupported, "");
 }
 
 }  // namespace ferrule

@@ -53,7 +53,13 @@ std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
 inline constexpr std::string_view kProfiles[] = {"ferrule", "tensorrt"};
 /// errors: usage (no such profile; lists those there are).
 Status use_profile(Target& target, std::string_view profile);
-/// The target of the machine we run on: "cpu-avx512" or "cpu-avx2" (from the CPU's own flags).
-std::string host_target();
+/// What the processor that we run on has of what targets need.
+struct CpuFeatures {
+  bool avx2 = false;    ///< with FMA and F16C
+  bool avx512 = false;  ///< F, BW, DQ and VL
+};
+CpuFeatures cpu_features();
+/// The target of the machine we run on: "cpu-avx512" or "cpu-avx2".  errors: machine_unsupported.
+Result<std::string> host_target(CpuFeatures features = cpu_features());
 
 }  // namespace ferrule

@@ -120,7 +120,7 @@ std::vector<NodeId> path_to(const Graph& g, const Found& f, const Semantics& ops
   std::vector<std::pair<NodeId, size_t>> seen{{at, 0}};  // and through which entry it was reached
   for (size_t k = 0; k < seen.size() && k < 64; ++k) {
     const NodeId n = seen[k].first;
-    if (k > 0 && has_head(g.node(n), want->ops, want->classes, &ops)) {
+    if (k > 0 && has_head(g.node(n), want->ops, want->classes, ops)) {
       std::vector<NodeId> path;
       for (size_t i = k; i != 0; i = seen[i].second) path.push_back(seen[i].first);
       path.push_back(at);
@@ -180,10 +180,7 @@ Attempts::Attempts(const Observed& o) : o_(o) {}
 
 MatchContext Attempts::context(const Graph& g) const {
   const Knowledge& k = *o_.knowledge;
-  MatchContext c;
-  c.graph = &g, c.ops = &k.ops, c.target = &k.target, c.limits = &o_.options.limits;
-  c.ignore_profit = &o_.options.ignore_profit;
-  return c;
+  return {g, k.ops, o_.options.limits, &k.target, o_.options.ignore_profit};
 }
 
 const OriginIndex& Attempts::origin_index(const Graph& g) {
@@ -207,7 +204,7 @@ bool Attempts::possible(const Rule& rule, const Node& n) {
   auto it = roots_.find(&rule);
   if (it == roots_.end()) {
     const Rule* one = &rule;
-    it = roots_.try_emplace(&rule, std::span<const Rule* const>{&one, 1}, &o_.knowledge->ops).first;
+    it = roots_.try_emplace(&rule, std::span<const Rule* const>{&one, 1}, o_.knowledge->ops).first;
   }
   return !it->second.ranks_at(n).empty();
 }
@@ -280,7 +277,7 @@ Found Attempts::far(const Rule& rule, const Graph& g, const std::vector<NodeId>&
   f.rejection.rule = &rule, f.rejection.root = f.root, f.rejection.id = "structure";
   const auto could_start = [&](NodeId n) {
     return rule.kind == RuleKind::region
-               ? has_head(g.node(n), rule.region.ops, rule.region.classes, &o_.knowledge->ops)
+               ? has_head(g.node(n), rule.region.ops, rule.region.classes, o_.knowledge->ops)
                : possible(rule, g.node(n));
   };
   std::vector<std::pair<NodeId, size_t>> seen{

@@ -58,8 +58,8 @@ const Attempts::Regions& Attempts::regions(const Rule& rule, const Graph& g) {
 std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Subjects& subjects) {
   const RegionSpec& spec = rule.region;
   auto of_rule = [&](NodeId n) {
-    return has_head(g.node(n), spec.ops, spec.classes, &o_.knowledge->ops) ||
-           has_head(g.node(n), spec.around_ops, spec.around_classes, &o_.knowledge->ops);
+    return has_head(g.node(n), spec.ops, spec.classes, o_.knowledge->ops) ||
+           has_head(g.node(n), spec.around_ops, spec.around_classes, o_.knowledge->ops);
   };
   for (const auto& s : subjects)
     if (std::ranges::none_of(s, of_rule)) return std::nullopt;

@@ -39,10 +39,12 @@ std::string folder() {
 
 std::vector<Check> checks(const Common& common) {
   std::vector<Check> all;
-  all.push_back({"processor", true,
-                 fmt::format("target {}, {} hardware threads", host_target(),
-                             std::thread::hardware_concurrency()),
-                 ""});
+  const auto host = host_target();
+  all.push_back({"processor", host.has_value(),
+                 host ? fmt::format("target {}, {} hardware threads", *host,
+                                    std::thread::hardware_concurrency())
+                      : host.error().message,
+                 host ? "" : host.error().hint});
   Check rules{"rules", false, shipped_rules(), "run ferrule rules check"};
   auto knowledge =
       engine_options(common).and_then([](const EngineOptions& o) { return load_knowledge(o); });

@@ -285,7 +285,7 @@ int run(const Options& o) {
 
 int main(int argc, char** argv) {
   ferrule::cpu::Options o;
-  o.target = ferrule::host_target();
+  o.target = ferrule::host_target().value_or("");
   for (int k = 1; k < argc; ++k) {
     const std::string_view a = argv[k];
     const char* value = k + 1 < argc ? argv[k + 1] : "";

@@ -91,14 +91,7 @@ inline Target& target() {
   return t;
 }
 
-inline MatchContext context(const Graph& g) {
-  MatchContext c;
-  c.graph = &g;
-  c.ops = &ops();
-  c.target = &target();
-  c.limits = &limits();
-  return c;
-}
+inline MatchContext context(const Graph& g) { return {g, ops(), limits(), &target()}; }
 
 /// The node that makes a value.
 inline NodeId maker(const Graph& g, std::string_view value) {
@@ -139,21 +132,14 @@ struct Passed {
 };
 
 /// What a phase of these rules on the graph works with.
-inline PassContext pass_context(Graph& g, const RuleSet& rules, Journal* journal = nullptr) {
-  PassContext ctx;
-  ctx.graph = &g;
-  ctx.rules = &rules;
-  ctx.ops = &ops();
-  ctx.target = &target();
-  ctx.limits = &limits();
-  ctx.journal = journal;
-  return ctx;
+inline PhaseContext pass_context(Graph& g, const RuleSet& rules, Journal& journal) {
+  return {{g, ops(), limits(), journal}, rules, &target()};
 }
 
 /// Rewrites, folds and groups in every phase of the set.
 inline Result<Passed> pass(Graph& g, const RuleSet& rules) {
   Passed out;
-  PassContext ctx = pass_context(g, rules, &out.journal);
+  PhaseContext ctx = pass_context(g, rules, out.journal);
   ctx.near_misses = &out.misses;
   for (const Phase& p : rules.phases) {
     FERRULE_TRY(rewrite_phase(ctx, p.id));

@@ -7,12 +7,11 @@ using namespace kit;
 
 namespace {
 std::string show(const Graph& g, std::string_view text) {
-  static const Bindings none;
   Bindings b;
   for (uint32_t i = 0; i < g.value_slots(); ++i)
     if (!g.value(ValueId{i}).dead) b.values.emplace(g.value(ValueId{i}).name, ValueId{i});
-  EvalContext ctx;
-  ctx.graph = &g, ctx.bindings = &b, ctx.ops = &ops();
+  const Let let;
+  const EvalContext ctx{g, b, ops(), let};
   auto e = parse_expression(text, Place{"test", 1, 1});
   REQUIRE_MESSAGE(e.has_value(), text);
   return str(evaluate(**e, ctx), g);

@@ -21,7 +21,7 @@ std::vector<std::string> merged_by(Graph& g, const std::string& body) {
   set.phases.push_back({"merge", "", true, {}});
   set.rules.push_back(rule("t", body));
   Journal journal;
-  must(merge_phase(pass_context(g, set, &journal), "merge"));
+  must(merge_phase(pass_context(g, set, journal), "merge"));
   must(verify(g));
   std::vector<std::string> lines;
   for (const Step& s : journal.steps) lines.push_back(s.text);
@@ -135,7 +135,8 @@ TEST_CASE("an axis that results do not lie along is the rule's fault") {
   std::string body = kConvMerge;
   body.replace(body.find("axis: \"1\""), 9, "axis: \"2\"");
   set.rules.push_back(rule("t", body));
-  Status s = merge_phase(pass_context(g, set), "merge");
+  Journal journal;
+  Status s = merge_phase(pass_context(g, set, journal), "merge");
   REQUIRE(!s.has_value());
   CHECK(s.error().code == Code::rule_broken);
 }
@@ -153,13 +154,8 @@ TEST_CASE("plans know the slices; inner ones are found through the outer") {
   set.rules.push_back(rule("t",
                            "kind: place\nphase: place\nmatch: \"y = "
                            "Concat<axis=$a>(xs...)\"\nplace: {xs: \"slices(y, a)\"}\n"));
-  PassContext pass;
-  pass.graph = &g;
-  pass.rules = &set;
-  pass.ops = &ops();
-  pass.target = &target();
-  pass.limits = &limits();
-  must(place_phase(pass, "place"));
+  Journal journal;
+  must(place_phase(pass_context(g, set, journal), "place"));
   must(verify(g));
   CHECK(layers_of(g) == 3);
   Plan plan = must(make_plan(std::move(g), target(), ops()));

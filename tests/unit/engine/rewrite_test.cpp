@@ -206,15 +206,8 @@ TEST_CASE("constants fold within limits, dead layers go, shape arithmetic become
       "g (float[2,3] i) => (float[6] o) <float[2] k = {1.0, 2.0}, float[3] q = {1.0, 1.0, 2.0}> "
       "{ s = Shape(i) n = ReduceProd<keepdims=1>(s) r = Reshape(i, n) u = Neg(k) a = Add(q, q) b = "
       "Concat<axis=0>(a, a) o = Mul(r, b) }");
-  RuleSet none;
   Journal journal;
-  PassContext ctx;
-  ctx.graph = &g;
-  ctx.rules = &none;
-  ctx.ops = &ops();
-  ctx.limits = &limits();
-  ctx.journal = &journal;
-  int folded = must(fold_constants(ctx));
+  int folded = must(fold_constants({g, ops(), limits(), journal}));
   CHECK(folded >= 3);
   CHECK(ops_of(g) == "Reshape Mul");
   must(verify(g));
@@ -223,8 +216,6 @@ TEST_CASE("constants fold within limits, dead layers go, shape arithmetic become
   Graph h = graph(
       "g (float[6] i) => (float[6] o) <float[6] q = {1.0, 1.0, 2.0, 1.0, 2.0, 3.0}> { a = Add(q, "
       "q) o = Mul(i, a) }");
-  ctx.graph = &h;
-  ctx.limits = &small;
-  must(fold_constants(ctx));
+  must(fold_constants({h, ops(), small, journal}));
   CHECK(ops_of(h) == "Add Mul");
 }

@@ -7,11 +7,8 @@ using namespace kit;
 
 namespace {
 int share(Graph& g) {
-  PassContext ctx;
-  ctx.graph = &g;
-  ctx.ops = &ops();
-  ctx.limits = &limits();
-  int gone = must(share_common(ctx));
+  Journal journal;
+  int gone = must(share_common({g, ops(), limits(), journal}));
   must(verify(g));
   return gone;
 }

@@ -82,7 +82,16 @@ TEST_CASE("a profile is one of those there are") {
   CHECK(t.profile == "tensorrt");
 }
 
-TEST_CASE("the host has a target") { CHECK(load_target(shipped(), host_target()).has_value()); }
+TEST_CASE("the host has a target, or is not supported") {
+  CHECK(load_target(shipped(), host_target().value()).has_value());
+  CHECK(host_target({true, true}).value() == "cpu-avx512");
+  CHECK(host_target({true, false}).value() == "cpu-avx2");
+  const auto other = host_target({});  // no x86-64, or one without AVX2
+  REQUIRE_FALSE(other);
+  CHECK(render(other.error()) ==
+        "error[machine_unsupported]: this machine is not supported: its processor is not an x86-64 "
+        "with AVX2, FMA and F16C\nhint: models can be planned for other machines: pass a --target");
+}
 
 TEST_CASE("what is refused") {
   auto unknown = load_target(shipped(), "sm_42");

@@ -219,7 +219,7 @@ TEST_CASE("conditions: types, false, unknown, profit that is ignored") {
   CHECK(rejection(*where, s, "o").truth == Truth::unknown);
   std::vector<std::string> globs{"t.*"};
   MatchContext c = context(g);
-  c.ignore_profit = &globs;
+  c.ignore_profit = globs;
   CHECK(std::holds_alternative<Match>(match_rule(*where, maker(g, "o"), c)));
 }
 
@@ -305,7 +305,7 @@ TEST_CASE(
   auto other = pattern("t = Neg(x)\nu = Exp(t)\ny = Mul(u, d)");
   const Rule* all[] = {gate.get(), scale.get(), either.get(), maybe.get(),
                        line.get(), deep.get(),  other.get()};
-  RuleIndex index(all, &ops());
+  RuleIndex index(all, ops());
   Graph g = graph(
       "g (float[2] i, float[2] j) => (float[2] o) <float k = {2.0}> { s = Sigmoid(i) a = Mul(s, i) "
       "b = Mul(a, k) r = Relu(b) "
