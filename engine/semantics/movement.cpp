@@ -107,7 +107,7 @@ Result<Movement> transpose(const Site& s) {
   if (perm.size() != s.x().size()) return s.no("the order of the axes is not known");
   Dims axes(perm.size());
   for (size_t k = 0; k < perm.size(); ++k)
-    axes[static_cast<size_t>(perm[k])] = static_cast<int64_t>(k);
+    axes[s.axis_of(perm[k], perm.size())] = static_cast<int64_t>(k);
   Movement m;
   m.steps.push_back(axes_step(std::move(axes)));
   return m;
