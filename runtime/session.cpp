@@ -269,7 +269,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
     (void)schema_default("", "Identity", "");  // ONNX's schemas are registered at their first use
     return knowledge;
   };
-  // Rules and schemas are read while the file is. A second thread is a wish: without one, the
+  // Rules and schemas are read while the file is. Where no second thread can be had, the
   // result is made when it is asked for.
   std::shared_future<Result<std::shared_ptr<const Knowledge>>> knowledge =
       std::async(state->options.threads == 1 ? std::launch::deferred

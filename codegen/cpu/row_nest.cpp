@@ -66,8 +66,8 @@ class RowNest::Maker {
   void axes() {
     std::vector<LoopAxis> kept = bytes(loops_.kept), reduced = bytes(loops_.reduced);
     size_t row = reduced.empty() ? 0 : reduced.size() - 1;
-    // Many calls for a few elements each are dear: a short last axis leaves the row to the longest
-    // one.
+    // Many calls for a few elements each cost more than they compute: a short last axis leaves the
+    // row to the longest one.
     for (size_t k = 0; k < reduced.size(); ++k)
       if (reduced.back().size < kShortRow && reduced[k].size >= 4 * reduced[row].size) row = k;
     n_.row_axis_ = take(reduced, row);

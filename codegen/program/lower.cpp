@@ -262,7 +262,7 @@ class LayerLowering {
     return {};
   }
 
-  /// The library does not promise what comes of a query whose keys are all masked: where the model
+  /// The library does not define the result of a query whose keys are all masked: where the model
   /// makes zeros of it, a kernel behind the library's does, too.
   Status attention(Launch l) {
     const Graph& body = *node_.body;

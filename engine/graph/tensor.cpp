@@ -216,7 +216,7 @@ std::shared_ptr<void> zeroed(size_t size) {
       if (slack > head) ::munmap(at + bytes, slack - head);
     }
     const size_t whole = bytes / kHuge * kHuge;
-    // Both are wishes: without them pages come one by one.
+    // Both only make it faster: without them pages are read one by one.
     if (whole) ::madvise(at, whole, MADV_HUGEPAGE);
     if (bytes > whole) ::madvise(at + whole, bytes - whole, MADV_POPULATE_WRITE);
     return {at, [bytes](void* q) { ::munmap(q, bytes); }};

@@ -198,7 +198,7 @@ void Samples::draw(int distinct) {
   counts_.exhausted = distinct_ < distinct && in_time();
 }
 
-/// Keeps the graph, or what comes of it by changes towards the conditions: a change that is no
+/// Keeps the graph, or what it becomes by changes towards the conditions: a change that is no
 /// worse is kept.
 void Samples::towards(std::unique_ptr<Graph> g) {
   Trial t = attempt_rule(rule_, *g, ctx_.target, ctx_);

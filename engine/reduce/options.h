@@ -1,4 +1,4 @@
-// What a reduction is asked, and what comes of it.
+// Options and result of a reduction.
 #pragma once
 #include <functional>
 #include <string>

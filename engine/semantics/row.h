@@ -70,7 +70,8 @@ struct StagedRows {
   std::vector<Fold> folds;
   std::vector<DType> fold_types, rows, tiles;
 };
-/// `tiles`: values that are dear to compute twice may be kept for the whole row (`e` of a softmax).
+/// `tiles`: values that cost much to compute twice may be kept for the whole row (`e` of a
+/// softmax).
 StagedRows split_rows(const RowRegion& region, bool tiles);
 
 /// Stage by stage: what it gives, then its program.

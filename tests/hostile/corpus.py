@@ -605,7 +605,7 @@ def _(folder):
 # --- size: nothing may take time or memory in the square of it -----------------------------------------------
 SIZE = 100_000
 SECONDS = {"ladder": 10, "constants": 8, "rails": 6}  # of computing; the others: 4
-# Linear, but dear by the piece (a library's call to prepare, a kernel to compile, a part to place): 5 s are fewer of them.
+# Linear, but each costs much (a library's call to prepare, a kernel to compile, a part to place): 5 s are fewer of them.
 FEWER = {"windows": 25_000, "diamonds": 5_000, "parts": 25_000, "constants": 50_000}
 for graph, make in graphs.GRAPHS.items():
     case(f"size: {graph}")(lambda folder, make=make, size=FEWER.get(graph, SIZE): make(size))
