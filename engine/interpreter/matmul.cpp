@@ -1,6 +1,8 @@
 // Products: MatMul, Gemm, Einsum, MatMulInteger, Det.
 #include "engine/interpreter/matmul.h"
 
+#include "engine/semantics/einsum.h"
+
 namespace ferrule::interp {
 
 Result<MatMulShape> matmul_shape(const Call& c, const Dims& a, const Dims& b) {
@@ -116,52 +118,13 @@ Outputs matmul_integer(const Call& c) {
 // --- Einsum
 // -----------------------------------------------------------------------------------------
 
-struct Equation {
-  std::vector<std::string> terms;  ///< labels of each input; '.' stands for "..."
-  std::string out;
-};
-
-Result<Equation> parse_equation(const Call& c) {
-  std::string s;
-  for (char ch : c.n.attrs.s("equation")) {
-    if (ch != ' ') s += ch;
-  }
-  for (size_t at; (at = s.find("...")) != std::string::npos;) s.replace(at, 3, ".");
-  Equation e;
-  const size_t arrow = s.find("->");
-  const std::string left = s.substr(0, arrow);
-  e.terms.emplace_back();
-  for (char ch : left) {
-    if (ch == ',')
-      e.terms.emplace_back();
-    else
-      e.terms.back() += ch;
-  }
-  if (arrow != std::string::npos) {
-    e.out = s.substr(arrow + 2);
-  } else {  // labels that occur once, sorted, behind the ellipsis
-    if (left.find('.') != std::string::npos) e.out = ".";
-    std::string letters = left;
-    std::sort(letters.begin(), letters.end());
-    for (char ch : letters) {
-      if (std::isalpha(static_cast<unsigned char>(ch)) &&
-          std::count(left.begin(), left.end(), ch) == 1)
-        e.out += ch;
-    }
-  }
-  for (const std::string& t : e.terms) {
-    for (char ch : t + e.out) {
-      if (ch != '.' && !std::isalpha(static_cast<unsigned char>(ch))) {
-        return c.bad_attr("equation", "unexpected character in \"{}\"", escape(s));
-      }
-    }
-    if (std::count(t.begin(), t.end(), '.') > 1)
-      return c.bad_attr("equation", "two ellipses in one term of \"{}\"", escape(s));
-  }
-  if (e.terms.size() != c.in.size()) {
-    return c.bad_attr("equation", "{} terms for {} inputs", e.terms.size(), c.in.size());
-  }
-  return e;
+Result<EinsumEquation> read_equation(const Call& c) {
+  const std::string text = c.n.attrs.s("equation");
+  auto e = EinsumEquation::of(text);
+  if (!e) return c.bad_attr("equation", "{} in \"{}\"", e.error(), escape(text));
+  if (e->terms.size() != c.in.size())
+    return c.bad_attr("equation", "{} terms for {} inputs", e->terms.size(), c.in.size());
+  return std::move(*e);
 }
 
 /// Labels to sizes; the dims of the ellipsis are labelled 0x80, 0x81, … from the right.
@@ -171,7 +134,7 @@ struct Einsum {
   std::vector<unsigned char> out, summed;
 };
 
-Result<Einsum> resolve(const Call& c, const Equation& e) {
+Result<Einsum> resolve(const Call& c, const EinsumEquation& e) {
   Einsum r;
   size_t widest = 0;
   for (size_t i = 0; i < e.terms.size(); ++i) {
@@ -217,7 +180,7 @@ Result<Einsum> resolve(const Call& c, const Equation& e) {
 }
 
 Outputs einsum(const Call& c) {
-  FERRULE_ASSIGN(const Equation e, parse_equation(c));
+  FERRULE_ASSIGN(const EinsumEquation e, read_equation(c));
   FERRULE_ASSIGN(const Einsum r, resolve(c, e));
   Dims out, inner;
   for (auto l : r.out) out.push_back(r.sizes.at(l));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/semantics/einsum.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/infer_impl.h"
 
@@ -238,49 +239,18 @@ Status matmul(Call& c) {
   return {};
 }
 
-/// An equation's terms and its result, one character a label, "." for an ellipsis; the result may
-/// be left to the terms.
-struct Equation {
-  std::vector<std::string> terms{""};
-  std::string out;
-};
-Equation equation_of(std::string text) {
-  std::erase(text, ' ');
-  for (size_t at; (at = text.find("...")) != std::string::npos;) text.replace(at, 3, ".");
-  const size_t arrow = text.find("->");
-  const std::string left = text.substr(0, arrow);
-  Equation e;
-  for (char ch : left) {
-    if (ch == ',')
-      e.terms.emplace_back();
-    else
-      e.terms.back() += ch;
-  }
-  if (arrow != std::string::npos) {
-    e.out = text.substr(arrow + 2);
-    return e;
-  }
-  std::string once;  // an ellipsis, then labels that occur once
-  for (char ch : left)
-    if (ch != ',' &&
-        (ch == '.' ? once.find(ch) == std::string::npos : std::ranges::count(left, ch) == 1))
-      once += ch;
-  std::ranges::sort(once);  // "." is less than any letter
-  e.out = once;
-  return e;
-}
-
 /// Sizes under one label broadcast; onnx's own inference takes the first operand's.
 Status einsum(Call& c) {
-  const Equation e = equation_of(c.n.attrs.s("equation"));
+  const auto e = EinsumEquation::of(c.n.attrs.s("equation"));
   std::map<std::string, Dim> sizes;
   size_t widest = 0;
   auto unknown = [&] {
     return c.set(0, c.in(0).dtype);
   };  // or no equation: the interpreter says so
-  for (size_t i = 0; i < e.terms.size(); ++i) {
+  if (!e) return unknown();
+  for (size_t i = 0; i < e->terms.size(); ++i) {
     const auto& shape = c.shape(i);
-    const std::string& term = e.terms[i];
+    const std::string& term = e->terms[i];
     const bool dots = term.find('.') != std::string::npos;
     if (!shape || shape->size() + dots < term.size() || (!dots && shape->size() != term.size()))
       return unknown();
@@ -300,7 +270,7 @@ Status einsum(Call& c) {
       }
   }
   Shape out;
-  for (char ch : e.out)
+  for (char ch : e->out)
     for (size_t n = ch == '.' ? widest : 1; n > 0; --n) {
       const auto at = sizes.find(ch == '.' ? fmt::format(".{}", n) : std::string(1, ch));
       if (at == sizes.end()) return unknown();

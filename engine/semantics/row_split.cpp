@@ -1,6 +1,6 @@
 // A row region in stages. What differs along the row is computed per element, everything else once
 // a row; an element stage ends where a reduction is complete. Values that later stages need again
-// are computed again, or, where that is dear, kept as a tile.
+// are computed again, or, where that costs much, kept as a tile.
 #include <algorithm>
 #include <map>
 

@@ -1,0 +1,38 @@
+#include "engine/semantics/einsum.h"
+
+#include <algorithm>
+#include <cctype>
+
+namespace ferrule {
+
+tl::expected<EinsumEquation, std::string> EinsumEquation::of(std::string_view given) {
+  std::string text(given);
+  std::erase(text, ' ');
+  for (size_t at; (at = text.find("...")) != std::string::npos;) text.replace(at, 3, ".");
+  const size_t arrow = text.find("->");
+  const std::string left = text.substr(0, arrow);
+  EinsumEquation e;
+  for (char ch : left)
+    if (ch == ',')
+      e.terms.emplace_back();
+    else
+      e.terms.back() += ch;
+  if (arrow != std::string::npos) {
+    e.out = text.substr(arrow + 2);
+  } else {
+    if (left.find('.') != std::string::npos) e.out = ".";
+    for (char ch : left)
+      if (ch != ',' && ch != '.' && std::ranges::count(left, ch) == 1) e.out += ch;
+    std::ranges::sort(e.out);  // "." is less than any letter
+  }
+  for (const std::string& t : e.terms) {
+    if (!std::ranges::all_of(t + e.out,
+                             [](unsigned char ch) { return ch == '.' || std::isalpha(ch); }))
+      return tl::unexpected(std::string("unexpected character"));
+    if (std::ranges::count(t, '.') > 1)
+      return tl::unexpected(std::string("two ellipses in one term"));
+  }
+  return e;
+}
+
+}  // namespace ferrule
