@@ -141,6 +141,8 @@ Status transpose(Call& c) {
   }
   if (perm.size() != x.size())
     return c.wrong(fmt::format("perm has {} values, its input is {}", perm.size(), str(x)));
+  for (int64_t p : perm)
+    if (p < 0) return c.wrong(fmt::format("perm has {}", p));
   FERRULE_ASSIGN(auto axes, c.axes(perm, x.size()));
   Shape out;
   for (size_t a : axes) out.push_back(x[a]);

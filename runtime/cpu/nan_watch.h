@@ -4,9 +4,17 @@
 // Inf. A run that leaves the flag down on all threads of the team has hidden no NaN. Other code may
 // raise it for reasons of its own: that costs time, never a result.
 #pragma once
+#include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace ferrule::cpu {
+
+struct WatchedThread {
+  std::atomic<bool> ended = false;
+  std::atomic<uint64_t> seen = 0;  ///< the last end of a watch that it took part in
+};
 
 class NanWatch {
  public:
@@ -20,6 +28,7 @@ class NanWatch {
  private:
   unsigned callers_ = 0;
   uint64_t left_ = 0;  ///< threads that had ended with their flag up when it began
+  std::vector<std::shared_ptr<WatchedThread>> watched_;  ///< of the team, where teams change
 };
 
 }  // namespace ferrule::cpu

@@ -113,6 +113,7 @@ TEST_CASE("infer: reshape follows computed shapes") {
 TEST_CASE("infer: selecting and moving") {
   CHECK(type_of("float[N,C,H,W] x", "y = Transpose<perm=[0,2,3,1]>(x)") == "f32[N,H,W,C]");
   CHECK(has(type_of("float[2,3] x", "y = Transpose<perm=[0,0]>(x)"), "error"));
+  CHECK(has(type_of("float[2,3] x", "y = Transpose<perm=[0,-1]>(x)"), "error"));
   CHECK(type_of("float[N,A] a, float[N,B] b", "y = Concat<axis=-1>(a, b)") == "f32[N,A+B]");
   CHECK(has(type_of("float[2,3] a, float[3,3] b", "y = Concat<axis=1>(a, b)"), "error[bad_shape]"));
   std::string five =
