@@ -27,18 +27,13 @@ Tensor joined(const std::vector<Tensor>& operands) {
 }
 
 /// One result of the node, whose operands lie in `source` from these positions on.
-Result<Tensor> moved(const Call& c, const Graph& g, NodeId id, size_t output, const Tensor& source,
+Result<Tensor> moved(const Call& c, const Dims& dims, const Movement& m, const Tensor& source,
                      const Dims& bases) {
-  const Type& t = g.value(g.output(id, output)).type;
-  const auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
-  if (!dims) return c.bad("the sizes of its result cannot be told");
-  FERRULE_TRY(c.fits(source.dtype(), *dims));
-  FERRULE_ASSIGN(const Movement m, movement_of(g, g.node(id), output));
   if (m.fill && m.fill->dtype() != source.dtype())
     return c.bad("the padding value is not one {}", name(source.dtype()));
-  const auto parts = parts_of(m, *dims, c.input(0)->dims().size(), SIZE_MAX);
+  const auto parts = parts_of(m, dims, c.input(0)->dims().size(), SIZE_MAX);
   FERRULE_ASSERT(parts.has_value(), "a movement that is not straight");
-  std::vector<int64_t> from(static_cast<size_t>(count(*dims)), -1);
+  std::vector<int64_t> from(static_cast<size_t>(count(dims)), -1);
   for (const MovedPart& p : parts->parts) {
     if (p.operand == Segment::kFill) continue;
     const auto slot = static_cast<size_t>(p.operand);
@@ -48,7 +43,7 @@ Result<Tensor> moved(const Call& c, const Graph& g, NodeId id, size_t output, co
                sources = positions(p.dims, p.steps(own), bases[slot] + p.offset(own));
     for (size_t i = 0; i < places.size(); ++i) from[static_cast<size_t>(places[i])] = sources[i];
   }
-  return take(source, *dims, from, m.fill ? &*m.fill : nullptr);
+  return take(source, dims, from, m.fill ? &*m.fill : nullptr);
 }
 
 /// What only moves elements: the sizes of its results by inference, what is where by its movement.
@@ -84,9 +79,18 @@ Outputs move(const Call& c) {
     return fail(std::move(e));
   }
   const Tensor source = joined(operands);
+  std::vector<Dims> sizes;
+  for (ValueId v : g.node(id).outputs) {
+    const Type& t = g.value(v).type;
+    const auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
+    if (!dims) return c.bad("the sizes of its result cannot be told");
+    FERRULE_TRY(c.fits(source.dtype(), *dims));
+    sizes.push_back(*dims);
+  }
   std::vector<Tensor> out;
-  for (size_t k = 0; k < c.n.outputs.size(); ++k) {
-    FERRULE_ASSIGN(Tensor t, moved(c, g, id, k, source, bases));
+  for (const auto movements = movements_of(g, g.node(id)); const auto& m : movements) {
+    if (!m) return fail(m.error());
+    FERRULE_ASSIGN(Tensor t, moved(c, sizes[out.size()], *m, source, bases));
     out.push_back(std::move(t));
   }
   return out;

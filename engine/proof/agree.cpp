@@ -156,6 +156,20 @@ bool pools_padding(const Graph& g, const Semantics& ops) {
   return false;
 }
 
+/// Whether a pool reads an image without elements, once the graph's sizes are those of these
+/// inputs. A graph that does not take them says nothing, either.
+bool pools_nothing(const Graph& g, const Semantics& ops, const std::vector<Tensor>& inputs) {
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (size_t k = 0; k < inputs.size(); ++k) shapes[g.value(g.inputs()[k]).name] = inputs[k].dims();
+  const auto fixed = g.clone();
+  return !fix_shapes(ops, *fixed, shapes) || std::ranges::any_of(fixed->order(), [&](NodeId id) {
+    const Node& n = fixed->node(id);
+    if (n.inputs.empty() || !n.inputs[0] || contract_of(*fixed, n, ops) != "pool") return false;
+    const auto& x = fixed->value(n.inputs[0]).type.shape;
+    return x && std::ranges::find(*x, Dim(0)) != x->end();
+  });
+}
+
 class Comparison {
  public:
   Comparison(const Graph& before, const Graph& after, Numerics claim, const ProofContext& ctx)
@@ -173,11 +187,16 @@ class Comparison {
     bounded(limits_, 1 << 24);
     bounded(small_, 1 << 17);
     open_ = pools_padding(before, *ctx.ops);
+    sizes_open_ = std::ranges::any_of(before.order(), [&](NodeId n) {
+      const auto& x = before.node(n).inputs.empty() ? ValueId{} : before.node(n).inputs[0];
+      return x && contract_of(before, before.node(n), *ctx.ops) == "pool" &&
+             !(before.value(x).type.shape && constant_shape(*before.value(x).type.shape));
+    });
   }
 
   /// What the results of these inputs keep; nullopt: the graph before does not take them.
   std::optional<Numerics> of(const std::vector<Tensor>& inputs, std::string& text) const {
-    if (open_) return std::nullopt;
+    if (open_ || (sizes_open_ && pools_nothing(before_, *ctx_.ops, inputs))) return std::nullopt;
     const auto want = interpret(before_, inputs, within(small_));
     if (!want || !as_declared(*want)) return std::nullopt;
     auto got = interpret(after_, inputs, within(limits_));
@@ -243,7 +262,8 @@ class Comparison {
   Numerics claim_;
   const ProofContext& ctx_;
   Limits limits_, small_;
-  bool open_ = false;  ///< ONNX leaves open what the graph before gives
+  bool open_ = false;        ///< ONNX leaves open what the graph before gives
+  bool sizes_open_ = false;  ///< of what a pool reads
   bool floats_ = false;
   DType shortest_ =
       DType::undefined;  ///< whose tolerance floats are judged by; undefined: their own's

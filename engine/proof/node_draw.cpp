@@ -9,8 +9,7 @@
 namespace ferrule {
 namespace {
 
-/// For one node, and of these with the modes that were drawn for it.
-constexpr int kTries = 28, kModeTries = 21;
+constexpr int kTries = 28;
 
 std::vector<int64_t> constant_dims(const Shape& s) {
   std::vector<int64_t> out;
@@ -36,22 +35,6 @@ std::vector<AttributeSchema> attributes_of(const Node& n, const Semantics& ops) 
                                                                      : Kind::other;
       out.push_back({kind, name, usual, false});
     }
-  return out;
-}
-
-/// Whether an attribute says how the operator computes, not which operands fit it.
-bool is_mode(const Node& n, const AttributeSchema& a) {
-  using Kind = AttributeSchema::Kind;
-  return a.kind == Kind::text || a.kind == Kind::real ||
-         (a.kind == Kind::integer && !numbers_of(n.op, a.name).empty());
-}
-
-/// `n`: with its modes alone.
-Proposer::Place place_of(const Node& n, size_t slot) {
-  Proposer::Place out{fmt::format("{}:{}", n.op, slot)};
-  for (const auto& [key, value] : n.attrs.items())
-    if (const auto* word = std::get_if<std::string>(&value))
-      out.push_back(fmt::format("{}:{} {}={}", n.op, slot, key, *word));
   return out;
 }
 
@@ -188,8 +171,7 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
       }
     }
     const std::vector<DType> can = allowed(n, k);
-    const std::string var = variable(n, k);
-    const Proposer::Place place = place_of(n, k);
+    const std::string var = variable(n, k), place = n.op + ":" + std::to_string(k);
     const auto it = of_variable.find(var);
     DType t = it != of_variable.end() && !var.empty() ? it->second : DType::undefined;
     if (t == DType::undefined || (!can.empty() && std::ranges::find(can, t) == can.end()))
@@ -231,28 +213,15 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
 
 // --- attributes
 
-/// Modes, flags and numbers that the pattern leaves open. They are drawn once for a node, before
-/// its operands: what one mode alone reads (the region of a Resize) is seldom right by chance, and
-/// modes drawn with the operands would be those that ask for nothing.
-Attrs NodeDraw::modes(const Node& n, const PatternExpr& e) {
-  Attrs out;
-  if (!e.any_attrs || draw_.chance(25)) return out;
-  for (const AttributeSchema& a : attributes_of(n, ops_))
-    if (!a.required && is_mode(n, a) &&
-        std::ranges::find(e.attrs, a.name, &AttrPattern::name) == e.attrs.end() &&
-        draw_.chance(a.kind == AttributeSchema::Kind::text ? 70 : 50))
-      if (auto v = propose_.attribute(n.op, a, 0)) out.set(a.name, std::move(*v));
-  return out;
-}
-
-/// Beside the modes.
 bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt) {
+  n.attrs = {};
   Bound bound = attrs;
   const bool plain = attempt % 3 == 2 || draw_.chance(30);
   for (const AttributeSchema& a : attributes_of(n, ops_)) {
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
     if (p == e.attrs.end()) {
-      if (a.required || (e.any_attrs && !plain && !is_mode(n, a) && draw_.chance(35)))
+      if (a.required ||
+          (e.any_attrs && !plain && draw_.chance(a.kind == AttributeSchema::Kind::text ? 55 : 35)))
         if (auto v = propose_.attribute(n.op, a, rank)) n.attrs.set(a.name, std::move(*v));
       continue;
     }
@@ -310,9 +279,7 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
         }
   for (size_t k = 0; k < count; ++k) n.outputs.push_back(g_.add_value(g_.fresh_name("t")));
   n.name = g_.fresh_name(n.op);
-  const Attrs modes = this->modes(n, e);
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    n.attrs = attempt < kModeTries ? modes : Attrs();
     ways_.clear();
     Sizes local = sizes;
     if (!types(n, in, fresh, local)) continue;
@@ -382,9 +349,7 @@ ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs
     for (const auto& o : in) f.push_back(o.free());
     return f;
   }();
-  const Attrs modes = this->modes(n, kOpen);
   for (int attempt = 0; attempt < kTries; ++attempt) {
-    n.attrs = attempt < kModeTries ? modes : Attrs();
     Sizes sizes;
     Bound bound;
     if (!types(n, in, fresh, sizes)) continue;

@@ -43,14 +43,9 @@ World Proposer::world(const std::vector<DType>& types) {
   return w;
 }
 
-/// Of the modes the one in which operands fitted least often counts: it asks for more than others.
-int Proposer::choose(const Place& place, int ways) {
-  const std::vector<int>* fewest = nullptr;
-  for (const std::string& p : place)
-    if (auto it = ways_.find(p);
-        it != ways_.end() && (!fewest || it->second.size() < fewest->size()))
-      fewest = &it->second;
-  if (fewest && draw_.chance(65)) return draw_.of(*fewest);
+int Proposer::choose(std::string_view place, int ways) {
+  const auto it = ways_.find(place);
+  if (it != ways_.end() && draw_.chance(65)) return draw_.of(it->second);
   return static_cast<int>(draw_.below(ways));
 }
 
@@ -60,7 +55,7 @@ Shape Proposer::some_ones(Shape s) {
   return s;
 }
 
-Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Place& place,
+Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::string_view place,
                       int& way) {
   const Shape& s = beside.empty() ? w.base : draw_.chance(70) ? beside.front() : draw_.of(beside);
   const size_t rank = s.size();
@@ -271,7 +266,7 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   }
 }
 
-Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Place& place,
+Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, std::string_view place,
                           int& way) {
   way = choose(place, 22);
   std::vector<const Tensor*> same;
@@ -341,16 +336,13 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
     case Kind::integer: {
       if (a.name == "to" || a.name.ends_with("dtype"))
         return static_cast<int64_t>(kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
-      if (const auto& listed = numbers_of(op, a.name); !listed.empty()) return draw_.of(listed);
       if (draw_.chance(35)) return draw_.between(int64_t{-rank}, int64_t{std::max(rank, 1)} - 1);
       return draw_.chance(70) ? draw_.below(3) : draw_.between(int64_t{-2}, int64_t{5});
     }
     case Kind::real: {
       if (draw_.chance(25)) return draw_.of(hints_.numbers);
-      constexpr std::array<double, 6> all{0, 1, 0.5, 1, 2, 1e-5};
-      const double d =
-          draw_.chance(50) ? all[static_cast<size_t>(draw_.below(6))] : draw_.between(0.0, 2.0);
-      return a.name != "epsilon" && draw_.chance(50) ? -d : d;
+      constexpr std::array<double, 6> all{0, 1, 0.5, -1, 2, 1e-5};
+      return draw_.chance(50) ? all[static_cast<size_t>(draw_.below(6))] : draw_.between(-2.0, 2.0);
     }
     case Kind::text: {
       const auto& words = words_of(op, a.name);

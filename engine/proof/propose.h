@@ -18,28 +18,24 @@ struct World {
 
 class Proposer {
  public:
-  /// An operand by which ways are learned: of its operator, and of that in one mode each.
-  using Place = std::vector<std::string>;
   Proposer(const Hints& hints, Draw& draw) : hints_(hints), draw_(draw) {}
 
   World world(const std::vector<DType>& types);
   int64_t size();
   /// `known`: shapes of the operands beside it, the first counts most. `way`: how it was made, for
   /// learned().
-  Shape shape(const World& w, const std::vector<Shape>& known, const Place& place, int& way);
+  Shape shape(const World& w, const std::vector<Shape>& known, std::string_view place, int& way);
   /// A list (or a single one) of integers beside an operand of this shape: axes, sizes, pads,
   /// starts, indices, …
-  Tensor integers(DType t, const Shape& beside, const Graph& g, const Place& place, int& way);
+  Tensor integers(DType t, const Shape& beside, const Graph& g, std::string_view place, int& way);
   /// Numbers for a constant.
   Tensor contents(DType t, const std::vector<int64_t>& dims, const Graph& g);
   std::optional<Attr> attribute(std::string_view op, const AttributeSchema& a, int rank);
   /// The way was one that fits.
-  void learned(const Place& place, int way) {
-    for (const std::string& p : place) ways_[p].push_back(way);
-  }
+  void learned(std::string_view place, int way) { ways_[std::string(place)].push_back(way); }
 
  private:
-  int choose(const Place& place, int ways);
+  int choose(std::string_view place, int ways);
   std::vector<int64_t> list(const Shape& beside, const Graph& g, int way);
   std::vector<int64_t> axes(int rank);
   std::vector<int64_t> regrouped(const Shape& s);

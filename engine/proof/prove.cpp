@@ -21,9 +21,8 @@ std::string_view name(ConditionProof::State s) {
 
 namespace {
 
-/// Distinct instances on which the rule fires that a proof looks for; more where the pattern leaves
-/// modes open, so that each combination comes with flags, numbers and sizes of its own.
-constexpr size_t kDistinct = 900, kOfModes = 30, kMostDistinct = 3000;
+/// Distinct instances on which the rule fires that a proof looks for.
+constexpr size_t kDistinct = 900;
 /// Drawn at once: of those that run others are made.
 constexpr int kBatch = 40;
 /// Of the time for a rule: drawing and comparing must leave some for its conditions.
@@ -45,11 +44,10 @@ class Prover {
     if (!provable(rule_.kind)) return std::move(out_);
     samples_.cases();
     check();
-    const size_t distinct = std::clamp(kOfModes * samples_.hints().modes, kDistinct, kMostDistinct);
     do {
       samples_.draw(kBatch);
       check();
-    } while (kinds_.size() < distinct && !out_.exhausted && samples_.in_time());
+    } while (kinds_.size() < kDistinct && !out_.exhausted && samples_.in_time());
     samples_.pairs();
     check();
     for (const Condition& c : rule_.where) {

@@ -33,8 +33,6 @@ class Samples {
   void ran(size_t sample);
 
   std::vector<Sample>& all() { return all_; }
-  /// What the pattern leaves open, after cases().
-  const Hints& hints() const { return hints_; }
   bool in_time() const;
 
  private:

@@ -64,8 +64,7 @@ int element_bytes(const Operand& o) { return size_bits(o.dtype) / 8; }
 /// Of a movement in more parts than this the interpreter is quicker done than its list.
 constexpr size_t kMostParts = 1 << 16;
 
-Status move(const KernelCall& call, size_t output, Copy& out) {
-  FERRULE_ASSIGN(const Movement m, movement_of(*call.graph, *call.node, output));
+Status move(const KernelCall& call, size_t output, const Movement& m, Copy& out) {
   const Operand& y = call.outputs[output];
   const auto moved = parts_of(m, y.dims, call.inputs[0].dims.size(), kMostParts);
   if (!moved || moved->result != y.dims || !moved->operand.empty())
@@ -104,8 +103,12 @@ Result<KernelPtr> make_copy(Context& context, const KernelCall& call) {
     kernel->add({0, 0, StridedCopy(y.dims, x.strides(), y.strides(), element_bytes(y))});
     return kernel;
   }
-  for (size_t k = 0; k < call.outputs.size(); ++k)
-    if (call.outputs[k].present()) FERRULE_TRY(move(call, k, *kernel));
+  const std::vector<Result<Movement>> movements = movements_of(*call.graph, *call.node);
+  for (size_t k = 0; k < call.outputs.size(); ++k) {
+    if (!call.outputs[k].present()) continue;
+    if (!movements[k]) return fail(movements[k].error());
+    FERRULE_TRY(move(call, k, *movements[k], *kernel));
+  }
   return kernel;
 }
 
