@@ -33,15 +33,19 @@ Result<Tensor> moved(const Call& c, const Dims& dims, const Movement& m, const T
     return c.bad("the padding value is not one {}", name(source.dtype()));
   const auto parts = parts_of(m, dims, c.input(0)->dims().size(), SIZE_MAX);
   FERRULE_ASSERT(parts.has_value(), "a movement that is not straight");
+  auto sources = [&](const MovedPart& p) {
+    const auto slot = static_cast<size_t>(p.operand);
+    const Dims own = strides(parts->operand.empty() ? c.input(slot)->dims() : parts->operand);
+    return positions(p.dims, p.steps(own), bases[slot] + p.offset(own));
+  };
+  if (parts->parts.size() == 1 && parts->parts[0].operand != Segment::kFill)
+    return take(source, dims, sources(parts->parts[0]));
+  const Dims to = strides(parts->result);
   std::vector<int64_t> from(static_cast<size_t>(count(dims)), -1);
   for (const MovedPart& p : parts->parts) {
     if (p.operand == Segment::kFill) continue;
-    const auto slot = static_cast<size_t>(p.operand);
-    const Dims to = strides(parts->result),
-               own = strides(parts->operand.empty() ? c.input(slot)->dims() : parts->operand);
-    const Dims places = positions(p.dims, to, dot(p.begin, to)),
-               sources = positions(p.dims, p.steps(own), bases[slot] + p.offset(own));
-    for (size_t i = 0; i < places.size(); ++i) from[static_cast<size_t>(places[i])] = sources[i];
+    const Dims places = positions(p.dims, to, dot(p.begin, to)), at = sources(p);
+    for (size_t i = 0; i < places.size(); ++i) from[static_cast<size_t>(places[i])] = at[i];
   }
   return take(source, dims, from, m.fill ? &*m.fill : nullptr);
 }
