@@ -127,17 +127,24 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
   return inputs;
 }
 
+/// The shape that a pool reads; null: the node is none.
+const std::optional<Shape>* pooled(const Graph& g, const Node& n, const Semantics& ops) {
+  if (n.inputs.empty() || !n.inputs[0] || contract_of(g, n, ops) != "pool") return nullptr;
+  return &g.value(n.inputs[0]).type.shape;
+}
+
 /// Whether a window of a pool lies in padding alone, of which ONNX does not say what it gives.
 bool pools_padding(const Graph& g, const Semantics& ops) {
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape");
-    if (kernel.empty() || contract_of(g, n, ops) != "pool") continue;
-    const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
-    const auto in = x ? constant_shape(*x) : std::nullopt,
+    const auto* x = kernel.empty() ? nullptr : pooled(g, n, ops);
+    if (!x) continue;
+    const auto& y = g.value(n.outputs[0]).type.shape;
+    const auto in = *x ? constant_shape(**x) : std::nullopt,
                out = y ? constant_shape(*y) : std::nullopt;
     if (!in || !out || in->size() != kernel.size() + 2) continue;
-    const auto pads = resolved_pads(n, Shape(x->begin() + 2, x->end()), kernel);
+    const auto pads = resolved_pads(n, Shape((*x)->begin() + 2, (*x)->end()), kernel);
     const std::vector<int64_t> strides = n.attrs.ints("strides"),
                                dilations = n.attrs.ints("dilations");
     for (size_t k = 0; pads && k < kernel.size(); ++k) {
@@ -163,10 +170,8 @@ bool pools_nothing(const Graph& g, const Semantics& ops, const std::vector<Tenso
   for (size_t k = 0; k < inputs.size(); ++k) shapes[g.value(g.inputs()[k]).name] = inputs[k].dims();
   const auto fixed = g.clone();
   return !fix_shapes(ops, *fixed, shapes) || std::ranges::any_of(fixed->order(), [&](NodeId id) {
-    const Node& n = fixed->node(id);
-    if (n.inputs.empty() || !n.inputs[0] || contract_of(*fixed, n, ops) != "pool") return false;
-    const auto& x = fixed->value(n.inputs[0]).type.shape;
-    return x && std::ranges::find(*x, Dim(0)) != x->end();
+    const auto* x = pooled(*fixed, fixed->node(id), ops);
+    return x && *x && std::ranges::find(**x, Dim(0)) != (*x)->end();
   });
 }
 
@@ -188,9 +193,8 @@ class Comparison {
     bounded(small_, 1 << 17);
     open_ = pools_padding(before, *ctx.ops);
     sizes_open_ = std::ranges::any_of(before.order(), [&](NodeId n) {
-      const auto& x = before.node(n).inputs.empty() ? ValueId{} : before.node(n).inputs[0];
-      return x && contract_of(before, before.node(n), *ctx.ops) == "pool" &&
-             !(before.value(x).type.shape && constant_shape(*before.value(x).type.shape));
+      const auto* x = pooled(before, before.node(n), *ctx.ops);
+      return x && !(*x && constant_shape(**x));
     });
   }
 
