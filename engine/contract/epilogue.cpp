@@ -61,6 +61,9 @@ bool near(double got, double want) { return std::fabs(got - want) <= 2e-7 * std:
 bool alpha_a(const Captures& k, PostOp& op) {
   return op.alpha = static_cast<float>(k.at('a')), true;
 }
+/// With a slope of 0 the formula makes NaN of -infinity, and libraries take another function, in
+/// which NaN is 0.
+bool slope_a(const Captures& k, PostOp& op) { return alpha_a(k, op) && op.alpha != 0; }
 bool scale(double a, double b, PostOp& op) {
   op.alpha = static_cast<float>(a);
   op.beta = static_cast<float>(b);
@@ -68,20 +71,27 @@ bool scale(double a, double b, PostOp& op) {
 }
 bool unit_scale(const Captures&, PostOp& op) { return scale(1, 0, op); }
 bool positive_half(const Captures& k) { return near(k.at('h'), 0.5); }
+/// Libraries take the square root for a power of 1/2, which differs from it at -infinity.
+bool power(double a, double b, PostOp& op) { return b != 0.5 && scale(a, b, op); }
 bool gelu_constants(const Captures& k, PostOp&) {
   return positive_half(k) && near(k.at('s'), 0.79788456080286536) && near(k.at('c'), 0.044715);
+}
+
+/// Bounds may be infinite; by other infinite parameters a library multiplies what the formula does
+/// not.
+bool fits(const PostOp& op) {
+  return op.alg == "clip" || (std::isfinite(op.alpha) && std::isfinite(op.beta));
 }
 
 // Where several rows match, the one that covers most instructions is taken, then the first.
 const Row kRows[] = {
     // --- activations
     {"max(x,0)", "relu", kNanToZero, [](const Captures&, PostOp& op) { return scale(0, 0, op); }},
-    {"select(gt(x,0),x,0)", "relu", kExact},
-    {"select(lt(x,0),mul(a,x),x)", "leaky_relu", kExact, alpha_a},
-    {"select(ge(x,0),x,mul(a,x))", "leaky_relu", kExact, alpha_a},
+    {"select(lt(x,0),mul(a,x),x)", "leaky_relu", kExact, slope_a},
+    {"select(ge(x,0),x,mul(a,x))", "leaky_relu", kExact, slope_a},
     {"max(x,mul(a,x))", "leaky_relu", kExact,
      [](const Captures& k, PostOp& op) {
-       return k.at('a') > 0 && k.at('a') < 1 && alpha_a(k, op);
+       return k.at('a') > 0 && k.at('a') < 1 && slope_a(k, op);
      }},
     {"clip(x,a,b)", "clip", kNanToBound,
      [](const Captures& k, PostOp& op) {
@@ -155,9 +165,9 @@ const Row kRows[] = {
     {"log(x)", "log", kUlps},
     {"round(x)", "round", kExact},
     {"pow(x,b)", "pow", kUlps,
-     [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
+     [](const Captures& k, PostOp& op) { return power(1, k.at('b'), op); }},
     {"mul(a,pow(x,b))", "pow", kUlps,
-     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
+     [](const Captures& k, PostOp& op) { return power(k.at('a'), k.at('b'), op); }},
     {"add(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
     {"sub(mul(a,x),b)", "linear", kFused,
@@ -454,6 +464,7 @@ class Matcher {
       step.op.kind = s.operand >= 0 ? PostOp::Kind::binary : PostOp::Kind::eltwise;
       step.op.deviation = c.row->deviation;
       if (c.row->parameters && !c.row->parameters(s.constants, step.op)) return false;
+      if (!fits(step.op)) return false;
       if (!closed(s, root)) return false;
       step.root = root;
       step.covers = s.covered.size();
