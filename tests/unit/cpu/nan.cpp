@@ -175,9 +175,7 @@ const Step kSteps[] = {
        return n.node("Mul", {x, n.node("Sigmoid", {n.node("Mul", {x, n.number(0)})})});
      }},
     {"Gelu",
-     [](Net& n, ValueId x) {
-       return n.node("Gelu", {x}, {{"approximate", std::string("tanh")}});
-     }},
+     [](Net& n, ValueId x) { return n.node("Gelu", {x}, {{"approximate", std::string("tanh")}}); }},
     {"Where(x > 0, x, 0)",
      [](Net& n, ValueId x) {
        return n.node("Where", {n.node("Greater", {x, n.number(0)}), x, n.number(0)});
