@@ -42,6 +42,31 @@ bool fits(const Node& n, const onnx::OpSchema& old, const onnx::OpSchema& newest
   return true;
 }
 
+/// Whether ONNX's inference before version 22 gives a pool other sizes than it has: it counts the
+/// windows that begin behind the data, too.
+bool outgrows_old_inference(const Graph& g, const Node& n) {
+  const std::string auto_pad = n.attrs.s("auto_pad", "NOTSET");
+  if (n.attrs.i("ceil_mode", 0) == 0 || auto_pad.starts_with("SAME")) return false;
+  const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
+  const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape");
+  const size_t rank = kernel.size();
+  if (!x || !y || x->size() != rank + 2 || y->size() != rank + 2) return false;
+  const auto strides = n.attrs.ints("strides"), dilations = n.attrs.ints("dilations"),
+             pads = auto_pad == "VALID" ? std::vector<int64_t>{} : n.attrs.ints("pads");
+  auto at = [](const std::vector<int64_t>& list, size_t k, int64_t otherwise) {
+    return k < list.size() ? list[k] : otherwise;
+  };
+  for (size_t k = 0; k < rank; ++k) {
+    const int64_t reach = (kernel[k] - 1) * at(dilations, k, 1) + 1,
+                  padded = at(pads, k, 0) + at(pads, rank + k, 0);
+    const auto counted =
+        ceildiv((*x)[k + 2] + Dim(padded - reach), Dim(at(strides, k, 1))).constant();
+    const auto is = (*y)[k + 2].constant();
+    if (counted && is && *counted + 1 != *is) return true;
+  }
+  return false;
+}
+
 /// Graph nodes with groups opened, nested graphs too.
 template <class F>
 void each_node(const Graph& g, F&& f) {
@@ -50,19 +75,22 @@ void each_node(const Graph& g, F&& f) {
     if (n.body)
       each_node(*n.body, f);
     else
-      f(n);
+      f(g, n);
     for (const auto& [key, sub] : n.subgraphs) each_node(*sub, f);
   }
 }
 
-/// The oldest opset of ai.onnx that all nodes fit.
+constexpr int kWindowsBehind = 22;  ///< the first opset that does not count them
+
+/// The oldest opset of ai.onnx that all nodes fit, and whose inference gives their sizes.
 int choose_opset(const Graph& g) {
   using Registry = onnx::OpSchemaRegistry;
   int last = Registry::DomainToVersionRange::Instance().Map().at("").second;
   int opset = kFirstOpset;
-  each_node(g, [&](const Node& n) {
+  each_node(g, [&](const Graph& in, const Node& n) {
     const auto* newest = n.domain.empty() ? Registry::Schema(n.op, "") : nullptr;
     if (!newest) return;
+    if (outgrows_old_inference(in, n)) opset = std::max(opset, std::min(kWindowsBehind, last));
     for (; opset < last; ++opset) {
       const auto* old = Registry::Schema(n.op, opset, "");
       if (old && fits(n, *old, *newest)) break;

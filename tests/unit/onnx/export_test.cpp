@@ -86,6 +86,25 @@ TEST_CASE("export: what goes out comes back the same") {
   }
 }
 
+TEST_CASE(
+    "export: a pool whose sizes ONNX infers wrongly up to version 21 is written in a later one") {
+  for (const auto& [attributes, opset] :
+       {std::pair{"kernel_shape=[3,1], strides=[1,3]", 22},
+        {"kernel_shape=[3,1], strides=[1,3], auto_pad=\"VALID\"", 22},
+        {"kernel_shape=[1,3], strides=[2,2], pads=[0,0,2,0]", 22},
+        {"kernel_shape=[2,2], strides=[2,2]", 21},
+        {"kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]", 21}}) {
+    CAPTURE(attributes);
+    const std::string text =
+        fmt::format("g (float[1,1,7,6] x) => (float[] y) {{ y = AveragePool<ceil_mode=1, {}>(x) }}",
+                    attributes);
+    Imported first = read(text.c_str());
+    Imported second = again(first.graph);
+    CHECK(to_text(second.graph) == to_text(first.graph));
+    CHECK(second.opsets.at("") == opset);
+  }
+}
+
 TEST_CASE("export: groups become their bodies, or functions") {
   Graph g = grouped();
   Imported plain = again(g);
