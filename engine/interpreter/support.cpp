@@ -397,8 +397,8 @@ Result<Window> window(const Call& c, const Dims& spatial, Dims kernel, bool ceil
     }
     const int64_t out = window_out(Dim(spatial[k]), w.begin[k], w.end[k], w.kernel[k], w.stride[k],
                                    w.dilation[k], ceil_mode)
-                            .value_or(0);
-    if (out < 1) {
+                            .value_or(-1);
+    if (out < (spatial[k] == 0 ? 0 : 1)) {
       return c.bad("a window of {} does not fit into {} with pads {} and {}", reach, spatial[k],
                    w.begin[k], w.end[k]);
     }

@@ -28,8 +28,7 @@ std::optional<std::vector<Window>> windows_on(Builder& b, const Value& v, bool f
   auto axes = draw_windows(b, static_cast<size_t>(v.rank() - 2), free);
   for (size_t a = 0; a < axes.size(); ++a) {
     axes[a].in = v.dims[a + 2];
-    if (axes[a].in < 1 || axes[a].in + axes[a].begin + axes[a].end < axes[a].reach())
-      return std::nullopt;
+    if (!axes[a].fits()) return std::nullopt;
   }
   return axes;
 }

@@ -23,8 +23,7 @@ std::vector<Window> draw_windows(Builder& b, size_t rank, bool free) {
       w = axes[0];
       w.in = in;
     }
-    w.in = std::max({int64_t{1}, w.in,
-                     w.reach() - w.begin - w.end});  // ONNX does not say what fits into no pixels
+    if (!w.fits()) w.in = std::max(int64_t{1}, w.reach() - w.begin - w.end);
     axes.push_back(w);
   }
   return axes;

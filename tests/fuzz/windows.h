@@ -8,6 +8,8 @@ namespace ferrule::fuzz {
 struct Window {
   int64_t kernel, stride, dilation, begin, end, in;
   int64_t reach() const { return dilation * (kernel - 1) + 1; }
+  /// Over no pixels there may be no window: the result has none either.
+  bool fits() const { return in + begin + end + (in == 0 ? stride : 0) >= reach(); }
 };
 
 template <class F>

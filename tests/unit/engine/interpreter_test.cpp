@@ -127,6 +127,33 @@ TEST_CASE("pooling") {
   CHECK(values(run_op({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
 }
 
+TEST_CASE("windows over an image without pixels") {
+  const Tensor none = f32({1, 1, 0}, {}), weights = f32({2, 1, 3}, {1, 2, 3, 4, 5, 6});
+  const auto windows = [](const char* op, int64_t kernel, int64_t pad, int64_t stride = 1) {
+    return Op{op,
+              {{"kernel_shape", Dims{kernel}},
+               {"pads", Dims{pad, pad}},
+               {"strides", Dims{stride}},
+               {"ceil_mode", int64_t{stride > 1}}}};
+  };
+  const auto dims = [](const Op& op, const std::vector<Given>& inputs) {
+    const auto r = run_op(op, inputs);
+    return r ? r->at(0).dims() : Dims{static_cast<int64_t>(r.error().code)};
+  };
+  const Dims empty{1, 1, 0}, refused{static_cast<int64_t>(Code::bad_shape)};
+  CHECK(dims(windows("Conv", 3, 1), {none, weights}) == Dims{1, 2, 0});
+  CHECK(values(run_op(windows("Conv", 3, 2), {none, weights, f32({2}, {7, 8})})) ==
+        Values{7, 7, 8, 8});
+  CHECK(dims(windows("Conv", 3, 0), {none, weights}) == refused);
+  for (const char* op : {"MaxPool", "AveragePool", "LpPool"}) {
+    CAPTURE(op);
+    CHECK(dims(windows(op, 1, 0), {none}) == empty);
+    CHECK(dims(windows(op, 2, 0, 2), {none}) == empty);
+    CHECK(dims(windows(op, 2, 0), {none}) == refused);
+    CHECK(dims(windows(op, 3, 0), {f32({1, 1, 2}, {1, 2})}) == refused);
+  }
+}
+
 TEST_CASE("ceil_mode: a window larger than the padded image, of which only image and pads count") {
   const auto pool = [](const char* op, Dims kernel, Dims strides, Dims pads, bool include = false) {
     return Op{op,
