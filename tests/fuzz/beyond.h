@@ -1,0 +1,88 @@
+// Where a plan's result and the interpreter's disagree: whether the plan's is further from f64 than
+// rounding may put it.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "engine/base/tolerance.h"
+#include "engine/graph/tensor.h"
+
+namespace ferrule::fuzz {
+
+/// A wider result in the element type that the plan has.
+inline double rounded(double value, DType dtype) {
+  if (dtype == DType::f32) return static_cast<float>(value);
+  if (dtype == DType::f16) return f16_to_float(float_to_f16(static_cast<float>(value)));
+  if (dtype == DType::bf16) return bf16_to_float(float_to_bf16(static_cast<float>(value)));
+  return value;
+}
+
+inline bool same_kind(double a, double b) {
+  return (std::isfinite(a) && std::isfinite(b)) || (std::isnan(a) && std::isnan(b)) || a == b;
+}
+
+/// What a result should be, and how far off rounding on the way may put it.
+struct Exact {
+  const Tensor& value;            ///< in f64, not rounded to its type
+  std::vector<Tensor> roundings;  ///< results that are right but for rounding: the interpreter's,
+                                  ///< and those in f64 with noise
+};
+
+/// As beyond(), of all elements together: -1, or the furthest off.
+inline int64_t beyond_together(const Tensor& got, const Tensor& want, const Exact& exact,
+                               const Tolerance& allowed) {
+  auto counts = [&](int64_t k) {
+    return std::isfinite(got.at_f64(k)) && std::isfinite(want.at_f64(k)) &&
+           std::isfinite(rounded(exact.value.at_f64(k), got.dtype()));
+  };
+  double ours = 0, theirs = 0, size = 0, worst = -1;
+  int64_t at = -1;
+  for (int64_t k = 0; k < got.numel(); ++k) {
+    if (!counts(k)) continue;
+    const double e = rounded(exact.value.at_f64(k), got.dtype()), by = std::abs(got.at_f64(k) - e);
+    ours = std::hypot(ours, by), size = std::hypot(size, e);
+    if (by > worst) worst = by, at = k;
+  }
+  for (const Tensor& r : exact.roundings) {
+    double off = 0;
+    for (int64_t k = 0; k < got.numel(); ++k)
+      if (counts(k) && std::isfinite(r.at_f64(k)))
+        off = std::hypot(off, r.at_f64(k) - exact.value.at_f64(k));
+    theirs = std::max(theirs, off);
+  }
+  const double bound =
+      allowed.norm * size + allowed.least * std::sqrt(static_cast<double>(got.numel()));
+  return ours > std::max(bound, kReducedFactor * theirs) ? at : -1;
+}
+
+/// The plan's result where it and the interpreter's disagree: -1 where it is no further from f64
+/// than what rounds as it may, times the factor of tolerance.h, or within the tolerance; else the
+/// first element that is. What overflows on the way may do so in either, and what is within the
+/// bound of the type's end may be infinite or not.
+inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
+                      const Tolerance& allowed) {
+  double largest = 1, off = 0;
+  for (int64_t k = 0; k < got.numel(); ++k) {
+    const double e = rounded(exact.value.at_f64(k), got.dtype());
+    if (!std::isfinite(e)) continue;
+    largest = std::max(largest, std::abs(e));
+    for (const Tensor& r : exact.roundings)
+      if (const double by = std::abs(r.at_f64(k) - e); std::isfinite(by)) off = std::max(off, by);
+  }
+  for (int64_t k = 0; k < got.numel(); ++k) {
+    const double g = got.at_f64(k), w = want.at_f64(k), e = exact.value.at_f64(k);
+    const double bound =
+        std::max(allowed.relative * std::abs(e) + allowed.absolute * largest, kReducedFactor * off);
+    if (std::isfinite(e) && g >= rounded(e - bound, got.dtype()) &&
+        g <= rounded(e + bound, got.dtype()))
+      continue;
+    const double as_stored = rounded(e, got.dtype());
+    if (!same_kind(g, w) && !same_kind(g, as_stored)) return k;
+    if (!std::isfinite(g) || g == w) continue;
+    if (std::isfinite(as_stored)) return k;
+  }
+  return beyond_together(got, want, exact, allowed);
+}
+
+}  // namespace ferrule::fuzz
