@@ -234,8 +234,10 @@ class Merges {
     auto how = joining(over, c.match);
     if (!how) return how.error().message;
     const Sibling mine(g_, c.match.root);
-    const Sibling first(g_, set.empty() ? c.match.root : candidates_[set[0]].match.root);
-    std::string why = unlike(g_, first, mine, *how);
+    std::string why = set.empty() ? unlike(g_, mine, mine, *how) : "";
+    // What is like one that lacks a constant need not be like the others: all are asked.
+    for (size_t k = 0; k < set.size() && why.empty(); ++k)
+      why = unlike(g_, Sibling(g_, candidates_[set[k]].match.root), mine, *how);
     return why.empty() ? why : fmt::format("not one computation with other constants: {}", why);
   }
 

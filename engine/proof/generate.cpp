@@ -291,7 +291,7 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
     const bool list = is_int(t.dtype()) && t.rank() < 2 && beside && g.value(beside).type.shape &&
                       draw_.chance(70);
     out->set_constant(
-        v, list ? propose_.integers(t.dtype(), *g.value(beside).type.shape, g, "again", way)
+        v, list ? propose_.integers(t.dtype(), *g.value(beside).type.shape, g, {"again"}, way)
                 : propose_.contents(t.dtype(), t.dims(), g));
   } else if (!nodes.empty()) {
     const NodeId n = draw_.of(nodes);
@@ -330,6 +330,23 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
   } else {
     rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40),
             draw_.chance(60));
+  }
+  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
+}
+
+std::unique_ptr<Graph> Generator::reset(const Graph& g) {
+  const std::vector<NodeId> nodes = g.order();
+  const NodeId n = draw_.of(nodes);
+  const OperatorSchema* schema = operator_schema(g.node(n).domain, g.node(n).op);
+  if (!schema) return nullptr;
+  auto out = g.clone();
+  for (const AttributeSchema& a : schema->attributes) {
+    const bool free =
+        a.kind == AttributeSchema::Kind::real ||
+        (a.kind == AttributeSchema::Kind::integer && !numbers_of(g.node(n).op, a.name).empty());
+    if (free && draw_.chance(50))
+      if (auto to = propose_.attribute(g.node(n).op, a, 0))
+        out->set_attr(n, a.name, std::move(*to));
   }
   return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
 }

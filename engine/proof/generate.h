@@ -22,6 +22,8 @@ class Generator {
   /// `g` with one of its sizes, or its element type, another one wherever it stands, or an axis
   /// more; null: that is no valid graph.
   std::unique_ptr<Graph> resized(const Graph& g);
+  /// `g` with the flags and numbers of one operator drawn again; null: that is no valid graph.
+  std::unique_ptr<Graph> reset(const Graph& g);
   /// `g` with up to three of these changes, those of operators first of all; null: that is no valid
   /// graph.
   std::unique_ptr<Graph> changed(const Graph& g, const std::vector<Mutation>& changes);

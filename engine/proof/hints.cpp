@@ -24,6 +24,9 @@ class HintCollector {
     if (e.expression) expression(*e.expression);
     for (const AttrPattern& a : e.attrs)
       if (a.expression) expression(*a.expression);
+    out_.open_attributes |= e.any_attrs;
+    if (e.any_attrs)
+      for (const std::string& op : e.ops) out_.modes = std::max(out_.modes, modes(e, op));
     for (const auto& a : e.args) pattern(*a);
     for (const auto& [_, c] : e.choices) pattern(*c);
   }
@@ -42,6 +45,15 @@ class HintCollector {
   }
 
  private:
+  static size_t modes(const PatternExpr& e, const std::string& op) {
+    size_t all = 1;
+    if (const OperatorSchema* s = operator_schema("", op))
+      for (const AttributeSchema& a : s->attributes)
+        if (a.kind == AttributeSchema::Kind::text &&
+            std::ranges::find(e.attrs, a.name, &AttrPattern::name) == e.attrs.end())
+          all *= std::max<size_t>(words_of(op, a.name).size(), 1);
+    return all;
+  }
   void literal(const Val& v) {
     if (auto* i = std::get_if<int64_t>(&v.v)) number(static_cast<double>(*i));
     if (auto* d = std::get_if<double>(&v.v)) number(*d);
@@ -76,6 +88,16 @@ class HintCollector {
   Hints& out_;
 };
 
+/// By "Operator.attribute", else by the attribute alone; empty: neither is there.
+template <class T>
+const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, std::less<>>& all,
+                                   std::string_view op, std::string_view attribute) {
+  static const std::vector<T> none;
+  auto it = all.find(fmt::format("{}.{}", op, attribute));
+  if (it == all.end()) it = all.find(attribute);
+  return it == all.end() ? none : it->second;
+}
+
 }  // namespace
 
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
@@ -89,7 +111,9 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
     if (d > 8 && d <= 300 && d == std::floor(d))
       for (int64_t by : {-1, 0, 1}) out.sizes.push_back(static_cast<int64_t>(d) + by);
   for (const PatternLine& l : rule.match.lines) collect.pattern(*l.expr);
+  const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines) collect.pattern(*l.expr);
+  out.open_attributes = open, out.modes = modes;
   for (const Graph* g : cases) collect.graph(*g);
   return out;
 }
@@ -99,10 +123,12 @@ const std::vector<std::string>& words_of(std::string_view op, std::string_view a
   static const std::map<std::string, Words, std::less<>> all{
       {"approximate", {"none", "tanh"}},
       {"auto_pad", {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}},
-      {"coordinate_transformation_mode",
+      {"BitShift.direction", {"LEFT", "RIGHT"}},
+      {"Resize.coordinate_transformation_mode",
        {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-        "tf_crop_and_resize", "output_half_pixel"}},
-      {"direction", {"forward", "reverse", "bidirectional", "LEFT", "RIGHT"}},
+        "tf_crop_and_resize"}},
+      {"RoiAlign.coordinate_transformation_mode", {"half_pixel", "output_half_pixel"}},
+      {"direction", {"forward", "reverse", "bidirectional"}},
       {"equation",
        {"ij->ji", "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk",
         "ijk->kij"}},
@@ -114,13 +140,57 @@ const std::vector<std::string>& words_of(std::string_view op, std::string_view a
       {"RoiAlign.mode", {"avg", "max"}},
       {"nearest_mode", {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}},
       {"padding_mode", {"zeros", "border", "reflection"}},
-      {"reduction", {"none", "add", "mul", "max", "min", "mean", "sum"}},
+      {"NegativeLogLikelihoodLoss.reduction", {"none", "mean", "sum"}},
+      {"SoftmaxCrossEntropyLoss.reduction", {"none", "mean", "sum"}},
+      {"reduction", {"none", "add", "mul", "max", "min"}},
       {"round_mode", {"up", "down", "nearest"}},
   };
-  static const Words none;
-  auto it = all.find(fmt::format("{}.{}", op, attribute));
-  if (it == all.end()) it = all.find(attribute);
-  return it == all.end() ? none : it->second;
+  return of_attribute(all, op, attribute);
+}
+
+const std::vector<int64_t>& numbers_of(std::string_view op, std::string_view attribute) {
+  static const auto all = [] {
+    std::map<std::string, std::vector<int64_t>, std::less<>> out{
+        {"LpNormalization.p", {1, 2}}, {"qk_matmul_output_mode", {0, 1, 2, 3}}};
+    for (const char* flag : {"align_corners",
+                             "allowzero",
+                             "antialias",
+                             "batch_axis",
+                             "ceil_mode",
+                             "center_point_box",
+                             "count_include_pad",
+                             "detect_negative",
+                             "detect_positive",
+                             "exclude_outside",
+                             "exclusive",
+                             "fmod",
+                             "input_forget",
+                             "interleaved",
+                             "inverse",
+                             "is_case_sensitive",
+                             "is_causal",
+                             "keepdims",
+                             "largest",
+                             "layout",
+                             "linear_before_reset",
+                             "new_axis",
+                             "noop_with_empty_axes",
+                             "onesided",
+                             "periodic",
+                             "reverse",
+                             "saturate",
+                             "select_last_index",
+                             "sorted",
+                             "storage_order",
+                             "time_axis",
+                             "training_mode",
+                             "transA",
+                             "transB",
+                             "upper"})
+      out.emplace(flag, std::vector<int64_t>{0, 1});
+    return out;
+  }();
+  return of_attribute(all, op, attribute);
 }
 
 }  // namespace ferrule

@@ -18,12 +18,16 @@ struct Hints {
   std::map<std::string, std::vector<Attr>, std::less<>>
       attributes;                 ///< by name, what the cases say
   std::vector<Tensor> constants;  ///< of the cases
+  bool open_attributes = false;   ///< an operator of the pattern takes any
+  size_t modes = 1;  ///< combinations of the modes that one operator of the pattern leaves open
 };
 /// `cases`: the graphs of the rule's tests.
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases);
 
-/// What an attribute of type string may say; nonsense for one operator of several that have it is
-/// found when it is run.
+/// What an attribute of type string may say.
 const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute);
+/// What an attribute of type integer may say where ONNX lists it, flags and kinds; empty: any
+/// number.
+const std::vector<int64_t>& numbers_of(std::string_view op, std::string_view attribute);
 
 }  // namespace ferrule

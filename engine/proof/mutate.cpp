@@ -331,6 +331,9 @@ class Mutator {
           for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8,
                           DType::u8, DType::boolean})
             if (static_cast<int64_t>(t) != *i) set(static_cast<int64_t>(t));
+        } else if (const auto& listed = numbers_of(g_.node(n).op, key); i && !listed.empty()) {
+          for (int64_t to : listed)
+            if (to != *i) set(to);
         } else if (i) {
           const ValueId first = g_.input(n, 0);
           const int rank = first ? std::max(g_.value(first).type.rank(), 0)

@@ -9,7 +9,8 @@
 namespace ferrule {
 namespace {
 
-constexpr int kTries = 28;
+/// For one node, and of these with the modes that were drawn for it.
+constexpr int kTries = 28, kModeTries = 21;
 
 std::vector<int64_t> constant_dims(const Shape& s) {
   std::vector<int64_t> out;
@@ -35,6 +36,22 @@ std::vector<AttributeSchema> attributes_of(const Node& n, const Semantics& ops) 
                                                                      : Kind::other;
       out.push_back({kind, name, usual, false});
     }
+  return out;
+}
+
+/// Whether an attribute says how the operator computes, not which operands fit it.
+bool is_mode(const Node& n, const AttributeSchema& a) {
+  using Kind = AttributeSchema::Kind;
+  return a.kind == Kind::text || a.kind == Kind::real ||
+         (a.kind == Kind::integer && !numbers_of(n.op, a.name).empty());
+}
+
+/// `n`: with its modes alone.
+Proposer::Place place_of(const Node& n, size_t slot) {
+  Proposer::Place out{fmt::format("{}:{}", n.op, slot)};
+  for (const auto& [key, value] : n.attrs.items())
+    if (const auto* word = std::get_if<std::string>(&value))
+      out.push_back(fmt::format("{}:{} {}={}", n.op, slot, key, *word));
   return out;
 }
 
@@ -161,6 +178,7 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     if (t.shape) beside.push_back(*t.shape);
   }
   std::map<std::string_view, ValueId> named;  // x * x: one value
+  int64_t listed = -1;
   for (size_t k = 0; k < in.size(); ++k) {
     OperandDraw& o = in[k];
     if (!fresh[k]) continue;
@@ -171,7 +189,8 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
       }
     }
     const std::vector<DType> can = allowed(n, k);
-    const std::string var = variable(n, k), place = n.op + ":" + std::to_string(k);
+    const std::string var = variable(n, k);
+    const Proposer::Place place = place_of(n, k);
     const auto it = of_variable.find(var);
     DType t = it != of_variable.end() && !var.empty() ? it->second : DType::undefined;
     if (t == DType::undefined || (!can.empty() && std::ranges::find(can, t) == can.end()))
@@ -191,8 +210,9 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
               draw_.chance(75) ? 0 : static_cast<size_t>(draw_.between(int64_t{1}, int64_t{3})),
               1));
     } else if (list && constant) {
-      contents =
-          propose_.integers(t, beside.empty() ? world_.base : beside.front(), g_, place, way);
+      contents = propose_.integers(t, beside.empty() ? world_.base : beside.front(), g_, place, way,
+                                   listed);
+      listed = contents->numel();
     } else {
       shape = o.name->shape ? pattern_shape(*o.name->shape, sizes)
                             : propose_.shape(world_, beside, place, way);
@@ -213,15 +233,28 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
 
 // --- attributes
 
+/// Modes, flags and numbers that the pattern leaves open. They are drawn once for a node, before
+/// its operands: what one mode alone reads (the region of a Resize) is seldom right by chance, and
+/// modes drawn with the operands would be those that ask for nothing.
+Attrs NodeDraw::modes(const Node& n, const PatternExpr& e) {
+  Attrs out;
+  if (!e.any_attrs || draw_.chance(25)) return out;
+  for (const AttributeSchema& a : attributes_of(n, ops_))
+    if (!a.required && is_mode(n, a) &&
+        std::ranges::find(e.attrs, a.name, &AttrPattern::name) == e.attrs.end() &&
+        draw_.chance(a.kind == AttributeSchema::Kind::text ? 70 : 50))
+      if (auto v = propose_.attribute(n.op, a, 0)) out.set(a.name, std::move(*v));
+  return out;
+}
+
+/// Beside the modes.
 bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt) {
-  n.attrs = {};
   Bound bound = attrs;
   const bool plain = attempt % 3 == 2 || draw_.chance(30);
   for (const AttributeSchema& a : attributes_of(n, ops_)) {
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
     if (p == e.attrs.end()) {
-      if (a.required ||
-          (e.any_attrs && !plain && draw_.chance(a.kind == AttributeSchema::Kind::text ? 55 : 35)))
+      if (a.required || (e.any_attrs && !plain && !is_mode(n, a) && draw_.chance(35)))
         if (auto v = propose_.attribute(n.op, a, rank)) n.attrs.set(a.name, std::move(*v));
       continue;
     }
@@ -279,7 +312,9 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
         }
   for (size_t k = 0; k < count; ++k) n.outputs.push_back(g_.add_value(g_.fresh_name("t")));
   n.name = g_.fresh_name(n.op);
+  const Attrs modes = this->modes(n, e);
   for (int attempt = 0; attempt < kTries; ++attempt) {
+    n.attrs = attempt < kModeTries ? modes : Attrs();
     ways_.clear();
     Sizes local = sizes;
     if (!types(n, in, fresh, local)) continue;
@@ -349,7 +384,9 @@ ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs
     for (const auto& o : in) f.push_back(o.free());
     return f;
   }();
+  const Attrs modes = this->modes(n, kOpen);
   for (int attempt = 0; attempt < kTries; ++attempt) {
+    n.attrs = attempt < kModeTries ? modes : Attrs();
     Sizes sizes;
     Bound bound;
     if (!types(n, in, fresh, sizes)) continue;

@@ -49,6 +49,7 @@ class NodeDraw {
  private:
   bool types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh,
              Sizes& sizes);
+  Attrs modes(const Node& n, const PatternExpr& e);
   bool attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt);
   std::vector<DType> allowed(const Node& n, size_t slot) const;
   std::string variable(const Node& n, size_t slot) const;
@@ -63,7 +64,7 @@ class NodeDraw {
   const Semantics& ops_;
   Proposer& propose_;
   Draw& draw_;
-  std::vector<std::pair<std::string, int>> ways_;  ///< of the operands proposed last
+  std::vector<std::pair<Proposer::Place, int>> ways_;  ///< of the operands proposed last
 };
 
 }  // namespace ferrule

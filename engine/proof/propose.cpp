@@ -43,9 +43,14 @@ World Proposer::world(const std::vector<DType>& types) {
   return w;
 }
 
-int Proposer::choose(std::string_view place, int ways) {
-  const auto it = ways_.find(place);
-  if (it != ways_.end() && draw_.chance(65)) return draw_.of(it->second);
+/// Of the modes the one in which operands fitted least often counts: it asks for more than others.
+int Proposer::choose(const Place& place, int ways) {
+  const std::vector<int>* fewest = nullptr;
+  for (const std::string& p : place)
+    if (auto it = ways_.find(p);
+        it != ways_.end() && (!fewest || it->second.size() < fewest->size()))
+      fewest = &it->second;
+  if (fewest && draw_.chance(65)) return draw_.of(*fewest);
   return static_cast<int>(draw_.below(ways));
 }
 
@@ -55,7 +60,7 @@ Shape Proposer::some_ones(Shape s) {
   return s;
 }
 
-Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, std::string_view place,
+Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Place& place,
                       int& way) {
   const Shape& s = beside.empty() ? w.base : draw_.chance(70) ? beside.front() : draw_.of(beside);
   const size_t rank = s.size();
@@ -182,6 +187,22 @@ std::vector<int64_t> Proposer::regrouped(const Shape& s) {
   return out;
 }
 
+/// Ends of axes and what lies beyond them, from either side, or steps over them in either
+/// direction.
+std::vector<int64_t> Proposer::beyond(const Shape& s, int64_t count) {
+  constexpr int64_t kFar = int64_t{1} << 62;
+  std::vector<int64_t> out;
+  const bool steps = draw_.chance(40), back = draw_.chance(50);
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t size = s.empty() ? 1 : std::max<int64_t>(known(draw_.of(s)), 1);
+    const std::vector<int64_t> all = steps ? std::vector<int64_t>{1, 1, 2, size}
+                                           : std::vector<int64_t>{0, 1, size - 1, size + 1, kFar};
+    const int64_t x = draw_.of(all);
+    out.push_back(!back ? x : steps ? -x : ~x);
+  }
+  return out;
+}
+
 std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   const int rank = static_cast<int>(s.size());
   constexpr int64_t kLongest = 64;  // what is listed one by one
@@ -266,15 +287,19 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   }
 }
 
-Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, std::string_view place,
-                          int& way) {
-  way = choose(place, 22);
+Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Place& place,
+                          int& way, int64_t listed) {
+  way = choose(place, 23);
   std::vector<const Tensor*> same;
   for (uint32_t v = 0; v < g.value_slots(); ++v)
     if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->rank() < 2)
       same.push_back(c);
   if (way == 21 && !same.empty()) return *draw_.of(same);
-  const std::vector<int64_t> values = list(beside, g, way);
+  const std::vector<int64_t> values =
+      way == 22 ? beyond(beside, listed >= 0 && draw_.chance(80)
+                                     ? listed
+                                     : draw_.between(1, std::max<int64_t>(std::ssize(beside), 1)))
+                : list(beside, g, way);
   const bool scalar = values.size() == 1 && (way == 0 || (way == 12 && draw_.chance(40)));
   std::vector<int64_t> dims;
   if (!scalar) dims.push_back(static_cast<int64_t>(values.size()));
@@ -336,13 +361,16 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
     case Kind::integer: {
       if (a.name == "to" || a.name.ends_with("dtype"))
         return static_cast<int64_t>(kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
+      if (const auto& listed = numbers_of(op, a.name); !listed.empty()) return draw_.of(listed);
       if (draw_.chance(35)) return draw_.between(int64_t{-rank}, int64_t{std::max(rank, 1)} - 1);
       return draw_.chance(70) ? draw_.below(3) : draw_.between(int64_t{-2}, int64_t{5});
     }
     case Kind::real: {
       if (draw_.chance(25)) return draw_.of(hints_.numbers);
-      constexpr std::array<double, 6> all{0, 1, 0.5, -1, 2, 1e-5};
-      return draw_.chance(50) ? all[static_cast<size_t>(draw_.below(6))] : draw_.between(-2.0, 2.0);
+      constexpr std::array<double, 6> all{0, 1, 0.5, 1, 2, 1e-5};
+      const double d =
+          draw_.chance(50) ? all[static_cast<size_t>(draw_.below(6))] : draw_.between(0.0, 2.0);
+      return a.name != "epsilon" && draw_.chance(50) ? -d : d;
     }
     case Kind::text: {
       const auto& words = words_of(op, a.name);

@@ -18,26 +18,33 @@ struct World {
 
 class Proposer {
  public:
+  /// An operand by which ways are learned: of its operator, and of that in one mode each.
+  using Place = std::vector<std::string>;
   Proposer(const Hints& hints, Draw& draw) : hints_(hints), draw_(draw) {}
 
   World world(const std::vector<DType>& types);
   int64_t size();
   /// `known`: shapes of the operands beside it, the first counts most. `way`: how it was made, for
   /// learned().
-  Shape shape(const World& w, const std::vector<Shape>& known, std::string_view place, int& way);
+  Shape shape(const World& w, const std::vector<Shape>& known, const Place& place, int& way);
   /// A list (or a single one) of integers beside an operand of this shape: axes, sizes, pads,
-  /// starts, indices, …
-  Tensor integers(DType t, const Shape& beside, const Graph& g, std::string_view place, int& way);
+  /// starts, indices, … `listed`: how many elements the operator's list before this one has, -1:
+  /// there is none.
+  Tensor integers(DType t, const Shape& beside, const Graph& g, const Place& place, int& way,
+                  int64_t listed = -1);
   /// Numbers for a constant.
   Tensor contents(DType t, const std::vector<int64_t>& dims, const Graph& g);
   std::optional<Attr> attribute(std::string_view op, const AttributeSchema& a, int rank);
   /// The way was one that fits.
-  void learned(std::string_view place, int way) { ways_[std::string(place)].push_back(way); }
+  void learned(const Place& place, int way) {
+    for (const std::string& p : place) ways_[p].push_back(way);
+  }
 
  private:
-  int choose(std::string_view place, int ways);
+  int choose(const Place& place, int ways);
   std::vector<int64_t> list(const Shape& beside, const Graph& g, int way);
   std::vector<int64_t> axes(int rank);
+  std::vector<int64_t> beyond(const Shape& s, int64_t count);
   std::vector<int64_t> regrouped(const Shape& s);
   Shape some_ones(Shape s);
 

@@ -21,12 +21,14 @@ std::string_view name(ConditionProof::State s) {
 
 namespace {
 
-/// Distinct instances on which the rule fires that a proof looks for.
-constexpr size_t kDistinct = 900;
+/// Distinct instances on which the rule fires that a proof looks for; more where the pattern leaves
+/// modes open, so that each combination comes with flags, numbers and sizes of its own.
+constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 /// Drawn at once: of those that run others are made.
 constexpr int kBatch = 40;
-/// Of the time for a rule: drawing and comparing must leave some for its conditions.
-constexpr double kDrawing = 0.5;
+/// Of the time for a rule: drawing and comparing must leave some for its conditions, and go on with
+/// what those leave.
+constexpr double kDrawing = 0.5, kDrawingOn = 0.8;
 constexpr double kShrinking = 1;
 
 class Prover {
@@ -44,10 +46,7 @@ class Prover {
     if (!provable(rule_.kind)) return std::move(out_);
     samples_.cases();
     check();
-    do {
-      samples_.draw(kBatch);
-      check();
-    } while (kinds_.size() < kDistinct && !out_.exhausted && samples_.in_time());
+    drawn();
     samples_.pairs();
     check();
     for (const Condition& c : rule_.where) {
@@ -56,11 +55,20 @@ class Prover {
       if (out_.in_time || p.state == ConditionProof::State::killed)
         out_.conditions.push_back(std::move(p));
     }
+    samples_.until(begin_ + ctx_.seconds * kDrawingOn);
+    if (out_.wrong.empty() && !out_.exhausted) drawn();
     out_.instances = static_cast<int>(kinds_.size());
     return std::move(out_);
   }
 
  private:
+  void drawn() {
+    const size_t distinct = std::clamp(kOfModes * samples_.hints().modes, kDistinct, kMostDistinct);
+    while (kinds_.size() < distinct && !out_.exhausted && samples_.in_time()) {
+      samples_.draw(kBatch);
+      check();
+    }
+  }
   static Rule sound_only(Rule rule) {
     std::erase_if(rule.where, [](const Condition& c) { return c.cls != ConditionClass::sound; });
     return rule;

@@ -177,6 +177,7 @@ std::unique_ptr<Graph> Samples::candidate() {
   const std::vector<size_t>& alike =
       std::next(firing_.begin(), static_cast<long>(generator.pick(firing_.size())))->second;
   const Graph& g = *all_[alike[generator.pick(alike.size())]].graph;
+  if (hints_.open_attributes && generator.chance(20)) return generator.reset(g);
   return generator.chance(50) ? generator.resized(g) : generator.changed(g, mutations(g, scope_));
 }
 

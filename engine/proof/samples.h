@@ -33,7 +33,11 @@ class Samples {
   void ran(size_t sample);
 
   std::vector<Sample>& all() { return all_; }
+  /// What the pattern leaves open, after cases().
+  const Hints& hints() const { return hints_; }
   bool in_time() const;
+  /// Another deadline.
+  void until(double deadline) { deadline_ = deadline; }
 
  private:
   void scope(const PatternExpr& e);

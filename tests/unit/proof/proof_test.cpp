@@ -1,6 +1,8 @@
 // The tests inside rules, and proofs: right rules hold, seeded wrong ones are caught.
 #include "engine/proof/proof.h"
 
+#include "engine/proof/generate.h"
+#include "engine/proof/hints.h"
 #include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
@@ -197,4 +199,37 @@ TEST_CASE("rounding is no mistake: f64 settles it") {
                "g (float[3] i) => (float[3] o) <float a = {1000.0}, float b = {999.0}> { t = "
                "Add(i, a) o = Sub(t, b) }",
                "types: [f32]\n", "reassociating") != "case");
+}
+
+TEST_CASE("flags of drawn graphs say 0 or 1, each in its turn") {
+  for (const char* match :
+       {"y = ArgMax<...>(x)", "y = Mod<...>(x, b)", "y = ReduceSum<...>(x, a?!)"}) {
+    auto r = rule("drawn", fmt::format("kind: rewrite\nphase: fold\nnumerics: exact\nmatch: |\n  "
+                                       "[n] {}\nrewrite: |\n  y = x\n",
+                                       match));
+    const ProofContext context = proof_context();
+    const Hints hints = hints_of(*r, {});
+    Generator generator(*r, context, hints);
+    std::map<std::string, std::set<int64_t>> said;
+    for (int n = 0; n < 600; ++n) {
+      const auto g = generator.next();
+      if (!g) continue;
+      auto see = [&](const Graph& of) {
+        for (NodeId id : of.order())
+          for (const auto& [key, value] : of.node(id).attrs.items())
+            if (!numbers_of(of.node(id).op, key).empty())
+              said[key].insert(std::get<int64_t>(value));
+      };
+      see(*g);
+      MutationScope scope;
+      for (const Mutation& m : mutations(*g, scope)) {
+        auto changed = g->clone();
+        m.apply(*changed);
+        see(*changed);
+      }
+    }
+    CHECK(!said.empty());
+    const std::set<int64_t> both{0, 1};
+    for (const auto& [key, values] : said) CHECK_MESSAGE(values == both, key);
+  }
 }
