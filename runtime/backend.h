@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "engine/base/limits.h"
 #include "engine/plan/plan.h"
 #include "runtime/profiler.h"

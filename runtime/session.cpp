@@ -3,8 +3,8 @@
 #include <chrono>
 #include <future>
 
+#include "codegen/annotate_plan.h"
 #include "codegen/cache.h"
-#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/schema.h"

@@ -10,17 +10,17 @@
 
 #include "codegen/cuda/attention.h"
 #include "codegen/cuda/copy.h"
-#include "codegen/cuda/pieces.h"
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/pool.h"
+#include "codegen/cuda/region_pieces.h"
 #include "codegen/cuda/resize.h"
 #include "codegen/cuda/rows.h"
 #include "codegen/cuda/shape.h"
 #include "codegen/cuda/text.h"
 #include "codegen/cuda/topk.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {

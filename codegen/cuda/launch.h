@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 
 namespace ferrule {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "codegen/cuda/launch.h"
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 
 namespace ferrule {
 

@@ -2,7 +2,7 @@
 // channels, or for one element where channels do not lie side by side. Any size, stride, dilation
 // and padding, in images of one to three axes however they lie in memory; the arithmetic is f32, or
 // the elements' own type for maxima of integers. Sizes of the window are part of the source, all
-// other numbers are arguments. A pooling of whole images is a row kernel (lower.cpp).
+// other numbers are arguments. A pooling of whole images is a row kernel (layers_to_launches.cpp).
 #pragma once
 #include <cstdint>
 #include <span>

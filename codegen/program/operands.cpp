@@ -1,8 +1,8 @@
 #include "codegen/program/operands.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 namespace {

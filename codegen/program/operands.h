@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "codegen/program/row_loops.h"
 
 namespace ferrule {

@@ -4,11 +4,11 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/spread.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 
@@ -226,7 +226,7 @@ int channel_axis(const Graph& g, const Node& anchor, std::string_view contract) 
 /// one value, one a channel or one an element; `generated`: any.
 bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
-  if (spread_of(*r.shape, *y.shape, channel) != Spread::other) return true;
+  if (broadcast_of(*r.shape, *y.shape, channel) != Broadcast::other) return true;
   const int missing = y.rank() - r.rank();
   for (int k = 0; k < r.rank(); ++k)
     if (const Dim& d = (*r.shape)[k]; !(d == Dim(1)) && !(d == (*y.shape)[k + missing]))
@@ -239,7 +239,7 @@ bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated)
 bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contract) {
   const Type& r = type_of(g, v);
   return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() &&
-         spread_of(*r.shape, *y.shape, 1) == Spread::full;
+         broadcast_of(*r.shape, *y.shape, 1) == Broadcast::full;
 }
 
 /// The tail as one program must be a sequence of what the library's epilogue does. What the library

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 namespace {

@@ -9,10 +9,10 @@
 #include "engine/contract/attention.h"
 #include "engine/contract/channel_gate.h"
 #include "engine/contract/epilogue.h"
-#include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/contract/softmax_topk.h"
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/row.h"
 

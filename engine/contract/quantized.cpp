@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {

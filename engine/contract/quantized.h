@@ -6,7 +6,7 @@
 // contract accepts what this can read. One scale and zero point for a whole tensor, constant.
 #pragma once
 #include "engine/graph/graph.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {

@@ -16,7 +16,7 @@
 #include "engine/group/group.h"
 #include "engine/group/row_region.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
 #include "engine/semantics/movement.h"
 

@@ -10,8 +10,8 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 namespace {

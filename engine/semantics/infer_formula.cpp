@@ -1,8 +1,8 @@
 #include "engine/semantics/infer_formula.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 

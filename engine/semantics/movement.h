@@ -1,7 +1,7 @@
 // Operators that only move elements (Transpose, Slice, Concat, Pad, Reshape, Resize nearest, …) as
 // index arithmetic: which element of which operand is found at an index of a result. One row a
-// operator in movement.cpp; nothing here knows kernels, memory or layouts. pieces.h makes kernels
-// of it.
+// operator in movement.cpp; nothing here knows kernels, memory or layouts. region_pieces.h makes
+// kernels of it.
 #pragma once
 #include <optional>
 #include <vector>

@@ -7,8 +7,8 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/formula.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/row_folds.h"
 
 namespace ferrule {

@@ -22,7 +22,7 @@
 #include "codegen/cuda/operands.h"
 #include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cli/cli.h"
 #include "runtime/gpu_steps.h"
 

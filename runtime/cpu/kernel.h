@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "codegen/cpu/jit.h"
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/plan.h"
@@ -104,7 +104,7 @@ Result<KernelPtr> make_pool(Context&, const KernelCall&);
 Result<KernelPtr> make_global_pool(Context&, const KernelCall&);
 Result<KernelPtr> make_channel_gate(Context&, const KernelCall&);
 /// Two windows, one over the other's result, strip by strip.
-Result<KernelPtr> make_tiles(Context&, const KernelCall&);
+Result<KernelPtr> make_window_chain(Context&, const KernelCall&);
 Result<KernelPtr> make_softmax_topk(Context&, const KernelCall&);
 Result<KernelPtr> make_resize(Context&, const KernelCall&);
 Result<KernelPtr> make_norm(Context&, const KernelCall&);

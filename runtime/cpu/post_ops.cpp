@@ -57,19 +57,19 @@ std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y,
   const auto type = *data_type(o.dtype);
   const std::vector<int64_t> own = shape.full.get_dims();
   std::vector<int64_t> ones(own.size(), 1);
-  switch (spread_of(o, y, shape.channel)) {
-    case Spread::channel:
+  switch (broadcast_of(o, y, shape.channel)) {
+    case Broadcast::channel:
       ones[static_cast<size_t>(shape.destination)] = y.dims[static_cast<size_t>(shape.channel)];
       return memory::desc(ones, type, strides_of(ones, Layout::plain));
-    case Spread::one:
+    case Broadcast::one:
       return memory::desc(ones, type, strides_of(ones, Layout::plain));
-    case Spread::full:
+    case Broadcast::full:
       // The library steps through it as through its destination. Constants are put in that order
       // when they are packed.
       if (!y.dense() || o.dtype != y.dtype || !(lies_like(o, y) || (o.constant && own == y.dims)))
         return std::nullopt;
       return shape.full;
-    case Spread::other:
+    case Broadcast::other:
       break;
   }
   return std::nullopt;

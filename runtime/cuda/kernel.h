@@ -115,7 +115,8 @@ struct Context {
 /// errors: library_failed; library_missing; unsupported_operator when there is no such kernel (it
 /// is interpreted then).
 using Factory = Result<KernelPtr> (*)(Context&, const KernelCall&);
-/// The factory of a library primitive by ONNX operator; null if there is none (kernels/table.cpp).
+/// The factory of a library primitive by ONNX operator; null if there is none
+/// (kernels/kernel_table.cpp).
 Factory library_factory(std::string_view op);
 
 Result<KernelPtr> make_convolution(Context&, const KernelCall&);

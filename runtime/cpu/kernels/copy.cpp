@@ -1,7 +1,7 @@
 // Movements and reorders as strided copies between operands, layouts included: each becomes a list
 // of parts worked out once. What codegen lowers to a few
-// pieces comes to pieces.cpp instead; this is for reorders, more pieces than those, and element
-// types that generated code does not know.
+// pieces comes to region_pieces.cpp instead; this is for reorders, more pieces than those, and
+// element types that generated code does not know.
 #include <cstring>
 
 #include "engine/base/diagnostics.h"

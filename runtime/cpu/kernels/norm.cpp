@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 #include "runtime/cpu/kernel.h"
 

@@ -7,7 +7,7 @@
 #include "codegen/cpu/jit.h"
 #include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"
 

@@ -65,11 +65,11 @@ Status RegisterTail::add_operand(Context& context, const KernelCall& call, const
     return error(Code::unsupported_operator, escape(call.layer), "this tail", why);
   };
   if (o.dtype != DType::f32) return refuse(name(o.dtype));
-  const Spread spread = sum ? Spread::full : spread_of(o, y);
-  if (spread == Spread::other)
+  const Broadcast spread = sum ? Broadcast::full : broadcast_of(o, y);
+  if (spread == Broadcast::other)
     return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
-  if (spread == Spread::full) {
-    op.spread = RegisterOp::Spread::full;
+  if (spread == Broadcast::full) {
+    op.spread = RegisterOp::Broadcast::full;
     if (!o.constant) return lies_like(o, y) ? Status{} : refuse("an operand lies in another order");
     return guard(call, "reorder", [&]() -> Status {
       packed_.push_back(context.library.pack(*o.constant, desc_of(o, y.rank()), image_desc(y)));
@@ -77,7 +77,7 @@ Status RegisterTail::add_operand(Context& context, const KernelCall& call, const
       return {};
     });
   }
-  op.spread = o.numel() == 1 ? RegisterOp::Spread::scalar : RegisterOp::Spread::channel;
+  op.spread = o.numel() == 1 ? RegisterOp::Broadcast::scalar : RegisterOp::Broadcast::channel;
   if (o.constant) op.operand = o.constant->as<float>().data();
   return {};
 }

@@ -143,8 +143,8 @@ class UnfoldedDeconvolution final : public Kernel {
     KernelCall repeated = call;
     for (size_t k = call.node->inputs.size(); k < repeated.inputs.size(); ++k) {
       Operand& o = repeated.inputs[k];
-      const Spread spread = spread_of(o, call.outputs[0]);
-      if (!o.constant || (spread != Spread::channel && spread != Spread::one))
+      const Broadcast spread = broadcast_of(o, call.outputs[0]);
+      if (!o.constant || (spread != Broadcast::channel && spread != Broadcast::one))
         return error(Code::unsupported_operator, escape(call.layer), "this tail",
                      "an operand is not one value a channel");
       o.dims = {1, s_.columns()};

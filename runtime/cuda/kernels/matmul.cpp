@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/broadcast.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/spread.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/host_copy.h"
@@ -154,8 +154,8 @@ struct Builder {
 
   Status add(const Operand& o, float factor) {
     const std::vector<int64_t> dims = call.outputs[0].dims;
-    const Spread spread = spread_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
-    if (spread == Spread::channel && factor == 1 && !bias.present()) {
+    const Broadcast spread = broadcast_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
+    if (spread == Broadcast::channel && factor == 1 && !bias.present()) {
       FERRULE_ASSIGN(bias, source(context, o));
       p.has_bias = true;
       return {};
@@ -163,7 +163,7 @@ struct Builder {
     if (c.present()) return refuse(call, "two addends as large as the result");
     p.adds = true;
     p.beta = factor;
-    if (spread == Spread::full) {
+    if (spread == Broadcast::full) {
       FERRULE_ASSIGN(c, source(context, o));
       addend = View{o.dims, o.plain_strides()};
       return {};

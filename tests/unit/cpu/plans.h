@@ -1,7 +1,7 @@
 // Hand-made graphs planned, lowered, prepared and run on the CPU backend, and compared with the
 // interpreter.
 #pragma once
-#include "codegen/lower.h"
+#include "codegen/annotate_plan.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/semantics/infer.h"

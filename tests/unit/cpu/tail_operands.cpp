@@ -90,8 +90,8 @@ std::vector<Dims> shapes_against(const Dims& y) {
 
 /// What plans let the library's kernels have: engine/contract/anchored.cpp.
 bool planned(const TailCase& a, const Dims& d, Kind kind) {
-  const Spread spread = ferrule::spread_of(d, a.y, a.channel());
-  if (spread != Spread::full) return spread != Spread::other;
+  const Broadcast spread = ferrule::broadcast_of(d, a.y, a.channel());
+  if (spread != Broadcast::full) return spread != Broadcast::other;
   return !a.image || kind == Kind::constant || (kind == Kind::last && d.size() == a.y.size());
 }
 

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
+#include "codegen/annotate_plan.h"
 #include "codegen/cuda/launch.h"
 #include "codegen/cuda/operands.h"
-#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/contract/contracts.h"

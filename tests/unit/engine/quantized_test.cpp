@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;

@@ -12,7 +12,7 @@
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/infer_formula.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "engine/graph/graph.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {

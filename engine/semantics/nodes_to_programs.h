@@ -36,7 +36,8 @@ struct PieceOperand {
   std::vector<std::vector<int64_t>> steps;  ///< [axis of the piece][axis of the operand]
   friend bool operator==(const PieceOperand&, const PieceOperand&) = default;
 };
-/// A box of the results that one program computes with constant strides (engine/contract/pieces.h).
+/// A box of the results that one program computes with constant strides
+/// (engine/contract/region_pieces.h).
 struct RegionPiece {
   std::vector<int64_t> dims;
   uint32_t program = 0;                       ///< into LoweredRegion::programs

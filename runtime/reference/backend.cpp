@@ -1,4 +1,4 @@
-#include "runtime/reference/reference.h"
+#include "runtime/reference/backend.h"
 
 #include <chrono>
 #include <cstring>

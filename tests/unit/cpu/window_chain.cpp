@@ -2,7 +2,7 @@
 // convolutions. Random sizes, pads, strides, dilations and tails against the interpreter, with
 // buffers from one row to whole images, and any number of threads; what the contract takes, the
 // kernel is made for.
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 
 #include "engine/graph/compare.h"
 #include "engine/group/group.h"
@@ -143,7 +143,7 @@ struct TileSetup {
     return h.make([](Context& context, const KernelCall& call) {
       KernelCall whole = call;
       whole.graph = graph;
-      return make_tiles(context, whole);
+      return make_window_chain(context, whole);
     });
   }
 };

@@ -1,4 +1,4 @@
-// Regions of several pieces (engine/contract/pieces.h) as one kernel: pieces that only move
+// Regions of several pieces (engine/contract/region_pieces.h) as one kernel: pieces that only move
 // elements are strided copies, the others generated code; one parallel loop runs all of them, split
 // by the bytes they write and what they compute.
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 #include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/staged_loop.h"
 #include "runtime/parallel.h"

@@ -1,4 +1,4 @@
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 
 #include <algorithm>
 #include <map>
@@ -6,9 +6,9 @@
 #include <variant>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {

@@ -12,7 +12,7 @@
 
 namespace ferrule {
 
-struct TileStage {
+struct WindowStage {
   NodeId anchor;
   std::vector<NodeId> tail;
   ValueId result;                ///< behind the tail
@@ -22,8 +22,8 @@ struct TileStage {
 
 /// `nodes` (topological order) as stages, each reading the one before.  errors:
 /// unsupported_operator, with the reason.
-Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes,
-                                          const Semantics& ops);
+Result<std::vector<WindowStage>> read_window_chain(const Graph& g, std::span<const NodeId> nodes,
+                                                   const Semantics& ops);
 
 /// contracts.h's `accepts` for the two contracts; `nodes` are all of the group's.
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,

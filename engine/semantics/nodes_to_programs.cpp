@@ -1,4 +1,4 @@
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 #include <algorithm>
 #include <map>

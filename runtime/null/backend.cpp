@@ -1,4 +1,4 @@
-#include "runtime/null/null.h"
+#include "runtime/null/backend.h"
 
 #include <cstring>
 #include <optional>

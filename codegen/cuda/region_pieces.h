@@ -1,7 +1,7 @@
-// Regions in pieces (engine/contract/pieces.h) as one CUDA kernel: each block works on one piece.
-// Pieces that have the same program, accesses and width of a vector share their code; where a piece
-// lies and how large it is stands in the argument block, or, where that would be too large for one,
-// in a table inside the source.
+// Regions in pieces (engine/contract/region_pieces.h) as one CUDA kernel: each block works on one
+// piece. Pieces that have the same program, accesses and width of a vector share their code; where
+// a piece lies and how large it is stands in the argument block, or, where that would be too large
+// for one, in a table inside the source.
 #pragma once
 #include <span>
 #include <string>
@@ -10,7 +10,7 @@
 
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/shape.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {

@@ -1,4 +1,4 @@
-#include "codegen/cuda/pieces.h"
+#include "codegen/cuda/region_pieces.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,8 +7,8 @@
 
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/polynomials.h"
 
 namespace ferrule {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/interpreter/interpreter.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/cpu/harness.h"

@@ -3,7 +3,7 @@
 // strip: it computes the rows that the strip's windows reach (keeping those it has from the strip
 // before) into a buffer that stays in its L2 cache, then the strip itself. Both steps are the
 // ordinary kernels for images of so many rows, on one thread.
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 
 #include <algorithm>
 #include <cstring>
@@ -119,7 +119,7 @@ class PieceBinder final : public Binder {
 };
 
 /// One call of a piece; offsets in bytes, by operand, from where the operand begins.
-struct Step {
+struct ChainStep {
   const Piece* piece = nullptr;
   size_t stage = 0;
   std::vector<int64_t> offsets;
@@ -129,7 +129,7 @@ struct Step {
 /// What one thread does, with the kernels it does it with.
 struct Part {
   std::map<std::vector<int64_t>, Piece> pieces[2];  ///< by the form of the strip
-  std::vector<Step> steps;
+  std::vector<ChainStep> steps;
   char* buffer = nullptr;
   Status status;
 };
@@ -228,7 +228,7 @@ class Tiles final : public Kernel {
     for (int64_t row = first; row < last; row += height) {
       const Strip back = strip_of(stages_[1], row, std::min(last, row + height));
       if (back.to <= back.from) return refuse("a window lies in the padding alone");
-      Step fill, use;
+      ChainStep fill, use;
       const int64_t kept = std::max<int64_t>(0, end - back.from);
       fill.keep_from = (back.from - begin) * front.row_bytes();
       fill.keep_bytes = kept * front.row_bytes();
@@ -256,7 +256,7 @@ class Tiles final : public Kernel {
   }
 
   /// Where the strip's operands begin.
-  void offsets(Step& step, const Strip& strip, int64_t image) const {
+  void offsets(ChainStep& step, const Strip& strip, int64_t image) const {
     const Stage& s = stages_[step.stage];
     step.offsets.assign(s.inputs.size() + 1, 0);
     auto at = [&](const Operand& o, int64_t row) {
@@ -270,7 +270,7 @@ class Tiles final : public Kernel {
   }
 
   /// Finds or makes the part's kernel for strips of this form.
-  Status add(Context& context, Part& part, size_t stage, const Strip& strip, Step& step) {
+  Status add(Context& context, Part& part, size_t stage, const Strip& strip, ChainStep& step) {
     const Stage& s = stages_[stage];
     step.stage = stage;
     auto [it, fresh] = part.pieces[stage].try_emplace(
@@ -311,13 +311,13 @@ class Tiles final : public Kernel {
   void run_parts(int me, int team) {
     for (size_t p = static_cast<size_t>(me); p < parts_.size(); p += static_cast<size_t>(team)) {
       parts_[p].status = {};
-      for (const Step& step : parts_[p].steps)
+      for (const ChainStep& step : parts_[p].steps)
         if (parts_[p].status = run_step(parts_[p], step); !parts_[p].status) [[unlikely]]
           return;
     }
   }
 
-  Status run_step(const Part& part, const Step& step) const {
+  Status run_step(const Part& part, const ChainStep& step) const {
     if (step.keep_bytes && step.keep_from)
       std::memmove(part.buffer, part.buffer + step.keep_from, static_cast<size_t>(step.keep_bytes));
     if (!step.piece) return {};
@@ -338,7 +338,7 @@ class Tiles final : public Kernel {
 };
 
 /// A stage's operands, found among the group's.
-Result<Stage> stage_of(const KernelCall& call, const TileStage& t) {
+Result<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
   const Graph& g = *call.graph;
   auto refuse = [&](std::string_view why) {
     return error(Code::unsupported_operator, escape(call.layer), "tiles", why);
@@ -393,9 +393,9 @@ double products(const Stage& s) {
 
 }  // namespace
 
-Result<KernelPtr> make_tiles(Context& context, const KernelCall& call) {
-  FERRULE_ASSIGN(std::vector<TileStage> chain,
-                 read_tiles(*call.graph, call.graph->order(), *context.ops));
+Result<KernelPtr> make_window_chain(Context& context, const KernelCall& call) {
+  FERRULE_ASSIGN(std::vector<WindowStage> chain,
+                 read_window_chain(*call.graph, call.graph->order(), *context.ops));
   FERRULE_ASSIGN(Stage first, stage_of(call, chain[0]));
   FERRULE_ASSIGN(Stage second, stage_of(call, chain[1]));
   const auto useful = static_cast<int64_t>((products(first) + products(second)) /

@@ -1,4 +1,4 @@
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 
 #include <algorithm>
 #include <array>
@@ -8,11 +8,11 @@
 #include "engine/base/diagnostics.h"
 #include "engine/contract/attention.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
-#include "engine/contract/tiles.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/contract/window_chain.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -247,9 +247,9 @@ class LayerLowering {
     const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
     if (tiles) {
-      FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
+      FERRULE_ASSIGN(auto stages, read_window_chain(*node_.body, node_.body->order(), ops_));
       if (target_.device == "gpu") return staged(stages);
-      for (const TileStage& s : stages)
+      for (const WindowStage& s : stages)
         for (const PostOp& op : s.post_ops) {
           if (!allows(allowed(), op.deviation)) return staged(stages);
           add_deviation(l, "conv", op, graph().value(s.result).type.dtype);
@@ -292,7 +292,7 @@ class LayerLowering {
     return region;
   }
 
-  Status staged(const std::vector<TileStage>& stages) {
+  Status staged(const std::vector<WindowStage>& stages) {
     for (size_t k = 0; k < stages.size(); ++k) {
       const bool last = k + 1 == stages.size();
       const ValueId to = last ? node_.outputs[0] : temporary(stages[k].result);
