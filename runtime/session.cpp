@@ -33,6 +33,12 @@ bool fits(const Type& declared, const std::vector<int64_t>& dims) {
   return true;
 }
 
+/// What a backend cannot do at all, another may.
+bool cannot_run(const Refusal& why) {
+  const Error* e = why.error();
+  return !e || e->code == Code::size_unknown || e->code == Code::unsupported_type;
+}
+
 }  // namespace
 
 struct Session::State {
@@ -209,16 +215,13 @@ struct Session::State {
     auto executable = by->prepare(context);
     // auto: what a backend cannot do at all (a size known only during the run) the reference does.
     if (!executable && options.backend == "auto" && !options.require_device &&
-        by->name() != "reference" &&
-        (executable.error().code == Code::unsupported_operator ||
-         executable.error().code == Code::size_unknown ||
-         executable.error().code == Code::unsupported_type)) {
+        by->name() != "reference" && cannot_run(executable.error())) {
       log(LogLevel::warning, fmt::format("backend {}: {}; the reference backend runs the model",
-                                         by->name(), executable.error().message));
+                                         by->name(), executable.error().reason()));
       FERRULE_ASSIGN(by, find_backend("reference"));
       executable = by->prepare(context);
     }
-    if (!executable) return fail(executable.error());
+    if (!executable) return fail(required(std::move(executable).error()));
     c.executable_ = std::move(*executable);
     c.backend_ = by->name();
     c.device_ = by->device_name().empty()

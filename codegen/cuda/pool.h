@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {
@@ -38,9 +39,9 @@ struct CudaPoolPlan {
 };
 
 /// `n`: a MaxPool without indices or an AveragePool. `aligned`: pointers are multiples of 16 bytes.
-/// errors: unsupported_operator, unsupported_type.
-Result<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x,
-                                    const RowLayout& y, bool aligned);
+/// Not applicable; errors: unsupported_type.
+Applicable<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x,
+                                        const RowLayout& y, bool aligned);
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here.

@@ -10,6 +10,7 @@
 
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/shape.h"
+#include "engine/base/applicable.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
@@ -40,11 +41,11 @@ struct CudaPieces {
 };
 
 /// `strides`: of the launch's inputs, then its outputs, in elements. `aligned`: pointers are
-/// multiples of 16 bytes. `cores`, `wanted`: as element_shapes has them. errors: unsupported_type,
-/// unsupported_operator (no pieces; too many axes or operands).
-Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
-                                    std::span<const std::vector<int64_t>> strides, bool aligned,
-                                    int cores = 0, std::string_view wanted = {});
+/// multiples of 16 bytes. `cores`, `wanted`: as element_shapes has them. Not applicable (no pieces;
+/// too many axes or operands); errors: unsupported_type.
+Applicable<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
+                                        std::span<const std::vector<int64_t>> strides, bool aligned,
+                                        int cores = 0, std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here. errors: formula_invalid.

@@ -133,7 +133,7 @@ Accept check_norm(const Graph& g, const Node& n, const Target& target) {
 Accept check_few_boxes(const Graph& g, const Node& n) {
   constexpr size_t kMostSegments = 16;
   const auto m = movement_of(g, n, 0);
-  if (!m) return no(m.error().message);
+  if (!m) return no(m.error().reason());
   for (const IndexStep& s : m->steps)
     if (s.segments.size() > kMostSegments)
       return no(
@@ -257,7 +257,7 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   ValueId last = g.node(tail.back()).outputs[0];
   std::array<ValueId, 1> outputs{last};
   auto region = lower_region(ops, g, tail, outputs);
-  if (!region) return no(region.error().message);
+  if (!region) return no(region.error().reason());
   const Type& y = type_of(g, from);
   if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
   uint32_t result = 0xffffffffu;

@@ -24,7 +24,7 @@ class TileReader {
  public:
   TileReader(const Graph& g, const Semantics& ops) : g_(g), ops_(ops) {}
 
-  Result<std::vector<WindowStage>> run(std::span<const NodeId> nodes) {
+  Applicable<std::vector<WindowStage>> run(std::span<const NodeId> nodes) {
     for (NodeId id : nodes) {
       if (slides(g_.node(id))) {
         if (!stages_.empty()) {
@@ -46,13 +46,13 @@ class TileReader {
   }
 
  private:
-  tl::unexpected<Error> refuse(NodeId n, std::string why) const {
-    return error(Code::unsupported_operator, escape(g_.node(n).name), "a chain of windows",
-                 fmt::format("{} {}", g_.node(n).op, why));
+  tl::unexpected<NotApplicable> refuse(NodeId n, std::string why) const {
+    return not_applicable(escape(g_.node(n).name), "a chain of windows",
+                          fmt::format("{} {}", g_.node(n).op, why));
   }
 
   /// The tail of the last stage as an epilogue.
-  Status finish() {
+  Applicable<> finish() {
     WindowStage& s = stages_.back();
     if (s.tail.empty()) return {};
     const ValueId from = s.result;
@@ -203,15 +203,16 @@ Accept check_pointwise(const Graph& g, const Node& n) {
 
 }  // namespace
 
-Result<std::vector<WindowStage>> read_window_chain(const Graph& g, std::span<const NodeId> nodes,
-                                                   const Semantics& ops) {
+Applicable<std::vector<WindowStage>> read_window_chain(const Graph& g,
+                                                       std::span<const NodeId> nodes,
+                                                       const Semantics& ops) {
   return TileReader(g, ops).run(nodes);
 }
 
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,
                          const Semantics& ops) {
   auto stages = read_window_chain(g, nodes, ops);
-  if (!stages) return no(stages.error().message);
+  if (!stages) return no(stages.error().reason());
   const WindowStage &conv = (*stages)[0], &pool = (*stages)[1];
   if (!pool.tail.empty()) return no("something follows the pooling");
   for (const Accept& a :
@@ -225,7 +226,7 @@ Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Ta
 Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes,
                                    const Target& target, const Semantics& ops) {
   auto stages = read_window_chain(g, nodes, ops);
-  if (!stages) return no(stages.error().message);
+  if (!stages) return no(stages.error().reason());
   if (Accept a = check_types(g, *stages, "depthwise_pointwise", target); a.truth != Truth::yes)
     return a;
   for (const WindowStage& s : *stages) {

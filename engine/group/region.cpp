@@ -137,7 +137,7 @@ class Regions {
     }
     for (size_t k = 0; k < n.outputs.size(); ++k)
       if (auto m = movement_of(g_, n, k); !m) {
-        miss(id, "structure", m.error().message);
+        miss(id, "structure", m.error().reason());
         return false;
       }
     return allowed(id, n);

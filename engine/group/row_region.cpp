@@ -48,10 +48,11 @@ class RowRegions {
   void grow(NodeId seed) {
     refused_.reset();
     members_ = {seed};
-    auto axes = plain(seed) ? row_axes(ctx_.ops, g_, g_.node(seed)) : Result<RowAxes>(RowAxes{});
+    auto axes =
+        plain(seed) ? row_axes(ctx_.ops, g_, g_.node(seed)) : Applicable<RowAxes>(RowAxes{});
     if (!axes || axes->reduced.empty()) {
       refuse(seed, "structure", [&] {
-        return axes ? std::string("the type of its result is not known") : axes.error().message;
+        return axes ? std::string("the type of its result is not known") : axes.error().reason();
       });
       return miss(seed);
     }

@@ -166,7 +166,7 @@ namespace {
 
 Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Tensor* const> inputs,
                         bool f64, const Rounding* rounding) {
-  FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
+  FERRULE_ASSIGN(const OpFormula* f, required(pointwise_formula(ops, n)));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
   FERRULE_ASSIGN(LoweredNode lowered, lower_node(*f, n, types, f64));

@@ -77,8 +77,8 @@ std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y,
 
 }  // namespace
 
-Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
-                               std::span<const Leading> leading) {
+Applicable<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
+                                   std::span<const Leading> leading) {
   Epilogue out;
   dnnl::post_ops ops;
   for (const Leading& l : leading) {
@@ -90,8 +90,7 @@ Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shap
     out.operands.push_back({ops.len() - 1, l.input, l.desc});
   }
   auto refuse = [&] {
-    return error(Code::unsupported_operator, escape(call.layer), "this epilogue",
-                 "oneDNN has no such post-op");
+    return not_applicable(escape(call.layer), "this epilogue", "oneDNN has no such post-op");
   };
   for (const PostOp& op : call.post_ops) {
     if (op.operand < 0) {
@@ -110,8 +109,8 @@ Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shap
     if (!algorithm || !computes(o.dtype)) return refuse();
     const auto desc = operand_desc(o, call.outputs[0], shape);
     if (!desc)
-      return error(Code::unsupported_operator, escape(call.layer), "this epilogue",
-                   "an operand is spread in another way, or lies in another order");
+      return not_applicable(escape(call.layer), "this epilogue",
+                            "an operand is spread in another way, or lies in another order");
     ops.append_binary(*algorithm, *desc);
     out.operands.push_back({ops.len() - 1, op.operand, *desc});
   }
@@ -130,8 +129,8 @@ bool has_logistic(const KernelCall& call) {
   return std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
 }
 
-Result<KernelPtr> make_without_logistic(
-    KernelCall call, const std::function<Result<KernelPtr>(const KernelCall&)>& make) {
+Applicable<KernelPtr> make_without_logistic(
+    KernelCall call, const std::function<Applicable<KernelPtr>(const KernelCall&)>& make) {
   std::vector<PostOp> steps;
   for (const PostOp& op : call.post_ops) {
     if (op.alg != "logistic") {

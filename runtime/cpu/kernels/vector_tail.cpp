@@ -48,9 +48,9 @@ bool is_image(const Operand& o) {
   return o.rank() == 4 && o.dtype == DType::f32 && o.lies(Layout::channels_last);
 }
 
-Status VectorTail::build(const KernelCall& call, std::string_view kernel) {
+Applicable<> VectorTail::build(const KernelCall& call, std::string_view kernel) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), kernel, why);
+    return not_applicable(escape(call.layer), kernel, why);
   };
   for (const PostOp& op : call.post_ops) {
     Step step{.alpha = op.alpha, .beta = op.beta};

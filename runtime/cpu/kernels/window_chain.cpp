@@ -139,7 +139,7 @@ class Tiles final : public Kernel {
   Tiles(std::string text, std::string layer, std::array<Stage, 2> stages)
       : text_(std::move(text)), layer_(std::move(layer)), stages_(std::move(stages)) {}
 
-  Status build(Context& context) {
+  Applicable<> build(Context& context) {
     Serial serial;
     const int64_t team =
         std::max<int64_t>(1, std::min<int64_t>(wanted_, rows() * stages_[1].output.dims[0]));
@@ -213,8 +213,8 @@ class Tiles final : public Kernel {
   }
 
   /// Strips of one image from the result's row `first` on to `last`.
-  Status walk(Context& context, Part& part, int64_t image, int64_t first, int64_t last,
-              int64_t cache) {
+  Applicable<> walk(Context& context, Part& part, int64_t image, int64_t first, int64_t last,
+                    int64_t cache) {
     const Stage& front = stages_[0];
     const Window& w = stages_[1].window;
     const int64_t fit =
@@ -251,8 +251,8 @@ class Tiles final : public Kernel {
     return {};
   }
 
-  tl::unexpected<Error> refuse(std::string_view why) const {
-    return error(Code::unsupported_operator, escape(layer_), text_, why);
+  tl::unexpected<NotApplicable> refuse(std::string_view why) const {
+    return not_applicable(escape(layer_), text_, why);
   }
 
   /// Where the strip's operands begin.
@@ -270,7 +270,8 @@ class Tiles final : public Kernel {
   }
 
   /// Finds or makes the part's kernel for strips of this form.
-  Status add(Context& context, Part& part, size_t stage, const Strip& strip, ChainStep& step) {
+  Applicable<> add(Context& context, Part& part, size_t stage, const Strip& strip,
+                   ChainStep& step) {
     const Stage& s = stages_[stage];
     step.stage = stage;
     auto [it, fresh] = part.pieces[stage].try_emplace(
@@ -338,10 +339,10 @@ class Tiles final : public Kernel {
 };
 
 /// A stage's operands, found among the group's.
-Result<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
+Applicable<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
   const Graph& g = *call.graph;
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "tiles", why);
+    return not_applicable(escape(call.layer), "tiles", why);
   };
   Stage s;
   s.node = plain(g.node(t.anchor));
@@ -393,7 +394,7 @@ double products(const Stage& s) {
 
 }  // namespace
 
-Result<KernelPtr> make_window_chain(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_window_chain(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(std::vector<WindowStage> chain,
                  read_window_chain(*call.graph, call.graph->order(), *context.ops));
   FERRULE_ASSIGN(Stage first, stage_of(call, chain[0]));

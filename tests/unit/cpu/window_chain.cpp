@@ -137,7 +137,7 @@ struct TileSetup {
     h.output(DType::f32, *constant_shape(*m.graph.value(m.graph.outputs()[0]).type.shape),
              Layout::channels_last);
   }
-  Result<KernelPtr> make() {
+  Applicable<KernelPtr> make() {
     static const Graph* graph;  // a factory has no state
     graph = &body.graph;
     return h.make([](Context& context, const KernelCall& call) {
@@ -170,7 +170,7 @@ bool check_tiles(const TileModel& m, Accepts accepts, Random& random) {
   TileSetup s(m, wide, random.of<int64_t>({1024, 8192, 65536, 1 << 20}),
               plain ? Layout::plain : Layout::channels_last);
   auto kernel = s.make();
-  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
+  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
   for (int round = 0; round < 2; ++round) {  // what is left in the buffers does not matter
     REQUIRE((*kernel)->run().has_value());
     const Difference d = compare(s.h.result(), (*want)[0], model_tolerance(DType::f32));
