@@ -3,7 +3,7 @@
 #pragma once
 #include "engine/base/cache_folder.h"
 #include "engine/graph/journal.h"
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 #include "engine/plan/plan.h"
 #include "engine/rule/load.h"
 #include "engine/rule/override.h"

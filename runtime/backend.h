@@ -8,7 +8,8 @@
 #include <span>
 #include <string_view>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
+#include "engine/base/applicable.h"
 #include "engine/base/limits.h"
 #include "engine/plan/plan.h"
 #include "runtime/profiler.h"
@@ -93,9 +94,9 @@ class Backend {
   virtual std::string device_target() const { return {}; }
   virtual std::string device_name() const { return {}; }
   virtual std::vector<Requirement> requirements() const { return {}; }
-  /// errors: unsupported_operator, unsupported_type, out_of_memory, library_failed, those of the
-  /// device.
-  virtual Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) = 0;
+  /// Not applicable: another backend may run the plan. errors: unsupported_type, out_of_memory,
+  /// library_failed, those of the device.
+  virtual Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) = 0;
 };
 
 }  // namespace ferrule

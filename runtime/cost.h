@@ -1,7 +1,7 @@
 // What a plan costs as far as it is known without running it: kernels launched, and bytes that they
 // read and write.
 #pragma once
-#include "codegen/lower.h"
+#include "codegen/annotate_plan.h"
 #include "engine/pipeline.h"
 
 namespace ferrule {

@@ -27,10 +27,10 @@ CudaOperands operands(const KernelCall& call) {
 }
 
 auto refuse(const KernelCall& call, std::string why) {
-  return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+  return not_applicable(escape(call.layer), call.node->op, why);
 }
 
-Status check_images(const KernelCall& call, const Window& w) {
+Applicable<> check_images(const KernelCall& call, const Window& w) {
   for (const auto* pads : {&w.pads_begin, &w.pads_end})
     for (int64_t p : *pads)
       if (p < 0) return refuse(call, "a negative pad, cuDNN has none");
@@ -39,7 +39,7 @@ Status check_images(const KernelCall& call, const Window& w) {
   return {};
 }
 
-Result<Window> convolution_window(const KernelCall& call, bool transposed) {
+Applicable<Window> convolution_window(const KernelCall& call, bool transposed) {
   const Operand &x = call.inputs[0], &weights = call.inputs[1], &y = call.outputs[0];
   if (!weights.constant) return refuse(call, "the weights are not constant");
   const std::vector<int64_t> dims(weights.dims.begin() + 2, weights.dims.end());
@@ -65,14 +65,14 @@ GpuLibrary gpu_library(std::string_view op) {
   return it == kLibraries.end() ? GpuLibrary::none : it->second;
 }
 
-Result<Window> gpu_window(const KernelCall& call) {
+Applicable<Window> gpu_window(const KernelCall& call) {
   FERRULE_ASSIGN(Window w,
                  convolution_window(call, gpu_library(call.node->op) == GpuLibrary::deconvolution));
   FERRULE_TRY(check_images(call, w));
   return w;
 }
 
-Status check_gpu_product(const KernelCall& call) {
+Applicable<> check_gpu_product(const KernelCall& call) {
   for (const Operand* o : {&call.inputs[0], &call.inputs[1], &call.outputs[0]}) {
     if (!o->lies(Layout::plain)) return refuse(call, "an operand is channels-last");
     if (o->numel() == 0) return refuse(call, "an empty operand");
@@ -82,18 +82,17 @@ Status check_gpu_product(const KernelCall& call) {
   return {};
 }
 
-Status check_gpu_library(const Launch& launch, const KernelCall& call) {
+Applicable<> check_gpu_library(const Launch& launch, const KernelCall& call) {
   switch (gpu_library(launch.primitive)) {
     case GpuLibrary::none:
-      return error(Code::unsupported_operator, escape(call.layer), escape(launch.primitive),
-                   "no kernel");
+      return not_applicable(escape(call.layer), escape(launch.primitive), "no kernel");
     case GpuLibrary::product:
       return check_gpu_product(call);
     default:
       break;
   }
   auto w = gpu_window(call);
-  return w ? Status{} : fail(w.error());
+  return w ? Applicable<>{} : fail(w.error());
 }
 
 CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted) {
@@ -103,17 +102,17 @@ CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted) {
   };
 }
 
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& call,
-                                   const Target& target, std::string_view entry,
-                                   const Tuning* tuning, std::string* note) {
+Applicable<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& call,
+                                       const Target& target, std::string_view entry,
+                                       const Tuning* tuning, std::string* note) {
   const CudaOperands o = operands(call);
   std::string wanted;
   FERRULE_ASSIGN(CudaLaunch planned, plan_cuda_launch(launch, o.operands, entry, "", o.aligned,
                                                       target.cores, tuned(tuning, wanted)));
   if (note && !wanted.empty() && planned.shape != wanted) *note = unknown_choice(wanted);
   if (planned.blocks > kMostBlocks)
-    return error(Code::unsupported_operator, escape(call.layer), launch.primitive,
-                 "more blocks than a launch can have");
+    return not_applicable(escape(call.layer), launch.primitive,
+                          "more blocks than a launch can have");
   return planned;
 }
 
@@ -123,13 +122,12 @@ AttentionChoice choose_gpu_attention(const Launch& launch, const KernelCall& cal
   return choose_attention(launch, o.operands, o.aligned, target, strict);
 }
 
-Status check_interpreted(const KernelCall& call) {
+Applicable<> check_interpreted(const KernelCall& call) {
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list)
       if (o.dtype == DType::string)
         return error(Code::unsupported_type, escape(call.layer), "a string operand");
-  if (!call.node)
-    return error(Code::unsupported_operator, escape(call.layer), "a change of layout", "no kernel");
+  if (!call.node) return not_applicable(escape(call.layer), "a change of layout", "no kernel");
   return {};
 }
 

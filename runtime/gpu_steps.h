@@ -9,7 +9,7 @@
 
 #include "codegen/cuda/launch.h"
 #include "codegen/cuda/library_attention.h"
-#include "engine/base/diagnostics.h"
+#include "engine/base/applicable.h"
 #include "engine/target/target.h"
 #include "runtime/kernel_call.h"
 #include "runtime/sliding_window.h"
@@ -23,30 +23,29 @@ enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product };
 /// are none: their time is that of the memory, which a generated kernel reads once as a library's
 /// does, and it takes every form of theirs, and norms their neighbours.
 GpuLibrary gpu_library(std::string_view op);
-/// Whether there is one, and it takes the call's form: what follows, by library.  errors:
-/// unsupported_operator, bad_attribute.
-Status check_gpu_library(const Launch& launch, const KernelCall& call);
+/// Whether there is one, and it takes the call's form: what follows, by library. Not applicable;
+/// errors: bad_attribute.
+Applicable<> check_gpu_library(const Launch& launch, const KernelCall& call);
 /// The window of a convolution or deconvolution as cuDNN has it.  errors: as check_gpu_library.
-Result<Window> gpu_window(const KernelCall& call);
-/// errors: unsupported_operator.
-Status check_gpu_product(const KernelCall& call);
+Applicable<Window> gpu_window(const KernelCall& call);
+/// Not applicable.
+Applicable<> check_gpu_product(const KernelCall& call);
 
 /// What `tuning` (may be null) names for a problem; `wanted`: the same.
 CudaShapeChoice tuned(const Tuning* tuning, std::string& wanted);
 /// The generated launch for these operands, in the shape that `tuning` (may be null) names for its
 /// problem. Constants lie plain. `note`: why an entry was ignored. errors: those of
-/// plan_cuda_launch; unsupported_operator for more blocks than a launch can have.
-Result<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& call,
-                                   const Target& target, std::string_view entry,
-                                   const Tuning* tuning, std::string* note = nullptr);
+/// plan_cuda_launch; not applicable for more blocks than a launch can have.
+Applicable<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& call,
+                                       const Target& target, std::string_view entry,
+                                       const Tuning* tuning, std::string* note = nullptr);
 
 /// Whether cuDNN runs the launch: attentions only.
 AttentionChoice choose_gpu_attention(const Launch& launch, const KernelCall& call,
                                      const Target& target, bool strict);
 
-/// Whether the host's interpreter can run the call.  errors: unsupported_type,
-/// unsupported_operator.
-Status check_interpreted(const KernelCall& call);
+/// Whether the host's interpreter can run the call. Not applicable; errors: unsupported_type.
+Applicable<> check_interpreted(const KernelCall& call);
 
 /// A launch, or all of a layer's, as one kernel of type K.
 template <class K>
@@ -56,14 +55,14 @@ struct GpuStep {
   int count = 1;  ///< kernels that it stands for
 };
 
-/// The layer's launches in order, views left out. `make(launch, call)` gives a Result<K>; where it
-/// has none, `interpret(call, why)` does: for that launch, or for the whole layer where the launch
-/// is but a part of its node. errors: those of make and interpret that are not about a missing
-/// kernel; size_unknown.
+/// The layer's launches in order, views left out. `make(launch, call)` gives an Applicable<K>;
+/// where it has none, `interpret(call, why)` does: for that launch, or for the whole layer where
+/// the launch is but a part of its node. errors: those of make and interpret that are not about a
+/// missing kernel; size_unknown.
 template <class K, class Make, class Interpret>
-Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lowered,
-                                          const Storage& storage, size_t layer, int first_step,
-                                          Make make, Interpret interpret) {
+Applicable<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lowered,
+                                              const Storage& storage, size_t layer, int first_step,
+                                              Make make, Interpret interpret) {
   std::vector<GpuStep<K>> out;
   const LoweredLayer& launches = lowered.layers[layer];
   int step = first_step - 1;
@@ -71,15 +70,14 @@ Result<std::vector<GpuStep<K>>> gpu_layer(const Plan& plan, const Lowered& lower
     ++step;
     if (l.kind == Launch::Kind::view) continue;
     FERRULE_ASSIGN(KernelCall call, call_of(plan, lowered, storage, layer, l));
-    Result<K> made = make(l, call);
+    Applicable<K> made = make(l, call);
     if (made) {
       out.push_back({std::move(*made), step, l.passes});
       continue;
     }
-    const Error& why = made.error();
+    const Refusal& why = made.error();
     const NodeId node = plan.layers[layer].node;
-    if ((why.code != Code::unsupported_operator && why.code != Code::unsupported_type) || !node)
-      return fail(why);
+    if ((why.error() && why.error()->code != Code::unsupported_type) || !node) return fail(why);
     // A tail, or what is no node, cannot be interpreted on its own.
     const bool whole =
         !l.node || !l.post_ops.empty() || l.region || l.rows || plan.graph.node(node).body;

@@ -2,8 +2,8 @@
 
 #include <optional>
 
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule {

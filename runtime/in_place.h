@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "engine/plan/plan.h"
 
 namespace ferrule {

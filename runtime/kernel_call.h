@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/plan.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/memory_plan.h"
 
 namespace ferrule {

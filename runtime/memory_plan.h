@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "engine/plan/plan.h"
 
 namespace ferrule {

@@ -11,8 +11,8 @@
 
 #include "engine/base/diagnostics.h"
 #include "runtime/abi.h"
-#include "runtime/null/null.h"
-#include "runtime/reference/reference.h"
+#include "runtime/null/backend.h"
+#include "runtime/reference/backend.h"
 
 namespace ferrule {
 namespace {

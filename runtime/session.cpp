@@ -3,8 +3,8 @@
 #include <chrono>
 #include <future>
 
+#include "codegen/annotate_plan.h"
 #include "codegen/cache.h"
-#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/schema.h"
@@ -31,6 +31,12 @@ bool fits(const Type& declared, const std::vector<int64_t>& dims) {
   for (size_t k = 0; k < dims.size(); ++k)
     if (auto d = (*declared.shape)[k].constant(); d && *d != dims[k]) return false;
   return true;
+}
+
+/// What a backend cannot do at all, another may.
+bool cannot_run(const Refusal& why) {
+  const Error* e = why.error();
+  return !e || e->code == Code::size_unknown || e->code == Code::unsupported_type;
 }
 
 }  // namespace
@@ -209,16 +215,13 @@ struct Session::State {
     auto executable = by->prepare(context);
     // auto: what a backend cannot do at all (a size known only during the run) the reference does.
     if (!executable && options.backend == "auto" && !options.require_device &&
-        by->name() != "reference" &&
-        (executable.error().code == Code::unsupported_operator ||
-         executable.error().code == Code::size_unknown ||
-         executable.error().code == Code::unsupported_type)) {
+        by->name() != "reference" && cannot_run(executable.error())) {
       log(LogLevel::warning, fmt::format("backend {}: {}; the reference backend runs the model",
-                                         by->name(), executable.error().message));
+                                         by->name(), executable.error().reason()));
       FERRULE_ASSIGN(by, find_backend("reference"));
       executable = by->prepare(context);
     }
-    if (!executable) return fail(executable.error());
+    if (!executable) return fail(required(std::move(executable).error()));
     c.executable_ = std::move(*executable);
     c.backend_ = by->name();
     c.device_ = by->device_name().empty()

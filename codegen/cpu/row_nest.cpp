@@ -31,7 +31,7 @@ class RowNest::Maker {
         l2_bytes_(l2_bytes),
         threads_(std::max(threads, 1)) {}
 
-  Result<RowNest> run() {
+  Applicable<RowNest> run() {
     if (operands_.size() > kMaxOperands)
       return error(Code::codegen_failed, "",
                    fmt::format("a kernel with {} operands", operands_.size()));
@@ -192,8 +192,8 @@ class RowNest::Maker {
   RowNest n_;
 };
 
-Result<RowNest> RowNest::make(const RowRegion& region, std::span<const RowLayout> operands,
-                              const std::string& target, int64_t l2_bytes, int threads) {
+Applicable<RowNest> RowNest::make(const RowRegion& region, std::span<const RowLayout> operands,
+                                  const std::string& target, int64_t l2_bytes, int threads) {
   return Maker(region, operands, target, l2_bytes, threads).run();
 }
 

@@ -10,16 +10,17 @@
 #include "codegen/cpu/kernel.h"
 #include "codegen/cpu/loop_nest.h"
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 
 namespace ferrule {
 
 class RowNest {
  public:
   /// `operands`: of the region's inputs, then its outputs. `l2_bytes`: a tile may take half of it.
-  /// `threads`: as many blocks of rows are wanted at least, where there are so many rows. errors:
-  /// unsupported_operator (sizes that do not broadcast), codegen_failed, unknown_target.
-  static Result<RowNest> make(const RowRegion& region, std::span<const RowLayout> operands,
-                              const std::string& target, int64_t l2_bytes, int threads);
+  /// `threads`: as many blocks of rows are wanted at least, where there are so many rows. Not
+  /// applicable (sizes that do not broadcast); errors: codegen_failed, unknown_target.
+  static Applicable<RowNest> make(const RowRegion& region, std::span<const RowLayout> operands,
+                                  const std::string& target, int64_t l2_bytes, int threads);
 
   /// One kernel a stage, to be compiled and given to run in this order.
   const std::vector<KernelKey>& kernels() const { return keys_; }

@@ -77,11 +77,11 @@ int64_t CudaAttentionGeometry::blocks(const CudaAttentionKernel& kernel) const {
   return n;
 }
 
-Result<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type,
-                                              const AttentionLayouts& l, bool aligned,
-                                              std::string_view wanted) {
+Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type,
+                                                  const AttentionLayouts& l, bool aligned,
+                                                  std::string_view wanted) {
   auto refuse = [](std::string_view why) {
-    return error(Code::unsupported_operator, "CUDA kernel", "attention", why);
+    return not_applicable("CUDA kernel", "attention", why);
   };
   const Turned q = turned(a.q, l.q), k = turned(a.k, l.k), v = turned(a.v, l.v),
                y = turned(a.y, l.y);

@@ -13,6 +13,7 @@
 
 #include "codegen/cuda/shape.h"
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 #include "engine/contract/attention.h"
 
 namespace ferrule {
@@ -54,11 +55,11 @@ struct AttentionLayouts {
   RowLayout q, k, v, y;
   const RowLayout* mask = nullptr;
 };
-/// `aligned`: pointers are multiples of 16 bytes.  errors: unsupported_operator (sizes that do not
-/// broadcast, heads too large).
-Result<CudaAttentionPlan> plan_cuda_attention(const Attention& attention, DType type,
-                                              const AttentionLayouts& layouts, bool aligned,
-                                              std::string_view wanted = {});
+/// `aligned`: pointers are multiples of 16 bytes. Not applicable (sizes that do not broadcast,
+/// heads too large).
+Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& attention, DType type,
+                                                  const AttentionLayouts& layouts, bool aligned,
+                                                  std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here.

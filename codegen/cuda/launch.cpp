@@ -10,17 +10,17 @@
 
 #include "codegen/cuda/attention.h"
 #include "codegen/cuda/copy.h"
-#include "codegen/cuda/pieces.h"
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/pool.h"
+#include "codegen/cuda/region_pieces.h"
 #include "codegen/cuda/resize.h"
 #include "codegen/cuda/rows.h"
 #include "codegen/cuda/shape.h"
 #include "codegen/cuda/text.h"
 #include "codegen/cuda/topk.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -62,7 +62,7 @@ class Planner {
         cores_(cores),
         wanted_(wanted) {}
 
-  Result<CudaLaunch> run() {
+  Applicable<CudaLaunch> run() {
     FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(),
                    "operands of a CUDA launch");
     out_.entry = entry_;
@@ -90,13 +90,12 @@ class Planner {
     out_.blocks =
         empty(output()) ? 0 : (geometry.packs(kernel) + kernel.threads - 1) / kernel.threads;
   }
-  tl::unexpected<Error> refuse(std::string why) const {
-    return error(Code::unsupported_operator, "", escape(launch_.primitive),
-                 "no GPU kernel: " + std::move(why));
+  tl::unexpected<NotApplicable> refuse(std::string why) const {
+    return not_applicable("", escape(launch_.primitive), "no GPU kernel: " + std::move(why));
   }
   const CudaOperand& output(size_t k = 0) const { return operands_[launch_.inputs.size() + k]; }
 
-  Status make() {
+  Applicable<> make() {
     if (!cuda_generated(launch_))
       return refuse("its parameters are known only when it runs, or it is a library's");
     if (reads_all(launch_))
@@ -113,7 +112,7 @@ class Planner {
     return permuted();
   }
 
-  Status rows() {
+  Applicable<> rows() {
     std::vector<RowLayout> layouts;
     for (const CudaOperand& o : operands_) layouts.push_back({o.dims, o.strides});
     FERRULE_ASSIGN(CudaRowPlan plan,
@@ -133,7 +132,7 @@ class Planner {
     return {};
   }
 
-  Status attention() {
+  Applicable<> attention() {
     const Graph& body = *launch_.graph;
     FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
     auto place = [&](ValueId v) {
@@ -175,7 +174,7 @@ class Planner {
     return {operands_[operand].dims, operands_[operand].strides};
   }
 
-  Status selection() {
+  Applicable<> selection() {
     const Graph& body = *launch_.graph;
     FERRULE_ASSIGN(const SoftmaxTopK s, read_softmax_topk(body, body.order()));
     const int64_t x = place_of(body.inputs(), body.input(s.softmax, 0));
@@ -204,7 +203,7 @@ class Planner {
     return {};
   }
 
-  Status pool() {
+  Applicable<> pool() {
     FERRULE_ASSIGN(CudaPoolPlan plan,
                    plan_cuda_pool(launch_.graph->node(launch_.node), operands_[0].dtype, layout(0),
                                   layout(launch_.inputs.size()), aligned_));
@@ -219,7 +218,7 @@ class Planner {
     return {};
   }
 
-  Status resize() {
+  Applicable<> resize() {
     const Node& n = launch_.graph->node(launch_.node);
     const CudaOperand &x = operands_[0], &y = output();
     if (empty(y)) return nothing("resize");
@@ -246,7 +245,7 @@ class Planner {
   }
 
   /// As elements: parameters that move along the channels only.
-  Status normalization() {
+  Applicable<> normalization() {
     const CudaOperand& x = operands_[0];
     if (launch_.inputs.size() != 5 || x.dims != output().dims) return refuse("its operands");
     if (x.dtype != DType::f32 && x.dtype != DType::f16 && x.dtype != DType::bf16)
@@ -281,7 +280,7 @@ class Planner {
     return b.take();
   }
 
-  Status pieces() {
+  Applicable<> pieces() {
     std::vector<std::vector<int64_t>> strides;
     for (const CudaOperand& o : operands_) strides.push_back(o.strides);
     const LoweredRegion& region = *launch_.region;
@@ -303,8 +302,8 @@ class Planner {
   }
 
   /// One piece that only moves elements.
-  Result<bool> turned_piece(const LoweredRegion& region,
-                            const std::vector<std::vector<int64_t>>& strides) {
+  Applicable<bool> turned_piece(const LoweredRegion& region,
+                                const std::vector<std::vector<int64_t>>& strides) {
     const RegionPiece& p = region.pieces[0];
     const Program& program = region.programs[p.program];
     if (program.outputs.size() != 1 || program.inputs.size() != 1 || copied_input(program, 0) != 0)
@@ -337,7 +336,7 @@ class Planner {
     return true;
   }
 
-  Status nothing(std::string kind) {
+  Applicable<> nothing(std::string kind) {
     out_.kind = std::move(kind);
     out_.blocks = 0;
     out_.source = cuda_head(comment_, "nothing", false) +
@@ -347,7 +346,7 @@ class Planner {
   }
 
   /// Operands broadcast as ONNX does; the results all have one size.
-  Status pointwise() {
+  Applicable<> pointwise() {
     const std::vector<int64_t>& dims = output().dims;
     std::vector<std::vector<int64_t>> strides;
     for (size_t k = 0; k < operands_.size(); ++k) {
@@ -366,8 +365,8 @@ class Planner {
     return elementwise(launch_.region->program, dims, strides, "pointwise");
   }
 
-  Status elementwise(const Program& program, std::span<const int64_t> dims,
-                     std::span<const std::vector<int64_t>> strides, std::string kind) {
+  Applicable<> elementwise(const Program& program, std::span<const int64_t> dims,
+                           std::span<const std::vector<int64_t>> strides, std::string kind) {
     FERRULE_ASSIGN(CudaPlan plan, plan_cuda(program, dims, strides, aligned_));
     const CudaShapes shapes =
         element_shapes(plan.geometry.packs(plan.kernel), pack_bytes(plan.kernel), cores_, wanted_);
@@ -384,7 +383,7 @@ class Planner {
   }
 
   /// Another order of axes, or another layout.
-  Status permuted() {
+  Applicable<> permuted() {
     const CudaOperand &x = operands_[0], &y = output();
     ProgramBuilder b;
     b.output(b.input(x.dtype));
@@ -407,7 +406,7 @@ class Planner {
     return elementwise(same, y.dims, strides, "copy");
   }
 
-  Status gather() {
+  Applicable<> gather() {
     const CudaOperand &x = operands_[0], &index = operands_[1], &y = output();
     const int bits = size_bits(x.dtype);
     if (bits != 8 && bits != 16 && bits != 32 && bits != 64)
@@ -490,9 +489,9 @@ bool cuda_generated(const Launch& launch) {
   return launch.region || p == "Transpose" || p == "Reorder" || p == "Identity" || p == "Gather";
 }
 
-Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands,
-                                    std::string_view entry, std::string_view comment, bool aligned,
-                                    int cores, const CudaShapeChoice& choice) {
+Applicable<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands,
+                                        std::string_view entry, std::string_view comment,
+                                        bool aligned, int cores, const CudaShapeChoice& choice) {
   auto plan = [&](std::string_view wanted) {
     return Planner(launch, operands, entry, comment, aligned, cores, wanted).run();
   };

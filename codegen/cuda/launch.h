@@ -10,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
+#include "engine/base/applicable.h"
 
 namespace ferrule {
 
@@ -53,10 +54,11 @@ using CudaShapeChoice = std::function<std::string(const std::string& problem)>;
 /// `operands`: of the launch's inputs, then its outputs. `comment`: rule and nodes, from the model;
 /// escaped here. `aligned`: all addresses are multiples of 16 bytes. `cores`: multiprocessors
 /// (Target::cores), over which few long rows are spread; 0: not known. `choice`: what it names is
-/// taken where it is one of the launch's shapes. errors: unsupported_type, unsupported_operator (no
-/// kernel for these operands), codegen_failed, formula_invalid.
-Result<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands,
-                                    std::string_view entry, std::string_view comment, bool aligned,
-                                    int cores = 0, const CudaShapeChoice& choice = {});
+/// taken where it is one of the launch's shapes. Not applicable (no kernel for these operands);
+/// errors: unsupported_type, codegen_failed, formula_invalid.
+Applicable<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands,
+                                        std::string_view entry, std::string_view comment,
+                                        bool aligned, int cores = 0,
+                                        const CudaShapeChoice& choice = {});
 
 }  // namespace ferrule

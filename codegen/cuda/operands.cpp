@@ -5,8 +5,8 @@
 
 namespace ferrule {
 
-Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
-                                   const Launch& launch) {
+Applicable<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
+                                       const Launch& launch) {
   CudaOperands out;
   for (const auto* values : {&launch.inputs, &launch.outputs})
     for (ValueId id : *values) {

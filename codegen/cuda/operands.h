@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "codegen/cuda/launch.h"
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
+#include "engine/base/applicable.h"
 
 namespace ferrule {
 
@@ -12,9 +13,9 @@ struct CudaOperands {
   std::vector<CudaOperand> operands;
   bool aligned = true;  ///< no operand is a slice that begins inside 16 bytes
 };
-/// errors: unsupported_operator (unknown rank).
-Result<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
-                                   const Launch& launch);
+/// Not applicable (unknown rank).
+Applicable<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
+                                       const Launch& launch);
 /// How many kernels it is in its built-in shape, one after the other; 1 where that is not known.
 int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores);
 

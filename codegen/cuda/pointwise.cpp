@@ -242,9 +242,9 @@ int64_t pack_bytes(const CudaKernel& k) {
   return bytes;
 }
 
-Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
-                           std::span<const std::vector<int64_t>> strides, bool aligned,
-                           std::span<const int64_t> offsets) {
+Applicable<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
+                               std::span<const std::vector<int64_t>> strides, bool aligned,
+                               std::span<const int64_t> offsets) {
   FERRULE_TRY(check_cuda_types(program));
   FERRULE_ASSERT(strides.size() == program.inputs.size() + program.outputs.size(),
                  "operands of a CUDA kernel");
@@ -253,8 +253,8 @@ Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims
   std::vector<LoopAxis> axes = collapse_axes(dims, strides, program.inputs.size());
   if (axes.empty()) axes.push_back({1, std::vector<int64_t>(strides.size(), 1)});
   if (axes.size() > kMaxCudaRank)
-    return error(Code::unsupported_operator, "", "a generated kernel",
-                 fmt::format("{} axes are not one walk through memory", axes.size()));
+    return not_applicable("", "a generated kernel",
+                          fmt::format("{} axes are not one walk through memory", axes.size()));
   plan.kernel.rank = static_cast<int>(axes.size());
   plan.geometry.elements = 1;
   int64_t farthest = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/cuda/nvrtc.h"
+#include "engine/base/applicable.h"
 #include "engine/semantics/scalar.h"
 
 namespace ferrule {
@@ -50,13 +51,13 @@ struct CudaPlan {
   CudaGeometry geometry;
 };
 
-/// The kernel for these dims and element strides (inputs, then outputs; 0 = broadcast).
-/// `aligned`: pointers are known to be multiples of 16 bytes. `offsets`: where operands begin
-/// behind them, in elements; empty: there. They are no part of the geometry. errors:
-/// unsupported_type, unsupported_operator (more than kMaxCudaRank axes after collapsing).
-Result<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
-                           std::span<const std::vector<int64_t>> strides, bool aligned,
-                           std::span<const int64_t> offsets = {});
+/// The kernel for these dims and element strides (inputs, then outputs; 0 = broadcast). `aligned`:
+/// pointers are known to be multiples of 16 bytes. `offsets`: where operands begin behind them, in
+/// elements; empty: there. They are no part of the geometry. Not applicable (more than kMaxCudaRank
+/// axes after collapsing); errors: unsupported_type.
+Applicable<CudaPlan> plan_cuda(const Program& program, std::span<const int64_t> dims,
+                               std::span<const std::vector<int64_t>> strides, bool aligned,
+                               std::span<const int64_t> offsets = {});
 
 /// For kernels made of several: what one thread does from element `i` on, `i` being declared, and
 /// from there at every threads * vector-th, as many times as it has packs. `program`: the kernel's,

@@ -48,10 +48,10 @@ int64_t CudaPoolGeometry::packs(const CudaPoolKernel& kernel) const {
   return product(out) / kernel.vector;
 }
 
-Result<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x,
-                                    const RowLayout& y, bool aligned) {
+Applicable<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x,
+                                        const RowLayout& y, bool aligned) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, "CUDA kernel", escape(n.op), why);
+    return not_applicable("CUDA kernel", escape(n.op), why);
   };
   CudaPoolPlan plan;
   CudaPoolKernel& kernel = plan.kernel;

@@ -2,7 +2,7 @@
 // channels, or for one element where channels do not lie side by side. Any size, stride, dilation
 // and padding, in images of one to three axes however they lie in memory; the arithmetic is f32, or
 // the elements' own type for maxima of integers. Sizes of the window are part of the source, all
-// other numbers are arguments. A pooling of whole images is a row kernel (lower.cpp).
+// other numbers are arguments. A pooling of whole images is a row kernel (layers_to_launches.cpp).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {
@@ -38,9 +39,9 @@ struct CudaPoolPlan {
 };
 
 /// `n`: a MaxPool without indices or an AveragePool. `aligned`: pointers are multiples of 16 bytes.
-/// errors: unsupported_operator, unsupported_type.
-Result<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x,
-                                    const RowLayout& y, bool aligned);
+/// Not applicable; errors: unsupported_type.
+Applicable<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayout& x,
+                                        const RowLayout& y, bool aligned);
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here.

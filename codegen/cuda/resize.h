@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 #include "engine/semantics/resampling.h"
 
 namespace ferrule {
@@ -37,11 +38,11 @@ struct CudaResizePlan {
   CudaResizeGeometry geometry;
 };
 
-/// `axes`: per axis of the image. `aligned`: pointers are multiples of 16 bytes.
-/// errors: unsupported_operator (crops), unsupported_type.
-Result<CudaResizePlan> plan_cuda_resize(const Resampling& r, std::span<const ResizeAxis> axes,
-                                        DType type, const RowLayout& x, const RowLayout& y,
-                                        bool aligned);
+/// `axes`: per axis of the image. `aligned`: pointers are multiples of 16 bytes. Not applicable
+/// (crops); errors: unsupported_type.
+Applicable<CudaResizePlan> plan_cuda_resize(const Resampling& r, std::span<const ResizeAxis> axes,
+                                            DType type, const RowLayout& x, const RowLayout& y,
+                                            bool aligned);
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here.

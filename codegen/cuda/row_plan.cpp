@@ -46,7 +46,7 @@ class Planner {
           std::string_view wanted)
       : r_(region), operands_(operands), aligned_(aligned), cores_(cores), wanted_(wanted) {}
 
-  Result<CudaRowPlan> run() {
+  Applicable<CudaRowPlan> run() {
     FERRULE_TRY(check_cuda_types(r_.program));
     FERRULE_ASSIGN(RowLoops loops, row_loops(r_, operands_));
     k_.inputs = r_.inputs.size();
@@ -263,8 +263,8 @@ int64_t CudaRowGeometry::scratch_bytes(const CudaRowKernel& k) const {
   return (row_blocks(k) * 4 + 15) / 16 * 16 + blocks(k) * folds * lanes * kRowSlotBytes;
 }
 
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands,
-                                   bool aligned, int cores, std::string_view wanted) {
+Applicable<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands,
+                                       bool aligned, int cores, std::string_view wanted) {
   return Planner(region, operands, aligned, cores, wanted).run();
 }
 

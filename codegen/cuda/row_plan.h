@@ -10,6 +10,7 @@
 
 #include "codegen/cuda/shape.h"
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 
 namespace ferrule {
 
@@ -66,9 +67,9 @@ struct CudaRowPlan {
 
 /// `operands`: of the region's inputs, then its outputs. `aligned`: pointers are multiples of 16
 /// bytes. `cores`: multiprocessors; 0: not known, and no row is spread over several blocks.
-/// `wanted`: a shape. errors: unsupported_type, unsupported_operator (sizes that do not broadcast).
-Result<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands,
-                                   bool aligned, int cores = 0, std::string_view wanted = {});
+/// `wanted`: a shape. Not applicable (sizes that do not broadcast); errors: unsupported_type.
+Applicable<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const RowLayout> operands,
+                                       bool aligned, int cores = 0, std::string_view wanted = {});
 
 // What the form and the source (rows.cpp) must agree upon.
 

@@ -29,11 +29,11 @@ int64_t CudaTopKGeometry::blocks() const {
   return n;
 }
 
-Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x,
-                                    const RowLayout* values, const RowLayout* indices,
-                                    std::string_view wanted) {
+Applicable<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x,
+                                        const RowLayout* values, const RowLayout* indices,
+                                        std::string_view wanted) {
   auto refuse = [](std::string_view why) {
-    return error(Code::unsupported_operator, "CUDA kernel", "softmax_topk", why);
+    return not_applicable("CUDA kernel", "softmax_topk", why);
   };
   if (type != DType::f32 && type != DType::f16 && type != DType::bf16)
     return error(Code::unsupported_type, "CUDA kernel", name(type));

@@ -12,6 +12,7 @@
 
 #include "codegen/cuda/shape.h"
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 #include "engine/contract/softmax_topk.h"
 
 namespace ferrule {
@@ -37,11 +38,11 @@ struct CudaTopKPlan {
   CudaShapes shapes;
 };
 
-/// `values`, `indices`: null where nobody reads that result.  errors: unsupported_operator,
+/// `values`, `indices`: null where nobody reads that result. Not applicable; errors:
 /// unsupported_type.
-Result<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x,
-                                    const RowLayout* values, const RowLayout* indices,
-                                    std::string_view wanted = {});
+Applicable<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const RowLayout& x,
+                                        const RowLayout* values, const RowLayout* indices,
+                                        std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here.

@@ -2,7 +2,7 @@
 // in one kernel (a tail that the library's call does not take, a convolution and its pooling on
 // GPUs, integers executed in float).
 #pragma once
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 
 namespace ferrule {
 

@@ -1,8 +1,8 @@
 #include "codegen/program/operands.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 namespace {
@@ -11,10 +11,8 @@ constexpr int64_t kUnknownSize = 16;  // of many axes still one grid
 
 }  // namespace
 
-Result<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, ValueId v) {
-  auto unsupported = [](const char* why) {
-    return error(Code::unsupported_operator, "", "a generated kernel", why);
-  };
+Applicable<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, ValueId v) {
+  auto unsupported = [](const char* why) { return not_applicable("", "a generated kernel", why); };
   if (!v) return unsupported("an operand lies inside the group");
   const bool temporary = v.index >= kTemporary;
   const Type& type =
@@ -29,8 +27,8 @@ Result<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, 
 
 namespace {
 
-Result<RegionOperands> piece_operands(const Plan& plan, const LoweredLayer& layer,
-                                      const Launch& launch, const RegionPiece& p) {
+Applicable<RegionOperands> piece_operands(const Plan& plan, const LoweredLayer& layer,
+                                          const Launch& launch, const RegionPiece& p) {
   RegionOperands out;
   out.dims = p.dims;
   for (const auto* operands : {&p.inputs, &p.outputs})
@@ -47,13 +45,11 @@ Result<RegionOperands> piece_operands(const Plan& plan, const LoweredLayer& laye
 
 }  // namespace
 
-Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer,
-                                       const Launch& launch, size_t piece) {
+Applicable<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer,
+                                           const Launch& launch, size_t piece) {
   if (launch.region && launch.region->pieced)
     return piece_operands(plan, layer, launch, launch.region->pieces.at(piece));
-  auto unsupported = [](const char* why) {
-    return error(Code::unsupported_operator, "", "a generated kernel", why);
-  };
+  auto unsupported = [](const char* why) { return not_applicable("", "a generated kernel", why); };
   RegionOperands out;
   FERRULE_ASSERT(!launch.outputs.empty(), "a launch without results");
   FERRULE_ASSIGN(OperandValue result, operand_value(plan, layer, launch.outputs[0]));
@@ -79,8 +75,8 @@ Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& lay
   return out;
 }
 
-Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer,
-                                            const Launch& launch) {
+Applicable<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer,
+                                                const Launch& launch) {
   std::vector<RowLayout> out;
   for (const auto* values : {&launch.inputs, &launch.outputs})
     for (ValueId id : *values) {

@@ -6,8 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 #include "codegen/program/row_loops.h"
+#include "engine/base/applicable.h"
 
 namespace ferrule {
 
@@ -17,8 +18,8 @@ struct OperandValue {
   Layout layout = Layout::plain;
   DType dtype = DType::undefined;
 };
-/// errors: unsupported_operator (unknown rank, none).
-Result<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, ValueId v);
+/// Not applicable (unknown rank, none).
+Applicable<OperandValue> operand_value(const Plan& plan, const LoweredLayer& layer, ValueId v);
 
 struct RegionOperands {
   std::vector<int64_t> dims;
@@ -27,15 +28,13 @@ struct RegionOperands {
   bool offset = false;  ///< some operand begins inside its value (pieces)
 };
 
-/// `launch`: a generated one of `layer`; `piece`: of a region in pieces.
-/// errors: unsupported_operator (unknown rank, results of several sizes, operands that do not
-/// broadcast).
-Result<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer,
-                                       const Launch& launch, size_t piece = 0);
+/// `launch`: a generated one of `layer`; `piece`: of a region in pieces. Not applicable (unknown
+/// rank, results of several sizes, operands that do not broadcast).
+Applicable<RegionOperands> region_operands(const Plan& plan, const LoweredLayer& layer,
+                                           const Launch& launch, size_t piece = 0);
 
-/// The same for a launch over rows, as RowNest::make takes it.
-/// errors: unsupported_operator (unknown rank).
-Result<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer,
-                                            const Launch& launch);
+/// The same for a launch over rows, as RowNest::make takes it. Not applicable (unknown rank).
+Applicable<std::vector<RowLayout>> row_operands(const Plan& plan, const LoweredLayer& layer,
+                                                const Launch& launch);
 
 }  // namespace ferrule

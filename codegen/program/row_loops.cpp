@@ -7,12 +7,12 @@
 namespace ferrule {
 namespace {
 
-tl::unexpected<Error> unsupported(std::string why) {
-  return error(Code::unsupported_operator, "", "a row kernel", std::move(why));
+tl::unexpected<NotApplicable> unsupported(std::string why) {
+  return not_applicable("", "a row kernel", std::move(why));
 }
 
 /// Sizes of all row axes: those of the operands, broadcast.
-Result<std::vector<int64_t>> row_dims(const RowRegion& r, std::span<const RowLayout> operands) {
+Applicable<std::vector<int64_t>> row_dims(const RowRegion& r, std::span<const RowLayout> operands) {
   std::vector<int64_t> dims(r.axes.reduced.size(), 1);
   for (size_t k = 0; k < r.inputs.size(); ++k) {
     if (r.inputs[k].spread != RowSpread::row) continue;
@@ -29,8 +29,8 @@ Result<std::vector<int64_t>> row_dims(const RowRegion& r, std::span<const RowLay
 }
 
 /// Strides along the row axes, 0 where the operand does not move.
-Result<std::vector<int64_t>> align(const RowRegion& r, const RowOperand& o, const RowLayout& l,
-                                   const std::vector<int64_t>& dims) {
+Applicable<std::vector<int64_t>> align(const RowRegion& r, const RowOperand& o, const RowLayout& l,
+                                       const std::vector<int64_t>& dims) {
   std::vector<size_t> axes;  // of the row axes, one per axis of the operand's, the last ones
   for (size_t a = 0; a < dims.size(); ++a)
     if (o.spread == RowSpread::row || (o.spread == RowSpread::squeezed && !r.axes.reduced[a]))
@@ -87,7 +87,7 @@ struct Axes {
 
 }  // namespace
 
-Result<RowLoops> row_loops(const RowRegion& region, std::span<const RowLayout> operands) {
+Applicable<RowLoops> row_loops(const RowRegion& region, std::span<const RowLayout> operands) {
   Axes axes;
   FERRULE_ASSIGN(axes.dims, row_dims(region, operands));
   axes.reduced = region.axes.reduced;

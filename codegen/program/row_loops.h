@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/program/loop.h"
+#include "engine/base/applicable.h"
 #include "engine/semantics/row.h"
 
 namespace ferrule {
@@ -21,8 +22,8 @@ struct RowLoops {
   size_t guide =
       0;  ///< the operand that decides the order of the axes: it moves along most of them
 };
-/// `operands`: of the region's inputs, then its outputs.  errors: unsupported_operator (sizes that
-/// do not broadcast).
-Result<RowLoops> row_loops(const RowRegion& region, std::span<const RowLayout> operands);
+/// `operands`: of the region's inputs, then its outputs. Not applicable (sizes that do not
+/// broadcast).
+Applicable<RowLoops> row_loops(const RowRegion& region, std::span<const RowLayout> operands);
 
 }  // namespace ferrule

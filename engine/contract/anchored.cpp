@@ -4,11 +4,11 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/spread.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 
@@ -133,7 +133,7 @@ Accept check_norm(const Graph& g, const Node& n, const Target& target) {
 Accept check_few_boxes(const Graph& g, const Node& n) {
   constexpr size_t kMostSegments = 16;
   const auto m = movement_of(g, n, 0);
-  if (!m) return no(m.error().message);
+  if (!m) return no(m.error().reason());
   for (const IndexStep& s : m->steps)
     if (s.segments.size() > kMostSegments)
       return no(
@@ -226,7 +226,7 @@ int channel_axis(const Graph& g, const Node& anchor, std::string_view contract) 
 /// one value, one a channel or one an element; `generated`: any.
 bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated) {
   if (!r.shape || !y.shape || r.rank() > y.rank()) return false;
-  if (spread_of(*r.shape, *y.shape, channel) != Spread::other) return true;
+  if (broadcast_of(*r.shape, *y.shape, channel) != Broadcast::other) return true;
   const int missing = y.rank() - r.rank();
   for (int k = 0; k < r.rank(); ++k)
     if (const Dim& d = (*r.shape)[k]; !(d == Dim(1)) && !(d == (*y.shape)[k + missing]))
@@ -239,7 +239,7 @@ bool epilogue_operand(const Type& r, const Type& y, int channel, bool generated)
 bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contract) {
   const Type& r = type_of(g, v);
   return contract != "gemm" && !g.constant(v) && r.rank() < y.rank() &&
-         spread_of(*r.shape, *y.shape, 1) == Spread::full;
+         broadcast_of(*r.shape, *y.shape, 1) == Broadcast::full;
 }
 
 /// The tail as one program must be a sequence of what the library's epilogue does. What the library
@@ -257,7 +257,7 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   ValueId last = g.node(tail.back()).outputs[0];
   std::array<ValueId, 1> outputs{last};
   auto region = lower_region(ops, g, tail, outputs);
-  if (!region) return no(region.error().message);
+  if (!region) return no(region.error().reason());
   const Type& y = type_of(g, from);
   if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
   uint32_t result = 0xffffffffu;

@@ -17,7 +17,7 @@ class AttentionReader {
  public:
   AttentionReader(const Graph& g, std::span<const NodeId> nodes) : g_(g), nodes_(nodes) {}
 
-  Result<Attention> run() {
+  Applicable<Attention> run() {
     for (NodeId n : nodes_)
       if (is(n, "Softmax")) softmax_ = n;
     if (!softmax_) return refuse("it has no softmax");
@@ -33,9 +33,9 @@ class AttentionReader {
     return g_.node(n).domain.empty() && g_.node(n).op == op;
   }
   bool inside(NodeId n) const { return std::ranges::find(nodes_, n) != nodes_.end(); }
-  tl::unexpected<Error> refuse(std::string_view why) const {
+  tl::unexpected<NotApplicable> refuse(std::string_view why) const {
     const NodeId at = softmax_ ? softmax_ : nodes_.back();
-    return error(Code::unsupported_operator, escape(g_.node(at).name), "attention", why);
+    return not_applicable(escape(g_.node(at).name), "attention", why);
   }
   /// The node of the group that makes `v` and is a `op`; none otherwise. It counts as read.
   NodeId made_by(ValueId v, std::string_view op) {
@@ -63,7 +63,7 @@ class AttentionReader {
   }
   /// Kernels compute in f32 and round to the operands' type: what is rounded to another would come
   /// out too precise.
-  Status conversions() const {
+  Applicable<> conversions() const {
     const DType own = g_.value(a_.q.value).type.dtype;
     for (DType to : converted_)
       if (to != DType::f32 && to != own)
@@ -72,7 +72,7 @@ class AttentionReader {
   }
 
   /// A factor of one element.
-  Status scale(NodeId n, size_t slot, bool divide) {
+  Applicable<> scale(NodeId n, size_t slot, bool divide) {
     const Tensor* c = g_.constant(g_.input(n, slot));
     if (!c || c->numel() != 1) return refuse("the scale is no constant of one element");
     const double factor = c->at_f64(0);
@@ -81,7 +81,7 @@ class AttentionReader {
   }
 
   /// From the softmax back to q and k.
-  Status scores() {
+  Applicable<> scores() {
     const Node& softmax = g_.node(softmax_);
     ++used_;
     ValueId at = softmax.inputs[0];
@@ -114,7 +114,7 @@ class AttentionReader {
   bool made(ValueId v) const { return g_.value(v).producer && inside(g_.value(v).producer); }
 
   /// From the softmax on to the result.
-  Status weights() {
+  Applicable<> weights() {
     ValueId at = g_.node(softmax_).outputs[0];
     if (NodeId isnan = read_by(at, "IsNaN")) {
       const NodeId where = read_by(g_.output(isnan), "Where");
@@ -151,7 +151,7 @@ class AttentionReader {
   }
 
   /// Behind a Transpose, if one of the group makes it.
-  Result<AttentionOperand> operand(ValueId v) {
+  Applicable<AttentionOperand> operand(ValueId v) {
     const Type& t = g_.value(v).type;
     if (!t.shape || t.rank() != rank_)
       return refuse("its operands have not as many axes as the scores");
@@ -175,7 +175,7 @@ class AttentionReader {
 
 }  // namespace
 
-Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) {
+Applicable<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes) {
   return AttentionReader(g, nodes).run();
 }
 
@@ -221,7 +221,7 @@ Accept accepts_attention(const Graph& g, std::span<const NodeId> nodes, const Ta
   if (facts == target.contracts.end())
     return {Truth::no, target.name + " has no attention kernels"};
   const auto a = read_attention(g, nodes);
-  if (!a) return {Truth::no, a.error().message};
+  if (!a) return {Truth::no, a.error().reason()};
   const Type& q = g.value(a->q.value).type;
   if (q.dtype == DType::undefined) return {Truth::unknown, "element type"};
   if (std::ranges::find(facts->second.types, q.dtype) == facts->second.types.end())

@@ -4,6 +4,7 @@
 // (codegen/cuda/library_attention.h, cuda_attention.h) runs it without ever writing the scores. It
 // knows nothing of tiles or layouts.
 #pragma once
+#include "engine/base/applicable.h"
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
 #include "engine/target/target.h"
@@ -27,8 +28,8 @@ struct Attention {
   int rank() const { return static_cast<int>(q.axes.size()); }
 };
 
-/// Reads `nodes` (topological order). errors: unsupported_operator, with the reason.
-Result<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
+/// Reads `nodes` (topological order). Not applicable, with the reason.
+Applicable<Attention> read_attention(const Graph& g, std::span<const NodeId> nodes);
 
 /// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands
 /// have to lie is codegen/cuda/library_attention's. no without a reason: the target has none in

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 namespace {
@@ -16,7 +16,7 @@ class GateReader {
  public:
   GateReader(const Graph& g, const Semantics& ops) : g_(g), ops_(ops) {}
 
-  Result<ChannelGate> run(std::span<const NodeId> nodes) {
+  Applicable<ChannelGate> run(std::span<const NodeId> nodes) {
     if (nodes.empty() || !is(nodes[0], "GlobalAveragePool"))
       return refuse("it does not begin with the channels' means");
     gate_.pool = nodes[0];
@@ -36,11 +36,11 @@ class GateReader {
     return g_.node(n).domain.empty() && g_.node(n).op == op;
   }
 
-  tl::unexpected<Error> refuse(std::string why) const {
-    return error(Code::unsupported_operator, at_ ? g_.value(at_).name : "", "channel_gate", why);
+  tl::unexpected<NotApplicable> refuse(std::string why) const {
+    return not_applicable(at_ ? g_.value(at_).name : "", "channel_gate", why);
   }
 
-  Status dense(NodeId id) {
+  Applicable<> dense(NodeId id) {
     const Node& n = g_.node(id);
     if (!is(id, "Conv") || n.inputs[0] != at_)
       return refuse("a layer does not read the one before");
@@ -59,7 +59,7 @@ class GateReader {
     return {};
   }
 
-  Status activation(const std::vector<NodeId>& tail) {
+  Applicable<> activation(const std::vector<NodeId>& tail) {
     const std::array<ValueId, 1> outputs{g_.node(tail.back()).outputs[0]};
     FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, g_, tail, outputs));
     if (region.inputs.size() != 1 || region.inputs[0] != at_)
@@ -84,8 +84,8 @@ class GateReader {
 
 std::span<const std::string_view> gate_activations() { return kActivations; }
 
-Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
-                                      const Semantics& ops) {
+Applicable<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
+                                          const Semantics& ops) {
   return GateReader(g, ops).run(nodes);
 }
 

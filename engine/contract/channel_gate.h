@@ -3,6 +3,7 @@
 // layers; the channel_gate contract accepts what this can read, and the CPU's kernel runs it. It
 // knows nothing of how the gate is applied afterwards.
 #pragma once
+#include "engine/base/applicable.h"
 #include "engine/contract/epilogue.h"
 #include "engine/graph/graph.h"
 #include "engine/semantics/semantics.h"
@@ -23,8 +24,8 @@ struct ChannelGate {
 /// The activations that a gate's layers may have, by the epilogue table's names.
 std::span<const std::string_view> gate_activations();
 
-/// Reads `nodes` (topological order) as a gate. errors: unsupported_operator, with the reason.
-Result<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
-                                      const Semantics& ops);
+/// Reads `nodes` (topological order) as a gate. Not applicable, with the reason.
+Applicable<ChannelGate> read_channel_gate(const Graph& g, std::span<const NodeId> nodes,
+                                          const Semantics& ops);
 
 }  // namespace ferrule

@@ -9,10 +9,10 @@
 #include "engine/contract/attention.h"
 #include "engine/contract/channel_gate.h"
 #include "engine/contract/epilogue.h"
-#include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/contract/softmax_topk.h"
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/row.h"
 
@@ -29,7 +29,7 @@ Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const Seman
     for (ValueId v : g.node(id).outputs)
       if (v && (g.value(v).is_output || nodes.size() == 1)) results.push_back(v);
   auto region = lower_pieces(ops, g, nodes, results);
-  return region ? yes() : no(region.error().message);
+  return region ? yes() : no(region.error().reason());
 }
 
 /// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one
@@ -96,7 +96,7 @@ Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const
   auto it = target.contracts.find("channel_gate");
   if (it == target.contracts.end()) return no(target.name + " has no channel_gate kernels");
   auto gate = read_channel_gate(g, nodes, ops);
-  if (!gate) return no(gate.error().message);
+  if (!gate) return no(gate.error().reason());
   const Node& pool = g.node(gate->pool);
   if (Accept a = check_type(it->second, g.value(pool.inputs[0]).type, "channel_gate", target);
       a.truth != Truth::yes)
@@ -131,7 +131,7 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
       outputs.push_back(n.outputs[0]);
   }
   auto region = lower_rows(ops, g, nodes, outputs);
-  return region ? yes() : no(region.error().message);
+  return region ? yes() : no(region.error().reason());
 }
 
 /// Integers first, and a kernel for every step between conversions.
@@ -140,7 +140,7 @@ Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Ta
   auto it = target.contracts.find("quantized");
   if (it == target.contracts.end()) return no(target.name + " has no quantized kernels");
   auto steps = read_quantized(g, nodes, ops);
-  if (!steps) return no(steps.error().message);
+  if (!steps) return no(steps.error().reason());
   if (Accept a = check_type(it->second, g.value(g.input(steps->front().node, 0)).type, "quantized",
                             target);
       a.truth != Truth::yes)

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/spread.h"
+#include "engine/contract/broadcast.h"
 
 namespace ferrule {
 
@@ -61,20 +61,20 @@ Accept product(const LibraryTail& t, ValueId y) {
   const Shape dims = shape(y);
   if (dims.empty()) return no("the product's rank is not known");
   const auto spread = [&](ValueId addend) {
-    return spread_of(shape(addend), dims, static_cast<int>(dims.size()) - 1);
+    return broadcast_of(shape(addend), dims, static_cast<int>(dims.size()) - 1);
   };
   for (size_t k = 0; k < 2; ++k)
     if (t.graph->value(a.inputs[k]).type.rank() < 2)
       return no("cuBLASLt multiplies matrices, an operand is a vector");
   if (a.inputs.size() > 2 && a.inputs[2]) {
-    const bool one_a_column = spread(a.inputs[2]) == Spread::channel;
+    const bool one_a_column = spread(a.inputs[2]) == Broadcast::channel;
     (one_a_column ? column : full) = true;
   }
   size_t next = 0;
   for (; next < t.steps.size() && adds(t.steps[next]); ++next) {
-    const Spread how = spread(operand(t, t.steps[next]));
-    bool& taken = how == Spread::channel ? column : full;
-    if (how == Spread::other || how == Spread::one || taken)
+    const Broadcast how = spread(operand(t, t.steps[next]));
+    bool& taken = how == Broadcast::channel ? column : full;
+    if (how == Broadcast::other || how == Broadcast::one || taken)
       return no("cuBLASLt adds one value a column and one matrix");
     taken = true;
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -38,11 +38,10 @@ std::string refusal(const Graph& g, NodeId n) {
 
 }  // namespace
 
-Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
-                                                  const Semantics& ops) {
+Applicable<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
+                                                      const Semantics& ops) {
   auto refuse = [&](std::string why) {
-    return error(Code::unsupported_operator, nodes.empty() ? "" : g.node(nodes[0]).name,
-                 "quantized", std::move(why));
+    return not_applicable(nodes.empty() ? "" : g.node(nodes[0]).name, "quantized", std::move(why));
   };
   if (nodes.empty() || !is(g, nodes[0], "DequantizeLinear"))
     return refuse("it does not begin with a DequantizeLinear");

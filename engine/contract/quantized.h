@@ -5,8 +5,9 @@
 // conversions as scalar programs; codegen/program/lower makes launches of them, the quantized
 // contract accepts what this can read. One scale and zero point for a whole tensor, constant.
 #pragma once
+#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -18,10 +19,10 @@ struct QuantizedStep {
   NodeId last() const { return tail.empty() ? node : tail.back(); }
 };
 
-/// Reads `nodes` (topological order): a DequantizeLinear first. errors: unsupported_operator, with
-/// the reason.
-Result<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
-                                                  const Semantics& ops);
+/// Reads `nodes` (topological order): a DequantizeLinear first. Not applicable, with the
+/// reason.
+Applicable<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<const NodeId> nodes,
+                                                      const Semantics& ops);
 
 /// A conversion as a generated kernel of one input and one output.
 LoweredRegion lower_conversion(const Graph& g, NodeId conversion);

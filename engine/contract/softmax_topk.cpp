@@ -17,9 +17,9 @@ bool last_axis(const Node& n, int rank) {
 
 }  // namespace
 
-Result<SoftmaxTopK> read_softmax_topk(const Graph& g, std::span<const NodeId> nodes) {
+Applicable<SoftmaxTopK> read_softmax_topk(const Graph& g, std::span<const NodeId> nodes) {
   auto refuse = [&](NodeId n, std::string_view why) {
-    return error(Code::unsupported_operator, escape(g.node(n).name), "softmax_topk", why);
+    return not_applicable(escape(g.node(n).name), "softmax_topk", why);
   };
   SoftmaxTopK s;
   ValueId at;
@@ -53,7 +53,7 @@ Accept accepts_softmax_topk(const Graph& g, std::span<const NodeId> nodes, const
   if (facts == target.contracts.end())
     return {Truth::no, target.name + " has no softmax_topk kernels"};
   auto s = read_softmax_topk(g, nodes);
-  if (!s) return {Truth::no, s.error().message};
+  if (!s) return {Truth::no, s.error().reason()};
   const Node& softmax = g.node(s->softmax);
   const Value& x = g.value(softmax.inputs[0]);
   if (x.type.dtype == DType::undefined) return {Truth::unknown, "element type"};

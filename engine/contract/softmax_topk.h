@@ -2,6 +2,7 @@
 // axis: what such a group computes. The softmax_topk contract accepts what this can read, and the
 // CPU's kernel runs it.
 #pragma once
+#include "engine/base/applicable.h"
 #include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
 #include "engine/target/target.h"
@@ -16,8 +17,8 @@ struct SoftmaxTopK {
   bool largest = true;
 };
 
-/// Reads `nodes` (topological order). errors: unsupported_operator, with the reason.
-Result<SoftmaxTopK> read_softmax_topk(const Graph& g, std::span<const NodeId> nodes);
+/// Reads `nodes` (topological order). Not applicable, with the reason.
+Applicable<SoftmaxTopK> read_softmax_topk(const Graph& g, std::span<const NodeId> nodes);
 
 /// contracts.h's `accepts` for it; `nodes` are all of the group's.
 Accept accepts_softmax_topk(const Graph& g, std::span<const NodeId> nodes, const Target& target);

@@ -10,7 +10,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
 
 namespace ferrule {

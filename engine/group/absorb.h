@@ -1,6 +1,6 @@
 // Absorb rules: an anchor and the tail behind it become one group.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

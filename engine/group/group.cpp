@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/semantics/movement.h"
 
 namespace ferrule {

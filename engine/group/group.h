@@ -3,7 +3,7 @@
 #pragma once
 #include "engine/contract/contracts.h"
 #include "engine/group/body.h"
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

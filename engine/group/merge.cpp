@@ -14,7 +14,7 @@
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/index.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/rewrite/siblings.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/movement.h"

@@ -4,7 +4,7 @@
 // the originals stand side by side in one group with several results. No path may lead from one
 // sibling to another; the engine sees to that.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 #include "engine/rewrite/rewrite.h"
 
 namespace ferrule {

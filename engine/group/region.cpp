@@ -16,7 +16,7 @@
 #include "engine/group/group.h"
 #include "engine/group/row_region.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
 #include "engine/semantics/movement.h"
 
@@ -137,7 +137,7 @@ class Regions {
     }
     for (size_t k = 0; k < n.outputs.size(); ++k)
       if (auto m = movement_of(g_, n, k); !m) {
-        miss(id, "structure", m.error().message);
+        miss(id, "structure", m.error().reason());
         return false;
       }
     return allowed(id, n);

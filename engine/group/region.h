@@ -2,7 +2,7 @@
 #pragma once
 #include <functional>
 
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

@@ -12,7 +12,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
 #include "engine/semantics/row.h"
 
@@ -48,10 +48,11 @@ class RowRegions {
   void grow(NodeId seed) {
     refused_.reset();
     members_ = {seed};
-    auto axes = plain(seed) ? row_axes(ctx_.ops, g_, g_.node(seed)) : Result<RowAxes>(RowAxes{});
+    auto axes =
+        plain(seed) ? row_axes(ctx_.ops, g_, g_.node(seed)) : Applicable<RowAxes>(RowAxes{});
     if (!axes || axes->reduced.empty()) {
       refuse(seed, "structure", [&] {
-        return axes ? std::string("the type of its result is not known") : axes.error().message;
+        return axes ? std::string("the type of its result is not known") : axes.error().reason();
       });
       return miss(seed);
     }

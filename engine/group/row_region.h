@@ -1,6 +1,6 @@
 // Region rules with `around:`: row operators over the same axes with their pointwise neighbours.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

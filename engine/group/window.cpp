@@ -4,7 +4,7 @@
 #include "engine/contract/contracts.h"
 #include "engine/group/absorb.h"
 #include "engine/group/group.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 
 namespace ferrule {
 

@@ -93,7 +93,7 @@ Outputs move(const Call& c) {
   }
   std::vector<Tensor> out;
   for (const auto movements = movements_of(g, g.node(id)); const auto& m : movements) {
-    if (!m) return fail(m.error());
+    if (!m) return fail(required(m.error()));
     FERRULE_ASSIGN(Tensor t, moved(c, sizes[out.size()], *m, source, bases));
     out.push_back(std::move(t));
   }

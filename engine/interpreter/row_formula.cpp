@@ -16,7 +16,8 @@ class RowFormula {
   Outputs run() {
     FERRULE_TRY(c_.need(1));
     const Shape shape(c_.input(0)->dims().begin(), c_.input(0)->dims().end());
-    FERRULE_ASSIGN(axes_, row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); }));
+    FERRULE_ASSIGN(
+        axes_, required(row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); })));
     lay_out(c_.input(0)->dims());
     FERRULE_TRY(c_.fits(DType::f64, dims_));
     FERRULE_TRY(build());

@@ -1,7 +1,7 @@
 // Words for structural failures: what stood where, and what the pattern wanted there.
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 
 namespace ferrule {
 

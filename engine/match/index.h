@@ -6,7 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/group/group.h"
 #include "engine/match/index.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/semantics/movement.h"
 
 namespace ferrule {

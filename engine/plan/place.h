@@ -4,7 +4,7 @@
 // the memory plan and the kernels follow. Asked are the layouts that the planner would choose,
 // because they decide how a slice lies.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 #include "engine/plan/plan.h"
 #include "engine/rewrite/rewrite.h"
 

@@ -8,7 +8,7 @@
 #include "engine/group/phase.h"
 #include "engine/group/region.h"
 #include "engine/group/window.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/plan/place.h"
 
 namespace ferrule {

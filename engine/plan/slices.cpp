@@ -10,7 +10,7 @@ class Slices {
  public:
   Slices(const Graph& g, NodeId node, bool writes)
       : by_slot_(writes ? g.node(node).inputs.size() : g.node(node).outputs.size()) {
-    const std::vector<Result<Movement>> movements = movements_of(g, g.node(node));
+    const std::vector<Applicable<Movement>> movements = movements_of(g, g.node(node));
     for (size_t k = 0; k < movements.size(); ++k) {
       const auto& m = movements[k];
       if (!m || m->steps.size() != 1 || m->steps[0].kind != IndexStep::Kind::walk) continue;

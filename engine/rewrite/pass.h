@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/graph/journal.h"
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

@@ -3,7 +3,7 @@
 // they are (D9). Nothing in the model's graph is touched; rewrite.cpp compares the results (D7) and
 // then moves them over.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

@@ -8,7 +8,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/index.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/rewrite/known_failures.h"
 #include "engine/rewrite/replacement.h"
 #include "engine/semantics/infer.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/rule/expr.h"
 
 namespace ferrule {

@@ -3,7 +3,7 @@
 // operand. Joining the constants is byte moving, so the joined computation gives bit for bit what
 // the siblings gave.
 #pragma once
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 
 namespace ferrule {
 

@@ -10,8 +10,8 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 namespace {
@@ -166,7 +166,7 @@ namespace {
 
 Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Tensor* const> inputs,
                         bool f64, const Rounding* rounding) {
-  FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
+  FERRULE_ASSIGN(const OpFormula* f, required(pointwise_formula(ops, n)));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
   FERRULE_ASSIGN(LoweredNode lowered, lower_node(*f, n, types, f64));

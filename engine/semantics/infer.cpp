@@ -14,24 +14,25 @@ std::string place(const Node& n) {
   return fmt::format("node \"{}\" ({})", escape(n.name, 100), escape(op, 100));
 }
 
-tl::unexpected<Error> Call::wrong(const std::string& what) const {
+tl::unexpected<Error> InferenceContext::wrong(const std::string& what) const {
   return error(Code::bad_shape, place(n), what);
 }
 
-std::optional<std::vector<int64_t>> Call::ints(size_t i) const {
+std::optional<std::vector<int64_t>> InferenceContext::ints(size_t i) const {
   if (const Tensor* t = g.constant(id(i)); t && is_int(t->dtype()) && t->numel() <= (1 << 20))
     return t->to_i64();
   auto c = contents(i);
   return c ? constant_shape(*c) : std::nullopt;
 }
 
-Result<size_t> Call::axis(int64_t a, size_t rank) const {
+Result<size_t> InferenceContext::axis(int64_t a, size_t rank) const {
   int64_t r = static_cast<int64_t>(rank);
   if (a < -r || a >= r) return wrong(fmt::format("axis {} is out of range for rank {}", a, r));
   return static_cast<size_t>(a < 0 ? a + r : a);
 }
 
-Result<std::vector<size_t>> Call::axes(const std::vector<int64_t>& a, size_t rank) const {
+Result<std::vector<size_t>> InferenceContext::axes(const std::vector<int64_t>& a,
+                                                   size_t rank) const {
   std::vector<size_t> out;
   for (int64_t x : a) {
     FERRULE_ASSIGN(size_t k, axis(x, rank));
@@ -54,7 +55,7 @@ const Rule* find_rule(const Node& n) {
   static const Table kTable = [] {
     Table t;
     add_window_rules(t);
-    add_shape_rules(t);
+    add_movement_rules(t);
     add_reduce_rules(t);
     return t;
   }();
@@ -169,7 +170,7 @@ void bind_captures(const Graph& g, const Node& n) {
 
 Result<Inferred> infer_node(const Semantics& ops, const Graph& g, const Node& n) {
   if (n.body) return infer_group(ops, g, n);
-  Call c{ops, g, n, {}};
+  InferenceContext c{ops, g, n, {}};
   c.out.types.resize(n.outputs.size());
   c.out.contents.resize(n.outputs.size());
   auto done = [&] {

@@ -1,13 +1,13 @@
 #include "engine/semantics/infer_formula.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 
 Result<Type> infer_pointwise(const Semantics& ops, const Graph& g, const Node& n) {
-  FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
+  FERRULE_ASSIGN(const OpFormula* f, required(pointwise_formula(ops, n)));
   std::vector<DType> types;
   Type out;
   out.shape = Shape{};
@@ -60,7 +60,7 @@ Result<Type> infer_row(const OpFormula& f, const Graph& g, const Node& n) {
   if (axes)
     out.shape = row_result_shape(f, n, *axes, *g.value(x).type.shape);
   else if (!open)
-    return error(Code::bad_shape, node_place(n), axes.error().message);
+    return error(Code::bad_shape, node_place(n), axes.error().reason());
   return out;
 }
 

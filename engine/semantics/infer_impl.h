@@ -6,7 +6,7 @@
 namespace ferrule::infer_detail {
 
 /// A node being inferred. Functions of the table read inputs and fill `out`.
-struct Call {
+struct InferenceContext {
   const Semantics& ops;
   const Graph& g;
   const Node& n;
@@ -49,15 +49,15 @@ std::string place(const Node& n);
 Dim min(const Dim& a, const Dim& b);
 Shape unknown_shape(size_t rank);
 
-using Rule = Status (*)(Call&);
+using Rule = Status (*)(InferenceContext&);
 const Rule* find_rule(const Node& n);  ///< null: not inferred here
 /// Adds contents that follow from the inputs' contents, where types came from elsewhere (Add, Mul,
 /// …).
-void derive_contents(Call& c);
+void derive_contents(InferenceContext& c);
 
 using Table = std::map<std::string_view, Rule>;
-void add_window_rules(Table& t);  // infer_window.cpp: convolution, pooling, matrix product
-void add_shape_rules(Table& t);   // infer_shape.cpp: what moves or selects elements
-void add_reduce_rules(Table& t);  // infer_reduce.cpp: reductions, norms, makers of tensors
+void add_window_rules(Table& t);    // infer_window.cpp: convolution, pooling, matrix product
+void add_movement_rules(Table& t);  // infer_movement.cpp: what moves or selects elements
+void add_reduce_rules(Table& t);    // infer_reduce.cpp: reductions, norms, makers of tensors
 
 }  // namespace ferrule::infer_detail

@@ -12,7 +12,7 @@ using namespace infer_detail;
 
 namespace {
 
-Status reduce(Call& c) {
+Status reduce(InferenceContext& c) {
   DType type = c.in(0).dtype;
   bool keep = c.n.attrs.i("keepdims", 1) != 0;
   std::optional<std::vector<int64_t>> list = c.ints(1);
@@ -57,14 +57,14 @@ Status reduce(Call& c) {
 }
 
 /// Softmax and its like: same type, a valid axis.
-Status rowwise(Call& c) {
+Status rowwise(InferenceContext& c) {
   if (c.shape(0)) FERRULE_TRY(c.axis(c.n.attrs.i("axis", -1), c.shape(0)->size()));
   return c.same();
 }
 
-Status same_first(Call& c) { return c.same(); }
+Status same_first(InferenceContext& c) { return c.same(); }
 
-Status batch_norm(Call& c) {
+Status batch_norm(InferenceContext& c) {
   const auto& x = c.shape(0);
   if (x && x->empty()) return c.wrong("its input is a scalar");
   for (size_t i = 1; i < 5; ++i) {
@@ -78,7 +78,7 @@ Status batch_norm(Call& c) {
   return c.same();
 }
 
-Status instance_norm(Call& c) {
+Status instance_norm(InferenceContext& c) {
   const auto& x = c.shape(0);
   for (size_t i = 1; x && i < 3; ++i) {
     const auto& p = c.shape(i);
@@ -89,7 +89,7 @@ Status instance_norm(Call& c) {
   return c.same();
 }
 
-Status layer_norm(Call& c) {
+Status layer_norm(InferenceContext& c) {
   FERRULE_TRY(c.same());
   DType stash = static_cast<DType>(c.n.attrs.i("stash_type", 1));
   std::optional<Shape> rest = c.shape(0);
@@ -102,13 +102,13 @@ Status layer_norm(Call& c) {
   return {};
 }
 
-Status dropout(Call& c) {
+Status dropout(InferenceContext& c) {
   c.set(1, DType::boolean, c.shape(0));
   c.set_contents(0, c.contents(0));
   return c.same();
 }
 
-Status where(Call& c) {
+Status where(InferenceContext& c) {
   const DType a_type = c.in(1).dtype, b_type = c.in(2).dtype;
   if (a_type != DType::undefined && b_type != DType::undefined && a_type != b_type)
     return c.wrong(fmt::format("its operands are {} and {}", name(a_type), name(b_type)));
@@ -139,7 +139,7 @@ Status where(Call& c) {
   return {};
 }
 
-Status top_k(Call& c) {
+Status top_k(InferenceContext& c) {
   std::optional<Shape> out = c.shape(0);
   if (out) {
     FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis", -1), out->size()));
@@ -156,7 +156,7 @@ Status top_k(Call& c) {
   return {};
 }
 
-Status one_hot(Call& c) {
+Status one_hot(InferenceContext& c) {
   if (!c.shape(0)) return c.set(0, c.in(2).dtype);
   Shape out = *c.shape(0);
   FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis", -1), out.size() + 1));
@@ -169,7 +169,7 @@ Status one_hot(Call& c) {
   return {};
 }
 
-Status constant_of_shape(Call& c) {
+Status constant_of_shape(InferenceContext& c) {
   const Attr* a = c.n.attrs.find("value");
   const Tensor* value = a ? std::get_if<Tensor>(a) : nullptr;
   DType type = value ? value->dtype() : DType::f32;
@@ -193,7 +193,7 @@ Status constant_of_shape(Call& c) {
   return {};
 }
 
-Status range(Call& c) {
+Status range(InferenceContext& c) {
   auto start = c.contents(0), limit = c.contents(1), delta = c.contents(2);
   Dim n = Dim::unknown();
   bool known =
@@ -219,14 +219,14 @@ Status range(Call& c) {
   return {};
 }
 
-Status non_zero(Call& c) {
+Status non_zero(InferenceContext& c) {
   Dim rank = c.shape(0) ? Dim(static_cast<int64_t>(c.shape(0)->size())) : Dim::unknown();
   c.set(0, DType::i64, Shape{rank, Dim::unknown()});
   return {};
 }
 
 /// What both branches agree on. A branch that cannot be typed may be the one that never runs.
-Status if_op(Call& c) {
+Status if_op(InferenceContext& c) {
   std::vector<const Graph*> branches;
   for (const auto& [key, sub] : c.n.subgraphs) {
     FERRULE_TRY(infer_nested(c.ops, *sub));
@@ -277,7 +277,7 @@ std::optional<Dim> arithmetic(const std::string& op, const Dim& x, const Dim& y,
 
 }  // namespace
 
-void infer_detail::derive_contents(Call& c) {
+void infer_detail::derive_contents(InferenceContext& c) {
   const std::string& op = c.n.op;
   if (!c.n.domain.empty() || c.out.contents.size() != 1 || c.out.contents[0]) return;
   if (op == "Floor" || op == "Ceil" || op == "Round" || op == "Neg") {

@@ -31,7 +31,7 @@ std::vector<int64_t> per_axis(const Node& n, const char* name, size_t count, int
 constexpr int64_t kHuge = int64_t{1} << 40;  // beyond any size that fits memory
 
 /// strides, dilations, pads: right lengths and ranges.
-Status check_window(const Call& c, const std::vector<int64_t>& kernel) {
+Status check_window(const InferenceContext& c, const std::vector<int64_t>& kernel) {
   size_t k = kernel.size();
   auto check = [&](const char* name, size_t count, int64_t least) -> Status {
     std::vector<int64_t> v = c.n.attrs.ints(name);
@@ -64,7 +64,8 @@ Status check_window(const Call& c, const std::vector<int64_t>& kernel) {
 }
 
 /// Spatial output dims of a convolution or pooling.
-Result<Shape> windows(const Call& c, const Shape& spatial, const std::vector<int64_t>& kernel) {
+Result<Shape> windows(const InferenceContext& c, const Shape& spatial,
+                      const std::vector<int64_t>& kernel) {
   FERRULE_TRY(check_window(c, kernel));
   size_t k = kernel.size();
   auto strides = per_axis(c.n, "strides", k, 1), dilations = per_axis(c.n, "dilations", k, 1);
@@ -89,7 +90,7 @@ Result<Shape> windows(const Call& c, const Shape& spatial, const std::vector<int
 }
 
 /// Kernel dims of a convolution: the attribute, else the weights'; nullopt while unknown.
-std::optional<std::vector<int64_t>> kernel_of(const Call& c) {
+std::optional<std::vector<int64_t>> kernel_of(const InferenceContext& c) {
   std::vector<int64_t> k = c.n.attrs.ints("kernel_shape");
   if (!k.empty()) return k;
   if (!c.shape(1) || c.shape(1)->size() < 3) return std::nullopt;
@@ -97,7 +98,7 @@ std::optional<std::vector<int64_t>> kernel_of(const Call& c) {
 }
 
 /// Checks shared by Conv and ConvTranspose; `in_axis`: of the weights, the one with input channels.
-Status check_weights(const Call& c, size_t in_axis) {
+Status check_weights(const InferenceContext& c, size_t in_axis) {
   const auto &x = c.shape(0), &w = c.shape(1);
   if (c.n.attrs.i("group", 1) < 1)
     return error(Code::bad_attribute, place(c.n), "group", "it is less than 1");
@@ -124,7 +125,7 @@ Status check_weights(const Call& c, size_t in_axis) {
   return {};
 }
 
-Status conv(Call& c) {
+Status conv(InferenceContext& c) {
   FERRULE_TRY(check_weights(c, 1));
   const auto &x = c.shape(0), &w = c.shape(1);
   std::optional<Shape> out;
@@ -148,7 +149,7 @@ Status conv(Call& c) {
   return {};
 }
 
-Status conv_transpose(Call& c) {
+Status conv_transpose(InferenceContext& c) {
   FERRULE_TRY(check_weights(c, 0));
   const auto &x = c.shape(0), &w = c.shape(1);
   if (!x) return c.set(0, c.in(0).dtype);
@@ -190,7 +191,7 @@ Status conv_transpose(Call& c) {
   return {};
 }
 
-Status pool(Call& c) {
+Status pool(InferenceContext& c) {
   const auto& x = c.shape(0);
   std::optional<Shape> out;
   std::vector<int64_t> kernel = c.n.attrs.ints("kernel_shape");
@@ -207,7 +208,7 @@ Status pool(Call& c) {
   return {};
 }
 
-Status global_pool(Call& c) {
+Status global_pool(InferenceContext& c) {
   std::optional<Shape> out = c.shape(0);
   if (out && out->size() < 2) return c.wrong(fmt::format("its input is {}", str(*out)));
   for (size_t i = 2; out && i < out->size(); ++i) (*out)[i] = Dim(1);
@@ -215,7 +216,7 @@ Status global_pool(Call& c) {
   return {};
 }
 
-Status matmul(Call& c) {
+Status matmul(InferenceContext& c) {
   DType type = c.n.op == "MatMulInteger" ? DType::i32 : c.in(0).dtype;
   size_t right = c.n.op == "QLinearMatMul" ? 3 : 1;
   if (right == 3) type = c.in(7).dtype;
@@ -240,7 +241,7 @@ Status matmul(Call& c) {
 }
 
 /// Sizes under one label broadcast; onnx's own inference takes the first operand's.
-Status einsum(Call& c) {
+Status einsum(InferenceContext& c) {
   const auto e = EinsumEquation::of(c.n.attrs.s("equation"));
   std::map<std::string, Dim> sizes;
   size_t widest = 0;
@@ -279,7 +280,7 @@ Status einsum(Call& c) {
   return c.set(0, c.in(0).dtype, out);
 }
 
-Status gemm(Call& c) {
+Status gemm(InferenceContext& c) {
   const auto &a = c.shape(0), &b = c.shape(1);
   if ((a && a->size() != 2) || (b && b->size() != 2))
     return c.wrong(

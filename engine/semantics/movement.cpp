@@ -20,9 +20,8 @@ struct Site {
   std::vector<Dims> inputs;  ///< of the moved inputs; empty dims for parameters
   Dims result;
 
-  tl::unexpected<Error> no(std::string why) const {
-    return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)),
-                 escape(n.op), std::move(why));
+  tl::unexpected<NotApplicable> no(std::string why) const {
+    return not_applicable(fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
   }
   mutable std::optional<Dims> starts =
       {};  ///< Split: where the parts begin, up to the first whose size is not known
@@ -30,7 +29,7 @@ struct Site {
   const Dims& x() const { return inputs[0]; }
   bool has(size_t slot) const { return slot < n.inputs.size() && n.inputs[slot]; }
   /// A parameter's integers; nullopt: the input is left out.
-  Result<std::optional<Dims>> ints(size_t slot) const {
+  Applicable<std::optional<Dims>> ints(size_t slot) const {
     if (!has(slot)) return std::optional<Dims>{};
     const Tensor* t = g.constant(n.inputs[slot]);
     if (!t) return no(fmt::format("input {} is not constant", slot));
@@ -92,13 +91,13 @@ std::vector<Segment> runs_of(const Dims& positions) {
   return out;
 }
 
-Result<Movement> view(const Site& s) {
+Applicable<Movement> view(const Site& s) {
   Movement m;
   m.steps.push_back(reshape_step(s.result, s.x()));
   return m;
 }
 
-Result<Movement> transpose(const Site& s) {
+Applicable<Movement> transpose(const Site& s) {
   Dims perm = s.n.attrs.ints("perm");
   if (perm.empty()) {
     perm.resize(s.x().size());
@@ -113,7 +112,7 @@ Result<Movement> transpose(const Site& s) {
   return m;
 }
 
-Result<Movement> slice(const Site& s) {
+Applicable<Movement> slice(const Site& s) {
   FERRULE_ASSIGN(auto starts, s.ints(1));
   FERRULE_ASSIGN(auto axes, s.ints(3));
   FERRULE_ASSIGN(auto steps, s.ints(4));
@@ -129,7 +128,7 @@ Result<Movement> slice(const Site& s) {
   return m;
 }
 
-Result<Dims> split_starts(const Site& s, size_t axis) {
+Applicable<Dims> split_starts(const Site& s, size_t axis) {
   FERRULE_ASSIGN(auto sizes, s.ints(1));
   Dims starts{0};
   for (size_t k = 0; k + 1 < s.n.outputs.size(); ++k) {
@@ -142,7 +141,7 @@ Result<Dims> split_starts(const Site& s, size_t axis) {
   return starts;
 }
 
-Result<Movement> split(const Site& s) {
+Applicable<Movement> split(const Site& s) {
   const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.x().size());
   if (!s.starts) {
     FERRULE_ASSIGN(s.starts, split_starts(s, axis));
@@ -153,7 +152,7 @@ Result<Movement> split(const Site& s) {
   return m;
 }
 
-Result<Movement> concat(const Site& s) {
+Applicable<Movement> concat(const Site& s) {
   const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.result.size());
   std::vector<Segment> segments;
   int64_t at = 0;
@@ -178,7 +177,7 @@ int64_t padded(int64_t i, int64_t size, std::string_view mode) {
   return r < size ? r : period - r;
 }
 
-Result<Movement> pad(const Site& s) {
+Applicable<Movement> pad(const Site& s) {
   FERRULE_ASSIGN(auto pads, s.ints(1));
   FERRULE_ASSIGN(auto axes, s.ints(3));
   if (!pads) return s.no("no pads are given");
@@ -206,7 +205,7 @@ Result<Movement> pad(const Site& s) {
   return m;
 }
 
-Result<Movement> expand(const Site& s) {
+Applicable<Movement> expand(const Site& s) {
   Dims axes;
   const size_t extra = s.result.size() - s.x().size();
   for (size_t k = 0; k < s.x().size(); ++k)
@@ -216,7 +215,7 @@ Result<Movement> expand(const Site& s) {
   return m;
 }
 
-Result<Movement> tile(const Site& s) {
+Applicable<Movement> tile(const Site& s) {
   Movement m;
   for (size_t axis = 0; axis < s.x().size(); ++axis) {
     const int64_t size = s.x()[axis];
@@ -234,7 +233,7 @@ Result<Movement> tile(const Site& s) {
   return m;
 }
 
-Result<Movement> gather(const Site& s) {
+Applicable<Movement> gather(const Site& s) {
   FERRULE_ASSIGN(auto indices, s.ints(1));
   if (!indices) return s.no("no indices are given");
   const size_t axis = s.axis_of(s.n.attrs.i("axis"), s.x().size());
@@ -252,7 +251,7 @@ Result<Movement> gather(const Site& s) {
 }
 
 /// Along the leading axes that are looked up as one.
-Result<Movement> gather_nd(const Site& s) {
+Applicable<Movement> gather_nd(const Site& s) {
   FERRULE_ASSIGN(auto indices, s.ints(1));
   const auto shape = s.has(1) ? s.g.value(s.n.inputs[1]).type.shape : std::nullopt;
   const auto index_dims = shape ? constant_shape(*shape) : std::nullopt;
@@ -285,7 +284,7 @@ Result<Movement> gather_nd(const Site& s) {
 }
 
 /// [N, b, b, C, H, W] or the like, its axes in another order.
-Result<Movement> blocks(const Site& s, bool to_space) {
+Applicable<Movement> blocks(const Site& s, bool to_space) {
   const int64_t b = s.n.attrs.i("blocksize");
   const Dims& large = to_space ? s.result : s.x();
   const Dims& small = to_space ? s.x() : s.result;
@@ -306,10 +305,10 @@ Result<Movement> blocks(const Site& s, bool to_space) {
   m.steps.push_back(reshape_step(to_space ? packed : spread, s.x()));
   return m;
 }
-Result<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
-Result<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
+Applicable<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
+Applicable<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
 
-Result<Movement> resize(const Site& s) {
+Applicable<Movement> resize(const Site& s) {
   const Attrs& a = s.n.attrs;
   const Resampling how = Resampling::of(a);
   if (how.mode != "nearest") return s.no("mode " + escape(how.mode) + " computes");
@@ -342,7 +341,7 @@ Result<Movement> resize(const Site& s) {
 
 struct Row {
   std::string_view op;
-  Result<Movement> (*steps)(const Site&);
+  Applicable<Movement> (*steps)(const Site&);
   bool all_inputs = false, view = false, repeats = false;
 };
 
@@ -401,7 +400,7 @@ bool moves_input(const Node& n, size_t slot) {
 
 namespace {
 
-Result<Dims> known(const Site& s, ValueId v) {
+Applicable<Dims> known(const Site& s, ValueId v) {
   const Type& t = s.g.value(v).type;
   auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
   if (!dims)
@@ -410,7 +409,7 @@ Result<Dims> known(const Site& s, ValueId v) {
   return *dims;
 }
 
-Status read_inputs(Site& s) {
+Applicable<> read_inputs(Site& s) {
   if (!row_of(s.n)) return s.no("it computes");
   for (size_t k = 0; k < s.n.inputs.size(); ++k) {
     s.inputs.emplace_back();
@@ -420,7 +419,7 @@ Status read_inputs(Site& s) {
   return {};
 }
 
-Result<Movement> result(Site& s, size_t output) {
+Applicable<Movement> result(Site& s, size_t output) {
   if (s.inputs.empty() || output >= s.n.outputs.size() || !s.n.outputs[output])
     return s.no("it has no operand");
   s.output = output;
@@ -430,16 +429,16 @@ Result<Movement> result(Site& s, size_t output) {
 
 }  // namespace
 
-Result<Movement> movement_of(const Graph& g, const Node& n, size_t output) {
+Applicable<Movement> movement_of(const Graph& g, const Node& n, size_t output) {
   Site s{g, n, output, {}, {}};
   FERRULE_TRY(read_inputs(s));
   return result(s, output);
 }
 
-std::vector<Result<Movement>> movements_of(const Graph& g, const Node& n) {
+std::vector<Applicable<Movement>> movements_of(const Graph& g, const Node& n) {
   Site s{g, n, 0, {}, {}};
-  const Status inputs = read_inputs(s);
-  std::vector<Result<Movement>> out;
+  const Applicable<> inputs = read_inputs(s);
+  std::vector<Applicable<Movement>> out;
   for (size_t k = 0; k < n.outputs.size(); ++k) {
     if (inputs)
       out.push_back(result(s, k));

@@ -1,11 +1,12 @@
 // Operators that only move elements (Transpose, Slice, Concat, Pad, Reshape, Resize nearest, …) as
 // index arithmetic: which element of which operand is found at an index of a result. One row a
-// operator in movement.cpp; nothing here knows kernels, memory or layouts. pieces.h makes kernels
-// of it.
+// operator in movement.cpp; nothing here knows kernels, memory or layouts. region_pieces.h makes
+// kernels of it.
 #pragma once
 #include <optional>
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {
@@ -53,9 +54,9 @@ bool moves_input(const Node& n, size_t slot);
 /// `g`.
 Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes);
 
-/// errors: unsupported_operator, saying which parameter or size is not known or not of this kind.
-Result<Movement> movement_of(const Graph& g, const Node& n, size_t output);
+/// Not applicable, saying which parameter or size is not known or not of this kind.
+Applicable<Movement> movement_of(const Graph& g, const Node& n, size_t output);
 /// Of every output: in time linear in their number.
-std::vector<Result<Movement>> movements_of(const Graph& g, const Node& n);
+std::vector<Applicable<Movement>> movements_of(const Graph& g, const Node& n);
 
 }  // namespace ferrule

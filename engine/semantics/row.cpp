@@ -7,16 +7,15 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/formula.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/row_folds.h"
 
 namespace ferrule {
 namespace {
 
-tl::unexpected<Error> unsupported(const Node& n, std::string why) {
-  return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)), escape(n.op),
-               std::move(why));
+tl::unexpected<NotApplicable> unsupported(const Node& n, std::string why) {
+  return not_applicable(fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
 }
 
 /// The words of `row:`: how axes are named, then default axes.
@@ -31,9 +30,9 @@ std::vector<std::string> words(std::string_view text) {
 }
 
 /// Axes listed by an attribute or a constant input; none: the default.
-Result<std::vector<int64_t>> listed_axes(const OpFormula& f, const Node& n,
-                                         const std::function<const Tensor*(size_t)>& constant,
-                                         const std::vector<std::string>& spelled) {
+Applicable<std::vector<int64_t>> listed_axes(const OpFormula& f, const Node& n,
+                                             const std::function<const Tensor*(size_t)>& constant,
+                                             const std::vector<std::string>& spelled) {
   std::vector<int64_t> axes = n.attrs.ints("axes");
   for (size_t k = 0; k < n.inputs.size() && k < f.inputs.size(); ++k) {
     if (input_name(f.inputs[k]) != "axes" || !n.inputs[k]) continue;
@@ -51,7 +50,7 @@ class RegionLowering {
  public:
   RegionLowering(const Semantics& ops, const Graph& g) : ops_(ops), g_(g) {}
 
-  Result<RowRegion> run(std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
+  Applicable<RowRegion> run(std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
     FERRULE_TRY(find_rows(nodes));
     for (NodeId id : nodes) FERRULE_TRY(lower(g_.node(id)));
     for (ValueId v : outputs) {
@@ -79,7 +78,7 @@ class RegionLowering {
 
   static bool is(const Type& t, const Shape& s) { return t.shape && *t.shape == s; }
 
-  Status find_rows(std::span<const NodeId> nodes) {
+  Applicable<> find_rows(std::span<const NodeId> nodes) {
     bool first = true;
     for (NodeId id : nodes) {
       const Node& n = g_.node(id);
@@ -107,7 +106,7 @@ class RegionLowering {
     return {};
   }
 
-  Status lower(const Node& n) {
+  Applicable<> lower(const Node& n) {
     const OpFormula& f = *ops_.find(n);
     if (n.outputs.empty() || !n.outputs[0]) return unsupported(n, "it has no first result");
     for (size_t k = 1; k < n.outputs.size(); ++k)
@@ -135,7 +134,7 @@ class RegionLowering {
     return {};
   }
 
-  Result<uint32_t> value(const Node& n, ValueId v, RowSpread spread) {
+  Applicable<uint32_t> value(const Node& n, ValueId v, RowSpread spread) {
     if (auto it = inside_.find(v); it != inside_.end()) {
       if (it->second.squeezed != (spread == RowSpread::squeezed) || spread == RowSpread::channel)
         return unsupported(
@@ -153,7 +152,7 @@ class RegionLowering {
   }
 
   /// Whether the operand is the same along the row.
-  Result<bool> aligned(const Node& n, ValueId v, RowSpread spread) const {
+  Applicable<bool> aligned(const Node& n, ValueId v, RowSpread spread) const {
     const Type& t = g_.value(v).type;
     if (!t.shape) return unsupported(n, "the rank of an operand is unknown");
     if (spread == RowSpread::squeezed) return true;
@@ -214,7 +213,7 @@ bool RowRegion::writes_over(size_t k) const {
   return readings == 1 && x.spread == y.spread && x.uniform == y.uniform;
 }
 
-Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
+Applicable<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
   const OpFormula* f = ops.find(n);
   if (!f || f->pointwise()) return unsupported(n, "it is no row operator");
   const Type& x = g.value(n.inputs.at(0)).type;
@@ -222,8 +221,8 @@ Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
   return row_axes(*f, n, *x.shape, [&](size_t slot) { return g.constant(n.inputs[slot]); });
 }
 
-Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
-                         const std::function<const Tensor*(size_t slot)>& constant) {
+Applicable<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
+                             const std::function<const Tensor*(size_t slot)>& constant) {
   const auto rank = static_cast<int64_t>(dims.size());
   RowAxes out;
   out.reduced.assign(static_cast<size_t>(rank), false);
@@ -263,8 +262,8 @@ Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
   return out;
 }
 
-Result<RowRegion> lower_rows(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
-                             std::span<const ValueId> outputs) {
+Applicable<RowRegion> lower_rows(const Semantics& ops, const Graph& g,
+                                 std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
   return RegionLowering(ops, g).run(nodes, outputs);
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "engine/semantics/fold.h"
 #include "engine/semantics/semantics.h"
 
@@ -22,11 +23,11 @@ struct RowAxes {
       0;  ///< not 0: axis 1 is [groups, size / groups] and its second half is in the row
   friend bool operator==(const RowAxes&, const RowAxes&) = default;
 };
-/// errors: unsupported_operator (rank or axes unknown, no axes).
-Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n);
+/// Not applicable (rank or axes unknown, no axes).
+Applicable<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n);
 /// Of an operator whose first input has these dims; `constant`: the value of an input, if known.
-Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
-                         const std::function<const Tensor*(size_t slot)>& constant);
+Applicable<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
+                             const std::function<const Tensor*(size_t slot)>& constant);
 
 /// How a value of the graph lies over the row axes.
 enum class RowSpread : uint8_t {
@@ -53,10 +54,10 @@ struct RowRegion {
   bool writes_over(size_t k) const;
 };
 /// `nodes`: in topological order, at least one row operator among them; `outputs`: values of theirs
-/// needed outside.  errors: unsupported_operator with the reason why these nodes are not one region
-/// of rows; formula_invalid.
-Result<RowRegion> lower_rows(const Semantics& ops, const Graph& g, std::span<const NodeId> nodes,
-                             std::span<const ValueId> outputs);
+/// needed outside. Not applicable with the reason why these nodes are not one region of rows;
+/// errors: formula_invalid.
+Applicable<RowRegion> lower_rows(const Semantics& ops, const Graph& g,
+                                 std::span<const NodeId> nodes, std::span<const ValueId> outputs);
 
 /// A program over all elements of the rows, or over one element a row.
 struct RowStage {

@@ -1,8 +1,8 @@
 // What operators mean: one value, made when rules are loaded and handed down to whatever infers,
 // interprets, matches or lowers. It holds the operators as formulas, read from rules/ops/*.yaml:
-// one entry is an operator on every backend, fusable everywhere. lower.h turns a node of such an
-// operator, or a region of them, into a scalar program. Entries with `row:` (reductions) have no
-// scalar program of their own: row.h lowers them, alone or with their pointwise neighbours.
+// one entry is an operator on every backend, fusable everywhere. nodes_to_programs.h turns a node
+// of such an operator, or a region of them, into a scalar program. Entries with `row:` (reductions)
+// have no scalar program of their own: row.h lowers them, alone or with their pointwise neighbours.
 #pragma once
 #include <map>
 #include <memory>

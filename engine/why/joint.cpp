@@ -5,7 +5,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/group/merge.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/plan/place.h"
 #include "engine/why/internal.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/lower.h"
+#include "codegen/annotate_plan.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "runtime/ferrule.h"

@@ -22,7 +22,7 @@
 #include "codegen/cuda/operands.h"
 #include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cli/cli.h"
 #include "runtime/gpu_steps.h"
 
@@ -82,8 +82,8 @@ std::vector<Kernel> kernels_of(const Explained& e) {
   return kernels;
 }
 
-Result<json> compile_pointwise(const Kernel& kernel, const RegionOperands& operands,
-                               const Target& target) {
+Applicable<json> compile_pointwise(const Kernel& kernel, const RegionOperands& operands,
+                                   const Target& target) {
   FERRULE_ASSIGN(LoopNest nest,
                  LoopNest::make(operands.dims, operands.strides, operands.element_bytes,
                                 kernel.program()->outputs.size()));
@@ -94,7 +94,7 @@ Result<json> compile_pointwise(const Kernel& kernel, const RegionOperands& opera
 }
 
 /// All stages.
-Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& target) {
+Applicable<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& target) {
   FERRULE_ASSIGN(auto operands, row_operands(plan, *kernel.lowered, *kernel.launch));
   FERRULE_ASSIGN(RowNest nest,
                  RowNest::make(*kernel.launch->rows, operands, target.name, target.l2_bytes, 1));
@@ -107,9 +107,9 @@ Result<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& 
   return json{{"code_bytes", bytes}, {"stages", nest.kernels().size()}};
 }
 
-Result<CudaLaunch> cuda_launch(const Plan& plan, const Kernel& kernel, const Target& target,
-                               const std::string& entry, const std::string& comment,
-                               const Tuning* tuning, std::string* note = nullptr) {
+Applicable<CudaLaunch> cuda_launch(const Plan& plan, const Kernel& kernel, const Target& target,
+                                   const std::string& entry, const std::string& comment,
+                                   const Tuning* tuning, std::string* note = nullptr) {
   FERRULE_ASSIGN(const CudaOperands o, cuda_operands(plan, *kernel.lowered, *kernel.launch));
   std::string wanted;
   FERRULE_ASSIGN(CudaLaunch planned,
@@ -121,8 +121,8 @@ Result<CudaLaunch> cuda_launch(const Plan& plan, const Kernel& kernel, const Tar
 
 /// A kernel whose operands have no known rank is made when the model runs; for some types there is
 /// none.
-bool left_out(const Error& e) {
-  return e.code == Code::unsupported_operator || e.code == Code::unsupported_type;
+bool left_out(const Refusal& r) {
+  return r.not_applicable() || r.error()->code == Code::unsupported_type;
 }
 
 /// Kernels that differ in their names only are compiled once, by a name that all models share in
@@ -132,8 +132,8 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
                                           const Tuning* tuning) {
   struct Job {
     const Kernel* kernel;
-    Result<CudaLaunch> launch;
-    std::optional<Result<Cubin>> cubin;
+    Applicable<CudaLaunch> launch;
+    std::optional<Applicable<Cubin>> cubin;
   };
   std::map<std::string, size_t> seen;
   std::vector<Job> jobs;
@@ -143,7 +143,7 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
     auto launch = cuda_launch(plan, k, target, "kernel", "", tuning, &note);
     if (!note.empty()) talk(fmt::format("warning: {}: {}", escape(k.layer->name), note));
     auto [it, fresh] =
-        seen.try_emplace(launch ? launch->source : launch.error().message, jobs.size());
+        seen.try_emplace(launch ? launch->source : launch.error().reason(), jobs.size());
     if (fresh) jobs.push_back({&k, std::move(launch), std::nullopt});
     job_of.push_back(it->second);
   }
@@ -151,13 +151,15 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
   auto work = [&] {
     for (size_t j = next++; j < jobs.size(); j = next++) {
       auto& [kernel, launch, cubin] = jobs[j];
-      if (launch)
-        cubin = cached_cubin(launch->source, launch->entry, target.name,
-                             launch->threads_x * launch->threads_y, cache);
-      else
+      if (launch) {
+        auto made = cached_cubin(launch->source, launch->entry, target.name,
+                                 launch->threads_x * launch->threads_y, cache);
+        if (!made && made.error().place == launch->entry)
+          made.error().place = escape(kernel->layer->name);
+        cubin = std::move(made);
+      } else {
         cubin = tl::make_unexpected(launch.error());
-      if (!*cubin && (*cubin).error().place == "kernel")
-        (*cubin).error().place = escape(kernel->layer->name);
+      }
     }
   };
   {
@@ -170,10 +172,10 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
   std::vector<json> out;
   for (size_t j : job_of) {
     if (!*jobs[j].cubin && left_out(jobs[j].cubin->error())) {
-      out.push_back({{"left_out", jobs[j].cubin->error().message}});
+      out.push_back({{"left_out", jobs[j].cubin->error().reason()}});
       continue;
     }
-    FERRULE_ASSIGN(const Cubin cubin, *jobs[j].cubin);
+    FERRULE_ASSIGN(const Cubin cubin, required(*jobs[j].cubin));
     out.push_back({{"kind", jobs[j].launch->kind},
                    {"shape", jobs[j].launch->shape},
                    {"code_bytes", cubin.bytes.size()},
@@ -219,7 +221,7 @@ Status write_sources(const Plan& plan, const std::vector<Kernel>& kernels, const
   return {};
 }
 
-Result<json> compile_for_cpu(const Plan& plan, const Kernel& kernel, const Target& target) {
+Applicable<json> compile_for_cpu(const Plan& plan, const Kernel& kernel, const Target& target) {
   if (kernel.launch->rows) return compile_rows(plan, kernel, target);
   FERRULE_ASSIGN(RegionOperands operands,
                  region_operands(plan, *kernel.lowered, *kernel.launch, kernel.piece));
@@ -263,8 +265,8 @@ Result<Exit> body(const Common& common, const std::string& sources) {
       return error(Code::usage, "--sources", "kernels for CPUs have no source: --target sm_XX");
     for (const Kernel& kernel : kernels) {
       auto result = compile_for_cpu(e.plan, kernel, target);
-      if (!result && !left_out(result.error())) return tl::make_unexpected(result.error());
-      results.push_back(result ? std::move(*result) : json{{"left_out", result.error().message}});
+      if (!result && !left_out(result.error())) return fail(required(result.error()));
+      results.push_back(result ? std::move(*result) : json{{"left_out", result.error().reason()}});
     }
   }
   for (size_t k = 0; k < kernels.size(); ++k) {

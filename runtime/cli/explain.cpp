@@ -3,9 +3,9 @@
 #include <iostream>
 #include <map>
 
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/graph/text.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/json_stream.h"
 

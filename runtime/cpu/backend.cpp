@@ -8,7 +8,7 @@ namespace {
 class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
-  Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
+  Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
     return CpuExecutable::make(context, packs_);
   }
 

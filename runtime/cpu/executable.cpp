@@ -127,8 +127,8 @@ void CpuExecutable::External::set(void* p) {
   }
 }
 
-Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& context,
-                                                        PackCache& packs) {
+Applicable<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& context,
+                                                            PackCache& packs) {
   try {
     if (!limit_library(context.target) && context.log)
       context.log(LogLevel::info, "oneDNN was in use before a plan for " + context.target.name +
@@ -141,7 +141,7 @@ Result<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext& co
   }
 }
 
-Status CpuExecutable::build(const PrepareContext& context) {
+Applicable<> CpuExecutable::build(const PrepareContext& context) {
   set_threads(threads_);
   team_ = threads();
   auto pairs = [this](size_t layer, const Launch& l) {
@@ -266,10 +266,10 @@ Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int
   return {};
 }
 
-Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, const Launch& l,
-                                             const LogCallback& log) {
+Applicable<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, const Launch& l,
+                                                 const LogCallback& log) {
   FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
-  Result<KernelPtr> made = [&]() -> Result<KernelPtr> {
+  Applicable<KernelPtr> made = [&]() -> Applicable<KernelPtr> {
     switch (l.kind) {
       case Launch::Kind::generated:
         return call.rows ? make_rows(context, call) : make_pointwise(context, call);
@@ -280,19 +280,18 @@ Result<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer, con
                 implementations(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
           return call.dense() ? make_library_kernel(context, call, f)
                               : make_sliced(context, call, f, takes_slices(l.primitive));
-        return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive),
-                     "no kernel");
+        return not_applicable(escape(call.layer), escape(l.primitive), "no kernel");
       default:
         return make_interpreted(context, call);
     }
   }();
   const bool whole_layer = lowered_.layers[layer].launches.size() == 1;
-  if (made || made.error().code != Code::unsupported_operator) return made;
+  if (made || !made.error().not_applicable()) return made;
   if (l.kind == Launch::Kind::generated && !whole_layer) return made;
   // No such kernel after all: the interpreter runs it, with its tail if the launch had one.
   if (log)
     log(LogLevel::warning,
-        fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().message));
+        fmt::format("{}: {}; the interpreter runs it", escape(call.layer), made.error().reason()));
   const NodeId node = plan_.layers[layer].node;
   const bool group = node && plan_.graph.node(node).body && whole_layer;
   if (l.post_ops.empty() && !l.region && !l.rows && !group) return make_interpreted(context, call);
@@ -357,7 +356,7 @@ Status CpuExecutable::run_exact(std::span<const void* const> inputs, std::span<v
     PrepareContext context{c.plan,    n.lowered, c.ops,   c.target, c.limits,
                            c.threads, {},        nullptr, c.tuning};
     context.cancel = c.cancel;
-    FERRULE_ASSIGN(n.exact, make(context, n.packs));
+    FERRULE_ASSIGN(n.exact, required(make(context, n.packs)));
   }
   const Status status = n.exact->run(inputs, outputs, observer);
   launches_ = n.exact->launches();

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "runtime/backend.h"
 #include "runtime/cpu/library.h"
 #include "runtime/cpu/nan_watch.h"
@@ -17,7 +18,8 @@ namespace ferrule::cpu {
 class CpuExecutable final : public Executable {
  public:
   /// errors: as Backend::prepare.
-  static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, PackCache& packs);
+  static Applicable<std::unique_ptr<Executable>> make(const PrepareContext& context,
+                                                      PackCache& packs);
 
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
              RunObserver* observer) override;
@@ -56,10 +58,10 @@ class CpuExecutable final : public Executable {
   class SlotBinder;
 
   CpuExecutable(const PrepareContext& context, PackCache& packs);
-  Status build(const PrepareContext& context);
-  Result<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch,
-                                const LogCallback& log);
-  Status add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
+  Applicable<> build(const PrepareContext& context);
+  Applicable<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch,
+                                    const LogCallback& log);
+  Applicable<> add_candidates(Context& context, size_t layer, const Launch& launch, Step& step);
   Status measure_pass(std::vector<Measured>& rows, size_t turn);
   void hold_weights();
   void give_back_weights(const Launch& launch);

@@ -22,7 +22,7 @@ bool product_pays(const Context&, const KernelCall& call) {
 bool never(const Context&, const KernelCall&) { return false; }
 
 template <int tile>
-Result<KernelPtr> make_winograd_of(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_winograd_of(Context& context, const KernelCall& call) {
   return make_winograd(context, call, tile);
 }
 template <int tile>
@@ -93,9 +93,10 @@ std::string problem_text(const Context& context, const KernelCall& call, int thr
          fmt::format(" threads={} {}", threads, context.target ? context.target->name : "");
 }
 
-Result<Chosen> choose(Context& context, const KernelCall& call, int threads, std::string* note) {
+Applicable<Chosen> choose(Context& context, const KernelCall& call, int threads,
+                          std::string* note) {
   const auto all = implementations(call.node->op);
-  auto attempt = [&](const Implementation& c) -> Result<Chosen> {
+  auto attempt = [&](const Implementation& c) -> Applicable<Chosen> {
     FERRULE_ASSIGN(KernelPtr kernel, c.make(context, call));
     return Chosen{std::move(kernel), c.name};
   };
@@ -104,7 +105,7 @@ Result<Chosen> choose(Context& context, const KernelCall& call, int threads, std
       for (const Implementation& c : all) {
         if (c.name != entry->use || !suits(c, call)) continue;
         auto made = attempt(c);
-        if (made || made.error().code != Code::unsupported_operator) return made;
+        if (made || !made.error().not_applicable()) return made;
       }
       if (note) *note = unknown_choice(entry->use);
     }
@@ -115,13 +116,13 @@ Result<Chosen> choose(Context& context, const KernelCall& call, int threads, std
     for (const Implementation& c : all) {
       if (!suits(c, call) || (usual && c.usual && !c.usual(context, call))) continue;
       auto made = attempt(c);
-      if (made || made.error().code != Code::unsupported_operator || &c == &all.back()) return made;
+      if (made || !made.error().not_applicable() || &c == &all.back()) return made;
     }
   }
-  return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op), "no kernel");
+  return not_applicable(escape(call.layer), escape(call.node->op), "no kernel");
 }
 
-Result<KernelPtr> make_chosen(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_chosen(Context& context, const KernelCall& call) {
   std::string note;
   FERRULE_ASSIGN(Chosen chosen, choose(context, call, ferrule::threads(), &note));
   if (context.log && *context.log && !note.empty())

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/applicable.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/tuning.h"
 
@@ -36,12 +37,11 @@ struct Chosen {
   KernelPtr kernel;
   std::string_view name;
 };
-/// The implementation that the tuning file names, else the first whose rule holds.
-/// errors: unsupported_operator when all refuse; those of the factories. `note`: why an entry was
-/// ignored.
-Result<Chosen> choose(Context& context, const KernelCall& call, int threads,
-                      std::string* note = nullptr);
+/// The implementation that the tuning file names, else the first whose rule holds. Not applicable
+/// when all refuse; errors: those of the factories. `note`: why an entry was ignored.
+Applicable<Chosen> choose(Context& context, const KernelCall& call, int threads,
+                          std::string* note = nullptr);
 /// The same as a factory; an ignored entry is logged.
-Result<KernelPtr> make_chosen(Context& context, const KernelCall& call);
+Applicable<KernelPtr> make_chosen(Context& context, const KernelCall& call);
 
 }  // namespace ferrule::cpu

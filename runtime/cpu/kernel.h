@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "codegen/cpu/jit.h"
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
+#include "engine/base/applicable.h"
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/plan.h"
@@ -61,9 +62,9 @@ struct Context {
   const Cancel* cancel = nullptr;
 };
 
-/// errors: library_failed; unsupported_operator when the library has no such kernel (it is
-/// interpreted then).
-using Factory = Result<KernelPtr> (*)(Context&, const KernelCall&);
+/// Not applicable when the library has no such kernel (it is interpreted then); errors:
+/// library_failed.
+using Factory = Applicable<KernelPtr> (*)(Context&, const KernelCall&);
 /// The factory of a library primitive by ONNX operator; null if there is none.
 Factory library_factory(std::string_view op);
 
@@ -71,54 +72,52 @@ Factory library_factory(std::string_view op);
 bool takes_slices(std::string_view op);
 /// For calls with slices: the factory's kernel if `taken` and it does not refuse, else one over
 /// copies in scratch.
-Result<KernelPtr> make_sliced(Context&, const KernelCall&, Factory, bool taken);
+Applicable<KernelPtr> make_sliced(Context&, const KernelCall&, Factory, bool taken);
 
 /// A library kernel; where the library does not compute in the operands' type (f16, bf16), the f32
 /// kernel over operands widened in scratch. errors: those of the factory.
-Result<KernelPtr> make_library_kernel(Context&, const KernelCall&, Factory);
+Applicable<KernelPtr> make_library_kernel(Context&, const KernelCall&, Factory);
 
-Result<KernelPtr> make_convolution(Context&, const KernelCall&);
-/// F(tile x tile, 3 x 3) for tile 2 or 4; unsupported_operator where it does not apply
-/// (winograd.cpp).
-Result<KernelPtr> make_winograd(Context&, const KernelCall&, int tile);
+Applicable<KernelPtr> make_convolution(Context&, const KernelCall&);
+/// F(tile x tile, 3 x 3) for tile 2 or 4; not applicable where it does not apply (winograd.cpp).
+Applicable<KernelPtr> make_winograd(Context&, const KernelCall&, int tile);
 /// The tile with which Winograd is faster than the library's convolution; 0 if with none.
 int winograd_tile(const Context&, const KernelCall&);
-/// One filter a channel; unsupported_operator for all others and for tails that registers cannot
-/// take.
-Result<KernelPtr> make_depthwise(Context&, const KernelCall&);
-/// Few planes in the plain layout; unsupported_operator for all others.
-Result<KernelPtr> make_first(Context&, const KernelCall&);
+/// One filter a channel; not applicable for all others and for tails that registers cannot take.
+Applicable<KernelPtr> make_depthwise(Context&, const KernelCall&);
+/// Few planes in the plain layout; not applicable for all others.
+Applicable<KernelPtr> make_first(Context&, const KernelCall&);
 /// Another factory's kernel behind a copy of input 0 (f32) in channels-last order.
-Result<KernelPtr> make_reordered(Context&, const KernelCall&, Factory factory);
-/// A 1x1 convolution as our product; unsupported_operator for all others, and for tails that
-/// registers cannot take.
-Result<KernelPtr> make_product(Context&, const KernelCall&);
-/// A 1x1 convolution as the library's product; unsupported_operator for all others.
-Result<KernelPtr> make_matmul_1x1(Context&, const KernelCall&);
-Result<KernelPtr> make_deconvolution(Context&, const KernelCall&);
-/// Windows that do not overlap; unsupported_operator for all others.
-Result<KernelPtr> make_unfolded_deconvolution(Context&, const KernelCall&);
-Result<KernelPtr> make_matmul(Context&, const KernelCall&);
-Result<KernelPtr> make_gemm(Context&, const KernelCall&);
-Result<KernelPtr> make_pool(Context&, const KernelCall&);
-Result<KernelPtr> make_global_pool(Context&, const KernelCall&);
-Result<KernelPtr> make_channel_gate(Context&, const KernelCall&);
+Applicable<KernelPtr> make_reordered(Context&, const KernelCall&, Factory factory);
+/// A 1x1 convolution as our product; not applicable for all others, and for tails that registers
+/// cannot take.
+Applicable<KernelPtr> make_product(Context&, const KernelCall&);
+/// A 1x1 convolution as the library's product; not applicable for all others.
+Applicable<KernelPtr> make_matmul_1x1(Context&, const KernelCall&);
+Applicable<KernelPtr> make_deconvolution(Context&, const KernelCall&);
+/// Windows that do not overlap; not applicable for all others.
+Applicable<KernelPtr> make_unfolded_deconvolution(Context&, const KernelCall&);
+Applicable<KernelPtr> make_matmul(Context&, const KernelCall&);
+Applicable<KernelPtr> make_gemm(Context&, const KernelCall&);
+Applicable<KernelPtr> make_pool(Context&, const KernelCall&);
+Applicable<KernelPtr> make_global_pool(Context&, const KernelCall&);
+Applicable<KernelPtr> make_channel_gate(Context&, const KernelCall&);
 /// Two windows, one over the other's result, strip by strip.
-Result<KernelPtr> make_tiles(Context&, const KernelCall&);
-Result<KernelPtr> make_softmax_topk(Context&, const KernelCall&);
-Result<KernelPtr> make_resize(Context&, const KernelCall&);
-Result<KernelPtr> make_norm(Context&, const KernelCall&);
-Result<KernelPtr> make_copy(Context&, const KernelCall&);
-Result<KernelPtr> make_gather(Context&, const KernelCall&);
-Result<KernelPtr> make_pointwise(Context&, const KernelCall&);
+Applicable<KernelPtr> make_window_chain(Context&, const KernelCall&);
+Applicable<KernelPtr> make_softmax_topk(Context&, const KernelCall&);
+Applicable<KernelPtr> make_resize(Context&, const KernelCall&);
+Applicable<KernelPtr> make_norm(Context&, const KernelCall&);
+Applicable<KernelPtr> make_copy(Context&, const KernelCall&);
+Applicable<KernelPtr> make_gather(Context&, const KernelCall&);
+Applicable<KernelPtr> make_pointwise(Context&, const KernelCall&);
 /// Regions in pieces; make_pointwise hands them on.
-Result<KernelPtr> make_pieces(Context&, const KernelCall&);
-Result<std::vector<CpuJit::Request>> pieces_requests(Context&, const KernelCall&);
+Applicable<KernelPtr> make_pieces(Context&, const KernelCall&);
+Applicable<std::vector<CpuJit::Request>> pieces_requests(Context&, const KernelCall&);
 /// The machine code that make_pointwise will ask for, so that all of it can be compiled at once.
-Result<std::vector<CpuJit::Request>> pointwise_requests(Context&, const KernelCall&);
+Applicable<std::vector<CpuJit::Request>> pointwise_requests(Context&, const KernelCall&);
 /// Row operators with their pointwise neighbours.
-Result<KernelPtr> make_rows(Context&, const KernelCall&);
-Result<std::vector<CpuJit::Request>> row_requests(Context&, const KernelCall&);
-Result<KernelPtr> make_interpreted(Context&, const KernelCall&);
+Applicable<KernelPtr> make_rows(Context&, const KernelCall&);
+Applicable<std::vector<CpuJit::Request>> row_requests(Context&, const KernelCall&);
+Applicable<KernelPtr> make_interpreted(Context&, const KernelCall&);
 
 }  // namespace ferrule::cpu

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "engine/base/diagnostics.h"
+#include "engine/base/applicable.h"
 #include "runtime/cpu/kernel.h"
 
 namespace ferrule::cpu {
@@ -79,15 +79,15 @@ struct Library {
                   std::function<void(const void*, void*)> back);
 };
 
-/// Runs `body`, which may throw dnnl::error. `what`: the primitive, for the message.
+/// Runs `body`, which gives an Applicable and may throw dnnl::error. `what`: the primitive, for the
+/// message.
 template <class Body>
 auto guard(const KernelCall& call, std::string_view what, Body&& body) -> decltype(body()) {
   try {
     return body();
   } catch (const dnnl::error& e) {
     if (e.status == dnnl_unimplemented)
-      return error(Code::unsupported_operator, escape(call.layer), what,
-                   "oneDNN has no implementation");
+      return not_applicable(escape(call.layer), what, "oneDNN has no implementation");
     return error(Code::library_failed, escape(call.layer), fmt::format("oneDNN {}", what),
                  e.what());
   }
@@ -98,8 +98,8 @@ auto guard(const KernelCall& call, std::string_view what, Body&& body) -> declty
 /// kernels' tails.
 bool has_logistic(const KernelCall& call);
 /// What `make` makes of the same call with logistic(x) as exp(-log(1 + exp(-x))), which keeps NaN.
-Result<KernelPtr> make_without_logistic(
-    KernelCall call, const std::function<Result<KernelPtr>(const KernelCall&)>& make);
+Applicable<KernelPtr> make_without_logistic(
+    KernelCall call, const std::function<Applicable<KernelPtr>(const KernelCall&)>& make);
 
 std::optional<memory::data_type> data_type(DType t);
 /// Whether the library computes on operands stored so on this machine: f32, and bf16 where there
@@ -168,9 +168,9 @@ struct Epilogue {
   dnnl::primitive_attr attr;
   std::vector<Entry> operands;
 };
-/// errors: unsupported_operator.
-Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
-                               std::span<const Leading> leading = {});
+/// Not applicable.
+Applicable<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
+                                   std::span<const Leading> leading = {});
 void bind_epilogue(Prepared& kernel, const KernelCall& call, const Epilogue& epilogue);
 
 }  // namespace ferrule::cpu

@@ -18,7 +18,8 @@ constexpr size_t kPasses = 5;  // at least
 }  // namespace
 
 /// Every implementation of the launch that does not refuse it; none if there is no choice.
-Status CpuExecutable::add_candidates(Context& context, size_t layer, const Launch& l, Step& step) {
+Applicable<> CpuExecutable::add_candidates(Context& context, size_t layer, const Launch& l,
+                                           Step& step) {
   const auto all = l.kind == Launch::Kind::library ? implementations(l.primitive)
                                                    : std::span<const Implementation>{};
   if (all.size() < 2) return {};
@@ -28,7 +29,7 @@ Status CpuExecutable::add_candidates(Context& context, size_t layer, const Launc
     auto made = c.make(context, call);
     if (made)
       step.others.emplace_back(c.name, std::move(*made));
-    else if (made.error().code != Code::unsupported_operator)
+    else if (!made.error().not_applicable())
       return fail(made.error());
   }
   if (step.others.size() < 2) {

@@ -57,19 +57,19 @@ std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y,
   const auto type = *data_type(o.dtype);
   const std::vector<int64_t> own = shape.full.get_dims();
   std::vector<int64_t> ones(own.size(), 1);
-  switch (spread_of(o, y, shape.channel)) {
-    case Spread::channel:
+  switch (broadcast_of(o, y, shape.channel)) {
+    case Broadcast::channel:
       ones[static_cast<size_t>(shape.destination)] = y.dims[static_cast<size_t>(shape.channel)];
       return memory::desc(ones, type, strides_of(ones, Layout::plain));
-    case Spread::one:
+    case Broadcast::one:
       return memory::desc(ones, type, strides_of(ones, Layout::plain));
-    case Spread::full:
+    case Broadcast::full:
       // The library steps through it as through its destination. Constants are put in that order
       // when they are packed.
       if (!y.dense() || o.dtype != y.dtype || !(lies_like(o, y) || (o.constant && own == y.dims)))
         return std::nullopt;
       return shape.full;
-    case Spread::other:
+    case Broadcast::other:
       break;
   }
   return std::nullopt;
@@ -77,8 +77,8 @@ std::optional<memory::desc> operand_desc(const Operand& o, const Operand& y,
 
 }  // namespace
 
-Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
-                               std::span<const Leading> leading) {
+Applicable<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shape,
+                                   std::span<const Leading> leading) {
   Epilogue out;
   dnnl::post_ops ops;
   for (const Leading& l : leading) {
@@ -90,8 +90,7 @@ Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shap
     out.operands.push_back({ops.len() - 1, l.input, l.desc});
   }
   auto refuse = [&] {
-    return error(Code::unsupported_operator, escape(call.layer), "this epilogue",
-                 "oneDNN has no such post-op");
+    return not_applicable(escape(call.layer), "this epilogue", "oneDNN has no such post-op");
   };
   for (const PostOp& op : call.post_ops) {
     if (op.operand < 0) {
@@ -110,8 +109,8 @@ Result<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& shap
     if (!algorithm || !computes(o.dtype)) return refuse();
     const auto desc = operand_desc(o, call.outputs[0], shape);
     if (!desc)
-      return error(Code::unsupported_operator, escape(call.layer), "this epilogue",
-                   "an operand is spread in another way, or lies in another order");
+      return not_applicable(escape(call.layer), "this epilogue",
+                            "an operand is spread in another way, or lies in another order");
     ops.append_binary(*algorithm, *desc);
     out.operands.push_back({ops.len() - 1, op.operand, *desc});
   }
@@ -130,8 +129,8 @@ bool has_logistic(const KernelCall& call) {
   return std::ranges::any_of(call.post_ops, [](const PostOp& op) { return op.alg == "logistic"; });
 }
 
-Result<KernelPtr> make_without_logistic(
-    KernelCall call, const std::function<Result<KernelPtr>(const KernelCall&)>& make) {
+Applicable<KernelPtr> make_without_logistic(
+    KernelCall call, const std::function<Applicable<KernelPtr>(const KernelCall&)>& make) {
   std::vector<PostOp> steps;
   for (const PostOp& op : call.post_ops) {
     if (op.alg != "logistic") {

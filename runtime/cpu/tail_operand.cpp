@@ -2,8 +2,8 @@
 
 namespace ferrule::cpu {
 
-Spread spread_of(const Operand& o, const Operand& y, int channel) {
-  return ferrule::spread_of(o.dims, y.dims, channel);
+Broadcast broadcast_of(const Operand& o, const Operand& y, int channel) {
+  return ferrule::broadcast_of(o.dims, y.dims, channel);
 }
 
 bool lies_like(const Operand& o, const Operand& y) {

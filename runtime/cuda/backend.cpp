@@ -51,7 +51,7 @@ class CudaBackend final : public Backend {
   }
   std::string device_name() const override { return Device::get() ? device().info().name : ""; }
 
-  Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
+  Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
     FERRULE_TRY(available());
     FERRULE_TRY(fits_device(context.target, device().info()));
     FERRULE_TRY(device().enter());

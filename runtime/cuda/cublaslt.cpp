@@ -25,8 +25,8 @@ auto not_built() {
 Result<std::string> cublaslt_version() { return not_built(); }
 Result<cublasLtContext*> create_cublaslt(std::string_view) { return not_built(); }
 void destroy_cublaslt(cublasLtContext*) {}
-Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext*, const Product&,
-                                                               std::string_view) {
+Applicable<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext*, const Product&,
+                                                                   std::string_view) {
   return not_built();
 }
 
@@ -122,9 +122,9 @@ class Matmul final : public CublasltProduct {
     if (desc_) api_.MatmulDescDestroy(desc_);
   }
 
-  Status make() {
+  Applicable<> make() {
     const auto type = data_type(p_.dtype);
-    if (!type) return error(Code::unsupported_operator, escape(layer_), "cuBLASLt", name(p_.dtype));
+    if (!type) return not_applicable(escape(layer_), "cuBLASLt", name(p_.dtype));
     const auto compute =
         p_.dtype == DType::f32 && p_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     FERRULE_TRY(check(api_.MatmulDescCreate(&desc_, compute, CUDA_R_32F), layer_,
@@ -148,12 +148,11 @@ class Matmul final : public CublasltProduct {
     for (int k = 0; k < found_; ++k) out.push_back(std::to_string(k));
     return out;
   }
-  Status choose(std::string_view name) override {
+  Applicable<> choose(std::string_view name) override {
     int k = -1;
     std::from_chars(name.data(), name.data() + name.size(), k);
     if (k < 0 || k >= found_)
-      return error(Code::unsupported_operator, escape(layer_), "cuBLASLt",
-                   fmt::format("no plan {}", name));
+      return not_applicable(escape(layer_), "cuBLASLt", fmt::format("no plan {}", name));
     chosen_ = k;
     return {};
   }
@@ -197,7 +196,7 @@ class Matmul final : public CublasltProduct {
                  layer_, "a batch");
   }
 
-  Status find() {
+  Applicable<> find() {
     cublasLtMatmulPreference_t preference = nullptr;
     FERRULE_TRY(
         check(api_.MatmulPreferenceCreate(&preference), layer_, "cublasLtMatmulPreferenceCreate"));
@@ -218,9 +217,9 @@ class Matmul final : public CublasltProduct {
     api_.MatmulPreferenceDestroy(preference);
     FERRULE_TRY(std::move(s));
     if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code == CUBLAS_STATUS_SUCCESS && found_ == 0))
-      return error(Code::unsupported_operator, escape(layer_), "this product",
-                   "cuBLASLt has no algorithm for it");
-    return check(code, layer_, "cublasLtMatmulAlgoGetHeuristic");
+      return not_applicable(escape(layer_), "this product", "cuBLASLt has no algorithm for it");
+    FERRULE_TRY(check(code, layer_, "cublasLtMatmulAlgoGetHeuristic"));
+    return {};
   }
 
   const Api& api_;
@@ -251,9 +250,9 @@ Result<cublasLtContext*> create_cublaslt(std::string_view layer) {
 
 void destroy_cublaslt(cublasLtContext* handle) { (*api()).Destroy(handle); }
 
-Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle,
-                                                               const Product& product,
-                                                               std::string_view layer) {
+Applicable<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle,
+                                                                   const Product& product,
+                                                                   std::string_view layer) {
   if (!api()) return fail(api().error());
   auto m = std::make_unique<Matmul>(*api(), handle, product, std::string(layer));
   FERRULE_TRY(m->make());

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "engine/base/dtype.h"
-#include "engine/base/result.h"
 
 struct cublasLtContext;
 struct CUstream_st;
@@ -44,17 +44,17 @@ class CublasltProduct {
   virtual ~CublasltProduct() = default;
   /// What the heuristic gave, best first: "0", "1", …
   virtual std::vector<std::string> plans() const = 0;
-  /// errors: unsupported_operator (no such plan).
-  virtual Status choose(std::string_view name) = 0;
+  /// Not applicable (no such plan).
+  virtual Applicable<> choose(std::string_view name) = 0;
   virtual int64_t workspace_bytes() const = 0;
   /// errors: library_failed.
   virtual Status execute(CUstream_st* stream, const ProductAddresses& at, void* workspace) = 0;
 };
 
-/// errors: library_missing, library_failed, unsupported_operator.
-Result<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle,
-                                                               const Product& product,
-                                                               std::string_view layer);
+/// Not applicable; errors: library_missing, library_failed.
+Applicable<std::unique_ptr<CublasltProduct>> make_cublaslt_product(cublasLtContext* handle,
+                                                                   const Product& product,
+                                                                   std::string_view layer);
 
 Result<cublasLtContext*> create_cublaslt(std::string_view layer);
 void destroy_cublaslt(cublasLtContext* handle);

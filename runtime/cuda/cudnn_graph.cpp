@@ -59,12 +59,12 @@ auto not_built() {
 Result<std::string> cudnn_version() { return not_built(); }
 Result<cudnnContext*> create_cudnn(std::string_view) { return not_built(); }
 void destroy_cudnn(cudnnContext*) {}
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext*, const CudnnWork&, int,
-                                                     std::string_view) {
+Applicable<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext*, const CudnnWork&, int,
+                                                         std::string_view) {
   return not_built();
 }
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string&, const CudnnWork&, int,
-                                                     std::string_view) {
+Applicable<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string&, const CudnnWork&, int,
+                                                         std::string_view) {
   return not_built();
 }
 
@@ -107,7 +107,7 @@ std::string first_line(std::string text) {
 
 /// Runs `body`, which gives a cudnn_frontend::error_t or throws.
 template <class Body>
-Status guard(std::string_view layer, std::string_view what, Body&& body) {
+Applicable<> guard(std::string_view layer, std::string_view what, Body&& body) {
   std::string why;
   try {
     fe::error_t e = body();
@@ -116,8 +116,7 @@ Status guard(std::string_view layer, std::string_view what, Body&& body) {
     if (e.get_code() == fe::error_code_t::GRAPH_NOT_SUPPORTED ||
         e.get_code() == fe::error_code_t::HEURISTIC_QUERY_FAILED ||
         e.get_code() == fe::error_code_t::GRAPH_EXECUTION_PLAN_CREATION_FAILED)
-      return error(Code::unsupported_operator, layer_of(layer), what,
-                   "cuDNN has no engine: " + why);
+      return not_applicable(layer_of(layer), what, "cuDNN has no engine: " + why);
   } catch (const std::exception& e) {
     why = e.what();
   }
@@ -159,11 +158,11 @@ class Graph final : public CudnnGraph {
     if (pack_) fe::detail::destroy_descriptor(pack_);
   }
 
-  Status make(const CudnnWork& work, int sm) {
+  Applicable<> make(const CudnnWork& work, int sm) {
     const auto* problem = std::get_if<CudnnProblem>(&work);
     const DType dtype = std::visit([](const auto& w) { return w.y.dtype; }, work);
     const auto type = data_type(dtype);
-    if (!type) return error(Code::unsupported_operator, layer_of(layer_), "cuDNN", name(dtype));
+    if (!type) return not_applicable(layer_of(layer_), "cuDNN", name(dtype));
     graph_.set_sm_version(sm);
     graph_.set_io_data_type(*type)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -194,21 +193,20 @@ class Graph final : public CudnnGraph {
     return out;
   }
 
-  Status build(std::string_view wanted) override {
+  Applicable<> build(std::string_view wanted) override {
     std::string why = "no plan of that name";
     for (int64_t k : usable_) {
       if (!wanted.empty() && plan_name(k) != wanted) continue;
       auto built = guard(layer_, "plan", [&] { return graph_.build_plan_at_index(k); });
       if (!built) {
-        why = built.error().message;
+        why = built.error().reason();
         continue;
       }
       chosen_ = k;
       return guard(layer_, "workspace",
                    [&] { return graph_.get_workspace_size_plan_at_index(k, workspace_); });
     }
-    return error(Code::unsupported_operator, layer_of(layer_), "cuDNN",
-                 "no plan can be built: " + why);
+    return not_applicable(layer_of(layer_), "cuDNN", "no plan can be built: " + why);
   }
 
   std::string plan() const override { return chosen_ < 0 ? "" : plan_name(chosen_); }
@@ -472,17 +470,18 @@ void destroy_cudnn(cudnnContext* handle) {
   }
 }
 
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnWork& work,
-                                                     int sm, std::string_view layer) {
+Applicable<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle,
+                                                         const CudnnWork& work, int sm,
+                                                         std::string_view layer) {
   FERRULE_TRY(open_cudnn());
   auto g = std::make_unique<Graph>(handle, nullptr, std::string(layer));
   FERRULE_TRY(g->make(work, sm));
   return g;
 }
 
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device,
-                                                     const CudnnWork& work, int sm,
-                                                     std::string_view layer) {
+Applicable<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device,
+                                                         const CudnnWork& work, int sm,
+                                                         std::string_view layer) {
   FERRULE_TRY(open_cudnn());
   auto properties = std::make_shared<fe::DeviceProperties>();
   FERRULE_TRY(guard(layer, "device properties", [&] {

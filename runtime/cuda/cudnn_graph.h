@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "engine/base/dtype.h"
-#include "engine/base/result.h"
 #include "engine/contract/epilogue.h"
 #include "engine/target/target.h"
 
@@ -69,22 +69,23 @@ class CudnnGraph {
   /// Plans that heuristics gave for it, best first, those that round more than the work allows left
   /// out.
   virtual std::vector<std::string> plans() const = 0;
-  /// Builds the first plan that can be built, or the one of that name.  errors: library_failed,
-  /// unsupported_operator.
-  virtual Status build(std::string_view name = {}) = 0;
+  /// Builds the first plan that can be built, or the one of that name. Not applicable; errors:
+  /// library_failed.
+  virtual Applicable<> build(std::string_view name = {}) = 0;
   virtual std::string plan() const = 0;         ///< the one that was built
   virtual int64_t workspace_bytes() const = 0;  ///< of the one that was built
   /// errors: library_failed.
   virtual Status execute(CUstream_st* stream, const CudnnAddresses& addresses, void* workspace) = 0;
 };
 
-/// errors: library_missing, library_failed, unsupported_operator (cuDNN has no engine).
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle, const CudnnWork& work,
-                                                     int sm, std::string_view layer);
+/// Not applicable (cuDNN has no engine); errors: library_missing, library_failed.
+Applicable<std::unique_ptr<CudnnGraph>> make_cudnn_graph(cudnnContext* handle,
+                                                         const CudnnWork& work, int sm,
+                                                         std::string_view layer);
 /// For a device that is not there.
-Result<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device,
-                                                     const CudnnWork& work, int sm,
-                                                     std::string_view layer);
+Applicable<std::unique_ptr<CudnnGraph>> make_cudnn_graph(const std::string& device,
+                                                         const CudnnWork& work, int sm,
+                                                         std::string_view layer);
 
 Result<cudnnContext*> create_cudnn(std::string_view layer);
 void destroy_cudnn(cudnnContext* handle);

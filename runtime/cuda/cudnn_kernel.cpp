@@ -66,7 +66,7 @@ class CudnnKernel final : public Kernel, public Tunable {
   std::string problem() const override { return problem_; }
   std::vector<std::string> candidates() const override { return graph_->plans(); }
   std::string chosen() const override { return graph_->plan(); }
-  Status choose(std::string_view candidate) override { return graph_->build(candidate); }
+  Applicable<> choose(std::string_view candidate) override { return graph_->build(candidate); }
 
  private:
   std::unique_ptr<CudnnGraph> graph_;
@@ -141,8 +141,8 @@ Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
   return {};
 }
 
-Result<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call, const CudnnWork& work,
-                                    std::vector<CudnnOperand> operands) {
+Applicable<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call,
+                                        const CudnnWork& work, std::vector<CudnnOperand> operands) {
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
   const int sm = static_cast<int>(std::lround(context.target->cc * 10));
   FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));

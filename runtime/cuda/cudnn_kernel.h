@@ -1,6 +1,7 @@
 // A library kernel whose work is one cuDNN graph: operands by slot or constant, workspace as its
 // scratch.
 #pragma once
+#include "engine/base/applicable.h"
 #include "runtime/cuda/cudnn_graph.h"
 #include "runtime/cuda/kernel.h"
 #include "runtime/sliding_window.h"
@@ -21,9 +22,9 @@ struct CudnnOperand {
 };
 
 /// The graph built with the plan that the tuning file names for the work, else with cuDNN's first.
-/// errors: library_missing, library_failed, unsupported_operator.
-Result<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call, const CudnnWork& work,
-                                    std::vector<CudnnOperand> operands);
+/// Not applicable; errors: library_missing, library_failed.
+Applicable<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call,
+                                        const CudnnWork& work, std::vector<CudnnOperand> operands);
 /// Slot or uploaded constant.  errors: those of Constants.
 Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o);
 /// The call's tail and its operands.  errors: those of Constants.

@@ -31,8 +31,8 @@ Address CudaExecutable::SlotBinder::scratch() {
   return e_.arena_.address() + static_cast<Address>(align_up(std::max<int64_t>(0, offset)));
 }
 
-Result<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContext& context,
-                                                         Device& device, ConstantPool& pool) {
+Applicable<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContext& context,
+                                                             Device& device, ConstantPool& pool) {
   std::unique_ptr<CudaExecutable> e(new CudaExecutable(context, device, pool));
   FERRULE_TRY(e->build(context));
   return e;
@@ -53,7 +53,7 @@ CudaExecutable::~CudaExecutable() {
   if (stream_) (void)api.cuStreamDestroy(stream_);
 }
 
-Status CudaExecutable::build(const PrepareContext& context) {
+Applicable<> CudaExecutable::build(const PrepareContext& context) {
   FERRULE_TRY(device_.check(device_.api().cuStreamCreate(&stream_, kNonBlocking), "cuStreamCreate",
                             "backend cuda"));
   for (Event* e : {&started_, &stopped_})
@@ -90,7 +90,7 @@ void CudaExecutable::compile(Context& context) {
   compile_generated(context, launches);
 }
 
-Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratch) {
+Applicable<> CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratch) {
   int step = 0;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
     const size_t begin = steps_.size();
@@ -106,14 +106,15 @@ Status CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratc
   return {};
 }
 
-Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
+Applicable<> CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
   auto make = [&](const Launch& l, const KernelCall& call) {
     return make_kernel(context, l, call);
   };
-  auto interpret = [&](const KernelCall& call, const Error& why) {
+  auto interpret = [&](const KernelCall& call, const Refusal& why) {
     if (*context.log)
-      (*context.log)(LogLevel::warning, fmt::format("{}: {}; the host interprets it",
-                                                    escape(plan_.layers[layer].name), why.message));
+      (*context.log)(LogLevel::warning,
+                     fmt::format("{}: {}; the host interprets it", escape(plan_.layers[layer].name),
+                                 why.reason()));
     return make_interpreted(context, call);
   };
   FERRULE_ASSIGN(auto steps, gpu_layer<KernelPtr>(plan_, lowered_, storage_, layer, first_step,
@@ -122,15 +123,15 @@ Status CudaExecutable::make_layer(Context& context, size_t layer, int first_step
   return {};
 }
 
-Result<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l,
-                                              const KernelCall& call) {
+Applicable<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l,
+                                                  const KernelCall& call) {
   if (const auto attention = choose_gpu_attention(l, call, *context.target, context.strict).library)
     return make_attention(context, l, call, *attention);
   if (cuda_generated(l)) return make_generated(context, l, call);
   if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
   if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr)
     return f(context, call);
-  return error(Code::unsupported_operator, escape(call.layer), escape(l.primitive), "no kernel");
+  return not_applicable(escape(call.layer), escape(l.primitive), "no kernel");
 }
 
 Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scratch) {

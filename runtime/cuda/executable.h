@@ -6,6 +6,7 @@
 #pragma once
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "runtime/backend.h"
 #include "runtime/cuda/constants.h"
 #include "runtime/cuda/device.h"
@@ -21,8 +22,8 @@ constexpr int64_t kScratchAlignment = 256;
 class CudaExecutable final : public Executable {
  public:
   /// errors: as Backend::prepare.
-  static Result<std::unique_ptr<Executable>> make(const PrepareContext& context, Device& device,
-                                                  ConstantPool& pool);
+  static Applicable<std::unique_ptr<Executable>> make(const PrepareContext& context, Device& device,
+                                                      ConstantPool& pool);
   ~CudaExecutable() override;
 
   Status run(std::span<const void* const> inputs, std::span<void* const> outputs,
@@ -71,10 +72,10 @@ class CudaExecutable final : public Executable {
         device_(device),
         libraries_(device),
         constants_(device, pool) {}
-  Status build(const PrepareContext& context);
-  Status make_steps(Context& context, std::vector<int64_t>& scratch);
-  Status make_layer(Context& context, size_t layer, int first_step);
-  Result<KernelPtr> make_kernel(Context& context, const Launch& launch, const KernelCall& call);
+  Applicable<> build(const PrepareContext& context);
+  Applicable<> make_steps(Context& context, std::vector<int64_t>& scratch);
+  Applicable<> make_layer(Context& context, size_t layer, int first_step);
+  Applicable<KernelPtr> make_kernel(Context& context, const Launch& launch, const KernelCall& call);
   void compile(Context& context);
   Status allocate(const Limits& limits, std::vector<int64_t> scratch);
   Status place_ports();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/applicable.h"
 #include "engine/base/limits.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
@@ -74,9 +75,9 @@ class Tunable {
   virtual std::vector<std::string> candidates()
       const = 0;  ///< the one that is taken without a tuning file first
   virtual std::string chosen() const = 0;
-  /// Changes scratch_bytes() and what enqueue() runs; bind() again.  errors: unsupported_operator,
+  /// Changes scratch_bytes() and what enqueue() runs; bind() again. Not applicable; errors:
   /// library_failed.
-  virtual Status choose(std::string_view candidate) = 0;
+  virtual Applicable<> choose(std::string_view candidate) = 0;
   /// Does in advance what takes choose() long and needs no device; of several kernels at once, on
   /// several threads.
   virtual void prepare_choices() {}
@@ -112,23 +113,24 @@ struct Context {
   bool strict = false;
 };
 
-/// errors: library_failed; library_missing; unsupported_operator when there is no such kernel (it
-/// is interpreted then).
-using Factory = Result<KernelPtr> (*)(Context&, const KernelCall&);
-/// The factory of a library primitive by ONNX operator; null if there is none (kernels/table.cpp).
+/// Not applicable when there is no such kernel (it is interpreted then); errors: library_failed;
+/// library_missing.
+using Factory = Applicable<KernelPtr> (*)(Context&, const KernelCall&);
+/// The factory of a library primitive by ONNX operator; null if there is none
+/// (kernels/kernel_table.cpp).
 Factory library_factory(std::string_view op);
 
-Result<KernelPtr> make_convolution(Context&, const KernelCall&);
-Result<KernelPtr> make_deconvolution(Context&, const KernelCall&);
-Result<KernelPtr> make_matmul(Context&, const KernelCall&);
+Applicable<KernelPtr> make_convolution(Context&, const KernelCall&);
+Applicable<KernelPtr> make_deconvolution(Context&, const KernelCall&);
+Applicable<KernelPtr> make_matmul(Context&, const KernelCall&);
 /// Attention through cuDNN; where cuDNN has no engine for it or is not there, make_generated's, and
 /// a warning.
-Result<KernelPtr> make_attention(Context&, const Launch&, const KernelCall&,
-                                 const LibraryAttention&);
+Applicable<KernelPtr> make_attention(Context&, const Launch&, const KernelCall&,
+                                     const LibraryAttention&);
 /// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else
 /// codegen/cuda/launch.h knows.
-Result<KernelPtr> make_generated(Context&, const Launch&, const KernelCall&);
+Applicable<KernelPtr> make_generated(Context&, const Launch&, const KernelCall&);
 /// The layer on the host, between two transfers.
-Result<KernelPtr> make_interpreted(Context&, const KernelCall&);
+Applicable<KernelPtr> make_interpreted(Context&, const KernelCall&);
 
 }  // namespace ferrule::cuda

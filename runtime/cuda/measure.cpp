@@ -104,7 +104,7 @@ Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* cons
     Measured m{r.layer, r.tunable->problem(), "", {}};
     Status status = measure(*r.step, *r.tunable, seconds / static_cast<double>(todo.size()), m);
     // As it was, whatever happened: graphs that were captured use its addresses.
-    FERRULE_TRY(r.tunable->choose(chosen));
+    FERRULE_TRY(required(r.tunable->choose(chosen)));
     FERRULE_TRY(rebind(*r.step, 0));
     // Another layer's values may lie where its indices did: what it says of them is nothing.
     (void)r.step->kernel->finish();

@@ -12,7 +12,7 @@ class Recorder {
  public:
   explicit Recorder(const PrepareContext& c) : c_(c) {}
 
-  Result<GpuRecord> run() {
+  Applicable<GpuRecord> run() {
     auto pairs = [this](size_t layer, const Launch& l) {
       return generated_in_place(c_.plan, c_.lowered, layer, l);
     };
@@ -37,10 +37,10 @@ class Recorder {
     bool capturable = true;
   };
 
-  Status record(size_t layer, int step) {
+  Applicable<> record(size_t layer, int step) {
     auto make = [&](const Launch& l, const KernelCall& call) { return line(l, call); };
-    auto interpret = [&](const KernelCall& call, const Error& why) {
-      return on_the_host(call, why.message);
+    auto interpret = [&](const KernelCall& call, const Refusal& why) {
+      return on_the_host(call, why.reason());
     };
     FERRULE_ASSIGN(const auto lines,
                    gpu_layer<Line>(c_.plan, c_.lowered, storage_, layer, step, make, interpret));
@@ -52,7 +52,7 @@ class Recorder {
     return {};
   }
 
-  Result<Line> line(const Launch& l, const KernelCall& call) const {
+  Applicable<Line> line(const Launch& l, const KernelCall& call) const {
     const AttentionChoice attention = choose_gpu_attention(l, call, c_.target, c_.lowered.strict);
     if (attention.library) return Line{fmt::format("cudnn attention {}", operands(call))};
     if (cuda_generated(l)) return generated(l, call, attention.why);
@@ -64,7 +64,8 @@ class Recorder {
   }
 
   /// `why`: it is not a library's.
-  Result<Line> generated(const Launch& l, const KernelCall& call, const std::string& why) const {
+  Applicable<Line> generated(const Launch& l, const KernelCall& call,
+                             const std::string& why) const {
     FERRULE_ASSIGN(const CudaLaunch planned,
                    plan_gpu_launch(l, call, c_.target, kEntry, c_.tuning));
     const std::vector<uint64_t> none(call.inputs.size() + call.outputs.size() + 2);
@@ -81,7 +82,7 @@ class Recorder {
   }
 
   /// Waits for the device: no graph holds it.
-  Result<Line> on_the_host(const KernelCall& call, const std::string& why) const {
+  Applicable<Line> on_the_host(const KernelCall& call, const std::string& why) const {
     FERRULE_TRY(check_interpreted(call));
     return Line{fmt::format("interpret {} {}{}", escape(call.node->op), operands(call),
                             why.empty() ? "" : ": " + why),
@@ -150,6 +151,6 @@ class Recorder {
 
 }  // namespace
 
-Result<GpuRecord> record_gpu(const PrepareContext& context) { return Recorder(context).run(); }
+Applicable<GpuRecord> record_gpu(const PrepareContext& context) { return Recorder(context).run(); }
 
 }  // namespace ferrule

@@ -13,8 +13,8 @@ struct GpuRecord {
   Storage storage;
   std::string text;
 };
-/// errors: size_unknown; unsupported_type, unsupported_operator where not even the host could run a
-/// layer.
-Result<GpuRecord> record_gpu(const PrepareContext& context);
+/// Not applicable where not even the host could run a layer; errors: size_unknown;
+/// unsupported_type.
+Applicable<GpuRecord> record_gpu(const PrepareContext& context);
 
 }  // namespace ferrule

@@ -17,7 +17,7 @@
 #include <fstream>
 #include <random>
 
-#include "codegen/lower.h"
+#include "codegen/annotate_plan.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 #include "engine/plan/plan.h"

@@ -33,7 +33,7 @@ engine/reduce
 codegen/cache
 codegen/program
 codegen/cpu codegen/cuda
-codegen/lower
+codegen/annotate_plan
 runtime
 runtime/reference
 runtime/null

@@ -157,10 +157,10 @@ class ChannelGateKernel final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_channel_gate(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_channel_gate(Context& context, const KernelCall& call) {
   const Operand& x = call.inputs[0];
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "channel_gate", why);
+    return not_applicable(escape(call.layer), "channel_gate", why);
   };
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.numel() == 0) return refuse("an empty image");

@@ -21,12 +21,11 @@ bool reads_behind_pixels(const KernelCall& call, bool transposed) {
   return call.inputs[kX].dtype == DType::bf16 && in % 2 == 1 && (in > 1 || out > 1);
 }
 
-Status check_convolution(const KernelCall& call, std::string_view what) {
+Applicable<> check_convolution(const KernelCall& call, std::string_view what) {
   if (!call.inputs[kW].constant)
-    return error(Code::unsupported_operator, escape(call.layer), what,
-                 "the weights are not constant");
+    return not_applicable(escape(call.layer), what, "the weights are not constant");
   if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, what == "ConvTranspose"))
-    return error(Code::unsupported_operator, escape(call.layer), what, name(call.inputs[kX].dtype));
+    return not_applicable(escape(call.layer), what, name(call.inputs[kX].dtype));
   return {};
 }
 
@@ -86,17 +85,17 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 
 }  // namespace
 
-Result<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_convolution(call, "Conv"));
   if (!call.dense())
-    return error(Code::unsupported_operator, escape(call.layer), "Conv",
-                 "a slice: the library would run its reference code");
+    return not_applicable(escape(call.layer), "Conv",
+                          "a slice: the library would run its reference code");
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   // The library's code for plain images is its reference.
   if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
-  return guard(call, "convolution", [&]() -> Result<KernelPtr> {
+  return guard(call, "convolution", [&]() -> Applicable<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::convolution_forward::primitive_desc desc(
@@ -110,13 +109,13 @@ Result<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
   });
 }
 
-Result<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_convolution(call, "ConvTranspose"));
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
-  return guard(call, "deconvolution", [&]() -> Result<KernelPtr> {
+  return guard(call, "deconvolution", [&]() -> Applicable<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::deconvolution_forward::primitive_desc desc(

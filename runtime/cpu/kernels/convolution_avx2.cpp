@@ -34,7 +34,7 @@ inline Mask lanes_of(int64_t n) {
 inline Mask both(Mask a, Mask b) { return _mm256_and_si256(a, b); }
 
 #include "runtime/cpu/kernels/depthwise_rows.h"
-#include "runtime/cpu/kernels/first_rows.h"
+#include "runtime/cpu/kernels/first_layer_rows.h"
 
 }  // namespace
 

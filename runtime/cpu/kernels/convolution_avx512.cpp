@@ -34,7 +34,7 @@ inline Mask lanes_of(int64_t n) { return static_cast<Mask>((1u << n) - 1); }
 inline Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
 
 #include "runtime/cpu/kernels/depthwise_rows.h"
-#include "runtime/cpu/kernels/first_rows.h"
+#include "runtime/cpu/kernels/first_layer_rows.h"
 
 }  // namespace
 

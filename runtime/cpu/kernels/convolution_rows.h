@@ -1,6 +1,6 @@
 // What our convolution kernels of both instruction sets are given: one output row segment of one
 // image, all in elements of f32. Which rows, columns and channels belong together is decided by
-// depthwise.cpp and first.cpp, the arithmetic is depthwise_rows.h's and first_rows.h's.
+// depthwise.cpp and first_layer.cpp, the arithmetic is depthwise_rows.h's and first_layer_rows.h's.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -27,13 +27,13 @@ struct RegisterOp {
     max,
     min
   };
-  enum class Spread : uint8_t {
+  enum class Broadcast : uint8_t {
     scalar,
     channel,
     full
   };  ///< of the operand: one value, one a channel, one an element
   Kind kind = Kind::relu;
-  Spread spread = Spread::scalar;
+  Broadcast spread = Broadcast::scalar;
   float alpha = 0, beta = 0;
   const float* operand = nullptr;
 };

@@ -1,7 +1,7 @@
 // Movements and reorders as strided copies between operands, layouts included: each becomes a list
 // of parts worked out once. What codegen lowers to a few
-// pieces comes to pieces.cpp instead; this is for reorders, more pieces than those, and element
-// types that generated code does not know.
+// pieces comes to region_pieces.cpp instead; this is for reorders, more pieces than those, and
+// element types that generated code does not know.
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
@@ -64,12 +64,12 @@ int element_bytes(const Operand& o) { return size_bits(o.dtype) / 8; }
 /// Of a movement in more parts than this the interpreter is quicker done than its list.
 constexpr size_t kMostParts = 1 << 16;
 
-Status move(const KernelCall& call, size_t output, const Movement& m, Copy& out) {
+Applicable<> move(const KernelCall& call, size_t output, const Movement& m, Copy& out) {
   const Operand& y = call.outputs[output];
   const auto moved = parts_of(m, y.dims, call.inputs[0].dims.size(), kMostParts);
   if (!moved || moved->result != y.dims || !moved->operand.empty())
-    return error(Code::unsupported_operator, escape(call.layer), escape(call.node->op),
-                 "it is not a few strided copies");
+    return not_applicable(escape(call.layer), escape(call.node->op),
+                          "it is not a few strided copies");
   const std::vector<int64_t> to = y.strides();
   for (const MovedPart& p : moved->parts) {
     if (p.operand == Segment::kFill) {
@@ -91,19 +91,18 @@ Status move(const KernelCall& call, size_t output, const Movement& m, Copy& out)
 
 }  // namespace
 
-Result<KernelPtr> make_copy(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_copy(Context& context, const KernelCall& call) {
   if (call.node->op == "Gather") return make_gather(context, call);
   const int bits = size_bits(call.inputs[0].dtype);
   if (bits % 8 || (bits != 8 && bits != 16 && bits != 32 && bits != 64 && bits != 128))
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                 name(call.inputs[0].dtype));
+    return not_applicable(escape(call.layer), call.node->op, name(call.inputs[0].dtype));
   auto kernel = std::make_unique<Copy>(call);
   if (!is_movement(*call.node)) {  // a reorder
     const Operand &x = call.inputs[0], &y = call.outputs[0];
     kernel->add({0, 0, StridedCopy(y.dims, x.strides(), y.strides(), element_bytes(y))});
     return kernel;
   }
-  const std::vector<Result<Movement>> movements = movements_of(*call.graph, *call.node);
+  const std::vector<Applicable<Movement>> movements = movements_of(*call.graph, *call.node);
   for (size_t k = 0; k < call.outputs.size(); ++k) {
     if (!call.outputs[k].present()) continue;
     if (!movements[k]) return fail(movements[k].error());

@@ -18,7 +18,7 @@ class Dense final : public Kernel {
     for (Operand& o : inner_.outputs) stage(o, false);
   }
 
-  Status make(Context& context, Factory factory) {
+  Applicable<> make(Context& context, Factory factory) {
     FERRULE_ASSIGN(kernel_, make_library_kernel(context, inner_, factory));
     return {};
   }
@@ -112,16 +112,15 @@ class Dense final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_sliced(Context& context, const KernelCall& call, Factory factory,
-                              bool taken) {
+Applicable<KernelPtr> make_sliced(Context& context, const KernelCall& call, Factory factory,
+                                  bool taken) {
   if (taken) {
     auto made = factory(context, call);
-    if (made || made.error().code != Code::unsupported_operator) return made;
+    if (made || !made.error().not_applicable()) return made;
   }
   // The library adds where its result lies: not beside a copy of it.
   if (call.sum_input >= 0)
-    return error(Code::unsupported_operator, escape(call.layer), "this tail",
-                 "the operand it adds is a slice");
+    return not_applicable(escape(call.layer), "this tail", "the operand it adds is a slice");
   auto dense = std::make_unique<Dense>(call);
   FERRULE_TRY(dense->make(context, factory));
   return dense;

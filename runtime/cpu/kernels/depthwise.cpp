@@ -67,14 +67,14 @@ class Depthwise final : public Kernel {
     grain_ = std::max<int64_t>(1, parts(kThreadProductsDepthwise, products));
   }
 
-  Status load(Context& context, const KernelCall& call) {
+  Applicable<> load(Context& context, const KernelCall& call) {
     x_slot_ = call.inputs[kX].slot;
     y_slot_ = call.outputs[0].slot;
     if (const Operand* b = call.own_input(kB))
       bias_ = b->constant->as<float>().data();
     else
       bias_ = (zeros_.assign(static_cast<size_t>(s_.channels), 0.0f), zeros_.data());
-    return guard(call, "reorder", [&]() -> Status {
+    return guard(call, "reorder", [&]() -> Applicable<> {
       const std::vector<int64_t> dims{s_.channels, s_.kernel_h, shape_.kernel};
       const int64_t tap = shape_.weight_pixel;
       const memory::desc from(dims, memory::data_type::f32,
@@ -147,9 +147,9 @@ class Depthwise final : public Kernel {
   Packed weights_;
 };
 
-Status check_depthwise(const KernelCall& call) {
+Applicable<> check_depthwise(const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "depthwise", why);
+    return not_applicable(escape(call.layer), "depthwise", why);
   };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant) return refuse("an operand of another kind");
@@ -168,7 +168,7 @@ Status check_depthwise(const KernelCall& call) {
 
 }  // namespace
 
-Result<KernelPtr> make_depthwise(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_depthwise(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_depthwise(call));
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   FERRULE_ASSIGN(Window win, window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));

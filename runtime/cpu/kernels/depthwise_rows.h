@@ -22,10 +22,10 @@ template <int B>
   using K = RegisterOp::Kind;
   for (const RegisterOp& op : s.ops) {
     const Vector a = broadcast(op.alpha), b = broadcast(op.beta), one = broadcast(1);
-    const bool full = op.spread == RegisterOp::Spread::full;
+    const bool full = op.spread == RegisterOp::Broadcast::full;
     const float* from = op.operand;
     Vector v = zero();
-    if (op.spread == RegisterOp::Spread::channel)
+    if (op.spread == RegisterOp::Broadcast::channel)
       v = load(from + c, lanes);
     else if (full)
       from += at;

@@ -94,9 +94,9 @@ class Gather final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_gather(Context&, const KernelCall& call) {
+Applicable<KernelPtr> make_gather(Context&, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "Gather", why);
+    return not_applicable(escape(call.layer), "Gather", why);
   };
   const Operand &x = call.inputs.at(0), &index = call.inputs.at(1);
   const int bits = size_bits(x.dtype);

@@ -90,7 +90,7 @@ class Interpreted final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_interpreted(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_interpreted(Context& context, const KernelCall& call) {
   for (const Operand& o : call.inputs)
     if (o.dtype == DType::string)
       return error(Code::unsupported_type, escape(call.layer), "a string operand");

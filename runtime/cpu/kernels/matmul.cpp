@@ -38,12 +38,12 @@ struct Product {
       leading;  ///< what Gemm does to the product when the constants cannot take it
 };
 
-Result<KernelPtr> build(Context& context, const KernelCall& call, const Product& p) {
+Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Product& p) {
   const memory::desc dense(p.y.dims, *data_type(call.outputs[0].dtype),
                            strides_of(p.y.dims, Layout::plain));
   const EpilogueShape shape{dense, p.channel, static_cast<int>(p.y.dims.size()) - 1};
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, shape, p.leading));
-  return guard(call, "matmul", [&]() -> Result<KernelPtr> {
+  return guard(call, "matmul", [&]() -> Applicable<KernelPtr> {
     const Operand& b = call.inputs[1];
     const DType t = b.dtype;
     memory::desc bias = p.bias ? p.bias->desc(t) : memory::desc();
@@ -76,24 +76,22 @@ Result<KernelPtr> build(Context& context, const KernelCall& call, const Product&
   });
 }
 
-Status check_matmul(const KernelCall& call) {
+Applicable<> check_matmul(const KernelCall& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
-      return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                   name(call.inputs[k].dtype));
+      return not_applicable(escape(call.layer), call.node->op, name(call.inputs[k].dtype));
     if (!call.inputs[k].lies(Layout::plain))
-      return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                   "an operand is channels-last");
+      return not_applicable(escape(call.layer), call.node->op, "an operand is channels-last");
   }
   for (const auto* operands : {&call.inputs, &call.outputs})
     for (const Operand& o : *operands) {
       const bool ends = &o == &call.inputs[0] || &o == &call.outputs[0];
       if (!o.dense() && (!ends || o.rank() < 2 || call.inputs[1].rank() < 2 || o.row() < 0))
-        return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                     "a slice whose rows do not lie at one distance");
+        return not_applicable(escape(call.layer), call.node->op,
+                              "a slice whose rows do not lie at one distance");
     }
   if (call.outputs[0].numel() == 0 || call.inputs[0].numel() == 0)
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op, "an empty operand");
+    return not_applicable(escape(call.layer), call.node->op, "an empty operand");
   return {};
 }
 
@@ -104,7 +102,7 @@ bool is_single(const std::vector<int64_t>& dims, size_t count) {
 
 }  // namespace
 
-Result<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_matmul(call));
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, b.rank() > 1 ? y.rank() - 1 : -1, {}};
@@ -120,8 +118,7 @@ Result<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
     return build(context, call, p);
   }
   if (!a.dense() || !y.dense())
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                 "slices of several matrices");
+    return not_applicable(escape(call.layer), call.node->op, "slices of several matrices");
   // Rank 1 operands have axes that y has not.
   const size_t rank = std::max(p.a.dims.size(), p.b.dims.size());
   add_outer(p.a, rank);
@@ -133,7 +130,7 @@ Result<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
   return build(context, call, p);
 }
 
-Result<KernelPtr> make_gemm(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_gemm(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_matmul(call));
   const Node& n = *call.node;
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
@@ -153,7 +150,7 @@ Result<KernelPtr> make_gemm(Context& context, const KernelCall& call) {
              beta = static_cast<float>(n.attrs.f("beta", 1));
   if (y.dtype != DType::f32 &&
       (alpha != 1 || beta != 1))  // folded constants would be rounded a second time
-    return error(Code::unsupported_operator, escape(call.layer), n.op, "factors of a narrow type");
+    return not_applicable(escape(call.layer), n.op, "factors of a narrow type");
   const bool adds = n.inputs.size() > 2 && call.inputs[2].present() && beta != 0;
   View addend;
   if (adds) {

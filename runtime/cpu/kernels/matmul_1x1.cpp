@@ -13,9 +13,9 @@ bool all_are(const std::vector<int64_t>& v, int64_t wanted) {
 
 }  // namespace
 
-Result<KernelPtr> make_matmul_1x1(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_matmul_1x1(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "product", why);
+    return not_applicable(escape(call.layer), "product", why);
   };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   const bool biased = call.own_input(kB) != nullptr;
@@ -32,7 +32,7 @@ Result<KernelPtr> make_matmul_1x1(Context& context, const KernelCall& call) {
   const int64_t depth = w.dims[1], filters = w.dims[0], pixels = y.numel() / filters;
   const memory::desc rows({pixels, filters}, memory::data_type::f32, memory::format_tag::ab);
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {rows}));
-  return guard(call, "matmul", [&]() -> Result<KernelPtr> {
+  return guard(call, "matmul", [&]() -> Applicable<KernelPtr> {
     const auto f32 = memory::data_type::f32;
     const auto ab = memory::format_tag::ab;
     const memory::desc plain({depth, filters}, f32, memory::dims{1, depth});

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 #include "runtime/cpu/kernel.h"
 
@@ -17,11 +17,11 @@ struct Affine {
   Tensor factor, addend;
 };
 
-Result<Affine> affine_of(const KernelCall& call) {
+Applicable<Affine> affine_of(const KernelCall& call) {
   const Operand& x = call.inputs[0];
   const int64_t channels = x.dims[1];
   auto refused = [&](std::string why) {
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+    return not_applicable(escape(call.layer), call.node->op, why);
   };
   for (size_t k = 1; k < 5; ++k) {
     const Tensor* t = call.inputs[k].constant;
@@ -71,13 +71,13 @@ class Norm final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_norm(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_norm(Context& context, const KernelCall& call) {
   const DType t = call.inputs[0].dtype;
   if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 ||
       (t != DType::f32 && t != DType::f16 && t != DType::bf16) ||
       call.node->attrs.i("training_mode") != 0 || call.outputs.size() != 1)
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                 "only inference on f32, f16 and bf16 with channels has a kernel");
+    return not_applicable(escape(call.layer), call.node->op,
+                          "only inference on f32, f16 and bf16 with channels has a kernel");
   FERRULE_ASSIGN(Affine affine, affine_of(call));
   const LoweredRegion region = multiply_add(t);
   KernelCall pointwise = call;

@@ -7,7 +7,7 @@
 #include "codegen/cpu/jit.h"
 #include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"
 
@@ -16,36 +16,33 @@ namespace {
 
 /// An operand's strides along the axes of the result: aligned at the last one, 0 where it is
 /// broadcast.
-Result<std::vector<int64_t>> broadcast_strides(const KernelCall& call, const Operand& o,
-                                               const std::vector<int64_t>& dims) {
+Applicable<std::vector<int64_t>> broadcast_strides(const KernelCall& call, const Operand& o,
+                                                   const std::vector<int64_t>& dims) {
   const std::vector<int64_t> own = o.strides();
   std::vector<int64_t> strides(dims.size(), 0);
   if (own.size() > dims.size())
-    return error(Code::unsupported_operator, escape(call.layer), "this region",
-                 "an operand has more axes than the result");
+    return not_applicable(escape(call.layer), "this region",
+                          "an operand has more axes than the result");
   const size_t extra = dims.size() - own.size();
   for (size_t k = 0; k < own.size(); ++k) {
     if (o.dims[k] == dims[k + extra])
       strides[k + extra] = o.dims[k] == 1 ? 0 : own[k];
     else if (o.dims[k] != 1)
-      return error(Code::unsupported_operator, escape(call.layer), "this region",
-                   "operands that do not broadcast");
+      return not_applicable(escape(call.layer), "this region", "operands that do not broadcast");
   }
   return strides;
 }
 
-Result<LoopNest> nest_of(const KernelCall& call) {
+Applicable<LoopNest> nest_of(const KernelCall& call) {
   const std::vector<int64_t>& dims = call.outputs.at(0).dims;
   std::vector<std::vector<int64_t>> strides;
   std::vector<int> bytes;
   for (const auto* operands : {&call.inputs, &call.outputs})
     for (const Operand& o : *operands) {
       const int bits = size_bits(o.dtype);
-      if (bits < 8)
-        return error(Code::unsupported_operator, escape(call.layer), "this region", name(o.dtype));
+      if (bits < 8) return not_applicable(escape(call.layer), "this region", name(o.dtype));
       if (operands == &call.outputs && o.dims != dims)
-        return error(Code::unsupported_operator, escape(call.layer), "this region",
-                     "results of several sizes");
+        return not_applicable(escape(call.layer), "this region", "results of several sizes");
       FERRULE_ASSIGN(auto s, broadcast_strides(call, o, dims));
       // The loop keeps a result's stride also along axes of size 1.
       strides.push_back(operands == &call.outputs ? o.strides() : std::move(s));
@@ -150,7 +147,8 @@ class Pointwise final : public Kernel {
 
 }  // namespace
 
-Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const KernelCall& call) {
+Applicable<std::vector<CpuJit::Request>> pointwise_requests(Context& context,
+                                                            const KernelCall& call) {
   if (call.region->pieced) return pieces_requests(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
   if (reads_across(nest)) {
@@ -169,7 +167,7 @@ Result<std::vector<CpuJit::Request>> pointwise_requests(Context& context, const 
   return requests;
 }
 
-Result<KernelPtr> make_pointwise(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_pointwise(Context& context, const KernelCall& call) {
   if (call.region->pieced) return make_pieces(context, call);
   FERRULE_ASSIGN(LoopNest nest, nest_of(call));
   if (reads_across(nest)) {

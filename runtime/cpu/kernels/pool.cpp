@@ -12,13 +12,11 @@
 namespace ferrule::cpu {
 namespace {
 
-Status check_pool(const KernelCall& call, bool known_type) {
+Applicable<> check_pool(const KernelCall& call, bool known_type) {
   if (!known_type)
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                 name(call.inputs[0].dtype));
+    return not_applicable(escape(call.layer), call.node->op, name(call.inputs[0].dtype));
   if (call.outputs.size() > 1 && call.outputs[1].present())
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                 "Indices are wanted");
+    return not_applicable(escape(call.layer), call.node->op, "Indices are wanted");
   return {};
 }
 
@@ -106,16 +104,15 @@ class GlobalPool final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_global_pool(Context&, const KernelCall& call) {
+Applicable<KernelPtr> make_global_pool(Context&, const KernelCall& call) {
   FERRULE_TRY(check_pool(call, call.inputs[0].dtype == DType::f32));
   const Operand& x = call.inputs[0];
   if (!x.lies(Layout::channels_last))
-    return error(Code::unsupported_operator, escape(call.layer), call.node->op,
-                 "an image that is not channels-last");
+    return not_applicable(escape(call.layer), call.node->op, "an image that is not channels-last");
   return std::make_unique<GlobalPool>(call, call.node->op == "GlobalAveragePool");
 }
 
-Result<KernelPtr> make_pool(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_pool(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_pool(call, computes(call.inputs[0].dtype)));
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
@@ -127,9 +124,9 @@ Result<KernelPtr> make_pool(Context& context, const KernelCall& call) {
                         : dnnl::algorithm::pooling_avg_exclude_padding;
     if (include && y.numel() > 0) factors = window_factors(w, x.dims, y.dims);
     if (!factors.empty() && x.dtype != DType::f32)  // the result would be rounded twice
-      return error(Code::unsupported_operator, escape(call.layer), call.node->op, name(x.dtype));
+      return not_applicable(escape(call.layer), call.node->op, name(x.dtype));
   }
-  return guard(call, "pooling", [&]() -> Result<KernelPtr> {
+  return guard(call, "pooling", [&]() -> Applicable<KernelPtr> {
     dnnl::primitive_attr attr;
     attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     dnnl::pooling_forward::primitive_desc desc(

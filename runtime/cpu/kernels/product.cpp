@@ -17,10 +17,10 @@ namespace {
 using namespace product;
 
 auto refuse(const KernelCall& call, std::string_view why) {
-  return error(Code::unsupported_operator, escape(call.layer), "product", why);
+  return not_applicable(escape(call.layer), "product", why);
 }
 
-Result<Shape> shape_of(const KernelCall& call) {
+Applicable<Shape> shape_of(const KernelCall& call) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || w.dtype != DType::f32)
     return refuse(call, "the weights are not constant numbers of type f32");
@@ -85,7 +85,7 @@ class Product final : public Kernel {
   Product(const Shape& s, const Functions& f)
       : s_(s), f_(f), blocks_(channel_blocks(parts(s.k, f.lanes))) {}
 
-  Status build(const KernelCall& call) {
+  Applicable<> build(const KernelCall& call) {
     FERRULE_TRY(tail_.build(call, "product"));
     x_slot_ = call.inputs[kX].slot, y_slot_ = call.outputs[0].slot;
     x_ = call.inputs[kX].constant ? call.inputs[kX].constant->data() : nullptr;
@@ -164,7 +164,7 @@ class Product final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_product(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_product(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(Shape s, shape_of(call));
   const Functions* f = functions(context);
   if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");

@@ -32,9 +32,9 @@ std::optional<Kind> kind_of(const PostOp& op) {
 
 }  // namespace
 
-Status RegisterTail::build(Context& context, const KernelCall& call) {
+Applicable<> RegisterTail::build(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "this tail", why);
+    return not_applicable(escape(call.layer), "this tail", why);
   };
   for (const PostOp& p : call.post_ops) {
     auto kind = kind_of(p);
@@ -58,26 +58,27 @@ Status RegisterTail::build(Context& context, const KernelCall& call) {
   return {};
 }
 
-Status RegisterTail::add_operand(Context& context, const KernelCall& call, const Operand& o,
-                                 bool sum, RegisterOp& op) {
+Applicable<> RegisterTail::add_operand(Context& context, const KernelCall& call, const Operand& o,
+                                       bool sum, RegisterOp& op) {
   const Operand& y = call.outputs[0];
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "this tail", why);
+    return not_applicable(escape(call.layer), "this tail", why);
   };
   if (o.dtype != DType::f32) return refuse(name(o.dtype));
-  const Spread spread = sum ? Spread::full : spread_of(o, y);
-  if (spread == Spread::other)
+  const Broadcast spread = sum ? Broadcast::full : broadcast_of(o, y);
+  if (spread == Broadcast::other)
     return refuse("an operand is neither one value, nor one a channel, nor of the result's size");
-  if (spread == Spread::full) {
-    op.spread = RegisterOp::Spread::full;
-    if (!o.constant) return lies_like(o, y) ? Status{} : refuse("an operand lies in another order");
-    return guard(call, "reorder", [&]() -> Status {
+  if (spread == Broadcast::full) {
+    op.spread = RegisterOp::Broadcast::full;
+    if (!o.constant)
+      return lies_like(o, y) ? Applicable<>{} : refuse("an operand lies in another order");
+    return guard(call, "reorder", [&]() -> Applicable<> {
       packed_.push_back(context.library.pack(*o.constant, desc_of(o, y.rank()), image_desc(y)));
       op.operand = static_cast<const float*>(packed_.back().data);
       return {};
     });
   }
-  op.spread = o.numel() == 1 ? RegisterOp::Spread::scalar : RegisterOp::Spread::channel;
+  op.spread = o.numel() == 1 ? RegisterOp::Broadcast::scalar : RegisterOp::Broadcast::channel;
   if (o.constant) op.operand = o.constant->as<float>().data();
   return {};
 }

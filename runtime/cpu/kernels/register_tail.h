@@ -4,6 +4,7 @@
 #pragma once
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "runtime/cpu/kernels/convolution_rows.h"
 #include "runtime/cpu/library.h"
 
@@ -11,8 +12,8 @@ namespace ferrule::cpu {
 
 class RegisterTail {
  public:
-  /// errors: unsupported_operator.
-  Status build(Context& context, const KernelCall& call);
+  /// Not applicable.
+  Applicable<> build(Context& context, const KernelCall& call);
   /// Where the operands are; `cell` of the operand's slot is written at each run.
   void bind(Binder& binder);
   /// The steps with the operands' addresses of this run.
@@ -22,8 +23,8 @@ class RegisterTail {
   const std::vector<RegisterOp>& ops() const { return ops_; }
 
  private:
-  Status add_operand(Context& context, const KernelCall& call, const Operand& o, bool sum,
-                     RegisterOp& op);
+  Applicable<> add_operand(Context& context, const KernelCall& call, const Operand& o, bool sum,
+                           RegisterOp& op);
   std::vector<RegisterOp> ops_;
   std::vector<int> slots_;  ///< by step; -1: none, or a constant
   std::vector<const void*> cells_;

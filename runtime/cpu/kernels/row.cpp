@@ -12,17 +12,17 @@
 namespace ferrule::cpu {
 namespace {
 
-Result<RowNest> nest_of(const Context& context, const KernelCall& call) {
+Applicable<RowNest> nest_of(const Context& context, const KernelCall& call) {
   std::vector<RowLayout> operands;
   for (const auto* list : {&call.inputs, &call.outputs})
     for (const Operand& o : *list) {
       if (size_bits(o.dtype) < 8)
-        return error(Code::unsupported_operator, escape(call.layer), "this region", name(o.dtype));
+        return not_applicable(escape(call.layer), "this region", name(o.dtype));
       operands.push_back({o.dims, o.strides()});
     }
   auto nest = RowNest::make(*call.rows, operands, context.target->name, context.target->l2_bytes,
                             threads());
-  if (!nest && nest.error().place.empty()) nest.error().place = escape(call.layer);
+  if (!nest && nest.error().place().empty()) nest.error().set_place(escape(call.layer));
   return nest;
 }
 
@@ -82,14 +82,14 @@ class Rows final : public Kernel {
 
 }  // namespace
 
-Result<std::vector<CpuJit::Request>> row_requests(Context& context, const KernelCall& call) {
+Applicable<std::vector<CpuJit::Request>> row_requests(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(RowNest nest, nest_of(context, call));
   std::vector<CpuJit::Request> requests;
   for (const KernelKey& key : nest.kernels()) requests.push_back({key, call.layer});
   return requests;
 }
 
-Result<KernelPtr> make_rows(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_rows(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(RowNest nest, nest_of(context, call));
   std::vector<std::shared_ptr<const CompiledKernel>> code;
   for (const KernelKey& key : nest.kernels()) {

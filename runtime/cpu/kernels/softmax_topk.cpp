@@ -218,9 +218,9 @@ class SoftmaxTopKKernel final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_softmax_topk(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_softmax_topk(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "softmax_topk", why);
+    return not_applicable(escape(call.layer), "softmax_topk", why);
   };
   FERRULE_ASSIGN(SoftmaxTopK s, read_softmax_topk(*call.graph, call.graph->order()));
   const Operand& x = call.inputs[0];

@@ -117,7 +117,7 @@ class Staged final : public Kernel {
     wide_.inputs[static_cast<size_t>(call.sum_input)].slot = static_cast<int>(inputs);
   }
 
-  Status make(Context& context, Factory factory) {
+  Applicable<> make(Context& context, Factory factory) {
     FERRULE_ASSIGN(kernel_, factory(context, wide_));
     return {};
   }
@@ -221,12 +221,13 @@ bool computes(DType t) {
   return native;
 }
 
-Result<KernelPtr> make_library_kernel(Context& context, const KernelCall& call, Factory factory) {
-  Result<KernelPtr> native = factory(context, call);
+Applicable<KernelPtr> make_library_kernel(Context& context, const KernelCall& call,
+                                          Factory factory) {
+  Applicable<KernelPtr> native = factory(context, call);
   if (!has_narrow(call)) return native;
   // The library's reference code is far slower than staging.
   if (native && (*native)->text().find("ref") == std::string::npos) return native;
-  if (!native && native.error().code != Code::unsupported_operator) return native;
+  if (!native && !native.error().not_applicable()) return native;
   auto staged = std::make_unique<Staged>(call);
   FERRULE_TRY(staged->make(context, factory));
   return staged;

@@ -47,7 +47,7 @@ class UnfoldedDeconvolution final : public Kernel {
     if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
   }
 
-  Status build(Context& context, const KernelCall& call) {
+  Applicable<> build(Context& context, const KernelCall& call) {
     const int64_t m = tile_ * s_.width, n = s_.columns();
     const auto f32 = memory::data_type::f32;
     // [in, out, h, w] -> [in, h, w, out]; vectors once a pixel of the block.
@@ -56,7 +56,7 @@ class UnfoldedDeconvolution final : public Kernel {
     StridedCopy({s_.in, block, s_.out}, {s_.out * block, 1, block}, {n, s_.out, 1}, 4)
         .run(call.inputs[1].constant->data(), w);
     FERRULE_ASSIGN(Epilogue epilogue, repeated_epilogue(context, call, block));
-    return guard(call, "matmul", [&]() -> Status {
+    return guard(call, "matmul", [&]() -> Applicable<> {
       const OneThread one;  // each product is one thread's
       const bool biased = call.node->inputs.size() > 2 && call.inputs[2].present();
       memory::desc a({m, s_.in}, f32, memory::format_tag::ab),
@@ -139,14 +139,14 @@ class UnfoldedDeconvolution final : public Kernel {
   }
 
   /// The call's post-ops with operands repeated; refuses those that are not constant channels.
-  Result<Epilogue> repeated_epilogue(Context&, const KernelCall& call, int64_t) const {
+  Applicable<Epilogue> repeated_epilogue(Context&, const KernelCall& call, int64_t) const {
     KernelCall repeated = call;
     for (size_t k = call.node->inputs.size(); k < repeated.inputs.size(); ++k) {
       Operand& o = repeated.inputs[k];
-      const Spread spread = spread_of(o, call.outputs[0]);
-      if (!o.constant || (spread != Spread::channel && spread != Spread::one))
-        return error(Code::unsupported_operator, escape(call.layer), "this tail",
-                     "an operand is not one value a channel");
+      const Broadcast spread = broadcast_of(o, call.outputs[0]);
+      if (!o.constant || (spread != Broadcast::channel && spread != Broadcast::one))
+        return not_applicable(escape(call.layer), "this tail",
+                              "an operand is not one value a channel");
       o.dims = {1, s_.columns()};
     }
     const std::vector<int64_t> rows{tile_ * s_.width, s_.columns()};
@@ -189,10 +189,9 @@ class UnfoldedDeconvolution final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_unfolded_deconvolution(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_unfolded_deconvolution(Context& context, const KernelCall& call) {
   auto refuse = [&] {
-    return error(Code::unsupported_operator, escape(call.layer), "ConvTranspose",
-                 "its windows overlap or are cut");
+    return not_applicable(escape(call.layer), "ConvTranspose", "its windows overlap or are cut");
   };
   const Operand &x = call.inputs[0], &y = call.outputs[0], &w = call.inputs[1];
   if (x.rank() != 4 || !w.constant || x.dtype != DType::f32 || call.node->attrs.i("group", 1) != 1)

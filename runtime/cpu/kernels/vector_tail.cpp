@@ -35,10 +35,10 @@ std::optional<Step::Kind> step_kind(std::string_view alg) {
 /// How the tail's operand lies against the result; nothing if it is none of the kinds.
 std::optional<Step::Operand> operand_kind(const Operand& o, const Operand& y) {
   if (o.dtype != DType::f32) return std::nullopt;
-  const Spread spread = spread_of(o, y);
-  if (spread == Spread::other || (spread == Spread::full && (o.constant || !lies_like(o, y))))
+  const Broadcast spread = broadcast_of(o, y);
+  if (spread == Broadcast::other || (spread == Broadcast::full && (o.constant || !lies_like(o, y))))
     return std::nullopt;
-  if (spread == Spread::full) return Step::Operand::full;
+  if (spread == Broadcast::full) return Step::Operand::full;
   return o.numel() == 1 ? Step::Operand::scalar : Step::Operand::channel;
 }
 
@@ -48,9 +48,9 @@ bool is_image(const Operand& o) {
   return o.rank() == 4 && o.dtype == DType::f32 && o.lies(Layout::channels_last);
 }
 
-Status VectorTail::build(const KernelCall& call, std::string_view kernel) {
+Applicable<> VectorTail::build(const KernelCall& call, std::string_view kernel) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), kernel, why);
+    return not_applicable(escape(call.layer), kernel, why);
   };
   for (const PostOp& op : call.post_ops) {
     Step step{.alpha = op.alpha, .beta = op.beta};

@@ -4,6 +4,7 @@
 #pragma once
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/vector_step.h"
 
@@ -14,8 +15,8 @@ bool is_image(const Operand& o);
 
 class VectorTail {
  public:
-  /// errors: unsupported_operator. `kernel`: who refuses.
-  Status build(const KernelCall& call, std::string_view kernel);
+  /// Not applicable. `kernel`: who refuses.
+  Applicable<> build(const KernelCall& call, std::string_view kernel);
   /// The operands' addresses are written into the steps before each run.
   void bind(Binder& binder);
   /// The steps with the addresses of this run.

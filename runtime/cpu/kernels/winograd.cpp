@@ -17,13 +17,13 @@ namespace {
 using namespace winograd;
 
 auto refuse(const KernelCall& call, std::string_view why) {
-  return error(Code::unsupported_operator, escape(call.layer), "Winograd", why);
+  return not_applicable(escape(call.layer), "Winograd", why);
 }
 
 // --- what it takes
 // ----------------------------------------------------------------------------------
 
-Result<Shape> shape_of(const KernelCall& call, int tile) {
+Applicable<Shape> shape_of(const KernelCall& call, int tile) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || w.dtype != DType::f32)
     return refuse(call, "the weights are not constant numbers of type f32");
@@ -80,7 +80,7 @@ class Winograd final : public Kernel {
         vectors_(parts(s.k, f.lanes)),
         blocks_(channel_blocks(vectors_)) {}
 
-  Status build(Context& context, const KernelCall& call) {
+  Applicable<> build(Context& context, const KernelCall& call) {
     x_ = add(call.inputs[kX]);
     if (const Operand* b = call.own_input(kB)) bias_ = add(*b);
     FERRULE_TRY(tail_.build(call, "Winograd"));
@@ -255,7 +255,7 @@ int winograd_tile(const Context& context, const KernelCall& call) {
   return best;
 }
 
-Result<KernelPtr> make_winograd(Context& context, const KernelCall& call, int tile) {
+Applicable<KernelPtr> make_winograd(Context& context, const KernelCall& call, int tile) {
   if (context.strict)
     return refuse(call, "results are to be strict: it adds up other products than the formula");
   FERRULE_ASSIGN(Shape s, shape_of(call, tile));

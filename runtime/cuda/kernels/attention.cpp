@@ -9,12 +9,12 @@
 namespace ferrule::cuda {
 namespace {
 
-Result<KernelPtr> through_cudnn(Context& context, const KernelCall& call,
-                                const LibraryAttention& a) {
+Applicable<KernelPtr> through_cudnn(Context& context, const KernelCall& call,
+                                    const LibraryAttention& a) {
   CudnnAttention work;
   work.scale = a.scale;
   std::vector<CudnnOperand> operands;
-  auto add = [&](int64_t uid, const LibraryAttention::Part& part, CudnnTensor& to) -> Status {
+  auto add = [&](int64_t uid, const LibraryAttention::Part& part, CudnnTensor& to) -> Applicable<> {
     const Operand& o =
         part.operand < call.inputs.size() ? call.inputs[part.operand] : call.outputs[0];
     to = {o.dtype, part.dims, part.strides};
@@ -34,17 +34,15 @@ Result<KernelPtr> through_cudnn(Context& context, const KernelCall& call,
 
 }  // namespace
 
-Result<KernelPtr> make_attention(Context& context, const Launch& launch, const KernelCall& call,
-                                 const LibraryAttention& attention) {
+Applicable<KernelPtr> make_attention(Context& context, const Launch& launch, const KernelCall& call,
+                                     const LibraryAttention& attention) {
   auto made = through_cudnn(context, call, attention);
   if (made) return made;
-  const Code code = made.error().code;
-  if (code != Code::unsupported_operator && code != Code::library_missing &&
-      code != Code::library_failed)
-    return made;
+  const Error* e = made.error().error();
+  if (e && e->code != Code::library_missing && e->code != Code::library_failed) return made;
   if (context.log && *context.log)
     (*context.log)(LogLevel::warning, fmt::format("{}: {}; a generated kernel runs it",
-                                                  escape(call.layer), made.error().message));
+                                                  escape(call.layer), made.error().reason()));
   return make_generated(context, launch, call);
 }
 

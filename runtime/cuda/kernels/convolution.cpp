@@ -43,7 +43,7 @@ Status bias(Context& context, const KernelCall& call, CudnnProblem& p,
   return {};
 }
 
-Result<KernelPtr> make(Context& context, const KernelCall& call, CudnnProblem::Kind kind) {
+Applicable<KernelPtr> make(Context& context, const KernelCall& call, CudnnProblem::Kind kind) {
   FERRULE_ASSIGN(const Window w, gpu_window(call));
   const Operand &x = call.inputs[kImage], &y = call.outputs[0];
   CudnnProblem p;
@@ -64,10 +64,10 @@ Result<KernelPtr> make(Context& context, const KernelCall& call, CudnnProblem::K
 
 }  // namespace
 
-Result<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
   return make(context, call, CudnnProblem::Kind::convolution);
 }
-Result<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
   return make(context, call, CudnnProblem::Kind::deconvolution);
 }
 

@@ -46,7 +46,7 @@ class Generated final : public Kernel, public Tunable {
         call_(call),
         layer_(escape(call.layer)) {}
 
-  Status prepare(Context& context, CudaLaunch planned) {
+  Applicable<> prepare(Context& context, CudaLaunch planned) {
     for (const auto* list : {&call_.inputs, &call_.outputs})
       for (const Operand& o : *list) {
         addresses_.push_back(0);
@@ -109,7 +109,7 @@ class Generated final : public Kernel, public Tunable {
   }
   std::string chosen() const override { return now_->launch.shape; }
 
-  Status choose(std::string_view candidate) override {
+  Applicable<> choose(std::string_view candidate) override {
     if (auto it = loaded_.find(candidate); it != loaded_.end()) {
       now_ = &it->second;
       return {};
@@ -126,7 +126,7 @@ class Generated final : public Kernel, public Tunable {
   }
 
  private:
-  Result<CudaLaunch> plan(std::string_view shape) const {
+  Applicable<CudaLaunch> plan(std::string_view shape) const {
     Tuning one;
     one.problems[problem()].use = shape;
     return plan_gpu_launch(launch_, call_, target_, kEntry, &one);
@@ -135,7 +135,7 @@ class Generated final : public Kernel, public Tunable {
   /// Whatever is loaded stays, its scratch too: graphs that were captured use it. The scratch is
   /// none of the arena's: what it holds must last from run to run. Faults are the host's memory,
   /// which no copy must fetch.
-  Status load(CudaLaunch planned, DiskCache* cache) {
+  Applicable<> load(CudaLaunch planned, DiskCache* cache) {
     Loaded l;
     l.launch = std::move(planned);
     if (l.launch.blocks) {
@@ -168,8 +168,8 @@ class Generated final : public Kernel, public Tunable {
 
 }  // namespace
 
-Result<CudaLaunch> plan_generated(const Context& context, const Launch& launch,
-                                  const KernelCall& call, std::string* note) {
+Applicable<CudaLaunch> plan_generated(const Context& context, const Launch& launch,
+                                      const KernelCall& call, std::string* note) {
   return plan_gpu_launch(launch, call, *context.target, kEntry, context.tuning, note);
 }
 
@@ -196,8 +196,9 @@ void on_compilers(size_t count, const std::function<void(size_t)>& work) {
   for (std::thread& t : threads) t.join();
 }
 
-Result<KernelPtr> make_generated(Context& context, const Launch& launch, const KernelCall& call) {
-  auto make = [&]() -> Result<KernelPtr> {
+Applicable<KernelPtr> make_generated(Context& context, const Launch& launch,
+                                     const KernelCall& call) {
+  auto make = [&]() -> Applicable<KernelPtr> {
     std::string note;
     FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call, &note));
     if (*context.log && !note.empty())
@@ -208,8 +209,8 @@ Result<KernelPtr> make_generated(Context& context, const Launch& launch, const K
   };
   auto made = make();
   // Codegen knows the kernel, not the layer.
-  if (!made && (made.error().place.empty() || made.error().place == kEntry))
-    made.error().place = escape(call.layer);
+  if (!made && (made.error().place().empty() || made.error().place() == kEntry))
+    made.error().set_place(escape(call.layer));
   return made;
 }
 

@@ -98,7 +98,7 @@ class Interpreted final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_interpreted(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_interpreted(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_interpreted(call));
   return std::make_unique<Interpreted>(context, call);
 }

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/broadcast.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/spread.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "runtime/cuda/host_copy.h"
@@ -76,7 +76,7 @@ class MatmulKernel final : public Kernel, public Tunable {
   std::string problem() const override { return problem_; }
   std::vector<std::string> candidates() const override { return product_->plans(); }
   std::string chosen() const override { return chosen_; }
-  Status choose(std::string_view candidate) override {
+  Applicable<> choose(std::string_view candidate) override {
     FERRULE_TRY(product_->choose(candidate));
     chosen_ = candidate;
     return {};
@@ -90,7 +90,7 @@ class MatmulKernel final : public Kernel, public Tunable {
 };
 
 auto refuse(const KernelCall& call, std::string why) {
-  return error(Code::unsupported_operator, escape(call.layer), call.node->op, why);
+  return not_applicable(escape(call.layer), call.node->op, why);
 }
 
 Result<Source> source(Context& context, const Operand& o) {
@@ -152,10 +152,10 @@ struct Builder {
     b = {{b.rows(), b.columns()}, {b.row(), b.strides.back()}};
   }
 
-  Status add(const Operand& o, float factor) {
+  Applicable<> add(const Operand& o, float factor) {
     const std::vector<int64_t> dims = call.outputs[0].dims;
-    const Spread spread = spread_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
-    if (spread == Spread::channel && factor == 1 && !bias.present()) {
+    const Broadcast spread = broadcast_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
+    if (spread == Broadcast::channel && factor == 1 && !bias.present()) {
       FERRULE_ASSIGN(bias, source(context, o));
       p.has_bias = true;
       return {};
@@ -163,7 +163,7 @@ struct Builder {
     if (c.present()) return refuse(call, "two addends as large as the result");
     p.adds = true;
     p.beta = factor;
-    if (spread == Spread::full) {
+    if (spread == Broadcast::full) {
       FERRULE_ASSIGN(c, source(context, o));
       addend = View{o.dims, o.plain_strides()};
       return {};
@@ -174,7 +174,7 @@ struct Builder {
   }
 
   /// Constants are spread when they are uploaded.
-  Status spread_constant(const Operand& o, const std::vector<int64_t>& dims) {
+  Applicable<> spread_constant(const Operand& o, const std::vector<int64_t>& dims) {
     std::vector<int64_t> step(dims.size(), 0);
     const std::vector<int64_t> own = strides_of(o.dims, Layout::plain);
     for (size_t k = 0; k < o.dims.size(); ++k)
@@ -193,7 +193,7 @@ struct Builder {
     return {};
   }
 
-  Status tail() {
+  Applicable<> tail() {
     for (const PostOp& op : call.post_ops) {
       if (op.operand >= 0 && (op.alg == "add" || op.kind == PostOp::Kind::sum) &&
           p.activation == Product::Activation::none) {
@@ -210,7 +210,7 @@ struct Builder {
   }
 
   /// The innermost batch axes as steps of one call, the others as calls.
-  Result<std::vector<MatmulKernel::Part>> batches() {
+  Applicable<std::vector<MatmulKernel::Part>> batches() {
     const size_t rank = std::max({a.dims.size(), b.dims.size(), y.dims.size()});
     for (View* v : {&a, &b, &y}) v->add_outer(rank);
     if (addend) addend->add_outer(rank);
@@ -253,7 +253,7 @@ struct Builder {
     return parts;
   }
 
-  Result<KernelPtr> build() {
+  Applicable<KernelPtr> build() {
     operands();
     const Node& n = *call.node;
     p.a.transposed = n.attrs.i("transA") != 0;
@@ -306,7 +306,7 @@ struct Builder {
 
 }  // namespace
 
-Result<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_gpu_product(call));
   Builder b{context, call};
   return b.build();

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/base/applicable.h"
 #include "engine/base/diagnostics.h"
 #include "engine/base/dtype.h"
 #include "engine/base/limits.h"
@@ -76,6 +77,38 @@ TEST_CASE("diagnostics: text, hint and exit code come from the table") {
   CHECK(r.hint == "did you mean y?");
   CHECK(r.message == "key x is unknown");
   CHECK(code_name(Code::graph_cycle) == "graph_cycle");
+}
+
+TEST_CASE("applicable: only required() makes an error of what is not") {
+  static_assert(!std::is_constructible_v<Error, NotApplicable>);
+  static_assert(!std::is_constructible_v<Error, Refusal>);
+  static_assert(!std::is_constructible_v<Status, tl::unexpected<NotApplicable>>);
+  static_assert(!std::is_constructible_v<Status, tl::unexpected<Refusal>>);
+  static_assert(!std::is_constructible_v<Result<std::string>, Applicable<std::string>>);
+  static_assert(std::is_convertible_v<Result<std::string>, Applicable<std::string>>);
+
+  auto declines = [](bool fails) -> Applicable<std::string> {
+    if (fails) return error(Code::library_failed, "layer", "oneDNN", "status 3");
+    return not_applicable("layer", "Conv", "no kernel");
+  };
+  auto asked = [&](bool fails) -> Applicable<> {
+    FERRULE_ASSIGN(std::string s, declines(fails));
+    return {};
+  };
+  const auto no = asked(false), failed = asked(true);
+  REQUIRE_FALSE(no);
+  CHECK(no.error().not_applicable());
+  CHECK(no.error().error() == nullptr);
+  CHECK(no.error().place() == "layer");
+  CHECK(no.error().reason() == "operator Conv cannot run here: no kernel");
+  REQUIRE_FALSE(failed);
+  CHECK_FALSE(failed.error().not_applicable());
+  CHECK(failed.error().reason() == "oneDNN failed: status 3");
+
+  CHECK(render(required(no).error()) ==
+        "error[unsupported_operator]: layer: operator Conv cannot run here: no kernel");
+  CHECK(required(failed).error().code == Code::library_failed);
+  CHECK(required(Applicable<int>(3)) == 3);
 }
 
 TEST_CASE("limits: by name, with a suggestion") {

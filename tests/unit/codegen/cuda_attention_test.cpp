@@ -118,14 +118,14 @@ AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
   AttentionCase c{graph_of(f, rng), {}, {}, 0, {}};
   const Graph& g = c.r.graph;
   auto read = read_attention(g, g.order());
-  REQUIRE_MESSAGE(read.has_value(), (read ? "" : render(read.error())));
+  REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().reason()));
   c.a = *read;
   RowLayout mask;
   AttentionLayouts l{layout(c.r, c.a.q.value), layout(c.r, c.a.k.value), layout(c.r, c.a.v.value),
                      layout(c.r, c.a.y.value)};
   if (c.a.mask) mask = layout(c.r, c.a.mask), l.mask = &mask;
   auto plan = plan_cuda_attention(c.a, f.type, l, aligned);
-  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().reason()));
   c.plan = *plan;
   c.plan.kernel.wide_index = rng() % 4 == 0;
   c.id = kernels.add(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel");

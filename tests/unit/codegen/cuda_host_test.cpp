@@ -129,7 +129,7 @@ Job make_job(HostKernels& kernels, std::vector<const OperatorCase*> cases, const
       job.strides.push_back(slot % 2 ? form.odd : form.even);
   job.strides.resize(job.strides.size() + job.program.outputs.size(), form.output);
   auto plan = plan_cuda(job.program, form.dims, job.strides, is_aligned(form));
-  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
+  REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().reason()));
   job.plan = std::move(*plan);
   CAPTURE(form.name);
   CHECK(job.plan.kernel.access[0] == form.first);

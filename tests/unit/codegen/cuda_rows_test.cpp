@@ -62,7 +62,7 @@ class RowCases {
   RowCase& add(RowGraph graph, std::mt19937& rng, bool aligned) {
     auto region = lower_rows(operators(), graph.graph, graph.graph.order(),
                              std::vector(graph.graph.outputs()));
-    REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+    REQUIRE_MESSAGE(region.has_value(), (region ? "" : region.error().reason()));
     RowCase& c = cases_.emplace_back(RowCase{std::move(graph), std::move(*region), {}, {}, 0, {}});
     std::vector<RowLayout> operands;
     for (size_t k = 0; k < c.region.inputs.size() + c.region.outputs.size(); ++k) {
@@ -72,7 +72,7 @@ class RowCases {
       operands.push_back({d, strides_of(d, c.layouts.back())});
     }
     auto plan = plan_cuda_rows(c.region, operands, aligned);
-    REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
+    REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().reason()));
     c.plan = std::move(*plan);
     c.plan.kernel.wide_index = rng() % 4 == 0;
     auto source = cuda_row_source(c.plan.kernel, "kernel", "");

@@ -14,7 +14,7 @@ namespace {
 
 void in_pieces(const Graph& g, Launch& l) {
   auto region = lower_pieces(operators(), g, g.order(), std::vector(g.outputs()));
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : region.error().reason()));
   l.kind = Launch::Kind::generated;
   l.inputs = region->inputs, l.outputs = region->outputs;
   l.region = std::move(*region);

@@ -12,10 +12,10 @@
 #include "codegen/cuda/launch.h"
 #include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/placed.h"
 #include "tests/unit/codegen/row_cases.h"
@@ -74,7 +74,7 @@ class LaunchCases {
     auto plan = [&](const std::string& shape) {
       auto planned = plan_cuda_launch(c.launch, operands, "kernel", "rule test", c.aligned, cores,
                                       [&](const std::string&) { return shape; });
-      REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : render(planned.error())));
+      REQUIRE_MESSAGE(planned.has_value(), (planned ? "" : planned.error().reason()));
       return std::move(*planned);
     };
     c.planned = plan("");
@@ -182,7 +182,7 @@ inline void call_of_node(const Graph& g, Launch& l) {
 /// All nodes as one kernel over elements.
 inline void one_region(const Graph& g, Launch& l) {
   auto region = lower_region(operators(), g, g.order(), std::vector(g.outputs()));
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : region.error().reason()));
   l.kind = Launch::Kind::generated;
   l.primitive = "pointwise";
   l.inputs = region->inputs, l.outputs = region->outputs;
@@ -192,7 +192,7 @@ inline void one_region(const Graph& g, Launch& l) {
 /// All nodes as one kernel over rows.
 inline void one_row_region(const Graph& g, Launch& l) {
   auto region = lower_rows(operators(), g, g.order(), std::vector(g.outputs()));
-  REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+  REQUIRE_MESSAGE(region.has_value(), (region ? "" : region.error().reason()));
   l.kind = Launch::Kind::generated;
   for (const RowOperand& o : region->inputs) l.inputs.push_back(o.value);
   for (const RowOperand& o : region->outputs) l.outputs.push_back(o.value);

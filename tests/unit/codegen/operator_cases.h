@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/semantics/formula.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 #include "tests/unit/codegen/helpers.h"
 

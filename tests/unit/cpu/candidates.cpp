@@ -32,7 +32,7 @@ struct DepthwiseNet {
   Chosen chosen(std::string* note = nullptr) {
     context.tuning = &tuning;
     auto c = choose(context, h.call, 1, note);
-    REQUIRE_MESSAGE(c.has_value(), (c ? "" : c.error().message));
+    REQUIRE_MESSAGE(c.has_value(), (c ? "" : c.error().reason()));
     return std::move(*c);
   }
   Tensor run(Chosen& c) {

@@ -340,7 +340,8 @@ TEST_CASE("more memory than allowed is refused before it is taken") {
   p->limits.memory_bytes = 1 << 20;
   auto e = p->backend->prepare({p->plan, p->lowered, operators(), p->device, p->limits, 2, {}});
   REQUIRE_FALSE(e.has_value());
-  CHECK(e.error().code == Code::out_of_memory);
+  REQUIRE(e.error().error());
+  CHECK(e.error().error()->code == Code::out_of_memory);
 }
 
 }  // namespace ferrule::cpu::test

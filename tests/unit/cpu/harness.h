@@ -108,7 +108,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
     node.outputs.push_back(graph.add_value(graph.fresh_name("y"), type_of(dtype, dims)));
   }
 
-  Result<KernelPtr> make(Factory f) {
+  Applicable<KernelPtr> make(Factory f) {
     call.node = &node;
     call.graph = &graph;
     call.post_ops = post_ops;
@@ -127,7 +127,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
   /// Makes, binds and runs; output `k` in logical order.
   Tensor run(Factory f, size_t k = 0) {
     auto kernel = make(f);
-    REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
+    REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
     text = (*kernel)->text();
     auto status = (*kernel)->run();
     REQUIRE(status.has_value());

@@ -18,7 +18,7 @@ Tensor rounded(const Tensor& t, DType to) {
   return out;
 }
 
-Result<KernelPtr> any_library_kernel(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> any_library_kernel(Context& context, const KernelCall& call) {
   return make_library_kernel(context, call, library_factory(call.node->op));
 }
 

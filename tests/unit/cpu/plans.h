@@ -1,7 +1,7 @@
 // Hand-made graphs planned, lowered, prepared and run on the CPU backend, and compared with the
 // interpreter.
 #pragma once
-#include "codegen/lower.h"
+#include "codegen/annotate_plan.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/semantics/infer.h"
@@ -88,7 +88,7 @@ inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& opt
   PrepareContext context{p->plan, p->lowered, operators(), p->device, p->limits, 2, {}};
   context.own_weights = backend != nullptr;
   auto e = (backend ? backend : p->backend.get())->prepare(context);
-  REQUIRE_MESSAGE(e.has_value(), (e ? "" : render(e.error())));
+  REQUIRE_MESSAGE(e.has_value(), (e ? "" : e.error().reason()));
   p->executable = std::move(*e);
   return p;
 }

@@ -28,7 +28,7 @@ struct Region : ferrule::test::RowGraph {
   /// axes or more. With a small cache nothing is kept in tiles.
   std::vector<Tensor> run(Layout in, Layout out, int64_t l2_bytes = 1 << 20) {
     auto region = lower_rows(operators(), graph, graph.order(), std::vector(graph.outputs()));
-    REQUIRE_MESSAGE(region.has_value(), (region ? "" : render(region.error())));
+    REQUIRE_MESSAGE(region.has_value(), (region ? "" : region.error().reason()));
     Target target;
     target.name = narrow || !__builtin_cpu_supports("avx512bw") ? "cpu-avx2" : "cpu-avx512";
     target.l2_bytes = l2_bytes;
@@ -234,7 +234,7 @@ TEST_CASE("what is not one region of rows is refused with its reason") {
   auto why = [](Region& r) {
     auto region = lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()));
     REQUIRE_FALSE(region.has_value());
-    return region.error().message;
+    return region.error().reason();
   };
   std::mt19937 rng(1);
   Region two(DType::f32);

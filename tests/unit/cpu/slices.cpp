@@ -85,17 +85,17 @@ void check_same(const Tensor& a, const Tensor& b) {
   CHECK(std::memcmp(a.data(), b.data(), static_cast<size_t>(a.bytes())) == 0);
 }
 
-Result<KernelPtr> winograd_2(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> winograd_2(Context& context, const KernelCall& call) {
   return make_winograd(context, call, 2);
 }
-Result<KernelPtr> winograd_4(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> winograd_4(Context& context, const KernelCall& call) {
   return make_winograd(context, call, 4);
 }
-Result<KernelPtr> sliced_pool(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> sliced_pool(Context& context, const KernelCall& call) {
   return call.dense() ? make_pool(context, call)
                       : make_sliced(context, call, make_pool, takes_slices("MaxPool"));
 }
-Result<KernelPtr> sliced_convolution(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> sliced_convolution(Context& context, const KernelCall& call) {
   return call.dense() ? make_convolution(context, call)
                       : make_sliced(context, call, make_convolution, true);
 }

@@ -68,7 +68,7 @@ std::optional<Tensor> with_operand(const TailCase& a, const Tensor& operand, Kin
   h.output(DType::f32, a.y, layout_of(a), kind == Kind::in_place ? slot : -1);
   auto kernel = h.make(a.make);
   if (!kernel) {
-    CHECK(kernel.error().code == Code::unsupported_operator);
+    CHECK(kernel.error().not_applicable());
     return std::nullopt;
   }
   REQUIRE((*kernel)->run().has_value());
@@ -90,8 +90,8 @@ std::vector<Dims> shapes_against(const Dims& y) {
 
 /// What plans let the library's kernels have: engine/contract/anchored.cpp.
 bool planned(const TailCase& a, const Dims& d, Kind kind) {
-  const Spread spread = ferrule::spread_of(d, a.y, a.channel());
-  if (spread != Spread::full) return spread != Spread::other;
+  const Broadcast spread = ferrule::broadcast_of(d, a.y, a.channel());
+  if (spread != Broadcast::full) return spread != Broadcast::other;
   return !a.image || kind == Kind::constant || (kind == Kind::last && d.size() == a.y.size());
 }
 
@@ -102,7 +102,7 @@ int check_operands(const TailCase& a, const Target& target) {
   set_up(alone, a);
   alone.output(DType::f32, a.y, layout_of(a));
   auto kernel = alone.make(a.make);
-  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
+  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
   REQUIRE((*kernel)->run().has_value());
   const Tensor base = alone.result();
   int taken = 0;
@@ -122,7 +122,7 @@ int check_operands(const TailCase& a, const Target& target) {
 }
 
 template <int tile>
-Result<KernelPtr> winograd(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> winograd(Context& context, const KernelCall& call) {
   return make_winograd(context, call, tile);
 }
 

@@ -21,7 +21,7 @@ std::vector<double> sums_of(const WinogradCase& c, const Tensor& x, const Tensor
 }
 
 template <int Tile>
-Result<KernelPtr> make(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make(Context& context, const KernelCall& call) {
   return make_winograd(context, call, Tile);
 }
 Factory factory(int tile) { return tile == 2 ? make<2> : make<4>; }
@@ -309,7 +309,7 @@ TEST_CASE("winograd refuses what it cannot do") {
   const Tensor x = random_tensor({1, 16, 9, 9}, 1), w = random_tensor({16, 16, 3, 3}, 2);
   auto refused = [&](Harness& h) {
     auto kernel = h.make(factory(4));
-    return !kernel.has_value() && kernel.error().code == Code::unsupported_operator;
+    return !kernel.has_value() && kernel.error().not_applicable();
   };
   auto start = [&](Harness& h, const Tensor& weights, const Dims& y,
                    Layout layout = Layout::channels_last) {

@@ -7,9 +7,9 @@
 #include <map>
 #include <set>
 
+#include "codegen/annotate_plan.h"
 #include "codegen/cuda/launch.h"
 #include "codegen/cuda/operands.h"
-#include "codegen/lower.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/contract/contracts.h"
@@ -185,9 +185,9 @@ std::string problem_of(const Plan& plan, const LoweredLayer& layer, const Launch
   if (l.kind == Launch::Kind::interpret) return l.primitive + " is interpreted";
   if (cuda_generated(l)) {
     const auto o = cuda_operands(plan, layer, l);
-    if (!o) return render(o.error());
+    if (!o) return o.error().reason();
     const auto planned = plan_cuda_launch(l, o->operands, "kernel", "", o->aligned, target.cores);
-    return planned ? "" : render(planned.error());
+    return planned ? "" : planned.error().reason();
   }
   return l.kind == Launch::Kind::library && library_factory(l.primitive)
              ? ""

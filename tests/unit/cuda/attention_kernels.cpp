@@ -68,7 +68,7 @@ TEST_CASE("attention: every form that is cuDNN's") {
       auto kernel = r.h.make([&](Context& c, const KernelCall& call) {
         return make_attention(c, r.launch, call, *choice.library);
       });
-      REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
+      REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
       CHECK((*kernel)->text().starts_with("cudnn:"));
       auto& tunable = dynamic_cast<Tunable&>(**kernel);
       REQUIRE(tunable.candidates().size() >= 2);
@@ -119,7 +119,7 @@ TEST_CASE("attention: masks that may leave a query no key, and scales") {
                          signature + "{ s = MatMul(q, k)\n " + body + "\n y = MatMul(w, v) }");
     REQUIRE_MESSAGE(g.has_value(), (g ? "" : render(g.error())));
     auto a = read_attention(g->graph, g->graph.order());
-    REQUIRE_MESSAGE(a.has_value(), (a ? "" : render(a.error())));
+    REQUIRE_MESSAGE(a.has_value(), (a ? "" : a.error().reason()));
     const Accept whether = library_attends(g->graph, *a, hopper);
     return (whether.truth == Truth::yes ? "yes " : whether.reason + " ") +
            attention_deviation(g->graph, *a, hopper);

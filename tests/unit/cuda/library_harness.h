@@ -133,9 +133,9 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     return result((*got)[0], Layout::plain);
   }
 
-  Result<KernelPtr> make() { return make(library_factory(op_)); }
+  Applicable<KernelPtr> make() { return make(library_factory(op_)); }
   template <class Make>
-  Result<KernelPtr> make(Make&& of) {
+  Applicable<KernelPtr> make(Make&& of) {
     REQUIRE(stubs());
     call.node = &node;
     call.post_ops = post_ops;
@@ -148,7 +148,7 @@ class Harness final : public Binder, public ferrule::test::WithTail {
   void check(Layout layout = Layout::plain) {
     const std::vector<double> want = expected(layout);
     auto kernel = make();
-    REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
+    REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
     run(**kernel);
     compare(want);
   }

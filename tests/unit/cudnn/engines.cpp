@@ -90,7 +90,7 @@ void add_step(CudnnProblem& p, const std::string& alg) {
 std::string refused(const Target& target, const CudnnProblem& p) {
   auto g = make_cudnn_graph(cudnn_device(target), p, static_cast<int>(std::lround(target.cc * 10)),
                             "test");
-  return g ? std::string() : g.error().message;
+  return g ? std::string() : g.error().reason();
 }
 
 /// cuDNN for CUDA 13 begins with 7.5. Three, or five with FERRULE_TEST_FULL.
@@ -220,13 +220,13 @@ TEST_CASE("cuDNN has engines for each attention that is said to be its own, whic
         auto g = make_cudnn_graph(cudnn_device(*target), attention(form, type, *target),
                                   static_cast<int>(std::lround(target->cc * 10)), "test");
         CHECK_MESSAGE(g.has_value(), name, " ", std::string(form.name), " ", std::string(type),
-                      ": ", (g ? "" : g.error().message));
+                      ": ", (g ? "" : g.error().reason()));
         if (!g) continue;
         CHECK((*g)->plans().size() >= 2);
         if (++turn % (full ? 3 : 5)) continue;  // half a second each
         auto built = (*g)->build();
         CHECK_MESSAGE(built.has_value(), name, " ", std::string(form.name), ": ",
-                      (built ? "" : built.error().message));
+                      (built ? "" : built.error().reason()));
       }
   }
 }
@@ -239,7 +239,7 @@ TEST_CASE("what the facts keep from cuDNN's attention, it refuses") {
   CudnnAttention a = attention(test::kAttentions[0], "float16", *hopper);
   auto refused = [&](const Target& t) {
     auto g = make_cudnn_graph(cudnn_device(t), a, static_cast<int>(std::lround(t.cc * 10)), "test");
-    return g ? std::string() : g.error().message;
+    return g ? std::string() : g.error().reason();
   };
   CHECK(refused(*hopper) == "");
   CHECK(refused(*turing).find("SM80") != std::string::npos);

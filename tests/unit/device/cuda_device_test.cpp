@@ -151,7 +151,7 @@ TEST_CASE("a device that is lost: every later run says so, nothing crashes") {
   Limits limits;
   ConstantPool pool;
   auto e = CudaExecutable::make({b.plan, b.lowered, *ops, target, limits, 1, {}}, d, pool);
-  REQUIRE_MESSAGE(e.has_value(), e.error().message);
+  REQUIRE_MESSAGE(e.has_value(), e.error().reason());
   std::vector<float> in{1, -2, 3, -4, 5, -6}, out(6), same(6);
   const void* inputs[] = {in.data()};
   void* outputs[] = {out.data(), same.data()};

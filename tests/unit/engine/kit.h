@@ -10,7 +10,7 @@
 #include "engine/graph/verify.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/match/match.h"
+#include "engine/match/match_rule.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/plan/rule_kinds.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace kit;
@@ -19,7 +19,7 @@ constexpr const char* kQuantizedHead =
 std::string read(const std::string& text) {
   Graph g = graph(text);
   auto steps = read_quantized(g, g.order(), ops());
-  if (!steps) return steps.error().message;
+  if (!steps) return steps.error().reason();
   std::string out;
   for (const QuantizedStep& s : *steps) {
     out += (out.empty() ? "" : " ") + g.node(s.node).op + (s.conversion ? "*" : "");

@@ -12,7 +12,7 @@
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/infer_formula.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 
@@ -274,7 +274,7 @@ TEST_CASE("a region computes what its nodes do, bit for bit in f32") {
   Chain c = chain(DType::f32);
   ValueId outs[] = {c.out};
   auto region = lower_region(table(), c.g, c.nodes, outs);
-  if (!region) FAIL(render(region.error()));
+  if (!region) FAIL(region.error().reason());
   REQUIRE(verify(region->program));
   CHECK(region->inputs == std::vector<ValueId>{c.x, c.y});  // 0.5 is an immediate
   std::mt19937 random(7);

@@ -1,4 +1,4 @@
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 
 #include <algorithm>
 #include <map>
@@ -6,9 +6,9 @@
 #include <variant>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/lower.h"
 #include "engine/semantics/lower_formula.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -348,7 +348,7 @@ class BoxProgram {
              std::map<ValueId, Movement>& movements, const Box& box)
       : ops_(ops), g_(g), made_(made), movements_(movements), box_(box) {}
 
-  Status run(std::span<const ValueId> results) {
+  Applicable<> run(std::span<const ValueId> results) {
     for (ValueId v : results) {
       const uint32_t id = at(v, box_.result);
       if (failed_) return fail(*failed_);
@@ -433,7 +433,7 @@ class BoxProgram {
     size_t output = 0;
     while (n.outputs[output] != v) ++output;
     auto movement = movement_of(g_, n, output);
-    if (!movement) return stop(NotLinear{n.name, movement.error().message});
+    if (!movement) return stop(NotLinear{n.name, movement.error().reason()});
     return &movements_.emplace(v, std::move(*movement)).first->second;
   }
 
@@ -444,7 +444,7 @@ class BoxProgram {
   const Box& box_;
   ProgramBuilder b_;
   std::map<std::pair<ValueId, IndexMap>, uint32_t> known_;
-  std::optional<Error> failed_;
+  std::optional<Refusal> failed_;
   std::optional<Obstacle> obstacle_;
 };
 
@@ -460,7 +460,7 @@ class Pieces {
         if (v) made_[v] = n;
   }
 
-  Result<LoweredRegion> run() {
+  Applicable<LoweredRegion> run() {
     for (const auto& results : together()) FERRULE_TRY(cover(results));
     if (!out_.programs.empty()) out_.program = out_.programs[0];
     return std::move(out_);
@@ -495,12 +495,12 @@ class Pieces {
     return out;
   }
 
-  Status cover(const std::vector<ValueId>& results) {
+  Applicable<> cover(const std::vector<ValueId>& results) {
     auto dims = constant_shape(*g_.value(results[0]).type.shape);
     if (!dims)
-      return error(Code::unsupported_operator, "", "a region that moves elements",
-                   fmt::format("the size of \"{}\" is not known before a run",
-                               escape(g_.value(results[0]).name)));
+      return not_applicable("", "a region that moves elements",
+                            fmt::format("the size of \"{}\" is not known before a run",
+                                        escape(g_.value(results[0]).name)));
     if (std::ranges::find(*dims, 0) != dims->end()) return {};
     Box whole{*dims,
               {Dims(dims->size(), 0), std::vector<Dims>(dims->size(), Dims(dims->size(), 0))}};
@@ -509,15 +509,15 @@ class Pieces {
     int rounds = 0;
     while (!open.empty()) {
       if (out_.pieces.size() + open.size() > kMaxPieces || ++rounds > 1000)
-        return error(Code::unsupported_operator, "", "a region that moves elements",
-                     fmt::format("more than {} pieces with strides of their own", kMaxPieces));
+        return not_applicable(
+            "", "a region that moves elements",
+            fmt::format("more than {} pieces with strides of their own", kMaxPieces));
       Box box = std::move(open.back());
       open.pop_back();
       FERRULE_ASSIGN(std::optional<Obstacle> obstacle, piece(box, results));
       if (!obstacle) continue;
       if (auto* n = std::get_if<NotLinear>(&*obstacle))
-        return error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n->node)),
-                     escape(n->node), n->why);
+        return not_applicable(fmt::format("node \"{}\"", escape(n->node)), escape(n->node), n->why);
       if (auto* c = std::get_if<CutBox>(&*obstacle)) {
         auto [first, second] = cut(box, *c);
         open.push_back(std::move(second));
@@ -530,14 +530,14 @@ class Pieces {
   }
 
   /// Adds the box as a piece, or says what stands against it.
-  Result<std::optional<Obstacle>> piece(const Box& box, const std::vector<ValueId>& results) {
+  Applicable<std::optional<Obstacle>> piece(const Box& box, const std::vector<ValueId>& results) {
     BoxProgram eval(ops_, g_, made_, movements_, box);
     FERRULE_TRY(eval.run(results));
     if (eval.obstacle()) return eval.obstacle();
     if (eval.reads.size() + results.size() > kMaxPieceOperands)
-      return error(Code::unsupported_operator, "", "a region that moves elements",
-                   fmt::format("{} operands in one piece, {} are taken",
-                               eval.reads.size() + results.size(), kMaxPieceOperands));
+      return not_applicable("", "a region that moves elements",
+                            fmt::format("{} operands in one piece, {} are taken",
+                                        eval.reads.size() + results.size(), kMaxPieceOperands));
     RegionPiece p;
     p.dims = box.sizes;
     for (auto& [v, m] : eval.reads)
@@ -599,14 +599,15 @@ bool any_movement(const Graph& g, std::span<const NodeId> nodes) {
   return std::ranges::any_of(nodes, [&](NodeId n) { return is_movement(g.node(n)); });
 }
 
-Result<LoweredRegion> lower_pieces(const Semantics& ops, const Graph& g,
-                                   std::span<const NodeId> nodes,
-                                   std::span<const ValueId> outputs) {
+Applicable<LoweredRegion> lower_pieces(const Semantics& ops, const Graph& g,
+                                       std::span<const NodeId> nodes,
+                                       std::span<const ValueId> outputs) {
   for (NodeId n : nodes)
     for (ValueId v : g.node(n).inputs)
       if (v && !g.value(v).type.known())
-        return error(Code::unsupported_operator, "", "a region that moves elements",
-                     fmt::format("the type of \"{}\" is not known", escape(g.value(v).name)));
+        return not_applicable(
+            "", "a region that moves elements",
+            fmt::format("the type of \"{}\" is not known", escape(g.value(v).name)));
   return Pieces(ops, g, nodes, outputs).run();
 }
 

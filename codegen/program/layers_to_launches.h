@@ -1,7 +1,7 @@
 // Plan -> launches: for every layer the kernels that will run, in order. A library call with the
 // part of the tail that its epilogue takes, then a generated kernel for the rest; a generated
 // kernel for a pointwise region; a copy; a view (no kernel). It opens no device library: explain's
-// `kernels` is counted of it (codegen/lower.h), and the backends launch exactly this.
+// `kernels` is counted of it (codegen/annotate_plan.h), and the backends launch exactly this.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include "engine/contract/epilogue.h"
 #include "engine/plan/plan.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/row.h"
 #include "engine/target/target.h"
 
@@ -78,7 +78,7 @@ struct Lowered {
   bool notices_nan() const;
 };
 
-/// Each launch as one pass: codegen/lower.h knows more of GPUs.  errors: codegen_failed,
+/// Each launch as one pass: codegen/annotate_plan.h knows more of GPUs.  errors: codegen_failed,
 /// formula_invalid.
 Result<Lowered> lower_layers(const Plan& plan, const Semantics& ops, const Target& target,
                              const LowerOptions& options);

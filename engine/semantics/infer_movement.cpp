@@ -15,7 +15,7 @@ namespace {
 using Contents = std::optional<std::vector<Dim>>;
 
 /// Rank of the output that a shape-like input describes, when its contents are unknown.
-std::optional<Shape> described(const Call& c, size_t input) {
+std::optional<Shape> described(const InferenceContext& c, size_t input) {
   if (!c.shape(input) || c.shape(input)->size() != 1) return std::nullopt;
   auto n = (*c.shape(input))[0].constant();
   return n && *n >= 0 && *n <= 64 ? std::optional(unknown_shape(static_cast<size_t>(*n)))
@@ -35,7 +35,7 @@ bool too_many(const Shape& x, const Shape& out) {
   return *all > 0 && rest == 0;
 }
 
-Status reshape(Call& c) {
+Status reshape(InferenceContext& c) {
   c.set_contents(0, c.contents(0));
   auto want = c.contents(1);
   if (!want) return c.set(0, c.in(0).dtype, described(c, 1));
@@ -76,7 +76,7 @@ Status reshape(Call& c) {
   return {};
 }
 
-Status flatten(Call& c) {
+Status flatten(InferenceContext& c) {
   c.set_contents(0, c.contents(0));
   if (!c.shape(0)) return c.set(0, c.in(0).dtype, unknown_shape(2));
   const Shape& x = *c.shape(0);
@@ -89,7 +89,7 @@ Status flatten(Call& c) {
   return {};
 }
 
-Status squeeze(Call& c) {
+Status squeeze(InferenceContext& c) {
   c.set_contents(0, c.contents(0));
   DType type = c.in(0).dtype;
   if (!c.shape(0)) return c.set(0, type);
@@ -117,7 +117,7 @@ Status squeeze(Call& c) {
   return {};
 }
 
-Status unsqueeze(Call& c) {
+Status unsqueeze(InferenceContext& c) {
   c.set_contents(0, c.contents(0));
   auto list = c.ints(1);
   if (!c.shape(0) || !list) return c.set(0, c.in(0).dtype);
@@ -131,7 +131,7 @@ Status unsqueeze(Call& c) {
   return {};
 }
 
-Status transpose(Call& c) {
+Status transpose(InferenceContext& c) {
   if (!c.shape(0)) return c.set(0, c.in(0).dtype);
   const Shape& x = *c.shape(0);
   std::vector<int64_t> perm = c.n.attrs.ints("perm");
@@ -151,7 +151,7 @@ Status transpose(Call& c) {
   return {};
 }
 
-Status concat(Call& c) {
+Status concat(InferenceContext& c) {
   DType type = c.in(0).dtype;
   std::optional<Shape> out;
   std::optional<size_t> axis;
@@ -226,7 +226,7 @@ Dim slice_length(const Dim& d, const Dim& start, const Dim& end, int64_t step) {
   return Dim::unknown();
 }
 
-Status slice(Call& c) {
+Status slice(InferenceContext& c) {
   DType type = c.in(0).dtype;
   for (size_t i = 1; i < c.n.inputs.size(); ++i)
     if (c.has(i) && c.shape(i) && c.shape(i)->size() != 1)
@@ -273,7 +273,7 @@ Status slice(Call& c) {
   return {};
 }
 
-Status split(Call& c) {
+Status split(InferenceContext& c) {
   DType type = c.in(0).dtype;
   size_t parts = c.n.outputs.size();
   if (!c.shape(0)) {
@@ -319,7 +319,7 @@ Status split(Call& c) {
   return {};
 }
 
-Status gather(Call& c) {
+Status gather(InferenceContext& c) {
   DType type = c.in(0).dtype;
   if (!c.shape(0) || !c.shape(1)) return c.set(0, type);
   const Shape &x = *c.shape(0), &index = *c.shape(1);
@@ -342,12 +342,12 @@ Status gather(Call& c) {
   return {};
 }
 
-Status gather_elements(Call& c) {
+Status gather_elements(InferenceContext& c) {
   c.set(0, c.in(0).dtype, c.shape(1));
   return {};
 }
 
-Status pad(Call& c) {
+Status pad(InferenceContext& c) {
   DType type = c.in(0).dtype;
   if (!c.shape(0)) return c.set(0, type);
   Shape out = *c.shape(0);
@@ -371,7 +371,7 @@ Status pad(Call& c) {
   return {};
 }
 
-Status expand(Call& c) {
+Status expand(InferenceContext& c) {
   DType type = c.in(0).dtype;
   auto want = c.contents(1);
   if (!want || !c.shape(0)) {
@@ -392,7 +392,7 @@ Status expand(Call& c) {
   return {};
 }
 
-Status tile(Call& c) {
+Status tile(InferenceContext& c) {
   if (!c.shape(0)) return c.set(0, c.in(0).dtype);
   Shape out = *c.shape(0);
   auto times = c.contents(1);
@@ -422,7 +422,7 @@ Dim scaled(const Dim& d, double scale) {
   return Dim::unknown();
 }
 
-Status resize(Call& c) {
+Status resize(InferenceContext& c) {
   DType type = c.in(0).dtype;
   if (!c.shape(0)) return c.set(0, type);
   Shape out = *c.shape(0);
@@ -467,7 +467,7 @@ Status resize(Call& c) {
   return {};
 }
 
-Status shape_op(Call& c) {
+Status shape_op(InferenceContext& c) {
   if (!c.shape(0)) return c.set(0, DType::i64, unknown_shape(1));
   int64_t rank = static_cast<int64_t>(c.shape(0)->size());
   auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + rank : v, 0, rank); };
@@ -478,13 +478,13 @@ Status shape_op(Call& c) {
   return {};
 }
 
-Status size_op(Call& c) {
+Status size_op(InferenceContext& c) {
   c.set(0, DType::i64, Shape{});
   if (c.shape(0)) c.set_contents(0, std::vector<Dim>{product(*c.shape(0))});
   return {};
 }
 
-Status depth_to_space(Call& c) {
+Status depth_to_space(InferenceContext& c) {
   bool back = c.n.op == "SpaceToDepth";
   if (!c.shape(0)) return c.set(0, c.in(0).dtype, unknown_shape(4));
   const Shape& x = *c.shape(0);
@@ -504,12 +504,12 @@ Status depth_to_space(Call& c) {
   return {};
 }
 
-Status identity(Call& c) {
+Status identity(InferenceContext& c) {
   c.set_contents(0, c.contents(0));
   return c.same();
 }
 
-Status cast(Call& c) {
+Status cast(InferenceContext& c) {
   DType to = c.n.op == "CastLike" ? c.in(1).dtype : static_cast<DType>(c.n.attrs.i("to"));
   if (c.n.op == "Cast" && (c.n.attrs.i("to") < 1 || c.n.attrs.i("to") > 64))
     return error(Code::bad_attribute, place(c.n), "to",
@@ -533,7 +533,7 @@ Status cast(Call& c) {
 
 }  // namespace
 
-void infer_detail::add_shape_rules(Table& t) {
+void infer_detail::add_movement_rules(Table& t) {
   t["Reshape"] = reshape;
   t["Flatten"] = flatten;
   t["Squeeze"] = squeeze;

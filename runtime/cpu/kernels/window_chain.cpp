@@ -3,7 +3,7 @@
 // strip: it computes the rows that the strip's windows reach (keeping those it has from the strip
 // before) into a buffer that stays in its L2 cache, then the strip itself. Both steps are the
 // ordinary kernels for images of so many rows, on one thread.
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 
 #include <algorithm>
 #include <cstring>
@@ -119,7 +119,7 @@ class PieceBinder final : public Binder {
 };
 
 /// One call of a piece; offsets in bytes, by operand, from where the operand begins.
-struct Step {
+struct ChainStep {
   const Piece* piece = nullptr;
   size_t stage = 0;
   std::vector<int64_t> offsets;
@@ -129,7 +129,7 @@ struct Step {
 /// What one thread does, with the kernels it does it with.
 struct Part {
   std::map<std::vector<int64_t>, Piece> pieces[2];  ///< by the form of the strip
-  std::vector<Step> steps;
+  std::vector<ChainStep> steps;
   char* buffer = nullptr;
   Status status;
 };
@@ -139,7 +139,7 @@ class Tiles final : public Kernel {
   Tiles(std::string text, std::string layer, std::array<Stage, 2> stages)
       : text_(std::move(text)), layer_(std::move(layer)), stages_(std::move(stages)) {}
 
-  Status build(Context& context) {
+  Applicable<> build(Context& context) {
     Serial serial;
     const int64_t team =
         std::max<int64_t>(1, std::min<int64_t>(wanted_, rows() * stages_[1].output.dims[0]));
@@ -213,8 +213,8 @@ class Tiles final : public Kernel {
   }
 
   /// Strips of one image from the result's row `first` on to `last`.
-  Status walk(Context& context, Part& part, int64_t image, int64_t first, int64_t last,
-              int64_t cache) {
+  Applicable<> walk(Context& context, Part& part, int64_t image, int64_t first, int64_t last,
+                    int64_t cache) {
     const Stage& front = stages_[0];
     const Window& w = stages_[1].window;
     const int64_t fit =
@@ -228,7 +228,7 @@ class Tiles final : public Kernel {
     for (int64_t row = first; row < last; row += height) {
       const Strip back = strip_of(stages_[1], row, std::min(last, row + height));
       if (back.to <= back.from) return refuse("a window lies in the padding alone");
-      Step fill, use;
+      ChainStep fill, use;
       const int64_t kept = std::max<int64_t>(0, end - back.from);
       fill.keep_from = (back.from - begin) * front.row_bytes();
       fill.keep_bytes = kept * front.row_bytes();
@@ -251,12 +251,12 @@ class Tiles final : public Kernel {
     return {};
   }
 
-  tl::unexpected<Error> refuse(std::string_view why) const {
-    return error(Code::unsupported_operator, escape(layer_), text_, why);
+  tl::unexpected<NotApplicable> refuse(std::string_view why) const {
+    return not_applicable(escape(layer_), text_, why);
   }
 
   /// Where the strip's operands begin.
-  void offsets(Step& step, const Strip& strip, int64_t image) const {
+  void offsets(ChainStep& step, const Strip& strip, int64_t image) const {
     const Stage& s = stages_[step.stage];
     step.offsets.assign(s.inputs.size() + 1, 0);
     auto at = [&](const Operand& o, int64_t row) {
@@ -270,7 +270,8 @@ class Tiles final : public Kernel {
   }
 
   /// Finds or makes the part's kernel for strips of this form.
-  Status add(Context& context, Part& part, size_t stage, const Strip& strip, Step& step) {
+  Applicable<> add(Context& context, Part& part, size_t stage, const Strip& strip,
+                   ChainStep& step) {
     const Stage& s = stages_[stage];
     step.stage = stage;
     auto [it, fresh] = part.pieces[stage].try_emplace(
@@ -311,13 +312,13 @@ class Tiles final : public Kernel {
   void run_parts(int me, int team) {
     for (size_t p = static_cast<size_t>(me); p < parts_.size(); p += static_cast<size_t>(team)) {
       parts_[p].status = {};
-      for (const Step& step : parts_[p].steps)
+      for (const ChainStep& step : parts_[p].steps)
         if (parts_[p].status = run_step(parts_[p], step); !parts_[p].status) [[unlikely]]
           return;
     }
   }
 
-  Status run_step(const Part& part, const Step& step) const {
+  Status run_step(const Part& part, const ChainStep& step) const {
     if (step.keep_bytes && step.keep_from)
       std::memmove(part.buffer, part.buffer + step.keep_from, static_cast<size_t>(step.keep_bytes));
     if (!step.piece) return {};
@@ -338,10 +339,10 @@ class Tiles final : public Kernel {
 };
 
 /// A stage's operands, found among the group's.
-Result<Stage> stage_of(const KernelCall& call, const TileStage& t) {
+Applicable<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
   const Graph& g = *call.graph;
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "tiles", why);
+    return not_applicable(escape(call.layer), "tiles", why);
   };
   Stage s;
   s.node = plain(g.node(t.anchor));
@@ -393,9 +394,9 @@ double products(const Stage& s) {
 
 }  // namespace
 
-Result<KernelPtr> make_tiles(Context& context, const KernelCall& call) {
-  FERRULE_ASSIGN(std::vector<TileStage> chain,
-                 read_tiles(*call.graph, call.graph->order(), *context.ops));
+Applicable<KernelPtr> make_window_chain(Context& context, const KernelCall& call) {
+  FERRULE_ASSIGN(std::vector<WindowStage> chain,
+                 read_window_chain(*call.graph, call.graph->order(), *context.ops));
   FERRULE_ASSIGN(Stage first, stage_of(call, chain[0]));
   FERRULE_ASSIGN(Stage second, stage_of(call, chain[1]));
   const auto useful = static_cast<int64_t>((products(first) + products(second)) /

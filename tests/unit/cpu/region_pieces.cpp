@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/interpreter/interpreter.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/cpu/harness.h"
@@ -32,8 +32,8 @@ bool check_pieces(Chain& c, const std::vector<ValueId>& results, std::mt19937& r
   for (ValueId v : results) c.g.add_output(v);
   auto region = lower_pieces(operators(), c.g, c.nodes, results);
   if (!region) {
-    REQUIRE(region.error().code == Code::unsupported_operator);
-    if (refused) *refused = region.error().message;
+    REQUIRE(region.error().not_applicable());
+    if (refused) *refused = region.error().reason();
     return false;
   }
   for (const Program& p : region->programs) REQUIRE(verify(p).has_value());
@@ -56,7 +56,7 @@ bool check_pieces(Chain& c, const std::vector<ValueId>& results, std::mt19937& r
   }
   for (const Tensor& t : want) h.output(t.dtype(), t.dims(), layout(t.dims()));
   auto kernel = h.make(make_pieces);
-  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : render(kernel.error())));
+  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
   REQUIRE((*kernel)->run().has_value());
   for (size_t k = 0; k < want.size(); ++k)
     CHECK_MESSAGE(h.result(k).identical(want[k]), pieces_text(*region));

@@ -1,4 +1,4 @@
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/semantics/infer.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 
@@ -24,7 +24,7 @@ class TileReader {
  public:
   TileReader(const Graph& g, const Semantics& ops) : g_(g), ops_(ops) {}
 
-  Result<std::vector<TileStage>> run(std::span<const NodeId> nodes) {
+  Applicable<std::vector<WindowStage>> run(std::span<const NodeId> nodes) {
     for (NodeId id : nodes) {
       if (slides(g_.node(id))) {
         if (!stages_.empty()) {
@@ -46,14 +46,14 @@ class TileReader {
   }
 
  private:
-  tl::unexpected<Error> refuse(NodeId n, std::string why) const {
-    return error(Code::unsupported_operator, escape(g_.node(n).name), "a chain of windows",
-                 fmt::format("{} {}", g_.node(n).op, why));
+  tl::unexpected<NotApplicable> refuse(NodeId n, std::string why) const {
+    return not_applicable(escape(g_.node(n).name), "a chain of windows",
+                          fmt::format("{} {}", g_.node(n).op, why));
   }
 
   /// The tail of the last stage as an epilogue.
-  Status finish() {
-    TileStage& s = stages_.back();
+  Applicable<> finish() {
+    WindowStage& s = stages_.back();
     if (s.tail.empty()) return {};
     const ValueId from = s.result;
     s.result = g_.node(s.tail.back()).outputs[0];
@@ -72,15 +72,15 @@ class TileReader {
 
   const Graph& g_;
   const Semantics& ops_;
-  std::vector<TileStage> stages_;
+  std::vector<WindowStage> stages_;
 };
 
 const Type& tile_type(const Graph& g, ValueId v) { return g.value(v).type; }
 
 /// Element types that the contract takes, the same in front, between and behind; images of two
 /// spatial axes.
-Accept check_types(const Graph& g, const std::vector<TileStage>& stages, std::string_view contract,
-                   const Target& target) {
+Accept check_types(const Graph& g, const std::vector<WindowStage>& stages,
+                   std::string_view contract, const Target& target) {
   const auto facts = target.contracts.find(std::string(contract));
   if (facts == target.contracts.end())
     return no(fmt::format("{} has no {} kernels", target.name, contract));
@@ -109,7 +109,7 @@ int64_t weights_dim(const Graph& g, const Node& n, size_t axis) {
 }
 
 /// A stage on its own, under the contract of its anchor.
-Accept check_stage(const Graph& g, const TileStage& s, std::string_view contract,
+Accept check_stage(const Graph& g, const WindowStage& s, std::string_view contract,
                    const Target& target, const Semantics& ops) {
   std::vector<NodeId> nodes{s.anchor};
   nodes.insert(nodes.end(), s.tail.begin(), s.tail.end());
@@ -118,8 +118,8 @@ Accept check_stage(const Graph& g, const TileStage& s, std::string_view contract
 
 /// Strips have rows of their own; a constant that differs between rows would have to be cut as
 /// well.
-Accept check_operands(const Graph& g, const std::vector<TileStage>& stages) {
-  for (const TileStage& s : stages)
+Accept check_operands(const Graph& g, const std::vector<WindowStage>& stages) {
+  for (const WindowStage& s : stages)
     for (ValueId v : s.operands) {
       const Tensor* t = g.constant(v);
       const size_t rank = t ? t->dims().size() : 0;
@@ -154,7 +154,7 @@ std::optional<Rows> rows_of(const Graph& g, const Node& n) {
 }
 
 /// A strip needs some real row to work on, and its rows between the stages must stay in the cache.
-Accept check_rows(const Graph& g, const std::vector<TileStage>& stages, const Target& target) {
+Accept check_rows(const Graph& g, const std::vector<WindowStage>& stages, const Target& target) {
   const Node &first = g.node(stages[0].anchor), &second = g.node(stages[1].anchor);
   const auto a = rows_of(g, first), b = rows_of(g, second);
   if (!a) return unknown(fmt::format("the pads of {}", escape(first.name)));
@@ -203,16 +203,17 @@ Accept check_pointwise(const Graph& g, const Node& n) {
 
 }  // namespace
 
-Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes,
-                                          const Semantics& ops) {
+Applicable<std::vector<WindowStage>> read_window_chain(const Graph& g,
+                                                       std::span<const NodeId> nodes,
+                                                       const Semantics& ops) {
   return TileReader(g, ops).run(nodes);
 }
 
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,
                          const Semantics& ops) {
-  auto stages = read_tiles(g, nodes, ops);
-  if (!stages) return no(stages.error().message);
-  const TileStage &conv = (*stages)[0], &pool = (*stages)[1];
+  auto stages = read_window_chain(g, nodes, ops);
+  if (!stages) return no(stages.error().reason());
+  const WindowStage &conv = (*stages)[0], &pool = (*stages)[1];
   if (!pool.tail.empty()) return no("something follows the pooling");
   for (const Accept& a :
        {check_types(g, *stages, "conv_pool", target), check_stage(g, conv, "conv", target, ops),
@@ -224,11 +225,11 @@ Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Ta
 
 Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes,
                                    const Target& target, const Semantics& ops) {
-  auto stages = read_tiles(g, nodes, ops);
-  if (!stages) return no(stages.error().message);
+  auto stages = read_window_chain(g, nodes, ops);
+  if (!stages) return no(stages.error().reason());
   if (Accept a = check_types(g, *stages, "depthwise_pointwise", target); a.truth != Truth::yes)
     return a;
-  for (const TileStage& s : *stages) {
+  for (const WindowStage& s : *stages) {
     const Node& n = g.node(s.anchor);
     if (!weights_dim(g, n, 0))
       return no(fmt::format("the weights of {} are not constant", escape(n.name)));

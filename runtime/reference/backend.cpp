@@ -1,4 +1,4 @@
-#include "runtime/reference/reference.h"
+#include "runtime/reference/backend.h"
 
 #include <chrono>
 #include <cstring>
@@ -112,7 +112,7 @@ class ReferenceExecutable final : public Executable {
 class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
-  Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
+  Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
     const Graph& g = context.plan.graph;
     for (const Layer& l : context.plan.layers)
       if (l.node && !l.reorder_from && !interpretable(g.node(l.node), context.ops))

@@ -1,4 +1,4 @@
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 
 #include <algorithm>
 #include <cmath>

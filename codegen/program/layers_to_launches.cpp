@@ -1,4 +1,4 @@
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 
 #include <algorithm>
 #include <array>
@@ -8,11 +8,11 @@
 #include "engine/base/diagnostics.h"
 #include "engine/contract/attention.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/pieces.h"
 #include "engine/contract/quantized.h"
-#include "engine/contract/tiles.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/contract/window_chain.h"
 #include "engine/semantics/movement.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -91,8 +91,9 @@ class LayerLowering {
     else
       outputs.push_back(node_.outputs[0]);
     const bool pieces = any_movement(graph(), nodes);
-    FERRULE_ASSIGN(LoweredRegion region, pieces ? lower_pieces(ops_, graph(), nodes, outputs)
-                                                : lower_region(ops_, graph(), nodes, outputs));
+    FERRULE_ASSIGN(LoweredRegion region,
+                   required(pieces ? lower_pieces(ops_, graph(), nodes, outputs)
+                                   : lower_region(ops_, graph(), nodes, outputs)));
     generated(std::move(region));
     return {};
   }
@@ -105,7 +106,7 @@ class LayerLowering {
       outputs = node_.body->outputs();
     else
       outputs.push_back(node_.outputs[0]);
-    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, graph(), nodes, outputs));
+    FERRULE_ASSIGN(RowRegion region, required(lower_rows(ops_, graph(), nodes, outputs)));
     Launch l = launch(Launch::Kind::generated, "row_reduce", {});
     for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
     for (const RowOperand& o : region.outputs) l.outputs.push_back(outer(o.value));
@@ -153,7 +154,7 @@ class LayerLowering {
       return {};
     }
     const std::array<ValueId, 1> outputs{body.node(tail.back()).outputs[0]};
-    FERRULE_ASSIGN(LoweredRegion region, lower_region(ops_, body, tail, outputs));
+    FERRULE_ASSIGN(LoweredRegion region, required(lower_region(ops_, body, tail, outputs)));
     if (epilogue(l, region, a.outputs[0])) {
       l.outputs = to;
       out_.launches.push_back(std::move(l));
@@ -181,7 +182,7 @@ class LayerLowering {
   /// on its own.
   Status quantized() {
     const Graph& body = *node_.body;
-    FERRULE_ASSIGN(const auto steps, read_quantized(body, body.order(), ops_));
+    FERRULE_ASSIGN(const auto steps, required(read_quantized(body, body.order(), ops_)));
     ValueId from = node_.inputs[0];
     for (size_t k = 0; k < steps.size(); ++k) {
       const ValueId result = body.output(steps[k].last());
@@ -224,7 +225,7 @@ class LayerLowering {
     const std::array<NodeId, 1> one{id};
     LoweredRegion region;
     if (!moved.empty()) {
-      FERRULE_ASSIGN(region, lower_pieces(ops_, body, one, moved));
+      FERRULE_ASSIGN(region, required(lower_pieces(ops_, body, one, moved)));
       std::erase_if(region.pieces, [&](const RegionPiece& p) {
         return p.inputs.size() == 1 && lies_in(region.inputs[p.inputs[0].operand], y);
       });
@@ -247,9 +248,10 @@ class LayerLowering {
     const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
     if (tiles) {
-      FERRULE_ASSIGN(auto stages, read_tiles(*node_.body, node_.body->order(), ops_));
+      FERRULE_ASSIGN(auto stages,
+                     required(read_window_chain(*node_.body, node_.body->order(), ops_)));
       if (target_.device == "gpu") return staged(stages);
-      for (const TileStage& s : stages)
+      for (const WindowStage& s : stages)
         for (const PostOp& op : s.post_ops) {
           if (!allows(allowed(), op.deviation)) return staged(stages);
           add_deviation(l, "conv", op, graph().value(s.result).type.dtype);
@@ -266,7 +268,7 @@ class LayerLowering {
   /// makes zeros of it, a kernel behind the library's does, too.
   Status attention(Launch l) {
     const Graph& body = *node_.body;
-    FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
+    FERRULE_ASSIGN(const Attention a, required(read_attention(body, body.order())));
     l.deviation = attention_deviation(body, a, target_);
     const bool safe = a.zero_if_nan && library_attends(body, a, target_).truth == Truth::yes;
     if (safe) l.outputs = {temporary(a.y.value)};
@@ -292,7 +294,7 @@ class LayerLowering {
     return region;
   }
 
-  Status staged(const std::vector<TileStage>& stages) {
+  Status staged(const std::vector<WindowStage>& stages) {
     for (size_t k = 0; k < stages.size(); ++k) {
       const bool last = k + 1 == stages.size();
       const ValueId to = last ? node_.outputs[0] : temporary(stages[k].result);
@@ -390,7 +392,7 @@ class LayerLowering {
     reduce.outputs = {y[0]};
     reduce.attrs.set("keepdims", Attr(int64_t{1}));
     const std::array<NodeId, 1> node{g.add_node(std::move(reduce))};
-    FERRULE_ASSIGN(RowRegion region, lower_rows(ops_, g, node, y));
+    FERRULE_ASSIGN(RowRegion region, required(lower_rows(ops_, g, node, y)));
     l.inputs = {l.inputs[0]};
     l.rows = std::make_shared<const RowRegion>(std::move(region));
     return {};

@@ -1,8 +1,8 @@
-// One attempt: the structure (matcher.h), then what the engine guarantees for every rule (D1 to D3;
-// D4 to D6 and D8 are seen while matching), then the rule's element types and conditions. An
-// embedding that fails one of these is given up for the next one; the rejection tells of the one
-// that came furthest.
-#include "engine/match/match.h"
+// One attempt: the structure (pattern_matcher.h), then what the engine guarantees for every rule
+// (D1 to D3; D4 to D6 and D8 are seen while matching), then the rule's element types and
+// conditions. An embedding that fails one of these is given up for the next one; the rejection
+// tells of the one that came furthest.
+#include "engine/match/match_rule.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -11,7 +11,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/contract/contracts.h"
 #include "engine/match/facts.h"
-#include "engine/match/matcher.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
 #include "engine/rule/text.h"
 

@@ -1,7 +1,7 @@
-// Regions in pieces (engine/contract/pieces.h) as one CUDA kernel: each block works on one piece.
-// Pieces that have the same program, accesses and width of a vector share their code; where a piece
-// lies and how large it is stands in the argument block, or, where that would be too large for one,
-// in a table inside the source.
+// Regions in pieces (engine/contract/region_pieces.h) as one CUDA kernel: each block works on one
+// piece. Pieces that have the same program, accesses and width of a vector share their code; where
+// a piece lies and how large it is stands in the argument block, or, where that would be too large
+// for one, in a table inside the source.
 #pragma once
 #include <span>
 #include <string>
@@ -10,7 +10,8 @@
 
 #include "codegen/cuda/pointwise.h"
 #include "codegen/cuda/shape.h"
-#include "engine/semantics/lower.h"
+#include "engine/base/applicable.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -40,11 +41,11 @@ struct CudaPieces {
 };
 
 /// `strides`: of the launch's inputs, then its outputs, in elements. `aligned`: pointers are
-/// multiples of 16 bytes. `cores`, `wanted`: as element_shapes has them. errors: unsupported_type,
-/// unsupported_operator (no pieces; too many axes or operands).
-Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
-                                    std::span<const std::vector<int64_t>> strides, bool aligned,
-                                    int cores = 0, std::string_view wanted = {});
+/// multiples of 16 bytes. `cores`, `wanted`: as element_shapes has them. Not applicable (no pieces;
+/// too many axes or operands); errors: unsupported_type.
+Applicable<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
+                                        std::span<const std::vector<int64_t>> strides, bool aligned,
+                                        int cores = 0, std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;
 /// escaped here. errors: formula_invalid.

@@ -2,7 +2,8 @@
 // alternatives, optional nodes and operand orders. Goals are a linked list on the stack, bindings a
 // log that is cut back on a wrong choice, so that a failed attempt costs no allocation worth
 // mentioning. What a match must guarantee beyond its structure (leaks, convexity, conditions) is
-// match.cpp's business, asked through a callback for each complete embedding until one is accepted.
+// match_rule.cpp's business, asked through a callback for each complete embedding until one is
+// accepted.
 #pragma once
 #include <functional>
 #include <list>

@@ -2,7 +2,7 @@
 // convolutions. Random sizes, pads, strides, dilations and tails against the interpreter, with
 // buffers from one row to whole images, and any number of threads; what the contract takes, the
 // kernel is made for.
-#include "engine/contract/tiles.h"
+#include "engine/contract/window_chain.h"
 
 #include "engine/graph/compare.h"
 #include "engine/group/group.h"
@@ -137,13 +137,13 @@ struct TileSetup {
     h.output(DType::f32, *constant_shape(*m.graph.value(m.graph.outputs()[0]).type.shape),
              Layout::channels_last);
   }
-  Result<KernelPtr> make() {
+  Applicable<KernelPtr> make() {
     static const Graph* graph;  // a factory has no state
     graph = &body.graph;
     return h.make([](Context& context, const KernelCall& call) {
       KernelCall whole = call;
       whole.graph = graph;
-      return make_tiles(context, whole);
+      return make_window_chain(context, whole);
     });
   }
 };
@@ -170,7 +170,7 @@ bool check_tiles(const TileModel& m, Accepts accepts, Random& random) {
   TileSetup s(m, wide, random.of<int64_t>({1024, 8192, 65536, 1 << 20}),
               plain ? Layout::plain : Layout::channels_last);
   auto kernel = s.make();
-  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().message));
+  REQUIRE_MESSAGE(kernel.has_value(), (kernel ? "" : kernel.error().reason()));
   for (int round = 0; round < 2; ++round) {  // what is left in the buffers does not matter
     REQUIRE((*kernel)->run().has_value());
     const Difference d = compare(s.h.result(), (*want)[0], model_tolerance(DType::f32));

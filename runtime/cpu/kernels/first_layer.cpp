@@ -23,7 +23,7 @@ class First final : public Kernel {
     shape_.ops = tail_.ops();
   }
 
-  Status load(Context& context, const KernelCall& call, const Window& w) {
+  Applicable<> load(Context& context, const KernelCall& call, const Window& w) {
     const Operand &x = call.inputs[kX], &y = call.outputs[0];
     x_slot_ = x.slot;
     y_slot_ = y.slot;
@@ -41,7 +41,7 @@ class First final : public Kernel {
       bias_ = b->constant->as<float>().data();
     else
       bias_ = (zeros_.assign(static_cast<size_t>(filters_), 0.0f), zeros_.data());
-    return guard(call, "reorder", [&]() -> Status {
+    return guard(call, "reorder", [&]() -> Applicable<> {
       const int64_t taps = shape_.planes * shape_.window_rows * shape_.kernel;
       const memory::desc from({filters_, taps}, memory::data_type::f32, memory::dims{taps, 1});
       const memory::desc to({filters_, taps}, memory::data_type::f32,
@@ -166,7 +166,7 @@ class Reordered final : public Kernel {
 
 }  // namespace
 
-Result<KernelPtr> make_reordered(Context& context, const KernelCall& call, Factory factory) {
+Applicable<KernelPtr> make_reordered(Context& context, const KernelCall& call, Factory factory) {
   KernelCall inner = call;
   Operand& x = inner.inputs[kX];
   x.layout = Layout::channels_last;
@@ -176,9 +176,9 @@ Result<KernelPtr> make_reordered(Context& context, const KernelCall& call, Facto
   return std::make_unique<Reordered>(call.inputs[kX], x, std::move(kernel));
 }
 
-Result<KernelPtr> make_first(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_first(Context& context, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return error(Code::unsupported_operator, escape(call.layer), "first layer", why);
+    return not_applicable(escape(call.layer), "first layer", why);
   };
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || x.constant || x.rank() != 4) return refuse("an operand of another kind");

@@ -1,4 +1,4 @@
-// Regions of several pieces (engine/contract/pieces.h) as one kernel: pieces that only move
+// Regions of several pieces (engine/contract/region_pieces.h) as one kernel: pieces that only move
 // elements are strided copies, the others generated code; one parallel loop runs all of them, split
 // by the bytes they write and what they compute.
 #include <algorithm>
@@ -8,9 +8,9 @@
 
 #include "codegen/cpu/loop_nest.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
+#include "engine/contract/region_pieces.h"
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/cpu/kernels/staged_loop.h"
 #include "runtime/parallel.h"
@@ -56,10 +56,10 @@ class PartMaker {
     for (const Operand& o : call.outputs) strides_.push_back(o.strides());
   }
 
-  Result<std::vector<Part>> run() {
+  Applicable<std::vector<Part>> run() {
     for (const Operand& o : call_.outputs)
       if (size_bits(o.dtype) < 8)
-        return error(Code::unsupported_operator, escape(call_.layer), "this region", name(o.dtype));
+        return not_applicable(escape(call_.layer), "this region", name(o.dtype));
     std::vector<Part> parts;
     for (const RegionPiece& p : region_.pieces) {
       const Program& program = region_.programs[p.program];
@@ -107,7 +107,7 @@ class PartMaker {
     return part;
   }
 
-  Result<Part> computed(const RegionPiece& p, const Program& program) const {
+  Applicable<Part> computed(const RegionPiece& p, const Program& program) const {
     Part part;
     std::vector<std::vector<int64_t>> strides;
     std::vector<int> sizes;
@@ -226,12 +226,12 @@ std::vector<CpuJit::Request> requests_of(const Context& context, const KernelCal
 
 }  // namespace
 
-Result<std::vector<CpuJit::Request>> pieces_requests(Context& context, const KernelCall& call) {
+Applicable<std::vector<CpuJit::Request>> pieces_requests(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(auto parts, PartMaker(call).run());
   return requests_of(context, call, parts);
 }
 
-Result<KernelPtr> make_pieces(Context& context, const KernelCall& call) {
+Applicable<KernelPtr> make_pieces(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(auto parts, PartMaker(call).run());
   auto requests = requests_of(context, call, parts);
   size_t next = 0;

@@ -10,7 +10,7 @@
 
 namespace ferrule {
 
-enum class Spread : uint8_t {
+enum class Broadcast : uint8_t {
   channel,  ///< one value for each index of the result's axis `channel`
   full,     ///< one value an element
   one,      ///< one value
@@ -19,7 +19,8 @@ enum class Spread : uint8_t {
 
 /// The first that holds. `channel`: an axis of `result`, or -1 for none.
 /// shapes: an operand of lower rank has leading axes of size 1; one of higher rank is `other`.
-Spread spread_of(const Shape& operand, const Shape& result, int channel);
-Spread spread_of(std::span<const int64_t> operand, std::span<const int64_t> result, int channel);
+Broadcast broadcast_of(const Shape& operand, const Shape& result, int channel);
+Broadcast broadcast_of(std::span<const int64_t> operand, std::span<const int64_t> result,
+                       int channel);
 
 }  // namespace ferrule

@@ -4,6 +4,7 @@
 // this can read, and the CPU's kernel runs it strip by strip. It knows nothing of strips, threads
 // or libraries.
 #pragma once
+#include "engine/base/applicable.h"
 #include "engine/contract/accept.h"
 #include "engine/contract/epilogue.h"
 #include "engine/graph/graph.h"
@@ -12,7 +13,7 @@
 
 namespace ferrule {
 
-struct TileStage {
+struct WindowStage {
   NodeId anchor;
   std::vector<NodeId> tail;
   ValueId result;                ///< behind the tail
@@ -20,10 +21,11 @@ struct TileStage {
   std::vector<ValueId> operands;
 };
 
-/// `nodes` (topological order) as stages, each reading the one before.  errors:
-/// unsupported_operator, with the reason.
-Result<std::vector<TileStage>> read_tiles(const Graph& g, std::span<const NodeId> nodes,
-                                          const Semantics& ops);
+/// `nodes` (topological order) as stages, each reading the one before. Not applicable, with
+/// the reason.
+Applicable<std::vector<WindowStage>> read_window_chain(const Graph& g,
+                                                       std::span<const NodeId> nodes,
+                                                       const Semantics& ops);
 
 /// contracts.h's `accepts` for the two contracts; `nodes` are all of the group's.
 Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Target& target,

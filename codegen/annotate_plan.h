@@ -1,6 +1,6 @@
 // Plan -> launches, counted: what `explain` says of each layer's kernels and arithmetic.
 #pragma once
-#include "codegen/program/lower.h"
+#include "codegen/program/layers_to_launches.h"
 
 namespace ferrule {
 

@@ -1,4 +1,4 @@
-#include "runtime/null/null.h"
+#include "runtime/null/backend.h"
 
 #include <cstring>
 #include <optional>
@@ -77,7 +77,7 @@ class NullExecutable final : public Executable {
 class NullBackend final : public Backend {
  public:
   std::string_view name() const override { return "null"; }
-  Result<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
+  Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
     std::optional<GpuRecord> gpu;
     if (context.target.device == "gpu") {
       FERRULE_ASSIGN(gpu, record_gpu(context));

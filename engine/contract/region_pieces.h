@@ -5,8 +5,9 @@
 #pragma once
 #include <span>
 
+#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -17,9 +18,10 @@ inline constexpr size_t kMaxPieces = 64;
 inline constexpr size_t kMaxPieceOperands = 48;
 
 /// As lower_region, for nodes some of which are movements (movement.h); all sizes must be known.
-/// errors: unsupported_operator (names the node and what stands in the way), formula_invalid.
-Result<LoweredRegion> lower_pieces(const Semantics& ops, const Graph& g,
-                                   std::span<const NodeId> nodes, std::span<const ValueId> outputs);
+/// Not applicable (names the node and what stands in the way); errors: formula_invalid.
+Applicable<LoweredRegion> lower_pieces(const Semantics& ops, const Graph& g,
+                                       std::span<const NodeId> nodes,
+                                       std::span<const ValueId> outputs);
 bool any_movement(const Graph& g, std::span<const NodeId> nodes);
 
 /// An operand of a piece in memory: elements from the operand's first one, and by axis of the

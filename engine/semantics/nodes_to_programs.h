@@ -4,14 +4,14 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/applicable.h"
 #include "engine/semantics/program_builder.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
-/// The formula of a pointwise node.  errors: unsupported_operator, formula_invalid (too many
-/// inputs).
-Result<const OpFormula*> pointwise_formula(const Semantics& ops, const Node& n);
+/// The formula of a pointwise node. Not applicable; errors: formula_invalid (too many inputs).
+Applicable<const OpFormula*> pointwise_formula(const Semantics& ops, const Node& n);
 
 /// The node as a scalar program: one program input per present input (in order; absent optionals
 /// are resolved, and inputs that are single-element constants become immediates when `immediates`),
@@ -20,8 +20,8 @@ struct LoweredNode {
   Program program;
   std::vector<size_t> input_slots;  ///< program input k reads node input input_slots[k]
 };
-Result<LoweredNode> lower_node(const Semantics& ops, const Graph& g, const Node& n,
-                               bool immediates);
+Applicable<LoweredNode> lower_node(const Semantics& ops, const Graph& g, const Node& n,
+                                   bool immediates);
 /// A program over all operands that the formula reads as data, but those that `constant` has one
 /// element of.
 Result<LoweredNode> lower_node(const OpFormula& f, const Node& n, std::span<const DType> types,
@@ -36,7 +36,8 @@ struct PieceOperand {
   std::vector<std::vector<int64_t>> steps;  ///< [axis of the piece][axis of the operand]
   friend bool operator==(const PieceOperand&, const PieceOperand&) = default;
 };
-/// A box of the results that one program computes with constant strides (engine/contract/pieces.h).
+/// A box of the results that one program computes with constant strides
+/// (engine/contract/region_pieces.h).
 struct RegionPiece {
   std::vector<int64_t> dims;
   uint32_t program = 0;                       ///< into LoweredRegion::programs
@@ -54,13 +55,14 @@ struct LoweredRegion {
   std::vector<RegionPiece> pieces;
 };
 /// `nodes`: in topological order; `outputs`: values of theirs that are needed outside.
-Result<LoweredRegion> lower_region(const Semantics& ops, const Graph& g,
-                                   std::span<const NodeId> nodes, std::span<const ValueId> outputs);
+Applicable<LoweredRegion> lower_region(const Semantics& ops, const Graph& g,
+                                       std::span<const NodeId> nodes,
+                                       std::span<const ValueId> outputs);
 
 /// One pointwise node of `g` inside a program being built; `value` gives its operands'
 /// instructions. The result stays in the compute type.  errors: formula_invalid, unsupported_type.
-Result<uint32_t> lower_in_region(const Semantics& ops, const Graph& g, const Node& n,
-                                 ProgramBuilder& out,
-                                 const std::function<uint32_t(size_t slot, ValueId)>& value);
+Applicable<uint32_t> lower_in_region(const Semantics& ops, const Graph& g, const Node& n,
+                                     ProgramBuilder& out,
+                                     const std::function<uint32_t(size_t slot, ValueId)>& value);
 
 }  // namespace ferrule

@@ -1,4 +1,4 @@
-#include "codegen/cuda/pieces.h"
+#include "codegen/cuda/region_pieces.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,8 +7,8 @@
 
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/pieces.h"
-#include "engine/semantics/lower.h"
+#include "engine/contract/region_pieces.h"
+#include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/polynomials.h"
 
 namespace ferrule {
@@ -76,9 +76,9 @@ std::string search_text(const CudaPieces& plan, std::string_view table) {
 
 }  // namespace
 
-Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
-                                    std::span<const std::vector<int64_t>> strides, bool aligned,
-                                    int cores, std::string_view wanted) {
+Applicable<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
+                                        std::span<const std::vector<int64_t>> strides, bool aligned,
+                                        int cores, std::string_view wanted) {
   CudaPieces out;
   out.operands = strides.size();
   int64_t packs = 0, most_bytes = 0;
@@ -109,8 +109,7 @@ Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
     piece.geometry = std::move(plan.geometry);
     out.pieces.push_back(std::move(piece));
   }
-  if (out.pieces.empty())
-    return error(Code::unsupported_operator, "", "a region in pieces", "it has none");
+  if (out.pieces.empty()) return not_applicable("", "a region in pieces", "it has none");
   out.shapes = element_shapes(packs, most_bytes, cores, wanted);
   for (CudaPieces::Form& f : out.forms)
     f.kernel.threads = out.shapes.taken.threads, f.kernel.packs = out.shapes.taken.each;
@@ -123,8 +122,7 @@ Result<CudaPieces> plan_cuda_pieces(const LoweredRegion& region,
   const size_t row = numbers_of(out.pieces[0], row_of(out)).size() * (out.wide_index ? 8 : 4);
   out.table_in_source = out.operands * 8 + out.pieces.size() * row > kMostCudaArguments - 8;
   if (out.operands * 8 > kMostCudaArguments)
-    return error(Code::unsupported_operator, "", "a region in pieces",
-                 fmt::format("{} operands", out.operands));
+    return not_applicable("", "a region in pieces", fmt::format("{} operands", out.operands));
   return out;
 }
 

@@ -1,4 +1,4 @@
-#include "engine/semantics/lower.h"
+#include "engine/semantics/nodes_to_programs.h"
 
 #include <algorithm>
 #include <map>
@@ -19,10 +19,10 @@ std::string operand_name(const OpFormula& f, size_t slot) {
 
 }  // namespace
 
-Result<const OpFormula*> pointwise_formula(const Semantics& ops, const Node& n) {
+Applicable<const OpFormula*> pointwise_formula(const Semantics& ops, const Node& n) {
   const OpFormula* f = ops.find(n);
   if (!f || !f->pointwise())
-    return error(Code::unsupported_operator, node_place(n), escape(n.op), "it has no formula");
+    return not_applicable(node_place(n), escape(n.op), "it has no formula");
   if (n.inputs.size() > f->inputs.size() && !is_variadic(f->inputs.back()))
     return error(
         Code::formula_invalid, node_place(n),
@@ -50,8 +50,8 @@ Result<LoweredNode> lower_node(const OpFormula& f, const Node& n, std::span<cons
   return out;
 }
 
-Result<LoweredNode> lower_node(const Semantics& ops, const Graph& g, const Node& n,
-                               bool immediates) {
+Applicable<LoweredNode> lower_node(const Semantics& ops, const Graph& g, const Node& n,
+                                   bool immediates) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
   for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
@@ -60,9 +60,9 @@ Result<LoweredNode> lower_node(const Semantics& ops, const Graph& g, const Node&
                     immediates ? std::function<const Tensor*(size_t)>(constant) : nullptr);
 }
 
-Result<uint32_t> lower_in_region(const Semantics& ops, const Graph& g, const Node& n,
-                                 ProgramBuilder& out,
-                                 const std::function<uint32_t(size_t, ValueId)>& value) {
+Applicable<uint32_t> lower_in_region(const Semantics& ops, const Graph& g, const Node& n,
+                                     ProgramBuilder& out,
+                                     const std::function<uint32_t(size_t, ValueId)>& value) {
   FERRULE_ASSIGN(const OpFormula* f, pointwise_formula(ops, n));
   std::vector<DType> types;
   for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
@@ -75,8 +75,9 @@ Result<uint32_t> lower_in_region(const Semantics& ops, const Graph& g, const Nod
 
 namespace {
 
-Result<LoweredRegion> lower_fresh(const Semantics& ops, const Graph& g,
-                                  std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
+Applicable<LoweredRegion> lower_fresh(const Semantics& ops, const Graph& g,
+                                      std::span<const NodeId> nodes,
+                                      std::span<const ValueId> outputs) {
   LoweredRegion region;
   ProgramBuilder b;
   std::map<ValueId, uint32_t>
@@ -112,9 +113,9 @@ Result<LoweredRegion> lower_fresh(const Semantics& ops, const Graph& g,
 
 }  // namespace
 
-Result<LoweredRegion> lower_region(const Semantics& ops, const Graph& g,
-                                   std::span<const NodeId> nodes,
-                                   std::span<const ValueId> outputs) {
+Applicable<LoweredRegion> lower_region(const Semantics& ops, const Graph& g,
+                                       std::span<const NodeId> nodes,
+                                       std::span<const ValueId> outputs) {
   RegionPrograms* programs = ops.programs();
   RegionKey key = programs ? region_key(ops, g, nodes, outputs) : RegionKey{};
   if (key.text.empty()) return lower_fresh(ops, g, nodes, outputs);

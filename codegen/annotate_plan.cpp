@@ -1,4 +1,4 @@
-#include "codegen/lower.h"
+#include "codegen/annotate_plan.h"
 
 #include <algorithm>
 
