@@ -78,7 +78,6 @@ std::span<const Entry> shape_table();
 std::span<const Entry> movement_table();
 std::span<const Entry> index_table();
 std::span<const Entry> order_table();
-std::span<const Entry> reduce_table();
 std::span<const Entry> norm_table();
 std::span<const Entry> resize_table();
 std::span<const Entry> quantize_table();

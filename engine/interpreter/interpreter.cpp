@@ -12,7 +12,7 @@ const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels()
   static const auto all = [] {
     std::map<std::pair<std::string_view, std::string_view>, Kernel> out;
     for (auto table : {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
-                       index_table(), order_table(), reduce_table(), norm_table(), resize_table(),
+                       index_table(), order_table(), norm_table(), resize_table(),
                        quantize_table(), rnn_table(), control_table(), attention_table()}) {
       for (const Entry& e : table) {
         FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second,

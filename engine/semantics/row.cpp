@@ -41,7 +41,6 @@ Result<std::vector<int64_t>> listed_axes(const OpFormula& f, const Node& n,
     if (!t) return unsupported(n, "the axes are not constant");
     axes = t->to_i64();
   }
-  if (axes.empty() && n.attrs.i("noop_with_empty_axes")) return unsupported(n, "no axes");
   if (axes.empty())
     for (size_t k = 1; k < spelled.size(); ++k) axes.push_back(std::stoll(spelled[k]));
   return axes;
@@ -219,7 +218,12 @@ Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {
   if (!f || f->pointwise()) return unsupported(n, "it is no row operator");
   const Type& x = g.value(n.inputs.at(0)).type;
   if (!x.shape) return unsupported(n, "the rank of its input is unknown");
-  return row_axes(*f, n, *x.shape, [&](size_t slot) { return g.constant(n.inputs[slot]); });
+  FERRULE_ASSIGN(RowAxes out, row_axes(*f, n, *x.shape, [&](size_t slot) {
+                   return g.constant(n.inputs[slot]);
+                 }));
+  if (f->row.starts_with("axes") && std::ranges::count(out.reduced, true) == 0)
+    return unsupported(n, "no axes");
+  return out;
 }
 
 Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
@@ -246,9 +250,10 @@ Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
     for (int64_t a : axes) {
       if (a < 0) a += rank;
       if (a < 0 || a >= rank) return unsupported(n, "an axis is not one of its input");
+      if (out.reduced[static_cast<size_t>(a)]) return unsupported(n, "an axis is given twice");
       out.reduced[static_cast<size_t>(a)] = true;
     }
-    if (axes.empty()) reduce(0, rank);
+    if (axes.empty() && !n.attrs.i("noop_with_empty_axes")) reduce(0, rank);
   } else {
     if (rank < 2) return unsupported(n, "its input has no channels");
     reduce(2, rank);
