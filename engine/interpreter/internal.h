@@ -216,6 +216,8 @@ inline std::string text(const Dims& d) { return fmt::format("[{}]", fmt::join(d,
 /// it.
 Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
             const Tensor* fill = nullptr);
+/// Operands of one type one after another, as a source of take(): in movement.cpp.
+Tensor joined(const std::vector<Tensor>& operands);
 
 /// Attributes of a sliding window (convolution and pooling), checked and with pads resolved.
 struct Window {

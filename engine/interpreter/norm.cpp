@@ -1,5 +1,5 @@
-// Normalisations beyond formulas of rows: running statistics, windows over channels, further results.
-// All arithmetic is in double, rounded once to the result's type.
+// Normalisations beyond formulas of rows: running statistics, windows over channels, further
+// results. All arithmetic is in double, rounded once to the result's type.
 #include "engine/interpreter/internal.h"
 
 namespace ferrule::interp {

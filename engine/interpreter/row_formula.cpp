@@ -1,6 +1,6 @@
 // Row operators, by their formulas. A formula is evaluated over all elements once for each of its
-// reductions, whose result the next evaluation reads, and then once more. Floats are computed in f64
-// whatever their type, and rounded once.
+// reductions, whose result the next evaluation reads, and then once more. Floats are computed in
+// f64 whatever their type, and rounded once.
 #include "engine/interpreter/internal.h"
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/infer_formula.h"
@@ -19,9 +19,7 @@ class RowFormula {
     const Tensor& x = *c_.input(0);
     if (std::ranges::find(f_.types, x.dtype()) == f_.types.end()) return c_.unsupported_type(x);
     const Shape shape(x.dims().begin(), x.dims().end());
-    auto axes = row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); });
-    if (!axes) return c_.bad("{}", axes.error().message);
-    axes_ = std::move(*axes);
+    FERRULE_ASSIGN(axes_, row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); }));
     lay_out(x.dims());
     FERRULE_TRY(c_.fits(DType::f64, dims_));
     FERRULE_TRY(build());
@@ -121,11 +119,7 @@ class RowFormula {
     const std::vector<int64_t> row = positions(dims_, broadcast_strides(reduced_, dims_));
     for (int64_t i = 0; i < in.size(); ++i) {
       C& y = rows[static_cast<size_t>(row[static_cast<size_t>(i)])];
-      const C x = in[i];
-      if (fold == Fold::sum) y = add(y, x);
-      if (fold == Fold::prod) y = mul(y, x);
-      if (fold == Fold::max && (x > y || is_nan(x))) y = x;
-      if (fold == Fold::min && (x < y || is_nan(x))) y = x;
+      y = fold_in(fold, y, in[i]);
     }
     return store(type, reduced_, rows);
   }

@@ -22,9 +22,10 @@ struct RowAxes {
       0;  ///< not 0: axis 1 is [groups, size / groups] and its second half is in the row
   friend bool operator==(const RowAxes&, const RowAxes&) = default;
 };
-/// errors: unsupported_operator (rank or axes unknown, no axes).
+/// errors: unsupported_operator (rank or axes unknown, no axes), those below.
 Result<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n);
 /// Of an operator whose first input has these dims; `constant`: the value of an input, if known.
+/// errors: unsupported_operator (not known), bad_shape, bad_attribute.
 Result<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
                          const std::function<const Tensor*(size_t slot)>& constant);
 
