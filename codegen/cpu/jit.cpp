@@ -83,7 +83,6 @@ struct CpuJit::Impl {
     }
     auto kernel = std::make_shared<CompiledKernel>();
     kernel->symbol = fmt::format("ferrule_{}_{}", to_identifier(name), serial++);
-    kernel->object_bytes = static_cast<int64_t>(object->size());
     if (auto e = jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(*object, symbol)))
       return failed(std::move(e));
     auto address = jit->lookup(symbol);

@@ -16,7 +16,6 @@ namespace ferrule {
 struct CompiledKernel {
   KernelFn fn = nullptr;
   std::string symbol;  ///< a name for reports, after the layer that asked first
-  int64_t object_bytes = 0;
 };
 
 class CpuJit {

@@ -4,6 +4,7 @@
 #include <llvm/IR/Intrinsics.h>
 #include <llvm/IR/Module.h>
 
+#include <algorithm>
 #include <array>
 
 #include "engine/base/diagnostics.h"
@@ -16,49 +17,12 @@ using llvm::Value;
 using llvm::Intrinsic::ID;
 namespace intr = llvm::Intrinsic;
 
-/// SLEEF's stem of a function, "" if it has none or not over the whole range.
-std::string_view sleef_stem(Prim p) {
-  switch (p) {
-    case Prim::exp:
-      return "exp";
-    case Prim::log:
-      return "log";
-    case Prim::log1p:
-      return "log1p";
-    case Prim::expm1:
-      return "expm1";
-    case Prim::tanh:
-      return "tanh";
-    case Prim::erf:
-      return "erf";
-    case Prim::sin:
-      return "sin";
-    case Prim::cos:
-      return "cos";
-    case Prim::tan:
-      return "tan";
-    case Prim::asin:
-      return "asin";
-    case Prim::acos:
-      return "acos";
-    case Prim::atan:
-      return "atan";
-    case Prim::sinh:
-      return "sinh";
-    case Prim::cosh:
-      return "cosh";
-    case Prim::asinh:
-      return "asinh";
-    case Prim::acosh:
-      return "acosh";
-    case Prim::atanh:
-      return "atanh";
-    case Prim::pow:
-      return "pow";
-    default:
-      return "";
-  }
-}
+/// The functions that SLEEF and libm have, under the names that formulas use.
+constexpr std::array kLibrary{Prim::exp,   Prim::log,   Prim::log1p, Prim::expm1, Prim::tanh,
+                              Prim::erf,   Prim::sin,   Prim::cos,   Prim::tan,   Prim::asin,
+                              Prim::acos,  Prim::atan,  Prim::sinh,  Prim::cosh,  Prim::asinh,
+                              Prim::acosh, Prim::atanh, Prim::pow};
+bool in_library(Prim p) { return std::ranges::find(kLibrary, p) != kLibrary.end(); }
 
 /// SLEEF overflows early in these (at sqrt(max), or a little below max): f32 goes through double,
 /// f64 to libm.
@@ -110,7 +74,7 @@ bool PrimitiveEmitter::calls(const Inst& in, DType operand) {
   if (in.op == Prim::cast) return is_f8(in.type);
   if (in.op == Prim::ipow) return true;
   if ((in.op == Prim::mod || in.op == Prim::fmod) && is_float(operand)) return true;
-  return in.op == Prim::sigmoid || !sleef_stem(in.op).empty();
+  return in.op == Prim::sigmoid || in_library(in.op);
 }
 
 /// `symbol` lane by lane, arguments and result as given.
@@ -229,8 +193,8 @@ Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
     default:
       break;
   }
-  std::string_view stem = sleef_stem(in.op);
-  FERRULE_ASSERT(!stem.empty(), "a primitive without an LLVM form");
+  FERRULE_ASSERT(in_library(in.op), "a primitive without an LLVM form");
+  const std::string_view stem = info(in.op).spelling;
   if (!short_range(in.op)) return call_library(stem, t, a);
   Value* x = t == DType::f32 ? b_.CreateFPExt(a[0], vector(DType::f64)) : a[0];
   Value* r = t == DType::f32 ? call_library(stem, DType::f64, std::array{x})

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/native_type.h"
 
 namespace ferrule {
 namespace {
@@ -224,52 +225,7 @@ template <class T>
 void fold_into(Fold fold, const char* from, char* to, int64_t n) {
   auto x = reinterpret_cast<const T*>(from);
   auto y = reinterpret_cast<T*>(to);
-  using Wide = std::conditional_t<std::is_floating_point_v<T>, T, uint64_t>;  // integers wrap
-  for (int64_t k = 0; k < n; ++k) {
-    const T a = y[k], b = x[k];
-    switch (fold) {
-      case Fold::sum:
-        y[k] = static_cast<T>(static_cast<Wide>(a) + static_cast<Wide>(b));
-        break;
-      case Fold::prod:
-        y[k] = static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b));
-        break;
-      case Fold::max:
-        y[k] = b > a || b != b ? b : a;
-        break;
-      case Fold::min:
-        y[k] = b < a || b != b ? b : a;
-        break;
-      case Fold::none:
-        break;
-    }
-  }
-}
-/// f<T>() for the accumulator type.
-template <class F>
-void with_type(DType t, F&& f) {
-  switch (t) {
-    case DType::f32:
-      return f.template operator()<float>();
-    case DType::f64:
-      return f.template operator()<double>();
-    case DType::i8:
-      return f.template operator()<int8_t>();
-    case DType::u8:
-      return f.template operator()<uint8_t>();
-    case DType::i16:
-      return f.template operator()<int16_t>();
-    case DType::u16:
-      return f.template operator()<uint16_t>();
-    case DType::i32:
-      return f.template operator()<int32_t>();
-    case DType::u32:
-      return f.template operator()<uint32_t>();
-    case DType::u64:
-      return f.template operator()<uint64_t>();
-    default:
-      return f.template operator()<int64_t>();
-  }
+  for (int64_t k = 0; k < n; ++k) y[k] = fold_in(fold, y[k], x[k]);
 }
 
 }  // namespace
@@ -277,7 +233,7 @@ void with_type(DType t, F&& f) {
 void RowNest::start_folds(char* folds, int64_t rows) const {
   for (size_t k = 0; k < folds_.size(); ++k) {
     const Scalar v = fold_identity(folds_[k], fold_types_[k]);
-    with_type(fold_types_[k], [&]<class T>() { fill<T>(folds + fold_at_[k], v.f, v.i, rows); });
+    with_native(fold_types_[k], [&]<class T>(T) { fill<T>(folds + fold_at_[k], v.f, v.i, rows); });
   }
 }
 
@@ -355,7 +311,7 @@ void RowNest::run(std::span<const KernelFn> fns, void* const* ptrs, int64_t begi
 void RowNest::combine(const Stage& s, char* scratch, int me, int team, int64_t rows) const {
   char* own = scratch + me * scratch_bytes_ + fold_bytes_;
   for (uint32_t f : s.folded)
-    with_type(fold_types_[f], [&]<class T>() {
+    with_native(fold_types_[f], [&]<class T>(T) {
       std::memcpy(own + fold_at_[f], scratch + fold_at_[f], static_cast<size_t>(rows) * sizeof(T));
       for (int k = 1; k < team; ++k)
         fold_into<T>(folds_[f], scratch + k * scratch_bytes_ + fold_at_[f], own + fold_at_[f],

@@ -83,44 +83,45 @@ class LayerLowering {
     return l;
   }
 
+  Status add(Launch l) {
+    out_.launches.push_back(std::move(l));
+    return {};
+  }
+
+  /// The nodes of the layer, and what is wanted of them.
+  std::pair<std::vector<NodeId>, std::vector<ValueId>> lowered() const {
+    if (node_.body) return {node_.body->order(), node_.body->outputs()};
+    return {{layer_.node}, {node_.outputs[0]}};
+  }
+
   Status pointwise() {
-    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
-    std::vector<ValueId> outputs;
-    if (node_.body)
-      outputs = node_.body->outputs();
-    else
-      outputs.push_back(node_.outputs[0]);
+    const auto [nodes, outputs] = lowered();
     const bool pieces = any_movement(graph(), nodes);
     FERRULE_ASSIGN(LoweredRegion region,
                    required(pieces ? lower_pieces(ops_, graph(), nodes, outputs)
                                    : lower_region(ops_, graph(), nodes, outputs)));
-    generated(std::move(region));
-    return {};
+    auto inputs = outer(region.inputs), results = outer(region.outputs);
+    return generated(std::move(region), std::move(inputs), std::move(results));
   }
 
   /// Row operators and their pointwise neighbours: one kernel.
   Status rows() {
-    std::vector<NodeId> nodes = node_.body ? node_.body->order() : std::vector<NodeId>{layer_.node};
-    std::vector<ValueId> outputs;
-    if (node_.body)
-      outputs = node_.body->outputs();
-    else
-      outputs.push_back(node_.outputs[0]);
+    const auto [nodes, outputs] = lowered();
     FERRULE_ASSIGN(RowRegion region, required(lower_rows(ops_, graph(), nodes, outputs)));
     Launch l = launch(Launch::Kind::generated, "row_reduce", {});
     for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
     for (const RowOperand& o : region.outputs) l.outputs.push_back(outer(o.value));
     l.rows = std::make_shared<const RowRegion>(std::move(region));
-    out_.launches.push_back(std::move(l));
-    return {};
+    return add(std::move(l));
   }
 
-  void generated(LoweredRegion region) {
+  Status generated(LoweredRegion region, std::vector<ValueId> inputs,
+                   std::vector<ValueId> outputs) {
     Launch l = launch(Launch::Kind::generated, "pointwise", {});
-    l.inputs = outer(region.inputs);
-    l.outputs = outer(region.outputs);
+    l.inputs = std::move(inputs);
+    l.outputs = std::move(outputs);
     l.region = std::move(region);
-    out_.launches.push_back(std::move(l));
+    return add(std::move(l));
   }
 
   /// An anchor with a tail: one library call if its epilogue takes all of the tail, else the call
@@ -150,25 +151,20 @@ class LayerLowering {
     if (tail.empty()) {
       l.outputs = to;
       FERRULE_TRY(over_rows(l));
-      out_.launches.push_back(std::move(l));
-      return {};
+      return add(std::move(l));
     }
     const std::array<ValueId, 1> outputs{body.node(tail.back()).outputs[0]};
     FERRULE_ASSIGN(LoweredRegion region, required(lower_region(ops_, body, tail, outputs)));
     if (epilogue(l, region, a.outputs[0])) {
       l.outputs = to;
-      out_.launches.push_back(std::move(l));
-      return {};
+      return add(std::move(l));
     }
     const ValueId result = temporary(a.outputs[0]);
     l.outputs = {result};
     out_.launches.push_back(std::move(l));
     std::vector<ValueId> inputs;
     for (ValueId v : region.inputs) inputs.push_back(v == a.outputs[0] ? result : outer(v));
-    generated(std::move(region));
-    out_.launches.back().inputs = std::move(inputs);
-    out_.launches.back().outputs = to;
-    return {};
+    return generated(std::move(region), std::move(inputs), to);
   }
 
   /// Memory for a value of the body, laid out as the layer's result is.
@@ -189,9 +185,7 @@ class LayerLowering {
       const ValueId to = k + 1 == steps.size() ? node_.outputs[0] : temporary(result);
       if (k == 0) out_.temporaries.back().layout = plan_.layout(node_.inputs[0]);
       if (steps[k].conversion) {
-        generated(lower_conversion(body, steps[k].node));
-        out_.launches.back().inputs = {from};
-        out_.launches.back().outputs = {to};
+        FERRULE_TRY(generated(lower_conversion(body, steps[k].node), {from}, {to}));
       } else {
         FERRULE_TRY(anchored(steps[k].node, steps[k].tail, {to}));
       }
@@ -237,8 +231,7 @@ class LayerLowering {
     l.inputs = outer(region.inputs);
     l.outputs = outer(region.outputs);
     l.region = std::move(region);
-    out_.launches.push_back(std::move(l));
-    return {};
+    return add(std::move(l));
   }
 
   /// One kernel that reads the whole body; for tiles, where there is none (GPUs) or a stage's
@@ -260,8 +253,7 @@ class LayerLowering {
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
     if (layer_.contract == "attention" && !options_.strict) return attention(std::move(l));
-    out_.launches.push_back(std::move(l));
-    return {};
+    return add(std::move(l));
   }
 
   /// The library does not define the result of a query whose keys are all masked: where the model
@@ -275,10 +267,7 @@ class LayerLowering {
     const ValueId result = l.outputs[0];
     out_.launches.push_back(std::move(l));
     if (!safe) return {};
-    generated(zero_if_nan(body, a.y.value));
-    out_.launches.back().inputs = {result};
-    out_.launches.back().outputs = node_.outputs;
-    return {};
+    return generated(zero_if_nan(body, a.y.value), {result}, node_.outputs);
   }
 
   static LoweredRegion zero_if_nan(const Graph& body, ValueId v) {
@@ -368,8 +357,7 @@ class LayerLowering {
     l.outputs = node_.outputs;
     if (kind == Launch::Kind::copy) copy_pieces(l);
     FERRULE_TRY(over_rows(l));
-    out_.launches.push_back(std::move(l));
-    return {};
+    return add(std::move(l));
   }
 
   /// On GPUs the pooling of whole images is a mean or maximum over rows, whose kernels share a long

@@ -50,7 +50,7 @@ class Captures {
 
 /// A row: the formula with x (the running value), y (an operand), a, b, c (constants), and what the
 /// library calls it. clip(v, lo, hi) stands for both orders of min and max.
-struct Row {
+struct EpilogueRow {
   std::string_view pattern, alg;
   Deviation deviation;
   /// alpha and beta from the captured constants; false where they do not fit. Null: none.
@@ -84,7 +84,7 @@ bool fits(const PostOp& op) {
 }
 
 // Where several rows match, the one that covers most instructions is taken, then the first.
-const Row kRows[] = {
+const EpilogueRow kRows[] = {
     // --- activations
     {"max(x,0)", "relu", kNanToZero, [](const Captures&, PostOp& op) { return scale(0, 0, op); }},
     {"select(lt(x,0),mul(a,x),x)", "leaky_relu", kExact, slope_a},
@@ -193,62 +193,6 @@ const Row kRows[] = {
     {"min(x,y)", "min", kNanToBound},
 };
 
-/// What an algorithm computes, and in double precision.
-struct Meaning {
-  EpilogueForm form;
-  double (*eval)(double x, double alpha, double beta, double operand);
-};
-double soft_plus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x))); }
-double hard_sigmoid(double x, double a, double b) {
-  return std::min(std::max(a * x + b, 0.0), 1.0);
-}
-const Meaning kMeanings[] = {
-    {{"relu", "max(x, 0)", kNanToZero},
-     [](double x, double, double, double) { return x > 0 ? x : 0; }},
-    {{"leaky_relu", "x < 0 ? alpha * x : x", kExact},
-     [](double x, double a, double, double) { return x < 0 ? a * x : x; }},
-    {{"clip", "min(max(x, alpha), beta)", kNanToBound},
-     [](double x, double a, double b, double) { return std::min(std::max(x, a), b); }},
-    {{"elu", "x < 0 ? alpha * (exp(x) - 1) : x", kUlps},
-     [](double x, double a, double, double) { return x < 0 ? a * std::expm1(x) : x; }},
-    {{"logistic", "1 / (1 + exp(-x))", kUlps},
-     [](double x, double, double, double) { return 1 / (1 + std::exp(-x)); }},
-    {{"tanh", "tanh(x)", kUlps}, [](double x, double, double, double) { return std::tanh(x); }},
-    {{"swish", "x / (1 + exp(-alpha * x))", kSwish},
-     [](double x, double a, double, double) { return x / (1 + std::exp(-a * x)); }},
-    {{"hardswish", "x * min(max(alpha * x + beta, 0), 1)", kRounding},
-     [](double x, double a, double b, double) { return x * hard_sigmoid(x, a, b); }},
-    {{"hardsigmoid", "min(max(alpha * x + beta, 0), 1)", kHardSigmoid},
-     [](double x, double a, double b, double) { return hard_sigmoid(x, a, b); }},
-    {{"soft_relu", "log(1 + exp(alpha * x)) / alpha", kUlps},
-     [](double x, double a, double, double) { return soft_plus(a * x) / a; }},
-    {{"mish", "x * tanh(log(1 + exp(x)))", kUlps},
-     [](double x, double, double, double) { return x * std::tanh(soft_plus(x)); }},
-    {{"gelu_tanh", "0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))", kUlps},
-     [](double x, double, double, double) {
-       return 0.5 * x * (1 + std::tanh(0.79788456080286536 * (x + 0.044715 * x * x * x)));
-     }},
-    {{"abs", "|x|", kExact}, [](double x, double, double, double) { return std::fabs(x); }},
-    {{"sqrt", "sqrt(x)", kExact}, [](double x, double, double, double) { return std::sqrt(x); }},
-    {{"square", "x * x", kExact}, [](double x, double, double, double) { return x * x; }},
-    {{"exp", "exp(x)", kExp}, [](double x, double, double, double) { return std::exp(x); }},
-    {{"log", "log(x)", kUlps}, [](double x, double, double, double) { return std::log(x); }},
-    {{"round", "x to the nearest integer, half to even", kExact},
-     [](double x, double, double, double) { return std::nearbyint(x); }},
-    {{"pow", "alpha * x^beta", kUlps},
-     [](double x, double a, double b, double) { return a * std::pow(x, b); }},
-    {{"linear", "alpha * x + beta", kFused},
-     [](double x, double a, double b, double) { return a * x + b; }},
-    {{"add", "x + y", kExact}, [](double x, double, double, double y) { return x + y; }},
-    {{"sub", "x - y", kExact}, [](double x, double, double, double y) { return x - y; }},
-    {{"mul", "x * y", kExact}, [](double x, double, double, double y) { return x * y; }},
-    {{"div", "x / y", kExact}, [](double x, double, double, double y) { return x / y; }},
-    {{"max", "max(x, y)", kNanToBound},
-     [](double x, double, double, double y) { return std::max(x, y); }},
-    {{"min", "min(x, y)", kNanToBound},
-     [](double x, double, double, double y) { return std::min(x, y); }},
-};
-
 // --- patterns as trees
 
 struct Pattern {
@@ -321,14 +265,14 @@ void collect(const Pattern& p, Prims& out) {
 }
 
 struct Compiled {
-  const Row* row;
+  const EpilogueRow* row;
   Pattern pattern;
   Prims needs;
 };
 const std::vector<Compiled>& table() {
   static const std::vector<Compiled> rows = [] {
     std::vector<Compiled> out;
-    for (const Row& row : kRows) {
+    for (const EpilogueRow& row : kRows) {
       std::string_view text = row.pattern;
       Compiled& c = out.emplace_back(Compiled{&row, parse(text), {}});
       collect(c.pattern, c.needs);
@@ -639,18 +583,9 @@ std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t 
   return answers.of(program, anchor_input, allowed);
 }
 
-std::span<const EpilogueForm> epilogue_forms() {
-  static const std::vector<EpilogueForm> forms = [] {
-    std::vector<EpilogueForm> out;
-    for (const Meaning& m : kMeanings) out.push_back(m.form);
-    return out;
-  }();
-  return forms;
-}
-
 std::vector<std::string_view> epilogue_patterns() {
   std::vector<std::string_view> out;
-  for (const Row& row : kRows) out.push_back(row.pattern);
+  for (const EpilogueRow& row : kRows) out.push_back(row.pattern);
   return out;
 }
 
@@ -691,12 +626,6 @@ Program epilogue_program(std::string_view pattern, const std::map<char, double>&
   uint32_t x = b.input(DType::f32, "x"), y = b.input(DType::f32, "y");
   b.output(build(parse(pattern), b, x, y, constants));
   return b.take();
-}
-
-double apply_post_op(const PostOp& op, double x, double operand) {
-  for (const Meaning& m : kMeanings)
-    if (m.form.alg == op.alg) return m.eval(x, op.alpha, op.beta, operand);
-  bug("an algorithm outside the epilogue table", __FILE__, __LINE__);
 }
 
 }  // namespace ferrule

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,16 +45,8 @@ struct PostOp {
 std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input,
                                                Deviations allowed);
 
-/// One row, for tests and documentation: `alg` in terms of x, alpha, beta, and the deviation.
-struct EpilogueForm {
-  std::string_view alg, formula;
-  Deviation deviation;
-};
-std::span<const EpilogueForm> epilogue_forms();
 /// The table's patterns as written, and one of them as a program over inputs x and y, for tests.
 std::vector<std::string_view> epilogue_patterns();
 Program epilogue_program(std::string_view pattern, const std::map<char, double>& constants);
-/// What the formula of a post-op gives for x (and its operand's value), in double precision.
-double apply_post_op(const PostOp& op, double x, double operand);
 
 }  // namespace ferrule

@@ -7,36 +7,22 @@ namespace ferrule {
 namespace {
 
 /// ONNX's own name of an element type, which is what its text syntax wants.
-std::string_view onnx_type(DType t) {
+std::string onnx_type(DType t) {
+  if (is_int(t) && size_bits(t) >= 8)
+    return fmt::format("{}int{}", is_unsigned_int(t) ? "u" : "", size_bits(t));
   switch (t) {
     case DType::f32:
       return "float";
-    case DType::u8:
-      return "uint8";
-    case DType::i8:
-      return "int8";
-    case DType::u16:
-      return "uint16";
-    case DType::i16:
-      return "int16";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::string:
-      return "string";
-    case DType::f16:
-      return "float16";
     case DType::f64:
       return "double";
-    case DType::u32:
-      return "uint32";
-    case DType::u64:
-      return "uint64";
+    case DType::f16:
+      return "float16";
     case DType::bf16:
       return "bfloat16";
+    case DType::string:
+      return "string";
     default:
-      return name(t);
+      return std::string(name(t));
   }
 }
 
@@ -52,7 +38,7 @@ std::string ident(const std::string& s) {
 }
 
 std::string typed(const Value& v) {
-  std::string out(onnx_type(v.type.dtype));
+  std::string out = onnx_type(v.type.dtype);
   if (!v.type.shape) return out + " " + ident(v.name);
   if (!v.type.shape->empty()) out += escape(str(*v.type.shape));
   return out + " " + ident(v.name);

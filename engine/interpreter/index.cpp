@@ -16,63 +16,29 @@ Status need_indices(const Call& c, size_t slot) {
   return {};
 }
 
-Outputs gather_elements(const Call& c) {
-  FERRULE_TRY(need_indices(c, 1));
-  const Tensor &x = *c.input(0), &indices = *c.input(1);
+/// Where in an operand of these dims the elements named by `indices` along an axis lie.
+Result<std::vector<int64_t>> along_axis(const Call& c, const Tensor& x, const Tensor& indices) {
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   const auto a = static_cast<size_t>(axis);
-  if (indices.rank() != x.rank())
-    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
-  for (size_t k = 0; k < x.dims().size(); ++k) {
-    if (k != a && indices.dims()[k] > x.dims()[k])
-      return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
-  }
+  bool inside = indices.rank() == x.rank();
+  for (size_t k = 0; inside && k < x.dims().size(); ++k)
+    inside = k == a || indices.dims()[k] <= x.dims()[k];
+  if (!inside) return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
   const Dims own = strides(x.dims());
-  std::vector<int64_t> from(static_cast<size_t>(indices.numel()));
+  std::vector<int64_t> out(static_cast<size_t>(indices.numel()));
   Dims at(indices.dims().size(), 0);
-  for (size_t i = 0; i < from.size(); ++i, next(at, indices.dims())) {
+  for (size_t i = 0; i < out.size(); ++i, next(at, indices.dims())) {
     FERRULE_ASSIGN(const int64_t r,
                    in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
-    from[i] = dot(at, own) + (r - at[a]) * own[a];
+    out[i] = dot(at, own) + (r - at[a]) * own[a];
   }
-  return one(take(x, indices.dims(), from));
+  return out;
 }
 
-Outputs gather_nd(const Call& c) {
+Outputs gather_elements(const Call& c) {
   FERRULE_TRY(need_indices(c, 1));
-  const Tensor &x = *c.input(0), &indices = *c.input(1);
-  const int64_t batch = c.n.attrs.i("batch_dims", 0);
-  if (indices.rank() < 1 || batch < 0 || batch >= std::min(x.rank(), indices.rank())) {
-    if (batch != 0 || indices.rank() < 1)
-      return c.bad_attr("batch_dims", "{} for {} and {}", batch, text(x.dims()),
-                        text(indices.dims()));
-  }
-  const int64_t depth = indices.dims().back();
-  const auto b = static_cast<size_t>(batch);
-  if (depth < 1 || batch + depth > x.rank())
-    return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
-  if (!std::equal(x.dims().begin(), x.dims().begin() + batch, indices.dims().begin())) {
-    return c.bad("batches of {} and {} differ", text(x.dims()), text(indices.dims()));
-  }
-  Dims out(indices.dims().begin(), indices.dims().end() - 1);
-  out.insert(out.end(), x.dims().begin() + batch + depth, x.dims().end());
-  FERRULE_TRY(c.fits(x.dtype(), out));
-  const int64_t inner = count(x.dims(), b + static_cast<size_t>(depth));
-  const int64_t tuples = count(indices.dims(), 0, indices.dims().size() - 1);
-  const int64_t batches = count(x.dims(), 0, b), per_batch = batches ? tuples / batches : 0;
-  const int64_t block = count(x.dims(), b);
-  const Dims own = strides(x.dims());
-  std::vector<int64_t> from;
-  for (int64_t t = 0; t < tuples; ++t) {
-    int64_t at = per_batch ? t / per_batch * block : 0;
-    for (int64_t k = 0; k < depth; ++k) {
-      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k),
-                                               x.dims()[static_cast<size_t>(batch + k)]));
-      at += r * own[static_cast<size_t>(batch + k)];
-    }
-    for (int64_t i = 0; i < inner; ++i) from.push_back(at + i);
-  }
-  return one(take(x, out, from));
+  FERRULE_ASSIGN(const auto from, along_axis(c, *c.input(0), *c.input(1)));
+  return one(take(*c.input(0), c.input(1)->dims(), from));
 }
 
 // --- scatter
@@ -85,31 +51,12 @@ Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
   if (updates.dtype() != x.dtype())
     return c.bad("updates of type {} for {}", name(updates.dtype()), name(x.dtype()));
   if (how == "none" || how.empty()) {
-    // Element i of [x, updates] where the last update wins.
-    std::vector<int64_t> from(static_cast<size_t>(x.numel()));
+    if (x.dtype() != DType::string && size_bits(x.dtype()) < 8) return c.unsupported_type(x);
+    std::vector<int64_t> from(static_cast<size_t>(x.numel()));  // of both; the last update wins
     std::iota(from.begin(), from.end(), 0);
     for (size_t i = 0; i < to.size(); ++i)
-      from[static_cast<size_t>(to[i])] = -2 - static_cast<int64_t>(i);
-    if (x.dtype() == DType::string) {
-      std::vector<std::string> y(from.size());
-      for (size_t i = 0; i < y.size(); ++i) {
-        y[i] = from[i] >= 0 ? x.strings()[static_cast<size_t>(from[i])]
-                            : updates.strings()[static_cast<size_t>(-2 - from[i])];
-      }
-      return one(Tensor(x.dims(), std::move(y)));
-    }
-    const int bytes = size_bits(x.dtype()) / 8;
-    if (bytes == 0) return c.unsupported_type(x);
-    auto [y, p] = Tensor::allocate(x.dtype(), x.dims());
-    for (size_t i = 0; i < from.size(); ++i) {
-      const bool kept = from[i] >= 0;
-      const auto at =
-          static_cast<size_t>(kept ? from[i] : -2 - from[i]) * static_cast<size_t>(bytes);
-      std::memcpy(static_cast<char*>(p) + i * static_cast<size_t>(bytes),
-                  static_cast<const char*>((kept ? x : updates).data()) + at,
-                  static_cast<size_t>(bytes));
-    }
-    return one(y);
+      from[static_cast<size_t>(to[i])] = x.numel() + static_cast<int64_t>(i);
+    return one(take(joined({x, updates}), x.dims(), from));
   }
   if (how != "add" && how != "mul" && how != "max" && how != "min") {
     return c.bad_attr("reduction", "unknown value \"{}\"", escape(how));
@@ -133,24 +80,11 @@ Outputs scatter_elements(const Call& c) {
   FERRULE_TRY(c.need(3));
   FERRULE_TRY(need_indices(c, 1));
   const Tensor &x = *c.input(0), &indices = *c.input(1), &updates = *c.input(2);
-  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
-  const auto a = static_cast<size_t>(axis);
-  if (indices.rank() != x.rank() || updates.dims() != indices.dims()) {
+  if (updates.dims() != indices.dims()) {
     return c.bad("indices {} and updates {} for {}", text(indices.dims()), text(updates.dims()),
                  text(x.dims()));
   }
-  for (size_t k = 0; k < x.dims().size(); ++k) {
-    if (k != a && indices.dims()[k] > x.dims()[k])
-      return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
-  }
-  const Dims own = strides(x.dims());
-  std::vector<int64_t> to(static_cast<size_t>(indices.numel()));
-  Dims at(indices.dims().size(), 0);
-  for (size_t i = 0; i < to.size(); ++i, next(at, indices.dims())) {
-    FERRULE_ASSIGN(const int64_t r,
-                   in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
-    to[i] = dot(at, own) + (r - at[a]) * own[a];
-  }
+  FERRULE_ASSIGN(const auto to, along_axis(c, x, indices));
   return scatter_to(c, x, updates, to);
 }
 
@@ -286,7 +220,6 @@ Outputs compress(const Call& c) {
 
 constexpr Entry kIndex[] = {
     {"GatherElements", gather_elements},
-    {"GatherND", gather_nd},
     {"ScatterElements", scatter_elements},
     {"Scatter", scatter_elements},
     {"ScatterND", scatter_nd},

@@ -78,7 +78,6 @@ std::span<const Entry> shape_table();
 std::span<const Entry> movement_table();
 std::span<const Entry> index_table();
 std::span<const Entry> order_table();
-std::span<const Entry> reduce_table();
 std::span<const Entry> norm_table();
 std::span<const Entry> resize_table();
 std::span<const Entry> quantize_table();
@@ -217,6 +216,8 @@ inline std::string text(const Dims& d) { return fmt::format("[{}]", fmt::join(d,
 /// it.
 Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
             const Tensor* fill = nullptr);
+/// Operands of one type one after another, as a source of take(): in movement.cpp.
+Tensor joined(const std::vector<Tensor>& operands);
 
 /// Attributes of a sliding window (convolution and pooling), checked and with pads resolved.
 struct Window {

@@ -12,8 +12,8 @@ const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels()
   static const auto all = [] {
     std::map<std::pair<std::string_view, std::string_view>, Kernel> out;
     for (auto table : {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
-                       index_table(), order_table(), reduce_table(), norm_table(), resize_table(),
-                       quantize_table(), rnn_table(), control_table(), attention_table()}) {
+                       index_table(), order_table(), norm_table(), resize_table(), quantize_table(),
+                       rnn_table(), control_table(), attention_table()}) {
       for (const Entry& e : table) {
         FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second,
                        "operator in two tables");
@@ -160,9 +160,6 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
   return run_graph(env, c.options);
 }
 
-}  // namespace interp
-
-namespace interp {
 namespace {
 
 /// A node without the graph around it. What its nested graphs capture stands behind its own inputs,

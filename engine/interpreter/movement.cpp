@@ -5,9 +5,7 @@
 #include "engine/semantics/movement_parts.h"
 
 namespace ferrule::interp {
-namespace {
 
-/// The operands one after another, as take() wants its source.
 Tensor joined(const std::vector<Tensor>& operands) {
   if (operands.size() == 1) return operands[0];
   int64_t total = 0;
@@ -25,6 +23,8 @@ Tensor joined(const std::vector<Tensor>& operands) {
   }
   return all;
 }
+
+namespace {
 
 /// One result of the node, whose operands lie in `source` from these positions on.
 Result<Tensor> moved(const Call& c, const Dims& dims, const Movement& m, const Tensor& source,
@@ -91,6 +91,8 @@ Outputs move(const Call& c) {
     FERRULE_TRY(c.fits(source.dtype(), *dims));
     sizes.push_back(*dims);
   }
+  if (is_view(c.n) && operands[0].numel() == count(sizes[0]))
+    return one(operands[0].reshaped(sizes[0]));
   std::vector<Tensor> out;
   for (const auto movements = movements_of(g, g.node(id)); const auto& m : movements) {
     if (!m) return fail(required(m.error()));
@@ -167,19 +169,15 @@ Outputs reverse_sequence(const Call& c) {
 }
 
 constexpr Entry kMovement[] = {
-    {"Transpose", move},
-    {"Concat", move},
-    {"Split", move},
-    {"Slice", move},
-    {"Expand", move},
-    {"Tile", move},
-    {"Pad", move},
-    {"Gather", move},
-    {"CenterCropPad", center_crop_pad},
-    {"DepthToSpace", move},
-    {"SpaceToDepth", move},
-    {"Trilu", trilu},
-    {"ReverseSequence", reverse_sequence},
+    {"Transpose", move},    {"Concat", move},
+    {"Split", move},        {"Slice", move},
+    {"Expand", move},       {"Tile", move},
+    {"Pad", move},          {"Gather", move},
+    {"GatherND", move},     {"Reshape", move},
+    {"Flatten", move},      {"Squeeze", move},
+    {"Unsqueeze", move},    {"CenterCropPad", center_crop_pad},
+    {"DepthToSpace", move}, {"SpaceToDepth", move},
+    {"Trilu", trilu},       {"ReverseSequence", reverse_sequence},
 };
 
 }  // namespace

@@ -23,6 +23,19 @@ bool greater(C a, C b) {
   return a > b || (is_nan(a) && !is_nan(b));
 }  // NaN counts as the largest
 
+/// Where in a line its largest or smallest element is, the first or last of several.
+template <bool kMax, class C>
+int64_t best_of(const View<C>& in, const Lines& l, int64_t line, bool last) {
+  int64_t best = 0;
+  for (int64_t i = 1; i < l.length; ++i) {
+    const C a = in[l.start(line) + i * l.step], b = in[l.start(line) + best * l.step];
+    const bool better = kMax ? greater(a, b) : (a < b || (is_nan(a) && !is_nan(b)));
+    const bool equal = a == b || (is_nan(a) && is_nan(b));
+    if (better || (last && equal)) best = i;
+  }
+  return best;
+}
+
 template <bool kMax>
 Outputs arg(const Call& c) {
   FERRULE_TRY(c.need(1));
@@ -40,17 +53,23 @@ Outputs arg(const Call& c) {
     const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
     std::vector<int64_t> y;
-    for (int64_t k = 0; k < l.size(); ++k) {
-      int64_t best = 0;
-      for (int64_t i = 1; i < l.length; ++i) {
-        const C a = in[l.start(k) + i * l.step], b = in[l.start(k) + best * l.step];
-        const bool better = kMax ? greater(a, b) : (a < b || (is_nan(a) && !is_nan(b)));
-        const bool equal = a == b || (is_nan(a) && is_nan(b));
-        if (better || (last && equal)) best = i;
-      }
-      y.push_back(best);
-    }
+    for (int64_t k = 0; k < l.size(); ++k) y.push_back(best_of<kMax>(in, l, k, last));
     return one(Tensor::of_i64(out, y));
+  });
+}
+
+/// 1 at the first largest of each line, else 0.
+Outputs hardmax(const Call& c) {
+  FERRULE_TRY(c.need(1));
+  const Tensor& x = *c.input(0);
+  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), x.rank()));
+  return with_float(c, x, [&]<class C>() {
+    const View<C> in(x);
+    const Lines l = lines(x.dims(), axis);
+    std::vector<C> y(static_cast<size_t>(x.numel()));
+    for (int64_t k = 0; l.length > 0 && k < l.size(); ++k)
+      y[static_cast<size_t>(l.start(k) + best_of<true>(in, l, k, false) * l.step)] = 1;
+    return one(store(x.dtype(), x.dims(), y));
   });
 }
 
@@ -241,6 +260,7 @@ Outputs non_max_suppression(const Call& c) {
 constexpr Entry kOrder[] = {
     {"ArgMax", arg<true>},
     {"ArgMin", arg<false>},
+    {"Hardmax", hardmax},
     {"TopK", top_k},
     {"CumSum", cumulative<false>},
     {"CumProd", cumulative<true>},

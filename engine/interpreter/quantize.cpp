@@ -2,6 +2,7 @@
 // integers are exact; scales are applied in floating point and rounded half to even.
 #include "engine/interpreter/conv.h"
 #include "engine/interpreter/matmul.h"
+#include "engine/semantics/block_eval.h"
 
 namespace ferrule::interp {
 namespace {
@@ -53,39 +54,12 @@ double quantise(double v, double zero, Range r) {
   return std::clamp(std::nearbyint(v) + zero, r.low, r.high);
 }
 
-/// An 8-bit float without saturation: what lies beyond the largest value becomes infinity or NaN.
-Tensor small_floats(DType t, const Dims& dims, std::vector<double> v, bool saturate) {
-  double largest = 0, past = 0;
-  switch (t) {
-    case DType::f8e4m3fn:
-      largest = 448, past = std::nan("");
-      break;
-    case DType::f8e4m3fnuz:
-      largest = 240, past = std::nan("");
-      break;
-    case DType::f8e5m2:
-      largest = 57344, past = std::numeric_limits<double>::infinity();
-      break;
-    case DType::f8e5m2fnuz:
-      largest = 57344, past = std::nan("");
-      break;
-    default:
-      return store(t, dims, v);
-  }
-  Tensor y = store(t, dims, v);
-  if (saturate) return y;
-  // Halfway to the next step above the largest value is where rounding leaves the format.
-  const double step = t == DType::f8e4m3fn ? 32 : t == DType::f8e4m3fnuz ? 16 : 8192;
-  auto [z, p] = Tensor::allocate(t, dims);
-  std::memcpy(p, y.data(), static_cast<size_t>(y.bytes()));
-  for (size_t i = 0; i < v.size(); ++i) {
-    if (!(std::fabs(v[i]) >= largest + step / 2)) continue;  // NaN is NaN already
-    const bool negative = std::signbit(v[i]);
-    uint8_t code = *static_cast<const uint8_t*>(Tensor::scalar(t, std::nan("")).data());
-    if (std::isinf(past)) code = negative ? 0xfc : 0x7c;
-    static_cast<uint8_t*>(p)[i] = code;
-  }
-  return z;
+/// Small floats; unless they saturate, what lies beyond the largest becomes infinity or NaN.
+Tensor small_floats(DType t, const Dims& dims, const std::vector<double>& v, bool saturate) {
+  if (saturate) return store(t, dims, v);
+  auto [y, bytes] = Tensor::allocate(t, dims);
+  pack(t, DType::f64, v.data(), static_cast<int>(v.size()), bytes, 0);
+  return y;
 }
 
 Outputs quantize_linear(const Call& c) {
@@ -118,8 +92,7 @@ Outputs quantize_linear(const Call& c) {
     else
       y[i] += z[static_cast<size_t>(at[i])];
   }
-  if (is_float(t))
-    return one(small_floats(t, x.dims(), std::move(y), c.n.attrs.i("saturate", 1) != 0));
+  if (is_float(t)) return one(small_floats(t, x.dims(), y, c.n.attrs.i("saturate", 1) != 0));
   return one(store(t, x.dims(), y));
 }
 

@@ -1,5 +1,6 @@
-// Row operators that only a formula describes. The formula is evaluated over all elements once for
-// each of its reductions, whose result the next evaluation reads, and then once more.
+// Row operators, by their formulas. A formula is evaluated over all elements once for each of its
+// reductions, whose result the next evaluation reads, and then once more. Floats are computed in
+// f64 whatever their type, and rounded once.
 #include "engine/interpreter/internal.h"
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/infer_formula.h"
@@ -15,14 +16,16 @@ class RowFormula {
 
   Outputs run() {
     FERRULE_TRY(c_.need(1));
-    const Shape shape(c_.input(0)->dims().begin(), c_.input(0)->dims().end());
+    const Tensor& x = *c_.input(0);
+    if (std::ranges::find(f_.types, x.dtype()) == f_.types.end()) return c_.unsupported_type(x);
+    const Shape shape(x.dims().begin(), x.dims().end());
     FERRULE_ASSIGN(
         axes_, required(row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); })));
-    lay_out(c_.input(0)->dims());
+    lay_out(x.dims());
     FERRULE_TRY(c_.fits(DType::f64, dims_));
     FERRULE_TRY(build());
     for (size_t k = 0; k < folds_.size(); ++k) {
-      const Tensor elements = evaluate(k + 1, dims_);
+      const Tensor elements = evaluate(k + 1, dims_, DType::f64);
       const DType type = fold_type(folds_[k], elements.dtype());
       Tensor rows = is_float(type)       ? folded<double>(folds_[k], elements, type)
                     : type == DType::u64 ? folded<uint64_t>(folds_[k], elements, type)
@@ -32,7 +35,8 @@ class RowFormula {
           operands_[i] = rows;
     }
     const Shape result = row_result_shape(f_, c_.n, axes_, shape);
-    return one(evaluate(0, f_.one_a_row ? reduced_ : dims_).reshaped(*constant_shape(result)));
+    return one(
+        evaluate(0, f_.one_a_row ? reduced_ : dims_, result_).reshaped(*constant_shape(result)));
   }
 
  private:
@@ -54,7 +58,8 @@ class RowFormula {
   Status build() {
     std::vector<DType> types;
     for (const Tensor* t : c_.in) types.push_back(t ? t->dtype() : DType::undefined);
-    FERRULE_ASSIGN(LoweringInput in, lowering_input(f_, c_.n, types, c_.options.f64));
+    FERRULE_ASSIGN(result_, formula_result_type(f_, c_.n, types));
+    FERRULE_ASSIGN(LoweringInput in, lowering_input(f_, c_.n, types, true));
     ProgramBuilder b;
     for (size_t k = 0; k < c_.in.size(); ++k) {
       if (!c_.in[k] || !f_.reads(k)) continue;
@@ -94,10 +99,15 @@ class RowFormula {
     return c_.input(k)->reshaped(d);
   }
 
-  Tensor evaluate(size_t output, const Dims& dims) const {
+  /// Floats are stored as `type`.
+  Tensor evaluate(size_t output, const Dims& dims, DType type) const {
+    Program p = program_;
+    p.outputs = {program_.outputs[output]};
+    simplify(p);  // what only the other outputs need goes
     std::vector<const Tensor*> data;
     for (const Tensor& t : operands_) data.push_back(&t);
-    return evaluate_program(program_, output, dims, data);
+    const Rounding rounding{type};
+    return evaluate_program(p, 0, dims, data, is_float(p.output_type(0)) ? &rounding : nullptr);
   }
 
   /// One value a row, accumulated in `type`.
@@ -110,11 +120,7 @@ class RowFormula {
     const std::vector<int64_t> row = positions(dims_, broadcast_strides(reduced_, dims_));
     for (int64_t i = 0; i < in.size(); ++i) {
       C& y = rows[static_cast<size_t>(row[static_cast<size_t>(i)])];
-      const C x = in[i];
-      if (fold == Fold::sum) y = add(y, x);
-      if (fold == Fold::prod) y = mul(y, x);
-      if (fold == Fold::max && (x > y || is_nan(x))) y = x;
-      if (fold == Fold::min && (x < y || is_nan(x))) y = x;
+      y = fold_in(fold, y, in[i]);
     }
     return store(type, reduced_, rows);
   }
@@ -122,6 +128,7 @@ class RowFormula {
   const Call& c_;
   const OpFormula& f_;
   RowAxes axes_;
+  DType result_{};
   std::vector<bool> goes_;
   Dims dims_, reduced_;
   Program program_;  ///< outputs: the result, then what each fold folds

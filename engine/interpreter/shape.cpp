@@ -5,85 +5,6 @@
 namespace ferrule::interp {
 namespace {
 
-Outputs reshape(const Call& c) {
-  FERRULE_TRY(c.need(1));
-  const Tensor& x = *c.input(0);
-  const auto wanted = c.ints(1, "shape");
-  if (!wanted) return c.bad("no shape is given");
-  Dims out = *wanted;
-  const bool allow_zero = c.n.attrs.i("allowzero") != 0;
-  int64_t known = 1, open = -1;
-  for (size_t k = 0; k < out.size(); ++k) {
-    if (out[k] == 0 && !allow_zero) {
-      if (k >= x.dims().size())
-        return c.bad("shape {} copies a dimension that {} has not", text(*wanted), text(x.dims()));
-      out[k] = x.dims()[k];
-    }
-    if (out[k] == -1) {
-      if (open >= 0) return c.bad("shape {} leaves two dimensions open", text(*wanted));
-      open = static_cast<int64_t>(k);
-    } else if (out[k] < 0 || __builtin_mul_overflow(known, out[k], &known)) {
-      return c.bad("shape {} is out of range", text(*wanted));
-    }
-  }
-  if (open >= 0) {
-    if (known == 0 || x.numel() % known != 0) {
-      return c.bad("{} elements do not fit shape {}", x.numel(), text(*wanted));
-    }
-    out[static_cast<size_t>(open)] = x.numel() / known;
-    known *= out[static_cast<size_t>(open)];
-  }
-  if (known != x.numel()) return c.bad("{} elements do not fit shape {}", x.numel(), text(*wanted));
-  FERRULE_TRY(c.fits(x.dtype(), out));
-  return one(x.reshaped(out));
-}
-
-Outputs flatten(const Call& c) {
-  FERRULE_TRY(c.need(1));
-  const Tensor& x = *c.input(0);
-  int64_t axis = c.n.attrs.i("axis", 1);
-  if (axis < -x.rank() || axis > x.rank())
-    return c.bad_attr("axis", "{} is out of range for rank {}", axis, x.rank());
-  if (axis < 0) axis += x.rank();
-  return one(x.reshaped(
-      {count(x.dims(), 0, static_cast<size_t>(axis)), count(x.dims(), static_cast<size_t>(axis))}));
-}
-
-Outputs squeeze(const Call& c) {
-  FERRULE_TRY(c.need(1));
-  const Tensor& x = *c.input(0);
-  Dims ones;
-  for (int64_t k = 0; k < x.rank(); ++k) {
-    if (x.dims()[static_cast<size_t>(k)] == 1) ones.push_back(k);
-  }
-  FERRULE_ASSIGN(const Dims axes, c.axes(1, x.rank(), ones));
-  Dims out;
-  for (int64_t k = 0; k < x.rank(); ++k) {
-    const int64_t d = x.dims()[static_cast<size_t>(k)];
-    const bool gone = std::find(axes.begin(), axes.end(), k) != axes.end();
-    if (gone && d != 1) return c.bad("dimension {} of {} is not 1", k, text(x.dims()));
-    if (!gone) out.push_back(d);
-  }
-  return one(x.reshaped(out));
-}
-
-Outputs unsqueeze(const Call& c) {
-  FERRULE_TRY(c.need(1));
-  const Tensor& x = *c.input(0);
-  const auto given = c.ints(1, "axes");
-  if (!given) return c.bad("no axes are given");
-  const int64_t rank = x.rank() + static_cast<int64_t>(given->size());
-  FERRULE_ASSIGN(const Dims axes, c.axes(1, rank, {}));
-  Dims out;
-  size_t from = 0;
-  for (int64_t k = 0; k < rank; ++k) {
-    const bool fresh = std::find(axes.begin(), axes.end(), k) != axes.end();
-    out.push_back(fresh ? 1 : x.dims()[from++]);
-  }
-  FERRULE_TRY(c.fits(x.dtype(), out));
-  return one(x.reshaped(out));
-}
-
 Outputs dropout(const Call& c) {
   FERRULE_TRY(c.need(1));
   if (const Tensor* training = c.input(2);
@@ -192,10 +113,13 @@ Outputs eye_like(const Call& c) {
 }
 
 constexpr Entry kShape[] = {
-    {"Reshape", reshape},     {"Flatten", flatten},   {"Squeeze", squeeze},
-    {"Unsqueeze", unsqueeze}, {"Dropout", dropout},   {"Shape", shape},
-    {"Size", size},           {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
-    {"Range", range},         {"EyeLike", eye_like},
+    {"Dropout", dropout},
+    {"Shape", shape},
+    {"Size", size},
+    {"Constant", constant},
+    {"ConstantOfShape", constant_of_shape},
+    {"Range", range},
+    {"EyeLike", eye_like},
 };
 
 }  // namespace

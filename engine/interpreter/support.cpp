@@ -1,5 +1,6 @@
 #include "engine/interpreter/internal.h"
 
+#include "engine/base/native_type.h"
 #include "engine/semantics/infer.h"
 
 namespace ferrule::interp {
@@ -128,45 +129,15 @@ View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
     return;
   }
   converted_.resize(static_cast<size_t>(size_));
-  switch (t.dtype()) {
-    case DType::f32:
-      convert<float>(t, converted_);
-      break;
-    case DType::f64:
-      convert<double>(t, converted_);
-      break;
-    case DType::i8:
-      convert<int8_t>(t, converted_);
-      break;
-    case DType::i16:
-      convert<int16_t>(t, converted_);
-      break;
-    case DType::i32:
-      convert<int32_t>(t, converted_);
-      break;
-    case DType::i64:
-      convert<int64_t>(t, converted_);
-      break;
-    case DType::boolean:
-    case DType::u8:
-      convert<uint8_t>(t, converted_);
-      break;
-    case DType::u16:
-      convert<uint16_t>(t, converted_);
-      break;
-    case DType::u32:
-      convert<uint32_t>(t, converted_);
-      break;
-    case DType::u64:
-      convert<uint64_t>(t, converted_);
-      break;
-    default:
-      for (int64_t i = 0; i < size_; ++i) {
-        if constexpr (std::is_floating_point_v<C>)
-          converted_[i] = static_cast<C>(t.at_f64(i));
-        else
-          converted_[i] = static_cast<C>(t.at_i64(i));
-      }
+  if (is_native(t.dtype())) {
+    with_native(t.dtype(), [&]<class From>(From) { convert<From>(t, converted_); });
+  } else {
+    for (int64_t i = 0; i < size_; ++i) {
+      if constexpr (std::is_floating_point_v<C>)
+        converted_[i] = static_cast<C>(t.at_f64(i));
+      else
+        converted_[i] = static_cast<C>(t.at_i64(i));
+    }
   }
   data_ = converted_.data();
 }
@@ -176,58 +147,24 @@ Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
   auto [t, p] = Tensor::allocate(dtype, dims);
   FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(),
                  "interpreter: wrong number of results");
-  switch (dtype) {
-    case DType::f32:
-      put<float>(p, values);
-      break;
-    case DType::f64:
-      put<double>(p, values);
-      break;
-    case DType::i8:
-      put<int8_t>(p, values);
-      break;
-    case DType::i16:
-      put<int16_t>(p, values);
-      break;
-    case DType::i32:
-      put<int32_t>(p, values);
-      break;
-    case DType::i64:
-      put<int64_t>(p, values);
-      break;
-    case DType::u8:
-      put<uint8_t>(p, values);
-      break;
-    case DType::u16:
-      put<uint16_t>(p, values);
-      break;
-    case DType::u32:
-      put<uint32_t>(p, values);
-      break;
-    case DType::u64:
-      put<uint64_t>(p, values);
-      break;
-    case DType::boolean:
-      for (size_t i = 0; i < values.size(); ++i) static_cast<uint8_t*>(p)[i] = values[i] != 0;
-      break;
-    default: {
-      auto* bytes = static_cast<uint8_t*>(p);
-      const int bits = size_bits(dtype);
-      if (dtype == DType::f16 && std::is_same_v<C, float>) {
-        for (size_t i = 0; i < values.size(); ++i) {
-          static_cast<uint16_t*>(p)[i] = float_to_f16(static_cast<float>(values[i]));
-        }
-        break;
-      }
-      for (size_t i = 0; i < values.size(); ++i) {
-        const Tensor e = Tensor::scalar(dtype, static_cast<double>(values[i]));
-        if (bits == 4) {
-          bytes[i / 2] = static_cast<uint8_t>(
-              bytes[i / 2] | ((*static_cast<const uint8_t*>(e.data()) & 15) << (i % 2 * 4)));
-        } else {
-          std::memcpy(bytes + i * static_cast<size_t>(bits / 8), e.data(),
-                      static_cast<size_t>(bits / 8));
-        }
+  if (dtype == DType::boolean) {
+    for (size_t i = 0; i < values.size(); ++i) static_cast<uint8_t*>(p)[i] = values[i] != 0;
+  } else if (is_native(dtype)) {
+    with_native(dtype, [&, p = p]<class To>(To) { put<To>(p, values); });
+  } else if (dtype == DType::f16 && std::is_same_v<C, float>) {
+    for (size_t i = 0; i < values.size(); ++i)
+      static_cast<uint16_t*>(p)[i] = float_to_f16(static_cast<float>(values[i]));
+  } else {
+    auto* bytes = static_cast<uint8_t*>(p);
+    const int bits = size_bits(dtype);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const Tensor e = Tensor::scalar(dtype, static_cast<double>(values[i]));
+      if (bits == 4) {
+        bytes[i / 2] = static_cast<uint8_t>(
+            bytes[i / 2] | ((*static_cast<const uint8_t*>(e.data()) & 15) << (i % 2 * 4)));
+      } else {
+        std::memcpy(bytes + i * static_cast<size_t>(bits / 8), e.data(),
+                    static_cast<size_t>(bits / 8));
       }
     }
   }

@@ -55,7 +55,15 @@ Proposer::Place place_of(const Node& n, size_t slot) {
   return out;
 }
 
-bool typed(const Graph& g, bool any) {
+}  // namespace
+
+int64_t elements(const Shape& s) {
+  int64_t n = 1;
+  for (const Dim& d : s) n *= std::min<int64_t>(d.value_or(7), 1 << 12);
+  return n;
+}
+
+bool well_typed(const Graph& g) {
   return std::ranges::all_of(g.order(), [&](NodeId id) {
     const Node& n = g.node(id);
     const OperatorSchema* s = operator_schema(n.domain, n.op);
@@ -71,24 +79,13 @@ bool typed(const Graph& g, bool any) {
       const OperandSchema& o = s->inputs[std::min(k, s->inputs.size() - 1)];
       const DType t = n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined;
       if (t == DType::undefined || o.types.empty()) continue;
-      if ((!any && std::ranges::find(o.types, t) == o.types.end()) ||
+      if (std::ranges::find(o.types, t) == o.types.end() ||
           of_variable.try_emplace(o.variable, t).first->second != t)
         return false;
     }
     return true;
   });
 }
-
-}  // namespace
-
-int64_t elements(const Shape& s) {
-  int64_t n = 1;
-  for (const Dim& d : s) n *= std::min<int64_t>(d.value_or(7), 1 << 12);
-  return n;
-}
-
-bool well_typed(const Graph& g) { return typed(g, false); }
-bool evenly_typed(const Graph& g) { return typed(g, true); }
 
 // --- element types
 

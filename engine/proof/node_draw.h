@@ -26,8 +26,6 @@ int64_t elements(const Shape& s);
 /// Whether all operands have element types that their operators' schemas allow, and allow together.
 /// Inference asks less.
 bool well_typed(const Graph& g);
-/// Whether operands that must have one element type have it, whichever it is.
-bool evenly_typed(const Graph& g);
 
 class NodeDraw {
  public:

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/native_type.h"
 #include "engine/semantics/minifloat.h"
 
 // Plain loops over blocks; gcc 12 vectorises them only at this level.
@@ -14,33 +15,6 @@
 
 namespace ferrule {
 namespace {
-
-/// Calls `f` with a value of the C type of a physical type.
-template <class F>
-decltype(auto) with_type(DType physical, F&& f) {
-  switch (physical) {
-    case DType::f32:
-      return f(float{});
-    case DType::f64:
-      return f(double{});
-    case DType::i8:
-      return f(int8_t{});
-    case DType::i16:
-      return f(int16_t{});
-    case DType::i32:
-      return f(int32_t{});
-    case DType::i64:
-      return f(int64_t{});
-    case DType::u16:
-      return f(uint16_t{});
-    case DType::u32:
-      return f(uint32_t{});
-    case DType::u64:
-      return f(uint64_t{});
-    default:
-      return f(uint8_t{});  // u8, bool
-  }
-}
 
 DType physical_type(DType t, bool f64) {
   if (is_float(t)) return f64 || t == DType::f64 ? DType::f64 : DType::f32;
@@ -371,8 +345,8 @@ void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
 }
 
 void cast_block(DType to, DType from, const void* a, void* out, int n, bool wrap, bool f64) {
-  with_type(physical_type(from, f64), [&]<class From>(From) {
-    with_type(physical_type(to, f64), [&]<class To>(To) {
+  with_native(physical_type(from, f64), [&]<class From>(From) {
+    with_native(physical_type(to, f64), [&]<class To>(To) {
       convert_block<To>(to, static_cast<const From*>(a), static_cast<To*>(out), n, wrap);
     });
   });
@@ -386,7 +360,7 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
     case Prim::cast:
       return cast_block(in.type, operand, a, out, n, in.i != 0, f64);
     case Prim::select:
-      return with_type(physical_type(in.type, f64), [&]<class T>(T) {
+      return with_native(physical_type(in.type, f64), [&]<class T>(T) {
         auto s = static_cast<const uint8_t*>(a);
         auto x = static_cast<const T*>(b), y = static_cast<const T*>(c);
         auto o = static_cast<T*>(out);
@@ -400,7 +374,7 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
     default:
       break;
   }
-  with_type(physical_type(operand, f64), [&]<class T>(T) {
+  with_native(physical_type(operand, f64), [&]<class T>(T) {
     auto x = static_cast<const T*>(a), y = static_cast<const T*>(b);
     switch (info(in.op).cls) {
       case PrimInfo::Class::cmp:
@@ -426,13 +400,13 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
 
 /// Scalar <-> the first element of a block.
 void store(DType t, bool f64, const Scalar& v, void* block) {
-  with_type(physical_type(t, f64), [&]<class T>(T) {
+  with_native(physical_type(t, f64), [&]<class T>(T) {
     *static_cast<T*>(block) =
         std::is_floating_point_v<T> ? static_cast<T>(v.f) : static_cast<T>(v.i);
   });
 }
 Scalar fetch(DType t, bool f64, const void* block) {
-  return with_type(physical_type(t, f64), [&]<class T>(T) -> Scalar {
+  return with_native(physical_type(t, f64), [&]<class T>(T) -> Scalar {
     T v = *static_cast<const T*>(block);
     if constexpr (std::is_floating_point_v<T>)
       return {static_cast<double>(v), 0};
@@ -498,7 +472,7 @@ BlockEvaluator::BlockEvaluator(const Program& p, bool f64) : program_(p), f64_(f
     if (in.op == Prim::load) {
       values_[k] = inputs_[in.index];
     } else if (in.op == Prim::constant) {
-      with_type(physical(in.type), [&]<class T>(T) {
+      with_native(physical(in.type), [&]<class T>(T) {
         T v = std::is_floating_point_v<T> ? static_cast<T>(in.f) : static_cast<T>(in.i);
         std::fill_n(static_cast<T*>(values_[k]), kBlock, v);
       });

@@ -188,13 +188,11 @@ Result<Inferred> infer_node(const Semantics& ops, const Graph& g, const Node& n)
     FERRULE_ASSIGN(c.out.types[0], infer_pointwise(ops, g, n));
     return done();
   }
-  auto by_schema = ops.infer_by_schema(g, n);
-  const OpFormula* row = ops.find(n);
-  if (!by_schema && by_schema.error().code == Code::unknown_operator && row) {
+  if (const OpFormula* row = ops.find(n)) {
     FERRULE_ASSIGN(c.out.types[0], infer_row(*row, g, n));
     return done();
   }
-  FERRULE_ASSIGN(c.out, std::move(by_schema));
+  FERRULE_ASSIGN(c.out, ops.infer_by_schema(g, n));
   return done();
 }
 

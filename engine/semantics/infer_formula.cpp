@@ -30,11 +30,31 @@ Result<Type> infer_pointwise(const Semantics& ops, const Graph& g, const Node& n
   return out;
 }
 
-Shape row_result_shape(const OpFormula& f, const Node& n, const RowAxes& axes, const Shape& x) {
-  if (!f.one_a_row) return x;
+namespace {
+
+bool keeps_dims(const OpFormula& f, const Node& n) {
   auto declared = f.attrs.find("keepdims");
   const auto* usual = declared == f.attrs.end() ? nullptr : std::get_if<int64_t>(&declared->second);
-  const bool keep = n.attrs.i("keepdims", usual ? *usual : 1) != 0;
+  return n.attrs.i("keepdims", usual ? *usual : 1) != 0;
+}
+
+/// Inputs with one value a channel have the channels of `x`.
+Status check_channels(const OpFormula& f, const Graph& g, const Node& n, const Type& x) {
+  for (size_t k = 1; k < n.inputs.size(); ++k) {
+    if (!n.inputs[k] || !f.per_channel(k)) continue;
+    const std::optional<Shape>& p = g.value(n.inputs[k]).type.shape;
+    if (p && (p->size() != 1 || x.rank() < 2 || equal((*p)[0], (*x.shape)[1]) == Truth::no))
+      return error(Code::bad_shape, node_place(n),
+                   fmt::format("its input is {} and its parameter {} is {}", str(x), k, str(*p)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Shape row_result_shape(const OpFormula& f, const Node& n, const RowAxes& axes, const Shape& x) {
+  if (!f.one_a_row) return x;
+  const bool keep = keeps_dims(f, n);
   Shape y;
   for (size_t k = 0; k < x.size(); ++k)
     if (!axes.reduced[k])
@@ -49,18 +69,26 @@ Result<Type> infer_row(const OpFormula& f, const Graph& g, const Node& n) {
   for (ValueId v : n.inputs) types.push_back(v ? g.value(v).type.dtype : DType::undefined);
   Type out;
   FERRULE_ASSIGN(out.dtype, formula_result_type(f, n, types));
-  const ValueId x = n.inputs.empty() ? ValueId{} : n.inputs[0];
-  if (!x || !g.value(x).type.shape) return out;
-  bool open = false;  // the axes are an operand that is not known yet
-  auto axes = row_axes(f, n, *g.value(x).type.shape, [&](size_t slot) {
+  const ValueId in = n.inputs.empty() ? ValueId{} : n.inputs[0];
+  if (!in || !g.value(in).type.shape) return out;
+  const Type& x = g.value(in).type;
+  FERRULE_TRY(check_channels(f, g, n, x));
+  Tensor computed;  // axes that follow from shapes
+  auto axes = row_axes(f, n, *x.shape, [&](size_t slot) -> const Tensor* {
     const Tensor* t = g.constant(n.inputs[slot]);
-    open = !t;
-    return t;
+    const auto contents = t ? std::nullopt : contents_of(g, n.inputs[slot]);
+    const auto list = contents ? constant_shape(*contents) : std::nullopt;
+    if (list) computed = Tensor::of_i64({std::ssize(*list)}, *list);
+    return list ? &computed : t;
   });
   if (axes)
-    out.shape = row_result_shape(f, n, *axes, *g.value(x).type.shape);
-  else if (!open)
-    return error(Code::bad_shape, node_place(n), axes.error().reason());
+    out.shape = row_result_shape(f, n, *axes, *x.shape);
+  else if (const Error* e = axes.error().error())
+    return fail(*e);
+  else if (!f.one_a_row)  // the axes are not known yet
+    out.shape = x.shape;
+  else if (keeps_dims(f, n))
+    out.shape = Shape(x.shape->size(), Dim::unknown());
   return out;
 }
 

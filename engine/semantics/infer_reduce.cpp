@@ -1,4 +1,4 @@
-// Shapes of reductions, normalisations, selections and makers of tensors; contents that arithmetic
+// Shapes of normalisations, selections and makers of tensors; contents that arithmetic
 // on shapes gives (Add, Mul, … of small integer tensors).
 #include <algorithm>
 #include <cmath>
@@ -12,54 +12,29 @@ using namespace infer_detail;
 
 namespace {
 
-Status reduce(InferenceContext& c) {
-  DType type = c.in(0).dtype;
-  bool keep = c.n.attrs.i("keepdims", 1) != 0;
-  std::optional<std::vector<int64_t>> list = c.ints(1);
-  if (c.n.op == "ArgMax" || c.n.op == "ArgMin") {
-    type = DType::i64;
-    list = {c.n.attrs.i("axis", 0)};
-  }
-  bool absent = c.n.op.starts_with("Reduce") && (!c.has(1) || (list && list->empty()));
-  if (!c.shape(0)) return c.set(0, type);
-  const Shape& x = *c.shape(0);
-  if (!list && !absent)
-    return c.set(0, type, keep ? std::optional(unknown_shape(x.size())) : std::nullopt);
-  std::vector<bool> gone(x.size(), absent);
-  if (absent) {
-    if (c.n.attrs.i("noop_with_empty_axes")) return c.same();
-  } else {
-    FERRULE_ASSIGN(auto axes, c.axes(*list, x.size()));
-    for (size_t a : axes) gone[a] = true;
-  }
-  Shape out;
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (!gone[i])
-      out.push_back(x[i]);
-    else if (keep)
-      out.push_back(Dim(1));
-  }
-  c.set(0, type, out);
-  auto data = c.contents(0);
-  if (!data || x.size() != 1 || !gone[0]) return {};
-  if (c.n.op == "ReduceProd") c.set_contents(0, std::vector<Dim>{product(*data)});
-  if (c.n.op == "ReduceSum") {
-    Dim sum(0);
-    for (const Dim& d : *data) sum = sum + d;
-    c.set_contents(0, std::vector<Dim>{sum});
-  }
-  if (c.n.op == "ReduceMax" && !data->empty()) {
-    Dim m = (*data)[0];
-    for (const Dim& d : *data) m = max(m, d);
-    c.set_contents(0, std::vector<Dim>{m});
-  }
-  return {};
+Status arg_extreme(InferenceContext& c) {
+  const bool keep = c.n.attrs.i("keepdims", 1) != 0;
+  std::optional<Shape> out = c.shape(0);
+  if (!out) return c.set(0, DType::i64);
+  FERRULE_ASSIGN(const size_t axis, c.axis(c.n.attrs.i("axis", 0), out->size()));
+  if (keep)
+    (*out)[axis] = Dim(1);
+  else
+    out->erase(out->begin() + static_cast<std::ptrdiff_t>(axis));
+  return c.set(0, DType::i64, out);
 }
 
-/// Softmax and its like: same type, a valid axis.
+/// Same type, a valid axis.
 Status rowwise(InferenceContext& c) {
   if (c.shape(0)) FERRULE_TRY(c.axis(c.n.attrs.i("axis", -1), c.shape(0)->size()));
   return c.same();
+}
+
+Status lp_norm(InferenceContext& c) {
+  const int64_t p = c.n.attrs.i("p", 2);
+  if (p != 1 && p != 2)
+    return error(Code::bad_attribute, place(c.n), "p", fmt::format("{} is neither 1 nor 2", p));
+  return rowwise(c);
 }
 
 Status same_first(InferenceContext& c) { return c.same(); }
@@ -75,17 +50,6 @@ Status batch_norm(InferenceContext& c) {
   }
   c.set(1, c.in(3).dtype, c.shape(3));
   c.set(2, c.in(4).dtype, c.shape(4));
-  return c.same();
-}
-
-Status instance_norm(InferenceContext& c) {
-  const auto& x = c.shape(0);
-  for (size_t i = 1; x && i < 3; ++i) {
-    const auto& p = c.shape(i);
-    if (p && (p->size() != 1 || x->size() < 2 || equal((*p)[0], (*x)[1]) == Truth::no))
-      return c.wrong(
-          fmt::format("its input is {} and its parameter {} is {}", str(c.in(0)), i, str(*p)));
-  }
   return c.same();
 }
 
@@ -275,6 +239,13 @@ std::optional<Dim> arithmetic(const std::string& op, const Dim& x, const Dim& y,
   return std::nullopt;
 }
 
+/// All of a list in one, for ReduceProd, ReduceSum and ReduceMax.
+Dim reduced(const std::string& op, std::span<const Dim> data) {
+  Dim y = op == "ReduceMax" ? data[0] : Dim(op == "ReduceProd");
+  for (const Dim& d : data) y = op == "ReduceProd" ? y * d : op == "ReduceSum" ? y + d : max(y, d);
+  return y;
+}
+
 }  // namespace
 
 void infer_detail::derive_contents(InferenceContext& c) {
@@ -285,6 +256,14 @@ void infer_detail::derive_contents(InferenceContext& c) {
     if (data && op == "Neg")
       for (Dim& d : *data) d = Dim(0) - d;
     c.set_contents(0, data);
+    return;
+  }
+  if (op == "ReduceProd" || op == "ReduceSum" || op == "ReduceMax") {
+    auto data = c.contents(0);
+    const Type& y = c.out.types[0];
+    if (data && (op != "ReduceMax" || !data->empty()) && c.in(0).rank() == 1 && y.shape &&
+        product(*y.shape) == Dim(1))
+      c.set_contents(0, std::vector<Dim>{reduced(op, *data)});
     return;
   }
   static const std::vector<std::string> kArithmetic = {"Add", "Sub", "Mul",   "Div",  "Mod",
@@ -307,15 +286,11 @@ void infer_detail::derive_contents(InferenceContext& c) {
 }
 
 void infer_detail::add_reduce_rules(Table& t) {
-  for (const char* op :
-       {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-        "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "ArgMax", "ArgMin"})
-    t[op] = reduce;
-  t["Softmax"] = t["LogSoftmax"] = t["Hardmax"] = rowwise;
-  t["LRN"] = t["MeanVarianceNormalization"] = t["LpNormalization"] = t["GroupNormalization"] =
-      same_first;
+  t["ArgMax"] = t["ArgMin"] = arg_extreme;
+  t["Hardmax"] = rowwise;
+  t["LpNormalization"] = lp_norm;
+  t["LRN"] = same_first;
   t["BatchNormalization"] = batch_norm;
-  t["InstanceNormalization"] = instance_norm;
   t["LayerNormalization"] = layer_norm;
   t["Dropout"] = dropout;
   t["Where"] = where;

@@ -256,26 +256,34 @@ Applicable<Movement> gather_nd(const Site& s) {
   const auto shape = s.has(1) ? s.g.value(s.n.inputs[1]).type.shape : std::nullopt;
   const auto index_dims = shape ? constant_shape(*shape) : std::nullopt;
   if (!indices || !index_dims || index_dims->empty()) return s.no("no indices are given");
-  if (s.n.attrs.i("batch_dims", 0) != 0) return s.no("it has batches");
-  const auto depth = static_cast<size_t>(index_dims->back());
-  if (depth < 1 || depth > s.x().size())
+  const int64_t batches = s.n.attrs.i("batch_dims", 0), parts = index_dims->back();
+  const auto rank = std::ssize(s.x());
+  if (batches < 0 || batches >= std::ssize(*index_dims) || parts < 1 || batches + parts > rank)
     return s.no("the indices have more parts than the operand has axes");
-  Dims flat{0}, positions;
-  flat.insert(flat.end(), s.x().begin() + static_cast<std::ptrdiff_t>(depth), s.x().end());
-  for (size_t k = 0; k + depth <= indices->size(); k += depth) {
-    int64_t at = 0;
-    for (size_t axis = 0; axis < depth; ++axis) {
-      const int64_t size = s.x()[axis], i = (*indices)[k + axis] < 0 ? (*indices)[k + axis] + size
-                                                                     : (*indices)[k + axis];
-      if (i < 0 || i >= size) return s.no("an index is out of range");
-      at = at * size + i;
+  if (!std::equal(s.x().begin(), s.x().begin() + batches, index_dims->begin()))
+    return s.no("the batches of its operands differ");
+  auto product = [](auto begin, auto end) {
+    return std::accumulate(begin, end, int64_t{1}, std::multiplies<>());
+  };
+  const auto rest = s.x().begin() + batches + parts;
+  const int64_t tuples = std::ssize(*indices) / parts,
+                apart = std::max<int64_t>(product(s.x().begin(), s.x().begin() + batches), 1),
+                each = std::max<int64_t>(tuples / apart, 1);
+  Dims positions;
+  for (int64_t k = 0; k < tuples; ++k) {
+    int64_t at = k / each;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t size = s.x()[static_cast<size_t>(batches + part)],
+                    i = (*indices)[static_cast<size_t>(k * parts + part)];
+      if (i < -size || i >= size)
+        return s.no(fmt::format("index {} is out of range for {}", i, size));
+      at = at * size + (i < 0 ? i + size : i);
     }
     positions.push_back(at);
   }
-  flat[0] = static_cast<int64_t>(positions.size());
-  Dims joined = flat;
-  joined[0] = std::accumulate(s.x().begin(), s.x().begin() + static_cast<std::ptrdiff_t>(depth),
-                              int64_t{1}, std::multiplies<>());
+  Dims flat{tuples}, joined{product(s.x().begin(), rest)};
+  flat.insert(flat.end(), rest, s.x().end());
+  joined.insert(joined.end(), rest, s.x().end());
   Movement m;
   m.steps.push_back(reshape_step(s.result, flat));
   m.steps.push_back(walk_step(0, runs_of(positions)));

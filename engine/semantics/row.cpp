@@ -2,8 +2,10 @@
 #include "engine/semantics/row.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
+#include <sstream>
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/formula.h"
@@ -18,15 +20,15 @@ tl::unexpected<NotApplicable> unsupported(const Node& n, std::string why) {
   return not_applicable(fmt::format("node \"{}\"", escape(n.name)), escape(n.op), std::move(why));
 }
 
+tl::unexpected<Error> bad_axis(const Node& n, int64_t axis, int64_t rank) {
+  return error(Code::bad_shape, node_place(n),
+               fmt::format("axis {} is out of range for rank {}", axis, rank));
+}
+
 /// The words of `row:`: how axes are named, then default axes.
-std::vector<std::string> words(std::string_view text) {
-  std::vector<std::string> out(1);
-  for (char c : text)
-    if (c != ' ')
-      out.back() += c;
-    else if (!out.back().empty())
-      out.emplace_back();
-  return out;
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 /// Axes listed by an attribute or a constant input; none: the default.
@@ -40,7 +42,6 @@ Applicable<std::vector<int64_t>> listed_axes(const OpFormula& f, const Node& n,
     if (!t) return unsupported(n, "the axes are not constant");
     axes = t->to_i64();
   }
-  if (axes.empty() && n.attrs.i("noop_with_empty_axes")) return unsupported(n, "no axes");
   if (axes.empty())
     for (size_t k = 1; k < spelled.size(); ++k) axes.push_back(std::stoll(spelled[k]));
   return axes;
@@ -218,7 +219,11 @@ Applicable<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n
   if (!f || f->pointwise()) return unsupported(n, "it is no row operator");
   const Type& x = g.value(n.inputs.at(0)).type;
   if (!x.shape) return unsupported(n, "the rank of its input is unknown");
-  return row_axes(*f, n, *x.shape, [&](size_t slot) { return g.constant(n.inputs[slot]); });
+  FERRULE_ASSIGN(RowAxes out, row_axes(*f, n, *x.shape,
+                                       [&](size_t slot) { return g.constant(n.inputs[slot]); }));
+  if (f->row.starts_with("axes") && std::ranges::count(out.reduced, true) == 0)
+    return unsupported(n, "no axes");
+  return out;
 }
 
 Applicable<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
@@ -237,26 +242,31 @@ Applicable<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dim
     const Attr* a = own ? own : declared == f.attrs.end() ? nullptr : &declared->second;
     const int64_t* given = a ? std::get_if<int64_t>(a) : nullptr;
     int64_t axis = given ? *given : -1;
+    if (axis < -rank || axis >= rank) return bad_axis(n, axis, rank);
     if (axis < 0) axis += rank;
-    if (axis < 0 || axis >= rank) return unsupported(n, "the axis is not one of its input");
     reduce(axis, kind == "from" ? rank : axis + 1);
   } else if (kind == "axes") {
     FERRULE_ASSIGN(auto axes, listed_axes(f, n, constant, spelled));
     for (int64_t a : axes) {
-      if (a < 0) a += rank;
-      if (a < 0 || a >= rank) return unsupported(n, "an axis is not one of its input");
-      out.reduced[static_cast<size_t>(a)] = true;
+      if (a < -rank || a >= rank) return bad_axis(n, a, rank);
+      auto reduced = out.reduced.begin() + (a < 0 ? a + rank : a);
+      if (*reduced)
+        return error(Code::bad_shape, node_place(n), fmt::format("axis {} is given twice", a));
+      *reduced = true;
     }
-    if (axes.empty()) reduce(0, rank);
+    if (axes.empty() && !n.attrs.i("noop_with_empty_axes")) reduce(0, rank);
   } else {
-    if (rank < 2) return unsupported(n, "its input has no channels");
+    if (rank < 2)
+      return error(Code::bad_shape, node_place(n),
+                   fmt::format("input {} has no channels", str(dims)));
     reduce(2, rank);
     if (kind == "groups") {
       out.groups = n.attrs.i("num_groups");
-      if (out.groups < 1) return unsupported(n, "num_groups is not positive");
       const auto channels = dims[1].value_or(-1);
-      if (channels < 1 || channels % out.groups)
-        return unsupported(n, "the groups do not divide the channels");
+      if (out.groups < 1 || (channels >= 0 && channels % out.groups))
+        return error(Code::bad_attribute, node_place(n), "num_groups",
+                     fmt::format("{} does not divide the channels {}", out.groups, dims[1].str()));
+      if (channels < 0) return unsupported(n, "the number of channels is unknown");
     }
   }
   return out;

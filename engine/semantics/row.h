@@ -23,9 +23,10 @@ struct RowAxes {
       0;  ///< not 0: axis 1 is [groups, size / groups] and its second half is in the row
   friend bool operator==(const RowAxes&, const RowAxes&) = default;
 };
-/// Not applicable (rank or axes unknown, no axes).
+/// Not applicable (rank or axes unknown, no axes).  errors: those below.
 Applicable<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n);
 /// Of an operator whose first input has these dims; `constant`: the value of an input, if known.
+/// errors: bad_shape, bad_attribute.
 Applicable<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
                              const std::function<const Tensor*(size_t slot)>& constant);
 

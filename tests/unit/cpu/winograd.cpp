@@ -4,6 +4,7 @@
 #include "runtime/cpu/implementations.h"
 #include "runtime/cpu/kernels/winograd_weights.h"
 #include "runtime/parallel.h"
+#include "tests/unit/codegen/post_op_meaning.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {

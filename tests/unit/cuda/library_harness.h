@@ -16,6 +16,7 @@
 #include "runtime/cuda/libraries.h"
 #include "tests/support/paths.h"
 #include "tests/unit/codegen/kernel_case.h"
+#include "tests/unit/codegen/post_op_meaning.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::cuda::test {

@@ -5,15 +5,28 @@
 #include <doctest/doctest.h>
 
 #include "engine/onnx/import.h"
+#include "tests/support/paths.h"
 
 using namespace ferrule;
 
 namespace {
 
+/// The shipped operators.
+const Semantics& shipped() {
+  static const Semantics ops = [] {
+    const std::string rules[] = {rules_dir()};
+    auto loaded = Semantics::load(rules, infer_by_schema);
+    REQUIRE(loaded);
+    return std::move(*loaded);
+  }();
+  return ops;
+}
+
 /// Type of output y of `body`; inputs as in `head`.
 std::string type_of(const std::string& inputs, const std::string& body, int64_t opset = 21) {
   ImportOptions options;
   options.text_opset = opset;
+  options.ops = &shipped();
   auto r = import_text("g (" + inputs + ") => (float[] y) {\n" + body + "\n}", options);
   if (!r) {
     // The declared type is a float; where the result is not, say so in the body's name.
@@ -23,7 +36,9 @@ std::string type_of(const std::string& inputs, const std::string& body, int64_t 
 }
 
 std::string contents_of_y(const std::string& inputs, const std::string& body) {
-  auto r = import_text("g (" + inputs + ") => (int64[] y) {\n" + body + "\n}");
+  ImportOptions options;
+  options.ops = &shipped();
+  auto r = import_text("g (" + inputs + ") => (int64[] y) {\n" + body + "\n}", options);
   if (!r) return "error: " + render(r.error());
   auto c = contents_of(r->graph, r->graph.outputs()[0]);
   return c ? str(*c) : "unknown";
