@@ -50,7 +50,7 @@ class Captures {
 
 /// A row: the formula with x (the running value), y (an operand), a, b, c (constants), and what the
 /// library calls it. clip(v, lo, hi) stands for both orders of min and max.
-struct Row {
+struct EpilogueRow {
   std::string_view pattern, alg;
   Deviation deviation;
   /// alpha and beta from the captured constants; false where they do not fit. Null: none.
@@ -73,7 +73,7 @@ bool gelu_constants(const Captures& k, PostOp&) {
 }
 
 // Where several rows match, the one that covers most instructions is taken, then the first.
-const Row kRows[] = {
+const EpilogueRow kRows[] = {
     // --- activations
     {"max(x,0)", "relu", kNanToZero, [](const Captures&, PostOp& op) { return scale(0, 0, op); }},
     {"select(gt(x,0),x,0)", "relu", kExact},
@@ -311,14 +311,14 @@ void collect(const Pattern& p, Prims& out) {
 }
 
 struct Compiled {
-  const Row* row;
+  const EpilogueRow* row;
   Pattern pattern;
   Prims needs;
 };
 const std::vector<Compiled>& table() {
   static const std::vector<Compiled> rows = [] {
     std::vector<Compiled> out;
-    for (const Row& row : kRows) {
+    for (const EpilogueRow& row : kRows) {
       std::string_view text = row.pattern;
       Compiled& c = out.emplace_back(Compiled{&row, parse(text), {}});
       collect(c.pattern, c.needs);
@@ -639,7 +639,7 @@ std::span<const EpilogueForm> epilogue_forms() {
 
 std::vector<std::string_view> epilogue_patterns() {
   std::vector<std::string_view> out;
-  for (const Row& row : kRows) out.push_back(row.pattern);
+  for (const EpilogueRow& row : kRows) out.push_back(row.pattern);
   return out;
 }
 
