@@ -225,7 +225,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
   for (const std::string& glob : options.allow_unproven)
     if (std::ranges::none_of(k->rules.rules, [&](const auto& r) {
-          return provable(r->kind) && glob_match(glob, r->id);
+          return provable(*r) && glob_match(glob, r->id);
         }))
       k->warnings.push_back(
           fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));

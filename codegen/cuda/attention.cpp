@@ -17,11 +17,12 @@ struct Turned {
   int64_t dim(size_t from_end) const { return dims[dims.size() - from_end]; }
   int64_t stride(size_t from_end) const { return strides[strides.size() - from_end]; }
 };
-Turned turned(const AttentionOperand& o, const RowLayout& l) {
+Turned turned(const RoleTensor& role, const RowLayout& l) {
   Turned t;
-  for (int axis : o.axes) {
-    t.dims.push_back(l.dims[static_cast<size_t>(axis)]);
-    t.strides.push_back(l.strides[static_cast<size_t>(axis)]);
+  for (const std::vector<AxisPart>& parts : role.axes) {
+    const size_t axis = parts.empty() ? 0 : static_cast<size_t>(parts[0].axis);
+    t.dims.push_back(parts.empty() ? 1 : parts[0].size.value_or(l.dims[axis]));
+    t.strides.push_back(parts.empty() ? 0 : l.strides[axis] * parts[0].stride.value_or(1));
   }
   return t;
 }
@@ -105,7 +106,7 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   const auto qs = along(q, g.queries, q.dim(1)), ks = along(k, k.dim(2), g.keys),
              vs = along(v, g.keys, v.dim(1)), ys = along(y, g.queries, y.dim(1));
   std::optional<std::vector<int64_t>> ms = std::vector<int64_t>{};
-  if (l.mask) ms = along({l.mask->dims, l.mask->strides}, g.queries, g.keys);
+  if (l.mask) ms = along(turned(*a.mask, *l.mask), g.queries, g.keys);
   if (!qs || !ks || !vs || !ys || !ms) return refuse("sizes that do not broadcast");
   g.q = *qs, g.k = *ks, g.v = *vs, g.y = *ys, g.mask = *ms;
   kernel.type = type;

@@ -133,14 +133,9 @@ class Planner {
   }
 
   Applicable<> attention() {
-    const Graph& body = *launch_.graph;
-    FERRULE_ASSIGN(const Attention a, read_attention(body, body.order()));
-    auto place = [&](ValueId v) {
-      return static_cast<size_t>(std::ranges::find(body.inputs(), v) - body.inputs().begin());
-    };
-    std::vector<size_t> at{place(a.q.value), place(a.k.value), place(a.v.value),
-                           launch_.inputs.size()};
-    if (a.mask) at.push_back(place(a.mask));
+    const Attention a = attention_of(*launch_.roles);
+    std::vector<size_t> at{a.q.slot, a.k.slot, a.v.slot, launch_.inputs.size() + a.y.slot};
+    if (a.mask) at.push_back(a.mask->slot);
     std::vector<RowLayout> layouts;
     for (size_t k : at) {
       if (k >= operands_.size() || operands_[k].dtype == DType::undefined)

@@ -34,8 +34,8 @@ class Chooser {
 
   /// Why it is not cuDNN's; "": it is, and `out` says how.
   std::string run(LibraryAttention& out) const {
-    for (ValueId v : {a_.q.value, a_.k.value, a_.v.value, a_.mask})
-      if (v && (place(v) >= launch_.inputs.size() || operands_[place(v)].dtype == DType::undefined))
+    for (const RoleTensor* t : {&a_.q, &a_.k, &a_.v, a_.mask ? &*a_.mask : nullptr})
+      if (t && (t->slot >= launch_.inputs.size() || operands_[t->slot].dtype == DType::undefined))
         return "an operand is absent";
     out.q = part(a_.q, false), out.k = part(a_.k, true), out.v = part(a_.v, false),
     out.y = part(a_.y, false);
@@ -43,29 +43,24 @@ class Chooser {
     for (const Part* p : {&out.q, &out.k, &out.v, &out.y})
       if (std::string why = lies(*p); !why.empty()) return why;
     if (std::string why = fits(out); !why.empty() || !a_.mask) return why;
-    const CudaOperand& m = operands_[place(a_.mask)];
-    out.mask = spread(place(a_.mask), m.dims, m.strides, static_cast<size_t>(a_.rank()));
+    out.mask = part(*a_.mask, false);
     return covers(*out.mask, {out.q.dims[0], out.q.dims[1], out.q.dims[2], out.k.dims[2]});
   }
 
  private:
-  size_t place(ValueId v) const {
-    const auto& inputs = launch_.graph->inputs();
-    return static_cast<size_t>(std::ranges::find(inputs, v) - inputs.begin());
-  }
-
-  /// Under the products' axes; keys, which the products see turned, as rows.
-  Part part(const AttentionOperand& o, bool keys) const {
-    const size_t at = place(o.value);  // the result is no input
+  /// Under the role's axes; keys, which the products see turned, as rows.
+  Part part(const RoleTensor& role, bool keys) const {
+    const size_t at = role.slot + (role.result ? launch_.inputs.size() : 0);
     const CudaOperand& operand = operands_[at];
     std::vector<int64_t> dims, strides;
-    for (int axis : o.axes) {
-      dims.push_back(operand.dims[static_cast<size_t>(axis)]);
-      strides.push_back(operand.strides[static_cast<size_t>(axis)]);
+    for (const std::vector<AxisPart>& parts : role.axes) {
+      const size_t axis = parts.empty() ? 0 : static_cast<size_t>(parts[0].axis);
+      dims.push_back(parts.empty() ? 1 : parts[0].size.value_or(operand.dims[axis]));
+      strides.push_back(parts.empty() ? 0 : operand.strides[axis] * parts[0].stride.value_or(1));
     }
     if (keys)
       std::swap(dims.end()[-1], dims.end()[-2]), std::swap(strides.end()[-1], strides.end()[-2]);
-    return spread(at, std::move(dims), std::move(strides), dims.size());
+    return spread(at, std::move(dims), std::move(strides), static_cast<size_t>(a_.rank()));
   }
 
   static std::string lies(const Part& p) {
@@ -106,17 +101,16 @@ class Chooser {
 AttentionChoice choose_attention(const Launch& launch, std::span<const CudaOperand> operands,
                                  bool aligned, const Target& target, bool strict) {
   if (launch.kind != Launch::Kind::library || launch.primitive != "attention") return {};
-  const auto attention = read_attention(*launch.graph, launch.graph->order());
-  if (!attention) return {};
-  if (Accept a = library_attends(*launch.graph, *attention, target); a.truth != Truth::yes)
+  const Attention attention = attention_of(*launch.roles);
+  if (Accept a = library_attends(*launch.graph, attention, target); a.truth != Truth::yes)
     return {{}, std::move(a.reason)};
   if (operands.size() != launch.graph->inputs().size() + 1) return {};
   if (strict)
-    if (std::string why = attention_deviation(*launch.graph, *attention, target); !why.empty())
+    if (std::string why = attention_deviation(*launch.graph, attention, target); !why.empty())
       return {{}, "results are to be strict: " + why};
   if (!aligned) return {{}, "an operand that does not begin at a multiple of 16 bytes"};
   LibraryAttention library;
-  std::string why = Chooser(launch, operands, *attention).run(library);
+  std::string why = Chooser(launch, operands, attention).run(library);
   if (!why.empty()) return {{}, std::move(why)};
   return {std::move(library), {}};
 }

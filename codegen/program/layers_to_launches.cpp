@@ -40,7 +40,7 @@ class LayerLowering {
   Result<LoweredLayer> run() {
     if (layer_.contract == "quantized") {
       FERRULE_TRY(quantized());
-    } else if (is_joint_contract(layer_.contract)) {
+    } else if (node_.roles || is_joint_contract(layer_.contract)) {
       FERRULE_TRY(joint());
     } else if (node_.body && layer_.contract == "copy") {
       FERRULE_TRY(placed());
@@ -79,6 +79,7 @@ class LayerLowering {
     l.kind = kind;
     l.primitive = std::move(primitive);
     l.graph = &graph();
+    l.roles = node_.roles.get();
     l.node = node;
     return l;
   }
@@ -260,14 +261,15 @@ class LayerLowering {
   /// makes zeros of it, a kernel behind the library's does, too.
   Status attention(Launch l) {
     const Graph& body = *node_.body;
-    FERRULE_ASSIGN(const Attention a, required(read_attention(body, body.order())));
+    const Attention a = attention_of(*node_.roles);
+    const ValueId result = body.outputs()[a.y.slot];
     l.deviation = attention_deviation(body, a, target_);
     const bool safe = a.zero_if_nan && library_attends(body, a, target_).truth == Truth::yes;
-    if (safe) l.outputs = {temporary(a.y.value)};
-    const ValueId result = l.outputs[0];
+    if (safe) l.outputs = {temporary(result)};
+    const ValueId attended = l.outputs[0];
     out_.launches.push_back(std::move(l));
     if (!safe) return {};
-    return generated(zero_if_nan(body, a.y.value), {result}, node_.outputs);
+    return generated(zero_if_nan(body, result), {attended}, node_.outputs);
   }
 
   static LoweredRegion zero_if_nan(const Graph& body, ValueId v) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/contract/epilogue.h"
+#include "engine/contract/roles.h"
 #include "engine/plan/plan.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/row.h"
@@ -27,6 +28,7 @@ struct Launch {
                           ///< "pointwise"
   const Graph* graph =
       nullptr;  ///< where `node` and the value ids below live: the plan's graph or a group's body
+  const Roles* roles = nullptr;  ///< of the layer's group, by its inputs and outputs
   NodeId node;  ///< the anchor; none for generated regions without one
   std::vector<PostOp>
       post_ops;  ///< library: operand k of a binary / sum is inputs[post_op.operand]

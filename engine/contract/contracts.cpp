@@ -6,7 +6,6 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
-#include "engine/contract/attention.h"
 #include "engine/contract/channel_gate.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/quantized.h"
@@ -164,8 +163,6 @@ struct Joint {
   Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const Semantics&);
 };
 constexpr Joint kJoint[] = {
-    {"attention", [](const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                     const Semantics&) { return accepts_attention(g, nodes, target); }},
     {"channel_gate", accepts_channel_gate},
     {"conv_pool", accepts_conv_pool},
     {"depthwise_pointwise", accepts_depthwise_pointwise},

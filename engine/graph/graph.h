@@ -29,6 +29,7 @@
 namespace ferrule {
 
 class Graph;
+struct Roles;  // engine/contract/roles.h
 
 using Attr = std::variant<int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                           std::vector<std::string>, Tensor>;
@@ -101,6 +102,7 @@ struct Node {
   std::vector<std::pair<std::string, std::unique_ptr<Graph>>> subgraphs;
   /// Groups only: the original nodes; its inputs / outputs correspond to this node's, in order.
   std::shared_ptr<const Graph> body;
+  std::shared_ptr<const Roles> roles;  ///< groups whose contract has roles: what they are
   std::string rule;           ///< id of the rule that made this node; empty if the model did
   List<std::string> origins;  ///< ONNX names of the nodes it stands for (itself at import)
   int since_opset = 0;        ///< the model's opset for its domain, for messages only
@@ -167,6 +169,10 @@ class Graph {
   void set_operator(NodeId n, std::string op, Attrs attrs) {
     nodes_[n.index].op = std::move(op);
     nodes_[n.index].attrs = std::move(attrs);
+  }
+  /// Another graph for a group, with as many inputs and outputs.
+  void set_body(NodeId n, std::shared_ptr<const Graph> body) {
+    nodes_[n.index].body = std::move(body);
   }
   void set_type(ValueId v, Type type) { values_[v.index].type = std::move(type); }
   void set_contents(ValueId v, Boxed<std::vector<Dim>> c) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/group/bind_roles.h"
 #include "engine/match/pattern_matcher.h"
 #include "engine/semantics/movement.h"
 
@@ -31,7 +32,33 @@ Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const Matc
   return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops);
 }
 
+namespace {
+
+/// The rule's conditions, then what the contract asks of the roles.
+Attempt judge_roles(const Rule& rule, Match m, const MatchContext& ctx) {
+  Judgement j = judge(rule, rule.where, m, ctx);
+  auto refused = [&](Rejection r) {
+    r.rule = &rule;
+    r.root = m.root;
+    r.matched_nodes = static_cast<int>(m.nodes.size());
+    return r;
+  };
+  if (j.refused) return refused(std::move(*j.refused));
+  auto bound = bind_roles(rule, m, j.let, ctx);
+  if (auto* r = std::get_if<Rejection>(&bound)) return refused(std::move(*r));
+  BoundRoles& b = std::get<BoundRoles>(bound);
+  EvalContext eval{ctx.graph, b.names, ctx.ops, b.numbers, ctx.target};
+  if (auto r = ask(rule, rule.kernel->conditions, m, ctx, eval)) return refused(std::move(*r));
+  m.let = std::move(j.let);
+  m.nodes = std::move(b.nodes), m.outputs = b.body->outputs;
+  m.body = std::move(b.body), m.roles = std::move(b.roles);
+  return m;
+}
+
+}  // namespace
+
 Attempt judge_group(const Rule& rule, Match m, const MatchContext& ctx) {
+  if (rule.kernel) return judge_roles(rule, std::move(m), ctx);
   Judgement j =
       judge(rule, rule.where, m, ctx, [&] { return accepts_group(rule, m.nodes, ctx, &m.body); });
   m.let = std::move(j.let);
@@ -86,8 +113,11 @@ bool still_fits(const Graph& g, const Body* body, std::span<const NodeId> nodes)
 }  // namespace
 
 NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
-                  std::string name, std::shared_ptr<const Body> made) {
-  if (!still_fits(g, made.get(), nodes)) made = std::make_shared<const Body>(make_body(g, nodes));
+                  std::string name, std::shared_ptr<const Body> made,
+                  std::shared_ptr<const Roles> roles) {
+  const bool fits = still_fits(g, made.get(), nodes);
+  FERRULE_ASSERT(fits || !roles, "roles of other operands than the group has");
+  if (!fits) made = std::make_shared<const Body>(make_body(g, nodes));
   const Body& body = *made;
   Node group;
   group.op = "group." + contract;
@@ -106,6 +136,7 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
   }
   group.name = std::move(name);
   group.body = std::shared_ptr<const Graph>(made, &body.graph);
+  group.roles = std::move(roles);
   return g.add_node(std::move(group));
 }
 

@@ -22,8 +22,10 @@ std::string joined_names(const Graph& g, std::span<const NodeId> nodes, std::str
 /// flattened into the new body. Returns it. errors: rule_broken (not convex).
 Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
                           std::string rule, std::string name);
-/// The same for nodes that are known to be convex; `made`: their body, if one was made already.
+/// The same for nodes that are known to be convex; `made`: their body, if one was made already;
+/// `roles`: of its inputs and outputs.
 NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract, std::string rule,
-                  std::string name, std::shared_ptr<const Body> made = nullptr);
+                  std::string name, std::shared_ptr<const Body> made = nullptr,
+                  std::shared_ptr<const Roles> roles = nullptr);
 
 }  // namespace ferrule

@@ -108,7 +108,7 @@ class GroupPhase {
     step.text = "Fusing " + joined_names(g_, first, " + ") +
                 (rest.empty() ? "" : " with " + joined_names(g_, rest, ", "));
     std::string name = group_name(rule, m, ctx_.match_context(g_, steps_));
-    NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name), m.body);
+    NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name), m.body, m.roles);
     ++fires_;
     add_roots(made);
     step.after.push_back(g_.node(made).name);

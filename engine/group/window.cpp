@@ -9,7 +9,7 @@
 namespace ferrule {
 
 Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
-  if (!is_joint_contract(rule.contract))
+  if (!rule.kernel && !is_joint_contract(rule.contract))
     return no_match(
         rule, root,
         ctx.explain ? fmt::format("{} is no contract of several windows", rule.contract) : "");

@@ -110,18 +110,8 @@ int nearness(const Rejection& r) {
          std::min(r.matched_nodes, 1000);
 }
 
-Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Match& m,
-                const MatchContext& ctx, const std::function<Accept()>& accepts) {
-  Judgement out;
-  if (out.refused = types(rule, m, ctx); out.refused) return out;
-  EvalContext eval{ctx.graph, m.bindings, ctx.ops, out.let, ctx.target, accepts};
-  if (!accepts && !rule.contract.empty() && ctx.target)
-    eval.accepts = [&] {
-      auto it = m.bindings.nodes.find(rule.anchor);
-      NodeId anchor = it == m.bindings.nodes.end() ? NodeId{} : it->second;
-      return ferrule::accepts(ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, ctx.ops);
-    };
-  for (const Param& p : rule.parameters) out.let.emplace_back(p.name, value_for(p, ctx.graph, m));
+std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& where, const Match& m,
+                             const MatchContext& ctx, EvalContext& eval) {
   std::string said;  // by the contract: better than that it said no
   if (ctx.explain && eval.accepts)
     eval.accepts = [&said, ask = eval.accepts] {
@@ -129,12 +119,7 @@ Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Mat
       said = a.reason;
       return a;
     };
-  if (ctx.target)
-    eval.accepts_strided = [&](ValueId v) {
-      return ferrule::accepts_strided(ctx.graph, v, *ctx.target, ctx.ops);
-    };
-  for (const auto& [name, expr] : rule.let) out.let.emplace_back(name, evaluate(*expr, eval));
-  if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
+  std::optional<Rejection> refused;
   int passed = 0;
   // All must hold. Where nobody reads which does not, those that cost most are asked last.
   const bool any_order = !ctx.explain && !ctx.trace;
@@ -171,10 +156,32 @@ Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Mat
       r.hint = interpolate(c.hint, eval);
     }
     if (ctx.trace) ctx.trace->conditions.push_back({&c, t, r.why});
-    if (!out.refused) out.refused = std::move(r);
-    if (!ctx.trace) return out;  // a trace goes on to the last condition
+    if (!refused) refused = std::move(r);
+    if (!ctx.trace) return refused;  // a trace goes on to the last condition
   }
-  if (out.refused) out.refused->passed_conditions = passed;
+  if (refused) refused->passed_conditions = passed;
+  return refused;
+}
+
+Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Match& m,
+                const MatchContext& ctx, const std::function<Accept()>& accepts) {
+  Judgement out;
+  if (out.refused = types(rule, m, ctx); out.refused) return out;
+  EvalContext eval{ctx.graph, m.bindings, ctx.ops, out.let, ctx.target, accepts};
+  if (!accepts && !rule.contract.empty() && ctx.target)
+    eval.accepts = [&] {
+      auto it = m.bindings.nodes.find(rule.anchor);
+      NodeId anchor = it == m.bindings.nodes.end() ? NodeId{} : it->second;
+      return ferrule::accepts(ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, ctx.ops);
+    };
+  for (const Param& p : rule.parameters) out.let.emplace_back(p.name, value_for(p, ctx.graph, m));
+  if (ctx.target)
+    eval.accepts_strided = [&](ValueId v) {
+      return ferrule::accepts_strided(ctx.graph, v, *ctx.target, ctx.ops);
+    };
+  for (const auto& [name, expr] : rule.let) out.let.emplace_back(name, evaluate(*expr, eval));
+  if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
+  out.refused = ask(rule, where, m, ctx, eval);
   return out;
 }
 

@@ -25,6 +25,9 @@ struct Judgement {
 /// Types, then every condition of `where`.
 Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Match& m,
                 const MatchContext& ctx, const std::function<Accept()>& accepts = {});
+/// The first of the conditions that does not hold for what `eval` looks at; nullopt: all do.
+std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& where, const Match& m,
+                             const MatchContext& ctx, EvalContext& eval);
 /// Structure and guarantees only; `conditions` true: as match_rule.
 Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions);
 

@@ -4,6 +4,7 @@
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/samples.h"
 #include "engine/proof/shrink.h"
+#include "engine/rule/contract.h"
 #include "engine/rule/provable.h"
 
 namespace ferrule {
@@ -43,7 +44,7 @@ class Prover {
   }
 
   RewriteProof run() {
-    if (!provable(rule_.kind)) return std::move(out_);
+    if (!provable(rule_)) return std::move(out_);
     samples_.cases();
     check();
     drawn();
@@ -71,6 +72,11 @@ class Prover {
   }
   static Rule sound_only(Rule rule) {
     std::erase_if(rule.where, [](const Condition& c) { return c.cls != ConditionClass::sound; });
+    if (rule.kernel) {
+      auto any = std::make_shared<Contract>(*rule.kernel);
+      any->conditions.clear();
+      rule.kernel = std::move(any);
+    }
     return rule;
   }
   bool in_time() {
@@ -103,7 +109,7 @@ class Prover {
       out_.wrong.push_back(s.text + ": " + t.broken);
       if (out_.example.empty()) out_.example = to_text({s.graph->clone(), {t.broken, {}}});
     }
-    if (!t.fired || !t.broken.empty()) return;
+    if (!t.fired || t.unsaid || !t.broken.empty()) return;
     ++out_.fired;
     Agreement a = agreement_of(rule_, *s.graph, *t.after, ctx_.target, ctx_, seed(s));
     if (a.ran && kinds_.insert(kind_of_instance(*s.graph)).second) samples_.ran(checked_);
@@ -142,6 +148,7 @@ class Prover {
       // A fact that is not known is no violation, but what goes wrong there counts.
       violated += s.declined_by != c.id || s.truth == Truth::no;
       if (without.fired) run_to_rest(without, weaker, *s.graph, ctx_.target, ctx_);
+      if (without.unsaid) continue;
       std::string what = without.broken;
       if (what.empty()) {
         const Agreement a =

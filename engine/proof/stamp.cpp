@@ -12,6 +12,7 @@
 #include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/rule/load.h"
+#include "engine/rule/contract.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 #include "engine/semantics/definition.h"
@@ -137,7 +138,8 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
 
 std::string proof_stamp(const Rule& rule, const Semantics& ops) {
   // The rule as loaded too: its patterns may use blocks of another file.
-  const std::string loaded = print_rule(rule);
+  std::string loaded = print_rule(rule);
+  if (rule.kernel) loaded += rule.kernel->text;
   std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0',
                                 loaded, '\0', operators_of(loaded, ops));
   XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
@@ -176,7 +178,7 @@ std::string stamps_text(const RuleSet& rules, const Semantics& ops, std::string_
                         std::string_view semantics) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
-    if (provable(r->kind) && r->pack == pack) lines.insert(line_of(*r, ops));
+    if (provable(*r) && r->pack == pack) lines.insert(line_of(*r, ops));
   const std::string engine = semantics.empty() ? "" : fmt::format("{}{}\n", kEngine, semantics);
   return lines.empty() ? "" : fmt::format("{}{}{}\n", kHeader, engine, fmt::join(lines, "\n"));
 }
@@ -200,7 +202,7 @@ Status require_proofs(const RuleSet& rules, const ProofContext& ctx,
   const std::string cache = ctx.cache.empty() ? "" : ctx.cache + "/proofs";
   std::vector<Error> all;
   for (const auto& r : rules.rules) {
-    if (!r->enabled || !provable(r->kind) || stamped(*r, *ctx.ops, stamps)) continue;
+    if (!r->enabled || !provable(*r) || stamped(*r, *ctx.ops, stamps)) continue;
     const std::string stamp = fmt::format("{}-{}", proof_stamp(*r, *ctx.ops), engine_semantics());
     std::error_code ec;
     if (!cache.empty() && fs::exists(fs::path(cache) / stamp, ec)) continue;

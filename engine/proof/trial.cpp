@@ -4,6 +4,7 @@
 #include "engine/graph/verify.h"
 #include "engine/onnx/import.h"
 #include "engine/plan/rule_kinds.h"
+#include "engine/proof/meaning.h"
 #include "engine/rewrite/replacement.h"
 
 namespace ferrule {
@@ -17,6 +18,16 @@ Result<Graph> case_graph(std::string_view text, const ProofContext& ctx) {
 }
 
 namespace {
+
+/// Each group of the contract computes what the contract means.
+Status as_meant(Graph& g, const Contract& contract, const ProofContext& ctx) {
+  for (NodeId n : g.order()) {
+    if (!g.node(n).roles) continue;
+    FERRULE_ASSIGN(auto body, meaning(g.node(n), contract, *ctx.ops, *ctx.limits));
+    g.set_body(n, std::move(body));
+  }
+  return verify(g);
+}
 
 /// The rule alone, to rest.
 Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofContext& ctx,
@@ -32,7 +43,8 @@ Status run_alone(const Rule& rule, Graph& g, const Target* target, const ProofCo
   FERRULE_TRY(rule.kind == RuleKind::rewrite ? rewrite_phase(pass, rule.phase)
                                              : group_phase(pass, rule.phase));
   g.remove_dead();
-  return verify(g);
+  FERRULE_TRY(verify(g));
+  return rule.kernel ? as_meant(g, *rule.kernel, ctx) : Status{};
 }
 
 /// What the engine says to a match of a rewrite; "" if it takes place.
@@ -85,7 +97,10 @@ void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* targe
                  const ProofContext& ctx) {
   t.after = g.clone();
   Journal journal;
-  if (Status s = run_alone(rule, *t.after, target, ctx, journal); !s) t.broken = s.error().message;
+  if (Status s = run_alone(rule, *t.after, target, ctx, journal); !s) {
+    t.unsaid = rule.kernel && s.error().code == Code::rewrite_declined;
+    if (!t.unsaid) t.broken = s.error().message;
+  }
   for (const Step& step : journal.steps)
     if (step.kind == "broken") t.broken = step.text;
 }

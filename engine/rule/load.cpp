@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/rule/contract.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
 
@@ -40,7 +41,8 @@ class Errors {
   std::vector<Error> all_;
 };
 
-/// Rule files of a directory, by path: everything but the pipeline, blocks, operators and targets.
+/// Rule files of a directory, by path: everything but the pipeline, blocks, operators, contracts and
+/// targets.
 std::vector<std::string> rule_files(const std::string& dir) {
   std::vector<std::string> files;
   std::error_code ec;
@@ -49,7 +51,7 @@ std::vector<std::string> rule_files(const std::string& dir) {
        !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
     std::string name = it->path().filename().string();
     std::error_code unreadable;  // one broken link is no reason to leave the others out
-    if (it.depth() == 0 && it->is_directory(unreadable) && (name == "ops" || name == "targets")) {
+    if (it.depth() == 0 && it->is_directory(unreadable) && (name == "ops" || name == "targets" || name == "contracts")) {
       it.disable_recursion_pending();
       continue;
     }
@@ -64,9 +66,9 @@ std::vector<std::string> rule_files(const std::string& dir) {
 
 void check_version(yaml::Reader& r, const yaml::Node& root) {
   const yaml::Node* v = r.required(root, "ferrule");
-  if (v && (v->text != "1" || v->quoted))
+  if (v && ((v->text != "1" && v->text != "2") || v->quoted))
     r.error(*v,
-            fmt::format("version {} of the rule language; this program reads version 1",
+            fmt::format("version {} of the rule language; this program reads versions 1 and 2",
                         escape(v->text)),
             "", Code::rule_invalid);
 }
@@ -111,6 +113,8 @@ class Loader {
     fs::path root(dir);
     if (fs::exists(root / "pipeline.yaml", ec)) pipeline((root / "pipeline.yaml").string());
     if (fs::exists(root / "blocks.yaml", ec)) blocks((root / "blocks.yaml").string());
+    if (fs::is_directory(root / "contracts", ec))
+      for (const std::string& file : rule_files((root / "contracts").string())) contract(file);
     std::vector<std::string> files = rule_files(dir);
     if (static_cast<int64_t>(files.size() + rules_.size()) > limits_.rules)
       return errors_.add(error(Code::limit_exceeded, escape(dir),
@@ -127,6 +131,7 @@ class Loader {
                         std::string("no rules directory has one"))
                       .value());
     check_phases();
+    if (errors_.empty()) give_contracts();
     if (errors_.empty()) order();
     if (errors_.empty()) select(selection);
     if (!errors_.empty()) return fail(errors_.take());
@@ -153,6 +158,34 @@ class Loader {
       if (const yaml::Node* b = doc->root.find("blocks")) read_blocks(r, *b, blocks_);
     }
     errors_.add(r.status());
+  }
+
+  /// A later directory replaces a contract of the same name.
+  void contract(const std::string& path) {
+    auto doc = yaml::read_file(path, limits_);
+    if (!doc) return errors_.add(std::move(doc).error());
+    yaml::Reader r(doc->source);
+    auto c = std::make_shared<const Contract>(read_contract(r, *doc));
+    errors_.add(r.status());
+    std::erase_if(set_.contracts, [&](const auto& old) { return old->id == c->id; });
+    set_.contracts.push_back(std::move(c));
+  }
+
+  void give_contracts() {
+    for (auto& rule : rules_) {
+      auto it = std::ranges::find(set_.contracts, rule->contract, [](auto& c) { return c->id; });
+      if (it != set_.contracts.end())
+        rule->kernel = *it;
+      else if (rule->roles.empty())
+        continue;
+      auto [message, hint] =
+          rule->kernel ? check_roles(*rule, *rule->kernel)
+                       : std::pair<std::string, std::string>(
+                             fmt::format("{} is no contract of roles", rule->contract), "");
+      if (!message.empty())
+        errors_.add(
+            at_rule(*rule, rule->roles.empty() ? "contract" : "roles", message, hint));
+    }
   }
 
   struct Loaded {

@@ -2,6 +2,7 @@
 // uses must be bound, and of the kind that its place wants.
 #include <set>
 
+#include "engine/rule/contract.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
@@ -14,7 +15,9 @@ namespace {
 class NameCheck {
  public:
   NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root)
-      : r_(r), rule_(rule), root_(root), bound_(names_of(rule)) {}
+      : NameCheck(r, rule, root, names_of(rule)) {}
+  NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root, BoundNames bound)
+      : r_(r), rule_(rule), root_(root), bound_(std::move(bound)) {}
 
   void run() {
     const yaml::Node* where = root_.find("where");
@@ -33,6 +36,16 @@ class NameCheck {
     if (const yaml::Node* merge = root_.find("merge")) siblings(*merge);
     if (rule_.kind == RuleKind::rewrite) replacement();
     if (const yaml::Node* n = root_.find("name")) holes(*n);
+    const yaml::Node* roles = root_.find("roles");
+    for (const RoleSpec& role : rule_.roles)
+      if (const yaml::Node* n = role.number ? roles->find(role.role) : nullptr)
+        expression(*role.number.expr, place_of(r_, *n), role.number.text);
+  }
+
+  void conditions(const yaml::Node* list, const std::vector<Condition>& all) {
+    for (const Condition& c : all) expression(*c.expr, c.place, c.text);
+    if (!list) return;
+    for (const yaml::Node& n : list->items) messages(n);
   }
 
   void condition(const Condition& c, const yaml::Node& at) {
@@ -105,11 +118,6 @@ class NameCheck {
                              std::move(message), std::move(hint)));
   }
 
-  void conditions(const yaml::Node* list, const std::vector<Condition>& all) {
-    for (const Condition& c : all) expression(*c.expr, c.place, c.text);
-    if (!list) return;
-    for (const yaml::Node& n : list->items) messages(n);
-  }
   void messages(const yaml::Node& n) {
     for (std::string_view key : {"why", "hint"})
       if (const yaml::Node* m = n.find(key)) holes(*m);
@@ -303,6 +311,19 @@ BoundNames names_of(const Rule& rule) {
 
 void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root) {
   NameCheck(r, rule, root).run();
+}
+
+void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml::Node& list) {
+  BoundNames names;
+  using K = Bound::Kind;
+  for (const ContractRole& role : contract.roles) {
+    names.emplace(role.name, Bound{K::value, false, role.optional, {}});
+    for (const std::string& axis : role.axes) names.emplace(axis, Bound{K::dim, false, false, {}});
+  }
+  for (const auto& [name, value] : contract.numbers)
+    names.emplace(name, Bound{K::attr, false, false, {}});
+  const Rule none;
+  NameCheck(r, none, list, std::move(names)).conditions(&list, contract.conditions);
 }
 
 void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c,

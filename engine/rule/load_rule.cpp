@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/rule/contract.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 #include "engine/target/contract_names.h"
@@ -16,13 +17,10 @@ namespace {
 // --- the keys
 // ----------------------------------------------------------------------------------------------
 
-constexpr std::string_view kText = R"({"type":"string"})";
 constexpr std::string_view kBool = R"({"type":"boolean"})";
 constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
 constexpr std::string_view kLimit =
     R"({"anyOf":[{"type":"integer","minimum":0},{"type":"string"}]})";
-constexpr std::string_view kTexts =
-    R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 constexpr std::string_view kTextMap =
     R"({"type":"object","additionalProperties":{"type":"string"}})";
 constexpr std::string_view kParamMap =
@@ -31,7 +29,7 @@ constexpr std::string_view kAnyMap = R"({"type":"object"})";
 constexpr std::string_view kConditions = R"({"type":"array","items":{"$ref":"#/$defs/condition"}})";
 
 constexpr KeyDoc kRuleKeys[] = {
-    {"ferrule", R"({"const":1})", "version of the language; the first key"},
+    {"ferrule", R"({"enum":[1,2]})", "version of the language; the first key"},
     {"id", kText, "the file's name"},
     {"doc", kText, "what the rule does, in a sentence"},
     {"source", kTexts, "where it comes from: catalogue entries, papers, links"},
@@ -59,6 +57,8 @@ constexpr KeyDoc kRuleKeys[] = {
     {"let", kTextMap, "named expressions for the replacement, the name and the messages"},
     {"rewrite", kText, "kind rewrite: the replacement"},
     {"contract", kText, "the kernel contract of the group"},
+    {"roles", kTextMap,
+     "window: what the contract's roles are: q: \"q2[..., Q, D]\", scale: \"value(c)\""},
     {"anchor", kText, "absorb: label of the anchor"},
     {"tail", R"({"$ref":"#/$defs/region"})", "absorb: what may follow the anchor's result"},
     {"region", R"({"$ref":"#/$defs/region"})", "region: what grows"},
@@ -197,13 +197,15 @@ class RuleReader {
   void check_version() {
     const yaml::Node* v = root_.entries.empty() ? nullptr : find("ferrule");
     if (!v || root_.entries[0].first.text != "ferrule")
-      r_.error(root_, "a rule file begins with ferrule: 1", "put `ferrule: 1` on its first line",
+      r_.error(root_, "a rule file begins with ferrule: 2", "put `ferrule: 2` on its first line",
                Code::rule_invalid);
-    else if (v->text != "1" || v->quoted)
+    else if ((v->text != "1" && v->text != "2") || v->quoted)
       r_.error(*v,
-               fmt::format("version {} of the rule language; this program reads version 1",
+               fmt::format("version {} of the rule language; this program reads versions 1 and 2",
                            escape(v->text)),
                "", Code::rule_invalid);
+    else
+      rule_.version = v->text == "2" ? 2 : 1;
     for (char c : rule_.id)
       if (!(std::islower(static_cast<unsigned char>(c)) ||
             std::isdigit(static_cast<unsigned char>(c)) || c == '_')) {
@@ -352,8 +354,8 @@ class RuleReader {
         if (other.id == c->id)
           r_.error(n, fmt::format("two conditions are called {}", escape(c->id)), "",
                    Code::rule_invalid);
-      if (c->cls == ConditionClass::sound && !provable(rule_.kind))
-        r_.error(*n.find("sound"), "only rewrites and merges have sound conditions",
+      if (c->cls == ConditionClass::sound && !provable(rule_) && !find("roles"))
+        r_.error(*n.find("sound"), "only rewrites, merges and rules with roles have sound conditions",
                  "other groups never change results: use kernel or profit", Code::rule_invalid);
       out.push_back(std::move(*c));
     }
@@ -363,6 +365,7 @@ class RuleReader {
   void ask_contract() {
     using enum RuleKind;
     if (rule_.kind == rewrite || rule_.kind == place || rule_.contract.empty()) return;
+    if (!rule_.roles.empty()) return;  // their contract says what it asks
     if (std::ranges::any_of(rule_.where, [](const Condition& c) { return c.text == kAsk; })) return;
     Condition c;
     c.id = std::ranges::count(rule_.where, "kernel", &Condition::id) ? "contract" : "kernel";
@@ -396,6 +399,7 @@ class RuleReader {
     using K = RuleKind;
     static const Row kRows[] = {{"rewrite", {K::rewrite}},
                                 {"contract", {K::absorb, K::window, K::region, K::merge}},
+                                {"roles", {K::window}},
                                 {"anchor", {K::absorb, K::window}},
                                 {"tail", {K::absorb, K::window}},
                                 {"region", {K::region}},
@@ -419,6 +423,7 @@ class RuleReader {
       case K::window:
         require("contract");
         if (const yaml::Node* n = find("anchor")) check_anchor(*n);
+        if (const yaml::Node* n = find("roles")) read_roles(r_, *n, rule_);
         return read_region("tail");
       case K::region:
         require("contract");
@@ -650,9 +655,10 @@ class RuleReader {
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
+    const bool of_contract = !rule_.roles.empty() && t.declined_by.starts_with(rule_.contract + ".");
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
-    else if (std::find(known.begin(), known.end(), t.declined_by) == known.end())
+    else if (!of_contract && std::ranges::find(known, t.declined_by) == known.end())
       bad(fmt::format("no condition is called {}", escape(t.declined_by)),
           did_you_mean(t.declined_by, known));
   }

@@ -14,6 +14,9 @@ namespace ferrule {
 struct KeyDoc {
   std::string_view name, schema, doc;
 };
+inline constexpr std::string_view kText = R"({"type":"string"})";
+inline constexpr std::string_view kTexts =
+    R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 std::span<const KeyDoc> rule_keys();
 std::span<const KeyDoc> condition_keys();
 const KeyDoc& when_key();  ///< conditions of override files have this one, too
@@ -47,6 +50,8 @@ void add_error(yaml::Reader& r, Error e);
 BoundNames names_of(const Rule& rule);
 /// Every expression, message, name template and replacement uses bound names of the right kind.
 void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root);
+/// The same for what a contract asks: `list` holds its conditions.
+void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml::Node& list);
 /// The same for one condition that is written elsewhere (`at`: its map); asked of whole matches.
 void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c,
                            const yaml::Node& at);

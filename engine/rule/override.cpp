@@ -222,7 +222,7 @@ class Apply {
     if (std::ranges::any_of(r.where, taken) || c.id == kOff)
       return problem(e, at, fmt::format("rule {} has a condition {} already", r.id, escape(c.id)),
                      "give it another id");
-    if (c.cls == ConditionClass::sound && !provable(r.kind))
+    if (c.cls == ConditionClass::sound && !provable(r))
       return problem(
           e, *at.find("sound"),
           fmt::format("only rewrites and merges have sound conditions, {} is none", r.id),

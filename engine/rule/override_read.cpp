@@ -7,9 +7,6 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kText = R"({"type":"string"})";
-constexpr std::string_view kTexts =
-    R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 constexpr std::string_view kSwitch = R"({"anyOf":[{"const":true},{"$ref":"#/$defs/scope"}]})";
 
 constexpr KeyDoc kScopeKeys[] = {

@@ -35,7 +35,7 @@ class Printer {
   explicit Printer(const Rule& r) : r_(r) {}
 
   std::string run() {
-    out_ = "ferrule: 1\n";
+    out_ = fmt::format("ferrule: {}\n", r_.version);
     line("id", r_.id);
     field("doc", r_.doc);
     strings("source", r_.source);
@@ -66,6 +66,11 @@ class Printer {
     }
     if (r_.kind == RuleKind::rewrite) text("rewrite", to_text(r_.rewrite, true), 0);
     field("contract", r_.contract);
+    if (!r_.roles.empty()) {
+      out_ += "roles:\n";
+      for (const RoleSpec& role : r_.roles)
+        out_ += fmt::format("  {}: {}\n", role.role, yaml::in_quotes(role.text));
+    }
     field("anchor", r_.anchor);
     region();
     if (r_.kind == RuleKind::merge) merge();
@@ -252,7 +257,7 @@ bool same(const Rule& a, const Rule& b) {
          conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
          a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
-         a.anchor == b.anchor && region && a.merge == b.merge && a.place == b.place &&
+         a.version == b.version && a.roles == b.roles && a.anchor == b.anchor && region && a.merge == b.merge && a.place == b.place &&
          a.name == b.name && std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
 }
 

@@ -1,10 +1,13 @@
 // Which rules must be proved, and so may have sound conditions: those that put other operators into
-// the graph. The others only say what is one layer.
+// the graph, and those that say which part of a contract the matched nodes are. The others only say
+// what is one layer.
 #pragma once
 #include "engine/rule/rule.h"
 
 namespace ferrule {
 
-constexpr bool provable(RuleKind k) { return k == RuleKind::rewrite || k == RuleKind::merge; }
+inline bool provable(const Rule& r) {
+  return r.kind == RuleKind::rewrite || r.kind == RuleKind::merge || !r.roles.empty();
+}
 
 }  // namespace ferrule

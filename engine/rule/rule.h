@@ -15,6 +15,8 @@
 
 namespace ferrule {
 
+struct Contract;  // contract.h
+
 enum class RuleKind { rewrite, absorb, window, region, merge, place };
 std::string_view name(RuleKind k);
 
@@ -92,6 +94,20 @@ struct MergeSpec {
   friend bool operator==(const MergeSpec&, const MergeSpec&) = default;
 };
 
+/// `roles: {q: "q2[..., D, Q]", scale: "value(c)"}`: one role of the rule's contract.
+struct RoleSpec {
+  std::string role;
+  std::string value;  ///< a value of the pattern; empty: a number
+  /// Its axes under the contract's names, "..." for the run; empty: in the contract's order, as many
+  /// of the last ones as it has.
+  std::vector<std::string> axes;
+  WrittenExpr number;
+  std::string text;  ///< as written
+  friend bool operator==(const RoleSpec& a, const RoleSpec& b) {
+    return a.role == b.role && a.text == b.text;
+  }
+};
+
 /// `place: {parts: "slices(whole, axis)"}`.
 struct PlaceSpec {
   std::string parts, whole, axis;
@@ -115,6 +131,7 @@ struct RuleTest {
 };
 
 struct Rule {
+  int version = 1;  ///< of the language
   std::string id, doc;
   std::vector<std::string> source;
   RuleKind kind = RuleKind::rewrite;
@@ -135,6 +152,8 @@ struct Rule {
   std::vector<std::string> shared;  ///< inner values that may have other users (they are kept)
   Pattern rewrite;                  ///< kind rewrite
   std::string contract;             ///< absorb, window, region, merge: the group's contract
+  std::vector<RoleSpec> roles;      ///< window: what the contract's roles are in the pattern
+  std::shared_ptr<const Contract> kernel;  ///< the contract's file, where it has one
   std::string anchor;               ///< absorb: label of the anchor
   RegionSpec region;                ///< region: what grows;  absorb: the tail
   MergeSpec merge;
@@ -147,7 +166,8 @@ struct Rule {
   std::string off;   ///< off by an override file: its words, "r off: why (file:line)"
 };
 
-struct Body;  // engine/group/body.h
+struct Body;   // engine/group/body.h
+struct Roles;  // engine/contract/roles.h
 
 /// Where a rule's pattern was found.
 struct Match {
@@ -159,6 +179,7 @@ struct Match {
   Let let;
   std::shared_ptr<const Body> body =
       nullptr;  ///< of `nodes` as a group, where a condition asked for it
+  std::shared_ptr<const Roles> roles = nullptr;  ///< of the group's contract, where it has a file
 };
 
 struct Phase {
@@ -174,6 +195,7 @@ struct RuleSet {
   /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list
   /// with `enabled` false, so that they can be shown: whoever fires rules skips them.
   std::vector<std::shared_ptr<const Rule>> rules;
+  std::vector<std::shared_ptr<const Contract>> contracts;
   std::vector<std::string> warnings;  ///< globs that match no rule
   const Rule* find(std::string_view id) const;
 };

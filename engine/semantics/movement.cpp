@@ -351,15 +351,16 @@ struct Row {
   std::string_view op;
   Applicable<Movement> (*steps)(const Site&);
   bool all_inputs = false, view = false, repeats = false;
+  bool renumbers = false;  ///< one step that renumbers axes; of sizes, only what is 1 counts
 };
 
 constexpr Row kRows[] = {
-    {"Transpose", transpose},
+    {"Transpose", transpose, false, false, false, true},
     {"Slice", slice},
     {"Split", split},
     {"Concat", concat, true},
     {"Pad", pad},
-    {"Expand", expand, false, false, true},
+    {"Expand", expand, false, false, true, true},
     {"Tile", tile, false, false, true},
     {"Gather", gather, false, false, true},
     {"GatherND", gather_nd, false, false, true},
@@ -454,6 +455,25 @@ std::vector<Applicable<Movement>> movements_of(const Graph& g, const Node& n) {
       out.push_back(fail(inputs.error()));
   }
   return out;
+}
+
+std::optional<Dims> axes_of(const Graph& g, const Node& n) {
+  const Row* row = row_of(n);
+  if (!row || !row->renumbers || n.inputs.empty() || !n.inputs[0] || n.outputs.empty() ||
+      !n.outputs[0])
+    return std::nullopt;
+  const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
+  if (!x || !y || x->size() > y->size()) return std::nullopt;
+  constexpr int64_t kAny = 2;  // as good as any other size
+  Site s{g, n, 0, {Dims(x->size())}, Dims(y->size(), kAny)};
+  for (size_t k = 0; k < x->size(); ++k) {
+    const bool kept = !row->repeats || (*x)[k] == (*y)[k + y->size() - x->size()];
+    const auto size = (*x)[k].constant();
+    if (!size && !kept) return std::nullopt;
+    s.inputs[0][k] = size.value_or(kAny);
+  }
+  auto m = row->steps(s);
+  return m ? std::optional(std::move(m->steps[0].axes)) : std::nullopt;
 }
 
 }  // namespace ferrule

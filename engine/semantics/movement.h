@@ -54,6 +54,9 @@ bool moves_input(const Node& n, size_t slot);
 /// `g`.
 Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes);
 
+/// Movements that only renumber axes: axis k of the input is axis result[k] of the result; -1: only
+/// its index 0 is read. nullopt: another movement, or a size that decides is not known.
+std::optional<std::vector<int64_t>> axes_of(const Graph& g, const Node& n);
 /// Not applicable, saying which parameter or size is not known or not of this kind.
 Applicable<Movement> movement_of(const Graph& g, const Node& n, size_t output);
 /// Of every output: in time linear in their number.

@@ -78,7 +78,7 @@ class Chosen {
         turn_(place(
             std::accumulate(stamps_.begin(), stamps_.end(), std::string(engine_semantics())))) {}
   bool operator()(const Rule& r) const {
-    return provable(r.kind) &&
+    return provable(r) &&
            (all_ || !stamped(r, ops_, stamps_) || place(r.id) % 10 == turn_ % 10);
   }
 
@@ -132,7 +132,7 @@ void count(Totals& totals, const Tested& t) {
   for (const RuleTest& c : t.rule->tests) ++(c.fires ? totals.fires : totals.holds);
   for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
   totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
-  totals.rewrites += provable(t.rule->kind);
+  totals.rewrites += provable(*t.rule);
   totals.groups += t.group.instances > 0, totals.group_graphs += t.group.instances;
   for (const KernelCondition& c : t.group.conditions)
     totals.refused += c.refused, totals.computed += c.computed;
@@ -258,7 +258,7 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
   }
   const bool whole = std::ranges::all_of(k.rules.rules, [&](const auto& r) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
-    return !provable(r->kind) || (t != all.end() && t->proved && t->ok() && !t->undecided());
+    return !provable(*r) || (t != all.end() && t->proved && t->ok() && !t->undecided());
   });
   for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules)
     FERRULE_TRY(write_stamps(sure, k.ops, dir, whole));

@@ -14,6 +14,7 @@
 #include "engine/plan/plan.h"
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/row_cases.h"
+#include "tests/unit/codegen/rule_groups.h"
 
 using namespace ferrule;
 using namespace ferrule::test;
@@ -103,8 +104,10 @@ struct AttentionCase {
   CudaAttentionPlan plan;
   size_t id;
   std::string what;
-  const Tensor& tensor(ValueId v) const {
-    return r.tensors[static_cast<size_t>(std::ranges::find(r.graph.inputs(), v) -
+  std::vector<ValueId> inputs = {};  ///< of the group
+  ValueId result = {};
+  const Tensor& tensor(const RoleTensor& role) const {
+    return r.tensors[static_cast<size_t>(std::ranges::find(r.graph.inputs(), inputs[role.slot]) -
                                          r.graph.inputs().begin())];
   }
 };
@@ -116,14 +119,15 @@ RowLayout layout(const RowGraph& r, ValueId v) {
 AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
                       HostKernels& kernels) {
   AttentionCase c{graph_of(f, rng), {}, {}, 0, {}};
-  const Graph& g = c.r.graph;
-  auto read = read_attention(g, g.order());
-  REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().reason()));
-  c.a = *read;
+  const Node& group = group_by("attention", c.r.graph);
+  c.a = attention_of(*group.roles);
+  c.inputs = group.inputs, c.result = group.outputs[0];
+  auto placed = [&](const RoleTensor& role) {
+    return layout(c.r, role.result ? c.result : c.inputs[role.slot]);
+  };
   RowLayout mask;
-  AttentionLayouts l{layout(c.r, c.a.q.value), layout(c.r, c.a.k.value), layout(c.r, c.a.v.value),
-                     layout(c.r, c.a.y.value)};
-  if (c.a.mask) mask = layout(c.r, c.a.mask), l.mask = &mask;
+  AttentionLayouts l{placed(c.a.q), placed(c.a.k), placed(c.a.v), placed(c.a.y)};
+  if (c.a.mask) mask = placed(*c.a.mask), l.mask = &mask;
   auto plan = plan_cuda_attention(c.a, f.type, l, aligned);
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().reason()));
   c.plan = *plan;
@@ -138,12 +142,12 @@ AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
 void check(const AttentionCase& c, const HostKernels& kernels) {
   CAPTURE(c.what);
   const Graph& g = c.r.graph;
-  const Tensor y = Tensor::allocate(c.r.type, c.r.dims(c.a.y.value)).first;
+  const Tensor y = Tensor::allocate(c.r.type, c.r.dims(c.result)).first;
   std::vector<void*> pointers;
-  for (ValueId v : {c.a.q.value, c.a.k.value, c.a.v.value})
-    pointers.push_back(const_cast<void*>(c.tensor(v).data()));
+  for (const RoleTensor* role : {&c.a.q, &c.a.k, &c.a.v})
+    pointers.push_back(const_cast<void*>(c.tensor(*role).data()));
   pointers.push_back(const_cast<void*>(y.data()));
-  if (c.a.mask) pointers.push_back(const_cast<void*>(c.tensor(c.a.mask).data()));
+  if (c.a.mask) pointers.push_back(const_cast<void*>(c.tensor(*c.a.mask).data()));
   const std::string problem =
       kernels.launch(c.id, cuda_attention_arguments(c.plan.kernel, c.plan.geometry, pointers),
                      {static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel)), 1, 1},

@@ -9,6 +9,7 @@
 #include "codegen/cuda/library_attention.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
+#include "tests/unit/codegen/rule_groups.h"
 
 namespace ferrule::cuda::test {
 
@@ -122,15 +123,17 @@ inline Graph attention_graph(const AttentionForm& form, const std::string& type)
   return std::move(imported->graph);
 }
 
-/// The launch that a window over all of `g` becomes.
+/// The launch that the group of all of `g` becomes; values are those of `g`, constants among them.
 inline Launch attention_launch(const Graph& g) {
+  const Node& group = ferrule::test::group_by("attention", g);
   Launch l;
   l.kind = Launch::Kind::library;
   l.primitive = "attention";
-  l.graph = &g;
-  l.node = g.order()[0];
-  l.inputs = g.inputs();
-  l.outputs = g.outputs();
+  l.graph = group.body.get();
+  l.roles = group.roles.get();
+  l.node = l.graph->order()[0];
+  l.inputs = group.inputs;
+  l.outputs = group.outputs;
   return l;
 }
 

@@ -111,15 +111,15 @@ std::vector<Target> targets() {
 CudnnAttention attention(const test::AttentionForm& form, const std::string& type,
                          const Target& target) {
   const Graph g = test::attention_graph(form, type);
+  const Launch launch = test::attention_launch(g);
   std::vector<CudaOperand> operands;
-  for (const auto* list : {&g.inputs(), &g.outputs()})
+  for (const auto* list : {&launch.inputs, &launch.outputs})
     for (ValueId v : *list) {
       Dims dims;
       for (const Dim& d : *g.value(v).type.shape) dims.push_back(*d.constant());
       operands.push_back({g.value(v).type.dtype, dims, strides_of(dims, Layout::plain)});
     }
-  const AttentionChoice choice =
-      choose_attention(test::attention_launch(g), operands, true, target, false);
+  const AttentionChoice choice = choose_attention(launch, operands, true, target, false);
   REQUIRE_MESSAGE(choice.library.has_value(), std::string(form.name), ": ", choice.why);
   auto part = [&](const LibraryAttention::Part& p) {
     return CudnnTensor{operands[p.operand].dtype, p.dims, p.strides};

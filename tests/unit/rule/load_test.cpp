@@ -357,8 +357,8 @@ TEST_CASE("what a rule cannot say") {
   CHECK(has(refused("kind: rewrite", "kind: rewrit"), "rewrit"));
   CHECK(has(refused("kind: rewrite", "kind: absorb"), "no rewrite"));
   CHECK(has(refused("id: t\n", "id: u\n"), "the file is called t"));
-  CHECK(has(refused("ferrule: 1\n", ""), "begins with ferrule: 1"));
-  CHECK(has(refused("ferrule: 1\n", "ferrule: 2\n"), "version 2"));
+  CHECK(has(refused("ferrule: 1\n", ""), "begins with ferrule: 2"));
+  CHECK(has(refused("ferrule: 1\n", "ferrule: 3\n"), "version 3"));
   CHECK(has(refused("sound: ", "sond: "), "sond"));
   CHECK(has(refused("sound: \"out_channels(conv) == dim(t, 1)\"", "sound: true"), "t.yaml:10"));
   CHECK(has(refused(", why: \"{out_channels(conv)} channels\"", ""), "why"));

@@ -1,0 +1,224 @@
+#include "engine/group/bind_roles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/group/body.h"
+#include "engine/match/pattern_matcher.h"
+#include "engine/semantics/movement.h"
+
+namespace ferrule {
+namespace {
+
+/// One tensor role on its way out of the match.
+struct Placed {
+  const ContractRole* role;
+  ValueId value;
+  AxisMap axes;    ///< the run's, then the role's own
+  size_t run = 0;  ///< axes of the run
+};
+
+class Binder {
+ public:
+  Binder(const Rule& rule, const Match& m, const Let& let, const MatchContext& ctx)
+      : rule_(rule),
+        m_(m),
+        let_(let),
+        ctx_(ctx),
+        g_(ctx.graph),
+        members_(m.nodes.begin(), m.nodes.end()) {}
+
+  std::variant<BoundRoles, Rejection> run() {
+    for (const RoleSpec& spec : rule_.roles) {
+      const ContractRole* role = rule_.kernel->role(spec.role);
+      if (role ? !tensor(spec, *role) : !number(spec)) return std::move(*refused_);
+    }
+    for (const auto& [name, value] : rule_.kernel->numbers)
+      if (!roles_.numbers.contains(name)) give_number(name, value);
+    if (!cut()) return std::move(*refused_);
+    shrink();
+    if (out_.body->outputs.size() > 1 && !convex(g_, out_.nodes))
+      return refuse("results", "a path leaves the group and comes back"), std::move(*refused_);
+    if (!give_slots()) return std::move(*refused_);
+    out_.roles = std::make_shared<const Roles>(std::move(roles_));
+    return std::move(out_);
+  }
+
+ private:
+  template <class... Args>
+  bool refuse(std::string_view role, fmt::format_string<Args...> why, Args&&... args) {
+    refused_.emplace();
+    refused_->rule = &rule_;
+    refused_->root = m_.root;
+    refused_->stage = Rejection::Stage::condition;
+    refused_->cls = ConditionClass::kernel;
+    refused_->id = fmt::format("{}.{}", rule_.contract, role);
+    refused_->matched_nodes = static_cast<int>(m_.nodes.size());
+    if (ctx_.explain) refused_->why = fmt::format(why, std::forward<Args>(args)...);
+    return false;
+  }
+
+  void give_number(const std::string& name, double value) {
+    roles_.numbers[name] = value;
+    out_.numbers.emplace_back(name, Val{value});
+  }
+
+  bool number(const RoleSpec& spec) {
+    const Val v = evaluate(*spec.number.expr, EvalContext{g_, m_.bindings, ctx_.ops, let_,
+                                                          ctx_.target});
+    if (auto* b = std::get_if<bool>(&v.v)) return give_number(spec.role, *b ? 1 : 0), true;
+    if (auto* i = std::get_if<int64_t>(&v.v))
+      return give_number(spec.role, static_cast<double>(*i)), true;
+    if (auto* d = std::get_if<double>(&v.v)) return give_number(spec.role, *d), true;
+    return refuse(spec.role, "{} of {} is not known: {}", spec.role, rule_.contract, str(v, g_));
+  }
+
+  bool tensor(const RoleSpec& spec, const ContractRole& role) {
+    auto it = m_.bindings.values.find(spec.value);
+    const ValueId v = it == m_.bindings.values.end() ? ValueId{} : it->second;
+    if (!v)
+      return role.optional || refuse(spec.role, "{} of {} is absent", spec.role, rule_.contract);
+    const auto& shape = g_.value(v).type.shape;
+    if (!shape)
+      return refuse(spec.role, "the rank of {} is not known", value_text(g_, v)),
+             refused_->truth = Truth::unknown, false;
+    Placed p{&role, v, {}, 0};
+    const bool as_contract = spec.axes.empty();
+    const size_t own = role.axes.size(), rank = shape->size();
+    if ((!as_contract && rank < own) || (!role.run && rank > own))
+      return refuse(spec.role, "{} has rank {}, {} is {}", value_text(g_, v), rank, spec.role,
+                    role.text());
+    p.run = rank > own ? rank - own : 0;
+    const AxisMap whole = walk(p, whole_axes(*shape));
+    p.axes.assign(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(p.run));
+    for (size_t k = 0; k < own; ++k) {
+      size_t at = p.run + k;  // of the value
+      if (as_contract && k + rank < own) {
+        p.axes.emplace_back();  // it has fewer axes
+        continue;
+      }
+      if (as_contract) at = rank + k - own;
+      for (size_t j = spec.axes.size(); !as_contract && j-- > 0;)
+        if (spec.axes[j] == role.axes[k]) at = rank + j - spec.axes.size();
+      p.axes.push_back(whole[at]);
+    }
+    placed_.push_back(std::move(p));
+    return true;
+  }
+
+  /// Outwards over movements whose results nothing else reads, as far as the axes can be told.
+  AxisMap walk(Placed& p, AxisMap map) {
+    const size_t run = p.run;
+    auto fits = [&](const AxisMap& axes) {
+      for (size_t k = 0; k < axes.size(); ++k)
+        for (const AxisPart& part : axes[k])
+          if ((k >= run && (axes[k].size() > 1 || part.axis == AxisPart::kRepeated)) ||
+              (p.role->result && part.axis == AxisPart::kRepeated))
+            return false;
+      return true;
+    };
+    for (;;) {
+      const NodeId n = p.role->result ? reader(p.value) : maker(p.value);
+      if (!n || !is_movement(g_.node(n))) return map;
+      auto moved = moved_axes(map, g_, g_.node(n), p.role->result);
+      if (!moved || !fits(*moved)) return map;
+      map = std::move(*moved);
+      p.value = p.role->result ? g_.output(n) : g_.input(n, 0);
+      members_.insert(n);
+    }
+  }
+  /// Who makes it, if only the group reads it.
+  NodeId maker(ValueId v) const {
+    const Value& value = g_.value(v);
+    auto ours = [&](const Use& u) { return u.slot != Use::kCapture && members_.contains(u.node); };
+    return !value.is_output && std::ranges::all_of(value.uses, ours) ? value.producer : NodeId{};
+  }
+  /// Who reads it, if it is one node, as its first operand.
+  NodeId reader(ValueId v) const {
+    const Value& value = g_.value(v);
+    return !value.is_output && value.uses.size() == 1 && value.uses[0].slot == 0
+               ? value.uses[0].node
+               : NodeId{};
+  }
+
+  bool cut() {
+    std::vector<AxisMap*> maps;
+    std::vector<size_t> runs;
+    for (Placed& p : placed_)
+      if (p.role->run) maps.push_back(&p.axes), runs.push_back(p.run);
+    if (maps.empty() || cut_alike(maps, runs)) return true;
+    std::string where;
+    for (const Placed& p : placed_)
+      where += fmt::format("{}{} {}", where.empty() ? "" : ", ", p.role->name, text(p.axes));
+    return refuse("axes", "the leading axes are taken apart at places that do not fit: {}", where);
+  }
+
+  /// What the results are made of, up to the roles.
+  void shrink() {
+    std::set<ValueId> ends;
+    std::vector<ValueId> work;
+    for (const Placed& p : placed_) {
+      if (p.role->result)
+        work.push_back(p.value);
+      else
+        ends.insert(p.value);
+    }
+    std::set<NodeId> needed;
+    while (!work.empty()) {
+      const ValueId v = work.back();
+      work.pop_back();
+      const NodeId n = v && !ends.contains(v) ? g_.value(v).producer : NodeId{};
+      if (!n || !members_.contains(n) || !needed.insert(n).second) continue;
+      const List<ValueId>& inputs = g_.node(n).inputs;
+      work.insert(work.end(), inputs.begin(), inputs.end());
+    }
+    out_.nodes.assign(needed.begin(), needed.end());
+    std::ranges::sort(out_.nodes, {}, [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
+    out_.body = std::make_shared<const Body>(make_body(g_, out_.nodes));
+  }
+
+  bool give_slots() {
+    for (Placed& p : placed_) {
+      const auto& list = p.role->result ? out_.body->outputs : out_.body->inputs;
+      const auto at = std::ranges::find(list, p.value);
+      if (at == list.end())
+        return refuse(p.role->name, "{}, which is {}, is made inside the group",
+                      value_text(g_, p.value), p.role->name);
+      out_.values[p.role->name] = out_.names.values[p.role->name] = p.value;
+      const size_t run = p.axes.size() - p.role->axes.size();
+      for (size_t k = 0; k < p.role->axes.size(); ++k) {
+        const auto& parts = p.axes[run + k];
+        auto [dim, fresh] = out_.names.dims.try_emplace(p.role->axes[k], Dim(1));
+        if (!parts.empty() && dim->second == Dim(1)) dim->second = parts[0].size;
+      }
+      roles_.tensors[p.role->name] = {p.role->result, static_cast<size_t>(at - list.begin()),
+                                      std::move(p.axes)};
+    }
+    for (const ContractRole& role : rule_.kernel->roles) out_.names.values.try_emplace(role.name);
+    return out_.body->outputs.size() == static_cast<size_t>(std::ranges::count(
+                                            placed_, true, [](auto& p) { return p.role->result; })) ||
+           refuse("results", "the group has results that are none of {}'s", rule_.contract);
+  }
+
+  const Rule& rule_;
+  const Match& m_;
+  const Let& let_;
+  const MatchContext& ctx_;
+  const Graph& g_;
+  std::set<NodeId> members_;  // the match's, and movements around it
+  std::vector<Placed> placed_;
+  Roles roles_;
+  BoundRoles out_;
+  std::optional<Rejection> refused_;
+};
+
+}  // namespace
+
+std::variant<BoundRoles, Rejection> bind_roles(const Rule& rule, const Match& m, const Let& let,
+                                               const MatchContext& ctx) {
+  return Binder(rule, m, let, ctx).run();
+}
+
+}  // namespace ferrule

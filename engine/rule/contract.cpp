@@ -1,0 +1,230 @@
+#include "engine/rule/contract.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "engine/rule/load_rule.h"
+#include "engine/rule/text.h"
+#include "engine/target/contract_names.h"
+
+namespace ferrule {
+namespace {
+
+constexpr std::string_view kKeys[] = {"ferrule", "contract", "doc",   "source",
+                                      "roles",   "results",  "numbers", "requires",
+                                      "means"};
+
+std::string_view trimmed(std::string_view s) {
+  while (s.starts_with(' ')) s.remove_prefix(1);
+  while (s.ends_with(' ')) s.remove_suffix(1);
+  return s;
+}
+
+/// "[B..., Q, D]" as names, the run with its dots. nullopt: it is something else.
+std::optional<std::vector<std::string>> axis_names(std::string_view text) {
+  if (!text.starts_with('[') || !text.ends_with(']')) return std::nullopt;
+  std::vector<std::string> out;
+  for (std::string_view rest = text.substr(1, text.size() - 2); !rest.empty();) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view name = trimmed(rest.substr(0, comma));
+    const bool run = name.ends_with("...");
+    if ((name.empty() || (run && !out.empty())) ||
+        !std::ranges::all_of(name.substr(0, name.size() - (run ? 3 : 0)), [](unsigned char c) {
+          return std::isalnum(c) || c == '_';
+        }))
+      return std::nullopt;
+    out.emplace_back(name);
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return out;
+}
+
+class ContractReader {
+ public:
+  ContractReader(yaml::Reader& r, const yaml::Node& root) : r_(r), root_(root) {}
+
+  Contract run() {
+    c_.file = r_.source().name, c_.text = r_.source().text;
+    c_.id = std::filesystem::path(c_.file).stem().string();
+    if (!r_.expect(root_, yaml::Node::Kind::map, "a contract")) return c_;
+    r_.keys(root_, kKeys);
+    if (const yaml::Node* v = r_.required(root_, "ferrule"); v && (v->text != "2" || v->quoted))
+      bad(*v, "a contract's file begins with ferrule: 2");
+    if (const yaml::Node* n = r_.required(root_, "contract"); n && r_.string(*n) != c_.id)
+      bad(*n, fmt::format("the file is called {}", escape(c_.id)),
+          "a contract's name is its file's");
+    else if (n && !is_contract(c_.id))
+      bad(*n, fmt::format("no target has kernels of {}", escape(c_.id)),
+          did_you_mean(c_.id, contract_names()));
+    if (const yaml::Node* n = r_.required(root_, "doc")) c_.doc = r_.string(*n);
+    if (const yaml::Node* n = root_.find("source")) c_.source = r_.strings(*n);
+    for (const bool result : {false, true})
+      if (const yaml::Node* n = r_.required(root_, result ? "results" : "roles"))
+        read_tensors(*n, result);
+    if (const yaml::Node* n = root_.find("numbers")) read_numbers(*n);
+    if (const yaml::Node* n = root_.find("requires")) read_conditions(*n);
+    if (const yaml::Node* n = r_.required(root_, "means")) read_meaning(*n);
+    return std::move(c_);
+  }
+
+ private:
+  void bad(const yaml::Node& at, std::string message, std::string hint = {}) {
+    r_.error(at, std::move(message), std::move(hint), Code::rule_invalid);
+  }
+
+  bool fresh(const yaml::Node& key) {
+    const bool used =
+        c_.role(key.text) || std::ranges::count(c_.numbers, key.text, [](auto& n) { return n.first; });
+    if (used) bad(key, fmt::format("two roles are called {}", escape(key.text)));
+    return !used;
+  }
+
+  void read_tensors(const yaml::Node& map, bool result) {
+    if (!r_.expect(map, yaml::Node::Kind::map, "roles and their axes")) return;
+    for (const auto& [key, value] : map.entries) {
+      if (!r_.expect(value, yaml::Node::Kind::scalar, "the axes of a role") || !fresh(key)) continue;
+      ContractRole role{key.text, false, {}, false, result};
+      std::string_view t = trimmed(value.text);
+      if (t.ends_with('?')) role.optional = true, t.remove_suffix(1);
+      auto axes = axis_names(t);
+      if (!axes) {
+        bad(value, fmt::format("\"{}\" is no list of axes", escape(value.text)),
+            "write \"[B..., Q, D]\", with ? behind it where the role may be absent");
+        continue;
+      }
+      if (!axes->empty() && axes->front().ends_with("...")) {
+        role.run = true;
+        axes->erase(axes->begin());
+      }
+      role.axes = std::move(*axes);
+      c_.roles.push_back(std::move(role));
+    }
+  }
+
+  void read_numbers(const yaml::Node& map) {
+    if (!r_.expect(map, yaml::Node::Kind::map, "numbers and what they are by default")) return;
+    for (const auto& [key, value] : map.entries)
+      if (fresh(key))
+        c_.numbers.emplace_back(key.text, value.text == "true"    ? 1
+                                          : value.text == "false" ? 0
+                                                                  : r_.number(value));
+  }
+
+  void read_conditions(const yaml::Node& list) {
+    if (!r_.expect(list, yaml::Node::Kind::sequence, "a list of conditions")) return;
+    for (const yaml::Node& n : list.items) {
+      auto c = read_condition(r_, n);
+      if (!c) continue;
+      if (c->cls != ConditionClass::kernel)
+        bad(n, "what a contract asks is of class kernel", "profit conditions stand in rules");
+      c->id = c_.id + "." + c->id;
+      if (std::ranges::count(c_.conditions, c->id, &Condition::id))
+        bad(n, fmt::format("two conditions are called {}", escape(c->id)));
+      c_.conditions.push_back(std::move(*c));
+    }
+    check_contract_names(r_, c_, list);
+  }
+
+  void read_meaning(const yaml::Node& n) {
+    if (!r_.expect(n, yaml::Node::Kind::scalar, "a replacement")) return;
+    auto p = parse_replacement(n.text, place_of(r_, n));
+    if (!p) return add_error(r_, std::move(p).error());
+    c_.means = std::move(*p);
+    for (const ContractRole& role : c_.roles)
+      if (role.result && !c_.means.line_of(role.name))
+        bad(n, fmt::format("no line makes {}", escape(role.name)));
+  }
+
+  yaml::Reader& r_;
+  const yaml::Node& root_;
+  Contract c_;
+};
+
+std::string listed(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::string ContractRole::text() const {
+  std::vector<std::string> all = axes;
+  if (run) all.insert(all.begin(), "...");
+  return fmt::format("[{}]{}", listed(all), optional ? "?" : "");
+}
+
+const ContractRole* Contract::role(std::string_view name) const {
+  auto it = std::ranges::find(roles, name, &ContractRole::name);
+  return it == roles.end() ? nullptr : &*it;
+}
+
+Contract read_contract(yaml::Reader& r, const yaml::Document& doc) {
+  return ContractReader(r, doc.root).run();
+}
+
+void read_roles(yaml::Reader& r, const yaml::Node& map, Rule& rule) {
+  if (!r.expect(map, yaml::Node::Kind::map, "roles")) return;
+  const BoundNames bound = bound_names(rule.match);
+  for (const auto& [key, value] : map.entries) {
+    if (!r.expect(value, yaml::Node::Kind::scalar, "what a role is")) continue;
+    RoleSpec spec{key.text, {}, {}, {}, value.text};
+    const size_t bracket = std::min(value.text.find('['), value.text.size());
+    const std::string name(trimmed(std::string_view(value.text).substr(0, bracket)));
+    auto it = bound.find(name);
+    const bool tensor = it != bound.end() && it->second.kind == Bound::Kind::value;
+    auto axes = axis_names(std::string_view(value.text).substr(bracket));
+    if (tensor && (axes || bracket == value.text.size())) {
+      spec.value = name;
+      spec.axes = axes.value_or(std::vector<std::string>{});
+    } else {
+      const std::string text = r.quoted(value, "a role");
+      auto e = parse_expression(text, place_of(r, value));
+      if (!e) {
+        add_error(r, std::move(e).error());
+        continue;
+      }
+      spec.number = {std::move(*e), text};
+    }
+    rule.roles.push_back(std::move(spec));
+  }
+}
+
+std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract& contract) {
+  std::vector<std::string> names;
+  for (const ContractRole& role : contract.roles) names.push_back(role.name);
+  for (const auto& [name, value] : contract.numbers) names.push_back(name);
+  if (rule.roles.empty())
+    return {fmt::format("{} is a contract of roles, and the rule gives none", contract.id),
+            fmt::format("write ferrule: 2 and roles: with {}", listed(names))};
+  for (const RoleSpec& spec : rule.roles) {
+    const ContractRole* role = contract.role(spec.role);
+    const bool number = std::ranges::count(contract.numbers, spec.role,
+                                           [](const auto& n) { return n.first; }) > 0;
+    if (!role && !number)
+      return {fmt::format("{} has no role {}", contract.id, escape(spec.role)),
+              did_you_mean(spec.role, names)};
+    if (role && spec.value.empty())
+      return {fmt::format("role {} of {} is a tensor {}, and \"{}\" is no value of the pattern",
+                          spec.role, contract.id, role->text(), escape(spec.text)),
+              "write a name that the pattern binds, with its axes: \"q2[..., Q, D]\""};
+    if (number && !spec.value.empty())
+      return {fmt::format("role {} of {} is a number", spec.role, contract.id),
+              fmt::format("write \"value({})\"", escape(spec.value))};
+    if (!role || spec.axes.empty()) continue;
+    std::vector<std::string> given = spec.axes, wanted = role->axes;
+    const bool run = given.front() == "...";
+    if (run) given.erase(given.begin());
+    std::ranges::sort(given), std::ranges::sort(wanted);
+    if (given != wanted || run != role->run)
+      return {fmt::format("role {} of {} has the axes {}, and \"{}\" gives others", spec.role,
+                          contract.id, role->text(), escape(spec.text)),
+              "give each of them once, in the order of the value's own"};
+  }
+  for (const ContractRole& role : contract.roles)
+    if (!role.optional && !std::ranges::count(rule.roles, role.name, &RoleSpec::role))
+      return {fmt::format("role {} {} of {} is not given", role.name, role.text(), contract.id),
+              ""};
+  return {};
+}
+
+}  // namespace ferrule
