@@ -224,9 +224,8 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
           fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
   for (const std::string& glob : options.allow_unproven)
-    if (std::ranges::none_of(k->rules.rules, [&](const auto& r) {
-          return provable(*r) && glob_match(glob, r->id);
-        }))
+    if (std::ranges::none_of(
+            k->rules.rules, [&](const auto& r) { return provable(*r) && glob_match(glob, r->id); }))
       k->warnings.push_back(
           fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
   FERRULE_TRY(prove_unstamped(options, *k));

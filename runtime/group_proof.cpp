@@ -11,6 +11,7 @@
 #include "engine/proof/edit.h"
 #include "engine/proof/samples.h"
 #include "engine/proof/values.h"
+#include "engine/rule/contract.h"
 #include "runtime/ferrule.h"
 #include "runtime/registry.h"
 
@@ -48,9 +49,11 @@ std::shared_ptr<const Knowledge> alone(const Knowledge& all, const Rule& rule) {
   return out;
 }
 
-/// Whether the rule has a condition of class kernel with this id that its author wrote.
+/// Whether the rule has a condition of class kernel with this id that its author wrote; with roles,
+/// whether its contract has.
 bool has_kernel_condition(const Rule& r, const std::string& id) {
-  return std::ranges::any_of(std::array{&r.where, &r.region.where}, [&](const auto* list) {
+  const auto& own = r.kernel ? r.kernel->conditions : r.where;
+  return std::ranges::any_of(std::array{&own, &r.region.where}, [&](const auto* list) {
     return std::ranges::any_of(*list, [&](const Condition& c) {
       return c.cls == ConditionClass::kernel && !c.asks_contract && c.id == id;
     });
@@ -66,6 +69,11 @@ Rule without(const Rule& rule, const std::string& condition) {
   Rule out = rule;
   for (auto* list : {&out.where, &out.region.where})
     std::erase_if(*list, [&](const Condition& c) { return c.id == condition; });
+  if (out.kernel) {
+    auto kernel = std::make_shared<Contract>(*out.kernel);
+    std::erase_if(kernel->conditions, [&](const Condition& c) { return c.id == condition; });
+    out.kernel = std::move(kernel);
+  }
   return out;
 }
 

@@ -20,9 +20,11 @@ struct Turned {
 Turned turned(const RoleTensor& role, const RowLayout& l) {
   Turned t;
   for (const std::vector<AxisPart>& parts : role.axes) {
-    const size_t axis = parts.empty() ? 0 : static_cast<size_t>(parts[0].axis);
-    t.dims.push_back(parts.empty() ? 1 : parts[0].size.value_or(l.dims[axis]));
-    t.strides.push_back(parts.empty() ? 0 : l.strides[axis] * parts[0].stride.value_or(1));
+    const AxisPart part = parts.empty() ? AxisPart{AxisPart::kRepeated, 1, 1} : parts[0];
+    const bool repeated = part.axis == AxisPart::kRepeated;
+    const auto axis = static_cast<size_t>(repeated ? 0 : part.axis);
+    t.dims.push_back(part.size.value_or(repeated ? 1 : l.dims[axis]));
+    t.strides.push_back(repeated ? 0 : l.strides[axis] * part.stride.value_or(1));
   }
   return t;
 }
@@ -95,6 +97,8 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   if (q.dim(1) != k.dim(2) || v.dim(2) != g.keys || y.dim(2) != g.queries || y.dim(1) != v.dim(1))
     return refuse("sizes that do not fit");
   if (g.keys == 0) return refuse("no keys");
+  if (type != DType::f32 && type != DType::f16 && type != DType::bf16)
+    return refuse(fmt::format("elements of {}", name(type)));
   if (std::max(q.dim(1), v.dim(1)) > kMostAttentionSize) return refuse("a head that is too large");
   auto along = [&](const Turned& t, int64_t rows, int64_t columns) {
     std::vector<int64_t> dims = g.batch;

@@ -54,9 +54,10 @@ class Chooser {
     const CudaOperand& operand = operands_[at];
     std::vector<int64_t> dims, strides;
     for (const std::vector<AxisPart>& parts : role.axes) {
-      const size_t axis = parts.empty() ? 0 : static_cast<size_t>(parts[0].axis);
-      dims.push_back(parts.empty() ? 1 : parts[0].size.value_or(operand.dims[axis]));
-      strides.push_back(parts.empty() ? 0 : operand.strides[axis] * parts[0].stride.value_or(1));
+      const bool one = parts.empty() || parts[0].axis == AxisPart::kRepeated;  // broadcast
+      const size_t axis = one ? 0 : static_cast<size_t>(parts[0].axis);
+      dims.push_back(one ? 1 : parts[0].size.value_or(operand.dims[axis]));
+      strides.push_back(one ? 0 : operand.strides[axis] * parts[0].stride.value_or(1));
     }
     if (keys)
       std::swap(dims.end()[-1], dims.end()[-2]), std::swap(strides.end()[-1], strides.end()[-2]);

@@ -29,7 +29,7 @@ struct Launch {
   const Graph* graph =
       nullptr;  ///< where `node` and the value ids below live: the plan's graph or a group's body
   const Roles* roles = nullptr;  ///< of the layer's group, by its inputs and outputs
-  NodeId node;  ///< the anchor; none for generated regions without one
+  NodeId node;                   ///< the anchor; none for generated regions without one
   std::vector<PostOp>
       post_ops;  ///< library: operand k of a binary / sum is inputs[post_op.operand]
   std::optional<LoweredRegion>

@@ -74,8 +74,8 @@ std::optional<std::vector<AxisPart>> taken_apart(const AxisPart& part, const Axi
 }
 
 std::optional<AxisMap> reshaped(const AxisMap& map, const Shape& from, const Shape& to) {
-  for (const Dim& d : from)
-    if (d == Dim(0)) return std::nullopt;
+  for (const Shape* s : {&from, &to})
+    if (std::ranges::count(*s, Dim(0))) return std::nullopt;
   const auto groups = groups_of(from, to);
   if (!groups) return std::nullopt;
   AxisMap out;
@@ -128,14 +128,12 @@ AxisMap whole_axes(const Shape& value) {
   return out;
 }
 
-std::optional<AxisMap> moved_axes(const AxisMap& map, const Graph& g, const Node& n,
-                                  bool forward) {
+std::optional<AxisMap> moved_axes(const AxisMap& map, const Graph& g, const Node& n, bool forward) {
   const ValueId behind = n.inputs.empty() ? ValueId{} : n.inputs[0];
   if (!behind || n.outputs.size() != 1 || !n.outputs[0]) return std::nullopt;
   const auto &input = g.value(behind).type.shape, &result = g.value(n.outputs[0]).type.shape;
   if (!input || !result) return std::nullopt;
-  if (is_view(n))
-    return forward ? reshaped(map, *input, *result) : reshaped(map, *result, *input);
+  if (is_view(n)) return forward ? reshaped(map, *input, *result) : reshaped(map, *result, *input);
   const auto order = axes_of(g, n);
   if (!order) return std::nullopt;
   // Axis k of the input is axis order[k] of the result; -1: index 0.
@@ -160,9 +158,7 @@ bool cut_alike(std::vector<AxisMap*> maps, std::vector<size_t> runs) {
   const size_t most = *std::ranges::max_element(runs);
   std::vector<AxisMap> out(maps.size());
   for (size_t back = most; back > 0; --back) {
-    auto parts = [&](size_t m) {
-      return back <= runs[m] ? &(*maps[m])[runs[m] - back] : nullptr;
-    };
+    auto parts = [&](size_t m) { return back <= runs[m] ? &(*maps[m])[runs[m] - back] : nullptr; };
     std::set<int64_t> cuts;  // sizes of what lies behind them
     bool cut = false;
     for (size_t m = 0; m < maps.size(); ++m) cut |= parts(m) && parts(m)->size() > 1;
@@ -170,7 +166,7 @@ bool cut_alike(std::vector<AxisMap*> maps, std::vector<size_t> runs) {
       int64_t inner = 1;
       for (size_t k = parts(m) ? parts(m)->size() : 0; k-- > 0;) {
         const auto size = (*parts(m))[k].size.constant();
-        if (!size) return false;
+        if (!size || *size < 1) return false;
         cuts.insert(inner *= *size);
       }
     }
@@ -189,11 +185,10 @@ bool cut_alike(std::vector<AxisMap*> maps, std::vector<size_t> runs) {
         if (k == 0) continue;
         const AxisPart& part = (*parts(m))[k - 1];
         if (!cut) {
-          if (part.axis != AxisPart::kRepeated) axes.back().push_back(part);
+          axes.back().push_back(part);
           continue;
         }
-        if (part.axis != AxisPart::kRepeated)
-          axes.back().push_back({part.axis, part.stride * Dim(stride), c / inner});
+        axes.back().push_back({part.axis, part.stride * Dim(stride), c / inner});
         stride *= c / inner, inner = c;
         if (inner == from * *part.size.constant()) --k, from = inner, stride = 1;
       }

@@ -18,7 +18,7 @@ struct AxisPart {
   Dim stride = 1, size;
 };
 
-/// By axis of the role: its parts, outermost first; none: one element for all indices.
+/// By axis of the role: its parts, outermost first; none: the axis has one index, and broadcasts.
 using AxisMap = std::vector<std::vector<AxisPart>>;
 
 struct RoleTensor {

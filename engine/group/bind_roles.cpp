@@ -66,8 +66,8 @@ class Binder {
   }
 
   bool number(const RoleSpec& spec) {
-    const Val v = evaluate(*spec.number.expr, EvalContext{g_, m_.bindings, ctx_.ops, let_,
-                                                          ctx_.target});
+    const Val v =
+        evaluate(*spec.number.expr, EvalContext{g_, m_.bindings, ctx_.ops, let_, ctx_.target});
     if (auto* b = std::get_if<bool>(&v.v)) return give_number(spec.role, *b ? 1 : 0), true;
     if (auto* i = std::get_if<int64_t>(&v.v))
       return give_number(spec.role, static_cast<double>(*i)), true;
@@ -144,6 +144,13 @@ class Binder {
   }
 
   bool cut() {
+    // Leading axes of one index that only the result has say nothing.
+    size_t most = 0;
+    for (const Placed& p : placed_)
+      if (!p.role->result) most = std::max(most, p.run);
+    for (Placed& p : placed_)
+      for (; p.role->result && p.run > most && p.axes.front().empty(); --p.run)
+        p.axes.erase(p.axes.begin());
     std::vector<AxisMap*> maps;
     std::vector<size_t> runs;
     for (Placed& p : placed_)
@@ -175,7 +182,8 @@ class Binder {
       work.insert(work.end(), inputs.begin(), inputs.end());
     }
     out_.nodes.assign(needed.begin(), needed.end());
-    std::ranges::sort(out_.nodes, {}, [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
+    std::ranges::sort(out_.nodes, {},
+                      [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
     out_.body = std::make_shared<const Body>(make_body(g_, out_.nodes));
   }
 
@@ -197,8 +205,9 @@ class Binder {
                                       std::move(p.axes)};
     }
     for (const ContractRole& role : rule_.kernel->roles) out_.names.values.try_emplace(role.name);
-    return out_.body->outputs.size() == static_cast<size_t>(std::ranges::count(
-                                            placed_, true, [](auto& p) { return p.role->result; })) ||
+    return out_.body->outputs.size() ==
+               static_cast<size_t>(
+                   std::ranges::count(placed_, true, [](auto& p) { return p.role->result; })) ||
            refuse("results", "the group has results that are none of {}'s", rule_.contract);
   }
 

@@ -10,11 +10,11 @@
 namespace ferrule {
 
 struct BoundRoles {
-  std::vector<NodeId> nodes;                ///< that the group is made of, topological order
-  std::map<std::string, ValueId> values;    ///< by role: the operand or result
-  std::shared_ptr<const Body> body;         ///< of `nodes`
-  std::shared_ptr<const Roles> roles;       ///< by the body's inputs and outputs
-  Bindings names;                           ///< roles as values, their axes as sizes
+  std::vector<NodeId> nodes;              ///< that the group is made of, topological order
+  std::map<std::string, ValueId> values;  ///< by role: the operand or result
+  std::shared_ptr<const Body> body;       ///< of `nodes`
+  std::shared_ptr<const Roles> roles;     ///< by the body's inputs and outputs
+  Bindings names;                         ///< roles as values, their axes as sizes
   Let numbers;
 };
 

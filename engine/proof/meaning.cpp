@@ -56,18 +56,19 @@ class Meaning {
  private:
   /// The parts of a role's axes, in the order in which they lie in the operand, and the sizes.
   struct Parts {
-    std::vector<AxisPart> parts;      ///< in the role's order
-    std::vector<int64_t> order;       ///< of the operand: numbers of parts
-    Shape dims;                       ///< the role's
-    std::vector<size_t> axes;         ///< of the role, by part
+    std::vector<AxisPart> parts;  ///< in the role's order
+    std::vector<int64_t> order;   ///< of the operand: numbers of parts
+    Shape dims, once;             ///< the role's, and without repetition
   };
   static Parts parts_of(const RoleTensor& t) {
     Parts out;
     for (size_t k = 0; k < t.axes.size(); ++k) {
-      out.dims.emplace_back(1);
+      out.dims.emplace_back(1), out.once.emplace_back(1);
       for (const AxisPart& part : t.axes[k]) {
-        out.parts.push_back(part), out.axes.push_back(k);
         out.dims.back() = out.dims.back() * part.size;
+        if (part.axis == AxisPart::kRepeated) continue;
+        out.parts.push_back(part);
+        out.once.back() = out.once.back() * part.size;
       }
     }
     out.order.resize(out.parts.size());
@@ -93,16 +94,17 @@ class Meaning {
     return out;
   }
   Result<ValueId> reshape(ValueId v, const Shape& dims) {
-    const auto &have = g_.value(v).type.shape;
-    if (have && *have == dims) return v;
+    const auto& have = g_.value(v).type.shape;
+    return have && *have == dims ? Result<ValueId>(v) : with_dims("Reshape", v, dims);
+  }
+  Result<ValueId> with_dims(std::string op, ValueId v, const Shape& dims) {
     const auto sizes = constant_shape(dims);
     if (!sizes)
       return error(Code::rewrite_declined, c_.id, std::string("a size of a view is not known"));
     Attrs attrs;
-    attrs.set("allowzero", int64_t{1});
-    return node("Reshape",
-                {v, g_.add_constant(g_.fresh_name("dims"),
-                                    Tensor::of_i64({static_cast<int64_t>(sizes->size())}, *sizes))},
+    if (op == "Reshape") attrs.set("allowzero", int64_t{1});
+    Tensor t = Tensor::of_i64({static_cast<int64_t>(sizes->size())}, *sizes);
+    return node(std::move(op), {v, g_.add_constant(g_.fresh_name("dims"), std::move(t))},
                 std::move(attrs));
   }
   Result<ValueId> transpose(ValueId v, std::vector<int64_t> perm) {
@@ -130,7 +132,7 @@ class Meaning {
 
   /// Whether role and operand have the same axes, in another order at most: no sizes are needed.
   static bool only_turned(const RoleTensor& t, const Parts& p, size_t rank) {
-    return p.parts.size() == rank && t.axes.size() == rank &&
+    return p.parts.size() == rank && t.axes.size() == rank && p.once == p.dims &&
            std::ranges::all_of(p.parts, [](const AxisPart& x) { return x.stride == Dim(1); });
   }
 
@@ -141,7 +143,8 @@ class Meaning {
     if (only_turned(t, p, own.size())) return transpose(operand, turn);
     FERRULE_ASSIGN(ValueId v, reshape(operand, sizes(p, p.order)));
     FERRULE_ASSIGN(v, transpose(v, turn));
-    return reshape(v, p.dims);
+    FERRULE_ASSIGN(v, reshape(v, p.once));
+    return p.once == p.dims ? Result<ValueId>(v) : with_dims("Expand", v, p.dims);
   }
 
   /// The result under the role's axes, still to be made.

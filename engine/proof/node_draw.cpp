@@ -92,7 +92,10 @@ bool well_typed(const Graph& g) {
 std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
   if (const OperatorSchema* s = operator_schema(n.domain, n.op)) {
     if (s->inputs.empty()) return {};
-    return s->inputs[std::min(slot, s->inputs.size() - 1)].types;
+    std::vector<DType> types = s->inputs[std::min(slot, s->inputs.size() - 1)].types;
+    // Operands of less than a byte are made by operators alone: constants of them cannot be drawn.
+    std::erase_if(types, [](DType t) { return size_bits(t) < 8; });
+    return types;
   }
   const OpFormula* f = ops_.find(n);
   return f && slot == 0 ? f->types : std::vector<DType>();

@@ -71,10 +71,11 @@ class Prover {
     }
   }
   static Rule sound_only(Rule rule) {
-    std::erase_if(rule.where, [](const Condition& c) { return c.cls != ConditionClass::sound; });
+    auto other = [](const Condition& c) { return c.cls != ConditionClass::sound; };
+    std::erase_if(rule.where, other);
     if (rule.kernel) {
       auto any = std::make_shared<Contract>(*rule.kernel);
-      any->conditions.clear();
+      std::erase_if(any->conditions, other);
       rule.kernel = std::move(any);
     }
     return rule;

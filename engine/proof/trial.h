@@ -12,7 +12,7 @@ struct Trial {
   Rejection nearest;             ///< not fired: what declined, of the attempt that came furthest
   Match match;                   ///< fired: the first match
   std::unique_ptr<Graph> after;  ///< fired: the graph when the rule came to rest
-  bool unsaid = false;  ///< fired: views of these sizes, which are open, cannot be spelled
+  bool unsaid = false;           ///< fired: views of these sizes, which are open, cannot be spelled
   std::string broken;            ///< fired: D7 or verify says the rule is wrong
 };
 /// Tries the rule at every node: `after` stays null.

@@ -11,9 +11,8 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kKeys[] = {"ferrule", "contract", "doc",   "source",
-                                      "roles",   "results",  "numbers", "requires",
-                                      "means"};
+constexpr std::string_view kKeys[] = {"ferrule", "contract", "doc",      "source", "roles",
+                                      "results", "numbers",  "requires", "means"};
 
 std::string_view trimmed(std::string_view s) {
   while (s.starts_with(' ')) s.remove_prefix(1);
@@ -30,9 +29,8 @@ std::optional<std::vector<std::string>> axis_names(std::string_view text) {
     const std::string_view name = trimmed(rest.substr(0, comma));
     const bool run = name.ends_with("...");
     if ((name.empty() || (run && !out.empty())) ||
-        !std::ranges::all_of(name.substr(0, name.size() - (run ? 3 : 0)), [](unsigned char c) {
-          return std::isalnum(c) || c == '_';
-        }))
+        !std::ranges::all_of(name.substr(0, name.size() - (run ? 3 : 0)),
+                             [](unsigned char c) { return std::isalnum(c) || c == '_'; }))
       return std::nullopt;
     out.emplace_back(name);
     rest.remove_prefix(std::min(comma + 1, rest.size()));
@@ -74,8 +72,8 @@ class ContractReader {
   }
 
   bool fresh(const yaml::Node& key) {
-    const bool used =
-        c_.role(key.text) || std::ranges::count(c_.numbers, key.text, [](auto& n) { return n.first; });
+    const bool used = c_.role(key.text) ||
+                      std::ranges::count(c_.numbers, key.text, [](auto& n) { return n.first; });
     if (used) bad(key, fmt::format("two roles are called {}", escape(key.text)));
     return !used;
   }
@@ -83,7 +81,8 @@ class ContractReader {
   void read_tensors(const yaml::Node& map, bool result) {
     if (!r_.expect(map, yaml::Node::Kind::map, "roles and their axes")) return;
     for (const auto& [key, value] : map.entries) {
-      if (!r_.expect(value, yaml::Node::Kind::scalar, "the axes of a role") || !fresh(key)) continue;
+      if (!r_.expect(value, yaml::Node::Kind::scalar, "the axes of a role") || !fresh(key))
+        continue;
       ContractRole role{key.text, false, {}, false, result};
       std::string_view t = trimmed(value.text);
       if (t.ends_with('?')) role.optional = true, t.remove_suffix(1);
@@ -116,8 +115,9 @@ class ContractReader {
     for (const yaml::Node& n : list.items) {
       auto c = read_condition(r_, n);
       if (!c) continue;
-      if (c->cls != ConditionClass::kernel)
-        bad(n, "what a contract asks is of class kernel", "profit conditions stand in rules");
+      if (c->cls == ConditionClass::profit)
+        bad(n, "what a contract asks is sound (its meaning needs it) or kernel (its kernels do)",
+            "profit conditions stand in rules");
       c->id = c_.id + "." + c->id;
       if (std::ranges::count(c_.conditions, c->id, &Condition::id))
         bad(n, fmt::format("two conditions are called {}", escape(c->id)));
@@ -165,6 +165,9 @@ Contract read_contract(yaml::Reader& r, const yaml::Document& doc) {
 void read_roles(yaml::Reader& r, const yaml::Node& map, Rule& rule) {
   if (!r.expect(map, yaml::Node::Kind::map, "roles")) return;
   const BoundNames bound = bound_names(rule.match);
+  std::vector<std::string> values;
+  for (const auto& [name, b] : bound)
+    if (b.kind == Bound::Kind::value) values.push_back(name);
   for (const auto& [key, value] : map.entries) {
     if (!r.expect(value, yaml::Node::Kind::scalar, "what a role is")) continue;
     RoleSpec spec{key.text, {}, {}, {}, value.text};
@@ -176,6 +179,10 @@ void read_roles(yaml::Reader& r, const yaml::Node& map, Rule& rule) {
     if (tensor && (axes || bracket == value.text.size())) {
       spec.value = name;
       spec.axes = axes.value_or(std::vector<std::string>{});
+    } else if (axes && !axes->empty() && axes->front().ends_with("...")) {
+      r.error(value, fmt::format("\"{}\" is no value of the pattern", escape(name)),
+              did_you_mean(name, values), Code::rule_invalid);
+      continue;
     } else {
       const std::string text = r.quoted(value, "a role");
       auto e = parse_expression(text, place_of(r, value));
@@ -198,8 +205,8 @@ std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract
             fmt::format("write ferrule: 2 and roles: with {}", listed(names))};
   for (const RoleSpec& spec : rule.roles) {
     const ContractRole* role = contract.role(spec.role);
-    const bool number = std::ranges::count(contract.numbers, spec.role,
-                                           [](const auto& n) { return n.first; }) > 0;
+    const bool number =
+        std::ranges::count(contract.numbers, spec.role, [](const auto& n) { return n.first; }) > 0;
     if (!role && !number)
       return {fmt::format("{} has no role {}", contract.id, escape(spec.role)),
               did_you_mean(spec.role, names)};

@@ -1,5 +1,5 @@
-// A contract as its YAML file says it (rules/contracts): what kind of kernel, with which roles, what
-// it computes of them and what it asks of them. Rules bind the roles (Rule::roles).
+// A contract as its YAML file says it (rules/contracts): what kind of kernel, with which roles,
+// what it computes of them and what it asks of them. Rules bind the roles (Rule::roles).
 #pragma once
 #include <memory>
 #include <string>
@@ -25,7 +25,8 @@ struct Contract {
   std::vector<std::string> source;
   std::vector<ContractRole> roles;                      ///< results last
   std::vector<std::pair<std::string, double>> numbers;  ///< and what they are where no rule says it
-  /// Of class kernel; names: roles, their axes as sizes, numbers.
+  /// Sound where `means` needs them, else of class kernel; names: roles, their axes as sizes,
+  /// numbers.
   std::vector<Condition> conditions;
   Pattern means;  ///< a replacement over the roles
   std::string file, text;

@@ -41,8 +41,8 @@ class Errors {
   std::vector<Error> all_;
 };
 
-/// Rule files of a directory, by path: everything but the pipeline, blocks, operators, contracts and
-/// targets.
+/// Rule files of a directory, by path: everything but the pipeline, blocks, operators, contracts
+/// and targets.
 std::vector<std::string> rule_files(const std::string& dir) {
   std::vector<std::string> files;
   std::error_code ec;
@@ -51,7 +51,8 @@ std::vector<std::string> rule_files(const std::string& dir) {
        !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
     std::string name = it->path().filename().string();
     std::error_code unreadable;  // one broken link is no reason to leave the others out
-    if (it.depth() == 0 && it->is_directory(unreadable) && (name == "ops" || name == "targets" || name == "contracts")) {
+    if (it.depth() == 0 && it->is_directory(unreadable) &&
+        (name == "ops" || name == "targets" || name == "contracts")) {
       it.disable_recursion_pending();
       continue;
     }
@@ -183,8 +184,7 @@ class Loader {
                        : std::pair<std::string, std::string>(
                              fmt::format("{} is no contract of roles", rule->contract), "");
       if (!message.empty())
-        errors_.add(
-            at_rule(*rule, rule->roles.empty() ? "contract" : "roles", message, hint));
+        errors_.add(at_rule(*rule, rule->roles.empty() ? "contract" : "roles", message, hint));
     }
   }
 

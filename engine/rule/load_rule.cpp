@@ -355,7 +355,8 @@ class RuleReader {
           r_.error(n, fmt::format("two conditions are called {}", escape(c->id)), "",
                    Code::rule_invalid);
       if (c->cls == ConditionClass::sound && !provable(rule_) && !find("roles"))
-        r_.error(*n.find("sound"), "only rewrites, merges and rules with roles have sound conditions",
+        r_.error(*n.find("sound"),
+                 "only rewrites, merges and rules with roles have sound conditions",
                  "other groups never change results: use kernel or profit", Code::rule_invalid);
       out.push_back(std::move(*c));
     }
@@ -655,7 +656,8 @@ class RuleReader {
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
-    const bool of_contract = !rule_.roles.empty() && t.declined_by.starts_with(rule_.contract + ".");
+    const bool of_contract =
+        !rule_.roles.empty() && t.declined_by.starts_with(rule_.contract + ".");
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
     else if (!of_contract && std::ranges::find(known, t.declined_by) == known.end())

@@ -225,7 +225,8 @@ class Apply {
     if (c.cls == ConditionClass::sound && !provable(r))
       return problem(
           e, *at.find("sound"),
-          fmt::format("only rewrites and merges have sound conditions, {} is none", r.id),
+          fmt::format(
+              "only rewrites, merges and rules with roles have sound conditions, {} is none", r.id),
           "write when:");
     yaml::Reader reader(e.source);
     check_condition_names(reader, r, c, at);

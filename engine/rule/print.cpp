@@ -257,8 +257,9 @@ bool same(const Rule& a, const Rule& b) {
          conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
          a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
-         a.version == b.version && a.roles == b.roles && a.anchor == b.anchor && region && a.merge == b.merge && a.place == b.place &&
-         a.name == b.name && std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
+         a.version == b.version && a.roles == b.roles && a.anchor == b.anchor && region &&
+         a.merge == b.merge && a.place == b.place && a.name == b.name &&
+         std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
 }
 
 }  // namespace ferrule

@@ -98,8 +98,8 @@ struct MergeSpec {
 struct RoleSpec {
   std::string role;
   std::string value;  ///< a value of the pattern; empty: a number
-  /// Its axes under the contract's names, "..." for the run; empty: in the contract's order, as many
-  /// of the last ones as it has.
+  /// Its axes under the contract's names, "..." for the run; empty: in the contract's order, as
+  /// many of the last ones as it has.
   std::vector<std::string> axes;
   WrittenExpr number;
   std::string text;  ///< as written
@@ -154,8 +154,8 @@ struct Rule {
   std::string contract;             ///< absorb, window, region, merge: the group's contract
   std::vector<RoleSpec> roles;      ///< window: what the contract's roles are in the pattern
   std::shared_ptr<const Contract> kernel;  ///< the contract's file, where it has one
-  std::string anchor;               ///< absorb: label of the anchor
-  RegionSpec region;                ///< region: what grows;  absorb: the tail
+  std::string anchor;                      ///< absorb: label of the anchor
+  RegionSpec region;                       ///< region: what grows;  absorb: the tail
   MergeSpec merge;
   PlaceSpec place;
   std::string name;  ///< name template: "{conv} + {tail}"

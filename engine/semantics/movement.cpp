@@ -104,9 +104,12 @@ Applicable<Movement> transpose(const Site& s) {
     std::iota(perm.rbegin(), perm.rend(), 0);
   }
   if (perm.size() != s.x().size()) return s.no("the order of the axes is not known");
-  Dims axes(perm.size());
-  for (size_t k = 0; k < perm.size(); ++k)
-    axes[s.axis_of(perm[k], perm.size())] = static_cast<int64_t>(k);
+  Dims axes(perm.size(), -1);
+  for (size_t k = 0; k < perm.size(); ++k) {
+    const size_t axis = s.axis_of(perm[k], perm.size());
+    if (axis >= perm.size() || axes[axis] >= 0) return s.no("the order of the axes is none");
+    axes[axis] = static_cast<int64_t>(k);
+  }
   Movement m;
   m.steps.push_back(axes_step(std::move(axes)));
   return m;
@@ -463,7 +466,8 @@ std::optional<Dims> axes_of(const Graph& g, const Node& n) {
       !n.outputs[0])
     return std::nullopt;
   const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
-  if (!x || !y || x->size() > y->size()) return std::nullopt;
+  if (!x || !y || x->size() > y->size() || (!row->repeats && x->size() != y->size()))
+    return std::nullopt;
   constexpr int64_t kAny = 2;  // as good as any other size
   Site s{g, n, 0, {Dims(x->size())}, Dims(y->size(), kAny)};
   for (size_t k = 0; k < x->size(); ++k) {

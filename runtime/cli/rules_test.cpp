@@ -39,7 +39,8 @@ struct Tested {
   bool undecided() const { return proved && (!rewrite.in_time || rewrite.compared == 0); }
   /// A group that nothing here runs is not shown to be right.
   bool not_run() const {
-    return rule->kind != RuleKind::rewrite && group.instances == 0 && group.holds();
+    return rule->kind != RuleKind::rewrite && group.instances == 0 && group.holds() &&
+           rewrite.wrong.empty() && tests.passed() && !open();
   }
   /// A condition that nothing needs is a mistake of a shipped rule; a user's is right as it stands,
   /// and loading warns.
@@ -78,8 +79,7 @@ class Chosen {
         turn_(place(
             std::accumulate(stamps_.begin(), stamps_.end(), std::string(engine_semantics())))) {}
   bool operator()(const Rule& r) const {
-    return provable(r) &&
-           (all_ || !stamped(r, ops_, stamps_) || place(r.id) % 10 == turn_ % 10);
+    return provable(r) && (all_ || !stamped(r, ops_, stamps_) || place(r.id) % 10 == turn_ % 10);
   }
 
  private:

@@ -231,7 +231,7 @@ TEST_CASE("override: everything that is wrong with a file, at once, each with it
   refused("  - {rule: pointwise, set: {max_ops: 3}}\n", "write params.max_ops");
   refused("  - {rule: pointwise, where+: [{id: a, why: b}]}\n", "without an expression");
   refused("  - {rule: pointwise, where+: [{id: a, sound: \"true\"}]}\n",
-          "only rewrites and merges have sound conditions");
+          "only rewrites, merges and rules with roles");
   refused("  - {rule: pointwise, where+: [{id: a, when: \"rank(\"}]}\n", "^");
   refused("  - {rule: pointwise, where+: [{id: off, when: \"true\"}]}\n", "another id");
 }

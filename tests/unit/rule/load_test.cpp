@@ -385,7 +385,7 @@ TEST_CASE("kernel and profit conditions only, outside rewrites") {
       "where: [{id: a, sound: \"rank(x) == 4\", why: \"w\"}]\n",
       "t.yaml", op_table(), Limits{});
   REQUIRE(!r);
-  CHECK(has(render(r.error()), "only rewrites and merges have sound conditions"));
+  CHECK(has(render(r.error()), "only rewrites, merges and rules with roles"));
 }
 
 TEST_CASE("contracts that there are not are refused wherever a rule names one") {

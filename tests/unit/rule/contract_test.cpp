@@ -1,0 +1,106 @@
+// Contracts of roles: what their files may say, and what rules give them.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <unistd.h>
+
+#include "engine/rule/contract.h"
+#include "engine/rule/load.h"
+#include "tests/unit/rule/kit.h"
+
+using namespace ferrule;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kContract = R"yaml(ferrule: 2
+contract: attention
+doc: "A test."
+roles: {q: "[B..., Q, D]", add: "[Q, D]?"}
+results: {y: "[B..., Q, D]"}
+numbers: {scale: 1, flag: false}
+requires:
+  - {id: size, kernel: "D <= 8 and scale > 0", why: "{D}"}
+means: |
+  y = Mul(Add(q, (add ?? 0)), {scale})
+)yaml";
+constexpr const char* kRule = R"yaml(ferrule: 2
+id: r
+doc: "A test."
+kind: window
+phase: anchors
+match: |
+  t = Add(x, bias)
+  [m] y = Mul(t, c!)
+contract: attention
+roles: {q: "x[..., D, Q]", y: "y[..., D, Q]", scale: "value(c)", flag: "present(bias)"}
+)yaml";
+
+/// What loading says with `what` replaced in one of the two.
+std::string loaded(std::string_view what = "", std::string_view by = "") {
+  std::string contract = kContract, rule = kRule;
+  for (std::string* text : {&contract, &rule})
+    if (const size_t at = text->find(what); !what.empty() && at != text->npos) {
+      text->replace(at, what.size(), by);
+      what = "";
+    }
+  REQUIRE(what.empty());
+  const fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_contract_{}", ::getpid());
+  fs::create_directories(dir / "contracts");
+  std::ofstream(dir / "pipeline.yaml") << "ferrule: 2\nphases:\n  - {id: anchors}\n";
+  std::ofstream(dir / "contracts/attention.yaml") << contract;
+  std::ofstream(dir / "r.yaml") << rule;
+  const auto set = load_rules(std::vector<std::string>{dir.string()}, op_table(), {}, Limits{});
+  fs::remove_all(dir);
+  if (!set) return render(set.error());
+  REQUIRE(set->rules.size() == 1);
+  REQUIRE(set->rules[0]->kernel);
+  const auto again = load_rule_text(print_rule(*set->rules[0]), "r.yaml", op_table(), Limits{});
+  REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())));
+  CHECK(same(*again, *set->rules[0]));
+  return "";
+}
+
+void refused(std::string_view what, std::string_view by, std::string_view message) {
+  const std::string said = loaded(what, by);
+  CHECK_MESSAGE(said.find(message) != std::string::npos, what, " -> ", by, ": ", said);
+}
+
+}  // namespace
+
+TEST_CASE("a rule gives a contract its roles") {
+  CHECK(loaded() == "");
+  CHECK(loaded("q: \"x[..., D, Q]\"", "q: x") == "");
+  CHECK(loaded("x[..., D, Q]\", y", "x[..., D, Q]\", add: bias, y") == "");
+}
+
+TEST_CASE("what a rule with roles cannot say") {
+  refused("flag: \"present", "flug: \"present", "has no role flug");
+  refused("q: \"x[", "q: \"z[", "\"z\" is no value of the pattern");
+  refused("q: \"x[..., D, Q]\"", "q: \"rank(x)\"", "role q of attention is a tensor [..., Q, D]");
+  refused("x[..., D, Q]", "x[..., D, K]", "gives others");
+  refused("x[..., D, Q]", "x[D, Q]", "gives others");
+  refused("scale: \"value(c)\"", "scale: c", "role scale of attention is a number");
+  refused("scale: \"value(c)\"", "scale: \"value(d)\"", "d is not bound");
+  refused("q: \"x[..., D, Q]\", ", "", "role q [..., Q, D] of attention is not given");
+  refused(
+      "roles: {q: \"x[..., D, Q]\", y: \"y[..., D, Q]\", scale: \"value(c)\", flag: "
+      "\"present(bias)\"}\n",
+      "", "attention is a contract of roles");
+  refused("contract: attention\nroles", "contract: pool\nroles", "pool is no contract of roles");
+  refused("kind: window", "kind: region", "has no roles");
+}
+
+TEST_CASE("what a contract cannot say") {
+  refused("contract: attention\ndoc", "contract: atention\ndoc", "the file is called attention");
+  refused("ferrule: 2\ncontract", "ferrule: 1\ncontract", "begins with ferrule: 2");
+  refused("[B..., Q, D]\"", "B, Q\"", "is no list of axes");
+  refused("[B..., Q, D]\"", "[Q, B..., D]\"", "is no list of axes");
+  refused("scale: 1", "q: 1", "two roles are called q");
+  refused("D <= 8", "E <= 8", "E is not bound");
+  refused("kernel: \"D", "profit: \"D", "profit conditions stand in rules");
+  refused("y = Mul(Add", "z = Mul(Add", "no line makes y");
+  refused("means: |", "meaning: |", "meaning");
+}
