@@ -92,7 +92,8 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   CudaAttentionKernel& kernel = plan.kernel;
   CudaAttentionGeometry& g = plan.geometry;
   g.queries = q.dim(2), g.keys = k.dim(1);
-  g.scale = static_cast<float>(a.scale);
+  g.scale = static_cast<float>(a.scale), g.after = static_cast<float>(a.after);
+  g.fill = static_cast<float>(a.fill);
   g.batch.assign(y.dims.begin(), y.dims.end() - 2);
   if (q.dim(1) != k.dim(2) || v.dim(2) != g.keys || y.dim(2) != g.queries || y.dim(1) != v.dim(1))
     return refuse("sizes that do not fit");
@@ -109,16 +110,18 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   };
   const auto qs = along(q, g.queries, q.dim(1)), ks = along(k, k.dim(2), g.keys),
              vs = along(v, g.keys, v.dim(1)), ys = along(y, g.queries, y.dim(1));
-  std::optional<std::vector<int64_t>> ms = std::vector<int64_t>{};
+  std::optional<std::vector<int64_t>> ms = std::vector<int64_t>{}, keeps = ms;
   if (l.mask) ms = along(turned(*a.mask, *l.mask), g.queries, g.keys);
-  if (!qs || !ks || !vs || !ys || !ms) return refuse("sizes that do not broadcast");
-  g.q = *qs, g.k = *ks, g.v = *vs, g.y = *ys, g.mask = *ms;
+  if (l.keep) keeps = along(turned(*a.keep, *l.keep), g.queries, g.keys);
+  if (!qs || !ks || !vs || !ys || !ms || !keeps) return refuse("sizes that do not broadcast");
+  g.q = *qs, g.k = *ks, g.v = *vs, g.y = *ys, g.mask = *ms, g.keep = *keeps;
   kernel.type = type;
   kernel.size = static_cast<int>(q.dim(1)), kernel.width = static_cast<int>(v.dim(1));
   kernel.batch_rank = static_cast<int>(g.batch.size());
   plan.shapes = {shapes_of(kernel.size, kernel.width, g.queries), wanted};
   kernel.queries = plan.shapes.taken.threads;
-  kernel.masked = l.mask != nullptr;
+  kernel.masked = l.mask != nullptr, kernel.kept = l.keep != nullptr;
+  kernel.inverted = a.inverted;
   kernel.zero_if_nan = a.zero_if_nan;
   kernel.wide_index = kernel.wide_index || g.blocks(kernel) > kMostNarrowIndex;
   kernel.q_along_size = q.stride(1) <= q.stride(2) || g.queries == 1;
@@ -198,10 +201,12 @@ class AttentionSource {
     line(0, "struct Arguments {{");
     line(1, "const T *q, *k, *v;\n  T* y;");
     if (k_.masked) line(1, "const T* mask;");
-    line(1, "Index scale;  // the bits of a float");
+    if (k_.kept) line(1, "const unsigned char* keep;");
+    line(1, "Index scale, after, fill;  // the bits of floats");
     line(1, "Index queries, keys, query_blocks;\n  Index batch[{}];", r);
-    line(1, "Index q_stride[{0}], k_stride[{0}], v_stride[{0}], y_stride[{0}]{1};", all,
-         k_.masked ? fmt::format(", mask_stride[{}]", all) : "");
+    line(1, "Index q_stride[{0}], k_stride[{0}], v_stride[{0}], y_stride[{0}]{1}{2};", all,
+         k_.masked ? fmt::format(", mask_stride[{}]", all) : "",
+         k_.kept ? fmt::format(", keep_stride[{}]", all) : "");
     line(0, "}};\n");
   }
 
@@ -213,7 +218,8 @@ class AttentionSource {
     line(1, "const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;");
     line(1,
          "const float infinity = __uint_as_float(0x7f800000u), scale = "
-         "__int_as_float((int)a.scale);");
+         "__int_as_float((int)a.scale), after = __int_as_float((int)a.after);");
+    if (k_.kept) line(1, "const float fill = __int_as_float((int)a.fill);");
   }
 
   /// The block's queries, and where its part of each operand begins.
@@ -224,6 +230,7 @@ class AttentionSource {
     for (const char* p : {"q", "k", "v"}) line(1, "const T* {0} = a.{0};", p);
     line(1, "T* y = a.y;");
     if (k_.masked) line(1, "const T* mask = a.mask;");
+    if (k_.kept) line(1, "const unsigned char* keep = a.keep;");
     for (int d = k_.batch_rank - 1; d >= 0; --d) {
       line(1, "{{");
       if (d)
@@ -232,6 +239,7 @@ class AttentionSource {
         line(2, "const Index c = rest;");
       for (const char* p : {"q", "k", "v", "y"}) line(2, "{0} += c * a.{0}_stride[{1}];", p, d);
       if (k_.masked) line(2, "mask += c * a.mask_stride[{}];", d);
+      if (k_.kept) line(2, "keep += c * a.keep_stride[{}];", d);
       line(1, "}}");
     }
   }
@@ -270,6 +278,23 @@ class AttentionSource {
            place(column + " + j"));
     }
     line(1, "}}");
+  }
+
+  /// What becomes of a score: those behind the last query or key are not looked at.
+  std::string scores() const {
+    const std::string at =
+        fmt::format("[(first + ty * 4 + i) * a.{{0}}_stride[{}] + key * a.{{0}}_stride[{}]]",
+                    k_.batch_rank, k_.batch_rank + 1);
+    const std::string there = "      if (key < a.keys && first + ty * 4 + i < a.queries)\n        ";
+    std::string out;
+    if (k_.masked)
+      out += fmt::format("{}s[i][j] += widened(mask{});\n", there,
+                         fmt::format(fmt::runtime(at), "mask"));
+    out += "      s[i][j] *= after;\n";
+    if (k_.kept)
+      out += fmt::format("{}if ({}keep{}) s[i][j] = fill;\n", there, k_.inverted ? "" : "!",
+                         fmt::format(fmt::runtime(at), "keep"));
+    return out;
   }
 
   void walk() {
@@ -333,13 +358,7 @@ class AttentionSource {
   for (int j = 0; j < 4; ++j) *(Pack<float, 4>*)&p_tile[tx * 4 + j][ty * 4] = p[j];
   __syncthreads();
 )",
-        k_.size, kKeyRow,
-        k_.masked ? fmt::format("      if (key < a.keys && first + ty * 4 + i < a.queries)\n"
-                                "        s[i][j] += widened(mask[(first + ty * 4 + i) * "
-                                "a.mask_stride[{}] + key * a.mask_stride[{}]]);\n",
-                                k_.batch_rank, k_.batch_rank + 1)
-                  : "",
-        chunks());
+        k_.size, kKeyRow, scores(), chunks());
     load("v", "key", "width", kKeys, k_.width, k_.v_along_width, "at", "a.keys");
     out_ += fmt::format(R"(  __syncthreads();
 #pragma unroll 4
@@ -415,11 +434,11 @@ std::string cuda_attention_arguments(const CudaAttentionKernel& k, const CudaAtt
                                      std::span<void* const> pointers) {
   CudaArguments out(k.wide_index);
   for (const void* p : pointers) out.pointer(p);
-  for (int64_t v : {int64_t{std::bit_cast<int32_t>(g.scale)}, g.queries, g.keys, g.query_blocks(k)})
-    out.index(v);
+  for (const float f : {g.scale, g.after, g.fill}) out.index(std::bit_cast<int32_t>(f));
+  for (int64_t v : {g.queries, g.keys, g.query_blocks(k)}) out.index(v);
   if (g.batch.empty()) out.index(1);
   for (int64_t b : g.batch) out.index(b);
-  for (const auto* strides : {&g.q, &g.k, &g.v, &g.y, &g.mask})
+  for (const auto* strides : {&g.q, &g.k, &g.v, &g.y, &g.mask, &g.keep})
     for (int64_t s : *strides) out.index(s);
   return out.take();
 }

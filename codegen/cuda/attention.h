@@ -23,7 +23,7 @@ struct CudaAttentionKernel {
   DType type = DType::f32;
   int size = 0, width = 0;  ///< elements of a query and key, of a value
   int batch_rank = 0;
-  bool masked = false, zero_if_nan = false;
+  bool masked = false, kept = false, inverted = false, zero_if_nan = false;
   bool q_along_size = true, k_along_size = true,
        v_along_width = true;  ///< which neighbours lie side by side; else queries or keys
   int vector = 1;  ///< elements read at once along a head; pointers must be aligned to them
@@ -34,10 +34,10 @@ struct CudaAttentionKernel {
 
 struct CudaAttentionGeometry {
   int64_t queries = 0, keys = 0;
-  float scale = 1;
+  float scale = 1, after = 1, fill = 0;
   std::vector<int64_t> batch;  ///< sizes
   /// Per batch axis, then along the last two axes as the products see them; 0 where broadcast.
-  std::vector<int64_t> q, k, v, y, mask;
+  std::vector<int64_t> q, k, v, y, mask, keep;
   int64_t query_blocks(const CudaAttentionKernel& kernel) const {
     return (queries + kernel.queries - 1) / kernel.queries;
   }
@@ -49,11 +49,11 @@ struct CudaAttentionPlan {
   CudaShapes shapes;
 };
 
-/// Operands as they lie in memory, under the axes of their own values; mask null where there is
-/// none.
+/// Operands as they lie in memory, under the axes of their own values; mask and keep null where
+/// there is none.
 struct AttentionLayouts {
   RowLayout q, k, v, y;
-  const RowLayout* mask = nullptr;
+  const RowLayout *mask = nullptr, *keep = nullptr;
 };
 /// `aligned`: pointers are multiples of 16 bytes. Not applicable (sizes that do not broadcast,
 /// heads too large).
@@ -66,8 +66,8 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& attention, DT
 std::string cuda_attention_source(const CudaAttentionKernel& kernel, std::string_view entry,
                                   std::string_view comment);
 
-/// The kernel's one parameter, as the source declares it. `pointers`: q, k, v, the result, the mask
-/// if there is one.
+/// The kernel's one parameter, as the source declares it. `pointers`: q, k, v, the result, then
+/// mask and keep if they are there.
 std::string cuda_attention_arguments(const CudaAttentionKernel& kernel,
                                      const CudaAttentionGeometry& geometry,
                                      std::span<void* const> pointers);

@@ -136,14 +136,19 @@ class Planner {
     const Attention a = attention_of(*launch_.roles);
     std::vector<size_t> at{a.q.slot, a.k.slot, a.v.slot, launch_.inputs.size() + a.y.slot};
     if (a.mask) at.push_back(a.mask->slot);
+    if (a.keep) at.push_back(a.keep->slot);
     std::vector<RowLayout> layouts;
     for (size_t k : at) {
       if (k >= operands_.size() || operands_[k].dtype == DType::undefined)
         return refuse("an operand is absent");
       layouts.push_back({operands_[k].dims, operands_[k].strides});
     }
-    AttentionLayouts l{layouts[0], layouts[1], layouts[2], layouts[3],
-                       a.mask ? &layouts[4] : nullptr};
+    AttentionLayouts l{layouts[0],
+                       layouts[1],
+                       layouts[2],
+                       layouts[3],
+                       a.mask ? &layouts[4] : nullptr,
+                       a.keep ? &layouts.back() : nullptr};
     FERRULE_ASSIGN(CudaAttentionPlan plan,
                    plan_cuda_attention(a, output().dtype, l, aligned_, wanted_));
     out_.source = cuda_attention_source(plan.kernel, entry_, comment_);

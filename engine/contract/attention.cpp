@@ -19,9 +19,12 @@ Attention attention_of(const Roles& roles) {
     const RoleTensor* t = roles.tensor(name);
     return t ? *t : RoleTensor{};
   };
-  Attention a{tensor("q"), tensor("k"), tensor("v"), tensor("y"), {}};
+  Attention a{tensor("q"), tensor("k"), tensor("v"), tensor("y"), {}, {}};
   if (const RoleTensor* mask = roles.tensor("add")) a.mask = *mask;
-  a.scale = roles.number("scale");
+  if (const RoleTensor* keep = roles.tensor("keep")) a.keep = *keep;
+  a.inverted = roles.number("inverted") != 0;
+  a.scale = roles.number("scale"), a.after = roles.number("after");
+  a.fill = roles.number("fill");
   a.zero_if_nan = roles.number("zero_if_nan") != 0;
   return a;
 }
@@ -32,6 +35,8 @@ Accept library_attends(const Graph& body, const Attention& a, const Target& targ
   const auto& types = facts->second.library_types;
   if (std::ranges::find(types, body.value(body.inputs()[a.q.slot]).type.dtype) == types.end())
     return {Truth::no, {}};
+  if (a.keep) return {Truth::no, "scores that are replaced"};
+  if (a.after != 1) return {Truth::no, "masked scores that are scaled"};
   if (a.rank() > kMostLibraryRank) return {Truth::no, "more than two batch axes"};
   // The largest score of a row is found before it is scaled.
   if (!(a.scale > 0) || !std::isfinite(static_cast<float>(a.scale)))

@@ -15,7 +15,11 @@ struct Attention {
   RoleTensor v;                    ///< [batch…, keys, width]
   RoleTensor y;                    ///< [batch…, queries, width]
   std::optional<RoleTensor> mask;  ///< added to the scores, broadcast
-  double scale = 1;
+  std::optional<RoleTensor> keep;  ///< bool, broadcast: scores that count; the others are `fill`
+  bool inverted = false;           ///< `keep` says which do not count
+  double scale = 1;                ///< of the product
+  double after = 1;                ///< of the scores, `mask` added
+  double fill = 0;
   bool zero_if_nan = false;  ///< rows of the softmax that are NaN (all keys masked) become 0
   int rank() const { return static_cast<int>(y.axes.size()); }
 };

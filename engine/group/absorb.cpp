@@ -294,7 +294,7 @@ bool may_have_tail(const Rule& rule, NodeId root, const MatchContext& ctx) {
 Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
   if (has_tail && !ctx.explain && !may_have_tail(rule, root, ctx)) return no_match(rule, root, "");
-  Attempt a = match_structure(rule, root, ctx, false);
+  Attempt a = match_structure(rule, root, ctx);
   if (std::holds_alternative<Rejection>(a)) return a;
   Match m = std::move(std::get<Match>(a));
   m.bindings.node_lists["tail"] = {};

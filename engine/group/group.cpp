@@ -32,33 +32,21 @@ Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const Matc
   return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops);
 }
 
-namespace {
-
-/// The rule's conditions, then what the contract asks of the roles.
-Attempt judge_roles(const Rule& rule, Match m, const MatchContext& ctx) {
+std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchContext& ctx) {
   Judgement j = judge(rule, rule.where, m, ctx);
-  auto refused = [&](Rejection r) {
-    r.rule = &rule;
-    r.root = m.root;
-    r.matched_nodes = static_cast<int>(m.nodes.size());
-    return r;
-  };
-  if (j.refused) return refused(std::move(*j.refused));
+  if (j.refused) return std::move(j.refused);
   auto bound = bind_roles(rule, m, j.let, ctx);
-  if (auto* r = std::get_if<Rejection>(&bound)) return refused(std::move(*r));
+  if (auto* r = std::get_if<Rejection>(&bound)) return std::move(*r);
   BoundRoles& b = std::get<BoundRoles>(bound);
   EvalContext eval{ctx.graph, b.names, ctx.ops, b.numbers, ctx.target};
-  if (auto r = ask(rule, rule.kernel->conditions, m, ctx, eval)) return refused(std::move(*r));
+  if (auto r = ask(rule, rule.kernel->conditions, m, ctx, eval)) return r;
   m.let = std::move(j.let);
   m.nodes = std::move(b.nodes), m.outputs = b.body->outputs;
   m.body = std::move(b.body), m.roles = std::move(b.roles);
-  return m;
+  return std::nullopt;
 }
 
-}  // namespace
-
 Attempt judge_group(const Rule& rule, Match m, const MatchContext& ctx) {
-  if (rule.kernel) return judge_roles(rule, std::move(m), ctx);
   Judgement j =
       judge(rule, rule.where, m, ctx, [&] { return accepts_group(rule, m.nodes, ctx, &m.body); });
   m.let = std::move(j.let);

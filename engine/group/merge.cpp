@@ -87,7 +87,7 @@ class Merges {
     RuleIndex index({&one, 1}, ctx_.ops);
     for (NodeId n : g_.order()) {
       if (index.ranks_at(g_.node(n)).empty() || !shares(g_.node(n))) continue;
-      Attempt a = match_structure(rule_, n, ctx_, false);
+      Attempt a = match_structure(rule_, n, ctx_);
       if (auto* r = std::get_if<Rejection>(&a)) {
         if (misses_) misses_->push_back(std::move(*r));
         continue;
@@ -471,7 +471,7 @@ Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
     if (std::ranges::find(m.nodes, node) != m.nodes.end()) return std::move(m);
   for (Rejection& r : misses)
     if (r.root == node) return std::move(r);
-  Attempt a = match_structure(rule, node, ctx, false);
+  Attempt a = match_structure(rule, node, ctx);
   if (auto* r = std::get_if<Rejection>(&a)) return std::move(*r);
   return no_match(rule, node,
                   node_text(ctx.graph, node) + " has no sibling: nothing else reads what it reads",

@@ -15,7 +15,9 @@ Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
         ctx.explain ? fmt::format("{} is no contract of several windows", rule.contract) : "");
   const bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
   if (has_tail) return match_absorb(rule, root, ctx);
-  Attempt a = match_structure(rule, root, ctx, false);
+  if (rule.kernel)
+    return match_structure(rule, root, ctx, [&](Match& m) { return judge_roles(rule, m, ctx); });
+  Attempt a = match_structure(rule, root, ctx);
   if (std::holds_alternative<Rejection>(a)) return a;
   Match m = std::move(std::get<Match>(a));
   // A group of one node that is a group already would be made again for ever.

@@ -185,7 +185,8 @@ Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Mat
   return out;
 }
 
-Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions) {
+Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx,
+                        const AlsoAsked& also) {
   Rejection best;
   best.rule = &rule;
   best.root = root;
@@ -199,10 +200,7 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
     Match m{&rule, root, std::move(e.bindings), std::move(e.nodes), std::move(e.outputs), {}};
     if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
     std::optional<Rejection> r = guarantees(rule, m, ctx);
-    if (!r && conditions) {
-      Judgement j = judge(rule, rule.where, m, ctx);
-      r = std::move(j.refused), m.let = std::move(j.let);
-    }
+    if (!r && also) r = also(m);
     if (!r) {
       found = std::move(m);
       return true;
@@ -229,7 +227,11 @@ Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, 
 }
 
 Attempt match_rule(const Rule& rule, NodeId root, const MatchContext& ctx) {
-  return match_structure(rule, root, ctx, true);
+  return match_structure(rule, root, ctx, [&](Match& m) {
+    Judgement j = judge(rule, rule.where, m, ctx);
+    m.let = std::move(j.let);
+    return std::move(j.refused);
+  });
 }
 
 namespace {

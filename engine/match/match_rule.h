@@ -28,8 +28,11 @@ Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Mat
 /// The first of the conditions that does not hold for what `eval` looks at; nullopt: all do.
 std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& where, const Match& m,
                              const MatchContext& ctx, EvalContext& eval);
-/// Structure and guarantees only; `conditions` true: as match_rule.
-Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx, bool conditions);
+/// What else is asked of a match, which it may change; nullopt: nothing stands in the way.
+using AlsoAsked = std::function<std::optional<Rejection>(Match&)>;
+/// Structure and guarantees, and of each embedding what `also` asks, until one is taken.
+Attempt match_structure(const Rule& rule, NodeId root, const MatchContext& ctx,
+                        const AlsoAsked& also = {});
 
 /// D3: whether grouping `nodes` would close a cycle (a path leaves them and comes back).
 bool convex(const Graph& g, std::span<const NodeId> nodes);

@@ -64,9 +64,7 @@ std::optional<DType> element_type(std::string_view type) {
   constexpr std::string_view kTensor = "tensor(";
   if (!type.starts_with(kTensor) || !type.ends_with(")")) return std::nullopt;
   const auto t = parse_dtype(type.substr(kTensor.size(), type.size() - kTensor.size() - 1));
-  return t && *t != DType::complex64 && *t != DType::complex128
-             ? t
-             : std::nullopt;
+  return t && *t != DType::complex64 && *t != DType::complex128 ? t : std::nullopt;
 }
 
 OperandSchema operand_of(const onnx::OpSchema::FormalParameter& p) {

@@ -68,7 +68,7 @@ class Places {
   const Graph& g() const { return shared_->graph; }
 
   void one_of(NodeId root, std::vector<PlaceMatch>& out) {
-    Attempt a = match_structure(rule_, root, *planned_, false);
+    Attempt a = match_structure(rule_, root, *planned_);
     if (auto* r = std::get_if<Rejection>(&a)) {
       if (misses_) misses_->push_back(std::move(*r));
       return;

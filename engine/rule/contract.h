@@ -35,8 +35,6 @@ struct Contract {
 
 /// Reads the whole document; what is wrong is recorded in `r`.
 Contract read_contract(yaml::Reader& r, const yaml::Document& doc);
-/// `roles:` of a rule as written, checked against what its pattern binds.
-void read_roles(yaml::Reader& r, const yaml::Node& map, Rule& rule);
 /// What the rule's roles lack or have too much for its contract: message and hint; empty: nothing.
 std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract& contract);
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <set>
 
-#include "engine/rule/contract.h"
 #include "engine/rule/provable.h"
+#include "engine/rule/role_specs.h"
 #include "engine/rule/text.h"
 #include "engine/target/contract_names.h"
 #include "engine/target/target.h"
@@ -756,30 +756,6 @@ std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {
 
 bool is_edit_verb(std::string_view key) {
   return std::find(std::begin(kVerbs), std::end(kVerbs), key) != std::end(kVerbs);
-}
-
-Place place_of(const yaml::Reader& r, const yaml::Node& scalar) {
-  auto [line, column] = scalar.position(0);
-  return Place{r.source().name, line, column};
-}
-
-void add_error(yaml::Reader& r, Error e) {
-  // The excerpt shows the file's line, not the parser's piece of it.
-  size_t second = e.place.rfind(':'), first = second == 0 || second == e.place.npos
-                                                  ? e.place.npos
-                                                  : e.place.rfind(':', second - 1);
-  if (first != e.place.npos) {
-    auto line =
-        yaml::parse_integer(std::string_view(e.place).substr(first + 1, second - first - 1));
-    auto column = yaml::parse_integer(std::string_view(e.place).substr(second + 1));
-    size_t carets =
-        e.excerpt.size() - std::min(e.excerpt.find_last_not_of('^') + 1, e.excerpt.size());
-    if (line && column) {
-      std::string shown = r.source().excerpt(static_cast<int>(*line), static_cast<int>(*column));
-      if (!shown.empty()) e.excerpt = shown + std::string(carets > 1 ? carets - 1 : 0, '^');
-    }
-  }
-  r.add(std::move(e));
 }
 
 void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out) {

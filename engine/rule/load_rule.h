@@ -6,6 +6,7 @@
 #include "engine/base/yaml.h"
 #include "engine/rule/pattern_parse.h"
 #include "engine/rule/rule.h"
+#include "engine/rule/yaml_text.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -40,10 +41,6 @@ Param make_param(std::string name, const yaml::Node& scalar);
 const Param* find_param(const Rule& rule,
                         std::string_view name);  ///< null: the rule has none of that name
 inline constexpr int64_t kMaxLimit = 100000;     ///< of max_ops, max_inputs and min_ops
-
-/// Place of a scalar's text, and an error of a text parser with the file's own line as excerpt.
-Place place_of(const yaml::Reader& r, const yaml::Node& scalar);
-void add_error(yaml::Reader& r, Error e);
 
 // --- load_check.cpp: names
 /// Names that conditions, messages and replacements of the rule may use, beyond words and facts.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tests/unit/codegen/launch_cases.h"
+#include "tests/unit/codegen/rule_groups.h"
 
 using namespace ferrule;
 using namespace ferrule::test;
@@ -23,7 +24,9 @@ void in_pieces(const Graph& g, Launch& l) {
 void attention(const Graph& g, Launch& l) {
   l.kind = Launch::Kind::library;
   l.primitive = "attention";
-  l.inputs = g.inputs(), l.outputs = g.outputs();
+  const Node& group = group_by("attention", g);
+  l.roles = group.roles.get();
+  l.inputs = group.inputs, l.outputs = group.outputs;
 }
 
 using Lower = void (*)(const Graph&, Launch&);
