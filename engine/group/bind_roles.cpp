@@ -188,6 +188,7 @@ class Binder {
   }
 
   bool give_slots() {
+    std::ranges::stable_partition(placed_, [](const Placed& p) { return !p.role->optional; });
     for (Placed& p : placed_) {
       const auto& list = p.role->result ? out_.body->outputs : out_.body->inputs;
       const auto at = std::ranges::find(list, p.value);
@@ -198,8 +199,12 @@ class Binder {
       const size_t run = p.axes.size() - p.role->axes.size();
       for (size_t k = 0; k < p.role->axes.size(); ++k) {
         const auto& parts = p.axes[run + k];
-        auto [dim, fresh] = out_.names.dims.try_emplace(p.role->axes[k], Dim(1));
-        if (!parts.empty() && dim->second == Dim(1)) dim->second = parts[0].size;
+        const Dim size = parts.empty() ? Dim(1) : parts[0].size;
+        auto [dim, fresh] = out_.names.dims.try_emplace(p.role->axes[k], size);
+        // Kernels broadcast what is optional alone.
+        if (!p.role->optional && equal(dim->second, size) == Truth::no)
+          return refuse("axes", "{} has {} along {}, another role {}", p.role->name, size.str(),
+                        p.role->axes[k], dim->second.str());
       }
       roles_.tensors[p.role->name] = {p.role->result, static_cast<size_t>(at - list.begin()),
                                       std::move(p.axes)};

@@ -14,7 +14,8 @@ Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const Matc
 /// The rule's conditions on the match as a group of its contract: the match with what they
 /// computed, or why it does not fire.
 Attempt judge_group(const Rule& rule, Match m, const MatchContext& ctx);
-/// The same of a rule whose contract has roles, which it binds: the match becomes that of the group.
+/// The same of a rule whose contract has roles, which it binds: the match becomes that of the
+/// group.
 std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchContext& ctx);
 /// The group's name from the rule's template: tails joined with " + ", regions with ", ".
 std::string group_name(const Rule& rule, const Match& m, const MatchContext& ctx);

@@ -47,10 +47,10 @@ struct Tested {
   bool open() const { return shipped && rewrite.wrong.empty() && !rewrite.holds(); }
   /// No graph shows a rewrite firing: loading refuses it, too.
   bool not_shown() const { return proved && rewrite.compared == 0; }
-  bool ok() const {
-    return tests.passed() && rewrite.wrong.empty() && !open() && group.holds() && !not_run() &&
-           !not_shown();
+  bool right() const {
+    return tests.passed() && rewrite.wrong.empty() && !open() && group.holds() && !not_shown();
   }
+  bool ok() const { return right() && !not_run(); }
 };
 
 struct Totals {
@@ -253,12 +253,12 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
   for (const auto& r : k.rules.rules) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
     const bool tried = t != all.end() && t->proved && !t->undecided();
-    if ((t == all.end() || t->ok()) && (tried || stamped(*r, k.ops, stamps)))
+    if ((t == all.end() || t->right()) && (tried || stamped(*r, k.ops, stamps)))
       sure.rules.push_back(r);
   }
   const bool whole = std::ranges::all_of(k.rules.rules, [&](const auto& r) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
-    return !provable(*r) || (t != all.end() && t->proved && t->ok() && !t->undecided());
+    return !provable(*r) || (t != all.end() && t->proved && t->right() && !t->undecided());
   });
   for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules)
     FERRULE_TRY(write_stamps(sure, k.ops, dir, whole));
