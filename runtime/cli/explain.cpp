@@ -1,9 +1,12 @@
 // explain: which layers were fused, by which rule, how many kernels each is, and what nearly fused.
 #include <algorithm>
+#include <cmath>
 #include <iostream>
 #include <map>
+#include <variant>
 
 #include "engine/contract/region_pieces.h"
+#include "engine/contract/roles.h"
 #include "engine/graph/text.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cli/cli.h"
@@ -59,6 +62,27 @@ std::string tail_apart(const LoweredLayer& layer) {
   return out;
 }
 
+/// A role's operand, and the way in which its axes lie there.
+std::string operand_text(const Graph& g, const Node& n, const RoleTensor& t) {
+  const ValueId v = t.result ? n.outputs[t.slot] : n.inputs[t.slot];
+  return escape(g.value(v).name, 100) + text(t.axes);
+}
+
+void write_roles(const Graph& g, const Node& n, JsonStream& out) {
+  std::map<std::string, std::variant<double, std::string>> all;
+  for (const auto& [name, value] : n.roles->numbers) all[name] = value;
+  for (const auto& [name, t] : n.roles->tensors) all[name] = operand_text(g, n, t);
+  out.begin_object();
+  for (const auto& [name, value] : all) {
+    out.key(name);
+    if (const double* number = std::get_if<double>(&value))
+      std::isfinite(*number) ? out.tree(*number) : out.text(fmt::format("{}", *number));
+    else
+      out.text(std::get<std::string>(value));
+  }
+  out.end_object();
+}
+
 void write_layer(const Explained& e, size_t layer, JsonStream& out) {
   const Layer& l = e.plan.layers[layer];
   out.begin_object();
@@ -72,6 +96,8 @@ void write_layer(const Explained& e, size_t layer, JsonStream& out) {
   out.key("operators"), out.begin_array();
   if (l.node) write_operators(e.plan.graph, l.node, out);
   out.end_array();
+  const Node* n = l.node ? &e.plan.graph.node(l.node) : nullptr;
+  if (n && n->roles) out.key("roles"), write_roles(e.plan.graph, *n, out);
   out.key("rule");
   l.rule.empty() ? out.null() : out.text(l.rule);
   if (const std::string why = tail_apart(e.lowered.layers[layer]); !why.empty())
@@ -143,6 +169,13 @@ void print_layers(const Explained& e) {
                              l.rule.empty() ? "-" : l.rule, cut(escape(l.name), 100),
                              l.numerics.empty() ? "" : "   numerics: " + l.numerics,
                              apart.empty() ? "" : "   tail apart: " + apart);
+    const Node* n = l.node ? &e.plan.graph.node(l.node) : nullptr;
+    if (!n || !n->roles) continue;
+    std::string roles;
+    for (const auto& [name, t] : n->roles->tensors)
+      roles += fmt::format("{}{} = {}", roles.empty() ? "" : ", ", name,
+                           operand_text(e.plan.graph, *n, t));
+    std::cout << fmt::format("{:>26}{}\n", "", roles);
   }
 }
 
