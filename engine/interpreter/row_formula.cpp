@@ -19,8 +19,9 @@ class RowFormula {
     const Tensor& x = *c_.input(0);
     if (std::ranges::find(f_.types, x.dtype()) == f_.types.end()) return c_.unsupported_type(x);
     const Shape shape(x.dims().begin(), x.dims().end());
-    FERRULE_ASSIGN(
-        axes_, required(row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); })));
+    auto axes = row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); });
+    if (!axes) axes.error().set_place(c_.place());
+    FERRULE_ASSIGN(axes_, required(std::move(axes)));
     lay_out(x.dims());
     FERRULE_TRY(c_.fits(DType::f64, dims_));
     FERRULE_TRY(build());

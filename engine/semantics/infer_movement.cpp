@@ -342,6 +342,19 @@ Status gather(InferenceContext& c) {
   return {};
 }
 
+Status gather_nd(InferenceContext& c) {
+  const auto &x = c.shape(0), &index = c.shape(1);
+  const auto depth = index && !index->empty() ? index->back().constant() : std::nullopt;
+  const int64_t batch = c.n.attrs.i("batch_dims", 0);
+  if (!x || !depth) return c.set(0, c.in(0).dtype);
+  if (batch < 0 || batch >= std::ssize(*index) || *depth < 1 || *depth > std::ssize(*x) - batch)
+    return c.wrong(
+        fmt::format("indices of {} into {} with {} batch axes", str(*index), str(*x), batch));
+  Shape out(index->begin(), index->end() - 1);
+  out.insert(out.end(), x->begin() + static_cast<std::ptrdiff_t>(batch + *depth), x->end());
+  return c.set(0, c.in(0).dtype, out);
+}
+
 Status gather_elements(InferenceContext& c) {
   c.set(0, c.in(0).dtype, c.shape(1));
   return {};
@@ -544,6 +557,7 @@ void infer_detail::add_movement_rules(Table& t) {
   t["Split"] = split;
   t["Gather"] = gather;
   t["GatherElements"] = gather_elements;
+  t["GatherND"] = gather_nd;
   t["Pad"] = pad;
   t["Expand"] = expand;
   t["Tile"] = tile;
