@@ -77,8 +77,8 @@ void write_roles(const Graph& g, const Node& n, JsonStream& out) {
     out.key(name);
     if (const double* number = std::get_if<double>(&value))
       std::isfinite(*number) ? out.tree(*number) : out.text(fmt::format("{}", *number));
-    else
-      out.text(std::get<std::string>(value));
+    else if (const std::string* operand = std::get_if<std::string>(&value))
+      out.text(*operand);
   }
   out.end_object();
 }
