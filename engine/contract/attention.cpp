@@ -23,7 +23,9 @@ Attention attention_of(const Roles& roles) {
   if (const RoleTensor* mask = roles.tensor("add")) a.mask = *mask;
   if (const RoleTensor* keep = roles.tensor("keep")) a.keep = *keep;
   a.inverted = roles.number("inverted") != 0;
-  a.scale = roles.number("scale"), a.after = roles.number("after");
+  // Kernels scale the product: in f32, where what the factors keep from overflow in f16 is none.
+  a.scale = roles.number("scale") * roles.number("q_scale") * roles.number("k_scale");
+  a.after = roles.number("after");
   a.fill = roles.number("fill");
   a.zero_if_nan = roles.number("zero_if_nan") != 0;
   return a;
