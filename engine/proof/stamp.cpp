@@ -137,8 +137,11 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
 }  // namespace
 
 std::string proof_stamp(const Rule& rule, const Semantics& ops) {
-  // The rule as loaded too: its patterns may use blocks of another file.
-  std::string loaded = print_rule(rule);
+  // The rule as loaded too: its patterns may use blocks of another file. Being off is no part of
+  // it.
+  Rule on = rule;
+  on.enabled = true;
+  std::string loaded = print_rule(on);
   if (rule.kernel) loaded += rule.kernel->text;
   std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0',
                                 loaded, '\0', operators_of(loaded, ops));

@@ -154,4 +154,7 @@ TEST_CASE("a stamp is of the operators that the rule names, or whose class it na
   CHECK(proof_stamp(*mul, ops()) != proof_stamp(*mul, changed));
   CHECK(proof_stamp(*unary, ops()) != proof_stamp(*unary, changed));
   CHECK(proof_stamp(*abs, ops()) == proof_stamp(*abs, changed));
+  Rule off = *abs;
+  off.enabled = false;  // as rules are that wait for --enable: they are stamped so
+  CHECK(proof_stamp(off, ops()) == proof_stamp(*abs, ops()));
 }
