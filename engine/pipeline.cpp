@@ -165,8 +165,8 @@ Status prove_unstamped(const EngineOptions& options, Knowledge& k) {
   context.rule_dirs = options.rule_dirs;
   context.cache = options.cache;
   context.allowed = options.allow_unproven;
-  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : without_added(k.rules),
-                        context, k.notes, k.unproved);
+  return require_proofs(k.overrides.empty() && !k.instances ? k.rules : as_proved(k.rules), context,
+                        k.notes, k.unproved);
 }
 
 /// Whether some profit condition is RULE.CONDITION of the glob.

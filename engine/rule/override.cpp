@@ -111,6 +111,7 @@ class Apply {
     if (std::ranges::none_of(entries_, [&](const Override& e) { return meant(e, *shared); }))
       return;
     auto copy = std::make_shared<Rule>(*shared);
+    copy->written = shared;
     for (const Override& e : entries_)
       if (meant(e, *copy))
         for (const Override::Setting& s : e.set) set(e, s, *copy);
@@ -336,6 +337,29 @@ bool any_node(const Graph& g, const std::string& glob) {
 
 }  // namespace
 
+namespace {
+
+/// Whether profit conditions alone read the parameter, and texts.
+bool threshold(Rule rule, std::string_view parameter) {
+  auto profit = [](const Condition& c) { return c.cls == ConditionClass::profit; };
+  std::erase_if(rule.where, profit);
+  std::erase_if(rule.region.where, profit);
+  rule.parameters.clear();
+  rule.tests.clear();
+  rule.name.clear();
+  rule.doc.clear();
+  const std::string text = print_rule(rule);
+  auto inside = [&](size_t at) {
+    return at < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_');
+  };
+  for (size_t at = 0; (at = text.find(parameter, at)) != text.npos; ++at)
+    if (!inside(at - 1) && !inside(at + parameter.size())) return false;
+  return true;
+}
+
+}  // namespace
+
 std::string Override::scope_text() const {
   std::vector<std::string> parts = nodes;
   for (DType t : types) parts.emplace_back(name(t));
@@ -368,14 +392,21 @@ Status apply_overrides(RuleSet& rules, std::span<const Override> entries, const 
              : Apply(rules, entries, target, selection, std::move(found)).run();
 }
 
-RuleSet without_added(const RuleSet& rules) {
+RuleSet as_proved(const RuleSet& rules) {
   RuleSet out = rules;
   auto added = [](const Condition& c) { return !c.from.empty(); };
   for (auto& r : out.rules) {
-    if (std::ranges::none_of(r->where, added)) continue;
+    if (!r->written && std::ranges::none_of(r->where, added)) continue;
     auto copy = std::make_shared<Rule>(*r);
     std::erase_if(copy->where, added);
     std::erase_if(copy->region.where, added);
+    if (const Rule* written = r->written.get()) {
+      for (size_t k = 0; k < copy->parameters.size(); ++k)
+        if (threshold(*written, copy->parameters[k].name))
+          copy->parameters[k] = written->parameters[k];
+      copy->merge.min = std::min(copy->merge.min, written->merge.min);
+      copy->merge.max = std::max(copy->merge.max, written->merge.max);
+    }
     r = std::move(copy);
   }
   return out;

@@ -49,8 +49,10 @@ std::vector<Override> load_overrides(std::span<const std::string> files, const L
 /// `found` and rule_unknown, rule_invalid, expression_invalid, all at once.
 Status apply_overrides(RuleSet& rules, std::span<const Override> entries, const Target& target,
                        const RuleSelection& selection, std::vector<Error> found = {});
-/// The rules without added conditions: what proofs are of.
-RuleSet without_added(const RuleSet& rules);
+/// What proofs are of: the rules without added conditions and settings that can only choose among
+/// what is right, which are thresholds (parameters that profit conditions alone read) and narrower
+/// limits.
+RuleSet as_proved(const RuleSet& rules);
 
 /// What an entry does, for explain: "conv_pool off for /layer1/*: accuracy (override.yaml:4)".
 struct OverrideNote {

@@ -164,6 +164,7 @@ struct Rule {
   std::string pack;  ///< the rules directory it came from
   std::string text;  ///< the file's text, for `rules show` and excerpts
   std::string off;   ///< off by an override file: its words, "r off: why (file:line)"
+  std::shared_ptr<const Rule> written;  ///< as loaded, where an override file changed it
 };
 
 struct Body;   // engine/group/body.h
