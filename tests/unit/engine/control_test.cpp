@@ -4,8 +4,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "engine/pipeline.h"
+#include "engine/rule/expr_ast.h"
+#include "engine/rule/text.h"
 #include "tests/support/paths.h"
 #include "tests/unit/engine/kit.h"
 
@@ -259,6 +263,119 @@ TEST_CASE("parameters of rules: in conditions, names and limits; set as a whole 
         convs + "group.pointwise(Sin Cos Exp Abs)");
   CHECK(with("  - {rule: sines, nodes: cos, set: {params.least: 5}}\n") ==
         convs + "Sin Cos Exp Abs");
+}
+
+namespace {
+
+/// The numbers in an expression, those of the `let:` that it names with them.
+void numbers(const Expr& e, const Rule& r, std::vector<double>& out) {
+  if (e.kind == Expr::Kind::literal) {
+    if (auto i = std::get_if<int64_t>(&e.literal.v)) out.push_back(static_cast<double>(*i));
+    if (auto d = std::get_if<double>(&e.literal.v)) out.push_back(*d);
+  }
+  if (e.kind == Expr::Kind::name)
+    for (const auto& [name, expr] : r.let)
+      if (name == e.name) numbers(*expr, r, out);
+  for (const ExprPtr& a : e.args) numbers(*a, r, out);
+}
+
+bool grows(const Rule& r) { return !r.region.ops.empty() || !r.region.classes.empty(); }
+
+/// A threshold of a shipped rule, and a value of it with which the rule does not fire any more:
+/// in its own first case, if no model is given.
+struct Threshold {
+  std::string rules, name, value, target = "cpu-avx2", model = {};
+};
+const std::vector<Threshold> kThresholds = {
+    {"conv_siblings", "most_channels", "1"},
+    {"conv_siblings", "times_smaller", "9", "cpu-avx2",
+     "g (float[1,8,4,4] x) => (float[1,1,4,4] y, float[1,1,4,4] z) <float[1,8,1,1] W = {1, 2, 3, "
+     "4, 5, 6, 7, 8}, float[1,8,1,1] V = {8, 7, 6, 5, 4, 3, 2, 1}> {\n"
+     "  y = Conv(x, W)\n  z = Conv(x, V)\n}"},
+    {"pointwise_siblings", "least_bytes", "100000"},
+    {"channel_gate", "most_weights", "1"},
+    {"conv_pool", "times_l2", "1000"},
+    {"depthwise_pointwise", "most_filters", "2"},
+    {"bfloat_*", "least_cc", "99.5", "sm_90",
+     "g (float[2,3] x, float[2,4] k) => (float[2,7] z) {\n"
+     "  y = Concat<axis=1>(x, k)\n  z = Neg(y)\n}"},
+};
+
+}  // namespace
+
+TEST_CASE("shipped rules hold no threshold that is not a parameter") {
+  // 0 and 1 say none and one, -1 the last axis or the other sign.
+  const std::map<std::string, double> facts = {
+      {"matmul_transposed.batch", 2},    // the axes of a matrix
+      {"reduce_to_pool.image", 3},       // batch, channels and one axis of an image
+      {"reduce_to_pool_flat.image", 3},  // the same
+  };
+  std::set<std::string> seen;
+  const auto shipped = must(load_knowledge(Asked().options));
+  for (const auto& r : shipped->rules.rules) {
+    std::vector<Condition> all = r->where;
+    all.insert(all.end(), r->region.where.begin(), r->region.where.end());
+    for (const Condition& c : all) {
+      if (c.cls != ConditionClass::profit) continue;
+      const std::string id = r->id + "." + c.id;
+      std::vector<double> found;
+      numbers(*c.expr, *r, found);
+      for (double n : found)
+        if (facts.contains(id) && facts.at(id) == n)
+          seen.insert(id);
+        else
+          CHECK_MESSAGE((n == 0 || std::abs(n) == 1),
+                        id << " holds " << n << ": make it one of params:");
+    }
+    for (const Param& p : r->parameters)
+      CHECK_MESSAGE(std::ranges::any_of(kThresholds,
+                                        [&](const Threshold& t) {
+                                          return glob_match(t.rules, r->id) && t.name == p.name;
+                                        }),
+                    r->id << ": no test sets params." << p.name);
+  }
+  CHECK(seen.size() == facts.size());
+}
+
+TEST_CASE("override: each limit of a shipped rule is set by its key") {
+  std::string entries;
+  const auto shipped = must(load_knowledge(Asked().options));
+  for (const auto& r : shipped->rules.rules) {
+    if (grows(*r))
+      entries += fmt::format(
+          "  - {{rule: {}, set: {{params.max_ops: 7, params.max_inputs: 5, params.min_ops: 3}}}}\n",
+          r->id);
+    if (r->kind == RuleKind::merge)
+      entries += fmt::format("  - {{rule: {}, set: {{params.min: 3, params.max: 3}}}}\n", r->id);
+  }
+  Asked a(entries);
+  const auto set = must(load_knowledge(a.options));
+  CHECK_FALSE(fs::exists(a.folder.path / "cache"));  // narrower: nothing had to be proved again
+  for (const auto& r : set->rules.rules) {
+    INFO(r->id);
+    if (grows(*r))
+      CHECK(std::vector{r->region.max_ops, r->region.max_inputs, r->region.min_ops} ==
+            std::vector{7, 5, 3});
+    if (r->kind == RuleKind::merge) CHECK(std::pair{r->merge.min, r->merge.max} == std::pair{3, 3});
+  }
+}
+
+TEST_CASE("override: each threshold of a shipped rule decides whether it fires") {
+  for (const Threshold& t : kThresholds) {
+    auto fires = [&](const std::string& entries) {
+      Asked a(entries, t.target);
+      a.options.selection.enable = {t.rules};
+      auto k = must(load_knowledge(a.options));
+      const Fused f = a.fuse(t.model.empty() ? k->rules.find(t.rules)->tests[0].model : t.model);
+      CHECK_FALSE(fs::exists(a.folder.path / "cache"));  // no result changes: nothing is proved
+      return std::ranges::any_of(f.journal.steps,
+                                 [&](const Step& s) { return glob_match(t.rules, s.rule); });
+    };
+    CHECK_MESSAGE(fires(""), t.rules);
+    CHECK_MESSAGE(!fires(fmt::format("  - {{rule: \"{}\", set: {{params.{}: {}}}}}\n", t.rules,
+                                     t.name, t.value)),
+                  t.rules << " with params." << t.name);
+  }
 }
 
 TEST_CASE(

@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "engine/proof/proof.h"
+#include "engine/rule/load_rule.h"
 #include "tests/support/paths.h"
 #include "tests/unit/engine/shipped.h"
 
@@ -72,11 +73,14 @@ TEST_CASE("conditions on the device decide by target") {
         CHECK_MESSAGE(!elsewhere.empty(), what, " declines on every target");
         if (!capability) continue;
         std::smatch least;
-        REQUIRE_MESSAGE(std::regex_search(c.text, least, std::regex("cc >= ([0-9.]+)")), c.text);
+        REQUIRE_MESSAGE(std::regex_search(c.text, least, std::regex("cc >= ([0-9a-z_.]+)")),
+                        c.text);
+        const Param* named = find_param(*rule, least[1].str());
+        const double from = std::stod(named ? named->text : least[1].str());
         for (const std::string& target : targets) {
           const Target t = must(load_target(kRuleDirs, target));
           const bool only_gpus = c.text.find("device == gpu and") != std::string::npos;
-          const bool old = t.device == "gpu" ? t.cc < std::stod(least[1]) : only_gpus;
+          const bool old = t.device == "gpu" ? t.cc < from : only_gpus;
           CHECK_MESSAGE((std::ranges::find(here, target) != here.end()) == old, what, " on ",
                         target);
         }
