@@ -43,9 +43,8 @@ Result<Lowered> lower(Plan& plan, const Semantics& ops, const Target& target,
                       const LowerOptions& options) {
   FERRULE_ASSIGN(Lowered lowered, lower_layers(plan, ops, target, options));
   for (size_t k = 0; k < plan.layers.size(); ++k) {
-    if (target.device == "gpu")
-      for (Launch& launch : lowered.layers[k].launches)
-        launch.passes = cuda_passes(plan, lowered.layers[k], launch, target.cores);
+    for (Launch& launch : lowered.layers[k].launches)
+      launch.passes = cuda_passes(plan, lowered.layers[k], launch, target);
     plan.layers[k].kernels = lowered.layers[k].kernels();
     plan.layers[k].numerics = numerics_of(plan.layers[k], lowered.layers[k]);
   }

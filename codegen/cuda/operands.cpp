@@ -26,11 +26,12 @@ Applicable<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& lay
   return out;
 }
 
-int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores) {
-  if (!launch.rows) return 1;
+int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch,
+                const Target& target) {
+  if (!launch.rows || target.device != "gpu") return 1;
   const auto rows = row_operands(plan, layer, launch);
   if (!rows) return 1;
-  const auto planned = plan_cuda_rows(*launch.rows, *rows, true, cores);
+  const auto planned = plan_cuda_rows(*launch.rows, *rows, true, target.cores);
   return planned ? planned->kernel.passes : 1;
 }
 

@@ -16,7 +16,9 @@ struct CudaOperands {
 /// Not applicable (unknown rank).
 Applicable<CudaOperands> cuda_operands(const Plan& plan, const LoweredLayer& layer,
                                        const Launch& launch);
-/// How many kernels it is in its built-in shape, one after the other; 1 where that is not known.
-int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch, int cores);
+/// How many kernels it is in its built-in shape, one after the other; 1 where that is not known,
+/// and on CPUs.
+int cuda_passes(const Plan& plan, const LoweredLayer& layer, const Launch& launch,
+                const Target& target);
 
 }  // namespace ferrule

@@ -235,16 +235,15 @@ class LayerLowering {
     return add(std::move(l));
   }
 
-  /// One kernel that reads the whole body; for tiles, where there is none (GPUs) or a stage's
-  /// epilogue is not taken
-  /// (`strict`), a kernel or two a stage.
+  /// One kernel that reads the whole body; for tiles, where the target has none or a stage's
+  /// epilogue is not taken (`strict`), a kernel or two a stage.
   Status joint() {
     const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
     Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
     if (tiles) {
       FERRULE_ASSIGN(auto stages,
                      required(read_window_chain(*node_.body, node_.body->order(), ops_)));
-      if (target_.device == "gpu") return staged(stages);
+      if (target_.facts_of(layer_.contract).staged) return staged(stages);
       for (const WindowStage& s : stages)
         for (const PostOp& op : s.post_ops) {
           if (!allows(allowed(), op.deviation)) return staged(stages);
@@ -307,7 +306,7 @@ class LayerLowering {
         l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
     };
     const Deviation::Nan nan = nan_in(target_, contract, op);
-    if (nan == Deviation::Nan::kept || options_.fast_math || target_.device == "gpu")
+    if (nan == Deviation::Nan::kept || options_.fast_math || !target_.notices_nan)
       add(text(nan));
     else
       l.hides_nan = true;
@@ -362,10 +361,10 @@ class LayerLowering {
     return add(std::move(l));
   }
 
-  /// On GPUs the pooling of whole images is a mean or maximum over rows, whose kernels share a long
-  /// row out.
+  /// The pooling of whole images may be a mean or maximum over rows, whose kernels share a long row
+  /// out.
   Status over_rows(Launch& l) const {
-    if (l.kind != Launch::Kind::library || target_.device != "gpu") return {};
+    if (l.kind != Launch::Kind::library || !target_.facts_of("pool").images_as_rows) return {};
     const Node& n = l.graph->node(l.node);
     const bool largest = n.op == "GlobalMaxPool" || n.op == "MaxPool";
     if (!pools_whole_images(*l.graph, n)) return {};

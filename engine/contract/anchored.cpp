@@ -39,7 +39,7 @@ Accept windowed(const Graph& g, const Node& n) {
 
 namespace {
 
-Accept check_conv(const Graph& g, const Node& n, const Target&) {
+Accept check_conv(const Graph& g, const Node& n, const ContractFacts&) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   const std::vector<int64_t> further = n.attrs.ints("output_padding"),
                              strides = n.attrs.ints("strides");
@@ -52,7 +52,7 @@ Accept check_conv(const Graph& g, const Node& n, const Target&) {
   return yes();
 }
 
-Accept check_gemm(const Graph& g, const Node& n, const Target&) {
+Accept check_gemm(const Graph& g, const Node& n, const ContractFacts&) {
   for (size_t k = 0; k < 2; ++k) {
     const Type& t = type_of(g, n.inputs[k]);
     if (!t.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[k]).name)));
@@ -63,27 +63,25 @@ Accept check_gemm(const Graph& g, const Node& n, const Target&) {
   return yes();
 }
 
-Accept check_pool(const Graph& g, const Node& n, const Target& target) {
+Accept check_pool(const Graph& g, const Node& n, const ContractFacts& facts) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   if (n.outputs.size() > 1) return no("Indices are wanted");
-  if (target.device == "gpu") return yes();
   for (int64_t d : n.attrs.ints("dilations"))
-    if (d != 1) return no("dilated");
-  // The library has no maximum and no mean of nothing.
+    if (d != 1 && !facts.takes("dilated")) return no("dilated");
+  if (facts.takes("wide_pads")) return yes();
+  // Windows that lie in the pads alone: libraries have no maximum and no mean of nothing.
   const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape"), pads = n.attrs.ints("pads");
   for (size_t k = 0; k < pads.size() && !kernel.empty() && !n.attrs.i("count_include_pad"); ++k)
     if (pads[k] >= kernel[k % kernel.size()]) return no("pads as wide as its windows");
   return yes();
 }
 
-/// Tables of positions and weights make every mode one kernel on GPUs (codegen/cuda/resize.h).
-Accept check_resize(const Graph& g, const Node& n, const Target& target) {
-  const bool gpu = target.device == "gpu";
+Accept check_resize(const Graph& g, const Node& n, const ContractFacts& facts) {
   if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
   std::string mode = n.attrs.s("mode", "nearest");
-  if (mode != "nearest" && mode != "linear" && !(gpu && mode == "cubic"))
+  if (mode != "nearest" && mode != "linear" && !(mode == "cubic" && facts.takes("cubic")))
     return no("mode " + escape(mode));
-  if (n.attrs.i("antialias") && !gpu) return no("antialias");
+  if (n.attrs.i("antialias") && !facts.takes("antialias")) return no("antialias");
   if (!n.attrs.ints("axes").empty()) return no("a subset of axes");
   std::string transform = n.attrs.s("coordinate_transformation_mode", "half_pixel");
   if (transform == "tf_crop_and_resize")
@@ -96,14 +94,14 @@ Accept check_resize(const Graph& g, const Node& n, const Target& target) {
   const Type& y = type_of(g, n.outputs[0]);
   if (!y.shape) return unknown("output shape");
   for (int k = 0; k < 2; ++k)
-    if (!((*x.shape)[k] == (*y.shape)[k]) && !gpu)
+    if (!((*x.shape)[k] == (*y.shape)[k]) && !facts.takes("any_axis"))
       return no("the batch or channel axis is resized");
   return yes();
 }
 
 /// The elements of the first operand under other sizes, and nothing else: no Dropout's mask, none
 /// that may be training.
-Accept check_view(const Graph& g, const Node& n, const Target&) {
+Accept check_view(const Graph& g, const Node& n, const ContractFacts&) {
   if (!type_of(g, n.inputs[0]).shape)
     return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
   if (n.outputs.size() > 1) return no("a second result is wanted");
@@ -114,8 +112,9 @@ Accept check_view(const Graph& g, const Node& n, const Target&) {
              : no("training_mode is not known to be off");
 }
 
-/// Inference: one factor and one addend a channel; on GPUs they may be computed by the model.
-Accept check_norm(const Graph& g, const Node& n, const Target& target) {
+/// Inference: one factor and one addend a channel, which the model may compute where kernels take
+/// that.
+Accept check_norm(const Graph& g, const Node& n, const ContractFacts& facts) {
   const Type& x = type_of(g, n.inputs[0]);
   if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
   if (x.rank() < 2 || x.rank() > 5)
@@ -124,7 +123,7 @@ Accept check_norm(const Graph& g, const Node& n, const Target& target) {
   if (n.outputs.size() > 1) return no("running statistics are wanted");
   for (size_t k = 1; k < 5; ++k)
     if (k >= n.inputs.size() || !n.inputs[k] ||
-        (target.device != "gpu" && !g.constant(n.inputs[k])))
+        (!facts.takes("computed") && !g.constant(n.inputs[k])))
       return no(fmt::format("input {} is not constant", k));
   return yes();
 }
@@ -143,7 +142,7 @@ Accept check_few_boxes(const Graph& g, const Node& n) {
 
 /// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather
 /// reads its indices.)
-Accept check_copy(const Graph& g, const Node& n, const Target&) {
+Accept check_copy(const Graph& g, const Node& n, const ContractFacts&) {
   if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
   if (n.op == "GatherND") return check_few_boxes(g, n);
   size_t first = n.op == "Concat" || n.op == "Gather" ? n.inputs.size() : 1;
@@ -158,7 +157,7 @@ Accept check_copy(const Graph& g, const Node& n, const Target&) {
 struct Row {
   std::string_view contract;
   std::vector<std::string_view> ops;  ///< anchors, ai.onnx
-  Accept (*check)(const Graph&, const Node&, const Target&);
+  Accept (*check)(const Graph&, const Node&, const ContractFacts&);
   bool tail;      ///< may carry an epilogue
   bool any_type;  ///< element type does not matter (bytes are moved)
 };
@@ -249,8 +248,7 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   if (tail.empty()) return yes();
   const ContractFacts& facts = target.contracts.at(std::string(contract));
   const ValueId from = g.node(anchor).outputs[0];
-  const bool any_spread =
-      facts.generated_tail || target.device == "gpu";  // library_takes looks closer
+  const bool any_spread = facts.generated_tail || spreads_any(facts.library);
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
     return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract,
                           facts.max_epilogue_ops));
@@ -318,7 +316,7 @@ Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId an
     if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target);
         t.truth != Truth::yes)
       return t;
-  if (Accept c = row->check(g, a, target); c.truth != Truth::yes) return c;
+  if (Accept c = row->check(g, a, facts->second); c.truth != Truth::yes) return c;
   if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
   return accepts_tail(g, anchor, tail, contract, target, ops);
 }

@@ -89,37 +89,34 @@ Accept product(const LibraryTail& t, ValueId y) {
 bool allows_tf32(const Node& n) { return n.attrs.s("precision", "") == "tf32"; }
 
 Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step) {
-  if (target.device != "gpu") return step.deviation.nan;
   // cuDNN's rectifier is asked for CUDNN_PROPAGATE_NAN (cudnn-frontend sets the attribute); nothing
   // is said of its minimum and maximum, nor of cuBLASLt's x := max(x, 0).
-  if (contract != "gemm" && step.alg == "relu") return Deviation::Nan::kept;
-  if (step.alg == "exp") return Deviation::Nan::kept;
-  return step.deviation.nan;
+  const bool kept = target.facts_of(contract).library == Library::cudnn &&
+                    (step.alg == "relu" || step.alg == "exp");
+  return kept ? Deviation::Nan::kept : step.deviation.nan;
 }
 
 std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step,
                              DType type) {
   // cudnn-frontend bounds cuDNN's rectifier by the largest number of f32, which rounds to infinity
   // in a shorter type.
-  const bool bounded = target.device == "gpu" && contract != "gemm" && type == DType::f32 &&
+  const bool bounded = target.facts_of(contract).library == Library::cudnn && type == DType::f32 &&
                        (step.alg == "relu" || step.alg == "leaky_relu");
   return bounded ? "infinity may become the largest number" : "";
 }
 
 Accept library_takes(const LibraryTail& t) {
-  if (t.steps.empty() || t.target->device != "gpu") return yes();
-  auto facts = t.target->contracts.find(std::string(t.contract));
-  if (facts == t.target->contracts.end())
-    return no(fmt::format("{} has no {} kernels", t.target->name, t.contract));
+  const ContractFacts& facts = t.target->facts_of(t.contract);
+  if (t.steps.empty() || !spreads_any(facts.library)) return yes();
   const Node& a = t.graph->node(t.anchor);
   const ValueId y = a.outputs[0];
   const bool exact = t.graph->value(y).type.dtype == DType::f32 && !allows_tf32(a);
-  const auto& known = exact ? facts->second.exact_epilogues : facts->second.epilogues;
+  const auto& known = exact ? facts.exact_epilogues : facts.epilogues;
   for (const PostOp& step : t.steps)
     if (std::find(known.begin(), known.end(), step.alg) == known.end())
       return no(fmt::format("{}'s library calls{} have no {}", t.target->name,
                             exact ? " in f32 without tf32" : "", step.alg));
-  return t.contract == "gemm" ? product(t, y) : window(t, y, exact);
+  return facts.library == Library::cublaslt ? product(t, y) : window(t, y, exact);
 }
 
 }  // namespace ferrule

@@ -1,7 +1,8 @@
-// Which tails run inside a library's call, by target: oneDNN's epilogue takes all that the epilogue
-// table has; what cuDNN and cuBLASLt take is a fact of the target (`epilogues`, `exact_epilogues`)
-// and of the form of their calls. Asked without any library, so that plans and counts of kernels
-// are the same on every machine; the kernels do what this says.
+// Which tails run inside a library's call, by the contract's `library` on the target: oneDNN's
+// epilogue takes all that the epilogue table has; what cuDNN and cuBLASLt take is a fact of the
+// target, too (`epilogues`, `exact_epilogues`), and of the form of their calls. Asked without any
+// library, so that plans and counts of kernels are the same on every machine; the kernels do what
+// this says.
 #pragma once
 #include <span>
 #include <string>
@@ -26,6 +27,9 @@ struct LibraryTail {
   std::span<const PostOp> steps;
   std::span<const ValueId> inputs;  ///< of the tail; a step's operand counts in them
 };
+/// Whether operands of a tail may be spread over the result in any way that ONNX has; library_takes
+/// looks closer.
+inline bool spreads_any(Library l) { return l == Library::cudnn || l == Library::cublaslt; }
 /// no: the reason; the tail is then a generated kernel of its own.
 Accept library_takes(const LibraryTail& tail);
 

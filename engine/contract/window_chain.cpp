@@ -153,8 +153,10 @@ std::optional<Rows> rows_of(const Graph& g, const Node& n) {
   return r;
 }
 
-/// A strip needs some real row to work on, and its rows between the stages must stay in the cache.
-Accept check_rows(const Graph& g, const std::vector<WindowStage>& stages, const Target& target) {
+/// A strip needs some real row to work on, and its rows between the stages must stay in the cache,
+/// but where the stages are executed one by one.
+Accept check_rows(const Graph& g, const std::vector<WindowStage>& stages, std::string_view contract,
+                  const Target& target) {
   const Node &first = g.node(stages[0].anchor), &second = g.node(stages[1].anchor);
   const auto a = rows_of(g, first), b = rows_of(g, second);
   if (!a) return unknown(fmt::format("the pads of {}", escape(first.name)));
@@ -171,7 +173,7 @@ Accept check_rows(const Graph& g, const std::vector<WindowStage>& stages, const 
   if (!channels || !width) return yes();
   const int64_t bytes =
       b->kernel * *channels * *width * size_bytes(tile_type(g, stages[0].result).dtype, 1);
-  if (target.device == "cpu" && bytes > target.l2_bytes / 2)
+  if (!target.facts_of(contract).staged && bytes > target.l2_bytes / 2)
     return no(fmt::format("{} rows of {} are {} bytes, more than half of the L2 cache ({} bytes)",
                           b->kernel, escape(g.value(stages[0].result).name), bytes,
                           target.l2_bytes));
@@ -220,7 +222,7 @@ Accept accepts_conv_pool(const Graph& g, std::span<const NodeId> nodes, const Ta
         check_stage(g, pool, "pool", target, ops)})
     if (a.truth != Truth::yes) return a;
   if (Accept a = check_operands(g, *stages); a.truth != Truth::yes) return a;
-  return check_rows(g, *stages, target);
+  return check_rows(g, *stages, "conv_pool", target);
 }
 
 Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes,
@@ -241,7 +243,7 @@ Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes
   if (Accept a = check_depthwise(g, g.node((*stages)[0].anchor)); a.truth != Truth::yes) return a;
   if (Accept a = check_pointwise(g, g.node((*stages)[1].anchor)); a.truth != Truth::yes) return a;
   if (Accept a = check_operands(g, *stages); a.truth != Truth::yes) return a;
-  return check_rows(g, *stages, target);
+  return check_rows(g, *stages, "depthwise_pointwise", target);
 }
 
 }  // namespace ferrule

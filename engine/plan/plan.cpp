@@ -91,17 +91,17 @@ class LayoutPlanner {
   }
 
   /// Generated kernels and copies write any strides: they write what is wanted, else what they
-  /// read. On CPUs rows of a few channels are too short to compute in; a reorder behind the kernel
-  /// is the faster way there.
+  /// read. Where rows of a few channels are too short to compute in, a reorder behind the kernel is
+  /// the faster way.
   Layout written(NodeId id, ValueId v) const {
     if (!v || !can_be_channels_last(type(v))) return Layout::plain;
     const Layout read = follows(id), write = wanted(v).value_or(read);
     const Dim& channels = (*type(v).shape)[1];
-    const bool few = channels.value_or(kFewChannels) < kFewChannels && target_.device != "gpu";
+    const int64_t least = target_.facts_of("pointwise").least_channels_last;
+    const bool few = channels.value_or(least) < least;
     return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain
                                                                               : write;
   }
-  static constexpr int64_t kFewChannels = 8;
 
   /// The contract that really runs the node: a single node whose contract refuses it is
   /// interpreted.
@@ -142,17 +142,14 @@ class LayoutPlanner {
     set_outputs(id, images);
   }
 
-  /// First layers on a CPU: convolutions of a few planes read the model's input as it lies.
+  /// First layers: convolutions of a few planes may read the model's input as it lies.
   bool reads_plain(NodeId id) const {
-    constexpr int64_t kPlanes = 4;
     const Graph& g = plan_.graph;
     const Node& n = g.node(id);
     const Type& x = type(n.inputs[0]);
     const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
-    if (target_.device != "cpu" || x.dtype != DType::f32 || !planes || *planes > kPlanes)
-      return false;
-    if (const std::string contract = kernel_contract(id);
-        contract != "conv" && contract != "conv_pool")
+    if (x.dtype != DType::f32 || !planes ||
+        *planes > target_.facts_of(kernel_contract(id)).most_plain_channels)
       return false;
     // An image that is also added to the result is read as the result is written.
     if (n.body && n.body->value(n.body->inputs()[0]).uses.size() > 1) return false;

@@ -17,8 +17,6 @@ namespace {
 // --- the keys
 // ----------------------------------------------------------------------------------------------
 
-constexpr std::string_view kBool = R"({"type":"boolean"})";
-constexpr std::string_view kCount = R"({"type":"integer","minimum":0})";
 constexpr std::string_view kLimit =
     R"({"anyOf":[{"type":"integer","minimum":0},{"type":"string"}]})";
 constexpr std::string_view kTextMap =
@@ -747,12 +745,6 @@ const KeyDoc& when_key() { return kWhenKey; }
 std::span<const KeyDoc> region_keys() { return kRegionKeys; }
 std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
 std::span<const KeyDoc> case_keys() { return kCaseKeys; }
-
-std::vector<std::string_view> key_names(std::span<const KeyDoc> keys) {
-  std::vector<std::string_view> names;
-  for (const KeyDoc& k : keys) names.push_back(k.name);
-  return names;
-}
 
 bool is_edit_verb(std::string_view key) {
   return std::find(std::begin(kVerbs), std::end(kVerbs), key) != std::end(kVerbs);

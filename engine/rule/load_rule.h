@@ -1,8 +1,8 @@
-// One rule file; internal to engine/rule. The tables of keys are here so that the reader, "did you
-// mean" and the JSON schema cannot disagree.
+// One rule file; internal to engine/rule.
 #pragma once
 #include <span>
 
+#include "engine/base/key_doc.h"
 #include "engine/base/yaml.h"
 #include "engine/rule/pattern_parse.h"
 #include "engine/rule/rule.h"
@@ -11,20 +11,12 @@
 
 namespace ferrule {
 
-/// One key of a map in a rule file. `schema` is the JSON schema of its value.
-struct KeyDoc {
-  std::string_view name, schema, doc;
-};
-inline constexpr std::string_view kText = R"({"type":"string"})";
-inline constexpr std::string_view kTexts =
-    R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 std::span<const KeyDoc> rule_keys();
 std::span<const KeyDoc> condition_keys();
 const KeyDoc& when_key();  ///< conditions of override files have this one, too
 std::span<const KeyDoc> region_keys();
 std::span<const KeyDoc> merge_keys();
 std::span<const KeyDoc> case_keys();  ///< a test case, edit verbs included
-std::vector<std::string_view> key_names(std::span<const KeyDoc> keys);
 bool is_edit_verb(std::string_view key);
 
 /// `blocks.yaml` of a rules directory, or the `blocks:` of a rule.

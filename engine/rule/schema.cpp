@@ -1,9 +1,10 @@
-// The JSON Schema of rule files, from the loader's own tables of keys.
+// The JSON Schema of rule files, with that of targets, from the loaders' own tables of keys.
 #include <nlohmann/json.hpp>
 
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/target/contract_names.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 namespace {
@@ -41,6 +42,8 @@ std::string rule_schema() {
                      {"region", object(region_keys(), {"of"})},
                      {"merge", object(merge_keys(), {"over"})},
                      {"case", object(case_keys(), {})},
+                     {"target", object(target_keys(), {"ferrule"})},
+                     {"contract_facts", object(contract_fact_keys(), {})},
                      {"tests",
                       {{"type", "object"},
                        {"additionalProperties", false},

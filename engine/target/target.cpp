@@ -14,6 +14,57 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxLike = 8;
 
+constexpr std::string_view kNumber = R"({"type":"number"})";
+constexpr KeyDoc kTargetKeys[] = {
+    {"ferrule", R"({"const":1})", "version of the language; the first key"},
+    {"doc", kText, "what machine it is"},
+    {"like", kText, "a target whose facts hold where the file says nothing"},
+    {"device", R"({"enum":["cpu","gpu"]})", "what conditions and override files call it"},
+    {"cc", kNumber, "GPUs: compute capability"},
+    {"isa", kTexts, "instruction sets: avx2, avx512f, …"},
+    {"vector_bytes", kCount, "width of a SIMD register"},
+    {"alignment", kCount, "of the operands of its libraries, in bytes"},
+    {"l2_bytes", kCount, "of the L2 cache"},
+    {"cores", kCount, "cores, or multiprocessors"},
+    {"threads_per_core", kCount, "GPUs: threads that a multiprocessor holds"},
+    {"blocks_per_core", kCount, "GPUs: blocks that it holds"},
+    {"shared_bytes_per_core", kCount, "GPUs: its shared memory"},
+    {"notices_nan", kBool,
+     "runs in which a library's call may have hidden a NaN are done again: results do not differ"},
+    {"contracts",
+     R"({"type":"object","additionalProperties":{"anyOf":[{"const":"none"},{"$ref":"#/$defs/contract_facts"}]}})",
+     "what each kernel contract can do; none: there are no such kernels"},
+};
+constexpr KeyDoc kContractKeys[] = {
+    {"types", kTexts, "element types of the anchor's data operands"},
+    {"library", R"({"enum":["onednn","cudnn","cublaslt"]})",
+     "whose call runs the anchor with its tail"},
+    {"library_types", kTexts, "generated kernels: types in which a library has some of the forms"},
+    {"epilogues", kTexts, "steps of a tail that the library's call takes"},
+    {"exact_epilogues", kTexts, "the same behind f32 whose factors are not rounded to tf32"},
+    {"max_epilogue_ops", kCount, "most operators of a tail"},
+    {"max_operands", kCount, "most tensors that a tail reads beside the result"},
+    {"generated_tail", kBool, "any scalar program may follow"},
+    {"strided", kTexts, "slices read and written in place: any, rows, 1x1, 3x3, depthwise"},
+    {"forms", kTexts,
+     "forms that not every target's kernels take: pool: dilated, wide_pads; resize: cubic, "
+     "antialias, any_axis; norm: computed"},
+    {"most_plain_channels", kCount, "f32 images of up to so many channels are read as they lie"},
+    {"least_channels_last", kCount, "images of fewer channels are written plain"},
+    {"staged", kBool, "executed as its parts; else in strips that stay in the L2 cache"},
+    {"images_as_rows", kBool, "whole images are pooled by kernels over rows"},
+};
+
+/// pool: windows with gaps, and some that lie in the pads alone; resize: of batch and channels,
+/// too; norm: factors and addends that the model computes.
+const std::map<std::string_view, std::vector<std::string_view>> kForms = {
+    {"norm", {"computed"}},
+    {"pool", {"dilated", "wide_pads"}},
+    {"resize", {"cubic", "antialias", "any_axis"}},
+};
+constexpr std::string_view kLibraries[] = {"onednn", "cudnn", "cublaslt"};  // as Library has them
+constexpr int64_t kMostChannels = 1 << 20;
+
 std::string path_of(std::span<const std::string> dirs, std::string_view name) {
   std::error_code ec;
   // Later directories replace targets of earlier ones.
@@ -44,12 +95,29 @@ int count(yaml::Reader& r, const yaml::Node& n, int64_t most) {
   return 0;
 }
 
+std::vector<std::string> forms(yaml::Reader& r, const yaml::Node& n, std::string_view contract) {
+  const auto known = kForms.find(contract);
+  std::vector<std::string> out = r.strings(n);
+  for (const std::string& form : out)
+    if (known == kForms.end() || std::ranges::find(known->second, form) == known->second.end())
+      r.error(n, fmt::format("{} has no form \"{}\"", contract, escape(form)),
+              known == kForms.end() ? "leave it out"
+                                    : fmt::format("{}", fmt::join(known->second, ", ")));
+  return out;
+}
+
+Library library(yaml::Reader& r, const yaml::Node& n) {
+  const auto at = std::ranges::find(kLibraries, r.one_of(n, kLibraries));
+  return at == std::end(kLibraries) ? Library::other
+                                    : static_cast<Library>(at - std::begin(kLibraries) + 1);
+}
+
 /// Only what the file says changes; the rest stays as `like` had it.
-void read_contract(yaml::Reader& r, const yaml::Node& n, ContractFacts& c) {
+void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, ContractFacts& c) {
   if (!r.expect(n, yaml::Node::Kind::map, "facts of a contract")) return;
-  r.keys(n, {"types", "library_types", "epilogues", "exact_epilogues", "max_epilogue_ops",
-             "max_operands", "generated_tail", "strided"});
+  r.keys(n, key_names(kContractKeys));
   if (const yaml::Node* v = n.find("types")) c.types = types(r, *v);
+  if (const yaml::Node* v = n.find("library")) c.library = library(r, *v);
   if (const yaml::Node* v = n.find("library_types")) c.library_types = types(r, *v);
   if (const yaml::Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
   if (const yaml::Node* v = n.find("exact_epilogues")) c.exact_epilogues = r.strings(*v);
@@ -57,6 +125,13 @@ void read_contract(yaml::Reader& r, const yaml::Node& n, ContractFacts& c) {
   if (const yaml::Node* v = n.find("max_epilogue_ops")) c.max_epilogue_ops = count(r, *v, 1000);
   if (const yaml::Node* v = n.find("max_operands")) c.max_operands = count(r, *v, 1000);
   if (const yaml::Node* v = n.find("generated_tail")) c.generated_tail = r.boolean(*v);
+  if (const yaml::Node* v = n.find("forms")) c.forms = forms(r, *v, name);
+  if (const yaml::Node* v = n.find("most_plain_channels"))
+    c.most_plain_channels = count(r, *v, kMostChannels);
+  if (const yaml::Node* v = n.find("least_channels_last"))
+    c.least_channels_last = count(r, *v, kMostChannels);
+  if (const yaml::Node* v = n.find("staged")) c.staged = r.boolean(*v);
+  if (const yaml::Node* v = n.find("images_as_rows")) c.images_as_rows = r.boolean(*v);
 }
 
 void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
@@ -67,6 +142,12 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
   if (const yaml::Node* v = root.find("alignment")) t.alignment = count(r, *v, 4096);
   if (const yaml::Node* v = root.find("l2_bytes")) t.l2_bytes = r.integer(*v);
   if (const yaml::Node* v = root.find("cores")) t.cores = count(r, *v, 1 << 20);
+  if (const yaml::Node* v = root.find("threads_per_core"))
+    t.threads_per_core = count(r, *v, 1 << 20);
+  if (const yaml::Node* v = root.find("blocks_per_core")) t.blocks_per_core = count(r, *v, 1 << 20);
+  if (const yaml::Node* v = root.find("shared_bytes_per_core"))
+    t.shared_bytes_per_core = count(r, *v, 1 << 30);
+  if (const yaml::Node* v = root.find("notices_nan")) t.notices_nan = r.boolean(*v);
   const yaml::Node* contracts = root.find("contracts");
   if (!contracts || !r.expect(*contracts, yaml::Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
@@ -80,7 +161,7 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
     if (value.is_scalar() && value.text == "none")
       t.contracts.erase(key.text);
     else
-      read_contract(r, value, t.contracts[key.text]);
+      read_contract(r, value, key.text, t.contracts[key.text]);
   }
 }
 
@@ -94,8 +175,7 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   yaml::Reader r(doc.source);
   Target t;
   if (r.expect(doc.root, yaml::Node::Kind::map, "a target")) {
-    r.keys(doc.root, {"ferrule", "doc", "like", "device", "cc", "isa", "vector_bytes", "alignment",
-                      "l2_bytes", "cores", "contracts"});
+    r.keys(doc.root, key_names(kTargetKeys));
     r.required(doc.root, "ferrule");
     if (const yaml::Node* like = doc.root.find("like")) {
       if (depth >= kMaxLike)
@@ -118,6 +198,19 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
 bool Target::has_isa(std::string_view want) const {
   return std::find(isa.begin(), isa.end(), want) != isa.end();
 }
+
+const ContractFacts& Target::facts_of(std::string_view contract) const {
+  static const ContractFacts kNone;
+  const auto it = contracts.find(std::string(contract));
+  return it == contracts.end() ? kNone : it->second;
+}
+
+bool ContractFacts::takes(std::string_view form) const {
+  return std::ranges::find(forms, form) != forms.end();
+}
+
+std::span<const KeyDoc> target_keys() { return kTargetKeys; }
+std::span<const KeyDoc> contract_fact_keys() { return kContractKeys; }
 
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs) {
   std::set<std::string> names;

@@ -8,18 +8,23 @@
 #include <vector>
 
 #include "engine/base/dtype.h"
+#include "engine/base/key_doc.h"
 #include "engine/base/result.h"
 
 namespace ferrule {
 
+/// Whose call runs a contract's anchor with its tail.
+enum class Library : uint8_t { other, onednn, cudnn, cublaslt };
+
 /// What one contract can do on a target.
 struct ContractFacts {
   std::vector<DType> types;  ///< element types of the anchor's data operands
-  /// GPUs, contracts that kernels are generated for: the types in which a library has kernels for
-  /// some of their forms.
+  Library library = Library::other;
+  /// Contracts that kernels are generated for: the types in which a library has kernels for some of
+  /// their forms.
   std::vector<DType> library_types;
-  /// CPUs: tails of the windows in `strided` but 1x1: "relu", "clip", "add", …; GPUs: steps that
-  /// the library's call takes behind f16, bf16 and tf32, and behind f32 whose factors are not
+  /// oneDNN: tails of the windows in `strided` but 1x1: "relu", "clip", "add", …; cuDNN, cuBLASLt:
+  /// steps that the call takes behind f16, bf16 and tf32, and behind f32 whose factors are not
   /// rounded to tf32.
   std::vector<std::string> epilogues, exact_epilogues;
   int max_epilogue_ops = 0;  ///< tail operators a kernel takes; 0 = none
@@ -29,6 +34,18 @@ struct ContractFacts {
   /// "depthwise".
   std::vector<std::string> strided;
   bool generated_tail = false;  ///< any scalar program may follow (as a second kernel unless tiled)
+  /// Forms of the operator that not every target's kernels take: see kForms in target.cpp.
+  std::vector<std::string> forms;
+  bool takes(std::string_view form) const;
+  /// f32 images of up to so many channels are read as they lie: reordering them costs more.
+  int most_plain_channels = 0;
+  /// Generated kernels write channels-last from so many channels on: shorter rows are too short to
+  /// compute in, and a reorder behind the kernel is faster.
+  int least_channels_last = 0;
+  /// Executed as its parts, whole results between them; else in strips that stay in the L2 cache.
+  bool staged = false;
+  /// Poolings of whole images are generated as rows, whose kernels share a long one out.
+  bool images_as_rows = false;
 };
 
 struct Target {
@@ -40,14 +57,22 @@ struct Target {
   int vector_bytes = 0;             ///< width of a SIMD register
   int alignment = 1;                ///< of the operands of its libraries, in bytes
   int64_t l2_bytes = 0;
-  int cores = 0;  ///< cores / SMs
+  int cores = 0;                                                             ///< cores / SMs
+  int threads_per_core = 0, blocks_per_core = 0, shared_bytes_per_core = 0;  ///< that an SM holds
+  /// Runs in which a library's call may have hidden a NaN are noticed and done again: results do
+  /// not differ.
+  bool notices_nan = false;
   std::map<std::string, ContractFacts> contracts;
   bool has_isa(std::string_view name) const;
+  const ContractFacts& facts_of(std::string_view contract) const;  ///< empty: it has none
 };
 
 /// errors: unknown_target (lists those there are), yaml_*.
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name);
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
+/// Of a target's file, and of one of its contracts.
+std::span<const KeyDoc> target_keys();
+std::span<const KeyDoc> contract_fact_keys();
 /// "ferrule": every fusion that there is a kernel for; "tensorrt": the limits of TensorRT's
 /// catalogue, literally.
 inline constexpr std::string_view kProfiles[] = {"ferrule", "tensorrt"};

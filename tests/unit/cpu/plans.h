@@ -21,6 +21,7 @@ inline Target target() {
              wide = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
   t.name = (isa & wide) == wide ? "cpu-avx512" : "cpu-avx2";
   t.device = "cpu";
+  t.notices_nan = true;
   t.l2_bytes = 1 << 20;
   for (const char* c : {"conv", "deconv", "gemm", "pool", "resize", "norm", "row_reduce", "copy",
                         "view", "pointwise", "conv_pool", "depthwise_pointwise"}) {
@@ -31,6 +32,8 @@ inline Target target() {
     f.generated_tail = true;
     t.contracts[c] = f;
   }
+  for (const char* c : {"conv", "conv_pool"}) t.contracts[c].most_plain_channels = 4;
+  t.contracts["pointwise"].least_channels_last = 8;
   return t;
 }
 

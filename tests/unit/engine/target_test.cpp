@@ -70,6 +70,26 @@ TEST_CASE("facts differ between targets") {
   }
 }
 
+TEST_CASE("libraries, forms and executions are facts of contracts, taken over from `like`") {
+  auto cpu = *load_target(shipped(), "cpu-avx512"), gpu = *load_target(shipped(), "sm_90");
+  CHECK(cpu.facts_of("conv").library == Library::onednn);
+  CHECK(gpu.facts_of("conv").library == Library::cudnn);
+  CHECK(gpu.facts_of("gemm").library == Library::cublaslt);
+  CHECK(gpu.facts_of("pointwise").library == Library::other);
+  CHECK(cpu.facts_of("conv_pool").most_plain_channels == 4);
+  CHECK(cpu.facts_of("pointwise").least_channels_last == 8);
+  CHECK(gpu.facts_of("pool").takes("wide_pads"));
+  CHECK(!gpu.facts_of("pool").takes("cubic"));
+  CHECK(!cpu.facts_of("pool").takes("wide_pads"));
+  CHECK(gpu.facts_of("conv_pool").staged);
+  CHECK(gpu.facts_of("pool").images_as_rows);
+  CHECK(gpu.facts_of("no such contract").types.empty());
+  CHECK(cpu.notices_nan);
+  CHECK(!gpu.notices_nan);
+  CHECK(gpu.shared_bytes_per_core == 228 << 10);
+  CHECK(load_target(shipped(), "sm_120")->shared_bytes_per_core == 100 << 10);
+}
+
 TEST_CASE("a profile is one of those there are") {
   auto t = *load_target(shipped(), "sm_75");
   CHECK(t.profile == "ferrule");
@@ -119,6 +139,10 @@ TEST_CASE("what is refused") {
   write("b.yaml", "ferrule: 1\nlike: a\n");
   write("typo.yaml",
         "ferrule: 1\ndevice: cpu\nl2bytes: 1\ncontracts: {conv: {types: [f31]}, atention: none}\n");
+  write("facts.yaml",
+        "ferrule: 1\nlike: cpu-avx2\nnotices_nan: often\nshared_bytes_per_core: -1\ncontracts:\n"
+        "  conv: {library: cudn, forms: [dilated], most_plain_channels: -4}\n"
+        "  pool: {forms: [dilatd], images_as_rows: 1}\n  conv_pool: {stagd: true}\n");
   write("cpu-avx512.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 5\n");
   std::vector<std::string> both = {rules_dir(), dir.string()};
   auto mine = load_target(both, "mine");
@@ -136,5 +160,14 @@ TEST_CASE("what is refused") {
   CHECK(text.find("f31") != std::string::npos);
   CHECK(text.find("there is no contract atention") != std::string::npos);
   CHECK(text.find("did you mean \"attention\"?") != std::string::npos);
+  auto facts = load_target(both, "facts");
+  REQUIRE(!facts);
+  text = render(facts.error());
+  for (const char* part :
+       {"facts.yaml:3:14", "-1 is not between 0 and", "\"cudn\" is none of onednn, cudnn, cublaslt",
+        "conv has no form \"dilated\"", "leave it out", "-4 is not between 0 and",
+        "pool has no form \"dilatd\"", "dilated, wide_pads", "facts.yaml:7:43",
+        "did you mean \"staged\"?"})
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part << " in\n" << text);
   fs::remove_all(dir);
 }
