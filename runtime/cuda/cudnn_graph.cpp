@@ -26,16 +26,7 @@ namespace ferrule::cuda {
 
 std::string cudnn_device(const Target& target) {
   const int version = static_cast<int>(std::lround(target.cc * 100));
-  // Per multiprocessor and generation, from the tables of the CUDA programming guide.
-  const bool small = version % 100 != 0 && version != 720;  // 7.5, 8.6, 8.9: no data centre cards
-  const bool gaming = small || version >= 1200;
-  const int shared = version >= 900 && !gaming ? 232448
-                     : version == 800          ? 166912
-                     : version >= 860          ? 101376
-                     : version == 750          ? 65536
-                                               : 98304;
-  const int threads = version == 750 ? 1024 : gaming ? 1536 : 2048;
-  const int blocks = version == 750 || version == 860 ? 16 : gaming ? 24 : 32;
+  const int reserved = version >= 800 ? 1024 : 0;  // of a block's shared memory, by CUDA
   return fmt::format(
       R"({{"maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536, )"
       R"("multiProcessorCount": {}, "smClockRateKHz": 1500000, "memClockRateKHz": 1500000, "l2CacheSize": {}, "warpSize": 32, )"
@@ -43,8 +34,8 @@ std::string cudnn_device(const Target& target) {
       R"("maxRegistersPerSM": 65536, "pciDeviceId": 0, "maxCtasPerSM": {}, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": {}, )"
       R"("isTccDriver": 0, "supportCoopLaunch": 1, "driverVer": 13000, "deviceVer": {}, "deviceName": "{}", "cudaDeviceId": 0, )"
       R"("totalGlobalMem": 17179869184}})",
-      target.cores, target.l2_bytes, shared, version >= 800 ? 1024 : 0, blocks, threads, version,
-      target.name);
+      target.cores, target.l2_bytes, target.shared_bytes_per_core - reserved, reserved,
+      target.blocks_per_core, target.threads_per_core, version, target.name);
 }
 
 #ifndef FERRULE_HAVE_CUDNN
