@@ -90,28 +90,6 @@ const Result<Nvrtc>& nvrtc() {
   return *library;
 }
 
-/// Threads and blocks that a multiprocessor holds.
-struct Multiprocessor {
-  int threads, blocks, shared;
-};
-Multiprocessor multiprocessor(int cc) {
-  if (cc == 75) return {1024, 16, 64 << 10};
-  if (cc == 86) return {1536, 16, 100 << 10};
-  if (cc == 89) return {1536, 24, 100 << 10};
-  if (cc >= 120) return {1536, 24, 100 << 10};
-  return {2048, 32, cc >= 90 ? 228 << 10 : 164 << 10};
-}
-
-int occupancy(const Cubin& c, int cc, int block) {
-  constexpr int kRegisters = 65536, kWarpGrain = 256, kWarp = 32;
-  Multiprocessor m = multiprocessor(cc);
-  int warps = (block + kWarp - 1) / kWarp;
-  int per_warp = (std::max(c.registers, 1) * kWarp + kWarpGrain - 1) / kWarpGrain * kWarpGrain;
-  int blocks = std::min({m.blocks, m.threads / block, kRegisters / (per_warp * warps)});
-  if (c.shared_bytes > 0) blocks = std::min(blocks, m.shared / c.shared_bytes);
-  return 100 * blocks * block / m.threads;
-}
-
 int number_before(const std::string& log, const char* pattern) {
   std::smatch m;
   return std::regex_search(log, m, std::regex(pattern)) ? std::stoi(m[1]) : 0;
@@ -127,7 +105,7 @@ void read_log(Cubin& c) {
   c.shared_bytes = number_before(c.log, "([0-9]+) bytes smem");
 }
 
-Result<int> architecture(std::string_view target, const NvrtcInfo& info) {
+Status known_architecture(std::string_view target, const NvrtcInfo& info) {
   int cc = 0;
   std::string known;
   for (int a : info.architectures) known += fmt::format("{}sm_{}", known.empty() ? "" : ", ", a);
@@ -139,7 +117,7 @@ Result<int> architecture(std::string_view target, const NvrtcInfo& info) {
                                                cc) == info.architectures.end())
     return error(Code::arch_unsupported, "CUDA kernel",
                  fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
-  return cc;
+  return {};
 }
 
 /// No contraction and no approximation: the same results as the CPU's kernels.
@@ -173,6 +151,17 @@ std::optional<Cubin> from_payload(const std::string& payload) {
 
 }  // namespace
 
+int occupancy(const Cubin& c, const Target& target, int block_threads) {
+  constexpr int kRegisters = 65536, kWarpGrain = 256, kWarp = 32;
+  const int warps = (block_threads + kWarp - 1) / kWarp;
+  const int per_warp =
+      (std::max(c.registers, 1) * kWarp + kWarpGrain - 1) / kWarpGrain * kWarpGrain;
+  int blocks = std::min({target.blocks_per_core, target.threads_per_core / block_threads,
+                         kRegisters / (per_warp * warps)});
+  if (c.shared_bytes > 0) blocks = std::min(blocks, target.shared_bytes_per_core / c.shared_bytes);
+  return 100 * blocks * block_threads / std::max(target.threads_per_core, 1);
+}
+
 std::string spill_warning(const Cubin& c) {
   if (c.spill_bytes == 0) return {};
   return fmt::format(
@@ -186,10 +175,10 @@ Result<NvrtcInfo> nvrtc_info() {
 }
 
 Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
-                           std::string_view target, int block_threads) {
+                           std::string_view target) {
   if (!nvrtc()) return fail(nvrtc().error());
   const Nvrtc& n = *nvrtc();
-  FERRULE_ASSIGN(int cc, architecture(target, n.info));
+  FERRULE_TRY(known_architecture(target, n.info));
   auto failed = [&](int code, const std::string& log) {
     return error(Code::library_failed, entry, "NVRTC",
                  log.empty() ? std::string(n.text(code)) : log);
@@ -215,22 +204,18 @@ Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
   n.destroy(&program);
   if (code) return failed(code, out.log);
   read_log(out);
-  out.occupancy = occupancy(out, cc, block_threads);
   return out;
 }
 
 Result<Cubin> cached_cubin(const std::string& source, const std::string& entry,
-                           std::string_view target, int block_threads, DiskCache* cache) {
-  if (!cache) return compile_cuda(source, entry, target, block_threads);
+                           std::string_view target, DiskCache* cache) {
+  if (!cache) return compile_cuda(source, entry, target);
   FERRULE_ASSIGN(const NvrtcInfo info, nvrtc_info());
-  FERRULE_ASSIGN(const int cc, architecture(target, info));
+  FERRULE_TRY(known_architecture(target, info));
   const std::string key = cache_key(info, target, entry, source);
   if (const auto payload = cache->get(key))
-    if (auto kept = from_payload(*payload)) {
-      kept->occupancy = occupancy(*kept, cc, block_threads);
-      return std::move(*kept);
-    }
-  auto made = compile_cuda(source, entry, target, block_threads);
+    if (auto kept = from_payload(*payload)) return std::move(*kept);
+  auto made = compile_cuda(source, entry, target);
   if (made) cache->put(key, to_payload(*made));
   return made;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 
@@ -20,8 +21,6 @@ struct Cubin {
   int spill_bytes = 0;   ///< stores and loads per thread
   int stack_bytes = 0;   ///< per thread, spilled or indexed
   int shared_bytes = 0;  ///< static, per block
-  int occupancy =
-      0;  ///< estimated percent of the multiprocessor's threads, at the block size asked for
   std::string log;
 };
 
@@ -37,14 +36,17 @@ Result<NvrtcInfo> nvrtc_info();
 /// registers.
 std::string spill_warning(const Cubin& cubin);
 
+/// Estimated percent of a multiprocessor's threads, in blocks of so many.
+int occupancy(const Cubin& cubin, const Target& target, int block_threads);
+
 /// Compiles `source` for `target` ("sm_90"); `entry` is its only kernel.
 /// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with
 /// NVRTC's log.
 Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
-                           std::string_view target, int block_threads = 256);
+                           std::string_view target);
 /// The same, from `cache` if it is there (null: nowhere is looked); what had to be compiled is kept
 /// there.
 Result<Cubin> cached_cubin(const std::string& source, const std::string& entry,
-                           std::string_view target, int block_threads, DiskCache* cache);
+                           std::string_view target, DiskCache* cache);
 
 }  // namespace ferrule

@@ -152,8 +152,7 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
     for (size_t j = next++; j < jobs.size(); j = next++) {
       auto& [kernel, launch, cubin] = jobs[j];
       if (launch) {
-        auto made = cached_cubin(launch->source, launch->entry, target.name,
-                                 launch->threads_x * launch->threads_y, cache);
+        auto made = cached_cubin(launch->source, launch->entry, target.name, cache);
         if (!made && made.error().place == launch->entry)
           made.error().place = escape(kernel->layer->name);
         cubin = std::move(made);
@@ -176,14 +175,15 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
       continue;
     }
     FERRULE_ASSIGN(const Cubin cubin, required(*jobs[j].cubin));
-    out.push_back({{"kind", jobs[j].launch->kind},
-                   {"shape", jobs[j].launch->shape},
+    const CudaLaunch& launch = *jobs[j].launch;
+    out.push_back({{"kind", launch.kind},
+                   {"shape", launch.shape},
                    {"code_bytes", cubin.bytes.size()},
                    {"registers", cubin.registers},
                    {"spill_bytes", cubin.spill_bytes},
                    {"stack_bytes", cubin.stack_bytes},
                    {"shared_bytes", cubin.shared_bytes},
-                   {"occupancy", cubin.occupancy}});
+                   {"occupancy", occupancy(cubin, target, launch.threads_x * launch.threads_y)}});
     if (std::string warning = spill_warning(cubin); !warning.empty())
       out.back()["warning"] = std::move(warning);
   }

@@ -100,13 +100,13 @@ Status Device::wait(Stream stream, std::string_view place) {
 }
 
 Result<const Cubin*> Device::cubin(const std::string& source, const std::string& entry,
-                                   const std::string& target, int threads, DiskCache* cache) {
+                                   const std::string& target, DiskCache* cache) {
   const std::string key = target + ' ' + entry + '\n' + source;
   {
     std::lock_guard lock(mutex_);
     if (auto it = cubins_.find(key); it != cubins_.end()) return &it->second;
   }
-  FERRULE_ASSIGN(Cubin compiled, cached_cubin(source, entry, target, threads, cache));
+  FERRULE_ASSIGN(Cubin compiled, cached_cubin(source, entry, target, cache));
   std::lock_guard lock(mutex_);
   return &cubins_.emplace(key, std::move(compiled)).first->second;
 }

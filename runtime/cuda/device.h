@@ -57,7 +57,7 @@ class Device {
   /// Generated source, compiled once a process; by several threads at once.  errors: those of
   /// compile_cuda.
   Result<const Cubin*> cubin(const std::string& source, const std::string& entry,
-                             const std::string& target, int threads, DiskCache* cache);
+                             const std::string& target, DiskCache* cache);
   /// One block of arguments, as all generated kernels take it.  errors: those of check.
   Status launch(Function function, int64_t blocks, int threads_x, int threads_y,
                 std::string& arguments, Stream stream, std::string_view place);

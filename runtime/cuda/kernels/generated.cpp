@@ -22,7 +22,7 @@ constexpr size_t kCompilers = 16;
 
 Result<const Cubin*> compile(Device& device, const Target& target, const CudaLaunch& l,
                              DiskCache* cache) {
-  return device.cubin(l.source, l.entry, target.name, l.threads_x * l.threads_y, cache);
+  return device.cubin(l.source, l.entry, target.name, cache);
 }
 
 /// A launch in one shape, loaded, with its memory.

@@ -459,7 +459,7 @@ TEST_CASE("kernels of regions in pieces compile without a spill or a stack") {
       REQUIRE(add_pieces(cases, c, {c.node("Concat", all, {{"axis", int64_t{1}}})}));
       const CudaLaunch& l = cases.last().planned;
       CHECK((l.source.find("const Piece pieces[") != std::string::npos) == (parts == 60));
-      auto cubin = compile_cuda(l.source, "kernel", target, l.threads_x);
+      auto cubin = compile_cuda(l.source, "kernel", target);
       REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
       CHECK(cubin->spill_bytes == 0);
       CHECK(cubin->stack_bytes == 0);

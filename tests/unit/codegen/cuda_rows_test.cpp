@@ -324,7 +324,7 @@ TEST_CASE("CUDA row kernels compile without a spill") {
         for (int k = 0; k < 2; ++k) {
           if (!full && k != own) continue;
           const char* target = k ? "sm_90" : "sm_75";
-          auto cubin = compile_cuda(*source, "kernel", target, plan->kernel.block_threads());
+          auto cubin = compile_cuda(*source, "kernel", target);
           REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
           CHECK_MESSAGE(cubin->spill_bytes == 0, op, " ", target);
         }

@@ -215,7 +215,7 @@ TEST_CASE("every shape compiles") {
         if ((!full && target != std::string("sm_90")) ||
             !seen.insert(fmt::format("{} {} {} {}", l.kind, l.shape, l.passes, target)).second)
           continue;
-        auto cubin = compile_cuda(l.source, "kernel", target, l.threads_x * l.threads_y);
+        auto cubin = compile_cuda(l.source, "kernel", target);
         REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
         const std::string what = fmt::format("{} {} for {}", l.kind, l.shape, target);
         CHECK_MESSAGE(cubin->spill_bytes == 0, what);

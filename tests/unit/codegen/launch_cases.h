@@ -215,7 +215,7 @@ inline void check_compiles(const LaunchCases& cases) {
   for (const LaunchCase& c : cases.all())
     for (const char* target : {"sm_75", "sm_80", "sm_90", "sm_100", "sm_120"}) {
       const CudaLaunch& l = c.planned;
-      auto cubin = compile_cuda(l.source, "kernel", target, l.threads_x * l.threads_y);
+      auto cubin = compile_cuda(l.source, "kernel", target);
       REQUIRE_MESSAGE(cubin.has_value(), (cubin ? "" : render(cubin.error())));
       CHECK_MESSAGE(cubin->spill_bytes == 0, target);
       CHECK_MESSAGE(cubin->stack_bytes == 0, target);
