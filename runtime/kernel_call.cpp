@@ -55,6 +55,7 @@ Result<KernelCall> call_of(const Plan& plan, const Lowered& lowered, const Stora
   KernelCall call;
   call.layer = plan.layers[layer].name;
   call.graph = l.graph;
+  call.roles = l.roles;
   if (l.node && l.graph) call.node = &l.graph->node(l.node);
   call.post_ops = l.post_ops;
   if (l.region) call.region = &*l.region;

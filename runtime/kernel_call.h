@@ -66,6 +66,7 @@ struct KernelCall {
   std::span<const PostOp> post_ops;
   const LoweredRegion* region = nullptr;
   const RowRegion* rows = nullptr;
+  const Roles* roles = nullptr;  ///< of a group whose contract has a file
   bool dense() const {  ///< no operand is a slice of something larger
     for (const auto* list : {&inputs, &outputs})
       for (const Operand& o : *list)

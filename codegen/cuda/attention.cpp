@@ -12,21 +12,12 @@ namespace ferrule {
 namespace {
 
 /// An operand under the products' axes.
-struct Turned {
-  std::vector<int64_t> dims, strides;
+struct Turned : RoleStrides {
   int64_t dim(size_t from_end) const { return dims[dims.size() - from_end]; }
   int64_t stride(size_t from_end) const { return strides[strides.size() - from_end]; }
 };
 Turned turned(const RoleTensor& role, const RowLayout& l) {
-  Turned t;
-  for (const std::vector<AxisPart>& parts : role.axes) {
-    const AxisPart part = parts.empty() ? AxisPart{AxisPart::kRepeated, 1, 1} : parts[0];
-    const bool repeated = part.axis == AxisPart::kRepeated;
-    const auto axis = static_cast<size_t>(repeated ? 0 : part.axis);
-    t.dims.push_back(part.size.value_or(repeated ? 1 : l.dims[axis]));
-    t.strides.push_back(repeated ? 0 : l.strides[axis] * part.stride.value_or(1));
-  }
-  return t;
+  return {role_strides(role, l.dims, l.strides)};
 }
 
 /// Strides along `dims`, 0 where the operand has one element for all; nothing where it does not

@@ -175,17 +175,13 @@ class Planner {
   }
 
   Applicable<> selection() {
-    const Graph& body = *launch_.graph;
-    FERRULE_ASSIGN(const SoftmaxTopK s, read_softmax_topk(body, body.order()));
-    const int64_t x = place_of(body.inputs(), body.input(s.softmax, 0));
-    if (x < 0 || operands_[static_cast<size_t>(x)].dtype == DType::undefined)
-      return refuse("an operand is absent");
-    std::vector<size_t> at{static_cast<size_t>(x)};
+    const SoftmaxTopK s = softmax_topk_of(*launch_.roles);
+    if (operands_[s.x].dtype == DType::undefined) return refuse("an operand is absent");
+    std::vector<size_t> at{s.x};
     std::optional<RowLayout> results[2];
-    for (size_t k = 0; k < 2; ++k) {
-      const int64_t y = place_of(body.outputs(), body.output(s.top, k));
-      at.push_back(y < 0 ? operands_.size() : launch_.inputs.size() + static_cast<size_t>(y));
-      if (y >= 0) results[k] = layout(at.back());
+    for (const std::optional<size_t>& y : {s.values, s.indices}) {
+      at.push_back(y ? launch_.inputs.size() + *y : operands_.size());
+      if (y) results[at.size() - 2] = layout(at.back());
     }
     FERRULE_ASSIGN(CudaTopKPlan plan, plan_cuda_topk(s, operands_[at[0]].dtype, layout(at[0]),
                                                      results[0] ? &*results[0] : nullptr,

@@ -52,13 +52,9 @@ class Chooser {
   Part part(const RoleTensor& role, bool keys) const {
     const size_t at = role.slot + (role.result ? launch_.inputs.size() : 0);
     const CudaOperand& operand = operands_[at];
-    std::vector<int64_t> dims, strides;
-    for (const std::vector<AxisPart>& parts : role.axes) {
-      const bool one = parts.empty() || parts[0].axis == AxisPart::kRepeated;  // broadcast
-      const size_t axis = one ? 0 : static_cast<size_t>(parts[0].axis);
-      dims.push_back(one ? 1 : parts[0].size.value_or(operand.dims[axis]));
-      strides.push_back(one ? 0 : operand.strides[axis] * parts[0].stride.value_or(1));
-    }
+    auto [dims, strides] = role_strides(role, operand.dims, operand.strides);
+    for (size_t k = 0; k < dims.size(); ++k)
+      if (strides[k] == 0) dims[k] = 1;  // cuDNN broadcasts
     if (keys)
       std::swap(dims.end()[-1], dims.end()[-2]), std::swap(strides.end()[-1], strides.end()[-2]);
     return spread(at, std::move(dims), std::move(strides), static_cast<size_t>(a_.rank()));

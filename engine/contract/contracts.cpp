@@ -10,7 +10,6 @@
 #include "engine/contract/epilogue.h"
 #include "engine/contract/quantized.h"
 #include "engine/contract/region_pieces.h"
-#include "engine/contract/softmax_topk.h"
 #include "engine/contract/window_chain.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/row.h"
@@ -167,8 +166,6 @@ constexpr Joint kJoint[] = {
     {"conv_pool", accepts_conv_pool},
     {"depthwise_pointwise", accepts_depthwise_pointwise},
     {"quantized", accepts_quantized},
-    {"softmax_topk", [](const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                        const Semantics&) { return accepts_softmax_topk(g, nodes, target); }},
 };
 const Joint* joint_of(std::string_view contract) {
   for (const Joint& j : kJoint)

@@ -119,6 +119,19 @@ double Roles::number(std::string_view name) const {
   return it == numbers.end() ? 0 : it->second;
 }
 
+RoleStrides role_strides(const RoleTensor& role, std::span<const int64_t> dims,
+                         std::span<const int64_t> strides) {
+  RoleStrides out;
+  for (const std::vector<AxisPart>& parts : role.axes) {
+    const AxisPart part = parts.empty() ? AxisPart{AxisPart::kRepeated, 1, 1} : parts[0];
+    const bool repeated = part.axis == AxisPart::kRepeated;
+    const auto axis = static_cast<size_t>(repeated ? 0 : part.axis);
+    out.dims.push_back(part.size.value_or(repeated ? 1 : dims[axis]));
+    out.strides.push_back(repeated ? 0 : strides[axis] * part.stride.value_or(1));
+  }
+  return out;
+}
+
 AxisMap whole_axes(const Shape& value) {
   AxisMap out;
   for (size_t k = 0; k < value.size(); ++k) {

@@ -4,6 +4,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,14 @@ struct Roles {
   const RoleTensor* tensor(std::string_view name) const;   ///< null: absent
   double number(std::string_view name) const;
 };
+
+/// An operand under a role's axes, each of one part: sizes, and strides in elements (0: repeated).
+struct RoleStrides {
+  std::vector<int64_t> dims, strides;
+};
+/// `dims`, `strides`: the operand's own.
+RoleStrides role_strides(const RoleTensor& role, std::span<const int64_t> dims,
+                         std::span<const int64_t> strides);
 
 /// The axes of `value` as a role's, one each.
 AxisMap whole_axes(const Shape& value);

@@ -6,6 +6,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/group/body.h"
+#include "engine/match/match_rule.h"
 #include "engine/match/pattern_matcher.h"
 #include "engine/semantics/movement.h"
 
@@ -37,7 +38,7 @@ class Binder {
     }
     for (const auto& [name, value] : rule_.kernel->numbers)
       if (!roles_.numbers.contains(name)) give_number(name, value);
-    if (!cut()) return std::move(*refused_);
+    if (!cut() || !give_names() || !contract_takes()) return std::move(*refused_);
     shrink();
     if (out_.body->outputs.size() > 1 && !convex(g_, out_.nodes))
       return refuse("results", "a path leaves the group and comes back"), std::move(*refused_);
@@ -62,7 +63,7 @@ class Binder {
 
   void give_number(const std::string& name, double value) {
     roles_.numbers[name] = value;
-    out_.numbers.emplace_back(name, Val{value});
+    numbers_.emplace_back(name, Val{value});
   }
 
   bool number(const RoleSpec& spec) {
@@ -80,6 +81,8 @@ class Binder {
     const ValueId v = it == m_.bindings.values.end() ? ValueId{} : it->second;
     if (!v)
       return role.optional || refuse(spec.role, "{} of {} is absent", spec.role, rule_.contract);
+    if (role.result && role.optional && g_.value(v).uses.empty() && !g_.value(v).is_output)
+      return true;  // nobody reads it
     const auto& shape = g_.value(v).type.shape;
     if (!shape)
       return refuse(spec.role, "the rank of {} is not known", value_text(g_, v)),
@@ -119,7 +122,7 @@ class Binder {
             return false;
       return true;
     };
-    for (;;) {
+    while (!p.role->whole) {
       const NodeId n = p.role->result ? reader(p.value) : maker(p.value);
       if (!n || !is_movement(g_.node(n))) return map;
       auto moved = moved_axes(map, g_, g_.node(n), p.role->result);
@@ -128,6 +131,7 @@ class Binder {
       p.value = p.role->result ? g_.output(n) : g_.input(n, 0);
       members_.insert(n);
     }
+    return map;
   }
   /// Who makes it, if only the group reads it.
   NodeId maker(ValueId v) const {
@@ -162,6 +166,32 @@ class Binder {
     return refuse("axes", "the leading axes are taken apart at places that do not fit: {}", where);
   }
 
+  /// Roles as values, and their axes as sizes, for the contract's conditions.
+  bool give_names() {
+    std::ranges::stable_partition(placed_, [](const Placed& p) { return !p.role->optional; });
+    for (const Placed& p : placed_) {
+      names_.values[p.role->name] = p.value;
+      const size_t run = p.axes.size() - p.role->axes.size();
+      for (size_t k = 0; k < p.role->axes.size(); ++k) {
+        const auto& parts = p.axes[run + k];
+        const Dim size = parts.empty() ? Dim(1) : parts[0].size;
+        auto [dim, fresh] = names_.dims.try_emplace(p.role->axes[k], size);
+        // Kernels broadcast what is optional alone.
+        if (!p.role->optional && equal(dim->second, size) == Truth::no)
+          return refuse("axes", "{} has {} along {}, another role {}", p.role->name, size.str(),
+                        p.role->axes[k], dim->second.str());
+      }
+    }
+    for (const ContractRole& role : rule_.kernel->roles) names_.values.try_emplace(role.name);
+    return true;
+  }
+
+  bool contract_takes() {
+    EvalContext eval{g_, names_, ctx_.ops, numbers_, ctx_.target};
+    refused_ = ask(rule_, rule_.kernel->conditions, m_, ctx_, eval);
+    return !refused_;
+  }
+
   /// What the results are made of, up to the roles.
   void shrink() {
     std::set<ValueId> ends;
@@ -188,28 +218,15 @@ class Binder {
   }
 
   bool give_slots() {
-    std::ranges::stable_partition(placed_, [](const Placed& p) { return !p.role->optional; });
     for (Placed& p : placed_) {
       const auto& list = p.role->result ? out_.body->outputs : out_.body->inputs;
       const auto at = std::ranges::find(list, p.value);
       if (at == list.end())
         return refuse(p.role->name, "{}, which is {}, is made inside the group",
                       value_text(g_, p.value), p.role->name);
-      out_.values[p.role->name] = out_.names.values[p.role->name] = p.value;
-      const size_t run = p.axes.size() - p.role->axes.size();
-      for (size_t k = 0; k < p.role->axes.size(); ++k) {
-        const auto& parts = p.axes[run + k];
-        const Dim size = parts.empty() ? Dim(1) : parts[0].size;
-        auto [dim, fresh] = out_.names.dims.try_emplace(p.role->axes[k], size);
-        // Kernels broadcast what is optional alone.
-        if (!p.role->optional && equal(dim->second, size) == Truth::no)
-          return refuse("axes", "{} has {} along {}, another role {}", p.role->name, size.str(),
-                        p.role->axes[k], dim->second.str());
-      }
       roles_.tensors[p.role->name] = {p.role->result, static_cast<size_t>(at - list.begin()),
                                       std::move(p.axes)};
     }
-    for (const ContractRole& role : rule_.kernel->roles) out_.names.values.try_emplace(role.name);
     return out_.body->outputs.size() ==
                static_cast<size_t>(
                    std::ranges::count(placed_, true, [](auto& p) { return p.role->result; })) ||
@@ -224,6 +241,8 @@ class Binder {
   std::set<NodeId> members_;  // the match's, and movements around it
   std::vector<Placed> placed_;
   Roles roles_;
+  Bindings names_;
+  Let numbers_;
   BoundRoles out_;
   std::optional<Rejection> refused_;
 };

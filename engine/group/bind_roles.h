@@ -10,15 +10,13 @@
 namespace ferrule {
 
 struct BoundRoles {
-  std::vector<NodeId> nodes;              ///< that the group is made of, topological order
-  std::map<std::string, ValueId> values;  ///< by role: the operand or result
-  std::shared_ptr<const Body> body;       ///< of `nodes`
-  std::shared_ptr<const Roles> roles;     ///< by the body's inputs and outputs
-  Bindings names;                         ///< roles as values, their axes as sizes
-  Let numbers;
+  std::vector<NodeId> nodes;           ///< that the group is made of, topological order
+  std::shared_ptr<const Body> body;    ///< of `nodes`
+  std::shared_ptr<const Roles> roles;  ///< by the body's inputs and outputs
 };
 
-/// `let`: of the rule, for the match.  A rejection names the role: "attention.scale".
+/// `let`: of the rule, for the match. The contract's conditions are asked on the way, before the
+/// body is made. A rejection names the role ("attention.scale") or the condition.
 std::variant<BoundRoles, Rejection> bind_roles(const Rule& rule, const Match& m, const Let& let,
                                                const MatchContext& ctx);
 

@@ -38,8 +38,6 @@ std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchCont
   auto bound = bind_roles(rule, m, j.let, ctx);
   if (auto* r = std::get_if<Rejection>(&bound)) return std::move(*r);
   BoundRoles& b = std::get<BoundRoles>(bound);
-  EvalContext eval{ctx.graph, b.names, ctx.ops, b.numbers, ctx.target};
-  if (auto r = ask(rule, rule.kernel->conditions, m, ctx, eval)) return r;
   m.let = std::move(j.let);
   m.nodes = std::move(b.nodes), m.outputs = b.body->outputs;
   m.body = std::move(b.body), m.roles = std::move(b.roles);

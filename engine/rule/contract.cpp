@@ -12,8 +12,8 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kKeys[] = {"ferrule", "contract", "doc",      "source", "roles",
-                                      "results", "numbers",  "requires", "means"};
+constexpr std::string_view kKeys[] = {"ferrule", "contract", "doc",     "source",   "roles",
+                                      "results", "reads",    "numbers", "requires", "means"};
 
 class ContractReader {
  public:
@@ -37,6 +37,7 @@ class ContractReader {
     for (const bool result : {false, true})
       if (const yaml::Node* n = r_.required(root_, result ? "results" : "roles"))
         read_tensors(*n, result);
+    if (const yaml::Node* n = root_.find("reads")) read_forms(*n);
     if (const yaml::Node* n = root_.find("numbers")) read_numbers(*n);
     if (const yaml::Node* n = root_.find("requires")) read_conditions(*n);
     if (const yaml::Node* n = r_.required(root_, "means")) read_meaning(*n);
@@ -75,6 +76,17 @@ class ContractReader {
       }
       role.axes = std::move(*axes);
       c_.roles.push_back(std::move(role));
+    }
+  }
+
+  void read_forms(const yaml::Node& map) {
+    if (!r_.expect(map, yaml::Node::Kind::map, "roles and how kernels read them")) return;
+    for (const auto& [key, value] : map.entries) {
+      auto role = std::ranges::find(c_.roles, key.text, &ContractRole::name);
+      if (role == c_.roles.end())
+        bad(key, fmt::format("no role is called {}", escape(key.text)));
+      else
+        role->whole = r_.one_of(value, {"strided", "whole"}) == "whole";
     }
   }
 

@@ -16,6 +16,8 @@ struct ContractRole {
   bool run = false;
   std::vector<std::string> axes;  ///< the others, by name
   bool optional = false, result = false;
+  /// Kernels take it as it lies: movements around it stay layers.
+  bool whole = false;
   /// "[B..., Q, D]?"
   std::string text() const;
 };

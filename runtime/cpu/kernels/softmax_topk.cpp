@@ -105,8 +105,8 @@ class SoftmaxTopKKernel final : public Kernel {
   SoftmaxTopKKernel(const KernelCall& call, const SoftmaxTopK& s, bool wide)
       : loops_(wide ? k_avx512 : k_avx2),
         x_slot_(call.inputs[0].slot),
-        value_slot_(call.outputs[0].slot),
-        index_slot_(call.outputs[1].slot),
+        value_slot_(s.values ? call.outputs[*s.values].slot : -1),
+        index_slot_(s.indices ? call.outputs[*s.indices].slot : -1),
         n_(call.inputs[0].dims.back()),
         k_(s.k),
         form_(s.form),
@@ -120,8 +120,8 @@ class SoftmaxTopKKernel final : public Kernel {
   int64_t scratch_bytes() const override { return team_ * (k_ + n_) * int64_t{sizeof(Ranked)}; }
   void bind(Binder& binder) override {
     if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
-    binder.cell(value_slot_, &values_);
-    binder.cell(index_slot_, &indices_);
+    if (value_slot_ >= 0) binder.cell(value_slot_, &values_);
+    if (index_slot_ >= 0) binder.cell(index_slot_, &indices_);
     scratch_ = static_cast<Ranked*>(binder.scratch());
   }
   std::string text() const override {
@@ -163,9 +163,7 @@ class SoftmaxTopKKernel final : public Kernel {
       std::sort(best, best + k_, before);
     else
       std::partial_sort(best, best + k_, best + count, before);
-    float* values = static_cast<float*>(values_) + r * k_;
-    int64_t* indices = static_cast<int64_t*>(indices_) + r * k_;
-    for (int64_t j = 0; j < k_; ++j) values[j] = sign_ * best[j].key, indices[j] = best[j].index;
+    for (int64_t j = 0; j < k_; ++j) give(r, j, sign_ * best[j].key, best[j].index);
   }
 
   float result(float d, float sum, float log_sum) const {
@@ -199,10 +197,12 @@ class SoftmaxTopKKernel final : public Kernel {
 
   /// A row of which nothing but NaN comes: all are equal, the first are taken.
   void nothing(int64_t r) const {
-    for (int64_t j = 0; j < k_; ++j) {
-      static_cast<float*>(values_)[r * k_ + j] = std::numeric_limits<float>::quiet_NaN();
-      static_cast<int64_t*>(indices_)[r * k_ + j] = j;
-    }
+    for (int64_t j = 0; j < k_; ++j) give(r, j, std::numeric_limits<float>::quiet_NaN(), j);
+  }
+  /// Results that nobody reads have no memory.
+  void give(int64_t r, int64_t j, float value, int64_t index) const {
+    if (values_) static_cast<float*>(values_)[r * k_ + j] = value;
+    if (indices_) static_cast<int64_t*>(indices_)[r * k_ + j] = index;
   }
 
   const Loops& loops_;
@@ -222,10 +222,10 @@ Applicable<KernelPtr> make_softmax_topk(Context& context, const KernelCall& call
   auto refuse = [&](std::string_view why) {
     return not_applicable(escape(call.layer), "softmax_topk", why);
   };
-  FERRULE_ASSIGN(SoftmaxTopK s, read_softmax_topk(*call.graph, call.graph->order()));
-  const Operand& x = call.inputs[0];
+  const SoftmaxTopK s = softmax_topk_of(*call.roles);
+  const Operand& x = call.inputs[s.x];
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
-  if (!x.lies(Layout::plain) || call.outputs.size() != 2) return refuse("another layout");
+  if (!x.lies(Layout::plain)) return refuse("another layout");
   if (x.dims.back() > std::numeric_limits<int32_t>::max())
     return refuse("a row of more than 2^31 elements");
   if (s.k < 0 || s.k > x.dims.back())

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "tests/unit/codegen/launch_cases.h"
+#include "tests/unit/codegen/rule_groups.h"
 
 using namespace ferrule;
 using namespace ferrule::test;
@@ -58,7 +59,9 @@ void add(LaunchCases& cases, const TopkForm& f) {
   cases.add(std::move(r.graph), std::move(r.tensors), [&](const Graph& g, Launch& l) {
     l.kind = Launch::Kind::library;
     l.primitive = "softmax_topk";
-    l.inputs = g.inputs(), l.outputs = outputs;
+    const Node& group = group_by("softmax_topk", g, "sm_80");
+    l.roles = group.roles.get();
+    l.inputs = group.inputs, l.outputs = group.outputs;
   });
 }
 

@@ -13,12 +13,13 @@
 
 namespace ferrule::test {
 
-/// The node of the group that the shipped rule makes of `g` for sm_90, in a copy of it that stays:
-/// values have the same ids there.
-inline const Node& group_by(const std::string& rule, const Graph& g) {
+/// The node of the group that the shipped rule makes of `g`, in a copy of it that stays: values
+/// have the same ids there.
+inline const Node& group_by(const std::string& rule, const Graph& g,
+                            const std::string& target_name = "sm_90") {
   static const Limits limits;
   static const std::string dirs[] = {rules_dir()};
-  static const Target target = *load_target(dirs, "sm_90");
+  const Target target = *load_target(dirs, target_name);
   static const RuleSet shipped = *load_rules(dirs, operators(), {}, limits);
   static std::deque<std::unique_ptr<Graph>> graphs;
   const Rule* wanted = shipped.find(rule);

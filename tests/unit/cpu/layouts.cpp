@@ -174,11 +174,21 @@ const std::vector<Consumer>& consumers() {
   return all;
 }
 
-void group_last(Graph& g, const char* contract) {
+/// Of the selection in consumers().
+std::shared_ptr<const Roles> selection_roles() {
+  Roles r;
+  r.tensors = {{"x", {false, 0, {}}}, {"values", {true, 0, {}}}, {"indices", {true, 1, {}}}};
+  r.numbers = {{"k", 1}, {"largest", 1}};
+  return std::make_shared<const Roles>(std::move(r));
+}
+
+void group_last(Graph& g, std::string contract) {
   const auto slots = static_cast<uint32_t>(g.node_slots());
-  const auto group =
-      make_group(g, std::array{NodeId{slots - 2}, NodeId{slots - 1}}, contract, "a_rule", "joined");
-  REQUIRE_MESSAGE(group.has_value(), (group ? "" : render(group.error())));
+  const std::array nodes{NodeId{slots - 2}, NodeId{slots - 1}};
+  REQUIRE(convex(g, nodes));
+  auto roles = contract == "softmax_topk" ? selection_roles() : nullptr;
+  form_group(g, nodes, std::move(contract), "a_rule", "joined",
+             std::make_shared<const Body>(make_body(g, nodes)), std::move(roles));
   REQUIRE(g.sort().has_value());
 }
 

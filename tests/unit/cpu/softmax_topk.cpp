@@ -5,10 +5,13 @@
 #include "engine/interpreter/interpreter.h"
 #include "engine/proof/edit.h"
 #include "runtime/parallel.h"
+#include "tests/unit/codegen/rule_groups.h"
 #include "tests/unit/cpu/harness.h"
 
 namespace ferrule::cpu::test {
 namespace {
+
+using ferrule::test::group_by;
 
 struct TopkCase {
   Tensor x;
@@ -47,9 +50,8 @@ struct Results {
 };
 
 Results fused(const TopkCase& c) {
-  const Graph g = c.graph();
-  static const Graph* body;
-  body = &g;
+  static const Roles* roles;  // a factory has no state
+  roles = group_by("softmax_topk", c.graph(), "cpu-avx2").roles.get();
   Harness h(c.op);
   h.input(c.x);
   Dims out = c.x.dims();
@@ -58,7 +60,7 @@ Results fused(const TopkCase& c) {
   h.output(DType::i64, out);
   Tensor values = h.run([](Context& context, const KernelCall& call) {
     KernelCall whole = call;
-    whole.graph = body;
+    whole.roles = roles;
     return make_softmax_topk(context, whole);
   });
   return {values, h.result(1)};
