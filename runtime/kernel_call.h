@@ -67,7 +67,7 @@ struct KernelCall {
   const LoweredRegion* region = nullptr;
   const RowRegion* rows = nullptr;
   const Roles* roles = nullptr;  ///< of a group whose contract has a file
-  bool dense() const {  ///< no operand is a slice of something larger
+  bool dense() const {           ///< no operand is a slice of something larger
     for (const auto* list : {&inputs, &outputs})
       for (const Operand& o : *list)
         if (!o.dense()) return false;

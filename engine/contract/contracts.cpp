@@ -6,7 +6,6 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
-#include "engine/contract/channel_gate.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/quantized.h"
 #include "engine/contract/region_pieces.h"
@@ -88,20 +87,6 @@ Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Ta
   return any_movement(g, nodes) ? accepts_pieces(g, nodes, ops) : yes();
 }
 
-/// Channel means and dense layers on them.
-Accept accepts_channel_gate(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                            const Semantics& ops) {
-  auto it = target.contracts.find("channel_gate");
-  if (it == target.contracts.end()) return no(target.name + " has no channel_gate kernels");
-  auto gate = read_channel_gate(g, nodes, ops);
-  if (!gate) return no(gate.error().reason());
-  const Node& pool = g.node(gate->pool);
-  if (Accept a = check_type(it->second, g.value(pool.inputs[0]).type, "channel_gate", target);
-      a.truth != Truth::yes)
-    return a;
-  return windowed(g, pool);
-}
-
 /// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
 Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target,
                     const Semantics& ops) {
@@ -162,7 +147,6 @@ struct Joint {
   Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const Semantics&);
 };
 constexpr Joint kJoint[] = {
-    {"channel_gate", accepts_channel_gate},
     {"conv_pool", accepts_conv_pool},
     {"depthwise_pointwise", accepts_depthwise_pointwise},
     {"quantized", accepts_quantized},

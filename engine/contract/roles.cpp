@@ -119,6 +119,11 @@ double Roles::number(std::string_view name) const {
   return it == numbers.end() ? 0 : it->second;
 }
 
+const Graph* Roles::formula(std::string_view name) const {
+  auto it = formulas.find(name);
+  return it == formulas.end() ? nullptr : it->second.get();
+}
+
 RoleStrides role_strides(const RoleTensor& role, std::span<const int64_t> dims,
                          std::span<const int64_t> strides) {
   RoleStrides out;

@@ -3,6 +3,7 @@
 // made the group binds them (group/bind_roles.h); kernels read these and look at no operator.
 #pragma once
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,13 +27,18 @@ struct RoleTensor {
   bool result = false;  ///< of the group's node, else an input
   size_t slot = 0;
   AxisMap axes;
+  bool channels_last = false;  ///< how the kernels want it laid out; else plain
 };
 
 struct Roles {
   std::map<std::string, RoleTensor, std::less<>> tensors;  ///< those that are there
   std::map<std::string, double, std::less<>> numbers;      ///< flags are 0 or 1
-  const RoleTensor* tensor(std::string_view name) const;   ///< null: absent
+  /// By role: a graph of pointwise operators with one input that is no constant; none: the
+  /// identity.
+  std::map<std::string, std::shared_ptr<const Graph>, std::less<>> formulas;
+  const RoleTensor* tensor(std::string_view name) const;  ///< null: absent
   double number(std::string_view name) const;
+  const Graph* formula(std::string_view name) const;  ///< null: the identity
 };
 
 /// An operand under a role's axes, each of one part: sizes, and strides in elements (0: repeated).

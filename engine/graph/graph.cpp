@@ -53,7 +53,7 @@ std::unique_ptr<Graph> Graph::clone() const {
       continue;
     }
     c.op = n.op, c.domain = n.domain, c.name = n.name, c.inputs = n.inputs, c.outputs = n.outputs;
-    c.attrs = n.attrs, c.body = n.body, c.rule = n.rule, c.origins = n.origins;
+    c.attrs = n.attrs, c.body = n.body, c.roles = n.roles, c.rule = n.rule, c.origins = n.origins;
     c.since_opset = n.since_opset, c.order = n.order;
     for (const auto& [attribute, sub] : n.subgraphs)
       c.subgraphs.emplace_back(attribute, sub->clone());

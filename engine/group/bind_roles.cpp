@@ -34,7 +34,8 @@ class Binder {
   std::variant<BoundRoles, Rejection> run() {
     for (const RoleSpec& spec : rule_.roles) {
       const ContractRole* role = rule_.kernel->role(spec.role);
-      if (role ? !tensor(spec, *role) : !number(spec)) return std::move(*refused_);
+      const bool bound = role ? tensor(spec, *role) : spec.number ? number(spec) : formula(spec);
+      if (!bound) return std::move(*refused_);
     }
     for (const auto& [name, value] : rule_.kernel->numbers)
       if (!roles_.numbers.contains(name)) give_number(name, value);
@@ -76,39 +77,109 @@ class Binder {
     return refuse(spec.role, "{} of {} is not known: {}", spec.role, rule_.contract, str(v, g_));
   }
 
+  ValueId bound(const std::string& name) const {
+    auto it = m_.bindings.values.find(name);
+    return it == m_.bindings.values.end() ? ValueId{} : it->second;
+  }
+
+  /// What the match does from one value to another: pointwise, of one operand.
+  bool formula(const RoleSpec& spec) {
+    const ValueId from = bound(spec.from), to = bound(spec.to);
+    std::set<NodeId> found;
+    std::vector<ValueId> work{to};
+    while (!work.empty()) {
+      const ValueId v = work.back();
+      work.pop_back();
+      if (v == from) continue;
+      const Tensor* c = v ? g_.constant(v) : nullptr;
+      if (c && c->numel() == 1) continue;
+      const NodeId n = v && !c ? g_.value(v).producer : NodeId{};
+      if (!n || !members_.contains(n) || g_.node(n).body || !ctx_.ops.pointwise(g_.node(n)))
+        return refuse(spec.role, "{} is no formula of {} alone: it also reads {}",
+                      value_text(g_, to), value_text(g_, from), value_text(g_, v));
+      if (!found.insert(n).second) continue;
+      for (ValueId x : g_.node(n).inputs)
+        if (x) work.push_back(x);
+    }
+    if (found.empty()) return true;
+    std::vector<NodeId> nodes(found.begin(), found.end());
+    std::ranges::sort(nodes, {}, [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
+    auto body = std::make_shared<const Body>(make_body(g_, nodes));
+    roles_.formulas[spec.role] = std::shared_ptr<const Graph>(body, &body->graph);
+    return true;
+  }
+
   bool tensor(const RoleSpec& spec, const ContractRole& role) {
-    auto it = m_.bindings.values.find(spec.value);
-    const ValueId v = it == m_.bindings.values.end() ? ValueId{} : it->second;
-    if (!v)
+    const RoleValue* found = nullptr;
+    for (const RoleValue& v : spec.values)
+      if (!found && bound(v.value)) found = &v;
+    if (!found)
       return role.optional || refuse(spec.role, "{} of {} is absent", spec.role, rule_.contract);
+    const ValueId v = bound(found->value);
     if (role.result && role.optional && g_.value(v).uses.empty() && !g_.value(v).is_output)
       return true;  // nobody reads it
     const auto& shape = g_.value(v).type.shape;
     if (!shape)
       return refuse(spec.role, "the rank of {} is not known", value_text(g_, v)),
              refused_->truth = Truth::unknown, false;
-    Placed p{&role, v, {}, 0};
-    const bool as_contract = spec.axes.empty();
-    const size_t own = role.axes.size(), rank = shape->size();
-    if ((!as_contract && rank < own) || (!role.run && rank > own))
-      return refuse(spec.role, "{} has rank {}, {} is {}", value_text(g_, v), rank, spec.role,
-                    role.text());
-    p.run = rank > own ? rank - own : 0;
+    const auto at = axes_at(found->axes, role, shape->size());
+    if (!at)
+      return refuse(spec.role, "{} has rank {}, {} is {}", value_text(g_, v), shape->size(),
+                    spec.role, role.text());
+    for (size_t k : at->ones)
+      if ((*shape)[k] != Dim(1))
+        return refuse(spec.role, "axis {} of {} has {} elements, not one", k, value_text(g_, v),
+                      (*shape)[k].str());
+    Placed p{&role, v, {}, at->run};
     const AxisMap whole = walk(p, whole_axes(*shape));
-    p.axes.assign(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(p.run));
-    for (size_t k = 0; k < own; ++k) {
-      size_t at = p.run + k;  // of the value
-      if (as_contract && k + rank < own) {
-        p.axes.emplace_back();  // it has fewer axes
-        continue;
-      }
-      if (as_contract) at = rank + k - own;
-      for (size_t j = spec.axes.size(); !as_contract && j-- > 0;)
-        if (spec.axes[j] == role.axes[k]) at = rank + j - spec.axes.size();
-      p.axes.push_back(whole[at]);
-    }
+    p.axes.assign(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(at->run));
+    for (int k : at->own)
+      p.axes.push_back(k < 0 ? AxisMap::value_type{} : whole[static_cast<size_t>(k)]);
+    p.axes.insert(p.axes.end(), whole.begin() + static_cast<std::ptrdiff_t>(at->rest), whole.end());
+    if (role.constant && !g_.constant(p.value))
+      return refuse(spec.role, "{} is computed; kernels want a constant", value_text(g_, p.value));
     placed_.push_back(std::move(p));
     return true;
+  }
+
+  /// Where a role's axes are in a value of `rank`.
+  struct AxesAt {
+    size_t run = 0;        ///< axes of the leading run
+    std::vector<int> own;  ///< by the role's own; -1: it has fewer
+    size_t rest = 0;       ///< where the run at the end begins
+    std::vector<size_t> ones;
+  };
+  static std::optional<AxesAt> axes_at(std::vector<std::string> given, const ContractRole& role,
+                                       size_t rank) {
+    const size_t own = role.axes.size();
+    AxesAt out;
+    out.rest = rank;
+    if (given.empty()) {  // as the contract has them
+      if (rank < own && role.rest) return std::nullopt;
+      if (rank > own && !role.run && !role.rest) return std::nullopt;
+      const size_t more = rank > own ? rank - own : 0;
+      out.run = role.rest ? 0 : more;
+      if (role.rest) out.rest = own;
+      for (size_t k = 0; k < own; ++k)
+        out.own.push_back(static_cast<int>(k + (role.rest ? own : rank)) - static_cast<int>(own));
+      for (int& k : out.own) k = std::max(k, -1);
+      return out;
+    }
+    const bool run = given.front() == "...";
+    if (run) given.erase(given.begin());
+    const bool ends = !given.empty() && given.back().ends_with("...");
+    const bool ones = ends && given.back() != "...";
+    if (ends) given.pop_back();
+    if (rank < given.size() || (rank > given.size() && !run && !ends)) return std::nullopt;
+    out.run = run ? rank - given.size() : 0;
+    if (ends && !ones) out.rest = given.size();
+    for (const std::string& axis : role.axes)
+      out.own.push_back(static_cast<int>(
+          out.run + static_cast<size_t>(std::ranges::find(given, axis) - given.begin())));
+    for (size_t k = 0; k < given.size(); ++k)
+      if (given[k] == "1") out.ones.push_back(out.run + k);
+    for (size_t k = given.size(); ones && k < rank; ++k) out.ones.push_back(k);
+    return out;
   }
 
   /// Outwards over movements whose results nothing else reads, as far as the axes can be told.
@@ -171,7 +242,7 @@ class Binder {
     std::ranges::stable_partition(placed_, [](const Placed& p) { return !p.role->optional; });
     for (const Placed& p : placed_) {
       names_.values[p.role->name] = p.value;
-      const size_t run = p.axes.size() - p.role->axes.size();
+      const size_t run = p.role->run ? p.axes.size() - p.role->axes.size() : 0;
       for (size_t k = 0; k < p.role->axes.size(); ++k) {
         const auto& parts = p.axes[run + k];
         const Dim size = parts.empty() ? Dim(1) : parts[0].size;
@@ -225,7 +296,7 @@ class Binder {
         return refuse(p.role->name, "{}, which is {}, is made inside the group",
                       value_text(g_, p.value), p.role->name);
       roles_.tensors[p.role->name] = {p.role->result, static_cast<size_t>(at - list.begin()),
-                                      std::move(p.axes)};
+                                      std::move(p.axes), p.role->channels_last};
     }
     return out_.body->outputs.size() ==
                static_cast<size_t>(

@@ -1,5 +1,5 @@
-// Attention (with grouped heads, key / value cache, causal, window and padding masks) and
-// RotaryEmbedding, computed in double and rounded once.
+// Attention (with grouped heads, key / value cache, causal, window and padding masks), whose steps
+// are rounded as those of its function body are, and RotaryEmbedding, which is rounded once.
 #include "engine/interpreter/internal.h"
 
 namespace ferrule::interp {
@@ -133,26 +133,37 @@ Outputs attention(const Call& c) {
   const double cap = c.n.attrs.f("softcap", 0);
   const int64_t mode = c.n.attrs.i("qk_matmul_output_mode", 0), group = q.heads / k.heads;
   Row y, scores, row(static_cast<size_t>(k.seq));
+  auto round = [&](Row& r) {
+    const Tensor t = store(query.dtype(), {static_cast<int64_t>(r.size())}, r);
+    const View<double> in(t);
+    r.assign(in.data(), in.data() + in.size());
+  };
   for (int64_t b = 0; b < q.batch; ++b) {
     for (int64_t h = 0; h < q.heads; ++h) {
       for (int64_t i = 0; i < q.seq; ++i) {
         bool open = false;  // some key may be attended
-        double most = kMinusInf, sum = 0;
-        Row shown(row.size());
+        double sum = 0;
         for (int64_t j = 0; j < k.seq; ++j) {
-          double s = 0;
+          double& s = row[static_cast<size_t>(j)] = 0;
           for (int64_t e = 0; e < q.size; ++e) s += q.row(b, h, i)[e] * k.row(b, h / group, j)[e];
-          s *= scale;
-          if (cap > 0) s = cap * std::tanh(s / cap);
-          const double add = bias.at(b, h, i, j);
-          const auto at = static_cast<size_t>(j);
-          shown[at] = mode == 2 ? s + add : s;
-          row[at] = s + add;
-          open |= add != kMinusInf;
-          most = std::max(most, row[at]);
         }
+        round(row);
+        for (double& s : row) s *= scale;
+        round(row);
+        for (double& s : row) s = cap > 0 ? cap * std::tanh(s / cap) : s;
+        round(row);
+        Row shown = row;
+        for (int64_t j = 0; j < k.seq; ++j) {
+          const double add = bias.at(b, h, i, j);
+          row[static_cast<size_t>(j)] += add;
+          open |= add != kMinusInf;
+        }
+        round(row);
+        if (mode == 2) shown = row;
+        const double most = row.empty() ? 0 : *std::ranges::max_element(row);
         for (double& p : row) sum += p = open ? std::exp(p - most) : 0;
         for (double& p : row) p = open ? p / sum : 0;
+        round(row);
         const Row& seen = mode == 3 ? row : shown;
         scores.insert(scores.end(), seen.begin(), seen.end());
         for (int64_t e = 0; e < v.size; ++e) {

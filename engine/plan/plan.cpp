@@ -6,6 +6,7 @@
 
 #include "engine/contract/contracts.h"
 #include "engine/contract/quantized.h"
+#include "engine/contract/roles.h"
 
 namespace ferrule {
 namespace {
@@ -49,6 +50,7 @@ class LayoutPlanner {
   bool has(ValueId v, Layout l) const { return layout(v) == l || same_memory(type(v)); }
 
   void place(NodeId id) {
+    if (const Roles* roles = plan_.graph.node(id).roles.get()) return by_roles(id, *roles);
     const std::string contract = laid_out_as(id);
     if (slides(contract)) {
       sliding(id);
@@ -67,8 +69,30 @@ class LayoutPlanner {
 
   static bool slides(std::string_view contract) {
     return contract == "conv" || contract == "deconv" || contract == "pool" ||
-           contract == "resize" || contract == "channel_gate" || contract == "conv_pool" ||
-           contract == "depthwise_pointwise";
+           contract == "resize" || contract == "conv_pool" || contract == "depthwise_pointwise";
+  }
+
+  /// As the contract's file says.
+  void by_roles(NodeId id, const Roles& roles) {
+    for (const auto& [_, t] : roles.tensors) {
+      if (t.result) {
+        set_output(plan_.graph.output(id, t.slot), layout_of(t));
+        continue;
+      }
+      const ValueId v = plan_.graph.input(id, t.slot);
+      if (v && can_be_channels_last(type(v))) require(id, t.slot, layout_of(t), t.channels_last);
+    }
+  }
+  static Layout layout_of(const RoleTensor& t) {
+    return t.channels_last ? Layout::channels_last : Layout::plain;
+  }
+  /// The layout in which the group reads its input `slot`.
+  static Layout read_by_roles(const Roles& roles, int slot) {
+    const bool last = std::ranges::any_of(roles.tensors, [&](const auto& named) {
+      const RoleTensor& t = named.second;
+      return t.channels_last && !t.result && static_cast<int>(t.slot) == slot;
+    });
+    return last ? Layout::channels_last : Layout::plain;
   }
 
   /// What the value's readers want: the layout of those that need one, nullopt where all read any
@@ -78,6 +102,11 @@ class LayoutPlanner {
     std::optional<Layout> out;
     if (value.is_output) out = Layout::plain;
     for (const Use& u : value.uses) {
+      if (const Roles* roles = plan_.graph.node(u.node).roles.get()) {
+        if (read_by_roles(*roles, u.slot) == Layout::channels_last) return Layout::channels_last;
+        out = out.value_or(Layout::plain);
+        continue;
+      }
       const std::string contract = laid_out_as(u.node);
       if (contract == "pointwise" || contract == "copy" || contract == "norm") continue;
       if (!slides(contract)) {

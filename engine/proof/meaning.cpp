@@ -43,6 +43,8 @@ class Meaning {
         all.inputs.push_back(v);
       }
     }
+    for (const std::string& name : c_.formulas) m.bindings.formulas[name];
+    for (const auto& [name, graph] : group_.roles->formulas) m.bindings.formulas[name] = graph;
     for (const auto& [name, value] : group_.roles->numbers) m.let.emplace_back(name, Val{value});
     m.root = g_.add_node(std::move(all));
     m.nodes = {m.root};

@@ -303,6 +303,8 @@ class Instantiation {
     Node n;
     NodeId like;
     if (e.ops.empty()) return declined("the replacement calls a class of operators");
+    if (auto f = m_.bindings.formulas.find(e.ops[0]); f != m_.bindings.formulas.end())
+      return f->second ? inlined(*f->second, operands.at(0).values) : operands.at(0).values;
     if (m_.bindings.nodes.contains(e.ops[0])) {
       const Node* from = label(e.ops[0], &like);
       if (!from)
@@ -326,6 +328,25 @@ class Instantiation {
     }
     while (!n.inputs.empty() && !n.inputs.back()) n.inputs.pop_back();
     return make(std::move(n), results, like, hint);
+  }
+
+  /// The graph's nodes over `operand` in place of its one input that is no constant.
+  Result<std::vector<ValueId>> inlined(const Graph& f, std::vector<ValueId> operand) {
+    std::map<ValueId, ValueId> made{{ValueId{}, ValueId{}}};
+    for (ValueId v : f.inputs()) {
+      const Tensor* c = f.constant(v);
+      made[v] = c ? constant(*c) : operand.at(0);
+    }
+    for (NodeId id : f.order()) {
+      const Node& from = f.node(id);
+      Node n;
+      n.op = from.op, n.domain = from.domain, n.since_opset = from.since_opset;
+      n.attrs = from.attrs;
+      for (ValueId v : from.inputs) n.inputs.push_back(made[v]);
+      FERRULE_ASSIGN(auto results, make(std::move(n), from.outputs.size(), {}, "f"));
+      for (size_t k = 0; k < results.size(); ++k) made[f.output(id, k)] = results[k];
+    }
+    return std::vector{made[f.outputs()[0]]};
   }
 
   /// Numbers take the type of their neighbour; a condition operand (bool) says nothing about the

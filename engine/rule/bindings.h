@@ -1,6 +1,7 @@
 // What a pattern bound: the names a rule's conditions, replacement and messages may use.
 #pragma once
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct Bindings {
   std::map<std::string, Attr, std::less<>> attrs;                        ///< $a
   std::map<std::string, Dim, std::less<>> dims;                          ///< shape pattern symbols
   std::set<std::string, std::less<>> tags;                               ///< chosen alternatives
+  /// Of a contract's meaning: graphs of one operand; null: the identity.
+  std::map<std::string, std::shared_ptr<const Graph>, std::less<>> formulas;
 };
 
 }  // namespace ferrule

@@ -12,8 +12,9 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kKeys[] = {"ferrule", "contract", "doc",     "source",   "roles",
-                                      "results", "reads",    "numbers", "requires", "means"};
+constexpr std::string_view kKeys[] = {"ferrule",  "contract", "doc",   "source",
+                                      "roles",    "results",  "reads", "numbers",
+                                      "formulas", "requires", "means"};
 
 class ContractReader {
  public:
@@ -39,6 +40,12 @@ class ContractReader {
         read_tensors(*n, result);
     if (const yaml::Node* n = root_.find("reads")) read_forms(*n);
     if (const yaml::Node* n = root_.find("numbers")) read_numbers(*n);
+    if (const yaml::Node* n = root_.find("formulas"))
+      for (const std::string& name : r_.strings(*n)) {
+        if (c_.role(name) || std::ranges::count(c_.formulas, name))
+          bad(*n, fmt::format("two roles are called {}", escape(name)));
+        c_.formulas.push_back(name);
+      }
     if (const yaml::Node* n = root_.find("requires")) read_conditions(*n);
     if (const yaml::Node* n = r_.required(root_, "means")) read_meaning(*n);
     return std::move(c_);
@@ -50,7 +57,7 @@ class ContractReader {
   }
 
   bool fresh(const yaml::Node& key) {
-    const bool used = c_.role(key.text) ||
+    const bool used = c_.role(key.text) || std::ranges::count(c_.formulas, key.text) ||
                       std::ranges::count(c_.numbers, key.text, [](auto& n) { return n.first; });
     if (used) bad(key, fmt::format("two roles are called {}", escape(key.text)));
     return !used;
@@ -61,18 +68,24 @@ class ContractReader {
     for (const auto& [key, value] : map.entries) {
       if (!r_.expect(value, yaml::Node::Kind::scalar, "the axes of a role") || !fresh(key))
         continue;
-      ContractRole role{key.text, false, {}, false, result};
+      ContractRole role;
+      role.name = key.text, role.result = result;
       std::string_view t = value.text;
-      if (t.ends_with('?')) role.optional = true, t.remove_suffix(1);
+      for (; t.ends_with('?') || (t.ends_with('!') && !result); t.remove_suffix(1))
+        (t.back() == '?' ? role.optional : role.constant) = true;
       auto axes = axis_names(t);
       if (!axes) {
         bad(value, fmt::format("\"{}\" is no list of axes", escape(value.text)),
-            "write \"[B..., Q, D]\", with ? behind it where the role may be absent");
+            "write \"[B..., Q, D]\", with ? behind it where the role may be absent, ! where it is "
+            "constant");
         continue;
       }
       if (!axes->empty() && axes->front().ends_with("...")) {
         role.run = true;
         axes->erase(axes->begin());
+      } else if (!axes->empty() && axes->back().ends_with("...")) {
+        role.rest = true;
+        axes->pop_back();
       }
       role.axes = std::move(*axes);
       c_.roles.push_back(std::move(role));
@@ -85,8 +98,9 @@ class ContractReader {
       auto role = std::ranges::find(c_.roles, key.text, &ContractRole::name);
       if (role == c_.roles.end())
         bad(key, fmt::format("no role is called {}", escape(key.text)));
-      else
-        role->whole = r_.one_of(value, {"strided", "whole"}) == "whole";
+      else if (const std::string form = r_.one_of(value, {"strided", "whole", "channels_last"});
+               form != "strided")
+        role->whole = true, role->channels_last = form == "channels_last";
     }
   }
 
@@ -134,12 +148,25 @@ std::string listed(const std::vector<std::string>& names) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// Whether a rule names each axis of the role once; axes of one element, "1", come on top.
+bool axes_fit(std::vector<std::string> given, const ContractRole& role) {
+  const bool run = given.front() == "...";
+  if (run) given.erase(given.begin());
+  const bool rest = !given.empty() && given.back() == "...";
+  if (rest || (!given.empty() && given.back() == "1...")) given.pop_back();
+  std::erase(given, "1");
+  std::vector<std::string> wanted = role.axes;
+  std::ranges::sort(given), std::ranges::sort(wanted);
+  return given == wanted && run == role.run && rest == role.rest;
+}
+
 }  // namespace
 
 std::string ContractRole::text() const {
   std::vector<std::string> all = axes;
   if (run) all.insert(all.begin(), "...");
-  return fmt::format("[{}]{}", listed(all), optional ? "?" : "");
+  if (rest) all.emplace_back("...");
+  return fmt::format("[{}]{}{}", listed(all), constant ? "!" : "", optional ? "?" : "");
 }
 
 const ContractRole* Contract::role(std::string_view name) const {
@@ -155,32 +182,33 @@ std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract
   std::vector<std::string> names;
   for (const ContractRole& role : contract.roles) names.push_back(role.name);
   for (const auto& [name, value] : contract.numbers) names.push_back(name);
+  names.insert(names.end(), contract.formulas.begin(), contract.formulas.end());
   if (rule.roles.empty())
     return {fmt::format("{} is a contract of roles, and the rule gives none", contract.id),
             fmt::format("write ferrule: 2 and roles: with {}", listed(names))};
   for (const RoleSpec& spec : rule.roles) {
     const ContractRole* role = contract.role(spec.role);
-    const bool number =
-        std::ranges::count(contract.numbers, spec.role, [](const auto& n) { return n.first; }) > 0;
-    if (!role && !number)
+    const bool formula = std::ranges::count(contract.formulas, spec.role) > 0;
+    if (!std::ranges::count(names, spec.role))
       return {fmt::format("{} has no role {}", contract.id, escape(spec.role)),
               did_you_mean(spec.role, names)};
-    if (role && spec.value.empty())
+    if (role && spec.values.empty())
       return {fmt::format("role {} of {} is a tensor {}, and \"{}\" is no value of the pattern",
                           spec.role, contract.id, role->text(), escape(spec.text)),
               "write a name that the pattern binds, with its axes: \"q2[..., Q, D]\""};
-    if (number && !spec.value.empty())
+    if (formula && spec.from.empty())
+      return {fmt::format("role {} of {} is a formula, and \"{}\" is none", spec.role, contract.id,
+                          escape(spec.text)),
+              "write what it leads from and to, two values of the pattern: \"t -> a\""};
+    if (!role && !formula && !spec.number)
       return {fmt::format("role {} of {} is a number", spec.role, contract.id),
-              fmt::format("write \"value({})\"", escape(spec.value))};
-    if (!role || spec.axes.empty()) continue;
-    std::vector<std::string> given = spec.axes, wanted = role->axes;
-    const bool run = given.front() == "...";
-    if (run) given.erase(given.begin());
-    std::ranges::sort(given), std::ranges::sort(wanted);
-    if (given != wanted || run != role->run)
-      return {fmt::format("role {} of {} has the axes {}, and \"{}\" gives others", spec.role,
-                          contract.id, role->text(), escape(spec.text)),
-              "give each of them once, in the order of the value's own"};
+              fmt::format("write \"value({})\"", escape(spec.text))};
+    if (!role) continue;
+    for (const RoleValue& v : spec.values)
+      if (!v.axes.empty() && !axes_fit(v.axes, *role))
+        return {fmt::format("role {} of {} has the axes {}, and \"{}\" gives others", spec.role,
+                            contract.id, role->text(), escape(spec.text)),
+                "give each of them once, in the order of the value's own"};
   }
   for (const ContractRole& role : contract.roles)
     if (!role.optional && !std::ranges::count(rule.roles, role.name, &RoleSpec::role))

@@ -15,10 +15,12 @@ struct ContractRole {
   /// A run of axes comes first, as many as the value has more; broadcast between roles.
   bool run = false;
   std::vector<std::string> axes;  ///< the others, by name
-  bool optional = false, result = false;
+  bool rest = false;              ///< a run of axes of its own comes last: "[N, C, S...]"
+  bool optional = false, constant = false, result = false;
   /// Kernels take it as it lies: movements around it stay layers.
   bool whole = false;
-  /// "[B..., Q, D]?"
+  bool channels_last = false;  ///< and so laid out
+  /// "[..., Q, D]?"
   std::string text() const;
 };
 
@@ -27,6 +29,8 @@ struct Contract {
   std::vector<std::string> source;
   std::vector<ContractRole> roles;                      ///< results last
   std::vector<std::pair<std::string, double>> numbers;  ///< and what they are where no rule says it
+  std::vector<std::string>
+      formulas;  ///< of one operand: what a rule's match does from value to value
   /// Sound where `means` needs them, else of class kernel; names: roles, their axes as sizes,
   /// numbers.
   std::vector<Condition> conditions;

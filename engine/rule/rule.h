@@ -94,13 +94,20 @@ struct MergeSpec {
   friend bool operator==(const MergeSpec&, const MergeSpec&) = default;
 };
 
+/// "q2[..., D, Q]": a value of the pattern.
+struct RoleValue {
+  std::string value;
+  /// Its axes under the contract's names, "..." for a run, "1" for an axis of one element that the
+  /// role does not have, "1..." for any number of them at the end; empty: in the contract's order,
+  /// as many of the last ones as it has.
+  std::vector<std::string> axes;
+};
+
 /// `roles: {q: "q2[..., D, Q]", scale: "value(c)"}`: one role of the rule's contract.
 struct RoleSpec {
   std::string role;
-  std::string value;  ///< a value of the pattern; empty: a number
-  /// Its axes under the contract's names, "..." for the run; empty: in the contract's order, as
-  /// many of the last ones as it has.
-  std::vector<std::string> axes;
+  std::vector<RoleValue> values;  ///< a tensor: the first of these that is there
+  std::string from, to;           ///< a formula: "t -> a"
   WrittenExpr number;
   std::string text;  ///< as written
   friend bool operator==(const RoleSpec& a, const RoleSpec& b) {

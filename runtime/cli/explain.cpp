@@ -68,10 +68,18 @@ std::string operand_text(const Graph& g, const Node& n, const RoleTensor& t) {
   return escape(g.value(v).name, 100) + text(t.axes);
 }
 
+/// The nodes of a role's formula, in order.
+std::string formula_text(const Graph& f) {
+  std::string out;
+  for (NodeId n : f.order()) out += (out.empty() ? "" : " + ") + escape(f.node(n).name, 100);
+  return out;
+}
+
 void write_roles(const Graph& g, const Node& n, JsonStream& out) {
   std::map<std::string, std::variant<double, std::string>> all;
   for (const auto& [name, value] : n.roles->numbers) all[name] = value;
   for (const auto& [name, t] : n.roles->tensors) all[name] = operand_text(g, n, t);
+  for (const auto& [name, f] : n.roles->formulas) all[name] = formula_text(*f);
   out.begin_object();
   for (const auto& [name, value] : all) {
     out.key(name);
@@ -175,6 +183,8 @@ void print_layers(const Explained& e) {
     for (const auto& [name, t] : n->roles->tensors)
       roles += fmt::format("{}{} = {}", roles.empty() ? "" : ", ", name,
                            operand_text(e.plan.graph, *n, t));
+    for (const auto& [name, f] : n->roles->formulas)
+      roles += fmt::format(", {} = {}", name, formula_text(*f));
     std::cout << fmt::format("{:>26}{}\n", "", roles);
   }
 }

@@ -245,6 +245,10 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
   std::vector<CpuJit::Request> requests;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
+      if (l.roles)
+        for (const auto& [_, formula] : l.roles->formulas)
+          if (auto r = formula_request(context, *formula, plan_.layers[layer].name))
+            requests.push_back(std::move(*r));
       if (l.kind != Launch::Kind::generated && !(l.kind == Launch::Kind::copy && l.region))
         continue;
       FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));

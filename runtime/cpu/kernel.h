@@ -65,6 +65,9 @@ struct Context {
 /// Not applicable when the library has no such kernel (it is interpreted then); errors:
 /// library_failed.
 using Factory = Applicable<KernelPtr> (*)(Context&, const KernelCall&);
+/// Machine code of a role's formula: one vector of f32, in place or not.
+Applicable<CpuJit::Request> formula_request(Context&, const Graph& formula,
+                                            const std::string& layer);
 /// The factory of a library primitive by ONNX operator; null if there is none.
 Factory library_factory(std::string_view op);
 

@@ -2,13 +2,13 @@
 // and whoever finishes an image's last part runs its dense layers, which are small, on the sums
 // while they are in the cache. Parts are the same whatever the number of threads, and are added in
 // order: the result does not depend on it.
-#include "engine/contract/channel_gate.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 
-#include "runtime/cpu/library.h"
+#include "codegen/cpu/jit.h"
+#include "engine/contract/roles.h"
+#include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -35,40 +35,34 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void multiply(
   }
 }
 
-/// NaN comes through, as in the formulas.
-float clamped(float v, float low, float high) { return v < low ? low : v > high ? high : v; }
+/// One dense layer and what is done to its results (null: nothing).
+struct Layer {
+  int64_t in = 0, out = 0;
+  std::vector<float> weights, bias;  ///< [in, out]; zeros where there is none
+  std::shared_ptr<const CompiledKernel> act;
 
-void activate(const PostOp& op, float* y, int64_t n) {
-  const float a = op.alpha, b = op.beta;
-  auto each = [&](auto f) {
-    for (int64_t k = 0; k < n; ++k) y[k] = f(y[k]);
-  };
-  if (op.alg == "relu")
-    each([](float v) { return v < 0 ? 0 : v; });
-  else if (op.alg == "leaky_relu")
-    each([a](float v) { return v < 0 ? a * v : v; });
-  else if (op.alg == "clip")
-    each([a, b](float v) { return clamped(v, a, b); });
-  else if (op.alg == "hardsigmoid")
-    each([a, b](float v) { return clamped(a * v + b, 0, 1); });
-  else if (op.alg == "hardswish")
-    each([a, b](float v) { return v * clamped(a * v + b, 0, 1); });
-  else
-    each([](float v) { return 1 / (1 + std::exp(-v)); });  // logistic
-}
+  void run(const float* from, float* to) const {
+    multiply(from, weights.data(), bias.data(), in, out, to);
+    if (!act) return;
+    void* pointers[] = {to, to};
+    const int64_t n[] = {1, out}, strides[] = {0, 0};
+    act->fn(pointers, n, strides, strides);
+  }
+};
 
 class ChannelGateKernel final : public Kernel {
  public:
-  ChannelGateKernel(const KernelCall& call, const ChannelGate& gate)
-      : images_(call.inputs[0].dims[0]),
-        channels_(call.inputs[0].dims[1]),
-        x_slot_(call.inputs[0].slot),
-        y_slot_(call.outputs[0].slot) {
-    pixels_ = call.inputs[0].numel() / (images_ * channels_);
+  ChannelGateKernel(const Operand& x, const Operand& y, Layer squeeze, Layer excite)
+      : images_(x.dims[0]),
+        channels_(x.dims[1]),
+        widest_(std::max(channels_, squeeze.out)),
+        x_slot_(x.slot),
+        y_slot_(y.slot),
+        squeeze_(std::move(squeeze)),
+        excite_(std::move(excite)) {
+    pixels_ = x.numel() / (images_ * channels_);
     parts_ = std::clamp<int64_t>(pixels_ * channels_ / 8192, 1, std::min<int64_t>(16, pixels_));
-    if (call.inputs[0].constant) x_ = call.inputs[0].constant->data();
-    widest_ = channels_;
-    for (const DenseLayer& l : gate.layers) add_layer(l);
+    if (x.constant) x_ = x.constant->data();
     finished_ = std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(images_));
   }
 
@@ -80,7 +74,7 @@ class ChannelGateKernel final : public Kernel {
     binder.cell(y_slot_, &y_);
     scratch_ = static_cast<float*>(binder.scratch());
   }
-  std::string text() const override { return fmt::format("channel_gate:{}", layers_.size()); }
+  std::string text() const override { return "channel_gate"; }
 
   Status run() override {
     for (int64_t k = 0; k < images_; ++k)
@@ -99,28 +93,8 @@ class ChannelGateKernel final : public Kernel {
   }
 
  private:
-  struct Layer {
-    int64_t in, out;
-    std::vector<float> weights, bias;  ///< [in, out]; zeros where there is none
-    std::vector<PostOp> tail;
-  };
-
-  void add_layer(const DenseLayer& l) {
-    const int64_t out = l.weights->dims()[0], in = l.weights->dims()[1];
-    Layer layer{in, out, std::vector<float>(static_cast<size_t>(in * out)),
-                std::vector<float>(static_cast<size_t>(out)), l.tail};
-    for (int64_t j = 0; j < out; ++j) {
-      for (int64_t i = 0; i < in; ++i)
-        layer.weights[static_cast<size_t>(i * out + j)] =
-            static_cast<float>(l.weights->at_f64(j * in + i));
-      if (l.bias) layer.bias[static_cast<size_t>(j)] = static_cast<float>(l.bias->at_f64(j));
-    }
-    widest_ = std::max(widest_, out);
-    layers_.push_back(std::move(layer));
-  }
-
-  /// Sums of the parts, then room for two layers' results.
-  int64_t floats_an_image() const { return parts_ * channels_ + 2 * widest_; }
+  /// Sums of the parts, then room for the first layer's results.
+  int64_t floats_an_image() const { return parts_ * channels_ + widest_; }
 
   void sum_part(int64_t image, int64_t part) const {
     const int64_t begin = pixels_ * part / parts_, end = pixels_ * (part + 1) / parts_;
@@ -134,40 +108,63 @@ class ChannelGateKernel final : public Kernel {
     float* sums = scratch_ + image * floats_an_image();
     add_pixels(sums + channels_, parts_ - 1, channels_, sums);
     for (int64_t k = 0; k < channels_; ++k) sums[k] /= static_cast<float>(pixels_);
-    const float* from = sums;
-    float* room = sums + parts_ * channels_;
-    for (size_t k = 0; k < layers_.size(); ++k) {
-      const Layer& l = layers_[k];
-      float* to = k + 1 == layers_.size() ? static_cast<float*>(y_) + image * l.out
-                                          : room + static_cast<int64_t>(k % 2) * widest_;
-      multiply(from, l.weights.data(), l.bias.data(), l.in, l.out, to);
-      for (const PostOp& op : l.tail) activate(op, to, l.out);
-      from = to;
-    }
+    float* hidden = sums + parts_ * channels_;
+    squeeze_.run(sums, hidden);
+    excite_.run(hidden, static_cast<float*>(y_) + image * excite_.out);
   }
 
-  int64_t images_, channels_, pixels_ = 0, parts_ = 1, widest_ = 0;
+  int64_t images_, channels_, widest_, pixels_ = 0, parts_ = 1;
   int x_slot_, y_slot_;
   const void* x_ = nullptr;
   void* y_ = nullptr;
   float* scratch_ = nullptr;
-  std::vector<Layer> layers_;
+  Layer squeeze_, excite_;
   std::unique_ptr<std::atomic<int64_t>[]> finished_;
 };
+
+/// `w`: [out, in]; `b`: [out], or one for all.
+Applicable<Layer> layer_of(Context& context, const KernelCall& call, std::string_view w,
+                           std::string_view b, std::string_view act) {
+  const RoleTensor& weights = *call.roles->tensor(w);
+  const RoleTensor* bias = call.roles->tensor(b);
+  auto strided = [&](const RoleTensor& t) {
+    const std::vector<int64_t>& dims = call.inputs[t.slot].dims;
+    return role_strides(t, dims, strides_of(dims, Layout::plain));
+  };
+  const RoleStrides l = strided(weights);
+  const Tensor* values = call.inputs[weights.slot].constant;
+  const Tensor* added = bias ? call.inputs[bias->slot].constant : nullptr;
+  if (!values || (bias && !added))
+    return not_applicable(call.layer, "channel_gate", "weights that are computed");
+  Layer layer{l.dims[1], l.dims[0], {}, {}, nullptr};
+  for (int64_t i = 0; i < layer.in; ++i)
+    for (int64_t j = 0; j < layer.out; ++j)
+      layer.weights.push_back(
+          static_cast<float>(values->at_f64(j * l.strides[0] + i * l.strides[1])));
+  const int64_t step = bias ? strided(*bias).strides[0] : 0;
+  for (int64_t j = 0; j < layer.out; ++j)
+    layer.bias.push_back(added ? static_cast<float>(added->at_f64(j * step)) : 0);
+  if (const Graph* formula = call.roles->formula(act)) {
+    FERRULE_ASSIGN(const auto request, formula_request(context, *formula, call.layer));
+    FERRULE_ASSIGN(layer.act, CpuJit::instance().compile(request.key, request.name));
+  }
+  return layer;
+}
 
 }  // namespace
 
 Applicable<KernelPtr> make_channel_gate(Context& context, const KernelCall& call) {
-  const Operand& x = call.inputs[0];
+  const Operand& x = call.inputs[call.roles->tensor("x")->slot];
   auto refuse = [&](std::string_view why) {
     return not_applicable(escape(call.layer), "channel_gate", why);
   };
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   if (x.numel() == 0) return refuse("an empty image");
   if (!x.lies(Layout::channels_last)) return refuse("an image that is not channels-last");
-  FERRULE_ASSIGN(ChannelGate gate,
-                 read_channel_gate(*call.graph, call.graph->order(), *context.ops));
-  return std::make_unique<ChannelGateKernel>(call, gate);
+  FERRULE_ASSIGN(Layer squeeze, layer_of(context, call, "W1", "b1", "act1"));
+  FERRULE_ASSIGN(Layer excite, layer_of(context, call, "W2", "b2", "act2"));
+  return std::make_unique<ChannelGateKernel>(x, call.outputs[0], std::move(squeeze),
+                                             std::move(excite));
 }
 
 }  // namespace ferrule::cpu

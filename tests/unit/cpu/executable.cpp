@@ -158,8 +158,17 @@ TEST_CASE("a group that has no kernel after all is interpreted as a whole") {
   ValueId p = m.node("GlobalAveragePool", {m.input({2, 3, 6, 6})}, {}, {2, 3, 1, 1});
   ValueId c = m.node("Conv", {p, m.constant(random_tensor({4, 3, 1, 1}, 1))},
                      {{"kernel_shape", Dims{1, 1}}}, {2, 4, 1, 1});
-  m.graph.add_output(m.node("Tan", {c}));  // no activation of a gate
-  REQUIRE(make_group(m.graph, m.graph.order(), "channel_gate", "a_rule", "joined").has_value());
+  m.graph.add_output(m.node("Conv", {c, m.input({5, 4, 1, 1})},  // no weights of a gate
+                            {{"kernel_shape", Dims{1, 1}}}, {2, 5, 1, 1}));
+  auto roles = std::make_shared<Roles>();
+  const AxisMap rows = {{{0, 1, 4}}, {{1, 1, 3}}};
+  roles->tensors = {{"x", {false, 0, {}, true}},
+                    {"W1", {false, 1, rows}},
+                    {"W2", {false, 2, rows}},
+                    {"y", {true, 0, {}, true}}};
+  const std::vector<NodeId> nodes = m.graph.order();
+  form_group(m.graph, nodes, "channel_gate", "a_rule", "joined",
+             std::make_shared<const Body>(make_body(m.graph, nodes)), std::move(roles));
   auto e = check(m.graph);
   CHECK(e->executable->launches() == planned_kernels(*e));
   CHECK(e->executable->text().find("interpret") != std::string::npos);

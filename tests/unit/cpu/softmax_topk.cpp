@@ -154,40 +154,4 @@ TEST_CASE("masked, infinite and undefined rows") {
   }
 }
 
-TEST_CASE("what is not taken, and why") {
-  TopkCase c{random_tensor({2, 5}, 1), 3};
-  auto target = [] {
-    Target t;
-    t.name = "here";
-    t.contracts["softmax_topk"].types = {DType::f32};
-    return t;
-  }();
-  auto reason = [&](auto&& change) {
-    Graph g = c.graph();
-    change(g);
-    const Accept a = accepts_softmax_topk(g, g.order(), target);
-    CHECK(a.truth != Truth::yes);
-    return a.reason;
-  };
-  auto has = [](const std::string& text, std::string_view part) {
-    return text.find(part) != text.npos;
-  };
-  Graph plain = c.graph();
-  CHECK(accepts_softmax_topk(plain, plain.order(), target).truth == Truth::yes);
-  CHECK(
-      has(reason([](Graph& g) { g.set_attr(g.order()[0], "axis", int64_t{0}); }), "the last one"));
-  CHECK(
-      has(reason([](Graph& g) { g.set_attr(g.order()[1], "axis", int64_t{0}); }), "the last one"));
-  CHECK(has(reason([](Graph& g) { g.set_operator(g.order()[0], "Relu", {}); }), "in this order"));
-  CHECK(has(reason([](Graph& g) {
-              g.set_input(g.order()[1], 1, g.add_input("n", {DType::i64, Shape{Dim(1)}}));
-            }),
-            "not constant"));
-  CHECK(
-      has(reason([](Graph& g) { g.set_type(g.inputs()[0], {DType::f16, Shape{Dim(2), Dim(5)}}); }),
-          "f16"));
-  target.contracts.clear();
-  CHECK(has(reason([](Graph&) {}), "no softmax_topk kernels"));
-}
-
 }  // namespace ferrule::cpu::test
