@@ -55,8 +55,8 @@ struct Tested {
 
 struct Totals {
   int fires = 0, holds = 0, failed = 0, killed = 0, implied = 0, open = 0, uncovered = 0;
-  int rewrites = 0, proved = 0, graphs = 0, compared = 0, instances = 0, exhausted = 0, few = 0,
-      undecided = 0;
+  int rewrites = 0, proved = 0, graphs = 0, compared = 0, instances = 0, exhausted = 0, few = 0;
+  std::vector<std::string> undecided;
   int groups = 0, group_graphs = 0, refused = 0, computed = 0;
 };
 
@@ -139,12 +139,22 @@ void count(Totals& totals, const Tested& t) {
   totals.proved += t.proved;
   totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared,
       totals.instances += t.rewrite.instances;
-  totals.exhausted += t.rewrite.exhausted, totals.few += t.few(), totals.undecided += t.undecided();
+  totals.exhausted += t.rewrite.exhausted, totals.few += t.few();
+  if (t.undecided()) totals.undecided.push_back(t.rule->id);
   for (const ConditionProof& c : t.rewrite.conditions) {
     totals.killed += c.state == ConditionProof::State::killed;
     totals.implied += c.state == ConditionProof::State::implied;
     totals.open += c.state == ConditionProof::State::open;
   }
+}
+
+/// "" or what the time cut short, and how to go on.
+std::string late(const Tested& t) {
+  return t.undecided()
+             ? fmt::format(
+                   "not decided in its time, {} graphs were compared (--seconds takes longer)",
+                   t.rewrite.compared)
+             : "";
 }
 
 void print_problems(const Tested& t) {
@@ -162,10 +172,8 @@ void print_problems(const Tested& t) {
     std::cout << fmt::format("WRONG  {}: numerics: {} is too strong, {} holds\n", t.rule->id,
                              t.rule->numerics, name(t.rewrite.needed));
   if (!t.rewrite.example.empty()) std::cout << t.rewrite.example;
-  if (t.undecided())
-    std::cout << fmt::format(
-        "LATE   {}: not decided in its time, {} graphs were compared (--seconds takes longer)\n",
-        t.rule->id, t.rewrite.compared);
+  if (const std::string why = late(t); !why.empty())
+    std::cout << fmt::format("LATE   {}: {}\n", t.rule->id, why);
   if (t.few())
     std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id,
                              t.rewrite.instances);
@@ -211,6 +219,7 @@ json to_json(const Tested& t) {
           {"optional", t.tests.coverage.optionals},
           {"mutants", proofs},
           {"proved", t.proved},
+          {"undecided", late(t)},
           {"graphs", t.rewrite.graphs},
           {"fired", t.rewrite.fired},
           {"instances", t.rewrite.instances},
@@ -302,7 +311,10 @@ Result<Exit> body(const Common& common, const Options& asked) {
     return error(Code::rule_unknown, "rules test", escape(globs.empty() ? "*" : globs[0]));
   bool ok = good + not_run == rules && (!coverage || totals.uncovered == 0);
   if (common.json) {
-    print_json({{"schema_version", kSchemaVersion}, {"ok", ok}, {"rules", rows}});
+    print_json({{"schema_version", kSchemaVersion},
+                {"ok", ok},
+                {"undecided", totals.undecided},
+                {"rules", rows}});
   } else {
     std::cout << fmt::format(
         "{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} "
@@ -311,9 +323,12 @@ Result<Exit> body(const Common& common, const Options& asked) {
         totals.uncovered);
     std::cout << fmt::format(
         "{} of {} rewrites proved now, {} by their stamps: {} graphs, {} compared, {} distinct "
-        "instances, {} rules exhausted, {} with few instances, {} undecided\n",
+        "instances, {} rules exhausted, {} with few instances, {} undecided{}\n",
         totals.proved, totals.rewrites, totals.rewrites - totals.proved, totals.graphs,
-        totals.compared, totals.instances, totals.exhausted, totals.few, totals.undecided);
+        totals.compared, totals.instances, totals.exhausted, totals.few, totals.undecided.size(),
+        totals.undecided.empty()
+            ? ""
+            : fmt::format(": {} (--seconds takes longer)", fmt::join(totals.undecided, ", ")));
     if (const std::string by = proved_semantics(options.rule_dirs.front());
         !full && !by.empty() && by != engine_semantics())
       std::cout
