@@ -11,19 +11,21 @@ namespace ferrule {
 /// Of each element: |got - want| <= relative * |want| + absolute * max(1, largest |want|). NaN and
 /// infinity must agree exactly. Of all finite elements together: |got - want| <= norm * |want| +
 /// least * sqrt(their number), Euclidean norms: a result that is small beside `absolute` must be
-/// right, too. `least`: what the element type does not resolve.
+/// right, too. `least`: what the element type does not resolve. `noise`: of max(1, largest |want|),
+/// what sums that cancel may make of an element (8 roundings); what is larger than that is judged
+/// with its like even where it is small beside `absolute` (systematic() of compare.h). 0: never.
 struct Tolerance {
   double relative = 0, absolute = 0;
-  double norm = std::numeric_limits<double>::infinity(), least = 0;
+  double norm = std::numeric_limits<double>::infinity(), least = 0, noise = 0;
 };
 
 /// Whole models and single layers of a backend against a reference run.
 constexpr Tolerance model_tolerance(DType t) {
   switch (t) {
     case DType::f64:
-      return {1e-9, 1e-11, 1e-9, 0x1p-1022};
+      return {1e-9, 1e-11, 1e-9, 0x1p-1022, 0x1p-50};
     case DType::f32:
-      return {1e-4, 1e-5, 1e-4, 0x1p-126};
+      return {1e-4, 1e-5, 1e-4, 0x1p-126, 0x1p-21};
     case DType::f16:
       return {1e-2, 1e-3, 1e-2, 0x1p-24};
     case DType::bf16:

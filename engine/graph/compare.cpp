@@ -1,6 +1,8 @@
 #include "engine/graph/compare.h"
 
+#include <array>
 #include <cmath>
+#include <map>
 
 namespace ferrule {
 namespace {
@@ -80,9 +82,7 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
     return {};
   }
   std::vector<double> a = got.to_f64(), b = want.to_f64();
-  double largest = 1;
-  for (double w : b)
-    if (std::isfinite(w)) largest = std::max(largest, std::abs(w));
+  const double largest = scale_of(b);
   Difference d;
   for (size_t k = 0; k < a.size(); ++k) {
     bool same = (std::isnan(a[k]) && std::isnan(b[k])) || a[k] == b[k];
@@ -102,8 +102,51 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
     }
   }
   if (d.ok && std::isfinite(tolerance.norm)) compare_norms(a, b, tolerance, d);
-  d.mistrusted = d.ok && says_nothing(b);
+  if (d.ok && tolerance.noise > 0)
+    if (const int64_t at = systematic(a, b, tolerance.noise * largest, false); at >= 0) {
+      const auto k = static_cast<size_t>(at);
+      d.doubtful = true, d.at = at;
+      d.text = fmt::format("most elements as small as element {} differ alike: it is {}, want {}",
+                           at, a[k], b[k]);
+    }
+  d.mistrusted = d.ok && (d.doubtful || says_nothing(b));
   return d;
+}
+
+double scale_of(std::span<const double> want) {
+  double largest = 1;
+  for (double w : want)
+    if (std::isfinite(w)) largest = std::max(largest, std::abs(w));
+  return largest;
+}
+
+int64_t systematic(std::span<const double> got, std::span<const double> want, double noise,
+                   bool exact) {
+  constexpr int kOctaves = 3;  // of one size
+  constexpr double kSure = 5;  // standard deviations of as many tosses of a coin
+  struct Alike {
+    double count = 0;
+    int64_t first = -1;
+  };
+  struct Band {
+    double all = 0;
+    std::array<Alike, 3> ways;
+  };
+  std::map<int, Band> bands;
+  for (size_t k = 0; k < want.size(); ++k) {
+    const double g = std::abs(got[k]), w = std::abs(want[k]), size = exact ? w : std::max(g, w);
+    if (!std::isfinite(g) || !std::isfinite(w) || size < noise) continue;
+    Band& band = bands[std::ilogb(size / noise) / kOctaves];
+    ++band.all;
+    const bool turned = std::signbit(got[k]) != std::signbit(want[k]);
+    const std::array is{turned && g > 0 && w > 0, g < w / 2, !turned && g > w * 1.5};
+    for (size_t way = 0; way < is.size(); ++way)
+      if (Alike& a = band.ways[way]; is[way] && a.count++ == 0) a.first = static_cast<int64_t>(k);
+  }
+  for (const auto& [_, band] : bands)
+    for (const Alike& a : band.ways)
+      if (2 * a.count - band.all > kSure * std::sqrt(band.all)) return a.first;
+  return -1;
 }
 
 }  // namespace ferrule

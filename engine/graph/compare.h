@@ -1,5 +1,7 @@
 // Comparing two tensors within a tolerance; says how far apart they are and where.
 #pragma once
+#include <span>
+
 #include "engine/base/tolerance.h"
 #include "engine/graph/tensor.h"
 
@@ -11,13 +13,27 @@ struct Difference {
   double max_rel = 0;  ///< largest |got - want| / |want|, where want is not 0
   int64_t at =
       -1;  ///< first element outside the tolerance; the furthest off where only all together are
-  std::string text;         ///< one line: what differs; empty when ok
+  std::string text;         ///< one line: what differs; empty when ok and not doubtful
   bool mistrusted = false;  ///< equal, but says nothing: over half zeros, constant, or not finite
+  /// Equal, but small elements are systematically off: wrong, or the rounding of something that
+  /// they share, which a result in f64 tells apart.
+  bool doubtful = false;
 };
 
 /// Dtype and dims must be equal; NaN and infinities must stand at the same places.
 /// `zero_sign`: -0 and +0 differ (bit-exact classes).
 Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance,
                    bool zero_sign = false);
+
+/// The largest finite one, at least 1: what `absolute` and `noise` are relative to.
+double scale_of(std::span<const double> want);
+
+/// Elements that are wrong in the same way as most others of about their size: of the other sign,
+/// less than half, or half as much again. What rounding of larger terms leaves in an element may be
+/// as large as the element, but it has either sign: no way is that of more than half of them, but
+/// by chance. Looks at those above `noise`, at 26 or more of about one size; the first of them, or
+/// -1. `exact`: `want` has no rounding errors of its own.
+int64_t systematic(std::span<const double> got, std::span<const double> want, double noise,
+                   bool exact);
 
 }  // namespace ferrule

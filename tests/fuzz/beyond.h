@@ -5,8 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/base/tolerance.h"
-#include "engine/graph/tensor.h"
+#include "engine/graph/compare.h"
 
 namespace ferrule::fuzz {
 
@@ -59,7 +58,8 @@ inline int64_t beyond_together(const Tensor& got, const Tensor& want, const Exac
 /// The plan's result where it and the interpreter's disagree: -1 where it is no further from f64
 /// than what rounds as it may, times the factor of tolerance.h, or within the tolerance; else the
 /// first element that is. What overflows on the way may do so in either, and what is within the
-/// bound of the type's end may be infinite or not.
+/// bound of the type's end may be infinite or not. Small elements must not be systematically off
+/// where rounding is no such error of theirs.
 inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
                       const Tolerance& allowed) {
   double largest = 1, off = 0;
@@ -82,7 +82,10 @@ inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
     if (!std::isfinite(g) || g == w) continue;
     if (std::isfinite(as_stored)) return k;
   }
-  return beyond_together(got, want, exact, allowed);
+  if (const int64_t at = beyond_together(got, want, exact, allowed); at >= 0 || allowed.noise == 0)
+    return at;
+  return systematic(got.to_f64(), exact.value.to_f64(),
+                    std::max(allowed.noise * largest, 2 * kReducedFactor * off), true);
 }
 
 }  // namespace ferrule::fuzz

@@ -301,7 +301,7 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
     const Tolerance allowed = tolerance_of(w.dtype(), widest);
     const Difference d = ferrule::compare(it->second, w, allowed);
     verdict.says_nothing = verdict.says_nothing || says_nothing(w);
-    if (d.ok) continue;
+    if (d.ok && !d.doubtful) continue;
     int64_t at = d.at;
     if (d.at >= 0 && is_float(w.dtype()) && g) {
       if (!exact) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "tests/fuzz/beyond.h"
+#include "tests/fuzz/draw.h"
 
 namespace ferrule::fuzz {
 namespace {
@@ -22,6 +23,9 @@ struct Results {
     }
     return t;
   }
+  Difference compared(const std::vector<double>& plan) const {
+    return compare(stored(plan), stored(exact), model_tolerance(dtype));
+  }
   bool accepts(const std::vector<double>& plan) const {
     const auto n = static_cast<int64_t>(exact.size());
     const Tensor wide = Tensor::of<double>(DType::f64, {n}, std::span<const double>(exact));
@@ -29,6 +33,22 @@ struct Results {
     return beyond(stored(plan), want, {wide, {want}}, model_tolerance(dtype)) < 0;
   }
 };
+
+/// From -1 to 1.
+double any(Draw& draw) { return static_cast<double>(draw.between(-1000000, 1000000)) / 1e6; }
+
+/// The same sum of `terms` numbers of about 1 in f32 and in f64; `cancel`: they cancel but for the
+/// rounding of the last one, and about so much.
+std::pair<float, double> sums(int terms, std::optional<double> cancel, Draw& draw) {
+  float narrow = 0;
+  double wide = 0;
+  for (int k = 0; k < terms; ++k) {
+    auto term = static_cast<float>(any(draw));
+    if (cancel && k + 1 == terms) term = static_cast<float>(*cancel - wide);
+    narrow += term, wide += term;
+  }
+  return {narrow, wide};
+}
 
 double half_ulp(DType t) { return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
@@ -51,6 +71,55 @@ TEST_CASE("the judge finds wrong signs of small results, and lets rounding pass"
       CHECK(r.accepts(near));
       CHECK_FALSE(r.accepts(wrong));
       CHECK_FALSE(r.accepts(half));
+    }
+}
+
+TEST_CASE("the judge finds small results that are wrong together beside a large one") {
+  for (const double large : {1.0, 1e3})
+    for (const double spread : {0.0, 1.0, 9.0}) {
+      CAPTURE(large);
+      CAPTURE(spread);
+      Results r{DType::f32, {large}};
+      for (int k = 0; k < 999; ++k)
+        r.exact.push_back((k % 3 ? 1 : -1) * large * 1e-6 * (1 + spread * std::fabs(std::sin(k))));
+      Draw draw(1);
+      auto scaled = [&](double by, double noise) {
+        std::vector<double> out = r.exact;
+        for (size_t k = 1; k < out.size(); ++k) out[k] = out[k] * by + large * noise * any(draw);
+        return out;
+      };
+      for (const double noise : {0.0, 2e-7}) {
+        CAPTURE(noise);
+        for (const double by : {-1.0, 0.0, 2.0}) {
+          CAPTURE(by);
+          const Difference d = r.compared(scaled(by, noise));
+          CHECK((!d.ok || d.doubtful));
+          CHECK_FALSE(r.accepts(scaled(by, noise)));
+        }
+        CHECK_FALSE(r.compared(scaled(1, noise)).doubtful);
+        CHECK(r.accepts(scaled(1, noise)));
+      }
+      // Rounding that is as large as what it falls upon, or much larger.
+      for (const double noise : {1e-6, 5e-6}) CHECK(r.accepts(scaled(1, noise)));
+    }
+}
+
+TEST_CASE("the judge lets pass what f32 sums leave of terms that cancel") {
+  Draw draw(2);
+  for (const int terms : {3, 30, 300, 3000})
+    for (const double small : {0.0, 1e-7, 1e-6, 1e-5, 1e-4}) {
+      CAPTURE(terms);
+      CAPTURE(small);
+      Results r{DType::f32, {}};
+      std::vector<double> plan;
+      for (int k = 0; k < 1000; ++k) {
+        const auto [narrow, wide] =
+            sums(terms, k < 30 ? std::nullopt : std::optional(small * any(draw)), draw);
+        plan.push_back(narrow), r.exact.push_back(wide);
+      }
+      CHECK(r.compared(plan).ok);
+      CHECK_FALSE(r.compared(plan).doubtful);
+      CHECK(r.accepts(plan));
     }
 }
 

@@ -45,4 +45,27 @@ TEST_CASE("beside a large element, near nothing is equal") {
   CHECK(!equal({3e38f}, {inf}));
 }
 
+TEST_CASE("small elements that are systematically off beside a large one make a result doubtful") {
+  const Tolerance allowed = model_tolerance(DType::f32);
+  std::vector<float> want{1}, turned{1}, one{1};
+  for (int k = 0; k < 999; ++k) {
+    const float x = 1e-6f * (1 - std::fabs(std::sin(static_cast<float>(k))) / 4);
+    want.push_back(x), turned.push_back(-x), one.push_back(k == 7 ? -x : x);
+  }
+  auto compared = [&](const std::vector<float>& got) {
+    return compare(Tensor::of_f32({1000}, got), Tensor::of_f32({1000}, want), allowed);
+  };
+  const Difference d = compared(turned);
+  CHECK(d.ok);
+  CHECK(d.doubtful);
+  CHECK(d.mistrusted);
+  CHECK(d.at == 1);
+  CHECK(!d.text.empty());
+  for (const auto& same : {want, one}) {
+    CHECK_FALSE(compared(same).doubtful);
+    CHECK_FALSE(compared(same).mistrusted);
+    CHECK(compared(same).text.empty());
+  }
+}
+
 }  // namespace ferrule
