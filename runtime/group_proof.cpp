@@ -140,11 +140,13 @@ class GroupProver::Trials {
     context_.target = &all_->target;
   }
 
-  void run() {
+  /// Until `end` of the thread's time, half of what is left for making graphs.
+  void run(double end) {
     RewriteProof counts;
-    Samples samples(rule_, context_, counts, thread_seconds() + context_.seconds);
+    Samples samples(rule_, context_, counts, (thread_seconds() + end) / 2);
     samples.cases();
     if (!rule_.match.lines.empty()) samples.draw(state_.graphs);
+    const bool all_made = samples.in_time();
     std::vector<const Sample*> order;
     for (const Sample& s : samples.all()) order.push_back(&s);
     const auto changed =
@@ -158,6 +160,7 @@ class GroupProver::Trials {
       const bool own = own_case(*s);
       if (!s->valid || (!own && more <= 0) || !kinds.insert(kind_of_instance(*s->graph)).second)
         continue;
+      if (!own && thread_seconds() >= end) break;
       Trial t = attempt_rule(rule_, *s->graph, context_.target, context_);
       const int before = proof_.instances;
       if (t.fired)
@@ -166,6 +169,7 @@ class GroupProver::Trials {
         declined(t.nearest.id, *s);
       if (!own) more -= proof_.instances > before;
     }
+    proof_.in_time = proof_.in_time && (more <= 0 || (all_made && thread_seconds() < end));
   }
 
  private:
@@ -317,7 +321,10 @@ GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
     if (t.fires)
       settings.insert({t.target.empty() ? state_->own_target() : t.target,
                        t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
+  const double end = thread_seconds() + context.seconds;
+  auto waiting = static_cast<double>(settings.size());
   for (const Setting& s : settings) {
+    const double begin = thread_seconds(), until = begin + (end - begin) / waiting--;
     auto knowledge = state_->knowledge(s);
     if (!knowledge) {
       proof.wrong.push_back(render(knowledge.error()));
@@ -328,7 +335,7 @@ GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
     if (std::string why = state_->absent(target); !why.empty())
       proof.not_run.push_back(fmt::format("{}: {}", s.target, why));
     else
-      Trials(*state_, rule, context, *knowledge, proof).run();
+      Trials(*state_, rule, context, *knowledge, proof).run(until);
   }
   return proof;
 }

@@ -24,6 +24,7 @@ struct GroupProof {
   std::vector<std::string> wrong;    ///< what differed
   std::vector<std::string> not_run;  ///< targets of the rule's cases that nothing here runs
   std::vector<KernelCondition> conditions;
+  bool in_time = true;  ///< as many graphs were run as were asked for, or there were no more
   bool holds() const { return wrong.empty(); }
 };
 
@@ -34,8 +35,8 @@ class GroupProver {
   /// target and profile beside its cases.
   GroupProver(EngineOptions options, std::string backend, int graphs);
   ~GroupProver();
-  /// Rewrites give an empty proof that holds.  `context.seconds`: of computing, for the search for
-  /// graphs.
+  /// Rewrites give an empty proof that holds. The cases are always run, changed and drawn graphs
+  /// within `context.seconds` of computing.
   GroupProof prove(const Rule& rule, const ProofContext& context);
 
  private:

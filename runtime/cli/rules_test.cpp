@@ -3,11 +3,13 @@
 #include <fnmatch.h>
 
 #include <atomic>
+#include <functional>
 #include <iostream>
 #include <numeric>
 #include <thread>
 
 #include "engine/proof/agree.h"
+#include "engine/proof/cpu_clock.h"
 #include "engine/proof/stamp.h"
 #include "engine/rule/provable.h"
 #include "runtime/cli/cli.h"
@@ -20,8 +22,11 @@ using nlohmann::json;
 
 /// Distinct instances that a shipped rewrite is proved by, unless there are no more.
 constexpr int kInstances = 200;
-/// Of computing, for one rule: when it is asked for, and where it comes up by turns.
-constexpr double kSeconds = 10, kRotatingSeconds = 3;
+/// Of computing, for one shipped rule; where rewrites come up by turns; for one of the user's, as
+/// when it is loaded.
+constexpr double kSeconds = 10, kRotatingSeconds = 3, kUsersSeconds = 5;
+/// Of that, for the proof of a rule that is run, too.
+constexpr double kProving = 0.6;
 /// Graphs beside its cases that a group is run on, on each target: when it is asked for, and each
 /// time.
 constexpr int kGroupGraphs = 60, kFewGroupGraphs = 6;
@@ -33,6 +38,7 @@ struct Tested {
       false;  ///< it lies in the first folder; else it is a user's, in one that adds to it
   bool proved = false;  ///< now; else its stamp vouches for it
   RewriteProof rewrite;
+  double left = 0;  ///< of its time, for running it
   GroupProof group;
   /// How many instances the time allows depends on the machine: said, and no failure.
   bool few() const { return proved && rewrite.instances < kInstances && !rewrite.exhausted; }
@@ -96,22 +102,32 @@ class Chosen {
 /// Cases and proofs of rewrites, on all cores; groups run on the backend, which has threads of its
 /// own, one after the other.
 std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProver& groups,
-                               const ProofContext& context, const Chosen& chosen) {
+                               const ProofContext& context, const Chosen& chosen,
+                               const std::function<double(const Tested&)>& seconds) {
   std::vector<Tested> all(rules.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
     for (size_t i; (i = next++) < rules.size();) {
-      all[i].rule = rules[i];
-      all[i].shipped = rules[i]->pack == context.rule_dirs.front();
-      all[i].tests = run_rule_tests(*rules[i], context);
-      if ((all[i].proved = chosen(*rules[i]))) all[i].rewrite = prove_rewrite(*rules[i], context);
+      Tested& t = all[i];
+      t.rule = rules[i];
+      t.shipped = t.rule->pack == context.rule_dirs.front();
+      const double end = thread_seconds() + seconds(t);
+      t.tests = run_rule_tests(*t.rule, context);
+      ProofContext own = context;
+      own.seconds = (end - thread_seconds()) * (t.rule->kind == RuleKind::rewrite ? 1 : kProving);
+      if ((t.proved = chosen(*t.rule))) t.rewrite = prove_rewrite(*t.rule, own);
+      t.left = end - thread_seconds();
     }
   };
   std::vector<std::thread> helpers;
   for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
   work();
   for (std::thread& t : helpers) t.join();
-  for (Tested& t : all) t.group = groups.prove(*t.rule, context);
+  for (Tested& t : all) {
+    ProofContext own = context;
+    own.seconds = t.left;
+    t.group = groups.prove(*t.rule, own);
+  }
   return all;
 }
 
@@ -128,6 +144,16 @@ std::vector<std::string> uncovered(const Tested& t) {
   return missing;
 }
 
+/// "" or what the time cut short, and how to go on.
+std::string late(const Tested& t) {
+  std::string text;
+  if (t.undecided()) text = fmt::format("{} graphs were compared", t.rewrite.compared);
+  if (!t.group.in_time)
+    text += fmt::format("{}{} were run", text.empty() ? "" : ", ", t.group.instances);
+  return text.empty() ? ""
+                      : fmt::format("not decided in its time, {} (--seconds takes longer)", text);
+}
+
 void count(Totals& totals, const Tested& t) {
   for (const RuleTest& c : t.rule->tests) ++(c.fires ? totals.fires : totals.holds);
   for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
@@ -140,21 +166,12 @@ void count(Totals& totals, const Tested& t) {
   totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared,
       totals.instances += t.rewrite.instances;
   totals.exhausted += t.rewrite.exhausted, totals.few += t.few();
-  if (t.undecided()) totals.undecided.push_back(t.rule->id);
+  if (!late(t).empty()) totals.undecided.push_back(t.rule->id);
   for (const ConditionProof& c : t.rewrite.conditions) {
     totals.killed += c.state == ConditionProof::State::killed;
     totals.implied += c.state == ConditionProof::State::implied;
     totals.open += c.state == ConditionProof::State::open;
   }
-}
-
-/// "" or what the time cut short, and how to go on.
-std::string late(const Tested& t) {
-  return t.undecided()
-             ? fmt::format(
-                   "not decided in its time, {} graphs were compared (--seconds takes longer)",
-                   t.rewrite.compared)
-             : "";
 }
 
 void print_problems(const Tested& t) {
@@ -283,8 +300,6 @@ Result<Exit> body(const Common& common, const Options& asked) {
   context.target = &knowledge->target;
   context.limits = &options.limits;
   context.rule_dirs = options.rule_dirs;
-  context.seconds =
-      seconds.value_or(full || stamping || !globs.empty() ? kSeconds : kRotatingSeconds);
   Totals totals;
   json rows = json::array();
   int rules = 0, good = 0, not_run = 0;
@@ -292,9 +307,14 @@ Result<Exit> body(const Common& common, const Options& asked) {
   for (const auto& rule : knowledge->rules.rules)
     if (selected(*rule, globs)) chosen.push_back(rule.get());
   const Chosen proofs(context, full || !globs.empty());
+  const bool by_turns = !full && !stamping && globs.empty();
+  const auto seconds_of = [&](const Tested& t) {
+    if (seconds || !t.shipped) return seconds.value_or(kUsersSeconds);
+    return by_turns && t.rule->kind == RuleKind::rewrite ? kRotatingSeconds : kSeconds;
+  };
   GroupProver groups(options, common.backend,
                      graphs.value_or(full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs));
-  const std::vector<Tested> all = test_rules(chosen, groups, context, proofs);
+  const std::vector<Tested> all = test_rules(chosen, groups, context, proofs, seconds_of);
   for (const Tested& t : all) {
     ++rules;
     count(totals, t);
@@ -357,7 +377,8 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
                                             : "the rules' own tests, and proofs by search");
     add_common(*c, common, false);
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
-    c->add_option("--seconds", options->seconds, "for each rule's proof")
+    c->add_option("--seconds", options->seconds,
+                  "of computing for each rule: its proof, and the graphs that it is run on")
         ->check(CLI::Range(0.1, 3600.0));
     c->add_option("--graphs", options->graphs,
                   "that a group is run on beside its cases, for each target")
