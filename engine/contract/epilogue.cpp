@@ -69,6 +69,8 @@ bool scale(double a, double b, PostOp& op) {
   op.beta = static_cast<float>(b);
   return true;
 }
+/// x + 0 would make 0 of -0.
+constexpr double kNoAddend = -0.0;
 bool unit_scale(const Captures&, PostOp& op) { return scale(1, 0, op); }
 bool positive_half(const Captures& k) { return near(k.at('h'), 0.5); }
 /// Libraries take the square root for a power of 1/2, which differs from it at -infinity.
@@ -173,17 +175,21 @@ const EpilogueRow kRows[] = {
     {"sub(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), -k.at('b'), op); }},
     {"mul(a,x)", "linear", kExact,
-     [](const Captures& k, PostOp& op) { return scale(k.at('a'), 0, op); }},
+     [](const Captures& k, PostOp& op) { return scale(k.at('a'), kNoAddend, op); }},
     {"add(x,b)", "linear", kExact,
      [](const Captures& k, PostOp& op) { return scale(1, k.at('b'), op); }},
     {"sub(x,b)", "linear", kExact,
      [](const Captures& k, PostOp& op) { return scale(1, -k.at('b'), op); }},
     {"sub(b,x)", "linear", kExact,
      [](const Captures& k, PostOp& op) { return scale(-1, k.at('b'), op); }},
-    {"neg(x)", "linear", kExact, [](const Captures&, PostOp& op) { return scale(-1, 0, op); }},
-    {"add(x,x)", "linear", kExact, [](const Captures&, PostOp& op) { return scale(2, 0, op); }},
+    {"neg(x)", "linear", kExact,
+     [](const Captures&, PostOp& op) { return scale(-1, kNoAddend, op); }},
+    {"add(x,x)", "linear", kExact,
+     [](const Captures&, PostOp& op) { return scale(2, kNoAddend, op); }},
     {"div(x,a)", "linear", kReciprocal,
-     [](const Captures& k, PostOp& op) { return k.at('a') != 0 && scale(1 / k.at('a'), 0, op); }},
+     [](const Captures& k, PostOp& op) {
+       return k.at('a') != 0 && scale(1 / k.at('a'), kNoAddend, op);
+     }},
     // --- with another operand
     {"add(x,y)", "add", kExact},
     {"sub(x,y)", "sub", kExact},

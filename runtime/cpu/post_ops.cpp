@@ -83,7 +83,8 @@ Applicable<Epilogue> make_epilogue(const KernelCall& call, const EpilogueShape& 
   dnnl::post_ops ops;
   for (const Leading& l : leading) {
     if (l.input < 0) {
-      ops.append_eltwise(dnnl::algorithm::eltwise_linear, l.factor, 0);
+      ops.append_eltwise(dnnl::algorithm::eltwise_linear, l.factor,
+                         -0.0f);  // + 0 would make 0 of -0
       continue;
     }
     ops.append_binary(dnnl::algorithm::binary_add, l.desc);
