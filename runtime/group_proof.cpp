@@ -13,6 +13,7 @@
 #include "engine/proof/values.h"
 #include "engine/rule/contract.h"
 #include "runtime/ferrule.h"
+#include "runtime/place_proof.h"
 #include "runtime/registry.h"
 
 namespace ferrule {
@@ -259,6 +260,12 @@ class GroupProver::Trials {
     if (std::ranges::none_of((*compiled)->journal().steps,
                              [&](const Step& s) { return s.rule == rule.id; }))
       return {};
+    if (rule.kind == RuleKind::place) {
+      const Placed placed =
+          check_places((*compiled)->plan(), (*compiled)->lowered(), rule.id, options);
+      if (!placed.wrong.empty()) return placed.wrong;
+      proof_.placed += placed.parts;
+    }
     auto got = session->run(named);
     if (!got) return render(got.error());
     ++proof_.instances;
@@ -337,6 +344,8 @@ GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
     else
       Trials(*state_, rule, context, *knowledge, proof).run(until);
   }
+  if (rule.kind == RuleKind::place && proof.instances && !proof.placed && proof.holds())
+    proof.wrong.push_back("no part lies in the memory of another value");
   return proof;
 }
 
