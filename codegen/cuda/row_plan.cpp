@@ -30,13 +30,11 @@ int64_t up_to_power(int64_t n, int64_t least, int64_t most) {
       most);
 }
 
-/// Stages that read operand `k` element by element.
-int readers(const StagedRows& rows, size_t k) {
+/// Stages that read an operand or a result element by element.
+int readers(const StagedRows& rows, const RowSource& from) {
   int n = 0;
   for (const RowStage& s : rows.stages)
-    n += s.elements && std::any_of(s.inputs.begin(), s.inputs.end(), [&](const RowSource& i) {
-           return i.kind == Kind::operand && i.index == k;
-         });
+    n += s.elements && std::ranges::find(s.inputs, from) != s.inputs.end();
   return n;
 }
 
@@ -196,7 +194,7 @@ class Planner {
     const int64_t each = int64_t{k_.threads} * k_.vector, items = (g_.length + each - 1) / each;
     k_.items = static_cast<int>(std::max<int64_t>(items, 1));
     int64_t bytes = 0;
-    for (size_t k = 0; k < k_.inputs; ++k)
+    for (size_t k = 0; k < k_.operands.size(); ++k)
       if (kept_in_registers(k_, k)) bytes += element_bytes(k_.operands[k].type);
     for (DType t : k_.staged.tiles) bytes += element_bytes(t);
     if (items > kMostItems || bytes * items * k_.vector > kRegisters * 4) k_.items = 0;
@@ -228,8 +226,11 @@ class Planner {
 }  // namespace
 
 bool kept_in_registers(const CudaRowKernel& k, size_t operand) {
-  return k.items > 0 && operand < k.inputs && k.operands[operand].along != Along::none &&
-         readers(k.staged, operand) > 1;
+  if (k.items == 0) return false;
+  if (operand >= k.inputs)
+    return readers(k.staged, {Kind::result, static_cast<uint32_t>(operand - k.inputs)}) > 0;
+  return k.operands[operand].along != Along::none &&
+         readers(k.staged, {Kind::operand, static_cast<uint32_t>(operand)}) > 1;
 }
 
 std::vector<int> row_passes(const StagedRows& rows, std::optional<size_t> online) {

@@ -76,7 +76,8 @@ Applicable<CudaRowPlan> plan_cuda_rows(const RowRegion& region, std::span<const 
 inline constexpr int kRowWarp = 32;
 inline constexpr int64_t kRowSlotBytes = 8;  ///< of what one block leaves of one fold
 
-/// Whether the row's elements of an operand are read once and kept: more than one stage wants them.
+/// Whether the row's elements of an operand are read once and kept, more than one stage wanting
+/// them, or those of a result, which a stage behind the one that writes it wants.
 bool kept_in_registers(const CudaRowKernel& k, size_t operand);
 
 /// Of each stage, the launch that it belongs to where a row is spread over several blocks: behind a

@@ -181,16 +181,18 @@ class RowText {
 
   /// What is the same for the whole row, and what is kept of it.
   void registers() {
-    std::set<size_t> uniform;
+    std::set<size_t> once;
     for (const RowStage& s : k_.staged.stages)
       for (const RowSource& i : s.inputs)
-        if (i.kind == Kind::operand && k_.operands[i.index].along == Along::none)
-          uniform.insert(i.index);
-    for (size_t k : uniform) line(1, "const {} u{} = *q{};", cuda_storage(type(k)), k, k);
+        if (uniform(i)) once.insert(i.index);
+    for (size_t k : once) line(1, "const {} u{} = *q{};", cuda_storage(type(k)), k, k);
     if (!k_.items) return;
     bool any = false;
-    for (size_t k = 0; k < k_.inputs; ++k)
-      if (kept_in_registers(k_, k)) any = true, line(1, "{} r{}[{}];", pack(type(k)), k, k_.items);
+    for (size_t k = 0; k < k_.operands.size(); ++k)
+      if (kept_in_registers(k_, k)) {
+        any = any || k < k_.inputs;
+        line(1, "{} r{}[{}];", pack(type(k)), k, k_.items);
+      }
     for (size_t t = 0; t < k_.staged.tiles.size(); ++t)
       line(1, "{} t{}[{}];", pack(k_.staged.tiles[t]), t, k_.items);
     if (!any) return;
@@ -232,15 +234,24 @@ class RowText {
     line(4, "at{0} += rest * a.step[{0}][0]; }}", k);
   }
 
+  /// Whether it is the same along the row, and read before it.
+  bool uniform(const RowSource& s) const {
+    return s.kind == Kind::operand && k_.operands[s.index].along == Along::none;
+  }
+  /// A vector of an operand or a result.
+  std::string elements(size_t operand) const {
+    return kept_in_registers(k_, operand) ? fmt::format("r{}[j]", operand)
+                                          : fmt::format("w{}", operand);
+  }
+
   /// An input of a stage as its function wants it. `v`: the element of a vector; empty in row
   /// stages.
   std::string input(const RowSource& s, DType t, const std::string& v) const {
     switch (s.kind) {
-      case Kind::operand: {
-        const std::string x =
-            k_.operands[s.index].along == Along::none ? fmt::format("u{}", s.index)
-            : kept_in_registers(k_, s.index)          ? fmt::format("r{}[j].v[{}]", s.index, v)
-                                                      : fmt::format("w{}.v[{}]", s.index, v);
+      case Kind::operand:
+      case Kind::result: {
+        const std::string x = uniform(s) ? fmt::format("u{}", s.index)
+                                         : fmt::format("{}.v[{}]", elements(operand_of(s)), v);
         return t == DType::boolean ? x + " != 0" : x;
       }
       case Kind::fold:
@@ -251,8 +262,6 @@ class RowText {
         return fmt::format("t{}[j].v[{}]{}", s.index, v, t == DType::boolean ? " != 0" : "");
       case Kind::count:
         return fmt::format("({})a.length", cuda_value(t));
-      case Kind::result:
-        break;
     }
     return "0";
   }
@@ -264,14 +273,16 @@ class RowText {
     if (k_.online == index) start_online();
     begin_elements();
     std::set<size_t> loaded;
-    for (const RowSource& i : s.inputs)
-      if (i.kind == Kind::operand && k_.operands[i.index].along != Along::none &&
-          !kept_in_registers(k_, i.index) && loaded.insert(i.index).second) {
-        offset(i.index);
-        line(3, "const {1} w{0} = *(const {1}*)(q{0} + at{0});", i.index, pack(type(i.index)));
-      }
+    for (const RowSource& i : s.inputs) {
+      if ((i.kind != Kind::operand && i.kind != Kind::result) || uniform(i)) continue;
+      const size_t k = operand_of(i);
+      if (kept_in_registers(k_, k) || !loaded.insert(k).second) continue;
+      offset(k);
+      line(3, "const {1} w{0} = *(const {1}*)(q{0} + at{0});", k, pack(type(k)));
+    }
     for (const RowSource& o : s.outputs)
-      if (o.kind == Kind::result) line(3, "{} w{};", pack(type(operand_of(o))), operand_of(o));
+      if (o.kind == Kind::result && !kept_in_registers(k_, operand_of(o)))
+        line(3, "{} w{};", pack(type(operand_of(o))), operand_of(o));
     line(3, "#pragma unroll");
     line(3, "for (int v = 0; v < {}; ++v) {{", k_.vector);
     std::string call;
@@ -284,7 +295,7 @@ class RowText {
         call += fmt::format("y{}", o);
       } else {
         call += s.outputs[o].kind == Kind::tile ? fmt::format("t{}[j].v[v]", s.outputs[o].index)
-                                                : fmt::format("w{}.v[v]", operand_of(s.outputs[o]));
+                                                : elements(operand_of(s.outputs[o])) + ".v[v]";
       }
     }
     line(4, "stage{}({});", index, call);
@@ -296,8 +307,8 @@ class RowText {
       if (o.kind == Kind::result) {
         const size_t k = operand_of(o);
         offset(k);
-        line(3, "{}*({}*)(q{} + at{}) = w{};", columns() ? "if (inside) " : "", pack(type(k)), k, k,
-             k);
+        line(3, "{}*({}*)(q{} + at{}) = {};", columns() ? "if (inside) " : "", pack(type(k)), k, k,
+             elements(k));
       }
     line(2, "}}\n  }}");
     for (size_t o = 0; o < s.outputs.size(); ++o)

@@ -1,8 +1,9 @@
 // Regions around row operators: each grows from one of them to what feeds it and what follows, as
 // long as values are rows of one shape or their reductions, and no path leaves the region and comes
-// back. A node in front joins only if nothing else reads its result; results may be read outside,
-// too. Regions found earlier count as single nodes, so that all of them together stay free of
-// cycles.
+// back. A node in front joins if nothing else reads its result, or if the rule keeps such a result:
+// the kernel then writes what it normalises, too, and nobody reads it a second time. Results may be
+// read outside. Regions found earlier count as single nodes, so that all of them together stay free
+// of cycles.
 #include "engine/group/row_region.h"
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
+#include "engine/semantics/movement.h"
 #include "engine/semantics/row.h"
 
 namespace ferrule {
@@ -144,7 +146,7 @@ class RowRegions {
       });
     const bool feeds =
         std::ranges::any_of(g_.value(y).uses, [&](const Use& u) { return member(u.node); });
-    if (feeds && !all_inside(c)) return false;
+    if (feeds && !keeps(c) && !all_inside(c)) return false;
     for (ValueId v : n.inputs)
       if (v && g_.value(v).producer && member(g_.value(v).producer) && squeezed(v) != squeezed(y))
         return false;
@@ -168,6 +170,21 @@ class RowRegions {
     const Type& x = g_.value(g_.node(c).inputs[0]).type;
     if (axes && *axes == axes_ && *x.shape == row_) return true;
     return refuse(c, "structure", [&] { return node_text(g_, c) + " has other rows"; });
+  }
+
+  /// A node in front whose result may be needed elsewhere: a further one of the kernel. Not where
+  /// it would be taken from a kernel that makes its operand, which then went through memory.
+  bool keeps(NodeId c) const {
+    if (!has_head(g_.node(c), spec_.kept_ops, spec_.kept_classes, ctx_.ops)) return false;
+    return *g_.value(g_.node(c).outputs[0]).type.shape == row_ &&
+           std::ranges::none_of(g_.node(c).inputs, [&](ValueId v) { return made_elsewhere(v); });
+  }
+  bool made_elsewhere(ValueId v) const {
+    if (!v || !g_.value(v).producer || g_.value(v).is_output || g_.value(v).uses.size() != 1)
+      return false;
+    const Node& maker = g_.node(g_.value(v).producer);
+    if (is_view(maker)) return made_elsewhere(maker.inputs[0]);
+    return is_movement(maker) || (ctx_.ops.pointwise(maker) && !(g_.value(v).type.shape == row_));
   }
 
   /// A node in front: its result must not be needed elsewhere.

@@ -78,6 +78,7 @@ constexpr KeyDoc kWhenKey = {
 constexpr KeyDoc kRegionKeys[] = {
     {"of", kText, "operators it is made of: \"@pointwise\", \"{Add|@activation}\""},
     {"around", kText, "row operators that the region grows from: \"@row\""},
+    {"keeps", kText, "beside around: what feeds them may be read elsewhere, too: \"@pointwise\""},
     {"max_ops", kLimit, "most operators"},
     {"max_inputs", kLimit, "most tensors read"},
     {"min_ops", kLimit, "fewest operators"},
@@ -463,15 +464,15 @@ class RuleReader {
     auto names = key_names(kRegionKeys);
     r_.keys(*n, names);
     s.place = Place{rule_.file, n->line, n->column};
-    if (const yaml::Node* of = r_.required(*n, "of")) {
-      auto status = parse_op_set(of->text, place_of(r_, *of), s.ops, s.classes);
+    auto set = [&](const yaml::Node* v, std::vector<std::string>& ops,
+                   std::vector<std::string>& classes) {
+      if (!v) return;
+      auto status = parse_op_set(v->text, place_of(r_, *v), ops, classes);
       if (!status) add_error(r_, std::move(status).error());
-    }
-    if (const yaml::Node* around = n->find("around")) {
-      auto status =
-          parse_op_set(around->text, place_of(r_, *around), s.around_ops, s.around_classes);
-      if (!status) add_error(r_, std::move(status).error());
-    }
+    };
+    set(r_.required(*n, "of"), s.ops, s.classes);
+    set(n->find("around"), s.around_ops, s.around_classes);
+    set(n->find("keeps"), s.kept_ops, s.kept_classes);
     auto count = [&](std::string_view k, int& to) {
       const yaml::Node* v = n->find(k);
       if (!v) return;
@@ -486,6 +487,9 @@ class RuleReader {
     count("max_inputs", s.max_inputs);
     count("min_ops", s.min_ops);
     if (const yaml::Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
+    if (const yaml::Node* v = n->find("keeps"); v && (!n->find("around") || !s.multi_output))
+      r_.error(*v, "keeps is for regions around row operators with several results",
+               "leave it out, or write around, and no multi_output: false", Code::rule_invalid);
     read_conditions(n->find("where"), s.where);
   }
 

@@ -152,6 +152,8 @@ class Printer {
     out_ += "  of: " + set(s.ops, s.classes) + "\n";
     if (!s.around_ops.empty() || !s.around_classes.empty())
       out_ += "  around: " + set(s.around_ops, s.around_classes) + "\n";
+    if (!s.kept_ops.empty() || !s.kept_classes.empty())
+      out_ += "  keeps: " + set(s.kept_ops, s.kept_classes) + "\n";
     limit("max_ops", s.max_ops, usual.max_ops);
     limit("max_inputs", s.max_inputs, usual.max_inputs);
     limit("min_ops", s.min_ops, usual.min_ops);
@@ -238,8 +240,9 @@ bool same(const Rule& a, const Rule& b) {
   };
   const RegionSpec &s = a.region, &t = b.region;
   bool region = s.ops == t.ops && s.classes == t.classes && s.around_ops == t.around_ops &&
-                s.around_classes == t.around_classes && s.named == t.named &&
-                s.max_ops == t.max_ops && s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
+                s.around_classes == t.around_classes && s.kept_ops == t.kept_ops &&
+                s.kept_classes == t.kept_classes && s.named == t.named && s.max_ops == t.max_ops &&
+                s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
                 s.multi_output == t.multi_output && conditions(s.where, t.where);
   // Firing cases are listed before holding ones when printed.
   auto tests = [](const Rule& r) {

@@ -63,6 +63,9 @@ struct RegionSpec {
   /// around: "@row": the region holds at least one of these, and all of them reduce the same axes;
   /// the others join it before and behind. Empty: any node of `of` may start a region.
   std::vector<std::string> around_ops, around_classes;
+  /// keeps: "@pointwise": one of these that feeds the row operators joins them although its result
+  /// is read elsewhere, too; the kernel then writes it as a further result.
+  std::vector<std::string> kept_ops, kept_classes;
   std::map<std::string, std::string>
       named;  ///< limits written as the name of a parameter: max_ops -> name
   int max_ops = 64;

@@ -53,13 +53,17 @@ class RegionLowering {
 
   Applicable<RowRegion> run(std::span<const NodeId> nodes, std::span<const ValueId> outputs) {
     FERRULE_TRY(find_rows(nodes));
-    for (NodeId id : nodes) FERRULE_TRY(lower(g_.node(id)));
+    for (NodeId id : nodes) {
+      FERRULE_TRY(lower(g_.node(id)));
+      const ValueId y = g_.node(id).outputs[0];
+      if (std::ranges::find(outputs, y) != outputs.end()) leave(y);
+    }
     for (ValueId v : outputs) {
       auto it = inside_.find(v);
       if (it == inside_.end())
         return error(Code::formula_invalid, fmt::format("value \"{}\"", escape(g_.value(v).name)),
                      std::string("an output of a region that no node of it makes"), "");
-      b_.output(b_.cast(it->second.id, g_.value(v).type.dtype));
+      b_.output(it->second.written);
       const bool whole = is(g_.value(v).type, row_);
       if (!whole && out_.axes.groups)
         return unsupported(g_.node(g_.value(v).producer), "its result is not one a group");
@@ -75,6 +79,7 @@ class RegionLowering {
   struct Inside {
     uint32_t id = 0;
     bool squeezed = false;
+    uint32_t written = 0;  ///< of an output: in its own type
   };
 
   static bool is(const Type& t, const Shape& s) { return t.shape && *t.shape == s; }
@@ -133,6 +138,13 @@ class RegionLowering {
     FERRULE_ASSIGN(uint32_t result, lower_formula(in, b_));
     inside_[n.outputs[0]] = {result, !whole};
     return {};
+  }
+
+  /// The region goes on with what is written, so that it may read that back.
+  void leave(ValueId v) {
+    Inside& value = inside_[v];
+    value.written = b_.cast(value.id, g_.value(v).type.dtype);
+    value.id = b_.cast(value.written, b_.type(value.id));
   }
 
   Applicable<uint32_t> value(const Node& n, ValueId v, RowSpread spread) {

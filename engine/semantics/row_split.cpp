@@ -1,6 +1,7 @@
 // A row region in stages. What differs along the row is computed per element, everything else once
 // a row; an element stage ends where a reduction is complete. Values that later stages need again
-// are computed again, or, where that costs much, kept as a tile.
+// are computed again, or, where that costs much, kept as a tile. A result that a reduction computes
+// on its way is written there; later stages read it instead of what it is made of.
 #include <algorithm>
 #include <map>
 
@@ -250,16 +251,27 @@ class Splitter {
       }
     if (roots.empty()) return;
     row_stage(values);
-    const std::vector<Root> tiles =
-        tiles_ ? worth_keeping(values, later_roots(level)) : std::vector<Root>{};
-    for (const Root& t : tiles) roots.push_back(t);
+    std::vector<Root> kept = results_of(values);
+    if (tiles_) worth_keeping(values, later_roots(level), kept);
+    roots.insert(roots.end(), kept.begin(), kept.end());
     emit(true, roots);
-    for (const Root& t : tiles) kept_[t.inst] = t.to;
+    for (const Root& r : kept) kept_[r.inst] = r.to;
   }
 
-  /// Values of this stage that later ones read, if they cost more than a load.
-  std::vector<Root> worth_keeping(const std::vector<uint32_t>& now,
-                                  const std::vector<uint32_t>& later) {
+  /// Results that this stage computes, in the type that it computes them in.
+  std::vector<Root> results_of(const std::vector<uint32_t>& now) const {
+    const std::vector<bool> here = cone(now, false);
+    std::vector<Root> out;
+    for (size_t k = 0; k < r_.outputs.size(); ++k)
+      if (here[p_.outputs[k]])
+        out.push_back({p_.outputs[k], {RowSource::Kind::result, static_cast<uint32_t>(k)}});
+    return out;
+  }
+
+  /// Values of this stage that later ones read, if they cost more than a load: beside those that
+  /// are in memory anyway.
+  void worth_keeping(const std::vector<uint32_t>& now, const std::vector<uint32_t>& later,
+                     std::vector<Root>& kept) {
     const std::vector<bool> here = cone(now, false), there = cone(later, false);
     std::vector<bool> edge(p_.insts.size());
     for (uint32_t k : later) edge[k] = here[k];
@@ -267,7 +279,7 @@ class Splitter {
       if (there[k] && !here[k])
         for (size_t a = 0; a < arity(p_.insts[k]); ++a)
           edge[p_.insts[k].args[a]] = here[p_.insts[k].args[a]];
-    std::vector<Root> tiles;
+    for (const Root& r : kept) edge[r.inst] = false;
     for (uint32_t k = 0; k < p_.insts.size(); ++k) {
       if (!edge[k] || !there[k]) continue;
       int cost = 0;
@@ -275,10 +287,9 @@ class Splitter {
       for (uint32_t j = 0; j < p_.insts.size(); ++j)
         cost += again[j] ? info(p_.insts[j].op).cost : 0;
       if (cost < kTileCost) continue;
-      tiles.push_back({k, {RowSource::Kind::tile, static_cast<uint32_t>(out_.tiles.size())}});
+      kept.push_back({k, {RowSource::Kind::tile, static_cast<uint32_t>(out_.tiles.size())}});
       out_.tiles.push_back(p_.insts[k].type);
     }
-    return tiles;
   }
 
   void result_stages() {
@@ -286,6 +297,7 @@ class Splitter {
     std::vector<uint32_t> values;
     for (size_t k = 0; k < r_.outputs.size(); ++k) {
       const RowSource to{RowSource::Kind::result, static_cast<uint32_t>(k)};
+      if (kept_[p_.outputs[k]] == to) continue;  // written
       (whole(k) ? elements : rows).push_back({p_.outputs[k], to});
       if (whole(k)) values.push_back(p_.outputs[k]);
     }

@@ -175,6 +175,17 @@ TEST_CASE("CUDA row kernels equal the interpreter") {
         {{"axis", int64_t{0}}}));
     cases.add(std::move(c), rng, true).what = fmt::format("Softmax of columns of {}", length);
   }
+  // What is normalised is a further result, which later stages find in registers or read back.
+  for (DType t : {DType::f32, DType::f16})
+    for (const Dims& d : std::vector<Dims>{{3, 1}, {3, 7}, {3, 768}, {2, 40000}, {5, 64, 3, 4}})
+      for (int64_t axis : {int64_t{1}, int64_t{-1}}) {
+        RowGraph r(t);
+        const ValueId s =
+            r.node("Add", {r.input(random_of(t, d, rng)), r.input(random_of(t, d, rng))});
+        r.graph.add_output(s);
+        r.graph.add_output(r.node("Softmax", {s}, {{"axis", axis}}));
+        cases.add(std::move(r), rng, true).what = fmt::format("Add and Softmax of {}", name(t));
+      }
   std::set<std::tuple<CudaTeam, bool, bool>> forms;
   for (const RowCase& c : cases.all())
     forms.emplace(c.plan.kernel.team, c.plan.kernel.items > 0, c.plan.kernel.vector > 1);

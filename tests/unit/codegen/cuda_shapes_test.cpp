@@ -85,6 +85,13 @@ void add_all(LaunchCases& cases) {
   add(DType::f32, one_row_region, [&](RowGraph& r) {
     return r.node("LogSoftmax", {input(r, {90, 70})}, {{"axis", int64_t{0}}});
   });
+  for (const Dims& d : {Dims{7, 768}, Dims{1, 140000}})  // a sum that is a result, too
+    add(DType::f32, one_row_region, [&](RowGraph& r) {
+      const ValueId s = r.node("Add", {input(r, d), input(r, d)});
+      r.graph.add_output(s);
+      return r.node("RMSNormalization", {s, input(r, {d[1]})},
+                    {{"axis", int64_t{1}}, {"epsilon", 1e-3}, {"stash_type", int64_t{1}}});
+    });
   for (const Dims& d : {Dims{1, 60000}, Dims{1, 9000}})
     add(DType::f32, one_row_region,
         [&](RowGraph& r) { return r.node("ReduceL2", {input(r, d), r.axes({1})}, kKept); });

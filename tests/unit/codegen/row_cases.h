@@ -137,7 +137,8 @@ inline const std::vector<std::string> kAnyRows = {"ReduceSum",      "ReduceMean"
                                                   "ReduceMin",      "ReduceProd", "ReduceL1",
                                                   "ReduceSumSquare"};
 
-/// A random region of `op`, with neighbours that make no sums near zero and leave no type's range.
+/// A random region of `op`, with neighbours that make no sums near zero and leave no type's range;
+/// what is in front of it may be a result, too.
 inline ValueId random_region(RowGraph& r, const std::string& op, std::mt19937& rng) {
   const DType type = r.type;
   const bool channels = op == "InstanceNormalization" || op == "GroupNormalization" || op[0] == 'M';
@@ -153,6 +154,7 @@ inline ValueId random_region(RowGraph& r, const std::string& op, std::mt19937& r
   // it.
   const bool wide = type == DType::f32 || type == DType::f64;
   if (tame && wide && rng() % 3 == 0) x = r.node("Sigmoid", {x});
+  if (r.graph.value(x).producer && rng() % 2) r.graph.add_output(x);
   ValueId y = row_operator(r, x, op, rng);
   if (rng() % 2) y = r.node("Abs", {y});
   if (bounded && rng() % 2)

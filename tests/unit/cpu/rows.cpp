@@ -124,6 +124,47 @@ TEST_CASE("several row operators and two results in one kernel") {
   }
 }
 
+/// The sum of two tensors and a norm of it, both wanted.
+static void residual_norm(Region& r, const Dims& d, const char* op, std::mt19937& rng) {
+  const ValueId s =
+      r.node("Add", {r.input(random_of(r.type, d, rng)), r.input(random_of(r.type, d, rng))});
+  r.graph.add_output(s);
+  r.graph.add_output(r.node(op, {s, r.input(random_of(r.type, {d.back()}, rng))},
+                            {{"axis", int64_t{-1}}, {"epsilon", 1e-3}}));
+}
+
+TEST_CASE("what is normalised is a further result: written once, and read back") {
+  std::mt19937 rng(19);
+  set_threads(2);
+  for (const char* op : {"LayerNormalization", "RMSNormalization"}) {
+    for (DType t : {DType::f32, DType::f64, DType::f16})
+      for (const Dims& d : std::vector<Dims>{{1, 1}, {4, 7}, {3, 130}, {2, 5, 9, 11}, {40, 3}})
+        for (Layout l : {Layout::plain, Layout::channels_last}) {
+          Region r(t);
+          residual_norm(r, d, op, rng);
+          r.check(l, l);
+        }
+    Region cut(DType::f32);  // over threads
+    residual_norm(cut, {1, 300001}, op, rng);
+    cut.check(Layout::plain, Layout::plain);
+    if (threads() > 1) CHECK(cut.text.ends_with(":sliced"));
+
+    auto region =
+        lower_rows(operators(), cut.graph, cut.graph.order(), std::vector(cut.graph.outputs()));
+    REQUIRE(region.has_value());
+    const RowSource sum{RowSource::Kind::result, 0}, skip{RowSource::Kind::operand, 1};
+    const StagedRows rows = split_rows(*region, true);
+    CHECK(rows.tiles.empty());
+    for (size_t k = 0; k < rows.stages.size(); ++k) {
+      const RowStage& s = rows.stages[k];
+      CAPTURE(to_text(rows));
+      CHECK(std::ranges::count(s.outputs, sum) == (k == 0));
+      CHECK(std::ranges::count(s.inputs, skip) == (k == 0));
+      CHECK(std::ranges::count(s.inputs, sum) == (k > 0 && s.elements));
+    }
+  }
+}
+
 TEST_CASE("long rows are cut over threads") {
   std::mt19937 rng(17);
   set_threads(2);

@@ -55,6 +55,18 @@ where:
   - {id: kernel, kernel: "accepts(group)", why: "no kernel"}
 name: "fusedPointwiseNode({region})"
 )Y";
+std::string row_rule(std::string_view keeps) {
+  return fmt::format(R"Y(kind: region
+phase: rows
+numerics: exact
+contract: row_reduce
+region: {{of: "@pointwise", around: "@row", min_ops: 2{}}}
+where:
+  - {{id: kernel, kernel: "accepts(group)", why: "no kernel"}}
+name: "{{region}}"
+)Y",
+                     keeps);
+}
 
 RuleSet tail_rules() {
   return set_of({rule("res", kResidual), rule("act", kActivation), rule("pw", kPointwise)});
@@ -208,6 +220,39 @@ TEST_CASE("regions keep to their limits, and pieces stay acyclic") {
   }
   CHECK(nodes == 201);
   CHECK(g.live_nodes() == 4);
+}
+
+TEST_CASE("a region around rows keeps what it normalises, where the rule says so") {
+  const RuleSet without = set_of({rule("rows", row_rule(""))}),
+                adds = set_of({rule("rows", row_rule(", keeps: \"{Add}\""))}),
+                all = set_of({rule("rows", row_rule(", keeps: \"@pointwise\""))});
+  auto residual = [](const std::string& front, const std::string& behind) {
+    return "g (float[4,4] i, float[4,4] j, float[4,4] w) => (float[4,4] o) <int64[2] k = {4, 4}> "
+           "{ " +
+           front + " n = Softmax<axis=-1>(s) m = MatMul(n, w) " + behind + " }";
+  };
+  const std::string sum = residual("s = Add(i, j)", "o = Add(s, m)");
+  CHECK(fused(sum, without) == "Add Softmax MatMul Add");
+  CHECK(fused(sum, adds) == "group.row_reduce(Add Softmax) MatMul Add");
+  CHECK(fused(residual("s = Sub(i, j)", "o = Add(s, m)"), adds) == "Sub Softmax MatMul Add");
+  // So are several, one behind the other; who else reads them joins behind.
+  CHECK(fused(residual("a = Abs(i) s = Add(a, j) r = Relu(s)",
+                       "b = Add(a, m) c = Add(r, b) o = Add(c, s)"),
+              all) == "group.row_reduce(Abs Add Relu Softmax) MatMul Add Add Add");
+  // A path from the sum that comes back; values of other shapes; what a kernel that moves makes on
+  // its way, unless the moved value is in memory anyway.
+  CHECK(fused("g (float[4,4] i, float[4] j, float[4,4] w) => (float[4,4] o) { s = Add(i, j) m = "
+              "MatMul(s, w) a = Add(s, m) o = Softmax<axis=-1>(a) }",
+              all) == "Add MatMul group.row_reduce(Add Softmax)");
+  const std::string moved = residual("t = Transpose<perm=[1,0]>(i) s = Add(t, j)", "o = Add(s, m)");
+  CHECK(fused(moved, all) == "Transpose Add Softmax MatMul Add");
+  CHECK(fused(residual("t = Transpose<perm=[1,0]>(i) s = Add(t, j)", "a = Add(s, m) o = Add(a, t)"),
+              all) == "Transpose group.row_reduce(Add Softmax) MatMul Add Add");
+  CHECK(fused(residual("t = Reshape(i, k) s = Add(t, j)", "o = Add(s, m)"), all) ==
+        "Reshape group.row_reduce(Add Softmax) MatMul Add");
+  CHECK(fused("g (float[4,4] i, float[1,4] j, float[4,4] w) => (float[4,4] o) { a = Abs(j) s = "
+              "Add(i, a) n = Softmax<axis=-1>(s) m = MatMul(n, w) o = Add(s, m) }",
+              all) == "Abs Add Softmax MatMul Add");
 }
 
 TEST_CASE("make_group refuses what is not convex") {

@@ -83,7 +83,7 @@ inline Target& target() {
     all.max_epilogue_ops = 16;
     all.max_operands = 4;
     all.generated_tail = true;
-    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool", "conv_pool"})
+    for (const char* c : {"conv", "deconv", "gemm", "pointwise", "pool", "conv_pool", "row_reduce"})
       t.contracts[c] = all;
     t.l2_bytes = 1 << 20;
     return t;

@@ -154,6 +154,8 @@ TEST_CASE("merge, region and place rules") {
         "1 else 0\"}, fill: [\"2\"]}\ncontract: "
         "gemm\nmatch: \"y = Gemm<...>(x, B!, xs...)\"\n",
         "kind: region\nregion: {of: \"@pointwise\", min_ops: 2}\ncontract: pointwise\n",
+        "kind: region\nregion: {of: \"@pointwise\", around: \"@row\", keeps: \"{Add|@unary}\"}\n"
+        "contract: row_reduce\n",
         "kind: place\nplace: {xs: \"slices(y, a)\"}\nmatch: \"y = Concat<axis=$a>(xs...)\"\n",
         "kind: window\ncontract: conv\nmatch: |\n  [g] t = @group.conv<...>(x, rest...)\n  [p] y = "
         "MaxPool<...>(t)\n"}) {
@@ -163,6 +165,19 @@ TEST_CASE("merge, region and place rules") {
     auto again = load_rule_text(print_rule(*r), "t.yaml", op_table(), Limits{});
     REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
     CHECK(same(*r, *again));
+  }
+}
+
+TEST_CASE("what is kept in front of row operators is a further result") {
+  for (const char* region :
+       {"{of: \"@pointwise\", keeps: \"@pointwise\"}",
+        "{of: \"@pointwise\", around: \"@row\", keeps: \"@pointwise\", multi_output: false}"}) {
+    auto r = load_rule_text(std::string("ferrule: 1\nid: t\ndoc: \"d\"\nphase: rows\nkind: "
+                                        "region\ncontract: row_reduce\nregion: ") +
+                                region + "\n",
+                            "t.yaml", op_table(), Limits{});
+    REQUIRE(!r.has_value());
+    CHECK(has(render(r.error()), "keeps is for regions around row operators"));
   }
 }
 
