@@ -39,17 +39,17 @@ bool same_elements(const Plan& plan, const Lowered& lowered, size_t layer, Value
 std::vector<std::pair<int, int>> generated_in_place(const Plan& plan, const Lowered& lowered,
                                                     size_t layer, const Launch& l) {
   std::vector<std::pair<int, int>> pairs;
-  if (l.outputs.size() != 1) return pairs;
+  if (l.outputs.size() != 1 && !l.rows) return pairs;
   const bool pieces = l.region && l.region->pieced;
   if (!pieces && !l.rows && l.kind != Launch::Kind::generated) return pairs;
-  for (size_t k = 0; k < l.inputs.size(); ++k) {
-    if (!l.inputs[k]) continue;
-    const bool fits = pieces   ? reads_where_it_writes(plan, lowered, layer, l, k)
-                      : l.rows ? l.rows->writes_over(k) &&
-                                     same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0])
-                               : same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0]);
-    if (fits) pairs.emplace_back(static_cast<int>(k), 0);
-  }
+  for (size_t o = 0; o < l.outputs.size(); ++o)
+    for (size_t k = 0; k < l.inputs.size(); ++k) {
+      if (!l.inputs[k] || !l.outputs[o]) continue;
+      const bool fits = pieces ? reads_where_it_writes(plan, lowered, layer, l, k)
+                               : same_elements(plan, lowered, layer, l.inputs[k], l.outputs[o]) &&
+                                     (!l.rows || l.rows->writes_over(k, o));
+      if (fits) pairs.emplace_back(static_cast<int>(k), static_cast<int>(o));
+    }
   return pairs;
 }
 

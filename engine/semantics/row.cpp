@@ -219,11 +219,28 @@ Scalar fold_identity(Fold fold, DType type) {
   return {0, smallest ? lowest : ~lowest};
 }
 
-bool RowRegion::writes_over(size_t k) const {
-  const RowOperand &x = inputs[k], &y = outputs[0];
+bool RowRegion::writes_over(size_t input, size_t output) const {
+  const RowOperand &x = inputs[input], &y = outputs[output];
   const auto readings = std::count_if(inputs.begin(), inputs.end(),
                                       [&](const RowOperand& o) { return o.value == x.value; });
-  return readings == 1 && x.spread == y.spread && x.uniform == y.uniform;
+  if (readings != 1 || x.spread != y.spread || x.uniform != y.uniform) return false;
+  const uint32_t written = program.outputs[output];
+  // What is made of the result, and what is made of the input beside it.
+  std::vector<bool> from_it(program.insts.size()), beside(program.insts.size());
+  for (uint32_t k = 0; k < program.insts.size(); ++k) {
+    const Inst& in = program.insts[k];
+    from_it[k] = k == written;
+    beside[k] = in.op == Prim::load && sources[in.index] == RowSource{RowSource::Kind::operand,
+                                                                      static_cast<uint32_t>(input)};
+    for (size_t a = 0; a < static_cast<size_t>(info(in.op).arity); ++a) {
+      from_it[k] = from_it[k] || from_it[in.args[a]];
+      beside[k] = beside[k] || (in.args[a] != written && beside[in.args[a]]);
+    }
+  }
+  const std::span<const uint32_t> roots = program.outputs;
+  return std::ranges::none_of(roots.subspan(outputs.size()),
+                              [&](uint32_t f) { return from_it[f]; }) ||
+         std::ranges::none_of(roots, [&](uint32_t r) { return r != written && beside[r]; });
 }
 
 Applicable<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n) {

@@ -49,10 +49,10 @@ struct RowRegion {
   std::vector<Fold> folds;
   RowAxes axes;
 
-  /// Whether the first result may lie in the memory of input `k`, if they have the same shape: each
-  /// of its elements is then written where it was last read. A vector that lies along the rows is
-  /// not one a row.
-  bool writes_over(size_t k) const;
+  /// Whether a result may lie in the memory of an input, if they have the same shape: each of its
+  /// elements is then written where it was last read. A vector that lies along the rows is not one
+  /// a row; what is folded may be written before the end (split_rows).
+  bool writes_over(size_t input, size_t output) const;
 };
 /// `nodes`: in topological order, at least one row operator among them; `outputs`: values of theirs
 /// needed outside. Not applicable with the reason why these nodes are not one region of rows;

@@ -183,6 +183,32 @@ Made attention(Builder& b, const Value& v) {
   return d.chance(50) ? s("MatMul", {o, s.weights({n * size, v.dims[2]})}) : o;
 }
 
+/// A sum, a norm of it, what a layer makes of that, and the sum again: behind the norm, or on the
+/// way to it.
+Made residual(Builder& b, const Value& v) {
+  Draw& d = b.draw;
+  if (v.numel() == 0) return std::nullopt;
+  Spelling s(b, v.dtype);
+  Made sum =
+      s.either(d.of(Strings{"Add", "Add", "Mul"}), v,
+               b.input(v.dtype, d.chance(70) ? v.dims : operand_dims(d, v.dims), b.finite()));
+  if (!sum) return sum;
+  if (d.chance(20)) b.output(*sum);
+  auto layer = [&](const Made& x) {
+    return d.chance(70) ? s("MatMul", {x, s.weights({v.dims.back(), v.dims.back()})})
+                        : s("Neg", {x});
+  };
+  Made x = d.chance(15) ? s.either("Add", sum, layer(sum)) : sum;
+  if (!x) return x;
+  Made n =
+      d.chance(30)   ? spelled_norm(b, *x)
+      : d.chance(30) ? softmax(b, *x)
+      : d.chance(50)
+          ? s("LayerNormalization", {x, s.weights({v.dims.back()})}, "axis = -1, epsilon = 0.01")
+          : s("RMSNormalization", {x, s.weights({v.dims.back()})}, "axis = -1, epsilon = 0.01");
+  return s.either("Add", sum, layer(n));
+}
+
 /// Sizes read off a value, and a Reshape by them.
 Made by_shape(Builder& b, const Value& v) {
   if (v.rank() < 1 || v.numel() == 0) return std::nullopt;
@@ -197,12 +223,13 @@ Made by_shape(Builder& b, const Value& v) {
 
 Made draw_idiom(Builder& b, const Value& v) {
   if (!is_float(v.dtype) || v.rank() < 1) return std::nullopt;
-  const int64_t kind = b.draw.below(20);
+  const int64_t kind = b.draw.below(24);
   Made r = kind < 4    ? softmax(b, v)
            : kind < 8  ? spelled_norm(b, v)
            : kind < 13 ? activation(b, v)
            : kind < 15 ? gate(b, v)
            : kind < 18 ? attention(b, v)
+           : kind < 22 ? residual(b, v)
                        : by_shape(b, v);
   if (r) r->exact = r->positive = false;
   return r;

@@ -78,6 +78,25 @@ TEST_CASE("a reduced result does not overwrite a vector that lies along the rows
   CHECK(e->executable->launches() == 3);
 }
 
+TEST_CASE("a sum and its norm lie where the sum's operands were, unless one is read again") {
+  for (const bool again : {false, true}) {
+    Model m;
+    const Dims d{6, 64};
+    ValueId a = m.node("Abs", {m.input(d)}), b = m.node("Abs", {m.input(d)});
+    ValueId s = m.node("Add", {a, b});
+    ValueId n = m.node("LayerNormalization", {s, m.constant(random_tensor({64}, 3))},
+                       {{"axis", int64_t{-1}}, {"epsilon", 1e-3}});
+    std::vector<NodeId> nodes{m.graph.value(s).producer, m.graph.value(n).producer};
+    if (again) n = m.node("Mul", {n, a}), nodes.push_back(m.graph.value(n).producer);
+    m.graph.add_output(m.node("Mul", {s, n}));
+    auto group = make_group(m.graph, nodes, "row_reduce", "rows", "Add + LayerNormalization");
+    REQUIRE_MESSAGE(group.has_value(), (group ? "" : render(group.error())));
+    auto e = check(m.graph);
+    CHECK(e->executable->launches() == 4);
+    CHECK(e->executable->arena_bytes() == 6 * 64 * 4);  // the other one is the output's memory
+  }
+}
+
 TEST_CASE("a normalisation keeps the layout of its input") {
   Model m;
   auto norm = [&](ValueId v, unsigned seed) {

@@ -165,6 +165,26 @@ TEST_CASE("what is normalised is a further result: written once, and read back")
   }
 }
 
+TEST_CASE("a result lies over what nothing reads behind it") {
+  std::mt19937 rng(29);
+  for (DType t : {DType::f32, DType::f16}) {
+    Region r(t);
+    const Dims d{3, 8};
+    const ValueId x = r.input(random_of(t, d, rng)), skip = r.input(random_of(t, d, rng)),
+                  s = r.node("Add", {x, skip}),
+                  y = r.node("Mul", {r.node("Softmax", {s}, {{"axis", int64_t{-1}}}), skip});
+    r.graph.add_output(s);
+    r.graph.add_output(y);
+    auto region = lower_rows(operators(), r.graph, r.graph.order(), std::vector(r.graph.outputs()));
+    REQUIRE(region.has_value());
+    REQUIRE(region->inputs[0].value == x);
+    CHECK(region->writes_over(0, 0));
+    CHECK_FALSE(region->writes_over(1, 0));  // the factor is read at the end
+    CHECK(region->writes_over(0, 1));
+    CHECK(region->writes_over(1, 1));
+  }
+}
+
 TEST_CASE("long rows are cut over threads") {
   std::mt19937 rng(17);
   set_threads(2);
