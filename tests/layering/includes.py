@@ -38,7 +38,8 @@ runtime
 runtime/reference
 runtime/null
 runtime/registry
-runtime/group_proof runtime/place_proof runtime/session
+runtime/place_proof
+runtime/group_proof runtime/session
 runtime/cpu runtime/cuda
 runtime/cli
 """
