@@ -1,5 +1,6 @@
 // Vocabulary: constants, numbers and lists.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "engine/rule/vocabulary_table.h"
@@ -273,8 +274,16 @@ Val pow2(const EvalContext& ctx, Args a) {
     int e = 0;
     return std::isfinite(d) && d != 0 && std::abs(std::frexp(d, &e)) == 0.5;
   };
+  // Not by way of f64, where 2^53 + 1 is 2^53.
+  auto whole = [](int64_t i, bool is_signed) {
+    const auto bits = static_cast<uint64_t>(i);
+    return std::has_single_bit(is_signed && i < 0 ? 0 - bits : bits);
+  };
+  if (auto i = get<int64_t>(a[0])) return Val{whole(*i, true)};
   if (auto d = as_number(a[0])) return Val{power(*d)};
-  return every(ctx, a[0], [&](const Tensor& t, int64_t i) { return power(t.at_f64(i)); });
+  return every(ctx, a[0], [&](const Tensor& t, int64_t i) {
+    return is_float(t.dtype()) ? power(t.at_f64(i)) : whole(t.at_i64(i), is_signed_int(t.dtype()));
+  });
 }
 
 const Function kConstantFunctions[] = {

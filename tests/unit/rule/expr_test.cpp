@@ -193,6 +193,18 @@ TEST_CASE("constants") {
   CHECK(w.truth("near(eps, 1e-5)") == "yes");
   CHECK(w.truth("near(eps, 1.1e-5)") == "no");
   CHECK(w.truth("uniform(ones) and equals(ones, 1)") == "yes");
+  CHECK(w.truth("power_of_two(ones) and power_of_two(-8) and power_of_two(0.25)") == "yes");
+  CHECK(w.truth("power_of_two(eps) or power_of_two(0) or power_of_two(6)") == "no");
+  const int64_t two53 = int64_t{1} << 53;  // in f64 its neighbours are itself
+  for (const auto& [number, is] :
+       {std::pair{two53, "yes"}, {two53 + 1, "no"}, {-two53, "yes"}, {-two53 - 1, "no"}}) {
+    const std::vector<int64_t> one{number};
+    const std::string name = fmt::format("i{}", number);
+    w.b.values["whole"] =
+        w.g.add_constant(name, Tensor::of<int64_t>(DType::i64, {}, std::span(one)));
+    CHECK(w.truth("power_of_two(whole)") == is);
+    CHECK(w.truth("power_of_two(value(whole))") == is);
+  }
   CHECK(w.show("values(ones)") == "[1, 1, 1]");
   CHECK(w.show("max(ones)") == "1");
   CHECK(w.show("min(3, 1, 2)") == "1");
