@@ -212,11 +212,15 @@ class LayoutPlanner {
     return Layout::plain;
   }
 
-  /// Row kernels read and write any strides; each result follows the operands of its rank.
+  /// Row kernels read and write any strides; each result follows the operands of its rank. One that
+  /// a pointwise kernel would have written for others (a rule's `keeps`) is written as they want.
   void rows(NodeId id) {
     const std::vector<ValueId> outputs = plan_.graph.node(id).outputs;
-    for (ValueId v : outputs)
-      if (v) set(v, can_be_channels_last(type(v)) ? follows(id, v) : Layout::plain);
+    for (ValueId v : outputs) {
+      if (!v) continue;
+      const Layout same = can_be_channels_last(type(v)) ? follows(id, v) : Layout::plain;
+      set(v, same != Layout::plain && outputs.size() > 1 ? wanted(v).value_or(same) : same);
+    }
   }
 
   void copies(NodeId id) {
