@@ -26,7 +26,8 @@ void add_nodes(const Graph& from, Graph& to, Map& map) {
     const Node& node = from.node(id);
     Node n;
     n.op = node.op, n.domain = node.domain, n.attrs = node.attrs, n.rule = node.rule;
-    n.origins = node.origins, n.since_opset = node.since_opset, n.body = node.body, n.roles = node.roles;
+    n.origins = node.origins, n.since_opset = node.since_opset, n.body = node.body,
+    n.roles = node.roles;
     n.name = to.find_node(node.name) ? to.fresh_name(node.name) : node.name;
     for (ValueId v : node.inputs) n.inputs.push_back(v ? map.at(v) : ValueId{});
     for (ValueId v : node.outputs) n.outputs.push_back(v ? map.at(v) : ValueId{});

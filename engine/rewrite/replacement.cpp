@@ -303,8 +303,11 @@ class Instantiation {
     Node n;
     NodeId like;
     if (e.ops.empty()) return declined("the replacement calls a class of operators");
-    if (auto f = m_.bindings.formulas.find(e.ops[0]); f != m_.bindings.formulas.end())
-      return f->second ? inlined(*f->second, operands.at(0).values) : operands.at(0).values;
+    if (auto f = m_.bindings.formulas.find(e.ops[0]); f != m_.bindings.formulas.end()) {
+      if (operands.size() != 1 || operands[0].values.size() != 1)
+        return declined("{} is a formula of one tensor", e.ops[0]);
+      return f->second ? inlined(*f->second, operands[0].values[0]) : operands[0].values;
+    }
     if (m_.bindings.nodes.contains(e.ops[0])) {
       const Node* from = label(e.ops[0], &like);
       if (!from)
@@ -331,11 +334,11 @@ class Instantiation {
   }
 
   /// The graph's nodes over `operand` in place of its one input that is no constant.
-  Result<std::vector<ValueId>> inlined(const Graph& f, std::vector<ValueId> operand) {
+  Result<std::vector<ValueId>> inlined(const Graph& f, ValueId operand) {
     std::map<ValueId, ValueId> made{{ValueId{}, ValueId{}}};
     for (ValueId v : f.inputs()) {
       const Tensor* c = f.constant(v);
-      made[v] = c ? constant(*c) : operand.at(0);
+      made[v] = c ? constant(*c) : operand;
     }
     for (NodeId id : f.order()) {
       const Node& from = f.node(id);

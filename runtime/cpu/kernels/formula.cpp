@@ -11,13 +11,13 @@ namespace {
 /// The program with f32 outside of its input and output type.
 Program over_f32(const Program& p) {
   ProgramBuilder b;
-  const uint32_t x = b.cast(b.input(DType::f32), p.inputs.at(0));
+  const uint32_t x = b.cast(b.input(DType::f32), p.inputs[0]);
   std::vector<uint32_t> made;
   for (Inst inst : p.insts) {
     for (uint32_t& a : inst.args) a = a < made.size() ? made[a] : 0;
     made.push_back(inst.op == Prim::load ? x : b.append(inst));
   }
-  b.output(b.cast(made.at(p.outputs.at(0)), DType::f32));
+  b.output(b.cast(made[p.outputs[0]], DType::f32));
   return b.take();
 }
 
@@ -27,7 +27,8 @@ Applicable<CpuJit::Request> formula_request(Context& context, const Graph& formu
                                             const std::string& layer) {
   FERRULE_ASSIGN(const LoweredRegion region, lower_region(*context.ops, formula, formula.order(),
                                                           std::vector(formula.outputs())));
-  if (region.inputs.size() != 1) return not_applicable(layer, "formula", "it reads two tensors");
+  if (region.program.inputs.size() != 1 || region.program.outputs.size() != 1)
+    return not_applicable(layer, "formula", "it does not make one tensor of one");
   using enum InnerStride;
   return CpuJit::Request{{over_f32(region.program), {contiguous, contiguous}, context.target->name},
                          layer};

@@ -91,6 +91,7 @@ struct GateBody {
     }
     graph.add_output(v);
     h.ops = &operators();
+    h.target = &host();
     group = &ferrule::test::group_by("channel_gate", graph, "cpu-avx2");
     h.input(g.image, Layout::channels_last);
     h.output(DType::f32, {g.x[0], g.widths.back(), 1, 1}, Layout::channels_last);

@@ -50,6 +50,8 @@ std::string problem(const std::string& reference) {
     for (const Condition& c : *list)
       if (c.id == what)
         return declines(what) ? "" : fmt::format("no case of {} is declined by {}", id, what);
+  // What its contract asks has the contract's name in front.
+  if (declines(rule->contract + "." + what)) return "";
   return fmt::format("{} has no condition {}", id, what);
 }
 

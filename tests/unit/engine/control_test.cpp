@@ -294,6 +294,7 @@ const std::vector<Threshold> kThresholds = {
      "  y = Conv(x, W)\n  z = Conv(x, V)\n}"},
     {"pointwise_siblings", "least_bytes", "100000"},
     {"channel_gate", "most_weights", "1"},
+    {"channel_gate_dense", "most_weights", "1"},
     {"conv_pool", "times_l2", "1000"},
     {"depthwise_pointwise", "most_filters", "2"},
     {"bfloat_*", "least_cc", "99.5", "sm_90",
