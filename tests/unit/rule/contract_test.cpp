@@ -20,11 +20,13 @@ contract: attention
 doc: "A test."
 roles: {q: "[B..., Q, D]", add: "[Q, D]?"}
 results: {y: "[B..., Q, D]"}
+reads: {add: whole}
 numbers: {scale: 1, flag: false}
+formulas: [act]
 requires:
   - {id: size, kernel: "D <= 8 and scale > 0", why: "{D}"}
 means: |
-  y = Mul(Add(q, (add ?? 0)), {scale})
+  y = act(Mul(Add(q, (add ?? 0)), {scale}))
 )yaml";
 constexpr const char* kRule = R"yaml(ferrule: 2
 id: r
@@ -35,7 +37,7 @@ match: |
   t = Add(x, bias)
   [m] y = Mul(t, c!)
 contract: attention
-roles: {q: "x[..., D, Q]", y: "y[..., D, Q]", scale: "value(c)", flag: "present(bias)"}
+roles: {q: "x[..., D, Q]", y: "y[..., D, Q]", act: "t -> y", scale: "value(c)", flag: "present(bias)"}
 )yaml";
 
 /// What loading says with `what` replaced in one of the two.
@@ -74,6 +76,10 @@ TEST_CASE("a rule gives a contract its roles") {
   CHECK(loaded() == "");
   CHECK(loaded("q: \"x[..., D, Q]\"", "q: x") == "");
   CHECK(loaded("x[..., D, Q]\", y", "x[..., D, Q]\", add: bias, y") == "");
+  CHECK(loaded("[Q, D]?", "[Q, D]!?") == "");
+  CHECK(loaded("x[..., D, Q]", "x[..., D, 1, Q]") == "");
+  CHECK(loaded("x[..., D, Q]", "x[..., D, Q] ?? t[..., Q, D]") == "");
+  CHECK(loaded("act: \"t -> y\", ", "") == "");
 }
 
 TEST_CASE("what a rule with roles cannot say") {
@@ -86,11 +92,17 @@ TEST_CASE("what a rule with roles cannot say") {
   refused("scale: \"value(c)\"", "scale: \"value(d)\"", "d is not bound");
   refused("q: \"x[..., D, Q]\", ", "", "role q [..., Q, D] of attention is not given");
   refused(
-      "roles: {q: \"x[..., D, Q]\", y: \"y[..., D, Q]\", scale: \"value(c)\", flag: "
+      "roles: {q: \"x[..., D, Q]\", y: \"y[..., D, Q]\", act: \"t -> y\", scale: \"value(c)\", "
+      "flag: "
       "\"present(bias)\"}\n",
       "", "attention is a contract of roles");
   refused("contract: attention\nroles", "contract: pool\nroles", "pool is no contract of roles");
   refused("kind: window", "kind: region", "has no roles");
+  refused("t -> y", "t -> z", "\"z\" is no value of the pattern");
+  refused("t -> y", "value(c)", "role act of attention is a formula");
+  refused("value(c)", "t -> y", "role scale of attention is a number");
+  refused("x[..., D, Q]", "x[..., D, Q] ?? z[..., Q, D]", "\"z[..., Q, D]\" is no value");
+  refused("x[..., D, Q]", "x[..., D, Q, ...]", "gives others");
 }
 
 TEST_CASE("what a contract cannot say") {
@@ -99,8 +111,11 @@ TEST_CASE("what a contract cannot say") {
   refused("[B..., Q, D]\"", "B, Q\"", "is no list of axes");
   refused("[B..., Q, D]\"", "[Q, B..., D]\"", "is no list of axes");
   refused("scale: 1", "q: 1", "two roles are called q");
+  refused("[act]", "[q]", "two roles are called q");
+  refused("{add: whole}", "{mask: whole}", "no role is called mask");
+  refused("{add: whole}", "{add: wide}", "wide");
   refused("D <= 8", "E <= 8", "E is not bound");
   refused("kernel: \"D", "profit: \"D", "profit conditions stand in rules");
-  refused("y = Mul(Add", "z = Mul(Add", "no line makes y");
+  refused("y = act(", "z = act(", "no line makes y");
   refused("means: |", "meaning: |", "meaning");
 }
