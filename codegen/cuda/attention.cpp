@@ -114,6 +114,7 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   kernel.masked = l.mask != nullptr, kernel.kept = l.keep != nullptr;
   kernel.inverted = a.inverted;
   kernel.zero_if_nan = a.zero_if_nan;
+  kernel.zero_if_masked = a.zero_if_masked && l.mask;
   kernel.wide_index = kernel.wide_index || g.blocks(kernel) > kMostNarrowIndex;
   kernel.q_along_size = q.stride(1) <= q.stride(2) || g.queries == 1;
   kernel.k_along_size = k.stride(2) <= k.stride(1) || g.keys == 1;
@@ -279,8 +280,10 @@ class AttentionSource {
     const std::string there = "      if (key < a.keys && first + ty * 4 + i < a.queries)\n        ";
     std::string out;
     if (k_.masked)
-      out += fmt::format("{}s[i][j] += widened(mask{});\n", there,
-                         fmt::format(fmt::runtime(at), "mask"));
+      out += fmt::format(
+          "{}{{\n        const float m = widened(mask{});\n        s[i][j] += m;\n{}      }}\n",
+          there, fmt::format(fmt::runtime(at), "mask"),
+          k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
     out += "      s[i][j] *= after;\n";
     if (k_.kept)
       out += fmt::format("{}if ({}keep{}) s[i][j] = fill;\n", there, k_.inverted ? "" : "!",
@@ -298,6 +301,8 @@ class AttentionSource {
          "#pragma unroll\n    for (int c = 0; c < {}; ++c)\n#pragma unroll\n      for (int j = 0; "
          "j < 4; ++j) o[i][c][j] = 0.0f;\n  }}",
          chunks());
+    if (k_.zero_if_masked)
+      line(1, "int open = 0;  // bits of queries of which not all keys are masked");
     line(1, "for (Index at = 0; at < a.keys; at += {}) {{", kKeys);
     load("k", "key", "size", kKeys, k_.size, k_.k_along_size, "at", "a.keys");
     line(1, "__syncthreads();");
@@ -370,24 +375,32 @@ class AttentionSource {
                         kKeys, chunks(), padded_width());
   }
 
-  /// Products of weights that are NaN and so become 0: 0, but NaN with the values that are no
-  /// numbers.
+  /// Queries whose weights become 0: products are 0, but NaN with the values that are no numbers.
+  /// Weights whose sum is 0 have been 0; else (scores that are NaN: rare) the products are made.
   void zero_products() {
-    if (!k_.zero_if_nan) return;
-    line(1, "float zero[{}][4] = {{}};", chunks());
-    line(1,
-         "if (!(sum[0] > 0.0f && sum[1] > 0.0f && sum[2] > 0.0f && sum[3] > 0.0f))  // a query "
-         "without keys: rare");
-    line(2,
-         "for (Index key = 0; key < a.keys; ++key)\n#pragma unroll\n      for (int c = 0; c < {}; "
-         "++c)\n#pragma unroll\n        for (int j = 0; j < 4; ++j) {{",
-         chunks());
-    line(5, "const int width = c * 32 + tx * 4 + j;");
-    line(5,
-         "if (width < {}) zero[c][j] += 0.0f * widened(v[key * a.v_stride[{}] + width * "
-         "a.v_stride[{}]]);",
-         k_.width, k_.batch_rank, k_.batch_rank + 1);
-    line(4, "}}");
+    if (!k_.zero_if_nan && !k_.zero_if_masked) return;
+    if (k_.zero_if_masked)
+      line(1,
+           "#pragma unroll\n  for (int lane = 1; lane < 8; lane *= 2) open |= "
+           "__shfl_xor_sync(0xffffffffu, open, lane);");
+    out_ += fmt::format(R"(#pragma unroll
+  for (int i = 0; i < 4; ++i) {{
+    if (first + ty * 4 + i >= a.queries || ({0} && {1})) continue;
+    for (Index key = 0; sum[i] != 0.0f && key < a.keys; ++key)
+#pragma unroll
+      for (int c = 0; c < {2}; ++c)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {{
+          const int width = c * 32 + tx * 4 + j;
+          if (key == 0) o[i][c][j] = 0.0f;
+          if (width < {3}) o[i][c][j] += 0.0f * widened(v[key * a.v_stride[{4}] + width * a.v_stride[{5}]]);
+        }}
+    sum[i] = 1.0f;
+  }}
+)",
+                        k_.zero_if_nan ? "sum[i] > 0.0f" : "true",
+                        k_.zero_if_masked ? "(open >> i & 1)" : "true", chunks(), k_.width,
+                        k_.batch_rank, k_.batch_rank + 1);
   }
 
   void store() {
@@ -401,13 +414,11 @@ class AttentionSource {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {{
         const int width = c * 32 + tx * 4 + j;
-        if (width < {1}) y[query * a.y_stride[{2}] + width * a.y_stride[{3}]] = narrowed({4});
+        if (width < {1}) y[query * a.y_stride[{2}] + width * a.y_stride[{3}]] = narrowed(o[i][c][j] / sum[i]);
       }}
   }}
 )",
-                        chunks(), k_.width, k_.batch_rank, k_.batch_rank + 1,
-                        k_.zero_if_nan ? "sum[i] > 0.0f ? o[i][c][j] / sum[i] : zero[c][j]"
-                                       : "o[i][c][j] / sum[i]");
+                        chunks(), k_.width, k_.batch_rank, k_.batch_rank + 1);
   }
 
   const CudaAttentionKernel& k_;

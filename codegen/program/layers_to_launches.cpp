@@ -263,7 +263,8 @@ class LayerLowering {
     const Attention a = attention_of(*node_.roles);
     const ValueId result = body.outputs()[a.y.slot];
     l.deviation = attention_deviation(body, a, target_);
-    const bool safe = a.zero_if_nan && library_attends(body, a, target_).truth == Truth::yes;
+    const bool safe = (a.zero_if_nan || a.zero_if_masked) &&
+                      library_attends(body, a, target_).truth == Truth::yes;
     if (safe) l.outputs = {temporary(result)};
     const ValueId attended = l.outputs[0];
     out_.launches.push_back(std::move(l));

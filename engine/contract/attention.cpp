@@ -28,6 +28,7 @@ Attention attention_of(const Roles& roles) {
   a.after = roles.number("after");
   a.fill = roles.number("fill");
   a.zero_if_nan = roles.number("zero_if_nan") != 0;
+  a.zero_if_masked = roles.number("zero_if_masked") != 0;
   return a;
 }
 
@@ -56,7 +57,8 @@ Accept library_attends(const Graph& body, const Attention& a, const Target& targ
 
 std::string attention_deviation(const Graph& body, const Attention& a, const Target& target) {
   if (library_attends(body, a, target).truth == Truth::no) return {};
-  if (a.zero_if_nan) return "results that are NaN become 0, also where a value is";
+  if (a.zero_if_nan || a.zero_if_masked)
+    return "results that are NaN become 0, also where a value is";
   if (!a.mask) return {};
   const std::string all = "queries whose keys are all masked are 0, not NaN";
   const Tensor* mask = body.constant(body.inputs()[a.mask->slot]);

@@ -20,7 +20,8 @@ struct Attention {
   double scale = 1;                ///< of the product
   double after = 1;                ///< of the scores, `mask` added
   double fill = 0;
-  bool zero_if_nan = false;  ///< rows of the softmax that are NaN (all keys masked) become 0
+  bool zero_if_nan = false;     ///< rows of the softmax that are NaN (all keys masked) become 0
+  bool zero_if_masked = false;  ///< where `mask` is minus infinity for all keys
   int rank() const { return static_cast<int>(y.axes.size()); }
 };
 Attention attention_of(const Roles& roles);

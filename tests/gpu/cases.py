@@ -168,6 +168,11 @@ def attentions(floats):
         gone = ", ".join([MASKED[t]] * (44 * 3) + [ZERO[t]] * (44 * 30))
         yield f"attention_safe_{t}", (first(2, 3, 33, 44, 16, 16) + f"<{scale}, {f} z = {{{ZERO[t]}}}, {f}[33,44] m = {{{gone}}}> " + begin +
                                       "u = Add(s, m) p = Softmax<axis=-1>(u) n = IsNaN(p) w = Where(n, z, p) y = MatMul(w, v) }")
+        # And some in a mask that is computed: by the sign of one number a query.
+        low = "-inf" if t == "f32" else MASKED[t]
+        yield f"attention_guarded_{t}", (first(2, 3, 33, 44, 16, 16, "2,1,33,1") + f"<{scale}, {f} z = {{{ZERO[t]}}}, {f} low = {{{low}}}, {f}[44] none = {{{', '.join([ZERO[t]] * 44)}}}, int64[1] a = {{-1}}> " + begin +
+                                         "l = Less(m, z) h = Where(l, low, none) u = Add(s, h) p = Softmax<axis=-1>(u) r = ReduceMax<keepdims=1>(h, a) "
+                                         "g = Equal(r, low) w = Where(g, z, p) y = MatMul(w, v) }")
 
 
 def all_cases(floats):

@@ -31,6 +31,7 @@ struct AttentionForm {
   bool one_head_of_keys = false;  ///< keys and values broadcast over the first batch axis
   double hidden = 0;              ///< share of the mask that is minus infinity
   double odd = 0;                 ///< share of the values that are NaN or infinite
+  bool guarded = false;           ///< weights are 0 where all keys are masked; queries are odd, too
 };
 
 /// `value` in the place of about this share of its elements.
@@ -64,15 +65,19 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
     if (!f.turned || d.size() != 4) return r.input(random_of(f.type, d, rng));
     return behind(r, rng, d, {0, 2, 1, 3});
   };
+  auto make_odd = [&] {
+    if (f.odd > 0)
+      for (const double value :
+           {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
+        strew(r.tensors.back(), value, f.odd, rng);
+  };
   const ValueId q = operand(joined(f.batch, f.queries, f.size));
+  if (f.guarded) make_odd();
   const ValueId k = f.turned && f.batch.size() == 2
                         ? behind(r, rng, joined(few, f.size, f.keys), {0, 2, 3, 1})
                         : r.input(random_of(f.type, joined(few, f.size, f.keys), rng));
   const ValueId v = operand(joined(few, f.keys, f.width));
-  if (f.odd > 0)
-    for (const double value :
-         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()})
-      strew(r.tensors.back(), value, f.odd, rng);
+  make_odd();
   ValueId at = r.node("MatMul", {q, k});
   if (f.scaled) {
     const double scale = 1 / std::sqrt(static_cast<double>(f.size));
@@ -80,10 +85,12 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
         r.graph.add_constant("scale", Tensor::scalar(f.type, f.divided ? 1 / scale : scale));
     at = r.node(f.divided ? "Div" : "Mul", {at, c});
   }
+  ValueId mask;
   if (f.mask) {
     Tensor m = random_of(f.type, *f.mask, rng);
     strew(m, -std::numeric_limits<double>::infinity(), f.hidden, rng);
-    at = r.node("Add", {at, r.input(m)});
+    mask = r.input(m);
+    at = r.node("Add", {at, mask});
   }
   at = r.node("Softmax", {at}, {{"axis", int64_t{-1}}});
   if (f.safe) {
@@ -91,11 +98,25 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
                   zero = r.graph.add_constant("zero", Tensor::scalar(f.type, 0));
     at = r.node("Where", {nan, zero, at});
   }
+  if (f.guarded) {
+    auto number = [&](const char* name, double x) {
+      return r.graph.add_constant(name, Tensor::scalar(f.type, x));
+    };
+    const double low = -std::numeric_limits<double>::infinity();
+    const ValueId most = r.node("ReduceMax", {mask, r.axes({-1})}, {{"keepdims", int64_t{1}}}),
+                  none = r.node("Equal", {most, number("low", low)});
+    at = r.node("Where", {none, number("zero", 0), at});
+  }
   at = r.node("MatMul", {at, v});
   if (f.turned && f.batch.size() == 2)
     at = r.node("Transpose", {at}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   r.graph.add_output(at);
   return r;
+}
+
+AttentionForm guarded(AttentionForm f, double hidden, double odd) {
+  f.guarded = true, f.hidden = hidden, f.odd = odd;
+  return f;
 }
 
 struct AttentionCase {
@@ -229,6 +250,12 @@ TEST_CASE("the attention kernel equals its nodes, one by one") {
        false,
        0.9,
        0.01},  // a weight of 0 times NaN
+      guarded({DType::f32, {2, 2}, 40, 5, 12, 20, Dims{2, 1, 40, 5}, true}, 0.7, 0.02),
+      guarded({DType::f32, {2, 2}, 70, 65, 32, 40, Dims{2, 1, 70, 1}}, 0.5, 0.001),
+      guarded({DType::f32, {3}, 35, 70, 7, 5, Dims{70}}, 1.0, 0.01),
+      guarded({DType::f32, {2}, 35, 66, 64, 64, Dims{35, 66}}, 0.98, 0),
+      guarded({DType::f16, {2, 2}, 20, 5, 64, 64, Dims{2, 1, 20, 5}, true}, 0.7, 0.001),
+      guarded({DType::bf16, {2}, 33, 40, 16, 24, Dims{33, 1}}, 0.5, 0),
       {DType::f16, {2, 2}, 20, 50, 64, 64, Dims{2, 1, 20, 50}, true},
       {DType::f16, {1, 3}, 65, 31, 24, 40, {}, false, true},
       {DType::bf16,
@@ -274,7 +301,8 @@ TEST_CASE(
   for (const AttentionForm& f :
        {AttentionForm{DType::f32, {2, 2}, 40, 33, 64, 64, {}, true},
         AttentionForm{DType::f16, {2, 2}, 40, 33, 128, 128, Dims{40, 33}, true},
-        AttentionForm{DType::bf16, {}, 40, 33, 72, 100, Dims{40, 33}, false, true}}) {
+        AttentionForm{DType::bf16, {}, 40, 33, 72, 100, Dims{40, 33}, false, true},
+        guarded({DType::f32, {}, 40, 33, 64, 64, Dims{40, 33}}, 0.5, 0)}) {
     const AttentionCase c = case_of(f, rng, true, none);
     auto cubin =
         compile_cuda(cuda_attention_source(c.plan.kernel, "kernel", ""), "kernel", "sm_90");

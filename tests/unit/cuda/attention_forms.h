@@ -13,8 +13,8 @@
 
 namespace ferrule::cuda::test {
 
-/// In texts: `$` the element type, `%` one quarter in it and `#` its number, `K` keys with heads
-/// first.
+/// In texts: `$` the element type, `%` one quarter in it, `^` minus infinity and `#` its number,
+/// `K` keys with heads first.
 struct AttentionForm {
   const char* name;
   const char* text;
@@ -83,6 +83,12 @@ inline const AttentionForm kAttentions[] = {
      "($[2,3,5,16] q, $[2,3,7,16] k, $[2,3,7,16] v, $[2,1,1,7] m) => ($[2,3,5,16] y) <$ z = {0}> "
      "{ K s = MatMul(q, t)\n u = Add(s, m)\n p = Softmax<axis=-1>(u)\n n = IsNaN(p)\n w = Where(n, "
      "z, p)\n y = MatMul(w, v) }"},
+    {"all keys masked made zero",
+     "($[2,3,5,16] q, $[2,3,7,16] k, $[2,3,7,16] v, $[2,1,5,7] m) => ($[2,3,5,16] y) "
+     "<$ z = {0}, $ low = {^}, int64[1] axis = {-1}> "
+     "{ K s = MatMul(q, t)\n u = Add(s, m)\n p = Softmax<axis=-1>(u)\n r = "
+     "ReduceMax<keepdims=1>(m, axis)\n n = Equal(r, low)\n w = Where(n, z, p)\n y = MatMul(w, v) "
+     "}"},
     {"a head of no multiple of 8",
      "($[2,3,5,12] q, $[2,3,7,12] k, $[2,3,7,12] v) => ($[2,3,5,12] y) "
      "{ K s = MatMul(q, t)\n p = Softmax<axis=-1>(s)\n y = MatMul(p, v) }",
@@ -116,6 +122,7 @@ inline Graph attention_graph(const AttentionForm& form, const std::string& type)
   put("K ", "t = Transpose<perm=[0,1,3,2]>(k)\n ");
   put("$", type);
   put("#", type == "float" ? "1" : type == "float16" ? "10" : "16");
+  put("^", type == "float" ? "-inf" : type == "float16" ? "64512" : "65408");
   put("%", type == "float" ? "0.25" : type == "float16" ? "13312" : "16000");
   auto imported = import_text("agraph " + text);
   REQUIRE_MESSAGE(imported.has_value(), form.name, ": ",

@@ -148,6 +148,11 @@ TEST_CASE("attention: masks that may leave a query no key, and scales") {
   CHECK(deviation(out + "<float16 z = {0}> ",
                   "p = Softmax<axis=-1>(s)\n n = IsNaN(p)\n w = Where(n, z, p)") ==
         "yes results that are NaN become 0, also where a value is");
+  CHECK(deviation(", float16[5,7] m" + out +
+                      "<float16 z = {0}, float16 low = {64512}, int64[1] a = {-1}> ",
+                  "u = Add(s, m)\n p = Softmax<axis=-1>(u)\n r = ReduceMax<keepdims=1>(m, a)\n n = "
+                  "Equal(r, low)\n w = Where(n, z, p)") ==
+        "yes results that are NaN become 0, also where a value is");
 }
 
 }  // namespace ferrule::cuda::test
