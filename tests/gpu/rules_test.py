@@ -14,7 +14,7 @@ import stubs  # noqa: E402
 
 KINDS = {"absorb", "window", "region", "merge", "place"}
 ANY = "sm_90"  # of cases that name none
-CPU_ONLY = {"channel_gate", "depthwise_pointwise"}  # GPUs have no such kernels
+CPU_ONLY = {"channel_gate", "channel_gate_dense", "depthwise_pointwise"}  # GPUs have no such kernels
 
 
 def targets():
