@@ -112,9 +112,10 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   plan.shapes = {shapes_of(kernel.size, kernel.width, g.queries), wanted};
   kernel.queries = plan.shapes.taken.threads;
   kernel.masked = l.mask != nullptr, kernel.kept = l.keep != nullptr;
+  kernel.fill_added = a.fill_added && l.keep;
   kernel.inverted = a.inverted;
   kernel.zero_if_nan = a.zero_if_nan;
-  kernel.zero_if_masked = a.zero_if_masked && l.mask;
+  kernel.zero_if_masked = a.zero_if_masked && (l.mask || kernel.fill_added);
   kernel.wide_index = kernel.wide_index || g.blocks(kernel) > kMostNarrowIndex;
   kernel.q_along_size = q.stride(1) <= q.stride(2) || g.queries == 1;
   kernel.k_along_size = k.stride(2) <= k.stride(1) || g.keys == 1;
@@ -278,16 +279,17 @@ class AttentionSource {
         fmt::format("[(first + ty * 4 + i) * a.{{0}}_stride[{}] + key * a.{{0}}_stride[{}]]",
                     k_.batch_rank, k_.batch_rank + 1);
     const std::string there = "      if (key < a.keys && first + ty * 4 + i < a.queries)\n        ";
-    std::string out;
-    if (k_.masked)
-      out += fmt::format(
-          "{}{{\n        const float m = widened(mask{});\n        s[i][j] += m;\n{}      }}\n",
-          there, fmt::format(fmt::runtime(at), "mask"),
-          k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
+    const std::string mask = "widened(mask" + fmt::format(fmt::runtime(at), "mask") + ")";
+    const std::string kept = "keep" + fmt::format(fmt::runtime(at), "keep");
+    std::string out, added = k_.masked ? mask : "0.0f";
+    if (k_.fill_added) added = fmt::format("{}{} ? {} : fill", k_.inverted ? "!" : "", kept, added);
+    if (k_.masked || k_.fill_added)
+      out += fmt::format("{}{{\n        const float m = {};\n        s[i][j] += m;\n{}      }}\n",
+                         there, added,
+                         k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
     out += "      s[i][j] *= after;\n";
-    if (k_.kept)
-      out += fmt::format("{}if ({}keep{}) s[i][j] = fill;\n", there, k_.inverted ? "" : "!",
-                         fmt::format(fmt::runtime(at), "keep"));
+    if (k_.kept && !k_.fill_added)
+      out += fmt::format("{}if ({}{}) s[i][j] = fill;\n", there, k_.inverted ? "" : "!", kept);
     return out;
   }
 

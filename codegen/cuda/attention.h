@@ -23,7 +23,7 @@ struct CudaAttentionKernel {
   DType type = DType::f32;
   int size = 0, width = 0;  ///< elements of a query and key, of a value
   int batch_rank = 0;
-  bool masked = false, kept = false, inverted = false;
+  bool masked = false, kept = false, fill_added = false, inverted = false;
   bool zero_if_nan = false, zero_if_masked = false;
   bool q_along_size = true, k_along_size = true,
        v_along_width = true;  ///< which neighbours lie side by side; else queries or keys

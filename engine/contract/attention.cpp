@@ -22,6 +22,7 @@ Attention attention_of(const Roles& roles) {
   Attention a{tensor("q"), tensor("k"), tensor("v"), tensor("y"), {}, {}};
   if (const RoleTensor* mask = roles.tensor("add")) a.mask = *mask;
   if (const RoleTensor* keep = roles.tensor("keep")) a.keep = *keep;
+  a.fill_added = roles.number("fill_added") != 0;
   a.inverted = roles.number("inverted") != 0;
   // Kernels scale the product: in f32, where what the factors keep from overflow in f16 is none.
   a.scale = roles.number("scale") * roles.number("q_scale") * roles.number("k_scale");

@@ -32,6 +32,7 @@ struct AttentionForm {
   double hidden = 0;              ///< share of the mask that is minus infinity
   double odd = 0;                 ///< share of the values that are NaN or infinite
   bool guarded = false;           ///< weights are 0 where all keys are masked; queries are odd, too
+  std::optional<Dims> keep;       ///< of truth values that choose the mask, or 0, or minus infinity
 };
 
 /// `value` in the place of about this share of its elements.
@@ -90,8 +91,18 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
     Tensor m = random_of(f.type, *f.mask, rng);
     strew(m, -std::numeric_limits<double>::infinity(), f.hidden, rng);
     mask = r.input(m);
-    at = r.node("Add", {at, mask});
   }
+  auto number = [&](const char* name, double x) {
+    return r.graph.add_constant(name, Tensor::scalar(f.type, x));
+  };
+  const double low = -std::numeric_limits<double>::infinity();
+  if (f.keep) {
+    Tensor keep = random_of(DType::boolean, *f.keep, rng);
+    strew(keep, 0, f.hidden, rng);
+    mask = r.node("Where",
+                  {r.input(keep), f.mask ? mask : number("nothing", 0), number("least", low)});
+  }
+  if (mask) at = r.node("Add", {at, mask});
   at = r.node("Softmax", {at}, {{"axis", int64_t{-1}}});
   if (f.safe) {
     const ValueId nan = r.node("IsNaN", {at}),
@@ -99,10 +110,6 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
     at = r.node("Where", {nan, zero, at});
   }
   if (f.guarded) {
-    auto number = [&](const char* name, double x) {
-      return r.graph.add_constant(name, Tensor::scalar(f.type, x));
-    };
-    const double low = -std::numeric_limits<double>::infinity();
     const ValueId most = r.node("ReduceMax", {mask, r.axes({-1})}, {{"keepdims", int64_t{1}}}),
                   none = r.node("Equal", {most, number("low", low)});
     at = r.node("Where", {none, number("zero", 0), at});
@@ -114,8 +121,8 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
   return r;
 }
 
-AttentionForm guarded(AttentionForm f, double hidden, double odd) {
-  f.guarded = true, f.hidden = hidden, f.odd = odd;
+AttentionForm guarded(AttentionForm f, double hidden, double odd, std::optional<Dims> keep = {}) {
+  f.guarded = true, f.hidden = hidden, f.odd = odd, f.keep = std::move(keep);
   return f;
 }
 
@@ -140,15 +147,18 @@ RowLayout layout(const RowGraph& r, ValueId v) {
 AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
                       HostKernels& kernels) {
   AttentionCase c{graph_of(f, rng), {}, {}, 0, {}};
-  const Node& group = group_by("attention", c.r.graph);
+  // Where cuDNN has attention, a mask that is chosen is a layer of its own.
+  const Node& group =
+      f.keep ? group_by("attention_chosen", c.r.graph, "sm_75") : group_by("attention", c.r.graph);
   c.a = attention_of(*group.roles);
   c.inputs = group.inputs, c.result = group.outputs[0];
   auto placed = [&](const RoleTensor& role) {
     return layout(c.r, role.result ? c.result : c.inputs[role.slot]);
   };
-  RowLayout mask;
+  RowLayout mask, keep;
   AttentionLayouts l{placed(c.a.q), placed(c.a.k), placed(c.a.v), placed(c.a.y)};
   if (c.a.mask) mask = placed(*c.a.mask), l.mask = &mask;
+  if (c.a.keep) keep = placed(*c.a.keep), l.keep = &keep;
   auto plan = plan_cuda_attention(c.a, f.type, l, aligned);
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().reason()));
   c.plan = *plan;
@@ -168,7 +178,8 @@ void check(const AttentionCase& c, const HostKernels& kernels) {
   for (const RoleTensor* role : {&c.a.q, &c.a.k, &c.a.v})
     pointers.push_back(const_cast<void*>(c.tensor(*role).data()));
   pointers.push_back(const_cast<void*>(y.data()));
-  if (c.a.mask) pointers.push_back(const_cast<void*>(c.tensor(*c.a.mask).data()));
+  for (const auto& role : {c.a.mask, c.a.keep})
+    if (role) pointers.push_back(const_cast<void*>(c.tensor(*role).data()));
   const std::string problem =
       kernels.launch(c.id, cuda_attention_arguments(c.plan.kernel, c.plan.geometry, pointers),
                      {static_cast<unsigned>(c.plan.geometry.blocks(c.plan.kernel)), 1, 1},
@@ -256,6 +267,9 @@ TEST_CASE("the attention kernel equals its nodes, one by one") {
       guarded({DType::f32, {2}, 35, 66, 64, 64, Dims{35, 66}}, 0.98, 0),
       guarded({DType::f16, {2, 2}, 20, 5, 64, 64, Dims{2, 1, 20, 5}, true}, 0.7, 0.001),
       guarded({DType::bf16, {2}, 33, 40, 16, 24, Dims{33, 1}}, 0.5, 0),
+      guarded({DType::f32, {2, 2}, 40, 5, 12, 20, {}, true}, 0.7, 0.02, Dims{2, 1, 40, 5}),
+      guarded({DType::f32, {3}, 35, 70, 7, 5, Dims{70}}, 0.3, 0.001, Dims{3, 35, 1}),
+      guarded({DType::f16, {2}, 33, 40, 16, 24, {}}, 0.3, 0, Dims{40}),
       {DType::f16, {2, 2}, 20, 50, 64, 64, Dims{2, 1, 20, 50}, true},
       {DType::f16, {1, 3}, 65, 31, 24, 40, {}, false, true},
       {DType::bf16,
