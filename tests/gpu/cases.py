@@ -171,8 +171,8 @@ def attentions(floats):
         # And some in a mask that is computed: by the sign of one number a query.
         low = "-inf" if t == "f32" else MASKED[t]
         yield f"attention_guarded_{t}", (first(2, 3, 33, 44, 16, 16, "2,1,33,1") + f"<{scale}, {f} z = {{{ZERO[t]}}}, {f} low = {{{low}}}, {f}[44] none = {{{', '.join([ZERO[t]] * 44)}}}, int64[1] a = {{-1}}> " + begin +
-                                         "l = Less(m, z) h = Where(l, low, none) u = Add(s, h) p = Softmax<axis=-1>(u) r = ReduceMax<keepdims=1>(h, a) "
-                                         "g = Equal(r, low) w = Where(g, z, p) y = MatMul(w, v) }")
+                                         "l = Less(m, z) h = Where(l, low, none) u = Add(s, h) p = Softmax<axis=-1>(u) most = ReduceMax<keepdims=1>(h, a) "
+                                         "g = Equal(most, low) w = Where(g, z, p) y = MatMul(w, v) }")
 
 
 def all_cases(floats):
