@@ -19,9 +19,6 @@
 namespace ferrule {
 namespace {
 
-constexpr int kFoldRounds =
-    8;  // a rewrite may make something constant, which may let another rule fire
-
 std::string phase_line(const Phase& phase, size_t layers) {
   std::string text = phase.log.empty() ? "After " + phase.id + ": {layers} layers" : phase.log;
   if (size_t at = text.find("{layers}"); at != std::string::npos)
@@ -95,7 +92,8 @@ class Pipeline {
  private:
   Status run(const Phase& phase) {
     const size_t before = fused_.journal.steps.size();
-    for (int round = 0; round < kFoldRounds; ++round) {
+    // A rewrite may make something constant, which may let another rule fire.
+    for (int64_t round = 0; round < pass_.limits.phase_rounds; ++round) {
       size_t steps = fused_.journal.steps.size();
       FERRULE_TRY(rewrite_phase(pass_, phase.id, failures_ ? &*failures_ : nullptr));
       if (fused_.journal.steps.size() == steps) break;

@@ -24,6 +24,8 @@ struct Limits {
   X(match_steps_model, 50000000, "matcher steps per model")                            \
   X(rewrites_per_node, 4, "rewrites per node of the graph")                            \
   X(rewrite_seconds, 30, "seconds of rewriting")                                       \
+  X(phase_rounds, 8, "times that folding lets the rewrites of a phase run again")      \
+  X(groups_per_node, 4, "groups that a phase forms per node of the graph")             \
   X(yaml_bytes, 1 << 20, "bytes of a rule file")                                       \
   X(yaml_depth, 64, "nesting of a rule file")                                          \
   X(rules, 10000, "rules loaded")                                                      \

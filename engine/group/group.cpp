@@ -38,6 +38,10 @@ std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchCont
   auto bound = bind_roles(rule, m, j.let, ctx);
   if (auto* r = std::get_if<Rejection>(&bound)) return std::move(*r);
   BoundRoles& b = std::get<BoundRoles>(bound);
+  // It would be made again for ever.
+  if (b.nodes.size() == 1 && ctx.graph.node(b.nodes[0]).body)
+    return no_match(rule, m.root,
+                    ctx.explain ? node_text(ctx.graph, b.nodes[0]) + " is a group already" : "");
   m.let = std::move(j.let);
   m.nodes = std::move(b.nodes), m.outputs = b.body->outputs;
   m.body = std::move(b.body), m.roles = std::move(b.roles);

@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/group/budget.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/index.h"
@@ -496,7 +497,7 @@ namespace {
 class MergePhase {
  public:
   MergePhase(const PhaseContext& ctx, std::string_view phase)
-      : ctx_(ctx), g_(ctx.graph), phase_(phase) {}
+      : ctx_(ctx), g_(ctx.graph), phase_(phase), budget_(ctx, phase) {}
 
   Status run() {
     for (const auto& rule : ctx_.rules.rules) {
@@ -511,8 +512,8 @@ class MergePhase {
 
  private:
   Result<bool> round(const Rule& rule) {
-    FERRULE_TRY(ctx_.in_time(phase_));
-    const MatchContext mc = ctx_.match_context(g_, steps_);
+    FERRULE_TRY(budget_.more());
+    const MatchContext mc = ctx_.match_context(g_, budget_.steps);
     std::vector<Rejection> misses;
     const std::vector<Match> found = match_merges(rule, mc, ctx_.near_misses ? &misses : nullptr);
     int last = -1;  // the stretch of the order that changed ends here
@@ -533,6 +534,7 @@ class MergePhase {
     Step step{std::string(phase_), rule.id, "merge", {}, {}, {}};
     for (NodeId n : m.nodes) step.before.push_back(g_.node(n).name);
     step.root = g_.node(m.root).name;
+    FERRULE_TRY(budget_.formed(rule));
     FERRULE_ASSIGN(NodeId made, make_merge(g_, m, mc));
     step.after.push_back(g_.node(made).name);
     step.text = "Merging layers: " + g_.node(made).name;
@@ -543,7 +545,7 @@ class MergePhase {
   const PhaseContext& ctx_;
   Graph& g_;
   std::string_view phase_;
-  int64_t steps_ = 0;
+  GroupBudget budget_;
 };
 
 }  // namespace

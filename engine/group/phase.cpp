@@ -6,6 +6,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/group/absorb.h"
+#include "engine/group/budget.h"
 #include "engine/group/group.h"
 #include "engine/group/merge.h"
 #include "engine/group/region.h"
@@ -18,7 +19,7 @@ namespace {
 class GroupPhase {
  public:
   GroupPhase(const PhaseContext& ctx, std::string_view phase)
-      : ctx_(ctx), g_(ctx.graph), phase_(phase) {}
+      : ctx_(ctx), g_(ctx.graph), phase_(phase), budget_(ctx, phase) {}
 
   Status run() {
     for (const auto& r : ctx_.rules.rules)
@@ -32,8 +33,7 @@ class GroupPhase {
     roots_.resize(rules_.size());
     tried_.assign(rules_.size(), -1);
     for (NodeId n : g_.order()) add_roots(n);
-    // Grouping only ever takes nodes away, so this ends; a rule that matches groups may extend
-    // them.
+    // A rule that matches groups may extend them.
     for (bool changed = true; changed;) {
       changed = false;
       for (uint32_t rank = 0; rank < rules_.size(); ++rank) {
@@ -65,8 +65,8 @@ class GroupPhase {
     bool changed = false;
     for (NodeId root : roots) {
       if (g_.node(root).dead || (!ctx_.near_misses && !index_->promising(rank, g_, root))) continue;
-      FERRULE_TRY(ctx_.in_time(phase_));
-      const MatchContext mc = ctx_.match_context(g_, steps_);
+      FERRULE_TRY(budget_.more());
+      const MatchContext mc = ctx_.match_context(g_, budget_.steps);
       const bool window = rules_[rank]->kind == RuleKind::window;
       Attempt a =
           window ? match_window(*rules_[rank], root, mc) : match_absorb(*rules_[rank], root, mc);
@@ -82,12 +82,13 @@ class GroupPhase {
 
   Result<bool> regions(const Rule& rule) {
     FERRULE_TRY(g_.sort());
-    const MatchContext mc = ctx_.match_context(g_, steps_);
+    FERRULE_TRY(budget_.more());
+    const MatchContext mc = ctx_.match_context(g_, budget_.steps);
     std::vector<Rejection> misses;
     std::vector<Match> found = match_regions(rule, mc, ctx_.near_misses ? &misses : nullptr);
     for (Rejection& r : misses) misses_[{r.rule->id, r.root}] = std::move(r);
     for (Match& m : found) {
-      FERRULE_TRY(ctx_.in_time(phase_));
+      FERRULE_TRY(budget_.more());
       FERRULE_TRY(fire(rule, m, "region"));
     }
     return !found.empty();
@@ -107,9 +108,10 @@ class GroupPhase {
     }
     step.text = "Fusing " + joined_names(g_, first, " + ") +
                 (rest.empty() ? "" : " with " + joined_names(g_, rest, ", "));
-    std::string name = group_name(rule, m, ctx_.match_context(g_, steps_));
+    std::string name = group_name(rule, m, ctx_.match_context(g_, budget_.steps));
     NodeId made = form_group(g_, m.nodes, rule.contract, rule.id, std::move(name), m.body, m.roles);
     ++fires_;
+    FERRULE_TRY(budget_.formed(rule));
     add_roots(made);
     step.after.push_back(g_.node(made).name);
     ctx_.journal.steps.push_back(std::move(step));
@@ -119,7 +121,8 @@ class GroupPhase {
   const PhaseContext& ctx_;
   Graph& g_;
   std::string_view phase_;
-  int64_t steps_ = 0, fires_ = 0;
+  GroupBudget budget_;
+  int64_t fires_ = 0;
   std::vector<const Rule*> rules_;
   std::optional<RuleIndex> index_;
   std::vector<std::vector<NodeId>> roots_;  // by rule: where its pattern may match

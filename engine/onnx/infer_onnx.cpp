@@ -155,6 +155,11 @@ class Context final : public onnx::InferenceContext {
     Inferred out;
     for (const auto& t : outputs_) out.types.push_back(names_.decode(t));
     out.contents.resize(out.types.size());
+    // Some of onnx's functions count with the size of an unknown dimension, which reads as 0.
+    if (sizes_unknown())
+      for (Type& t : out.types)
+        for (size_t k = 0; t.shape && k < t.shape->size(); ++k)
+          if ((*t.shape)[k] == Dim(0)) (*t.shape)[k] = Dim::unknown();
     return out;
   }
   /// Whether something is missing that would excuse a failure.
@@ -165,6 +170,18 @@ class Context final : public onnx::InferenceContext {
   }
 
  private:
+  /// Of some input, and none has a size of 0.
+  bool sizes_unknown() const {
+    bool unknown = false;
+    for (ValueId v : n_.inputs)
+      if (const auto& shape = v ? g_.value(v).type.shape : std::nullopt)
+        for (const Dim& d : *shape) {
+          if (d == Dim(0)) return false;
+          unknown |= !d.constant();
+        }
+    return unknown;
+  }
+
   const Graph& g_;
   const Node& n_;
   mutable DimNames names_;

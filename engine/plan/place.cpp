@@ -7,6 +7,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/region_pieces.h"
+#include "engine/group/budget.h"
 #include "engine/group/group.h"
 #include "engine/match/index.h"
 #include "engine/match/pattern_matcher.h"
@@ -31,12 +32,18 @@ SliceForm form_of(const StridedView& at, const std::vector<int64_t>& dims, Layou
   return layout == Layout::channels_last ? SliceForm::pixels : SliceForm::rows;
 }
 
+/// How the values of a graph would lie.
+struct Placement {
+  Layouts layouts;
+  std::map<ValueId, SliceOf> slices;
+};
+
 class Places {
  public:
-  /// `plan`: the graph as it would be planned; made here if it is not there yet.
+  /// `placement`: asked here if it is not there yet.
   Places(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses,
-         std::optional<Plan>& plan)
-      : rule_(rule), ctx_(ctx), misses_(misses), shared_(plan) {}
+         std::optional<Placement>& placement)
+      : rule_(rule), ctx_(ctx), g_(ctx.graph), misses_(misses), shared_(placement) {}
 
   std::vector<PlaceMatch> run() {
     if (!ctx_.target) return {};
@@ -47,14 +54,12 @@ class Places {
       if (!index.ranks_at(ctx_.graph.node(n)).empty()) roots.push_back(n);
     if (roots.empty()) return {};
     if (!shared_) {
-      auto made = make_plan(std::move(*ctx_.graph.clone()), *ctx_.target, ctx_.ops);
-      if (!made) return {};
-      shared_ = std::move(*made);
+      Layouts layouts = layouts_of(g_, *ctx_.target, ctx_.ops);
+      auto slices = read_slices(g_, layouts, ctx_.ops);
+      shared_ = Placement{std::move(layouts), std::move(slices)};
     }
-    planned_.emplace(MatchContext{g(), ctx_.ops, ctx_.limits, ctx_.target, ctx_.ignore_profit,
-                                  ctx_.steps, ctx_.explain, ctx_.trace});
-    for (const auto& [v, s] : plan().slices)
-      if (g().value(s.whole).producer != g().value(v).producer) wholes_.insert(s.whole);
+    for (const auto& [v, s] : slices())
+      if (g_.value(s.whole).producer != g_.value(v).producer) wholes_.insert(s.whole);
     std::vector<PlaceMatch> out;
     for (size_t k = roots.size(); k-- > 0;)
       one_of(roots[k], out);  // what is around before what is inside
@@ -63,38 +68,37 @@ class Places {
   }
 
  private:
-  Plan& plan() { return *shared_; }
-  const Plan& plan() const { return *shared_; }
-  const Graph& g() const { return shared_->graph; }
+  const Layouts& layouts() const { return shared_->layouts; }
+  std::map<ValueId, SliceOf>& slices() const { return shared_->slices; }
 
   void one_of(NodeId root, std::vector<PlaceMatch>& out) {
-    Attempt a = match_structure(rule_, root, *planned_);
+    Attempt a = match_structure(rule_, root, ctx_);
     if (auto* r = std::get_if<Rejection>(&a)) {
       if (misses_) misses_->push_back(std::move(*r));
       return;
     }
     PlaceMatch p;
     p.match = std::move(std::get<Match>(a));
-    const Node& n = g().node(root);
+    const Node& n = g_.node(root);
     if (p.match.nodes.size() != 1 || n.body || !is_movement(n))
-      return miss(root, "structure", node_text(g(), root) + " does not only move elements");
+      return miss(root, "structure", node_text(g_, root) + " does not only move elements");
     const ValueId whole = value(p.match, rule_.place.whole);
     const std::set<ValueId> parts = values(p.match, rule_.place.parts);
-    p.writes = whole == g().output(root);
+    p.writes = whole == g_.output(root);
     const auto& around = p.writes ? n.inputs : n.outputs;
-    const std::vector<std::optional<SliceOf>> slices = slices_of(g(), root, p.writes);
+    const std::vector<std::optional<SliceOf>> cut = slices_of(g_, root, p.writes);
     size_t moved = 0;
     for (size_t slot = 0; slot < around.size(); ++slot) {
       if (!around[slot] || !parts.contains(around[slot])) continue;
       ++moved;
-      if (placed(p, root, slices[slot], around[slot], whole))
+      if (placed(p, root, cut[slot], around[slot], whole))
         p.slots.push_back(static_cast<int64_t>(slot));
     }
     if (p.slots.empty()) return;
     const size_t left =
         moved - p.slots.size();  // a result that is not whole is looked at as a whole
     if ((p.writes && left ? moved : left) > kMaxPieces) {
-      for (int64_t slot : p.slots) plan().slices.erase(around[static_cast<size_t>(slot)]);
+      for (int64_t slot : p.slots) slices().erase(around[static_cast<size_t>(slot)]);
       return miss(root, "structure",
                   fmt::format("{} of {} parts would be left to move, too many for one kernel", left,
                               moved));
@@ -121,47 +125,49 @@ class Places {
     if (std::string why = no_slice(root, v, whole, p.writes); !why.empty())
       return miss(root, "structure", why), false;
     if (!slice)
-      return miss(root, "structure", value_text(g(), v) + " is no slice of constant steps"), false;
-    plan().slices[v] = *slice;
+      return miss(root, "structure", value_text(g_, v) + " is no slice of constant steps"), false;
+    slices()[v] = *slice;
     if (judged(p, root, v)) return true;
-    plan().slices.erase(v);
+    slices().erase(v);
     return false;
   }
 
   /// Whose memory may be a part of another one's at all.
   std::string no_slice(NodeId root, ValueId v, ValueId whole, bool writes) const {
-    const Value &part = g().value(v), &all = g().value(whole);
-    const std::string name = value_text(g(), v);
+    const Value &part = g_.value(v), &all = g_.value(whole);
+    const std::string name = value_text(g_, v);
     if (!part.type.shape || !constant_shape(*part.type.shape))
       return "the size of " + name + " is not known";
     if (part.type.dtype != all.type.dtype || size_bits(part.type.dtype) < 8)
       return name + " has another element type";
-    if (part.constant || part.is_input || part.is_output || !part.producer)
+    if (part.constant || part.is_input || layouts().escapes(g_, v) || !part.producer)
       return name + " is the caller's memory, or a constant";
-    if (plan().slices.contains(v)) return name + " is a part of something else already";
+    if (slices().contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
-    if (plan().layout(v) != plan().layout(whole))
-      return name + " lies in another layout than " + value_text(g(), whole);
+    if (layouts().at(v) != layouts().at(whole))
+      return name + " lies in another layout than " + value_text(g_, whole);
     for (size_t reads = 0; const Use& u : part.uses) {
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
+      if (u.node == root && layouts().copy_for(v, u))
+        return name + " lies in another layout than " + value_text(g_, whole);
       if (writes && u.node == root && ++reads > 1) return name + " is read twice";
     }
-    if (!writes) return all.constant ? value_text(g(), whole) + " is a constant" : "";
-    if (contract_of(g(), g().node(part.producer), ctx_.ops) == "view")
+    if (!writes) return all.constant ? value_text(g_, whole) + " is a constant" : "";
+    if (contract_of(g_, g_.node(part.producer), ctx_.ops) == "view")
       return name + " is another value's memory under other sizes";
     return "";
   }
 
   bool judged(PlaceMatch& p, NodeId root, ValueId v) {
-    auto at = strided_view(plan(), v);
+    auto at = strided_view(g_, layouts().of, slices(), v);
     if (!at) return false;
-    const auto dims = constant_shape(*g().value(v).type.shape);
+    const auto dims = constant_shape(*g_.value(v).type.shape);
     auto accepts = [&] {
       if (at->dense &&
           (ctx_.target->alignment <= 1 ||
-           at->offset * size_bits(g().value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
+           at->offset * size_bits(g_.value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
         return answer::yes();
-      const SliceForm form = form_of(*at, *dims, plan().layout(v));
+      const SliceForm form = form_of(*at, *dims, layouts().at(v));
       Accept a = all_accept(root, v, form, p.writes);
       refusal_ = a.reason;
       return a;
@@ -169,9 +175,9 @@ class Places {
     refusal_.clear();
     Match& m = p.match;
     m.bindings.values["part"] = v;
-    m.bindings.nodes["maker"] = g().value(v).producer;
+    m.bindings.nodes["maker"] = g_.value(v).producer;
     m.bindings.attrs["contiguous"] = int64_t{at->dense};
-    Judgement j = judge(rule_, rule_.where, m, *planned_, accepts);
+    Judgement j = judge(rule_, rule_.where, m, ctx_, accepts);
     m.let = std::move(j.let);
     auto& r = j.refused;
     if (!r) return true;
@@ -185,18 +191,24 @@ class Places {
 
   /// Whoever writes the part and all who read it, but the movement itself.
   Accept all_accept(NodeId root, ValueId v, SliceForm form, bool writes) const {
-    const Value& part = g().value(v);
+    const Value& part = g_.value(v);
     if (writes)
       if (Accept a =
-              accepts_strided(g(), g().node(part.producer), kResult, form, *ctx_.target, ctx_.ops);
+              accepts_strided(g_, g_.node(part.producer), kResult, form, *ctx_.target, ctx_.ops);
           a.truth != Truth::yes)
         return a;
+    auto takes = [&](const Node& n, int slot) {
+      return accepts_strided(g_, n, slot, form, *ctx_.target, ctx_.ops);
+    };
+    Node reorder;  // as a plan writes it
+    reorder.domain = "ferrule";
     for (const Use& u : part.uses)
       if (u.node != root)
-        if (Accept a = accepts_strided(g(), g().node(u.node), u.slot, form, *ctx_.target, ctx_.ops);
+        if (Accept a =
+                layouts().copy_for(v, u) ? takes(reorder, 0) : takes(g_.node(u.node), u.slot);
             a.truth != Truth::yes)
           return a;
-    return {Truth::yes, {}};
+    return part.is_output ? takes(reorder, 0) : answer::yes();
   }
 
   void miss(NodeId root, const char* id, std::string why) {
@@ -207,10 +219,10 @@ class Places {
 
   const Rule& rule_;
   const MatchContext& ctx_;
+  const Graph& g_;
   std::vector<Rejection>* misses_;
-  std::optional<Plan>& shared_;  // the graph as it would be planned, with the slices found so far
-  std::optional<MatchContext> planned_;  // ctx_ on that graph
-  std::set<ValueId> wholes_;             // of which parts are read where they lie
+  std::optional<Placement>& shared_;  // with the slices found so far
+  std::set<ValueId> wholes_;          // of which parts are read where they lie
   std::string refusal_;
 };
 
@@ -244,8 +256,8 @@ Status fire(const PhaseContext& ctx, std::string_view phase, const Rule& rule,
 
 std::vector<PlaceMatch> match_places(const Rule& rule, const MatchContext& ctx,
                                      std::vector<Rejection>* misses) {
-  std::optional<Plan> plan;
-  return Places(rule, ctx, misses, plan).run();
+  std::optional<Placement> placement;
+  return Places(rule, ctx, misses, placement).run();
 }
 
 Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
@@ -262,19 +274,19 @@ Attempt match_place(const Rule& rule, NodeId node, const MatchContext& ctx) {
 Status place_phase(const PhaseContext& ctx, std::string_view phase) {
   Graph& g = ctx.graph;
   bool any = false;
-  std::optional<Plan> plan;  // until a rule fires; what finds nothing leaves it as it was
+  GroupBudget budget(ctx, phase);
+  std::optional<Placement> placement;  // until a rule fires; what finds nothing leaves it as it was
   for (const auto& rule : ctx.rules.rules) {
     if (!rule->enabled || rule->phase != phase || rule->kind != RuleKind::place) continue;
-    FERRULE_TRY(ctx.in_time(phase));
+    FERRULE_TRY(budget.more());
     any = true;
-    if (!plan) FERRULE_TRY(g.sort());
-    int64_t steps = 0;
-    const MatchContext mc = ctx.match_context(g, steps);
+    if (!placement) FERRULE_TRY(g.sort());
+    const MatchContext mc = ctx.match_context(g, budget.steps);
     std::vector<Rejection> misses;
     const std::vector<PlaceMatch> found =
-        Places(*rule, mc, ctx.near_misses ? &misses : nullptr, plan).run();
+        Places(*rule, mc, ctx.near_misses ? &misses : nullptr, placement).run();
     for (const PlaceMatch& p : found) FERRULE_TRY(fire(ctx, phase, *rule, p));
-    if (!found.empty()) plan.reset();
+    if (!found.empty()) placement.reset();
     if (ctx.near_misses) std::ranges::move(misses, std::back_inserter(*ctx.near_misses));
   }
   return any ? g.sort() : Status{};

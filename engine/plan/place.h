@@ -12,7 +12,7 @@ namespace ferrule {
 
 /// One movement of a place rule: whose parts need not be moved.
 struct PlaceMatch {
-  Match match;  ///< of the graph with the planner's reorders; ids of its nodes are the graph's
+  Match match;
   std::vector<int64_t>
       slots;  ///< inputs that write into the result, or outputs that are read in the operand
   bool writes = false;  ///< inputs

@@ -1,344 +1,74 @@
 #include "engine/plan/plan.h"
 
-#include <algorithm>
-#include <array>
-#include <optional>
-
-#include "engine/contract/contracts.h"
-#include "engine/contract/quantized.h"
-#include "engine/contract/roles.h"
+#include "engine/plan/layouts.h"
 
 namespace ferrule {
 namespace {
 
-/// As far as the sizes are known.
-bool same_memory(const Type& t) {
-  if (!t.shape || t.rank() < 3) return true;
-  if ((*t.shape)[1] == Dim(1)) return true;
-  for (int k = 2; k < t.rank(); ++k)
-    if (!((*t.shape)[k] == Dim(1))) return false;
-  return true;
-}
-
-bool can_be_channels_last(const Type& t) { return t.shape && t.rank() >= 3 && t.rank() <= 5; }
-
-/// Chooses a layout for every value, forward; puts a Reorder where a kernel cannot read what is
-/// there.
-class LayoutPlanner {
+/// What the layouts say, written down: a layer for each node, and one for each reorder in front of
+/// its first reader.
+class PlanWriter {
  public:
-  LayoutPlanner(Plan& plan, const Target& target, const Semantics& ops)
-      : plan_(plan), target_(target), ops_(ops) {}
+  PlanWriter(Plan& plan, Layouts& layouts) : plan_(plan), g_(plan.graph), layouts_(layouts) {}
 
-  Status run() {
-    Graph& g = plan_.graph;
-    plan_.layouts.assign(g.value_slots(), Layout::plain);
-    for (NodeId id : g.order()) {
-      place(id);
-      add_layer(id);
+  void run() {
+    auto next = layouts_.reorders.begin();
+    auto reorders_before = [&](NodeId reader) {
+      for (; next != layouts_.reorders.end() && next->before == reader; ++next) reorder(*next);
+    };
+    for (NodeId id : g_.order()) {
+      reorders_before(id);
+      const Node& n = g_.node(id);
+      Layer layer;
+      layer.name = n.name;
+      layer.contract = layouts_.contract[id.index];
+      layer.node = id;
+      layer.nodes = n.origins;
+      layer.rule = n.rule;
+      plan_.layers.push_back(std::move(layer));
     }
-    for (size_t k = 0; k < g.outputs().size(); ++k) require_output(k);
-    return {};
+    reorders_before({});
   }
 
  private:
-  Layout layout(ValueId v) const { return plan_.layouts[v.index]; }
-  void set(ValueId v, Layout l) {
-    if (v.index >= plan_.layouts.size()) plan_.layouts.resize(v.index + 1, Layout::plain);
-    plan_.layouts[v.index] = l;
-  }
-  const Type& type(ValueId v) const { return plan_.graph.value(v).type; }
-  bool has(ValueId v, Layout l) const { return layout(v) == l || same_memory(type(v)); }
-
-  void place(NodeId id) {
-    if (const Roles* roles = plan_.graph.node(id).roles.get()) return by_roles(id, *roles);
-    const std::string contract = laid_out_as(id);
-    if (slides(contract)) {
-      sliding(id);
-    } else if (contract == "pointwise") {
-      for (ValueId v : plan_.graph.node(id).outputs) set_output(v, written(id, v));
-    } else if (contract == "norm") {
-      set_outputs(id, follows(id));
-    } else if (contract == "row_reduce") {
-      rows(id);
-    } else if (contract == "copy") {
-      copies(id);
-    } else {
-      for (size_t k = 0; k < plan_.graph.node(id).inputs.size(); ++k) require(id, k, Layout::plain);
-    }
-  }
-
-  static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" ||
-           contract == "resize" || contract == "conv_pool" || contract == "depthwise_pointwise";
-  }
-
-  /// As the contract's file says.
-  void by_roles(NodeId id, const Roles& roles) {
-    for (const auto& [_, t] : roles.tensors) {
-      if (t.result) {
-        set_output(plan_.graph.output(id, t.slot), layout_of(t));
-        continue;
-      }
-      const ValueId v = plan_.graph.input(id, t.slot);
-      if (v && can_be_channels_last(type(v))) require(id, t.slot, layout_of(t), t.channels_last);
-    }
-  }
-  static Layout layout_of(const RoleTensor& t) {
-    return t.channels_last ? Layout::channels_last : Layout::plain;
-  }
-  /// The layout in which the group reads its input `slot`.
-  static Layout read_by_roles(const Roles& roles, int slot) {
-    const bool last = std::ranges::any_of(roles.tensors, [&](const auto& named) {
-      const RoleTensor& t = named.second;
-      return t.channels_last && !t.result && static_cast<int>(t.slot) == slot;
-    });
-    return last ? Layout::channels_last : Layout::plain;
-  }
-
-  /// What the value's readers want: the layout of those that need one, nullopt where all read any
-  /// strides.
-  std::optional<Layout> wanted(ValueId v) const {
-    const Value& value = plan_.graph.value(v);
-    std::optional<Layout> out;
-    if (value.is_output) out = Layout::plain;
-    for (const Use& u : value.uses) {
-      if (const Roles* roles = plan_.graph.node(u.node).roles.get()) {
-        if (read_by_roles(*roles, u.slot) == Layout::channels_last) return Layout::channels_last;
-        out = out.value_or(Layout::plain);
-        continue;
-      }
-      const std::string contract = laid_out_as(u.node);
-      if (contract == "pointwise" || contract == "copy" || contract == "norm") continue;
-      if (!slides(contract)) {
-        out = out.value_or(Layout::plain);
-      } else if (u.slot != Use::kCapture &&
-                 type(v).rank() == type(plan_.graph.node(u.node).outputs[0]).rank()) {
-        return Layout::channels_last;
-      }
-    }
-    return out;
-  }
-
-  /// Generated kernels and copies write any strides: they write what is wanted, else what they
-  /// read. Where rows of a few channels are too short to compute in, a reorder behind the kernel is
-  /// the faster way.
-  Layout written(NodeId id, ValueId v) const {
-    if (!v || !can_be_channels_last(type(v))) return Layout::plain;
-    const Layout read = follows(id), write = wanted(v).value_or(read);
-    const Dim& channels = (*type(v).shape)[1];
-    const int64_t least = target_.facts_of("pointwise").least_channels_last;
-    const bool few = channels.value_or(least) < least;
-    return few && read == Layout::plain && kernel_contract(id) == "pointwise" ? Layout::plain
-                                                                              : write;
-  }
-
-  /// The contract that really runs the node: a single node whose contract refuses it is
-  /// interpreted.
-  std::string kernel_contract(NodeId id) const {
-    const Graph& g = plan_.graph;
-    const Node& n = g.node(id);
-    std::string contract = contract_of(g, n, ops_);
-    if (n.body || n.domain == "ferrule") return contract;
-    std::array<NodeId, 1> one{id};
-    return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract
-                                                                            : "interpret";
-  }
-
-  /// A group of integers is laid out as what it computes between its conversions.
-  std::string laid_out_as(NodeId id) const {
-    const std::string contract = kernel_contract(id);
-    if (contract != "quantized") return contract;
-    const Graph& body = *plan_.graph.node(id).body;
-    const auto steps = read_quantized(body, body.order(), ops_);
-    if (!steps) return contract;
-    const auto anchor = std::ranges::find(*steps, false, &QuantizedStep::conversion);
-    return contract_of(body, body.node(anchor->node), ops_);
-  }
-
-  /// Windows slide over channels-last images; tail operands of the result's rank are read the same
-  /// way, others as they are written down.
-  void sliding(NodeId id) {
-    const Node& n = plan_.graph.node(id);
-    const Type& y = type(n.outputs[0]);
-    const Layout images = can_be_channels_last(y) ? Layout::channels_last : Layout::plain;
-    const bool image_first = slides_over_first(n);
-    for (size_t k = 0; k < n.inputs.size(); ++k) {
-      if (k == 0 && reads_plain(id)) continue;
-      const ValueId v = n.inputs[k];
-      require(id, k, v && type(v).rank() == y.rank() ? images : Layout::plain,
-              k == 0 && image_first);
-    }
-    set_outputs(id, images);
-  }
-
-  /// First layers: convolutions of a few planes may read the model's input as it lies.
-  bool reads_plain(NodeId id) const {
-    const Graph& g = plan_.graph;
-    const Node& n = g.node(id);
-    const Type& x = type(n.inputs[0]);
-    const auto planes = x.shape && x.rank() == 4 ? (*x.shape)[1].constant() : std::nullopt;
-    if (x.dtype != DType::f32 || !planes ||
-        *planes > target_.facts_of(kernel_contract(id)).most_plain_channels)
-      return false;
-    // An image that is also added to the result is read as the result is written.
-    if (n.body && n.body->value(n.body->inputs()[0]).uses.size() > 1) return false;
-    return slides_over_first(n);
-  }
-
-  /// Whether the node's first input is the image, and not an operand of something in front.
-  bool slides_over_first(const Node& n) const {
-    if (!n.body) return true;
-    for (NodeId b : n.body->order())
-      if (const Node& inner = n.body->node(b); slides(contract_of(*n.body, inner, ops_)))
-        return inner.inputs[0] == n.body->inputs()[0];
-    return false;
-  }
-
-  /// Generated kernels read and write any strides: the result is laid out as its largest operand
-  /// is.
-  Layout follows(NodeId id) const {
-    const Node& n = plan_.graph.node(id);
-    return n.outputs.empty() ? Layout::plain : follows(id, n.outputs[0]);
-  }
-  Layout follows(NodeId id, ValueId y) const {
-    const Graph& g = plan_.graph;
-    const Node& n = g.node(id);
-    if (!can_be_channels_last(type(y))) return Layout::plain;
-    for (ValueId v : n.inputs) {
-      if (!v || g.constant(v) || layout(v) != Layout::channels_last) continue;
-      if (same_memory(type(v)) || type(v).rank() != type(y).rank()) continue;
-      return Layout::channels_last;
-    }
-    return Layout::plain;
-  }
-
-  /// Row kernels read and write any strides; each result follows the operands of its rank. One that
-  /// a pointwise kernel would have written for others (a rule's `keeps`) is written as they want.
-  void rows(NodeId id) {
-    const std::vector<ValueId> outputs = plan_.graph.node(id).outputs;
-    for (ValueId v : outputs) {
-      if (!v) continue;
-      const Layout same = can_be_channels_last(type(v)) ? follows(id, v) : Layout::plain;
-      set(v, same != Layout::plain && outputs.size() > 1 ? wanted(v).value_or(same) : same);
-    }
-  }
-
-  void copies(NodeId id) {
-    const Node& n = plan_.graph.node(id);
-    auto perm = n.attrs.ints("perm");
-    if (perm.empty()) {
-      for (ValueId v : n.outputs) set_output(v, written(id, v));
-      return;
-    }
-    // A transpose between the two layouts moves nothing: the same memory under the other name.
-    ValueId x = n.inputs[0], y = n.outputs[0];
-    if (static_cast<int>(perm.size()) >= 3 && layout(x) == Layout::plain &&
-        perm == from_channels_last(perm.size()))
-      return set_output(y, Layout::channels_last);
-    set_output(
-        y, layout(x) == Layout::channels_last ? Layout::plain : wanted(y).value_or(Layout::plain));
-  }
-  static std::vector<int64_t> from_channels_last(size_t rank) {
-    std::vector<int64_t> p(rank);
-    p[0] = 0;
-    p[1] = static_cast<int64_t>(rank) - 1;
-    for (size_t k = 2; k < rank; ++k) p[k] = static_cast<int64_t>(k) - 1;
-    return p;
-  }
-
-  void set_output(ValueId v, Layout l) {
-    if (v) set(v, can_be_channels_last(type(v)) ? l : Layout::plain);
-  }
-  void set_outputs(NodeId id, Layout l) {
-    for (ValueId v : plan_.graph.node(id).outputs) set_output(v, l);
-  }
-
-  /// Constants are packed by whoever reads them, but for images.
-  void require(NodeId id, size_t slot, Layout wanted, bool image = false) {
-    ValueId v = plan_.graph.input(id, slot);
-    if (!v || (plan_.graph.constant(v) && !image) || has(v, wanted)) return;
-    plan_.graph.set_input(id, slot, reordered(v, wanted));
-  }
-
-  void require_output(size_t k) {
-    ValueId v = plan_.graph.outputs()[k];
-    if (has(v, Layout::plain)) return;
+  void reorder(const Layouts::Reorder& r) {
+    const std::string made = g_.value(r.value).name;
     // The output keeps its name; what the kernel writes gets another.
-    std::string output = plan_.graph.value(v).name;
-    plan_.graph.rename(v, plan_.graph.fresh_name(output + ".channels_last"));
-    ValueId r = reordered(v, Layout::plain);
-    plan_.graph.set_output(k, r);
-    plan_.graph.rename(r, output);
-  }
-
-  /// One reorder a value and layout, shared by all its readers; it is a layer, and shown as one.
-  ValueId reordered(ValueId v, Layout wanted) {
-    if (auto it = reorders_.find(v); it != reorders_.end()) return it->second;
-    Graph& g = plan_.graph;
-    ValueId out = g.add_value(g.fresh_name(g.value(v).name + "." + std::string(name(wanted))),
-                              g.value(v).type);
+    if (r.output) g_.rename(r.value, g_.fresh_name(made + "." + std::string(name(r.from()))));
+    const std::string& from = g_.value(r.value).name;
+    const ValueId out =
+        g_.add_value(g_.fresh_name(from + "." + std::string(name(r.to))), g_.value(r.value).type);
     Node n;
     n.op = "Reorder";
     n.domain = "ferrule";
-    n.name = g.fresh_name("reorder(" + g.value(v).name + ")");
-    n.inputs = {v};
+    n.name = g_.fresh_name("reorder(" + from + ")");
+    n.inputs = {r.value};
     n.outputs = {out};
-    NodeId id = g.add_node(std::move(n));
-    set(out, wanted);
+    const NodeId id = g_.add_node(std::move(n));
+    for (const Use& u : r.readers) g_.set_input(u.node, static_cast<size_t>(u.slot), out);
+    for (size_t k = 0; r.output && k < g_.outputs().size(); ++k)
+      if (g_.outputs()[k] == r.value) g_.set_output(k, out);
+    if (r.output) g_.rename(out, made);
+    layouts_.of.resize(g_.value_slots(), r.to);
+    layouts_.copy.resize(g_.value_slots(), Layouts::kNone);
     Layer layer;
-    layer.name = g.node(id).name;
+    layer.name = g_.node(id).name;
     layer.contract = "copy";
     layer.node = id;
-    layer.reorder_from = v;
+    layer.reorder_from = r.value;
     layer.reorder_to = out;
-    plan_.layers.push_back(std::move(layer));
-    return reorders_[v] = out;
-  }
-
-  void add_layer(NodeId id) {
-    const Node& n = plan_.graph.node(id);
-    Layer layer;
-    layer.name = n.name;
-    layer.contract = kernel_contract(id);
-    layer.node = id;
-    layer.nodes = n.origins;
-    layer.rule = n.rule;
     plan_.layers.push_back(std::move(layer));
   }
 
   Plan& plan_;
-  const Target& target_;
-  const Semantics& ops_;
-  std::map<ValueId, ValueId> reorders_;
+  Graph& g_;
+  Layouts& layouts_;
 };
 
 }  // namespace
 
 std::optional<StridedView> strided_view(const Plan& plan, ValueId v) {
-  auto dims_of = [&](ValueId x) {
-    const Type& t = plan.graph.value(x).type;
-    return t.shape ? constant_shape(*t.shape) : std::nullopt;
-  };
-  const auto dims = dims_of(v);
-  if (!dims) return std::nullopt;
-  StridedView out;
-  const auto slice = plan.slices.find(v);
-  if (slice == plan.slices.end()) {
-    out.root = v;
-    out.strides = strides_of(*dims, plan.layout(v));
-    return out;
-  }
-  auto whole = strided_view(plan, slice->second.whole);
-  if (!whole) return std::nullopt;
-  const auto axis = static_cast<size_t>(slice->second.axis);
-  out.root = whole->root;
-  out.offset = whole->offset + slice->second.start * whole->strides[axis];
-  out.strides = std::move(whole->strides);
-  out.strides[axis] *= slice->second.step;
-  const std::vector<int64_t> own = strides_of(*dims, plan.layout(v));
-  for (size_t k = 0; k < own.size(); ++k)
-    out.dense = out.dense && ((*dims)[k] == 1 || own[k] == out.strides[k]);
-  return out;
+  return strided_view(plan.graph, plan.layouts, plan.slices, v);
 }
 
 Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops) {
@@ -346,10 +76,11 @@ Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops) 
   plan.graph = std::move(fused);
   plan.target = target.name;
   FERRULE_TRY(plan.graph.sort());
-  FERRULE_TRY(LayoutPlanner(plan, target, ops).run());
+  Layouts layouts = layouts_of(plan.graph, target, ops);
+  PlanWriter(plan, layouts).run();
   FERRULE_TRY(plan.graph.sort());
-  plan.layouts.resize(plan.graph.value_slots(), Layout::plain);
-  plan.slices = read_slices(plan.graph, plan.layouts, ops);
+  plan.slices = read_slices(plan.graph, layouts, ops);
+  plan.layouts = std::move(layouts.of);
   return plan;
 }
 

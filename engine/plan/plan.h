@@ -39,14 +39,6 @@ struct Plan {
 /// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and
 /// unknown.
 Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops);
-/// Where a value's elements lie in the memory it is a part of, in elements; its own where it is no
-/// slice.
-struct StridedView {
-  ValueId root;  ///< no slice of another
-  int64_t offset = 0;
-  std::vector<int64_t> strides;
-  bool dense = true;  ///< lies as it would on its own, from the offset on
-};
 /// nullopt: a size on the way is not known.
 std::optional<StridedView> strided_view(const Plan& plan, ValueId v);
 

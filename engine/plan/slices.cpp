@@ -56,7 +56,7 @@ std::vector<std::optional<SliceOf>> slices_of(const Graph& g, NodeId node, bool 
   return Slices(g, node, writes).take();
 }
 
-std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> layouts,
+std::map<ValueId, SliceOf> read_slices(const Graph& g, const Layouts& layouts,
                                        const Semantics& ops) {
   std::map<ValueId, SliceOf> out;
   for (NodeId id : g.order()) {
@@ -78,11 +78,30 @@ std::map<ValueId, SliceOf> read_slices(const Graph& g, std::span<const Layout> l
       if (!slice || !part) continue;
       slice->whole = outer[slice->whole];
       // A reorder in between, or a layout of its own: then it is copied after all.
-      if (!slice->whole || layouts[part.index] != layouts[slice->whole.index]) continue;
-      if (writes && (!g.value(part).producer || g.value(part).is_output)) continue;
+      if (!slice->whole || layouts.at(part) != layouts.at(slice->whole)) continue;
+      if (writes && (!g.value(part).producer || layouts.escapes(g, part))) continue;
       out[part] = *slice;
     }
   }
+  return out;
+}
+
+std::optional<StridedView> strided_view(const Graph& g, std::span<const Layout> layouts,
+                                        const std::map<ValueId, SliceOf>& slices, ValueId v) {
+  const Type& type = g.value(v).type;
+  const auto dims = type.shape ? constant_shape(*type.shape) : std::nullopt;
+  if (!dims) return std::nullopt;
+  const std::vector<int64_t> own = strides_of(*dims, layouts[v.index]);
+  const auto slice = slices.find(v);
+  if (slice == slices.end()) return StridedView{v, 0, own};
+  auto out = strided_view(g, layouts, slices, slice->second.whole);
+  if (!out) return std::nullopt;
+  const auto axis = static_cast<size_t>(slice->second.axis);
+  out->offset += slice->second.start * out->strides[axis];
+  out->strides[axis] *= slice->second.step;
+  out->dense = true;
+  for (size_t k = 0; k < own.size(); ++k)
+    out->dense = out->dense && ((*dims)[k] == 1 || own[k] == out->strides[k]);
   return out;
 }
 

@@ -311,3 +311,13 @@ TEST_CASE("infer: pads of a window") {
   n.attrs.set("auto_pad", std::string("NOTSET"));
   CHECK(resolved_pads(n, {Dim(5), Dim(6)}, {3, 3}) == std::vector<int64_t>{0, 0, 0, 0});
 }
+
+TEST_CASE("infer: a size that is not known is not 0") {
+  auto flat_heads = [](const std::string& last) {
+    return type_of("float[2,5,6] q, float[2,7,6] k, float[2,7," + last + "] v",
+                   "y = Attention<q_num_heads=3, kv_num_heads=3>(q, k, v)", 23);
+  };
+  CHECK(flat_heads("W").starts_with("f32[2,5,?"));
+  CHECK(flat_heads("9") == "f32[2,5,9]");
+  CHECK(flat_heads("0") == "f32[2,5,0]");
+}
