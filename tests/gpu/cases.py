@@ -163,6 +163,12 @@ def attentions(floats):
                                       "l = Less(m, z) a = Where(l, n, z) u = Add(s, a) " + core)
         yield f"attention_one_head_{t}", (f"({f}[2,4,33,64] q, {f}[2,1,65,64] k, {f}[2,1,65,64] v) => ({f}[2,4,33,64] y) {constants}" + begin +
                                           "u = Identity(s) " + core)
+        # Heads of one product for all three, whose parts are read where they lie.
+        for size in (64, 12):
+            yield f"attention_packed_{size}_{t}", (
+                f"({f}[2,40,{9 * size}] x) => ({f}[2,3,40,{size}] y) <{scale}, int64[4] h = {{0, 0, 3, {size}}}> {{ qp, kp, vp = Split<axis = 2, num_outputs = 3>(x) qh = Reshape(qp, h) "
+                "kh = Reshape(kp, h) vh = Reshape(vp, h) q = Transpose<perm = [0,2,1,3]>(qh) k = Transpose<perm = [0,2,3,1]>(kh) v = Transpose<perm = [0,2,1,3]>(vh) "
+                "d = MatMul(q, k) u = Mul(d, c) p = Softmax<axis = -1>(u) y = MatMul(p, v) }")
         yield f"attention_odd_{t}", first(2, 3, 33, 44, 12, 12) + constants + begin + "u = Identity(s) " + core
         # Some queries have no key at all.
         gone = ", ".join([MASKED[t]] * (44 * 3) + [ZERO[t]] * (44 * 30))
