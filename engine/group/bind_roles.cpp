@@ -188,9 +188,10 @@ class Binder {
     auto fits = [&](const AxisMap& axes) {
       for (size_t k = 0; k < axes.size(); ++k)
         for (const AxisPart& part : axes[k])
-          if ((k >= run && (axes[k].size() > 1 || part.axis == AxisPart::kRepeated)) ||
-              (p.role->result && part.axis == AxisPart::kRepeated))
-            return false;
+          if ((k >= run && axes[k].size() > 1) ||
+              (part.axis == AxisPart::kRepeated &&
+               (p.role->result || (k >= run && !p.role->optional))))
+            return false;  // kernels broadcast what is optional alone
       return true;
     };
     while (!p.role->whole) {
