@@ -10,7 +10,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -31,7 +30,6 @@ constexpr int64_t kMaxEntry = int64_t{1} << 28;
 constexpr int64_t kYoungSeconds = 5, kPartSeconds = 3600, kTouchSeconds = 3600, kSweepSeconds = 600;
 
 // --- the format
-// ----------------------------------------------------------------------------------------
 
 struct Header {
   char magic[8];
@@ -162,7 +160,6 @@ bool is_part(std::string_view name) {
 }
 
 // --- files
-// -----------------------------------------------------------------------------------------------
 
 struct Descriptor {
   int fd = -1;
@@ -438,8 +435,8 @@ void DiskCache::sweep(int folder) {
     entries.push_back(std::move(l));
   }
   if (bytes <= limit_bytes_) return;
-  std::sort(entries.begin(), entries.end(),
-            [](const Listed& a, const Listed& b) { return age(a.st) > age(b.st); });
+  std::ranges::sort(entries,
+                    [](const Listed& a, const Listed& b) { return age(a.st) > age(b.st); });
   for (const Listed& l : entries) {
     if (bytes <= limit_bytes_ / 10 * 9) break;
     if (::unlinkat(folder, l.name.c_str(), 0) == 0) bytes -= l.st.st_size;

@@ -39,7 +39,6 @@ class DiskCache {
   std::string complaint();
 
   // --- ferrule cache
-  // -------------------------------------------------------------------------------
   struct Contents {
     int64_t entries = 0, bytes = 0;
     int64_t foreign = 0;               ///< of the entries: of other builds of ferrule

@@ -106,8 +106,8 @@ class Pipeline {
 
   /// Whether a step since the journal had `steps` is no grouping.
   bool rewrote(size_t steps) const {
-    return std::any_of(fused_.journal.steps.begin() + static_cast<std::ptrdiff_t>(steps),
-                       fused_.journal.steps.end(), [](const Step& s) {
+    return std::any_of(fused_.journal.steps.begin() + steps, fused_.journal.steps.end(),
+                       [](const Step& s) {
                          return s.kind != "absorb" && s.kind != "window" && s.kind != "region";
                        });
   }

@@ -108,7 +108,7 @@ class KernelEmitter {
       varies[k] = in.op == Prim::load && key_.inner[in.index] != InnerStride::broadcast;
       last[k] = k;
       for (int a = 0; a < info(in.op).arity; ++a) {
-        uint32_t arg = in.args[static_cast<size_t>(a)];
+        uint32_t arg = in.args[a];
         varies[k] = varies[k] || varies[arg];
         last[arg] = k;
       }
@@ -131,8 +131,7 @@ class KernelEmitter {
   }
   DType accumulator(size_t output) const { return fold_type(fold(output), p_.output_type(output)); }
   bool folds() const {
-    return std::any_of(key_.folds.begin(), key_.folds.end(),
-                       [](Fold f) { return f != Fold::none; });
+    return std::ranges::any_of(key_.folds, [](Fold f) { return f != Fold::none; });
   }
 
   BasicBlock* block(const char* name) {
@@ -398,7 +397,7 @@ class KernelEmitter {
   }
   bool all_uniform(const Inst& in) const {
     for (int a = 0; a < info(in.op).arity; ++a)
-      if (!uniform_[in.args[static_cast<size_t>(a)]]) return false;
+      if (!uniform_[in.args[a]]) return false;
     return true;
   }
 

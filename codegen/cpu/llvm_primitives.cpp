@@ -22,7 +22,7 @@ constexpr std::array kLibrary{Prim::exp,   Prim::log,   Prim::log1p, Prim::expm1
                               Prim::erf,   Prim::sin,   Prim::cos,   Prim::tan,   Prim::asin,
                               Prim::acos,  Prim::atan,  Prim::sinh,  Prim::cosh,  Prim::asinh,
                               Prim::acosh, Prim::atanh, Prim::pow};
-bool in_library(Prim p) { return std::ranges::find(kLibrary, p) != kLibrary.end(); }
+bool in_library(Prim p) { return contains(kLibrary, p); }
 
 /// SLEEF overflows early in these (at sqrt(max), or a little below max): f32 goes through double,
 /// f64 to libm.

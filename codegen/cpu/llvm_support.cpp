@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "codegen/cpu/llvm.h"
-#include "engine/semantics/minifloat.h"
+#include "engine/base/minifloat.h"
 
 #define FERRULE_SLEEF_UNARY(X) \
   X(exp)                       \

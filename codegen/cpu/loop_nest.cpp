@@ -25,7 +25,7 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims,
       "operands of a loop nest");
   LoopNest nest;
   nest.operands_ = strides.size();
-  bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
+  bool empty = contains(dims, 0);
   std::vector<LoopAxis> axes = collapse_axes(dims, strides, strides.size() - outputs);
   if (axes.empty()) axes.push_back({1, std::vector<int64_t>(strides.size(), 1)});
   for (LoopAxis& a : axes)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/native_type.h"
@@ -150,9 +149,8 @@ class RowNest::Maker {
     out.elements = s.elements;
     KernelKey key;
     key.target = target_;
-    key.fold_outer =
-        s.elements && across() &&
-        std::any_of(s.folds.begin(), s.folds.end(), [](Fold f) { return f != Fold::none; });
+    key.fold_outer = s.elements && across() &&
+                     std::ranges::any_of(s.folds, [](Fold f) { return f != Fold::none; });
     const bool vector_is_row = s.elements && !across();
     for (size_t k = 0; k < s.inputs.size() + s.outputs.size(); ++k) {
       const bool input = k < s.inputs.size();

@@ -4,7 +4,6 @@
 #include <bit>
 
 #include "codegen/cuda/text.h"
-#include "engine/base/diagnostics.h"
 #include "engine/semantics/polynomials.h"
 #include "engine/semantics/program_builder.h"
 

@@ -4,7 +4,6 @@
 #include <cstdlib>
 
 #include "codegen/cuda/text.h"
-#include "engine/base/diagnostics.h"
 
 namespace ferrule {
 namespace {
@@ -14,7 +13,6 @@ std::string element(int bytes) { return fmt::format("u{}", bytes * 8); }
 }  // namespace
 
 // --- transposes
-// -------------------------------------------------------------------------------------
 
 int64_t CudaTransposeGeometry::blocks(const CudaTransposeKernel& k) const {
   int64_t n = tiles(k, source) * tiles(k, result);
@@ -121,7 +119,6 @@ std::string cuda_transpose_arguments(const CudaTransposeKernel& k, const CudaTra
 }
 
 // --- gathers
-// ----------------------------------------------------------------------------------------
 
 int64_t CudaGatherGeometry::elements() const {
   int64_t n = 1;

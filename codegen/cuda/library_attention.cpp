@@ -13,8 +13,8 @@ using Part = LibraryAttention::Part;
 /// columns].
 Part spread(size_t operand, std::vector<int64_t> dims, std::vector<int64_t> strides, size_t rank) {
   auto put = [&](size_t at) {
-    dims.insert(dims.begin() + static_cast<std::ptrdiff_t>(at), 1);
-    strides.insert(strides.begin() + static_cast<std::ptrdiff_t>(at), 1);
+    dims.insert(dims.begin() + at, 1);
+    strides.insert(strides.begin() + at, 1);
   };
   while (dims.size() < rank) put(0);
   while (dims.size() < 4) put(dims.size() == 3 ? 1 : 0);

@@ -79,7 +79,7 @@ Result<Nvrtc> open_library() {
   n.version(&n.info.major, &n.info.minor);
   int count = 0;
   if (n.arch_count(&count) == 0 && count > 0) {
-    n.info.architectures.resize(static_cast<size_t>(count));
+    n.info.architectures.resize(count);
     n.archs(n.info.architectures.data());
   }
   return n;
@@ -113,8 +113,7 @@ Status known_architecture(std::string_view target, const NvrtcInfo& info) {
             std::from_chars(target.data() + 3, target.data() + target.size(), cc).ptr ==
                 target.data() + target.size();
   if (!ok) return error(Code::unknown_target, "CUDA kernel", escape(target), known);
-  if (!info.architectures.empty() && std::find(info.architectures.begin(), info.architectures.end(),
-                                               cc) == info.architectures.end())
+  if (!info.architectures.empty() && !contains(info.architectures, cc))
     return error(Code::arch_unsupported, "CUDA kernel",
                  fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
   return {};

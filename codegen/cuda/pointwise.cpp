@@ -101,8 +101,7 @@ class Elements {
   std::string offset(size_t k) const {
     if (k_.access[k] == CudaAccess::linear) return "i";
     if (k_.access[k] == CudaAccess::uniform) return "0";
-    auto row = std::count_if(k_.access.begin(), k_.access.begin() + static_cast<std::ptrdiff_t>(k),
-                             has_strides);
+    auto row = std::count_if(k_.access.begin(), k_.access.begin() + k, has_strides);
     std::string text;
     for (int d = 0; d < k_.rank; ++d) {
       bool inner = d == k_.rank - 1;
@@ -121,8 +120,7 @@ class Elements {
   std::string step(size_t k, const std::string& j) const {
     if (moves(k)) return j;
     if (k_.access[k] != CudaAccess::strided) return "0";
-    auto row = std::count_if(k_.access.begin(), k_.access.begin() + static_cast<std::ptrdiff_t>(k),
-                             has_strides);
+    auto row = std::count_if(k_.access.begin(), k_.access.begin() + k, has_strides);
     return fmt::format("{} * {}.stride[{}][{}]", j, geometry_, row, k_.rank - 1);
   }
 
@@ -201,7 +199,7 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes,
               const std::vector<CudaAccess>& access, std::span<const int64_t> offsets) {
   constexpr int kMostElements = 8;
   int64_t widest = 1;
-  bool ragged = std::none_of(access.begin(), access.end(), has_strides);
+  bool ragged = std::ranges::none_of(access, has_strides);
   for (size_t k = 0; k < access.size(); ++k) {
     DType t = k < p.inputs.size() ? p.inputs[k] : p.output_type(k - p.inputs.size());
     if (access[k] == CudaAccess::linear || access[k] == CudaAccess::rows)
@@ -227,7 +225,7 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes,
 }  // namespace
 
 size_t strided_operands(const CudaKernel& k) {
-  return static_cast<size_t>(std::count_if(k.access.begin(), k.access.end(), has_strides));
+  return static_cast<size_t>(std::ranges::count_if(k.access, has_strides));
 }
 
 int64_t pack_bytes(const CudaKernel& k) {

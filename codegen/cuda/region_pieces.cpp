@@ -6,7 +6,6 @@
 #include <set>
 
 #include "codegen/cuda/text.h"
-#include "engine/base/diagnostics.h"
 #include "engine/contract/region_pieces.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/polynomials.h"

@@ -25,7 +25,7 @@ CudaResizeKernel::Axis table_of(const ResizeAxis& a, const Resampling& r) {
   bool ones = t.taps == 1;
   for (auto& taps : all) {
     // One more with no weight: the kernel passes over it.
-    taps.resize(static_cast<size_t>(t.taps), {taps.empty() ? 0 : taps.back().at, 0});
+    taps.resize(t.taps, {taps.empty() ? 0 : taps.back().at, 0});
     for (const ResizeTap& tap : taps)
       t.at.push_back(tap.at), t.weights.push_back(static_cast<float>(tap.weight)),
           ones = ones && tap.weight == 1;

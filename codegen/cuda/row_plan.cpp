@@ -5,7 +5,6 @@
 
 #include "codegen/cuda/text.h"
 #include "codegen/program/row_online.h"
-#include "engine/base/diagnostics.h"
 
 namespace ferrule {
 namespace {
@@ -33,8 +32,7 @@ int64_t up_to_power(int64_t n, int64_t least, int64_t most) {
 /// Stages that read an operand or a result element by element.
 int readers(const StagedRows& rows, const RowSource& from) {
   int n = 0;
-  for (const RowStage& s : rows.stages)
-    n += s.elements && std::ranges::find(s.inputs, from) != s.inputs.end();
+  for (const RowStage& s : rows.stages) n += s.elements && contains(s.inputs, from);
   return n;
 }
 
@@ -205,7 +203,7 @@ class Planner {
     int stages = 0;
     for (const RowStage& s : k_.staged.stages) {
       stages += s.elements;
-      if (s.elements && std::ranges::find(s.folds, Fold::none) != s.folds.end()) return false;
+      if (s.elements && contains(s.folds, Fold::none)) return false;
     }
     return stages == 1;
   }
@@ -260,7 +258,7 @@ std::pair<int, int> CudaRowGeometry::block(const CudaRowKernel& k) {
 int64_t CudaRowGeometry::scratch_bytes(const CudaRowKernel& k) const {
   if (!k.sliced) return 0;
   const int64_t lanes = k.team == CudaTeam::columns ? k.rows : 1,
-                folds = static_cast<int64_t>(k.staged.folds.size());
+                folds = std::ssize(k.staged.folds);
   return (row_blocks(k) * 4 + 15) / 16 * 16 + blocks(k) * folds * lanes * kRowSlotBytes;
 }
 

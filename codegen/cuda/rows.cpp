@@ -1,11 +1,9 @@
 #include "codegen/cuda/rows.h"
 
-#include <algorithm>
 #include <limits>
 #include <set>
 
 #include "codegen/cuda/text.h"
-#include "engine/base/diagnostics.h"
 #include "engine/semantics/polynomials.h"
 #include "engine/semantics/program_builder.h"
 

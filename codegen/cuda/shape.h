@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <fmt/format.h>
+#include "engine/base/diagnostics.h"
 
 namespace ferrule {
 
@@ -37,7 +37,7 @@ struct CudaShapes {
   /// `wanted`: a shape's text; another one's, or "": the first is taken.
   CudaShapes(const std::vector<CudaShape>& shapes, std::string_view wanted) {
     for (const CudaShape& s : shapes)
-      if (std::ranges::find(all, s) == all.end()) all.push_back(s);
+      if (!contains(all, s)) all.push_back(s);
     const auto at =
         std::ranges::find_if(all, [&](const CudaShape& s) { return s.text() == wanted; });
     taken = at == all.end() ? all.front() : *at;

@@ -56,7 +56,7 @@ Applicable<CudaTopKPlan> plan_cuda_topk(const SoftmaxTopK& s, DType type, const 
   }
   if (values) g.values = values->strides.back();
   if (indices) g.indices = indices->strides.back();
-  if (std::ranges::find(dims, 0) != dims.end())
+  if (contains(dims, 0))
     g.rows = {{0, {0, 0, 0}}};
   else
     g.rows = collapse_axes(dims, strides, 0);

@@ -91,6 +91,21 @@ Error make_error_v(Code c, std::string place, fmt::format_args args) {
   return e;
 }
 
+void append(std::vector<Error>& all, Error e) {
+  const std::vector<Error> more = std::exchange(e.more, {});
+  all.push_back(std::move(e));
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+Status as_status(std::vector<Error> all) {
+  std::vector<Error> flat;
+  for (Error& e : all) append(flat, std::move(e));
+  if (flat.empty()) return {};
+  Error first = std::move(flat.front());
+  first.more.assign(flat.begin() + 1, flat.end());
+  return fail(std::move(first));
+}
+
 std::string render(const Error& e) {
   std::string out = fmt::format("error[{}]: {}{}{}", code_name(e.code), e.place,
                                 e.place.empty() ? "" : ": ", e.message);

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/contains.h"
 #include "engine/base/result.h"
 
 namespace ferrule {
@@ -19,6 +20,11 @@ template <class... Args>
 tl::unexpected<Error> error(Code c, std::string place, const Args&... args) {
   return fail(make_error_v(c, std::move(place), fmt::make_format_args(args...)));
 }
+
+/// Adds an error to those of the same pass, and behind it what it has in `more`.
+void append(std::vector<Error>& all, Error e);
+/// No error, or the first one with the others in `more`.
+Status as_status(std::vector<Error> all);
 
 /// Text for a terminal: "error[code]: place: message", excerpt, "hint: …"; the `more` follow.
 std::string render(const Error& e);

@@ -161,16 +161,16 @@ std::optional<Dim> times(const Term& t, const Dim& b) {
     if (__builtin_mul_overflow(coefficient, t.coefficient, &coefficient)) return false;
     Term r{t.atoms, coefficient};
     r.atoms.insert(r.atoms.end(), atoms.begin(), atoms.end());
-    std::sort(r.atoms.begin(), r.atoms.end(),
-              [](const AtomRef& x, const AtomRef& y) { return compare(x, y) < 0; });
+    std::ranges::sort(r.atoms,
+                      [](const AtomRef& x, const AtomRef& y) { return compare(x, y) < 0; });
     if (coefficient != 0) out.push_back(std::move(r));
     return true;
   };
   for (const Term& u : A::terms(b))
     if (!push(u.atoms, u.coefficient)) return std::nullopt;
   if (!push({}, A::constant(b))) return std::nullopt;
-  std::sort(out.begin(), out.end(),
-            [](const Term& x, const Term& y) { return compare(x.atoms, y.atoms) < 0; });
+  std::ranges::sort(out,
+                    [](const Term& x, const Term& y) { return compare(x.atoms, y.atoms) < 0; });
   return A::make(0, std::move(out));
 }
 
@@ -244,7 +244,6 @@ Dim floordiv_constant(const Dim& a, int64_t k) {
 }
 
 // --- bounds: intervals with infinite ends, over symbols and unknowns >= 0
-// -------------------------------
 
 struct Range {
   int64_t lo = -kInf, hi = kInf;
@@ -477,7 +476,7 @@ std::optional<int64_t> Dim::evaluate(const std::map<std::string, int64_t>& symbo
       if (!v) return std::nullopt;
       args.push_back(*v);
     }
-    if (a.kind == Kind::max) return Saturated{*std::max_element(args.begin(), args.end())};
+    if (a.kind == Kind::max) return Saturated{*std::ranges::max_element(args)};
     if (a.kind == Kind::broadcast) return Saturated{broadcast_sizes(args)};
     return args[1] == 0 ? std::nullopt : std::optional(Saturated{floor_div(args[0], args[1])});
   };

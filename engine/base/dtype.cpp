@@ -13,7 +13,7 @@ struct Info {
 };
 
 constexpr std::array<Info, 24> kInfo = {{
-    {"?", "undefined", "", 0, '?'},
+    {"?", "?", "", 0, '?'},
     {"f32", "float", "float32", 32, 'f'},
     {"u8", "uint8", "uint8", 8, 'u'},
     {"i8", "int8", "int8", 8, 'i'},
@@ -47,6 +47,7 @@ const Info& info(DType t) {
 }  // namespace
 
 std::string_view name(DType t) { return info(t).name; }
+std::string_view onnx_name(DType t) { return info(t).onnx; }
 
 std::optional<DType> parse_dtype(std::string_view text) {
   for (size_t i = 1; i < kInfo.size(); ++i)
@@ -95,6 +96,14 @@ uint16_t float_to_bf16(float value) {
   uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+float round_to_odd(double value) {
+  auto f = static_cast<float>(value);
+  if (std::isnan(value) || double{f} == value) return f;
+  auto bits = std::bit_cast<uint32_t>(f);
+  if (std::fabs(double{f}) > std::fabs(value)) --bits;
+  return std::bit_cast<float>(bits | 1);
 }
 
 }  // namespace ferrule

@@ -37,6 +37,7 @@ enum class DType : uint8_t {
 
 /// Short name as rules and reports write it: "f32", "i64", "bool", "str", …
 std::string_view name(DType t);
+std::string_view onnx_name(DType t);  ///< "float", "int64", …, as ONNX's text syntax writes it
 /// Inverse of name(); also accepts ONNX's and numpy's names ("float", "float32", "int64", "bool").
 std::optional<DType> parse_dtype(std::string_view text);
 /// Bits of one element; 0 for strings and undefined.
@@ -54,5 +55,7 @@ float f16_to_float(uint16_t bits);
 uint16_t float_to_f16(float value);  ///< round to nearest even; overflow to infinity
 float bf16_to_float(uint16_t bits);
 uint16_t float_to_bf16(float value);  ///< round to nearest even
+/// Inexact results made odd: a second rounding to fewer bits is then right (Boldo, Melquiond).
+float round_to_odd(double value);
 
 }  // namespace ferrule

@@ -1,6 +1,7 @@
-// From element types to the C types that hold them.
+// From element types to the C types that hold them, and packed elements of four bits.
 #pragma once
 #include <cstdint>
+#include <limits>
 
 #include "engine/base/dtype.h"
 
@@ -38,6 +39,25 @@ decltype(auto) with_native(DType t, F&& f) {
 inline bool is_native(DType t) {
   return t == DType::f32 || t == DType::f64 || t == DType::boolean ||
          (is_int(t) && size_bits(t) >= 8);
+}
+
+/// A float as an integer: towards zero, saturated, NaN as 0.
+template <class To, class From>
+To saturated(From x) {
+  using Limits = std::numeric_limits<To>;
+  // The bounds as powers of two are exact in every float type, the largest integers are not.
+  if (x <= static_cast<From>(Limits::min())) return Limits::min();
+  if (x >= static_cast<From>(Limits::max())) return Limits::max();
+  return x == x ? static_cast<To>(x) : To{0};
+}
+
+inline uint8_t nibble(const void* tensor, int64_t i) {
+  return (static_cast<const uint8_t*>(tensor)[i / 2] >> (i % 2 * 4)) & 15;
+}
+inline void set_nibble(void* tensor, int64_t i, int64_t v) {
+  uint8_t& byte = static_cast<uint8_t*>(tensor)[i / 2];
+  int shift = static_cast<int>(i % 2 * 4);
+  byte = static_cast<uint8_t>((byte & ~(15 << shift)) | ((v & 15) << shift));
 }
 
 }  // namespace ferrule

@@ -157,7 +157,7 @@ class Builder final : public YAML::EventHandler {
   }
 
   void push(Node n) {
-    if (static_cast<int64_t>(stack_.size()) >= depth_) {
+    if (std::ssize(stack_) >= depth_) {
       out_.add(ferrule::error(Code::limit_exceeded, out_.source().place(n.line, n.column),
                               "nesting", "deeper", fmt::format("{} (yaml_depth)", depth_))
                    .value());
@@ -223,7 +223,7 @@ void parse(Reader& out, Builder& builder) {
 }  // namespace
 
 Result<Document> read_text(std::string_view text, std::string name, const Limits& limits) {
-  if (static_cast<int64_t>(text.size()) > limits.yaml_bytes)
+  if (std::ssize(text) > limits.yaml_bytes)
     return ferrule::error(Code::limit_exceeded, name, "size of the file", text.size(),
                           fmt::format("{} (yaml_bytes)", limits.yaml_bytes));
   auto source = std::make_shared<const Source>(Source{std::move(name), std::string(text)});

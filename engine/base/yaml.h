@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/dtype.h"
+#include "engine/base/key_doc.h"
 #include "engine/base/limits.h"
 
 namespace ferrule::yaml {
@@ -58,10 +60,6 @@ struct Document {
 Result<Document> read_file(const std::string& path, const Limits& limits);
 Result<Document> read_text(std::string_view text, std::string name, const Limits& limits);
 
-/// The candidate nearest to `word` ("did you mean …?"); "" if none is near.
-std::string nearest(std::string_view word, std::span<const std::string_view> candidates);
-std::string nearest(std::string_view word, std::span<const std::string> candidates);
-
 /// Takes a document apart and collects what is wrong with it. The getters return a default after
 /// recording an error, so that reading goes on; ask status() at the end.
 class Reader {
@@ -74,6 +72,9 @@ class Reader {
              Code code = Code::yaml_key) {
     error(code, at.line, at.column, std::move(message), std::move(hint));
   }
+  void invalid(const Node& at, std::string message, std::string hint = "") {
+    error(at, std::move(message), std::move(hint), Code::rule_invalid);
+  }
   /// At byte `offset` of a scalar's text (places inside formulas, patterns, blocks).
   void error_in(const Node& at, size_t offset, std::string message, std::string hint, Code code);
   void add(Error e) {
@@ -82,7 +83,6 @@ class Reader {
   size_t count() const { return errors_.size(); }
   Status status() const;  ///< the first error with the others in `more`; or none
   const Source& source() const { return *source_; }
-  const std::shared_ptr<const Source>& shared_source() const { return source_; }
 
   // --- kinds
   bool expect(const Node& n, Node::Kind kind, std::string_view what);  ///< false: recorded
@@ -91,6 +91,7 @@ class Reader {
   void keys(const Node& map, std::initializer_list<std::string_view> allowed) {
     keys(map, std::span(allowed.begin(), allowed.size()));
   }
+  void keys(const Node& map, std::span<const KeyDoc> allowed) { keys(map, key_names(allowed)); }
   /// Value of a key that must be there; null: recorded.
   const Node* required(const Node& map, std::string_view key);
 
@@ -102,6 +103,9 @@ class Reader {
   int64_t integer(const Node& n);
   double number(const Node& n);                     ///< also inf, -inf, nan
   std::vector<std::string> strings(const Node& n);  ///< a list of scalars, or one scalar
+  /// The element types of these names, which stand at `n`.
+  std::vector<DType> dtypes(const Node& n, const std::vector<std::string>& names,
+                            std::string_view known = "f32, f16, bf16, f64, i32, i64, bool, …");
   /// A scalar that is one of `allowed`.
   std::string one_of(const Node& n, std::span<const std::string_view> allowed);
   std::string one_of(const Node& n, std::initializer_list<std::string_view> allowed) {

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
 
 namespace ferrule::yaml {
@@ -11,56 +12,16 @@ namespace {
 constexpr size_t kExcerptWidth = 120;
 
 size_t count_points(std::string_view s) {
-  return static_cast<size_t>(std::count_if(
-      s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
-}
-
-/// Edit distance with transpositions, for suggestions; both texts are short.
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> d(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
-  for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
-  for (size_t i = 1; i <= a.size(); ++i)
-    for (size_t j = 1; j <= b.size(); ++j) {
-      d[i][j] =
-          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] != b[j - 1])});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  return d[a.size()][b.size()];
-}
-
-template <class Text>
-std::string nearest_of(std::string_view word, std::span<const Text> candidates) {
-  std::string best;
-  word = word.substr(0, 64);
-  size_t least = (word.size() <= 3 ? 1 : word.size() <= 6 ? 2 : word.size() / 3) + 1;
-  for (std::string_view c : candidates) {
-    size_t d = distance(word, c.substr(0, 64));
-    if (d < least) least = d, best = c;
-  }
-  return best;
-}
-
-std::string list(std::span<const std::string_view> words) {
-  std::string out;
-  for (std::string_view w : words) out += (out.empty() ? "" : ", ") + std::string(w);
-  return out;
+  return static_cast<size_t>(std::ranges::count_if(
+      s, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 std::string suggest(std::string_view word, std::span<const std::string_view> allowed) {
-  std::string near = nearest(word, allowed);
-  return near.empty() ? "allowed: " + list(allowed) : fmt::format("did you mean \"{}\"?", near);
+  std::string hint = did_you_mean(word, allowed);
+  return hint.empty() ? fmt::format("allowed: {}", fmt::join(allowed, ", ")) : hint;
 }
 
 }  // namespace
-
-std::string nearest(std::string_view word, std::span<const std::string_view> candidates) {
-  return nearest_of(word, candidates);
-}
-std::string nearest(std::string_view word, std::span<const std::string> candidates) {
-  return nearest_of(word, candidates);
-}
 
 std::string_view name(Node::Kind k) {
   switch (k) {
@@ -109,7 +70,7 @@ std::pair<int, int> Node::position(size_t offset) const {
   if (verbatim) return {line, column + (quoted ? 1 : 0) + static_cast<int>(offset)};
   if (block_line == 0) return {line, column};
   std::string_view before = std::string_view(text).substr(0, offset);
-  auto lines = static_cast<int>(std::count(before.begin(), before.end(), '\n'));
+  auto lines = static_cast<int>(std::ranges::count(before, '\n'));
   size_t newline = before.rfind('\n');
   size_t in_line = newline == std::string_view::npos ? before.size() : before.size() - newline - 1;
   return {block_line + lines, block_indent + static_cast<int>(in_line) + 1};
@@ -133,20 +94,12 @@ void Reader::error_in(const Node& at, size_t offset, std::string message, std::s
 }
 
 Status Reader::status() const {
-  if (errors_.empty()) return {};
-  Error first = errors_.front();
-  for (size_t i = 1; i < errors_.size(); ++i) {
-    Error next = errors_[i];
-    std::vector<Error> nested = std::move(next.more);
-    next.more.clear();
-    first.more.push_back(std::move(next));
-    std::move(nested.begin(), nested.end(), std::back_inserter(first.more));
-  }
+  std::vector<Error> all = errors_;
   if (dropped_)
-    first.more.push_back(ferrule::error(Code::yaml_key, escape(source_->name, 1000),
-                                        fmt::format("{} further errors", dropped_), std::string())
-                             .value());
-  return fail(std::move(first));
+    all.push_back(ferrule::error(Code::yaml_key, escape(source_->name, 1000),
+                                 fmt::format("{} further errors", dropped_), std::string())
+                      .value());
+  return as_status(std::move(all));
 }
 
 bool Reader::expect(const Node& n, Node::Kind kind, std::string_view what) {
@@ -157,7 +110,7 @@ bool Reader::expect(const Node& n, Node::Kind kind, std::string_view what) {
 
 void Reader::keys(const Node& map, std::span<const std::string_view> allowed) {
   for (const auto& [key, value] : map.entries)
-    if (std::find(allowed.begin(), allowed.end(), key.text) == allowed.end())
+    if (!contains(allowed, key.text))
       error(key, fmt::format("unknown key \"{}\"", escape(key.text)), suggest(key.text, allowed));
 }
 
@@ -217,11 +170,23 @@ std::vector<std::string> Reader::strings(const Node& n) {
   return out;
 }
 
+std::vector<DType> Reader::dtypes(const Node& n, const std::vector<std::string>& names,
+                                  std::string_view known) {
+  std::vector<DType> out;
+  for (const std::string& s : names)
+    if (auto t = parse_dtype(s); t && ferrule::name(*t) == s)
+      out.push_back(*t);
+    else
+      error(n, fmt::format("\"{}\" is no element type", escape(s)), std::string(known));
+  return out;
+}
+
 std::string Reader::one_of(const Node& n, std::span<const std::string_view> allowed) {
   size_t before = count();
   std::string s = string(n);
-  if (count() == before && std::find(allowed.begin(), allowed.end(), s) == allowed.end())
-    error(n, fmt::format("\"{}\" is none of {}", escape(s), list(allowed)), suggest(s, allowed));
+  if (count() == before && !contains(allowed, s))
+    error(n, fmt::format("\"{}\" is none of {}", escape(s), fmt::join(allowed, ", ")),
+          suggest(s, allowed));
   return s;
 }
 

@@ -41,7 +41,7 @@ std::string text(const Tensor& t) {
   for (int64_t i = 0; i < t.numel(); ++i) {
     if (i) items += ", ";
     if (t.dtype() == DType::string)
-      items += quoted(t.strings()[static_cast<size_t>(i)]);
+      items += quoted(t.strings()[i]);
     else if (is_float(t.dtype()))
       items += number(t.at_f64(i));
     else

@@ -23,7 +23,6 @@ void trim(std::vector<T>& ids) {
 void list_changed() { FERRULE_ASSERT(false, "a list of a graph changed under a loop over it"); }
 
 // --- reading
-// --------------------------------------------------------------------------------------
 
 std::unique_ptr<Graph> Graph::clone() const {
   auto out = std::make_unique<Graph>();
@@ -102,7 +101,6 @@ std::string Graph::fresh_name(std::string_view base) const {
 }
 
 // --- changing
-// -------------------------------------------------------------------------------------
 
 void Graph::add_use(ValueId v, Use u) {
   if (!v) return;
@@ -216,7 +214,7 @@ void Graph::set_output(size_t k, ValueId v) {
     outputs_[k] = v;
   } else {
     outputs_[k] = v;
-    values_[before.index].is_output = std::ranges::find(outputs_, before) != outputs_.end();
+    values_[before.index].is_output = contains(outputs_, before);
   }
   values_[v.index].is_output = true;
 }
@@ -316,7 +314,7 @@ void Graph::set_constant(ValueId v, Tensor t) {
   FERRULE_ASSERT(!value.is_input || !value.producer, "a graph input with a producer");
   if (value.producer) {
     auto& out = nodes_[value.producer.index].outputs;
-    out[static_cast<size_t>(value.producer_slot)] = {};
+    out[value.producer_slot] = {};
     trim(out);
   }
   value.producer = {};
@@ -369,7 +367,7 @@ void Graph::replace_uses(ValueId from, ValueId to) {
   for (Use u : uses) {
     Node& n = nodes_[u.node.index];
     if (u.slot != Use::kCapture) {
-      n.inputs[static_cast<size_t>(u.slot)] = to;
+      n.inputs[u.slot] = to;
       add_use(to, u);
       continue;
     }

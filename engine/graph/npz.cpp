@@ -13,6 +13,8 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/base/output_file.h"
+
 namespace ferrule {
 namespace {
 
@@ -58,7 +60,7 @@ Result<std::string> read_file(const std::string& path) {
     return error(Code::file_not_found, "", escape(path), "not a regular file");
   }
   // The size is asked once; a file that grows or shrinks meanwhile is cut or refused by the parser.
-  out.resize(static_cast<size_t>(st.st_size));
+  out.resize(st.st_size);
   size_t got = 0;
   while (got < out.size()) {
     const ssize_t n = read(fd, out.data() + got, out.size() - got);
@@ -72,7 +74,6 @@ Result<std::string> read_file(const std::string& path) {
 }
 
 // --- .npy
-// -------------------------------------------------------------------------------------------
 
 struct Header {
   std::string descr;
@@ -216,7 +217,7 @@ void for_each_fortran(const std::vector<int64_t>& dims, F&& f) {
 std::optional<int64_t> count_elements(const std::vector<int64_t>& dims, size_t item,
                                       size_t available) {
   int64_t n = 1;
-  bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
+  bool empty = contains(dims, 0);
   for (int64_t d : dims) {
     if (__builtin_mul_overflow(n, d, &n)) {
       if (!empty) return std::nullopt;
@@ -239,10 +240,10 @@ Result<Tensor> parse_strings(const Header& h, Bytes data, const std::string& pla
   const size_t item = unicode ? width * 4 : width;
   const auto n = count_elements(h.shape, std::max<size_t>(item, 1), item ? data.size() : 1 << 20);
   if (!n) return bad(place, "the data is shorter than its shape");
-  std::vector<std::string> values(static_cast<size_t>(*n));
+  std::vector<std::string> values(*n);
   auto one = [&](int64_t from) {
     std::string out;
-    const Bytes b = data.substr(static_cast<size_t>(from) * item, item);
+    const Bytes b = data.substr(from * item, item);
     if (!unicode) return std::string(b.substr(0, b.find_last_not_of('\0') + 1));
     for (size_t k = 0; k < width; ++k) {
       if (const auto c = read_le<uint32_t>(b, k * 4)) append_utf8(out, c);
@@ -250,10 +251,9 @@ Result<Tensor> parse_strings(const Header& h, Bytes data, const std::string& pla
     return out;
   };
   if (h.fortran) {
-    for_each_fortran(h.shape,
-                     [&](int64_t i, int64_t to) { values[static_cast<size_t>(to)] = one(i); });
+    for_each_fortran(h.shape, [&](int64_t i, int64_t to) { values[to] = one(i); });
   } else {
-    for (int64_t i = 0; i < *n; ++i) values[static_cast<size_t>(i)] = one(i);
+    for (int64_t i = 0; i < *n; ++i) values[i] = one(i);
   }
   return Tensor(h.shape, std::move(values));
 }
@@ -272,8 +272,8 @@ Result<Tensor> parse_npy(Bytes b, const std::string& place) {
   if (h->descr.size() > 2 && (h->descr[1] == 'U' || h->descr[1] == 'S')) {
     return parse_strings(*h, data, place);
   }
-  const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                 [&](const NumpyType& t) { return t.descr == h->descr; });
+  const auto type =
+      std::ranges::find_if(kTypes, [&](const NumpyType& t) { return t.descr == h->descr; });
   if (type == std::end(kTypes)) {
     return bad(place, fmt::format("element type '{}' is not supported", escape(h->descr)));
   }
@@ -319,8 +319,8 @@ std::string npy_bytes(const Tensor& t) {
         append_le(data, static_cast<float>(t.at_f64(i)));
     }
   } else {
-    const auto type = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                   [&](const NumpyType& k) { return k.dtype == t.dtype(); });
+    const auto type =
+        std::ranges::find_if(kTypes, [&](const NumpyType& k) { return k.dtype == t.dtype(); });
     descr = type != std::end(kTypes) ? std::string(type->descr) : "|V1";  // 8-bit floats
     data.assign(static_cast<const char*>(t.data()), static_cast<size_t>(t.bytes()));
   }
@@ -340,7 +340,6 @@ std::string npy_bytes(const Tensor& t) {
 }
 
 // --- .npz
-// -------------------------------------------------------------------------------------------
 
 constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50,
                    kEnd64 = 0x06064b50;
@@ -421,34 +420,10 @@ Result<std::vector<Member>> list_members(Bytes b, const std::string& place) {
 
 Status write_file(const std::string& path, const std::string& bytes, bool force) {
   if (!force && access(path.c_str(), F_OK) == 0) return error(Code::file_exists, "", escape(path));
-  std::string temporary = path + ".XXXXXX";
-  const int fd = mkstemp(temporary.data());
-  if (fd < 0) return error(Code::file_not_written, "", escape(path), std::strerror(errno));
-  size_t done = 0;
-  int failed = fchmod(fd, 0644) != 0 ? errno : 0;
-  while (!failed && done < bytes.size()) {
-    const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      failed = errno;
-    else
-      done += static_cast<size_t>(n);
-  }
-  if (!failed && fsync(fd) != 0) failed = errno;
-  close(fd);
-  if (!failed && !force) {
-    // link() fails when somebody made the file meanwhile; rename() would overwrite it.
-    if (link(temporary.c_str(), path.c_str()) != 0) failed = errno;
-    unlink(temporary.c_str());
-  } else if (!failed && rename(temporary.c_str(), path.c_str()) != 0) {
-    failed = errno;
-    unlink(temporary.c_str());
-  } else if (failed) {
-    unlink(temporary.c_str());
-  }
-  if (failed == EEXIST) return error(Code::file_exists, "", escape(path));
-  if (failed) return error(Code::file_not_written, "", escape(path), std::strerror(failed));
-  return {};
+  OutputFile out(path);
+  FERRULE_TRY(out.open());
+  FERRULE_TRY(out.write(bytes.data(), bytes.size()));
+  return out.commit(force);
 }
 
 }  // namespace
@@ -476,10 +451,6 @@ Result<std::map<std::string, Tensor>> read_npz(const std::string& path) {
     out.insert_or_assign(std::move(key), std::move(tensor));
   }
   return out;
-}
-
-Status write_npy(const std::string& path, const Tensor& tensor, bool force) {
-  return write_file(path, npy_bytes(tensor), force);
 }
 
 Status write_npz(const std::string& path, const std::map<std::string, Tensor>& tensors,

@@ -17,7 +17,6 @@ Result<Tensor> read_npy(const std::string& path);
 Result<std::map<std::string, Tensor>> read_npz(const std::string& path);
 
 /// Written to a temporary file beside `path`, then renamed.  errors: file_exists, file_not_written.
-Status write_npy(const std::string& path, const Tensor& tensor, bool force);
 Status write_npz(const std::string& path, const std::map<std::string, Tensor>& tensors, bool force);
 
 }  // namespace ferrule

@@ -7,80 +7,13 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <new>
+
+#include "engine/base/minifloat.h"
+#include "engine/base/native_type.h"
 
 namespace ferrule {
 namespace {
-
-// --- 8-bit and 4-bit floats: sign, exponent, fraction, and how each format spells infinity and NaN
-// -------
-
-struct SmallFloat {
-  int exponent_bits, fraction_bits, bias;
-  bool infinity;  // all-ones exponent is infinity / NaN as in IEEE
-  bool uz;        // the only NaN is 0x80, there is no negative zero
-  bool nan;       // has NaN at all (fn: all ones)
-};
-
-std::optional<SmallFloat> small_float(DType t) {
-  switch (t) {
-    case DType::f8e4m3fn:
-      return SmallFloat{4, 3, 7, false, false, true};
-    case DType::f8e4m3fnuz:
-      return SmallFloat{4, 3, 8, false, true, true};
-    case DType::f8e5m2:
-      return SmallFloat{5, 2, 15, true, false, true};
-    case DType::f8e5m2fnuz:
-      return SmallFloat{5, 2, 16, false, true, true};
-    case DType::f4e2m1:
-      return SmallFloat{2, 1, 1, false, false, false};
-    default:
-      return std::nullopt;
-  }
-}
-
-double small_to_f64(const SmallFloat& f, unsigned bits) {
-  int width = 1 + f.exponent_bits + f.fraction_bits;
-  unsigned sign_bit = 1u << (width - 1);
-  bool negative = bits & sign_bit;
-  unsigned magnitude = bits & (sign_bit - 1);
-  unsigned exponent = magnitude >> f.fraction_bits;
-  unsigned fraction = magnitude & ((1u << f.fraction_bits) - 1);
-  const double kNan = std::numeric_limits<double>::quiet_NaN();
-  if (f.uz && bits == sign_bit) return kNan;
-  if (f.infinity && exponent == (1u << f.exponent_bits) - 1)
-    return fraction ? kNan : negative ? -HUGE_VAL : HUGE_VAL;
-  if (f.nan && !f.infinity && !f.uz && magnitude == sign_bit - 1) return kNan;
-  double v = exponent == 0 ? std::ldexp(fraction, 1 - f.bias - f.fraction_bits)
-                           : std::ldexp(fraction + (1u << f.fraction_bits),
-                                        static_cast<int>(exponent) - f.bias - f.fraction_bits);
-  return negative ? -v : v;
-}
-
-/// Nearest value, ties to the even code; beyond the largest: the largest (ONNX's saturating cast).
-unsigned f64_to_small(const SmallFloat& f, double value) {
-  int width = 1 + f.exponent_bits + f.fraction_bits;
-  unsigned sign_bit = 1u << (width - 1);
-  if (std::isnan(value)) return f.uz ? sign_bit : f.nan ? sign_bit - 1 : 0;
-  unsigned best = 0;
-  // From a number beyond all of them every code's distance would round to the same.
-  double best_error = HUGE_VAL, magnitude = std::min(std::fabs(value), 0x1p20);
-  for (unsigned code = 0; code < sign_bit; ++code) {
-    double v = small_to_f64(f, code);
-    if (std::isnan(v)) continue;
-    if (std::isinf(v)) continue;
-    double e = std::fabs(v - magnitude);
-    if (e < best_error || (e == best_error && code % 2 == 0)) best = code, best_error = e;
-  }
-  bool negative = std::signbit(value) && !(f.uz && best == 0);
-  return best | (negative ? sign_bit : 0);
-}
-
-unsigned nibble(const void* data, int64_t i) {
-  unsigned byte = static_cast<const uint8_t*>(data)[i / 2];
-  return i % 2 ? byte >> 4 : byte & 15;
-}
 
 template <class T>
 T load(const void* data, int64_t i) {
@@ -89,105 +22,37 @@ T load(const void* data, int64_t i) {
   return v;
 }
 
-/// Calls `f` with element `i` in its C type (small floats as double).
+/// Calls `f` with element `i` in its C type (small floats as float).
 template <class F>
 auto visit_element(DType t, const void* data, int64_t i, F&& f) {
-  switch (t) {
-    case DType::f32:
-      return f(load<float>(data, i));
-    case DType::f64:
-      return f(load<double>(data, i));
-    case DType::f16:
-      return f(f16_to_float(load<uint16_t>(data, i)));
-    case DType::bf16:
-      return f(bf16_to_float(load<uint16_t>(data, i)));
-    case DType::i8:
-      return f(load<int8_t>(data, i));
-    case DType::i16:
-      return f(load<int16_t>(data, i));
-    case DType::i32:
-      return f(load<int32_t>(data, i));
-    case DType::i64:
-      return f(load<int64_t>(data, i));
-    case DType::boolean:
-      return f(static_cast<uint8_t>(load<uint8_t>(data, i) != 0));
-    case DType::u8:
-      return f(load<uint8_t>(data, i));
-    case DType::u16:
-      return f(load<uint16_t>(data, i));
-    case DType::u32:
-      return f(load<uint32_t>(data, i));
-    case DType::u64:
-      return f(load<uint64_t>(data, i));
-    case DType::u4:
-      return f(static_cast<uint8_t>(nibble(data, i)));
-    case DType::i4:
-      return f(static_cast<int8_t>(static_cast<int8_t>(nibble(data, i) << 4) >> 4));
-    case DType::f4e2m1:
-      return f(small_to_f64(*small_float(t), nibble(data, i)));
-    default:
-      if (auto s = small_float(t)) return f(small_to_f64(*s, load<uint8_t>(data, i)));
-      bug("Tensor element of a type without a number", __FILE__, __LINE__);
-  }
-}
-
-/// A double to an integer type the way C converts, without its undefined cases: saturated, NaN as
-/// 0.
-template <class T>
-T to_integer(double v) {
-  if (std::isnan(v)) return 0;
-  if (v <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
-  if (v >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
-  return static_cast<T>(v);
-}
-
-/// One rounding from double to half precision: round to odd in f32 first.
-float round_to_odd(double v) {
-  float f = static_cast<float>(v);
-  if (std::isnan(v) || std::isinf(f) || static_cast<double>(f) == v) return f;
-  uint32_t bits = std::bit_cast<uint32_t>(f);
-  if (bits & 1) return f;
-  bool away = std::fabs(static_cast<double>(f)) > std::fabs(v);
-  return std::bit_cast<float>(away ? bits - 1 : bits | 1);
+  if (t == DType::boolean) return f(static_cast<uint8_t>(load<uint8_t>(data, i) != 0));
+  if (is_native(t)) return with_native(t, [&]<class T>(T) { return f(load<T>(data, i)); });
+  if (t == DType::f16) return f(f16_to_float(load<uint16_t>(data, i)));
+  if (t == DType::bf16) return f(bf16_to_float(load<uint16_t>(data, i)));
+  if (t == DType::u4) return f(nibble(data, i));
+  if (t == DType::i4) return f(static_cast<int8_t>(static_cast<int8_t>(nibble(data, i) << 4) >> 4));
+  if (t == DType::f4e2m1) return f(decode_mini(t, nibble(data, i)));
+  if (is_mini(t)) return f(decode_mini(t, load<uint8_t>(data, i)));
+  bug("Tensor element of a type without a number", __FILE__, __LINE__);
 }
 
 void store(DType t, void* out, double v) {
   auto put = [&](auto x) { std::memcpy(out, &x, sizeof x); };
-  switch (t) {
-    case DType::f32:
-      return put(static_cast<float>(v));
-    case DType::f64:
-      return put(v);
-    case DType::f16:
-      return put(float_to_f16(round_to_odd(v)));
-    case DType::bf16:
-      return put(float_to_bf16(round_to_odd(v)));
-    case DType::i8:
-      return put(to_integer<int8_t>(v));
-    case DType::i16:
-      return put(to_integer<int16_t>(v));
-    case DType::i32:
-      return put(to_integer<int32_t>(v));
-    case DType::i64:
-      return put(to_integer<int64_t>(v));
-    case DType::u8:
-      return put(to_integer<uint8_t>(v));
-    case DType::u16:
-      return put(to_integer<uint16_t>(v));
-    case DType::u32:
-      return put(to_integer<uint32_t>(v));
-    case DType::u64:
-      return put(to_integer<uint64_t>(v));
-    case DType::boolean:
-      return put(static_cast<uint8_t>(v != 0));
-    case DType::u4:
-      return put(static_cast<uint8_t>(std::min<uint8_t>(to_integer<uint8_t>(v), 15)));
-    case DType::i4:
-      return put(static_cast<uint8_t>(std::clamp<int>(to_integer<int8_t>(v), -8, 7) & 15));
-    default:
-      if (auto s = small_float(t)) return put(static_cast<uint8_t>(f64_to_small(*s, v)));
-      bug("Tensor::scalar of a type without a number", __FILE__, __LINE__);
-  }
+  if (t == DType::boolean) return put(static_cast<uint8_t>(v != 0));
+  if (is_native(t))
+    return with_native(t, [&]<class T>(T) {
+      if constexpr (std::is_integral_v<T>)
+        put(saturated<T>(v));
+      else
+        put(static_cast<T>(v));
+    });
+  if (t == DType::f16) return put(float_to_f16(round_to_odd(v)));
+  if (t == DType::bf16) return put(float_to_bf16(round_to_odd(v)));
+  if (t == DType::u4) return put(std::min<uint8_t>(saturated<uint8_t>(v), 15));
+  if (t == DType::i4)
+    return put(static_cast<uint8_t>(std::clamp<int>(saturated<int8_t>(v), -8, 7) & 15));
+  if (is_mini(t)) return put(encode_mini(t, v, false));
+  bug("Tensor::scalar of a type without a number", __FILE__, __LINE__);
 }
 
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -227,9 +92,7 @@ std::shared_ptr<void> zeroed(size_t size) {
 }  // namespace
 
 std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims) {
-  int64_t n = std::ranges::find(dims, 0) == dims.end()
-                  ? 1
-                  : 0;  // without elements whatever the other sizes are
+  int64_t n = !contains(dims, 0) ? 1 : 0;  // without elements whatever the other sizes are
   for (int64_t d : dims)
     FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
                    "Tensor::allocate: size out of range");
@@ -265,21 +128,21 @@ double Tensor::at_f64(int64_t i) const {
 int64_t Tensor::at_i64(int64_t i) const {
   return visit_element(dtype_, data(), i, [](auto v) {
     if constexpr (std::is_floating_point_v<decltype(v)>)
-      return to_integer<int64_t>(v);
+      return saturated<int64_t>(v);
     else
       return static_cast<int64_t>(v);
   });
 }
 
 std::vector<int64_t> Tensor::to_i64() const {
-  std::vector<int64_t> out(static_cast<size_t>(numel()));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = at_i64(static_cast<int64_t>(i));
+  std::vector<int64_t> out(numel());
+  for (size_t i = 0; i < out.size(); ++i) out[i] = at_i64(i);
   return out;
 }
 
 std::vector<double> Tensor::to_f64() const {
-  std::vector<double> out(static_cast<size_t>(numel()));
-  for (size_t i = 0; i < out.size(); ++i) out[i] = at_f64(static_cast<int64_t>(i));
+  std::vector<double> out(numel());
+  for (size_t i = 0; i < out.size(); ++i) out[i] = at_f64(i);
   return out;
 }
 

@@ -36,8 +36,7 @@ class Tensor {
   template <class T>
   static Tensor of(DType dtype, std::vector<int64_t> dims, std::span<const T> values) {
     auto [t, p] = allocate(dtype, std::move(dims));
-    FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(),
-                   "Tensor::of: wrong number of values");
+    FERRULE_ASSERT(std::ssize(values) == t.numel(), "Tensor::of: wrong number of values");
     std::copy(values.begin(), values.end(), static_cast<T*>(p));
     return t;
   }

@@ -6,31 +6,11 @@
 namespace ferrule {
 namespace {
 
-/// ONNX's own name of an element type, which is what its text syntax wants.
-std::string onnx_type(DType t) {
-  if (is_int(t) && size_bits(t) >= 8)
-    return fmt::format("{}int{}", is_unsigned_int(t) ? "u" : "", size_bits(t));
-  switch (t) {
-    case DType::f32:
-      return "float";
-    case DType::f64:
-      return "double";
-    case DType::f16:
-      return "float16";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::string:
-      return "string";
-    default:
-      return std::string(name(t));
-  }
-}
-
 /// A name as ONNX text writes it: plain where it is an identifier, else in quotes.
 std::string ident(const std::string& s) {
   auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   bool simple = !s.empty() && !std::isdigit(static_cast<unsigned char>(s[0])) &&
-                std::all_of(s.begin(), s.end(), plain);
+                std::ranges::all_of(s, plain);
   if (simple) return s;
   std::string out = "\"";
   for (char c : escape(s)) out += c == '"' || c == '\\' ? std::string{'\\', c} : std::string{c};
@@ -38,7 +18,7 @@ std::string ident(const std::string& s) {
 }
 
 std::string typed(const Value& v) {
-  std::string out = onnx_type(v.type.dtype);
+  std::string out(onnx_name(v.type.dtype));
   if (!v.type.shape) return out + " " + ident(v.name);
   if (!v.type.shape->empty()) out += escape(str(*v.type.shape));
   return out + " " + ident(v.name);

@@ -138,8 +138,8 @@ class Verifier {
         std::span(expected_).subspan(first_[id.index], first_[id.index + 1] - first_[id.index]);
     if (!std::ranges::equal(want, v.uses)) {
       std::vector<Use> have = v.uses;
-      std::sort(have.begin(), have.end());
-      std::sort(want.begin(), want.end());
+      std::ranges::sort(have);
+      std::ranges::sort(want);
       if (!std::ranges::equal(want, have))
         return broken(at(id), "has {} uses recorded, {} nodes' slots read it", v.uses.size(),
                       want.size());
@@ -153,8 +153,7 @@ class Verifier {
                       str(v.type));
     }
     if (v.contents && v.type.shape)
-      if (auto n = product(*v.type.shape).constant();
-          n && *n != static_cast<int64_t>(v.contents->size()))
+      if (auto n = product(*v.type.shape).constant(); n && *n != std::ssize(*v.contents))
         return broken(at(id), "has {} known elements but type {}", v.contents->size(), str(v.type));
     return {};
   }

@@ -277,7 +277,6 @@ class Merges {
 
  private:
   // --- why not
-  // ----------------------------------------------------------------------------------------
 
   std::string names(const std::vector<NodeId>& nodes) const {
     std::string out;
@@ -415,7 +414,7 @@ class Joiner {
   ValueId operand(size_t k, size_t slot) {
     const Sibling& like = siblings_[0];
     const ValueId v = like.graph().input(like.nodes()[k], slot);
-    if (v && like.maker(v) >= 0) return made_[static_cast<size_t>(like.maker(v))];
+    if (v && like.maker(v) >= 0) return made_[like.maker(v)];
     if (v && like.outside(v) == how_.over) return how_.over;
     auto t = joined_constant(g_, siblings_, k, slot, how_, sizes_);
     if (!t) return {};
@@ -426,7 +425,7 @@ class Joiner {
     std::vector<std::string> out;
     for (NodeId s : m_.nodes)
       for (const std::string& o : g_.node(s).origins)
-        if (std::ranges::find(out, o) == out.end()) out.push_back(o);
+        if (!contains(out, o)) out.push_back(o);
     return out;
   }
 
@@ -469,7 +468,7 @@ std::vector<Match> match_merges(const Rule& rule, const MatchContext& ctx,
 Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
   std::vector<Rejection> misses;
   for (Match& m : match_merges(rule, ctx, &misses))
-    if (std::ranges::find(m.nodes, node) != m.nodes.end()) return std::move(m);
+    if (contains(m.nodes, node)) return std::move(m);
   for (Rejection& r : misses)
     if (r.root == node) return std::move(r);
   Attempt a = match_structure(rule, node, ctx);

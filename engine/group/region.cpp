@@ -36,7 +36,7 @@ class Regions {
         g_(ctx.graph),
         misses_(misses),
         order_(g_.order()),
-        takes_movements_(std::ranges::find(spec_.classes, "movement") != spec_.classes.end()) {}
+        takes_movements_(contains(spec_.classes, "movement")) {}
 
   std::vector<Match> run() {
     prepare();
@@ -278,17 +278,16 @@ class Regions {
   /// the earliest later region that reads them if all their readers allow it.
   void sink() {
     int top = order_.empty() ? 0 : *std::ranges::max_element(level_);
-    std::vector<std::vector<NodeId>> others(static_cast<size_t>(top) + 1);
+    std::vector<std::vector<NodeId>> others(top + 1);
     const std::vector<std::vector<NodeId>> regions = by_root();
-    std::vector<std::vector<uint32_t>> at_level(static_cast<size_t>(top) +
-                                                1);  // numbers of regions
+    std::vector<std::vector<uint32_t>> at_level(top + 1);  // numbers of regions
     for (uint32_t k = 0; k < regions.size(); ++k)
-      at_level[static_cast<size_t>(level_[regions[k][0].index])].push_back(k);
+      at_level[level_[regions[k][0].index]].push_back(k);
     for (NodeId n : order_)
-      if (!fusible_[n.index]) others[static_cast<size_t>(level_[n.index])].push_back(n);
+      if (!fusible_[n.index]) others[level_[n.index]].push_back(n);
     constexpr int kNoReader = 1 << 30;
     for (int level = top; level >= 0; --level) {
-      auto& plain = others[static_cast<size_t>(level)];
+      auto& plain = others[level];
       for (size_t i = plain.size(); i-- > 0;) {
         int latest = kNoReader;
         consumers(plain[i], [&](NodeId c, ValueId v) {
@@ -296,7 +295,7 @@ class Regions {
         });
         level_[plain[i].index] = std::max(level_[plain[i].index], latest);
       }
-      for (uint32_t k : at_level[static_cast<size_t>(level)]) sink_region(regions[k], level);
+      for (uint32_t k : at_level[level]) sink_region(regions[k], level);
     }
   }
 
@@ -397,7 +396,7 @@ class Regions {
   /// that then moves nothing is no business of a rule that takes movements: another one takes its
   /// computing nodes.
   bool trim(std::vector<NodeId>& nodes) const {
-    auto member = [&](NodeId n) { return n && std::ranges::find(nodes, n) != nodes.end(); };
+    auto member = [&](NodeId n) { return n && contains(nodes, n); };
     auto one_layout = [&](ValueId v) { return g_.value(v).type.rank() < 3; };
     auto free = [&](NodeId n) {
       if (!is_view(g_.node(n))) return false;
@@ -428,7 +427,7 @@ class Regions {
         if (!id) continue;
         const Value& v = g_.value(id);
         bool leaves = v.is_output;
-        for (const Use& u : v.uses) leaves |= std::ranges::find(m.nodes, u.node) == m.nodes.end();
+        for (const Use& u : v.uses) leaves |= !contains(m.nodes, u.node);
         if (leaves) m.outputs.push_back(id);
       }
     if (m.outputs.empty()) return;

@@ -87,7 +87,7 @@ class RowRegions {
   bool squeezed(ValueId v) const {
     return g_.value(v).type.shape && !whole(v) && *g_.value(v).type.shape == squeezed_;
   }
-  bool member(NodeId n) const { return std::ranges::find(members_, n) != members_.end(); }
+  bool member(NodeId n) const { return contains(members_, n); }
 
   /// What feeds the region, then what reads it, in topological order.
   std::vector<NodeId> neighbours() const {
@@ -238,7 +238,7 @@ class RowRegions {
           if (!seen[x.index]) seen[x.index] = true, work.push_back(x);
         };
         if (region_of_[r.index] < 0) return reach(r);
-        for (NodeId x : found_[static_cast<size_t>(region_of_[r.index])].nodes) reach(x);
+        for (NodeId x : found_[region_of_[r.index]].nodes) reach(x);
       });
     };
     for (NodeId m : members_) leave(m, true);
@@ -274,7 +274,7 @@ class RowRegions {
     for (NodeId n : m.nodes) {
       const Value& v = g_.value(g_.node(n).outputs[0]);
       bool leaves = v.is_output;
-      for (const Use& u : v.uses) leaves |= std::ranges::find(m.nodes, u.node) == m.nodes.end();
+      for (const Use& u : v.uses) leaves |= !contains(m.nodes, u.node);
       if (leaves) m.outputs.push_back(g_.node(n).outputs[0]);
     }
     return m;

@@ -57,8 +57,8 @@ class Bias {
     m.left_ = c.n.attrs.i("left_window_size", -1);
     m.right_ = c.n.attrs.i("right_window_size", -1);
     m.kv_ = k.seq;
-    m.offset_.assign(static_cast<size_t>(q.batch), c.input(4) ? c.input(4)->dims()[2] : 0);
-    m.valid_.assign(static_cast<size_t>(q.batch), k.seq);
+    m.offset_.assign(q.batch, c.input(4) ? c.input(4)->dims()[2] : 0);
+    m.valid_.assign(q.batch, k.seq);
     if (const Tensor* t = c.input(6)) {
       if (!is_int(t->dtype()) || t->numel() != q.batch) {
         return c.bad("{} lengths for {} batches", t->numel(), q.batch);
@@ -88,15 +88,14 @@ class Bias {
   }
 
   double at(int64_t b, int64_t h, int64_t i, int64_t j) const {
-    const int64_t place = i + offset_[static_cast<size_t>(b)];
+    const int64_t place = i + offset_[b];
     if (causal_ && j > place) return kMinusInf;
     if (left_ >= 0 && place - j > left_) return kMinusInf;
     if (right_ >= 0 && j - place > right_) return kMinusInf;
-    if (j >= valid_[static_cast<size_t>(b)]) return kMinusInf;
+    if (j >= valid_[b]) return kMinusInf;
     if (mask_.empty()) return 0;
     if (j >= width_) return kMinusInf;
-    const double v =
-        mask_[static_cast<size_t>(b * steps_[0] + h * steps_[1] + i * steps_[2] + j * steps_[3])];
+    const double v = mask_[b * steps_[0] + h * steps_[1] + i * steps_[2] + j * steps_[3]];
     return boolean_ ? (v != 0 ? 0 : kMinusInf) : v;
   }
 
@@ -108,7 +107,6 @@ class Bias {
 };
 
 Outputs attention(const Call& c) {
-  FERRULE_TRY(c.need(3));
   const Tensor& query = *c.input(0);
   const bool flat = query.rank() == 3;
   FERRULE_ASSIGN(const Heads q, heads_of(c, query, "q_num_heads"));
@@ -134,7 +132,7 @@ Outputs attention(const Call& c) {
   const int64_t mode = c.n.attrs.i("qk_matmul_output_mode", 0), group = q.heads / k.heads;
   Row y, scores, row(static_cast<size_t>(k.seq));
   auto round = [&](Row& r) {
-    const Tensor t = store(query.dtype(), {static_cast<int64_t>(r.size())}, r);
+    const Tensor t = store(query.dtype(), {std::ssize(r)}, r);
     const View<double> in(t);
     r.assign(in.data(), in.data() + in.size());
   };
@@ -144,7 +142,7 @@ Outputs attention(const Call& c) {
         bool open = false;  // some key may be attended
         double sum = 0;
         for (int64_t j = 0; j < k.seq; ++j) {
-          double& s = row[static_cast<size_t>(j)] = 0;
+          double& s = row[j] = 0;
           for (int64_t e = 0; e < q.size; ++e) s += q.row(b, h, i)[e] * k.row(b, h / group, j)[e];
         }
         round(row);
@@ -155,7 +153,7 @@ Outputs attention(const Call& c) {
         Row shown = row;
         for (int64_t j = 0; j < k.seq; ++j) {
           const double add = bias.at(b, h, i, j);
-          row[static_cast<size_t>(j)] += add;
+          row[j] += add;
           open |= add != kMinusInf;
         }
         round(row);
@@ -168,8 +166,7 @@ Outputs attention(const Call& c) {
         scores.insert(scores.end(), seen.begin(), seen.end());
         for (int64_t e = 0; e < v.size; ++e) {
           double out = 0;
-          for (int64_t j = 0; j < k.seq; ++j)
-            out += row[static_cast<size_t>(j)] * v.row(b, h / group, j)[e];
+          for (int64_t j = 0; j < k.seq; ++j) out += row[j] * v.row(b, h / group, j)[e];
           y.push_back(out);
         }
       }
@@ -180,7 +177,7 @@ Outputs attention(const Call& c) {
     Row z;
     for (int64_t i : positions({q.batch, q.seq, q.heads, v.size},
                                {q.heads * q.seq * v.size, v.size, q.seq * v.size, 1})) {
-      z.push_back(y[static_cast<size_t>(i)]);
+      z.push_back(y[i]);
     }
     y = std::move(z);
     dims = {q.batch, q.seq, q.heads * v.size};
@@ -193,7 +190,6 @@ Outputs attention(const Call& c) {
 }
 
 Outputs rotary_embedding(const Call& c) {
-  FERRULE_TRY(c.need(3));
   const Tensor &x = *c.input(0), &cosines = *c.input(1), &sines = *c.input(2);
   const Tensor* ids = c.input(3);
   FERRULE_ASSIGN(const Heads h, heads_of(c, x, "num_heads"));
@@ -226,8 +222,8 @@ Outputs rotary_embedding(const Call& c) {
           const int64_t p = at + (interleaved ? 2 * i : i),
                         r = at + (interleaved ? 2 * i + 1 : i + half);
           const double co = cs[line * half + i], si = sn[line * half + i];
-          y[static_cast<size_t>(p)] = co * in[p] - si * in[r];
-          y[static_cast<size_t>(r)] = si * in[p] + co * in[r];
+          y[p] = co * in[p] - si * in[r];
+          y[r] = si * in[p] + co * in[r];
         }
       }
     }
@@ -235,10 +231,10 @@ Outputs rotary_embedding(const Call& c) {
   return one(store(x.dtype(), x.dims(), y));
 }
 
-constexpr Entry kAttention[] = {{"Attention", attention}, {"RotaryEmbedding", rotary_embedding}};
-
 }  // namespace
 
-std::span<const Entry> attention_table() { return kAttention; }
+std::vector<Entry> attention_table() {
+  return {{"Attention", attention, 3}, {"RotaryEmbedding", rotary_embedding, 3}};
+}
 
 }  // namespace ferrule::interp

@@ -11,7 +11,6 @@ Result<bool> truth(const Call& c, const Tensor& t) {
 }
 
 Outputs if_else(const Call& c) {
-  FERRULE_TRY(c.need(1));
   FERRULE_ASSIGN(const bool yes, truth(c, *c.input(0)));
   const Graph* branch = subgraph(c.n, yes ? "then_branch" : "else_branch");
   if (!branch) return c.bad("a branch is missing");
@@ -31,10 +30,10 @@ Outputs stack(const Call& c, const std::vector<Tensor>& parts, int64_t axis, con
   }
   const Tensor& first = parts[0];
   Dims out = first.dims();
-  if (axis < 0) axis += static_cast<int64_t>(out.size()) + 1;
-  if (axis < 0 || axis > static_cast<int64_t>(out.size()))
+  if (axis < 0) axis += std::ssize(out) + 1;
+  if (axis < 0 || axis > std::ssize(out))
     return c.bad_attr("scan_output_axes", "{} is out of range", axis);
-  out.insert(out.begin() + axis, static_cast<int64_t>(parts.size()));
+  out.insert(out.begin() + axis, std::ssize(parts));
   FERRULE_TRY(c.fits(first.dtype(), out));
   const int64_t inner = count(out, static_cast<size_t>(axis) + 1),
                 outer = count(out, 0, static_cast<size_t>(axis));
@@ -69,7 +68,7 @@ Status grown(const Call& c, const std::vector<std::vector<Tensor>>& scans) {
   for (const auto& parts : scans) {
     if (parts.empty()) continue;
     Dims all = parts[0].dims();
-    all.insert(all.begin(), static_cast<int64_t>(parts.size()));
+    all.insert(all.begin(), std::ssize(parts));
     FERRULE_TRY(c.fits(parts[0].dtype(), all));
   }
   return {};
@@ -117,7 +116,7 @@ Outputs loop(const Call& c) {
 /// Slice `i` along the axis, without that axis.
 Tensor slice_of(const Tensor& t, int64_t axis, int64_t i) {
   Dims d = t.dims(), own = strides(d);
-  const int64_t offset = i * own[static_cast<size_t>(axis)];
+  const int64_t offset = i * own[axis];
   d.erase(d.begin() + axis), own.erase(own.begin() + axis);
   return take(t, d, positions(d, own, offset));
 }
@@ -129,7 +128,7 @@ Outputs scan(const Call& c) {
   if (!body) return c.bad("the body is missing");
   FERRULE_TRY(c.need(c.in.size()));
   const int64_t scanned = c.n.attrs.i("num_scan_inputs");
-  const auto inputs = static_cast<int64_t>(c.in.size());
+  const auto inputs = std::ssize(c.in);
   if (scanned < 1 || scanned > inputs)
     return c.bad_attr("num_scan_inputs", "{} of {} inputs", scanned, inputs);
   const auto carried = static_cast<size_t>(inputs - scanned);
@@ -149,9 +148,8 @@ Outputs scan(const Call& c) {
     const Tensor& t = *c.input(carried + k);
     FERRULE_ASSIGN(const int64_t a, c.axis(in_axes[k], t.rank(), "scan_input_axes"));
     axes.push_back(a);
-    if (length >= 0 && t.dims()[static_cast<size_t>(a)] != length)
-      return c.bad("scanned inputs differ in length");
-    length = t.dims()[static_cast<size_t>(a)];
+    if (length >= 0 && t.dims()[a] != length) return c.bad("scanned inputs differ in length");
+    length = t.dims()[a];
   }
   std::vector<std::vector<Tensor>> scans(outs);
   for (int64_t i = 0; i < length; ++i) {
@@ -172,10 +170,8 @@ Outputs scan(const Call& c) {
   return state;
 }
 
-constexpr Entry kControl[] = {{"If", if_else}, {"Loop", loop}, {"Scan", scan}};
-
 }  // namespace
 
-std::span<const Entry> control_table() { return kControl; }
+std::vector<Entry> control_table() { return {{"If", if_else, 1}, {"Loop", loop}, {"Scan", scan}}; }
 
 }  // namespace ferrule::interp

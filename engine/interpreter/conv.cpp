@@ -40,38 +40,35 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
   constexpr int64_t kBlock = 16;  // output positions that share a row of weights while it is near
   const int64_t in_plane = count(spatial), out_plane = count(w.out), taps = count(w.kernel);
   const Dims in_strides = strides(spatial);
-  std::vector<C> packed(static_cast<size_t>(m * channels * taps)),
-      pixels(static_cast<size_t>(in_plane * channels));
+  std::vector<C> packed(m * channels * taps), pixels(static_cast<size_t>(in_plane * channels));
   for (int64_t i = 0; i < m; ++i) {  // [channels, taps, m]
     for (int64_t k = 0; k < channels * taps; ++k)
-      packed[static_cast<size_t>(k * m + i)] = weights[i * channels * taps + k];
+      packed[k * m + i] = weights[i * channels * taps + k];
   }
   for (int64_t c = 0; c < channels; ++c) {  // [in_plane, channels]
-    for (int64_t i = 0; i < in_plane; ++i)
-      pixels[static_cast<size_t>(i * channels + c)] = x[c * in_plane + i];
+    for (int64_t i = 0; i < in_plane; ++i) pixels[i * channels + c] = x[c * in_plane + i];
   }
-  std::vector<C> out(static_cast<size_t>(kBlock * m));
-  std::vector<int64_t> from(static_cast<size_t>(kBlock));
+  std::vector<C> out(kBlock * m);
+  std::vector<int64_t> from(kBlock);
   Dims at(w.out.size(), 0);
   for (int64_t start = 0; start < out_plane; start += kBlock) {
     const int64_t n = std::min(kBlock, out_plane - start);
     std::vector<Dims> places;
     for (int64_t p = 0; p < n; ++p, next(at, w.out)) {
       places.push_back(at);
-      for (int64_t i = 0; i < m; ++i) out[static_cast<size_t>(p * m + i)] = bias ? bias[i] : C{0};
+      for (int64_t i = 0; i < m; ++i) out[p * m + i] = bias ? bias[i] : C{0};
     }
     Dims tap(w.kernel.size(), 0);
     int64_t t = 0;
     do {
       for (int64_t p = 0; p < n; ++p) {
-        from[static_cast<size_t>(p)] =
-            tap_position(w, spatial, in_strides, places[static_cast<size_t>(p)], tap, at.size());
+        from[p] = tap_position(w, spatial, in_strides, places[p], tap, at.size());
       }
       const C* rows = packed.data() + t * m;
       for (int64_t c = 0; c < channels; c += 4) {
         for (int64_t p = 0; p < n; ++p) {
-          if (from[static_cast<size_t>(p)] < 0) continue;
-          const C* in = pixels.data() + from[static_cast<size_t>(p)] * channels + c;
+          if (from[p] < 0) continue;
+          const C* in = pixels.data() + from[p] * channels + c;
           const C* row = rows + c * taps * m;
           C* to = out.data() + p * m;
           if (c + 4 <= channels)
@@ -83,8 +80,7 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
       ++t;
     } while (next(tap, w.kernel));
     for (int64_t p = 0; p < n; ++p) {
-      for (int64_t i = 0; i < m; ++i)
-        y[i * out_plane + start + p] = out[static_cast<size_t>(p * m + i)];
+      for (int64_t i = 0; i < m; ++i) y[i * out_plane + start + p] = out[p * m + i];
     }
   }
 }
@@ -117,7 +113,7 @@ std::vector<C> convolve(const C* x, const Dims& xdims, const C* weights, int64_t
   const size_t last = spatial.size() - 1;
   const int64_t row = w.out[last], in_row = spatial[last];
   const Dims outer(w.out.begin(), w.out.end() - 1), in_strides = strides(spatial);
-  std::vector<C> y(static_cast<size_t>(batch * out_channels * out_plane));
+  std::vector<C> y(batch * out_channels * out_plane);
   if (y.empty()) return y;
   if (per_group >= 16) {
     for (int64_t b = 0; b < batch; ++b) {
@@ -189,7 +185,6 @@ Result<ConvShape> conv_shape(const Call& c, const Tensor& x, const Tensor& w, co
 namespace {
 
 Outputs conv(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &w = *c.input(1);
   FERRULE_ASSIGN(const ConvShape s, conv_shape(c, x, w, c.input(2)));
   return with_number(c, x, [&]<class C>() {
@@ -287,7 +282,6 @@ std::vector<C> transposed(const View<C>& x, const Dims& xdims, const View<C>& we
 }
 
 Outputs conv_transpose(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &w = *c.input(1);
   if (x.rank() < 3 || w.rank() != x.rank() || w.dims()[0] != x.dims()[1]) {
     return c.bad("input {} and weights {} do not fit together", text(x.dims()), text(w.dims()));
@@ -309,7 +303,7 @@ Outputs conv_transpose(const Call& c) {
     return c.bad("bias {} for {} channels", text(c.input(2)->dims()), channels);
   }
   return with_float(c, x, [&]<class C>() {
-    std::vector<C> y(static_cast<size_t>(count(out)));
+    std::vector<C> y(count(out));
     if (c.input(2)) {
       const View<C> bias(*c.input(2));
       const int64_t plane = count(win.out);
@@ -323,7 +317,6 @@ Outputs conv_transpose(const Call& c) {
 
 /// Sums the columns of image blocks back into the image: the inverse gather of im2col.
 Outputs col2im(const Call& c) {
-  FERRULE_TRY(c.need(3));
   const Tensor& x = *c.input(0);
   if (!is_integral(c.input(1)->dtype()) || !is_integral(c.input(2)->dtype()))
     return c.unsupported_type(*c.input(1));
@@ -354,7 +347,7 @@ Outputs col2im(const Call& c) {
   FERRULE_TRY(c.fits(DType::f64, out));
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
-    std::vector<C> y(static_cast<size_t>(count(out)));
+    std::vector<C> y(count(out));
     const Dims out_strides = strides(image);
     int64_t i = 0;
     for (int64_t nc = 0; nc < x.dims()[0] * channels; ++nc) {
@@ -369,7 +362,7 @@ Outputs col2im(const Call& c) {
             inside &= o >= 0 && o < image[k];
             to += o * out_strides[k];
           }
-          if (inside) y[static_cast<size_t>(to)] = add(y[static_cast<size_t>(to)], in[i]);
+          if (inside) y[to] = add(y[to], in[i]);
           ++i;
         } while (next(at, blocks));
       } while (next(tap, block));
@@ -378,10 +371,10 @@ Outputs col2im(const Call& c) {
   });
 }
 
-constexpr Entry kConv[] = {{"Conv", conv}, {"ConvTranspose", conv_transpose}, {"Col2Im", col2im}};
-
 }  // namespace
 
-std::span<const Entry> conv_table() { return kConv; }
+std::vector<Entry> conv_table() {
+  return {{"Conv", conv, 2}, {"ConvTranspose", conv_transpose, 2}, {"Col2Im", col2im, 3}};
+}
 
 }  // namespace ferrule::interp

@@ -18,18 +18,16 @@ Status need_indices(const Call& c, size_t slot) {
 
 /// Where in an operand of these dims the elements named by `indices` along an axis lie.
 Result<std::vector<int64_t>> along_axis(const Call& c, const Tensor& x, const Tensor& indices) {
-  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
-  const auto a = static_cast<size_t>(axis);
+  FERRULE_ASSIGN(const size_t a, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   bool inside = indices.rank() == x.rank();
   for (size_t k = 0; inside && k < x.dims().size(); ++k)
     inside = k == a || indices.dims()[k] <= x.dims()[k];
   if (!inside) return c.bad("indices {} for {}", text(indices.dims()), text(x.dims()));
   const Dims own = strides(x.dims());
-  std::vector<int64_t> out(static_cast<size_t>(indices.numel()));
+  std::vector<int64_t> out(indices.numel());
   Dims at(indices.dims().size(), 0);
   for (size_t i = 0; i < out.size(); ++i, next(at, indices.dims())) {
-    FERRULE_ASSIGN(const int64_t r,
-                   in_range(c, indices.at_i64(static_cast<int64_t>(i)), x.dims()[a]));
+    FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(i), x.dims()[a]));
     out[i] = dot(at, own) + (r - at[a]) * own[a];
   }
   return out;
@@ -42,7 +40,6 @@ Outputs gather_elements(const Call& c) {
 }
 
 // --- scatter
-// ----------------------------------------------------------------------------------------
 
 /// x with updates[i] put at, or combined with what is at, to[i].
 Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
@@ -52,10 +49,9 @@ Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
     return c.bad("updates of type {} for {}", name(updates.dtype()), name(x.dtype()));
   if (how == "none" || how.empty()) {
     if (x.dtype() != DType::string && size_bits(x.dtype()) < 8) return c.unsupported_type(x);
-    std::vector<int64_t> from(static_cast<size_t>(x.numel()));  // of both; the last update wins
+    std::vector<int64_t> from(x.numel());  // of both; the last update wins
     std::iota(from.begin(), from.end(), 0);
-    for (size_t i = 0; i < to.size(); ++i)
-      from[static_cast<size_t>(to[i])] = x.numel() + static_cast<int64_t>(i);
+    for (size_t i = 0; i < to.size(); ++i) from[to[i]] = x.numel() + static_cast<int64_t>(i);
     return one(take(joined({x, updates}), x.dims(), from));
   }
   if (how != "add" && how != "mul" && how != "max" && how != "min") {
@@ -65,8 +61,8 @@ Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
     const View<C> in(x), u(updates);
     std::vector<C> y(in.data(), in.data() + in.size());
     for (size_t i = 0; i < to.size(); ++i) {
-      C& v = y[static_cast<size_t>(to[i])];
-      const C w = u[static_cast<int64_t>(i)];
+      C& v = y[to[i]];
+      const C w = u[i];
       v = how == "add"   ? add(v, w)
           : how == "mul" ? mul(v, w)
           : how == "max" ? std::max(v, w)
@@ -77,7 +73,6 @@ Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
 }
 
 Outputs scatter_elements(const Call& c) {
-  FERRULE_TRY(c.need(3));
   FERRULE_TRY(need_indices(c, 1));
   const Tensor &x = *c.input(0), &indices = *c.input(1), &updates = *c.input(2);
   if (updates.dims() != indices.dims()) {
@@ -89,7 +84,6 @@ Outputs scatter_elements(const Call& c) {
 }
 
 Outputs scatter_nd(const Call& c) {
-  FERRULE_TRY(c.need(3));
   FERRULE_TRY(need_indices(c, 1));
   const Tensor &x = *c.input(0), &indices = *c.input(1), &updates = *c.input(2);
   if (indices.rank() < 1 || indices.dims().back() > x.rank() || indices.dims().back() < 1) {
@@ -107,9 +101,8 @@ Outputs scatter_nd(const Call& c) {
   for (int64_t t = 0; t < tuples; ++t) {
     int64_t at = 0;
     for (int64_t k = 0; k < depth; ++k) {
-      FERRULE_ASSIGN(const int64_t r,
-                     in_range(c, indices.at_i64(t * depth + k), x.dims()[static_cast<size_t>(k)]));
-      at += r * own[static_cast<size_t>(k)];
+      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k), x.dims()[k]));
+      at += r * own[k];
     }
     for (int64_t i = 0; i < inner; ++i) to.push_back(at + i);
   }
@@ -118,12 +111,10 @@ Outputs scatter_nd(const Call& c) {
 
 /// A stretch of the sequence axis is overwritten, at a position of its own for each batch.
 Outputs tensor_scatter(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &past = *c.input(0), &update = *c.input(1);
-  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -2), past.rank()));
-  const auto a = static_cast<size_t>(axis);
+  FERRULE_ASSIGN(const size_t a, c.axis(c.n.attrs.i("axis", -2), past.rank()));
   Dims same = update.dims();
-  if (update.rank() != past.rank() || axis == 0)
+  if (update.rank() != past.rank() || a == 0)
     return c.bad("update {} for {}", text(update.dims()), text(past.dims()));
   same[a] = past.dims()[a];
   if (same != past.dims() || update.dims()[a] > past.dims()[a])
@@ -133,7 +124,7 @@ Outputs tensor_scatter(const Call& c) {
   if (starts && (starts->dtype() != DType::i64 || starts->numel() != past.dims()[0]))
     return c.bad("{} write indices for {} batches", starts->numel(), past.dims()[0]);
   const Dims own = strides(past.dims());
-  std::vector<int64_t> to(static_cast<size_t>(update.numel()));
+  std::vector<int64_t> to(update.numel());
   Dims at(update.dims().size(), 0);
   for (size_t i = 0; i < to.size(); ++i, next(at, update.dims())) {
     const int64_t start = starts ? starts->at_i64(at[0]) : 0;
@@ -149,10 +140,8 @@ Outputs tensor_scatter(const Call& c) {
 }
 
 // --- from values to positions
-// ------------------------------------------------------------------------
 
 Outputs one_hot(const Call& c) {
-  FERRULE_TRY(c.need(3));
   const Tensor &indices = *c.input(0), &depth_in = *c.input(1), &values = *c.input(2);
   if (depth_in.numel() != 1 || values.numel() != 2)
     return c.bad("depth {} and values {}", text(depth_in.dims()), text(values.dims()));
@@ -164,18 +153,17 @@ Outputs one_hot(const Call& c) {
   out.insert(out.begin() + axis, depth);
   FERRULE_TRY(c.fits(values.dtype(), out));
   const int64_t inner = count(indices.dims(), static_cast<size_t>(axis));
-  std::vector<int64_t> from(static_cast<size_t>(count(out)), 0);
+  std::vector<int64_t> from(count(out), 0);
   for (int64_t i = 0; i < indices.numel(); ++i) {
     int64_t v = indices.at_i64(i);
     if (v < -depth || v >= depth) continue;  // an index outside gives a row of off values
     if (v < 0) v += depth;
-    from[static_cast<size_t>((i / inner * depth + v) * inner + i % inner)] = 1;
+    from[(i / inner * depth + v) * inner + i % inner] = 1;
   }
   return one(take(values, out, from));
 }
 
 Outputs non_zero(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
   const Dims dims = x.dims();
@@ -184,23 +172,21 @@ Outputs non_zero(const Call& c) {
   for (int64_t i = 0; i < x.numel(); ++i, next(at, dims)) {
     if (x.at_f64(i) != 0) found.push_back(at);
   }
-  const auto n = static_cast<int64_t>(found.size());
+  const auto n = std::ssize(found);
   std::vector<int64_t> y;
   for (size_t k = 0; k < dims.size(); ++k) {
     for (const Dims& f : found) y.push_back(f[k]);
   }
-  return one(Tensor::of_i64({static_cast<int64_t>(dims.size()), n}, y));
+  return one(Tensor::of_i64({std::ssize(dims), n}, y));
 }
 
 Outputs compress(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &condition = *c.input(1);
   if (condition.dtype() != DType::boolean || condition.rank() != 1)
     return c.bad("condition {}", text(condition.dims()));
   const bool flat = !c.n.attrs.find("axis");
   const Tensor source = flat ? x.reshaped({x.numel()}) : x;
-  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), source.rank()));
-  const auto a = static_cast<size_t>(axis);
+  FERRULE_ASSIGN(const size_t a, c.axis(c.n.attrs.i("axis", 0), source.rank()));
   const int64_t d = source.dims()[a], inner = count(source.dims(), a + 1),
                 outer = count(source.dims(), 0, a);
   if (condition.numel() > d) return c.bad("{} conditions for {} elements", condition.numel(), d);
@@ -214,23 +200,23 @@ Outputs compress(const Call& c) {
     }
   }
   Dims out = source.dims();
-  out[a] = static_cast<int64_t>(kept.size());
+  out[a] = std::ssize(kept);
   return one(take(source, out, from));
 }
 
-constexpr Entry kIndex[] = {
-    {"GatherElements", gather_elements},
-    {"ScatterElements", scatter_elements},
-    {"Scatter", scatter_elements},
-    {"ScatterND", scatter_nd},
-    {"TensorScatter", tensor_scatter},
-    {"OneHot", one_hot},
-    {"NonZero", non_zero},
-    {"Compress", compress},
-};
-
 }  // namespace
 
-std::span<const Entry> index_table() { return kIndex; }
+std::vector<Entry> index_table() {
+  return {
+      {"GatherElements", gather_elements},
+      {"ScatterElements", scatter_elements, 3},
+      {"Scatter", scatter_elements, 3},
+      {"ScatterND", scatter_nd, 3},
+      {"TensorScatter", tensor_scatter, 2},
+      {"OneHot", one_hot, 3},
+      {"NonZero", non_zero, 1},
+      {"Compress", compress, 2},
+  };
+}
 
 }  // namespace ferrule::interp

@@ -60,32 +60,31 @@ struct Call {
   /// Integers of an optional input, else of the attribute of that name (older forms of an
   /// operator).
   std::optional<Dims> ints(size_t slot, std::string_view attr) const;
-  /// Axes (counted from the front, each once); `otherwise` when not given.
-  Result<Dims> axes(size_t slot, int64_t rank, const Dims& otherwise) const;
+  /// Axes of the attribute (counted from the front, each once); all where it is not given.
+  Result<Dims> axes(int64_t rank) const;
 };
 
 using Kernel = Outputs (*)(const Call&);
 struct Entry {
   std::string_view op;
   Kernel run;
-  std::string_view domain = "";
+  size_t inputs = 0;  ///< the first so many must be there
 };
-std::span<const Entry> attention_table();
-std::span<const Entry> conv_table();
-std::span<const Entry> pool_table();
-std::span<const Entry> matmul_table();
-std::span<const Entry> shape_table();
-std::span<const Entry> movement_table();
-std::span<const Entry> index_table();
-std::span<const Entry> order_table();
-std::span<const Entry> norm_table();
-std::span<const Entry> resize_table();
-std::span<const Entry> quantize_table();
-std::span<const Entry> rnn_table();
-std::span<const Entry> control_table();
+std::vector<Entry> attention_table();
+std::vector<Entry> conv_table();
+std::vector<Entry> pool_table();
+std::vector<Entry> matmul_table();
+std::vector<Entry> shape_table();
+std::vector<Entry> movement_table();
+std::vector<Entry> index_table();
+std::vector<Entry> order_table();
+std::vector<Entry> norm_table();
+std::vector<Entry> resize_table();
+std::vector<Entry> quantize_table();
+std::vector<Entry> rnn_table();
+std::vector<Entry> control_table();
 
 // --- element types
-// ----------------------------------------------------------------------------------
 
 /// Reads a tensor as elements of C; converts only where the types differ.
 template <class C>
@@ -179,7 +178,6 @@ inline Outputs one(Tensor t) {
 }
 
 // --- sizes and positions
-// ----------------------------------------------------------------------------
 
 inline int64_t count(const Dims& d, size_t from = 0, size_t to = SIZE_MAX) {
   int64_t n = 1;

@@ -8,27 +8,19 @@ namespace ferrule {
 namespace interp {
 namespace {
 
-const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels() {
-  static const auto all = [] {
-    std::map<std::pair<std::string_view, std::string_view>, Kernel> out;
-    for (auto table : {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
-                       index_table(), order_table(), norm_table(), resize_table(), quantize_table(),
-                       rnn_table(), control_table(), attention_table()}) {
-      for (const Entry& e : table) {
-        FERRULE_ASSERT(out.emplace(std::pair(e.domain, e.op), e.run).second,
-                       "operator in two tables");
-      }
-    }
+const Entry* find_kernel(const Node& n) {
+  static const auto kAll = [] {
+    std::map<std::string_view, Entry> out;
+    for (const auto& table :
+         {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
+          index_table(), order_table(), norm_table(), resize_table(), quantize_table(), rnn_table(),
+          control_table(), attention_table()})
+      for (const Entry& e : table)
+        FERRULE_ASSERT(out.emplace(e.op, e).second, "operator in two tables");
     return out;
   }();
-  return all;
-}
-
-Kernel find_kernel(const Node& n) {
-  const std::string_view domain =
-      n.domain == "ai.onnx" ? std::string_view() : std::string_view(n.domain);
-  const auto it = kernels().find({domain, n.op});
-  return it == kernels().end() ? nullptr : it->second;
+  const auto it = n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(n.op) : kAll.end();
+  return it == kAll.end() ? nullptr : &it->second;
 }
 
 /// In f64 mode every float value is kept in double between the nodes.
@@ -59,7 +51,10 @@ Outputs run_node(const Call& c) {
       FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
       return one(std::move(t));
     }
-    if (const Kernel k = find_kernel(c.n)) return k(c);
+    if (const Entry* e = find_kernel(c.n)) {
+      FERRULE_TRY(c.need(e->inputs));
+      return e->run(c);
+    }
     if (const OpFormula* row = c.options.ops ? c.options.ops->find(c.n) : nullptr)
       return row_by_formula(c, *row);
     return c.unsupported("the interpreter does not know it");

@@ -34,7 +34,6 @@ Result<MatMulShape> matmul_shape(const Call& c, const Dims& a, const Dims& b) {
 namespace {
 
 Outputs mat_mul(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &a = *c.input(0), &b = *c.input(1);
   FERRULE_ASSIGN(const auto s, matmul_shape(c, a.dims(), b.dims()));
   return with_number(c, a, [&]<class C>() {
@@ -44,15 +43,14 @@ Outputs mat_mul(const Call& c) {
 
 template <class C>
 std::vector<C> maybe_transposed(const View<C>& v, const Dims& dims, bool yes) {
-  std::vector<C> out(static_cast<size_t>(v.size()));
+  std::vector<C> out(v.size());
   for (int64_t i = 0; i < v.size(); ++i) {
-    out[static_cast<size_t>(yes ? i % dims[1] * dims[0] + i / dims[1] : i)] = v[i];
+    out[yes ? i % dims[1] * dims[0] + i / dims[1] : i] = v[i];
   }
   return out;
 }
 
 Outputs gemm(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &a = *c.input(0), &b = *c.input(1);
   if (a.rank() != 2 || b.rank() != 2)
     return c.bad("{} and {} are not matrices", text(a.dims()), text(b.dims()));
@@ -93,19 +91,18 @@ Result<std::vector<int64_t>> shifted(const Call& c, const Tensor& t, const Tenso
   if (!zero) return out;
   const View<int64_t> z(*zero);
   const int64_t rank = t.rank();
-  if (z.size() != 1 && (rank < 2 || z.size() != t.dims()[static_cast<size_t>(rank + axis)])) {
+  if (z.size() != 1 && (rank < 2 || z.size() != t.dims()[rank + axis])) {
     return c.bad("zero point {} for {}", text(zero->dims()), text(t.dims()));
   }
   const int64_t inner = axis == -1 ? 1 : t.dims().empty() ? 1 : t.dims().back();
   for (int64_t i = 0; i < v.size(); ++i) {
-    int64_t& element = out[static_cast<size_t>(i)];
+    int64_t& element = out[i];
     element = add(element, mul<int64_t>(-1, z.size() == 1 ? z[0] : z[i / inner % z.size()]));
   }
   return out;
 }
 
 Outputs matmul_integer(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &a = *c.input(0), &b = *c.input(1);
   if (!is_int(a.dtype())) return c.unsupported_type(a);
   if (!is_int(b.dtype())) return c.unsupported_type(b);
@@ -116,7 +113,6 @@ Outputs matmul_integer(const Call& c) {
 }
 
 // --- Einsum
-// -----------------------------------------------------------------------------------------
 
 Result<EinsumEquation> read_equation(const Call& c) {
   const std::string text = c.n.attrs.s("equation");
@@ -167,14 +163,14 @@ Result<Einsum> resolve(const Call& c, const EinsumEquation& e) {
     if (ch == '.') {
       for (size_t k = widest; k-- > 0;) r.out.push_back(static_cast<unsigned char>(0x80 + k));
     } else if (!r.sizes.count(static_cast<unsigned char>(ch)) ||
-               std::count(e.out.begin(), e.out.end(), ch) > 1) {
+               std::ranges::count(e.out, ch) > 1) {
       return c.bad_attr("equation", "label {} of the result is not known or not unique", ch);
     } else {
       r.out.push_back(static_cast<unsigned char>(ch));
     }
   }
   for (const auto& [label, size] : r.sizes) {
-    if (std::find(r.out.begin(), r.out.end(), label) == r.out.end()) r.summed.push_back(label);
+    if (!contains(r.out, label)) r.summed.push_back(label);
   }
   return r;
 }
@@ -206,7 +202,7 @@ Outputs einsum(const Call& c) {
   return with_number(c, *c.input(0), [&]<class C>() {
     std::vector<View<C>> in;
     for (const Tensor* t : c.in) in.emplace_back(*t);
-    std::vector<C> y(static_cast<size_t>(count(out)));
+    std::vector<C> y(count(out));
     for (size_t o = 0; o < y.size(); ++o) {
       for (size_t k = 0; k < inner_at[0].size(); ++k) {
         C product = 1;
@@ -220,7 +216,6 @@ Outputs einsum(const Call& c) {
 }
 
 Outputs det(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   if (x.rank() < 2 || x.dims()[x.dims().size() - 1] != x.dims()[x.dims().size() - 2]) {
     return c.bad("{} is no stack of square matrices", text(x.dims()));
@@ -229,11 +224,11 @@ Outputs det(const Call& c) {
   const Dims out(x.dims().begin(), x.dims().end() - 2);
   return with_float(c, x, [&]<class C>() {
     const View<C> in(x);
-    std::vector<C> y(static_cast<size_t>(count(out)));
+    std::vector<C> y(count(out));
     for (size_t p = 0; p < y.size(); ++p) {
       std::vector<double> a(in.data() + static_cast<int64_t>(p) * n * n,
                             in.data() + static_cast<int64_t>(p + 1) * n * n);
-      auto at = [&](int64_t i, int64_t j) -> double& { return a[static_cast<size_t>(i * n + j)]; };
+      auto at = [&](int64_t i, int64_t j) -> double& { return a[i * n + j]; };
       double d = 1;
       for (int64_t k = 0; k < n; ++k) {  // Gauss with row pivots
         int64_t pivot = k;
@@ -260,13 +255,13 @@ Outputs det(const Call& c) {
   });
 }
 
-constexpr Entry kMatmul[] = {
-    {"MatMul", mat_mul}, {"Gemm", gemm}, {"MatMulInteger", matmul_integer},
-    {"Einsum", einsum},  {"Det", det},
-};
-
 }  // namespace
 
-std::span<const Entry> matmul_table() { return kMatmul; }
+std::vector<Entry> matmul_table() {
+  return {
+      {"MatMul", mat_mul, 2}, {"Gemm", gemm, 2}, {"MatMulInteger", matmul_integer, 2},
+      {"Einsum", einsum},     {"Det", det, 1},
+  };
+}
 
 }  // namespace ferrule::interp

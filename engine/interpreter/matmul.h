@@ -14,7 +14,7 @@ Result<MatMulShape> matmul_shape(const Call& c, const Dims& a, const Dims& b);
 
 template <class C>
 std::vector<C> matmul(const MatMulShape& s, const C* a, const C* b) {
-  std::vector<C> y(static_cast<size_t>(count(s.out)));
+  std::vector<C> y(count(s.out));
   if (y.empty()) return y;
   const auto at_a = positions(s.batch, s.a_batch), at_b = positions(s.batch, s.b_batch);
   for (size_t p = 0; p < at_a.size(); ++p) {

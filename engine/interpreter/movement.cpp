@@ -41,18 +41,17 @@ Result<Tensor> moved(const Call& c, const Dims& dims, const Movement& m, const T
   if (parts->parts.size() == 1 && parts->parts[0].operand != Segment::kFill)
     return take(source, dims, sources(parts->parts[0]));
   const Dims to = strides(parts->result);
-  std::vector<int64_t> from(static_cast<size_t>(count(dims)), -1);
+  std::vector<int64_t> from(count(dims), -1);
   for (const MovedPart& p : parts->parts) {
     if (p.operand == Segment::kFill) continue;
     const Dims places = positions(p.dims, to, dot(p.begin, to)), at = sources(p);
-    for (size_t i = 0; i < places.size(); ++i) from[static_cast<size_t>(places[i])] = at[i];
+    for (size_t i = 0; i < places.size(); ++i) from[places[i]] = at[i];
   }
   return take(source, dims, from, m.fill ? &*m.fill : nullptr);
 }
 
 /// What only moves elements: the sizes of its results by inference, what is where by its movement.
 Outputs move(const Call& c) {
-  FERRULE_TRY(c.need(1));
   Graph g;
   Node n;
   n.op = c.n.op, n.name = c.n.name, n.attrs = c.n.attrs, n.since_opset = c.n.since_opset;
@@ -104,12 +103,9 @@ Outputs move(const Call& c) {
 
 /// A Pad on both sides, where it cuts off as well.
 Outputs center_crop_pad(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor& x = *c.input(0);
   const auto shape = c.ints(1, "");
-  Dims all(static_cast<size_t>(x.rank()));
-  std::iota(all.begin(), all.end(), 0);
-  FERRULE_ASSIGN(const Dims axes, c.axes(SIZE_MAX, x.rank(), all));
+  FERRULE_ASSIGN(const Dims axes, c.axes(x.rank()));
   if (!shape || shape->size() != axes.size()) return c.bad("shape and axes differ in length");
   Dims pads(2 * x.dims().size(), 0);
   for (size_t k = 0; k < axes.size(); ++k) {
@@ -127,7 +123,6 @@ Outputs center_crop_pad(const Call& c) {
 }
 
 Outputs trilu(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   if (x.rank() < 2) return c.bad("{} is no stack of matrices", text(x.dims()));
   int64_t k = 0;
@@ -137,7 +132,7 @@ Outputs trilu(const Call& c) {
   }
   const bool upper = c.n.attrs.i("upper", 1) != 0;
   const int64_t rows = x.dims()[x.dims().size() - 2], columns = x.dims().back();
-  std::vector<int64_t> from(static_cast<size_t>(x.numel()));
+  std::vector<int64_t> from(x.numel());
   for (size_t i = 0; i < from.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     const int64_t row = at / columns % rows, column = at % columns;
@@ -147,7 +142,6 @@ Outputs trilu(const Call& c) {
 }
 
 Outputs reverse_sequence(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &lengths = *c.input(1);
   const int64_t batch = c.n.attrs.i("batch_axis", 1), time = c.n.attrs.i("time_axis", 0);
   if (x.rank() < 2 || batch + time != 1 || (batch != 0 && batch != 1))
@@ -156,7 +150,7 @@ Outputs reverse_sequence(const Call& c) {
   if (lengths.dtype() != DType::i64 || lengths.numel() != x.dims()[b])
     return c.bad("{} lengths for {} sequences", lengths.numel(), x.dims()[b]);
   const Dims own = strides(x.dims());
-  std::vector<int64_t> from(static_cast<size_t>(x.numel()));
+  std::vector<int64_t> from(x.numel());
   for (size_t i = 0; i < from.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
     const int64_t length = lengths.at_i64(at / own[b] % x.dims()[b]),
@@ -168,20 +162,20 @@ Outputs reverse_sequence(const Call& c) {
   return one(take(x, x.dims(), from));
 }
 
-constexpr Entry kMovement[] = {
-    {"Transpose", move},    {"Concat", move},
-    {"Split", move},        {"Slice", move},
-    {"Expand", move},       {"Tile", move},
-    {"Pad", move},          {"Gather", move},
-    {"GatherND", move},     {"Reshape", move},
-    {"Flatten", move},      {"Squeeze", move},
-    {"Unsqueeze", move},    {"CenterCropPad", center_crop_pad},
-    {"DepthToSpace", move}, {"SpaceToDepth", move},
-    {"Trilu", trilu},       {"ReverseSequence", reverse_sequence},
-};
-
 }  // namespace
 
-std::span<const Entry> movement_table() { return kMovement; }
+std::vector<Entry> movement_table() {
+  return {
+      {"Transpose", move, 1},    {"Concat", move, 1},
+      {"Split", move, 1},        {"Slice", move, 1},
+      {"Expand", move, 1},       {"Tile", move, 1},
+      {"Pad", move, 1},          {"Gather", move, 1},
+      {"GatherND", move, 1},     {"Reshape", move, 1},
+      {"Flatten", move, 1},      {"Squeeze", move, 1},
+      {"Unsqueeze", move, 1},    {"CenterCropPad", center_crop_pad, 2},
+      {"DepthToSpace", move, 1}, {"SpaceToDepth", move, 1},
+      {"Trilu", trilu, 1},       {"ReverseSequence", reverse_sequence, 2},
+  };
+}
 
 }  // namespace ferrule::interp

@@ -51,7 +51,7 @@ Outputs batch_normalization(const Call& c) {
       const double* from = in.data() + (b * channels + k) * plane;
       all.insert(all.end(), from, from + plane);
     }
-    const Moments m = moments(all.data(), static_cast<int64_t>(all.size()));
+    const Moments m = moments(all.data(), std::ssize(all));
     const auto at = static_cast<size_t>(k);
     mean[at] = m.mean, variance[at] = m.variance;
     running_mean[at] = running_mean[at] * momentum + m.mean * (1 - momentum);
@@ -63,7 +63,7 @@ Outputs batch_normalization(const Call& c) {
       const double factor = scale[k] / std::sqrt(variance[at] + epsilon);
       for (int64_t i = 0; i < plane; ++i) {
         const int64_t p = (b * channels + k) * plane + i;
-        y[static_cast<size_t>(p)] = (in[p] - mean[at]) * factor + bias[k];
+        y[p] = (in[p] - mean[at]) * factor + bias[k];
       }
     }
   }
@@ -119,22 +119,21 @@ Outputs lrn(const Call& c) {
         for (int64_t q = lo; q <= hi; ++q)
           sum += in[(b * channels + q) * plane + i] * in[(b * channels + q) * plane + i];
         const int64_t p = (b * channels + ch) * plane + i;
-        y[static_cast<size_t>(p)] =
-            in[p] / std::pow(k + alpha / static_cast<double>(size) * sum, beta);
+        y[p] = in[p] / std::pow(k + alpha / static_cast<double>(size) * sum, beta);
       }
     }
   }
   return one(store(x.dtype(), x.dims(), y));
 }
 
-constexpr Entry kNorm[] = {
-    {"BatchNormalization", batch_normalization},
-    {"LayerNormalization", layer_normalization},
-    {"LRN", lrn},
-};
-
 }  // namespace
 
-std::span<const Entry> norm_table() { return kNorm; }
+std::vector<Entry> norm_table() {
+  return {
+      {"BatchNormalization", batch_normalization},
+      {"LayerNormalization", layer_normalization},
+      {"LRN", lrn},
+  };
+}
 
 }  // namespace ferrule::interp

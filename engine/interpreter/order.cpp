@@ -38,14 +38,12 @@ int64_t best_of(const View<C>& in, const Lines& l, int64_t line, bool last) {
 
 template <bool kMax>
 Outputs arg(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   Dims out = x.dims();
-  if (out[static_cast<size_t>(axis)] == 0)
-    return c.bad("axis {} of {} is empty", axis, text(x.dims()));
+  if (out[axis] == 0) return c.bad("axis {} of {} is empty", axis, text(x.dims()));
   if (c.n.attrs.i("keepdims", 1))
-    out[static_cast<size_t>(axis)] = 1;
+    out[axis] = 1;
   else
     out.erase(out.begin() + axis);
   const bool last = c.n.attrs.i("select_last_index") != 0;
@@ -60,13 +58,12 @@ Outputs arg(const Call& c) {
 
 /// 1 at the first largest of each line, else 0.
 Outputs hardmax(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), x.rank()));
   return with_float(c, x, [&]<class C>() {
     const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
-    std::vector<C> y(static_cast<size_t>(x.numel()));
+    std::vector<C> y(x.numel());
     for (int64_t k = 0; l.length > 0 && k < l.size(); ++k)
       y[static_cast<size_t>(l.start(k) + best_of<true>(in, l, k, false) * l.step)] = 1;
     return one(store(x.dtype(), x.dims(), y));
@@ -74,20 +71,18 @@ Outputs hardmax(const Call& c) {
 }
 
 Outputs top_k(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), x.rank()));
   const auto given = c.ints(1, "");
   const int64_t k = given && given->size() == 1 ? (*given)[0] : c.n.attrs.i("k", -1);
   Dims out = x.dims();
-  if (k < 0 || k > out[static_cast<size_t>(axis)])
-    return c.bad("the first {} of {}", k, out[static_cast<size_t>(axis)]);
-  out[static_cast<size_t>(axis)] = k;
+  if (k < 0 || k > out[axis]) return c.bad("the first {} of {}", k, out[axis]);
+  out[axis] = k;
   const bool largest = c.n.attrs.i("largest", 1) != 0;
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
     const Lines from = lines(x.dims(), axis), to = lines(out, axis);
-    std::vector<C> values(static_cast<size_t>(count(out)));
+    std::vector<C> values(count(out));
     std::vector<int64_t> indices(values.size()), order(static_cast<size_t>(from.length));
     for (int64_t line = 0; k > 0 && line < from.size(); ++line) {
       std::iota(order.begin(), order.end(), 0);
@@ -100,7 +95,7 @@ Outputs top_k(const Call& c) {
       });
       for (int64_t i = 0; i < k; ++i) {
         const auto at = static_cast<size_t>(to.start(line) + i * to.step);
-        indices[at] = order[static_cast<size_t>(i)];
+        indices[at] = order[i];
         values[at] = in[start + indices[at] * from.step];
       }
     }
@@ -113,7 +108,6 @@ Outputs top_k(const Call& c) {
 /// Running sum or product.
 template <bool kProduct>
 Outputs cumulative(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor& x = *c.input(0);
   if (c.input(1)->numel() != 1 || !is_int(c.input(1)->dtype()))
     return c.bad("the axis is not one integer");
@@ -122,14 +116,14 @@ Outputs cumulative(const Call& c) {
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
-    std::vector<C> y(static_cast<size_t>(x.numel()));
+    std::vector<C> y(x.numel());
     for (int64_t line = 0; line < l.size(); ++line) {
       C sum = kProduct ? 1 : 0;
       for (int64_t i = 0; i < l.length; ++i) {
         const int64_t at = l.start(line) + (reverse ? l.length - 1 - i : i) * l.step;
         const C before = sum;
         sum = kProduct ? mul(sum, in[at]) : add(sum, in[at]);
-        y[static_cast<size_t>(at)] = exclusive ? before : sum;
+        y[at] = exclusive ? before : sum;
       }
     }
     return one(store(x.dtype(), x.dims(), y));
@@ -138,16 +132,13 @@ Outputs cumulative(const Call& c) {
 
 /// Slices along the axis (the whole tensor when there is none), sorted or in order of appearance.
 Outputs unique(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& whole = *c.input(0);
   const bool flat = !c.n.attrs.find("axis");
   const Tensor x = flat ? whole.reshaped({whole.numel()}) : whole;
-  FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 0), x.rank()));
-  const auto a = static_cast<size_t>(axis);
+  FERRULE_ASSIGN(const size_t a, c.axis(c.n.attrs.i("axis", 0), x.rank()));
   const int64_t d = x.dims()[a], inner = count(x.dims(), a + 1), outer = count(x.dims(), 0, a);
   auto less = [&](int64_t p, int64_t q) {  // elements at flat positions
-    if (x.dtype() == DType::string)
-      return x.strings()[static_cast<size_t>(p)] < x.strings()[static_cast<size_t>(q)];
+    if (x.dtype() == DType::string) return x.strings()[p] < x.strings()[q];
     if (x.dtype() == DType::i64) return x.at_i64(p) < x.at_i64(q);
     return x.at_f64(p) < x.at_f64(q);
   };
@@ -168,20 +159,20 @@ Outputs unique(const Call& c) {
     auto [it, fresh] = seen.try_emplace(s, first.size());
     if (fresh) first.push_back(s), counts.push_back(0);
     ++counts[it->second];
-    inverse[static_cast<size_t>(s)] = static_cast<int64_t>(it->second);
+    inverse[s] = static_cast<int64_t>(it->second);
   }
   if (c.n.attrs.i("sorted", 1)) {
     std::vector<int64_t> rank(first.size()), sorted_first, sorted_counts;
     for (const auto& [slice, place] : seen) {
-      rank[place] = static_cast<int64_t>(sorted_first.size());
+      rank[place] = std::ssize(sorted_first);
       sorted_first.push_back(slice);
       sorted_counts.push_back(counts[place]);
     }
-    for (int64_t& v : inverse) v = rank[static_cast<size_t>(v)];
+    for (int64_t& v : inverse) v = rank[v];
     first = sorted_first, counts = sorted_counts;
   }
   Dims out = x.dims();
-  out[a] = static_cast<int64_t>(first.size());
+  out[a] = std::ssize(first);
   std::vector<int64_t> from;
   for (int64_t o = 0; o < outer; ++o) {
     for (int64_t s : first) {
@@ -189,9 +180,9 @@ Outputs unique(const Call& c) {
     }
   }
   auto result = one(take(x, out, from));
-  result->push_back(Tensor::of_i64({static_cast<int64_t>(first.size())}, first));
+  result->push_back(Tensor::of_i64({std::ssize(first)}, first));
   result->push_back(Tensor::of_i64({d}, inverse));
-  result->push_back(Tensor::of_i64({static_cast<int64_t>(counts.size())}, counts));
+  result->push_back(Tensor::of_i64({std::ssize(counts)}, counts));
   return result;
 }
 
@@ -208,7 +199,6 @@ double overlap(const Box& a, const Box& b) {
 }
 
 Outputs non_max_suppression(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &boxes = *c.input(0), &scores = *c.input(1);
   if (boxes.rank() != 3 || scores.rank() != 3 || boxes.dims()[2] != 4 ||
       boxes.dims()[0] != scores.dims()[0] || boxes.dims()[1] != scores.dims()[2]) {
@@ -242,34 +232,32 @@ Outputs non_max_suppression(const Call& c) {
       for (int64_t i = 0; i < n; ++i) {
         if (!limited || score(i) > lowest) order.push_back(i);
       }
-      std::stable_sort(order.begin(), order.end(),
-                       [&](int64_t i, int64_t j) { return score(i) > score(j); });
+      std::ranges::stable_sort(order, [&](int64_t i, int64_t j) { return score(i) > score(j); });
       for (int64_t i : order) {
-        if (static_cast<int64_t>(kept.size()) >= most) break;
-        const bool covered = std::any_of(kept.begin(), kept.end(), [&](int64_t j) {
-          return overlap(all[static_cast<size_t>(i)], all[static_cast<size_t>(j)]) > threshold;
-        });
+        if (std::ssize(kept) >= most) break;
+        const bool covered = std::ranges::any_of(
+            kept, [&](int64_t j) { return overlap(all[i], all[j]) > threshold; });
         if (!covered) kept.push_back(i);
       }
       for (int64_t i : kept) y.insert(y.end(), {b, k, i});
     }
   }
-  return one(Tensor::of_i64({static_cast<int64_t>(y.size()) / 3, 3}, y));
+  return one(Tensor::of_i64({std::ssize(y) / 3, 3}, y));
 }
-
-constexpr Entry kOrder[] = {
-    {"ArgMax", arg<true>},
-    {"ArgMin", arg<false>},
-    {"Hardmax", hardmax},
-    {"TopK", top_k},
-    {"CumSum", cumulative<false>},
-    {"CumProd", cumulative<true>},
-    {"Unique", unique},
-    {"NonMaxSuppression", non_max_suppression},
-};
 
 }  // namespace
 
-std::span<const Entry> order_table() { return kOrder; }
+std::vector<Entry> order_table() {
+  return {
+      {"ArgMax", arg<true>, 1},
+      {"ArgMin", arg<false>, 1},
+      {"Hardmax", hardmax, 1},
+      {"TopK", top_k, 1},
+      {"CumSum", cumulative<false>, 2},
+      {"CumProd", cumulative<true>, 2},
+      {"Unique", unique, 1},
+      {"NonMaxSuppression", non_max_suppression, 2},
+  };
+}
 
 }  // namespace ferrule::interp

@@ -11,7 +11,6 @@ struct Pool {
 };
 
 Result<Pool> pool_shape(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Dims& x = c.input(0)->dims();
   if (x.size() < 3) return c.bad("input {} has no spatial axes", text(x));
   Pool p;
@@ -73,7 +72,7 @@ Outputs max_pool(const Call& c) {
   const Tensor& x = *c.input(0);
   return with_number(c, x, [&]<class C>() -> Outputs {
     const View<C> in(x);
-    std::vector<C> y(static_cast<size_t>(count(p.out)));
+    std::vector<C> y(count(p.out));
     std::vector<int64_t> indices(c.wants(1) ? y.size() : 0);
     const bool column_major = c.n.attrs.i("storage_order", 0) != 0;
     const int64_t plane = count(p.spatial);
@@ -91,7 +90,7 @@ Outputs max_pool(const Call& c) {
             best = in[i], where = i;
         },
         [&](int64_t o, double) {
-          y[static_cast<size_t>(o)] = best;
+          y[o] = best;
           if (indices.empty()) return;
           int64_t flat = std::max<int64_t>(where, 0);
           if (column_major) {
@@ -102,7 +101,7 @@ Outputs max_pool(const Call& c) {
             for (size_t k = 0; k < index.size(); ++k) at += index[k] * scale, scale *= p.spatial[k];
             flat = flat / plane * plane + at;
           }
-          indices[static_cast<size_t>(o)] = flat;
+          indices[o] = flat;
         });
     auto out = one(store(x.dtype(), p.out, y));
     if (c.wants(1)) out->push_back(Tensor::of_i64(p.out, indices));
@@ -116,14 +115,13 @@ Outputs average_pool(const Call& c) {
   const bool include = c.n.attrs.i("count_include_pad", 0) != 0;
   return with_float(c, x, [&]<class C>() {
     const View<C> in(x);
-    std::vector<C> y(static_cast<size_t>(count(p.out)));
+    std::vector<C> y(count(p.out));
     C sum = 0;
     int64_t n = 0;
     slide(
         p, [&] { sum = 0, n = 0; }, [&](int64_t i) { sum += in[i], ++n; },
         [&](int64_t o, double padded) {
-          y[static_cast<size_t>(o)] =
-              sum / static_cast<C>(include ? padded : static_cast<double>(n));
+          y[o] = sum / static_cast<C>(include ? padded : static_cast<double>(n));
         });
     return one(store(x.dtype(), p.out, y));
   });
@@ -145,12 +143,12 @@ Outputs lp_pool(const Call& c) {
   if (order < 1) return c.bad_attr("p", "{} is not positive", order);
   return with_float(c, x, [&]<class C>() {
     const View<C> in(x);
-    std::vector<C> y(static_cast<size_t>(count(p.out)));
+    std::vector<C> y(count(p.out));
     const C norm = static_cast<C>(order);
     C sum = 0;
     slide(
         p, [&] { sum = 0; }, [&](int64_t i) { sum += power(std::fabs(in[i]), norm); },
-        [&](int64_t o, double) { y[static_cast<size_t>(o)] = root(sum, norm); });
+        [&](int64_t o, double) { y[o] = root(sum, norm); });
     return one(store(x.dtype(), p.out, y));
   });
 }
@@ -158,7 +156,6 @@ Outputs lp_pool(const Call& c) {
 /// Global pooling: one value for each [N, C] plane.
 template <class F>
 Outputs global(const Call& c, F&& reduce) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   if (x.rank() < 2) return c.bad("input {} has no channels", text(x.dims()));
   Dims out(x.dims().size(), 1);
@@ -166,7 +163,7 @@ Outputs global(const Call& c, F&& reduce) {
   const int64_t plane = count(x.dims(), 2);
   return with_float(c, x, [&]<class C>() {
     const View<C> in(x);
-    std::vector<C> y(static_cast<size_t>(count(out)));
+    std::vector<C> y(count(out));
     for (size_t k = 0; k < y.size(); ++k) {
       y[k] = reduce(std::span<const C>(in.data() + static_cast<int64_t>(k) * plane,
                                        static_cast<size_t>(plane)));
@@ -202,7 +199,6 @@ Outputs global_lp_pool(const Call& c) {
 }
 
 Outputs max_unpool(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &at = *c.input(1);
   if (x.rank() < 3 || at.dims() != x.dims())
     return c.bad("input {} and indices {}", text(x.dims()), text(at.dims()));
@@ -221,7 +217,7 @@ Outputs max_unpool(const Call& c) {
   if (out.size() != natural.size())
     return c.bad("output shape {} for input {}", text(out), text(x.dims()));
   // Indices count in the natural output; a larger one holds it in its corner.
-  std::vector<int64_t> from(static_cast<size_t>(count(out)), -1);
+  std::vector<int64_t> from(count(out), -1);
   const Dims out_strides = strides(out), natural_strides = strides(natural);
   for (int64_t i = 0; i < x.numel(); ++i) {
     int64_t flat = at.at_i64(i), to = 0;
@@ -232,23 +228,23 @@ Outputs max_unpool(const Call& c) {
       if (index >= out[k]) return c.bad("index {} lies outside {}", at.at_i64(i), text(out));
       to += index * out_strides[k];
     }
-    from[static_cast<size_t>(to)] = i;
+    from[to] = i;
   }
   return one(take(x, out, from));
 }
 
-constexpr Entry kPool[] = {
-    {"MaxPool", max_pool},
-    {"AveragePool", average_pool},
-    {"LpPool", lp_pool},
-    {"GlobalAveragePool", global_average_pool},
-    {"GlobalMaxPool", global_max_pool},
-    {"GlobalLpPool", global_lp_pool},
-    {"MaxUnpool", max_unpool},
-};
-
 }  // namespace
 
-std::span<const Entry> pool_table() { return kPool; }
+std::vector<Entry> pool_table() {
+  return {
+      {"MaxPool", max_pool, 1},
+      {"AveragePool", average_pool, 1},
+      {"LpPool", lp_pool, 1},
+      {"GlobalAveragePool", global_average_pool, 1},
+      {"GlobalMaxPool", global_max_pool, 1},
+      {"GlobalLpPool", global_lp_pool, 1},
+      {"MaxUnpool", max_unpool, 2},
+  };
+}
 
 }  // namespace ferrule::interp

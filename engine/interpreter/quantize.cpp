@@ -10,7 +10,7 @@ namespace {
 /// Which element of scale and zero point belongs to each element of x.
 Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x,
                                                  const Tensor& scale) {
-  std::vector<int64_t> at(static_cast<size_t>(x.numel()), 0);
+  std::vector<int64_t> at(x.numel(), 0);
   if (scale.numel() == 1 && scale.rank() <= 1) return at;
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", 1), x.rank()));
   const auto a = static_cast<size_t>(axis);
@@ -63,7 +63,6 @@ Tensor small_floats(DType t, const Dims& dims, const std::vector<double>& v, boo
 }
 
 Outputs quantize_linear(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &scale = *c.input(1);
   const Tensor* zero = c.input(2);
   if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
@@ -77,27 +76,25 @@ Outputs quantize_linear(const Call& c) {
   }
   FERRULE_ASSIGN(const auto at, parameter_positions(c, x, scale));
   const View<double> in(x), s(scale);
-  std::vector<double> z(static_cast<size_t>(scale.numel()), 0.0);
-  for (size_t i = 0; zero && i < z.size(); ++i) z[i] = zero->at_f64(static_cast<int64_t>(i));
+  std::vector<double> z(scale.numel(), 0.0);
+  for (size_t i = 0; zero && i < z.size(); ++i) z[i] = zero->at_f64(i);
   std::vector<double> y(at.size());
   const bool single = x.dtype() != DType::f64 && !c.options.f64;
   for (size_t i = 0; i < y.size(); ++i) {
     const double by = s[at[i]];
     // The quotient is an f32 number: halves are decided by it, as everywhere.
-    y[i] = single ? static_cast<double>(static_cast<float>(in[static_cast<int64_t>(i)]) /
-                                        static_cast<float>(by))
-                  : in[static_cast<int64_t>(i)] / by;
+    y[i] = single ? static_cast<double>(static_cast<float>(in[i]) / static_cast<float>(by))
+                  : in[i] / by;
     if (is_int(t))
-      y[i] = quantise(y[i], z[static_cast<size_t>(at[i])], range_of(t));
+      y[i] = quantise(y[i], z[at[i]], range_of(t));
     else
-      y[i] += z[static_cast<size_t>(at[i])];
+      y[i] += z[at[i]];
   }
   if (is_float(t)) return one(small_floats(t, x.dims(), y, c.n.attrs.i("saturate", 1) != 0));
   return one(store(t, x.dims(), y));
 }
 
 Outputs dequantize_linear(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &scale = *c.input(1);
   const Tensor* zero = c.input(2);
   if (!is_float(x.dtype()) && !is_int(x.dtype())) return c.unsupported_type(x);
@@ -113,13 +110,12 @@ Outputs dequantize_linear(const Call& c) {
   std::vector<double> y(at.size());
   for (size_t i = 0; i < y.size(); ++i) {
     const double z = zero ? zero->at_f64(at[i]) : 0;
-    y[i] = (in[static_cast<int64_t>(i)] - z) * s[at[i]];
+    y[i] = (in[i] - z) * s[at[i]];
   }
   return one(store(t, x.dims(), y));
 }
 
 Outputs dynamic_quantize_linear(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   if (!is_float(x.dtype())) return c.unsupported_type(x);
   const View<float> in(x);
@@ -127,9 +123,9 @@ Outputs dynamic_quantize_linear(const Call& c) {
   for (int64_t i = 0; i < in.size(); ++i) low = std::min(low, in[i]), high = std::max(high, in[i]);
   const float scale = (high - low) / 255.0f;
   const float zero = scale == 0 ? 0 : std::nearbyint(std::clamp(-low / scale, 0.0f, 255.0f));
-  std::vector<double> y(static_cast<size_t>(in.size()));
+  std::vector<double> y(in.size());
   for (size_t i = 0; i < y.size(); ++i) {
-    y[i] = quantise(scale == 0 ? 0 : in[static_cast<int64_t>(i)] / scale, zero, {0, 255});
+    y[i] = quantise(scale == 0 ? 0 : in[i] / scale, zero, {0, 255});
   }
   auto out = one(store(DType::u8, x.dims(), y));
   out->push_back(Tensor::scalar(DType::f32, scale));
@@ -151,7 +147,6 @@ Result<std::vector<int64_t>> centred(const Call& c, const Tensor& t, const Tenso
 }
 
 Outputs conv_integer(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &w = *c.input(1);
   if (!is_int(x.dtype()) || !is_int(w.dtype())) return c.unsupported_type(x);
   FERRULE_ASSIGN(const ConvShape s, conv_shape(c, x, w, nullptr));
@@ -173,7 +168,6 @@ Status need_scalars(const Call& c, std::initializer_list<size_t> slots) {
 }
 
 Outputs qlinear_conv(const Call& c) {
-  FERRULE_TRY(c.need(8));
   const Tensor &x = *c.input(0), &w = *c.input(3), &w_scale = *c.input(4), &y_zero = *c.input(7);
   FERRULE_TRY(need_scalars(c, {1, 2, 6, 7}));
   if (!is_int(x.dtype()) || !is_int(w.dtype()) || !is_int(y_zero.dtype()))
@@ -201,7 +195,6 @@ Outputs qlinear_conv(const Call& c) {
 }
 
 Outputs qlinear_matmul(const Call& c) {
-  FERRULE_TRY(c.need(8));
   const Tensor &a = *c.input(0), &b = *c.input(3), &y_zero = *c.input(7);
   FERRULE_TRY(need_scalars(c, {1, 2, 4, 5, 6, 7}));
   if (!is_int(a.dtype()) || !is_int(b.dtype()) || !is_int(y_zero.dtype()))
@@ -219,17 +212,17 @@ Outputs qlinear_matmul(const Call& c) {
   return one(store(y_zero.dtype(), s.out, y));
 }
 
-constexpr Entry kQuantize[] = {
-    {"QuantizeLinear", quantize_linear},
-    {"DequantizeLinear", dequantize_linear},
-    {"DynamicQuantizeLinear", dynamic_quantize_linear},
-    {"ConvInteger", conv_integer},
-    {"QLinearConv", qlinear_conv},
-    {"QLinearMatMul", qlinear_matmul},
-};
-
 }  // namespace
 
-std::span<const Entry> quantize_table() { return kQuantize; }
+std::vector<Entry> quantize_table() {
+  return {
+      {"QuantizeLinear", quantize_linear, 2},
+      {"DequantizeLinear", dequantize_linear, 2},
+      {"DynamicQuantizeLinear", dynamic_quantize_linear, 1},
+      {"ConvInteger", conv_integer, 2},
+      {"QLinearConv", qlinear_conv, 8},
+      {"QLinearMatMul", qlinear_matmul, 8},
+  };
+}
 
 }  // namespace ferrule::interp

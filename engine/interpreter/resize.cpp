@@ -16,8 +16,7 @@ Result<Resampling> resampling(const Call& c) {
   Resampling r = Resampling::of(c.n.attrs);
   auto one_of = [&](std::string_view name, const std::string& v,
                     std::initializer_list<std::string_view> all) -> Status {
-    if (std::find(all.begin(), all.end(), v) == all.end())
-      return c.bad_attr(name, "unknown value \"{}\"", escape(v));
+    if (!contains(all, v)) return c.bad_attr(name, "unknown value \"{}\"", escape(v));
     return {};
   };
   FERRULE_TRY(one_of("mode", r.mode, {"nearest", "linear", "cubic"}));
@@ -36,10 +35,8 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
   if (scales && scales->numel() == 0) scales = nullptr;
   if (sizes && sizes->numel() == 0) sizes = nullptr;
   if (!scales == !sizes) return c.bad("exactly one of scales and sizes is wanted");
-  Dims all(static_cast<size_t>(x.rank()));
-  std::iota(all.begin(), all.end(), 0);
-  FERRULE_ASSIGN(const Dims axes, c.axes(SIZE_MAX, x.rank(), all));
-  const auto n = static_cast<int64_t>(axes.size());
+  FERRULE_ASSIGN(const Dims axes, c.axes(x.rank()));
+  const auto n = std::ssize(axes);
   if ((scales ? scales : sizes)->numel() != n)
     return c.bad("{} sizes for {} axes", (scales ? scales : sizes)->numel(), n);
   if (scales ? !is_float(scales->dtype()) : !is_int(sizes->dtype()))
@@ -49,7 +46,7 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
   double common = 0;
   const std::string policy = c.n.attrs.s("keep_aspect_ratio_policy", "stretch");
   for (int64_t k = 0; k < n; ++k) {
-    Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
+    Axis& a = out[static_cast<size_t>(axes[k])];
     a.scale = scales ? scales->at_f64(k)
                      : static_cast<double>(sizes->at_i64(k)) / static_cast<double>(a.in);
     if (!(a.scale > 0) || !std::isfinite(a.scale)) return c.bad("a scale of {}", a.scale);
@@ -60,7 +57,7 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
     if (k == 0 || (policy == "not_larger" ? a.scale < common : a.scale > common)) common = a.scale;
   }
   for (int64_t k = 0; sizes && policy != "stretch" && k < n; ++k) {
-    Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
+    Axis& a = out[static_cast<size_t>(axes[k])];
     a.scale = common;
     const double size = std::floor(common * static_cast<double>(a.in) + 0.5);
     if (size > kMostPixels) return c.bad("a size of {}", size);
@@ -70,7 +67,7 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
     if (!roi || roi->numel() != 2 * n || !is_float(roi->dtype()))
       return c.bad("tf_crop_and_resize wants a roi of {} numbers", 2 * n);
     for (int64_t k = 0; k < n; ++k) {
-      Axis& a = out[static_cast<size_t>(axes[static_cast<size_t>(k)])];
+      Axis& a = out[static_cast<size_t>(axes[k])];
       a.roi_begin = roi->at_f64(k), a.roi_end = roi->at_f64(n + k);
     }
   }
@@ -78,7 +75,6 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
 }
 
 Outputs resize(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const Resampling r, resampling(c));
   FERRULE_ASSIGN(const std::vector<Axis> axes, resize_axes(c, r));
@@ -100,7 +96,7 @@ Outputs resize(const Call& c) {
     to[k] = a.out;
     FERRULE_TRY(c.fits(DType::f64, to));
     const int64_t outer = count(dims, 0, k), inner = count(dims, k + 1);
-    std::vector<double> z(static_cast<size_t>(count(to)));
+    std::vector<double> z(count(to));
     for (int64_t i = 0; i < a.out; ++i) {
       const Taps taps = resize_taps(a, r, i);
       for (int64_t o = 0; o < outer; ++o) {
@@ -119,7 +115,6 @@ Outputs resize(const Call& c) {
 }
 
 // --- GridSample
-// -------------------------------------------------------------------------------------
 
 /// Reflects `x` into [low, high].
 double reflect(double x, double low, double high) {
@@ -130,7 +125,6 @@ double reflect(double x, double low, double high) {
 }
 
 Outputs grid_sample(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor &x = *c.input(0), &grid = *c.input(1);
   const auto rank = static_cast<size_t>(std::max(x.rank() - 2, 0));
   if (rank < 1 || grid.rank() != x.rank() || grid.dims().back() != static_cast<int64_t>(rank) ||
@@ -154,7 +148,7 @@ Outputs grid_sample(const Call& c) {
   if (plane == 0) return c.bad("input {} is empty", text(x.dims()));
   const Dims own = strides(spatial);
   const View<double> in(x), at(grid);
-  std::vector<double> y(static_cast<size_t>(count(out)));
+  std::vector<double> y(count(out));
   auto bounds = [&](size_t k) {
     const auto d = static_cast<double>(spatial[k]);
     return corners ? std::pair(0.0, d - 1) : std::pair(-0.5, d - 0.5);
@@ -198,7 +192,7 @@ Outputs grid_sample(const Call& c) {
           double w = 1;
           int64_t from = (b * x.dims()[1] + ch) * plane;
           for (size_t k = 0; k < rank; ++k) {
-            const Weighted& tap = taps[k][static_cast<size_t>(t[k])];
+            const Weighted& tap = taps[k][t[k]];
             w = tap.at < 0 ? 0 : w * tap.weight;
             from += std::max<int64_t>(tap.at, 0) * own[k];
           }
@@ -212,13 +206,12 @@ Outputs grid_sample(const Call& c) {
 }
 
 Outputs affine_grid(const Call& c) {
-  FERRULE_TRY(c.need(2));
   const Tensor& theta = *c.input(0);
   const auto size = c.ints(1, "");
   if (!size || size->size() < 4 || size->size() > 5 || theta.rank() != 3)
     return c.bad("theta {} and {} sizes", text(theta.dims()), size ? size->size() : 0);
   if (!is_float(theta.dtype())) return c.unsupported_type(theta);
-  const auto rank = static_cast<int64_t>(size->size()) - 2;
+  const auto rank = std::ssize(*size) - 2;
   if (theta.dims() != Dims{(*size)[0], rank, rank + 1})
     return c.bad("theta {} for {}", text(theta.dims()), text(*size));
   const Dims spatial(size->begin() + 2, size->end());
@@ -240,8 +233,7 @@ Outputs affine_grid(const Call& c) {
       point.push_back(1);
       for (int64_t r = 0; r < rank; ++r) {
         double v = 0;
-        for (int64_t k = 0; k <= rank; ++k)
-          v += in[(b * rank + r) * (rank + 1) + k] * point[static_cast<size_t>(k)];
+        for (int64_t k = 0; k <= rank; ++k) v += in[(b * rank + r) * (rank + 1) + k] * point[k];
         y.push_back(v);
       }
     } while (next(at, spatial));
@@ -250,7 +242,6 @@ Outputs affine_grid(const Call& c) {
 }
 
 // --- RoiAlign
-// ---------------------------------------------------------------------------------------
 
 /// The four neighbours of a sampling point with their weights; none when it lies far outside.
 std::vector<std::pair<int64_t, double>> bilinear(double y, double x, int64_t h, int64_t w) {
@@ -273,7 +264,6 @@ std::vector<std::pair<int64_t, double>> bilinear(double y, double x, int64_t h, 
 }
 
 Outputs roi_align(const Call& c) {
-  FERRULE_TRY(c.need(3));
   const Tensor &x = *c.input(0), &rois = *c.input(1), &batch = *c.input(2);
   if (x.rank() != 4 || rois.rank() != 2 || rois.dims()[1] != 4 || batch.numel() != rois.dims()[0] ||
       !is_int(batch.dtype())) {
@@ -331,13 +321,13 @@ Outputs roi_align(const Call& c) {
   return one(store(x.dtype(), out, y));
 }
 
-constexpr Entry kResize[] = {{"Resize", resize},
-                             {"GridSample", grid_sample},
-                             {"AffineGrid", affine_grid},
-                             {"RoiAlign", roi_align}};
-
 }  // namespace
 
-std::span<const Entry> resize_table() { return kResize; }
+std::vector<Entry> resize_table() {
+  return {{"Resize", resize, 1},
+          {"GridSample", grid_sample, 2},
+          {"AffineGrid", affine_grid, 2},
+          {"RoiAlign", roi_align, 3}};
+}
 
 }  // namespace ferrule::interp

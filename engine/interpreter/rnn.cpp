@@ -66,7 +66,7 @@ struct Cell {
   static Row times(const double* weights, const double* v, int64_t rows, int64_t n) {
     Row y(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t k = 0; k < n; ++k) y[static_cast<size_t>(i)] += weights[i * n + k] * v[k];
+      for (int64_t k = 0; k < n; ++k) y[i] += weights[i * n + k] * v[k];
     }
     return y;
   }
@@ -80,7 +80,7 @@ Row doubles(const Tensor& t) {
 /// Swaps the first two axes of [a, b, rest].
 Row swapped(const Row& v, int64_t a, int64_t b) {
   Row y(v.size());
-  const int64_t rest = a * b != 0 ? static_cast<int64_t>(v.size()) / (a * b) : 0;
+  const int64_t rest = a * b != 0 ? std::ssize(v) / (a * b) : 0;
   for (int64_t i = 0; i < a; ++i) {
     for (int64_t j = 0; j < b; ++j) {
       std::copy_n(v.begin() + (i * b + j) * rest, rest, y.begin() + (j * a + i) * rest);
@@ -91,7 +91,6 @@ Row swapped(const Row& v, int64_t a, int64_t b) {
 
 Result<Cell> cell(const Call& c, int64_t gates, size_t functions,
                   std::vector<std::string> defaults) {
-  FERRULE_TRY(c.need(3));
   const Tensor &x = *c.input(0), &w = *c.input(1), &r = *c.input(2);
   for (size_t i = 0; i < c.in.size(); ++i) {
     if (i != 4 && c.input(i) && !is_float(c.input(i)->dtype()))
@@ -150,7 +149,7 @@ Result<Cell> cell(const Call& c, int64_t gates, size_t functions,
   s.w = doubles(w), s.r = doubles(r), s.x = doubles(x);
   if (s.batch_first) s.x = swapped(s.x, s.batch, s.seq);
   if (c.input(3)) s.b = doubles(*c.input(3));
-  s.lengths.assign(static_cast<size_t>(s.batch), s.seq);
+  s.lengths.assign(s.batch, s.seq);
   if (const Tensor* t = c.input(4)) {
     if (!is_int(t->dtype()) || t->numel() != s.batch)
       return c.bad("{} sequence lengths for {} sequences", t->numel(), s.batch);
@@ -182,7 +181,7 @@ Row unroll(const Cell& s, Row& h, Step&& step) {
   for (int64_t d = 0; d < s.dirs; ++d) {
     const bool reverse = s.direction == "reverse" || d == 1;
     for (int64_t b = 0; b < s.batch; ++b) {
-      const int64_t length = s.lengths[static_cast<size_t>(b)];
+      const int64_t length = s.lengths[b];
       for (int64_t i = 0; i < length; ++i) {
         const int64_t t = reverse ? length - 1 - i : i;
         step(d, s.x.data() + (t * s.batch + b) * s.input, b);
@@ -226,8 +225,7 @@ Outputs rnn(const Call& c) {
               rh = Cell::times(s.recurrence(d, 0), state, s.hidden, s.hidden);
     for (int64_t i = 0; i < s.hidden; ++i) {
       const auto k = static_cast<size_t>(i);
-      state[i] = s.f[static_cast<size_t>(d)](
-          s.clipped(wx[k] + rh[k] + s.bias(d, 0, i, false) + s.bias(d, 0, i, true)));
+      state[i] = s.f[d](s.clipped(wx[k] + rh[k] + s.bias(d, 0, i, false) + s.bias(d, 0, i, true)));
     }
   });
   return results(c, s, y, {&h});
@@ -239,7 +237,7 @@ Outputs gru(const Call& c) {
   const bool linear = c.n.attrs.i("linear_before_reset") != 0;
   const Row y = unroll(s, h, [&](int64_t d, const double* x, int64_t b) {
     double* state = h.data() + (d * s.batch + b) * s.hidden;
-    const Activation &f = s.f[static_cast<size_t>(2 * d)], &g = s.f[static_cast<size_t>(2 * d + 1)];
+    const Activation &f = s.f[2 * d], &g = s.f[2 * d + 1];
     Row gate[2];  // z, r
     for (int64_t q = 0; q < 2; ++q) {
       gate[q] = Cell::times(s.weight(d, q), x, s.hidden, s.input);
@@ -275,7 +273,7 @@ Outputs lstm(const Call& c) {
     peepholes = doubles(*p);
   }
   auto peephole = [&](int64_t d, int64_t which, int64_t i) {  // i, o, f
-    return peepholes.empty() ? 0 : peepholes[static_cast<size_t>((d * 3 + which) * s.hidden + i)];
+    return peepholes.empty() ? 0 : peepholes[(d * 3 + which) * s.hidden + i];
   };
   const bool coupled = c.n.attrs.i("input_forget") != 0;
   const Row y = unroll(s, h, [&](int64_t d, const double* x, int64_t b) {
@@ -287,8 +285,7 @@ Outputs lstm(const Call& c) {
       gate[q] = Cell::times(s.weight(d, q), x, s.hidden, s.input);
       const Row rh = Cell::times(s.recurrence(d, q), state, s.hidden, s.hidden);
       for (int64_t i = 0; i < s.hidden; ++i) {
-        gate[q][static_cast<size_t>(i)] +=
-            rh[static_cast<size_t>(i)] + s.bias(d, q, i, false) + s.bias(d, q, i, true);
+        gate[q][i] += rh[i] + s.bias(d, q, i, false) + s.bias(d, q, i, true);
       }
     }
     for (int64_t i = 0; i < s.hidden; ++i) {
@@ -304,10 +301,8 @@ Outputs lstm(const Call& c) {
   return results(c, s, y, {&h, &memory});
 }
 
-constexpr Entry kRnn[] = {{"RNN", rnn}, {"GRU", gru}, {"LSTM", lstm}};
-
 }  // namespace
 
-std::span<const Entry> rnn_table() { return kRnn; }
+std::vector<Entry> rnn_table() { return {{"RNN", rnn, 3}, {"GRU", gru, 3}, {"LSTM", lstm, 3}}; }
 
 }  // namespace ferrule::interp

@@ -17,7 +17,7 @@ class RowFormula {
   Outputs run() {
     FERRULE_TRY(c_.need(1));
     const Tensor& x = *c_.input(0);
-    if (std::ranges::find(f_.types, x.dtype()) == f_.types.end()) return c_.unsupported_type(x);
+    if (!contains(f_.types, x.dtype())) return c_.unsupported_type(x);
     const Shape shape(x.dims().begin(), x.dims().end());
     auto axes = row_axes(f_, c_.n, shape, [&](size_t slot) { return c_.input(slot); });
     if (!axes) axes.error().set_place(c_.place());
@@ -116,11 +116,11 @@ class RowFormula {
   Tensor folded(Fold fold, const Tensor& elements, DType type) const {
     const View<C> in(elements);
     const Scalar nothing = fold_identity(fold, type);
-    std::vector<C> rows(static_cast<size_t>(count(reduced_)),
+    std::vector<C> rows(count(reduced_),
                         is_float(type) ? static_cast<C>(nothing.f) : static_cast<C>(nothing.i));
     const std::vector<int64_t> row = positions(dims_, broadcast_strides(reduced_, dims_));
     for (int64_t i = 0; i < in.size(); ++i) {
-      C& y = rows[static_cast<size_t>(row[static_cast<size_t>(i)])];
+      C& y = rows[static_cast<size_t>(row[i])];
       y = fold_in(fold, y, in[i]);
     }
     return store(type, reduced_, rows);

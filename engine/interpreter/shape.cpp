@@ -6,7 +6,6 @@ namespace ferrule::interp {
 namespace {
 
 Outputs dropout(const Call& c) {
-  FERRULE_TRY(c.need(1));
   if (const Tensor* training = c.input(2);
       training && training->numel() == 1 && training->at_i64(0) != 0) {
     const Tensor* ratio = c.input(1);
@@ -23,20 +22,16 @@ Outputs dropout(const Call& c) {
 }
 
 Outputs shape(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Dims& d = c.input(0)->dims();
-  const auto rank = static_cast<int64_t>(d.size());
+  const auto rank = std::ssize(d);
   auto clamp = [&](int64_t v) { return std::clamp<int64_t>(v < 0 ? v + rank : v, 0, rank); };
   const int64_t start = clamp(c.n.attrs.i("start", 0));
   const int64_t end = c.n.attrs.find("end") ? clamp(c.n.attrs.i("end")) : rank;
   const Dims out(d.begin() + start, d.begin() + std::max(start, end));
-  return one(Tensor::of_i64({static_cast<int64_t>(out.size())}, out));
+  return one(Tensor::of_i64({std::ssize(out)}, out));
 }
 
-Outputs size(const Call& c) {
-  FERRULE_TRY(c.need(1));
-  return one(Tensor::of_i64({}, {c.input(0)->numel()}));
-}
+Outputs size(const Call& c) { return one(Tensor::of_i64({}, {c.input(0)->numel()})); }
 
 Outputs constant(const Call& c) {
   for (const auto& [name, value] : c.n.attrs.items()) {
@@ -44,16 +39,15 @@ Outputs constant(const Call& c) {
     if (name == "value_int") return one(Tensor::of_i64({}, {c.n.attrs.i(name)}));
     if (name == "value_ints") {
       const Dims v = c.n.attrs.ints(name);
-      return one(Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
+      return one(Tensor::of_i64({std::ssize(v)}, v));
     }
     if (name == "value_float")
       return one(Tensor::of_f32({}, {static_cast<float>(c.n.attrs.f(name))}));
     if (const auto* v = std::get_if<std::vector<double>>(&value)) {
-      return one(Tensor::of_f32({static_cast<int64_t>(v->size())},
-                                std::vector<float>(v->begin(), v->end())));
+      return one(Tensor::of_f32({std::ssize(*v)}, std::vector<float>(v->begin(), v->end())));
     }
     if (const auto* v = std::get_if<std::vector<std::string>>(&value)) {
-      return one(Tensor({static_cast<int64_t>(v->size())}, *v));
+      return one(Tensor({std::ssize(*v)}, *v));
     }
     if (name == "value_string") return one(Tensor(Dims{}, std::vector{c.n.attrs.s(name)}));
   }
@@ -61,7 +55,6 @@ Outputs constant(const Call& c) {
 }
 
 Outputs constant_of_shape(const Call& c) {
-  FERRULE_TRY(c.need(1));
   if (!is_int(c.input(0)->dtype())) return c.unsupported_type(*c.input(0));
   const Dims out = c.input(0)->to_i64();
   Tensor value = Tensor::scalar(DType::f32, 0);
@@ -75,7 +68,6 @@ Outputs constant_of_shape(const Call& c) {
 }
 
 Outputs range(const Call& c) {
-  FERRULE_TRY(c.need(3));
   const Tensor& start = *c.input(0);
   for (size_t i = 0; i < 3; ++i) {
     if (c.input(i)->numel() != 1)
@@ -89,41 +81,39 @@ Outputs range(const Call& c) {
     if (!(steps < 2147483648.0)) return c.bad("a range of {} elements", steps);
     const Dims out{static_cast<int64_t>(std::max(0.0, steps))};
     FERRULE_TRY(c.fits(start.dtype(), out));
-    std::vector<C> y(static_cast<size_t>(out[0]));
+    std::vector<C> y(out[0]);
     for (size_t i = 0; i < y.size(); ++i) y[i] = add(from, mul(static_cast<C>(i), step));
     return one(store(start.dtype(), out, y));
   });
 }
 
 Outputs eye_like(const Call& c) {
-  FERRULE_TRY(c.need(1));
   const Tensor& x = *c.input(0);
   if (x.rank() != 2) return c.bad("{} is no matrix", text(x.dims()));
   const auto dtype = static_cast<DType>(c.n.attrs.i("dtype", static_cast<int64_t>(x.dtype())));
   if (!is_float(dtype) && !is_integral(dtype))
     return c.bad_attr("dtype", "{} is no number type", c.n.attrs.i("dtype"));
   const int64_t k = c.n.attrs.i("k", 0);
-  std::vector<int64_t> y(static_cast<size_t>(x.numel()));
+  std::vector<int64_t> y(x.numel());
   for (int64_t i = 0; i < x.dims()[0]; ++i) {
     int64_t j = 0;
-    if (!__builtin_add_overflow(i, k, &j) && j >= 0 && j < x.dims()[1])
-      y[static_cast<size_t>(i * x.dims()[1] + j)] = 1;
+    if (!__builtin_add_overflow(i, k, &j) && j >= 0 && j < x.dims()[1]) y[i * x.dims()[1] + j] = 1;
   }
   return one(store(dtype, x.dims(), y));
 }
 
-constexpr Entry kShape[] = {
-    {"Dropout", dropout},
-    {"Shape", shape},
-    {"Size", size},
-    {"Constant", constant},
-    {"ConstantOfShape", constant_of_shape},
-    {"Range", range},
-    {"EyeLike", eye_like},
-};
-
 }  // namespace
 
-std::span<const Entry> shape_table() { return kShape; }
+std::vector<Entry> shape_table() {
+  return {
+      {"Dropout", dropout, 1},
+      {"Shape", shape, 1},
+      {"Size", size, 1},
+      {"Constant", constant},
+      {"ConstantOfShape", constant_of_shape, 1},
+      {"Range", range, 3},
+      {"EyeLike", eye_like, 1},
+  };
+}
 
 }  // namespace ferrule::interp

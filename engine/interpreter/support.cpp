@@ -39,7 +39,7 @@ Status Call::fits(DType t, const Dims& dims) const {
     n = std::min(n, int64_t{1} << 55);
   }
   const int64_t rank_limit = options.limits ? options.limits->rank : 64;
-  if (static_cast<int64_t>(dims.size()) > rank_limit) {
+  if (std::ssize(dims) > rank_limit) {
     return error(Code::limit_exceeded, place(), "the rank of a result", dims.size(), rank_limit);
   }
   // Computing takes up to 8 bytes an element (doubles, positions), whatever the result's type.
@@ -64,13 +64,15 @@ std::optional<Dims> Call::ints(size_t slot, std::string_view attr) const {
   return std::nullopt;
 }
 
-Result<Dims> Call::axes(size_t slot, int64_t rank, const Dims& otherwise) const {
-  const auto given = ints(slot, "axes");
-  if (!given) return otherwise;
-  Dims out;
-  for (int64_t a : *given) {
+Result<Dims> Call::axes(int64_t rank) const {
+  Dims out, given = n.attrs.ints("axes");
+  if (!n.attrs.find("axes")) {
+    given.resize(rank);
+    std::iota(given.begin(), given.end(), 0);
+  }
+  for (int64_t a : given) {
     FERRULE_ASSIGN(const int64_t at, axis(a, rank, "axes"));
-    if (std::find(out.begin(), out.end(), at) != out.end()) {
+    if (contains(out, at)) {
       return bad_attr("axes", "{} stands there twice", a);
     }
     out.push_back(at);
@@ -79,7 +81,6 @@ Result<Dims> Call::axes(size_t slot, int64_t rank, const Dims& otherwise) const 
 }
 
 // --- element types
-// ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -106,14 +107,7 @@ void put(void* to, const std::vector<C>& values) {
   To* p = static_cast<To*>(to);
   for (size_t i = 0; i < values.size(); ++i) {
     if constexpr (std::is_integral_v<To> && std::is_floating_point_v<C>) {
-      // Saturated, NaN as 0: C++ leaves those undefined.
-      constexpr C kLow = static_cast<C>(std::numeric_limits<To>::min());
-      constexpr C kHigh = static_cast<C>(std::numeric_limits<To>::max());
-      const C v = values[i];
-      p[i] = v <= kLow    ? std::numeric_limits<To>::min()
-             : v >= kHigh ? std::numeric_limits<To>::max()
-             : v == v     ? static_cast<To>(v)
-                          : To{0};
+      p[i] = saturated<To>(values[i]);
     } else {
       p[i] = static_cast<To>(values[i]);
     }
@@ -128,7 +122,7 @@ View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
     data_ = static_cast<const C*>(t.data());
     return;
   }
-  converted_.resize(static_cast<size_t>(size_));
+  converted_.resize(size_);
   if (is_native(t.dtype())) {
     with_native(t.dtype(), [&]<class From>(From) { convert<From>(t, converted_); });
   } else {
@@ -145,8 +139,7 @@ View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
 template <class C>
 Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
   auto [t, p] = Tensor::allocate(dtype, dims);
-  FERRULE_ASSERT(static_cast<int64_t>(values.size()) == t.numel(),
-                 "interpreter: wrong number of results");
+  FERRULE_ASSERT(std::ssize(values) == t.numel(), "interpreter: wrong number of results");
   if (dtype == DType::boolean) {
     for (size_t i = 0; i < values.size(); ++i) static_cast<uint8_t*>(p)[i] = values[i] != 0;
   } else if (is_native(dtype)) {
@@ -160,8 +153,7 @@ Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
     for (size_t i = 0; i < values.size(); ++i) {
       const Tensor e = Tensor::scalar(dtype, static_cast<double>(values[i]));
       if (bits == 4) {
-        bytes[i / 2] = static_cast<uint8_t>(
-            bytes[i / 2] | ((*static_cast<const uint8_t*>(e.data()) & 15) << (i % 2 * 4)));
+        set_nibble(bytes, i, *static_cast<const uint8_t*>(e.data()));
       } else {
         std::memcpy(bytes + i * static_cast<size_t>(bits / 8), e.data(),
                     static_cast<size_t>(bits / 8));
@@ -181,7 +173,6 @@ X(uint64_t)
 #undef X
 
 // --- sizes and positions
-// ----------------------------------------------------------------------------
 
 std::optional<Dims> broadcast(const Dims& a, const Dims& b) {
   Dims out(std::max(a.size(), b.size()), 1);
@@ -208,7 +199,7 @@ std::vector<int64_t> positions(const Dims& dims, const Dims& strides, int64_t of
   std::vector<int64_t> out;
   const int64_t n = count(dims);
   if (n == 0) return out;
-  out.reserve(static_cast<size_t>(n));
+  out.reserve(n);
   if (dims.empty()) return {offset};
   Dims outer(dims.begin(), dims.end() - 1), index(outer.size(), 0);
   do {
@@ -235,9 +226,6 @@ void take_elements(const void* source, void* to, const std::vector<int64_t>& fro
 struct Bytes16 {
   char c[16];
 };
-uint8_t nibble(const void* p, int64_t i) {
-  return static_cast<uint8_t>((static_cast<const uint8_t*>(p)[i / 2] >> (i % 2 * 4)) & 15);
-}
 }  // namespace
 
 Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
@@ -246,15 +234,14 @@ Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& 
     std::vector<std::string> out(from.size());
     for (size_t i = 0; i < from.size(); ++i) {
       if (from[i] >= 0)
-        out[i] = source.strings()[static_cast<size_t>(from[i])];
+        out[i] = source.strings()[from[i]];
       else if (fill)
         out[i] = fill->strings()[0];
     }
     return Tensor(dims, std::move(out));
   }
   auto [t, p] = Tensor::allocate(source.dtype(), dims);
-  FERRULE_ASSERT(static_cast<int64_t>(from.size()) == t.numel(),
-                 "interpreter: wrong number of positions");
+  FERRULE_ASSERT(std::ssize(from) == t.numel(), "interpreter: wrong number of positions");
   const void* f = fill ? fill->data() : nullptr;
   switch (size_bits(source.dtype())) {
     case 8:
@@ -274,8 +261,7 @@ Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& 
       break;
     case 4:
       for (size_t i = 0; i < from.size(); ++i) {
-        const uint8_t v = from[i] >= 0 ? nibble(source.data(), from[i]) : f ? nibble(f, 0) : 0;
-        static_cast<uint8_t*>(p)[i / 2] |= static_cast<uint8_t>(v << (i % 2 * 4));
+        set_nibble(p, i, from[i] >= 0 ? nibble(source.data(), from[i]) : f ? nibble(f, 0) : 0);
       }
       break;
     default:
@@ -285,7 +271,6 @@ Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& 
 }
 
 // --- windows
-// ----------------------------------------------------------------------------------------
 
 Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_t otherwise,
                        int64_t low) {
@@ -317,8 +302,8 @@ Result<Window> window(const Call& c, const Dims& spatial, Dims kernel, bool ceil
   FERRULE_ASSIGN(w.stride, list_attr(c, "strides", rank, 1, 1));
   FERRULE_ASSIGN(w.dilation, list_attr(c, "dilations", rank, 1, 1));
   FERRULE_ASSIGN(const Dims pads, list_attr(c, "pads", 2 * rank, 0, -(int64_t{1} << 31)));
-  w.begin.assign(pads.begin(), pads.begin() + static_cast<int64_t>(rank));
-  w.end.assign(pads.begin() + static_cast<int64_t>(rank), pads.end());
+  w.begin.assign(pads.begin(), pads.begin() + rank);
+  w.end.assign(pads.begin() + rank, pads.end());
   const std::string mode = c.n.attrs.s("auto_pad", "NOTSET");
   for (size_t k = 0; k < rank; ++k) {
     const int64_t reach = (w.kernel[k] - 1) * w.dilation[k] + 1;

@@ -54,7 +54,7 @@ void fill_defaults(Node& n, const Semantics& ops) {
 }
 
 bool deterministic(const Node& n) {
-  if (n.domain.empty() && std::ranges::find(kRandom, n.op) != kRandom.end()) return false;
+  if (n.domain.empty() && contains(kRandom, n.op)) return false;
   auto all = [](const Graph& g) {
     for (uint32_t i = 0; i < g.node_slots(); ++i)
       if (const Node& inner = g.node({i}); !inner.dead && !deterministic(inner)) return false;

@@ -18,10 +18,6 @@
 namespace ferrule {
 namespace {
 
-bool contains(std::span<const NodeId> nodes, NodeId n) {
-  return std::ranges::find(nodes, n) != nodes.end();
-}
-
 /// Names whose values may have other users, as values.
 std::vector<ValueId> kept(const Rule& rule, const Bindings& b) {
   std::vector<ValueId> out;
@@ -71,7 +67,7 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
 std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchContext& ctx) {
   if (rule.types.empty() || m.outputs.empty() || !m.outputs[0]) return std::nullopt;
   DType have = ctx.graph.value(m.outputs[0]).type.dtype;
-  if (std::ranges::find(rule.types, have) != rule.types.end()) return std::nullopt;
+  if (contains(rule.types, have)) return std::nullopt;
   Rejection r;
   r.stage = Rejection::Stage::condition;
   r.id = "types";

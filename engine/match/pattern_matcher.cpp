@@ -140,7 +140,6 @@ bool Matcher::solve(const Goal* g) {
 }
 
 // --- names
-// ----------------------------------------------------------------------------------------
 
 bool Matcher::bind_value(const PatternExpr& e, const std::string& name, ValueId v) {
   if (const ValueId* b = bound(name)) return same_value(*b, v) || fail(Fail::other_value, &e, v);
@@ -187,7 +186,6 @@ bool Matcher::line(const Goal& g, const PatternLine& l) {
 }
 
 // --- nodes
-// ----------------------------------------------------------------------------------------
 
 bool Matcher::call(const Goal& g, const std::vector<std::string>* results, size_t) {
   const PatternExpr& e = *g.expr;
@@ -274,7 +272,6 @@ bool Matcher::attributes(const PatternExpr& e, NodeId id) {
 }
 
 // --- operands
-// -------------------------------------------------------------------------------------
 
 /// Constrained operands are tried first: fewer wrong turns.
 int Matcher::looseness(const PatternExpr& e) const {
@@ -336,7 +333,7 @@ bool Matcher::ordered(const PatternExpr& e, NodeId id, const std::vector<size_t>
     const Goal* goals = next;
     size_t slot = fixed + rest;
     for (size_t i = n; i-- > 0;) {
-      if (std::ranges::find(lists, i) == lists.end()) {
+      if (!contains(lists, i)) {
         --slot;
         Goal& goal = goals_.emplace_back();
         goal.expr = e.args[i].get();
@@ -450,7 +447,6 @@ bool Matcher::number(const Goal& g) {
 }
 
 // --- shapes
-// ---------------------------------------------------------------------------------------
 
 bool Matcher::dim(const PatternExpr& e, const DimPattern& p, const Dim& d, ValueId v) {
   if (p.kind == DimPattern::Kind::any) return true;
@@ -489,7 +485,6 @@ bool Matcher::shape(const PatternExpr& e, ValueId v) {
 }
 
 // --- the end
-// --------------------------------------------------------------------------------------
 
 namespace {
 
@@ -526,8 +521,7 @@ bool Matcher::complete() {
   out.nodes.erase(std::unique(out.nodes.begin(), out.nodes.end()), out.nodes.end());
   // A name for something from outside never stands for what the pattern itself computes.
   auto inside = [&](ValueId v) {
-    return v && g_.value(v).producer &&
-           std::ranges::find(matched_, g_.value(v).producer) != matched_.end();
+    return v && g_.value(v).producer && contains(matched_, g_.value(v).producer);
   };
   for (const auto& [name, v] : values_)
     if (inside(v) && !line_of(*name)) return fail(Fail::inner_value, nullptr, v, {}, *name);

@@ -95,7 +95,7 @@ class Converter {
     for (const auto& n : g.node()) values += static_cast<size_t>(n.output_size());
     scope.graph->reserve(static_cast<size_t>(g.node_size()), values);
     scope.names.reserve(values);
-    scope.declared.reserve(static_cast<size_t>(g.value_info_size() + g.output_size()));
+    scope.declared.reserve(g.value_info_size() + g.output_size());
   }
 
   /// Every call of a function shares its constants.
@@ -134,13 +134,17 @@ class Converter {
   ValueId copy(Scope& scope, ValueId from, const std::string& name) {
     Graph& g = *scope.graph;
     ValueId v = g.add_value(g.fresh_name(name), g.value(from).type);
+    identity(g, from, v, {});
+    return v;
+  }
+  static void identity(Graph& g, ValueId from, ValueId to, std::vector<std::string> origins) {
     Node n;
     n.op = Graph::kIdentity;
     n.inputs = {from};
-    n.outputs = {v};
+    n.outputs = {to};
     n.since_opset = 28;
+    n.origins = std::move(origins);
     g.add_node(std::move(n));
-    return v;
   }
 
   /// The value of a name, captured from enclosing graphs where needed.
@@ -160,7 +164,7 @@ class Converter {
   Status nodes(Nodes& list, Scope& scope) {
     Graph& g = *scope.graph;
     std::unordered_map<std::string_view, int> times;
-    times.reserve(static_cast<size_t>(list.size()));
+    times.reserve(list.size());
     for (auto& n : list) {
       ++times[n.name()];
       for (const std::string& o : n.output()) {
@@ -207,8 +211,8 @@ class Converter {
       out.origins.push_back(name);
     else
       out.origins = scope.origins;
-    out.inputs.reserve(static_cast<size_t>(n.input_size()));
-    out.outputs.reserve(static_cast<size_t>(n.output_size()));
+    out.inputs.reserve(n.input_size());
+    out.outputs.reserve(n.output_size());
     FERRULE_TRY(check_variadic(n, opset, domain, where));
     for (const std::string& in : n.input()) {
       ValueId v;
@@ -296,13 +300,7 @@ class Converter {
     for (auto& [formal, v] : passed) {
       ValueId from = inner.names.at(formal);
       if (!from) return error(Code::dangling_input, where(), quote(formal));
-      Node id;
-      id.op = Graph::kIdentity;
-      id.inputs = {from};
-      id.outputs = {v};
-      id.since_opset = 28;
-      id.origins = inner.origins;
-      scope.graph->add_node(std::move(id));
+      identity(*scope.graph, from, v, inner.origins);
     }
     return {};
   }
@@ -341,25 +339,11 @@ class Converter {
   Status attribute(const std::string& key, onnx::AttributeProto& a, const Where& where,
                    Scope& scope, Node& out) {
     using P = onnx::AttributeProto;
+    if (auto plain = to_attr(a)) {
+      out.attrs.set(key, std::move(*plain));
+      return {};
+    }
     switch (a.type()) {
-      case P::FLOAT:
-        out.attrs.set(key, static_cast<double>(a.f()));
-        return {};
-      case P::INT:
-        out.attrs.set(key, static_cast<int64_t>(a.i()));
-        return {};
-      case P::STRING:
-        out.attrs.set(key, a.s());
-        return {};
-      case P::FLOATS:
-        out.attrs.set(key, std::vector<double>(a.floats().begin(), a.floats().end()));
-        return {};
-      case P::INTS:
-        out.attrs.set(key, std::vector<int64_t>(a.ints().begin(), a.ints().end()));
-        return {};
-      case P::STRINGS:
-        out.attrs.set(key, std::vector<std::string>(a.strings().begin(), a.strings().end()));
-        return {};
       case P::TENSOR: {
         FERRULE_ASSIGN(Tensor t, tensor(*a.mutable_t(), where() + ", attribute " + quote(key)));
         out.attrs.set(key, std::move(t));

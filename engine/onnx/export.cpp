@@ -1,15 +1,12 @@
 #include "engine/onnx/export.h"
 
-#include <fcntl.h>
 #include <onnx/defs/schema.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <unordered_set>
 
+#include "engine/base/output_file.h"
 #include "engine/onnx/internal.h"
 #include "engine/semantics/infer.h"
 
@@ -99,56 +96,6 @@ int choose_opset(const Graph& g) {
   return opset;
 }
 
-/// A file written under another name beside `path`, renamed when complete, removed when not.
-class Output {
- public:
-  explicit Output(std::string path) : path_(std::move(path)), temporary_(path_ + ".XXXXXX") {}
-  ~Output() {
-    if (fd_ >= 0) ::close(fd_);
-    if (open_) ::unlink(temporary_.c_str());
-  }
-  Status open() {
-    fd_ = ::mkostemp(temporary_.data(), O_CLOEXEC);
-    if (fd_ < 0) return failed();
-    open_ = true;
-    mode_t mask = ::umask(0);
-    ::umask(mask);
-    ::fchmod(fd_, 0666 & ~mask);
-    return {};
-  }
-  Status write(const void* data, size_t n) {
-    const char* p = static_cast<const char*>(data);
-    while (n > 0) {
-      ssize_t done = ::write(fd_, p, std::min<size_t>(n, 1 << 30));
-      if (done < 0 && errno == EINTR) continue;
-      if (done < 0) return failed();
-      p += done;
-      n -= static_cast<size_t>(done);
-    }
-    return {};
-  }
-  /// `force`: an existing file is replaced; otherwise even one that appeared meanwhile stays.
-  Status commit(bool force) {
-    if (::fsync(fd_) != 0) return failed();
-    if (force) {
-      if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed();
-      open_ = false;
-      return {};
-    }
-    if (::link(temporary_.c_str(), path_.c_str()) != 0)
-      return errno == EEXIST ? Status(error(Code::file_exists, "", escape(path_))) : failed();
-    return {};
-  }
-
- private:
-  Status failed() const {
-    return error(Code::file_not_written, "", escape(path_), std::strerror(errno));
-  }
-  std::string path_, temporary_;
-  int fd_ = -1;
-  bool open_ = false;
-};
-
 /// Where large weights go when they are not to stand in the model: one after the other, straight
 /// from where they are.
 class DataFile {
@@ -182,7 +129,7 @@ class DataFile {
   }
 
  private:
-  Output out_;
+  OutputFile out_;
   std::string name_;  ///< beside the model
   int64_t at_ = 0;
 };
@@ -440,7 +387,7 @@ Status export_file(const Graph& g, const std::string& path, const ExportOptions&
     return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(),
                  INT32_MAX);
   std::string bytes = m->SerializeAsString();
-  Output out(path);
+  OutputFile out(path);
   FERRULE_TRY(out.open());
   FERRULE_TRY(out.write(bytes.data(), bytes.size()));
   return out.commit(options.force);

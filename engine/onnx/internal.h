@@ -17,6 +17,7 @@ class OpSchema;
 }
 
 namespace ferrule {
+class Semantics;       // semantics/semantics.h
 struct ImportOptions;  // import.h
 struct Imported;
 }  // namespace ferrule

@@ -43,7 +43,7 @@ struct Ctx {
     const Attr* a = attrs.find(name);
     if (!a) return;
     std::vector<int64_t> v = attrs.ints(name);
-    ValueId c = add(name, Tensor::of_i64({static_cast<int64_t>(v.size())}, v));
+    ValueId c = add(name, Tensor::of_i64({std::ssize(v)}, v));
     g.set_input(id, slot, c);
     attrs.erase(name);
   }
@@ -94,7 +94,7 @@ Status axes_to_input(Ctx& c) {
 Status split(Ctx& c) {
   c.ints_to_input("split", 1);
   if (!c.input(1) && !c.attrs.find("num_outputs"))
-    c.attrs.set("num_outputs", static_cast<int64_t>(c.n().outputs.size()));
+    c.attrs.set("num_outputs", std::ssize(c.n().outputs));
   return {};
 }
 
@@ -167,7 +167,7 @@ Status upsample(Ctx& c) {
     const auto* v = std::get_if<std::vector<double>>(a);
     std::vector<float> f(v ? v->begin() : std::vector<double>::const_iterator{},
                          v ? v->end() : std::vector<double>::const_iterator{});
-    scales = c.add("scales", Tensor::of<float>(DType::f32, {static_cast<int64_t>(f.size())}, f));
+    scales = c.add("scales", Tensor::of<float>(DType::f32, {std::ssize(f)}, f));
     c.attrs.erase("scales");
   }
   c.g.set_input(c.id, 1, ValueId{});
@@ -216,14 +216,14 @@ Status softmax(Ctx& c) {
   int64_t axis = c.attrs.i("axis", 1);
   const std::optional<Shape> shape = c.type(0).shape;  // a copy: values are added below
   if (shape) {
-    int64_t rank = static_cast<int64_t>(shape->size());
+    int64_t rank = std::ssize(*shape);
     if (axis < -rank || axis >= std::max<int64_t>(rank, 1))
       return error(Code::bad_attribute, c.where(), "axis",
                    fmt::format("{} is out of range for rank {}", axis, rank));
     if (axis < 0) axis += rank;
     std::vector<int64_t> wide;  // trailing axes that may be other than 1
     for (int64_t i = axis; i < rank; ++i)
-      if (!((*shape)[static_cast<size_t>(i)] == Dim(1))) wide.push_back(i);
+      if (!((*shape)[i] == Dim(1))) wide.push_back(i);
     if (wide.size() <= 1) {
       c.attrs.set("axis", wide.empty() ? axis : wide[0]);
       return {};
@@ -238,7 +238,7 @@ Status softmax(Ctx& c) {
   ValueId target;
   auto dims = shape ? constant_shape(*shape) : std::nullopt;
   if (dims) {
-    target = c.add("shape", Tensor::of_i64({static_cast<int64_t>(dims->size())}, *dims));
+    target = c.add("shape", Tensor::of_i64({std::ssize(*dims)}, *dims));
   } else {
     parts.push_back(c.part("Shape", {x}, "shape"));
     parts.back().attrs.set("start", int64_t{0});
@@ -255,7 +255,6 @@ Status softmax(Ctx& c) {
 }
 
 // --- defaults that the schemas leave to prose
-// -------------------------------------------------------------
 
 void fill_ints(Ctx& c, const char* name, size_t count, int64_t value) {
   if (c.attrs.ints(name).empty()) c.attrs.set(name, std::vector<int64_t>(count, value));
@@ -296,27 +295,21 @@ Status transpose(Ctx& c) {
   return {};
 }
 
-/// `op`, schema versions first to last, what to do.
+/// `op` (or what it begins with), schema versions first to last, what to do.
 struct Row {
   std::string_view op;
   int first, last;
   Status (*apply)(Ctx&);
+  bool is(std::string_view name) const {
+    return op.ends_with('*') ? name.starts_with(op.substr(0, op.size() - 1)) : op == name;
+  }
 };
 
 constexpr int kAny = 1 << 30;
 constexpr Row kRows[] = {
     {"Squeeze", 1, 12, axes_to_input},
     {"Unsqueeze", 1, 12, axes_to_input},
-    {"ReduceSum", 1, 12, axes_to_input},
-    {"ReduceL1", 1, 17, axes_to_input},
-    {"ReduceL2", 1, 17, axes_to_input},
-    {"ReduceLogSum", 1, 17, axes_to_input},
-    {"ReduceLogSumExp", 1, 17, axes_to_input},
-    {"ReduceMax", 1, 17, axes_to_input},
-    {"ReduceMean", 1, 17, axes_to_input},
-    {"ReduceMin", 1, 17, axes_to_input},
-    {"ReduceProd", 1, 17, axes_to_input},
-    {"ReduceSumSquare", 1, 17, axes_to_input},
+    {"Reduce*", 1, 17, axes_to_input},
     {"Split", 1, 17, split},
     {"Slice", 1, 9, slice},
     {"Pad", 1, 10, pad},
@@ -388,7 +381,7 @@ Status normalize_node(Graph& g, NodeId id, bool nested, const Semantics& ops,
   const auto* schema = onnx_io::schema_of(n.op, n.since_opset, n.domain);
   int version = schema ? schema->SinceVersion() : 0;
   for (const Row& row : kRows)
-    if (n.domain.empty() && row.op == n.op && row.first <= version && version <= row.last) {
+    if (n.domain.empty() && row.is(n.op) && row.first <= version && version <= row.last) {
       FERRULE_TRY(row.apply(c));
       if (c.gone) return {};
     }

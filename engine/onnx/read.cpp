@@ -77,7 +77,7 @@ Result<std::unique_ptr<Model>> read_file(const std::string& path, const Limits& 
 
 Result<std::unique_ptr<Model>> parse_bytes(std::string_view bytes, const Limits& limits) {
   if (bytes.empty()) return error(Code::not_onnx, "", "there are no bytes");
-  if (static_cast<int64_t>(bytes.size()) > std::min<int64_t>(limits.file_bytes, INT32_MAX))
+  if (std::ssize(bytes) > std::min<int64_t>(limits.file_bytes, INT32_MAX))
     return error(Code::limit_exceeded, "", "the size of the model (file_bytes)", bytes.size(),
                  limits.file_bytes);
   pb::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));

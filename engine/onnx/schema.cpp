@@ -41,22 +41,11 @@ const onnx::OpSchema* newest(std::string_view domain, std::string_view op) {
 AttributeSchema::Kind kind_of(onnx::AttributeProto::AttributeType t) {
   using P = onnx::AttributeProto;
   using Kind = AttributeSchema::Kind;
-  switch (t) {
-    case P::FLOAT:
-      return Kind::real;
-    case P::INT:
-      return Kind::integer;
-    case P::STRING:
-      return Kind::text;
-    case P::FLOATS:
-      return Kind::reals;
-    case P::INTS:
-      return Kind::integers;
-    case P::STRINGS:
-      return Kind::texts;
-    default:
-      return Kind::other;
-  }
+  static const std::map<P::AttributeType, Kind> kKinds = {
+      {P::FLOAT, Kind::real},   {P::INT, Kind::integer},   {P::STRING, Kind::text},
+      {P::FLOATS, Kind::reals}, {P::INTS, Kind::integers}, {P::STRINGS, Kind::texts}};
+  const auto it = kKinds.find(t);
+  return it == kKinds.end() ? Kind::other : it->second;
 }
 
 /// "tensor(float16)" as an element type; nullopt: no tensor of numbers or truth values.

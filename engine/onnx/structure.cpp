@@ -194,7 +194,7 @@ class Walker {
     }
     bool sorted = true;
     std::vector<std::pair<int, int>> edges;  // producer, reader
-    edges.reserve(static_cast<size_t>(list.size()));
+    edges.reserve(list.size());
     for (int i = 0; i < list.size(); ++i) {
       onnx::NodeProto& n = list[i];
       FERRULE_TRY(known(n, opsets, where));
@@ -219,11 +219,11 @@ class Walker {
       for (std::string_view name : nested) FERRULE_TRY(read(name));
     }
     if (sorted) return {};
-    std::vector<std::vector<int>> after(static_cast<size_t>(list.size()));  // producer -> readers
+    std::vector<std::vector<int>> after(list.size());  // producer -> readers
     std::vector<int> waiting(after.size(), 0);
     for (auto [producer, reader] : edges) {
-      after[static_cast<size_t>(producer)].push_back(reader);
-      ++waiting[static_cast<size_t>(reader)];
+      after[producer].push_back(reader);
+      ++waiting[reader];
     }
     return sort(list, after, waiting, where);
   }
@@ -264,13 +264,13 @@ class Walker {
       int i = ready.top();
       ready.pop();
       order.push_back(i);
-      for (int next : after[static_cast<size_t>(i)])
-        if (--waiting[static_cast<size_t>(next)] == 0) ready.push(next);
+      for (int next : after[i])
+        if (--waiting[next] == 0) ready.push(next);
     }
     if (order.size() < waiting.size()) return cycle(list, after, waiting, where);
     std::vector<onnx::NodeProto*> taken(order.size());
     list.ExtractSubrange(0, list.size(), taken.data());
-    for (int i : order) list.AddAllocated(taken[static_cast<size_t>(i)]);
+    for (int i : order) list.AddAllocated(taken[i]);
     notes_.push_back(where + ": its nodes were not in topological order; they were sorted");
     return {};
   }
@@ -283,15 +283,14 @@ class Walker {
     for (size_t i = 0; i < after.size(); ++i)
       if (waiting[i] > 0)
         for (int next : after[i])
-          if (waiting[static_cast<size_t>(next)] > 0)
-            before[static_cast<size_t>(at = next)] = static_cast<int>(i);
+          if (waiting[next] > 0) before[at = next] = static_cast<int>(i);
     std::vector<int> path;
     std::vector<bool> seen(waiting.size(), false);
-    for (; at >= 0 && !seen[static_cast<size_t>(at)]; at = before[static_cast<size_t>(at)]) {
-      seen[static_cast<size_t>(at)] = true;
+    for (; at >= 0 && !seen[at]; at = before[at]) {
+      seen[at] = true;
       path.push_back(at);
     }
-    auto start = std::find(path.begin(), path.end(), at);
+    auto start = std::ranges::find(path, at);
     std::string text;
     size_t shown = 0;
     for (auto it = path.end(); it != start && shown < 8; ++shown)

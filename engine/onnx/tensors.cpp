@@ -94,10 +94,9 @@ Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::stri
   char real[PATH_MAX + 1] = {};
   ssize_t n = ::readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), real, PATH_MAX);
   std::string opened = n > 0 ? std::string(real, static_cast<size_t>(n)) : real_path(path);
-  bool inside =
-      std::any_of(roots.directories.begin(), roots.directories.end(), [&](const std::string& d) {
-        return d == "/" || opened.compare(0, d.size() + 1, d + "/") == 0;
-      });
+  bool inside = std::ranges::any_of(roots.directories, [&](const std::string& d) {
+    return d == "/" || opened.compare(0, d.size() + 1, d + "/") == 0;
+  });
   if (!inside) return bad("it leads out of the model's folder");
   if (auto it = roots.mapped.find(opened); it != roots.mapped.end()) return it->second;
   struct stat st;
@@ -217,7 +216,7 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
     return error(Code::limit_exceeded, where, "the rank (rank)", t.dims_size(), limits.rank);
   std::vector<int64_t> dims(t.dims().begin(), t.dims().end());
   int64_t n = 1, bits = 0;
-  bool empty = std::find(dims.begin(), dims.end(), 0) != dims.end();
+  bool empty = contains(dims, 0);
   for (int64_t d : dims) {
     if (d < 0) return bad(fmt::format("a dimension is {}", d));
     if (!empty && __builtin_mul_overflow(n, d, &n)) return bad("its dims multiply beyond 2^63");
@@ -240,7 +239,7 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
     return external(t, type, dims, bytes, where, roots);
   if (!t.has_raw_data() || (t.raw_data().empty() && n == 0))
     return from_fields(t, type, dims, n, where);
-  if (static_cast<int64_t>(t.raw_data().size()) != bytes)
+  if (std::ssize(t.raw_data()) != bytes)
     return bad(
         fmt::format("it has {} bytes, its type and dims want {}", t.raw_data().size(), bytes));
   if (t.raw_data().size() < 64) {  // too small to be worth keeping a string for
@@ -270,7 +269,7 @@ Result<Tensor> to_tensor(const onnx::SparseTensorProto& s, const std::string& wh
   if (__builtin_mul_overflow(n, unit, &bytes) || bytes > limits.fold_tensor_bytes)
     return error(Code::limit_exceeded, where, "the size of a sparse tensor (fold_tensor_bytes)", n,
                  limits.fold_tensor_bytes);
-  int64_t count = values.numel(), rank = static_cast<int64_t>(dims.size());
+  int64_t count = values.numel(), rank = std::ssize(dims);
   bool linear = indices.rank() == 1;
   if (indices.dtype() != DType::i64 || indices.numel() != (linear ? count : count * rank))
     return bad("its indices do not fit its values");
@@ -279,7 +278,7 @@ Result<Tensor> to_tensor(const onnx::SparseTensorProto& s, const std::string& wh
     int64_t at = 0;
     for (int64_t k = 0; k < (linear ? 1 : rank); ++k) {
       int64_t index = indices.at_i64(linear ? i : i * rank + k);
-      int64_t bound = linear ? n : dims[static_cast<size_t>(k)];
+      int64_t bound = linear ? n : dims[k];
       if (index < 0 || index >= bound) return bad(fmt::format("index {} is out of range", index));
       at = at * (linear ? 1 : bound) + index;
     }

@@ -97,8 +97,7 @@ std::vector<Tensor> ordinary(std::vector<Tensor> got, const std::vector<Tensor>&
     std::vector<double> to = got[k].to_f64();
     bool any = false;
     for (size_t i = 0; i < to.size(); ++i)
-      if (const double d = want[k].at_f64(static_cast<int64_t>(i)); !std::isfinite(d))
-        to[i] = d, any = true;
+      if (const double d = want[k].at_f64(i); !std::isfinite(d)) to[i] = d, any = true;
     if (any) got[k] = filled(got[k].dtype(), got[k].dims(), to);
   }
   return got;

@@ -25,7 +25,7 @@ class Draw {
   double between(double least, double most) { return least + (most - least) * unit(); }
   template <class T>
   const T& of(const std::vector<T>& list) {
-    return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
+    return list[static_cast<size_t>(below(std::ssize(list)))];
   }
   template <class T>
   void shuffle(std::vector<T>& list) {

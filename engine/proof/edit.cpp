@@ -146,9 +146,8 @@ class Editor {
       if (!d) return bad("{} is no number", x.dump());
       values.push_back(*d);
     }
-    bool fits = !what.is_array() || static_cast<int64_t>(values.size()) == t->numel();
-    std::vector<int64_t> dims =
-        fits ? t->dims() : std::vector<int64_t>{static_cast<int64_t>(values.size())};
+    bool fits = !what.is_array() || std::ssize(values) == t->numel();
+    std::vector<int64_t> dims = fits ? t->dims() : std::vector<int64_t>{std::ssize(values)};
     g_.set_constant(v, filled(t->dtype(), dims, values));
     return {};
   }

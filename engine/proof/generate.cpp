@@ -82,7 +82,7 @@ class Walk {
     if (!results) return false;
     for (size_t k = 0; k < l.results.size(); ++k) {
       if (l.results[k].ends_with("..."))
-        lists_[bare(l.results[k])] = {results->begin() + static_cast<long>(k), results->end()};
+        lists_[bare(l.results[k])] = {results->begin() + k, results->end()};
       else if (!l.results[k].empty())
         env_[l.results[k]] = (*results)[k];
     }
@@ -93,8 +93,7 @@ class Walk {
   const PatternExpr* chosen(const PatternExpr& e) {
     const PatternExpr* at = &e;
     while (at->kind == Kind::alternatives)
-      at = at->choices[static_cast<size_t>(draw_.below(static_cast<int64_t>(at->choices.size())))]
-               .second.get();
+      at = at->choices[static_cast<size_t>(draw_.below(std::ssize(at->choices)))].second.get();
     return at;
   }
 
@@ -169,9 +168,7 @@ class Walk {
     std::vector<std::string> all = e.ops;
     for (const std::string& c : e.classes)
       for (const auto& [key, f] : ctx_.ops->all())
-        if (std::ranges::find(f.classes, c) != f.classes.end() ||
-            (c == "pointwise" && f.pointwise()))
-          all.push_back(key);
+        if (contains(f.classes, c) || (c == "pointwise" && f.pointwise())) all.push_back(key);
     if (all.empty()) return false;
     const std::string& op = draw_.of(all);
     if (const size_t at = op.find("::"); at != std::string::npos)

@@ -27,8 +27,6 @@ class HintCollector {
     out_.open_attributes |= e.any_attrs;
     if (e.any_attrs)
       for (const std::string& op : e.ops) out_.modes = std::max(out_.modes, modes(e, op));
-    for (const auto& a : e.args) pattern(*a);
-    for (const auto& [_, c] : e.choices) pattern(*c);
   }
   void graph(const Graph& g) {
     for (NodeId n : g.order())
@@ -76,8 +74,7 @@ class HintCollector {
       out_.numbers.push_back(d);
   }
   void add(std::vector<int64_t> list) {
-    if (std::ranges::find(out_.lists, list) == out_.lists.end())
-      out_.lists.push_back(std::move(list));
+    if (!contains(out_.lists, list)) out_.lists.push_back(std::move(list));
   }
   void attribute(const std::string& key, const Attr& value) {
     auto& all = out_.attributes[key];
@@ -110,9 +107,11 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
   for (double d : out.numbers)
     if (d > 8 && d <= 300 && d == std::floor(d))
       for (int64_t by : {-1, 0, 1}) out.sizes.push_back(static_cast<int64_t>(d) + by);
-  for (const PatternLine& l : rule.match.lines) collect.pattern(*l.expr);
+  for (const PatternLine& l : rule.match.lines)
+    each_expr(*l.expr, [&](const PatternExpr& e) { collect.pattern(e); });
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
-  for (const PatternLine& l : rule.rewrite.lines) collect.pattern(*l.expr);
+  for (const PatternLine& l : rule.rewrite.lines)
+    each_expr(*l.expr, [&](const PatternExpr& e) { collect.pattern(e); });
   out.open_attributes = open, out.modes = modes;
   for (const Graph* g : cases) collect.graph(*g);
   return out;

@@ -76,7 +76,7 @@ class Meaning {
     out.order.resize(out.parts.size());
     std::iota(out.order.begin(), out.order.end(), 0);
     std::ranges::sort(out.order, [&](int64_t a, int64_t b) {
-      const AxisPart &x = out.parts[static_cast<size_t>(a)], &y = out.parts[static_cast<size_t>(b)];
+      const AxisPart &x = out.parts[a], &y = out.parts[b];
       if (x.axis != y.axis) return x.axis < y.axis;
       return x.stride.value_or(1) > y.stride.value_or(1);
     });
@@ -105,7 +105,7 @@ class Meaning {
       return error(Code::rewrite_declined, c_.id, std::string("a size of a view is not known"));
     Attrs attrs;
     if (op == "Reshape") attrs.set("allowzero", int64_t{1});
-    Tensor t = Tensor::of_i64({static_cast<int64_t>(sizes->size())}, *sizes);
+    Tensor t = Tensor::of_i64({std::ssize(*sizes)}, *sizes);
     return node(std::move(op), {v, g_.add_constant(g_.fresh_name("dims"), std::move(t))},
                 std::move(attrs));
   }
@@ -117,13 +117,12 @@ class Meaning {
   }
   static std::vector<int64_t> inverse(const std::vector<int64_t>& perm) {
     std::vector<int64_t> out(perm.size());
-    for (size_t k = 0; k < perm.size(); ++k)
-      out[static_cast<size_t>(perm[k])] = static_cast<int64_t>(k);
+    for (size_t k = 0; k < perm.size(); ++k) out[perm[k]] = static_cast<int64_t>(k);
     return out;
   }
   static Shape sizes(const Parts& p, const std::vector<int64_t>& order) {
     Shape out;
-    for (int64_t k : order) out.push_back(p.parts[static_cast<size_t>(k)].size);
+    for (int64_t k : order) out.push_back(p.parts[k].size);
     return out;
   }
   static std::vector<int64_t> as_they_are(const Parts& p) {

@@ -98,7 +98,7 @@ class Mutator {
     std::vector<DType> to = scope_.types;
     for (DType t :
          {DType::f64, DType::f16, DType::bf16, DType::i32, DType::i64, DType::u8, DType::f8e4m3fn})
-      if (std::ranges::find(to, t) == to.end()) to.push_back(t);
+      if (!contains(to, t)) to.push_back(t);
     for (DType from : have) {
       if (!is_float(from) && from != DType::i32) continue;
       for (DType t : to)
@@ -135,11 +135,11 @@ class Mutator {
     for (ValueId v : tensors())
       for (int axis = 0; axis < g_.constant(v)->rank(); ++axis)
         for (int64_t to : {1, 2, 3, 4})
-          if (g_.constant(v)->dims()[static_cast<size_t>(axis)] != to)
+          if (g_.constant(v)->dims()[axis] != to)
             add(fmt::format("axis {} of {} becomes {}", axis, name(v), to), [=](Graph& g) {
               std::vector<int64_t> dims = g.constant(v)->dims();
               if (axis >= g.constant(v)->rank()) return;
-              dims[static_cast<size_t>(axis)] = to;
+              dims[axis] = to;
               g.set_constant(v, repeated(*g.constant(v), dims));
             });
   }
@@ -191,13 +191,9 @@ class Mutator {
 
   template <class F>
   static Tensor mapped(const Tensor& t, F&& f) {
-    auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
-    int64_t size = size_bytes(t.dtype(), 1);
-    for (int64_t i = 0; i < t.numel(); ++i) {
-      Tensor one = Tensor::scalar(t.dtype(), f(t.at_f64(i), i));
-      std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
-    }
-    return out;
+    std::vector<double> values = t.to_f64();
+    for (size_t i = 0; i < values.size(); ++i) values[i] = f(values[i], static_cast<int64_t>(i));
+    return filled(t.dtype(), t.dims(), values);
   }
 
   void constants() {
@@ -241,7 +237,7 @@ class Mutator {
     std::vector<int64_t> was = t.to_i64();
     auto change = [&](const char* how, std::vector<int64_t> to) {
       auto dims = t.dims();
-      if (!dims.empty()) dims[0] = static_cast<int64_t>(to.size());
+      if (!dims.empty()) dims[0] = std::ssize(to);
       Tensor made = converted(Tensor::of_i64(dims, to), t.dtype());
       add(fmt::format("{} {}", name(v), how),
           [=](Graph& g) { g.set_constant(v, converted(made, g.constant(v)->dtype())); });
@@ -442,7 +438,7 @@ void resize(Graph& g, int64_t from, int64_t to) {
   }
   for (ValueId v : tensors_of(g)) {
     std::vector<int64_t> dims = g.constant(v)->dims();
-    const bool hit = std::ranges::find(dims, from) != dims.end();
+    const bool hit = contains(dims, from);
     std::ranges::replace(dims, from, to);
     if (hit) g.set_constant(v, repeated(*g.constant(v), dims));
   }

@@ -79,8 +79,7 @@ bool well_typed(const Graph& g) {
       const OperandSchema& o = s->inputs[std::min(k, s->inputs.size() - 1)];
       const DType t = n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined;
       if (t == DType::undefined || o.types.empty()) continue;
-      if (std::ranges::find(o.types, t) == o.types.end() ||
-          of_variable.try_emplace(o.variable, t).first->second != t)
+      if (!contains(o.types, t) || of_variable.try_emplace(o.variable, t).first->second != t)
         return false;
     }
     return true;
@@ -110,9 +109,7 @@ std::string NodeDraw::variable(const Node& n, size_t slot) const {
 }
 
 DType NodeDraw::element(const std::vector<DType>& allowed) {
-  auto takes = [&](DType t) {
-    return allowed.empty() || std::ranges::find(allowed, t) != allowed.end();
-  };
+  auto takes = [&](DType t) { return allowed.empty() || contains(allowed, t); };
   if (takes(world_.dtype) && draw_.chance(80)) return world_.dtype;
   if (takes(DType::f32) && draw_.chance(40)) return DType::f32;
   return allowed.empty() ? world_.dtype : draw_.of(allowed);
@@ -171,7 +168,7 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     if (!in[k].value || fresh[k]) continue;
     const Type& t = g_.value(in[k].value).type;
     const std::vector<DType> can = allowed(n, k);
-    if (!can.empty() && std::ranges::find(can, t.dtype) == can.end()) return false;
+    if (!can.empty() && !contains(can, t.dtype)) return false;
     if (const std::string var = variable(n, k);
         !var.empty() && of_variable.try_emplace(var, t.dtype).first->second != t.dtype)
       return false;
@@ -193,8 +190,7 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     const Proposer::Place place = place_of(n, k);
     const auto it = of_variable.find(var);
     DType t = it != of_variable.end() && !var.empty() ? it->second : DType::undefined;
-    if (t == DType::undefined || (!can.empty() && std::ranges::find(can, t) == can.end()))
-      t = element(can);
+    if (t == DType::undefined || (!can.empty() && !contains(can, t))) t = element(can);
     of_variable.try_emplace(var, t);
     const bool was = static_cast<bool>(o.value), held = was && g_.constant(o.value);
     const bool list = lists_only(can) && !(o.name && o.name->shape);
@@ -307,7 +303,7 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
                                                    (!o.name->constant || g_.constant(ValueId{v})) &&
                                                    draw_.chance(40)) {
           o.value = ValueId{v};
-          fresh[static_cast<size_t>(&o - in.data())] = false;
+          fresh[&o - in.data()] = false;
           break;
         }
   for (size_t k = 0; k < count; ++k) n.outputs.push_back(g_.add_value(g_.fresh_name("t")));

@@ -36,10 +36,8 @@ World Proposer::world(const std::vector<DType>& types) {
                        : draw_.chance(8) ? 6
                                          : draw_.between(int64_t{1}, int64_t{5});
   for (int64_t k = 0; k < rank; ++k) w.base.emplace_back(size());
-  if (draw_.chance(20) && rank > 0)
-    w.base[static_cast<size_t>(draw_.below(rank))] = Dim::symbol("N");
-  if (draw_.chance(8) && rank > 1)
-    w.base[static_cast<size_t>(draw_.below(rank))] = Dim::symbol("M");
+  if (draw_.chance(20) && rank > 0) w.base[draw_.below(rank)] = Dim::symbol("N");
+  if (draw_.chance(8) && rank > 1) w.base[draw_.below(rank)] = Dim::symbol("M");
   return w;
 }
 
@@ -64,7 +62,7 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
                       int& way) {
   const Shape& s = beside.empty() ? w.base : draw_.chance(70) ? beside.front() : draw_.of(beside);
   const size_t rank = s.size();
-  auto any = [&] { return s[static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)))]; };
+  auto any = [&] { return s[static_cast<size_t>(draw_.below(rank))]; };
   auto plus = [](Shape a, const Dim& d) { return a.push_back(d), a; };
   switch (way = choose(place, 22)) {
     case 0:
@@ -75,7 +73,7 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
     case 3:
       return {Dim(1)};
     case 4:
-      return rank ? Shape(s.begin() + draw_.below(static_cast<int64_t>(rank)), s.end()) : s;
+      return rank ? Shape(s.begin() + draw_.below(rank), s.end()) : s;
     case 5:
       return some_ones(s);
     case 6:
@@ -90,7 +88,7 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
     case 9: {  // one along an axis
       Shape c(rank, Dim(1));
       if (rank) {
-        const auto k = static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)));
+        const auto k = static_cast<size_t>(draw_.below(rank));
         c[k] = s[k];
       }
       return c;
@@ -132,7 +130,7 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
     }
     case 17: {
       Shape c = s;
-      if (rank) c[static_cast<size_t>(draw_.below(static_cast<int64_t>(rank)))] = Dim(size());
+      if (rank) c[static_cast<size_t>(draw_.below(rank))] = Dim(size());
       return c;
     }
     case 18:
@@ -153,10 +151,10 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
 
 /// Some axes, each once, from either end, in any order.
 std::vector<int64_t> Proposer::axes(int rank) {
-  std::vector<int64_t> all(static_cast<size_t>(rank));
+  std::vector<int64_t> all(rank);
   std::iota(all.begin(), all.end(), 0);
   draw_.shuffle(all);
-  if (rank) all.resize(static_cast<size_t>(draw_.between(int64_t{1}, int64_t{rank})));
+  if (rank) all.resize(draw_.between(int64_t{1}, int64_t{rank}));
   if (draw_.chance(60)) std::ranges::sort(all);
   const bool back = draw_.chance(35);
   for (int64_t& a : all)
@@ -169,21 +167,21 @@ std::vector<int64_t> Proposer::regrouped(const Shape& s) {
   std::vector<int64_t> out;
   std::ranges::transform(s, std::back_inserter(out), known);
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n) {
-    const auto at = static_cast<size_t>(draw_.below(static_cast<int64_t>(out.size()) + 1));
+    const auto at = static_cast<size_t>(draw_.below(std::ssize(out) + 1));
     const int64_t how = draw_.below(4);
     if (how == 0)
-      out.insert(out.begin() + static_cast<long>(at), 1);
+      out.insert(out.begin() + at, 1);
     else if (at >= out.size())
       continue;
     else if (how == 1 && at + 1 < out.size() && out[at] >= 0 && out[at + 1] >= 0)
-      out[at] *= out[at + 1], out.erase(out.begin() + static_cast<long>(at) + 1);
+      out[at] *= out[at + 1], out.erase(out.begin() + at + 1);
     else if (how == 2 && out[at] == 1)
-      out.erase(out.begin() + static_cast<long>(at));
+      out.erase(out.begin() + at);
     else if (how == 3 && out[at] > 3 && out[at] % 2 == 0)
-      out[at] /= 2, out.insert(out.begin() + static_cast<long>(at), 2);
+      out[at] /= 2, out.insert(out.begin() + at, 2);
   }
-  if (draw_.chance(25) && !out.empty() && std::ranges::find(out, -1) == out.end())
-    out[static_cast<size_t>(draw_.below(static_cast<int64_t>(out.size())))] = -1;
+  if (draw_.chance(25) && !out.empty() && !contains(out, -1))
+    out[static_cast<size_t>(draw_.below(std::ssize(out)))] = -1;
   return out;
 }
 
@@ -207,7 +205,7 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
   const int rank = static_cast<int>(s.size());
   constexpr int64_t kLongest = 64;  // what is listed one by one
   auto any_size = [&] {
-    return rank ? std::min(known(s[static_cast<size_t>(draw_.below(rank))]), kLongest) : int64_t{1};
+    return rank ? std::min(known(s[draw_.below(rank)]), kLongest) : int64_t{1};
   };
   std::vector<int64_t> out;
   switch (way) {
@@ -268,7 +266,7 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
       const int64_t n = std::max<int64_t>(any_size(), 1), first = draw_.between(-n, n - 1);
       const bool next = draw_.chance(60);
       for (int64_t k = draw_.between(int64_t{1}, n); k > 0; --k)
-        out.push_back(next ? first + static_cast<int64_t>(out.size()) : draw_.between(-n, n - 1));
+        out.push_back(next ? first + std::ssize(out) : draw_.between(-n, n - 1));
       return out;
     }
     case 18:
@@ -302,7 +300,7 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Pl
                 : list(beside, g, way);
   const bool scalar = values.size() == 1 && (way == 0 || (way == 12 && draw_.chance(40)));
   std::vector<int64_t> dims;
-  if (!scalar) dims.push_back(static_cast<int64_t>(values.size()));
+  if (!scalar) dims.push_back(std::ssize(values));
   if (way == 17 && draw_.chance(40)) dims.insert(draw_.chance(50) ? dims.begin() : dims.end(), 1);
   return converted(Tensor::of_i64(dims, values), t);
 }
@@ -368,8 +366,7 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
     case Kind::real: {
       if (draw_.chance(25)) return draw_.of(hints_.numbers);
       constexpr std::array<double, 6> all{0, 1, 0.5, 1, 2, 1e-5};
-      const double d =
-          draw_.chance(50) ? all[static_cast<size_t>(draw_.below(6))] : draw_.between(0.0, 2.0);
+      const double d = draw_.chance(50) ? all[draw_.below(6)] : draw_.between(0.0, 2.0);
       return a.name != "epsilon" && draw_.chance(50) ? -d : d;
     }
     case Kind::text: {

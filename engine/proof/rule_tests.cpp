@@ -147,7 +147,6 @@ class Runner {
   }
 
   // --- coverage
-  // -------------------------------------------------------------------------------------
 
   /// Every tag of the pattern, taken or not.
   void tags(const PatternExpr& e) {
@@ -168,7 +167,7 @@ class Runner {
         if (axis < 0)
           t.shape.reset();
         else
-          (*t.shape)[static_cast<size_t>(axis)] = Dim::symbol("unknown");
+          (*t.shape)[axis] = Dim::symbol("unknown");
         copy->set_type(v, std::move(t));
         if (!infer_again(*ctx_.ops, *copy)) continue;
         Trial trial = try_rule(rule_, *copy, target, ctx_);

@@ -47,7 +47,8 @@ Samples::Samples(const Rule& rule, const ProofContext& ctx, RewriteProof& counts
     : rule_(rule), bare_(rule), ctx_(ctx), counts_(counts), deadline_(deadline) {
   bare_.where.clear();
   scope_.types = rule.types;
-  for (const PatternLine& l : rule.match.lines) scope(*l.expr);
+  for (const PatternLine& l : rule.match.lines)
+    each_expr(*l.expr, [&](const PatternExpr& e) { scope(e); });
 }
 
 bool Samples::in_time() const { return thread_seconds() < deadline_; }
@@ -57,13 +58,10 @@ void Samples::scope(const PatternExpr& e) {
   scope_.near |= e.near;
   std::set<std::string> set(e.ops.begin(), e.ops.end());
   for (const auto& [key, f] : ctx_.ops->all())
-    if (std::ranges::any_of(e.classes, [&](const std::string& c) {
-          return std::ranges::find(f.classes, c) != f.classes.end();
-        }))
+    if (std::ranges::any_of(e.classes,
+                            [&](const std::string& c) { return contains(f.classes, c); }))
       set.insert(key);
   if (set.size() > 1) scope_.siblings.push_back(std::move(set));
-  for (const auto& a : e.args) scope(*a);
-  for (const auto& [_, c] : e.choices) scope(*c);
 }
 
 void Samples::add(std::string text, std::unique_ptr<Graph> g) {

@@ -224,10 +224,7 @@ Status require_proofs(const RuleSet& rules, const ProofContext& ctx,
     e.hint = fmt::format("--allow-unproven {} runs it all the same", r->id);
     all.push_back(std::move(e));
   }
-  if (all.empty()) return {};
-  Error first = std::move(all.front());
-  first.more.assign(std::make_move_iterator(all.begin() + 1), std::make_move_iterator(all.end()));
-  return fail(std::move(first));
+  return as_status(std::move(all));
 }
 
 }  // namespace ferrule

@@ -83,11 +83,11 @@ double float_value(DType t, Magnitudes m, int scale, Draw& draw) {
                                       std::ldexp(1.0, l.precision) + 1,
                                       0,
                                       0.5};
-      return all[static_cast<size_t>(draw.below(8))] * (draw.chance(50) ? -1 : 1);
+      return all[draw.below(8)] * (draw.chance(50) ? -1 : 1);
     }
     default: {
       constexpr std::array<double, 5> all{0.0, -0.0, INFINITY, -INFINITY, NAN};
-      return draw.chance(50) ? all[static_cast<size_t>(draw.below(5))] : small_float(draw);
+      return draw.chance(50) ? all[draw.below(5)] : small_float(draw);
     }
   }
 }
@@ -130,7 +130,7 @@ uint64_t int_value(DType t, Magnitudes m, int scale, Draw& draw) {
                                         power,
                                         power + 1,
                                         static_cast<uint64_t>(sign)};
-      return all[static_cast<size_t>(draw.below(7))];
+      return all[draw.below(7)];
     }
   }
 }

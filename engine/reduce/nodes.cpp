@@ -70,7 +70,7 @@ std::vector<ValueId> substitutes(const Graph& g, const Node& n, ValueId result) 
     const Type& t = g.value(v).type;
     const bool equal = t.shape && want.shape && *t.shape == *want.shape;
     auto& to = equal ? same : alike;
-    if (std::ranges::find(to, v) == to.end()) to.push_back(v);
+    if (!contains(to, v)) to.push_back(v);
   }
   same.insert(same.end(), alike.begin(), alike.end());
   return same;
@@ -205,7 +205,7 @@ void drop_outputs(State& s) {
     Edit edit;
     auto& kept = edit[&g].outputs.emplace();
     for (ValueId v : g.outputs())
-      if (std::ranges::find(part, g.value(v).name) == part.end()) kept.push_back(v);
+      if (!contains(part, g.value(v).name)) kept.push_back(v);
     return !kept.empty() && s.attempt(edit);
   });
   auto unread = [](const Graph& g, const Node& n) {

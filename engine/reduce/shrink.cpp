@@ -142,9 +142,7 @@ std::vector<Sizes> tied(const State& s, const Sizes& all, const Change& to) {
         bool seeded = false;
         for (size_t k = 0; k < kept.size(); ++k)
           if (k < begin || k >= end) rest.push_back(all[kept[k]]), seeded |= kept[k] == seed;
-        if (seeded && valid(s, rest, to))
-          kept.erase(kept.begin() + static_cast<ptrdiff_t>(begin),
-                     kept.begin() + static_cast<ptrdiff_t>(end));
+        if (seeded && valid(s, rest, to)) kept.erase(kept.begin() + begin, kept.begin() + end);
         end = begin;
       }
     Sizes part;

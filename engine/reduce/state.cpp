@@ -133,8 +133,7 @@ void sweep(std::vector<std::string> items,
   for (size_t size = items.size(); size > 0; size /= 2)
     for (size_t end = items.size(); end > 0;) {
       const size_t begin = end > size ? end - size : 0;
-      const auto first = items.begin() + static_cast<ptrdiff_t>(begin),
-                 last = items.begin() + static_cast<ptrdiff_t>(end);
+      const auto first = items.begin() + begin, last = items.begin() + end;
       if (without({first, last})) items.erase(first, last);
       end = begin;
     }

@@ -61,7 +61,7 @@ void Values::from_contents(const Graph& g) {
       const auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
       if (!contents || !dims || (t.dtype != DType::i64 && t.dtype != DType::i32)) continue;
       auto [tensor, bytes] = Tensor::allocate(t.dtype, *dims);
-      if (tensor.numel() != static_cast<int64_t>(contents->size())) continue;
+      if (tensor.numel() != std::ssize(*contents)) continue;
       const bool known = std::ranges::all_of(*contents, &Dim::is_constant);
       for (size_t k = 0; known && k < contents->size(); ++k)
         if (t.dtype == DType::i64)

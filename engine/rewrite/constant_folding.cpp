@@ -102,7 +102,7 @@ class Folder {
       elements.push_back(d.value_or(0));
     }
     auto [t, bytes] = Tensor::allocate(value.type.dtype, *dims);
-    if (t.numel() != static_cast<int64_t>(elements.size())) return false;
+    if (t.numel() != std::ssize(elements)) return false;
     int64_t size = size_bits(value.type.dtype) / 8;
     if (size == 0) return false;
     for (size_t i = 0; i < elements.size(); ++i)  // little-endian: the low bytes are the value

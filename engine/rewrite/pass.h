@@ -15,7 +15,11 @@ struct PassContext {
   Journal& journal;
   const Cancel* cancel = nullptr;
   /// errors: cancelled, at `pass`.
-  Status in_time(std::string_view pass) const;
+  Status in_time(std::string_view pass) const {
+    if (cancel && cancel->stopped())
+      return error(Code::cancelled, std::string(pass), "time or caller");
+    return {};
+  }
 };
 
 struct PhaseContext : PassContext {
@@ -24,7 +28,9 @@ struct PhaseContext : PassContext {
   std::span<const std::string> ignore_profit = {};
   std::vector<Rejection>* near_misses = nullptr;  ///< filled when not null (explain, why)
   /// For attempts in `g`: the graph, or one nested in it. `steps`: counts theirs.
-  MatchContext match_context(const Graph& g, int64_t& steps) const;
+  MatchContext match_context(const Graph& g, int64_t& steps) const {
+    return {g, ops, limits, target, ignore_profit, &steps, near_misses != nullptr};
+  }
 };
 
 }  // namespace ferrule

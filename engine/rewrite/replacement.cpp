@@ -240,10 +240,9 @@ class Instantiation {
       bool whole = std::ranges::all_of(list, [](double d) { return d == std::floor(d); });
       if (whole) {
         std::vector<int64_t> ints(list.begin(), list.end());
-        return Operand{{constant(Tensor::of_i64({static_cast<int64_t>(ints.size())}, ints))},
-                       std::nullopt};
+        return Operand{{constant(Tensor::of_i64({std::ssize(ints)}, ints))}, std::nullopt};
       }
-      return Operand{{exactly(Tensor::of<double>(DType::f64, {static_cast<int64_t>(list.size())},
+      return Operand{{exactly(Tensor::of<double>(DType::f64, {std::ssize(list)},
                                                  std::span<const double>(list)),
                               root_type())},
                      std::nullopt};
@@ -282,7 +281,6 @@ class Instantiation {
   }
 
   // --- nodes
-  // ----------------------------------------------------------------------------------------
 
   const Node* label(const std::string& name, NodeId* id = nullptr) const {
     auto it = m_.bindings.nodes.find(name);
@@ -444,7 +442,6 @@ class Instantiation {
   }
 
   // --- constants
-  // ------------------------------------------------------------------------------------
 
   bool is_constant(ValueId v) { return folded_.contains(v) || s().constant(v); }
   bool foldable(const Node& n) {

@@ -63,8 +63,8 @@ class Sharing {
           value.constant->dtype() == DType::string)
         continue;
       auto& bucket = seen[sample(*value.constant)];
-      auto it = std::find_if(bucket.begin(), bucket.end(),
-                             [&](ValueId o) { return g_.constant(o)->identical(*value.constant); });
+      auto it = std::ranges::find_if(
+          bucket, [&](ValueId o) { return g_.constant(o)->identical(*value.constant); });
       if (it == bucket.end()) {
         constexpr size_t kCandidates = 64;
         if (bucket.size() < kCandidates) bucket.push_back(v);

@@ -98,8 +98,7 @@ Tensor zeros(DType t, std::vector<int64_t> dims) {
 /// Under `rank` axes, as long as `size` along `axis`.
 Tensor spread(const Tensor& t, size_t rank, size_t axis, int64_t size) {
   std::vector<int64_t> dims(rank, 1);
-  std::copy(t.dims().begin(), t.dims().end(),
-            dims.end() - static_cast<std::ptrdiff_t>(t.dims().size()));
+  std::copy(t.dims().begin(), t.dims().end(), dims.end() - std::ssize(t.dims()));
   Tensor one = reshaped(t, dims);
   if (dims[axis] == size) return one;
   dims[axis] = size;

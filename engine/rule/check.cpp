@@ -41,8 +41,7 @@ class PatternShape {
   bool commutes(const std::set<std::string>& ops) const {
     return std::ranges::any_of(ops, [&](const std::string& op) {
       auto it = ops_.all().find(op);
-      return it != ops_.all().end() &&
-             std::ranges::find(it->second.classes, "commutative") != it->second.classes.end();
+      return it != ops_.all().end() && contains(it->second.classes, "commutative");
     });
   }
 
@@ -53,9 +52,7 @@ class PatternShape {
     it->second.insert(e.ops.begin(), e.ops.end());
     for (const std::string& c : e.classes)
       for (const auto& [key, f] : ops_.all()) {
-        bool member = c == "pointwise"
-                          ? f.pointwise()
-                          : std::find(f.classes.begin(), f.classes.end(), c) != f.classes.end();
+        bool member = c == "pointwise" ? f.pointwise() : contains(f.classes, c);
         if (member) it->second.insert(key);
       }
     return it->second;
@@ -78,10 +75,9 @@ class Subsumption {
     if (++steps_ > 10000) return false;
     const PatternExpr &a = resolved(a_, a0), &b = resolved(b_, b0);
     if (b.kind == Kind::alternatives)
-      return std::all_of(b.choices.begin(), b.choices.end(),
-                         [&](auto& c) { return covers(a, *c.second); });
+      return std::ranges::all_of(b.choices, [&](auto& c) { return covers(a, *c.second); });
     if (a.kind == Kind::alternatives)
-      return std::any_of(a.choices.begin(), a.choices.end(), [&](auto& c) {
+      return std::ranges::any_of(a.choices, [&](auto& c) {
         auto saved = bound_;
         if (covers(*c.second, b)) return true;
         bound_ = std::move(saved);
@@ -118,8 +114,8 @@ class Subsumption {
     if (narrow.empty() || !std::includes(wide.begin(), wide.end(), narrow.begin(), narrow.end()))
       return false;
     for (const AttrPattern& x : a.attrs) {
-      auto y = std::find_if(b.attrs.begin(), b.attrs.end(),
-                            [&](const AttrPattern& o) { return o.name == x.name; });
+      auto y =
+          std::ranges::find_if(b.attrs, [&](const AttrPattern& o) { return o.name == x.name; });
       if (x.kind == AttrPattern::Kind::bind) {
         if (!bound_.emplace("$" + x.bind, x.name).second) return false;  // read twice: a constraint
         continue;
@@ -131,8 +127,7 @@ class Subsumption {
     if (!a.any_attrs) {
       if (b.any_attrs) return false;
       for (const AttrPattern& y : b.attrs)
-        if (std::none_of(a.attrs.begin(), a.attrs.end(),
-                         [&](const AttrPattern& o) { return o.name == y.name; }))
+        if (std::ranges::none_of(a.attrs, [&](const AttrPattern& o) { return o.name == y.name; }))
           return false;
     }
     for (size_t k = 0; k < a.args.size(); ++k)
@@ -151,14 +146,10 @@ struct Replaced {
   std::map<std::string, const PatternExpr*> labels;
   BoundNames names;
   explicit Replaced(const Pattern& match) : names(bound_names(match)) {
-    for (const PatternLine& l : match.lines) find_labels(*l.expr);
-  }
-
- private:
-  void find_labels(const PatternExpr& e) {
-    if (!e.label.empty()) labels[e.label] = &e;
-    for (const auto& a : e.args) find_labels(*a);
-    for (const auto& [tag, c] : e.choices) find_labels(*c);
+    for (const PatternLine& l : match.lines)
+      each_expr(*l.expr, [&](const PatternExpr& e) {
+        if (!e.label.empty()) labels[e.label] = &e;
+      });
   }
 };
 
@@ -175,11 +166,9 @@ class Overlap {
     if (++steps_ > 10000) return true;
     const PatternExpr &a = resolved(a_, a0), &b = resolved(b_, b0);
     if (a.kind == Kind::alternatives)
-      return std::any_of(a.choices.begin(), a.choices.end(),
-                         [&](auto& c) { return may(*c.second, b); });
+      return std::ranges::any_of(a.choices, [&](auto& c) { return may(*c.second, b); });
     if (b.kind == Kind::alternatives)
-      return std::any_of(b.choices.begin(), b.choices.end(),
-                         [&](auto& c) { return may(a, *c.second); });
+      return std::ranges::any_of(b.choices, [&](auto& c) { return may(a, *c.second); });
     if (a.kind == Kind::number && b.kind == Kind::number)
       return a.number == b.number || a.near || b.near;
     bool computed_constant = (a.kind == Kind::call && (b.kind == Kind::number || b.constant)) ||
@@ -187,7 +176,7 @@ class Overlap {
     if (computed_constant || (b.kind == Kind::call && makes_constant(a))) return false;
     if (a.kind != Kind::call || b.kind != Kind::call || a.optional || b.optional) return true;
     const auto &x = ops_of(a), &y = shape_.ops_of(b);
-    if (std::none_of(x.begin(), x.end(), [&](const std::string& op) { return y.contains(op); }))
+    if (std::ranges::none_of(x, [&](const std::string& op) { return y.contains(op); }))
       return false;
     for (const AttrPattern& q : b.attrs)
       if (const AttrPattern* p = attr_of(a, q.name); p && p->kind == AttrPattern::Kind::literal &&
@@ -239,7 +228,10 @@ class Overlap {
 class Weight {
  public:
   explicit Weight(const Rule& r) : r_(r) {
-    for (const PatternLine& l : r.match.lines) constants(*l.expr);
+    for (const PatternLine& l : r.match.lines)
+      each_expr(*l.expr, [&](const PatternExpr& e) {
+        if (e.kind == Kind::reference && e.constant) constant_.insert(e.name);
+      });
   }
   /// Least number over the alternatives.
   int removed() {
@@ -258,15 +250,10 @@ class Weight {
   }
 
  private:
-  void constants(const PatternExpr& e) {
-    if (e.kind == Kind::reference && e.constant) constant_.insert(e.name);
-    for (const PatternExprPtr& a : e.args) constants(*a);
-    for (const auto& [tag, c] : e.choices) constants(*c);
-  }
   int least(const PatternExpr& e, std::set<const PatternExpr*>& seen) {
     if (e.kind == Kind::reference) {
       const PatternLine* l = r_.match.line_of(e.name);
-      bool kept = std::find(r_.shared.begin(), r_.shared.end(), e.name) != r_.shared.end();
+      bool kept = contains(r_.shared, e.name);
       if (!l || kept || !seen.insert(l->expr.get()).second) return 0;
       return least(*l->expr, seen);
     }
@@ -350,19 +337,14 @@ class Checker {
           b, b.match.lines[0].place,
           fmt::format("rule {} never fires: {} comes first and takes every match", b.id, a.id),
           fmt::format("put it before: before: [{}], or remove it", a.id));
-    auto lists = [](const std::vector<std::string>& v, const std::string& id) {
-      return std::find(v.begin(), v.end(), id) != v.end();
-    };
-    bool ordered = lists(a.before, b.id) || lists(b.after, a.id);
+    bool ordered = contains(a.before, b.id) || contains(b.after, a.id);
     if (!ordered && Overlap(a.match, b.match, shape_).run())
       note(b, fmt::format("overlaps {}, which comes first by its path only", a.id));
   }
   static bool types_cover(const Rule& a, const Rule& b) {
     if (a.types.empty()) return true;
     if (b.types.empty()) return false;
-    return std::all_of(b.types.begin(), b.types.end(), [&](DType t) {
-      return std::find(a.types.begin(), a.types.end(), t) != a.types.end();
-    });
+    return std::ranges::all_of(b.types, [&](DType t) { return contains(a.types, t); });
   }
 
   void decreases(const Rule& r) {
@@ -514,12 +496,11 @@ class Checker {
   }
 
   void tests(const Rule& r) {
-    if (std::none_of(r.tests.begin(), r.tests.end(), [](const RuleTest& t) { return t.fires; }))
+    if (std::ranges::none_of(r.tests, [](const RuleTest& t) { return t.fires; }))
       note(r, "has no firing case");
     for (const Condition& c : r.where) {
-      bool covered = std::any_of(r.tests.begin(), r.tests.end(), [&](const RuleTest& t) {
-        return !t.fires && t.declined_by == c.id;
-      });
+      bool covered = std::ranges::any_of(
+          r.tests, [&](const RuleTest& t) { return !t.fires && t.declined_by == c.id; });
       if (c.cls == ConditionClass::sound && !covered)
         note(r, fmt::format("condition {} has no case that it declines", c.id));
     }

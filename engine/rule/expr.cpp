@@ -39,10 +39,10 @@ const Level& level_of(Binary op) {
   FERRULE_ASSERT(false, "an operator without a row");
 }
 
-class Parser {
+class Parser : TokenReader {
  public:
   Parser(std::string_view text, const Place& place)
-      : text_(text), place_(place), tokens_(tokenize(text, Syntax::expression)) {}
+      : TokenReader(text, place, Syntax::expression, Code::expression_invalid) {}
 
   Result<ExprPtr> run() {
     if (now().kind == Token::Kind::end) return fail_at(now(), "an empty expression"), fail(*error_);
@@ -53,29 +53,12 @@ class Parser {
   }
 
  private:
-  const Token& now() const { return tokens_[at_]; }
-  const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
-  void advance() {
-    if (at_ + 1 < tokens_.size()) ++at_;
-  }
-  bool accept(std::string_view symbol) {
-    if (!now().is(symbol)) return false;
-    advance();
-    return true;
-  }
   bool accept_word(std::string_view name) {
     if (!now().word(name)) return false;
     advance();
     return true;
   }
 
-  ExprPtr fail_at(const Token& t, std::string message, std::string hint = {}) {
-    if (!error_)
-      error_ = text_error(Code::expression_invalid, text_, t.offset, t.length, place_,
-                          std::move(message), std::move(hint));
-    at_ = tokens_.size() - 1;
-    return nullptr;
-  }
   ExprPtr unexpected(std::string_view wanted) {
     const Token& t = now();
     if (t.kind == Token::Kind::end)
@@ -111,7 +94,7 @@ class Parser {
   const Level* binary_here() const {
     for (const Level& l : kLevels) {
       if (l.op == Binary::not_in) {
-        if (now().word("not") && next().word("in")) return &l;
+        if (now().word("not") && ahead().word("in")) return &l;
       } else if (now().is(l.spelling) || now().word(l.spelling)) {
         return &l;
       }
@@ -212,14 +195,18 @@ class Parser {
       std::string_view close = t.is("[") ? "]" : "}";
       advance();
       auto e = make(ExprKind::list, from);
-      while (!error_ && !now().is(close)) {
-        e->args.push_back(expression(0));
-        if (!error_ && !now().is(close)) expect(",");
-      }
-      if (!error_) expect(close);
+      arguments(*e, close);
       return done(e);
     }
     return unexpected("a value");
+  }
+
+  void arguments(Expr& e, std::string_view close) {
+    while (!error_ && !now().is(close)) {
+      e.args.push_back(expression(0));
+      if (!error_ && !now().is(close)) expect(",");
+    }
+    if (!error_) expect(close);
   }
 
   ExprPtr literal(Val v) {
@@ -236,7 +223,7 @@ class Parser {
     for (std::string_view r : kReserved)
       if (name.text == r) return unexpected("a value");
     if (name.text == "if") return conditional();
-    if (next().is("(")) return call(name);
+    if (ahead().is("(")) return call(name);
     auto e = make(ExprKind::name, here());
     e->name = name.text;
     advance();
@@ -266,18 +253,14 @@ class Parser {
         {"all", Expr::Quantifier::all},     {"any", Expr::Quantifier::any},
         {"count", Expr::Quantifier::count}, {"sum", Expr::Quantifier::sum},
         {"map", Expr::Quantifier::map},     {"filter", Expr::Quantifier::filter}};
-    if (now().kind == Token::Kind::name && next().word("in"))
+    if (now().kind == Token::Kind::name && ahead().word("in"))
       for (const Row& r : kQuantifiers)
         if (r.name == name.text) return quantified(from, r.quantifier);
     auto e = make(ExprKind::call, from);
     e->name = name.text;
     e->function = find_function(name.text);
     if (!e->function) return unknown_function(name);
-    while (!error_ && !now().is(")")) {
-      e->args.push_back(expression(0));
-      if (!error_ && !now().is(")")) expect(",");
-    }
-    if (!error_) expect(")");
+    arguments(*e, ")");
     if (error_) return nullptr;
     int n = static_cast<int>(e->args.size());
     const Function& f = *e->function;
@@ -311,12 +294,7 @@ class Parser {
     return done(e);
   }
 
-  std::string_view text_;
-  const Place& place_;
-  std::vector<Token> tokens_;
-  size_t at_ = 0;
   int depth_ = 0;
-  std::optional<Error> error_;
   std::set<const Expr*> parenthesised_;
 };
 

@@ -68,7 +68,6 @@ std::string kind_of(const Val& v) {
 }
 
 // --- arithmetic
-// ----------------------------------------------------------------------------------------
 
 Val int_arithmetic(Binary op, int64_t a, int64_t b) {
   int64_t r = 0;
@@ -161,50 +160,31 @@ Val arithmetic(Binary op, const Val& a, const Val& b) {
 }
 
 // --- comparison
-// ----------------------------------------------------------------------------------------
 
 Truth negate(Truth t) { return t == Truth::unknown ? t : t == Truth::yes ? Truth::no : Truth::yes; }
 Truth truth(bool b) { return b ? Truth::yes : Truth::no; }
 
 Truth ordered(Binary op, const Val& a, const Val& b, std::string* why) {
   auto na = as_number(a), nb = as_number(b);
-  if (na && nb) {
-    switch (op) {
-      case Binary::lt:
-        return truth(*na < *nb);
-      case Binary::le:
-        return truth(*na <= *nb);
-      case Binary::gt:
-        return truth(*na > *nb);
-      default:
-        return truth(*na >= *nb);
-    }
-  }
+  if (na && nb)
+    return truth(op == Binary::lt   ? *na < *nb
+                 : op == Binary::le ? *na <= *nb
+                 : op == Binary::gt ? *na > *nb
+                                    : *na >= *nb);
   auto da = as_dim(a), db = as_dim(b);
   if (!da || !db) {
     *why = fmt::format("{} {} {}", kind_of(a), spelling(op), kind_of(b));
     return Truth::unknown;
   }
-  Truth t{};
-  switch (op) {
-    case Binary::lt:
-      t = negate(at_least(*da, *db));
-      break;
-    case Binary::le:
-      t = at_least(*db, *da);
-      break;
-    case Binary::gt:
-      t = negate(at_least(*db, *da));
-      break;
-    default:
-      t = at_least(*da, *db);
-  }
+  const bool first = op == Binary::lt || op == Binary::ge;
+  Truth t = first ? at_least(*da, *db) : at_least(*db, *da);
+  if (op == Binary::lt || op == Binary::gt) t = negate(t);
   if (t == Truth::unknown)
     *why = fmt::format("whether {} {} {}", da->str(), spelling(op), db->str());
   return t;
 }
 
-Truth contains(const EvalContext& ctx, const Val& item, const Val& list, std::string* why) {
+Truth member(const EvalContext& ctx, const Val& item, const Val& list, std::string* why) {
   const Val::List* l = list_of(list);
   if (!l) {
     *why = fmt::format("{} in {}", kind_of(item), kind_of(list));
@@ -244,7 +224,7 @@ Val comparison(Binary op, const Val& left, const Val& right, Scope& s) {
   std::string why;
   Truth t{};
   if (op == Binary::in || op == Binary::not_in) {
-    t = contains(s.ctx, left, right, &why);
+    t = member(s.ctx, left, right, &why);
     return make_truth(op == Binary::in ? t : negate(t), why);
   }
   // A captured constant stands for its element when it meets a number.
@@ -261,7 +241,6 @@ Val comparison(Binary op, const Val& left, const Val& right, Scope& s) {
 }
 
 // --- logic
-// ---------------------------------------------------------------------------------------------
 
 Truth truth_of(const Val& v, std::string* why) {
   if (auto b = get<bool>(v)) return truth(*b);
@@ -372,9 +351,9 @@ Val index(const Expr& e, Scope& s) {
   const Val::List* l = list_of(list);
   auto i = get<int64_t>(at);
   if (!l || !i) return unknown(fmt::format("{}[{}]", kind_of(list), kind_of(at)));
-  int64_t n = static_cast<int64_t>(l->size()), k = *i < 0 ? *i + n : *i;
+  int64_t n = std::ssize(*l), k = *i < 0 ? *i + n : *i;
   if (k < 0 || k >= n) return unknown(fmt::format("element {} of a list of {}", *i, n));
-  return (*l)[static_cast<size_t>(k)];
+  return (*l)[k];
 }
 
 Val list_value(const Expr& e, Scope& s) {
@@ -423,7 +402,6 @@ Val eval(const Expr& e, Scope& s) {
 }
 
 // --- what decided
-// --------------------------------------------------------------------------------------
 
 class Explainer {
  public:

@@ -20,22 +20,12 @@ namespace fs = std::filesystem;
 /// All errors of many files; reported at once.
 class Errors {
  public:
-  void add(Error e) {
-    std::vector<Error> more = std::move(e.more);
-    e.more.clear();
-    all_.push_back(std::move(e));
-    for (Error& m : more) all_.push_back(std::move(m));
-  }
+  void add(Error e) { append(all_, std::move(e)); }
   void add(Status s) {
     if (!s) add(std::move(s).error());
   }
   bool empty() const { return all_.empty(); }
-  Error take() {
-    Error first = std::move(all_.front());
-    first.more.assign(std::make_move_iterator(all_.begin() + 1),
-                      std::make_move_iterator(all_.end()));
-    return first;
-  }
+  Status take() { return as_status(std::move(all_)); }
 
  private:
   std::vector<Error> all_;
@@ -61,17 +51,16 @@ std::vector<std::string> rule_files(const std::string& dir) {
         !it->is_directory(unreadable))
       files.push_back(it->path().string());
   }
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
 void check_version(yaml::Reader& r, const yaml::Node& root) {
   const yaml::Node* v = r.required(root, "ferrule");
   if (v && ((v->text != "1" && v->text != "2") || v->quoted))
-    r.error(*v,
-            fmt::format("version {} of the rule language; this program reads versions 1 and 2",
-                        escape(v->text)),
-            "", Code::rule_invalid);
+    r.invalid(*v,
+              fmt::format("version {} of the rule language; this program reads versions 1 and 2",
+                          escape(v->text)));
 }
 
 /// phases: [{id, log, fixpoint}]
@@ -92,8 +81,7 @@ std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
     if (const yaml::Node* log = n.find("log")) p.log = r.string(*log);
     if (const yaml::Node* f = n.find("fixpoint")) p.fixpoint = r.boolean(*f);
     for (const Phase& other : phases)
-      if (other.id == p.id)
-        r.error(n, fmt::format("phase {} is listed twice", escape(p.id)), "", Code::rule_invalid);
+      if (other.id == p.id) r.invalid(n, fmt::format("phase {} is listed twice", escape(p.id)));
     phases.push_back(std::move(p));
   }
   return phases;
@@ -135,7 +123,7 @@ class Loader {
     if (errors_.empty()) give_contracts();
     if (errors_.empty()) order();
     if (errors_.empty()) select(selection);
-    if (!errors_.empty()) return fail(errors_.take());
+    FERRULE_TRY(errors_.take());
     for (auto& r : rules_) set_.rules.push_back(std::move(r));
     return std::move(set_);
   }
@@ -242,8 +230,7 @@ class Loader {
     Error e = make_error_v(Code::rule_invalid, r.file, fmt::make_format_args(message, hint));
     std::string wanted = fmt::format("\n{}:", key), text = "\n" + r.text;
     if (size_t at = text.find(wanted); at != std::string::npos) {
-      const int line = 1 + static_cast<int>(std::count(
-                               text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n'));
+      const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + at, '\n'));
       e.place += fmt::format(":{}:1", line);
       e.excerpt = yaml::Source{r.file, r.text}.excerpt(line, 1);
     }
@@ -255,7 +242,7 @@ class Loader {
     for (const Phase& p : set_.phases) known.push_back(p.id);
     if (known.empty()) return;
     for (const auto& r : rules_)
-      if (!r->phase.empty() && std::find(known.begin(), known.end(), r->phase) == known.end())
+      if (!r->phase.empty() && !contains(known, r->phase))
         errors_.add(at_rule(*r, "phase", fmt::format("there is no phase {}", escape(r->phase)),
                             did_you_mean(r->phase, known)));
   }
@@ -268,8 +255,8 @@ class Loader {
 
   /// Phases in their order; within one, `before` and `after`, else as loaded (pack, then path).
   void order() {
-    std::stable_sort(rules_.begin(), rules_.end(),
-                     [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
+    std::ranges::stable_sort(rules_,
+                             [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
     std::map<std::string, size_t, std::less<>> index;
     std::vector<std::string> ids;
     for (size_t k = 0; k < rules_.size(); ++k)
@@ -315,8 +302,8 @@ class Loader {
     }
     if (sorted.size() == rules_.size()) {
       // Edges stay within phases, so a sort by phase keeps them.
-      std::stable_sort(sorted.begin(), sorted.end(),
-                       [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
+      std::ranges::stable_sort(sorted,
+                               [&](auto& a, auto& b) { return phase_index(*a) < phase_index(*b); });
       rules_ = std::move(sorted);
       return;
     }

@@ -152,8 +152,7 @@ class NameCheck {
     const BoundNames pattern = bound_names(rule_.match);
     for (const auto& [key, e] : rule_.let)
       if (pattern.contains(key))
-        r_.error(*n->find(key), fmt::format("{} is bound by the pattern", escape(key)), "",
-                 Code::rule_invalid);
+        r_.invalid(*n->find(key), fmt::format("{} is bound by the pattern", escape(key)));
   }
 
   /// The {…} parts of a message or a name.
@@ -179,7 +178,6 @@ class NameCheck {
   }
 
   // --- replacements
-  // ---------------------------------------------------------------------------------------
 
   void fail_at(const Place& p, std::string message, std::string hint = "") {
     r_.error(Code::rule_invalid, p.line, p.column, std::move(message), std::move(hint));
@@ -237,7 +235,7 @@ class NameCheck {
           it->second.kind == K::value_list           ? "write " + e.name + "..."
           : it->second.kind == K::node || e.variadic ? ""
                                                      : "write {" + e.name + "}");
-    bool shared = std::find(rule_.shared.begin(), rule_.shared.end(), e.name) != rule_.shared.end();
+    bool shared = contains(rule_.shared, e.name);
     if (it->second.inner && !shared)
       fail_at(e.place, fmt::format("{} is made by a node that the rule removes", e.name),
               "use what it is made of, or list it under shared:");

@@ -15,7 +15,6 @@ namespace ferrule {
 namespace {
 
 // --- the keys
-// ----------------------------------------------------------------------------------------------
 
 constexpr std::string_view kLimit =
     R"({"anyOf":[{"type":"integer","minimum":0},{"type":"string"}]})";
@@ -122,7 +121,6 @@ constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating
 constexpr std::string_view kKinds[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
 
 // --- small readers
-// -----------------------------------------------------------------------------------------
 
 std::string json_text(std::string_view s) {
   std::string out = "\"";
@@ -174,8 +172,7 @@ class RuleReader {
     rule_.text = r_.source().text;
     rule_.id = std::filesystem::path(rule_.file).stem().string();
     if (!r_.expect(root_, yaml::Node::Kind::map, "a rule")) return rule_;
-    auto names = key_names(kRuleKeys);
-    r_.keys(root_, names);
+    r_.keys(root_, kRuleKeys);
     check_version();
     read_head();
     read_match();
@@ -196,20 +193,18 @@ class RuleReader {
   void check_version() {
     const yaml::Node* v = root_.entries.empty() ? nullptr : find("ferrule");
     if (!v || root_.entries[0].first.text != "ferrule")
-      r_.error(root_, "a rule file begins with ferrule: 2", "put `ferrule: 2` on its first line",
-               Code::rule_invalid);
+      r_.invalid(root_, "a rule file begins with ferrule: 2", "put `ferrule: 2` on its first line");
     else if ((v->text != "1" && v->text != "2") || v->quoted)
-      r_.error(*v,
-               fmt::format("version {} of the rule language; this program reads versions 1 and 2",
-                           escape(v->text)),
-               "", Code::rule_invalid);
+      r_.invalid(*v,
+                 fmt::format("version {} of the rule language; this program reads versions 1 and 2",
+                             escape(v->text)));
     else
       rule_.version = v->text == "2" ? 2 : 1;
     for (char c : rule_.id)
       if (!(std::islower(static_cast<unsigned char>(c)) ||
             std::isdigit(static_cast<unsigned char>(c)) || c == '_')) {
-        r_.error(root_, fmt::format("\"{}\" is no rule id", escape(rule_.id)),
-                 "the file's name is the id: lower case, digits and _", Code::rule_invalid);
+        r_.invalid(root_, fmt::format("\"{}\" is no rule id", escape(rule_.id)),
+                   "the file's name is the id: lower case, digits and _");
         break;
       }
   }
@@ -223,8 +218,8 @@ class RuleReader {
 
   void read_head() {
     if (const yaml::Node* n = r_.required(root_, "id"); n && r_.string(*n) != rule_.id)
-      r_.error(*n, fmt::format("the file is called {}", escape(rule_.id)),
-               "a rule's id is its file's name", Code::rule_invalid);
+      r_.invalid(*n, fmt::format("the file is called {}", escape(rule_.id)),
+                 "a rule's id is its file's name");
     if (const yaml::Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
     list("source", rule_.source);
     if (const yaml::Node* n = r_.required(root_, "kind")) {
@@ -239,25 +234,15 @@ class RuleReader {
     if (const yaml::Node* n = find("once")) rule_.once = r_.boolean(*n);
     if (const yaml::Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
     if (const yaml::Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
-      r_.error(*n, "the reason is empty", "say in a sentence why more kernels are worth it",
-               Code::rule_invalid);
+      r_.invalid(*n, "the reason is empty", "say in a sentence why more kernels are worth it");
     list("before", rule_.before);
     list("after", rule_.after);
-    if (const yaml::Node* n = find("types")) {
-      for (const std::string& t : r_.strings(*n)) {
-        auto d = parse_dtype(t);
-        if (d && ferrule::name(*d) == t)
-          rule_.types.push_back(*d);
-        else
-          r_.error(*n, fmt::format("\"{}\" is no element type", escape(t)),
-                   "f32, f16, bf16, f64, i32, i64, bool, …");
-      }
-    }
+    if (const yaml::Node* n = find("types")) rule_.types = r_.dtypes(*n, r_.strings(*n));
     text("name", rule_.name);
     text("contract", rule_.contract);
     if (const yaml::Node* n = find("contract"); n && !is_contract(rule_.contract))
-      r_.error(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
-               did_you_mean(rule_.contract, contract_names()), Code::rule_invalid);
+      r_.invalid(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
+                 did_you_mean(rule_.contract, contract_names()));
     text("anchor", rule_.anchor);
   }
 
@@ -266,24 +251,23 @@ class RuleReader {
     const yaml::Node* n =
         rule_.kind == RuleKind::region ? find("match") : r_.required(root_, "match");
     if (n && rule_.kind == RuleKind::region)
-      return r_.error(*n, "a region rule has no pattern", "its region: says what grows",
-                      Code::rule_invalid);
+      return r_.invalid(*n, "a region rule has no pattern", "its region: says what grows");
     if (!n || !r_.expect(*n, yaml::Node::Kind::scalar, "a pattern")) return;
     auto p = parse_pattern(n->text, place_of(r_, *n), blocks_);
     if (!p) return add_error(r_, std::move(p).error());
     rule_.match = std::move(*p);
-    check_operators(*n);
+    check_operators();
     read_outputs();
   }
 
   /// A class that the operator table does not have, or a group of no contract, matches nothing: a
   /// slip of the pen.
-  void check_operators(const yaml::Node& n) {
+  void check_operators() {
     std::vector<std::string> known = ops_.class_names();
     known.insert(known.end(), {"pointwise", "group", "movement"});
-    auto walk = [&](auto& self, const PatternExpr& e) -> void {
+    auto check = [&](const PatternExpr& e) {
       for (const std::string& c : e.classes)
-        if (std::find(known.begin(), known.end(), c) == known.end())
+        if (!contains(known, c))
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
                    fmt::format("there is no operator class @{}", escape(c)),
                    did_you_mean(c, known));
@@ -292,11 +276,8 @@ class RuleReader {
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
                    fmt::format("there is no contract {}", escape(op.substr(6))),
                    did_you_mean(op.substr(6), contract_names()));
-      for (const PatternExprPtr& a : e.args) self(self, *a);
-      for (const auto& [tag, choice] : e.choices) self(self, *choice);
     };
-    (void)n;
-    for (const PatternLine& l : rule_.match.lines) walk(walk, *l.expr);
+    for (const PatternLine& l : rule_.match.lines) each_expr(*l.expr, check);
   }
 
   void read_outputs() {
@@ -304,9 +285,7 @@ class RuleReader {
     auto inner = [&](const yaml::Node& n, const std::string& v) {
       auto it = bound.find(v);
       bool good = it != bound.end() && it->second.inner && it->second.kind != Bound::Kind::node;
-      if (!good)
-        r_.error(n, fmt::format("\"{}\" is no result of the pattern", escape(v)), "",
-                 Code::rule_invalid);
+      if (!good) r_.invalid(n, fmt::format("\"{}\" is no result of the pattern", escape(v)));
       return good;
     };
     if (const yaml::Node* n = find("outputs")) {
@@ -320,7 +299,6 @@ class RuleReader {
   }
 
   // --- conditions
-  // -------------------------------------------------------------------------------------------
 
   ExprPtr expression(const yaml::Node& n, std::string_view what) {
     return read_expression(r_, n, what);
@@ -334,11 +312,10 @@ class RuleReader {
         return std::islower(c) || std::isdigit(c) || c == '_';
       }) && !std::isdigit(static_cast<unsigned char>(key.text[0]));
       if (!name)
-        r_.error(key, fmt::format("\"{}\" is no name of a parameter", escape(key.text)),
-                 "lower case, digits and _", Code::rule_invalid);
+        r_.invalid(key, fmt::format("\"{}\" is no name of a parameter", escape(key.text)),
+                   "lower case, digits and _");
       else if (bound.contains(key.text))
-        r_.error(key, fmt::format("{} is bound by the pattern", escape(key.text)), "",
-                 Code::rule_invalid);
+        r_.invalid(key, fmt::format("{} is bound by the pattern", escape(key.text)));
       else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         rule_.parameters.push_back(make_param(key.text, value));
     }
@@ -351,12 +328,11 @@ class RuleReader {
       if (!c) continue;
       for (const Condition& other : rule_.where)
         if (other.id == c->id)
-          r_.error(n, fmt::format("two conditions are called {}", escape(c->id)), "",
-                   Code::rule_invalid);
+          r_.invalid(n, fmt::format("two conditions are called {}", escape(c->id)));
       if (c->cls == ConditionClass::sound && !provable(rule_) && !find("roles"))
-        r_.error(*n.find("sound"),
-                 "only rewrites, merges and rules with roles have sound conditions",
-                 "other groups never change results: use kernel or profit", Code::rule_invalid);
+        r_.invalid(*n.find("sound"),
+                   "only rewrites, merges and rules with roles have sound conditions",
+                   "other groups never change results: use kernel or profit");
       out.push_back(std::move(*c));
     }
   }
@@ -388,7 +364,6 @@ class RuleReader {
   }
 
   // --- kinds
-  // ------------------------------------------------------------------------------------------------
 
   /// Keys that belong to other kinds are errors, so that nobody believes they do something.
   void read_kind() {
@@ -408,10 +383,9 @@ class RuleReader {
                                 {"once", {K::rewrite}}};
     for (const Row& row : kRows) {
       const yaml::Node* n = find(row.key);
-      bool wanted = std::find(row.kinds.begin(), row.kinds.end(), rule_.kind) != row.kinds.end();
+      bool wanted = contains(row.kinds, rule_.kind);
       if (n && !wanted)
-        r_.error(*n, fmt::format("a rule of kind {} has no {}", name(rule_.kind), row.key), "",
-                 Code::rule_invalid);
+        r_.invalid(*n, fmt::format("a rule of kind {} has no {}", name(rule_.kind), row.key));
     }
     switch (rule_.kind) {
       case K::rewrite:
@@ -443,8 +417,8 @@ class RuleReader {
     auto bound = bound_names(rule_.match);
     auto it = bound.find(rule_.anchor);
     if (it == bound.end() || it->second.kind != Bound::Kind::node)
-      r_.error(n, fmt::format("\"{}\" is no label of the pattern", escape(rule_.anchor)),
-               "write [conv] in front of its line", Code::rule_invalid);
+      r_.invalid(n, fmt::format("\"{}\" is no label of the pattern", escape(rule_.anchor)),
+                 "write [conv] in front of its line");
   }
 
   void read_rewrite() {
@@ -461,8 +435,7 @@ class RuleReader {
     s.max_ops = n ? s.max_ops : 0;
     s.multi_output = key == "region";
     if (!n || !r_.expect(*n, yaml::Node::Kind::map, "a region")) return;
-    auto names = key_names(kRegionKeys);
-    r_.keys(*n, names);
+    r_.keys(*n, kRegionKeys);
     s.place = Place{rule_.file, n->line, n->column};
     auto set = [&](const yaml::Node* v, std::vector<std::string>& ops,
                    std::vector<std::string>& classes) {
@@ -488,8 +461,8 @@ class RuleReader {
     count("min_ops", s.min_ops);
     if (const yaml::Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
     if (const yaml::Node* v = n->find("keeps"); v && (!n->find("around") || !s.multi_output))
-      r_.error(*v, "keeps is for regions around row operators with several results",
-               "leave it out, or write around, and no multi_output: false", Code::rule_invalid);
+      r_.invalid(*v, "keeps is for regions around row operators with several results",
+                 "leave it out, or write around, and no multi_output: false");
     read_conditions(n->find("where"), s.where);
   }
 
@@ -503,8 +476,7 @@ class RuleReader {
   void read_merge() {
     const yaml::Node* n = find("merge");
     if (!n || !r_.expect(*n, yaml::Node::Kind::map, "siblings")) return;
-    auto names = key_names(kMergeKeys);
-    r_.keys(*n, names);
+    r_.keys(*n, kMergeKeys);
     MergeSpec& m = rule_.merge;
     if (const yaml::Node* v = n->find("min")) limit(*v, "min", r_.integer(*v), m.min);
     if (const yaml::Node* v = n->find("max")) limit(*v, "max", r_.integer(*v), m.max);
@@ -537,8 +509,7 @@ class RuleReader {
   std::optional<size_t> slot_number(const yaml::Node& n) {
     auto i = yaml::parse_integer(n.text);
     if (i && *i >= 0 && *i <= 63) return static_cast<size_t>(*i);
-    r_.error(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63",
-             Code::rule_invalid);
+    r_.invalid(n, fmt::format("\"{}\" is no number of an input", escape(n.text)), "0 to 63");
     return std::nullopt;
   }
   void check_over(const yaml::Node& n) {
@@ -546,8 +517,7 @@ class RuleReader {
     auto it = bound.find(n.text);
     if (it == bound.end() || it->second.inner ||
         (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
-      r_.error(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)), "",
-               Code::rule_invalid);
+      r_.invalid(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)));
   }
   /// "slices(whole, axis)"; nullopt: it is something else.
   static std::optional<PlaceSpec> place_spec(std::string parts, std::string_view t) {
@@ -577,20 +547,18 @@ class RuleReader {
     };
     using K = Bound::Kind;
     if (!p)
-      r_.error(*n, "one entry: values, and \"slices(whole, axis)\" that they are",
-               "place: {xs: \"slices(y, a)\"}", Code::rule_invalid);
+      r_.invalid(*n, "one entry: values, and \"slices(whole, axis)\" that they are",
+                 "place: {xs: \"slices(y, a)\"}");
     else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) ||
              !is(p->axis, K::attr, K::attr))
-      r_.error(*n,
-               fmt::format("{}, {} and {} must be values and an attribute that the pattern binds",
-                           escape(p->parts), escape(p->whole), escape(p->axis)),
-               "", Code::rule_invalid);
+      r_.invalid(*n,
+                 fmt::format("{}, {} and {} must be values and an attribute that the pattern binds",
+                             escape(p->parts), escape(p->whole), escape(p->axis)));
     else
       rule_.place = std::move(*p);
   }
 
   // --- tests
-  // ------------------------------------------------------------------------------------------------
 
   void read_tests() {
     const yaml::Node* n = find("tests");
@@ -614,8 +582,7 @@ class RuleReader {
       return;
     }
     if (!r_.expect(n, yaml::Node::Kind::map, "a case")) return;
-    auto names = key_names(kCaseKeys);
-    r_.keys(n, names);
+    r_.keys(n, kCaseKeys);
     for (const auto& [key, value] : n.entries) {
       if (is_edit_verb(key.text))
         t.edits.emplace_back(key.text, json(value));
@@ -640,9 +607,9 @@ class RuleReader {
 
   void check_case(const yaml::Node& n, const RuleTest& t) {
     auto bad = [&](std::string message, std::string hint = "") {
-      r_.error(n, std::move(message), std::move(hint), Code::rule_invalid);
+      r_.invalid(n, std::move(message), std::move(hint));
     };
-    auto earlier = std::find_if(rule_.tests.begin(), rule_.tests.end(), [&](const RuleTest& o) {
+    auto earlier = std::ranges::find_if(rule_.tests, [&](const RuleTest& o) {
       return o.fires && (t.of.empty() || o.name == t.of);
     });
     if (t.model.empty() && earlier == rule_.tests.end())
@@ -662,7 +629,7 @@ class RuleReader {
         !rule_.roles.empty() && t.declined_by.starts_with(rule_.contract + ".");
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
-    else if (!of_contract && std::ranges::find(known, t.declined_by) == known.end())
+    else if (!of_contract && !contains(known, t.declined_by))
       bad(fmt::format("no condition is called {}", escape(t.declined_by)),
           did_you_mean(t.declined_by, known));
   }
@@ -697,14 +664,13 @@ std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bo
   static constexpr std::string_view kClasses[] = {"sound", "kernel", "profit"};
   for (size_t k = 0; k < 3; ++k) {
     const yaml::Node* e = n.find(kClasses[k]);
-    if (e && expr) r.error(*e, "a condition has one class", "split it in two", Code::rule_invalid);
+    if (e && expr) r.invalid(*e, "a condition has one class", "split it in two");
     if (e) expr = e, c.cls = static_cast<ConditionClass>(k);
   }
   if (!expr) {
-    r.error(n, "a condition without an expression",
-            added ? "give when: \"…\", or one of sound, kernel, profit"
-                  : "give one of sound, kernel, profit: \"…\"",
-            Code::rule_invalid);
+    r.invalid(n, "a condition without an expression",
+              added ? "give when: \"…\", or one of sound, kernel, profit"
+                    : "give one of sound, kernel, profit: \"…\"");
     return std::nullopt;
   }
   c.expr = read_expression(r, *expr, "a condition");
@@ -750,9 +716,7 @@ std::span<const KeyDoc> region_keys() { return kRegionKeys; }
 std::span<const KeyDoc> merge_keys() { return kMergeKeys; }
 std::span<const KeyDoc> case_keys() { return kCaseKeys; }
 
-bool is_edit_verb(std::string_view key) {
-  return std::find(std::begin(kVerbs), std::end(kVerbs), key) != std::end(kVerbs);
-}
+bool is_edit_verb(std::string_view key) { return contains(kVerbs, key); }
 
 void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out) {
   if (!r.expect(map, yaml::Node::Kind::map, "blocks")) return;

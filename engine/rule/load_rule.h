@@ -1,5 +1,6 @@
 // One rule file; internal to engine/rule.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 
 #include "engine/base/key_doc.h"
@@ -33,6 +34,11 @@ Param make_param(std::string name, const yaml::Node& scalar);
 const Param* find_param(const Rule& rule,
                         std::string_view name);  ///< null: the rule has none of that name
 inline constexpr int64_t kMaxLimit = 100000;     ///< of max_ops, max_inputs and min_ops
+
+// --- schema.cpp
+/// JSON Schema of a map with these keys.
+nlohmann::ordered_json object_schema(std::span<const KeyDoc> keys,
+                                     std::vector<std::string> required);
 
 // --- load_check.cpp: names
 /// Names that conditions, messages and replacements of the rule may use, beyond words and facts.

@@ -69,11 +69,7 @@ class Apply {
     for (const Override& e : entries_) known(e);
     for (auto& shared : set_.rules) rule(shared);
     for (const Override& e : entries_) missing(e);
-    if (errors_.empty()) return {};
-    Error first = std::move(errors_.front());
-    first.more.assign(std::make_move_iterator(errors_.begin() + 1),
-                      std::make_move_iterator(errors_.end()));
-    return fail(std::move(first));
+    return as_status(std::move(errors_));
   }
 
  private:
@@ -232,12 +228,10 @@ class Apply {
     yaml::Reader reader(e.source);
     check_condition_names(reader, r, c, at);
     if (auto s = reader.status(); !s) {
-      Error first = std::move(s).error();
-      std::vector<Error> more = std::move(first.more);
-      more.insert(more.begin(), std::move(first));
-      for (Error& x : more)
-        if (broken_.insert(x.place)
-                .second) {  // the first rule that shows it speaks for all that the glob means
+      std::vector<Error> all;
+      append(all, std::move(s).error());
+      for (Error& x : all)  // the first rule that shows it speaks for all that the glob means
+        if (broken_.insert(x.place).second) {
           x.message += fmt::format(" (rule {})", r.id);
           add(std::move(x));
         }
@@ -377,7 +371,7 @@ bool Override::concerns(const Target& t) const {
 bool Override::covers(const Graph& g, const Match& m) const {
   if (!types.empty()) {
     const ValueId y = m.outputs.empty() ? ValueId{} : m.outputs[0];
-    if (!y || std::ranges::find(types, g.value(y).type.dtype) == types.end()) return false;
+    if (!y || !contains(types, g.value(y).type.dtype)) return false;
   }
   return nodes.empty() || std::ranges::any_of(m.nodes, [&](NodeId n) {
            return std::ranges::any_of(

@@ -37,10 +37,8 @@ class FileReader {
     if (!r_.expect(doc_.root, yaml::Node::Kind::map, "an override file")) return;
     r_.keys(doc_.root, {"ferrule", "override"});
     if (const yaml::Node* v = r_.required(doc_.root, "ferrule"); v && (v->text != "1" || v->quoted))
-      r_.error(*v,
-               fmt::format("version {} of the rule language; this program reads version 1",
-                           escape(v->text)),
-               "", Code::rule_invalid);
+      r_.invalid(*v, fmt::format("version {} of the rule language; this program reads version 1",
+                                 escape(v->text)));
     const yaml::Node* list = r_.required(doc_.root, "override");
     if (!list || !r_.expect(*list, yaml::Node::Kind::sequence, "a list of entries")) return;
     for (const yaml::Node& n : list->items) entry(n, out);
@@ -50,8 +48,7 @@ class FileReader {
   void entry(const yaml::Node& n, std::vector<Override>& out) {
     if (!r_.expect(n, yaml::Node::Kind::map, "an entry")) return;
     const size_t before = r_.count();
-    auto names = key_names(kEntryKeys);
-    r_.keys(n, names);
+    r_.keys(n, kEntryKeys);
     const bool known = r_.count() == before;
     Override e;
     e.source = doc_.source;
@@ -66,8 +63,7 @@ class FileReader {
         if (auto condition = read_condition(r_, c, true))
           e.where.emplace_back(std::move(*condition), c);
     if (known && !e.on && !n.find("set") && !n.find("where+"))
-      r_.error(n, "an entry that changes nothing", "give off, on, set or where+",
-               Code::rule_invalid);
+      r_.invalid(n, "an entry that changes nothing", "give off, on, set or where+");
     out.push_back(std::move(e));
   }
 
@@ -75,54 +71,44 @@ class FileReader {
     auto texts = [&](const char* key, std::vector<std::string>& to) {
       const yaml::Node* v = n.find(key);
       if (!v) return;
-      if (!to.empty()) r_.error(*v, fmt::format("{} is given twice", key), "", Code::rule_invalid);
+      if (!to.empty()) r_.invalid(*v, fmt::format("{} is given twice", key));
       to = r_.strings(*v);
       if (to.empty())
-        r_.error(*v, fmt::format("{} is empty, so the entry would concern nothing", key),
-                 "leave it out", Code::rule_invalid);
+        r_.invalid(*v, fmt::format("{} is empty, so the entry would concern nothing", key),
+                   "leave it out");
     };
     texts("nodes", e.nodes);
     texts("device", e.devices);
     std::vector<std::string> types;
     texts("dtype", types);
-    for (const std::string& t : types) {
-      auto d = parse_dtype(t);
-      if (d && name(*d) == t)
-        e.types.push_back(*d);
-      else
-        r_.error(*n.find("dtype"), fmt::format("\"{}\" is no element type", escape(t)),
-                 "f32, f16, bf16, f64, i32, i64, bool, …");
-    }
+    if (const yaml::Node* v = n.find("dtype")) e.types = r_.dtypes(*v, types);
     if (const yaml::Node* v = n.find("reason")) e.reason = r_.string(*v);
   }
 
   void switched(const yaml::Node& n, const std::string& key, Override& e) {
-    if (e.on)
-      r_.error(n, "an entry is on or off, not both", "write two entries", Code::rule_invalid);
+    if (e.on) r_.invalid(n, "an entry is on or off, not both", "write two entries");
     e.on = key == "on";
     if (n.is_map()) {
-      auto names = key_names(kScopeKeys);
-      r_.keys(n, names);
+      r_.keys(n, kScopeKeys);
       return scope(n, e);
     }
     if (!n.is_scalar() || n.text != "true" || n.quoted)
-      r_.error(n, fmt::format("{}: true, or where: {{nodes: […], reason: …}}", key),
-               n.is_scalar() && n.text == "false"
-                   ? fmt::format("write {}: true", *e.on ? "off" : "on")
-                   : "",
-               Code::rule_invalid);
+      r_.invalid(n, fmt::format("{}: true, or where: {{nodes: […], reason: …}}", key),
+                 n.is_scalar() && n.text == "false"
+                     ? fmt::format("write {}: true", *e.on ? "off" : "on")
+                     : "");
   }
 
   void settings(const yaml::Node& n, Override& e) {
     if (!r_.expect(n, yaml::Node::Kind::map, "parameters")) return;
     for (const auto& [key, value] : n.entries) {
       if (!key.text.starts_with("params.") || key.text.size() == 7)
-        r_.error(key, fmt::format("\"{}\" is no parameter", escape(key.text)),
-                 fmt::format("write params.{}", escape(key.text)), Code::rule_invalid);
+        r_.invalid(key, fmt::format("\"{}\" is no parameter", escape(key.text)),
+                   fmt::format("write params.{}", escape(key.text)));
       else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         e.set.push_back({key.text.substr(7), key, value});
     }
-    if (n.entries.empty()) r_.error(n, "set without parameters", "", Code::rule_invalid);
+    if (n.entries.empty()) r_.invalid(n, "set without parameters");
   }
 
   yaml::Reader& r_;
@@ -131,36 +117,20 @@ class FileReader {
 
 using Json = nlohmann::ordered_json;
 
-Json object(std::span<const KeyDoc> keys) {
-  Json properties = Json::object();
-  for (const KeyDoc& k : keys) {
-    properties[std::string(k.name)] = Json::parse(k.schema);
-    properties[std::string(k.name)]["description"] = k.doc;
-  }
-  return {
-      {"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
-}
-
 }  // namespace
 
 std::vector<Override> load_overrides(std::span<const std::string> files, const Limits& limits,
                                      std::vector<Error>& errors) {
   std::vector<Override> out;
-  auto add = [&](Error e) {
-    std::vector<Error> more = std::move(e.more);
-    e.more.clear();
-    errors.push_back(std::move(e));
-    std::ranges::move(more, std::back_inserter(errors));
-  };
   for (const std::string& file : files) {
     auto doc = yaml::read_file(file, limits);
     if (!doc) {
-      add(std::move(doc).error());
+      append(errors, std::move(doc).error());
       continue;
     }
     yaml::Reader r(doc->source);
     FileReader(r, *doc).run(out);
-    if (auto s = r.status(); !s) add(std::move(s).error());
+    if (auto s = r.status(); !s) append(errors, std::move(s).error());
   }
   return out;
 }
@@ -168,14 +138,12 @@ std::vector<Override> load_overrides(std::span<const std::string> files, const L
 std::string override_schema() {
   std::vector<KeyDoc> condition(condition_keys().begin(), condition_keys().end());
   condition.insert(condition.begin() + 1, when_key());
-  Json c = object(condition);
-  c["required"] = {"id"};
+  Json c = object_schema(condition, {"id"});
   c["oneOf"] = {{{"required", {"when"}}},
                 {{"required", {"sound"}}},
                 {{"required", {"kernel"}}},
                 {{"required", {"profit"}}}};
-  Json entry = object(kEntryKeys);
-  entry["required"] = {"rule"};
+  Json entry = object_schema(kEntryKeys, {"rule"});
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "ferrule override file"},
                  {"description",
@@ -186,7 +154,7 @@ std::string override_schema() {
                  {"properties",
                   {{"ferrule", {{"const", 1}}},
                    {"override", {{"type", "array"}, {"items", std::move(entry)}}}}}};
-  schema["$defs"] = {{"scope", object(kScopeKeys)}, {"condition", std::move(c)}};
+  schema["$defs"] = {{"scope", object_schema(kScopeKeys, {})}, {"condition", std::move(c)}};
   return schema.dump(2) + "\n";
 }
 

@@ -10,7 +10,6 @@ namespace {
 using Kind = PatternExpr::Kind;
 
 // --- printing
-// --------------------------------------------------------------------------------------------
 
 std::string real_text(double d) {
   if (std::isnan(d)) return "nan";
@@ -83,7 +82,6 @@ std::string call_text(const PatternExpr& e, bool replacement) {
 }
 
 // --- what is bound
-// -----------------------------------------------------------------------------------------
 
 /// Bottom up, each line once: lines may be shared by many alternatives.
 class Collector {
@@ -159,22 +157,6 @@ class Collector {
   std::map<const PatternLine*, BoundNames> lines_;
 };
 
-void roots(const Pattern& p, const PatternExpr& e, std::vector<std::string>& ops,
-           std::vector<std::string>& classes) {
-  auto add = [](std::vector<std::string>& to, const std::vector<std::string>& from) {
-    for (const std::string& s : from)
-      if (std::find(to.begin(), to.end(), s) == to.end()) to.push_back(s);
-  };
-  if (e.kind == Kind::alternatives)
-    for (const auto& [tag, choice] : e.choices) roots(p, *choice, ops, classes);
-  if (e.kind == Kind::reference)
-    if (const PatternLine* l = p.line_of(e.name)) roots(p, *l->expr, ops, classes);
-  if (e.kind != Kind::call) return;
-  add(ops, e.ops);
-  add(classes, e.classes);
-  if (e.optional && !e.args.empty()) roots(p, *e.args[0], ops, classes);
-}
-
 }  // namespace
 
 const PatternLine* Pattern::line_of(const std::string& result) const {
@@ -182,18 +164,6 @@ const PatternLine* Pattern::line_of(const std::string& result) const {
     for (const std::string& r : l.results)
       if (!r.empty() && r == result) return &l;
   return nullptr;
-}
-
-std::vector<std::string> Pattern::root_ops() const {
-  std::vector<std::string> ops, classes;
-  if (!lines.empty()) roots(*this, *root().expr, ops, classes);
-  return ops;
-}
-
-std::vector<std::string> Pattern::root_classes() const {
-  std::vector<std::string> ops, classes;
-  if (!lines.empty()) roots(*this, *root().expr, ops, classes);
-  return classes;
 }
 
 std::string to_text(const PatternExpr& e, bool replacement) {

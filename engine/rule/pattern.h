@@ -86,9 +86,6 @@ struct Pattern {
       outputs;  ///< names that may be used outside; default: the last line's results
   const PatternLine* line_of(const std::string& result) const;
   const PatternLine& root() const { return lines.back(); }
-  /// Operator names / classes that the root call may have; the matcher's index.
-  std::vector<std::string> root_ops() const;
-  std::vector<std::string> root_classes() const;
 };
 
 std::string to_text(const Pattern& p, bool replacement = false);
@@ -108,5 +105,13 @@ std::string_view name(Bound::Kind k);
 /// Tags stand with a # before them, apart from values.
 using BoundNames = std::map<std::string, Bound, std::less<>>;
 BoundNames bound_names(const Pattern& p);
+
+/// `f` of an expression and of all below it, from the top.
+template <class F>
+void each_expr(const PatternExpr& e, F&& f) {
+  f(e);
+  for (const PatternExprPtr& a : e.args) each_expr(*a, f);
+  for (const auto& [tag, choice] : e.choices) each_expr(*choice, f);
+}
 
 }  // namespace ferrule

@@ -24,14 +24,12 @@ bool lower_case(std::string_view name) {
 
 enum class Mode : uint8_t { pattern, replacement, block };
 
-class Parser {
+class Parser : TokenReader {
  public:
   Parser(std::string_view text, const Place& place, Mode mode, const Blocks& blocks)
-      : text_(text),
-        place_(place),
+      : TokenReader(text, place, Syntax::pattern, Code::pattern_syntax),
         mode_(mode),
-        blocks_(blocks),
-        tokens_(tokenize(text, Syntax::pattern)) {}
+        blocks_(blocks) {}
 
   Result<Pattern> run() {
     Pattern p;
@@ -61,22 +59,6 @@ class Parser {
 
  private:
   // --- tokens
-  // ---------------------------------------------------------------------------------------------
-  const Token& now() const { return tokens_[at_]; }
-  const Token& ahead(size_t k = 1) const { return tokens_[std::min(at_ + k, tokens_.size() - 1)]; }
-  void advance() {
-    if (at_ + 1 < tokens_.size()) ++at_;
-    // Inside brackets a line may end anywhere.
-    if (open_ > 0) skip_newlines();
-  }
-  void skip_newlines() {
-    while (now().kind == Token::Kind::newline) ++at_;
-  }
-  bool accept(std::string_view symbol) {
-    if (!now().is(symbol)) return false;
-    advance();
-    return true;
-  }
   void open() { ++open_, advance(); }
   bool close(std::string_view symbol) {
     if (!now().is(symbol)) return unexpected(fmt::format("\"{}\"", symbol)), false;
@@ -86,12 +68,12 @@ class Parser {
   }
   Place here() const { return place_at(text_, now().offset, place_); }
 
-  std::nullptr_t fail_at(const Token& t, std::string message, std::string hint = {}) {
-    if (!error_)
-      error_ = text_error(Code::pattern_syntax, text_, t.offset, t.length, place_,
-                          std::move(message), std::move(hint));
-    at_ = tokens_.size() - 1;
-    return nullptr;
+  /// A name, taken; "" where there is none.
+  std::string word(std::string_view wanted) {
+    std::string n(now().text);
+    if (now().kind != Token::Kind::name) return unexpected(wanted), "";
+    advance();
+    return n;
   }
   std::nullptr_t unexpected(std::string_view wanted) {
     const Token& t = now();
@@ -114,7 +96,6 @@ class Parser {
   }
 
   // --- lines
-  // ------------------------------------------------------------------------------------------------
   void line(Pattern& p) {
     PatternLine l;
     l.place = here();
@@ -180,7 +161,6 @@ class Parser {
   }
 
   // --- alternatives
-  // -------------------------------------------------------------------------------------------
   bool at_bar() {
     size_t k = at_;
     while (tokens_[k].kind == Token::Kind::newline) ++k;
@@ -221,7 +201,6 @@ class Parser {
   }
 
   // --- operands
-  // -----------------------------------------------------------------------------------------------
   Mutable operand() {
     const Token& t = now();
     if (t.is("(")) {
@@ -353,15 +332,10 @@ class Parser {
   }
 
   // --- calls
-  // --------------------------------------------------------------------------------------------------
   void op_name(PatternExpr& e) {
     bool at = accept("@");
-    if (now().kind != Token::Kind::name) {
-      unexpected("an operator");
-      return;
-    }
-    std::string n(now().text);
-    advance();
+    std::string n = word("an operator");
+    if (error_) return;
     if (at) {  // @group.conv is an operator, @activation a class
       if (n.starts_with("group."))
         e.ops.push_back(n);
@@ -369,15 +343,8 @@ class Parser {
         e.classes.push_back(n);
       return;
     }
-    if (accept("::")) {
-      if (now().kind != Token::Kind::name) {
-        unexpected("an operator");
-        return;
-      }
-      n += "::" + std::string(now().text);
-      advance();
-    }
-    e.ops.push_back(n);
+    if (accept("::")) n += "::" + word("an operator");
+    if (!error_) e.ops.push_back(n);
   }
   void op_set(PatternExpr& e) {
     if (!now().is("{")) return op_name(e);
@@ -431,14 +398,8 @@ class Parser {
     while (!error_ && !now().is(">")) {
       if (accept("...")) {
         e.any_attrs = mode_ != Mode::replacement;
-        if (mode_ == Mode::replacement) {
-          if (now().kind != Token::Kind::name) {
-            unexpected("the label whose attributes are copied");
-            return;
-          }
-          e.copy_attrs = now().text;
-          advance();
-        }
+        if (mode_ == Mode::replacement)
+          e.copy_attrs = word("the label whose attributes are copied");
       } else {
         attribute(e);
       }
@@ -463,12 +424,7 @@ class Parser {
     if (error_) return;
     if (accept("$")) {
       a.kind = AttrPattern::Kind::bind;
-      if (now().kind != Token::Kind::name) {
-        unexpected("a name after $");
-        return;
-      }
-      a.bind = now().text;
-      advance();
+      a.bind = word("a name after $");
     } else if (now().is("{")) {
       a.kind = AttrPattern::Kind::expression;
       a.expression = braced();
@@ -489,8 +445,7 @@ class Parser {
     if (error_ || !close("]")) return int64_t{0};
     auto all = [&](auto type) {
       using T = decltype(type);
-      return std::all_of(items.begin(), items.end(),
-                         [](const Attr& a) { return std::holds_alternative<T>(a); });
+      return std::ranges::all_of(items, [](const Attr& a) { return std::holds_alternative<T>(a); });
     };
     auto list = [&](auto type) {
       std::vector<decltype(type)> out;
@@ -526,7 +481,6 @@ class Parser {
   }
 
   // --- blocks
-  // -------------------------------------------------------------------------------------------------
   /// The block's body with its parameters replaced and everything else in it renamed. A parameter
   /// that is read more than once and stands for more than a name becomes a line of its own: one
   /// value, not copies.
@@ -588,7 +542,6 @@ class Parser {
   }
 
   // --- the whole
-  // ----------------------------------------------------------------------------------------------
   void fail_place(const Place& at, std::string message, std::string hint = {}) {
     if (error_) return;
     size_t offset = 0;
@@ -614,7 +567,8 @@ class Parser {
       }
     std::set<std::string> used, defined;
     for (const PatternLine& l : p.lines) {
-      references(*l.expr, [&](const PatternExpr& e) {
+      each_expr(*l.expr, [&](const PatternExpr& e) {
+        if (e.kind != Kind::reference || e.name.empty()) return;
         used.insert(e.name);
         used.insert(e.name + "...");
         if (made.contains(e.name) && !defined.contains(e.name))
@@ -634,8 +588,8 @@ class Parser {
     if (mode_ == Mode::replacement) return;
     for (size_t k = 0; k + 1 < p.lines.size(); ++k) {
       const auto& results = p.lines[k].results;
-      bool connected = std::any_of(results.begin(), results.end(),
-                                   [&](const std::string& r) { return used.contains(r); });
+      bool connected =
+          std::ranges::any_of(results, [&](const std::string& r) { return used.contains(r); });
       if (!connected)
         return fail_place(p.lines[k].place, "no later line uses this one's result",
                           "a pattern is connected; the last line is its root");
@@ -643,13 +597,6 @@ class Parser {
     const PatternExpr& root = *p.lines.back().expr;
     if (root.kind != Kind::call && root.kind != Kind::alternatives && mode_ == Mode::pattern)
       fail_place(root.place, "the last line is not an operator");
-  }
-
-  template <class F>
-  static void references(const PatternExpr& e, const F& f) {
-    if (e.kind == Kind::reference && !e.name.empty()) f(e);
-    for (const PatternExprPtr& a : e.args) references(*a, f);
-    for (const auto& [tag, choice] : e.choices) references(*choice, f);
   }
 
   /// A label stands for one node, so it may come again on another alternative only.
@@ -666,14 +613,9 @@ class Parser {
     labels = std::move(after);
   }
 
-  std::string_view text_;
-  const Place& place_;
   Mode mode_;
   const Blocks& blocks_;
-  std::vector<Token> tokens_;
-  size_t at_ = 0;
-  int open_ = 0, depth_ = 0, nodes_ = 0, expansions_ = 0;
-  std::optional<Error> error_;
+  int depth_ = 0, nodes_ = 0, expansions_ = 0;
   std::vector<PatternLine>* lines_ = nullptr;
   std::set<std::string> labels_;
 };

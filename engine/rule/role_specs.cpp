@@ -72,8 +72,8 @@ class SpecReader {
   bool known(std::string_view name) const { return std::ranges::count(values_, name) > 0; }
 
   std::optional<RoleSpec> unknown(const yaml::Node& at, const std::string& name) {
-    r_.error(at, fmt::format("\"{}\" is no value of the pattern", escape(name)),
-             did_you_mean(name, values_), Code::rule_invalid);
+    r_.invalid(at, fmt::format("\"{}\" is no value of the pattern", escape(name)),
+               did_you_mean(name, values_));
     return std::nullopt;
   }
 

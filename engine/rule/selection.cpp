@@ -33,7 +33,7 @@ bool is_fusion(const Step& s) { return !s.rule.empty() && s.kind != "broken" && 
 /// Placements tell of the makers; the node that goes belongs to them.
 Names nodes_of(const Step& s) {
   Names out = s.before;
-  if (!s.root.empty() && std::ranges::find(out, s.root) == out.end()) out.push_back(s.root);
+  if (!s.root.empty() && !contains(out, s.root)) out.push_back(s.root);
   return out;
 }
 
@@ -112,9 +112,9 @@ void read_line(yaml::Reader& r, const yaml::Node& n, Instances& out) {
   if (const yaml::Node* v = r.required(n, "rule")) l.rule = r.string(*v);
   if (const yaml::Node* v = r.required(n, "root")) l.root = r.string(*v);
   if (const yaml::Node* v = r.required(n, "nodes")) l.nodes = r.strings(*v);
-  if (l.nodes.empty() || std::ranges::find(l.nodes, l.root) == l.nodes.end())
-    r.error(n, fmt::format("the root {} is none of the nodes", escape(l.root)),
-            "lines are deleted, not changed", Code::rule_invalid);
+  if (l.nodes.empty() || !contains(l.nodes, l.root))
+    r.invalid(n, fmt::format("the root {} is none of the nodes", escape(l.root)),
+              "lines are deleted, not changed");
   out.lines.push_back(std::move(l));
 }
 

@@ -53,9 +53,4 @@ bool glob_match(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string near = yaml::nearest(name, candidates);
-  return near.empty() ? "" : fmt::format("did you mean \"{}\"?", escape(near));
-}
-
 }  // namespace ferrule

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/base/diagnostics.h"
+#include "engine/base/suggest.h"
 
 namespace ferrule {
 
@@ -29,8 +29,5 @@ bool glob_match(std::string_view pattern, std::string_view text);
 inline bool is_glob(std::string_view pattern) {
   return pattern.find_first_of("*?") != pattern.npos;
 }
-
-/// `did you mean "x"?` or "".
-std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
 }  // namespace ferrule

@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/minifloat.h"
 #include "engine/base/native_type.h"
-#include "engine/semantics/minifloat.h"
 
 // Plain loops over blocks; gcc 12 vectorises them only at this level.
 #pragma GCC optimize("O3")
@@ -98,48 +98,20 @@ double sigmoid(double x) {
   return e / (1 + e);
 }
 
+using Function = double (*)(double);
+constexpr std::pair<Prim, Function> kFunctions[] = {
+    {Prim::exp, std::exp},     {Prim::log, std::log},     {Prim::log1p, std::log1p},
+    {Prim::expm1, std::expm1}, {Prim::tanh, std::tanh},   {Prim::sigmoid, sigmoid},
+    {Prim::erf, std::erf},     {Prim::sin, std::sin},     {Prim::cos, std::cos},
+    {Prim::tan, std::tan},     {Prim::asin, std::asin},   {Prim::acos, std::acos},
+    {Prim::atan, std::atan},   {Prim::sinh, std::sinh},   {Prim::cosh, std::cosh},
+    {Prim::asinh, std::asinh}, {Prim::acosh, std::acosh}, {Prim::atanh, std::atanh}};
+
 /// Functions are computed in double and rounded once: as good as exact for f32.
-double function(Prim op, double x) {
-  switch (op) {
-    case Prim::exp:
-      return std::exp(x);
-    case Prim::log:
-      return std::log(x);
-    case Prim::log1p:
-      return std::log1p(x);
-    case Prim::expm1:
-      return std::expm1(x);
-    case Prim::tanh:
-      return std::tanh(x);
-    case Prim::sigmoid:
-      return sigmoid(x);
-    case Prim::erf:
-      return std::erf(x);
-    case Prim::sin:
-      return std::sin(x);
-    case Prim::cos:
-      return std::cos(x);
-    case Prim::tan:
-      return std::tan(x);
-    case Prim::asin:
-      return std::asin(x);
-    case Prim::acos:
-      return std::acos(x);
-    case Prim::atan:
-      return std::atan(x);
-    case Prim::sinh:
-      return std::sinh(x);
-    case Prim::cosh:
-      return std::cosh(x);
-    case Prim::asinh:
-      return std::asinh(x);
-    case Prim::acosh:
-      return std::acosh(x);
-    case Prim::atanh:
-      return std::atanh(x);
-    default:
-      bug("no such function", __FILE__, __LINE__);
-  }
+Function function(Prim op) {
+  for (const auto& [prim, f] : kFunctions)
+    if (prim == op) return f;
+  bug("no such function", __FILE__, __LINE__);
 }
 
 template <class T>
@@ -184,7 +156,7 @@ void float_op(Prim op, const T* a, const T* b, const T* c, T* out, int n) {
       for (int i = 0; i < n; ++i) out[i] = std::fma(a[i], b[i], c[i]);
       return;
     default:
-      return each(out, a, n, [op](T x) { return static_cast<T>(function(op, double{x})); });
+      return each(out, a, n, [f = function(op)](T x) { return static_cast<T>(f(double{x})); });
   }
 }
 
@@ -278,16 +250,6 @@ void test(Prim op, const T* a, uint8_t* out, int n) {
 
 // --- conversions
 
-/// To float, inexact results made odd: a second rounding to fewer bits is then right (Boldo,
-/// Melquiond).
-float to_odd(double x) {
-  auto f = static_cast<float>(x);
-  if (std::isnan(x) || double{f} == x) return f;
-  auto bits = std::bit_cast<uint32_t>(f);
-  if (std::fabs(double{f}) > std::fabs(x)) --bits;
-  return std::bit_cast<float>(bits | 1);
-}
-
 /// `x` on the grid of float type `t`, which is not f64.
 template <class T>
 float on_grid(DType t, T x, bool wrap) {
@@ -295,22 +257,12 @@ float on_grid(DType t, T x, bool wrap) {
     case DType::f32:
       return static_cast<float>(x);
     case DType::f16:
-      return f16_to_float(float_to_f16(to_odd(double{x})));
+      return f16_to_float(float_to_f16(round_to_odd(double{x})));
     case DType::bf16:
-      return bf16_to_float(float_to_bf16(to_odd(double{x})));
+      return bf16_to_float(float_to_bf16(round_to_odd(double{x})));
     default:
       return decode_mini(t, encode_mini(t, double{x}, wrap));
   }
-}
-
-template <class To, class From>
-To saturated(From x, To low, To high) {
-  if (x != x) return 0;
-  x = std::trunc(x);
-  // The bounds as powers of two are exact in every float type, the largest integers are not.
-  if (x <= static_cast<From>(low)) return low;
-  if (x >= static_cast<From>(high)) return high;
-  return static_cast<To>(x);
 }
 
 int64_t narrowed(DType t, int64_t v) { return t == DType::u4 ? (v & 15) : ((v & 15) ^ 8) - 8; }
@@ -328,13 +280,10 @@ void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
                                              : on_grid(to, static_cast<double>(a[i]), wrap);
     }
   } else if constexpr (std::is_floating_point_v<From>) {
-    constexpr To low = std::numeric_limits<To>::min(), high = std::numeric_limits<To>::max();
     if (size_bits(to) == 4)  // ONNX: the low bits of the integer
-      each(out, a, n, [=](From x) {
-        return static_cast<To>(narrowed(to, saturated<int64_t>(x, INT64_MIN, INT64_MAX)));
-      });
+      each(out, a, n, [=](From x) { return static_cast<To>(narrowed(to, saturated<int64_t>(x))); });
     else
-      each(out, a, n, [](From x) { return saturated<To>(x, low, high); });
+      each(out, a, n, [](From x) { return saturated<To>(x); });
   } else {
     if (size_bits(to) == 4)
       each(out, a, n,
@@ -447,7 +396,7 @@ void evaluate(const Program& p, const Scalar* inputs, Scalar* outputs, std::vect
       scratch[k] = {inst.f, inst.i};
     } else {
       for (int a = 0; a < info(inst.op).arity; ++a) {
-        uint32_t arg = inst.args[static_cast<size_t>(a)];
+        uint32_t arg = inst.args[a];
         store(p.insts[arg].type, f64, scratch[arg], in[a]);
       }
       run_block(inst, p.insts[inst.args[0]].type, in[0], in[1], in[2], out, 1, f64);
@@ -496,15 +445,6 @@ void BlockEvaluator::run(int n) {
 
 namespace {
 
-int64_t nibble(const void* tensor, int64_t i) {
-  return (static_cast<const uint8_t*>(tensor)[i / 2] >> (i % 2 * 4)) & 15;
-}
-void set_nibble(void* tensor, int64_t i, int64_t v) {
-  uint8_t& byte = static_cast<uint8_t*>(tensor)[i / 2];
-  int shift = static_cast<int>(i % 2 * 4);
-  byte = static_cast<uint8_t>((byte & ~(15 << shift)) | ((v & 15) << shift));
-}
-
 /// Any float storage -> T.
 template <class T>
 void unpack_float(DType storage, const void* tensor, int64_t offset, int n, T* out) {
@@ -543,9 +483,9 @@ void pack_float(DType storage, const T* a, int n, void* tensor, int64_t offset) 
       return each(static_cast<double*>(tensor) + offset, a, n,
                   [](T x) { return static_cast<double>(x); });
     case DType::f16:
-      return each(half, a, n, [](T x) { return float_to_f16(to_odd(double{x})); });
+      return each(half, a, n, [](T x) { return float_to_f16(round_to_odd(double{x})); });
     case DType::bf16:
-      return each(half, a, n, [](T x) { return float_to_bf16(to_odd(double{x})); });
+      return each(half, a, n, [](T x) { return float_to_bf16(round_to_odd(double{x})); });
     case DType::f4e2m1:
       for (int i = 0; i < n; ++i)
         set_nibble(tensor, offset + i, encode_mini(storage, double{a[i]}, false));

@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 
-#include "engine/base/yaml.h"
+#include "engine/base/suggest.h"
 
 namespace ferrule {
 namespace {
@@ -40,9 +40,7 @@ constexpr auto kPrims = std::to_array<Prim>({
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 constexpr std::array<std::string_view, 8> kKeywords = {"and", "or",   "xor",  "not",
                                                        "if",  "then", "else", "in"};
-bool is_keyword(std::string_view w) {
-  return std::find(kKeywords.begin(), kKeywords.end(), w) != kKeywords.end();
-}
+bool is_keyword(std::string_view w) { return contains(kKeywords, w); }
 
 constexpr size_t kMaxText = 4000;
 
@@ -150,13 +148,13 @@ class Parser {
                       bool once = false) {
     auto e = (this->*operand)();
     for (;;) {
-      auto op = std::find_if(ops.begin(), ops.end(), [&](auto& o) { return at(o.first); });
+      auto op = std::ranges::find_if(ops, [&](auto& o) { return at(o.first); });
       if (op == ops.end()) return e;
       size_t offset = token_.offset;
       next();
       e = make_prim(op->second, offset, {e, (this->*operand)()});
       if (once) {
-        if (std::any_of(ops.begin(), ops.end(), [&](auto& o) { return at(o.first); }))
+        if (std::ranges::any_of(ops, [&](auto& o) { return at(o.first); }))
           fail_at(token_.offset, "comparisons cannot be chained", "write a < b and b < c");
         return e;
       }
@@ -299,8 +297,7 @@ class Parser {
     for (const BuiltinInfo& b : kBuiltins) names.push_back(b.name);
     for (Prim p : kPrims)
       if (is_word(info(p).spelling[0])) names.push_back(info(p).spelling);
-    std::string near = yaml::nearest(word, std::span<const std::string_view>(names));
-    return near.empty() ? "" : fmt::format("did you mean \"{}\"?", near);
+    return did_you_mean(word, names);
   }
 
   std::shared_ptr<const std::string> source_;

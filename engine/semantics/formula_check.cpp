@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/base/yaml.h"
+#include "engine/base/suggest.h"
 #include "engine/semantics/lower_formula.h"
 
 namespace ferrule {
@@ -52,8 +52,7 @@ class NameCheck {
   }
   bool known(std::string_view word) const {
     if (input(word) || op_.attrs.count(std::string(word))) return true;
-    if (std::find(op_.required.begin(), op_.required.end(), word) != op_.required.end())
-      return true;
+    if (contains(op_.required, word)) return true;
     for (size_t i = 0; i < let_ && i < op_.let.size(); ++i)
       if (op_.let[i].first == word) return true;
     if (word == "true" || word == "false" || word == "inf" || word == "nan" || word == "pi")
@@ -67,9 +66,7 @@ class NameCheck {
     for (const auto& [n, v] : op_.attrs) names.push_back(n);
     for (const std::string& n : op_.required) names.push_back(n);
     for (size_t i = 0; i < let_ && i < op_.let.size(); ++i) names.push_back(op_.let[i].first);
-    std::string near = yaml::nearest(e.word, std::span<const std::string>(names));
-    add(e, fmt::format("unknown name \"{}\"", escape(e.word)),
-        near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+    add(e, fmt::format("unknown name \"{}\"", escape(e.word)), did_you_mean(e.word, names));
   }
   void variadic(const FormulaExpr& e) {
     const FormulaExpr& a = *e.args[0];
@@ -123,8 +120,8 @@ std::vector<FormulaError> check_names(const OpFormula& op, size_t let) {
 }
 
 Status check_types(const OpFormula& f) {
-  auto optional = static_cast<unsigned>(std::count_if(
-      f.inputs.begin(), f.inputs.end(), [](const std::string& in) { return is_optional(in); }));
+  auto optional = static_cast<unsigned>(
+      std::ranges::count_if(f.inputs, [](const std::string& in) { return is_optional(in); }));
   for (DType t : f.types)
     for (unsigned present = 0; present < (1u << std::min(optional, 4u)); ++present)
       if (auto ok = check_one(f, t, present); !ok) {

@@ -1,6 +1,7 @@
 #include "engine/semantics/infer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "engine/semantics/infer_formula.h"
@@ -36,8 +37,7 @@ Result<std::vector<size_t>> InferenceContext::axes(const std::vector<int64_t>& a
   std::vector<size_t> out;
   for (int64_t x : a) {
     FERRULE_ASSIGN(size_t k, axis(x, rank));
-    if (std::find(out.begin(), out.end(), k) != out.end())
-      return wrong(fmt::format("axis {} is given twice", x));
+    if (contains(out, k)) return wrong(fmt::format("axis {} is given twice", x));
     out.push_back(k);
   }
   return out;
@@ -158,6 +158,26 @@ Result<Type> merge(const Type& declared, const Type& inferred, const Node& n,
 }
 
 }  // namespace
+
+std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v) {
+  if (!v) return std::nullopt;
+  const Value& value = g.value(v);
+  if (!value.constant) return value.contents;
+  const Tensor& t = *value.constant;
+  if (t.numel() > kMaxContents || size_bits(t.dtype()) == 0) return std::nullopt;
+  if (is_int(t.dtype()) || t.dtype() == DType::boolean) {
+    std::vector<int64_t> i = t.to_i64();
+    return std::vector<Dim>(i.begin(), i.end());
+  }
+  // Sizes are often computed in floats; whole numbers stay exact there.
+  if (!is_float(t.dtype())) return std::nullopt;
+  std::vector<Dim> out;
+  for (double d : t.to_f64()) {
+    if (d != std::floor(d) || std::fabs(d) > 0x1p24) return std::nullopt;
+    out.push_back(static_cast<int64_t>(d));
+  }
+  return out;
+}
 
 void bind_captures(const Graph& g, const Node& n) {
   for (const auto& [key, sub] : n.subgraphs)

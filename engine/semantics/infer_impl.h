@@ -1,7 +1,7 @@
 // What the inference files share: one call's view of a node, and the table of operators inferred
 // here.
 #pragma once
-#include "engine/semantics/inferred.h"
+#include "engine/semantics/semantics.h"
 
 namespace ferrule::infer_detail {
 
@@ -33,7 +33,7 @@ struct InferenceContext {
     return {};
   }
   void set_contents(size_t i, std::optional<std::vector<Dim>> c) {
-    if (i < out.contents.size() && c && static_cast<int64_t>(c->size()) <= kMaxContents)
+    if (i < out.contents.size() && c && std::ssize(*c) <= kMaxContents)
       out.contents[i] = std::move(c);
   }
   /// Output 0 is like input `i`.

@@ -72,21 +72,20 @@ Status reshape(InferenceContext& c) {
   } else if (x && (equal(product(*x), product(out)) == Truth::no || too_many(*x, out))) {
     return c.wrong(fmt::format("{} cannot become {}", str(*x), str(out)));
   }
-  c.set(0, c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.in(0).dtype, out);
 }
 
 Status flatten(InferenceContext& c) {
   c.set_contents(0, c.contents(0));
   if (!c.shape(0)) return c.set(0, c.in(0).dtype, unknown_shape(2));
   const Shape& x = *c.shape(0);
-  int64_t a = c.n.attrs.i("axis", 1), rank = static_cast<int64_t>(x.size());
+  int64_t a = c.n.attrs.i("axis", 1), rank = std::ssize(x);
   if (a < -rank || a > rank)
     return c.wrong(fmt::format("axis {} is out of range for {}", a, str(x)));
   if (a < 0) a += rank;
-  c.set(0, c.in(0).dtype,
-        Shape{product(Shape(x.begin(), x.begin() + a)), product(Shape(x.begin() + a, x.end()))});
-  return {};
+  return c.set(
+      0, c.in(0).dtype,
+      Shape{product(Shape(x.begin(), x.begin() + a)), product(Shape(x.begin() + a, x.end()))});
 }
 
 Status squeeze(InferenceContext& c) {
@@ -113,8 +112,7 @@ Status squeeze(InferenceContext& c) {
   Shape out;
   for (size_t i = 0; i < x.size(); ++i)
     if (!gone[i]) out.push_back(x[i]);
-  c.set(0, type, out);
-  return {};
+  return c.set(0, type, out);
 }
 
 Status unsqueeze(InferenceContext& c) {
@@ -126,9 +124,8 @@ Status unsqueeze(InferenceContext& c) {
   Shape out;
   auto next = x.begin();
   for (size_t i = 0; i < x.size() + axes.size(); ++i)
-    out.push_back(std::find(axes.begin(), axes.end(), i) != axes.end() ? Dim(1) : *next++);
-  c.set(0, c.in(0).dtype, out);
-  return {};
+    out.push_back(contains(axes, i) ? Dim(1) : *next++);
+  return c.set(0, c.in(0).dtype, out);
 }
 
 Status transpose(InferenceContext& c) {
@@ -147,8 +144,7 @@ Status transpose(InferenceContext& c) {
   Shape out;
   for (size_t a : axes) out.push_back(x[a]);
   if (x.size() < 2) c.set_contents(0, c.contents(0));
-  c.set(0, c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.in(0).dtype, out);
 }
 
 Status concat(InferenceContext& c) {
@@ -263,12 +259,11 @@ Status slice(InferenceContext& c) {
   auto s = (*starts)[0].constant(), length = out[0].constant();
   if (!s || !length) return {};
   if (*length == 0) return c.set_contents(0, std::vector<Dim>{}), Status{};
-  int64_t n = static_cast<int64_t>(data->size()), step = (*steps)[0];
+  int64_t n = std::ssize(*data), step = (*steps)[0];
   int64_t at =
       std::clamp<int64_t>(*s < 0 ? *s + n : *s, 0, step > 0 ? n : std::max<int64_t>(n - 1, 0));
   std::vector<Dim> picked;
-  for (int64_t i = 0; i < *length; ++i)
-    picked.push_back((*data)[static_cast<size_t>(at + i * step)]);
+  for (int64_t i = 0; i < *length; ++i) picked.push_back((*data)[at + i * step]);
   c.set_contents(0, picked);
   return {};
 }
@@ -301,7 +296,7 @@ Status split(InferenceContext& c) {
     if (auto d = out[axis].constant(); d && *d < 0)
       return c.wrong(fmt::format("{} cannot be split so", str(x)));
     auto s = start.constant(), n = out[axis].constant();
-    if (data && s && n && *s + *n <= static_cast<int64_t>(data->size()))
+    if (data && s && n && *s + *n <= std::ssize(*data))
       c.set_contents(i, std::vector<Dim>(data->begin() + *s, data->begin() + *s + *n));
     start = start + out[axis];
     c.set(i, type, out);
@@ -324,9 +319,9 @@ Status gather(InferenceContext& c) {
   if (!c.shape(0) || !c.shape(1)) return c.set(0, type);
   const Shape &x = *c.shape(0), &index = *c.shape(1);
   FERRULE_ASSIGN(size_t axis, c.axis(c.n.attrs.i("axis"), x.size()));
-  Shape out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(axis));
+  Shape out(x.begin(), x.begin() + axis);
   out.insert(out.end(), index.begin(), index.end());
-  out.insert(out.end(), x.begin() + static_cast<std::ptrdiff_t>(axis) + 1, x.end());
+  out.insert(out.end(), x.begin() + axis + 1, x.end());
   c.set(0, type, out);
   auto list = c.ints(1);
   if (!list) return {};
@@ -336,7 +331,7 @@ Status gather(InferenceContext& c) {
   for (int64_t i : *list) {
     if (n && (i < -*n || i >= *n))
       return c.wrong(fmt::format("index {} is out of range for axis {} of {}", i, axis, str(x)));
-    if (data) picked.push_back((*data)[static_cast<size_t>(i < 0 ? i + *n : i)]);
+    if (data) picked.push_back((*data)[i < 0 ? i + *n : i]);
   }
   if (data) c.set_contents(0, picked);
   return {};
@@ -355,10 +350,7 @@ Status gather_nd(InferenceContext& c) {
   return c.set(0, c.in(0).dtype, out);
 }
 
-Status gather_elements(InferenceContext& c) {
-  c.set(0, c.in(0).dtype, c.shape(1));
-  return {};
-}
+Status gather_elements(InferenceContext& c) { return c.set(0, c.in(0).dtype, c.shape(1)); }
 
 Status pad(InferenceContext& c) {
   DType type = c.in(0).dtype;
@@ -380,8 +372,7 @@ Status pad(InferenceContext& c) {
     if (at_least(d, Dim(0)) == Truth::no)
       return c.wrong(fmt::format("axis {} would become {}", which[i], d.str()));
   }
-  c.set(0, type, out);
-  return {};
+  return c.set(0, type, out);
 }
 
 Status expand(InferenceContext& c) {
@@ -416,8 +407,7 @@ Status tile(InferenceContext& c) {
       return c.wrong(fmt::format("it is to be repeated {} times", (*times)[i].str()));
     out[i] = times ? out[i] * (*times)[i] : Dim::unknown();
   }
-  c.set(0, c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.in(0).dtype, out);
 }
 
 /// floor(d * scale), as runtimes compute it (in float); symbolic where scale or 1 / scale is whole.
@@ -458,7 +448,7 @@ Status resize(InferenceContext& c) {
   if (given != which.size())
     return c.wrong(fmt::format("it has {} scales or sizes for {} axes", given, which.size()));
   if (c.n.attrs.s("coordinate_transformation_mode") == "tf_crop_and_resize") {
-    const Dim wanted(2 * static_cast<int64_t>(which.size()));
+    const Dim wanted(2 * std::ssize(which));
     if (!c.has(1)) return c.wrong(fmt::format("it wants a roi of {} numbers", wanted.str()));
     if (c.shape(1) && *c.shape(1) != Shape{wanted} && constant_shape(*c.shape(1)))
       return c.wrong(fmt::format("its roi is {}, it wants [{}]", str(*c.shape(1)), wanted.str()));
@@ -470,14 +460,13 @@ Status resize(InferenceContext& c) {
     if (by_size && sizes && stretch)
       d = (*sizes)[i];
     else if (by_scale && scales && is_float(scales->dtype())) {
-      double s = scales->at_f64(static_cast<int64_t>(i));
+      double s = scales->at_f64(i);
       if (!(s > 0)) return c.wrong(fmt::format("a scale is {}", s));
       d = scaled(d, s);
     } else
       d = Dim::unknown();
   }
-  c.set(0, type, out);
-  return {};
+  return c.set(0, type, out);
 }
 
 Status shape_op(InferenceContext& c) {
@@ -511,10 +500,9 @@ Status depth_to_space(InferenceContext& c) {
   };
   if (back ? !divides(x[2], block) || !divides(x[3], block) : !divides(x[1], square))
     return c.wrong(fmt::format("{} does not divide by block size {}", str(x), b));
-  c.set(0, c.in(0).dtype,
-        back ? Shape{x[0], x[1] * square, floordiv(x[2], block), floordiv(x[3], block)}
-             : Shape{x[0], floordiv(x[1], square), x[2] * block, x[3] * block});
-  return {};
+  return c.set(0, c.in(0).dtype,
+               back ? Shape{x[0], x[1] * square, floordiv(x[2], block), floordiv(x[3], block)}
+                    : Shape{x[0], floordiv(x[1], square), x[2] * block, x[3] * block});
 }
 
 Status identity(InferenceContext& c) {
@@ -547,26 +535,28 @@ Status cast(InferenceContext& c) {
 }  // namespace
 
 void infer_detail::add_movement_rules(Table& t) {
-  t["Reshape"] = reshape;
-  t["Flatten"] = flatten;
-  t["Squeeze"] = squeeze;
-  t["Unsqueeze"] = unsqueeze;
-  t["Transpose"] = transpose;
-  t["Concat"] = concat;
-  t["Slice"] = slice;
-  t["Split"] = split;
-  t["Gather"] = gather;
-  t["GatherElements"] = gather_elements;
-  t["GatherND"] = gather_nd;
-  t["Pad"] = pad;
-  t["Expand"] = expand;
-  t["Tile"] = tile;
-  t["Resize"] = resize;
-  t["Shape"] = shape_op;
-  t["Size"] = size_op;
-  t["DepthToSpace"] = t["SpaceToDepth"] = depth_to_space;
-  t["Identity"] = identity;
-  t["Cast"] = t["CastLike"] = cast;
+  t.insert({{"Reshape", reshape},
+            {"Flatten", flatten},
+            {"Squeeze", squeeze},
+            {"Unsqueeze", unsqueeze},
+            {"Transpose", transpose},
+            {"Concat", concat},
+            {"Slice", slice},
+            {"Split", split},
+            {"Gather", gather},
+            {"GatherElements", gather_elements},
+            {"GatherND", gather_nd},
+            {"Pad", pad},
+            {"Expand", expand},
+            {"Tile", tile},
+            {"Resize", resize},
+            {"Shape", shape_op},
+            {"Size", size_op},
+            {"DepthToSpace", depth_to_space},
+            {"SpaceToDepth", depth_to_space},
+            {"Identity", identity},
+            {"Cast", cast},
+            {"CastLike", cast}});
 }
 
 }  // namespace ferrule

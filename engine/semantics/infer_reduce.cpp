@@ -20,7 +20,7 @@ Status arg_extreme(InferenceContext& c) {
   if (keep)
     (*out)[axis] = Dim(1);
   else
-    out->erase(out->begin() + static_cast<std::ptrdiff_t>(axis));
+    out->erase(out->begin() + axis);
   return c.set(0, DType::i64, out);
 }
 
@@ -62,8 +62,7 @@ Status layer_norm(InferenceContext& c) {
     for (size_t i = axis; i < rest->size(); ++i) (*rest)[i] = Dim(1);
   }
   c.set(1, stash, rest);
-  c.set(2, stash, rest);
-  return {};
+  return c.set(2, stash, rest);
 }
 
 Status dropout(InferenceContext& c) {
@@ -116,8 +115,7 @@ Status top_k(InferenceContext& c) {
     (*out)[axis] = k && k->size() == 1 ? (*k)[0] : Dim::unknown();
   }
   c.set(0, c.in(0).dtype, out);
-  c.set(1, DType::i64, out);
-  return {};
+  return c.set(1, DType::i64, out);
 }
 
 Status one_hot(InferenceContext& c) {
@@ -127,10 +125,8 @@ Status one_hot(InferenceContext& c) {
   auto depth = c.contents(1);
   if (depth && depth->size() == 1 && at_least((*depth)[0], Dim(0)) == Truth::no)
     return c.wrong(fmt::format("its depth is {}", (*depth)[0].str()));
-  out.insert(out.begin() + static_cast<std::ptrdiff_t>(axis),
-             depth && depth->size() == 1 ? (*depth)[0] : Dim::unknown());
-  c.set(0, c.in(2).dtype, out);
-  return {};
+  out.insert(out.begin() + axis, depth && depth->size() == 1 ? (*depth)[0] : Dim::unknown());
+  return c.set(0, c.in(2).dtype, out);
 }
 
 Status constant_of_shape(InferenceContext& c) {
@@ -185,8 +181,7 @@ Status range(InferenceContext& c) {
 
 Status non_zero(InferenceContext& c) {
   Dim rank = c.shape(0) ? Dim(static_cast<int64_t>(c.shape(0)->size())) : Dim::unknown();
-  c.set(0, DType::i64, Shape{rank, Dim::unknown()});
-  return {};
+  return c.set(0, DType::i64, Shape{rank, Dim::unknown()});
 }
 
 /// What both branches agree on. A branch that cannot be typed may be the one that never runs.
@@ -268,9 +263,7 @@ void infer_detail::derive_contents(InferenceContext& c) {
   }
   static const std::vector<std::string> kArithmetic = {"Add", "Sub", "Mul",   "Div",  "Mod",
                                                        "Max", "Min", "Equal", "Less", "Greater"};
-  if (c.n.inputs.size() != 2 ||
-      std::find(kArithmetic.begin(), kArithmetic.end(), op) == kArithmetic.end())
-    return;
+  if (c.n.inputs.size() != 2 || !contains(kArithmetic, op)) return;
   auto a = c.contents(0), b = c.contents(1);
   if (!a || !b || a->empty() || b->empty()) return;
   size_t n = std::max(a->size(), b->size());
@@ -286,20 +279,21 @@ void infer_detail::derive_contents(InferenceContext& c) {
 }
 
 void infer_detail::add_reduce_rules(Table& t) {
-  t["ArgMax"] = t["ArgMin"] = arg_extreme;
-  t["Hardmax"] = rowwise;
-  t["LpNormalization"] = lp_norm;
-  t["LRN"] = same_first;
-  t["BatchNormalization"] = batch_norm;
-  t["LayerNormalization"] = layer_norm;
-  t["Dropout"] = dropout;
-  t["Where"] = where;
-  t["TopK"] = top_k;
-  t["OneHot"] = one_hot;
-  t["ConstantOfShape"] = constant_of_shape;
-  t["Range"] = range;
-  t["NonZero"] = non_zero;
-  t["If"] = if_op;
+  t.insert({{"ArgMax", arg_extreme},
+            {"ArgMin", arg_extreme},
+            {"Hardmax", rowwise},
+            {"LpNormalization", lp_norm},
+            {"LRN", same_first},
+            {"BatchNormalization", batch_norm},
+            {"LayerNormalization", layer_norm},
+            {"Dropout", dropout},
+            {"Where", where},
+            {"TopK", top_k},
+            {"OneHot", one_hot},
+            {"ConstantOfShape", constant_of_shape},
+            {"Range", range},
+            {"NonZero", non_zero},
+            {"If", if_op}});
 }
 
 }  // namespace ferrule

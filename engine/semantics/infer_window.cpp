@@ -145,8 +145,7 @@ Status conv(InferenceContext& c) {
     out->insert(out->end(), rest.begin(), rest.end());
   }
   // Integer convolutions widen.
-  c.set(0, c.n.op == "ConvInteger" ? DType::i32 : c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.n.op == "ConvInteger" ? DType::i32 : c.in(0).dtype, out);
 }
 
 Status conv_transpose(InferenceContext& c) {
@@ -187,8 +186,7 @@ Status conv_transpose(InferenceContext& c) {
       return c.wrong(
           fmt::format("its output would have {} elements along an axis", out.back().str()));
   }
-  c.set(0, c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.in(0).dtype, out);
 }
 
 Status pool(InferenceContext& c) {
@@ -212,8 +210,7 @@ Status global_pool(InferenceContext& c) {
   std::optional<Shape> out = c.shape(0);
   if (out && out->size() < 2) return c.wrong(fmt::format("its input is {}", str(*out)));
   for (size_t i = 2; out && i < out->size(); ++i) (*out)[i] = Dim(1);
-  c.set(0, c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.in(0).dtype, out);
 }
 
 Status matmul(InferenceContext& c) {
@@ -236,8 +233,7 @@ Status matmul(InferenceContext& c) {
   Shape out = *batch;
   if (!vector_a) out.push_back(a[a.size() - 2]);
   if (!vector_b) out.push_back(b.back());
-  c.set(0, type, out);
-  return {};
+  return c.set(0, type, out);
 }
 
 /// Sizes under one label broadcast; onnx's own inference takes the first operand's.
@@ -295,8 +291,7 @@ Status gemm(InferenceContext& c) {
     if (!sum || sum->size() != 2)
       return c.wrong(fmt::format("{} cannot be added to {}", str(*c.shape(2)), str(out)));
   }
-  c.set(0, c.in(0).dtype, out);
-  return {};
+  return c.set(0, c.in(0).dtype, out);
 }
 
 }  // namespace
@@ -342,13 +337,20 @@ std::optional<std::vector<int64_t>> resolved_pads(const Node& n, const Shape& sp
 }
 
 void infer_detail::add_window_rules(Table& t) {
-  t["Conv"] = t["ConvInteger"] = conv;
-  t["ConvTranspose"] = conv_transpose;
-  t["MaxPool"] = t["AveragePool"] = t["LpPool"] = pool;
-  t["GlobalMaxPool"] = t["GlobalAveragePool"] = t["GlobalLpPool"] = global_pool;
-  t["MatMul"] = t["MatMulInteger"] = t["QLinearMatMul"] = matmul;
-  t["Gemm"] = gemm;
-  t["Einsum"] = einsum;
+  t.insert({{"Conv", conv},
+            {"ConvInteger", conv},
+            {"ConvTranspose", conv_transpose},
+            {"MaxPool", pool},
+            {"AveragePool", pool},
+            {"LpPool", pool},
+            {"GlobalMaxPool", global_pool},
+            {"GlobalAveragePool", global_pool},
+            {"GlobalLpPool", global_pool},
+            {"MatMul", matmul},
+            {"MatMulInteger", matmul},
+            {"QLinearMatMul", matmul},
+            {"Gemm", gemm},
+            {"Einsum", einsum}});
 }
 
 }  // namespace ferrule

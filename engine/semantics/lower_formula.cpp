@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/lower_formula.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -232,22 +231,10 @@ class Lowering {
 
   void check_type(const FormulaExpr& e, DType t) {
     const PrimInfo& i = info(e.prim);
-    bool ok = false;
-    switch (i.cls) {
-      case PrimInfo::Class::flt:
-      case PrimInfo::Class::test:
-        ok = is_float(t);
-        break;
-      case PrimInfo::Class::bits:
-        ok = is_int(t);
-        break;
-      case PrimInfo::Class::arith:
-        ok = is_float(t) || is_int(t);
-        break;
-      default:
-        ok = true;
-    }
-    if (!ok)
+    using Class = PrimInfo::Class;
+    const bool floats = i.cls == Class::flt || i.cls == Class::test || i.cls == Class::arith,
+               ints = i.cls == Class::bits || i.cls == Class::arith;
+    if ((floats || ints) && !(floats && is_float(t)) && !(ints && is_int(t)))
       fault(e, fmt::format("{} is not defined on {}", i.spelling, name(t)),
             i.cls == PrimInfo::Class::bits ? "" : "cast the operand");
   }

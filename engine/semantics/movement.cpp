@@ -42,26 +42,13 @@ struct Site {
 };
 
 IndexStep reshape_step(Dims from, Dims to) {
-  IndexStep s;
-  s.kind = IndexStep::Kind::reshape;
-  s.from = std::move(from);
-  s.to = std::move(to);
-  return s;
+  return {IndexStep::Kind::reshape, {}, std::move(from), std::move(to), 0, {}};
 }
-
-IndexStep axes_step(Dims axes) {
-  IndexStep s;
-  s.axes = std::move(axes);
-  return s;
-}
-
+IndexStep axes_step(Dims axes) { return {IndexStep::Kind::axes, std::move(axes), {}, {}, 0, {}}; }
 IndexStep walk_step(size_t axis, std::vector<Segment> segments) {
-  IndexStep s;
-  s.kind = IndexStep::Kind::walk;
-  s.axis = axis;
-  s.segments = std::move(segments);
-  return s;
+  return {IndexStep::Kind::walk, {}, {}, {}, axis, std::move(segments)};
 }
+Movement by(std::vector<IndexStep> steps) { return {std::move(steps), 0, {}}; }
 
 /// Longer axes than this are not walked index by index.
 constexpr int64_t kLongAxis = int64_t{1} << 24;
@@ -91,11 +78,7 @@ std::vector<Segment> runs_of(const Dims& positions) {
   return out;
 }
 
-Applicable<Movement> view(const Site& s) {
-  Movement m;
-  m.steps.push_back(reshape_step(s.result, s.x()));
-  return m;
-}
+Applicable<Movement> view(const Site& s) { return by({reshape_step(s.result, s.x())}); }
 
 Applicable<Movement> transpose(const Site& s) {
   Dims perm = s.n.attrs.ints("perm");
@@ -110,9 +93,7 @@ Applicable<Movement> transpose(const Site& s) {
     if (axis >= perm.size() || axes[axis] >= 0) return s.no("the order of the axes is none");
     axes[axis] = static_cast<int64_t>(k);
   }
-  Movement m;
-  m.steps.push_back(axes_step(std::move(axes)));
-  return m;
+  return by({axes_step(std::move(axes))});
 }
 
 Applicable<Movement> slice(const Site& s) {
@@ -150,9 +131,7 @@ Applicable<Movement> split(const Site& s) {
     FERRULE_ASSIGN(s.starts, split_starts(s, axis));
   }
   if (s.output >= s.starts->size()) return s.no("an output has no known size");
-  Movement m;
-  m.steps.push_back(walk_step(axis, {{0, s.result[axis], 0, (*s.starts)[s.output], 1}}));
-  return m;
+  return by({walk_step(axis, {{0, s.result[axis], 0, (*s.starts)[s.output], 1}})});
 }
 
 Applicable<Movement> concat(const Site& s) {
@@ -164,9 +143,7 @@ Applicable<Movement> concat(const Site& s) {
     segments.push_back({at, at + s.inputs[k][axis], static_cast<int>(k), 0, 1});
     at += s.inputs[k][axis];
   }
-  Movement m;
-  m.steps.push_back(walk_step(axis, std::move(segments)));
-  return m;
+  return by({walk_step(axis, std::move(segments))});
 }
 
 /// Position that a padded position stands for; -1: the constant.
@@ -213,9 +190,7 @@ Applicable<Movement> expand(const Site& s) {
   const size_t extra = s.result.size() - s.x().size();
   for (size_t k = 0; k < s.x().size(); ++k)
     axes.push_back(s.x()[k] == 1 ? -1 : static_cast<int64_t>(k + extra));
-  Movement m;
-  m.steps.push_back(axes_step(std::move(axes)));
-  return m;
+  return by({axes_step(std::move(axes))});
 }
 
 Applicable<Movement> tile(const Site& s) {
@@ -246,11 +221,8 @@ Applicable<Movement> gather(const Site& s) {
     if (i < 0 || i >= size) return s.no("an index is out of range");
   }
   Dims flat = s.x();  // the indices' axes as one
-  flat[axis] = static_cast<int64_t>(indices->size());
-  Movement m;
-  m.steps.push_back(reshape_step(s.result, flat));
-  m.steps.push_back(walk_step(axis, runs_of(*indices)));
-  return m;
+  flat[axis] = std::ssize(*indices);
+  return by({reshape_step(s.result, flat), walk_step(axis, runs_of(*indices))});
 }
 
 /// Along the leading axes that are looked up as one.
@@ -276,8 +248,7 @@ Applicable<Movement> gather_nd(const Site& s) {
   for (int64_t k = 0; k < tuples; ++k) {
     int64_t at = k / each;
     for (int64_t part = 0; part < parts; ++part) {
-      const int64_t size = s.x()[static_cast<size_t>(batches + part)],
-                    i = (*indices)[static_cast<size_t>(k * parts + part)];
+      const int64_t size = s.x()[batches + part], i = (*indices)[k * parts + part];
       if (i < -size || i >= size)
         return s.no(fmt::format("index {} is out of range for {}", i, size));
       at = at * size + (i < 0 ? i + size : i);
@@ -287,11 +258,8 @@ Applicable<Movement> gather_nd(const Site& s) {
   Dims flat{tuples}, joined{product(s.x().begin(), rest)};
   flat.insert(flat.end(), rest, s.x().end());
   joined.insert(joined.end(), rest, s.x().end());
-  Movement m;
-  m.steps.push_back(reshape_step(s.result, flat));
-  m.steps.push_back(walk_step(0, runs_of(positions)));
-  m.steps.push_back(reshape_step(joined, s.x()));
-  return m;
+  return by({reshape_step(s.result, flat), walk_step(0, runs_of(positions)),
+             reshape_step(joined, s.x())});
 }
 
 /// [N, b, b, C, H, W] or the like, its axes in another order.
@@ -309,12 +277,9 @@ Applicable<Movement> blocks(const Site& s, bool to_space) {
   // Axis k of `packed` is this axis of `spread`.
   const Dims order = columns_first ? Dims{0, 1, 3, 5, 2, 4} : Dims{0, 3, 5, 1, 2, 4};
   Dims back(6);
-  for (size_t k = 0; k < 6; ++k) back[static_cast<size_t>(order[k])] = static_cast<int64_t>(k);
-  Movement m;
-  m.steps.push_back(reshape_step(s.result, to_space ? spread : packed));
-  m.steps.push_back(axes_step(to_space ? order : back));
-  m.steps.push_back(reshape_step(to_space ? packed : spread, s.x()));
-  return m;
+  for (size_t k = 0; k < 6; ++k) back[order[k]] = static_cast<int64_t>(k);
+  return by({reshape_step(s.result, to_space ? spread : packed), axes_step(to_space ? order : back),
+             reshape_step(to_space ? packed : spread, s.x())});
 }
 Applicable<Movement> depth_to_space(const Site& s) { return blocks(s, true); }
 Applicable<Movement> space_to_depth(const Site& s) { return blocks(s, false); }
@@ -332,7 +297,7 @@ Applicable<Movement> resize(const Site& s) {
   Dims axes = a.ints("axes");
   if (axes.empty())
     for (size_t k = 0; k < s.x().size(); ++k) axes.push_back(static_cast<int64_t>(k));
-  if (scales && scales->numel() != static_cast<int64_t>(axes.size()))
+  if (scales && scales->numel() != std::ssize(axes))
     return s.no("there are not as many scales as axes");
   Movement m;
   for (size_t k = 0; k < axes.size(); ++k) {
@@ -340,8 +305,8 @@ Applicable<Movement> resize(const Site& s) {
     ResizeAxis along{s.x()[axis], s.result[axis]};
     if (along.in == 0) return s.no("the operand is empty");
     if (along.out > kLongAxis) return s.no("an axis is too long");
-    along.scale = scales ? scales->at_f64(static_cast<int64_t>(k))
-                         : static_cast<double>(along.out) / static_cast<double>(along.in);
+    along.scale =
+        scales ? scales->at_f64(k) : static_cast<double>(along.out) / static_cast<double>(along.in);
     if (how.keeps(along)) continue;
     Dims positions;
     for (int64_t o = 0; o < along.out; ++o) positions.push_back(resize_taps(along, how, o)[0].at);
@@ -388,7 +353,7 @@ Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t
   Node n;
   n.op = "Split";
   n.attrs.set("axis", axis);
-  Tensor t = Tensor::of_i64({static_cast<int64_t>(sizes.size())}, sizes);
+  Tensor t = Tensor::of_i64({std::ssize(sizes)}, sizes);
   n.inputs = {whole, g.add_constant(g.fresh_name(g.value(whole).name + ".sizes"), std::move(t))};
   return n;
 }

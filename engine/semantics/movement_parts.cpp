@@ -31,8 +31,7 @@ std::optional<Straight> straightened(const Movement& m, const std::vector<int64_
       w.segments = step.segments;
     } else if (step.kind == IndexStep::Kind::axes) {
       std::vector<Walked> behind;
-      for (int64_t a : step.axes)
-        behind.push_back(a < 0 ? Walked{} : std::move(s.axes[static_cast<size_t>(a)]));
+      for (int64_t a : step.axes) behind.push_back(a < 0 ? Walked{} : std::move(s.axes[a]));
       s.axes = std::move(behind);
     } else if (k == 0) {
       s.result = step.to;
@@ -57,7 +56,7 @@ int64_t MovedPart::offset(const std::vector<int64_t>& strides) const {
 std::vector<int64_t> MovedPart::steps(const std::vector<int64_t>& strides) const {
   std::vector<int64_t> out;
   for (size_t k = 0; k < axis.size(); ++k)
-    out.push_back(axis[k] < 0 ? 0 : step[k] * strides[static_cast<size_t>(axis[k])]);
+    out.push_back(axis[k] < 0 ? 0 : step[k] * strides[axis[k]]);
   return out;
 }
 

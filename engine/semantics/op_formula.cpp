@@ -15,8 +15,7 @@ bool OpFormula::reads(size_t slot) const {
 }
 
 bool OpFormula::per_channel(size_t slot) const {
-  return slot < inputs.size() &&
-         std::find(channel.begin(), channel.end(), input_name(inputs[slot])) != channel.end();
+  return slot < inputs.size() && contains(channel, input_name(inputs[slot]));
 }
 
 }  // namespace ferrule

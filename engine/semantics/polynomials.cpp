@@ -218,8 +218,7 @@ void expand_transcendentals(Program& p) {
   for (size_t k = 0; k < p.inputs.size(); ++k) b.input(p.inputs[k], p.input_names[k]);
   Expansion expansion(b);
   for (Inst in : p.insts) {
-    for (int a = 0; a < info(in.op).arity; ++a)
-      in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
+    for (int a = 0; a < info(in.op).arity; ++a) in.args[a] = to[in.args[a]];
     to.push_back(expandable(in.op, in.type) ? expansion.run(in.op, in.args[0]) : b.append(in));
   }
   for (Slot o : p.outputs) b.output(to[o]);

@@ -22,10 +22,7 @@ class Simplifier {
     std::vector<uint32_t> to(old_.insts.size());
     for (size_t k = 0; k < old_.insts.size(); ++k) {
       Inst in = old_.insts[k];
-      for (int a = 0; a < info(in.op).arity; ++a) {
-        auto s = static_cast<size_t>(a);
-        in.args[s] = to[in.args[s]];
-      }
+      for (int a = 0; a < info(in.op).arity; ++a) in.args[a] = to[in.args[a]];
       to[k] = reduce(in);
     }
     for (uint32_t o : old_.outputs) out_.outputs.push_back(to[o]);
@@ -183,9 +180,8 @@ class Simplifier {
     if (in.op == Prim::cast && compute_type(in.type) != in.type)
       return std::nullopt;  // no narrow constants
     for (int a = 0; a < n; ++a) {
-      auto s = static_cast<size_t>(a);
-      if (!is_const(in.args[s])) return std::nullopt;
-      args[s] = {at(in.args[s]).f, at(in.args[s]).i};
+      if (!is_const(in.args[a])) return std::nullopt;
+      args[a] = {at(in.args[a]).f, at(in.args[a]).i};
     }
     Scalar r;
     if (in.op == Prim::cast)
@@ -213,15 +209,13 @@ class Simplifier {
     for (uint32_t o : out_.outputs) live[o] = 1;
     for (size_t k = live.size(); k-- > 0;)
       if (live[k])
-        for (int a = 0; a < info(out_.insts[k].op).arity; ++a)
-          live[out_.insts[k].args[static_cast<size_t>(a)]] = 1;
+        for (int a = 0; a < info(out_.insts[k].op).arity; ++a) live[out_.insts[k].args[a]] = 1;
     std::vector<uint32_t> to(live.size());
     size_t n = 0;
     for (size_t k = 0; k < live.size(); ++k) {
       if (!live[k]) continue;
       Inst in = out_.insts[k];
-      for (int a = 0; a < info(in.op).arity; ++a)
-        in.args[static_cast<size_t>(a)] = to[in.args[static_cast<size_t>(a)]];
+      for (int a = 0; a < info(in.op).arity; ++a) in.args[a] = to[in.args[a]];
       to[k] = static_cast<uint32_t>(n);
       out_.insts[n++] = in;
     }
@@ -251,8 +245,7 @@ uint32_t ProgramBuilder::load(uint32_t index) {
   in.op = Prim::load;
   in.type = program_.inputs[index];
   in.index = index;
-  program_.insts.push_back(in);
-  return static_cast<uint32_t>(program_.insts.size() - 1);
+  return append(in);
 }
 
 uint32_t ProgramBuilder::constant(DType type, double f, int64_t i) {
@@ -263,8 +256,7 @@ uint32_t ProgramBuilder::constant(DType type, double f, int64_t i) {
     in.f = convert(type, DType::f64, {f, 0}, false).f;
   else
     in.i = convert(type, DType::i64, {0, i}, false).i;
-  program_.insts.push_back(in);
-  return static_cast<uint32_t>(program_.insts.size() - 1);
+  return append(in);
 }
 
 uint32_t ProgramBuilder::op(Prim p, DType type, std::initializer_list<uint32_t> args) {
@@ -272,8 +264,7 @@ uint32_t ProgramBuilder::op(Prim p, DType type, std::initializer_list<uint32_t> 
   in.op = p;
   in.type = type;
   std::copy(args.begin(), args.end(), in.args.begin());
-  program_.insts.push_back(in);
-  return static_cast<uint32_t>(program_.insts.size() - 1);
+  return append(in);
 }
 
 uint32_t ProgramBuilder::cast(uint32_t value, DType to) {

@@ -1,7 +1,7 @@
 // Programs of regions that were lowered before. A region is asked about several times while groups
 // form, once more when kernels are made, and for every shape again; its program depends on
 // operators, attributes, element types, single numbers and wiring alone. They are found again by a
-// text of just these (region_key.h). Belongs to an Semantics; safe for several threads.
+// text of just these (nodes_to_programs.cpp). Belongs to a Semantics; safe for several threads.
 #pragma once
 #include <memory>
 #include <mutex>

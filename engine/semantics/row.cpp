@@ -56,7 +56,7 @@ class RegionLowering {
     for (NodeId id : nodes) {
       FERRULE_TRY(lower(g_.node(id)));
       const ValueId y = g_.node(id).outputs[0];
-      if (std::ranges::find(outputs, y) != outputs.end()) leave(y);
+      if (contains(outputs, y)) leave(y);
     }
     for (ValueId v : outputs) {
       auto it = inside_.find(v);
@@ -123,7 +123,7 @@ class RegionLowering {
       return unsupported(n, fmt::format("its result {} is neither a row nor reduced", str(y)));
     std::vector<DType> types;
     for (ValueId v : n.inputs) types.push_back(v ? g_.value(v).type.dtype : DType::undefined);
-    if (!f.pointwise() && std::find(f.types.begin(), f.types.end(), types[0]) == f.types.end())
+    if (!f.pointwise() && !contains(f.types, types[0]))
       return unsupported(n, fmt::format("its formula is not for {}", name(types[0])));
     FERRULE_ASSIGN(LoweringInput in, lowering_input(f, n, types, false));
     for (size_t k = 0; k < n.inputs.size(); ++k) {
@@ -221,8 +221,8 @@ Scalar fold_identity(Fold fold, DType type) {
 
 bool RowRegion::writes_over(size_t input, size_t output) const {
   const RowOperand &x = inputs[input], &y = outputs[output];
-  const auto readings = std::count_if(inputs.begin(), inputs.end(),
-                                      [&](const RowOperand& o) { return o.value == x.value; });
+  const auto readings =
+      std::ranges::count_if(inputs, [&](const RowOperand& o) { return o.value == x.value; });
   if (readings != 1 || x.spread != y.spread || x.uniform != y.uniform) return false;
   const uint32_t written = program.outputs[output];
   // What is made of the result, and what is made of the input beside it.
@@ -257,13 +257,13 @@ Applicable<RowAxes> row_axes(const Semantics& ops, const Graph& g, const Node& n
 
 Applicable<RowAxes> row_axes(const OpFormula& f, const Node& n, const Shape& dims,
                              const std::function<const Tensor*(size_t slot)>& constant) {
-  const auto rank = static_cast<int64_t>(dims.size());
+  const auto rank = std::ssize(dims);
   RowAxes out;
-  out.reduced.assign(static_cast<size_t>(rank), false);
+  out.reduced.assign(rank, false);
   const std::vector<std::string> spelled = words(f.row);
   const std::string& kind = spelled[0];
   auto reduce = [&](int64_t from, int64_t to) {
-    for (int64_t k = from; k < to; ++k) out.reduced[static_cast<size_t>(k)] = true;
+    for (int64_t k = from; k < to; ++k) out.reduced[k] = true;
   };
   if (kind == "axis" || kind == "from") {
     const Attr* own = n.attrs.find("axis");

@@ -218,7 +218,7 @@ class Splitter {
     auto need = [&](uint32_t k) {
       if (varies_[k] || constant(p_.insts[k]) || leaf(k)) return;
       const RowSource to{RowSource::Kind::row, static_cast<uint32_t>(out_.rows.size())};
-      if (std::any_of(rows.begin(), rows.end(), [&](const Root& r) { return r.inst == k; })) return;
+      if (std::ranges::any_of(rows, [&](const Root& r) { return r.inst == k; })) return;
       out_.rows.push_back(p_.insts[k].type);
       rows.push_back({k, to});
     };

@@ -32,7 +32,7 @@ std::string describe(const Program& p, size_t k) {
   if (in.op == Prim::constant)
     return out + (is_float(in.type) ? fmt::format(" {}", in.f) : fmt::format(" {}", in.i));
   for (int a = 0; a < info(in.op).arity; ++a)
-    out += fmt::format("{}%{}", a ? ", " : " ", in.args[static_cast<size_t>(a)]);
+    out += fmt::format("{}%{}", a ? ", " : " ", in.args[a]);
   if (in.op == Prim::cast && in.i) out += " wrap";
   return out;
 }
@@ -42,7 +42,7 @@ std::string_view fault(const Program& p, size_t k) {
   const Inst& in = p.insts[k];
   const PrimInfo& pi = info(in.op);
   for (int a = 0; a < pi.arity; ++a)
-    if (in.args[static_cast<size_t>(a)] >= k) return "reads a later instruction";
+    if (in.args[a] >= k) return "reads a later instruction";
   auto type = [&](size_t a) { return p.insts[in.args[a]].type; };
   auto operands_are = [&](DType t) {
     for (int a = 0; a < pi.arity; ++a)
@@ -105,8 +105,7 @@ int Program::cost() const {
 int Program::live_max() const {
   std::vector<size_t> last(insts.size(), 0);
   for (size_t k = 0; k < insts.size(); ++k)
-    for (int a = 0; a < info(insts[k].op).arity; ++a)
-      last[insts[k].args[static_cast<size_t>(a)]] = k;
+    for (int a = 0; a < info(insts[k].op).arity; ++a) last[insts[k].args[a]] = k;
   for (uint32_t o : outputs) last[o] = insts.size();
   std::vector<int> ends(insts.size() + 1, 0);
   for (size_t end : last) ++ends[end];

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/base/limits.h"
+#include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
 #include "engine/semantics/formula.h"
 #include "engine/semantics/formula_check.h"
@@ -25,7 +26,7 @@ std::string key_of(std::string_view domain, std::string_view op) {
 bool add_types(std::string_view word, std::vector<DType>& out) {
   auto add = [&](std::initializer_list<DType> types) {
     for (DType t : types)
-      if (std::find(out.begin(), out.end(), t) == out.end()) out.push_back(t);
+      if (!contains(out, t)) out.push_back(t);
     return true;
   };
   if (word == "float") return add({DType::f32, DType::f16, DType::bf16, DType::f64});
@@ -84,7 +85,7 @@ class EntryReader {
     for (const yaml::Node& item : v.items) {
       std::string s = r_.string(item);
       std::string_view base = input_name(s);
-      bool word = !base.empty() && std::all_of(base.begin(), base.end(), [](unsigned char c) {
+      bool word = !base.empty() && std::ranges::all_of(base, [](unsigned char c) {
         return std::isalnum(c) || c == '_';
       });
       if (!word || (s != base && !is_optional(s) && !is_variadic(s)))
@@ -125,11 +126,10 @@ class EntryReader {
     bool ok = false;
     if (s.starts_with("attr:")) {
       std::string a(s.substr(5));
-      ok = f_.attrs.count(a) ||
-           std::find(f_.required.begin(), f_.required.end(), a) != f_.required.end();
+      ok = f_.attrs.count(a) || contains(f_.required, a);
     } else if (s.starts_with("in:")) {
       auto k = yaml::parse_integer(s.substr(3));
-      ok = k && *k >= 0 && *k < static_cast<int64_t>(f_.inputs.size());
+      ok = k && *k >= 0 && *k < std::ssize(f_.inputs);
     } else {
       auto t = parse_dtype(s);
       ok = t && name(*t) == s;
@@ -201,8 +201,7 @@ class EntryReader {
     if (f_.types.empty()) add_types("numeric", f_.types);
     bool variadic = !f_.inputs.empty() && is_variadic(f_.inputs.back());
     auto add = [&](std::string_view c) {
-      if (std::find(f_.classes.begin(), f_.classes.end(), c) == f_.classes.end())
-        f_.classes.emplace_back(c);
+      if (!contains(f_.classes, c)) f_.classes.emplace_back(c);
     };
     add(f_.pointwise() ? "pointwise" : "row");
     if (!f_.pointwise()) {
@@ -266,9 +265,8 @@ void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all,
   } else if (it == all.end()) {
     std::vector<std::string> known;
     for (const auto& [name, _] : all) known.push_back(name);
-    const std::string near = yaml::nearest(key, known);
     r.error(at, fmt::format("there is no operator {} to replace", escape(key)),
-            near.empty() ? "" : fmt::format("did you mean \"{}\"?", near));
+            did_you_mean(key, known));
   } else if (const OpFormula& old = it->second; !replaces) {
     r.error(at,
             fmt::format("operator {} is described at {} already", escape(key), escape(old.place)),
@@ -320,7 +318,7 @@ std::vector<std::string> op_files(const std::string& dir) {
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(dir) / "ops", none))
     if (entry.path().extension() == ".yaml") files.push_back(entry.path().string());
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
@@ -354,14 +352,7 @@ Result<Semantics> Semantics::load(std::span<const std::string> rule_dirs, BySche
     table.programs_ = std::make_shared<RegionPrograms>();
     return table;
   }
-  Error first = std::move(errors.front());
-  for (size_t i = 1; i < errors.size(); ++i) {
-    std::vector<Error> more = std::move(errors[i].more);
-    errors[i].more.clear();
-    first.more.push_back(std::move(errors[i]));
-    std::move(more.begin(), more.end(), std::back_inserter(first.more));
-  }
-  return fail(std::move(first));
+  return fail(as_status(std::move(errors)).error());
 }
 
 const OpFormula* Semantics::find(std::string_view domain, std::string_view op) const {
@@ -373,7 +364,7 @@ const OpFormula* Semantics::find(std::string_view domain, std::string_view op) c
 
 bool Semantics::in_class(const ferrule::Node& n, std::string_view cls) const {
   const OpFormula* f = find(n);
-  return f && std::find(f->classes.begin(), f->classes.end(), cls) != f->classes.end();
+  return f && contains(f->classes, cls);
 }
 
 std::vector<std::string> Semantics::class_names() const {

@@ -13,10 +13,20 @@
 #include <vector>
 
 #include "engine/base/result.h"
-#include "engine/semantics/inferred.h"
 #include "engine/semantics/op_formula.h"
 
 namespace ferrule {
+
+/// Elements up to which contents are followed: shapes, axes, sizes.
+inline constexpr int64_t kMaxContents = 256;
+
+struct Inferred {
+  std::vector<Type> types;
+  std::vector<std::optional<std::vector<Dim>>>
+      contents;  ///< known integer contents of outputs where there are any
+};
+/// Known integer contents of a value: of a small constant, or as inference found them.
+std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v);
 
 class RegionPrograms;  // region_programs.h
 

@@ -1,7 +1,8 @@
 #include "engine/target/contract_names.h"
 
-#include <algorithm>
 #include <iterator>
+
+#include "engine/base/contains.h"
 
 namespace ferrule {
 namespace {
@@ -14,9 +15,7 @@ constexpr std::string_view kContracts[] = {
 
 }  // namespace
 
-bool is_contract(std::string_view name) {
-  return std::ranges::find(kContracts, name) != std::end(kContracts);
-}
+bool is_contract(std::string_view name) { return contains(kContracts, name); }
 
 std::vector<std::string> contract_names() { return {std::begin(kContracts), std::end(kContracts)}; }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
 #include "engine/target/contract_names.h"
 
@@ -76,16 +77,7 @@ std::string path_of(std::span<const std::string> dirs, std::string_view name) {
 }
 
 std::vector<DType> types(yaml::Reader& r, const yaml::Node& n) {
-  std::vector<DType> out;
-  for (const std::string& s : r.strings(n)) {
-    auto t = parse_dtype(s);
-    if (t && ferrule::name(*t) == s)
-      out.push_back(*t);
-    else
-      r.error(n, fmt::format("\"{}\" is no element type", escape(s)),
-              "f32, f16, bf16, f64, i8, u8, i32, i64, bool, …");
-  }
-  return out;
+  return r.dtypes(n, r.strings(n), "f32, f16, bf16, f64, i8, u8, i32, i64, bool, …");
 }
 
 int count(yaml::Reader& r, const yaml::Node& n, int64_t most) {
@@ -99,7 +91,7 @@ std::vector<std::string> forms(yaml::Reader& r, const yaml::Node& n, std::string
   const auto known = kForms.find(contract);
   std::vector<std::string> out = r.strings(n);
   for (const std::string& form : out)
-    if (known == kForms.end() || std::ranges::find(known->second, form) == known->second.end())
+    if (known == kForms.end() || !contains(known->second, form))
       r.error(n, fmt::format("{} has no form \"{}\"", contract, escape(form)),
               known == kForms.end() ? "leave it out"
                                     : fmt::format("{}", fmt::join(known->second, ", ")));
@@ -115,7 +107,7 @@ Library library(yaml::Reader& r, const yaml::Node& n) {
 /// Only what the file says changes; the rest stays as `like` had it.
 void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, ContractFacts& c) {
   if (!r.expect(n, yaml::Node::Kind::map, "facts of a contract")) return;
-  r.keys(n, key_names(kContractKeys));
+  r.keys(n, kContractKeys);
   if (const yaml::Node* v = n.find("types")) c.types = types(r, *v);
   if (const yaml::Node* v = n.find("library")) c.library = library(r, *v);
   if (const yaml::Node* v = n.find("library_types")) c.library_types = types(r, *v);
@@ -152,11 +144,8 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
   if (!contracts || !r.expect(*contracts, yaml::Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
     if (!is_contract(key.text)) {
-      const auto names = contract_names();
-      const std::string near =
-          yaml::nearest(key.text, std::vector<std::string_view>(names.begin(), names.end()));
-      r.error(key, fmt::format("there is no contract {}", escape(key.text)),
-              near.empty() ? "" : fmt::format("did you mean \"{}\"?", near), Code::rule_invalid);
+      r.invalid(key, fmt::format("there is no contract {}", escape(key.text)),
+                did_you_mean(key.text, contract_names()));
     }
     if (value.is_scalar() && value.text == "none")
       t.contracts.erase(key.text);
@@ -175,11 +164,10 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   yaml::Reader r(doc.source);
   Target t;
   if (r.expect(doc.root, yaml::Node::Kind::map, "a target")) {
-    r.keys(doc.root, key_names(kTargetKeys));
+    r.keys(doc.root, kTargetKeys);
     r.required(doc.root, "ferrule");
     if (const yaml::Node* like = doc.root.find("like")) {
-      if (depth >= kMaxLike)
-        r.error(*like, "targets that are like each other in a circle", "", Code::rule_invalid);
+      if (depth >= kMaxLike) r.invalid(*like, "targets that are like each other in a circle");
       FERRULE_TRY(r.status());
       FERRULE_ASSIGN(t, load(dirs, like->text, depth + 1));
     } else {
@@ -195,9 +183,7 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
 
 }  // namespace
 
-bool Target::has_isa(std::string_view want) const {
-  return std::find(isa.begin(), isa.end(), want) != isa.end();
-}
+bool Target::has_isa(std::string_view want) const { return contains(isa, want); }
 
 const ContractFacts& Target::facts_of(std::string_view contract) const {
   static const ContractFacts kNone;
@@ -205,9 +191,7 @@ const ContractFacts& Target::facts_of(std::string_view contract) const {
   return it == contracts.end() ? kNone : it->second;
 }
 
-bool ContractFacts::takes(std::string_view form) const {
-  return std::ranges::find(forms, form) != forms.end();
-}
+bool ContractFacts::takes(std::string_view form) const { return contains(forms, form); }
 
 std::span<const KeyDoc> target_keys() { return kTargetKeys; }
 std::span<const KeyDoc> contract_fact_keys() { return kContractKeys; }
@@ -226,7 +210,7 @@ Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_v
 }
 
 Status use_profile(Target& target, std::string_view profile) {
-  if (std::find(std::begin(kProfiles), std::end(kProfiles), profile) == std::end(kProfiles))
+  if (!contains(kProfiles, profile))
     return error(Code::usage, "--profile",
                  fmt::format("there is no profile {}; there are {}", escape(profile),
                              fmt::join(kProfiles, ", ")));

@@ -84,9 +84,6 @@ std::vector<NodeId> around(const Graph& g, const std::vector<NodeId>& start, int
 
 }  // namespace
 
-bool contains(std::span<const NodeId> nodes, NodeId n) {
-  return std::ranges::find(nodes, n) != nodes.end();
-}
 static bool meets(std::span<const NodeId> nodes, std::span<const NodeId> others) {
   return std::ranges::any_of(others, [&](NodeId n) { return contains(nodes, n); });
 }

@@ -194,7 +194,7 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
   std::vector<std::string> around = names;
   for (const Draft& c : all)
     for (const std::string& n : c.c.path)
-      if (std::ranges::find(around, n) == around.end() && around.size() < 8) around.push_back(n);
+      if (!contains(around, n) && around.size() < 8) around.push_back(n);
   if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, around, names);
   out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
   return out;

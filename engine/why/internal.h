@@ -23,7 +23,6 @@ class OriginIndex {
 /// The nodes asked about: one, or a pair, each as the nodes that hold it in the graph at hand.
 using Subjects = std::vector<std::vector<NodeId>>;
 
-bool contains(std::span<const NodeId> nodes, NodeId n);
 /// Whether each of the subjects has a node among these.
 bool all_meet(const Subjects& subjects, std::span<const NodeId> nodes);
 

@@ -78,8 +78,7 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
   std::vector<std::string> reasons;
   auto reason = [&](NodeId other, const std::string& why) {
     std::string text = fmt::format("with {}: {}", node_text(g, other), why);
-    if (reasons.size() < 3 && std::ranges::find(reasons, text) == reasons.end())
-      reasons.push_back(std::move(text));
+    if (reasons.size() < 3 && !contains(reasons, text)) reasons.push_back(std::move(text));
   };
   for (NodeId n : subjects[0]) {
     for (const Rejection& x : r.trace.refused)
@@ -111,7 +110,6 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
 }
 
 // --- places and siblings
-// -----------------------------------------------------------------------------------
 
 /// A place rule: at the movement itself, or between it and a node that makes or reads a part.
 std::optional<Found> Attempts::placement(const Rule& rule, const Graph& g,
@@ -153,9 +151,7 @@ std::optional<Found> Attempts::siblings(const Rule& rule, const Graph& g,
     if (fits == s.end()) return std::nullopt;
     asked.push_back(*fits);
   }
-  auto reads = [&](NodeId n, ValueId v) {
-    return std::ranges::find(g.node(n).inputs, v) != g.node(n).inputs.end();
-  };
+  auto reads = [&](NodeId n, ValueId v) { return contains(g.node(n).inputs, v); };
   const bool common = std::ranges::any_of(g.node(asked[0]).inputs, [&](ValueId v) {
     return v && !g.constant(v) && std::ranges::all_of(asked, [&](NodeId n) { return reads(n, v); });
   });

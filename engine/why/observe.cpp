@@ -38,12 +38,11 @@ std::string became(const Outcome& f, const Step& s, size_t k, const RuleSet& rul
   std::vector<std::string> others;
   for (const std::string& a : s.after)
     if (a != f.name) others.push_back(a);
-  const bool taken = std::ranges::find(s.before, f.name) != s.before.end();
+  const bool taken = contains(s.before, f.name);
   if (s.after.empty()) return taken ? "was removed" + by : "";
   if (others.empty()) return "";
-  const bool merged = std::ranges::any_of(others, [&](const std::string& a) {
-    return std::ranges::find(s.before, a) != s.before.end();
-  });
+  const bool merged =
+      std::ranges::any_of(others, [&](const std::string& a) { return contains(s.before, a); });
   return (!merged             ? "became "
           : s.phase == "fold" ? "was folded into "
                               : "went into ") +

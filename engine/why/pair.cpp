@@ -74,9 +74,7 @@ class Relation {
     const NodeId a = g_.find_node(a_.name), b = g_.find_node(b_.name);
     if (!a || !b) return "";
     for (ValueId v : g_.node(a).inputs)
-      if (v && !g_.constant(v) &&
-          std::ranges::find(g_.node(b).inputs, v) != g_.node(b).inputs.end())
-        return g_.value(v).name;
+      if (v && !g_.constant(v) && contains(g_.node(b).inputs, v)) return g_.value(v).name;
     return "";
   }
 
@@ -99,9 +97,7 @@ class Relation {
     return nullptr;
   }
 
-  static bool holds(const Outcome& f, size_t layer) {
-    return std::ranges::find(f.layers, layer) != f.layers.end();
-  }
+  static bool holds(const Outcome& f, size_t layer) { return contains(f.layers, layer); }
   bool same_layer() const {
     return std::ranges::any_of(a_.layers, [&](size_t l) { return holds(b_, l); });
   }

@@ -76,8 +76,8 @@ Result<Graph> Trials::fused(const Change& change) const {
   EngineOptions options = o_.options;
   options.snapshots = options.near_misses = false;
   for (auto& r : k.rules.rules) {
-    const bool on = std::ranges::find(change.enable, r.get()) != change.enable.end();
-    if (!on && std::ranges::find(change.disable, r->id) == change.disable.end()) continue;
+    const bool on = contains(change.enable, r.get());
+    if (!on && !contains(change.disable, r->id)) continue;
     auto other = std::make_shared<Rule>(*r);
     other->enabled = on;
     r = std::move(other);
@@ -101,9 +101,7 @@ std::optional<std::string> Trials::layer(const Change& change,
   --budget_;
   auto g = fused(change);
   if (!g) return "";  // the graph so changed is none
-  auto holds = [](const Node& n, const std::string& name) {
-    return std::ranges::find(n.origins, name) != n.origins.end();
-  };
+  auto holds = [](const Node& n, const std::string& name) { return contains(n.origins, name); };
   size_t now = 1;
   if (names.size() == 1)
     for (NodeId n : o_.plan.graph.order())

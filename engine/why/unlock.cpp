@@ -111,7 +111,7 @@ std::vector<NodeId> blamed(const Draft& c) {
     if (a.truth == Truth::no && a.condition->id == c.found.rejection.id)
       asked = names(*a.condition->expr);
   for (const auto& [call, n] : c.found.trace.nodes)
-    if (call->optional && std::ranges::find(asked, call->label) != asked.end()) out.push_back(n);
+    if (call->optional && contains(asked, call->label)) out.push_back(n);
   const Graph& g = *c.found.graph;
   std::ranges::sort(out, {}, [&](NodeId n) { return std::pair(g.node(n).order, n.index); });
   return out;

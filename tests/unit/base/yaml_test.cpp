@@ -2,6 +2,7 @@
 // hint.
 #include <doctest/doctest.h>
 
+#include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
 
 using namespace ferrule;
@@ -177,7 +178,7 @@ TEST_CASE("hostile texts neither hang nor crash") {
 
 TEST_CASE("nearest words") {
   std::vector<std::string> words{"sigmoid", "tanh", "exp"};
-  CHECK(yaml::nearest("sigmiod", std::span<const std::string>(words)) == "sigmoid");
-  CHECK(yaml::nearest("tahn", std::span<const std::string>(words)) == "tanh");
-  CHECK(yaml::nearest("convolution", std::span<const std::string>(words)).empty());
+  CHECK(nearest("sigmiod", words) == "sigmoid");
+  CHECK(nearest("tahn", words) == "tanh");
+  CHECK(nearest("convolution", words).empty());
 }

@@ -13,8 +13,8 @@
 
 #include "codegen/cuda/pointwise.h"
 #include "engine/base/diagnostics.h"
+#include "engine/base/minifloat.h"
 #include "engine/base/tolerance.h"
-#include "engine/semantics/minifloat.h"
 #include "engine/semantics/polynomials.h"
 #include "engine/semantics/program_builder.h"
 #include "tests/support/paths.h"

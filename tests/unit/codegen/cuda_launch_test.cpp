@@ -8,7 +8,7 @@
 #include <map>
 
 #include "codegen/cuda/nvrtc.h"
-#include "engine/semantics/minifloat.h"
+#include "engine/base/minifloat.h"
 #include "tests/unit/codegen/chain_cases.h"
 #include "tests/unit/codegen/launch_cases.h"
 

@@ -400,6 +400,10 @@ TEST_CASE("text: ONNX's syntax, stable") {
         "\"a\\\"b\", pads = [0, 1]> "
         "(x, \"\", w)  # f32[N,3]\n"
         "}\n");
+  Graph small;
+  small.add_input("q", {DType::i4, Shape{2}});
+  small.add_input("r", {DType::f8e4m3fn, Shape{2}});
+  CHECK(to_text(small).starts_with("graph (int4[2] q, float8e4m3fn[2] r)"));
 }
 
 TEST_CASE("attributes: numbers compare as ONNX stores them") {

@@ -48,18 +48,18 @@ TEST_CASE("npz: what is written is read back") {
   }
 }
 
-TEST_CASE("npz: a single npy, and nothing is overwritten without force") {
+TEST_CASE("npz: nothing is overwritten without force") {
   Scratch f;
-  REQUIRE(write_npy(f.path, Tensor::of_i64({2}, {7, -7}), false));
-  auto refused = write_npy(f.path, Tensor::of_i64({1}, {0}), false);
+  const std::map<std::string, Tensor> one{{"x", Tensor::of_i64({2}, {7, -7})}},
+      other{{"x", Tensor::of_i64({1}, {1})}};
+  REQUIRE(write_npz(f.path, one, false));
+  auto refused = write_npz(f.path, other, false);
   REQUIRE(!refused);
   CHECK(refused.error().code == Code::file_exists);
-  CHECK(read_npy(f.path)->to_i64() == std::vector<int64_t>{7, -7});
-  CHECK(read_npz(f.path)->at("").to_i64() == std::vector<int64_t>{7, -7});
-  REQUIRE(write_npy(f.path, Tensor::of_i64({1}, {1}), true));
-  CHECK(read_npy(f.path)->to_i64() == std::vector<int64_t>{1});
-  CHECK(write_npy("/nonexistent/x.npy", Tensor::of_i64({1}, {1}), true).error().code ==
-        Code::file_not_written);
+  CHECK(read_npz(f.path)->at("x").to_i64() == std::vector<int64_t>{7, -7});
+  REQUIRE(write_npz(f.path, other, true));
+  CHECK(read_npz(f.path)->at("x").to_i64() == std::vector<int64_t>{1});
+  CHECK(write_npz("/nonexistent/x.npz", one, true).error().code == Code::file_not_written);
 }
 
 TEST_CASE("npy: column-major order, and headers that numpy does not write") {
@@ -72,6 +72,7 @@ TEST_CASE("npy: column-major order, and headers that numpy does not write") {
   const std::string six("\x01\x02\x03\x04\x05\x06", 6);
   spill(f.path, npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", six));
   CHECK(read_npy(f.path)->to_i64() == std::vector<int64_t>{1, 3, 5, 2, 4, 6});
+  CHECK(read_npz(f.path)->at("").to_i64() == std::vector<int64_t>{1, 3, 5, 2, 4, 6});
   for (const char* header :
        {"{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",

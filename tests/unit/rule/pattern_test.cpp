@@ -102,15 +102,6 @@ TEST_CASE("layout is free") {
   CHECK(to_text(parsed("y = Abs(x) #b Neg(x)")) == "y = Abs(x)\n");
 }
 
-TEST_CASE("roots") {
-  CHECK(parsed("y = Relu?({Conv|Gemm}(x, W))").root_ops() ==
-        std::vector<std::string>{"Relu", "Conv", "Gemm"});
-  Pattern p = parsed("t = Conv(x, W)\ny = Mul(t, s) | @activation(t)");
-  CHECK(p.root_ops() == std::vector<std::string>{"Mul"});
-  CHECK(p.root_classes() == std::vector<std::string>{"activation"});
-  CHECK(p.outputs == std::vector<std::string>{"y"});
-}
-
 TEST_CASE("what is bound, and whether it may be absent") {
   CHECK(show(bound_names(parsed("[conv] t = Conv<axis=$a, ...>(x, W![O, I], B?)\ny = Relu(t)"))) ==
         "B:value? I:size O:size W:value a:attribute conv:node* t:value* x:value y:value*");

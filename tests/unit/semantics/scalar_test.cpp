@@ -7,8 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "engine/base/minifloat.h"
 #include "engine/semantics/block_eval.h"
-#include "engine/semantics/minifloat.h"
 #include "engine/semantics/program_builder.h"
 #include "engine/semantics/scalar.h"
 
