@@ -162,11 +162,8 @@ class Places {
            at->offset * size_bits(g().value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
         return answer::yes();
       const SliceForm form = form_of(*at, *dims, plan().layout(v));
-      Accept a = all_accept(root, v, form, p.writes);
-      refusal_ = a.reason;
-      return a;
+      return all_accept(root, v, form, p.writes);
     };
-    refusal_.clear();
     Match& m = p.match;
     m.bindings.values["part"] = v;
     m.bindings.nodes["maker"] = g().value(v).producer;
@@ -175,7 +172,9 @@ class Places {
     m.let = std::move(j.let);
     auto& r = j.refused;
     if (!r) return true;
-    if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+    if (r->id == "slices")
+      r->why =
+          fmt::format("{} would be a slice of a larger tensor: {}", value_text(g(), v), r->why);
     r->rule = &rule_;
     r->root = root;
     r->matched_nodes = 1;
@@ -211,7 +210,6 @@ class Places {
   std::optional<Plan>& shared_;  // the graph as it would be planned, with the slices found so far
   std::optional<MatchContext> planned_;  // ctx_ on that graph
   std::set<ValueId> wholes_;             // of which parts are read where they lie
-  std::string refusal_;
 };
 
 Status fire(const PhaseContext& ctx, std::string_view phase, const Rule& rule,

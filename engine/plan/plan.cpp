@@ -140,8 +140,8 @@ class LayoutPlanner {
     std::string contract = contract_of(g, n, ops_);
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
-    return accepts(g, one, id, contract, target_, ops_).truth == Truth::yes ? contract
-                                                                            : "interpret";
+    return accepts(g, one, id, contract, target_, ops_, false).truth == Truth::yes ? contract
+                                                                                   : "interpret";
   }
 
   /// A group of integers is laid out as what it computes between its conversions.

@@ -14,6 +14,7 @@
 #include "codegen/cuda/pointwise.h"
 #include "engine/base/diagnostics.h"
 #include "engine/base/tolerance.h"
+#include "engine/rule/load.h"
 #include "engine/semantics/minifloat.h"
 #include "engine/semantics/polynomials.h"
 #include "engine/semantics/program_builder.h"
@@ -261,7 +262,7 @@ class Run {
 const Semantics& table() {
   static const Semantics ops = [] {
     std::vector<std::string> dirs{rules_dir()};
-    return *Semantics::load(dirs);
+    return *load_semantics(dirs);
   }();
   return ops;
 }
