@@ -180,9 +180,9 @@ bool names_condition(const RuleSet& rules, const std::string& glob) {
 
 /// A formula for what is computed in C++ would hold in some places and not in others; row operators
 /// of the shipped rules are both, and tested against each other.
-/// errors: those of Semantics::load; formula_invalid.
+/// errors: those of load_semantics; formula_invalid.
 Result<Semantics> load_operators(const EngineOptions& options) {
-  FERRULE_ASSIGN(Semantics ops, Semantics::load(options.rule_dirs, infer_by_schema));
+  FERRULE_ASSIGN(Semantics ops, load_semantics(options.rule_dirs, infer_by_schema, options.limits));
   Node n;
   for (const auto& [key, f] : ops.all()) {
     n.op = f.op, n.domain = f.domain;

@@ -7,7 +7,7 @@
 #include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
-#include "engine/semantics/movement.h"
+#include "engine/rule/contract.h"
 #include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
@@ -18,201 +18,71 @@ namespace {
 
 const Type& type_of(const Graph& g, ValueId v) { return g.value(v).type; }
 
-bool empty(const Graph& g, ValueId v) {
-  return v && g.value(v).type.shape && std::ranges::count(*g.value(v).type.shape, Dim(0)) > 0;
-}
-
-}  // namespace
-
-Accept windowed(const Graph& g, const Node& n) {
-  const Type& x = type_of(g, n.inputs[0]);
-  if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  if (x.rank() < 3 || x.rank() > 5)
-    return no(fmt::format("rank {} (3 to 5 have kernels)", x.rank()));
-  if (std::ranges::any_of(n.attrs.ints("pads"), [](int64_t p) { return p < 0; }))
-    return no("negative pads");
-  for (const List<ValueId>* values : {&n.inputs, &n.outputs})
-    for (ValueId v : *values)
-      if (empty(g, v)) return no(escape(g.value(v).name) + " has no elements");
-  return yes();
-}
-
-namespace {
-
-Accept check_conv(const Graph& g, const Node& n, const ContractFacts&) {
-  if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
-  const std::vector<int64_t> further = n.attrs.ints("output_padding"),
-                             strides = n.attrs.ints("strides");
-  for (size_t k = 0; k < further.size(); ++k)
-    if (further[k] >= (k < strides.size() ? strides[k] : 1))
-      return no("output_padding as large as a stride");
-  if (n.inputs.size() < 2 || !g.constant(n.inputs[1])) return no("the weights are not constant");
-  if (n.inputs.size() > 2 && n.inputs[2] && !g.constant(n.inputs[2]))
-    return no("the bias is not constant");
-  return yes();
-}
-
-Accept check_gemm(const Graph& g, const Node& n, const ContractFacts&) {
-  for (size_t k = 0; k < 2; ++k) {
-    const Type& t = type_of(g, n.inputs[k]);
-    if (!t.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[k]).name)));
-    if (t.rank() < 1) return no("an operand has rank 0");
-  }
-  if (n.inputs.size() > 2 && n.inputs[2] && !type_of(g, n.inputs[2]).shape)
-    return unknown("shape of the bias");
-  return yes();
-}
-
-Accept check_pool(const Graph& g, const Node& n, const ContractFacts& facts) {
-  if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
-  if (n.outputs.size() > 1) return no("Indices are wanted");
-  for (int64_t d : n.attrs.ints("dilations"))
-    if (d != 1 && !facts.takes("dilated")) return no("dilated");
-  if (facts.takes("wide_pads")) return yes();
-  // Windows that lie in the pads alone: libraries have no maximum and no mean of nothing.
-  const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape"), pads = n.attrs.ints("pads");
-  for (size_t k = 0; k < pads.size() && !kernel.empty() && !n.attrs.i("count_include_pad"); ++k)
-    if (pads[k] >= kernel[k % kernel.size()]) return no("pads as wide as its windows");
-  return yes();
-}
-
-Accept check_resize(const Graph& g, const Node& n, const ContractFacts& facts) {
-  if (Accept a = windowed(g, n); a.truth != Truth::yes) return a;
-  std::string mode = n.attrs.s("mode", "nearest");
-  if (mode != "nearest" && mode != "linear" && !(mode == "cubic" && facts.takes("cubic")))
-    return no("mode " + escape(mode));
-  if (n.attrs.i("antialias") && !facts.takes("antialias")) return no("antialias");
-  if (!n.attrs.ints("axes").empty()) return no("a subset of axes");
-  std::string transform = n.attrs.s("coordinate_transformation_mode", "half_pixel");
-  if (transform == "tf_crop_and_resize")
-    return no("coordinate_transformation_mode tf_crop_and_resize");
-  if (n.attrs.s("keep_aspect_ratio_policy", "stretch") != "stretch")
-    return no("keep_aspect_ratio_policy");
-  for (size_t k = 2; k < n.inputs.size(); ++k)
-    if (n.inputs[k] && !g.constant(n.inputs[k])) return no("scales or sizes are not constant");
-  const Type& x = type_of(g, n.inputs[0]);
-  const Type& y = type_of(g, n.outputs[0]);
-  if (!y.shape) return unknown("output shape");
-  for (int k = 0; k < 2; ++k)
-    if (!((*x.shape)[k] == (*y.shape)[k]) && !facts.takes("any_axis"))
-      return no("the batch or channel axis is resized");
-  return yes();
-}
-
-/// The elements of the first operand under other sizes, and nothing else: no Dropout's mask, none
-/// that may be training.
-Accept check_view(const Graph& g, const Node& n, const ContractFacts&) {
-  if (!type_of(g, n.inputs[0]).shape)
-    return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  if (n.outputs.size() > 1) return no("a second result is wanted");
-  if (n.inputs.size() < 3 || !n.inputs[2]) return yes();
-  const Tensor* training = g.constant(n.inputs[2]);
-  return training && training->numel() == 1 && training->at_i64(0) == 0
-             ? yes()
-             : no("training_mode is not known to be off");
-}
-
-/// Inference: one factor and one addend a channel, which the model may compute where kernels take
-/// that.
-Accept check_norm(const Graph& g, const Node& n, const ContractFacts& facts) {
-  const Type& x = type_of(g, n.inputs[0]);
-  if (!x.shape) return unknown(fmt::format("rank of {}", escape(g.value(n.inputs[0]).name)));
-  if (x.rank() < 2 || x.rank() > 5)
-    return no(fmt::format("rank {} (2 to 5 have kernels)", x.rank()));
-  if (n.attrs.i("training_mode")) return no("training_mode");
-  if (n.outputs.size() > 1) return no("running statistics are wanted");
-  for (size_t k = 1; k < 5; ++k)
-    if (k >= n.inputs.size() || !n.inputs[k] ||
-        (!facts.takes("computed") && !g.constant(n.inputs[k])))
-      return no(fmt::format("input {} is not constant", k));
-  return yes();
-}
-
-/// No kernel looks tuples up: the places must be regular.
-Accept check_few_boxes(const Graph& g, const Node& n) {
-  constexpr size_t kMostSegments = 16;
-  const auto m = movement_of(g, n, 0);
-  if (!m) return no(m.error().reason());
-  for (const IndexStep& s : m->steps)
-    if (s.segments.size() > kMostSegments)
-      return no(
-          fmt::format("its indices make {} runs, {} are taken", s.segments.size(), kMostSegments));
-  return yes();
-}
-
-/// Copies whose parameters are all constant: pure index arithmetic with fixed strides. (Gather
-/// reads its indices.)
-Accept check_copy(const Graph& g, const Node& n, const ContractFacts&) {
-  if (n.outputs.empty() || !type_of(g, n.outputs[0]).shape) return unknown("output shape");
-  if (n.op == "GatherND") return check_few_boxes(g, n);
-  size_t first = n.op == "Concat" || n.op == "Gather" ? n.inputs.size() : 1;
-  for (size_t k = first; k < n.inputs.size(); ++k)
-    if (n.inputs[k] && !g.constant(n.inputs[k])) {
-      if (n.op == "Expand") continue;  // only its output shape matters, which is known
-      return no(fmt::format("input {} is not constant", k));
+/// A node under the names that its contract gives it.
+class NamedNode {
+ public:
+  NamedNode(const Graph& g, NodeId id, const Contracts::Single& as) : g_(g), as_(as) {
+    const Node& n = g.node(id);
+    const SingleNode& line = *as.line;
+    if (!line.label.empty()) names_.nodes[line.label] = id;
+    const size_t named = line.operands.size() - (line.variadic ? 1 : 0);
+    for (size_t k = 0; k < named; ++k)
+      names_.values[line.operands[k]] = k < n.inputs.size() ? n.inputs[k] : ValueId{};
+    if (line.variadic) {
+      auto& rest = names_.value_lists[line.operands.back()];
+      for (size_t k = named; k < n.inputs.size(); ++k)
+        if (n.inputs[k]) rest.push_back(n.inputs[k]);
     }
-  return yes();
-}
+    for (size_t k = 0; k < line.results.size() && k < n.outputs.size(); ++k)
+      names_.values[line.results[k]] = n.outputs[k];
+  }
 
-struct Row {
-  std::string_view contract;
-  std::vector<std::string_view> ops;  ///< anchors, ai.onnx
-  Accept (*check)(const Graph&, const Node&, const ContractFacts&);
-  bool tail;      ///< may carry an epilogue
-  bool any_type;  ///< element type does not matter (bytes are moved)
+  /// What does not suit a role, or the contract's first condition that does not hold.
+  Accept accepted(const Target& target, const Semantics& ops, bool explain) {
+    for (const ContractRole& role : as_.contract->roles)
+      if (std::string why = bind(role, explain); !why.empty() || refused_)
+        return {refused_.value_or(Truth::no), std::move(why), as_.contract->id + "." + role.name};
+    const Let none;
+    const EvalContext eval{g_, names_, ops, none, &target};
+    for (const Condition& c : as_.contract->conditions) {
+      std::string missing;
+      const Truth t = evaluate_condition(*c.expr, eval, explain ? &missing : nullptr);
+      if (t == Truth::yes) continue;
+      return {t, t == Truth::no && explain ? interpolate(c.why, eval) : missing, c.id};
+    }
+    return yes();
+  }
+
+ private:
+  std::string bind(const ContractRole& role, bool explain) {
+    auto it = names_.values.find(role.name);
+    const ValueId v = it == names_.values.end() ? ValueId{} : it->second;
+    auto refuse = [&](Truth t, auto&& text) {
+      refused_ = t;
+      return explain ? text() : std::string();
+    };
+    auto name = [&] { return escape(g_.value(v).name); };
+    if (!v) return role.optional ? "" : refuse(Truth::no, [&] { return role.name + " is absent"; });
+    const auto& shape = type_of(g_, v).shape;
+    if (!shape) return refuse(Truth::unknown, [&] { return "the rank of " + name(); });
+    const size_t own = role.axes.size(), rank = shape->size();
+    if (rank < own || (rank > own && !role.run && !role.rest))
+      return refuse(Truth::no, [&] {
+        return fmt::format("{} has rank {}, {} is {}", name(), rank, role.name, role.text());
+      });
+    if (role.constant && !g_.constant(v))
+      return refuse(Truth::no,
+                    [&] { return fmt::format("{} is computed; kernels want a constant", name()); });
+    for (size_t k = 0; k < own; ++k)
+      names_.dims.try_emplace(role.axes[k], (*shape)[role.run ? rank - own + k : k]);
+    return "";
+  }
+
+  const Graph& g_;
+  const Contracts::Single as_;
+  Bindings names_;
+  std::optional<Truth> refused_;
 };
-
-const std::vector<Row>& rows() {
-  static const std::vector<Row> kRows = {
-      {"conv", {"Conv"}, check_conv, true, false},
-      {"deconv", {"ConvTranspose"}, check_conv, true, false},
-      {"gemm", {"MatMul", "Gemm"}, check_gemm, true, false},
-      {"pool",
-       {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"},
-       check_pool,
-       false,
-       false},
-      {"resize", {"Resize"}, check_resize, false, false},
-      {"norm", {"BatchNormalization"}, check_norm, false, false},
-      {"copy",
-       {"Transpose", "Concat", "Slice", "Split", "Pad", "Expand", "Tile", "Gather", "GatherND",
-        "DepthToSpace", "SpaceToDepth"},
-       check_copy,
-       false,
-       true},
-      {"view",
-       {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"},
-       check_view,
-       false,
-       true},
-  };
-  return kRows;
-}
-
-const Row* row_of(std::string_view contract) {
-  for (const Row& r : rows())
-    if (r.contract == contract) return &r;
-  return nullptr;
-}
-
-const Row* row_of(const Node& n) {
-  if (!n.domain.empty()) return nullptr;
-  for (const Row& r : rows())
-    if (std::find(r.ops.begin(), r.ops.end(), n.op) != r.ops.end()) return &r;
-  return nullptr;
-}
-
-}  // namespace
-
-Accept check_type(const ContractFacts& facts, const Type& t, std::string_view contract,
-                  const Target& target) {
-  if (t.dtype == DType::undefined) return unknown("element type");
-  if (std::find(facts.types.begin(), facts.types.end(), t.dtype) == facts.types.end())
-    return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t.dtype)));
-  return yes();
-}
-
-namespace {
 
 /// The axis of the anchor's result along which an operand of its tail may have one value each; -1:
 /// none. The product with a vector has rows in its place.
@@ -290,35 +160,26 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
 
 }  // namespace
 
-std::string_view anchored_contract(const Node& n) {
-  const Row* row = row_of(n);
-  return row ? row->contract : "";
-}
-
-std::span<const std::string_view> anchors_of(std::string_view contract) {
-  if (const Row* row = row_of(contract)) return row->ops;
-  return {};
-}
-
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-                        std::string_view contract, const Target& target, const Semantics& ops) {
-  const Row* row = row_of(contract);
-  if (!row) return no("there is no contract " + escape(contract));
-  auto facts = target.contracts.find(std::string(contract));
-  if (facts == target.contracts.end())
-    return no(fmt::format("{} has no {} kernels", target.name, contract));
+                        std::string_view contract, const Target& target, const Semantics& ops,
+                        bool explain) {
+  const Node& a = g.node(anchor);
+  const Contracts::Single as = ops.contracts() ? ops.contracts()->of(a) : Contracts::Single{};
+  auto id = [&](std::string_view what) { return fmt::format("{}.{}", contract, what); };
+  if (!as.contract || as.contract->id != contract)
+    return no(fmt::format("{} is not a {}", escape(a.op), contract), id("node"));
+  if (!target.contracts.contains(std::string(contract)))
+    return no(fmt::format("{} has no {} kernels", target.name, contract), id("target"));
+  if (Accept c = NamedNode(g, anchor, as).accepted(target, ops, explain); c.truth != Truth::yes)
+    return c;
   std::vector<NodeId> tail;
   for (NodeId n : nodes)
     if (n != anchor) tail.push_back(n);
-  const Node& a = g.node(anchor);
-  if (row_of(a) != row) return no(fmt::format("{} is not a {}", escape(a.op), contract));
-  if (!row->any_type)
-    if (Accept t = check_type(facts->second, type_of(g, a.inputs[0]), contract, target);
-        t.truth != Truth::yes)
-      return t;
-  if (Accept c = row->check(g, a, facts->second); c.truth != Truth::yes) return c;
-  if (!row->tail && !tail.empty()) return no(fmt::format("a {} takes no tail", contract));
-  return accepts_tail(g, anchor, tail, contract, target, ops);
+  Accept c = as.contract->tail || tail.empty()
+                 ? accepts_tail(g, anchor, tail, contract, target, ops)
+                 : no(fmt::format("a {} takes no tail", contract));
+  if (c.truth != Truth::yes) c.id = id("tail");
+  return c;
 }
 
 }  // namespace ferrule

@@ -3,7 +3,7 @@
 // (codegen/cuda/library_attention.h, codegen/cuda/attention.h) runs it without ever writing the
 // scores. It knows nothing of tiles or layouts.
 #pragma once
-#include "engine/contract/accept.h"
+#include "engine/base/accept.h"
 #include "engine/contract/roles.h"
 #include "engine/target/target.h"
 

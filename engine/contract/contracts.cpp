@@ -10,6 +10,7 @@
 #include "engine/contract/quantized.h"
 #include "engine/contract/region_pieces.h"
 #include "engine/contract/window_chain.h"
+#include "engine/rule/contract.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/row.h"
 
@@ -63,56 +64,58 @@ Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
              : no(fmt::format("{} operands, a kernel takes {}", operands.size(), kMost));
 }
 
-/// Pointwise: every node a formula, element types known, bounded operands.
-Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const Semantics& ops) {
-  auto it = target.contracts.find("pointwise");
-  if (it == target.contracts.end()) return no(target.name + " has no pointwise kernels");
+Accept has_type(const Graph& g, ValueId v, std::string_view contract, const Target& target) {
+  const DType t = g.value(v).type.dtype;
+  if (t == DType::undefined) return unknown("element type");
+  if (std::ranges::count(target.facts_of(contract).types, t)) return yes();
+  return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t)));
+}
+
+/// Generated kernels: for the types of all that the nodes write and, where `reads` says so, read.
+template <class Reads>
+Accept generated(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
+                 const Target& target, const Reads& reads) {
+  if (!target.contracts.contains(std::string(contract)))
+    return no(fmt::format("{} has no {} kernels", target.name, contract));
   if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
-    if (!ops.pointwise(n) && !is_movement(n))
-      return no(fmt::format("{} is not pointwise", escape(n.op)));
-    for (size_t k = 0; k < n.inputs.size(); ++k)
-      if (ValueId v = n.inputs[k]; v && (!is_movement(n) || moves_input(n, k)))
-        if (Accept a = check_type(it->second, g.value(v).type, "pointwise", target);
-            a.truth != Truth::yes)
-          return a;
-    for (ValueId v : n.outputs)
-      if (v)
-        if (Accept a = check_type(it->second, g.value(v).type, "pointwise", target);
-            a.truth != Truth::yes)
-          return a;
+    for (size_t k = 0; k < n.inputs.size() + n.outputs.size(); ++k) {
+      const bool input = k < n.inputs.size();
+      const ValueId v = input ? n.inputs[k] : n.outputs[k - n.inputs.size()];
+      if (!v || (input && !reads(n, k))) continue;
+      if (Accept a = has_type(g, v, contract, target); a.truth != Truth::yes) return a;
+    }
   }
-  return any_movement(g, nodes) ? accepts_pieces(g, nodes, ops) : yes();
+  return yes();
+}
+
+/// Pointwise: every node a formula or a movement.
+Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target,
+                         const Semantics& ops) {
+  for (NodeId id : nodes)
+    if (!ops.pointwise(g.node(id)) && !is_movement(g.node(id)))
+      return no(fmt::format("{} is not pointwise", escape(g.node(id).op)));
+  Accept a = generated(g, nodes, "pointwise", target, [](const Node& n, size_t k) {
+    return !is_movement(n) || moves_input(n, k);
+  });
+  return a.truth == Truth::yes && any_movement(g, nodes) ? accepts_pieces(g, nodes, ops) : a;
 }
 
 /// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
 Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target,
                     const Semantics& ops) {
-  auto it = target.contracts.find("row_reduce");
-  if (it == target.contracts.end()) return no(target.name + " has no row_reduce kernels");
-  if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
   std::vector<ValueId> outputs;
   for (NodeId id : nodes) {
-    const Node& n = g.node(id);
-    const OpFormula* f = ops.find(n);
-    if (!f) return no(fmt::format("{} has no formula", escape(n.op)));
-    for (size_t k = 0; k < n.inputs.size() + n.outputs.size(); ++k) {
-      const bool input = k < n.inputs.size();
-      const ValueId v = input ? n.inputs[k] : n.outputs[k - n.inputs.size()];
-      if (!v || (input && !f->reads(k))) continue;
-      if (Accept a = check_type(it->second, g.value(v).type, "row_reduce", target);
-          a.truth != Truth::yes)
-        return a;
-    }
-    const Value& y = g.value(n.outputs[0]);
-    auto member = [&](const Use& u) {
-      return std::find(nodes.begin(), nodes.end(), u.node) != nodes.end();
-    };
-    if (nodes.size() == 1 || y.is_output || !std::all_of(y.uses.begin(), y.uses.end(), member))
-      outputs.push_back(n.outputs[0]);
+    if (!ops.find(g.node(id))) return no(fmt::format("{} has no formula", escape(g.node(id).op)));
+    const Value& y = g.value(g.node(id).outputs[0]);
+    auto member = [&](const Use& u) { return std::ranges::count(nodes, u.node) > 0; };
+    if (nodes.size() == 1 || y.is_output || !std::ranges::all_of(y.uses, member))
+      outputs.push_back(g.node(id).outputs[0]);
   }
+  Accept a = generated(g, nodes, "row_reduce", target,
+                       [&](const Node& n, size_t k) { return ops.find(n)->reads(k); });
+  if (a.truth != Truth::yes) return a;
   auto region = lower_rows(ops, g, nodes, outputs);
   return region ? yes() : no(region.error().reason());
 }
@@ -120,18 +123,17 @@ Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target&
 /// Integers first, and a kernel for every step between conversions.
 Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target,
                          const Semantics& ops) {
-  auto it = target.contracts.find("quantized");
-  if (it == target.contracts.end()) return no(target.name + " has no quantized kernels");
   auto steps = read_quantized(g, nodes, ops);
   if (!steps) return no(steps.error().reason());
-  if (Accept a = check_type(it->second, g.value(g.input(steps->front().node, 0)).type, "quantized",
-                            target);
+  if (Accept a = has_type(g, g.input(steps->front().node, 0), "quantized", target);
       a.truth != Truth::yes)
     return a;
   for (const QuantizedStep& step : *steps) {
     if (step.conversion) continue;
     const std::string contract = contract_of(g, g.node(step.node), ops);
-    if (anchors_of(contract).empty() || contract == "view" || contract == "copy")
+    const Contract* single =
+        ops.contracts() ? ops.contracts()->of(g.node(step.node)).contract : nullptr;
+    if (!single || contract == "view" || contract == "copy")
       return no(fmt::format("{} is no anchor", escape(g.node(step.node).op)));
     std::vector<NodeId> inner = {step.node};
     inner.insert(inner.end(), step.tail.begin(), step.tail.end());
@@ -161,9 +163,8 @@ const Joint* joint_of(std::string_view contract) {
 
 std::string contract_of(const Graph& g, const Node& n, const Semantics& ops) {
   if (n.body && n.op.starts_with("group.")) return n.op.substr(6);
-  if (n.domain == "ferrule") return "copy";  // Reorder
-  if (const std::string_view anchored = anchored_contract(n); !anchored.empty())
-    return std::string(anchored);
+  if (const Contracts* all = ops.contracts())
+    if (const Contract* single = all->of(n).contract) return single->id;
   if (ops.pointwise(n)) return "pointwise";
   if (ops.find(n)) return "row_reduce";
   (void)g;
@@ -173,12 +174,13 @@ std::string contract_of(const Graph& g, const Node& n, const Semantics& ops) {
 bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-               std::string_view contract, const Target& target, const Semantics& ops) {
+               std::string_view contract, const Target& target, const Semantics& ops,
+               bool explain) {
   if (contract == "interpret") return yes();
   if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
   if (const Joint* joint = joint_of(contract)) return joint->accepts(g, nodes, target, ops);
   if (contract == "row_reduce") return accepts_rows(g, nodes, target, ops);
-  return accepts_anchored(g, nodes, anchor, contract, target, ops);
+  return accepts_anchored(g, nodes, anchor, contract, target, ops, explain);
 }
 
 namespace {

@@ -1,9 +1,8 @@
 // Kernel contracts: what kinds of kernels exist (conv, deconv, gemm, pool, pointwise, …), and
-// whether a target has a kernel for a given group. Which operator may anchor each: anchored.h.
-// Conditions ask it through accepts(group); the planner asks again, so that a rule without the
-// condition is refused, never computed wrongly.
+// whether a target has a kernel for a given group. What single nodes are: rules/contracts.
+// Rules that make groups ask it of each, behind their own conditions; the planner of single nodes.
 #pragma once
-#include "engine/contract/accept.h"
+#include "engine/base/accept.h"
 #include "engine/graph/graph.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
@@ -17,9 +16,10 @@ std::string contract_of(const Graph& g, const Node& n, const Semantics& ops);
 bool is_joint_contract(std::string_view name);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for
-/// regions.
+/// regions. `explain`: whether reasons get their texts.
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-               std::string_view contract, const Target& target, const Semantics& ops);
+               std::string_view contract, const Target& target, const Semantics& ops,
+               bool explain = true);
 
 /// How the elements of a slice lie in the tensor it is a part of.
 enum class SliceForm : uint8_t {

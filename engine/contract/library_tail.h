@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "engine/contract/accept.h"
+#include "engine/base/accept.h"
 #include "engine/contract/epilogue.h"
 #include "engine/graph/graph.h"
 #include "engine/target/target.h"

@@ -4,8 +4,8 @@
 // this can read, and the CPU's kernel runs it strip by strip. It knows nothing of strips, threads
 // or libraries.
 #pragma once
+#include "engine/base/accept.h"
 #include "engine/base/applicable.h"
-#include "engine/contract/accept.h"
 #include "engine/contract/epilogue.h"
 #include "engine/graph/graph.h"
 #include "engine/semantics/semantics.h"

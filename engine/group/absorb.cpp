@@ -237,9 +237,7 @@ class Tail {
     b.value_lists["operands"] = operands;
     m.nodes.insert(m.nodes.end(), nodes_.begin(), nodes_.end());
     m.nodes.push_back(c);
-    auto r = judge(rule_, spec_.where, m, ctx_, [&] {
-               return accepts_group(rule_, m.nodes, ctx_);
-             }).refused;
+    auto r = judge(rule_, spec_.where, m, ctx_).refused;
     if (!r) return true;
     if (!refused_) {
       r->matched_nodes = static_cast<int>(m_.nodes.size()) + 1;

@@ -23,13 +23,13 @@ Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const Matc
   if (made) *made = body;
   std::vector<NodeId> order = body->graph.order();
   if (is_joint_contract(contract))
-    return accepts(body->graph, order, {}, contract, *ctx.target, ctx.ops);
+    return accepts(body->graph, order, {}, contract, *ctx.target, ctx.ops, ctx.explain);
   NodeId anchor;
   for (NodeId n : order)
     if (!anchor && can_anchor(body->graph, n, contract, ctx.ops)) anchor = n;
   if (!anchor)
     return answer::no(fmt::format("no node that a {} kernel could be made of", contract));
-  return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops);
+  return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops, ctx.explain);
 }
 
 std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchContext& ctx) {

@@ -109,7 +109,7 @@ class Merges {
   void find_lonely() {
     if (std::ranges::any_of(rule_.parameters, [](const Param& p) { return !p.scoped.empty(); }))
       return;
-    std::set<std::string> joint = {"siblings", kOver, "group"};
+    std::set<std::string> joint = {"siblings", kOver};
     auto mentions = [&](const Expr& e) {
       return std::ranges::any_of(ferrule::names(e),
                                  [&](const std::string& n) { return joint.contains(n); });
@@ -117,7 +117,7 @@ class Merges {
     for (const auto& [name, e] : rule_.let)
       if (mentions(*e)) joint.insert(name);
     for (const Condition& c : rule_.where)
-      if (!c.scope && !mentions(*c.expr)) lonely_.push_back(c);
+      if (!c.scope && c.expr && !mentions(*c.expr)) lonely_.push_back(c);
   }
 
   /// Cheaply: whether anything that the node reads is read often enough.

@@ -148,7 +148,7 @@ class Regions {
     Match m{&rule_, id, {}, {id}, {n.outputs[0]}, {}};
     m.bindings.nodes["node"] = id;
     m.bindings.value_lists["operands"] = n.inputs;
-    auto r = judge(rule_, spec_.where, m, ctx_, [&] { return accept(m); }).refused;
+    auto r = judge(rule_, spec_.where, m, ctx_).refused;
     if (!r) return true;
     r->rule = &rule_;
     r->root = id;

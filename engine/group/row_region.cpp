@@ -256,9 +256,7 @@ class RowRegions {
     m.nodes.push_back(c);
     m.bindings.nodes["node"] = c;
     m.bindings.value_lists["operands"] = g_.node(c).inputs;
-    auto r = judge(rule_, spec_.where, m, ctx_, [&] {
-               return accepts_group(rule_, m.nodes, ctx_);
-             }).refused;
+    auto r = judge(rule_, spec_.where, m, ctx_).refused;
     if (r && ctx_.trace && !ctx_.trace->refused_at(c)) {
       r->rule = &rule_, r->root = c;
       ctx_.trace->refuse(*r);

@@ -107,14 +107,8 @@ int nearness(const Rejection& r) {
 }
 
 std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& where, const Match& m,
-                             const MatchContext& ctx, EvalContext& eval) {
-  std::string said;  // by the contract: better than that it said no
-  if (ctx.explain && eval.accepts)
-    eval.accepts = [&said, ask = eval.accepts] {
-      Accept a = ask();
-      said = a.reason;
-      return a;
-    };
+                             const MatchContext& ctx, const EvalContext& eval,
+                             const std::function<Accept()>& accepts) {
   std::optional<Rejection> refused;
   int passed = 0;
   // All must hold. Where nobody reads which does not, those that cost most are asked last.
@@ -127,31 +121,33 @@ std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& whe
       continue;
     }
     std::string detail;
-    said.clear();
-    Truth t = ignored(rule, c, ctx)
-                  ? Truth::yes
-                  : evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
+    Accept said = answer::yes();
+    if (!c.expr && accepts)
+      said = accepts();
+    else if (c.expr && !ignored(rule, c, ctx))
+      said.truth = evaluate_condition(*c.expr, eval, ctx.explain ? &detail : nullptr);
+    const Truth t = said.truth;
+    if (said.id.empty()) said.id = c.id;
     if (t == Truth::yes) {
       ++passed;
-      if (ctx.trace) ctx.trace->conditions.push_back({&c, t, {}});
+      if (ctx.trace) ctx.trace->conditions.push_back({&c, t, {}, said.id});
       continue;
     }
     Rejection r;
     r.stage = Rejection::Stage::condition;
-    r.id = c.id;
+    r.id = said.id;
     r.cls = c.cls;
     r.truth = t;
     r.passed_conditions = passed;
     r.total_conditions = static_cast<int>(where.size());
     if (ctx.explain) {
-      r.why = t == Truth::unknown ? "unknown: " + detail : interpolate(c.why, eval);
-      if (t == Truth::no && !said.empty())
-        r.why += (r.why.empty() ? "" : ": ") + said;
-      else if (t == Truth::no && !detail.empty())
-        r.why += (r.why.empty() ? "" : "; ") + detail;
+      r.why = t == Truth::unknown ? "unknown: " + detail + said.reason
+              : c.expr            ? interpolate(c.why, eval)
+                                  : said.reason;
+      if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
       r.hint = interpolate(c.hint, eval);
     }
-    if (ctx.trace) ctx.trace->conditions.push_back({&c, t, r.why});
+    if (ctx.trace) ctx.trace->conditions.push_back({&c, t, r.why, r.id});
     if (!refused) refused = std::move(r);
     if (!ctx.trace) return refused;  // a trace goes on to the last condition
   }
@@ -163,13 +159,7 @@ Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Mat
                 const MatchContext& ctx, const std::function<Accept()>& accepts) {
   Judgement out;
   if (out.refused = types(rule, m, ctx); out.refused) return out;
-  EvalContext eval{ctx.graph, m.bindings, ctx.ops, out.let, ctx.target, accepts};
-  if (!accepts && !rule.contract.empty() && ctx.target)
-    eval.accepts = [&] {
-      auto it = m.bindings.nodes.find(rule.anchor);
-      NodeId anchor = it == m.bindings.nodes.end() ? NodeId{} : it->second;
-      return ferrule::accepts(ctx.graph, m.nodes, anchor, rule.contract, *ctx.target, ctx.ops);
-    };
+  EvalContext eval{ctx.graph, m.bindings, ctx.ops, out.let, ctx.target};
   for (const Param& p : rule.parameters) out.let.emplace_back(p.name, value_for(p, ctx.graph, m));
   if (ctx.target)
     eval.accepts_strided = [&](ValueId v) {
@@ -177,7 +167,7 @@ Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Mat
     };
   for (const auto& [name, expr] : rule.let) out.let.emplace_back(name, evaluate(*expr, eval));
   if (ctx.trace) ctx.trace->conditions.clear(), ctx.trace->members = m.nodes;
-  out.refused = ask(rule, where, m, ctx, eval);
+  out.refused = ask(rule, where, m, ctx, eval, accepts);
   return out;
 }
 

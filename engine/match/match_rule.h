@@ -22,12 +22,14 @@ struct Judgement {
   std::optional<Rejection> refused;  ///< nullopt: all are true
   Let let;                           ///< parameters and `let` values, for the match
 };
-/// Types, then every condition of `where`.
+/// Types, then every condition of `where`; `accepts`: what the contract says of the group, asked
+/// last.
 Judgement judge(const Rule& rule, const std::vector<Condition>& where, const Match& m,
                 const MatchContext& ctx, const std::function<Accept()>& accepts = {});
 /// The first of the conditions that does not hold for what `eval` looks at; nullopt: all do.
 std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& where, const Match& m,
-                             const MatchContext& ctx, EvalContext& eval);
+                             const MatchContext& ctx, const EvalContext& eval,
+                             const std::function<Accept()>& accepts = {});
 /// What else is asked of a match, which it may change; nullopt: nothing stands in the way.
 using AlsoAsked = std::function<std::optional<Rejection>(Match&)>;
 /// Structure and guarantees, and of each embedding what `also` asks, until one is taken.

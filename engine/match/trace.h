@@ -17,6 +17,7 @@ struct MatchTrace {
     const Condition* condition = nullptr;
     Truth truth = Truth::unknown;
     std::string text;  ///< why it is not true, with the values found
+    std::string id;    ///< the condition's, or of what its contract asks: "conv.rank"
   };
   std::vector<Asked> conditions;  ///< of the rule, in order; empty: they were not reached
   std::vector<NodeId> members;    ///< the nodes that the conditions were asked about

@@ -135,7 +135,7 @@ class LayoutChoice {
     std::string contract = contract_of(g_, n, ops_);
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
-    return accepts(g_, one, id, contract, target_, ops_).truth == Truth::yes ? contract
+    return accepts(g_, one, id, contract, target_, ops_, false).truth == Truth::yes ? contract
                                                                              : "interpret";
   }
   const std::string& contract(NodeId id) const { return out_.contract[id.index]; }

@@ -168,11 +168,8 @@ class Places {
            at->offset * size_bits(g_.value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
         return answer::yes();
       const SliceForm form = form_of(*at, *dims, layouts().at(v));
-      Accept a = all_accept(root, v, form, p.writes);
-      refusal_ = a.reason;
-      return a;
+      return all_accept(root, v, form, p.writes);
     };
-    refusal_.clear();
     Match& m = p.match;
     m.bindings.values["part"] = v;
     m.bindings.nodes["maker"] = g_.value(v).producer;
@@ -181,7 +178,9 @@ class Places {
     m.let = std::move(j.let);
     auto& r = j.refused;
     if (!r) return true;
-    if (!refusal_.empty()) r->why += (r->why.empty() ? "" : ": ") + refusal_;
+    if (r->id == "slices")
+      r->why =
+          fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);
     r->rule = &rule_;
     r->root = root;
     r->matched_nodes = 1;
@@ -223,7 +222,6 @@ class Places {
   std::vector<Rejection>* misses_;
   std::optional<Placement>& shared_;  // with the slices found so far
   std::set<ValueId> wholes_;          // of which parts are read where they lie
-  std::string refusal_;
 };
 
 Status fire(const PhaseContext& ctx, std::string_view phase, const Rule& rule,

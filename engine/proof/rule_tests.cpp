@@ -51,7 +51,7 @@ class Runner {
   RuleTestReport run() {
     out_.rule = rule_.id;
     for (const Condition& c : rule_.where)
-      out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
+      if (c.expr) out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
     for (const Condition& c : rule_.region.where)
       out_.coverage.conditions.push_back({c.id, c.cls, 0, 0, 0});
     for (const PatternLine& l : rule_.match.lines) tags(*l.expr);

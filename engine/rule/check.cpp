@@ -312,7 +312,7 @@ class Checker {
       unused_blocks(r);
       tests(r);
       for (const Condition& c : r.where)
-        if (c.from.empty()) decides(r, c);
+        if (c.from.empty() && c.expr) decides(r, c);
     }
     loops();
     return std::move(report_);
@@ -374,7 +374,8 @@ class Checker {
       }
     };
     for (const auto* conditions : {&r.where, &r.region.where})
-      for (const Condition& c : *conditions) reads(*c.expr), text(c.why), text(c.hint);
+      for (const Condition& c : *conditions)
+        if (c.expr) reads(*c.expr), text(c.why), text(c.hint);
     for (const auto& [n, e] : r.let) reads(*e);
     for (const WrittenExpr& k : r.merge.keys) reads(*k.expr);
     if (r.merge.axis) reads(*r.merge.axis.expr);
@@ -433,8 +434,7 @@ class Checker {
   void decides(const Rule& r, const Condition& c) {
     for (const NameUse& u : name_uses(*c.expr))
       if (!word(u.name) || is_fact(u.name)) return;
-    for (std::string_view asks :
-         {"tag(", "accepts(", "isa(", "present(", "absent(", "is_output(", "is_input("})
+    for (std::string_view asks : {"tag(", "isa(", "present(", "absent(", "is_output(", "is_input("})
       if (c.text.find(asks) != c.text.npos) return;
     static const Graph kNoGraph;
     static const Semantics kNoOperators;

@@ -12,9 +12,9 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kKeys[] = {"ferrule",  "contract", "doc",   "source",
-                                      "roles",    "results",  "reads", "numbers",
-                                      "formulas", "requires", "means"};
+constexpr std::string_view kKeys[] = {"ferrule", "contract",   "doc",     "source",   "roles",
+                                      "results", "reads",      "numbers", "formulas", "requires",
+                                      "means",   "stands_for", "tail"};
 
 class ContractReader {
  public:
@@ -46,8 +46,13 @@ class ContractReader {
           bad(*n, fmt::format("two roles are called {}", escape(name)));
         c_.formulas.push_back(name);
       }
+    if (const yaml::Node* n = root_.find("stands_for")) read_single_nodes(*n);
     if (const yaml::Node* n = root_.find("requires")) read_conditions(*n);
-    if (const yaml::Node* n = r_.required(root_, "means")) read_meaning(*n);
+    if (const yaml::Node* n = root_.find("tail"))
+      c_.tail = r_.one_of(*n, {"@pointwise"}) == "@pointwise";
+    const bool single = !c_.stands_for.empty();
+    if (const yaml::Node* n = single ? root_.find("means") : r_.required(root_, "means"))
+      read_meaning(*n);
     return std::move(c_);
   }
 
@@ -129,6 +134,35 @@ class ContractReader {
     check_contract_names(r_, c_, list);
   }
 
+  void read_single_nodes(const yaml::Node& list) {
+    if (!r_.expect(list, yaml::Node::Kind::sequence, "a list of patterns")) return;
+    for (const yaml::Node& n : list.items) {
+      if (!r_.expect(n, yaml::Node::Kind::scalar, "a pattern")) continue;
+      auto p = parse_pattern(n.text, place_of(r_, n));
+      if (!p) {
+        add_error(r_, std::move(p).error());
+        continue;
+      }
+      const PatternExpr& call = *p->lines[0].expr;
+      SingleNode line{call.label, call.ops, {}, p->lines[0].results, false, place_of(r_, n)};
+      bool plain = p->lines.size() == 1 && call.kind == PatternExpr::Kind::call && call.any_attrs &&
+                   call.attrs.empty() && call.classes.empty();
+      for (const PatternExprPtr& a : call.args) {
+        plain &= a->kind == PatternExpr::Kind::reference && !a->shape && !line.variadic;
+        line.operands.push_back(a->name);
+        line.variadic = a->variadic;
+      }
+      if (!plain)
+        bad(n, "a contract stands for single nodes, by operator and names of operands",
+            "write \"y = {Conv}<...>(x, W, b?)\"");
+      for (const ContractRole& role : c_.roles)
+        if (!role.optional &&
+            !std::ranges::count(role.result ? line.results : line.operands, role.name))
+          bad(n, fmt::format("nothing is role {}", role.name));
+      c_.stands_for.push_back(std::move(line));
+    }
+  }
+
   void read_meaning(const yaml::Node& n) {
     if (!r_.expect(n, yaml::Node::Kind::scalar, "a replacement")) return;
     auto p = parse_replacement(n.text, place_of(r_, n));
@@ -178,11 +212,36 @@ Contract read_contract(yaml::Reader& r, const yaml::Document& doc) {
   return ContractReader(r, doc.root).run();
 }
 
+Contracts::Contracts(std::vector<std::shared_ptr<const Contract>> all) : all_(std::move(all)) {
+  for (const auto& c : all_)
+    for (const SingleNode& line : c->stands_for)
+      for (const std::string_view op : line.ops) {
+        const size_t domain = op.find("::");
+        const bool plain = domain == op.npos;
+        by_op_.emplace(plain ? op : op.substr(domain + 2),
+                       std::pair(plain ? "" : op.substr(0, domain), Single{c.get(), &line}));
+      }
+}
+
+std::shared_ptr<const Contract> Contracts::find(std::string_view id) const {
+  auto it = std::ranges::find(all_, id, [](const auto& c) { return c->id; });
+  return it == all_.end() ? nullptr : *it;
+}
+
+Contracts::Single Contracts::of(const Node& n) const {
+  for (auto [it, end] = by_op_.equal_range(n.op); it != end; ++it)
+    if (it->second.first == n.domain) return it->second.second;
+  return {};
+}
+
 std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract& contract) {
   std::vector<std::string> names;
   for (const ContractRole& role : contract.roles) names.push_back(role.name);
   for (const auto& [name, value] : contract.numbers) names.push_back(name);
   names.insert(names.end(), contract.formulas.begin(), contract.formulas.end());
+  if (rule.roles.empty() && !contract.stands_for.empty()) return {};
+  if (contract.means.lines.empty())
+    return {fmt::format("{} is no contract of roles", contract.id), ""};
   if (rule.roles.empty())
     return {fmt::format("{} is a contract of roles, and the rule gives none", contract.id),
             fmt::format("write ferrule: 2 and roles: with {}", listed(names))};

@@ -1,8 +1,10 @@
 // A contract as its YAML file says it (rules/contracts): what kind of kernel, with which roles,
-// what it computes of them and what it asks of them. Rules bind the roles (Rule::roles).
+// what it computes of them and what it asks of them. Rules bind the roles (Rule::roles), or single
+// nodes do that it stands for.
 #pragma once
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/base/yaml.h"
@@ -24,6 +26,16 @@ struct ContractRole {
   std::string text() const;
 };
 
+/// A line of `stands_for`: nodes of these operators, alone, are the contract's. Operands and
+/// results by position; what is there no name for is not asked about.
+struct SingleNode {
+  std::string label;
+  std::vector<std::string> ops;  ///< "Conv", "com.microsoft::Gelu"
+  std::vector<std::string> operands, results;
+  bool variadic = false;  ///< the last operand's name is a list of all that are left
+  Place place;
+};
+
 struct Contract {
   std::string id, doc;
   std::vector<std::string> source;
@@ -34,9 +46,28 @@ struct Contract {
   /// Sound where `means` needs them, else of class kernel; names: roles, their axes as sizes,
   /// numbers.
   std::vector<Condition> conditions;
-  Pattern means;  ///< a replacement over the roles
+  Pattern means;  ///< a replacement over the roles; none: the node that it stands for
+  std::vector<SingleNode> stands_for;
+  bool tail = false;  ///< its kernels may take pointwise operators behind the node
   std::string file, text;
   const ContractRole* role(std::string_view name) const;
+};
+
+/// Those of some rules directories; copies share them.
+class Contracts {
+ public:
+  explicit Contracts(std::vector<std::shared_ptr<const Contract>> all);
+  const std::vector<std::shared_ptr<const Contract>>& all() const { return all_; }
+  std::shared_ptr<const Contract> find(std::string_view id) const;  ///< null: it has no file
+  struct Single {
+    const Contract* contract = nullptr;  ///< null: none stands for the node
+    const SingleNode* line = nullptr;
+  };
+  Single of(const Node& n) const;
+
+ private:
+  std::vector<std::shared_ptr<const Contract>> all_;
+  std::unordered_multimap<std::string_view, std::pair<std::string_view, Single>> by_op_;
 };
 
 /// Reads the whole document; what is wrong is recorded in `r`.

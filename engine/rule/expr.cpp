@@ -276,7 +276,9 @@ class Parser : TokenReader {
       return fail_at(name, fmt::format("{} needs a variable", name.text),
                      fmt::format("{}(v in list: {})", name.text,
                                  name.text == "map" ? "expression" : "condition"));
-    std::string hint = did_you_mean(name.text, known);
+    std::string hint = name.text == "accepts"
+                           ? "leave the condition out: contracts are asked of every group"
+                           : did_you_mean(name.text, known);
     return fail_at(name, fmt::format("there is no function {}", escape(name.text)),
                    hint.empty() ? "see ferrule rules vocabulary" : hint);
   }
@@ -406,7 +408,7 @@ std::vector<NameUse> name_uses(const Expr& e) {
 }
 
 bool asks_contract(const Expr& e) {
-  return (e.kind == Expr::Kind::call && e.name.starts_with("accepts")) ||
+  return (e.kind == Expr::Kind::call && e.name == "accepts_strided") ||
          std::ranges::any_of(e.args, [](const ExprPtr& a) { return asks_contract(*a); });
 }
 

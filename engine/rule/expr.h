@@ -20,7 +20,7 @@ Result<ExprPtr> parse_expression(std::string_view text, const Place& place);
 std::string to_text(const Expr& e);
 /// Names the expression reads, for load checks.
 std::vector<std::string> names(const Expr& e);
-/// Whether it asks for kernels (accepts, accepts_strided): that costs more than all else it may do.
+/// Whether it asks for kernels (accepts_strided): that costs more than all else it may do.
 bool asks_contract(const Expr& e);
 
 Val evaluate(const Expr& e, const EvalContext& ctx);

@@ -102,8 +102,6 @@ class Loader {
     fs::path root(dir);
     if (fs::exists(root / "pipeline.yaml", ec)) pipeline((root / "pipeline.yaml").string());
     if (fs::exists(root / "blocks.yaml", ec)) blocks((root / "blocks.yaml").string());
-    if (fs::is_directory(root / "contracts", ec))
-      for (const std::string& file : rule_files((root / "contracts").string())) contract(file);
     std::vector<std::string> files = rule_files(dir);
     if (static_cast<int64_t>(files.size() + rules_.size()) > limits_.rules)
       return errors_.add(error(Code::limit_exceeded, escape(dir),
@@ -149,28 +147,16 @@ class Loader {
     errors_.add(r.status());
   }
 
-  /// A later directory replaces a contract of the same name.
-  void contract(const std::string& path) {
-    auto doc = yaml::read_file(path, limits_);
-    if (!doc) return errors_.add(std::move(doc).error());
-    yaml::Reader r(doc->source);
-    auto c = std::make_shared<const Contract>(read_contract(r, *doc));
-    errors_.add(r.status());
-    std::erase_if(set_.contracts, [&](const auto& old) { return old->id == c->id; });
-    set_.contracts.push_back(std::move(c));
-  }
-
   void give_contracts() {
+    const Contracts* contracts = ops_.contracts();
     for (auto& rule : rules_) {
-      auto it = std::ranges::find(set_.contracts, rule->contract, [](auto& c) { return c->id; });
-      if (it != set_.contracts.end())
-        rule->kernel = *it;
-      else if (rule->roles.empty())
-        continue;
+      const auto contract = contracts ? contracts->find(rule->contract) : nullptr;
+      if (!contract && rule->roles.empty()) continue;
       auto [message, hint] =
-          rule->kernel ? check_roles(*rule, *rule->kernel)
-                       : std::pair<std::string, std::string>(
-                             fmt::format("{} is no contract of roles", rule->contract), "");
+          contract ? check_roles(*rule, *contract)
+                   : std::pair<std::string, std::string>(
+                         fmt::format("{} is no contract of roles", rule->contract), "");
+      if (!rule->roles.empty()) rule->kernel = contract;
       if (!message.empty())
         errors_.add(at_rule(*rule, rule->roles.empty() ? "contract" : "roles", message, hint));
     }
@@ -375,6 +361,39 @@ std::optional<bool> RuleSelection::about(std::string_view id) const {
   if (any(enable)) return true;
   if (any(disable)) return false;
   return std::nullopt;
+}
+
+Result<Semantics> load_semantics(std::span<const std::string> dirs, Semantics::BySchema by_schema,
+                                 const Limits& limits) {
+  Errors errors;
+  std::vector<std::shared_ptr<const Contract>> contracts;
+  for (const std::string& dir : dirs)
+    for (const std::string& file : rule_files((fs::path(dir) / "contracts").string())) {
+      auto doc = yaml::read_file(file, limits);
+      if (!doc) {
+        errors.add(std::move(doc).error());
+        continue;
+      }
+      yaml::Reader r(doc->source);
+      auto c = std::make_shared<const Contract>(read_contract(r, *doc));
+      errors.add(r.status());
+      std::erase_if(contracts, [&](const auto& old) { return old->id == c->id; });
+      contracts.push_back(std::move(c));
+    }
+  std::map<std::string_view, std::string_view> taken;
+  for (const auto& c : contracts)
+    for (const SingleNode& line : c->stands_for)
+      for (const std::string& op : line.ops)
+        if (auto [it, fresh] = taken.emplace(op, c->id); !fresh)
+          errors.add(error(Code::rule_invalid, str(line.place),
+                           fmt::format("{} is a single node of {} already", op, it->second),
+                           std::string("an operator belongs to one contract"))
+                         .value());
+  auto ops = Semantics::load(dirs, by_schema);
+  if (!ops) errors.add(std::move(ops).error());
+  if (!errors.empty()) return fail(errors.take());
+  ops->give(std::make_shared<const Contracts>(std::move(contracts)));
+  return ops;
 }
 
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const Semantics& ops,

@@ -18,6 +18,12 @@ struct RuleSelection {
 /// What the engine does without a rule and is still switched off like one: share.h.
 inline constexpr std::string_view kSharing = "common_subexpressions";
 
+/// Operators and contracts of the directories: later ones replace contracts of the same name.
+/// errors: all problems at once: those of Semantics::load, yaml_*, pattern_syntax,
+/// expression_invalid, rule_invalid.
+Result<Semantics> load_semantics(std::span<const std::string> dirs,
+                                 Semantics::BySchema by_schema = nullptr,
+                                 const Limits& limits = {});
 /// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the
 /// selection. A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
 /// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid,

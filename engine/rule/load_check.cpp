@@ -43,7 +43,8 @@ class NameCheck {
   }
 
   void conditions(const yaml::Node* list, const std::vector<Condition>& all) {
-    for (const Condition& c : all) expression(*c.expr, c.place, c.text);
+    for (const Condition& c : all)
+      if (c.expr) expression(*c.expr, c.place, c.text);
     if (!list) return;
     for (const yaml::Node& n : list->items) messages(n);
   }
@@ -61,13 +62,13 @@ class NameCheck {
     return all;
   }
 
-  /// tag('erf') asks for a tag that there is, has_kernel('pool', f16) for a contract.
+  /// tag('erf') asks for a tag that there is, has_kernel('pool', f16) and has_form for a contract.
   void quoted_names(const Expr& e, const Place& at, std::string_view text) {
     for (const ExprPtr& a : e.args) quoted_names(*a, at, text);
     if (e.kind != Expr::Kind::call || e.args.empty() || e.args[0]->kind != Expr::Kind::literal)
       return;
     auto t = get<std::string>(e.args[0]->literal);
-    if (t && e.name == "has_kernel" && !is_contract(*t))
+    if (t && (e.name == "has_kernel" || e.name == "has_form") && !is_contract(*t))
       report(text, at, NameUse{*t, e.args[0]->offset, "", ""},
              fmt::format("there is no contract {}", escape(*t)),
              did_you_mean(*t, contract_names()));
@@ -108,7 +109,6 @@ class NameCheck {
     if (wanted == "value") return k == K::value;
     if (wanted == "node") return k == K::node || k == K::value;  // a value stands for its producer
     if (wanted == "list") return k != K::node && k != K::value;
-    if (wanted == "group") return false;
     return true;
   }
 
@@ -320,6 +320,14 @@ void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml:
   }
   for (const auto& [name, value] : contract.numbers)
     names.emplace(name, Bound{K::attr, false, false, {}});
+  for (const SingleNode& line : contract.stands_for) {
+    if (!line.label.empty()) names.emplace(line.label, Bound{K::node, false, true, {}});
+    for (const std::string& x : line.operands)
+      names.emplace(x, Bound{line.variadic && x == line.operands.back() ? K::value_list : K::value,
+                             false,
+                             true,
+                             {}});
+  }
   const Rule none;
   NameCheck(r, none, list, std::move(names)).conditions(&list, contract.conditions);
 }

@@ -186,8 +186,6 @@ class RuleReader {
   }
 
  private:
-  static constexpr const char* kAsk = "accepts(group)";
-
   const yaml::Node* find(std::string_view key) { return root_.find(key); }
 
   void check_version() {
@@ -337,23 +335,19 @@ class RuleReader {
     }
   }
 
-  /// A group that its contract does not take is none, also where the author does not ask.
+  /// A group that its contract does not take is none, and a part that kernels do not take as a
+  /// slice is copied.
   void ask_contract() {
-    using enum RuleKind;
-    if (rule_.kind == rewrite || rule_.kind == place || rule_.contract.empty()) return;
+    const bool place = rule_.kind == RuleKind::place;
+    if (!place && rule_.contract.empty()) return;
     if (!rule_.roles.empty()) return;  // their contract says what it asks
-    if (std::ranges::any_of(rule_.where, [](const Condition& c) { return c.text == kAsk; })) return;
     Condition c;
-    c.id = std::ranges::count(rule_.where, "kernel", &Condition::id) ? "contract" : "kernel";
+    c.id = place ? "slices" : rule_.contract + ".kernel";
     c.cls = ConditionClass::kernel;
-    c.text = kAsk;
-    c.why = "no kernel for this group";
-    c.place = place_of(r_, root_);
-    auto e = parse_expression(c.text, c.place);
-    if (!e) return;
-    c.expr = std::move(*e);
     c.asks_contract = true;
-    rule_.where.push_back(std::move(c));
+    c.place = place_of(r_, root_);
+    const auto profit = std::ranges::find(rule_.where, ConditionClass::profit, &Condition::cls);
+    rule_.where.insert(place ? rule_.where.end() : profit, std::move(c));
   }
 
   void read_let() {
@@ -625,8 +619,7 @@ class RuleReader {
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
-    const bool of_contract =
-        !rule_.roles.empty() && t.declined_by.starts_with(rule_.contract + ".");
+    const bool of_contract = is_contract(t.declined_by.substr(0, t.declined_by.find('.')));
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
     else if (!of_contract && !contains(known, t.declined_by))

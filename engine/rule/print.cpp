@@ -116,10 +116,11 @@ class Printer {
   }
 
   void conditions(std::string_view key, const std::vector<Condition>& all, int indent) {
-    if (all.empty()) return;
+    if (std::ranges::none_of(all, [](const Condition& c) { return c.expr != nullptr; })) return;
     std::string pad(static_cast<size_t>(indent), ' ');
     out_ += fmt::format("{}{}:\n", pad, key);
     for (const Condition& c : all) {
+      if (!c.expr) continue;
       out_ += fmt::format("{}  - {{id: {}, {}: {}, why: {}", pad, c.id, name(c.cls),
                           yaml::in_quotes(c.text), yaml::in_quotes(c.why));
       if (!c.hint.empty()) out_ += ", hint: " + yaml::in_quotes(c.hint);
@@ -223,8 +224,7 @@ std::string print_rule(const Rule& r) { return Printer(r).run(); }
 
 bool same(const Rule& a, const Rule& b) {
   auto condition = [](const Condition& x, const Condition& y) {
-    return x.id == y.id && x.cls == y.cls && x.text == y.text &&
-           to_text(*x.expr) == to_text(*y.expr) && x.why == y.why && x.hint == y.hint;
+    return x.id == y.id && x.cls == y.cls && x.text == y.text && x.why == y.why && x.hint == y.hint;
   };
   auto conditions = [&](const std::vector<Condition>& x, const std::vector<Condition>& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), condition);

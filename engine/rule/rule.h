@@ -32,10 +32,10 @@ using ConditionScope = std::function<bool(const Graph&, const Match&)>;
 struct Condition {
   std::string id;
   ConditionClass cls = ConditionClass::sound;
-  std::shared_ptr<const Expr> expr;
-  bool asks_contract = false;  ///< expr.h
-  std::string text;            ///< the expression as written
-  std::string why;             ///< with {expr} holes
+  std::shared_ptr<const Expr> expr;  ///< none: that the rule's contract takes the group
+  bool asks_contract = false;        ///< expr.h
+  std::string text;                  ///< the expression as written
+  std::string why;                   ///< with {expr} holes
   std::string hint;
   Place place;
   std::string
@@ -163,7 +163,7 @@ struct Rule {
   Pattern rewrite;                  ///< kind rewrite
   std::string contract;             ///< absorb, window, region, merge: the group's contract
   std::vector<RoleSpec> roles;      ///< window: what the contract's roles are in the pattern
-  std::shared_ptr<const Contract> kernel;  ///< the contract's file, where it has one
+  std::shared_ptr<const Contract> kernel;  ///< the contract's file, where the rule gives its roles
   std::string anchor;                      ///< absorb: label of the anchor
   RegionSpec region;                       ///< region: what grows;  absorb: the tail
   MergeSpec merge;
@@ -206,7 +206,6 @@ struct RuleSet {
   /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list
   /// with `enabled` false, so that they can be shown: whoever fires rules skips them.
   std::vector<std::shared_ptr<const Rule>> rules;
-  std::vector<std::shared_ptr<const Contract>> contracts;
   std::vector<std::string> warnings;  ///< globs that match no rule
   const Rule* find(std::string_view id) const;
 };

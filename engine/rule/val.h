@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/accept.h"
 #include "engine/base/dim.h"
-#include "engine/contract/accept.h"
 #include "engine/graph/graph.h"
 #include "engine/rule/bindings.h"
 
@@ -41,8 +41,6 @@ struct EvalContext {
   const Semantics& ops;
   const Let& let;
   const Target* target = nullptr;  ///< null: device facts are unknown
-  /// Answers `accepts(group)`: whether the contract has a kernel for the nodes about to be grouped.
-  std::function<Accept()> accepts = {};
   /// Answers `accepts_strided(v)`: whether the kernels around v work where it is a slice of
   /// something larger.
   std::function<Accept(ValueId v)> accepts_strided = {};

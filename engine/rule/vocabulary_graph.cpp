@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "engine/rule/vocabulary_table.h"
+#include "engine/semantics/movement.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 
@@ -224,10 +225,20 @@ Val saved_bytes(const EvalContext& ctx, Args a) {
   return make_dim(total);
 }
 
-Val accepts(const EvalContext& ctx, Args) {
-  if (!ctx.accepts) return unknown("a target");
-  const Accept a = ctx.accepts();
-  return make_truth(a.truth, a.reason);
+Val has_form(const EvalContext& ctx, Args a) {
+  auto contract = get<std::string>(a[0]), form = get<std::string>(a[1]);
+  if (!contract || !form) return unknown("a contract and a form");
+  if (!ctx.target) return unknown("which kernels there are (no target)");
+  return Val{ctx.target->facts_of(*contract).takes(*form)};
+}
+Val index_runs(const EvalContext& ctx, Args a) {
+  auto n = get<NodeId>(a[0]);
+  if (!n || !*n) return unknown("a node");
+  const auto m = movement_of(ctx.graph, ctx.graph.node(*n), 0);
+  if (!m) return unknown(m.error().reason());
+  size_t most = 0;
+  for (const IndexStep& s : m->steps) most = std::max(most, s.segments.size());
+  return Val{static_cast<int64_t>(most)};
 }
 /// Whether the element type is among these of the contract's.
 Val has_type(const EvalContext& ctx, Args a, std::vector<DType> ContractFacts::* types) {
@@ -293,13 +304,16 @@ const Function kGraphFunctions[] = {
      absent,
      kMissingToo},
     {{"tag", "(name: string) -> bool", "the alternative with this tag was taken: tag('erf')"}, tag},
-    {{"accepts", "(group: group) -> bool",
-      "the contract has a kernel for the nodes about to be grouped: accepts(group)"},
-     accepts,
-     kMissingToo},
+    {{"index_runs", "(n: node) -> int",
+      "runs at one distance that the places make which a movement reads along an axis; not known "
+      "where they cannot be said so"},
+     index_runs},
     {{"has_kernel", "(contract: string, type: dtype) -> bool",
       "the target has kernels of this contract for the element type: has_kernel('pool', u8)"},
      has_kernel},
+    {{"has_form", "(contract: string, form: string) -> bool",
+      "the target's kernels of this contract take the form: has_form('pool', 'dilated')"},
+     has_form},
     {{"has_library_kernel", "(contract: string, type: dtype) -> bool",
       "a library of the target has kernels of this contract for the element type: "
       "has_library_kernel('quantized', i8)"},

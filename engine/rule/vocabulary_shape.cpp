@@ -1,4 +1,6 @@
 // Vocabulary: element types, shapes, broadcasting.
+#include <algorithm>
+
 #include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {
@@ -176,6 +178,10 @@ Val is_static(const EvalContext& ctx, Args a) {
   auto s = shape_of(ctx, a[0], &missing);
   return s ? Val{constant_shape(*s).has_value()} : missing;
 }
+Val is_empty(const EvalContext& ctx, Args a) {
+  const Value* v = value_of(ctx, a[0]);
+  return Val{v && v->type.shape && std::ranges::count(*v->type.shape, Dim(0)) > 0};
+}
 Val known(const EvalContext&, Args a) { return Val{!is_unknown(a[0]) && !is_absent(a[0])}; }
 
 /// Whether the aligned dimension of the operand is 1 (stretched) or the result's own.
@@ -307,6 +313,7 @@ const Function kShapeFunctions[] = {
     {{"bytes", "(x: value) -> size", "size in memory"}, bytes},
     {{"same_shape", "(a: any, b: any) -> bool", "provably the same shape"}, same_shape},
     {{"static", "(x: any) -> bool", "every dimension is a number"}, is_static},
+    {{"is_empty", "(x: value) -> bool", "it certainly has no elements"}, is_empty},
     {{"known", "(fact: any) -> bool", "the fact is known and present"}, known, kMissingToo},
     {{"bcast", "(r: any, y: any) -> kind",
       "how r broadcasts to y: none, scalar, channel (axis 1 only, rank >= 3), row (last axis "

@@ -1,5 +1,6 @@
 #include "engine/rule/vocabulary_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_map>
 
@@ -114,9 +115,7 @@ std::optional<Val> word(std::string_view name) {
 }
 
 bool is_fact(std::string_view name) {
-  for (const Fact& f : kFacts)
-    if (f.name == name) return true;
-  return name == "group";
+  return std::ranges::any_of(kFacts, [&](const Fact& f) { return f.name == name; });
 }
 
 Val fact(std::string_view name, const EvalContext& ctx) {
@@ -127,7 +126,7 @@ Val fact(std::string_view name, const EvalContext& ctx) {
 }
 
 std::vector<std::string> word_names() {
-  std::vector<std::string> all = {"true", "false", "inf", "nan", "group"};
+  std::vector<std::string> all = {"true", "false", "inf", "nan"};
   for (const Word& w : kKinds) all.emplace_back(w.name);
   for (const Fact& f : kFacts) all.emplace_back(f.name);
   return all;

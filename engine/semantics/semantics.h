@@ -29,6 +29,7 @@ struct Inferred {
 std::optional<std::vector<Dim>> contents_of(const Graph& g, ValueId v);
 
 class RegionPrograms;  // region_programs.h
+class Contracts;       // engine/rule/contract.h
 
 class Semantics {
  public:
@@ -57,6 +58,10 @@ class Semantics {
   Result<Inferred> infer_by_schema(const Graph& g, const Node& n) const;
   /// Regions of these operators that were lowered before; null: none are kept.
   RegionPrograms* programs() const { return programs_.get(); }
+  /// What kernels compute, and of which operators: load_semantics (engine/rule/load.h) gives them;
+  /// null: none are known.
+  const Contracts* contracts() const { return contracts_.get(); }
+  void give(std::shared_ptr<const Contracts> contracts) { contracts_ = std::move(contracts); }
 
  private:
   BySchema by_schema_;
@@ -66,6 +71,7 @@ class Semantics {
   std::unordered_multimap<std::string_view, const OpFormula*>
       by_op_;  ///< of ops_, for find(): asked for every node
   std::shared_ptr<RegionPrograms> programs_;
+  std::shared_ptr<const Contracts> contracts_;
 };
 
 }  // namespace ferrule

@@ -59,8 +59,8 @@ void condition_lines(Draft& c) {
   const Rejection& r = c.found.rejection;
   std::set<std::string> seen;
   for (const MatchTrace::Asked& a : c.found.trace.conditions) {
-    seen.insert(a.condition->id);
-    out.conditions.push_back({a.condition->id, a.condition->cls, a.truth, a.text});
+    seen.insert(a.id);
+    out.conditions.push_back({a.id, a.condition->cls, a.truth, a.text});
   }
   // A node that a tail or a region left out was asked apart from the rule's own conditions.
   if (r.stage == Rejection::Stage::condition && !seen.contains(r.id)) {

@@ -108,7 +108,7 @@ std::vector<NodeId> blamed(const Draft& c) {
   std::vector<NodeId> out;
   std::vector<std::string> asked;
   for (const MatchTrace::Asked& a : c.found.trace.conditions)
-    if (a.truth == Truth::no && a.condition->id == c.found.rejection.id)
+    if (a.truth == Truth::no && a.condition->expr && a.id == c.found.rejection.id)
       asked = names(*a.condition->expr);
   for (const auto& [call, n] : c.found.trace.nodes)
     if (call->optional && contains(asked, call->label)) out.push_back(n);

@@ -20,8 +20,8 @@ engine/semantics
 engine/onnx
 engine/interpreter
 engine/target
-engine/contract
 engine/rule
+engine/contract
 engine/match
 engine/rewrite
 engine/group

@@ -15,6 +15,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/base/minifloat.h"
 #include "engine/base/tolerance.h"
+#include "engine/rule/load.h"
 #include "engine/semantics/polynomials.h"
 #include "engine/semantics/program_builder.h"
 #include "tests/support/paths.h"
@@ -261,7 +262,7 @@ class Run {
 const Semantics& table() {
   static const Semantics ops = [] {
     std::vector<std::string> dirs{rules_dir()};
-    return *Semantics::load(dirs);
+    return *load_semantics(dirs);
   }();
   return ops;
 }

@@ -4,6 +4,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/infer_onnx.h"
+#include "engine/rule/load.h"
 #include "tests/support/paths.h"
 
 namespace ferrule::test {
@@ -12,7 +13,7 @@ namespace ferrule::test {
 inline const Semantics& operators() {
   static const Semantics table = [] {
     const std::string dirs[] = {rules_dir()};
-    auto t = Semantics::load(dirs, infer_by_schema);
+    auto t = load_semantics(dirs, infer_by_schema);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
     return std::move(*t);
   }();

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "engine/rule/load.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
 #include "runtime/cuda/constants.h"
@@ -145,7 +146,7 @@ TEST_CASE("a device that is lost: every later run says so, nothing crashes") {
   b.plan.graph.add_output(x);  // somebody else's memory
   b.finish();
   const std::string rules[] = {rules_dir()};
-  auto ops = Semantics::load(rules);
+  auto ops = load_semantics(rules);
   REQUIRE(ops.has_value());
   Target target;
   Limits limits;

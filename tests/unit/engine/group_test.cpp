@@ -20,8 +20,6 @@ tail:
   max_inputs: 4
   where:
     - {id: constant_operands, kernel: "all(r in operands: const(r))", why: "{node} also reads {operands}"}
-where:
-  - {id: kernel, kernel: "accepts(group)", why: "no kernel"}
 name: "{conv} + {tail}"
 )Y";
 const char* kResidual = R"Y(kind: absorb
@@ -38,8 +36,6 @@ tail:
   max_inputs: 1
   where:
     - {id: operand_shape, kernel: "all(r in operands: const(r) or same_shape(r, t))", why: "{operands} would be broadcast"}
-where:
-  - {id: kernel, kernel: "accepts(group)", why: "no kernel"}
 name: "{conv} + {tail}"
 )Y";
 const char* kPointwise = R"Y(kind: region
@@ -51,8 +47,6 @@ region:
   min_ops: 2
   max_ops: 64
   max_inputs: 16
-where:
-  - {id: kernel, kernel: "accepts(group)", why: "no kernel"}
 name: "fusedPointwiseNode({region})"
 )Y";
 std::string row_rule(std::string_view keeps) {
@@ -61,8 +55,6 @@ phase: rows
 numerics: exact
 contract: row_reduce
 region: {{of: "@pointwise", around: "@row", min_ops: 2{}}}
-where:
-  - {{id: kernel, kernel: "accepts(group)", why: "no kernel"}}
 name: "{{region}}"
 )Y",
                      keeps);
@@ -165,13 +157,13 @@ TEST_CASE("why a tail was not taken") {
   target().contracts["conv"].max_epilogue_ops = 0;
   Graph h =
       graph("g (float[1,2,3,3] i) => (float[1,2,3,3] o) " + kW + " { t = Conv(i, w) o = Relu(t) }");
-  CHECK(declined(*act, h, "t") == "kernel");
+  CHECK(declined(*act, h, "t") == "conv.tail");
   // Who reads the reason gets the first; where nobody does, what asks for kernels waits for the
   // rest.
   std::string both = kActivation;
-  both.insert(both.find("name:"), "  - {id: never, profit: \"false\", why: \"never\"}\n");
+  both.insert(both.find("name:"), "where:\n  - {id: never, profit: \"false\", why: \"never\"}\n");
   auto never = rule("never", both);
-  CHECK(declined(*never, h, "t") == "kernel");
+  CHECK(declined(*never, h, "t") == "conv.tail");
   MatchContext silent = context(h);
   silent.explain = false;
   Attempt a = match_any(*never, maker(h, "t"), silent);
@@ -307,7 +299,6 @@ match: |
 contract: conv_pool
 where:
   - {id: square, kernel: "kernel_size(conv) == [1, 1] and attr(conv, 'group') == 1 and out_channels(conv) == 2", why: "{kernel_size(conv)}"}
-  - {id: kernel, kernel: "accepts(group)", why: "no kernel"}
 name: "{conv} + {pool}"
 )Y";
 

@@ -35,7 +35,7 @@ inline void must(Status s) {
 inline const Semantics& ops() {
   static const Semantics table = [] {
     std::array<std::string, 1> dirs{rules_dir()};
-    return must(Semantics::load(dirs, infer_by_schema));
+    return must(load_semantics(dirs, infer_by_schema));
   }();
   return table;
 }

@@ -8,6 +8,7 @@
 
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
+#include "engine/rule/load.h"
 #include "tests/unit/engine/kit.h"
 
 using namespace ferrule;
@@ -25,7 +26,7 @@ const Semantics& copies() {
     REQUIRE(mkdtemp(dir.data()));
     std::filesystem::create_directory(dir + "/ops");
     std::ofstream(dir + "/ops/copies.yaml") << text;
-    auto ops = Semantics::load(std::vector{rules_dir(), dir}, infer_by_schema);
+    auto ops = load_semantics(std::vector{rules_dir(), dir}, infer_by_schema);
     std::filesystem::remove_all(dir);
     return must(std::move(ops));
   }();

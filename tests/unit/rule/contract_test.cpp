@@ -54,7 +54,9 @@ std::string loaded(std::string_view what = "", std::string_view by = "") {
   std::ofstream(dir / "pipeline.yaml") << "ferrule: 2\nphases:\n  - {id: anchors}\n";
   std::ofstream(dir / "contracts/attention.yaml") << contract;
   std::ofstream(dir / "r.yaml") << rule;
-  const auto set = load_rules(std::vector<std::string>{dir.string()}, op_table(), {}, Limits{});
+  const std::vector<std::string> dirs{dir.string()};
+  const auto ops = load_semantics(dirs);
+  const auto set = ops ? load_rules(dirs, *ops, {}, Limits{}) : fail(ops.error());
   fs::remove_all(dir);
   if (!set) return render(set.error());
   REQUIRE(set->rules.size() == 1);
@@ -118,4 +120,20 @@ TEST_CASE("what a contract cannot say") {
   refused("kernel: \"D", "profit: \"D", "profit conditions stand in rules");
   refused("y = act(", "z = act(", "no line makes y");
   refused("means: |", "meaning: |", "meaning");
+}
+
+TEST_CASE("single nodes that a contract stands for") {
+  const std::string before = "formulas: [act]";
+  auto with = [&](const std::string& lines) { return before + "\nstands_for: [" + lines + "]"; };
+  CHECK(loaded(before, with("\"[n] y = {Mine|my.own::Other}<...>(q, add?)\"")) == "");
+  refused(before, with("\"y = Mine<...>(add?)\""), "nothing is role q");
+  refused(before, with("\"z = Mine<...>(q)\""), "nothing is role y");
+  for (const char* line : {"y = Mine(q)", "y = Mine<axis=1, ...>(q)", "y = @unary<...>(q)",
+                           "y = Mine<...>(q[A])", "y = Mine<...>(Mine<...>(q))"})
+    refused(before, with(fmt::format("\"{}\"", line)), "a contract stands for single nodes");
+  refused(before, with("\"y = Mine<...>(q)\", \"y = Mine<...>(q, add)\""),
+          "Mine is a single node of attention already");
+  refused("means: |\n  y = act(Mul(Add(q, (add ?? 0)), {scale}))\n",
+          "stands_for: [\"y = Mine<...>(q)\"]\n", "attention is no contract of roles");
+  refused(before, with("\"[n] y = Mine<...>(q)\"") + "\ntail: \"@row\"", "@row");
 }

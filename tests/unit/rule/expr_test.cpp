@@ -252,13 +252,13 @@ TEST_CASE("nodes") {
   w.target.contracts["pool"].types = {DType::f32, DType::u8};
   CHECK(w.truth("has_kernel('pool', u8)") == "yes");
   CHECK(w.truth("has_kernel('pool', dtype(x)) and not has_kernel('conv', dtype(x))") == "yes");
+  CHECK(w.truth("has_form('pool', 'dilated')") == "no");
+  w.target.contracts["pool"].forms = {"dilated"};
+  CHECK(w.truth("has_form('pool', 'dilated') and not has_form('conv', 'dilated')") == "yes");
   w.target.profile = "tensorrt";
   CHECK(w.truth("profile != tensorrt or dtype(x) in [f16, i8]") == "no");
   w.ctx.target = nullptr;
   CHECK(w.truth("device == cpu") == "unknown");
-  CHECK(w.truth("accepts(group)") == "unknown");
-  w.ctx.accepts = [] { return answer::yes(); };
-  CHECK(w.truth("accepts(group)") == "yes");
 }
 
 TEST_CASE("what decided") {

@@ -8,7 +8,7 @@
 inline const ferrule::Semantics& op_table() {
   static const ferrule::Semantics table = [] {
     std::vector<std::string> dirs = {ferrule::rules_dir()};
-    auto t = ferrule::Semantics::load(dirs);
+    auto t = ferrule::load_semantics(dirs);
     REQUIRE_MESSAGE(t.has_value(), (t ? "" : render(t.error())));
     return *t;
   }();

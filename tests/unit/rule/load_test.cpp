@@ -103,7 +103,7 @@ match: |
   [conv] t = {Conv|@group.conv}<group=1, ...>(square(x), W![O, ...], B?)
 outputs: [t]
 where:
-  - {id: k, kernel: "accepts(group) and O > 1", why: "no {conv}", hint: "none"}
+  - {id: k, kernel: "has_kernel('conv', f32) and O > 1", why: "no {conv}", hint: "none"}
   - {id: p, profit: "saved_bytes([conv, tail]) >= 0 or half < 1", why: "x"}
 let:
   half: "O / 2"
