@@ -7,6 +7,7 @@
 #include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
+#include "engine/graph/operator_name.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/nodes_to_programs.h"
 
@@ -198,7 +199,7 @@ const Row* row_of(std::string_view contract) {
 const Row* row_of(const Node& n) {
   if (!n.domain.empty()) return nullptr;
   for (const Row& r : rows())
-    if (std::find(r.ops.begin(), r.ops.end(), n.op) != r.ops.end()) return &r;
+    if (std::find(r.ops.begin(), r.ops.end(), operator_name(n.op)) != r.ops.end()) return &r;
   return nullptr;
 }
 

@@ -160,7 +160,7 @@ const Joint* joint_of(std::string_view contract) {
 }  // namespace
 
 std::string contract_of(const Graph& g, const Node& n, const Semantics& ops) {
-  if (n.body && n.op.starts_with("group.")) return n.op.substr(6);
+  if (n.body && !n.op.contract().empty()) return std::string(n.op.contract());
   if (n.domain == "ferrule") return "copy";  // Reorder
   if (const std::string_view anchored = anchored_contract(n); !anchored.empty())
     return std::string(anchored);

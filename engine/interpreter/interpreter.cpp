@@ -1,6 +1,7 @@
 // Running graphs: which function runs an operator, values and their life time, nested graphs.
 #include "engine/interpreter/interpreter.h"
 
+#include "engine/graph/operator_name.h"
 #include "engine/interpreter/internal.h"
 #include "engine/semantics/evaluate.h"
 
@@ -27,7 +28,7 @@ const std::map<std::pair<std::string_view, std::string_view>, Kernel>& kernels()
 Kernel find_kernel(const Node& n) {
   const std::string_view domain =
       n.domain == "ai.onnx" ? std::string_view() : std::string_view(n.domain);
-  const auto it = kernels().find({domain, n.op});
+  const auto it = kernels().find({domain, operator_name(n.op)});
   return it == kernels().end() ? nullptr : it->second;
 }
 

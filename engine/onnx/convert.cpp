@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/internal.h"
 
@@ -135,7 +136,7 @@ class Converter {
     Graph& g = *scope.graph;
     ValueId v = g.add_value(g.fresh_name(name), g.value(from).type);
     Node n;
-    n.op = Graph::kIdentity;
+    n.op = identity_operator();
     n.inputs = {from};
     n.outputs = {v};
     n.since_opset = 28;
@@ -199,7 +200,7 @@ class Converter {
       return constant(n, attributes, where, scope);
     }
     Node out;
-    out.op = n.op_type();
+    out.op = operator_named(n.op_type());
     out.domain = domain;
     out.name = scope.graph->find_node(name) ? scope.graph->fresh_name(name) : name;
     out.since_opset = static_cast<int>(opset);
@@ -297,7 +298,7 @@ class Converter {
       ValueId from = inner.names.at(formal);
       if (!from) return error(Code::dangling_input, where(), quote(formal));
       Node id;
-      id.op = Graph::kIdentity;
+      id.op = identity_operator();
       id.inputs = {from};
       id.outputs = {v};
       id.since_opset = 28;
