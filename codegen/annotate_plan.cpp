@@ -11,9 +11,10 @@ namespace {
 
 /// A kernel whose factors may be rounded to tf32: a call of a library for one convolution or
 /// product. Joint kernels are generated, in f32.
-bool rounds_to_tf32(const Launch& l, const Layer& layer) {
-  return l.kind == Launch::Kind::library && l.node && l.primitive != layer.contract &&
-         allows_tf32(l.graph->node(l.node));
+bool rounds_to_tf32(const Launch& l) {
+  const bool multiplies =
+      l.work == Work::convolution || l.work == Work::deconvolution || is_product(l.work);
+  return l.kind == Launch::Kind::library && multiplies && allows_tf32(l.graph->node(l.node));
 }
 
 /// What `explain` says of a layer's arithmetic.
@@ -33,7 +34,7 @@ std::string numerics_of(const Layer& layer, const LoweredLayer& l) {
     note(fmt::format("library ({})", bound));
   else if (some([](const Launch& a) { return !a.deviation.empty(); }))
     note("library");
-  if (some([&](const Launch& a) { return rounds_to_tf32(a, layer); })) note("tf32");
+  if (some(rounds_to_tf32)) note("tf32");
   return out;
 }
 

@@ -1,7 +1,5 @@
 #include "runtime/gpu_steps.h"
 
-#include <map>
-
 #include "codegen/cuda/operands.h"
 
 namespace ferrule {
@@ -27,7 +25,7 @@ CudaOperands operands(const KernelCall& call) {
 }
 
 auto refuse(const KernelCall& call, std::string why) {
-  return not_applicable(escape(call.layer), call.node->op, why);
+  return not_applicable(escape(call.layer), call.node->op.text(), why);
 }
 
 Applicable<> check_images(const KernelCall& call, const Window& w) {
@@ -54,20 +52,35 @@ Applicable<Window> convolution_window(const KernelCall& call, bool transposed) {
 
 }  // namespace
 
-GpuLibrary gpu_library(std::string_view op) {
-  static const std::map<std::string_view, GpuLibrary> kLibraries = {
-      {"Conv", GpuLibrary::convolution},
-      {"ConvTranspose", GpuLibrary::deconvolution},
-      {"MatMul", GpuLibrary::product},
-      {"Gemm", GpuLibrary::product},
-  };
-  auto it = kLibraries.find(op);
-  return it == kLibraries.end() ? GpuLibrary::none : it->second;
+bool gpu_library(Work work) {
+  switch (work) {
+    case Work::convolution:
+    case Work::deconvolution:
+    case Work::product:
+    case Work::affine_product:
+      return true;
+    case Work::max_pool:
+    case Work::average_pool:
+    case Work::global_max_pool:
+    case Work::global_average_pool:
+    case Work::resize:
+    case Work::norm:
+    case Work::attention:
+    case Work::channel_gate:
+    case Work::softmax_topk:
+    case Work::conv_pool:
+    case Work::depthwise_pointwise:
+    case Work::transpose:
+    case Work::gather:
+    case Work::reorder:
+    case Work::other:
+      break;
+  }
+  return false;
 }
 
 Applicable<Window> gpu_window(const KernelCall& call) {
-  FERRULE_ASSIGN(Window w,
-                 convolution_window(call, gpu_library(call.node->op) == GpuLibrary::deconvolution));
+  FERRULE_ASSIGN(Window w, convolution_window(call, call.work == Work::deconvolution));
   FERRULE_TRY(check_images(call, w));
   return w;
 }
@@ -83,14 +96,9 @@ Applicable<> check_gpu_product(const KernelCall& call) {
 }
 
 Applicable<> check_gpu_library(const Launch& launch, const KernelCall& call) {
-  switch (gpu_library(launch.primitive)) {
-    case GpuLibrary::none:
-      return not_applicable(escape(call.layer), escape(launch.primitive), "no kernel");
-    case GpuLibrary::product:
-      return check_gpu_product(call);
-    default:
-      break;
-  }
+  if (!gpu_library(launch.work))
+    return not_applicable(escape(call.layer), escape(launch.called), "no kernel");
+  if (is_product(launch.work)) return check_gpu_product(call);
   auto w = gpu_window(call);
   return w ? Applicable<>{} : fail(w.error());
 }
@@ -111,8 +119,7 @@ Applicable<CudaLaunch> plan_gpu_launch(const Launch& launch, const KernelCall& c
                                                       target.cores, tuned(tuning, wanted)));
   if (note && !wanted.empty() && planned.shape != wanted) *note = unknown_choice(wanted);
   if (planned.blocks > kMostBlocks)
-    return not_applicable(escape(call.layer), launch.primitive,
-                          "more blocks than a launch can have");
+    return not_applicable(escape(call.layer), launch.called, "more blocks than a launch can have");
   return planned;
 }
 

@@ -17,12 +17,11 @@
 
 namespace ferrule {
 
-/// What makes the kernel of a library primitive.
-enum class GpuLibrary : uint8_t { none, convolution, deconvolution, product };
-/// By ONNX operator. Attentions are asked for one by one (choose_gpu_attention). Norms and poolings
-/// are none: their time is that of the memory, which a generated kernel reads once as a library's
-/// does, and it takes every form of theirs, and norms their neighbours.
-GpuLibrary gpu_library(std::string_view op);
+/// Whether a library computes the work of a call. Attentions are asked for one by one
+/// (choose_gpu_attention). Norms and poolings are none: their time is that of the memory, which a
+/// generated kernel reads once as a library's does, and it takes every form of theirs, and norms
+/// their neighbours.
+bool gpu_library(Work work);
 /// Whether there is one, and it takes the call's form: what follows, by library. Not applicable;
 /// errors: bad_attribute.
 Applicable<> check_gpu_library(const Launch& launch, const KernelCall& call);

@@ -54,6 +54,7 @@ Result<KernelCall> call_of(const Plan& plan, const Lowered& lowered, const Stora
                            size_t layer, const Launch& l) {
   KernelCall call;
   call.layer = plan.layers[layer].name;
+  call.work = l.work;
   call.graph = l.graph;
   call.roles = l.roles;
   if (l.node && l.graph) call.node = &l.graph->node(l.node);

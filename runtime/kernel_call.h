@@ -58,7 +58,8 @@ struct Operand {
 
 /// What a factory makes a kernel from.
 struct KernelCall {
-  std::string layer;             ///< for messages
+  std::string layer;  ///< for messages
+  Work work = Work::other;
   const Node* node = nullptr;    ///< the anchor: operator and attributes
   const Graph* graph = nullptr;  ///< where `node` lives
   std::vector<Operand> inputs;   ///< the anchor's inputs by slot, then operands of the post-ops

@@ -269,7 +269,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   FERRULE_TRY(state->choose(state->options.engine.target));
   auto learn = [engine = &state->options.engine] {
     auto knowledge = load_knowledge(*engine);
-    (void)schema_default("", "Identity", "");  // ONNX's schemas are registered at their first use
+    (void)schema_default("", "", "");  // ONNX's schemas are registered at their first use
     return knowledge;
   };
   // Rules and schemas are read while the file is. Where no second thread can be had, the

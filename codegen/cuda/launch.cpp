@@ -34,19 +34,9 @@ std::vector<void*> pointers_of(std::span<const uint64_t> addresses, size_t count
   for (size_t k = 0; k < count; ++k) out[k] = reinterpret_cast<void*>(addresses[k]);
   return out;
 }
-/// Operators and contracts that other devices have libraries for, and GPUs kernels of a kind of
-/// their own.
-bool is_call(const Launch& l, std::string_view primitive) {
-  return l.kind == Launch::Kind::library && l.primitive == primitive;
-}
-bool attends(const Launch& l) { return is_call(l, "attention"); }
-bool selects(const Launch& l) { return is_call(l, "softmax_topk"); }
-bool pools(const Launch& l) { return is_call(l, "MaxPool") || is_call(l, "AveragePool"); }
-bool resizes(const Launch& l) { return is_call(l, "Resize"); }
-bool normalizes(const Launch& l) { return is_call(l, "BatchNormalization"); }
 bool reads_all(const Launch& l) {
-  return !attends(l) && !selects(l) && !resizes(l) && !l.rows && !(l.region && l.region->pieced) &&
-         l.primitive != "Gather";
+  return l.work != Work::attention && l.work != Work::softmax_topk && l.work != Work::resize &&
+         l.work != Work::gather && !l.rows && !(l.region && l.region->pieced);
 }
 bool empty(const CudaOperand& o) { return std::ranges::find(o.dims, 0) != o.dims.end(); }
 
@@ -61,6 +51,43 @@ class Planner {
         aligned_(aligned),
         cores_(cores),
         wanted_(wanted) {}
+
+  using Make = Applicable<> (Planner::*)();
+  /// What makes the launch's kernel; null: there is none, or it is a library's.
+  static Make maker(const Launch& l) {
+    switch (l.work) {
+      case Work::attention:
+        return &Planner::attention;
+      case Work::softmax_topk:
+        return &Planner::selection;
+      case Work::max_pool:
+      case Work::average_pool:
+        return &Planner::pool;
+      case Work::resize:
+        return &Planner::resize;
+      case Work::norm:
+        return &Planner::normalization;
+      case Work::gather:
+        if (!l.region && l.kind == Launch::Kind::copy) return &Planner::gather;
+        break;
+      case Work::transpose:
+      case Work::reorder:
+        if (!l.region && l.kind == Launch::Kind::copy) return &Planner::permuted;
+        break;
+      case Work::convolution:
+      case Work::deconvolution:
+      case Work::product:
+      case Work::affine_product:
+      case Work::global_max_pool:
+      case Work::global_average_pool:
+      case Work::channel_gate:
+      case Work::conv_pool:
+      case Work::depthwise_pointwise:
+      case Work::other:
+        break;
+    }
+    return l.rows ? &Planner::rows : l.region ? &Planner::region : nullptr;
+  }
 
   Applicable<CudaLaunch> run() {
     FERRULE_ASSERT(operands_.size() == launch_.inputs.size() + launch_.outputs.size(),
@@ -91,26 +118,20 @@ class Planner {
         empty(output()) ? 0 : (geometry.packs(kernel) + kernel.threads - 1) / kernel.threads;
   }
   tl::unexpected<NotApplicable> refuse(std::string why) const {
-    return not_applicable("", escape(launch_.primitive), "no GPU kernel: " + std::move(why));
+    return not_applicable("", escape(launch_.called), "no GPU kernel: " + std::move(why));
   }
   const CudaOperand& output(size_t k = 0) const { return operands_[launch_.inputs.size() + k]; }
 
   Applicable<> make() {
-    if (!cuda_generated(launch_))
-      return refuse("its parameters are known only when it runs, or it is a library's");
+    const Make make_it = maker(launch_);
+    if (!make_it) return refuse("its parameters are known only when it runs, or it is a library's");
     if (reads_all(launch_))
       for (const CudaOperand& o : operands_)
         if (o.dtype == DType::undefined) return refuse("an operand is absent");
-    if (attends(launch_)) return attention();
-    if (selects(launch_)) return selection();
-    if (pools(launch_)) return pool();
-    if (resizes(launch_)) return resize();
-    if (normalizes(launch_)) return normalization();
-    if (launch_.rows) return rows();
-    if (launch_.region) return launch_.region->pieced ? pieces() : pointwise();
-    if (launch_.primitive == "Gather") return gather();
-    return permuted();
+    return (this->*make_it)();
   }
+
+  Applicable<> region() { return launch_.region->pieced ? pieces() : pointwise(); }
 
   Applicable<> rows() {
     std::vector<RowLayout> layouts;
@@ -387,7 +408,7 @@ class Planner {
     FERRULE_TRY(check_cuda_types(same));
     std::vector<int64_t> order(y.dims.size());
     std::iota(order.begin(), order.end(), int64_t{0});
-    if (launch_.primitive == "Transpose") {
+    if (launch_.work == Work::transpose) {
       std::ranges::reverse(order);
       if (const auto perm = launch_.graph->node(launch_.node).attrs.ints("perm"); !perm.empty())
         order = perm;
@@ -476,14 +497,7 @@ std::string problem_of(const CudaLaunch& l, std::span<const CudaOperand> operand
 
 }  // namespace
 
-bool cuda_generated(const Launch& launch) {
-  if (launch.rows || launch.kind == Launch::Kind::generated) return true;
-  if (attends(launch) || selects(launch) || pools(launch) || resizes(launch) || normalizes(launch))
-    return true;
-  if (launch.kind != Launch::Kind::copy) return false;
-  const std::string& p = launch.primitive;
-  return launch.region || p == "Transpose" || p == "Reorder" || p == "Identity" || p == "Gather";
-}
+bool cuda_generated(const Launch& launch) { return Planner::maker(launch) != nullptr; }
 
 Applicable<CudaLaunch> plan_cuda_launch(const Launch& launch, std::span<const CudaOperand> operands,
                                         std::string_view entry, std::string_view comment,

@@ -97,7 +97,7 @@ class Chooser {
 
 AttentionChoice choose_attention(const Launch& launch, std::span<const CudaOperand> operands,
                                  bool aligned, const Target& target, bool strict) {
-  if (launch.kind != Launch::Kind::library || launch.primitive != "attention") return {};
+  if (launch.kind != Launch::Kind::library || launch.work != Work::attention) return {};
   const Attention attention = attention_of(*launch.roles);
   if (Accept a = library_attends(*launch.graph, attention, target); a.truth != Truth::yes)
     return {{}, std::move(a.reason)};

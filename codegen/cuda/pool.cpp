@@ -6,6 +6,7 @@
 #include "codegen/cuda/text.h"
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 namespace {
@@ -62,7 +63,9 @@ Applicable<CudaPoolPlan> plan_cuda_pool(const Node& n, DType type, const RowLayo
       kernel.window.size() != spatial)
     return refuse("the image's rank");
   kernel.type = type;
-  kernel.maximum = n.op == "MaxPool";
+  const auto pooling = pooling_of(n);
+  if (!pooling) return refuse("no pooling");
+  kernel.maximum = pooling->maximum;
   if (!(kernel.maximum && is_int(type) && size_bits(type) >= 8) && type != DType::f32 &&
       type != DType::f16 && type != DType::bf16)
     return error(Code::unsupported_type, "CUDA kernel", name(type));

@@ -61,7 +61,7 @@ int64_t CudaResizeGeometry::packs(const CudaResizeKernel& kernel) const {
 Applicable<CudaResizePlan> plan_cuda_resize(const Resampling& r, std::span<const ResizeAxis> axes,
                                             DType type, const RowLayout& x, const RowLayout& y,
                                             bool aligned) {
-  auto refuse = [](std::string_view why) { return not_applicable("CUDA kernel", "Resize", why); };
+  auto refuse = [](std::string_view why) { return not_applicable("CUDA kernel", "resize", why); };
   if (type != DType::f32 && type != DType::f16 && type != DType::bf16)
     return error(Code::unsupported_type, "CUDA kernel", name(type));
   if (x.dims.size() != axes.size() || y.dims.size() != axes.size()) return refuse("its axes");

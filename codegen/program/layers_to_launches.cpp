@@ -13,6 +13,7 @@
 #include "engine/contract/window_chain.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/nodes_to_programs.h"
+#include "engine/semantics/operator_kinds.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
@@ -74,10 +75,11 @@ class LayerLowering {
     return r;
   }
 
-  Launch launch(Launch::Kind kind, std::string primitive, NodeId node) const {
+  Launch launch(Launch::Kind kind, Work work, std::string called, NodeId node) const {
     Launch l;
     l.kind = kind;
-    l.primitive = std::move(primitive);
+    l.work = work;
+    l.called = std::move(called);
     l.graph = &graph();
     l.roles = node_.roles.get();
     l.node = node;
@@ -109,7 +111,7 @@ class LayerLowering {
   Status rows() {
     const auto [nodes, outputs] = lowered();
     FERRULE_ASSIGN(RowRegion region, required(lower_rows(ops_, graph(), nodes, outputs)));
-    Launch l = launch(Launch::Kind::generated, "row_reduce", {});
+    Launch l = launch(Launch::Kind::generated, Work::other, "row_reduce", {});
     for (const RowOperand& o : region.inputs) l.inputs.push_back(outer(o.value));
     for (const RowOperand& o : region.outputs) l.outputs.push_back(outer(o.value));
     l.rows = std::make_shared<const RowRegion>(std::move(region));
@@ -118,7 +120,7 @@ class LayerLowering {
 
   Status generated(LoweredRegion region, std::vector<ValueId> inputs,
                    std::vector<ValueId> outputs) {
-    Launch l = launch(Launch::Kind::generated, "pointwise", {});
+    Launch l = launch(Launch::Kind::generated, Work::other, "pointwise", {});
     l.inputs = std::move(inputs);
     l.outputs = std::move(outputs);
     l.region = std::move(region);
@@ -147,7 +149,8 @@ class LayerLowering {
   Status anchored(NodeId anchor, const std::vector<NodeId>& tail, const std::vector<ValueId>& to) {
     const Graph& body = *node_.body;
     const Node& a = body.node(anchor);
-    Launch l = launch(Launch::Kind::library, a.op, anchor);
+    Launch l =
+        launch(Launch::Kind::library, work_of(contract_of(body, a, ops_), a), a.op.text(), anchor);
     l.inputs = outer(a.inputs);
     if (tail.empty()) {
       l.outputs = to;
@@ -211,7 +214,7 @@ class LayerLowering {
         moved;  // results that somebody reads and that are no slices, nor made of them
     for (ValueId v : body.node(id).outputs)
       if (v && outer(v) && !lies_in(v, x) && !joined) moved.push_back(v);
-    Launch view = launch(Launch::Kind::view, node_.op, id);
+    Launch view = launch(Launch::Kind::view, Work::other, node_.op.text(), id);
     view.inputs = node_.inputs;
     view.outputs = node_.outputs;
     std::set<ValueId> others;
@@ -228,7 +231,7 @@ class LayerLowering {
     }
     if (!view.outputs.empty()) out_.launches.push_back(std::move(view));
     if (region.pieces.empty()) return {};
-    Launch l = launch(Launch::Kind::copy, body.node(id).op, id);
+    Launch l = launch(Launch::Kind::copy, Work::other, body.node(id).op.text(), id);
     l.inputs = outer(region.inputs);
     l.outputs = outer(region.outputs);
     l.region = std::move(region);
@@ -238,9 +241,9 @@ class LayerLowering {
   /// One kernel that reads the whole body; for tiles, where the target has none or a stage's
   /// epilogue is not taken (`strict`), a kernel or two a stage.
   Status joint() {
-    const bool tiles = layer_.contract == "conv_pool" || layer_.contract == "depthwise_pointwise";
-    Launch l = launch(Launch::Kind::library, layer_.contract, node_.body->order()[0]);
-    if (tiles) {
+    const Work work = work_of(layer_.contract, node_);
+    Launch l = launch(Launch::Kind::library, work, layer_.contract, node_.body->order()[0]);
+    if (work == Work::conv_pool || work == Work::depthwise_pointwise) {
       FERRULE_ASSIGN(auto stages,
                      required(read_window_chain(*node_.body, node_.body->order(), ops_)));
       if (target_.facts_of(layer_.contract).staged) return staged(stages);
@@ -252,7 +255,7 @@ class LayerLowering {
     }
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
-    if (layer_.contract == "attention" && !options_.strict) return attention(std::move(l));
+    if (work == Work::attention && !options_.strict) return attention(std::move(l));
     return add(std::move(l));
   }
 
@@ -348,10 +351,11 @@ class LayerLowering {
 
   Status single() {
     Launch::Kind kind = Launch::Kind::library;
+    Work work = work_of(layer_.contract, node_);
     if (layer_.contract == "interpret") kind = Launch::Kind::interpret;
     if (layer_.contract == "copy") kind = moves_nothing() ? Launch::Kind::view : Launch::Kind::copy;
     if (layer_.contract == "view") kind = Launch::Kind::view;
-    Launch l = launch(kind, node_.op, layer_.node);
+    Launch l = launch(kind, work, node_.op.text(), layer_.node);
     l.inputs = node_.inputs;
     if (kind == Launch::Kind::interpret)  // nested graphs read them: they have to be there, and not
                                           // to go before
@@ -367,20 +371,14 @@ class LayerLowering {
   Status over_rows(Launch& l) const {
     if (l.kind != Launch::Kind::library || !target_.facts_of("pool").images_as_rows) return {};
     const Node& n = l.graph->node(l.node);
-    const bool largest = n.op == "GlobalMaxPool" || n.op == "MaxPool";
-    if (!pools_whole_images(*l.graph, n)) return {};
+    const auto pooling = pooling_of(n);
+    if (!pooling || !(pooling->global || window_is_image(*l.graph, n)) || n.outputs.size() != 1)
+      return {};
     Graph g;
-    const Type& type = l.graph->value(n.inputs[0]).type;
-    std::vector<int64_t> axes;
-    for (int64_t k = 2; k < type.rank(); ++k) axes.push_back(k);
-    Node reduce;
-    reduce.op = largest ? "ReduceMax" : "ReduceMean";
-    const auto count = static_cast<int64_t>(axes.size());
-    reduce.inputs = {g.add_input("x", type),
-                     g.add_constant("axes", Tensor::of_i64({count}, std::move(axes)))};
+    const ValueId x = g.add_input("x", l.graph->value(n.inputs[0]).type);
+    Node reduce = image_reduction(g, *pooling, x);
     const std::array<ValueId, 1> y{g.add_value("y", l.graph->value(n.outputs[0]).type)};
     reduce.outputs = {y[0]};
-    reduce.attrs.set("keepdims", Attr(int64_t{1}));
     const std::array<NodeId, 1> node{g.add_node(std::move(reduce))};
     FERRULE_ASSIGN(RowRegion region, required(lower_rows(ops_, g, node, y)));
     l.inputs = {l.inputs[0]};
@@ -388,11 +386,8 @@ class LayerLowering {
     return {};
   }
 
-  /// Global, or with one window that is the image.
-  static bool pools_whole_images(const Graph& g, const Node& n) {
-    if (!n.domain.empty() || n.outputs.size() != 1) return false;
-    if (n.op == "GlobalAveragePool" || n.op == "GlobalMaxPool") return true;
-    if (n.op != "AveragePool" && n.op != "MaxPool") return false;
+  /// Whether there is one window, and it is the image.
+  static bool window_is_image(const Graph& g, const Node& n) {
     const auto &x = g.value(n.inputs[0]).type.shape, &y = g.value(n.outputs[0]).type.shape;
     const std::vector<int64_t> window = n.attrs.ints("kernel_shape");
     auto is_not = [](int64_t wanted) { return [wanted](int64_t v) { return v != wanted; }; };

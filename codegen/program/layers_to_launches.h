@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/program/work.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/roles.h"
 #include "engine/plan/plan.h"
@@ -24,8 +25,8 @@ struct Launch {
     interpret,  ///< no kernel: the interpreter runs the node (slow, and explained as such)
     view,       ///< the output is the input's memory under other dims: no kernel
   } kind = Kind::interpret;
-  std::string primitive;  ///< the anchor's operator: "Conv", "MatMul", "MaxPool", "Transpose", …;
-                          ///< "pointwise"
+  Work work = Work::other;
+  std::string called;  ///< for people: the anchor's operator, or the contract's name
   const Graph* graph =
       nullptr;  ///< where `node` and the value ids below live: the plan's graph or a group's body
   const Roles* roles = nullptr;  ///< of the layer's group, by its inputs and outputs

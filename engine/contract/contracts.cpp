@@ -162,7 +162,7 @@ const Joint* joint_of(std::string_view contract) {
 }  // namespace
 
 std::string contract_of(const Graph& g, const Node& n, const Semantics& ops) {
-  if (n.body && n.op.starts_with("group.")) return n.op.substr(6);
+  if (n.body && !n.op.contract().empty()) return std::string(n.op.contract());
   if (const Contracts* all = ops.contracts())
     if (const Contract* single = all->of(n).contract) return single->id;
   if (ops.pointwise(n)) return "pointwise";

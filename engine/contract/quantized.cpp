@@ -4,14 +4,11 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/nodes_to_programs.h"
+#include "engine/semantics/operator_kinds.h"
 #include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {
-
-bool is(const Graph& g, NodeId n, std::string_view op) {
-  return g.node(n).domain.empty() && g.node(n).op == op;
-}
 
 const Tensor* scale(const Graph& g, NodeId n) { return g.constant(g.input(n, 1)); }
 double zero_point(const Graph& g, NodeId n) {
@@ -27,7 +24,7 @@ std::string refusal(const Graph& g, NodeId n) {
   if (ValueId z = g.input(n, 2); z && (!g.constant(z) || g.constant(z)->numel() != 1))
     return "a zero point is not one constant";
   const DType x = g.value(g.input(n, 0)).type.dtype, y = g.value(g.output(n)).type.dtype;
-  const bool down = is(g, n, "QuantizeLinear");
+  const bool down = quantizes(g.node(n));
   const DType wide = down ? x : y, narrow = down ? y : x;
   if (wide != DType::f32) return fmt::format("{} is converted, not f32", name(wide));
   const DType kNarrow[] = {DType::i8, DType::u8, DType::i16, DType::u16};
@@ -43,7 +40,7 @@ Applicable<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<
   auto refuse = [&](std::string why) {
     return not_applicable(nodes.empty() ? "" : g.node(nodes[0]).name, "quantized", std::move(why));
   };
-  if (nodes.empty() || !is(g, nodes[0], "DequantizeLinear"))
+  if (nodes.empty() || !dequantizes(g.node(nodes[0])))
     return refuse("it does not begin with a DequantizeLinear");
   std::vector<QuantizedStep> steps;
   for (NodeId n : nodes) {
@@ -53,7 +50,7 @@ Applicable<std::vector<QuantizedStep>> read_quantized(const Graph& g, std::span<
     }
     if (!steps.empty() && g.input(n, 0) != g.output(steps.back().last()))
       return refuse(fmt::format("{} does not read what stands before it", escape(g.node(n).op)));
-    const bool conversion = is(g, n, "DequantizeLinear") || is(g, n, "QuantizeLinear");
+    const bool conversion = quantizes(g.node(n)) || dequantizes(g.node(n));
     if (conversion)
       if (std::string why = refusal(g, n); !why.empty()) return refuse(why);
     steps.push_back({n, conversion, {}});
@@ -70,7 +67,7 @@ LoweredRegion lower_conversion(const Graph& g, NodeId n) {
   auto f32 = [&](double v) { return b.constant(DType::f32, v, 0); };
   uint32_t v = b.input(from, "x");
   const uint32_t s = f32(scale(g, n)->at_f64(0)), z = f32(zero_point(g, n));
-  if (is(g, n, "DequantizeLinear")) {
+  if (dequantizes(g.node(n))) {
     v = b.op(Prim::mul, DType::f32, {b.op(Prim::sub, DType::f32, {b.cast(v, DType::f32), z}), s});
   } else {
     // As the interpreter: rounded half to even, shifted, saturated by the cast.

@@ -7,18 +7,13 @@
 #include "engine/contract/anchored.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/nodes_to_programs.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 
 using answer::no, answer::unknown, answer::yes;
 
 namespace {
-
-bool slides(const Node& n) {
-  static constexpr std::array<std::string_view, 4> kOps = {"Conv", "QLinearConv", "MaxPool",
-                                                           "AveragePool"};
-  return n.domain.empty() && std::ranges::find(kOps, n.op) != kOps.end();
-}
 
 class TileReader {
  public:
@@ -48,7 +43,7 @@ class TileReader {
  private:
   tl::unexpected<NotApplicable> refuse(NodeId n, std::string why) const {
     return not_applicable(escape(g_.node(n).name), "a chain of windows",
-                          fmt::format("{} {}", g_.node(n).op, why));
+                          fmt::format("{} {}", g_.node(n).op.text(), why));
   }
 
   /// The tail of the last stage as an epilogue.
@@ -103,8 +98,9 @@ Accept check_types(const Graph& g, const std::vector<WindowStage>& stages,
 
 /// A size of a convolution's constant weights; 0 where there is none.
 int64_t weights_dim(const Graph& g, const Node& n, size_t axis) {
-  const size_t slot = n.op == "QLinearConv" ? 3 : 1;
-  const Tensor* w = slot < n.inputs.size() ? g.constant(n.inputs[slot]) : nullptr;
+  const Weighted* kind = weighted(n);
+  const Tensor* w =
+      kind && kind->slot < n.inputs.size() ? g.constant(n.inputs[kind->slot]) : nullptr;
   return w && axis < w->dims().size() ? w->dims()[axis] : 0;
 }
 
@@ -235,7 +231,7 @@ Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes
     const Node& n = g.node(s.anchor);
     if (!weights_dim(g, n, 0))
       return no(fmt::format("the weights of {} are not constant", escape(n.name)));
-    const bool quantized = n.op == "QLinearConv";
+    const bool quantized = anchored_contract(n).empty();
     if (quantized && !s.tail.empty()) return no("something follows a quantized convolution");
     if (quantized) continue;
     if (Accept a = check_stage(g, s, "conv", target, ops); a.truth != Truth::yes) return a;

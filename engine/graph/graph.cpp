@@ -224,7 +224,7 @@ NodeId Graph::add_node(Node node) {
   trim(node.inputs);
   trim(node.outputs);
   if (node.name.empty()) {
-    std::string base = node.op;
+    std::string base = node.op.text();
     if (!node.outputs.empty() && node.outputs[0]) base += "_" + values_[node.outputs[0].index].name;
     node.name = fresh_name(base);
   } else if (find_node(node.name)) {
@@ -347,7 +347,7 @@ void Graph::replace_uses(ValueId from, ValueId to) {
     if (taken) {
       out = add_value(kept, values_[from.index].type);
       Node copy;
-      copy.op = kIdentity;
+      copy.op = identity_operator();
       copy.inputs = {to};
       copy.outputs = {out};
       if (NodeId p = values_[from.index].producer) {

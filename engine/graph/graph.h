@@ -23,6 +23,7 @@
 #include "engine/base/result.h"
 #include "engine/graph/list.h"
 #include "engine/graph/names.h"
+#include "engine/graph/operator.h"
 #include "engine/graph/table.h"
 #include "engine/graph/tensor.h"
 
@@ -92,7 +93,7 @@ struct Value {
 };
 
 struct Node {
-  std::string op;      ///< "Conv", or "group.conv" for a fired group
+  Operator op;         ///< "Conv", or "group.conv" for a fired group
   std::string domain;  ///< "" for ai.onnx; "ferrule" for groups
   std::string name;  ///< unique label for messages; the ONNX node name, or made from op and output
   List<ValueId> inputs;   ///< none = optional input left out; trailing ones are trimmed
@@ -119,8 +120,6 @@ class Graph {
       const;  ///< deep copy with the same ids; of dead entries little more than that
 
   std::string name;
-  /// The operator that passes its input on: what replace_uses inserts where a name must be kept.
-  static constexpr const char* kIdentity = "Identity";
 
   // --- reading
   const Node& node(NodeId id) const { return nodes_[id.index]; }
@@ -166,7 +165,7 @@ class Graph {
   void set_input(NodeId n, size_t slot, ValueId v);
   void set_attr(NodeId n, std::string name, Attr value);
   /// Another spelling of the same computation (normalisation); the slots stay.
-  void set_operator(NodeId n, std::string op, Attrs attrs) {
+  void set_operator(NodeId n, Operator op, Attrs attrs) {
     nodes_[n.index].op = std::move(op);
     nodes_[n.index].attrs = std::move(attrs);
   }

@@ -1,6 +1,7 @@
 // Running graphs: which function runs an operator, values and their life time, nested graphs.
 #include "engine/interpreter/interpreter.h"
 
+#include "engine/graph/operator_name.h"
 #include "engine/interpreter/internal.h"
 #include "engine/semantics/evaluate.h"
 
@@ -19,7 +20,7 @@ const Entry* find_kernel(const Node& n) {
         FERRULE_ASSERT(out.emplace(e.op, e).second, "operator in two tables");
     return out;
   }();
-  const auto it = n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(n.op) : kAll.end();
+  const auto it = n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(operator_name(n.op)) : kAll.end();
   return it == kAll.end() ? nullptr : &it->second;
 }
 

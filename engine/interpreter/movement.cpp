@@ -1,5 +1,6 @@
 // Operators that put elements elsewhere: for every element of the result the position it comes
 // from; take() moves them, whatever their type.
+#include "engine/graph/operator_name.h"
 #include "engine/interpreter/internal.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/movement_parts.h"
@@ -116,7 +117,7 @@ Outputs center_crop_pad(const Call& c) {
     pads[a + x.dims().size()] = want - d - pads[a];
   }
   Node n;
-  n.op = "Pad", n.name = c.n.name, n.outputs = c.n.outputs;
+  n.op = operator_named("Pad"), n.name = c.n.name, n.outputs = c.n.outputs;
   const Tensor sizes = Tensor::of_i64({std::ssize(pads)}, pads);
   const Tensor* in[] = {&x, &sizes};
   return move({c.g, n, in, c.options, c.env});

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/schema.h"
 #include "engine/semantics/movement.h"
 
@@ -40,7 +41,7 @@ bool is_list(const Attr& a) {
 }  // namespace
 
 std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics& ops) {
-  if (auto a = schema_default(n.domain, n.op, attribute)) return a;
+  if (auto a = schema_default(n.domain, n.op.text(), attribute)) return a;
   if (const OpFormula* f = ops.find(n))
     if (auto it = f->attrs.find(std::string(attribute)); it != f->attrs.end()) return it->second;
   return std::nullopt;
@@ -54,7 +55,7 @@ void fill_defaults(Node& n, const Semantics& ops) {
 }
 
 bool deterministic(const Node& n) {
-  if (n.domain.empty() && contains(kRandom, n.op)) return false;
+  if (n.domain.empty() && contains(kRandom, operator_name(n.op))) return false;
   auto all = [](const Graph& g) {
     for (uint32_t i = 0; i < g.node_slots(); ++i)
       if (const Node& inner = g.node({i}); !inner.dead && !deterministic(inner)) return false;
@@ -72,13 +73,13 @@ bool attr_equals(const Attr& written, const Attr& actual) {
 }
 
 bool has_op(const Node& n, std::string_view written) {
-  if (n.op == written)
+  const std::string& op = n.op.text();
+  if (op == written)
     return n.domain.empty() || n.body || written.starts_with("group.") || n.domain == "ferrule";
   // "domain::Op"
   const size_t domain = n.domain.size();
-  return domain > 0 && written.size() == domain + 2 + n.op.size() &&
-         written.starts_with(n.domain) && written.substr(domain, 2) == "::" &&
-         written.ends_with(n.op);
+  return domain > 0 && written.size() == domain + 2 + op.size() && written.starts_with(n.domain) &&
+         written.substr(domain, 2) == "::" && written.ends_with(op);
 }
 
 bool has_head(const Node& n, const std::vector<std::string>& ops,
@@ -87,7 +88,7 @@ bool has_head(const Node& n, const std::vector<std::string>& ops,
     if (has_op(n, op)) return true;
   for (const std::string& c : classes) {
     if (c == "group"              ? n.body != nullptr
-        : c.starts_with("group.") ? n.op == c
+        : c.starts_with("group.") ? n.op.text() == c
         : c == "movement"         ? is_movement(n)
                                   : table.in_class(n, c))
       return true;

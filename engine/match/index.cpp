@@ -110,9 +110,9 @@ bool RuleIndex::possible(const Rule& rule, const PatternExpr& e, const Node& n, 
 
 const std::vector<uint32_t>& RuleIndex::ranks_at(const Node& n) const {
   if (n.domain.empty())
-    if (auto known = by_op_.find(std::string_view(n.op)); known != by_op_.end())
+    if (auto known = by_op_.find(std::string_view(n.op.text())); known != by_op_.end())
       return known->second;
-  std::string key = n.domain.empty() ? n.op : n.domain + "::" + n.op;
+  std::string key = n.domain.empty() ? n.op.text() : n.domain + "::" + n.op.text();
   auto [it, fresh] = by_op_.try_emplace(std::move(key));
   if (fresh)
     for (uint32_t i = 0; i < rules_.size(); ++i)

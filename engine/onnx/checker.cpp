@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/internal.h"
 
@@ -27,7 +28,7 @@ class Registry final : public onnx::ISchemaRegistry {
                                   const std::string& domain) const override {
     if (const auto* s = schema_of(op, version, canonical_domain(domain))) return s;
     std::string d = canonical_domain(domain);
-    bool known = ops_.find(d, op) != nullptr;
+    bool known = ops_.find(d, operator_named(op).text()) != nullptr;
     auto it = functions_.lower_bound({d, op, ""});
     known = known ||
             (it != functions_.end() && std::get<0>(it->first) == d && std::get<1>(it->first) == op);

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/internal.h"
 
@@ -139,7 +140,7 @@ class Converter {
   }
   static void identity(Graph& g, ValueId from, ValueId to, std::vector<std::string> origins) {
     Node n;
-    n.op = Graph::kIdentity;
+    n.op = identity_operator();
     n.inputs = {from};
     n.outputs = {to};
     n.since_opset = 28;
@@ -203,7 +204,7 @@ class Converter {
       return constant(n, attributes, where, scope);
     }
     Node out;
-    out.op = n.op_type();
+    out.op = operator_named(n.op_type());
     out.domain = domain;
     out.name = scope.graph->find_node(name) ? scope.graph->fresh_name(name) : name;
     out.since_opset = static_cast<int>(opset);

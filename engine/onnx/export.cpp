@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "engine/base/output_file.h"
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 #include "engine/semantics/infer.h"
 
@@ -85,11 +86,11 @@ int choose_opset(const Graph& g) {
   int last = Registry::DomainToVersionRange::Instance().Map().at("").second;
   int opset = kFirstOpset;
   each_node(g, [&](const Graph& in, const Node& n) {
-    const auto* newest = n.domain.empty() ? Registry::Schema(n.op, "") : nullptr;
+    const auto* newest = n.domain.empty() ? Registry::Schema(operator_name(n.op), "") : nullptr;
     if (!newest) return;
     if (outgrows_old_inference(in, n)) opset = std::max(opset, std::min(kWindowsBehind, last));
     for (; opset < last; ++opset) {
-      const auto* old = Registry::Schema(n.op, opset, "");
+      const auto* old = Registry::Schema(operator_name(n.op), opset, "");
       if (old && fits(n, *old, *newest)) break;
     }
   });
@@ -252,13 +253,13 @@ class Exporter {
       p->set_op_type(f);
       return {};
     }
-    p->set_op_type(n.op);
+    p->set_op_type(operator_name(n.op));
     p->set_domain(n.domain);
-    const auto* newest = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
+    const auto* newest = onnx::OpSchemaRegistry::Schema(operator_name(n.op), n.domain);
     if (!n.domain.empty())
       domains_[n.domain] = newest ? newest->SinceVersion() : std::max(1, n.since_opset);
     const auto* schema =
-        n.domain.empty() ? onnx::OpSchemaRegistry::Schema(n.op, opset_, "") : newest;
+        n.domain.empty() ? onnx::OpSchemaRegistry::Schema(operator_name(n.op), opset_, "") : newest;
     for (const auto& [key, value] : n.attrs.items())
       if (!schema || !newest || schema->attributes().count(key) ||
           (!newest->attributes().count(key) && !ours(key)))
@@ -309,7 +310,7 @@ class Exporter {
     for (NodeId n : body.order()) FERRULE_TRY(node(body.node(n), names, add));
     for (const auto& [from, to] : copies) {
       onnx::NodeProto* p = add();
-      p->set_op_type(Graph::kIdentity);
+      p->set_op_type("Identity");
       p->add_input(from);
       p->add_output(to);
     }
@@ -319,7 +320,7 @@ class Exporter {
   /// The group as a function of the model; its name.
   Result<std::string> function(const Node& n) {
     // Names of functions are identifiers, which many tools ask for; the call has the layer's name.
-    const std::string name = fmt::format("{}_{}", n.op.substr(n.op.find('.') + 1), functions_++);
+    const std::string name = fmt::format("{}_{}", n.op.contract(), functions_++);
     onnx::FunctionProto f;
     f.set_name(name);
     f.set_domain("ferrule");

@@ -5,6 +5,7 @@
 
 #include <unordered_map>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 #include "engine/semantics/infer.h"
 
@@ -194,15 +195,16 @@ class Context final : public onnx::InferenceContext {
 };
 
 std::string where(const Node& n) {
-  return fmt::format("node {} ({})", onnx_io::quote(n.name), onnx_io::full_name(n.domain, n.op));
+  return fmt::format("node {} ({})", onnx_io::quote(n.name),
+                     onnx_io::full_name(n.domain, n.op.text()));
 }
 
 }  // namespace
 
 Result<Inferred> infer_by_schema(const Semantics& ops, const Graph& g, const Node& n) {
-  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(n.op, n.domain);
+  const onnx::OpSchema* schema = onnx::OpSchemaRegistry::Schema(operator_name(n.op), n.domain);
   if (!schema)
-    return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op),
+    return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op.text()),
                  n.since_opset);
   std::string failure;
   try {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 #include "engine/semantics/infer.h"
 
@@ -56,7 +57,7 @@ struct Ctx {
     attrs.erase(name);
   }
   Status unsupported(const std::string& why) const {
-    return error(Code::unsupported_operator, where(), quote(n().op), why);
+    return error(Code::unsupported_operator, where(), quote(n().op.text()), why);
   }
   /// Is output `i` read by a node, or the graph's?
   bool read(size_t i) const {
@@ -67,7 +68,7 @@ struct Ctx {
   /// a new value.
   Node part(const char* op_name, std::vector<ValueId> in, const char* name, ValueId result = {}) {
     Node made;
-    made.op = op_name;
+    made.op = operator_named(op_name);
     made.name = g.fresh_name(n().name + "_" + name);
     made.inputs = std::move(in);
     made.outputs = {result ? result
@@ -377,8 +378,8 @@ Status normalize_node(Graph& g, NodeId id, bool nested, const Semantics& ops,
   const Node& n = g.node(id);
   bind_captures(g, n);
   for (const auto& [key, sub] : n.subgraphs) FERRULE_TRY(normalize_graph(*sub, true, ops, notes));
-  Ctx c{g, ops, id, n.op, n.attrs};
-  const auto* schema = onnx_io::schema_of(n.op, n.since_opset, n.domain);
+  Ctx c{g, ops, id, operator_name(n.op), n.attrs};
+  const auto* schema = onnx_io::schema_of(c.op, n.since_opset, n.domain);
   int version = schema ? schema->SinceVersion() : 0;
   for (const Row& row : kRows)
     if (n.domain.empty() && row.is(n.op) && row.first <= version && version <= row.last) {
@@ -387,7 +388,7 @@ Status normalize_node(Graph& g, NodeId id, bool nested, const Semantics& ops,
     }
   if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain))
     fill_defaults(c, *newest);
-  g.set_operator(id, c.op, std::move(c.attrs));
+  g.set_operator(id, operator_named(c.op), std::move(c.attrs));
   Status status = infer_declared(g, id, ops, notes);
   // What would fail in a branch may never run (infer_nested).
   if (!status && nested && notes && status.error().code == Code::bad_shape) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule {
@@ -35,7 +36,7 @@ namespace {
 using onnx_io::to_attr;
 
 const onnx::OpSchema* newest(std::string_view domain, std::string_view op) {
-  return onnx::OpSchemaRegistry::Schema(std::string(op), std::string(domain));
+  return onnx::OpSchemaRegistry::Schema(std::string(operator_name(op)), std::string(domain));
 }
 
 AttributeSchema::Kind kind_of(onnx::AttributeProto::AttributeType t) {
@@ -97,7 +98,7 @@ std::optional<Attr> schema_default(std::string_view domain, std::string_view op,
 }
 
 void fill_schema_defaults(Node& n) {
-  const onnx::OpSchema* s = newest(n.domain, n.op);
+  const onnx::OpSchema* s = newest(n.domain, n.op.text());
   if (!s) return;
   for (const auto& [name, a] : s->attributes())
     if (!n.attrs.find(name))

@@ -44,5 +44,8 @@ struct OperatorSchema {
 };
 /// The newest version of an operator; null: ONNX has none of this name.
 const OperatorSchema* operator_schema(std::string_view domain, std::string_view op);
+inline const OperatorSchema* operator_schema(const Node& n) {
+  return operator_schema(n.domain, n.op.text());
+}
 
 }  // namespace ferrule

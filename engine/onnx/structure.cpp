@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/internal.h"
 
@@ -250,7 +251,7 @@ class Walker {
       return error(Code::model_invalid, place(n), "the model has no opset of ai.onnx");
     int64_t version = opset == opsets.end() ? 1 : opset->second;
     if (schema_of(n.op_type(), version, domain)) return {};
-    if (ops_.find(domain, n.op_type())) return {};
+    if (ops_.find(domain, operator_named(n.op_type()).text())) return {};
     return error(Code::unknown_operator, place(n), full_name(domain, n.op_type()), version);
   }
 

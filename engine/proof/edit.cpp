@@ -71,7 +71,7 @@ class Editor {
 
   Status leak(ValueId v) {
     Node reader;
-    reader.op = Graph::kIdentity;
+    reader.op = identity_operator();
     reader.inputs = {v};
     ValueId out = g_.add_value(g_.fresh_name("leaked"), g_.value(v).type);
     reader.outputs = {out};

@@ -292,11 +292,12 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
                 : propose_.contents(t.dtype(), t.dims(), g));
   } else if (!nodes.empty()) {
     const NodeId n = draw_.of(nodes);
-    const OperatorSchema* schema = operator_schema(g.node(n).domain, g.node(n).op);
+    const OperatorSchema* schema = operator_schema(g.node(n));
     if (!schema || schema->attributes.empty()) return nullptr;
     const AttributeSchema& a = draw_.of(schema->attributes);
     const ValueId first = g.input(n, 0);
-    if (auto to = propose_.attribute(g.node(n).op, a, first ? g.value(first).type.rank() : 0))
+    if (auto to =
+            propose_.attribute(g.node(n).op.text(), a, first ? g.value(first).type.rank() : 0))
       out->set_attr(n, a.name, std::move(*to));
   }
   return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
@@ -334,15 +335,15 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
 std::unique_ptr<Graph> Generator::reset(const Graph& g) {
   const std::vector<NodeId> nodes = g.order();
   const NodeId n = draw_.of(nodes);
-  const OperatorSchema* schema = operator_schema(g.node(n).domain, g.node(n).op);
+  const OperatorSchema* schema = operator_schema(g.node(n));
   if (!schema) return nullptr;
   auto out = g.clone();
   for (const AttributeSchema& a : schema->attributes) {
     const bool free =
-        a.kind == AttributeSchema::Kind::real ||
-        (a.kind == AttributeSchema::Kind::integer && !numbers_of(g.node(n).op, a.name).empty());
+        a.kind == AttributeSchema::Kind::real || (a.kind == AttributeSchema::Kind::integer &&
+                                                  !numbers_of(g.node(n).op.text(), a.name).empty());
     if (free && draw_.chance(50))
-      if (auto to = propose_.attribute(g.node(n).op, a, 0))
+      if (auto to = propose_.attribute(g.node(n).op.text(), a, 0))
         out->set_attr(n, a.name, std::move(*to));
   }
   return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
@@ -365,7 +366,7 @@ uint64_t kind_of_operators(const Graph& g) {
   for (ValueId v : g.inputs()) text += fmt::format("{};", name(g.value(v).type.dtype));
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    text += n.op;
+    text += n.op.text();
     for (const auto& [key, a] : n.attrs.items())
       if (std::holds_alternative<std::string>(a)) text += "," + str(a);
     for (ValueId v : n.outputs) text += v ? fmt::format("-{}", name(g.value(v).type.dtype)) : "-";
@@ -383,7 +384,7 @@ uint64_t kind_of_instance(const Graph& g) {
       text += fmt::format("{}:{};", number(v), str(g.value(v).type));
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    text += n.op;
+    text += n.op.text();
     for (const auto& [key, a] : n.attrs.items()) text += "," + key + "=" + str(a);
     for (ValueId v : n.inputs)
       text += v ? fmt::format("({}{}{})", number(v), g.constant(v) ? "!" : "", str(g.value(v).type))

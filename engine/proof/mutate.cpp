@@ -65,16 +65,17 @@ class Mutator {
   std::vector<ValueId> inputs() const { return g_.inputs(); }
   std::vector<ValueId> tensors() const { return tensors_of(g_); }
   const std::string& name(ValueId v) const { return g_.value(v).name; }
+  const std::string& op_of(NodeId n) const { return g_.node(n).op.text(); }
 
   /// Operators that the pattern takes in the same place.
   void operators() {
     for (NodeId n : g_.order())
       for (const std::set<std::string>& set : scope_.siblings) {
-        if (!set.contains(g_.node(n).op)) continue;
+        if (!set.contains(op_of(n))) continue;
         for (const std::string& op : set)
-          if (op != g_.node(n).op)
-            add(fmt::format("{} becomes {}", g_.node(n).op, op),
-                [=](Graph& g) { g.set_operator(n, op, g.node(n).attrs); });
+          if (op != op_of(n))
+            add(fmt::format("{} becomes {}", op_of(n), op),
+                [=](Graph& g) { g.set_operator(n, Operator(op), g.node(n).attrs); });
       }
   }
 
@@ -83,11 +84,10 @@ class Mutator {
       for (size_t i = 1; i < g_.node(n).inputs.size(); ++i) {
         ValueId a = g_.input(n, i - 1), b = g_.input(n, i);
         if (!a || !b || a == b) continue;
-        add(fmt::format("operands {} and {} of {} exchanged", i - 1, i, g_.node(n).op),
-            [=](Graph& g) {
-              g.set_input(n, i - 1, b);
-              g.set_input(n, i, a);
-            });
+        add(fmt::format("operands {} and {} of {} exchanged", i - 1, i, op_of(n)), [=](Graph& g) {
+          g.set_input(n, i - 1, b);
+          g.set_input(n, i, a);
+        });
       }
   }
 
@@ -310,7 +310,7 @@ class Mutator {
     for (NodeId n : g_.order())
       for (const auto& [key, value] : g_.node(n).attrs.items()) {
         auto set = [&](Attr to) {
-          add(fmt::format("{}.{} becomes {}", g_.node(n).op, key, str(to)),
+          add(fmt::format("{}.{} becomes {}", op_of(n), key, str(to)),
               [=, key = key](Graph& g) { g.set_attr(n, key, to); });
           if (said_again(n, key, value))
             add(fmt::format("every {} of {} becomes {}", key, str(value), str(to)),
@@ -321,13 +321,13 @@ class Mutator {
                 });
         };
         if (auto* word = std::get_if<std::string>(&value)) {
-          for (const std::string& to : words_of(g_.node(n).op, key))
+          for (const std::string& to : words_of(op_of(n), key))
             if (to != *word) set(to);
         } else if (auto* i = std::get_if<int64_t>(&value); i && key == "to") {
           for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8,
                           DType::u8, DType::boolean})
             if (static_cast<int64_t>(t) != *i) set(static_cast<int64_t>(t));
-        } else if (const auto& listed = numbers_of(g_.node(n).op, key); i && !listed.empty()) {
+        } else if (const auto& listed = numbers_of(op_of(n), key); i && !listed.empty()) {
           for (int64_t to : listed)
             if (to != *i) set(to);
         } else if (i) {
@@ -365,17 +365,17 @@ class Mutator {
     for (NodeId n : g_.order()) {
       for (size_t k = 1; k < g_.node(n).inputs.size(); ++k)
         if (g_.input(n, k))
-          add(fmt::format("{} without operand {}", g_.node(n).op, k),
+          add(fmt::format("{} without operand {}", op_of(n), k),
               [=](Graph& g) { g.set_input(n, k, {}); });
       for (size_t k = 0; k < g_.node(n).inputs.size(); ++k)
         for (ValueId v : inputs())
           if (g_.input(n, k) && g_.input(n, k) != v)
-            add(fmt::format("{} reads {} in slot {}", g_.node(n).op, name(v), k),
+            add(fmt::format("{} reads {} in slot {}", op_of(n), name(v), k),
                 [=](Graph& g) { g.set_input(n, k, v); });
       for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
         ValueId was = g_.input(n, k);
         if (!was || !g_.value(was).type.known()) continue;
-        add(fmt::format("{} reads another tensor in slot {}", g_.node(n).op, k), [=](Graph& g) {
+        add(fmt::format("{} reads another tensor in slot {}", op_of(n), k), [=](Graph& g) {
           Type t = g.value(was).type;
           g.set_input(n, k, g.add_input(g.fresh_name("other"), std::move(t)));
         });
@@ -389,16 +389,16 @@ class Mutator {
       size_t have = g_.node(n).inputs.size();
       if (have == 0) continue;
       ValueId last = g_.input(n, have - 1);
-      add(fmt::format("{} reads its last operand twice", g_.node(n).op),
+      add(fmt::format("{} reads its last operand twice", op_of(n)),
           [=](Graph& g) { g.set_input(n, have, last); });
       if (last && g_.value(last).type.known())
-        add(fmt::format("{} reads one more tensor", g_.node(n).op), [=](Graph& g) {
+        add(fmt::format("{} reads one more tensor", op_of(n)), [=](Graph& g) {
           Type t = g.value(last).type;
           g.set_input(n, have, g.add_input(g.fresh_name("more"), std::move(t)));
         });
       for (size_t slot : {have, have + 1})
         for (const Tensor& t : {Tensor::scalar(DType::boolean, 1), number_like(n)})
-          add(fmt::format("{} gets {} as operand {}", g_.node(n).op,
+          add(fmt::format("{} gets {} as operand {}", op_of(n),
                           t.dtype() == DType::boolean ? "true" : "2", slot),
               [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
     }

@@ -25,7 +25,7 @@ bool lists_only(const std::vector<DType>& types) {
 
 /// The attributes of an operator: ONNX's schema, else the formula's defaults.
 std::vector<AttributeSchema> attributes_of(const Node& n, const Semantics& ops) {
-  if (const OperatorSchema* s = operator_schema(n.domain, n.op)) return s->attributes;
+  if (const OperatorSchema* s = operator_schema(n)) return s->attributes;
   std::vector<AttributeSchema> out;
   if (const OpFormula* f = ops.find(n))
     for (const auto& [name, usual] : f->attrs) {
@@ -43,15 +43,15 @@ std::vector<AttributeSchema> attributes_of(const Node& n, const Semantics& ops) 
 bool is_mode(const Node& n, const AttributeSchema& a) {
   using Kind = AttributeSchema::Kind;
   return a.kind == Kind::text || a.kind == Kind::real ||
-         (a.kind == Kind::integer && !numbers_of(n.op, a.name).empty());
+         (a.kind == Kind::integer && !numbers_of(n.op.text(), a.name).empty());
 }
 
 /// `n`: with its modes alone.
 Proposer::Place place_of(const Node& n, size_t slot) {
-  Proposer::Place out{fmt::format("{}:{}", n.op, slot)};
+  Proposer::Place out{fmt::format("{}:{}", n.op.text(), slot)};
   for (const auto& [key, value] : n.attrs.items())
     if (const auto* word = std::get_if<std::string>(&value))
-      out.push_back(fmt::format("{}:{} {}={}", n.op, slot, key, *word));
+      out.push_back(fmt::format("{}:{} {}={}", n.op.text(), slot, key, *word));
   return out;
 }
 
@@ -66,7 +66,7 @@ int64_t elements(const Shape& s) {
 bool well_typed(const Graph& g) {
   return std::ranges::all_of(g.order(), [&](NodeId id) {
     const Node& n = g.node(id);
-    const OperatorSchema* s = operator_schema(n.domain, n.op);
+    const OperatorSchema* s = operator_schema(n);
     std::map<std::string_view, DType> of_variable;
     if (s && n.inputs.size() > s->inputs.size() &&
         (s->inputs.empty() || !s->inputs.back().variadic))
@@ -89,7 +89,7 @@ bool well_typed(const Graph& g) {
 // --- element types
 
 std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
-  if (const OperatorSchema* s = operator_schema(n.domain, n.op)) {
+  if (const OperatorSchema* s = operator_schema(n)) {
     if (s->inputs.empty()) return {};
     std::vector<DType> types = s->inputs[std::min(slot, s->inputs.size() - 1)].types;
     // Operands of less than a byte are made by operators alone: constants of them cannot be drawn.
@@ -102,7 +102,7 @@ std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
 
 /// Operands of one variable have one element type.
 std::string NodeDraw::variable(const Node& n, size_t slot) const {
-  const OperatorSchema* s = operator_schema(n.domain, n.op);
+  const OperatorSchema* s = operator_schema(n);
   if (!s || s->inputs.empty()) return "T";
   const OperandSchema& o = s->inputs[std::min(slot, s->inputs.size() - 1)];
   return o.variadic && o.types.size() > 12 && o.variable == "V" ? "" : o.variable;
@@ -239,7 +239,7 @@ Attrs NodeDraw::modes(const Node& n, const PatternExpr& e) {
     if (!a.required && is_mode(n, a) &&
         std::ranges::find(e.attrs, a.name, &AttrPattern::name) == e.attrs.end() &&
         draw_.chance(a.kind == AttributeSchema::Kind::text ? 70 : 50))
-      if (auto v = propose_.attribute(n.op, a, 0)) out.set(a.name, std::move(*v));
+      if (auto v = propose_.attribute(n.op.text(), a, 0)) out.set(a.name, std::move(*v));
   return out;
 }
 
@@ -251,7 +251,7 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
     if (p == e.attrs.end()) {
       if (a.required || (e.any_attrs && !plain && !is_mode(n, a) && draw_.chance(35)))
-        if (auto v = propose_.attribute(n.op, a, rank)) n.attrs.set(a.name, std::move(*v));
+        if (auto v = propose_.attribute(n.op.text(), a, rank)) n.attrs.set(a.name, std::move(*v));
       continue;
     }
     if (p->kind == AttrPattern::Kind::literal) {
@@ -260,7 +260,7 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
     }
     auto it = bound.find(p->bind);
     if (it == bound.end()) {
-      auto v = !a.required && draw_.chance(30) ? a.usual : propose_.attribute(n.op, a, rank);
+      auto v = !a.required && draw_.chance(30) ? a.usual : propose_.attribute(n.op.text(), a, rank);
       if (!v) v = a.usual;
       if (!v) return false;
       it = bound.emplace(p->bind, std::move(*v)).first;
@@ -307,7 +307,7 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
           break;
         }
   for (size_t k = 0; k < count; ++k) n.outputs.push_back(g_.add_value(g_.fresh_name("t")));
-  n.name = g_.fresh_name(n.op);
+  n.name = g_.fresh_name(n.op.text());
   const Attrs modes = this->modes(n, e);
   for (int attempt = 0; attempt < kTries; ++attempt) {
     n.attrs = attempt < kModeTries ? modes : Attrs();

@@ -30,13 +30,14 @@ class Fingerprint {
       text = fmt::format("{}#{:x}", str(g_.value(v).type), t->hash());
     } else if (NodeId p = g_.value(v).producer) {
       const Node& n = g_.node(p);
-      text = n.op + "<";
+      text = n.op.text() + "<";
       for (const auto& [key, a] : n.attrs.items()) text += key + "=" + str(a) + ",";
       text += fmt::format(">.{}(", g_.value(v).producer_slot);
       for (ValueId i : n.inputs) text += value(i) + ",";
       text += ")";
       if (n.body) text += "{" + Fingerprint(*n.body).run() + "}";
-      if (text.size() > 400) text = fmt::format("{}:{:x}", n.op, std::hash<std::string>()(text));
+      if (text.size() > 400)
+        text = fmt::format("{}:{:x}", n.op.text(), std::hash<std::string>()(text));
     }
     return of_[v] = text;
   }

@@ -155,7 +155,7 @@ std::string to_text(const CounterExample& c) {
   for (NodeId n : plain->order()) {
     Attrs attrs = plain->node(n).attrs;
     for (const auto& [key, value] : plain->node(n).attrs.items())
-      if (auto usual = schema_default(plain->node(n).domain, plain->node(n).op, key);
+      if (auto usual = schema_default(plain->node(n).domain, plain->node(n).op.text(), key);
           usual && same_attr(*usual, value))
         attrs.erase(key);
     plain->set_operator(n, plain->node(n).op, std::move(attrs));

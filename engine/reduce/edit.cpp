@@ -172,7 +172,7 @@ class Builder {
       if (broken_) return;
       if (!to.value(v).producer || to.value(v).is_output) {
         Node copy;
-        copy.op = Graph::kIdentity;
+        copy.op = identity_operator();
         copy.inputs = {v};
         copy.outputs = {v = to.add_value(to.fresh_name("result"), type(from.value(o).type))};
         to.add_node(std::move(copy));

@@ -2,6 +2,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 namespace {
@@ -90,7 +91,7 @@ class Branches {
   }
 
   const Graph* taken(const Node& n) const {
-    if (n.op != "If" || !n.domain.empty()) return nullptr;
+    if (!is_branch(n)) return nullptr;
     auto t = truth(n, 0);
     return t ? nested(n, *t ? "then_branch" : "else_branch") : nullptr;
   }
@@ -98,7 +99,7 @@ class Branches {
   /// No turn: the count is 0, or the condition false from the start. What the turns would have
   /// stacked is not made.
   bool never_turns(const Node& n) const {
-    if (n.op != "Loop" || !n.domain.empty() || n.outputs.size() + 2 > n.inputs.size()) return false;
+    if (!is_loop(n) || n.outputs.size() + 2 > n.inputs.size()) return false;
     return truth(n, 0) == false || truth(n, 1) == false;
   }
   std::vector<ValueId> start_values(const Node& n) const {

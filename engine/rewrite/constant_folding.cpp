@@ -35,7 +35,7 @@ class Folder {
     for (NodeId n : g_.order()) {
       FERRULE_TRY(ctx_.in_time("folding"));
       if (g_.node(n).dead ||
-          (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == Graph::kIdentity)))
+          (escapes(n) && (g_.node(n).outputs.size() > 1 || g_.node(n).op == identity_operator())))
         continue;
       refine(n);
       if (!known_contents(n)) FERRULE_TRY(fold(n));
@@ -66,7 +66,7 @@ class Folder {
     const ValueId v = g_.output(n, slot);
     if (!g_.value(v).is_output) return g_.set_constant(v, std::move(t));
     Node copy;
-    copy.op = Graph::kIdentity;
+    copy.op = identity_operator();
     copy.name = g_.node(n).name;
     copy.origins = g_.node(n).origins;
     copy.order = g_.node(n).order;

@@ -70,7 +70,7 @@ class Transplant {
   /// An Identity in front of a graph output that would only give way to another one.
   bool only_renames() const {
     for (NodeId n : m_.nodes)
-      if (g_.node(n).op != Graph::kIdentity || !g_.node(n).domain.empty()) return false;
+      if (g_.node(n).op != identity_operator() || !g_.node(n).domain.empty()) return false;
     for (size_t k = 0; k < in_.outputs.size(); ++k) {
       ValueId to = in_.outputs[k] ? origin(in_.outputs[k]) : ValueId{};
       if (!to || !m_.outputs[k] || !g_.value(m_.outputs[k]).is_output) continue;
@@ -185,7 +185,7 @@ class Transplant {
     std::string name = like ? gone([&](NodeId id) { return id == like; }) : "";
     if (name.empty()) name = gone([&](NodeId id) { return g_.node(id).op == s_.node(n).op; });
     if (name.empty() && last) name = gone([&](NodeId id) { return id == m_.root; });
-    return name.empty() ? g_.fresh_name(root_name_ + "." + s_.node(n).op) : name;
+    return name.empty() ? g_.fresh_name(root_name_ + "." + s_.node(n).op.text()) : name;
   }
 
   void add(NodeId id) {

@@ -79,13 +79,13 @@ class Sharing {
   }
 
   bool eligible(const Node& n) const {
-    return n.subgraphs.empty() && !n.body && !n.inputs.empty() && n.op != Graph::kIdentity &&
+    return n.subgraphs.empty() && !n.body && !n.inputs.empty() && n.op != identity_operator() &&
            deterministic(n);
   }
   ValueId same(ValueId v) const { return v && v.index < same_.size() ? same_[v.index] : v; }
 
   uint64_t hash_of(const Node& n) const {
-    uint64_t h = std::hash<std::string_view>()(n.op);
+    uint64_t h = std::hash<std::string_view>()(n.op.text());
     for (ValueId v : n.inputs) h = mix(h, v ? same(v).index : ~0u);
     for (const auto& [_, value] : n.attrs.items()) {
       if (auto* i = std::get_if<int64_t>(&value))

@@ -229,7 +229,7 @@ std::shared_ptr<const Contract> Contracts::find(std::string_view id) const {
 }
 
 Contracts::Single Contracts::of(const Node& n) const {
-  for (auto [it, end] = by_op_.equal_range(n.op); it != end; ++it)
+  for (auto [it, end] = by_op_.equal_range(n.op.text()); it != end; ++it)
     if (it->second.first == n.domain) return it->second.second;
   return {};
 }

@@ -21,7 +21,8 @@ bool is_one_of(const EvalContext& ctx, const Node& n, std::string_view set) {
   while (!set.empty()) {
     size_t bar = std::min(set.find('|'), set.size());
     std::string_view item = set.substr(0, bar);
-    if (item.starts_with('@') ? ctx.ops.in_class(n, item.substr(1)) : item == n.op) return true;
+    if (item.starts_with('@') ? ctx.ops.in_class(n, item.substr(1)) : item == n.op.text())
+      return true;
     set.remove_prefix(std::min(bar + 1, set.size()));
   }
   return false;
@@ -47,7 +48,7 @@ Val producer_op(const EvalContext& ctx, Args a) {
   auto id = get<ValueId>(a[0]);
   if (!id) return unknown("a value");
   const Node* n = ctx.graph.producer(*id);
-  return n ? Val{n->op} : Val{Val::Absent{}};
+  return n ? Val{n->op.text()} : Val{Val::Absent{}};
 }
 
 NodeId producer_of(const EvalContext& ctx, const Val& v) {

@@ -5,6 +5,8 @@
 #include <set>
 
 #include "engine/rule/vocabulary_table.h"
+#include "engine/semantics/movement.h"
+#include "engine/semantics/operator_kinds.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -32,7 +34,7 @@ class Descent {
       const Node* n = u.slot == Use::kCapture ? nullptr : &g_.node(u.node);
       if (!n) {
         stays = true;
-      } else if (n->op == "Transpose" && n->domain.empty()) {
+      } else if (is_transpose(*n)) {
         sum -= inverse(n->attrs.ints("perm"));
       } else if (!passes(*n, u.slot)) {
         stays = true;
@@ -66,15 +68,17 @@ class Descent {
           return false;
       return n.inputs.size() <= 2;
     }
-    static const std::set<std::string_view> kFirst = {
-        "Softmax", "LogSoftmax", "Slice", "Pad", "QuantizeLinear", "DequantizeLinear"};
-    if (n.op == "Concat")
+    if (is_movement(n) && moves_input(n, 1))
       return std::all_of(n.inputs.begin(), n.inputs.end(), [&](ValueId x) {
         return same_transpose(x) || x == n.inputs[static_cast<size_t>(slot)];
       });
-    if (!kFirst.contains(n.op) || slot != 0) return false;
+    if (!along_axes(n) || slot != 0) return false;
     return std::all_of(n.inputs.begin() + 1, n.inputs.end(),
                        [&](ValueId x) { return !x || g_.constant(x); });
+  }
+
+  bool along_axes(const Node& n) const {
+    return crops(n) || quantizes(n) || dequantizes(n) || ctx_.ops.in_class(n, "softmax");
   }
 
   /// At most one axis of more than one element: transposed, it is the same bytes.
@@ -86,7 +90,7 @@ class Descent {
   }
   bool same_transpose(ValueId x) const {
     const Node* p = g_.producer(x);
-    return p && p->op == "Transpose" && p->domain.empty() && p->attrs.ints("perm") == perm_;
+    return p && is_transpose(*p) && p->attrs.ints("perm") == perm_;
   }
   /// Other operands that come from Transposes of the same kind, which go with this one.
   int64_t others(const Node& n, ValueId v) const {

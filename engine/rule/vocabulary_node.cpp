@@ -1,6 +1,7 @@
 // Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
 #include "engine/rule/vocabulary_table.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/operator_kinds.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -39,7 +40,7 @@ Val with_anchor(const EvalContext& ctx, const Val& v, F f) {
 Val op(const EvalContext& ctx, Args a) {
   return with_node(ctx, a[0], [](const Node& n) {
     bool plain = n.domain.empty() || n.domain == "ai.onnx" || n.domain == "ferrule";
-    return Val{plain ? n.op : n.domain + "::" + n.op};
+    return Val{plain ? n.op.text() : n.domain + "::" + n.op.text()};
   });
 }
 Val ops(const EvalContext& ctx, Args a) {
@@ -64,7 +65,7 @@ Val attr(const EvalContext& ctx, Args a) {
 }
 /// Operators and attributes, constants aside: equal for nodes that do the same with other numbers.
 std::string behaviour(const Node& n) {
-  std::string out = n.op, attrs;
+  std::string out = n.op.text(), attrs;
   for (const auto& [key, value] : n.attrs.items())
     attrs += (attrs.empty() ? "" : ", ") + key + "=" + str(value);
   return attrs.empty() ? out : out + "<" + attrs + ">";
@@ -194,25 +195,6 @@ Val permuted(const EvalContext&, Args a) {
 
 // --- windows
 // -----------------------------------------------------------------------------------------------
-
-/// What the vocabulary must know of operators with weights: which axis of the weights holds the
-/// output channels (a negative one counts from the end), whether `group` multiplies it, whether
-/// the axes from 2 on are the window, and which input they are.
-struct Weighted {
-  std::string_view op;
-  int output_axis;
-  bool times_group, window;
-  size_t slot = 1;
-};
-constexpr Weighted kWeighted[] = {
-    {"Conv", 0, false, true},  {"ConvInteger", 0, false, true}, {"ConvTranspose", 1, true, true},
-    {"Gemm", 1, false, false}, {"MatMul", -1, false, false},    {"QLinearConv", 0, false, true, 3},
-};
-const Weighted* weighted(const Node& n) {
-  for (const Weighted& w : kWeighted)
-    if (w.op == n.op && (n.domain.empty() || n.domain == "ai.onnx")) return &w;
-  return nullptr;
-}
 
 const Shape* shape_of_input(const Placed& p, size_t slot) {
   if (slot >= p.node.inputs.size() || !p.node.inputs[slot]) return nullptr;

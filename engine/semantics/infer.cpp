@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "engine/graph/operator_name.h"
 #include "engine/semantics/infer_formula.h"
 #include "engine/semantics/infer_impl.h"
 
@@ -11,7 +12,7 @@ namespace ferrule {
 namespace infer_detail {
 
 std::string place(const Node& n) {
-  std::string op = n.domain.empty() || n.body ? n.op : n.domain + "." + n.op;
+  std::string op = n.domain.empty() || n.body ? n.op.text() : n.domain + "." + n.op.text();
   return fmt::format("node \"{}\" ({})", escape(n.name, 100), escape(op, 100));
 }
 
@@ -60,7 +61,7 @@ const Rule* find_rule(const Node& n) {
     return t;
   }();
   if (!n.domain.empty()) return nullptr;
-  auto it = kTable.find(n.op);
+  auto it = kTable.find(operator_name(n.op));
   return it == kTable.end() ? nullptr : &it->second;
 }
 

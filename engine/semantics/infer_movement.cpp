@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/graph/operator_name.h"
 #include "engine/semantics/infer_impl.h"
 
 namespace ferrule {

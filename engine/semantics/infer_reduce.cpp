@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/graph/operator_name.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/infer_impl.h"
 
@@ -244,7 +245,7 @@ Dim reduced(const std::string& op, std::span<const Dim> data) {
 }  // namespace
 
 void infer_detail::derive_contents(InferenceContext& c) {
-  const std::string& op = c.n.op;
+  const std::string& op = operator_name(c.n.op);
   if (!c.n.domain.empty() || c.out.contents.size() != 1 || c.out.contents[0]) return;
   if (op == "Floor" || op == "Ceil" || op == "Round" || op == "Neg") {
     auto data = c.contents(0);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/graph/operator_name.h"
 #include "engine/semantics/einsum.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/infer_impl.h"

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/operator_name.h"
 #include "engine/semantics/resampling.h"
 
 namespace ferrule {
@@ -320,17 +321,19 @@ struct Row {
   Applicable<Movement> (*steps)(const Site&);
   bool all_inputs = false, view = false, repeats = false;
   bool renumbers = false;  ///< one step that renumbers axes; of sizes, only what is 1 counts
+  bool crops = false;      ///< takes a part along axes, or puts something around it
+  bool looks_up = false;   ///< its places may be computed
 };
 
 constexpr Row kRows[] = {
     {"Transpose", transpose, false, false, false, true},
-    {"Slice", slice},
+    {"Slice", slice, false, false, false, false, true},
     {"Split", split},
     {"Concat", concat, true},
-    {"Pad", pad},
+    {"Pad", pad, false, false, false, false, true},
     {"Expand", expand, false, false, true, true},
     {"Tile", tile, false, false, true},
-    {"Gather", gather, false, false, true},
+    {"Gather", gather, false, false, true, false, false, true},
     {"GatherND", gather_nd, false, false, true},
     {"Resize", resize, false, false, true},
     {"DepthToSpace", depth_to_space},
@@ -343,7 +346,7 @@ constexpr Row kRows[] = {
 
 const Row* row_of(const Node& n) {
   if (!n.domain.empty() || n.body) return nullptr;
-  auto it = std::ranges::find(kRows, n.op, &Row::op);
+  auto it = std::ranges::find(kRows, operator_name(n.op), &Row::op);
   return it == std::end(kRows) ? nullptr : it;
 }
 
@@ -351,7 +354,7 @@ const Row* row_of(const Node& n) {
 
 Node take_apart(Graph& g, ValueId whole, int64_t axis, const std::vector<int64_t>& sizes) {
   Node n;
-  n.op = "Split";
+  n.op = operator_named("Split");
   n.attrs.set("axis", axis);
   Tensor t = Tensor::of_i64({std::ssize(sizes)}, sizes);
   n.inputs = {whole, g.add_constant(g.fresh_name(g.value(whole).name + ".sizes"), std::move(t))};
@@ -368,6 +371,21 @@ bool is_view(const Node& n) {
 bool repeats_elements(const Node& n) {
   const Row* r = row_of(n);
   return r && r->repeats;
+}
+
+bool is_transpose(const Node& n) {
+  const Row* r = row_of(n);
+  return r && r->renumbers && !r->repeats;
+}
+
+bool crops(const Node& n) {
+  const Row* r = row_of(n);
+  return r && r->crops;
+}
+
+bool looks_up(const Node& n) {
+  const Row* r = row_of(n);
+  return r && r->looks_up;
 }
 
 bool moves_input(const Node& n, size_t slot) {

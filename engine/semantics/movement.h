@@ -46,6 +46,12 @@ bool is_movement(const Node& n);
 bool is_view(const Node& n);
 /// Those that may read an element several times (Expand, Tile, Resize, Gather, GatherND).
 bool repeats_elements(const Node& n);
+/// Those that put all axes in another order (attribute perm).
+bool is_transpose(const Node& n);
+/// Those that take a part along an axis, or put something around it (Slice, Pad).
+bool crops(const Node& n);
+/// Those for which kernels read the places along an axis from a tensor, where a model computes it.
+bool looks_up(const Node& n);
 /// Whether the input at `slot` is moved; the others are parameters.
 bool moves_input(const Node& n, size_t slot);
 

@@ -42,7 +42,7 @@ class Semantics {
   static Result<Semantics> load(std::span<const std::string> rule_dirs,
                                 BySchema by_schema = nullptr);
   const OpFormula* find(std::string_view domain, std::string_view op) const;
-  const OpFormula* find(const Node& n) const { return find(n.domain, n.op); }
+  const OpFormula* find(const Node& n) const { return find(n.domain, n.op.text()); }
   bool pointwise(const Node& n) const {
     const OpFormula* f = find(n);
     return f && f->pointwise();

@@ -17,7 +17,7 @@ void nested_names(const Graph& g, const std::string& owner,
     for (const auto& [_, sub] : g.node(n).subgraphs) {
       const std::string& top = owner.empty() ? g.node(n).name : owner;
       for (NodeId inner : sub->order())
-        out.try_emplace(sub->node(inner).name, sub->node(inner).op, top);
+        out.try_emplace(sub->node(inner).name, sub->node(inner).op.text(), top);
       nested_names(*sub, top, out);
     }
 }
@@ -70,8 +70,8 @@ Inquiry::State::State(const Observed& observed) : o(observed), attempts(observed
   for (NodeId n : o.model->order()) {
     const Node& node = o.model->node(n);
     for (const std::string& name : node.origins)
-      if (ops.try_emplace(name, node.op).second) names.push_back(name);
-    if (ops.try_emplace(node.name, node.op).second) names.push_back(node.name);
+      if (ops.try_emplace(name, node.op.text()).second) names.push_back(name);
+    if (ops.try_emplace(node.name, node.op.text()).second) names.push_back(node.name);
   }
   nested_names(*o.model, "", nested);
   for (const auto& [name, _] : o.constants)

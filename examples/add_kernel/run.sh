@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Recipe: a kernel for an operator that is only interpreted so far. It is the one recipe with C++: a file in
-# runtime/cpu/kernels, its row in kernel_table.cpp, a contract's file in rules/contracts that says what it computes and when it can
-# be used, and the targets that have it. `git apply examples/add_kernel/kernel.patch && ninja -C build` does it for
+# runtime/cpu/kernels, the contract's work (codegen/program/work.h) with a case in each backend's table, a contract's file in
+# rules/contracts that says what it computes and when it can be used, and the targets that have it.
+# `git apply examples/add_kernel/kernel.patch && ninja -C build` does it for
 # good; here it is built beside, and the sources stay as they are.
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ../recipe.sh

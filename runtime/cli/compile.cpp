@@ -234,9 +234,9 @@ std::map<std::string, int> other_launches(const Explained& e) {
   for (const LoweredLayer& layer : e.lowered.layers)
     for (const Launch& l : layer.launches) {
       if (generated(e, layer, l)) continue;
-      if (l.kind == Launch::Kind::library) ++out["library call: " + l.primitive];
-      if (l.kind == Launch::Kind::copy) ++out["copy: " + l.primitive];
-      if (l.kind == Launch::Kind::interpret) ++out["interpreted: " + l.primitive];
+      if (l.kind == Launch::Kind::library) ++out["library call: " + l.called];
+      if (l.kind == Launch::Kind::copy) ++out["copy: " + l.called];
+      if (l.kind == Launch::Kind::interpret) ++out["interpreted: " + l.called];
     }
   return out;
 }

@@ -49,8 +49,9 @@ void print_overrides(const Explained& e) {
 void write_operators(const Graph& g, NodeId id, JsonStream& out) {
   const Node& n = g.node(id);
   if (!n.body)
-    return out.text(
-        escape(n.domain.empty() || n.domain == "ferrule" ? n.op : n.domain + "::" + n.op, 4096));
+    return out.text(escape(
+        n.domain.empty() || n.domain == "ferrule" ? n.op.text() : n.domain + "::" + n.op.text(),
+        4096));
   for (NodeId inner : n.body->order()) write_operators(*n.body, inner, out);
 }
 

@@ -94,7 +94,7 @@ using Ops = std::map<std::string, int>;  ///< operators, groups by contract
 
 Ops operators(const Graph& g) {
   Ops out;
-  for (NodeId n : g.order()) ++out[g.node(n).op];
+  for (NodeId n : g.order()) ++out[g.node(n).op.text()];
   return out;
 }
 

@@ -21,7 +21,7 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
                                                 size_t layer, const Launch& l) {
   auto pairs = generated_in_place(plan, lowered, layer, l);
   if (l.outputs.size() != 1 || l.region || l.rows) return pairs;
-  if (l.kind != Launch::Kind::generated && l.primitive == "BatchNormalization")
+  if (l.kind != Launch::Kind::generated && l.work == Work::norm)
     for (size_t k = 0; k < l.inputs.size(); ++k)
       if (l.inputs[k] && same_elements(plan, lowered, layer, l.inputs[k], l.outputs[0]))
         pairs.emplace_back(static_cast<int>(k), 0);
@@ -38,10 +38,10 @@ std::vector<std::pair<int, int>> in_place_pairs(const Plan& plan, const Lowered&
 double flops(const Launch& l, const KernelCall& call) {
   if (call.inputs.size() < 2 || !call.inputs[1].present() || call.outputs.empty()) return 0;
   const Operand &x = call.inputs[0], &w = call.inputs[1], &y = call.outputs[0];
-  if (l.primitive == "Conv" && w.rank() > 2)
+  if (l.work == Work::convolution && w.rank() > 2)
     return 2.0 * static_cast<double>(y.numel()) * static_cast<double>(w.numel()) /
            static_cast<double>(std::max<int64_t>(1, w.dims[0]));
-  if (l.primitive == "ConvTranspose" && w.rank() > 2)
+  if (l.work == Work::deconvolution && w.rank() > 2)
     return 2.0 * static_cast<double>(x.numel()) * static_cast<double>(w.numel()) /
            static_cast<double>(std::max<int64_t>(1, w.dims[0]));
   // (MK)(KN)(MN) is (MNK) squared.
@@ -280,11 +280,10 @@ Applicable<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer,
       case Launch::Kind::copy:
         return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
-        if (Factory f =
-                implementations(l.primitive).empty() ? library_factory(l.primitive) : make_chosen)
+        if (Factory f = implementations(l.work).empty() ? library_factory(l.work) : make_chosen)
           return call.dense() ? make_library_kernel(context, call, f)
-                              : make_sliced(context, call, f, takes_slices(l.primitive));
-        return not_applicable(escape(call.layer), escape(l.primitive), "no kernel");
+                              : make_sliced(context, call, f, takes_slices(l.work));
+        return not_applicable(escape(call.layer), escape(l.called), "no kernel");
       default:
         return make_interpreted(context, call);
     }

@@ -72,13 +72,13 @@ std::string tail_text(const KernelCall& call) {
 
 }  // namespace
 
-std::span<const Implementation> implementations(std::string_view op) {
-  if (op == "Conv") return kConvolutions;
+std::span<const Implementation> implementations(Work work) {
+  if (work == Work::convolution) return kConvolutions;
   return {};
 }
 
 std::string problem_text(const Context& context, const KernelCall& call, int threads) {
-  std::string out = call.node->op;
+  std::string out = call.node->op.text();
   for (size_t k = 0; k < call.node->inputs.size() && k < call.inputs.size(); ++k)
     out += " " + operand_text(call.inputs[k]);
   for (const Operand& o : call.outputs) out += " -> " + operand_text(o);
@@ -95,7 +95,7 @@ std::string problem_text(const Context& context, const KernelCall& call, int thr
 
 Applicable<Chosen> choose(Context& context, const KernelCall& call, int threads,
                           std::string* note) {
-  const auto all = implementations(call.node->op);
+  const auto all = implementations(call.work);
   auto attempt = [&](const Implementation& c) -> Applicable<Chosen> {
     FERRULE_ASSIGN(KernelPtr kernel, c.make(context, call));
     return Chosen{std::move(kernel), c.name};

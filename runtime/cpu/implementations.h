@@ -1,4 +1,4 @@
-// Who runs a library launch: a table of implementations for each operator, best first, each with
+// Who runs a library launch: a table of implementations for each work, best first, each with
 // the rule of thumb that says when it is taken. A tuning file overrides the rules problem by
 // problem. Choosing never measures; every implementation refuses what it cannot do, and then the
 // next one is asked.
@@ -25,9 +25,9 @@ inline bool suits(const Implementation& c, const KernelCall& call) {
   return c.slices || call.dense();
 }
 
-/// The implementations of an ONNX operator, best first; the last one is the library's. Empty: no
+/// The implementations of a work, best first; the last one is the library's. Empty: no
 /// kernel.
-std::span<const Implementation> implementations(std::string_view op);
+std::span<const Implementation> implementations(Work work);
 
 /// Everything that the speed of a launch depends on, as text: operator, types, dims, layouts,
 /// attributes, tail, threads, target.

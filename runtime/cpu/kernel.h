@@ -68,11 +68,11 @@ using Factory = Applicable<KernelPtr> (*)(Context&, const KernelCall&);
 /// Machine code of a role's formula: one vector of f32, in place or not.
 Applicable<CpuJit::Request> formula_request(Context&, const Graph& formula,
                                             const std::string& layer);
-/// The factory of a library primitive by ONNX operator; null if there is none.
-Factory library_factory(std::string_view op);
+/// The factory of a library's work; null if there is none.
+Factory library_factory(Work work);
 
 /// Whether the factory takes operands that are slices (or refuses those that it cannot).
-bool takes_slices(std::string_view op);
+bool takes_slices(Work work);
 /// For calls with slices: the factory's kernel if `taken` and it does not refuse, else one over
 /// copies in scratch.
 Applicable<KernelPtr> make_sliced(Context&, const KernelCall&, Factory, bool taken);

@@ -20,8 +20,8 @@ constexpr size_t kPasses = 5;  // at least
 /// Every implementation of the launch that does not refuse it; none if there is no choice.
 Applicable<> CpuExecutable::add_candidates(Context& context, size_t layer, const Launch& l,
                                            Step& step) {
-  const auto all = l.kind == Launch::Kind::library ? implementations(l.primitive)
-                                                   : std::span<const Implementation>{};
+  const auto all =
+      l.kind == Launch::Kind::library ? implementations(l.work) : std::span<const Implementation>{};
   if (all.size() < 2) return {};
   FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
   for (const Implementation& c : all) {

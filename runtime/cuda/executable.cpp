@@ -129,9 +129,9 @@ Applicable<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch
     return make_attention(context, l, call, *attention);
   if (cuda_generated(l)) return make_generated(context, l, call);
   if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
-  if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.primitive) : nullptr)
+  if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.work) : nullptr)
     return f(context, call);
-  return not_applicable(escape(call.layer), escape(l.primitive), "no kernel");
+  return not_applicable(escape(call.layer), escape(l.called), "no kernel");
 }
 
 Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scratch) {

@@ -116,9 +116,8 @@ struct Context {
 /// Not applicable when there is no such kernel (it is interpreted then); errors: library_failed;
 /// library_missing.
 using Factory = Applicable<KernelPtr> (*)(Context&, const KernelCall&);
-/// The factory of a library primitive by ONNX operator; null if there is none
-/// (kernels/kernel_table.cpp).
-Factory library_factory(std::string_view op);
+/// The factory of a library's work; null if there is none (kernels/kernel_table.cpp).
+Factory library_factory(Work work);
 
 Applicable<KernelPtr> make_convolution(Context&, const KernelCall&);
 Applicable<KernelPtr> make_deconvolution(Context&, const KernelCall&);

@@ -58,8 +58,7 @@ class NullExecutable final : public Executable {
 
   std::string launch_text(size_t layer, const Launch& l) const {
     static const char* const kKinds[] = {"library", "generated", "copy", "interpret", "view"};
-    std::string out =
-        fmt::format("  {} {}(", kKinds[static_cast<int>(l.kind)], escape(l.primitive));
+    std::string out = fmt::format("  {} {}(", kKinds[static_cast<int>(l.kind)], escape(l.called));
     for (size_t k = 0; k < l.inputs.size(); ++k)
       out += (k ? ", " : "") + value_text(layer, l.inputs[k]);
     out += ") -> ";

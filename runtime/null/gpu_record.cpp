@@ -58,9 +58,8 @@ class Recorder {
     if (cuda_generated(l)) return generated(l, call, attention.why);
     if (l.kind == Launch::Kind::interpret) return on_the_host(call, "");
     FERRULE_TRY(check_gpu_library(l, call));
-    return Line{fmt::format("{} {}{} {}",
-                            gpu_library(l.primitive) == GpuLibrary::product ? "cublaslt" : "cudnn",
-                            escape(l.primitive), tail(l), operands(call))};
+    return Line{fmt::format("{} {}{} {}", is_product(l.work) ? "cublaslt" : "cudnn",
+                            escape(l.called), tail(l), operands(call))};
   }
 
   /// `why`: it is not a library's.

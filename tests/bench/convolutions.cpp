@@ -216,7 +216,7 @@ void measure(const Layer& l, const Options& o, Context& context, double peak) {
   };
   std::vector<Row> rows;
   int64_t scratch = 0;
-  for (const Implementation& c : implementations("Conv")) {
+  for (const Implementation& c : implementations(Work::convolution)) {
     Row row{std::string(c.name), {}};
     for (size_t k = 0; k < copies; ++k) {
       auto b = std::make_unique<Bound>(l, static_cast<unsigned>(k), x, y);

@@ -1,4 +1,5 @@
 #include "tests/fuzz/judge.h"
+#include "engine/graph/operator_name.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,5 @@
 #include "tests/fuzz/known.h"
+#include "engine/graph/operator_name.h"
 
 #include <algorithm>
 #include <chrono>

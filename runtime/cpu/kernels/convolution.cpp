@@ -21,10 +21,11 @@ bool reads_behind_pixels(const KernelCall& call, bool transposed) {
   return call.inputs[kX].dtype == DType::bf16 && in % 2 == 1 && (in > 1 || out > 1);
 }
 
-Applicable<> check_convolution(const KernelCall& call, std::string_view what) {
+Applicable<> check_convolution(const KernelCall& call, bool transposed) {
+  const std::string_view what = call.node->op.text();
   if (!call.inputs[kW].constant)
     return not_applicable(escape(call.layer), what, "the weights are not constant");
-  if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, what == "ConvTranspose"))
+  if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, transposed))
     return not_applicable(escape(call.layer), what, name(call.inputs[kX].dtype));
   return {};
 }
@@ -86,9 +87,9 @@ std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2,
 }  // namespace
 
 Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
-  FERRULE_TRY(check_convolution(call, "Conv"));
+  FERRULE_TRY(check_convolution(call, false));
   if (!call.dense())
-    return not_applicable(escape(call.layer), "Conv",
+    return not_applicable(escape(call.layer), call.node->op.text(),
                           "a slice: the library would run its reference code");
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   // The library's code for plain images is its reference.
@@ -110,7 +111,7 @@ Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call)
 }
 
 Applicable<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
-  FERRULE_TRY(check_convolution(call, "ConvTranspose"));
+  FERRULE_TRY(check_convolution(call, true));
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));

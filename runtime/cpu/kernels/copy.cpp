@@ -92,10 +92,10 @@ Applicable<> move(const KernelCall& call, size_t output, const Movement& m, Copy
 }  // namespace
 
 Applicable<KernelPtr> make_copy(Context& context, const KernelCall& call) {
-  if (call.node->op == "Gather") return make_gather(context, call);
+  if (call.work == Work::gather) return make_gather(context, call);
   const int bits = size_bits(call.inputs[0].dtype);
   if (bits % 8 || (bits != 8 && bits != 16 && bits != 32 && bits != 64 && bits != 128))
-    return not_applicable(escape(call.layer), call.node->op, name(call.inputs[0].dtype));
+    return not_applicable(escape(call.layer), call.node->op.text(), name(call.inputs[0].dtype));
   auto kernel = std::make_unique<Copy>(call);
   if (!is_movement(*call.node)) {  // a reorder
     const Operand &x = call.inputs[0], &y = call.outputs[0];

@@ -96,7 +96,7 @@ class Gather final : public Kernel {
 
 Applicable<KernelPtr> make_gather(Context&, const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
-    return not_applicable(escape(call.layer), "Gather", why);
+    return not_applicable(escape(call.layer), call.node->op.text(), why);
   };
   const Operand &x = call.inputs.at(0), &index = call.inputs.at(1);
   const int bits = size_bits(x.dtype);

@@ -1,33 +1,47 @@
-// Which kernel runs which operator's library launches.
-#include <map>
-
+// Which kernel runs which work's library launches.
 #include "runtime/cpu/kernel.h"
 
 namespace ferrule::cpu {
 
-Factory library_factory(std::string_view op) {
-  static const std::map<std::string_view, Factory> kFactories = {
-      {"Conv", make_convolution},
-      {"ConvTranspose", make_deconvolution},
-      {"MatMul", make_matmul},
-      {"Gemm", make_gemm},
-      {"MaxPool", make_pool},
-      {"AveragePool", make_pool},
-      {"GlobalAveragePool", make_global_pool},
-      {"GlobalMaxPool", make_global_pool},
-      {"channel_gate", make_channel_gate},
-      {"conv_pool", make_window_chain},
-      {"depthwise_pointwise", make_window_chain},
-      {"softmax_topk", make_softmax_topk},
-      {"Resize", make_resize},
-      {"BatchNormalization", make_norm},
-  };
-  auto it = kFactories.find(op);
-  return it == kFactories.end() ? nullptr : it->second;
+Factory library_factory(Work work) {
+  switch (work) {
+    case Work::convolution:
+      return make_convolution;
+    case Work::deconvolution:
+      return make_deconvolution;
+    case Work::product:
+      return make_matmul;
+    case Work::affine_product:
+      return make_gemm;
+    case Work::max_pool:
+    case Work::average_pool:
+      return make_pool;
+    case Work::global_max_pool:
+    case Work::global_average_pool:
+      return make_global_pool;
+    case Work::resize:
+      return make_resize;
+    case Work::norm:
+      return make_norm;
+    case Work::channel_gate:
+      return make_channel_gate;
+    case Work::softmax_topk:
+      return make_softmax_topk;
+    case Work::conv_pool:
+    case Work::depthwise_pointwise:
+      return make_window_chain;
+    case Work::attention:
+    case Work::transpose:
+    case Work::gather:
+    case Work::reorder:
+    case Work::other:
+      break;
+  }
+  return nullptr;
 }
 
-bool takes_slices(std::string_view op) {
-  return op == "Conv" || op == "MatMul" || op == "Gemm" || op == "BatchNormalization";
+bool takes_slices(Work work) {
+  return work == Work::convolution || is_product(work) || work == Work::norm;
 }
 
 }  // namespace ferrule::cpu

@@ -79,19 +79,20 @@ Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Prod
 Applicable<> check_matmul(const KernelCall& call) {
   for (size_t k = 0; k < 2; ++k) {
     if (!computes(call.inputs[k].dtype))
-      return not_applicable(escape(call.layer), call.node->op, name(call.inputs[k].dtype));
+      return not_applicable(escape(call.layer), call.node->op.text(), name(call.inputs[k].dtype));
     if (!call.inputs[k].lies(Layout::plain))
-      return not_applicable(escape(call.layer), call.node->op, "an operand is channels-last");
+      return not_applicable(escape(call.layer), call.node->op.text(),
+                            "an operand is channels-last");
   }
   for (const auto* operands : {&call.inputs, &call.outputs})
     for (const Operand& o : *operands) {
       const bool ends = &o == &call.inputs[0] || &o == &call.outputs[0];
       if (!o.dense() && (!ends || o.rank() < 2 || call.inputs[1].rank() < 2 || o.row() < 0))
-        return not_applicable(escape(call.layer), call.node->op,
+        return not_applicable(escape(call.layer), call.node->op.text(),
                               "a slice whose rows do not lie at one distance");
     }
   if (call.outputs[0].numel() == 0 || call.inputs[0].numel() == 0)
-    return not_applicable(escape(call.layer), call.node->op, "an empty operand");
+    return not_applicable(escape(call.layer), call.node->op.text(), "an empty operand");
   return {};
 }
 
@@ -118,7 +119,7 @@ Applicable<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
     return build(context, call, p);
   }
   if (!a.dense() || !y.dense())
-    return not_applicable(escape(call.layer), call.node->op, "slices of several matrices");
+    return not_applicable(escape(call.layer), call.node->op.text(), "slices of several matrices");
   // Rank 1 operands have axes that y has not.
   const size_t rank = std::max(p.a.dims.size(), p.b.dims.size());
   add_outer(p.a, rank);
@@ -150,7 +151,7 @@ Applicable<KernelPtr> make_gemm(Context& context, const KernelCall& call) {
              beta = static_cast<float>(n.attrs.f("beta", 1));
   if (y.dtype != DType::f32 &&
       (alpha != 1 || beta != 1))  // folded constants would be rounded a second time
-    return not_applicable(escape(call.layer), n.op, "factors of a narrow type");
+    return not_applicable(escape(call.layer), n.op.text(), "factors of a narrow type");
   const bool adds = n.inputs.size() > 2 && call.inputs[2].present() && beta != 0;
   View addend;
   if (adds) {

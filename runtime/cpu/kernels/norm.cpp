@@ -21,7 +21,7 @@ Applicable<Affine> affine_of(const KernelCall& call) {
   const Operand& x = call.inputs[0];
   const int64_t channels = x.dims[1];
   auto refused = [&](std::string why) {
-    return not_applicable(escape(call.layer), call.node->op, why);
+    return not_applicable(escape(call.layer), call.node->op.text(), why);
   };
   for (size_t k = 1; k < 5; ++k) {
     const Tensor* t = call.inputs[k].constant;
@@ -76,7 +76,7 @@ Applicable<KernelPtr> make_norm(Context& context, const KernelCall& call) {
   if (call.inputs.size() < 5 || call.inputs[0].rank() < 2 ||
       (t != DType::f32 && t != DType::f16 && t != DType::bf16) ||
       call.node->attrs.i("training_mode") != 0 || call.outputs.size() != 1)
-    return not_applicable(escape(call.layer), call.node->op,
+    return not_applicable(escape(call.layer), call.node->op.text(),
                           "only inference on f32, f16 and bf16 with channels has a kernel");
   FERRULE_ASSIGN(Affine affine, affine_of(call));
   const LoweredRegion region = multiply_add(t);

@@ -14,9 +14,9 @@ namespace {
 
 Applicable<> check_pool(const KernelCall& call, bool known_type) {
   if (!known_type)
-    return not_applicable(escape(call.layer), call.node->op, name(call.inputs[0].dtype));
+    return not_applicable(escape(call.layer), call.node->op.text(), name(call.inputs[0].dtype));
   if (call.outputs.size() > 1 && call.outputs[1].present())
-    return not_applicable(escape(call.layer), call.node->op, "Indices are wanted");
+    return not_applicable(escape(call.layer), call.node->op.text(), "Indices are wanted");
   return {};
 }
 
@@ -108,8 +108,9 @@ Applicable<KernelPtr> make_global_pool(Context&, const KernelCall& call) {
   FERRULE_TRY(check_pool(call, call.inputs[0].dtype == DType::f32));
   const Operand& x = call.inputs[0];
   if (!x.lies(Layout::channels_last))
-    return not_applicable(escape(call.layer), call.node->op, "an image that is not channels-last");
-  return std::make_unique<GlobalPool>(call, call.node->op == "GlobalAveragePool");
+    return not_applicable(escape(call.layer), call.node->op.text(),
+                          "an image that is not channels-last");
+  return std::make_unique<GlobalPool>(call, call.work == Work::global_average_pool);
 }
 
 Applicable<KernelPtr> make_pool(Context& context, const KernelCall& call) {
@@ -118,13 +119,13 @@ Applicable<KernelPtr> make_pool(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
   auto algorithm = dnnl::algorithm::pooling_max;
   std::vector<WindowFactor> factors;
-  if (call.node->op == "AveragePool") {
+  if (call.work == Work::average_pool) {
     const bool include = call.node->attrs.i("count_include_pad") != 0;
     algorithm = include ? dnnl::algorithm::pooling_avg_include_padding
                         : dnnl::algorithm::pooling_avg_exclude_padding;
     if (include && y.numel() > 0) factors = window_factors(w, x.dims, y.dims);
     if (!factors.empty() && x.dtype != DType::f32)  // the result would be rounded twice
-      return not_applicable(escape(call.layer), call.node->op, name(x.dtype));
+      return not_applicable(escape(call.layer), call.node->op.text(), name(x.dtype));
   }
   return guard(call, "pooling", [&]() -> Applicable<KernelPtr> {
     dnnl::primitive_attr attr;

@@ -132,7 +132,7 @@ class Resize final : public Kernel {
 Applicable<KernelPtr> make_resize(Context&, const KernelCall& call) {
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   auto refuse = [&](std::string_view why) {
-    return not_applicable(escape(call.layer), call.node->op, why);
+    return not_applicable(escape(call.layer), call.node->op.text(), why);
   };
   if (x.dtype != DType::f32) return refuse(name(x.dtype));
   const Resampling how = Resampling::of(call.node->attrs);

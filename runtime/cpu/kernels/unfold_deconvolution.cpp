@@ -191,7 +191,8 @@ class UnfoldedDeconvolution final : public Kernel {
 
 Applicable<KernelPtr> make_unfolded_deconvolution(Context& context, const KernelCall& call) {
   auto refuse = [&] {
-    return not_applicable(escape(call.layer), "ConvTranspose", "its windows overlap or are cut");
+    return not_applicable(escape(call.layer), call.node->op.text(),
+                          "its windows overlap or are cut");
   };
   const Operand &x = call.inputs[0], &y = call.outputs[0], &w = call.inputs[1];
   if (x.rank() != 4 || !w.constant || x.dtype != DType::f32 || call.node->attrs.i("group", 1) != 1)

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "engine/semantics/infer.h"
+#include "engine/semantics/operator_kinds.h"
 #include "runtime/cpu/implementations.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
@@ -51,7 +52,7 @@ struct Stage {
   Operand output;
   std::vector<PostOp> post_ops;
   Window window;
-  Factory make = nullptr;
+  Work work = Work::convolution;
   int64_t row_bytes() const {
     return output.bytes() / std::max<int64_t>(1, output.dims[0] * output.dims[2]);
   }
@@ -304,7 +305,9 @@ class Tiles final : public Kernel {
     call.outputs[0].dims[0] = 1;
     call.outputs[0].dims[2] = strip.end - strip.begin;
     call.outputs[0].slot = static_cast<int>(call.inputs.size());
-    FERRULE_ASSIGN(piece.kernel, s.make(context, call));
+    call.work = s.work;
+    const Factory make = s.work == Work::convolution ? make_chosen : make_pool;
+    FERRULE_ASSIGN(piece.kernel, make(context, call));
     scratch_bytes_ = std::max(scratch_bytes_, piece.kernel->scratch_bytes());
     return {};
   }
@@ -346,7 +349,7 @@ Applicable<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
   };
   Stage s;
   s.node = plain(g.node(t.anchor));
-  s.make = s.node.op == "Conv" ? make_chosen : make_pool;
+  s.work = work_of(pooling_of(s.node) ? "pool" : "conv", s.node);
   auto operand = [&](ValueId v) -> Operand {
     if (!v) return {};
     for (size_t k = 0; k < g.inputs().size() && k < call.inputs.size(); ++k)
@@ -379,14 +382,14 @@ Applicable<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
   whole.layer = call.layer;
   whole.node = &s.node;
   std::vector<int64_t> kernel = s.node.attrs.ints("kernel_shape");
-  if (s.node.op == "Conv") kernel = {s.inputs[1].dims.begin() + 2, s.inputs[1].dims.end()};
+  if (s.work == Work::convolution) kernel = {s.inputs[1].dims.begin() + 2, s.inputs[1].dims.end()};
   FERRULE_ASSIGN(s.window, window_of(whole, s.inputs[0].dims, s.output.dims, kernel));
   return s;
 }
 
 double products(const Stage& s) {
   const double y = static_cast<double>(s.output.numel());
-  const double taps = s.node.op == "Conv"
+  const double taps = s.work == Work::convolution
                           ? static_cast<double>(s.inputs[1].numel() / s.inputs[1].dims[0])
                           : static_cast<double>(s.window.kernel[0] * s.window.kernel[1]);
   return y * taps;
@@ -401,7 +404,7 @@ Applicable<KernelPtr> make_window_chain(Context& context, const KernelCall& call
   FERRULE_ASSIGN(Stage second, stage_of(call, chain[1]));
   const auto useful = static_cast<int64_t>((products(first) + products(second)) /
                                            static_cast<double>(kThreadProducts));
-  std::string text = second.node.op == "Conv" ? "depthwise_pointwise" : "conv_pool";
+  std::string text = second.work == Work::convolution ? "depthwise_pointwise" : "conv_pool";
   const int64_t wanted = std::clamp<int64_t>(useful, 1, threads());
   auto kernel = std::make_unique<Tiles>(std::move(text), call.layer,
                                         std::array<Stage, 2>{std::move(first), std::move(second)});

@@ -4,18 +4,10 @@
 
 namespace ferrule::cuda {
 
-Factory library_factory(std::string_view op) {
-  switch (gpu_library(op)) {
-    case GpuLibrary::convolution:
-      return make_convolution;
-    case GpuLibrary::deconvolution:
-      return make_deconvolution;
-    case GpuLibrary::product:
-      return make_matmul;
-    case GpuLibrary::none:
-      break;
-  }
-  return nullptr;
+Factory library_factory(Work work) {
+  if (!gpu_library(work)) return nullptr;
+  if (is_product(work)) return make_matmul;
+  return work == Work::convolution ? make_convolution : make_deconvolution;
 }
 
 }  // namespace ferrule::cuda

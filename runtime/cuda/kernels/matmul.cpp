@@ -90,7 +90,7 @@ class MatmulKernel final : public Kernel, public Tunable {
 };
 
 auto refuse(const KernelCall& call, std::string why) {
-  return not_applicable(escape(call.layer), call.node->op, why);
+  return not_applicable(escape(call.layer), call.node->op.text(), why);
 }
 
 Result<Source> source(Context& context, const Operand& o) {

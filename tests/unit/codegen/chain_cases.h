@@ -36,7 +36,7 @@ class Chain {
                                std::map<std::string, Attr> attrs, size_t outputs) {
     Node n;
     n.op = std::move(op);
-    n.name = g.fresh_name(n.op);
+    n.name = g.fresh_name(n.op.text());
     n.inputs = std::move(inputs);
     for (auto& [k, v] : attrs) n.attrs.set(k, v);
     for (size_t k = 0; k < outputs; ++k) n.outputs.push_back(g.add_value(g.fresh_name("v")));

@@ -34,7 +34,6 @@ bool add_pieces(LaunchCases& cases, Chain& c, const std::vector<ValueId>& result
       .add(std::move(c.g), std::move(inputs),
            [&](const Graph&, Launch& l) {
              l.kind = Launch::Kind::generated;
-             l.primitive = "pointwise";
              l.inputs = region->inputs, l.outputs = region->outputs;
              l.region = std::move(*region);
            })

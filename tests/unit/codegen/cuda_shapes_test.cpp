@@ -23,7 +23,7 @@ void in_pieces(const Graph& g, Launch& l) {
 
 void attention(const Graph& g, Launch& l) {
   l.kind = Launch::Kind::library;
-  l.primitive = "attention";
+  l.work = Work::attention;
   const Node& group = group_by("attention", g);
   l.roles = group.roles.get();
   l.inputs = group.inputs, l.outputs = group.outputs;

@@ -58,7 +58,7 @@ void add(LaunchCases& cases, const TopkForm& f) {
   for (ValueId v : outputs) r.graph.add_output(v);
   cases.add(std::move(r.graph), std::move(r.tensors), [&](const Graph& g, Launch& l) {
     l.kind = Launch::Kind::library;
-    l.primitive = "softmax_topk";
+    l.work = Work::softmax_topk;
     const Node& group = group_by("softmax_topk", g, "sm_80");
     l.roles = group.roles.get();
     l.inputs = group.inputs, l.outputs = group.outputs;

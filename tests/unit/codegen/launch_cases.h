@@ -19,6 +19,7 @@
 #include "tests/unit/codegen/host_kernels.h"
 #include "tests/unit/codegen/placed.h"
 #include "tests/unit/codegen/row_cases.h"
+#include "tests/unit/codegen/work_of_node.h"
 
 namespace ferrule::test {
 
@@ -175,7 +176,7 @@ class LaunchCases {
 inline void call_of_node(const Graph& g, Launch& l) {
   l.kind = Launch::Kind::library;
   l.node = g.order()[0];
-  l.primitive = g.node(l.node).op;
+  l.work = work_of_node(g.node(l.node));
   l.inputs = g.node(l.node).inputs, l.outputs = g.node(l.node).outputs;
 }
 
@@ -184,7 +185,6 @@ inline void one_region(const Graph& g, Launch& l) {
   auto region = lower_region(operators(), g, g.order(), std::vector(g.outputs()));
   REQUIRE_MESSAGE(region.has_value(), (region ? "" : region.error().reason()));
   l.kind = Launch::Kind::generated;
-  l.primitive = "pointwise";
   l.inputs = region->inputs, l.outputs = region->outputs;
   l.region = std::move(*region);
 }

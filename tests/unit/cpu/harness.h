@@ -13,6 +13,7 @@
 #include "runtime/cpu/library.h"
 #include "tests/unit/codegen/kernel_case.h"
 #include "tests/unit/codegen/shipped_operators.h"
+#include "tests/unit/codegen/work_of_node.h"
 
 namespace ferrule::cpu::test {
 
@@ -110,6 +111,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
 
   Applicable<KernelPtr> make(Factory f) {
     call.node = &node;
+    call.work = ferrule::test::work_of_node(node);
     call.graph = &graph;
     call.post_ops = post_ops;
     Context context{library, ops, target, &limits};

@@ -19,7 +19,7 @@ Tensor rounded(const Tensor& t, DType to) {
 }
 
 Applicable<KernelPtr> any_library_kernel(Context& context, const KernelCall& call) {
-  return make_library_kernel(context, call, library_factory(call.node->op));
+  return make_library_kernel(context, call, library_factory(call.work));
 }
 
 /// One node over random data: `constants` behind the first input, then what the tail reads. The

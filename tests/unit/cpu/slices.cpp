@@ -93,7 +93,7 @@ Applicable<KernelPtr> winograd_4(Context& context, const KernelCall& call) {
 }
 Applicable<KernelPtr> sliced_pool(Context& context, const KernelCall& call) {
   return call.dense() ? make_pool(context, call)
-                      : make_sliced(context, call, make_pool, takes_slices("MaxPool"));
+                      : make_sliced(context, call, make_pool, takes_slices(Work::max_pool));
 }
 Applicable<KernelPtr> sliced_convolution(Context& context, const KernelCall& call) {
   return call.dense() ? make_convolution(context, call)

@@ -182,16 +182,15 @@ std::vector<std::string> words(const std::string& text) {
 std::string problem_of(const Plan& plan, const LoweredLayer& layer, const Launch& l,
                        const Target& target) {
   if (l.kind == Launch::Kind::view) return "";
-  if (l.kind == Launch::Kind::interpret) return l.primitive + " is interpreted";
+  if (l.kind == Launch::Kind::interpret) return l.called + " is interpreted";
   if (cuda_generated(l)) {
     const auto o = cuda_operands(plan, layer, l);
     if (!o) return o.error().reason();
     const auto planned = plan_cuda_launch(l, o->operands, "kernel", "", o->aligned, target.cores);
     return planned ? "" : planned.error().reason();
   }
-  return l.kind == Launch::Kind::library && library_factory(l.primitive)
-             ? ""
-             : l.primitive + " has no kernel";
+  return l.kind == Launch::Kind::library && library_factory(l.work) ? ""
+                                                                    : l.called + " has no kernel";
 }
 
 struct Seen {
@@ -210,12 +209,12 @@ void check(const Form& form, const std::string& type, const Knowledge& k,
   const Graph& g = imported->graph;
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    seen.operators.insert(n.op);
+    seen.operators.insert(n.op.text());
     const std::array<NodeId, 1> one{id};
     const std::string contract = contract_of(g, n, k.ops);
     if (contract == "interpret") continue;  // taken as a part of something, or not at all
     const Accept a = accepts(g, one, id, contract, k.target, k.ops);
-    CHECK_MESSAGE(a.truth == Truth::yes, n.op, ": ", a.reason);
+    CHECK_MESSAGE(a.truth == Truth::yes, n.op.text(), ": ", a.reason);
   }
   for (bool rules : {true, false}) {
     auto graph = g.clone();
@@ -278,8 +277,8 @@ TEST_CASE("nothing that a GPU target accepts is interpreted") {
 }
 
 TEST_CASE("what is generated is no library's") {
-  for (const char* op : {"MaxPool", "GlobalAveragePool", "LayerNormalization", "Resize"})
-    CHECK_FALSE(bool(library_factory(op)));
+  for (Work work : {Work::max_pool, Work::global_average_pool, Work::resize})
+    CHECK_FALSE(bool(library_factory(work)));
 }
 
 }  // namespace ferrule::cuda

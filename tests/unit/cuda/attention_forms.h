@@ -135,7 +135,7 @@ inline Launch attention_launch(const Graph& g) {
   const Node& group = ferrule::test::group_by("attention", g);
   Launch l;
   l.kind = Launch::Kind::library;
-  l.primitive = "attention";
+  l.work = Work::attention;
   l.graph = group.body.get();
   l.roles = group.roles.get();
   l.node = l.graph->order()[0];

@@ -18,6 +18,7 @@
 #include "tests/unit/codegen/kernel_case.h"
 #include "tests/unit/codegen/post_op_meaning.h"
 #include "tests/unit/codegen/shipped_operators.h"
+#include "tests/unit/codegen/work_of_node.h"
 
 namespace ferrule::cuda::test {
 
@@ -70,8 +71,8 @@ inline Device& no_device() {
 
 class Harness final : public Binder, public ferrule::test::WithTail {
  public:
-  explicit Harness(std::string op, DType dtype = DType::f32) : dtype_(dtype), op_(std::move(op)) {
-    node.op = op_;
+  explicit Harness(std::string op, DType dtype = DType::f32) : dtype_(dtype) {
+    node.op = std::move(op);
     call.layer = "layer \"test\"";
     target.name = "sm_90";
     target.device = "gpu";
@@ -134,11 +135,12 @@ class Harness final : public Binder, public ferrule::test::WithTail {
     return result((*got)[0], Layout::plain);
   }
 
-  Applicable<KernelPtr> make() { return make(library_factory(op_)); }
+  Applicable<KernelPtr> make() { return make(library_factory(ferrule::test::work_of_node(node))); }
   template <class Make>
   Applicable<KernelPtr> make(Make&& of) {
     REQUIRE(stubs());
     call.node = &node;
+    call.work = ferrule::test::work_of_node(node);
     call.post_ops = post_ops;
     Context context{no_device(), libraries, constants, nullptr, &target, &limits_};
     context.tuning = tuning;
@@ -246,7 +248,6 @@ class Harness final : public Binder, public ferrule::test::WithTail {
   } values_of_{this};
 
   DType dtype_;
-  std::string op_;
   Limits limits_;
   std::mt19937 engine_{7};
   std::vector<std::unique_ptr<Tensor>> values_;

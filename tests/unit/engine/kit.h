@@ -157,7 +157,7 @@ inline Result<Passed> pass(Graph& g, const RuleSet& rules) {
 inline std::string ops_of(const Graph& g) {
   std::string out;
   for (NodeId n : g.order()) {
-    out += (out.empty() ? "" : " ") + g.node(n).op;
+    out += (out.empty() ? "" : " ") + g.node(n).op.text();
     if (g.node(n).body) out += "(" + ops_of(*g.node(n).body) + ")";
   }
   return out;

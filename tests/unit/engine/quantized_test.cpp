@@ -22,8 +22,8 @@ std::string read(const std::string& text) {
   if (!steps) return steps.error().reason();
   std::string out;
   for (const QuantizedStep& s : *steps) {
-    out += (out.empty() ? "" : " ") + g.node(s.node).op + (s.conversion ? "*" : "");
-    for (NodeId t : s.tail) out += "[" + g.node(t).op + "]";
+    out += (out.empty() ? "" : " ") + g.node(s.node).op.text() + (s.conversion ? "*" : "");
+    for (NodeId t : s.tail) out += "[" + g.node(t).op.text() + "]";
   }
   return out;
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "engine/base/result.h"
+#include "engine/graph/operator_name.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 
@@ -202,12 +203,12 @@ TEST_CASE("graph: nodes added and removed since the last sort take their place i
   g.set_input(g.value(c).producer, 0, e);
   g.remove_node(g.value(b).producer);
   std::string ops;
-  for (NodeId n : g.order()) ops += g.node(n).op + " ";
+  for (NodeId n : g.order()) ops += g.node(n).op.text() + " ";
   CHECK(ops == "Relu Exp Abs ");
   CHECK(g.remove_dead() == 1);
   REQUIRE(g.sort());
   ops.clear();
-  for (NodeId n : g.order()) ops += g.node(n).op + " ";
+  for (NodeId n : g.order()) ops += g.node(n).op.text() + " ";
   CHECK(ops == "Exp Abs ");
   check_fine(g);
 }

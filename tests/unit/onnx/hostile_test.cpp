@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/graph/operator_name.h"
 #include "engine/onnx/import.h"
 #include "tests/unit/onnx/wire.h"
 

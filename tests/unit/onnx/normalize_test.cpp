@@ -1,5 +1,6 @@
 // Old models in the newest view: one case a row of the table; and what import does besides.
 #include "engine/onnx/normalize.h"
+#include "engine/graph/operator_name.h"
 
 #include <doctest/doctest.h>
 
@@ -23,7 +24,7 @@ std::string lines(const std::string& inputs, const std::string& body, int64_t op
   std::string out;
   for (NodeId n : r->graph.order()) {
     const Node& node = r->graph.node(n);
-    out += (out.empty() ? "" : "; ") + node.op + "(";
+    out += (out.empty() ? "" : "; ") + node.op.text() + "(";
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const Tensor* c = r->graph.constant(node.inputs[i]);
       std::string name = !node.inputs[i] ? "-"

@@ -217,7 +217,7 @@ TEST_CASE("flags of drawn graphs say 0 or 1, each in its turn") {
       auto see = [&](const Graph& of) {
         for (NodeId id : of.order())
           for (const auto& [key, value] : of.node(id).attrs.items())
-            if (!numbers_of(of.node(id).op, key).empty())
+            if (!numbers_of(of.node(id).op.text(), key).empty())
               said[key].insert(std::get<int64_t>(value));
       };
       see(*g);

@@ -1,6 +1,7 @@
 // Reduction against faults that are known: a model of many nodes holds one, and what is left must
 // be it and little else.
 #include "engine/reduce/reduce.h"
+#include "engine/graph/operator_name.h"
 
 #include <doctest/doctest.h>
 

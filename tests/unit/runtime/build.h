@@ -32,7 +32,7 @@ struct PlanBuilder {
     plan.layers.push_back(l);
     Launch launch;
     launch.kind = kind;
-    launch.primitive = "Relu";
+    launch.called = "Relu";
     launch.graph = &plan.graph;
     launch.node = l.node;
     launch.inputs = std::move(inputs);

@@ -22,7 +22,7 @@ namespace {
 std::optional<std::string> run(const Semantics& ops, const fs::path& dir, std::string& op) {
   wire::Model m = wire::model(wire::slurp(dir / "model.onnx"));
   if (m.nodes != 1 || !m.tensors || !ops.pointwise(m.node)) return std::nullopt;
-  op = m.node.op;
+  op = m.node.op.text();
   for (int set = 0; fs::exists(dir / fmt::format("test_data_set_{}", set)); ++set) {
     fs::path data = dir / fmt::format("test_data_set_{}", set);
     std::map<std::string, Tensor> values;

@@ -50,7 +50,7 @@ void check(const Node& n, std::vector<Tensor> in, std::vector<float> want) {
   if (!got) FAIL(render(got.error()));
   REQUIRE(got->numel() == static_cast<int64_t>(want.size()));
   for (int64_t i = 0; i < got->numel(); ++i) {
-    CAPTURE(n.op);
+    CAPTURE(n.op.text());
     CAPTURE(i);
     double g = got->at_f64(i), w = want[static_cast<size_t>(i)];
     CAPTURE(g);

@@ -149,7 +149,7 @@ inline Model model(std::string_view data) {
           if (n.number == 1)
             m.inputs.emplace_back(n.bytes);
           else if (n.number == 4)
-            m.node.op = n.bytes;
+            m.node.op = std::string(n.bytes);
           else if (n.number == 5)
             attribute(n.bytes, m.node.attrs);
           else if (n.number == 7)
