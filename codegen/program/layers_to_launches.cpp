@@ -304,18 +304,19 @@ class LayerLowering {
                                : Deviations::all;
   }
 
+  static void add_deviation(Launch& l, std::string_view what) {
+    if (!what.empty() && l.deviation.find(what) == std::string::npos)
+      l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
+  }
+
   void add_deviation(Launch& l, std::string_view contract, const PostOp& op, DType type) const {
-    auto add = [&l](std::string_view what) {
-      if (!what.empty() && l.deviation.find(what) == std::string::npos)
-        l.deviation += fmt::format("{}{}", l.deviation.empty() ? "" : "; ", what);
-    };
     const Deviation::Nan nan = nan_in(target_, contract, op);
     if (nan == Deviation::Nan::kept || options_.fast_math || !target_.notices_nan)
-      add(text(nan));
+      add_deviation(l, text(nan));
     else
       l.hides_nan = true;
-    add(op.deviation.rounding);
-    add(infinity_in(target_, contract, op, type));
+    add_deviation(l, op.deviation.rounding);
+    add_deviation(l, infinity_in(target_, contract, op, type));
   }
 
   bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
@@ -328,9 +329,10 @@ class LayerLowering {
     if (!ops) return false;
     const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
     const DType type = graph().value(result).type.dtype;
-    if (options_.strict && std::ranges::any_of(*ops, [&](const PostOp& op) {
+    const std::string_view zero = zero_in(target_, contract, *ops);
+    if (options_.strict && (!zero.empty() || std::ranges::any_of(*ops, [&](const PostOp& op) {
           return !infinity_in(target_, contract, op, type).empty();
-        }))
+        })))
       return false;
     const bool last = plan_.layout(node_.outputs[0]) == Layout::channels_last;
     if (Accept a = library_takes({&target_, contract, &graph(), l.node, last, *ops, region.inputs});
@@ -339,6 +341,7 @@ class LayerLowering {
       return false;
     }
     l.tail_apart.clear();
+    add_deviation(l, zero);
     for (PostOp& op : *ops) {
       add_deviation(l, contract, op, type);
       if (op.operand < 0) continue;

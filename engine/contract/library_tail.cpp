@@ -1,6 +1,8 @@
 #include "engine/contract/library_tail.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/broadcast.h"
@@ -88,6 +90,12 @@ Accept product(const LibraryTail& t, ValueId y) {
 
 bool allows_tf32(const Node& n) { return n.attrs.s("precision", "") == "tf32"; }
 
+std::string_view too_rough(const Target& target, std::string_view contract, const PostOp& step) {
+  const bool rough =
+      target.facts_of(contract).library == Library::onednn && step.alg == "soft_relu";
+  return rough ? "oneDNN's softplus is off by 2e-6 and below 0 for some numbers" : "";
+}
+
 Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step) {
   // cuDNN's rectifier is asked for CUDNN_PROPAGATE_NAN (cudnn-frontend sets the attribute); nothing
   // is said of its minimum and maximum, nor of cuBLASLt's x := max(x, 0).
@@ -105,8 +113,24 @@ std::string_view infinity_in(const Target& target, std::string_view contract, co
   return bounded ? "infinity may become the largest number" : "";
 }
 
+std::string_view zero_in(const Target& target, std::string_view contract,
+                         std::span<const PostOp> steps) {
+  // oneDNN's deconvolutions by backward passes store no -0, though their steps make it.
+  if (target.facts_of(contract).library != Library::onednn || contract != "deconv" || steps.empty())
+    return "";
+  constexpr std::array<std::string_view, 7> kNeverNegative{
+      "relu", "abs", "square", "exp", "logistic", "soft_relu", "hardsigmoid"};
+  const PostOp& last = steps.back();
+  const bool never = std::ranges::find(kNeverNegative, last.alg) != kNeverNegative.end() ||
+                     (last.alg == "clip" && last.alpha >= 0 && !std::signbit(last.alpha));
+  return never ? "" : "-0 becomes 0";
+}
+
 Accept library_takes(const LibraryTail& t) {
   const ContractFacts& facts = t.target->facts_of(t.contract);
+  for (const PostOp& step : t.steps)
+    if (const auto why = too_rough(*t.target, t.contract, step); !why.empty())
+      return no(std::string(why));
   if (t.steps.empty() || !spreads_any(facts.library)) return yes();
   const Node& a = t.graph->node(t.anchor);
   const ValueId y = a.outputs[0];

@@ -33,11 +33,17 @@ inline bool spreads_any(Library l) { return l == Library::cudnn || l == Library:
 /// no: the reason; the tail is then a generated kernel of its own.
 Accept library_takes(const LibraryTail& tail);
 
+/// Why the target's library computes the step too roughly to be asked for it; "" where it does not.
+std::string_view too_rough(const Target& target, std::string_view contract, const PostOp& step);
+
 /// What a step that the target's library runs makes of NaN; where the library's documentation does
 /// not say that NaN stays, it does not.
 Deviation::Nan nan_in(const Target& target, std::string_view contract, const PostOp& step);
 /// The same of infinity in results of this type; "" where it stays.
 std::string_view infinity_in(const Target& target, std::string_view contract, const PostOp& step,
                              DType type);
+/// The same of -0 that the last step leaves.
+std::string_view zero_in(const Target& target, std::string_view contract,
+                         std::span<const PostOp> steps);
 
 }  // namespace ferrule

@@ -1,5 +1,6 @@
 #include "engine/graph/compare.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
@@ -147,6 +148,13 @@ int64_t systematic(std::span<const double> got, std::span<const double> want, do
     for (const Alike& a : band.ways)
       if (2 * a.count - band.all > kSure * std::sqrt(band.all)) return a.first;
   return -1;
+}
+
+int64_t wrong_alike(const Tensor& got, const Tensor& exact, const Tolerance& tolerance,
+                    double off) {
+  const std::vector<double> want = exact.to_f64();
+  return systematic(got.to_f64(), want,
+                    std::max(tolerance.noise * scale_of(want), 2 * kReducedFactor * off), true);
 }
 
 }  // namespace ferrule

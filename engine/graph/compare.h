@@ -36,4 +36,8 @@ double scale_of(std::span<const double> want);
 int64_t systematic(std::span<const double> got, std::span<const double> want, double noise,
                    bool exact);
 
+/// The same of a result beside one in f64 that is not rounded: -1 where what is doubtful (above) is
+/// no more than rounding. `off`: how far that puts an element.
+int64_t wrong_alike(const Tensor& got, const Tensor& exact, const Tolerance& tolerance, double off);
+
 }  // namespace ferrule

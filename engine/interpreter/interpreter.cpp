@@ -20,7 +20,8 @@ const Entry* find_kernel(const Node& n) {
         FERRULE_ASSERT(out.emplace(e.op, e).second, "operator in two tables");
     return out;
   }();
-  const auto it = n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(operator_name(n.op)) : kAll.end();
+  const auto it =
+      n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(operator_name(n.op)) : kAll.end();
   return it == kAll.end() ? nullptr : &it->second;
 }
 

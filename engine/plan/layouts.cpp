@@ -136,7 +136,7 @@ class LayoutChoice {
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
     return accepts(g_, one, id, contract, target_, ops_, false).truth == Truth::yes ? contract
-                                                                             : "interpret";
+                                                                                    : "interpret";
   }
   const std::string& contract(NodeId id) const { return out_.contract[id.index]; }
 

@@ -179,8 +179,7 @@ class Places {
     auto& r = j.refused;
     if (!r) return true;
     if (r->id == "slices")
-      r->why =
-          fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);
+      r->why = fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);
     r->rule = &rule_;
     r->root = root;
     r->matched_nodes = 1;

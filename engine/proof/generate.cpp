@@ -26,7 +26,8 @@ class Walk {
         ctx_(ctx),
         draw_(draw),
         world_(propose.world(rule.types)),
-        nodes_(g_, world_, *ctx.ops, propose, draw) {}
+        nodes_(g_, world_, *ctx.ops, propose, draw),
+        sparse_(draw.chance(50)) {}
 
   std::unique_ptr<Graph> run() {
     const Pattern& p = rule_.match;
@@ -92,9 +93,21 @@ class Walk {
   /// The alternative that is taken here.
   const PatternExpr* chosen(const PatternExpr& e) {
     const PatternExpr* at = &e;
-    while (at->kind == Kind::alternatives)
-      at = at->choices[static_cast<size_t>(draw_.below(std::ssize(at->choices)))].second.get();
+    while (at->kind == Kind::alternatives) {
+      const auto nothing = std::ranges::find_if(
+          at->choices, [](const auto& c) { return c.second->kind == Kind::reference; });
+      at =
+          nothing != at->choices.end() && left_out(0)
+              ? nothing->second.get()
+              : at->choices[static_cast<size_t>(draw_.below(std::ssize(at->choices)))].second.get();
+    }
     return at;
+  }
+
+  /// Whether operators that need not be there are not; `percent`: of the walks that are not sparse.
+  bool left_out(int percent) {
+    constexpr int kSparse = 80;
+    return draw_.chance(sparse_ ? kSparse : percent);
   }
 
   std::optional<OperandDraw> operand(const PatternExpr& any) {
@@ -102,7 +115,7 @@ class Walk {
     if (e.kind == Kind::number) return OperandDraw::of_number(e);
     if (e.kind == Kind::reference) return reference(e);
     if (e.kind != Kind::call) return std::nullopt;
-    if (e.optional && !e.args.empty() && draw_.chance(40)) return operand(*e.args[0]);
+    if (e.optional && !e.args.empty() && left_out(40)) return operand(*e.args[0]);
     auto results = call(e, {""});
     if (!results) return std::nullopt;
     return OperandDraw{(*results)[0]};
@@ -184,6 +197,9 @@ class Walk {
   Graph g_;
   World world_;
   NodeDraw nodes_;
+  /// Few of the operators that need not be there: the more a graph has, the fewer of its kind are
+  /// valid, and a mistake is mostly in one of them.
+  const bool sparse_;
   std::map<std::string, ValueId, std::less<>> env_;
   std::map<std::string, std::vector<ValueId>, std::less<>> lists_;
   std::map<std::string, Attr, std::less<>> attrs_;
@@ -314,7 +330,7 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
   }
   auto out = g.clone();
   if (!types.empty() && (sizes.empty() || draw_.chance(25))) {
-    const DType from = draw_.of(types), to = propose_.world(rule_.types).dtype;
+    const DType from = draw_.of(types), to = propose_.element(rule_.types);
     if (from == to || is_float(from) != is_float(to)) return nullptr;
     retype(*out, from, to);
   } else if (sizes.empty() || draw_.chance(15)) {  // one axis more in front

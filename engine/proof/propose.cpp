@@ -16,22 +16,32 @@ constexpr std::array<DType, 15> kTypes{DType::f32,     DType::f16,      DType::b
                                        DType::boolean, DType::i16,      DType::u16,   DType::u32,
                                        DType::u64,     DType::f8e4m3fn, DType::f8e5m2};
 
+/// Percent of the worlds that have two sizes only.
+constexpr int kFewSizes = 25;
+
 int64_t known(const Dim& d) { return d.value_or(-1); }
 
 }  // namespace
 
 int64_t Proposer::size() {
   constexpr std::array<int64_t, 12> all{2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0};
+  if (!few_.empty() && draw_.chance(85)) return draw_.of(few_);
   if (!hints_.sizes.empty() && draw_.chance(10)) return draw_.of(hints_.sizes);
   return all[static_cast<size_t>(draw_.below(draw_.chance(15) ? 12 : 11))];
 }
 
+DType Proposer::element(const std::vector<DType>& types) {
+  if (!types.empty()) return draw_.of(types);
+  return draw_.chance(60) ? kTypes[static_cast<size_t>(draw_.below(kTypes.size()))] : DType::f32;
+}
+
 World Proposer::world(const std::vector<DType>& types) {
   World w;
-  if (!types.empty())
-    w.dtype = draw_.of(types);
-  else if (draw_.chance(60))
-    w.dtype = kTypes[static_cast<size_t>(draw_.below(kTypes.size()))];
+  w.dtype = element(types);
+  // Sizes that have nothing to do with each other are seldom equal, and that is what conditions
+  // ask.
+  few_.clear();
+  if (draw_.chance(kFewSizes)) few_ = {draw_.between(int64_t{2}, int64_t{3}), size()};
   const int64_t rank = draw_.chance(8)   ? 0
                        : draw_.chance(8) ? 6
                                          : draw_.between(int64_t{1}, int64_t{5});
@@ -113,8 +123,8 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
                                  ? known(s[1]) % 2 == 0 && draw_.chance(50) ? 2 : known(s[1])
                                  : 1;
       const Dim in = groups > 1 ? Dim(known(s[1]) / groups) : s[1];
-      Shape c = way == 13 ? Shape{Dim(draw_.between(int64_t{1}, int64_t{3}) * groups), in}
-                          : Shape{s[1], Dim(draw_.between(int64_t{1}, int64_t{3}))};
+      const int64_t filters = few_.empty() ? draw_.between(int64_t{1}, int64_t{3}) : size();
+      Shape c = way == 13 ? Shape{Dim(filters * groups), in} : Shape{s[1], Dim(filters)};
       for (size_t k = 2; k < rank; ++k) c.emplace_back(draw_.between(int64_t{1}, int64_t{3}));
       return c;
     }

@@ -23,6 +23,8 @@ class Proposer {
   Proposer(const Hints& hints, Draw& draw) : hints_(hints), draw_(draw) {}
 
   World world(const std::vector<DType>& types);
+  /// An element type, one of these where there are any.
+  DType element(const std::vector<DType>& types);
   int64_t size();
   /// `known`: shapes of the operands beside it, the first counts most. `way`: how it was made, for
   /// learned().
@@ -50,6 +52,7 @@ class Proposer {
 
   const Hints& hints_;
   Draw& draw_;
+  std::vector<int64_t> few_;  ///< the sizes of this world; empty: any
   std::map<std::string, std::vector<int>, std::less<>> ways_;
 };
 

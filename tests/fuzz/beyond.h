@@ -84,8 +84,7 @@ inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
   }
   if (const int64_t at = beyond_together(got, want, exact, allowed); at >= 0 || allowed.noise == 0)
     return at;
-  return systematic(got.to_f64(), exact.value.to_f64(),
-                    std::max(allowed.noise * largest, 2 * kReducedFactor * off), true);
+  return wrong_alike(got, exact.value, allowed, off);
 }
 
 }  // namespace ferrule::fuzz

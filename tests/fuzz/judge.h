@@ -60,7 +60,7 @@ class Judge {
     std::string model;  ///< what was exported
   };
   Result<Graph> graph(const Case& c) const;
-  /// `noise`: every result is off by up to half a unit in the last place of its type.
+  /// `noise`: every result, and every step of a formula, is off as rounding may put it (noise.h).
   Result<Named> interpreted(const Graph& g, const Case& c, bool f64, Draw* noise = nullptr) const;
   bool makes_nan(const Case& c) const;
   bool leaves_integers_open(const Graph& g, const Case& c) const;

@@ -32,6 +32,8 @@ inline Target target() {
     f.generated_tail = true;
     t.contracts[c] = f;
   }
+  for (const char* c : {"conv", "deconv", "gemm"})
+    t.contracts[c].library = ferrule::Library::onednn;
   for (const char* c : {"conv", "conv_pool"}) t.contracts[c].most_plain_channels = 4;
   t.contracts["pointwise"].least_channels_last = 8;
   return t;

@@ -4,6 +4,7 @@
 
 #include "tests/fuzz/beyond.h"
 #include "tests/fuzz/draw.h"
+#include "tests/fuzz/noise.h"
 
 namespace ferrule::fuzz {
 namespace {
@@ -49,8 +50,6 @@ std::pair<float, double> sums(int terms, std::optional<double> cancel, Draw& dra
   }
   return {narrow, wide};
 }
-
-double half_ulp(DType t) { return t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8; }
 
 }  // namespace
 

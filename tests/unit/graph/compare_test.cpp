@@ -66,6 +66,11 @@ TEST_CASE("small elements that are systematically off beside a large one make a 
     CHECK_FALSE(compared(same).mistrusted);
     CHECK(compared(same).text.empty());
   }
+  // Beside a result in f64: wrong, unless the interpreter's own rounding goes as far.
+  auto of = [](const std::vector<float>& values) { return Tensor::of_f32({1000}, values); };
+  CHECK(wrong_alike(of(turned), of(want), allowed, 0) == 1);
+  CHECK(wrong_alike(of(turned), of(want), allowed, 1e-6) == -1);
+  CHECK(wrong_alike(of(one), of(want), allowed, 0) == -1);
 }
 
 }  // namespace ferrule

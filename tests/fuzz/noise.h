@@ -1,0 +1,64 @@
+// What rounding may do: results in f64 that are off by as much, at each node and at each step of a
+// node's formula, so that evaluations of a graph show how far its results may be apart.
+#pragma once
+#include "engine/graph/tensor.h"
+#include "engine/semantics/scalar.h"
+#include "tests/fuzz/draw.h"
+
+namespace ferrule::fuzz {
+
+/// Relative to a number of this type.
+inline double half_ulp(DType t) {
+  return t == DType::f64 ? 0x1p-53 : t == DType::f32 ? 0x1p-24 : t == DType::f16 ? 0x1p-11 : 0x1p-8;
+}
+
+/// 1, off by up to `by` either way.
+inline double about_one(double by, Draw& noise) {
+  return 1 + by * (static_cast<double>(noise.between(-1000, 1000)) / 1000);
+}
+
+inline Tensor off_by_rounding(const Tensor& t, DType declared, Draw& noise) {
+  std::vector<double> values;
+  for (int64_t k = 0; k < t.numel(); ++k)
+    values.push_back(t.at_f64(k) * about_one(half_ulp(declared), noise));
+  return Tensor::of<double>(DType::f64, t.dims(), std::span<const double>(values));
+}
+
+/// Units in the last place by which a step may be off in a kernel; 0: it is exact. A tanh near 1
+/// from which 1 is taken is as far off, however small what is left.
+inline double step_ulps(Prim p) {
+  constexpr double kFunction = 4;  // tests/unit/codegen
+  if ((p >= Prim::exp && p <= Prim::atanh) || p == Prim::pow) return kFunction;
+  const bool rounds = p == Prim::add || p == Prim::sub || p == Prim::mul || p == Prim::div ||
+                      p == Prim::sqrt || p == Prim::fma;
+  return rounds ? 0.5 : 0;
+}
+
+/// The program, each of whose steps in f64 is off as it may be in `computed`.
+inline Program with_rounding(const Program& p, DType computed, Draw& noise) {
+  Program out;
+  out.inputs = p.inputs, out.input_names = p.input_names;
+  std::vector<uint32_t> now;  // by instruction of `p`
+  auto add = [&](const Inst& in) {
+    out.insts.push_back(in);
+    return static_cast<uint32_t>(out.insts.size() - 1);
+  };
+  for (Inst in : p.insts) {
+    for (uint32_t& a : in.args) a = a < now.size() ? now[a] : 0;
+    uint32_t made = add(in);
+    const double ulps = in.type == DType::f64 ? step_ulps(in.op) : 0;
+    if (ulps > 0) {
+      Inst factor, product;
+      factor.op = Prim::constant, factor.type = DType::f64;
+      factor.f = about_one(2 * ulps * half_ulp(computed), noise);
+      product.op = Prim::mul, product.type = DType::f64;
+      product.args = {made, add(factor), 0};
+      made = add(product);
+    }
+    now.push_back(made);
+  }
+  for (uint32_t k : p.outputs) out.outputs.push_back(now[k]);
+  return out;
+}
+
+}  // namespace ferrule::fuzz
