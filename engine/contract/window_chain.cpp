@@ -231,7 +231,7 @@ Accept accepts_depthwise_pointwise(const Graph& g, std::span<const NodeId> nodes
     const Node& n = g.node(s.anchor);
     if (!weights_dim(g, n, 0))
       return no(fmt::format("the weights of {} are not constant", escape(n.name)));
-    const bool quantized = anchored_contract(n).empty();
+    const bool quantized = weighted(n)->slot != 1;
     if (quantized && !s.tail.empty()) return no("something follows a quantized convolution");
     if (quantized) continue;
     if (Accept a = check_stage(g, s, "conv", target, ops); a.truth != Truth::yes) return a;

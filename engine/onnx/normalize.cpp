@@ -382,7 +382,7 @@ Status normalize_node(Graph& g, NodeId id, bool nested, const Semantics& ops,
   const auto* schema = onnx_io::schema_of(c.op, n.since_opset, n.domain);
   int version = schema ? schema->SinceVersion() : 0;
   for (const Row& row : kRows)
-    if (n.domain.empty() && row.is(n.op) && row.first <= version && version <= row.last) {
+    if (n.domain.empty() && row.is(c.op) && row.first <= version && version <= row.last) {
       FERRULE_TRY(row.apply(c));
       if (c.gone) return {};
     }

@@ -391,7 +391,7 @@ Result<Semantics> load_semantics(std::span<const std::string> dirs, Semantics::B
                          .value());
   auto ops = Semantics::load(dirs, by_schema);
   if (!ops) errors.add(std::move(ops).error());
-  if (!errors.empty()) return fail(errors.take());
+  FERRULE_TRY(errors.take());
   ops->give(std::make_shared<const Contracts>(std::move(contracts)));
   return ops;
 }
