@@ -133,7 +133,10 @@ class Runner {
     // closely.
     bool structural = id == "D4" || id == "D5" || id == "D6" || id == "D8";
     if (id == t.declined_by || (structural && t.declined_by == "structure")) return "";
-    if (trial.nearest.stage == Rejection::Stage::condition && alone(t, g, target)) return "";
+    if (trial.nearest.stage == Rejection::Stage::condition && alone(t, g, target)) {
+      for (ConditionCount& c : out_.coverage.conditions) c.no += c.id == t.declined_by;
+      return "";
+    }
     return fmt::format("declined by {} ({}), not by {}", id, trial.nearest.why, t.declined_by);
   }
 

@@ -119,7 +119,7 @@ inline tl::expected<Graph, Outcome> import_case(const fs::path& folder, const Se
   std::set<std::string> unknown;
   const std::function<void(const Graph&)> look = [&](const Graph& g) {
     for (NodeId id : g.order()) {
-      if (!interpretable(g.node(id), ops)) unknown.insert(g.node(id).op);
+      if (!interpretable(g.node(id), ops)) unknown.insert(g.node(id).op.text());
       for (const auto& [key, body] : g.node(id).subgraphs) look(*body);
     }
   };

@@ -53,39 +53,6 @@ std::string spelled(double value, DType dtype) {
   return {};
 }
 
-std::string_view onnx_name(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "float";
-    case DType::f64:
-      return "double";
-    case DType::f16:
-      return "float16";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::i8:
-      return "int8";
-    case DType::u8:
-      return "uint8";
-    case DType::i16:
-      return "int16";
-    case DType::u16:
-      return "uint16";
-    case DType::u32:
-      return "uint32";
-    case DType::u64:
-      return "uint64";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::boolean:
-      return "bool";
-    default:
-      bug("an element type that no random graph has", __FILE__, __LINE__);
-  }
-}
-
 template <class T, class F>
 void fill(void* where, int64_t n, F next) {
   for (int64_t k = 0; k < n; ++k) static_cast<T*>(where)[k] = next();

@@ -25,6 +25,7 @@ struct DepthwiseNet {
     h.output(DType::f32, {1, 16, 9, 9}, Layout::channels_last);
     h.call.node = &h.node;
     h.call.graph = &h.graph;
+    h.call.work = Work::convolution;
     h.call.post_ops = h.post_ops;
     context.target = &target;
   }

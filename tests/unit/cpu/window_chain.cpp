@@ -276,11 +276,11 @@ bool has(const std::string& text, std::string_view part) { return text.find(part
 TEST_CASE("a convolution and pooling that have no kernel together are refused with the reason") {
   const Dims two{2, 2}, one_each{1, 1, 1, 1};
   CHECK(has(refused(pair_of({}, {{"kernel_shape", Dims{2}}}, "MaxPool", {1, 2, 8})), "rank 3"));
-  CHECK(has(refused(pair_of({}, {{"kernel_shape", two}, {"dilations", two}})), "dilated"));
+  CHECK(has(refused(pair_of({}, {{"kernel_shape", two}, {"dilations", two}})), "dilations"));
   CHECK(has(refused(pair_of({{"pads", one_each}}, {{"kernel_shape", two}})), "padding alone"));
   CHECK(
       has(refused(pair_of({}, {{"kernel_shape", two}, {"pads", Dims{0, 2, 0, 0}}}, "AveragePool")),
-          "as wide as its windows"));
+          "as wide as a window"));
   Target small = target_of(true);
   small.l2_bytes = 256;
   CHECK(has(refused(pair_of({}, {{"kernel_shape", two}}), small), "half of the L2 cache"));
