@@ -41,7 +41,7 @@ class LayoutChoice {
   }
 
  private:
-  Layout layout(ValueId v) const { return out_.at(v); }
+  Layout layout(ValueId v) const { return out_[v]; }
   void set(ValueId v, Layout l) { out_.of[v.index] = l; }
   const Type& type(ValueId v) const { return g_.value(v).type; }
   bool has(ValueId v, Layout l) const { return layout(v) == l || same_memory(type(v)); }

@@ -28,7 +28,7 @@ struct Layouts {
   std::vector<size_t> copy;           ///< by ValueId::index: its reorder, or kNone
   std::vector<std::string> contract;  ///< by NodeId::index: whose kernel runs the node
 
-  Layout at(ValueId v) const { return of[v.index]; }
+  Layout operator[](ValueId v) const { return of[v.index]; }
   /// The value's copy in the other layout, if `reader` reads that; null: it reads the value.
   const Reorder* copy_for(ValueId v, const Use& reader) const;
   /// Whether the value itself is a graph output, and no copy of it.

@@ -144,7 +144,7 @@ class Places {
       return name + " is the caller's memory, or a constant";
     if (slices().contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
-    if (layouts().at(v) != layouts().at(whole))
+    if (layouts()[v] != layouts()[whole])
       return name + " lies in another layout than " + value_text(g_, whole);
     for (size_t reads = 0; const Use& u : part.uses) {
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
@@ -167,7 +167,7 @@ class Places {
           (ctx_.target->alignment <= 1 ||
            at->offset * size_bits(g_.value(v).type.dtype) / 8 % ctx_.target->alignment == 0))
         return answer::yes();
-      const SliceForm form = form_of(*at, *dims, layouts().at(v));
+      const SliceForm form = form_of(*at, *dims, layouts()[v]);
       return all_accept(root, v, form, p.writes);
     };
     Match& m = p.match;

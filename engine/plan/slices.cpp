@@ -78,7 +78,7 @@ std::map<ValueId, SliceOf> read_slices(const Graph& g, const Layouts& layouts,
       if (!slice || !part) continue;
       slice->whole = outer[slice->whole];
       // A reorder in between, or a layout of its own: then it is copied after all.
-      if (!slice->whole || layouts.at(part) != layouts.at(slice->whole)) continue;
+      if (!slice->whole || layouts[part] != layouts[slice->whole]) continue;
       if (writes && (!g.value(part).producer || layouts.escapes(g, part))) continue;
       out[part] = *slice;
     }
