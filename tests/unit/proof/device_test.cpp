@@ -16,6 +16,7 @@ namespace {
 const std::vector<std::string> kRuleDirs{rules_dir()};
 
 bool asks(const Condition& c, std::string_view fact) {
+  if (!c.expr) return false;  // the contract's
   const std::vector<std::string> all = names(*c.expr);
   return std::ranges::find(all, fact) != all.end();
 }
