@@ -286,4 +286,11 @@ Layouts layouts_of(const Graph& g, const Target& target, const Semantics& ops) {
   return LayoutChoice(g, target, ops).run();
 }
 
+Node reorder_node() {
+  Node n;
+  n.op = "Reorder";
+  n.domain = "ferrule";
+  return n;
+}
+
 }  // namespace ferrule

@@ -37,5 +37,7 @@ struct Layouts {
 
 /// `g` sorted. Chosen forward: each kernel writes what its contract says or its readers want.
 Layouts layouts_of(const Graph& g, const Target& target, const Semantics& ops);
+/// The node that copies a value into its other layout; without a name and operands.
+Node reorder_node();
 
 }  // namespace ferrule

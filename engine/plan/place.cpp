@@ -198,8 +198,7 @@ class Places {
     auto takes = [&](const Node& n, int slot) {
       return accepts_strided(g_, n, slot, form, *ctx_.target, ctx_.ops);
     };
-    Node reorder;  // as a plan writes it
-    reorder.domain = "ferrule";
+    const Node reorder = reorder_node();
     for (const Use& u : part.uses)
       if (u.node != root)
         if (Accept a =

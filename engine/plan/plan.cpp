@@ -38,9 +38,7 @@ class PlanWriter {
     const std::string& from = g_.value(r.value).name;
     const ValueId out =
         g_.add_value(g_.fresh_name(from + "." + std::string(name(r.to))), g_.value(r.value).type);
-    Node n;
-    n.op = "Reorder";
-    n.domain = "ferrule";
+    Node n = reorder_node();
     n.name = g_.fresh_name("reorder(" + from + ")");
     n.inputs = {r.value};
     n.outputs = {out};
