@@ -161,16 +161,17 @@ TEST_CASE("layouts are asked without changing the graph, and a plan is what they
 
 TEST_CASE("a part that is also copied into the other layout is written into its place") {
   const Knowledge& k = knowledge_of("cpu-avx2");
-  Fused f = must(fuse(graph("g (float[1,8,9,9] x) => (float[1,8,7,7] z, float[1,8,9,9] a) "
-                            "<int64[4] s = {8, 8, 1, 1}, int64[4] t = {8, 16, 3, 3}> {\n"
-                            "w = ConstantOfShape(s)\n u = ConstantOfShape(t)\n"
-                            "c = Conv(x, w)\n a = Relu(c)\n d = Conv(x, w)\n b = Sigmoid(d)\n"
-                            "j = Concat<axis = 1>(a, b)\n z = Conv(j, u) }"),
-                      k, {}));
+  Fused f = must(
+      fuse(graph("g (float[1,8,9,9] x, float[1,8,9,9] y) => (float[1,8,7,7] z, float[1,8,9,9] a) "
+                 "<int64[4] s = {8, 8, 1, 1}, int64[4] t = {8, 16, 3, 3}> {\n"
+                 "w = ConstantOfShape(s)\n u = ConstantOfShape(t)\n"
+                 "c = Conv(x, w)\n a = Relu(c)\n d = Conv(y, w)\n b = Sigmoid(d)\n"
+                 "j = Concat<axis = 1>(a, b)\n z = Conv(j, u) }"),
+           k, {}));
   const Plan plan = must(make_plan(std::move(f.graph), k.target, k.ops));
   CHECK(plan.slices.size() == 2);
   CHECK(std::ranges::count_if(plan.layers, [](const Layer& l) { return bool(l.reorder_from); }) ==
-        3);  // x, and both results
+        4);  // x, y, and both results
 }
 
 TEST_CASE("the loops of planning end at limits with names") {
