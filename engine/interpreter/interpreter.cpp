@@ -50,7 +50,9 @@ Outputs run_node(const Call& c) {
         if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));
       }
       FERRULE_TRY(pointwise_fits(c));
-      FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.g, c.n, c.in, c.options.f64));
+      std::function<void(Program&)> change;
+      if (c.options.on_program) change = [&](Program& p) { c.options.on_program(c.g, c.n, p); };
+      FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.n, c.in, c.options.f64, change));
       return one(std::move(t));
     }
     if (const Entry* e = find_kernel(c.n)) {

@@ -93,7 +93,9 @@ Outputs layer_normalization(const Call& c) {
     const Moments m = moments(in.data() + r * size, size);
     means.push_back(m.mean), inverses.push_back(1 / std::sqrt(m.variance + epsilon));
   }
-  const DType stash = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType stash = c.options.f64                        ? DType::f64
+                      : c.n.attrs.i("stash_type", 1) == 16 ? DType::bf16
+                                                           : DType::f32;
   for (const Row* v : {&means, &inverses}) out.push_back(store(stash, reduced, *v));
   return out;
 }

@@ -9,6 +9,7 @@
 namespace ferrule {
 
 class Semantics;  // semantics/semantics.h
+struct Program;   // semantics/scalar.h
 
 struct InterpreterOptions {
   const Semantics* ops = nullptr;  ///< pointwise operators; required
@@ -20,6 +21,9 @@ struct InterpreterOptions {
   /// Called with the results of each node before others read them: compares them layer by layer, or
   /// moves them.
   std::function<void(const Graph&, NodeId, std::vector<Tensor>&)> on_node;
+  /// Called with the program of a node that has a formula, each time before it is evaluated: may
+  /// change its steps.
+  std::function<void(const Graph&, const Node&, Program&)> on_program;
 };
 
 }  // namespace ferrule

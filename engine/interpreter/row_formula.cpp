@@ -105,6 +105,7 @@ class RowFormula {
     Program p = program_;
     p.outputs = {program_.outputs[output]};
     simplify(p);  // what only the other outputs need goes
+    if (c_.options.on_program) c_.options.on_program(c_.g, c_.n, p);
     std::vector<const Tensor*> data;
     for (const Tensor& t : operands_) data.push_back(&t);
     const Rounding rounding{type};

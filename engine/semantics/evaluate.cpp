@@ -165,7 +165,8 @@ Tensor evaluate_program(const Program& p, size_t output, const std::vector<int64
 namespace {
 
 Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Tensor* const> inputs,
-                        bool f64, const Rounding* rounding) {
+                        bool f64, const Rounding* rounding,
+                        const std::function<void(Program&)>& change) {
   FERRULE_ASSIGN(const OpFormula* f, required(pointwise_formula(ops, n)));
   std::vector<DType> types;
   for (const Tensor* t : inputs) types.push_back(t ? t->dtype() : DType::undefined);
@@ -173,19 +174,21 @@ Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Ten
   std::vector<const Tensor*> data;
   for (size_t slot : lowered.input_slots) data.push_back(inputs[slot]);
   FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
+  if (change) change(lowered.program);
   return evaluate_program(lowered.program, 0, dims, data, rounding);
 }
 
 }  // namespace
 
-Result<Tensor> evaluate_node(const Semantics& ops, const Graph&, const Node& n,
-                             std::span<const Tensor* const> inputs, bool f64) {
-  return evaluate(ops, n, inputs, f64, nullptr);
+Result<Tensor> evaluate_node(const Semantics& ops, const Node& n,
+                             std::span<const Tensor* const> inputs, bool f64,
+                             const std::function<void(Program&)>& change) {
+  return evaluate(ops, n, inputs, f64, nullptr, change);
 }
 
 Result<Tensor> evaluate_rounded(const Semantics& ops, const Node& n,
                                 std::span<const Tensor* const> inputs, const Rounding& rounding) {
-  return evaluate(ops, n, inputs, true, &rounding);
+  return evaluate(ops, n, inputs, true, &rounding, {});
 }
 
 }  // namespace ferrule

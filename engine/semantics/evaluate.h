@@ -1,13 +1,17 @@
 // Formulas computed on tensors.
 #pragma once
+#include <functional>
+
 #include "engine/semantics/scalar.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
 
-/// Broadcasts and evaluates one pointwise node on tensors (the interpreter's path).
-Result<Tensor> evaluate_node(const Semantics& ops, const Graph& g, const Node& n,
-                             std::span<const Tensor* const> inputs, bool f64);
+/// Broadcasts and evaluates one pointwise node on tensors (the interpreter's path). `change`: what
+/// becomes of its program first.
+Result<Tensor> evaluate_node(const Semantics& ops, const Node& n,
+                             std::span<const Tensor* const> inputs, bool f64,
+                             const std::function<void(Program&)>& change = {});
 
 /// How results are stored, computed in f64 by threads.
 struct Rounding {

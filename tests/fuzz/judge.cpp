@@ -74,30 +74,6 @@ bool has_empty(const Graph& g) {
   return false;
 }
 
-/// What a formula gives in f64 whose steps are rounded as in a kernel; nothing where the node has
-/// none. `values`: by name.
-std::optional<Tensor> rounded_inside(const Semantics& ops, const Graph& g, const Node& n,
-                                     const Named& values, const Tensor& result, Draw& noise) {
-  const auto formula = pointwise_formula(ops, n);
-  if (!formula) return std::nullopt;
-  std::vector<Tensor> operands;
-  std::vector<DType> types;
-  for (ValueId v : n.inputs) {
-    const Tensor* t = v ? g.constant(v) : nullptr;
-    const auto held = v ? values.find(g.value(v).name) : values.end();
-    if (!t && held != values.end()) t = &held->second;
-    if (v && !t) return std::nullopt;
-    operands.push_back(t && is_float(t->dtype()) ? converted(*t, DType::f64) : t ? *t : Tensor());
-    types.push_back(t ? operands.back().dtype() : DType::undefined);
-  }
-  const auto lowered = lower_node(**formula, n, types, true);
-  if (!lowered) return std::nullopt;
-  std::vector<const Tensor*> data;
-  for (size_t slot : lowered->input_slots) data.push_back(&operands[slot]);
-  const DType computed = g.value(n.outputs[0]).type.dtype == DType::f64 ? DType::f64 : DType::f32;
-  return evaluate_program(with_rounding(lowered->program, computed, noise), 0, result.dims(), data);
-}
-
 std::string warned(const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines) out += "warning: " + line + "\n";
@@ -165,23 +141,20 @@ Result<Named> Judge::interpreted(const Graph& g, const Case& c, bool f64, Draw* 
   InterpreterOptions options;
   options.ops = language_.ops;
   options.f64 = f64;
-  Named values = c.inputs;
-  auto move = [&](const Graph& of, NodeId id, std::vector<Tensor>& results) {
+  auto round_steps = [&](const Graph& of, const Node& n, Program& p) {
+    const bool f64_result = of.value(n.outputs[0]).type.dtype == DType::f64;
+    p = with_rounding(p, f64_result ? DType::f64 : DType::f32, *noise);
+  };
+  auto round_results = [&](const Graph& of, NodeId id, std::vector<Tensor>& results) {
     const Node& n = of.node(id);
     for (size_t k = 0; k < n.outputs.size() && k < results.size(); ++k) {
-      if (!n.outputs[k]) continue;
-      const auto& value = of.value(n.outputs[k]);
-      if (results[k].dtype() == DType::f64) {
-        const DType t = value.type.dtype;
-        auto inside = rounded_inside(*language_.ops, of, n, values, results[k], *noise);
-        const bool rounded = inside && t != DType::f16 && t != DType::bf16;  // by its last step
-        if (inside) results[k] = std::move(*inside);
-        if (!rounded) results[k] = off_by_rounding(results[k], t, *noise);
-      }
-      values[value.name] = results[k];
+      if (!n.outputs[k] || results[k].dtype() != DType::f64) continue;
+      const DType t = of.value(n.outputs[k]).type.dtype;
+      const bool by_last_step = language_.ops->pointwise(n) && t != DType::f16 && t != DType::bf16;
+      if (!by_last_step) results[k] = off_by_rounding(results[k], t, *noise);
     }
   };
-  if (noise) options.on_node = move;
+  if (noise) options.on_program = round_steps, options.on_node = round_results;
   std::vector<Tensor> inputs;
   for (ValueId v : g.inputs()) inputs.push_back(c.inputs.at(g.value(v).name));
   FERRULE_ASSIGN(auto results, interpret(g, inputs, options));
@@ -222,10 +195,18 @@ bool Judge::leaves_integers_open(const Graph& g, const Case& c) const {
     for (size_t k = 0; k < n.outputs.size() && k < results.size(); ++k)
       if (n.outputs[k]) values[of.value(n.outputs[k]).name] = results[k];
     const DType to = results[0].dtype();
+    auto number = [&](ValueId v) {
+      const Tensor* t = of.constant(v);
+      const auto held = values.find(of.value(v).name);
+      return t || held == values.end() ? t : &held->second;
+    };
+    if (n.op == "QuantizeLinear") {  // by 0, an infinity or NaN
+      const Tensor* scale = number(n.inputs[1]);
+      for (int64_t k = 0; scale && k < scale->numel(); ++k)
+        found = found || !(std::abs(1 / scale->at_f64(k)) > 0 && scale->at_f64(k) != 0);
+    }
     if (n.op != "Cast" || !is_int(to)) return;
-    const Tensor* from = of.constant(n.inputs[0]);
-    if (auto it = values.find(of.value(n.inputs[0]).name); !from && it != values.end())
-      from = &it->second;
+    const Tensor* from = number(n.inputs[0]);
     const double most = std::ldexp(1.0, size_bits(to) - is_signed_int(to)),
                  least = is_signed_int(to) ? -most : 0;
     for (int64_t k = 0; from && is_float(from->dtype()) && k < from->numel(); ++k)

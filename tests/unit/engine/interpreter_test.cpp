@@ -265,6 +265,20 @@ TEST_CASE("reductions, order and normalisation") {
   CHECK(bytes[2] == 2);
 }
 
+TEST_CASE("the statistics of a LayerNormalization have the type of its stash") {
+  const std::vector<double> numbers{1, 3}, ones{1, 1};
+  const Tensor x = Tensor::of<double>(DType::f64, {1, 2}, std::span(numbers));
+  const Tensor one = Tensor::of<double>(DType::f64, {2}, std::span(ones));
+  for (const auto& [stash, type] : {std::pair{int64_t{1}, DType::f32}, {16, DType::bf16}}) {
+    auto r = run_op({"LayerNormalization", {{"stash_type", stash}}, 3}, {x, one});
+    REQUIRE(r);
+    CHECK((*r)[0].dtype() == DType::f64);
+    CHECK((*r)[1].dtype() == type);
+    CHECK((*r)[2].dtype() == type);
+    CHECK(values(r, 1) == std::vector<double>{2});
+  }
+}
+
 TEST_CASE("resize") {
   const Tensor x = f32({1, 1, 1, 2}, {0, 4});
   auto resized = [&](std::map<std::string, Attr> attrs) {

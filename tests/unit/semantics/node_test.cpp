@@ -35,7 +35,7 @@ std::optional<std::string> run(const Semantics& ops, const fs::path& dir, std::s
     if (want.dtype() == DType::string || size_bits(want.dtype()) == 0) return std::nullopt;
     std::vector<const Tensor*> inputs;
     for (const std::string& in : m.inputs) inputs.push_back(in.empty() ? nullptr : &values[in]);
-    auto got = evaluate_node(ops, Graph(), m.node, inputs, false);
+    auto got = evaluate_node(ops, m.node, inputs, false);
     if (!got) return render(got.error());
     if (const Difference d = compare(*got, want, operator_tolerance(want.dtype())); !d.ok)
       return d.text;
