@@ -12,9 +12,9 @@
 #include "engine/proof/samples.h"
 #include "engine/proof/values.h"
 #include "engine/rule/contract.h"
-#include "runtime/ferrule.h"
 #include "runtime/place_proof.h"
 #include "runtime/registry.h"
+#include "runtime/session.h"
 
 namespace ferrule {
 namespace {

@@ -6,10 +6,9 @@
 #include "codegen/annotate_plan.h"
 #include "codegen/cache.h"
 #include "engine/base/diagnostics.h"
-#include "engine/onnx/import.h"
 #include "engine/onnx/schema.h"
-#include "runtime/ferrule.h"
 #include "runtime/registry.h"
+#include "runtime/session.h"
 
 namespace ferrule {
 namespace {
@@ -47,6 +46,7 @@ struct Session::State {
   Fused canonical;  ///< every plan starts from a copy
   std::map<std::string, Tensor> defaults;
   std::vector<std::string> notes;
+  ModelInfo info;
   std::vector<Port> inputs, outputs;
   std::map<std::string, size_t, std::less<>> input_by_name;
   Backend* backend = nullptr;
@@ -56,7 +56,8 @@ struct Session::State {
   std::unique_ptr<Graph>
       original;  ///< kept until a GPU has run the model that another backend may have to run
   std::shared_ptr<const Knowledge>
-      left;  ///< of that GPU: who asked for it before may still look at it
+      left;          ///< of that GPU: who asked for it before may still look at it
+  std::mutex mutex;  ///< of `plans`, and of what leave_gpu changes
   std::map<Shapes, std::unique_ptr<Compiled>> plans;
 
   void log(LogLevel level, std::string_view text) const {
@@ -76,11 +77,30 @@ struct Session::State {
     return {};
   }
 
+  ImportOptions import_options() const {
+    ImportOptions o;
+    o.limits = &options.engine.limits;
+    o.overridable = options.engine.overridable;
+    o.ops = knowledge ? &knowledge->ops : nullptr;
+    return o;
+  }
+  /// A model of this session's alone.
+  Status take(Imported imported) {
+    FERRULE_TRY(load_tuning());
+    defaults = std::move(imported.defaults);
+    notes = std::move(imported.notes);
+    info = std::move(imported.info);
+    for (const std::string& note : notes) log(LogLevel::info, note);
+    own_weights = true;
+    return take(std::move(imported.graph));
+  }
+
   /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
   Status take(Graph graph) {
     for (ValueId v : graph.inputs()) {
       input_by_name.emplace(graph.value(v).name, inputs.size());
-      inputs.push_back({graph.value(v).name, graph.value(v).type});
+      const std::string& name = graph.value(v).name;
+      inputs.push_back({name, graph.value(v).type, defaults.contains(name)});
     }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     if (options.backend == "auto" && !options.require_device && backend->name() == "cuda")
@@ -195,10 +215,7 @@ struct Session::State {
     return {};
   }
 
-  Status prepare(Compiled& c) const {
-    const auto start = Clock::now();
-    auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
-    const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
+  PrepareContext context_of(const Compiled& c, DiskCache* cache) const {
     PrepareContext context{c.plan_,
                            c.lowered_,
                            knowledge->ops,
@@ -206,10 +223,25 @@ struct Session::State {
                            options.engine.limits,
                            options.threads,
                            options.log,
-                           cache.get(),
+                           cache,
                            tuning ? &*tuning : nullptr,
                            options.all_candidates};
     context.cancel = options.cancel.get();
+    return context;
+  }
+
+  /// One more, for a thread that runs beside others. They may be reading the constants: those are
+  /// not given back.
+  Result<std::unique_ptr<Executable>> prepare_another(const Compiled& c, Backend& by) const {
+    auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
+    return required(by.prepare(context_of(c, cache.get())));
+  }
+
+  Status prepare(Compiled& c) const {
+    const auto start = Clock::now();
+    auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
+    const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
+    PrepareContext context = context_of(c, cache.get());
     context.own_weights = own_weights;
     Backend* by = backend;
     auto executable = by->prepare(context);
@@ -223,6 +255,9 @@ struct Session::State {
     }
     if (!executable) return fail(required(std::move(executable).error()));
     c.executable_ = std::move(*executable);
+    c.idle_ = {c.executable_.get()};
+    c.most_ = static_cast<size_t>(std::max(0, options.concurrent_runs));
+    c.make_ = [this, &c, by] { return prepare_another(c, *by); };
     c.backend_ = by->name();
     c.device_ = by->device_name().empty()
                     ? host_target().value_or("")
@@ -257,6 +292,34 @@ Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::str
   return {};
 }
 
+Result<Compiled::Lease> Compiled::lease() {
+  std::unique_lock lock(mutex_);
+  auto may_make = [&] { return most_ == 0 || 1 + others_.size() + making_ < most_; };
+  returned_.wait(lock, [&] { return !idle_.empty() || may_make(); });
+  if (!idle_.empty()) {
+    Executable* e = idle_.back();
+    idle_.pop_back();
+    return Lease(*this, *e);
+  }
+  ++making_;
+  lock.unlock();
+  auto made = make_();
+  lock.lock();
+  --making_;
+  if (!made) {
+    returned_.notify_one();  // somebody else may try
+    return fail(made.error());
+  }
+  others_.push_back(std::move(*made));
+  return Lease(*this, *others_.back());
+}
+
+void Compiled::give_back(Executable& e) {
+  const std::lock_guard lock(mutex_);
+  idle_.push_back(&e);
+  returned_.notify_one();
+}
+
 Session::Session(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
@@ -278,21 +341,26 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
       std::async(state->options.threads == 1 ? std::launch::deferred
                                              : std::launch::async | std::launch::deferred,
                  learn);
-  ImportOptions import_options;
-  import_options.limits = &state->options.engine.limits;
-  import_options.overridable = state->options.engine.overridable;
+  ImportOptions import_options = state->import_options();
   import_options.file_read = [&knowledge] {
     return knowledge.get() ? &(*knowledge.get())->ops : nullptr;
   };
   auto import = import_file(path, import_options);
   FERRULE_ASSIGN(state->knowledge, knowledge.get());
-  FERRULE_TRY(state->load_tuning());
   FERRULE_ASSIGN(Imported imported, std::move(import));
-  state->defaults = std::move(imported.defaults);
-  state->notes = std::move(imported.notes);
-  for (const std::string& note : state->notes) state->log(LogLevel::info, note);
-  state->own_weights = true;
-  FERRULE_TRY(state->take(std::move(imported.graph)));
+  FERRULE_TRY(state->take(std::move(imported)));
+  state->load_ms = ms_since(start);
+  return Session(std::move(state));
+}
+
+Result<Session> Session::load_bytes(std::string_view model, SessionOptions options) {
+  const auto start = Clock::now();
+  auto state = std::make_unique<State>();
+  state->options = std::move(options);
+  FERRULE_TRY(state->choose(state->options.engine.target));
+  FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  FERRULE_ASSIGN(Imported imported, import_bytes(model, state->import_options()));
+  FERRULE_TRY(state->take(std::move(imported)));
   state->load_ms = ms_since(start);
   return Session(std::move(state));
 }
@@ -313,11 +381,13 @@ Result<Session> Session::from_graph(Graph graph, std::shared_ptr<const Knowledge
 const std::vector<Port>& Session::inputs() const { return state_->inputs; }
 const std::vector<Port>& Session::outputs() const { return state_->outputs; }
 const std::vector<std::string>& Session::notes() const { return state_->notes; }
+const ModelInfo& Session::info() const { return state_->info; }
 const Knowledge& Session::knowledge() const { return *state_->knowledge; }
 std::string Session::machine() const { return state_->machine(); }
 
 Result<Compiled*> Session::compile(const Shapes& shapes) {
   FERRULE_ASSIGN(Shapes all, state_->complete(shapes));
+  const std::lock_guard lock(state_->mutex);
   auto it = state_->plans.find(all);
   if (it == state_->plans.end()) {
     auto compiled = state_->build(all);

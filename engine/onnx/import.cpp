@@ -8,6 +8,14 @@
 namespace ferrule {
 namespace {
 
+ModelInfo info_of(const onnx::ModelProto& m) {
+  ModelInfo out{m.producer_name(), m.graph().name(), m.domain(), m.doc_string(),
+                m.model_version(), m.ir_version(),   {}};
+  if (!m.producer_version().empty()) out.producer += " " + m.producer_version();
+  for (const auto& p : m.metadata_props()) out.metadata[p.key()] = p.value();
+  return out;
+}
+
 using namespace onnx_io;
 
 const Limits& limits_of(const ImportOptions& o) {
@@ -27,9 +35,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const Imp
   FERRULE_TRY(convert(*m, functions, opsets, roots, options, limits, out));
   out.external_data = !roots.mapped.empty();
   for (const auto& [domain, version] : opsets) out.opsets[domain] = static_cast<int>(version);
-  out.producer = m->producer_name();
-  if (!m->producer_version().empty()) out.producer += " " + m->producer_version();
-  out.ir_version = m->ir_version();
+  out.info = info_of(*m);
   m.reset();
   FERRULE_TRY(out.graph.sort());
   if (!options.normalize) return out;

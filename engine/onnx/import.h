@@ -29,6 +29,13 @@ struct ImportOptions {
   int64_t text_opset = 21;   ///< import_text: opset of ai.onnx where the text has no header
 };
 
+/// What a model file says of itself; all may be empty.
+struct ModelInfo {
+  std::string producer, graph, domain, description;  ///< producer: "pytorch 2.1"
+  int64_t version = 0, ir_version = 0;
+  std::map<std::string, std::string> metadata;
+};
+
 struct Imported {
   Graph graph;
   std::vector<std::string> notes;     ///< what a user should know ("3 initializers are …")
@@ -36,8 +43,7 @@ struct Imported {
   std::map<std::string, std::string>
       constants;  ///< nodes that only hold a constant: name -> its value's name
   std::map<std::string, Tensor> defaults;  ///< overridable inputs and their values
-  std::string producer;                    ///< "pytorch 2.1"; may be empty
-  int64_t ir_version = 0;
+  ModelInfo info;
   bool external_data = false;  ///< some weights lie in files of their own
 };
 

@@ -32,7 +32,7 @@ def main():
         if file.is_relative_to(BUILD / "together"):  # some files of a folder, compiled as one
             together.update({ROOT / name: file for name in re.findall(r'#include "(.*)"', file.read_text())})
     links = {name: subprocess.run(["ninja", "-t", "commands", name], cwd=BUILD, capture_output=True, text=True,
-                                  check=True).stdout.splitlines()[-1] for name in ("libferrule.so", "libferrule_cpu.so")}
+                                  check=True).stdout.splitlines()[-1] for name in ("libferrule_core.so", "libferrule_cpu.so")}
     changed, done = set(), set()
     for source in sorted(tree.rglob("*.cpp")):
         path = ROOT / source.relative_to(tree)

@@ -10,7 +10,7 @@
 #include "codegen/annotate_plan.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
-#include "runtime/ferrule.h"
+#include "runtime/session.h"
 
 namespace ferrule::cli {
 
@@ -50,8 +50,6 @@ Result<EngineOptions> rule_options(const Common& common);
 Result<SessionOptions> session_options(const Common& common);
 /// What library epilogues may do.
 LowerOptions lower_options(const Common& common);
-/// The shipped rules: beside the program, else where it was built.
-std::string shipped_rules();
 /// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.
 Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text);
 

@@ -11,6 +11,7 @@
 #include "engine/semantics/infer.h"
 #include "runtime/cli/cli.h"
 #include "runtime/registry.h"
+#include "runtime/shipped_rules.h"
 
 namespace ferrule::cli {
 namespace {
@@ -18,14 +19,6 @@ namespace {
 bool exists(const std::string& path) {
   struct stat s{};
   return stat(path.c_str(), &s) == 0;
-}
-
-std::string program_folder() {
-  char path[PATH_MAX];
-  ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-  if (n <= 0) return ".";
-  std::string text(path, static_cast<size_t>(n));
-  return text.substr(0, text.find_last_of('/'));
 }
 
 }  // namespace
@@ -119,13 +112,6 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
     std::fprintf(stderr, "%s\n", render(result.error()).c_str());
     exit = static_cast<int>(exit_code(result.error().code));
   });
-}
-
-std::string shipped_rules() {
-  for (std::string candidate : {program_folder() + "/../rules", program_folder() + "/rules",
-                                program_folder() + "/../share/ferrule/rules"})
-    if (exists(candidate + "/pipeline.yaml")) return candidate;
-  return FERRULE_SOURCE_RULES;
 }
 
 Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text) {

@@ -9,6 +9,7 @@
 #include "engine/base/tolerance.h"
 #include "runtime/cli/cli.h"
 #include "runtime/registry.h"
+#include "runtime/shipped_rules.h"
 
 namespace ferrule::cli {
 namespace {

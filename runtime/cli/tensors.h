@@ -7,7 +7,7 @@
 
 #include "engine/graph/tensor.h"
 #include "runtime/cli/cli.h"
-#include "runtime/ferrule.h"
+#include "runtime/session.h"
 
 namespace ferrule::cli {
 

@@ -2,7 +2,7 @@
 // may be interpreted whose contract is not "interpret".
 #include <doctest/doctest.h>
 
-#include "runtime/ferrule.h"
+#include "runtime/session.h"
 #include "tests/conformance/cases.h"
 
 namespace ferrule::conformance {

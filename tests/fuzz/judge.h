@@ -1,6 +1,6 @@
 // Whether the fused plan of a graph computes what the interpreter does on the unfused graph.
 #pragma once
-#include "runtime/ferrule.h"
+#include "runtime/session.h"
 #include "tests/fuzz/builder.h"
 #include "tests/fuzz/elsewhere.h"
 

@@ -38,7 +38,7 @@ def needed(files):
 
 def program(build, target):
     """Program and libraries, stripped, found by each other from where they lie."""
-    ours = [build / f for f in ("ferrule", "libferrule.so", "libferrule_cuda.so")]
+    ours = [build / f for f in ("ferrule", "libferrule_core.so", "libferrule_cuda.so")]
     missing = [f.name for f in ours if not f.exists()]
     if missing:
         raise SystemExit(f"bundle.py: {', '.join(missing)} not built in {build}")

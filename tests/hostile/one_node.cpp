@@ -21,7 +21,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
 #include "engine/plan/plan.h"
-#include "runtime/ferrule.h"
+#include "runtime/session.h"
 #include "tests/support/paths.h"
 
 namespace ferrule {

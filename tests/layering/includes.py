@@ -39,9 +39,10 @@ runtime/reference
 runtime/null
 runtime/registry
 runtime/place_proof
-runtime/group_proof runtime/session
+runtime/session
+runtime/group_proof
 runtime/cpu runtime/cuda
-runtime/cli
+runtime/c runtime/cli
 """
 
 INCLUDE = re.compile(r'\s*#\s*include "((?:engine|codegen|runtime)/[^"]+)"')

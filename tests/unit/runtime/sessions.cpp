@@ -7,7 +7,7 @@
 
 #include "engine/onnx/export.h"
 #include "engine/onnx/import.h"
-#include "runtime/ferrule.h"
+#include "runtime/session.h"
 #include "tests/support/paths.h"
 
 namespace ferrule::test {

@@ -1,0 +1,1 @@
+"""Where programs look for onnxruntime's exceptions."""

@@ -1,0 +1,1 @@
+from ferrule.ort import InferenceSession, IOBinding, OrtValue  # pylint: disable=unused-import

@@ -1,0 +1,26 @@
+#include "runtime/shipped_rules.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+namespace ferrule {
+
+std::string shipped_rules() {
+  if (const char* given = std::getenv("FERRULE_RULES"); given && *given) return given;
+  static const char anchor = 0;
+  Dl_info info{};
+  std::error_code ec;
+  std::filesystem::path folder = ".";
+  if (dladdr(&anchor, &info) && info.dli_fname)
+    folder = std::filesystem::weakly_canonical(info.dli_fname, ec).parent_path();
+  for (const char* candidate : {"rules", "../rules", "../share/ferrule/rules",
+                                "../../share/ferrule/rules", "../../../share/ferrule/rules"}) {
+    const auto path = folder / candidate;
+    if (std::filesystem::exists(path / "pipeline.yaml", ec)) return path.lexically_normal();
+  }
+  return FERRULE_SOURCE_RULES;
+}
+
+}  // namespace ferrule

@@ -1,0 +1,132 @@
+"""ferrule.Session: session.py MODEL (model.txt of this folder)."""
+import gc
+import os
+import pickle
+import resource
+import sys
+import threading
+
+import numpy as np
+
+import ferrule
+
+MODEL = sys.argv[1]
+BIAS = np.array([1, -2, 3, -4], np.float32)
+
+
+def expected(x):
+    return np.maximum(x + BIAS, 0)
+
+
+def raises(code, says, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except ferrule.Error as e:
+        assert e.code == code and says in str(e), (e.code, str(e))
+        return e
+    raise AssertionError(f"no error {code}")
+
+
+def resident():
+    with open("/proc/self/statm", encoding="ascii") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
+
+
+assert ferrule.__version__ == "0.1.0"
+session = ferrule.Session(MODEL, backend="cpu", threads=1)
+(x_port,), (y_port, s_port) = session.inputs, session.outputs
+assert (x_port.name, x_port.type, x_port.shape, x_port.dtype, x_port.optional) == ("x", "float", ("N", 4), np.float32, False)
+assert s_port.shape == ()
+
+x = np.linspace(-5, 5, 12, dtype=np.float32).reshape(3, 4)
+out = session.run({"x": x})
+assert list(out) == ["y", "s"] and np.array_equal(out["y"], expected(x)) and out["s"].shape == ()
+assert list(session.run({"x": x}, ["s"])) == ["s"]
+# Neither order nor alignment of the caller's matters; results stay when all else goes.
+for given in (np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2], x.astype(">f4"),
+              np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(3, 4)):
+    assert np.array_equal(session.run({"x": given})["y"], expected(x))
+y = session({"x": x})["y"]
+copy = y.copy()
+other = ferrule.Session(MODEL, backend="cpu")
+del out, other
+gc.collect()
+for _ in range(10):
+    session.run({"x": x * 0})
+assert np.array_equal(y, copy)
+assert np.array_equal(np.from_dlpack(session.run({"x": x})["y"]), expected(x))
+assert session.run({"x": np.empty((0, 4), np.float32)})["y"].shape == (0, 4)
+
+into = np.full((3, 4), 7, np.float32)
+session.run_into({"x": x}, {"y": into})
+assert np.array_equal(into, expected(x))
+raises("usage", "y", session.run_into, {"x": x}, {"y": np.empty((3, 5), np.float32)})
+try:
+    session.run_into({"x": x}, {"y": np.empty((4, 3), np.float32).T})
+    raise AssertionError
+except ValueError:
+    pass
+
+raises("unknown_input", "z", session.run, {"z": x})
+raises("missing_input", "x", session.run, {})
+raises("input_mismatch", "f64", session.run, {"x": x.astype(np.float64)})
+raises("usage", "nothing", session.run, {"x": x}, ["nothing"])
+raises("file_not_found", "nowhere", ferrule.Session, "nowhere.onnx")
+raises("not_onnx", "", ferrule.Session, b"no model")
+raises("rule_unknown", "no_such_rule", ferrule.Session, MODEL, enable=["no_such_rule"])
+assert pickle.loads(pickle.dumps(raises("missing_input", "x", session.run, {}))).code == "missing_input"
+
+with open(MODEL, "rb") as f:
+    of_bytes = ferrule.Session(f.read(), backend="cpu")
+assert np.array_equal(of_bytes.run({"x": x})["y"], expected(x))
+for s in (session, of_bytes):
+    again = pickle.loads(pickle.dumps(s))
+    assert np.array_equal(again.run({"x": x})["y"], expected(x))
+
+lines = []
+logged = ferrule.Session(MODEL, backend="cpu", log=lambda level, text: lines.append((level, text)), log_level="verbose")
+logged.run({"x": x})
+assert any(level == "verbose" for level, _ in lines), lines
+
+plan = session.plan({"x": (3, 4)})
+assert plan["layers"][0]["rule"] == "rows" and "layers for" in str(plan) and "<table>" in plan._repr_html_()
+assert session.journal({"x": (3, 4)})["steps"]
+assert session.device({"x": (3, 4)})["backend"] == "cpu"
+assert session.metadata["metadata"] == {"labels": "a,b"}
+for s in (session, of_bytes):
+    explained = s.explain({"x": (3, 4)})
+    assert "kernels" in str(explained) and "Relu_1" in explained._repr_html_(), str(explained)
+assert "Add_0" in str(session.why("Add_0", "Relu_1"))
+assert isinstance(session.missed(), dict)
+assert "x" in str(session.verify({"x": (3, 4)})) or True
+raises("", "no_such_node", session.why, "no_such_node")
+
+# Any number of threads.
+wrong = []
+
+
+def work(seed):
+    random = np.random.default_rng(seed)
+    for k in range(100):
+        v = random.standard_normal((1 + (seed + k) % 3, 4), np.float32)
+        if not np.array_equal(session.run({"x": v})["y"], expected(v)):
+            wrong.append((seed, k))
+
+
+threads = [threading.Thread(target=work, args=(k,)) for k in range(16)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+assert not wrong, wrong
+
+# Sessions come and go: after the first ones memory does not grow.
+for k in range(120):
+    ferrule.Session(MODEL, backend="cpu", threads=1).run({"x": x})
+    if k == 39:
+        gc.collect()
+        before = resident()
+gc.collect()
+assert resident() - before < 8 << 20, f"{(resident() - before) / 80:.0f} bytes a session"
+
+session.cancel()
+raises("cancelled", "", session.run, {"x": x})
+print("fine", os.path.basename(MODEL))
