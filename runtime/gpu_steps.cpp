@@ -68,8 +68,7 @@ bool gpu_library(Work work) {
     case Work::attention:
     case Work::channel_gate:
     case Work::softmax_topk:
-    case Work::conv_pool:
-    case Work::depthwise_pointwise:
+    case Work::window_chain:
     case Work::transpose:
     case Work::gather:
     case Work::reorder:

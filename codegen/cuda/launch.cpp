@@ -81,8 +81,7 @@ class Planner {
       case Work::global_max_pool:
       case Work::global_average_pool:
       case Work::channel_gate:
-      case Work::conv_pool:
-      case Work::depthwise_pointwise:
+      case Work::window_chain:
       case Work::other:
         break;
     }

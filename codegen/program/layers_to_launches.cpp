@@ -8,9 +8,9 @@
 #include "engine/base/diagnostics.h"
 #include "engine/contract/attention.h"
 #include "engine/contract/library_tail.h"
-#include "engine/contract/quantized.h"
 #include "engine/contract/region_pieces.h"
-#include "engine/contract/window_chain.h"
+#include "engine/contract/stages.h"
+#include "engine/rule/contract.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "engine/semantics/operator_kinds.h"
@@ -39,10 +39,11 @@ class LayerLowering {
   }
 
   Result<LoweredLayer> run() {
-    if (layer_.contract == "quantized") {
-      FERRULE_TRY(quantized());
-    } else if (node_.roles || is_joint_contract(layer_.contract)) {
+    const auto said = ops_.contracts() ? ops_.contracts()->find(layer_.contract) : nullptr;
+    if (node_.roles) {
       FERRULE_TRY(joint());
+    } else if (node_.body && said && !said->stages.empty()) {
+      FERRULE_TRY(chain());
     } else if (node_.body && layer_.contract == "copy") {
       FERRULE_TRY(placed());
     } else if (layer_.contract == "row_reduce") {
@@ -134,7 +135,7 @@ class LayerLowering {
     NodeId anchor;
     std::vector<NodeId> tail;
     for (NodeId id : body.order()) {
-      if (!anchor && contract_of(body, body.node(id), ops_) == layer_.contract)
+      if (!anchor && contract_of(body.node(id), ops_) == layer_.contract)
         anchor = id;
       else
         tail.push_back(id);
@@ -149,8 +150,7 @@ class LayerLowering {
   Status anchored(NodeId anchor, const std::vector<NodeId>& tail, const std::vector<ValueId>& to) {
     const Graph& body = *node_.body;
     const Node& a = body.node(anchor);
-    Launch l =
-        launch(Launch::Kind::library, work_of(contract_of(body, a, ops_), a), a.op.text(), anchor);
+    Launch l = launch(Launch::Kind::library, work_of(contract_of(a, ops_), a), a.op.text(), anchor);
     l.inputs = outer(a.inputs);
     if (tail.empty()) {
       l.outputs = to;
@@ -176,26 +176,6 @@ class LayerLowering {
     const ValueId t{kTemporary + static_cast<uint32_t>(out_.temporaries.size())};
     out_.temporaries.push_back({node_.body->value(v).type, plan_.layout(node_.outputs[0])});
     return t;
-  }
-
-  /// Executed in float: conversions are generated kernels, everything between them runs as it would
-  /// on its own.
-  Status quantized() {
-    const Graph& body = *node_.body;
-    FERRULE_ASSIGN(const auto steps, required(read_quantized(body, body.order(), ops_)));
-    ValueId from = node_.inputs[0];
-    for (size_t k = 0; k < steps.size(); ++k) {
-      const ValueId result = body.output(steps[k].last());
-      const ValueId to = k + 1 == steps.size() ? node_.outputs[0] : temporary(result);
-      if (k == 0) out_.temporaries.back().layout = plan_.layout(node_.inputs[0]);
-      if (steps[k].conversion) {
-        FERRULE_TRY(generated(lower_conversion(body, steps[k].node), {from}, {to}));
-      } else {
-        FERRULE_TRY(anchored(steps[k].node, steps[k].tail, {to}));
-      }
-      between_[result] = from = to;
-    }
-    return {};
   }
 
   /// A movement some or all of whose parts lie where they belong (place rules): a view of those,
@@ -238,24 +218,32 @@ class LayerLowering {
     return add(std::move(l));
   }
 
-  /// One kernel that reads the whole body; for tiles, where the target has none or a stage's
-  /// epilogue is not taken (`strict`), a kernel or two a stage.
+  /// One kernel that reads the whole body.
   Status joint() {
-    const Work work = work_of(layer_.contract, node_);
-    Launch l = launch(Launch::Kind::library, work, layer_.contract, node_.body->order()[0]);
-    if (work == Work::conv_pool || work == Work::depthwise_pointwise) {
-      FERRULE_ASSIGN(auto stages,
-                     required(read_window_chain(*node_.body, node_.body->order(), ops_)));
-      if (target_.facts_of(layer_.contract).staged) return staged(stages);
-      for (const WindowStage& s : stages)
-        for (const PostOp& op : s.post_ops) {
-          if (!allows(allowed(), op.deviation)) return staged(stages);
-          add_deviation(l, "conv", op, graph().value(s.result).type.dtype);
-        }
-    }
+    Launch l = whole();
+    if (l.work == Work::attention && !options_.strict) return attention(std::move(l));
+    return add(std::move(l));
+  }
+  Launch whole() const {
+    Launch l = launch(Launch::Kind::library, work_of(layer_.contract, node_), layer_.contract,
+                      node_.body->order()[0]);
     l.inputs = node_.inputs;
     l.outputs = node_.outputs;
-    if (work == Work::attention && !options_.strict) return attention(std::move(l));
+    return l;
+  }
+
+  /// The same of windows; where the target has none, or a stage's epilogue is not taken (`strict`),
+  /// each stage as it would run on its own.
+  Status chain() {
+    FERRULE_ASSIGN(auto stages, required(read_stages(graph(), graph().order(), ops_)));
+    if (target_.facts_of(layer_.contract).takes("staged")) return staged(stages);
+    FERRULE_TRY(required(read_epilogues(graph(), stages, ops_)));
+    Launch l = whole();
+    for (const GroupStage& s : stages)
+      for (const PostOp& op : s.post_ops) {
+        if (!allows(allowed(), op.deviation)) return staged(stages);
+        add_deviation(l, "conv", op, graph().value(s.result).type.dtype);
+      }
     return add(std::move(l));
   }
 
@@ -288,12 +276,15 @@ class LayerLowering {
     return region;
   }
 
-  Status staged(const std::vector<WindowStage>& stages) {
-    for (size_t k = 0; k < stages.size(); ++k) {
-      const bool last = k + 1 == stages.size();
-      const ValueId to = last ? node_.outputs[0] : temporary(stages[k].result);
-      FERRULE_TRY(anchored(stages[k].anchor, stages[k].tail, {to}));
-      between_[stages[k].result] = to;
+  Status staged(const std::vector<GroupStage>& stages) {
+    ValueId from = node_.inputs[0];
+    for (const GroupStage& s : stages) {
+      const ValueId to = &s == &stages.back() ? node_.outputs[0] : temporary(s.result);
+      if (s.conversion && out_.temporaries.size() == 1)
+        out_.temporaries[0].layout = plan_.layout(from);
+      FERRULE_TRY(s.conversion ? generated(lower_conversion(graph(), s.node), {from}, {to})
+                               : anchored(s.node, s.tail, {to}));
+      between_[s.result] = from = to;
     }
     return {};
   }
@@ -327,7 +318,7 @@ class LayerLowering {
     auto ops =
         to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
     if (!ops) return false;
-    const std::string contract = contract_of(graph(), graph().node(l.node), ops_);
+    const std::string contract = contract_of(graph().node(l.node), ops_);
     const DType type = graph().value(result).type.dtype;
     const std::string_view zero = zero_in(target_, contract, *ops);
     if (options_.strict && (!zero.empty() || std::ranges::any_of(*ops, [&](const PostOp& op) {

@@ -23,8 +23,7 @@ enum class Work : uint8_t {
   attention,
   channel_gate,
   softmax_topk,
-  conv_pool,
-  depthwise_pointwise,
+  window_chain,  ///< windows that slide over each other's results
   transpose,
   gather,   ///< one axis' places are read from a tensor
   reorder,  ///< the same axes, laid out in another way

@@ -7,82 +7,36 @@
 #include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
+#include "engine/contract/requirements.h"
 #include "engine/rule/contract.h"
 #include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
 
-using answer::no, answer::unknown, answer::yes;
+using answer::no, answer::yes;
 
 namespace {
 
 const Type& type_of(const Graph& g, ValueId v) { return g.value(v).type; }
 
-/// A node under the names that its contract gives it.
-class NamedNode {
- public:
-  NamedNode(const Graph& g, NodeId id, const Contracts::Single& as) : g_(g), as_(as) {
-    const Node& n = g.node(id);
-    const SingleNode& line = *as.line;
-    if (!line.label.empty()) names_.nodes[line.label] = id;
-    const size_t named = line.operands.size() - (line.variadic ? 1 : 0);
-    for (size_t k = 0; k < named; ++k)
-      names_.values[line.operands[k]] = k < n.inputs.size() ? n.inputs[k] : ValueId{};
-    if (line.variadic) {
-      auto& rest = names_.value_lists[line.operands.back()];
-      for (size_t k = named; k < n.inputs.size(); ++k)
-        if (n.inputs[k]) rest.push_back(n.inputs[k]);
-    }
-    for (size_t k = 0; k < line.results.size() && k < n.outputs.size(); ++k)
-      names_.values[line.results[k]] = n.outputs[k];
+/// The node under the names that its contract gives it.
+Requirements named(const Graph& g, NodeId id, const Contracts::Single& as) {
+  Requirements out{g, *as.contract};
+  const Node& n = g.node(id);
+  const SingleNode& line = *as.line;
+  if (!line.label.empty()) out.names.nodes[line.label] = id;
+  const size_t named = line.operands.size() - (line.variadic ? 1 : 0);
+  for (size_t k = 0; k < named; ++k)
+    out.names.values[line.operands[k]] = k < n.inputs.size() ? n.inputs[k] : ValueId{};
+  if (line.variadic) {
+    auto& rest = out.names.value_lists[line.operands.back()];
+    for (size_t k = named; k < n.inputs.size(); ++k)
+      if (n.inputs[k]) rest.push_back(n.inputs[k]);
   }
-
-  /// What does not suit a role, or the contract's first condition that does not hold.
-  Accept accepted(const Target& target, const Semantics& ops, bool explain) {
-    for (const ContractRole& role : as_.contract->roles)
-      if (std::string why = bind(role, explain); !why.empty() || refused_)
-        return {refused_.value_or(Truth::no), std::move(why), as_.contract->id + "." + role.name};
-    const Let none;
-    const EvalContext eval{g_, names_, ops, none, &target};
-    for (const Condition& c : as_.contract->conditions) {
-      std::string missing;
-      const Truth t = evaluate_condition(*c.expr, eval, explain ? &missing : nullptr);
-      if (t == Truth::yes) continue;
-      return {t, t == Truth::no && explain ? interpolate(c.why, eval) : missing, c.id};
-    }
-    return yes();
-  }
-
- private:
-  std::string bind(const ContractRole& role, bool explain) {
-    auto it = names_.values.find(role.name);
-    const ValueId v = it == names_.values.end() ? ValueId{} : it->second;
-    auto refuse = [&](Truth t, auto&& text) {
-      refused_ = t;
-      return explain ? text() : std::string();
-    };
-    auto name = [&] { return escape(g_.value(v).name); };
-    if (!v) return role.optional ? "" : refuse(Truth::no, [&] { return role.name + " is absent"; });
-    const auto& shape = type_of(g_, v).shape;
-    if (!shape) return refuse(Truth::unknown, [&] { return "the rank of " + name(); });
-    const size_t own = role.axes.size(), rank = shape->size();
-    if (rank < own || (rank > own && !role.run && !role.rest))
-      return refuse(Truth::no, [&] {
-        return fmt::format("{} has rank {}, {} is {}", name(), rank, role.name, role.text());
-      });
-    if (role.constant && !g_.constant(v))
-      return refuse(Truth::no,
-                    [&] { return fmt::format("{} is computed; kernels want a constant", name()); });
-    for (size_t k = 0; k < own; ++k)
-      names_.dims.try_emplace(role.axes[k], (*shape)[role.run ? rank - own + k : k]);
-    return "";
-  }
-
-  const Graph& g_;
-  const Contracts::Single as_;
-  Bindings names_;
-  std::optional<Truth> refused_;
-};
+  for (size_t k = 0; k < line.results.size() && k < n.outputs.size(); ++k)
+    out.names.values[line.results[k]] = n.outputs[k];
+  return out;
+}
 
 /// The axis of the anchor's result along which an operand of its tail may have one value each; -1:
 /// none. The product with a vector has rows in its place.
@@ -163,15 +117,11 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                         std::string_view contract, const Target& target, const Semantics& ops,
                         bool explain) {
-  const Node& a = g.node(anchor);
-  const Contracts::Single as = ops.contracts() ? ops.contracts()->of(a) : Contracts::Single{};
   auto id = [&](std::string_view what) { return fmt::format("{}.{}", contract, what); };
+  const Contracts::Single as = anchor ? ops.contracts()->of(g.node(anchor)) : Contracts::Single{};
   if (!as.contract || as.contract->id != contract)
-    return no(fmt::format("{} is not a {}", escape(a.op), contract), id("node"));
-  if (!target.contracts.contains(std::string(contract)))
-    return no(fmt::format("{} has no {} kernels", target.name, contract), id("target"));
-  if (Accept c = NamedNode(g, anchor, as).accepted(target, ops, explain); c.truth != Truth::yes)
-    return c;
+    return no(fmt::format("no node is a {}", contract), id("node"));
+  if (Accept c = named(g, anchor, as).ask(target, ops, explain); c.truth != Truth::yes) return c;
   std::vector<NodeId> tail;
   for (NodeId n : nodes)
     if (n != anchor) tail.push_back(n);

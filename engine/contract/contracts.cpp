@@ -4,182 +4,173 @@
 #include <array>
 #include <set>
 
+#include "engine/base/contains.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/contract/epilogue.h"
-#include "engine/contract/quantized.h"
 #include "engine/contract/region_pieces.h"
-#include "engine/contract/window_chain.h"
+#include "engine/contract/requirements.h"
+#include "engine/contract/stages.h"
 #include "engine/rule/contract.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/row.h"
 
 namespace ferrule {
 
-using answer::no, answer::unknown, answer::yes;
+using answer::no, answer::yes;
 
 namespace {
 
-/// With movements: whether all of it can be written as boxes with constant strides.
-Accept accepts_pieces(const Graph& g, std::span<const NodeId> nodes, const Semantics& ops) {
-  std::vector<ValueId> results;
-  for (NodeId id : nodes)
-    for (ValueId v : g.node(id).outputs)
-      if (v && (g.value(v).is_output || nodes.size() == 1)) results.push_back(v);
-  auto region = lower_pieces(ops, g, nodes, results);
-  return region ? yes() : no(region.error().reason());
-}
+/// What a generated kernel of the nodes computes with.
+struct Computed {
+  Val::List types;  ///< each once
+  size_t tensors;   ///< read and written, at least as many as one node reads; numbers are none
+};
 
-/// Generated kernels take a bounded number of tensors; more than a rule's max_inputs only where one
-/// node reads so many.
-Accept few_operands(const Graph& g, std::span<const NodeId> nodes) {
-  constexpr size_t kMost = 128;  // codegen/cpu/loop_nest.h's
-  size_t slots = nodes.size();
-  for (NodeId id : nodes) {
-    const size_t own =
-        g.node(id).inputs.size();  // each is a step of its formula, be they the same value
-    if (own > kMost)
-      return no(
-          fmt::format("{} has {} operands, a kernel takes {}", escape(g.node(id).op), own, kMost));
-    slots += own;
-  }
-  if (slots <= kMost) return yes();
-  std::set<ValueId> operands;
-  for (NodeId id : nodes)
-    for (ValueId v : g.node(id).inputs)
-      if (const Tensor* c = g.constant(v); v && !(c && c->numel() == 1)) operands.insert(v);
-  for (NodeId id : nodes)
-    for (ValueId v : g.node(id).outputs) {
-      const bool result =
-          v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
-                  return std::ranges::find(nodes, u.node) == nodes.end();
-                }));
-      if (result || (v && g.value(v).uses.empty()))
-        operands.insert(v);
-      else
-        operands.erase(v);
-    }
-  return operands.size() <= kMost
-             ? yes()
-             : no(fmt::format("{} operands, a kernel takes {}", operands.size(), kMost));
-}
-
-Accept has_type(const Graph& g, ValueId v, std::string_view contract, const Target& target) {
-  const DType t = g.value(v).type.dtype;
-  if (t == DType::undefined) return unknown("element type");
-  if (std::ranges::count(target.facts_of(contract).types, t)) return yes();
-  return no(fmt::format("{} has no {} kernel for {}", target.name, contract, name(t)));
-}
-
-/// Generated kernels: for the types of all that the nodes write and, where `reads` says so, read.
-template <class Reads>
-Accept generated(const Graph& g, std::span<const NodeId> nodes, std::string_view contract,
-                 const Target& target, const Reads& reads) {
-  if (!target.contracts.contains(std::string(contract)))
-    return no(fmt::format("{} has no {} kernels", target.name, contract));
-  if (Accept a = few_operands(g, nodes); a.truth != Truth::yes) return a;
+Computed computed(const Graph& g, std::span<const NodeId> nodes, const Semantics& ops) {
+  std::vector<DType> types;
+  std::vector<ValueId> made;
+  std::set<ValueId> tensors;
+  size_t widest = 0;
+  auto add = [&](ValueId v) {
+    const DType t = g.value(v).type.dtype;
+    if (!contains(types, t)) types.push_back(t);
+  };
   for (NodeId id : nodes) {
     const Node& n = g.node(id);
-    for (size_t k = 0; k < n.inputs.size() + n.outputs.size(); ++k) {
-      const bool input = k < n.inputs.size();
-      const ValueId v = input ? n.inputs[k] : n.outputs[k - n.inputs.size()];
-      if (!v || (input && !reads(n, k))) continue;
-      if (Accept a = has_type(g, v, contract, target); a.truth != Truth::yes) return a;
+    const OpFormula* formula = ops.find(n);
+    widest = std::max(widest, n.inputs.size());  // each is a step, be they the same value
+    for (size_t k = 0; k < n.inputs.size(); ++k) {
+      const ValueId v = n.inputs[k];
+      if (!v) continue;
+      if (formula ? formula->reads(k) : moves_input(n, k)) add(v);
+      if (const Tensor* c = g.constant(v); !(c && c->numel() == 1)) tensors.insert(v);
     }
+    std::ranges::copy_if(n.outputs, std::back_inserter(made), [](ValueId v) { return !!v; });
   }
-  return yes();
+  for (ValueId v : made) {
+    add(v);
+    if (nodes.size() == 1 || g.value(v).is_output || g.value(v).uses.empty())
+      tensors.insert(v);
+    else
+      tensors.erase(v);
+  }
+  Computed out{{}, std::max(tensors.size(), widest)};
+  for (DType t : types)
+    out.types.push_back(t == DType::undefined ? Val{Val::Unknown{"element type"}} : Val{t});
+  return out;
 }
 
-/// Pointwise: every node a formula or a movement.
-Accept accepts_pointwise(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const Semantics& ops) {
+/// The body's results, or the single node's.
+std::vector<ValueId> results_of(const Graph& g, std::span<const NodeId> nodes) {
+  std::vector<ValueId> out;
   for (NodeId id : nodes)
-    if (!ops.pointwise(g.node(id)) && !is_movement(g.node(id)))
-      return no(fmt::format("{} is not pointwise", escape(g.node(id).op)));
-  Accept a = generated(g, nodes, "pointwise", target, [](const Node& n, size_t k) {
-    return !is_movement(n) || moves_input(n, k);
-  });
-  return a.truth == Truth::yes && any_movement(g, nodes) ? accepts_pieces(g, nodes, ops) : a;
+    for (ValueId v : g.node(id).outputs)
+      if (v && (g.value(v).is_output || nodes.size() == 1)) out.push_back(v);
+  return out;
 }
 
-/// Row operators over the same axes with pointwise neighbours: what can be lowered has a kernel.
-Accept accepts_rows(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                    const Semantics& ops) {
-  std::vector<ValueId> outputs;
-  for (NodeId id : nodes) {
-    if (!ops.find(g.node(id))) return no(fmt::format("{} has no formula", escape(g.node(id).op)));
-    const Value& y = g.value(g.node(id).outputs[0]);
-    auto member = [&](const Use& u) { return std::ranges::count(nodes, u.node) > 0; };
-    if (nodes.size() == 1 || y.is_output || !std::ranges::all_of(y.uses, member))
-      outputs.push_back(g.node(id).outputs[0]);
+template <class T>
+std::string reason(const Applicable<T>& made) {
+  return made ? "" : made.error().reason();
+}
+
+/// Formulas and movements that the generator writes a kernel for.
+Accept accepts_generated(const Contract& contract, const Graph& g, std::span<const NodeId> nodes,
+                         const Target& target, const Semantics& ops, bool explain) {
+  auto refuse = [&](std::string why, std::string_view id) {
+    return no(std::move(why), fmt::format("{}.{}", contract.id, id));
+  };
+  for (NodeId id : nodes)
+    if (const Node& n = g.node(id); std::ranges::none_of(contract.nodes, [&](const auto& c) {
+          return c == "movement" ? is_movement(n) : ops.in_class(n, c);
+        }))
+      return refuse(fmt::format("{} is no {}", escape(n.op), fmt::join(contract.nodes, ", no ")),
+                    "nodes");
+  Computed with = computed(g, nodes, ops);
+  Requirements asked{g, contract};
+  asked.let.emplace_back("types", Val{std::make_shared<Val::List>(std::move(with.types))});
+  asked.let.emplace_back("tensors", Val{static_cast<int64_t>(with.tensors)});
+  if (Accept a = asked.ask(target, ops, explain); a.truth != Truth::yes) return a;
+  const std::string why = contract.generated == Generated::rows
+                              ? reason(lower_rows(ops, g, nodes, results_of(g, nodes)))
+                          : any_movement(g, nodes)
+                              ? reason(lower_pieces(ops, g, nodes, results_of(g, nodes)))
+                              : "";
+  return why.empty() ? yes() : refuse(why, name(contract.generated));
+}
+
+/// Layers of other contracts, with what this one asks of them together.
+Accept accepts_stages(const Contract& contract, const Graph& g, std::span<const NodeId> nodes,
+                      const Target& target, const Semantics& ops, bool explain) {
+  auto refuse = [&](std::string why) {
+    return answer::no(std::move(why), contract.id + ".stages");
+  };
+  auto stages = read_stages(g, nodes, ops);
+  if (!stages) return refuse(stages.error().reason());
+  const std::span all(contract.stages);
+  const bool lists = all.front().list;
+  Requirements asked{g, contract};
+  auto& operands = asked.names.value_lists["operands"];
+  for (const StageSpec& spec : all)
+    if (lists) asked.names.node_lists[spec.name] = {};
+  for (size_t k = 0; k < stages->size(); ++k) {
+    const GroupStage& s = (*stages)[k];
+    const std::string own =
+        s.conversion ? std::string(kConversion) : contract_of(g.node(s.node), ops);
+    const auto asked_for =
+        lists ? all : all.subspan(std::min(k, all.size())).first(k < all.size() ? 1 : 0);
+    const auto spec = std::ranges::find_if(
+        asked_for, [&](const StageSpec& s) { return contains(s.contracts, own); });
+    if (spec == asked_for.end())
+      return refuse(
+          fmt::format("{} is {}, which is no stage of it", escape(g.node(s.node).name), own));
+    if (lists)
+      asked.names.node_lists[spec->name].push_back(s.node);
+    else
+      asked.names.nodes[spec->name] = s.node;
+    for (NodeId t : s.tail)
+      for (ValueId v : g.node(t).inputs)
+        if (v && !g.value(v).producer) operands.push_back(v);
   }
-  Accept a = generated(g, nodes, "row_reduce", target,
-                       [&](const Node& n, size_t k) { return ops.find(n)->reads(k); });
-  if (a.truth != Truth::yes) return a;
-  auto region = lower_rows(ops, g, nodes, outputs);
-  return region ? yes() : no(region.error().reason());
-}
-
-/// Integers first, and a kernel for every step between conversions.
-Accept accepts_quantized(const Graph& g, std::span<const NodeId> nodes, const Target& target,
-                         const Semantics& ops) {
-  auto steps = read_quantized(g, nodes, ops);
-  if (!steps) return no(steps.error().reason());
-  if (Accept a = has_type(g, g.input(steps->front().node, 0), "quantized", target);
-      a.truth != Truth::yes)
-    return a;
-  for (const QuantizedStep& step : *steps) {
-    if (step.conversion) continue;
-    const std::string contract = contract_of(g, g.node(step.node), ops);
-    const Contract* single =
-        ops.contracts() ? ops.contracts()->of(g.node(step.node)).contract : nullptr;
-    if (!single || contract == "view" || contract == "copy")
-      return no(fmt::format("{} is no anchor", escape(g.node(step.node).op)));
-    std::vector<NodeId> inner = {step.node};
-    inner.insert(inner.end(), step.tail.begin(), step.tail.end());
-    if (Accept a = accepts(g, inner, step.node, contract, target, ops); a.truth != Truth::yes)
+  if (!lists && stages->size() < all.size())
+    return refuse(fmt::format("{} layers, not {}", stages->size(), all.size()));
+  asked.names.values[contract.roles[0].name] = g.input(stages->front().node, 0);
+  asked.names.values[contract.roles[1].name] = stages->back().result;
+  if (Accept a = asked.ask(target, ops, explain); a.truth != Truth::yes) return a;
+  for (const GroupStage& s : *stages) {
+    if (s.conversion) continue;
+    std::vector<NodeId> layer{s.node};
+    layer.insert(layer.end(), s.tail.begin(), s.tail.end());
+    if (Accept a =
+            accepts(g, layer, s.node, contract_of(g.node(s.node), ops), target, ops, explain);
+        a.truth != Truth::yes)
       return a;
   }
-  return yes();
-}
-
-/// Contracts that are made of all their nodes together.
-struct Joint {
-  std::string_view contract;
-  Accept (*accepts)(const Graph&, std::span<const NodeId>, const Target&, const Semantics&);
-};
-constexpr Joint kJoint[] = {
-    {"conv_pool", accepts_conv_pool},
-    {"depthwise_pointwise", accepts_depthwise_pointwise},
-    {"quantized", accepts_quantized},
-};
-const Joint* joint_of(std::string_view contract) {
-  for (const Joint& j : kJoint)
-    if (j.contract == contract) return &j;
-  return nullptr;
+  if (target.facts_of(contract.id).takes("staged")) return answer::yes();
+  const auto epilogues = read_epilogues(g, *stages, ops);
+  return epilogues ? answer::yes() : refuse(epilogues.error().reason());
 }
 
 }  // namespace
 
-std::string contract_of(const Graph& g, const Node& n, const Semantics& ops) {
+std::string contract_of(const Node& n, const Semantics& ops) {
   if (n.body && !n.op.contract().empty()) return std::string(n.op.contract());
-  if (const Contracts* all = ops.contracts())
-    if (const Contract* single = all->of(n).contract) return single->id;
-  if (ops.pointwise(n)) return "pointwise";
-  if (ops.find(n)) return "row_reduce";
-  (void)g;
-  return "interpret";
+  const Contract* alone = ops.contracts() ? ops.contracts()->alone(n, ops) : nullptr;
+  return alone ? alone->id : "interpret";
 }
-
-bool is_joint_contract(std::string_view name) { return joint_of(name) != nullptr; }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                std::string_view contract, const Target& target, const Semantics& ops,
                bool explain) {
   if (contract == "interpret") return yes();
-  if (contract == "pointwise") return accepts_pointwise(g, nodes, target, ops);
-  if (const Joint* joint = joint_of(contract)) return joint->accepts(g, nodes, target, ops);
-  if (contract == "row_reduce") return accepts_rows(g, nodes, target, ops);
+  if (!target.contracts.contains(std::string(contract)))
+    return no(fmt::format("{} has no {} kernels", target.name, contract),
+              fmt::format("{}.target", contract));
+  const auto said = ops.contracts() ? ops.contracts()->find(contract) : nullptr;
+  if (!said) return no(fmt::format("{} has no file", contract));
+  if (!said->stages.empty()) return accepts_stages(*said, g, nodes, target, ops, explain);
+  if (!said->nodes.empty()) return accepts_generated(*said, g, nodes, target, ops, explain);
   return accepts_anchored(g, nodes, anchor, contract, target, ops, explain);
 }
 
@@ -229,7 +220,7 @@ bool simple_tail(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
 
 Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<SliceForm> form,
                        const Target& target, const Semantics& ops) {
-  const std::string contract = contract_of(g, n, ops);
+  const std::string contract = contract_of(n, ops);
   auto facts = target.contracts.find(contract);
   auto refuse = [&](std::string_view what) {
     return no(fmt::format("{} \"{}\" takes no slices{}{}", contract, escape(n.name),
@@ -248,7 +239,7 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
   std::vector<NodeId> nodes = n.body ? body.order() : std::vector<NodeId>{};
   NodeId anchor;
   for (NodeId id : nodes)
-    if (!anchor && contract_of(body, body.node(id), ops) == contract) anchor = id;
+    if (!anchor && contract_of(body.node(id), ops) == contract) anchor = id;
   const Node& a = anchor ? body.node(anchor) : n;
   if (n.body && (!anchor || body.inputs().empty() || a.inputs[0] != body.inputs()[0]))
     return refuse("its anchor does not come first");

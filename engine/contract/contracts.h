@@ -11,9 +11,7 @@ namespace ferrule {
 
 /// The contract that runs a single node on its own: "conv" for Conv, "pointwise" for formula
 /// operators, "copy" for Transpose, "view" for Reshape, …, "interpret" for everything else.
-std::string contract_of(const Graph& g, const Node& n, const Semantics& ops);
-/// Whether the contract is made of all its nodes together, none of which runs under it alone.
-bool is_joint_contract(std::string_view name);
+std::string contract_of(const Node& n, const Semantics& ops);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for
 /// regions. `explain`: whether reasons get their texts.

@@ -5,15 +5,8 @@
 #include "engine/base/diagnostics.h"
 #include "engine/group/bind_roles.h"
 #include "engine/match/pattern_matcher.h"
-#include "engine/semantics/movement.h"
 
 namespace ferrule {
-
-/// Movements have contracts of their own, and generated kernels take them, too.
-static bool can_anchor(const Graph& g, NodeId n, std::string_view contract, const Semantics& ops) {
-  return contract_of(g, g.node(n), ops) == contract ||
-         (contract == "pointwise" && is_movement(g.node(n)));
-}
 
 Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const MatchContext& ctx,
                      std::shared_ptr<const Body>* made) {
@@ -22,13 +15,9 @@ Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const Matc
   auto body = std::make_shared<const Body>(make_body(ctx.graph, nodes));
   if (made) *made = body;
   std::vector<NodeId> order = body->graph.order();
-  if (is_joint_contract(contract))
-    return accepts(body->graph, order, {}, contract, *ctx.target, ctx.ops, ctx.explain);
-  NodeId anchor;
+  NodeId anchor;  // none: the contract is one of all nodes
   for (NodeId n : order)
-    if (!anchor && can_anchor(body->graph, n, contract, ctx.ops)) anchor = n;
-  if (!anchor)
-    return answer::no(fmt::format("no node that a {} kernel could be made of", contract));
+    if (!anchor && contract_of(body->graph.node(n), ctx.ops) == contract) anchor = n;
   return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops, ctx.explain);
 }
 

@@ -1,7 +1,6 @@
 #include "engine/group/window.h"
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/contracts.h"
 #include "engine/group/absorb.h"
 #include "engine/group/group.h"
 #include "engine/match/pattern_matcher.h"
@@ -9,10 +8,6 @@
 namespace ferrule {
 
 Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
-  if (!rule.kernel && !is_joint_contract(rule.contract))
-    return no_match(
-        rule, root,
-        ctx.explain ? fmt::format("{} is no contract of several windows", rule.contract) : "");
   const bool has_tail = !rule.region.ops.empty() || !rule.region.classes.empty();
   if (has_tail) return match_absorb(rule, root, ctx);
   if (rule.kernel)

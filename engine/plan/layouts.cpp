@@ -5,8 +5,9 @@
 #include <optional>
 
 #include "engine/contract/contracts.h"
-#include "engine/contract/quantized.h"
 #include "engine/contract/roles.h"
+#include "engine/contract/stages.h"
+#include "engine/rule/contract.h"
 
 namespace ferrule {
 namespace {
@@ -65,8 +66,7 @@ class LayoutChoice {
   }
 
   static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" ||
-           contract == "resize" || contract == "conv_pool" || contract == "depthwise_pointwise";
+    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize";
   }
 
   /// As the contract's file says.
@@ -132,7 +132,7 @@ class LayoutChoice {
   /// interpreted.
   std::string kernel_contract(NodeId id) const {
     const Node& n = g_.node(id);
-    std::string contract = contract_of(g_, n, ops_);
+    std::string contract = contract_of(n, ops_);
     if (n.body || n.domain == "ferrule") return contract;
     std::array<NodeId, 1> one{id};
     return accepts(g_, one, id, contract, target_, ops_, false).truth == Truth::yes ? contract
@@ -140,15 +140,16 @@ class LayoutChoice {
   }
   const std::string& contract(NodeId id) const { return out_.contract[id.index]; }
 
-  /// A group of integers is laid out as what it computes between its conversions.
+  /// A group of stages is laid out as its first layer.
   std::string laid_out_as(NodeId id) const {
     const std::string& contract = this->contract(id);
-    if (contract != "quantized") return contract;
+    const auto said = ops_.contracts() ? ops_.contracts()->find(contract) : nullptr;
+    if (!said || said->stages.empty()) return contract;
     const Graph& body = *g_.node(id).body;
-    const auto steps = read_quantized(body, body.order(), ops_);
-    if (!steps) return contract;
-    const auto anchor = std::ranges::find(*steps, false, &QuantizedStep::conversion);
-    return contract_of(body, body.node(anchor->node), ops_);
+    const auto stages = read_stages(body, body.order(), ops_);
+    if (!stages) return contract;
+    const auto layer = std::ranges::find(*stages, false, &GroupStage::conversion);
+    return contract_of(body.node(layer->node), ops_);
   }
 
   /// Windows slide over channels-last images; tail operands of the result's rank are read the same
@@ -184,7 +185,7 @@ class LayoutChoice {
   bool slides_over_first(const Node& n) const {
     if (!n.body) return true;
     for (NodeId b : n.body->order())
-      if (const Node& inner = n.body->node(b); slides(contract_of(*n.body, inner, ops_)))
+      if (const Node& inner = n.body->node(b); slides(contract_of(inner, ops_)))
         return inner.inputs[0] == n.body->inputs()[0];
     return false;
   }

@@ -153,7 +153,7 @@ class Places {
       if (writes && u.node == root && ++reads > 1) return name + " is read twice";
     }
     if (!writes) return all.constant ? value_text(g_, whole) + " is a constant" : "";
-    if (contract_of(g_, g_.node(part.producer), ctx_.ops) == "view")
+    if (contract_of(g_.node(part.producer), ctx_.ops) == "view")
       return name + " is another value's memory under other sizes";
     return "";
   }
@@ -226,7 +226,7 @@ Status fire(const PhaseContext& ctx, std::string_view phase, const Rule& rule,
             const PlaceMatch& p) {
   Graph& g = ctx.graph;
   const NodeId root = p.match.root;
-  const std::string name = g.node(root).name, contract = contract_of(g, g.node(root), ctx.ops);
+  const std::string name = g.node(root).name, contract = contract_of(g.node(root), ctx.ops);
   Step step{std::string(phase), rule.id, "place", {}, {}, {}};
   step.root = name;
   std::string makers;

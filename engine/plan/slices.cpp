@@ -61,7 +61,7 @@ std::map<ValueId, SliceOf> read_slices(const Graph& g, const Layouts& layouts,
   std::map<ValueId, SliceOf> out;
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    if (!n.body || contract_of(g, n, ops) != "copy") continue;
+    if (!n.body || contract_of(n, ops) != "copy") continue;
     const bool writes = n.attrs.find(kSlicesWritten) != nullptr;
     const std::vector<NodeId> inside = n.body->order();
     if (inside.size() != 1) continue;

@@ -128,7 +128,7 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
 
 /// The shape that a pool reads; null: the node is none.
 const std::optional<Shape>* pooled(const Graph& g, const Node& n, const Semantics& ops) {
-  if (n.inputs.empty() || !n.inputs[0] || contract_of(g, n, ops) != "pool") return nullptr;
+  if (n.inputs.empty() || !n.inputs[0] || contract_of(n, ops) != "pool") return nullptr;
   return &g.value(n.inputs[0]).type.shape;
 }
 

@@ -12,9 +12,11 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kKeys[] = {"ferrule", "contract",   "doc",     "source",   "roles",
-                                      "results", "reads",      "numbers", "formulas", "requires",
-                                      "means",   "stands_for", "tail"};
+constexpr std::string_view kKeys[] = {"ferrule",  "contract", "doc",        "source",   "roles",
+                                      "results",  "reads",    "numbers",    "formulas", "let",
+                                      "requires", "means",    "stands_for", "tail",     "stages",
+                                      "nodes",    "generated"};
+constexpr std::string_view kGenerated[] = {"none", "boxes", "rows"};
 
 class ContractReader {
  public:
@@ -35,9 +37,11 @@ class ContractReader {
           did_you_mean(c_.id, contract_names()));
     if (const yaml::Node* n = r_.required(root_, "doc")) c_.doc = r_.string(*n);
     if (const yaml::Node* n = root_.find("source")) c_.source = r_.strings(*n);
-    for (const bool result : {false, true})
-      if (const yaml::Node* n = r_.required(root_, result ? "results" : "roles"))
-        read_tensors(*n, result);
+    const yaml::Node* nodes = root_.find("nodes");
+    if (nodes) read_nodes(*nodes);
+    for (const char* key : {"roles", "results"})
+      if (const yaml::Node* n = nodes ? root_.find(key) : r_.required(root_, key))
+        read_tensors(*n, key == std::string_view("results"));
     if (const yaml::Node* n = root_.find("reads")) read_forms(*n);
     if (const yaml::Node* n = root_.find("numbers")) read_numbers(*n);
     if (const yaml::Node* n = root_.find("formulas"))
@@ -47,11 +51,13 @@ class ContractReader {
         c_.formulas.push_back(name);
       }
     if (const yaml::Node* n = root_.find("stands_for")) read_single_nodes(*n);
+    if (const yaml::Node* n = root_.find("stages")) read_stages(*n);
+    if (const yaml::Node* n = root_.find("let")) read_let(*n);
     if (const yaml::Node* n = root_.find("requires")) read_conditions(*n);
     if (const yaml::Node* n = root_.find("tail"))
       c_.tail = r_.one_of(*n, {"@pointwise"}) == "@pointwise";
-    const bool single = !c_.stands_for.empty();
-    if (const yaml::Node* n = single ? root_.find("means") : r_.required(root_, "means"))
+    const bool own = c_.stands_for.empty() && c_.stages.empty() && c_.nodes.empty();
+    if (const yaml::Node* n = own ? r_.required(root_, "means") : root_.find("means"))
       read_meaning(*n);
     return std::move(c_);
   }
@@ -62,8 +68,11 @@ class ContractReader {
   }
 
   bool fresh(const yaml::Node& key) {
+    auto first = [](auto& named) { return named.first; };
     const bool used = c_.role(key.text) || std::ranges::count(c_.formulas, key.text) ||
-                      std::ranges::count(c_.numbers, key.text, [](auto& n) { return n.first; });
+                      std::ranges::count(c_.numbers, key.text, first) ||
+                      std::ranges::count(c_.let, key.text, first) ||
+                      std::ranges::count(c_.stages, key.text, &StageSpec::name);
     if (used) bad(key, fmt::format("two roles are called {}", escape(key.text)));
     return !used;
   }
@@ -163,6 +172,45 @@ class ContractReader {
     }
   }
 
+  void read_stages(const yaml::Node& map) {
+    if (!r_.expect(map, yaml::Node::Kind::map, "names of stages and their contracts")) return;
+    for (const auto& [key, value] : map.entries) {
+      StageSpec s;
+      s.name = key.text, s.list = s.name.ends_with("...");
+      if (s.list) s.name.resize(s.name.size() - 3);
+      s.contracts = value.is_scalar() ? std::vector{value.text} : r_.strings(value);
+      for (const std::string& c : s.contracts)
+        if (!is_contract(c) && c != kConversion)
+          bad(value, fmt::format("there is no contract {}", escape(c)),
+              did_you_mean(c, contract_names()));
+      if (!c_.stages.empty() && c_.stages.back().list != s.list)
+        bad(key, "stages are single ones in their order, or lists");
+      if (fresh(key)) c_.stages.push_back(std::move(s));
+    }
+    if (c_.roles.size() != 2 || c_.roles[0].result || !c_.roles[1].result)
+      bad(map, "stages have one role, what the first reads, and one result, the last one's");
+  }
+
+  void read_nodes(const yaml::Node& n) {
+    constexpr std::string_view kClasses[] = {"@pointwise", "@row", "@movement"};
+    for (const std::string& name : r_.strings(n))
+      if (std::ranges::count(kClasses, name))
+        c_.nodes.push_back(name.substr(1));
+      else
+        bad(n, fmt::format("nodes of {}", escape(name)),
+            fmt::format("{}", fmt::join(kClasses, ", ")));
+    if (const yaml::Node* g = r_.required(root_, "generated"))
+      c_.generated =
+          r_.one_of(*g, {"boxes", "rows"}) == "rows" ? Generated::rows : Generated::boxes;
+  }
+
+  void read_let(const yaml::Node& map) {
+    if (!r_.expect(map, yaml::Node::Kind::map, "names and their expressions")) return;
+    for (const auto& [key, value] : map.entries)
+      if (ExprPtr e = read_expression(r_, value, "an expression"); e && fresh(key))
+        c_.let.emplace_back(key.text, std::move(e));
+  }
+
   void read_meaning(const yaml::Node& n) {
     if (!r_.expect(n, yaml::Node::Kind::scalar, "a replacement")) return;
     auto p = parse_replacement(n.text, place_of(r_, n));
@@ -223,6 +271,18 @@ Contracts::Contracts(std::vector<std::shared_ptr<const Contract>> all) : all_(st
       }
 }
 
+std::string_view name(Generated g) { return kGenerated[static_cast<size_t>(g)]; }
+
+const Contract* Contracts::alone(const Node& n, const Semantics& ops) const {
+  if (const Contract* single = of(n).contract) return single;
+  const OpFormula* formula = ops.find(n);
+  for (const auto& c : all_)
+    if (formula && !c->nodes.empty() &&
+        c->nodes.front() == (formula->pointwise() ? "pointwise" : "row"))
+      return c.get();
+  return nullptr;
+}
+
 std::shared_ptr<const Contract> Contracts::find(std::string_view id) const {
   auto it = std::ranges::find(all_, id, [](const auto& c) { return c->id; });
   return it == all_.end() ? nullptr : *it;
@@ -239,7 +299,10 @@ std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract
   for (const ContractRole& role : contract.roles) names.push_back(role.name);
   for (const auto& [name, value] : contract.numbers) names.push_back(name);
   names.insert(names.end(), contract.formulas.begin(), contract.formulas.end());
-  if (rule.roles.empty() && !contract.stands_for.empty()) return {};
+  if (rule.roles.empty() && rule.kind == RuleKind::window && !contract.stands_for.empty())
+    return {fmt::format("{} is a contract of single nodes", contract.id), "say kind: absorb"};
+  if (rule.roles.empty() && (contract.means.lines.empty() || !contract.stands_for.empty()))
+    return {};
   if (contract.means.lines.empty())
     return {fmt::format("{} is no contract of roles", contract.id), ""};
   if (rule.roles.empty())

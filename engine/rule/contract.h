@@ -36,6 +36,20 @@ struct SingleNode {
   Place place;
 };
 
+/// A name of `stages`: nodes under one of these contracts, each with its tail; kConversion: those
+/// between integers and floats.
+struct StageSpec {
+  std::string name;
+  bool list = false;  ///< any number of them, among those of other lists; else one, in this place
+  std::vector<std::string> contracts;
+};
+inline constexpr std::string_view kConversion = "conversion";
+
+/// How the generator writes a kernel of formulas (`generated`): what it cannot is a condition of
+/// this name.
+enum class Generated : uint8_t { none, boxes, rows };
+std::string_view name(Generated g);
+
 struct Contract {
   std::string id, doc;
   std::vector<std::string> source;
@@ -46,9 +60,15 @@ struct Contract {
   /// Sound where `means` needs them, else of class kernel; names: roles, their axes as sizes,
   /// numbers.
   std::vector<Condition> conditions;
-  Pattern means;  ///< a replacement over the roles; none: the node that it stands for
+  std::vector<std::pair<std::string, ExprPtr>> let;  ///< for the conditions
+  Pattern means;  ///< a replacement over the roles; none: what the nodes are
   std::vector<SingleNode> stands_for;
   bool tail = false;  ///< its kernels may take pointwise operators behind the node
+  /// Made of layers of other contracts, each reading the result of the one before.
+  std::vector<StageSpec> stages;
+  /// Or of any nodes of these classes; a single one of the first is a layer of it.
+  std::vector<std::string> nodes;
+  Generated generated = Generated::none;
   std::string file, text;
   const ContractRole* role(std::string_view name) const;
 };
@@ -64,6 +84,8 @@ class Contracts {
     const SingleNode* line = nullptr;
   };
   Single of(const Node& n) const;
+  /// The contract under which the node runs on its own; null: it is interpreted.
+  const Contract* alone(const Node& n, const Semantics& ops) const;
 
  private:
   std::vector<std::shared_ptr<const Contract>> all_;

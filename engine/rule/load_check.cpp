@@ -318,8 +318,16 @@ void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml:
     names.emplace(role.name, Bound{K::value, false, role.optional, {}});
     for (const std::string& axis : role.axes) names.emplace(axis, Bound{K::dim, false, false, {}});
   }
-  for (const auto& [name, value] : contract.numbers)
-    names.emplace(name, Bound{K::attr, false, false, {}});
+  auto numbers = [&](const auto& list) {
+    for (const auto& [name, value] : list) names.emplace(name, Bound{K::attr, false, false, {}});
+  };
+  numbers(contract.numbers), numbers(contract.let);
+  if (!contract.nodes.empty())
+    for (const char* name : {"types", "tensors"})
+      names.emplace(name, Bound{K::attr, false, false, {}});
+  for (const StageSpec& s : contract.stages)
+    names.emplace(s.name, Bound{s.list ? K::node_list : K::node, false, false, {}});
+  if (!contract.stages.empty()) names.emplace("operands", Bound{K::value_list, false, false, {}});
   for (const SingleNode& line : contract.stands_for) {
     if (!line.label.empty()) names.emplace(line.label, Bound{K::node, false, true, {}});
     for (const std::string& x : line.operands)

@@ -160,8 +160,6 @@ std::string json(const yaml::Node& n) {
   return s;
 }
 
-ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view what);
-
 class RuleReader {
  public:
   RuleReader(yaml::Reader& r, const yaml::Node& root, const Blocks& shared, const Semantics& ops)
@@ -634,6 +632,8 @@ class RuleReader {
   Rule rule_;
 };
 
+}  // namespace
+
 ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view what) {
   std::string t = r.quoted(n, what);
   if (t.empty()) return nullptr;
@@ -642,8 +642,6 @@ ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view w
   add_error(r, std::move(e).error());
   return nullptr;
 }
-
-}  // namespace
 
 std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bool added) {
   if (!r.expect(n, yaml::Node::Kind::map, "a condition")) return std::nullopt;

@@ -29,6 +29,7 @@ Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
 /// One condition; what is wrong is recorded. `added`: by an override file (`when:` is of class
 /// profit; `why` may lack).
 std::optional<Condition> read_condition(yaml::Reader& r, const yaml::Node& n, bool added = false);
+ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view what);
 /// A parameter from a scalar: unquoted numbers and truth values as such, everything else a string.
 Param make_param(std::string name, const yaml::Node& scalar);
 const Param* find_param(const Rule& rule,

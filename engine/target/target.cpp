@@ -49,19 +49,19 @@ constexpr KeyDoc kContractKeys[] = {
     {"strided", kTexts, "slices read and written in place: any, rows, 1x1, 3x3, depthwise"},
     {"forms", kTexts,
      "forms that not every target's kernels take: pool: dilated, wide_pads; resize: cubic, "
-     "antialias, any_axis; norm: computed"},
+     "antialias, any_axis; norm: computed; of stages: staged"},
     {"most_plain_channels", kCount, "f32 images of up to so many channels are read as they lie"},
     {"least_channels_last", kCount, "images of fewer channels are written plain"},
-    {"staged", kBool, "executed as its parts; else in strips that stay in the L2 cache"},
     {"images_as_rows", kBool, "whole images are pooled by kernels over rows"},
 };
 
 /// pool: windows with gaps, and some that lie in the pads alone; resize: of batch and channels,
-/// too; norm: factors and addends that the model computes.
+/// too; norm: factors and addends that the model computes; contracts of stages: executed as these,
+/// whole results between them, else in strips that stay in the L2 cache.
 const std::map<std::string_view, std::vector<std::string_view>> kForms = {
-    {"norm", {"computed"}},
-    {"pool", {"dilated", "wide_pads"}},
-    {"resize", {"cubic", "antialias", "any_axis"}},
+    {"conv_pool", {"staged"}}, {"depthwise_pointwise", {"staged"}},
+    {"norm", {"computed"}},    {"pool", {"dilated", "wide_pads"}},
+    {"quantized", {"staged"}}, {"resize", {"cubic", "antialias", "any_axis"}},
 };
 constexpr std::string_view kLibraries[] = {"onednn", "cudnn", "cublaslt"};  // as Library has them
 constexpr int64_t kMostChannels = 1 << 20;
@@ -122,7 +122,6 @@ void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, 
     c.most_plain_channels = count(r, *v, kMostChannels);
   if (const yaml::Node* v = n.find("least_channels_last"))
     c.least_channels_last = count(r, *v, kMostChannels);
-  if (const yaml::Node* v = n.find("staged")) c.staged = r.boolean(*v);
   if (const yaml::Node* v = n.find("images_as_rows")) c.images_as_rows = r.boolean(*v);
 }
 

@@ -42,8 +42,6 @@ struct ContractFacts {
   /// Generated kernels write channels-last from so many channels on: shorter rows are too short to
   /// compute in, and a reorder behind the kernel is faster.
   int least_channels_last = 0;
-  /// Executed as its parts, whole results between them; else in strips that stay in the L2 cache.
-  bool staged = false;
   /// Poolings of whole images are generated as rows, whose kernels share a long one out.
   bool images_as_rows = false;
 };

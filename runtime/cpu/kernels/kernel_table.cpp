@@ -27,8 +27,7 @@ Factory library_factory(Work work) {
       return make_channel_gate;
     case Work::softmax_topk:
       return make_softmax_topk;
-    case Work::conv_pool:
-    case Work::depthwise_pointwise:
+    case Work::window_chain:
       return make_window_chain;
     case Work::attention:
     case Work::transpose:

@@ -3,7 +3,7 @@
 // strip: it computes the rows that the strip's windows reach (keeping those it has from the strip
 // before) into a buffer that stays in its L2 cache, then the strip itself. Both steps are the
 // ordinary kernels for images of so many rows, on one thread.
-#include "engine/contract/window_chain.h"
+#include "engine/contract/stages.h"
 
 #include <algorithm>
 #include <cstring>
@@ -342,13 +342,13 @@ class Tiles final : public Kernel {
 };
 
 /// A stage's operands, found among the group's.
-Applicable<Stage> stage_of(const KernelCall& call, const WindowStage& t) {
+Applicable<Stage> stage_of(const KernelCall& call, const GroupStage& t) {
   const Graph& g = *call.graph;
   auto refuse = [&](std::string_view why) {
     return not_applicable(escape(call.layer), "tiles", why);
   };
   Stage s;
-  s.node = plain(g.node(t.anchor));
+  s.node = plain(g.node(t.node));
   s.work = work_of(pooling_of(s.node) ? "pool" : "conv", s.node);
   auto operand = [&](ValueId v) -> Operand {
     if (!v) return {};
@@ -398,8 +398,9 @@ double products(const Stage& s) {
 }  // namespace
 
 Applicable<KernelPtr> make_window_chain(Context& context, const KernelCall& call) {
-  FERRULE_ASSIGN(std::vector<WindowStage> chain,
-                 read_window_chain(*call.graph, call.graph->order(), *context.ops));
+  FERRULE_ASSIGN(std::vector<GroupStage> chain,
+                 read_stages(*call.graph, call.graph->order(), *context.ops));
+  FERRULE_TRY(read_epilogues(*call.graph, chain, *context.ops));
   FERRULE_ASSIGN(Stage first, stage_of(call, chain[0]));
   FERRULE_ASSIGN(Stage second, stage_of(call, chain[1]));
   const auto useful = static_cast<int64_t>((products(first) + products(second)) /

@@ -203,8 +203,7 @@ inline void one_row_region(const Graph& g, Launch& l) {
 inline void copy_of_node(const Graph& g, Launch& l) {
   call_of_node(g, l);
   l.kind = Launch::Kind::copy;
-  if (contract_of(g, g.node(l.node), operators()) == "view")
-    l.work = Work::reorder;  // its elements
+  if (contract_of(g.node(l.node), operators()) == "view") l.work = Work::reorder;  // its elements
 }
 
 /// Each launch compiled for the oldest and the newest devices there are compilers for, without a

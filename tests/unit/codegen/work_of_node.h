@@ -6,6 +6,6 @@
 
 namespace ferrule::test {
 
-inline Work work_of_node(const Node& n) { return work_of(contract_of({}, n, operators()), n); }
+inline Work work_of_node(const Node& n) { return work_of(contract_of(n, operators()), n); }
 
 }  // namespace ferrule::test

@@ -2,8 +2,7 @@
 // convolutions. Random sizes, pads, strides, dilations and tails against the interpreter, with
 // buffers from one row to whole images, and any number of threads; what the contract takes, the
 // kernel is made for.
-#include "engine/contract/window_chain.h"
-
+#include "engine/contract/contracts.h"
 #include "engine/graph/compare.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"
@@ -14,8 +13,6 @@
 
 namespace ferrule::cpu::test {
 namespace {
-
-using Accepts = Accept (*)(const Graph&, std::span<const NodeId>, const Target&, const Semantics&);
 
 class Random {
  public:
@@ -149,9 +146,9 @@ struct TileSetup {
 };
 
 /// Whether the contract takes the group; then what is computed must be right.
-bool check_tiles(const TileModel& m, Accepts accepts, Random& random) {
+bool check_tiles(const TileModel& m, std::string_view contract, Random& random) {
   const bool wide = __builtin_cpu_supports("avx512f") && random.one_in(2);
-  const Accept a = accepts(m.graph, m.graph.order(), target_of(wide), operators());
+  const Accept a = accepts(m.graph, m.graph.order(), {}, contract, target_of(wide), operators());
   if (a.truth != Truth::yes) {
     const bool known = a.reason.find("padding alone") != a.reason.npos ||
                        a.reason.find("ceil_mode") != a.reason.npos;
@@ -205,7 +202,7 @@ bool conv_pool_case(Random& random) {
   if (!m.infer() || m.dims(m.graph.outputs()[0]).empty() ||
       numel(m.dims(m.graph.outputs()[0])) <= 0)
     return false;
-  return check_tiles(m, accepts_conv_pool, random);
+  return check_tiles(m, "conv_pool", random);
 }
 
 bool separable_case(Random& random) {
@@ -224,7 +221,7 @@ bool separable_case(Random& random) {
   v = m.node("Conv", operands);
   m.graph.add_output(tail(m, random, v));
   REQUIRE(m.infer());
-  return check_tiles(m, accepts_depthwise_pointwise, random);
+  return check_tiles(m, "depthwise_pointwise", random);
 }
 
 }  // namespace
@@ -265,7 +262,7 @@ TileModel pair_of(const std::vector<std::pair<std::string, Attr>>& conv,
   return m;
 }
 std::string refused(const TileModel& m, Target target = target_of(true)) {
-  const Accept a = accepts_conv_pool(m.graph, m.graph.order(), target, operators());
+  const Accept a = accepts(m.graph, m.graph.order(), {}, "conv_pool", target, operators());
   CHECK(a.truth == Truth::no);
   return a.reason;
 }

@@ -1,5 +1,5 @@
 // Groups of integers read as chains of steps, and their conversions against the interpreter's.
-#include "engine/contract/quantized.h"
+#include "engine/contract/stages.h"
 
 #include <cmath>
 #include <cstring>
@@ -18,10 +18,10 @@ constexpr const char* kQuantizedHead =
 /// The steps' operators, tails in brackets; or why not.
 std::string read(const std::string& text) {
   Graph g = graph(text);
-  auto steps = read_quantized(g, g.order(), ops());
+  auto steps = read_stages(g, g.order(), ops());
   if (!steps) return steps.error().reason();
   std::string out;
-  for (const QuantizedStep& s : *steps) {
+  for (const GroupStage& s : *steps) {
     out += (out.empty() ? "" : " ") + g.node(s.node).op.text() + (s.conversion ? "*" : "");
     for (NodeId t : s.tail) out += "[" + g.node(t).op.text() + "]";
   }
@@ -38,15 +38,25 @@ TEST_CASE("a group of integers is a chain of conversions and anchors") {
              "{ a = DequantizeLinear(x, s, z) c = Conv(a, W) q = QuantizeLinear(c, s, z) "
              "y = MaxPool<kernel_shape=[1,1]>(q) }") ==
         "DequantizeLinear* Conv QuantizeLinear* MaxPool");
-  auto refused = [](const std::string& body, const std::string& why,
-                    const std::string& head = kQuantizedHead) {
-    const std::string got = read(head + body);
-    INFO(got);
-    CHECK(got.find(why) != std::string::npos);
+  Target integers = target();
+  integers.contracts["quantized"].types = {DType::u8, DType::i32};
+  integers.contracts["quantized"].forms = {"staged"};
+  auto refused = [&](const std::string& body, const std::string& why,
+                     const std::string& head = kQuantizedHead) {
+    Graph g = graph(head + body);
+    const Accept a = accepts(g, g.order(), {}, "quantized", integers, ops());
+    INFO(a.id, ": ", a.reason);
+    CHECK(a.truth == Truth::no);
+    CHECK((a.id + ": " + a.reason).find(why) != std::string::npos);
   };
-  refused("{ y = MaxPool<kernel_shape=[1,1]>(x) }", "does not begin with a DequantizeLinear");
+  refused("{ y = QuantizeLinear(x, s, z) }", "quantized.target",
+          "g (float[1,2,4,4] x) => (uint8[1,2,4,4] y) <float s = {0.3}, uint8 z = {7}> ");
   refused("{ a = DequantizeLinear(x, s, z) y = QuantizeLinear(a, s, z) }",
           "nothing stands between");
+  refused(
+      "{ a = DequantizeLinear(x, s, z) b = Transpose<perm=[0,1,3,2]>(a) y = QuantizeLinear(b, s, "
+      "z) }",
+      "is copy, which is no stage of it");
   refused(
       "{ a = DequantizeLinear(x, s, z) b = DequantizeLinear(x, s, z) c = Conv(a, W) d = Add(c, b) "
       "y = QuantizeLinear(d, s, z) }",
@@ -59,8 +69,9 @@ TEST_CASE("a group of integers is a chain of conversions and anchors") {
           "a zero point is not one constant",
           "g (uint8[1,2,4,4] x, uint8 z) => (uint8[1,2,4,4] y) <float s = {0.3}, float[2,2,1,1] W "
           "= {1.0, -2.0, 3.0, 0.5}> ");
-  refused("{ a = DequantizeLinear(x, s) c = Relu(a) y = QuantizeLinear(c, s) }",
-          "i32 has no conversion", "g (int32[4] x) => (uint8[4] y) <float s = {0.3}> ");
+  refused(
+      "{ a = DequantizeLinear(x, s) c = MaxPool<kernel_shape=[1,1]>(a) y = QuantizeLinear(c, s) }",
+      "quantized.types", "g (int32[1,2,4,4] x) => (uint8[1,2,4,4] y) <float s = {0.3}> ");
 }
 
 TEST_CASE(

@@ -1,0 +1,52 @@
+#include "engine/contract/requirements.h"
+
+#include "engine/base/diagnostics.h"
+
+namespace ferrule {
+namespace {
+
+/// Whether the role's value suits it; its axes become sizes.
+Accept suits(const Graph& g, const ContractRole& role, Bindings& names, bool explain) {
+  auto refuse = [&](Truth t, auto&& text) -> Accept {
+    return {t, explain ? text() : std::string(), role.name};
+  };
+  const ValueId v = names.values[role.name];
+  auto name = [&] { return escape(g.value(v).name); };
+  if (!v)
+    return role.optional ? answer::yes()
+                         : refuse(Truth::no, [&] { return role.name + " is absent"; });
+  const auto& shape = g.value(v).type.shape;
+  if (!shape) return refuse(Truth::unknown, [&] { return "the rank of " + name(); });
+  const size_t own = role.axes.size(), rank = shape->size();
+  if (rank < own || (rank > own && !role.run && !role.rest))
+    return refuse(Truth::no, [&] {
+      return fmt::format("{} has rank {}, {} is {}", name(), rank, role.name, role.text());
+    });
+  if (role.constant && !g.constant(v))
+    return refuse(Truth::no,
+                  [&] { return fmt::format("{} is computed; kernels want a constant", name()); });
+  for (size_t k = 0; k < own; ++k)
+    names.dims.try_emplace(role.axes[k], (*shape)[role.run ? rank - own + k : k]);
+  return answer::yes();
+}
+
+}  // namespace
+
+Accept Requirements::ask(const Target& target, const Semantics& ops, bool explain) {
+  for (const ContractRole& role : contract.roles)
+    if (Accept a = suits(graph, role, names, explain); a.truth != Truth::yes) {
+      a.id = contract.id + "." + a.id;
+      return a;
+    }
+  const EvalContext eval{graph, names, ops, let, &target};
+  for (const auto& [name, e] : contract.let) let.emplace_back(name, evaluate(*e, eval));
+  for (const Condition& c : contract.conditions) {
+    std::string missing;
+    const Truth t = evaluate_condition(*c.expr, eval, explain ? &missing : nullptr);
+    if (t == Truth::yes) continue;
+    return {t, t == Truth::no && explain ? interpolate(c.why, eval) : missing, c.id};
+  }
+  return answer::yes();
+}
+
+}  // namespace ferrule

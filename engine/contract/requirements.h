@@ -1,0 +1,24 @@
+// What a contract's file asks (rules/contracts: roles and their axes, `requires`), asked of values
+// under its names.
+#pragma once
+#include "engine/base/accept.h"
+#include "engine/rule/bindings.h"
+#include "engine/rule/contract.h"
+#include "engine/rule/val.h"
+#include "engine/semantics/semantics.h"
+#include "engine/target/target.h"
+
+namespace ferrule {
+
+struct Requirements {
+  const Graph& graph;
+  const Contract& contract;
+  Bindings names = {};
+  Let let = {};
+
+  /// The first role whose value does not suit it, or condition that does not hold. `explain`:
+  /// whether reasons get their texts.
+  Accept ask(const Target& target, const Semantics& ops, bool explain);
+};
+
+}  // namespace ferrule
